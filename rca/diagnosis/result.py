@@ -1,0 +1,158 @@
+"""The diagnosis: what `rca.diagnose` returns and what every surface prints (format 1)."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+FailureMode = Literal["healthy", "fail_slow", "fail_stop"]
+StragglerType = Literal["compute", "communication", "host", "input", "workload"]
+Pattern = Literal["transient", "persistent", "deterministic"]
+Scope = Literal["rank", "node", "stage", "data_group", "job"]
+Owner = Literal["infrastructure", "workload", "either"]
+Probability = Annotated[float, Field(ge=0.0, le=1.0)]
+Interval = tuple[float, float]
+
+
+class _Frozen(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class ModelVersion(_Frozen):
+    """The bundle that produced an answer."""
+
+    name: str
+    version: str
+    sha256: str
+
+
+class Slowdown(_Frozen):
+    """How much slower the window's mean step was than its own straggler-free replay.
+
+    `seconds_per_step` and `interval` are means over the window's steps (warm-up excluded).
+    `ratio` is mean observed step over mean ideal step; `versus_own_past` is the mean step after onset
+    over the mean step before it (None where the window holds no healthy past).
+    """
+
+    ratio: float
+    seconds_per_step: float
+    versus_own_past: float | None
+    interval: Interval
+    gpu_hours_lost: float
+
+
+class Straggler(_Frozen):
+    """The smallest component that covers one group of slow ranks."""
+
+    ranks: list[int]
+    nodes: list[str]
+    scope: Scope
+    straggler_type: StragglerType | None
+    pattern: Pattern | None
+    probability: Probability
+    first_step: int | None
+    last_step: int | None
+
+
+class Evidence(_Frozen):
+    """One observation that speaks for a cause, in the user's units."""
+
+    signal: str
+    value: float | None
+    reference: float | None
+    unit: str
+    note: str
+
+
+class Cause(_Frozen):
+    """A catalogue cause with its cost: seconds per step saved were it at its reference."""
+
+    cause: str
+    ranks: list[int]
+    nodes: list[str]
+    probability: Probability
+    seconds_per_step: float
+    interval: Interval
+    share: float
+    owner: Owner
+    evidence: list[Evidence]
+
+
+class Action(_Frozen):
+    """A recovery step and what it is expected to gain."""
+
+    action: str
+    expected_seconds_per_step_saved: float | None
+    interval: Interval | None
+    cost_seconds: float | None
+    break_even_steps: int | None
+    runbook: str
+
+
+class Quality(_Frozen):
+    """What of the window was used, and what was not."""
+
+    rows_used: int
+    rows_unused: int
+    steps_used: int
+    warmup_steps: int
+    metric_samples_used: int
+    metric_samples_unused: int
+    unknown_metrics: list[str]
+    notes: list[str]
+
+
+class Diagnosis(_Frozen):
+    """Everything the service has to say about one window.
+
+    `causes[*].seconds_per_step` and `unexplained_seconds_per_step` add up to
+    `slowdown.seconds_per_step`.
+    """
+
+    format: Literal[1] = 1
+    diagnosis_id: str
+    window_id: str | None
+    job_id: str
+    created_at: datetime
+    model: ModelVersion
+    failure_mode: FailureMode
+    failure_mode_probability: dict[FailureMode, Probability]
+    slowdown: Slowdown
+    stragglers: list[Straggler]
+    causes: list[Cause]
+    unexplained_seconds_per_step: float
+    abstained: bool
+    next_check: str
+    actions: list[Action]
+    missing_signals: list[str]
+    quality: Quality
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain Python data, ready for any JSON encoder."""
+        return self.model_dump(mode="json")
+
+    def to_json(self, *, indent: int | None = None) -> str:
+        """The diagnosis as JSON text."""
+        return self.model_dump_json(indent=indent)
+
+    def to_markdown(self) -> str:
+        """A runbook page a person can act on."""
+        from rca.runbook import render_markdown
+
+        return render_markdown(self)
+
+    def to_html(self) -> str:
+        """The same page as standalone HTML."""
+        from rca.runbook import render_html
+
+        return render_html(self)
+
+    def _repr_html_(self) -> str:
+        return self.to_html()
+
+    def __rich__(self) -> Any:
+        from rca.runbook import render_rich
+
+        return render_rich(self)

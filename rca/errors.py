@@ -1,0 +1,134 @@
+"""Errors a caller can handle, each with a stable code.
+
+::
+
+    RcaError
+    ├── InvalidInput          the caller's data or arguments cannot be used
+    │   ├── InvalidWindow     a telemetry window breaks the format (names table, column, rows)
+    │   ├── InvalidTrace      an operation trace cannot be replayed
+    │   └── TooLarge          a body or file exceeds a stated limit
+    ├── BundleError           a model bundle is missing, damaged or of an unknown format
+    ├── SourceError           a telemetry source (file, exporter, URL) cannot be read
+    └── MissingExtra          an optional dependency is not installed
+
+``code`` is an API: the REST problem type, the CLI's JSON error and log fields are built from it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+
+class RcaError(Exception):
+    """Base of every error this package raises on purpose."""
+
+    code = "rca-error"
+
+    def __init__(self, message: str, *, hint: str | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+
+    def details(self) -> dict[str, Any]:
+        """Machine-readable evidence, merged into JSON error bodies."""
+        return {} if self.hint is None else {"hint": self.hint}
+
+
+class InvalidInput(RcaError):
+    """The caller's data or arguments cannot be used; retrying unchanged will fail again."""
+
+    code = "invalid-input"
+
+
+class InvalidWindow(InvalidInput):
+    """A telemetry window breaks the format.
+
+    Parameters
+    ----------
+    message : str
+        What is wrong, in one line.
+    table : str
+        ``job``, ``steps``, ``metrics``, ``events`` or ``ops``.
+    column : str, optional
+        The offending column or field.
+    rows : sequence of mapping
+        The first offending rows, each with ``row`` (index in the table) and the values that matter.
+    n_rows : int
+        How many rows offend in total.
+    expected : str
+        What would have been accepted.
+    """
+
+    code = "invalid-window"
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        table: str,
+        column: str | None = None,
+        rows: Sequence[Mapping[str, Any]] = (),
+        n_rows: int = 0,
+        expected: str = "",
+        hint: str | None = None,
+    ) -> None:
+        super().__init__(message, hint=hint)
+        self.table = table
+        self.column = column
+        self.rows = [dict(row) for row in rows]
+        self.n_rows = max(n_rows, len(self.rows))
+        self.expected = expected
+
+    def __str__(self) -> str:
+        place = self.table if self.column is None else f"{self.table}.{self.column}"
+        text = f"{place}: {self.message}"
+        if self.expected:
+            text += f"; expected {self.expected}"
+        if self.rows:
+            shown = "; ".join(
+                ", ".join(f"{key}={value!r}" for key, value in row.items()) for row in self.rows
+            )
+            text += f" [{self.n_rows} row(s), first: {shown}]"
+        if self.hint:
+            text += f" ({self.hint})"
+        return text
+
+    def details(self) -> dict[str, Any]:
+        return super().details() | {
+            "table": self.table,
+            "column": self.column,
+            "rows": self.rows,
+            "n_rows": self.n_rows,
+            "expected": self.expected,
+        }
+
+
+class InvalidTrace(InvalidInput):
+    """An operation trace or its metadata cannot be replayed."""
+
+    code = "invalid-trace"
+
+
+class TooLarge(InvalidInput):
+    """A body or file exceeds a stated limit, before or after decompression."""
+
+    code = "too-large"
+
+
+class BundleError(RcaError):
+    """A model bundle is missing, damaged or of an unknown format."""
+
+    code = "bundle-error"
+
+
+class SourceError(RcaError):
+    """A telemetry source cannot be read."""
+
+    code = "source-error"
+
+
+class MissingExtra(RcaError):
+    """An optional dependency is needed for this call and is not installed."""
+
+    code = "missing-extra"

@@ -1,0 +1,124 @@
+"""The job a window belongs to, and where its ranks sit."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Annotated, Any
+
+import numpy as np
+import numpy.typing as npt
+from pydantic import BaseModel, ConfigDict, Field
+
+FORMAT = 1
+
+PositiveInt = Annotated[int, Field(ge=1, strict=True)]
+RankNumber = Annotated[int, Field(ge=0, strict=True)]
+
+
+class Parallelism(BaseModel):
+    """Sizes of the parallel dimensions; 1 where a dimension is not used."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    data: PositiveInt = 1
+    tensor: PositiveInt = 1
+    pipeline: PositiveInt = 1
+    context: PositiveInt = 1
+    expert: PositiveInt = 1
+    virtual_pipeline: PositiveInt = 1
+
+    @property
+    def world_size(self) -> int:
+        """Ranks these sizes span (experts live inside the data dimension)."""
+        return self.data * self.tensor * self.pipeline * self.context
+
+
+class RankPlace(BaseModel):
+    """Where one rank runs and which part of the model it holds."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+    rank: RankNumber
+    node: str | None = None
+    gpu: RankNumber | None = None
+    data_rank: RankNumber | None = None
+    tensor_rank: RankNumber | None = None
+    pipeline_rank: RankNumber | None = None
+
+
+class Job(BaseModel):
+    """Metadata of a telemetry window (``window.json``)."""
+
+    model_config = ConfigDict(extra="allow", frozen=True)
+
+    format: int = FORMAT
+    window_id: str | None = None
+    job_id: str = Field(min_length=1)
+    framework: str | None = None
+    world_size: PositiveInt
+    parallelism: Parallelism | None = None
+    ranks: tuple[RankPlace, ...] | None = None
+    start: float = Field(allow_inf_nan=False)
+    end: float = Field(allow_inf_nan=False)
+    hints: dict[str, Any] = Field(default_factory=dict)
+
+    @cached_property
+    def topology(self) -> Topology:
+        """Rank coordinates as arrays, with the format's default order where ranks are not listed."""
+        return Topology.from_job(self)
+
+
+@dataclass(frozen=True)
+class Topology:
+    """Coordinates of every rank, as arrays indexed by rank.
+
+    Attributes
+    ----------
+    node : ndarray of shape (n_ranks,), int
+        Index into `node_names`; -1 where the node is unknown.
+    node_names : tuple of str
+    data_rank, tensor_rank, stage : ndarray of shape (n_ranks,), int
+        Position along the data (with context), tensor and pipeline dimension.
+    """
+
+    node: npt.NDArray[np.int64]
+    node_names: tuple[str, ...]
+    data_rank: npt.NDArray[np.int64]
+    tensor_rank: npt.NDArray[np.int64]
+    stage: npt.NDArray[np.int64]
+
+    @property
+    def n_ranks(self) -> int:
+        return int(self.node.shape[0])
+
+    @property
+    def n_stages(self) -> int:
+        return int(self.stage.max()) + 1
+
+    def nodes_of(self, ranks: npt.ArrayLike) -> list[str]:
+        """Sorted names of the known nodes that host `ranks`."""
+        held = np.unique(self.node[np.asarray(ranks, dtype=np.int64)])
+        return sorted(self.node_names[index] for index in held if index >= 0)
+
+    @classmethod
+    def from_job(cls, job: Job) -> Topology:
+        """Tensor fastest, then data (with context), then pipeline, unless `job.ranks` says otherwise."""
+        sizes = job.parallelism or Parallelism(data=job.world_size)
+        rank = np.arange(job.world_size)
+        width = sizes.data * sizes.context
+        tensor_rank = rank % sizes.tensor
+        data_rank = rank // sizes.tensor % width
+        stage = rank // (sizes.tensor * width)
+        names: dict[str, int] = {}
+        node = np.full(job.world_size, -1)
+        for place in job.ranks or ():
+            if place.node is not None:
+                node[place.rank] = names.setdefault(place.node, len(names))
+            if place.data_rank is not None:
+                data_rank[place.rank] = place.data_rank
+            if place.tensor_rank is not None:
+                tensor_rank[place.rank] = place.tensor_rank
+            if place.pipeline_rank is not None:
+                stage[place.rank] = place.pipeline_rank
+        return cls(node, tuple(names), data_rank, tensor_rank, stage)

@@ -1,0 +1,78 @@
+"""The `steps` table as dense rank x step arrays: what features and replays compute on."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from rca.telemetry.window import LOAD_COLUMNS, PHASES, Window
+
+FloatArray = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class PhaseArrays:
+    """Rank x step arrays of one window; row = rank number, column = position in `steps`.
+
+    Attributes
+    ----------
+    steps : ndarray of shape (n_steps,), int64
+        Sorted distinct training-step numbers.
+    present : ndarray of shape (n_ranks, n_steps), bool
+        Whether the rank reported a row for the step.
+    start_time : ndarray of shape (n_ranks, n_steps), Unix seconds
+        On the rank's own clock; NaN where absent.
+    seconds : mapping of str to ndarray of shape (n_ranks, n_steps), seconds
+        Phase durations by column name, only phases with at least one measurement; NaN = not measured.
+    load : mapping of str to ndarray of shape (n_ranks, n_steps)
+        Load columns (``samples``, ``tokens``, ``sum_squared_sequence_length``) that were given.
+    """
+
+    steps: npt.NDArray[np.int64]
+    present: npt.NDArray[np.bool_]
+    start_time: FloatArray
+    seconds: Mapping[str, FloatArray]
+    load: Mapping[str, FloatArray]
+
+    @property
+    def n_ranks(self) -> int:
+        return int(self.present.shape[0])
+
+    @property
+    def n_steps(self) -> int:
+        return int(self.present.shape[1])
+
+    def phase(self, name: str) -> FloatArray:
+        """The phase's array, all NaN if nobody measured it."""
+        found = self.seconds.get(name)
+        return np.full(self.present.shape, np.nan) if found is None else found
+
+    @classmethod
+    def from_window(cls, window: Window) -> PhaseArrays:
+        """Scatter the long `steps` table into dense arrays."""
+        table = window.steps
+        rank = table.column("rank").to_numpy()
+        steps, column = np.unique(table.column("step").to_numpy(), return_inverse=True)
+        shape = (window.job.world_size, steps.size)
+        flat = rank.astype(np.int64) * steps.size + column
+
+        def dense(name: str) -> FloatArray:
+            out = np.full(shape, np.nan)
+            out.ravel()[flat] = table.column(name).to_numpy()
+            return out
+
+        present = np.zeros(shape, dtype=bool)
+        present.ravel()[flat] = True
+        held = [name for name in table.column_names if name in PHASES or name in LOAD_COLUMNS]
+        arrays = {name: dense(name) for name in held}
+        measured = {name: array for name, array in arrays.items() if np.isfinite(array).any()}
+        return cls(
+            steps=steps,
+            present=present,
+            start_time=dense("start_time"),
+            seconds={name: array for name, array in measured.items() if name in PHASES},
+            load={name: array for name, array in measured.items() if name in LOAD_COLUMNS},
+        )
