@@ -1,0 +1,53 @@
+# Everything a newcomer needs: `make demo` and `make test` on a fresh machine with python3.11, git and make.
+PYTHON ?= python3.11
+UV     := .tools/bin/uv
+RUN    := .venv/bin
+WINDOW ?= data/windows/cpu-contention-node
+BENCH  ?=
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test lint serve bench train lock openapi clean
+
+help: ## Show this list
+	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-9s %s\n", $$1, $$2}'
+
+.tools/bin/uv:
+	$(PYTHON) -m pip install --quiet --disable-pip-version-check --target .tools uv
+
+.venv/.synced: requirements.lock pyproject.toml | .tools/bin/uv
+	test -x $(RUN)/python || $(UV) venv --quiet --python $(PYTHON) .venv
+	$(UV) pip sync --quiet --require-hashes requirements.lock
+	$(UV) pip install --quiet --no-deps --no-build-isolation --editable .
+	touch $@
+
+setup: .venv/.synced ## Create .venv from requirements.lock (hash-checked)
+
+demo: setup ## Start the service, POST a real window, print the diagnosis (WINDOW=path for another)
+	@$(RUN)/python -m rca_api.demo --window $(WINDOW)
+
+test: setup ## Run the whole test suite
+	$(RUN)/python -m pytest -n 2 --dist loadfile
+
+lint: setup ## Formatting, style, types, import contract
+	$(RUN)/ruff format --check .
+	$(RUN)/ruff check .
+	$(RUN)/mypy
+	$(RUN)/lint-imports
+
+serve: setup ## Serve on http://127.0.0.1:8080 (docs at /docs)
+	$(RUN)/rca serve
+
+bench: setup ## Latency and memory tables, each beside its floor (BENCH=name for one)
+	$(RUN)/python -m benchmarks $(BENCH)
+
+train: setup ## Reproduce the shipped model bundle from seeds
+	$(RUN)/rca train --output models/rca_models/baseline
+
+openapi: setup ## Regenerate api/openapi.json
+	$(RUN)/python -m rca_api.openapi > api/openapi.json
+
+lock: .tools/bin/uv ## Re-resolve requirements.lock
+	$(UV) pip compile --quiet --universal --generate-hashes --python-version 3.11 --extra api --extra train --group dev pyproject.toml --output-file requirements.lock
+
+clean: ## Remove the environment and caches
+	rm -rf .venv .tools .cache .pytest_cache .mypy_cache .ruff_cache .hypothesis

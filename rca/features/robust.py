@@ -1,0 +1,126 @@
+"""NaN-tolerant order statistics and peer comparison as pure-array kernels."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+FloatArray = npt.NDArray[np.float64]
+IntArray = npt.NDArray[np.int64]
+
+#: Peers' reference quantile. Below the median, so that a fault on half of the peers (one node of two)
+#: still leaves the reference with the healthy half; healthy noise makes the bias a fraction of its spread.
+REFERENCE_QUANTILE = 0.35
+#: Groups smaller than this compare a rank with the others only, or its own fault would move its reference.
+SMALL_GROUP = 8
+
+
+def nan_quantile(values: FloatArray, q: float, axis: int = 0) -> FloatArray:
+    """Quantile along `axis` ignoring NaN, linear interpolation; NaN where nothing was measured.
+
+    An order of magnitude faster than ``numpy.nanquantile``, which loops in Python.
+    """
+    moved = np.moveaxis(values, axis, 0)
+    if moved.shape[0] == 0:
+        return np.full(moved.shape[1:], np.nan)
+    ordered = np.sort(moved, axis=0)  # NaN sorts last
+    count = np.isfinite(ordered).sum(axis=0)
+    position = np.maximum(count - 1, 0) * q
+    low = np.floor(position).astype(np.int64)
+    high = np.minimum(low + 1, np.maximum(count - 1, 0))
+    below = np.take_along_axis(ordered, low[None], axis=0)[0]
+    above = np.take_along_axis(ordered, high[None], axis=0)[0]
+    result: FloatArray = below + (above - below) * (position - low)
+    return np.where(count > 0, result, np.nan)
+
+
+def nan_median(values: FloatArray, axis: int = 0) -> FloatArray:
+    """Median along `axis` ignoring NaN."""
+    return nan_quantile(values, 0.5, axis)
+
+
+def nan_mean(values: FloatArray, axis: int = 0) -> FloatArray:
+    """Mean along `axis` ignoring NaN, NaN (without a warning) where nothing was measured."""
+    finite = np.isfinite(values)
+    count = finite.sum(axis=axis)
+    total = np.where(finite, values, 0.0).sum(axis=axis)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        result: FloatArray = np.where(count > 0, total / np.maximum(count, 1), np.nan)
+    return result
+
+
+def nan_max(values: FloatArray, axis: int = 0) -> FloatArray:
+    """Maximum along `axis` ignoring NaN, NaN (without a warning) where nothing was measured."""
+    if values.shape[axis] == 0:
+        return np.full(np.delete(values.shape, axis), np.nan)
+    filled = np.where(np.isfinite(values), values, -np.inf).max(axis=axis)
+    return np.where(np.isfinite(filled), filled, np.nan)
+
+
+def peer_reference(values: FloatArray, group: IntArray) -> FloatArray:
+    """What a rank's peers show, at the same column.
+
+    Parameters
+    ----------
+    values : ndarray of shape (n_ranks, n_columns)
+    group : ndarray of shape (n_ranks,), int
+        Ranks with the same number are peers.
+
+    Returns
+    -------
+    ndarray of shape (n_ranks, n_columns)
+        The `REFERENCE_QUANTILE` of the group; in groups below `SMALL_GROUP` ranks, of the others only.
+        NaN where a rank has no measured peer.
+    """
+    out = np.full(values.shape, np.nan)
+    for members in group_members(group):
+        block = values[members]
+        if members.size >= SMALL_GROUP:
+            out[members] = nan_quantile(block, REFERENCE_QUANTILE)
+            continue
+        for index, rank in enumerate(members):
+            out[rank] = nan_quantile(np.delete(block, index, axis=0), REFERENCE_QUANTILE)
+    return out
+
+
+def group_members(group: IntArray) -> list[IntArray]:
+    """Rank numbers of each group, groups in ascending order; negative groups are left out."""
+    order = np.argsort(group, kind="stable")
+    bounds = np.flatnonzero(np.diff(group[order])) + 1
+    return [part for part in np.split(order, bounds) if part.size and group[part[0]] >= 0]
+
+
+def leader_and_runner_up(values: FloatArray) -> tuple[FloatArray, IntArray, FloatArray]:
+    """Largest and second largest per column, and which row is the largest.
+
+    Returns
+    -------
+    first, leader, second : ndarrays of shape (n_columns,)
+        `leader` is -1 and `first` NaN where nothing was measured; `second` is NaN with fewer than two.
+    """
+    filled = np.where(np.isfinite(values), values, -np.inf)
+    leader = filled.argmax(axis=0)
+    columns = np.arange(values.shape[1])
+    first = filled[leader, columns]
+    filled[leader, columns] = -np.inf
+    second = filled.max(axis=0)
+    known = np.isfinite(first)
+    return (
+        np.where(known, first, np.nan),
+        np.where(known, leader, -1),
+        np.where(np.isfinite(second), second, np.nan),
+    )
+
+
+def row_correlation(left: FloatArray, right: FloatArray) -> FloatArray:
+    """Pearson correlation of matching rows over their common columns; NaN below 8 of them."""
+    both = np.isfinite(left) & np.isfinite(right)
+    x = np.where(both, left, np.nan)
+    y = np.where(both, right, np.nan)
+    x = x - nan_mean(x, axis=1)[:, None]
+    y = y - nan_mean(y, axis=1)[:, None]
+    covariance = nan_mean(x * y, axis=1)
+    spread = np.sqrt(nan_mean(x * x, axis=1) * nan_mean(y * y, axis=1))
+    enough = (both.sum(axis=1) >= 8) & (spread > 0)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        return np.where(enough, covariance / spread, np.nan)
