@@ -1,0 +1,85 @@
+"""The one line that wakes somebody up: the verdict, who, how much, why."""
+
+from __future__ import annotations
+
+from rca.diagnosis.result import Cause, Diagnosis
+from rca.runbook.numbers import probability, ratio, seconds
+from rca.runbook.phrases import Name, Phrase, joined, who
+
+# Above this ratio to its own past a healthy job is worth a remark; below lies day-to-day variation.
+NOTABLE_SLOWING = 1.10
+_SHOWN_STRAGGLERS = 3
+
+
+def headline(diagnosis: Diagnosis) -> Phrase:
+    """Verdict and culprit in one line."""
+    if diagnosis.abstained:
+        return _abstained(diagnosis)
+    if diagnosis.failure_mode == "healthy":
+        return _healthy(diagnosis)
+    if diagnosis.failure_mode == "fail_stop":
+        return _fail_stop(diagnosis)
+    return ("FAIL-SLOW: ", *_culprits(diagnosis), f", {_cost(diagnosis)}", *_cause(diagnosis))
+
+
+def verdict(diagnosis: Diagnosis) -> str:
+    """``healthy``, ``fail-slow``, ``fail-stop`` or ``abstained``: what colours the page."""
+    return "abstained" if diagnosis.abstained else diagnosis.failure_mode.replace("_", "-")
+
+
+def _healthy(diagnosis: Diagnosis) -> Phrase:
+    past = diagnosis.slowdown.versus_own_past
+    if past is not None and past >= NOTABLE_SLOWING:
+        return (
+            f"HEALTHY, but slower than its own past: {ratio(past)} since the change, "
+            "on all ranks alike; no rank, node or stage stands out",
+        )
+    return (f"HEALTHY: no rank, node or stage holds this job back, {_cost(diagnosis)}",)
+
+
+def _fail_stop(diagnosis: Diagnosis) -> Phrase:
+    first = [group.first_step for group in diagnosis.stragglers if group.first_step is not None]
+    at = f" at step {min(first)}" if first else ""
+    if not diagnosis.stragglers:
+        return (f"FAIL-STOP: the job stopped{at}", *_cause(diagnosis))
+    return ("FAIL-STOP: ", *_culprits(diagnosis), f" stopped{at}", *_cause(diagnosis))
+
+
+def _abstained(diagnosis: Diagnosis) -> Phrase:
+    mode = diagnosis.failure_mode
+    if mode == "healthy":
+        return (f"NOT CERTAIN: probably healthy ({_mode_odds(diagnosis)}), {_cost(diagnosis)}",)
+    suspected = mode.replace("_", "-")
+    tail: Phrase = ("; no cause is certain enough to be named",)
+    if diagnosis.stragglers:
+        tail = ("; suspects ", *_culprits(diagnosis), *tail)
+    cost = f", {_cost(diagnosis)}" if mode == "fail_slow" else ""
+    return (f"NOT CERTAIN: probably {suspected} ({_mode_odds(diagnosis)}){cost}", *tail)
+
+
+def _mode_odds(diagnosis: Diagnosis) -> str:
+    return probability(diagnosis.failure_mode_probability.get(diagnosis.failure_mode, float("nan")))
+
+
+def _culprits(diagnosis: Diagnosis) -> Phrase:
+    groups = diagnosis.stragglers
+    if not groups:
+        return ("the whole job",)
+    shown = joined(
+        (who(group.ranks, group.nodes, group.scope) for group in groups[:_SHOWN_STRAGGLERS]), " and "
+    )
+    rest = len(groups) - _SHOWN_STRAGGLERS
+    return (*shown, f" and {rest} more") if rest > 0 else shown
+
+
+def _cost(diagnosis: Diagnosis) -> str:
+    slowdown = diagnosis.slowdown
+    return f"{seconds(slowdown.seconds_per_step, signed=True)} per step ({ratio(slowdown.ratio)})"
+
+
+def _cause(diagnosis: Diagnosis) -> Phrase:
+    if not diagnosis.causes:
+        return (", cause not known",)
+    best: Cause = diagnosis.causes[0]
+    more = f" and {len(diagnosis.causes) - 1} more" if len(diagnosis.causes) > 1 else ""
+    return (", cause ", Name(best.cause), f" ({probability(best.probability)}){more}")

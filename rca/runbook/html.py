@@ -1,0 +1,40 @@
+"""The page as one standalone HTML document."""
+
+from __future__ import annotations
+
+from functools import cache
+
+from jinja2 import Environment, PackageLoader, StrictUndefined, Template
+from markupsafe import Markup
+
+from rca.runbook.page import Page
+from rca.runbook.phrases import Name, Phrase, plain
+
+
+def html(page: Page) -> str:
+    """Render `page`; needs no script, font or file from elsewhere."""
+    return _template().render(page=page)
+
+
+@cache
+def _template() -> Template:
+    # PackageLoader rather than a path: it also works from a zipped or frozen installation.
+    environment = Environment(
+        loader=PackageLoader("rca.runbook", "templates"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters["phrase"] = _phrase
+    environment.filters["plain"] = plain
+    return environment.get_template("page.html.j2")
+
+
+def _phrase(phrase: Phrase) -> Markup:
+    """Escaped text with names in ``<code>``."""
+    parts = (
+        Markup("<code>{}</code>").format(part) if isinstance(part, Name) else Markup.escape(part)
+        for part in phrase
+    )
+    return Markup("").join(parts)

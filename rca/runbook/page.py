@@ -1,0 +1,208 @@
+"""What a diagnosis says to a person, as plain data: the one place that decides content and wording."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from rca.diagnosis.result import Action, Cause, Diagnosis, Evidence, Straggler
+from rca.runbook.causes import meaning
+from rca.runbook.headline import NOTABLE_SLOWING, headline, verdict
+from rca.runbook.numbers import (
+    UNKNOWN,
+    count,
+    percent,
+    probability,
+    quantity,
+    ratio,
+    seconds,
+    seconds_interval,
+    steps,
+)
+from rca.runbook.phrases import Name, Phrase, clean, joined, name, who
+
+_MOST_UNKNOWN_METRICS = 12
+
+
+@dataclass(frozen=True)
+class CauseEntry:
+    """One cause: its table row and what speaks for it."""
+
+    row: tuple[Phrase, ...]
+    title: Phrase
+    evidence: tuple[Phrase, ...]
+
+
+@dataclass(frozen=True)
+class Page:
+    """Sections of a runbook page, in reading order; an empty section is left out.
+
+    Attributes
+    ----------
+    verdict : str
+        ``healthy``, ``fail-slow``, ``fail-stop`` or ``abstained``.
+    headline : Phrase
+    facts : tuple of Phrase
+        Slowdown, interval and what it cost.
+    straggler_rows : tuple of rows
+        One cell per `STRAGGLER_COLUMNS`.
+    causes : tuple of CauseEntry
+        Rows have one cell per `CAUSE_COLUMNS`.
+    unexplained : Phrase
+    actions, missing, quality : tuple of Phrase
+    next_check : Phrase
+    footer : Phrase
+        Identity of the answer: ids, model, time.
+    """
+
+    verdict: str
+    headline: Phrase
+    facts: tuple[Phrase, ...]
+    straggler_rows: tuple[tuple[Phrase, ...], ...]
+    causes: tuple[CauseEntry, ...]
+    unexplained: Phrase
+    actions: tuple[Phrase, ...]
+    next_check: Phrase
+    missing: tuple[Phrase, ...]
+    quality: tuple[Phrase, ...]
+    footer: Phrase
+
+    STRAGGLER_COLUMNS = ("Who", "Type", "Pattern", "Steps", "Probability")
+    CAUSE_COLUMNS = ("Cause", "Who", "Cost per step", "Interval", "Share", "Probability", "Owner")
+
+    @classmethod
+    def from_diagnosis(cls, diagnosis: Diagnosis) -> Page:
+        """Put a diagnosis into words."""
+        return cls(
+            verdict=verdict(diagnosis),
+            headline=headline(diagnosis),
+            facts=_facts(diagnosis),
+            straggler_rows=tuple(_straggler_row(group) for group in diagnosis.stragglers),
+            causes=tuple(_cause_entry(cause) for cause in diagnosis.causes),
+            unexplained=_unexplained(diagnosis),
+            actions=tuple(_action(action) for action in diagnosis.actions),
+            next_check=(clean(diagnosis.next_check),) if diagnosis.next_check.strip() else (),
+            missing=tuple((name(signal),) for signal in diagnosis.missing_signals),
+            quality=_quality(diagnosis),
+            footer=_footer(diagnosis),
+        )
+
+
+def _facts(diagnosis: Diagnosis) -> tuple[Phrase, ...]:
+    slow = diagnosis.slowdown
+    facts: list[Phrase] = [
+        (
+            f"The mean step is {ratio(slow.ratio)} its straggler-free replay: "
+            f"{seconds(slow.seconds_per_step, signed=True)} per step "
+            f"(interval {seconds_interval(slow.interval)}).",
+        )
+    ]
+    if slow.versus_own_past is not None:
+        trend = "slower" if slow.versus_own_past >= NOTABLE_SLOWING else "about the same"
+        facts.append(
+            (f"Against its own past: {ratio(slow.versus_own_past)} the step before onset ({trend}).",)
+        )
+    if slow.gpu_hours_lost > 0:
+        facts.append((f"Lost in this window: {quantity(slow.gpu_hours_lost, 'GPU-hours')}.",))
+    odds = diagnosis.failure_mode_probability
+    told = ", ".join(f"{mode.replace('_', '-')} {probability(odds[mode])}" for mode in odds)
+    if told:
+        facts.append((f"Probabilities: {told}.",))
+    return tuple(facts)
+
+
+def _straggler_row(group: Straggler) -> tuple[Phrase, ...]:
+    return (
+        who(group.ranks, group.nodes, group.scope),
+        (group.straggler_type or UNKNOWN,),
+        (group.pattern or UNKNOWN,),
+        (steps(group.first_step, group.last_step),),
+        (probability(group.probability),),
+    )
+
+
+def _cause_entry(cause: Cause) -> CauseEntry:
+    said = meaning(cause.cause)
+    place = who(cause.ranks, cause.nodes)
+    row: tuple[Phrase, ...] = (
+        (Name(cause.cause),),
+        place,
+        (seconds(cause.seconds_per_step, signed=True),),
+        (seconds_interval(cause.interval),),
+        (percent(cause.share),),
+        (probability(cause.probability),),
+        (cause.owner,),
+    )
+    title = (Name(cause.cause), ", ", *place, f": {said}" if said else "")
+    return CauseEntry(row, title, tuple(_evidence(item) for item in cause.evidence))
+
+
+def _evidence(item: Evidence) -> Phrase:
+    parts = [": ", quantity(item.value, item.unit)]
+    if item.reference is not None:
+        parts.append(f", reference {quantity(item.reference, item.unit)}")
+    if item.note.strip():
+        parts.append(f" ({clean(item.note)})")
+    return (name(item.signal), *parts)
+
+
+def _unexplained(diagnosis: Diagnosis) -> Phrase:
+    if diagnosis.failure_mode == "healthy" and not diagnosis.causes:
+        return ()
+    left = diagnosis.unexplained_seconds_per_step
+    total = diagnosis.slowdown.seconds_per_step
+    share = f" ({percent(left / total)} of the slowdown)" if total > 0 and left >= 0 else ""
+    return (f"Unexplained: {seconds(left, signed=True)} per step{share}.",)
+
+
+def _action(action: Action) -> Phrase:
+    gains: list[str] = []
+    if action.expected_seconds_per_step_saved is not None:
+        gain = f"saves {seconds(action.expected_seconds_per_step_saved)} per step"
+        if action.interval is not None:
+            gain += f" ({seconds_interval(action.interval)})"
+        gains.append(gain)
+    if action.cost_seconds is not None:
+        gains.append(f"costs {seconds(action.cost_seconds)} once")
+    if action.break_even_steps is not None:
+        gains.append(f"pays back after {count(action.break_even_steps, 'step')}")
+    told = f": {', '.join(gains)}." if gains else "."
+    how = f" {clean(action.runbook)}" if action.runbook.strip() else ""
+    return (Name(clean(action.action)), told, how)
+
+
+def _quality(diagnosis: Diagnosis) -> tuple[Phrase, ...]:
+    quality = diagnosis.quality
+    warmup = f", of them {quality.warmup_steps:,} warm-up" if quality.warmup_steps else ""
+    lines: list[Phrase] = [
+        (
+            f"{count(quality.rows_used, 'row')} of steps used, {quality.rows_unused:,} not; "
+            f"{count(quality.steps_used, 'step')}{warmup}.",
+        ),
+        (
+            f"{count(quality.metric_samples_used, 'metric sample')} used, "
+            f"{quality.metric_samples_unused:,} not.",
+        ),
+    ]
+    if quality.unknown_metrics:
+        shown = joined((name(metric),) for metric in quality.unknown_metrics[:_MOST_UNKNOWN_METRICS])
+        rest = len(quality.unknown_metrics) - _MOST_UNKNOWN_METRICS
+        more = f" and {rest:,} more" if rest > 0 else ""
+        lines.append(("Metrics no rule knows: ", *shown, f"{more}."))
+    lines.extend((clean(note),) for note in quality.notes)
+    return tuple(lines)
+
+
+def _footer(diagnosis: Diagnosis) -> Phrase:
+    model = diagnosis.model
+    window: Phrase = (", window ", name(diagnosis.window_id)) if diagnosis.window_id else ()
+    return (
+        "Job ",
+        name(diagnosis.job_id),
+        *window,
+        ", diagnosis ",
+        name(diagnosis.diagnosis_id),
+        f", {diagnosis.created_at:%Y-%m-%d %H:%M:%S %Z}".rstrip(),
+        ", model ",
+        name(f"{model.name} {model.version} ({model.sha256[:12]})"),
+        ".",
+    )

@@ -1,0 +1,72 @@
+"""Sentences whose user-supplied parts stay marked, so that every renderer can quote them safely."""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Iterable, Sequence
+
+from rca.runbook.numbers import rank_list
+
+_LONGEST_NAME = 120
+_MOST_NODES = 8
+# Control and format characters (terminal escapes, direction overrides), line separators, lone surrogates.
+_UNPRINTABLE = {"Cc", "Cf", "Zl", "Zp", "Cs"}
+
+
+class Name(str):
+    """Text that came from the user or names an identifier: rendered as code, never as markup."""
+
+    __slots__ = ()
+
+
+Phrase = tuple[str, ...]
+
+
+def clean(text: str) -> str:
+    """`text` on one line without characters that could move a cursor or reorder a page."""
+    kept = (" " if unicodedata.category(char) in _UNPRINTABLE else char for char in text)
+    return " ".join("".join(kept).split())
+
+
+def name(text: str) -> Name:
+    """Clean a user's string and cut it to a length a page can hold."""
+    shown = clean(text) or "(empty)"
+    return Name(shown if len(shown) <= _LONGEST_NAME else shown[: _LONGEST_NAME - 1] + "…")
+
+
+def plain(phrase: Phrase) -> str:
+    """Join the phrase into bare text."""
+    return "".join(phrase)
+
+
+def joined(phrases: Iterable[Phrase], separator: str = ", ") -> Phrase:
+    """Phrases one after the other with `separator` between them."""
+    parts: list[str] = []
+    for phrase in phrases:
+        if parts:
+            parts.append(separator)
+        parts.extend(phrase)
+    return tuple(parts)
+
+
+def node_names(nodes: Sequence[str]) -> Phrase:
+    """Node names, the first few in full and the rest counted."""
+    shown = joined((name(node),) for node in nodes[:_MOST_NODES])
+    rest = len(nodes) - _MOST_NODES
+    return (*shown, f" and {rest:,} more") if rest > 0 else shown
+
+
+def who(ranks: Sequence[int], nodes: Sequence[str], scope: str | None = None) -> Phrase:
+    """Name the component to look at: ``rank 6 on node-3``, ``node node-1 (ranks 2-3)``, ``the whole job``."""
+    if scope == "job" or (not ranks and not nodes):
+        return ("the whole job",)
+    listed = f"{'rank' if len(set(ranks)) == 1 else 'ranks'} {rank_list(ranks)}" if ranks else ""
+    if scope == "node" and nodes:
+        label = "node " if len(nodes) == 1 else "nodes "
+        return (label, *node_names(nodes), f" ({listed})" if listed else "")
+    if scope in ("stage", "data_group"):
+        label = "a pipeline stage" if scope == "stage" else "a data-parallel group"
+        return (f"{label} ({listed})",)
+    if not nodes:
+        return (listed,)
+    return (f"{listed} on ", *node_names(nodes)) if listed else ("node ", *node_names(nodes))

@@ -1,0 +1,85 @@
+"""The page as Rich renderables."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from rich.console import Group, RenderableType
+from rich.panel import Panel
+from rich.table import Table
+from rich.text import Text
+
+from rca.runbook.page import Page
+from rca.runbook.phrases import Name, Phrase
+
+_COLOURS = {"healthy": "green", "fail-slow": "yellow", "fail-stop": "red", "abstained": "blue"}
+_NUMERIC = {"Cost per step", "Interval", "Share", "Probability"}
+_NAME_STYLE = "bold"
+
+
+def terminal(page: Page) -> RenderableType:
+    """Verdict in a panel, then tables; `Text` throughout, so no user string is read as markup."""
+    colour = _COLOURS[page.verdict]
+    parts: list[RenderableType] = [
+        Panel(_text(page.headline, style=f"bold {colour}"), border_style=colour),
+        *_bullets(page.facts),
+    ]
+    if page.straggler_rows:
+        parts.append(_table("Who", Page.STRAGGLER_COLUMNS, page.straggler_rows))
+    if page.causes or page.unexplained:
+        parts += _causes(page)
+    if page.actions or page.next_check:
+        parts += _what_to_do(page)
+    if page.missing:
+        parts += [_heading("Missing signals"), Text(", ").join(_text(m) for m in page.missing)]
+    parts += [_heading("Quality of the window"), *_bullets(page.quality, style="dim")]
+    parts += [Text(), _text(page.footer, style="dim")]
+    return Group(*parts)
+
+
+def _causes(page: Page) -> Iterable[RenderableType]:
+    if page.causes:
+        yield _table("Why", Page.CAUSE_COLUMNS, [entry.row for entry in page.causes])
+        for entry in page.causes:
+            yield _text((*entry.title, "."))
+            yield from _bullets(entry.evidence)
+    else:
+        yield _heading("Why")
+    if page.unexplained:
+        yield _text(page.unexplained)
+
+
+def _what_to_do(page: Page) -> Iterable[RenderableType]:
+    yield _heading("What to do")
+    for number, action in enumerate(page.actions, start=1):
+        yield _text((f"{number}. ", *action))
+    if page.next_check:
+        yield _text(("Next check: ", *page.next_check))
+
+
+def _heading(title: str) -> Text:
+    return Text(f"\n{title}", style="bold underline")
+
+
+def _bullets(lines: Sequence[Phrase], style: str = "") -> Iterable[Text]:
+    return (_text(("• ", *line), style=style) for line in lines)
+
+
+def _table(title: str, columns: Sequence[str], rows: Sequence[Sequence[Phrase]]) -> Table:
+    table = Table(
+        title=f"\n{title}", title_justify="left", title_style="bold underline", box=None, padding=(0, 2, 0, 0)
+    )
+    for column in columns:
+        table.add_column(
+            column, justify="right" if column in _NUMERIC else "left", header_style="dim", overflow="fold"
+        )
+    for row in rows:
+        table.add_row(*(_text(cell) for cell in row))
+    return table
+
+
+def _text(phrase: Phrase, style: str = "") -> Text:
+    text = Text(style=style)
+    for part in phrase:
+        text.append(str(part), _NAME_STYLE if isinstance(part, Name) else None)
+    return text
