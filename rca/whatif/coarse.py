@@ -1,0 +1,237 @@
+"""Replay of a job known only by its per-step phases: no operations, one number per rank, step and phase.
+
+Ranks of a synchronous job leave a collective together, so the step time is a max-plus function of their own
+work: the largest own work of the synchronising group plus the group's transfer; with pipeline stages, the
+1F1B time of the stages' work plus the transfer. Everything else a rank reports is waiting, an outcome.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from rca.errors import InvalidInput
+from rca.telemetry.job import Job
+from rca.telemetry.phases import PhaseArrays
+from rca.whatif.groups import PipelineGrid
+from rca.whatif.own_work import SERIAL_PHASES, WORK_PHASES, OwnWork, own_work, quiet_nan
+
+FloatArray = npt.NDArray[np.float64]
+
+OUTCOMES = ("communication_wait_seconds",)
+TRANSFERS = ("communication_transfer_seconds", "communication_seconds")
+
+
+@dataclass(frozen=True)
+class PhaseReplay:
+    """Step time as a function of the ranks' own work.
+
+    Attributes
+    ----------
+    measured : ndarray of shape (n_steps,), seconds
+        Job step time: the median over ranks of ``step_seconds``, because between two barriers every rank
+        spends the same time while a rank's own step boundary may fall on either side of one.
+    own : ndarray of shape (n_ranks, n_steps), seconds
+        Work that neither waits nor transfers; NaN where the rank finished no such step.
+    transfer : ndarray of shape (n_steps,), seconds
+        The group's transfer, after the last member has arrived.
+    replayed : ndarray of shape (n_steps,), seconds
+        The replay with nothing replaced.
+    fidelity : float
+        Median over steps of ``abs(replayed - measured) / measured``; NaN if no step was measured.
+    informative : bool
+        False where only ``step_seconds`` exists: nothing can be localised and replay = measured.
+    bubble : float
+        Share of the non-bottleneck stages' work that is exposed, 1 / microbatches; 0 without a pipeline.
+    notes : tuple of str
+        What was derived rather than measured.
+    """
+
+    measured: FloatArray
+    own: FloatArray
+    transfer: FloatArray
+    replayed: FloatArray
+    fidelity: float
+    informative: bool
+    bubble: float
+    notes: tuple[str, ...]
+    seconds: Mapping[str, FloatArray] = field(repr=False)
+    serial: FloatArray | None = field(repr=False)
+    grid: PipelineGrid = field(repr=False)
+
+    @classmethod
+    def from_arrays(cls, phases: PhaseArrays, job: Job) -> PhaseReplay:
+        """Split every rank's step into own work, waiting and transfer, and fit what is left open.
+
+        Parameters
+        ----------
+        phases : PhaseArrays
+        job : Job
+            `job.hints["microbatches"]` is used where given; otherwise the number is fitted to `measured`.
+        """
+        work = own_work(phases)
+        grid = PipelineGrid.from_topology(job.topology)
+        measured = quiet_nan(np.nanmedian, phases.phase("step_seconds"))
+        if not work.informative:
+            return cls(
+                measured=measured,
+                own=work.own,
+                transfer=np.zeros_like(measured),
+                replayed=measured.copy(),
+                fidelity=0.0 if np.isfinite(measured).any() else float("nan"),
+                informative=False,
+                bubble=0.0,
+                notes=(*work.notes, "only whole steps were measured: nothing can be localised"),
+                seconds=phases.seconds,
+                serial=None,
+                grid=grid,
+            )
+        serial = work.serial if grid.n_stages > 1 else None
+        transfer, bubble, replayed, notes = _fit(work, grid, serial, measured, job.hints.get("microbatches"))
+        return cls(
+            measured=measured,
+            own=work.own,
+            transfer=transfer,
+            replayed=replayed,
+            fidelity=_fidelity(replayed, measured),
+            informative=True,
+            bubble=bubble,
+            notes=(*work.notes, *notes),
+            seconds=phases.seconds,
+            serial=serial,
+            grid=grid,
+        )
+
+    def step_seconds(self, phases_override: Mapping[str, FloatArray] | None = None) -> FloatArray:
+        """Job step time with some phases replaced.
+
+        Parameters
+        ----------
+        phases_override : mapping of str to ndarray of shape (n_ranks, n_steps), seconds
+            New durations by phase column; NaN keeps what was measured, and a phase that was not measured
+            for a rank and step stays unknown. Waiting cannot be replaced: it follows from the rest.
+
+        Returns
+        -------
+        ndarray of shape (n_steps,), seconds
+        """
+        if not phases_override:
+            return self.replayed.copy()
+        own, serial, transfer = self.own, self.serial, self.transfer
+        for name, new in phases_override.items():
+            change = self._change(name, np.asarray(new, dtype=np.float64))
+            if name in TRANSFERS:
+                transfer = self._transfer_with(name, change)
+                continue
+            own = own + change
+            if serial is not None and name in SERIAL_PHASES:
+                serial = serial + change
+        if not self.informative:
+            return self.measured.copy()
+        return self._evaluate(np.maximum(own, 0.0), serial, transfer)
+
+    def step_seconds_own(self, own: FloatArray, transfer: FloatArray | None = None) -> FloatArray:
+        """Job step time for other own work, batched over leading scenario axes.
+
+        Parameters
+        ----------
+        own : ndarray of shape (..., n_ranks, n_steps), seconds
+            NaN takes the rank out of the step. In a pipeline, changes are spread over the microbatches.
+        transfer : ndarray of shape (..., n_steps), seconds, optional
+            The group's transfer; as measured if absent.
+
+        Returns
+        -------
+        ndarray of shape (..., n_steps), seconds
+        """
+        own = np.asarray(own, dtype=np.float64)
+        if own.shape[-2:] != self.own.shape:
+            raise InvalidInput(f"own work has shape {own.shape}, expected (..., {self.own.shape})")
+        if not self.informative:
+            return np.broadcast_to(self.measured, (*own.shape[:-2], self.measured.size)).copy()
+        return self._evaluate(own, self.serial, self.transfer if transfer is None else transfer)
+
+    def _evaluate(self, own: FloatArray, serial: FloatArray | None, transfer: FloatArray) -> FloatArray:
+        return self.grid.step_seconds(own, self.bubble, serial) + transfer
+
+    def _change(self, name: str, new: FloatArray) -> FloatArray:
+        if name in OUTCOMES:
+            raise InvalidInput(f"{name} is an outcome of the replay and cannot be replaced")
+        if name not in (*WORK_PHASES, *TRANSFERS, "step_seconds"):
+            raise InvalidInput(f"{name} is not a phase")
+        if new.shape != self.own.shape:
+            raise InvalidInput(f"{name} has shape {new.shape}, expected {self.own.shape}")
+        held = self.seconds.get(name)
+        return np.zeros_like(new) if held is None else np.nan_to_num(new - held)
+
+    def _transfer_with(self, name: str, change: FloatArray) -> FloatArray:
+        """Shift the group's transfer as the same statistic of the members' transfers shifts."""
+        held = self.seconds.get(name)
+        if held is None:
+            return self.transfer
+        statistic = np.nanmedian if name == "communication_transfer_seconds" else np.nanmin
+        shift = quiet_nan(statistic, held + change) - quiet_nan(statistic, held)
+        return np.maximum(self.transfer + np.nan_to_num(shift), 0.0)
+
+
+def _fit(
+    work: OwnWork,
+    grid: PipelineGrid,
+    serial: FloatArray | None,
+    measured: FloatArray,
+    microbatches: object,
+) -> tuple[FloatArray, float, FloatArray, list[str]]:
+    """Transfer, bubble share and baseline replay; what is not measured is chosen to fit `measured`."""
+    notes: list[str] = []
+    bubble = 0.0
+    if grid.n_stages > 1:
+        bubble, notes = _fit_bubble(work, grid, serial, measured, microbatches)
+    without_transfer = grid.step_seconds(work.own, bubble, serial)
+    residual = np.maximum(measured - without_transfer, 0.0)
+    if work.transfer is None:
+        transfer = np.nan_to_num(residual)
+        notes.append("no communication measured: transfer is what the replay leaves of the measured step")
+    elif grid.n_stages > 1 and not work.split:
+        # Unsplit communication of a pipeline holds the bubble, which the 1F1B time already counts.
+        transfer = np.fmin(work.transfer, residual)
+    else:
+        transfer = work.transfer
+    return transfer, bubble, without_transfer + transfer, notes
+
+
+def _fit_bubble(
+    work: OwnWork,
+    grid: PipelineGrid,
+    serial: FloatArray | None,
+    measured: FloatArray,
+    microbatches: object,
+) -> tuple[float, list[str]]:
+    transfer = work.transfer if work.split and work.transfer is not None else 0.0
+    bottleneck = grid.step_seconds(work.own, 0.0, serial)
+    in_sequence = grid.step_seconds(work.own, 1.0, serial)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        share = (measured - transfer - bottleneck) / (in_sequence - bottleneck)
+    share = share[np.isfinite(share)]
+    fitted = float(np.clip(np.median(share), 0.0, 1.0)) if share.size else 0.0
+    if isinstance(microbatches, (int, float)) and microbatches >= 1:
+        given = 1.0 / float(microbatches)
+        miss = [
+            _fidelity(bottleneck + b * (in_sequence - bottleneck) + transfer, measured)
+            for b in (given, fitted)
+        ]
+        if not work.split or miss[0] <= max(0.05, miss[1]):
+            return given, []
+        return fitted, [f"{microbatches:g} microbatches contradict the measured steps; bubble fitted instead"]
+    return fitted, [
+        f"microbatches not given: pipeline bubble fitted to {fitted:.3f} of the other stages' work"
+    ]
+
+
+def _fidelity(replayed: FloatArray, measured: FloatArray) -> float:
+    with np.errstate(invalid="ignore", divide="ignore"):
+        error = np.abs(replayed - measured) / measured
+    error = error[np.isfinite(error)]
+    return float(np.median(error)) if error.size else float("nan")
