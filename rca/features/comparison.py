@@ -1,0 +1,147 @@
+"""Peers, stretch and cost: the arrays that rank and window features are summed up from."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from rca.features.robust import (
+    FloatArray,
+    IntArray,
+    leader_and_runner_up,
+    nan_max,
+    nan_mean,
+    nan_median,
+    nan_quantile,
+    peer_reference,
+)
+from rca.features.temporal import Segment, high_segment
+from rca.features.work import Work
+from rca.telemetry.job import Topology
+
+#: A change of the step time below this share of it is not worth an interval of its own.
+MIN_RELATIVE_CHANGE = 0.04
+#: Least evidence (contrast over its standard error) for a stretch; the search looks at many intervals.
+MIN_Z = 9.0
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Own work beside its peers, and the stretch of steps in which the job was slow.
+
+    Attributes
+    ----------
+    reference : ndarray of shape (n_ranks, n_steps), seconds
+        What stage peers needed for the same step; the rank's own usual where it has no peers.
+    excess : ndarray of shape (n_ranks, n_steps), seconds
+        Own work above the reference.
+    phase_excess : dict of str to ndarray of shape (n_ranks, n_steps), seconds
+    gain_rank, gain_node : ndarray of shape (n_ranks, n_steps), seconds
+        Step time saved had the rank, or its whole node, worked at the reference.
+    gain_stage : ndarray of shape (n_stages, n_steps), seconds
+        Step time saved had the stage worked like the next slowest stage.
+    last : ndarray of shape (n_steps,), int
+        The rank whose own work exceeded its peers' most; -1 if unknown.
+    segment : Segment
+        Steps (columns) in which the job was slow.
+    noise : float, seconds
+        Robust spread of the healthy excess.
+    """
+
+    reference: FloatArray
+    excess: FloatArray
+    phase_excess: dict[str, FloatArray]
+    gain_rank: FloatArray
+    gain_node: FloatArray
+    gain_stage: FloatArray
+    last: IntArray
+    segment: Segment
+    noise: float
+
+    @classmethod
+    def from_work(cls, work: Work, topology: Topology) -> Comparison:
+        """Compare every rank with its stage peers at the same step."""
+        reference = _with_own_past(peer_reference(work.own, topology.stage), work.own)
+        excess = work.own - reference
+        phase_excess = {
+            name: seconds - _with_own_past(peer_reference(seconds, topology.stage), seconds)
+            for name, seconds in work.phases.items()
+        }
+        _, last, _ = leader_and_runner_up(excess)
+        return cls(
+            reference=reference,
+            excess=excess,
+            phase_excess=phase_excess,
+            gain_rank=_gain(excess, np.arange(topology.n_ranks), topology.n_ranks),
+            gain_node=_node_gain(excess, topology),
+            gain_stage=_stage_gain(work.own, topology),
+            last=last,
+            segment=slow_stretch(work, excess),
+            noise=float(1.4826 * nan_median(np.abs(excess).ravel()[:, None])[0]),
+        )
+
+
+def slow_stretch(work: Work, excess: FloatArray) -> Segment:
+    """The stretch in which the job was slow: by step time, else by lateness, else by transfer.
+
+    The first that shows a change wins: what the user feels comes first, and the others catch a fault
+    that a simultaneous change elsewhere hides.
+    """
+    usual = work.step_reference
+    if not np.isfinite(usual):
+        return Segment(0, max(work.steps.size - 1, 0), 0.0, 0.0, True)
+    found = [
+        high_segment(series, min_z=MIN_Z, min_contrast=MIN_RELATIVE_CHANGE * usual)
+        for series in (work.job_step, nan_max(excess), nan_median(work.transfer))
+    ]
+    return next((segment for segment in found if not segment.whole), found[0])
+
+
+def _with_own_past(reference: FloatArray, own: FloatArray) -> FloatArray:
+    """Where a rank has no peers its own better steps stand in for them."""
+    usual = nan_quantile(own, 0.35, axis=1)[:, None]
+    return np.where(np.isfinite(reference), reference, np.broadcast_to(usual, own.shape))
+
+
+def _gain(lateness: FloatArray, unit: IntArray, n_units: int) -> FloatArray:
+    """Seconds the last arrival would move forward without each unit's lateness, per unit and step.
+
+    With the last arrival L1 (by unit u) and the last of the other units L2, unit u costs
+    ``L1 - max(L2, 0)``, every other unit costs nothing.
+    """
+    if n_units == lateness.shape[0]:
+        per_unit = lateness
+    else:
+        per_unit = np.full((n_units, lateness.shape[1]), -np.inf)
+        np.maximum.at(per_unit, unit, np.where(np.isfinite(lateness), lateness, -np.inf))
+    first, leader, second = leader_and_runner_up(per_unit)
+    floor = np.maximum(np.where(np.isfinite(second), second, 0.0), 0.0)
+    saved = np.maximum(np.where(np.isfinite(first), first, 0.0) - floor, 0.0)
+    out = np.zeros(per_unit.shape)
+    known = leader >= 0
+    out[leader[known], np.flatnonzero(known)] = saved[known]
+    return out
+
+
+def _node_gain(lateness: FloatArray, topology: Topology) -> FloatArray:
+    """`_gain` of the node a rank sits on, per rank; zeros where nodes are unknown or there is one only."""
+    n_nodes = len(topology.node_names)
+    if n_nodes < 2:
+        return np.zeros(lateness.shape)
+    unit = np.where(topology.node >= 0, topology.node, n_nodes)
+    gain = _gain(lateness, unit, n_nodes + 1)
+    return gain[unit]
+
+
+def _stage_gain(own: FloatArray, topology: Topology) -> FloatArray:
+    if topology.n_stages < 2:
+        return np.zeros((1, own.shape[1]))
+    stages = np.stack([nan_median(own[topology.stage == stage]) for stage in range(topology.n_stages)])
+    usual = nan_median(stages)
+    return _gain(stages - usual, np.arange(topology.n_stages), topology.n_stages)
+
+
+def stretch_mean(values: FloatArray, inside: np.ndarray[tuple[int], np.dtype[np.bool_]]) -> FloatArray:
+    """Mean of each row over the columns inside, ignoring NaN; shape (n_rows,)."""
+    return nan_mean(values[:, inside], axis=1)

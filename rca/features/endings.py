@@ -1,0 +1,123 @@
+"""How the rows end: the traces a crash or a hang leaves in the `steps` table and in the events."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from rca.features.robust import FloatArray, nan_median
+from rca.telemetry.phases import PhaseArrays
+from rca.telemetry.window import Window
+
+#: Order in which a step is worked through; a rank that stops leaves the later ones unmeasured.
+PHASE_ORDER = (
+    "data_loading_seconds",
+    "host_to_device_seconds",
+    "forward_seconds",
+    "backward_seconds",
+    "communication_wait_seconds",
+    "communication_transfer_seconds",
+    "communication_seconds",
+    "optimizer_seconds",
+    "step_seconds",
+)
+#: Events that say a process ended or a device gave up.
+FATAL_EVENTS = frozenset({"process_exit", "oom_kill", "xid", "ecc", "link_down"})
+#: Events that say somebody noticed a rank (or its collective) missing.
+MISSED_EVENTS = frozenset({"heartbeat_missed", "nccl_timeout"})
+
+
+@dataclass(frozen=True)
+class Endings:
+    """Per rank, how far it got; for the job, how long it has been silent.
+
+    Attributes
+    ----------
+    progress : ndarray of shape (n_ranks,), steps
+        Steps finished relative to the rank that got furthest, counting measured phases of an unfinished
+        step as fractions; 0 for the furthest, negative for the others.
+    behind : ndarray of shape (n_ranks,), steps
+        `progress` relative to the median rank; negative means this rank stopped before the others.
+    unfinished : ndarray of shape (n_ranks,), bool
+        The rank's last row was begun and never finished.
+    fatal, missed : ndarray of shape (n_ranks,), bool
+        An event of that sort names the rank (or only its node).
+    silence : float, steps
+        From the last sign of progress to the end of the window, in usual steps.
+    """
+
+    progress: FloatArray
+    behind: FloatArray
+    unfinished: np.ndarray[tuple[int], np.dtype[np.bool_]]
+    fatal: np.ndarray[tuple[int], np.dtype[np.bool_]]
+    missed: np.ndarray[tuple[int], np.dtype[np.bool_]]
+    silence: float
+
+    @classmethod
+    def from_window(cls, window: Window, phases: PhaseArrays, step_reference: float) -> Endings:
+        """Read the endings off a window whose usual step takes `step_reference` seconds."""
+        last = phases.n_steps - 1 - phases.present[:, ::-1].argmax(axis=1)
+        seen = phases.present.any(axis=1)
+        ranks = np.arange(phases.n_ranks)
+        finished = np.isfinite(phases.phase("step_seconds")[ranks, last])
+        done = _phases_done(phases, last)
+        reached = np.where(finished, last + 1.0, last + done)
+        progress = np.where(seen, reached - reached[seen].max(), np.nan)
+        silence = np.nan
+        if np.isfinite(step_reference) and step_reference > 0:
+            silence = max(0.0, (window.job.end - _last_sign(phases)) / step_reference - 1.0)
+        fatal, missed = _events(window)
+        return cls(
+            progress=progress,
+            behind=progress - nan_median(progress[:, None])[0],
+            unfinished=seen & ~finished,
+            fatal=fatal,
+            missed=missed,
+            silence=silence,
+        )
+
+
+def _phases_done(phases: PhaseArrays, last: np.ndarray[tuple[int], np.dtype[np.int64]]) -> FloatArray:
+    """Fraction of the step each rank worked through in its last row, shape (n_ranks,)."""
+    order = [name for name in PHASE_ORDER if name in phases.seconds]
+    ranks = np.arange(phases.n_ranks)
+    done = np.zeros(phases.n_ranks)
+    for position, name in enumerate(order, start=1):
+        reached = np.isfinite(phases.seconds[name][ranks, last])
+        done = np.where(reached, position / (len(order) + 1), done)
+    return done
+
+
+def _last_sign(phases: PhaseArrays) -> float:
+    spent = np.zeros(phases.present.shape)
+    for name in PHASE_ORDER[:-1]:
+        if name in phases.seconds:
+            array = phases.seconds[name]
+            spent += np.where(np.isfinite(array), array, 0.0)
+    whole = phases.phase("step_seconds")
+    end = phases.start_time + np.where(np.isfinite(whole), whole, spent)
+    last = np.where(np.isfinite(end), end, -np.inf).max(axis=1)
+    # The median over ranks is immune to one rank's clock running ahead.
+    return float(np.median(last[np.isfinite(last)]))
+
+
+def _events(
+    window: Window,
+) -> tuple[np.ndarray[tuple[int], np.dtype[np.bool_]], np.ndarray[tuple[int], np.dtype[np.bool_]]]:
+    topology = window.job.topology
+    fatal = np.zeros(topology.n_ranks, dtype=bool)
+    missed = np.zeros(topology.n_ranks, dtype=bool)
+    if window.events.num_rows == 0:
+        return fatal, missed
+    nodes = {name: index for index, name in enumerate(topology.node_names)}
+    columns = [window.events.column(name).to_pylist() for name in ("kind", "rank", "node")]
+    for kind, rank, node in zip(*columns, strict=True):
+        target = fatal if kind in FATAL_EVENTS else missed if kind in MISSED_EVENTS else None
+        if target is None:
+            continue
+        if rank is not None:
+            target[rank] = True
+        elif node in nodes:
+            target[topology.node == nodes[node]] = True
+    return fatal, missed

@@ -1,0 +1,225 @@
+"""Hardware and kernel signals as evidence per resource: how far from peers, how far from the own past.
+
+Exporters differ between clusters, resources do not. Each resource (clock, NIC, run queue, ...) therefore
+gets one score from whichever of its channels are there, in *units*: 1 is a deviation an engineer would
+remark, however the channel is scaled. A resource without any channel is NaN: absent is not healthy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from rca.features.robust import FloatArray, IntArray, nan_max, nan_median, peer_reference
+from rca.telemetry.job import Topology
+
+Comparison = Literal["more", "growth", "drop"]
+
+#: Scores are clipped here: beyond it a larger deviation says nothing new and would only strain the model.
+MAX_SCORE = 8.0
+
+
+@dataclass(frozen=True)
+class Channel:
+    """How one channel speaks for its resource.
+
+    Parameters
+    ----------
+    channel : str
+        Canonical id from the signal catalogue.
+    comparison : {"more", "growth", "drop"}
+        ``more``: difference over `unit`. ``growth``: log2 ratio with `floor` added to both sides.
+        ``drop``: relative fall over `unit`, for signals that get worse downwards.
+    unit : float
+        What counts as one unit (channel unit for ``more``, doublings for ``growth``, ratio for ``drop``).
+    floor : float
+        In the channel's unit; below it nothing is remarkable. Keeps a constant signal's first tiny
+        change from exploding.
+    """
+
+    channel: str
+    comparison: Comparison
+    unit: float = 1.0
+    floor: float = 0.0
+
+
+#: Resource -> channels. Floors and units are engineering judgement, stated once, not fitted.
+RESOURCES: dict[str, tuple[Channel, ...]] = {
+    "gpu_clock": (
+        Channel("sm_clock_mhz", "drop", 0.08),
+        Channel("throttled", "more", 0.3),
+        Channel("thermal_violation", "growth", 1.0, 1e7),
+        Channel("power_violation", "growth", 1.0, 1e7),
+    ),
+    "gpu_heat": (
+        Channel("gpu_temp", "more", 8.0),
+        Channel("gpu_mem_temp", "more", 8.0),
+    ),
+    "gpu_activity": (
+        Channel("sm_active", "more", 0.15),
+        Channel("gpu_util", "more", 15.0),
+    ),
+    "gpu_memory": (
+        Channel("ecc_sbe", "growth", 1.0, 0.02),
+        Channel("ecc_dbe", "growth", 1.0, 0.001),
+        Channel("row_remap", "growth", 1.0, 0.001),
+        Channel("xid", "more", 1.0),
+    ),
+    "pcie": (
+        Channel("pcie_gen", "drop", 0.2),
+        Channel("pcie_width", "drop", 0.2),
+        Channel("pcie_replay", "growth", 1.0, 0.5),
+    ),
+    "nvlink": (
+        Channel("nvlink_errors", "growth", 1.0, 0.5),
+    ),
+    "nic": (
+        Channel("ib_wait", "growth", 1.0, 1e5),
+        Channel("ib_errors", "growth", 1.0, 0.05),
+        Channel("ib_link_down", "growth", 1.0, 0.005),
+        Channel("roce_errors", "growth", 1.0, 1.0),
+        Channel("net_drops", "growth", 1.0, 1.0),
+        Channel("qdisc_backlog", "growth", 1.0, 400.0),
+        Channel("qdisc_drops", "growth", 1.0, 1.0),
+    ),
+    "tcp": (
+        Channel("tcp_retrans", "growth", 1.0, 5.0),
+        Channel("tcp_rtt", "growth", 1.0, 4e-4),
+        Channel("tcp_send_queue", "growth", 1.0, 4000.0),
+    ),
+    "fabric": (Channel("roce_congestion", "growth", 1.0, 50.0),),
+    "cpu_wait": (
+        Channel("runqueue_wait", "more", 0.1),
+        Channel("psi_cpu", "more", 0.1),
+        Channel("container_psi_cpu", "more", 0.1),
+        Channel("ctx_involuntary", "growth", 1.0, 30.0),
+    ),
+    "cpu_quota": (Channel("cpu_throttled", "more", 0.05),),
+    "cpu_load": (
+        Channel("node_cpu_user", "more", 0.15),
+        Channel("node_cpu_steal", "more", 0.05),
+        Channel("load1", "growth", 1.0, 2.0),
+    ),
+    "memory": (
+        Channel("psi_mem", "more", 0.05),
+        Channel("container_psi_mem", "more", 0.05),
+        Channel("major_faults", "growth", 1.0, 20.0),
+        Channel("vmstat_pressure", "growth", 1.0, 200.0),
+        Channel("mem_available", "drop", 0.3),
+    ),
+    "storage": (
+        Channel("psi_io", "more", 0.1),
+        Channel("container_psi_io", "more", 0.1),
+        Channel("disk_io_time", "more", 0.2),
+        Channel("disk_read_latency", "growth", 1.0, 2e-3),
+        Channel("nfs_retrans", "growth", 1.0, 0.5),
+        Channel("node_cpu_iowait", "more", 0.1),
+    ),
+    "loader_cpu": (
+        Channel("loader_cpu", "more", 0.2),
+        Channel("loader_runqueue_wait", "more", 0.15),
+    ),
+    "collector": (
+        Channel("gc_pause", "more", 0.01),
+    ),
+    "stopped": (Channel("process_stopped", "more", 0.3),),
+}
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """Scores of every resource for every rank.
+
+    Attributes
+    ----------
+    versus_peers, versus_past : ndarray of shape (n_ranks, n_resources), units
+        Positive is worse. NaN where the resource is not measured or has nothing to compare with.
+    best : ndarray of shape (n_ranks, n_resources), int
+        Index into the resource's channels of the one that scored highest against peers or past; -1 = none.
+    values, references : dict of str to ndarray of shape (n_ranks,)
+        Per channel, in its own unit: mean over the suspicious stretch, and what it was compared with.
+    """
+
+    versus_peers: FloatArray
+    versus_past: FloatArray
+    best: IntArray
+    values: dict[str, FloatArray]
+    references: dict[str, FloatArray]
+
+
+def resource_names() -> tuple[str, ...]:
+    """Resources in the order of the evidence columns."""
+    return tuple(RESOURCES)
+
+
+def compare(channel: Channel, value: FloatArray, reference: FloatArray) -> FloatArray:
+    """Deviation of `value` from `reference` in units, positive = worse, clipped to +-`MAX_SCORE`."""
+    if channel.comparison == "more":
+        score = (value - reference - channel.floor) / channel.unit
+    elif channel.comparison == "drop":
+        with np.errstate(invalid="ignore", divide="ignore"):
+            score = np.where(reference > 0, 1.0 - value / reference, np.nan) / channel.unit
+    else:
+        grown = np.maximum(value, 0.0) + channel.floor
+        score = np.log2(grown / (np.maximum(reference, 0.0) + channel.floor)) / channel.unit
+    return np.clip(score, -MAX_SCORE, MAX_SCORE)
+
+
+def gather_evidence(
+    active: Mapping[str, FloatArray],
+    quiet: Mapping[str, FloatArray],
+    levels: Mapping[str, str],
+    topology: Topology,
+) -> Evidence:
+    """Score every resource of every rank.
+
+    Parameters
+    ----------
+    active, quiet : mapping of channel to ndarray of shape (n_ranks,)
+        Means over the suspicious stretch and over the rest of the window (NaN if there is no rest).
+    levels : mapping of channel to {"rank", "node", "global"}
+        Where the channel was measured: nodes are compared with nodes; a global channel has no peers.
+    topology : Topology
+    """
+    n_ranks = topology.n_ranks
+    shape = (n_ranks, len(RESOURCES))
+    peers, past = np.full(shape, np.nan), np.full(shape, np.nan)
+    best = np.full(shape, -1)
+    references: dict[str, FloatArray] = {}
+    for column, channels in enumerate(RESOURCES.values()):
+        by_peers = np.full((len(channels), n_ranks), np.nan)
+        by_past = np.full((len(channels), n_ranks), np.nan)
+        for index, channel in enumerate(channels):
+            value = active.get(channel.channel)
+            if value is None:
+                continue
+            reference = _peer_level(value, levels[channel.channel], topology)
+            references[channel.channel] = np.where(
+                np.isfinite(reference), reference, quiet[channel.channel]
+            )
+            by_peers[index] = compare(channel, value, reference)
+            by_past[index] = compare(channel, value, quiet[channel.channel])
+        peers[:, column] = nan_max(by_peers)
+        past[:, column] = nan_max(by_past)
+        strongest = np.fmax(by_peers, by_past)
+        known = np.isfinite(strongest).any(axis=0)
+        best[:, column] = np.where(known, np.where(np.isfinite(strongest), strongest, -np.inf).argmax(0), -1)
+    return Evidence(peers, past, best, dict(active), references)
+
+
+def _peer_level(value: FloatArray, level: str, topology: Topology) -> FloatArray:
+    """Reference per rank from its peers: other nodes for a node's signal, all ranks for a rank's."""
+    if level == "global":
+        return np.full(value.shape, np.nan)
+    if level == "rank" or (topology.node < 0).all():
+        return peer_reference(value[:, None], np.zeros(value.size, dtype=np.int64))[:, 0]
+    n_nodes = len(topology.node_names)
+    per_node = np.full(n_nodes, np.nan)
+    for node in range(n_nodes):
+        per_node[node] = nan_median(value[topology.node == node][:, None])[0]
+    reference = peer_reference(per_node[:, None], np.zeros(n_nodes, dtype=np.int64))[:, 0]
+    out: FloatArray = np.where(topology.node >= 0, reference[topology.node], np.nan)
+    return out

@@ -1,0 +1,152 @@
+"""Window -> feature matrices: one row per rank, one row for the window."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from rca.features.comparison import Comparison
+from rca.features.endings import Endings
+from rca.features.evidence import RESOURCES, Evidence, gather_evidence
+from rca.features.job_features import job_features, window_maxima
+from rca.features.rank_features import rank_features
+from rca.features.robust import FloatArray, nan_mean, nan_median
+from rca.features.table import JOB_FEATURES, RANK_FEATURES, WINDOW_FEATURES
+from rca.features.work import Work
+from rca.telemetry.job import Topology
+from rca.telemetry.phases import PhaseArrays
+from rca.telemetry.series import SignalArrays
+from rca.telemetry.window import Window
+
+#: Throttle reasons that slow a busy GPU: software power cap, hardware and thermal slowdown, power brake.
+HARMFUL_THROTTLE_BITS = 0x4 | 0x8 | 0x20 | 0x40 | 0x80
+
+
+@dataclass(frozen=True)
+class FeatureSet:
+    """Everything the later stages look at.
+
+    Attributes
+    ----------
+    rank : ndarray of shape (n_ranks, n_rank_features)
+        Columns in the order of `rca.features.table.RANK_FEATURES`.
+    window : ndarray of shape (n_window_features,)
+    """
+
+    rank: FloatArray
+    window: FloatArray
+    topology: Topology
+    phases: PhaseArrays
+    work: Work
+    comparison: Comparison
+    evidence: Evidence
+    endings: Endings
+    signals: SignalArrays
+
+
+def extract(window: Window) -> FeatureSet:
+    """Compute every feature of a validated window."""
+    topology = window.job.topology
+    phases = PhaseArrays.from_window(window)
+    work = Work.from_phases(phases, topology)
+    comparison = Comparison.from_work(work, topology)
+    signals, evidence = collect_evidence(window, work, comparison, topology)
+    endings = Endings.from_window(window, phases, work.step_reference)
+    per_rank = rank_features(work, comparison, evidence, endings, topology)
+    per_job = job_features(work, comparison, evidence, endings, topology, per_rank)
+    per_window = per_job | window_maxima(evidence, per_rank)
+    n_ranks = topology.n_ranks
+    repeated = {name: np.full(n_ranks, per_job[name]) for name in JOB_FEATURES}
+    columns = per_rank | repeated
+    return FeatureSet(
+        rank=np.column_stack([columns[name] for name in RANK_FEATURES]),
+        window=np.array([per_window[name] for name in WINDOW_FEATURES]),
+        topology=topology,
+        phases=phases,
+        work=work,
+        comparison=comparison,
+        evidence=evidence,
+        endings=endings,
+        signals=signals,
+    )
+
+
+def collect_evidence(
+    window: Window, work: Work, comparison: Comparison, topology: Topology
+) -> tuple[SignalArrays, Evidence]:
+    """Mean of every channel inside and outside the slow stretch, scored per resource.
+
+    Exporters often sample more slowly than steps run, so signals are averaged over whole stretches (before,
+    during, after) rather than interpolated to steps that they cannot resolve.
+    """
+    edges, inside = stretch_edges(window, work, comparison)
+    signals = SignalArrays.from_window(window, edges)
+    duration = np.diff(edges)
+    active: dict[str, FloatArray] = {}
+    quiet: dict[str, FloatArray] = {}
+    levels = dict(signals.level)
+    for channel, values in _derived(signals, levels).items():
+        active[channel] = _weighted(values[:, inside], duration[inside])
+        quiet[channel] = _weighted(values[:, ~inside], duration[~inside])
+    return signals, gather_evidence(active, quiet, levels, topology)
+
+
+def stretch_edges(
+    window: Window, work: Work, comparison: Comparison
+) -> tuple[FloatArray, np.ndarray[tuple[int], np.dtype[np.bool_]]]:
+    """Time bins before, during and after the slow stretch, and which of them is the stretch.
+
+    Returns
+    -------
+    edges : ndarray of shape (n_bins + 1,), Unix seconds
+    inside : ndarray of shape (n_bins,), bool
+    """
+    begin = nan_median(work.start)
+    finish = nan_median(work.start + work.step)
+    known = np.flatnonzero(np.isfinite(begin))
+    if known.size == 0:
+        return np.array([window.job.start, window.job.end]), np.array([True])
+    start = float(begin[known[0]])
+    end = float(np.nanmax(np.where(np.isfinite(finish), finish, begin)))
+    if not end > start:
+        return np.array([window.job.start, window.job.end]), np.array([True])
+    segment = comparison.segment
+    first, last = begin[segment.first], finish[segment.last]
+    cuts = [] if segment.whole else [time for time in (first, last) if start < time < end]
+    edges = np.array([start, *cuts, end])
+    middle = (edges[:-1] + edges[1:]) / 2
+    inside = np.ones(middle.size, dtype=bool) if segment.whole else (middle > first) & (middle < last)
+    return (edges, inside) if inside.any() else (np.array([start, end]), np.array([True]))
+
+
+def _derived(signals: SignalArrays, levels: dict[str, str]) -> dict[str, FloatArray]:
+    """Channels as exported, plus those that only make sense combined."""
+    channels = {name: signals.values[name] for name in signals.values}
+    reasons = channels.get("throttle_reasons")
+    if reasons is not None:
+        bits = np.where(np.isfinite(reasons), reasons, 0.0).astype(np.int64) & HARMFUL_THROTTLE_BITS
+        channels["throttled"] = np.where(np.isfinite(reasons), (bits != 0).astype(float), np.nan)
+        levels["throttled"] = levels["throttle_reasons"]
+    spent, reads = channels.get("disk_read_time"), channels.get("disk_reads")
+    if spent is not None and reads is not None:
+        with np.errstate(invalid="ignore", divide="ignore"):
+            channels["disk_read_latency"] = np.where(reads > 0, spent / reads, np.nan)
+        levels["disk_read_latency"] = levels["disk_read_time"]
+    return channels
+
+
+def _weighted(values: FloatArray, duration: FloatArray) -> FloatArray:
+    if values.shape[1] == 1:
+        return values[:, 0]
+    weights = np.where(np.isfinite(values), duration, 0.0)
+    total = weights.sum(axis=1)
+    summed = np.where(np.isfinite(values), values * duration, 0.0).sum(axis=1)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        return np.where(total > 0, summed / total, np.nan)
+
+
+def missing_resources(evidence: Evidence) -> list[str]:
+    """Resources no channel of which was reported for any rank."""
+    measured = np.isfinite(nan_mean(np.abs(np.fmax(evidence.versus_peers, evidence.versus_past))))
+    return [name for name, known in zip(RESOURCES, measured, strict=True) if not known]

@@ -1,0 +1,177 @@
+"""Features of the whole job (plain floats)."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from rca.features.comparison import Comparison, stretch_mean
+from rca.features.endings import Endings
+from rca.features.evidence import Evidence, resource_names
+from rca.features.rank_features import MAX_STEPS_BEHIND
+from rca.features.robust import FloatArray, nan_max, nan_mean, nan_median, nan_quantile
+from rca.features.temporal import periodicity, trend
+from rca.features.work import OWN_PHASES, Work
+from rca.telemetry.job import Topology
+
+#: A step this much above the usual one is a spike (checkpoint, evaluation, hiccup).
+SPIKE_RATIO = 1.5
+
+
+def job_features(
+    work: Work,
+    comparison: Comparison,
+    evidence: Evidence,
+    endings: Endings,
+    topology: Topology,
+    per_rank: dict[str, FloatArray],
+) -> dict[str, float]:
+    """All features that describe the job rather than one rank."""
+    inside = comparison.segment.mask(work.steps.size)
+    return (
+        _shape(work, topology, comparison)
+        | _stretch(work, comparison, inside)
+        | _concentration(comparison, inside, work.step_reference)
+        | _rhythm(work)
+        | _load(work, per_rank)
+        | _ending(endings)
+        | _coverage(work, evidence)
+    )
+
+
+def _shape(work: Work, topology: Topology, comparison: Comparison) -> dict[str, float]:
+    return {
+        "log2_ranks": float(np.log2(topology.n_ranks)),
+        "log2_nodes": float(np.log2(max(len(topology.node_names), 1))),
+        "stages": float(topology.n_stages),
+        "log2_steps": float(np.log2(max(work.steps.size, 1))),
+        "step_noise": comparison.noise / work.step_reference,
+    }
+
+
+def _stretch(
+    work: Work, comparison: Comparison, inside: np.ndarray[tuple[int], np.dtype[np.bool_]]
+) -> dict[str, float]:
+    segment, unit, n_steps = comparison.segment, work.step_reference, max(work.steps.size, 1)
+    step = work.job_step
+    transfer = nan_median(work.transfer)
+    lateness = nan_max(comparison.excess)
+    high, low = _mean(step[inside]), _mean(step[~inside])
+    calm = step[~inside] if (~inside).sum() >= 4 else step
+    spread = nan_quantile(calm[:, None], 0.75)[0] - nan_quantile(calm[:, None], 0.25)[0]
+    moved = transfer[inside]
+    return {
+        "step_variation": float(spread / unit),
+        "stretch_found": 0.0 if segment.whole else 1.0,
+        "stretch_share": (segment.last - segment.first + 1) / n_steps,
+        "stretch_start": segment.first / n_steps,
+        "stretch_end": (segment.last + 1) / n_steps,
+        "stretch_contrast": (high - low) / unit,
+        "versus_past": high / low,
+        "transfer_share": _mean(moved) / unit,
+        "transfer_growth": (_mean(moved) - _mean(transfer[~inside])) / unit,
+        "transfer_variation": float(
+            (nan_quantile(moved[:, None], 0.9)[0] - nan_quantile(moved[:, None], 0.1)[0]) / unit
+        ),
+        "lateness": _mean(lateness[inside]) / unit,
+        "lateness_growth": (_mean(lateness[inside]) - _mean(lateness[~inside])) / unit,
+    }
+
+
+def _concentration(
+    comparison: Comparison, inside: np.ndarray[tuple[int], np.dtype[np.bool_]], unit: float
+) -> dict[str, float]:
+    by_rank = np.sort(stretch_mean(comparison.gain_rank, inside))[::-1] / unit
+    by_node = stretch_mean(comparison.gain_node, inside) / unit
+    by_stage = stretch_mean(comparison.gain_stage, inside) / unit
+    last = comparison.last[inside]
+    last = last[last >= 0]
+    counts = np.bincount(last) if last.size else np.zeros(1)
+    return {
+        "top_gain_rank": float(by_rank[0]),
+        "second_gain_rank": float(by_rank[1]) if by_rank.size > 1 else 0.0,
+        "top_gain_node": float(nan_max(by_node[:, None])[0]),
+        "top_gain_stage": float(nan_max(by_stage[:, None])[0]),
+        "last_concentration": float(counts.max() / max(last.size, 1)),
+        "last_spread": float((counts > 0).sum() / comparison.excess.shape[0]),
+    }
+
+
+def _rhythm(work: Work) -> dict[str, float]:
+    step, unit = work.job_step, work.step_reference
+    with np.errstate(invalid="ignore"):
+        spikes = step > SPIKE_RATIO * unit
+    period, strength = periodicity(step)
+    return {
+        "spike_share": float(spikes.mean()) if step.size else 0.0,
+        "spike_cost": float((step[spikes] - unit).sum() / (unit * max(step.size, 1))),
+        "period_strength": strength,
+        "period_steps": period,
+        "trend": trend(step),
+        "checkpoint_share": _phase_share(work, "checkpoint_seconds"),
+        "gc_share": _phase_share(work, "gc_seconds"),
+        "data_loading_share": _phase_share(work, "data_loading_seconds"),
+    }
+
+
+def _load(work: Work, per_rank: dict[str, FloatArray]) -> dict[str, float]:
+    tokens = work.load.get("sum_squared_sequence_length", work.load.get("tokens"))
+    imbalance = np.nan
+    if tokens is not None:
+        usual = nan_median(tokens)
+        with np.errstate(invalid="ignore", divide="ignore"):
+            spread = (nan_max(tokens) - usual) / np.where(usual > 0, usual, np.nan)
+        imbalance = _mean(spread)
+    return {
+        "forward_backward_correlation_job": _median(per_rank["forward_backward_correlation"]),
+        "load_correlation_job": _median(per_rank["load_correlation"]),
+        "load_imbalance": imbalance,
+    }
+
+
+def _ending(endings: Endings) -> dict[str, float]:
+    behind = nan_max(-endings.behind[:, None])[0]
+    with np.errstate(invalid="ignore"):
+        early = endings.progress <= -1.0
+    return {
+        "silence": min(endings.silence, MAX_STEPS_BEHIND),
+        "unfinished_share": float(endings.unfinished.mean()),
+        "ended_early_share": float(early.mean()),
+        "worst_behind": float(min(behind, MAX_STEPS_BEHIND)),
+        "any_fatal_event": float(endings.fatal.any()),
+        "any_missed_event": float(endings.missed.any()),
+    }
+
+
+def _coverage(work: Work, evidence: Evidence) -> dict[str, float]:
+    split, unsplit = np.isfinite(work.wait).any(), np.isfinite(work.transfer).any()
+    known = np.isfinite(np.fmax(evidence.versus_peers, evidence.versus_past)).any(axis=0)
+    return {
+        "phases_measured": float(sum(name in work.phases for name in OWN_PHASES)),
+        "communication_measured": 2.0 if split else 1.0 if unsplit else 0.0,
+        "resources_measured": float(known.mean()),
+    }
+
+
+def window_maxima(evidence: Evidence, per_rank: dict[str, FloatArray]) -> dict[str, float]:
+    """The largest rank's value of what single ranks are judged by."""
+    peers, past = nan_max(evidence.versus_peers), nan_max(evidence.versus_past)
+    maxima = {}
+    for column, name in enumerate(resource_names()):
+        maxima[f"max_{name}_peers"] = float(peers[column])
+        maxima[f"max_{name}_past"] = float(past[column])
+    singles = ["own_excess", "own_excess_z", "wait_deficit", "late_share"]
+    singles += [f"{column.removesuffix('_seconds')}_excess" for column in OWN_PHASES]
+    return maxima | {f"max_{name}": float(nan_max(per_rank[name][:, None])[0]) for name in singles}
+
+
+def _phase_share(work: Work, column: str) -> float:
+    seconds = work.phases.get(column)
+    return np.nan if seconds is None else _mean(nan_mean(seconds)) / work.step_reference
+
+
+def _mean(values: FloatArray) -> float:
+    return float(nan_mean(values[:, None])[0]) if values.size else np.nan
+
+
+def _median(values: FloatArray) -> float:
+    return float(nan_median(values[:, None])[0])

@@ -1,0 +1,179 @@
+"""Features of one rank each (arrays of shape (n_ranks,))."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from rca.features.comparison import Comparison, stretch_mean
+from rca.features.endings import Endings
+from rca.features.evidence import Evidence, resource_names
+from rca.features.robust import (
+    FloatArray,
+    IntArray,
+    group_members,
+    nan_mean,
+    nan_median,
+    nan_quantile,
+    peer_reference,
+    row_correlation,
+)
+from rca.features.work import OWN_PHASES, Work
+from rca.telemetry.job import Topology
+
+#: A rank is late in a step when it is above its peers by this share of the step and by this much noise.
+LATE_SHARE = 0.03
+LATE_NOISE = 4.0
+#: Far more steps behind, or noise units, than this say nothing new.
+MAX_STEPS_BEHIND = 100.0
+MAX_NOISE_UNITS = 200.0
+
+
+def rank_features(
+    work: Work, comparison: Comparison, evidence: Evidence, endings: Endings, topology: Topology
+) -> dict[str, FloatArray]:
+    """All per-rank features but the job's context."""
+    inside = comparison.segment.mask(work.steps.size)
+    unit = work.step_reference
+    late = late_steps(comparison, unit)
+    features = (
+        _own(work, comparison, late, inside)
+        | _waiting(work, inside, topology)
+        | _phases(work, comparison, inside, unit)
+        | _mates(comparison, inside, unit, topology)
+        | _signals(evidence)
+    )
+    features["progress"] = np.maximum(endings.progress, -MAX_STEPS_BEHIND)
+    features["behind"] = np.maximum(endings.behind, -MAX_STEPS_BEHIND)
+    features["unfinished"] = endings.unfinished.astype(float)
+    features["fatal_event"] = endings.fatal.astype(float)
+    features["missed_event"] = endings.missed.astype(float)
+    features["gain_stage"] = stretch_mean(comparison.gain_stage, inside)[
+        np.minimum(topology.stage, comparison.gain_stage.shape[0] - 1)
+    ] / unit
+    return features
+
+
+def late_steps(comparison: Comparison, unit: float) -> np.ndarray[tuple[int, int], np.dtype[np.bool_]]:
+    """Where a rank's own work is well above its peers', shape (n_ranks, n_steps)."""
+    threshold = max(LATE_SHARE * unit, LATE_NOISE * comparison.noise) if np.isfinite(unit) else np.inf
+    with np.errstate(invalid="ignore"):
+        late: np.ndarray[tuple[int, int], np.dtype[np.bool_]] = comparison.excess > threshold
+    return late
+
+
+def _own(
+    work: Work,
+    comparison: Comparison,
+    late: np.ndarray[tuple[int, int], np.dtype[np.bool_]],
+    inside: np.ndarray[tuple[int], np.dtype[np.bool_]],
+) -> dict[str, FloatArray]:
+    unit, excess = work.step_reference, comparison.excess
+    mean = stretch_mean(excess, inside)
+    outside = stretch_mean(excess, ~inside)
+    growth = stretch_mean(work.own, inside) - stretch_mean(work.own, ~inside)
+    noise = max(comparison.noise, 1e-3 * unit) if np.isfinite(unit) else np.nan
+    spread = excess[:, inside] - mean[:, None]
+    counted = np.isfinite(excess[:, inside]).sum(axis=1)
+    last = np.bincount(comparison.last[inside & (comparison.last >= 0)], minlength=excess.shape[0])
+    tokens = work.load.get("sum_squared_sequence_length", work.load.get("tokens"))
+    forward, backward = (comparison.phase_excess.get(f"{name}_seconds") for name in ("forward", "backward"))
+    unknown = np.full(excess.shape[0], np.nan)
+    return {
+        "own_excess": mean / unit,
+        "own_excess_z": np.clip(mean / noise, -MAX_NOISE_UNITS, MAX_NOISE_UNITS),
+        "own_excess_p90": nan_quantile(excess[:, inside], 0.9, axis=1) / unit,
+        "own_excess_outside": outside / unit,
+        "own_growth": (growth - nan_median(growth[:, None])[0]) / unit,
+        "own_volatility": np.sqrt(nan_mean(spread * spread, axis=1)) / unit,
+        "late_share": late[:, inside].sum(axis=1) / np.maximum(counted, 1),
+        "last_share": last / max(int(inside.sum()), 1),
+        "gain_rank": stretch_mean(comparison.gain_rank, inside) / unit,
+        "gain_node": stretch_mean(comparison.gain_node, inside) / unit,
+        "forward_backward_correlation": unknown
+        if forward is None or backward is None
+        else row_correlation(forward, backward),
+        "load_correlation": unknown if tokens is None else row_correlation(work.own, tokens),
+    }
+
+
+def _waiting(
+    work: Work, inside: np.ndarray[tuple[int], np.dtype[np.bool_]], topology: Topology
+) -> dict[str, FloatArray]:
+    unit = work.step_reference
+    waited = stretch_mean(work.wait, inside)
+    moved = stretch_mean(work.transfer, inside)
+    peers = peer_reference(np.column_stack([waited, moved]), topology.stage)
+    return {
+        "wait_deficit": (peers[:, 0] - waited) / unit,
+        "wait_share": waited / unit,
+        "transfer_excess": (moved - peers[:, 1]) / unit,
+    }
+
+
+def _phases(
+    work: Work,
+    comparison: Comparison,
+    inside: np.ndarray[tuple[int], np.dtype[np.bool_]],
+    unit: float,
+) -> dict[str, FloatArray]:
+    unknown = np.full(work.own.shape[0], np.nan)
+    features = {}
+    for column in OWN_PHASES:
+        name = column.removesuffix("_seconds")
+        excess = comparison.phase_excess.get(column)
+        features[f"{name}_excess"] = unknown if excess is None else stretch_mean(excess, inside) / unit
+        seconds = work.phases.get(column)
+        features[f"{name}_growth"] = (
+            unknown
+            if seconds is None
+            else (stretch_mean(seconds, inside) - stretch_mean(seconds, ~inside)) / unit
+        )
+    forward, backward = features["forward_excess"], features["backward_excess"]
+    with np.errstate(invalid="ignore", divide="ignore"):
+        magnitude = np.abs(forward) + np.abs(backward)
+        features["compute_balance"] = np.where(magnitude > 5e-3, (backward - forward) / magnitude, np.nan)
+    return features
+
+
+def _mates(
+    comparison: Comparison,
+    inside: np.ndarray[tuple[int], np.dtype[np.bool_]],
+    unit: float,
+    topology: Topology,
+) -> dict[str, FloatArray]:
+    mean = stretch_mean(comparison.excess, inside) / unit
+    floor = max(LATE_SHARE / 2, 2 * comparison.noise / unit) if np.isfinite(unit) else np.inf
+    late = (mean > floor).astype(float)
+    order = np.argsort(np.argsort(-np.where(np.isfinite(mean), mean, -np.inf), kind="stable"))
+    smallest, share = _others(mean, late, topology.node)
+    _, stage_share = _others(mean, late, topology.stage if topology.n_stages > 1 else topology.node * 0 - 1)
+    return {
+        "node_mates_excess": smallest,
+        "node_mates_late": share,
+        "stage_mates_late": stage_share,
+        "job_late": np.full(mean.size, late.mean()),
+        "excess_rank": order / max(mean.size - 1, 1),
+    }
+
+
+def _others(mean: FloatArray, late: FloatArray, group: IntArray) -> tuple[FloatArray, FloatArray]:
+    """Smallest excess and late share among the other members of a rank's group; NaN when alone."""
+    smallest = np.full(mean.size, np.nan)
+    share = np.full(mean.size, np.nan)
+    for members in group_members(group):
+        if members.size < 2:
+            continue
+        values = np.where(np.isfinite(mean[members]), mean[members], np.inf)
+        ordered = np.sort(values)
+        least = np.where(values == ordered[0], ordered[1], ordered[0])
+        smallest[members] = np.where(np.isfinite(least), least, np.nan)
+        share[members] = (late[members].sum() - late[members]) / (members.size - 1)
+    return smallest, share
+
+
+def _signals(evidence: Evidence) -> dict[str, FloatArray]:
+    features = {}
+    for column, name in enumerate(resource_names()):
+        features[f"{name}_peers"] = evidence.versus_peers[:, column]
+        features[f"{name}_past"] = evidence.versus_past[:, column]
+    return features

@@ -1,0 +1,145 @@
+"""The feature table: every number the models see, with its unit and meaning, in a stable order.
+
+`VERSION` goes into every bundle; a bundle trained on another version is refused rather than misread.
+"Relative" means in units of the window's usual (median) step time, so that a model serves jobs of any speed.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from rca.features.evidence import resource_names
+
+VERSION = 1
+
+
+class Feature(NamedTuple):
+    """One column of a feature matrix."""
+
+    name: str
+    unit: str
+    meaning: str
+
+
+_PHASES = {
+    "data_loading": "waiting for input data",
+    "host_to_device": "host-to-device copies",
+    "forward": "forward",
+    "backward": "backward",
+    "optimizer": "optimizer",
+    "checkpoint": "checkpoint",
+    "gc": "garbage collection",
+}
+
+_RANK: tuple[Feature, ...] = (
+    Feature("own_excess", "relative", "own work above stage peers, mean over the slow stretch"),
+    Feature("own_excess_z", "noise", "the same in units of the healthy spread"),
+    Feature("own_excess_p90", "relative", "90th percentile over the slow stretch"),
+    Feature("own_excess_outside", "relative", "own work above peers outside the slow stretch"),
+    Feature("own_growth", "relative", "own work in the stretch minus outside it, less the peers' growth"),
+    Feature("own_volatility", "relative", "standard deviation of the excess over the stretch"),
+    Feature("late_share", "share of steps", "steps of the stretch with own work well above peers"),
+    Feature("last_share", "share of steps", "steps of the stretch in which this rank came last"),
+    Feature("wait_deficit", "relative", "peers' median waiting minus this rank's, in the stretch"),
+    Feature("wait_share", "relative", "own waiting in the stretch"),
+    Feature("gain_rank", "relative", "step time saved had this rank worked like its peers"),
+    Feature("gain_node", "relative", "step time saved had its whole node worked like the peers"),
+    Feature("gain_stage", "relative", "step time saved had its stage worked like the next slowest stage"),
+    Feature("transfer_excess", "relative", "transfer above the peers' median, in the stretch"),
+    Feature("forward_backward_correlation", "-1..1", "of excess over peers, over all steps"),
+    Feature("load_correlation", "-1..1", "own work with tokens or squared sequence lengths"),
+    *(
+        feature
+        for name, words in _PHASES.items()
+        for feature in (
+            Feature(f"{name}_excess", "relative", f"{words} above stage peers, mean over the stretch"),
+            Feature(f"{name}_growth", "relative", f"{words} in the stretch minus outside it"),
+        )
+    ),
+    Feature("compute_balance", "-1..1", "(backward - forward excess) over their sum of magnitudes"),
+    Feature("node_mates_excess", "relative", "smallest own excess among the other ranks of the node"),
+    Feature("node_mates_late", "share of ranks", "other ranks of the node that are late too"),
+    Feature("stage_mates_late", "share of ranks", "other ranks of the stage that are late too"),
+    Feature("job_late", "share of ranks", "ranks of the job that are late"),
+    Feature("excess_rank", "share of ranks", "ranks of the job with a larger own excess"),
+    *(
+        feature
+        for name in resource_names()
+        for feature in (
+            Feature(f"{name}_peers", "units", f"{name} signals versus peers"),
+            Feature(f"{name}_past", "units", f"{name} signals in the stretch versus outside it"),
+        )
+    ),
+    Feature("progress", "steps", "how far behind the furthest rank the rows end"),
+    Feature("behind", "steps", "how far behind the median rank the rows end"),
+    Feature("unfinished", "0/1", "the last row was never finished"),
+    Feature("fatal_event", "0/1", "a fatal event names the rank or its node"),
+    Feature("missed_event", "0/1", "an event reports the rank or its node as missing"),
+)
+
+#: Columns copied from the job onto every rank, so that a rank is judged in context.
+_JOB: tuple[Feature, ...] = (
+    Feature("log2_ranks", "log2", "world size"),
+    Feature("log2_nodes", "log2", "known nodes; 0 if unknown"),
+    Feature("stages", "count", "pipeline stages"),
+    Feature("log2_steps", "log2", "steps used"),
+    Feature("step_noise", "relative", "healthy spread of own work between peers"),
+    Feature("step_variation", "relative", "spread of the job's step time outside the slow stretch"),
+    Feature("stretch_found", "0/1", "a change of the job's pace was found"),
+    Feature("stretch_share", "share of steps", "length of the slow stretch"),
+    Feature("stretch_start", "share of steps", "where it begins"),
+    Feature("stretch_end", "share of steps", "where it ends"),
+    Feature("stretch_contrast", "relative", "step time inside minus outside"),
+    Feature("versus_past", "ratio", "step time inside over outside"),
+    Feature("transfer_share", "relative", "transfer in the stretch"),
+    Feature("transfer_growth", "relative", "transfer in the stretch minus outside it"),
+    Feature("transfer_variation", "relative", "spread of transfer over the stretch"),
+    Feature("lateness", "relative", "last arrival behind the peers' reference, mean over the stretch"),
+    Feature("lateness_growth", "relative", "the same, inside minus outside the stretch"),
+    Feature("top_gain_rank", "relative", "largest gain_rank"),
+    Feature("second_gain_rank", "relative", "second largest gain_rank"),
+    Feature("top_gain_node", "relative", "largest gain_node"),
+    Feature("top_gain_stage", "relative", "largest gain_stage"),
+    Feature("last_concentration", "share of steps", "steps in which the most frequent last rank came last"),
+    Feature("last_spread", "share of ranks", "ranks that came last at least once"),
+    Feature("spike_share", "share of steps", "steps more than half above the usual"),
+    Feature("spike_cost", "relative", "time those steps add to the mean step"),
+    Feature("period_strength", "0..1", "autocorrelation at the strongest repetition of step time"),
+    Feature("period_steps", "steps", "that repetition"),
+    Feature("trend", "relative", "growth of step time over the window"),
+    Feature("checkpoint_share", "relative", "mean checkpoint time of all ranks"),
+    Feature("gc_share", "relative", "mean garbage-collection time of all ranks"),
+    Feature("data_loading_share", "relative", "mean data-loading time of all ranks"),
+    Feature("forward_backward_correlation_job", "-1..1", "median over ranks"),
+    Feature("load_correlation_job", "-1..1", "median over ranks"),
+    Feature("load_imbalance", "relative", "spread of load between ranks at the same step"),
+    Feature("silence", "steps", "from the last sign of progress to the window's end, at most 100"),
+    Feature("unfinished_share", "share of ranks", "ranks whose last row was never finished"),
+    Feature("ended_early_share", "share of ranks", "ranks whose rows end a step or more before the furthest"),
+    Feature("worst_behind", "steps", "most that a rank is behind the median rank, at most 100"),
+    Feature("any_fatal_event", "0/1", "a fatal event was reported"),
+    Feature("any_missed_event", "0/1", "a missed heartbeat or collective timeout was reported"),
+    Feature("phases_measured", "count", "own phases measured"),
+    Feature("communication_measured", "0/1/2", "not at all, unsplit, waiting apart from transfer"),
+    Feature("resources_measured", "share", "resources with at least one channel"),
+)
+
+_WINDOW: tuple[Feature, ...] = (
+    *_JOB,
+    *(Feature(f"max_{name}_peers", "units", f"largest {name} score versus peers") for name in resource_names()),
+    *(Feature(f"max_{name}_past", "units", f"largest {name} score versus the past") for name in resource_names()),
+    Feature("max_own_excess", "relative", "largest own excess of a rank"),
+    Feature("max_own_excess_z", "noise", "the same in units of the healthy spread"),
+    Feature("max_wait_deficit", "relative", "largest wait deficit"),
+    Feature("max_late_share", "share of steps", "largest late share"),
+    *(Feature(f"max_{name}_excess", "relative", f"largest {words} excess") for name, words in _PHASES.items()),
+)
+
+JOB_FEATURES = tuple(feature.name for feature in _JOB)
+RANK_FEATURES = tuple(feature.name for feature in (*_RANK, *_JOB))
+WINDOW_FEATURES = tuple(feature.name for feature in _WINDOW)
+
+
+def describe() -> dict[str, tuple[Feature, ...]]:
+    """The whole table: one row per rank feature and per window feature, in model order."""
+    return {"rank": (*_RANK, *_JOB), "window": _WINDOW}

@@ -1,0 +1,144 @@
+"""What each rank did itself, apart from waiting for the others.
+
+Every rank's step is long when one rank is slow, and its communication is long *because it waits*. So all
+comparisons start from a rank's own work: the step without communication.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from rca.features.robust import FloatArray, IntArray, group_members, nan_max, nan_median, nan_quantile
+from rca.telemetry.job import Topology
+from rca.telemetry.phases import PhaseArrays
+
+#: Phases a rank spends on its own, in the order they happen in a step.
+OWN_PHASES = (
+    "data_loading_seconds",
+    "host_to_device_seconds",
+    "forward_seconds",
+    "backward_seconds",
+    "optimizer_seconds",
+    "checkpoint_seconds",
+    "gc_seconds",
+)
+#: The first steps compile, connect and cache; those this much above the usual step are left out.
+WARMUP_RATIO = 2.0
+MAX_WARMUP_STEPS = 5
+
+
+@dataclass(frozen=True)
+class Work:
+    """Own work, waiting and transfer of every rank and step, warm-up left out.
+
+    Attributes
+    ----------
+    steps : ndarray of shape (n_steps,), int64
+        Step numbers used.
+    warmup : int
+        Leading steps left out.
+    step : ndarray of shape (n_ranks, n_steps), seconds
+        Whole steps as each rank measured them.
+    own : ndarray of shape (n_ranks, n_steps), seconds
+        Time not spent in collectives.
+    wait, transfer : ndarray of shape (n_ranks, n_steps), seconds
+        Waiting for the last arrival; moving data after it.
+    phases : dict of str to ndarray of shape (n_ranks, n_steps), seconds
+        The measured own phases.
+    start : ndarray of shape (n_ranks, n_steps), Unix seconds
+    step_reference : float, seconds
+        Median over steps of the job's step time; the unit relative features are given in.
+    """
+
+    steps: IntArray
+    warmup: int
+    step: FloatArray
+    own: FloatArray
+    wait: FloatArray
+    transfer: FloatArray
+    phases: dict[str, FloatArray]
+    load: dict[str, FloatArray]
+    start: FloatArray
+    step_reference: float
+
+    @property
+    def job_step(self) -> FloatArray:
+        """Step time of the job, ndarray of shape (n_steps,): the ranks' median, as collectives tie them."""
+        return nan_median(self.step)
+
+    @classmethod
+    def from_phases(cls, phases: PhaseArrays, topology: Topology) -> Work:
+        """Split every rank's step into own work, waiting and transfer as far as it was measured."""
+        step = phases.phase("step_seconds")
+        warmup = warmup_steps(nan_median(step))
+        used = slice(warmup, None)
+        step = step[:, used]
+        own_phases = {
+            name: phases.seconds[name][:, used] for name in OWN_PHASES if name in phases.seconds
+        }
+        wait, transfer = split_communication(phases, topology.stage)
+        wait, transfer = wait[:, used], transfer[:, used]
+        usual = nan_median(nan_median(step)[None, :], axis=1)
+        return cls(
+            steps=phases.steps[used],
+            warmup=warmup,
+            step=step,
+            own=own_work(step, wait, transfer, own_phases),
+            wait=wait,
+            transfer=transfer,
+            phases=own_phases,
+            load={name: array[:, used] for name, array in phases.load.items()},
+            start=phases.start_time[:, used],
+            step_reference=float(usual[0]) if np.isfinite(usual[0]) else float("nan"),
+        )
+
+
+def warmup_steps(job_step: FloatArray) -> int:
+    """How many leading steps are warm-up, given the job's step times of shape (n_steps,)."""
+    if job_step.size < 8:
+        return 0
+    usual = nan_quantile(job_step[None, :], 0.5, axis=1)[0]
+    head = job_step[: min(MAX_WARMUP_STEPS, job_step.size // 4)]
+    slow = np.flatnonzero(head > WARMUP_RATIO * usual)
+    return int(slow[-1]) + 1 if slow.size else 0
+
+
+def split_communication(phases: PhaseArrays, group: IntArray) -> tuple[FloatArray, FloatArray]:
+    """Waiting and transfer, seconds, each of shape (n_ranks, n_steps).
+
+    Where a producer could not split them, the member of `group` with the shortest communication is taken
+    as the last to arrive: its time is transfer, whatever the others have above it is waiting.
+    """
+    wait = phases.phase("communication_wait_seconds")
+    transfer = phases.phase("communication_transfer_seconds")
+    whole = phases.seconds.get("communication_seconds")
+    if whole is None:
+        return wait, transfer
+    shortest = np.full(whole.shape, np.nan)
+    for members in group_members(group):
+        block = whole[members]
+        least = -nan_max(-block)
+        shortest[members] = np.where(np.isfinite(block), least, np.nan)
+    unsplit = ~np.isfinite(wait) | ~np.isfinite(transfer)
+    return np.where(unsplit, whole - shortest, wait), np.where(unsplit, shortest, transfer)
+
+
+def own_work(
+    step: FloatArray, wait: FloatArray, transfer: FloatArray, phases: dict[str, FloatArray]
+) -> FloatArray:
+    """Seconds of every step not spent in collectives, shape (n_ranks, n_steps).
+
+    The step minus communication keeps time nobody instrumented with its rank; where communication was
+    not measured, the measured phases are summed; with neither, NaN: nothing can be localised.
+    """
+    remainder = np.maximum(step - wait - transfer, 0.0)
+    total = np.zeros(step.shape)
+    known = np.zeros(step.shape, dtype=bool)
+    for seconds in phases.values():
+        finite = np.isfinite(seconds)
+        total += np.where(finite, seconds, 0.0)
+        known |= finite
+    summed = np.where(known & np.isfinite(step), total, np.nan)
+    return np.where(np.isfinite(remainder), remainder, summed)
