@@ -1,0 +1,53 @@
+"""How much the service takes on at once: requests and bytes, refused early and cheaply beyond that."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from rca_api.problems import ProblemError
+from rca_api.settings import Settings
+
+
+class Ticket:
+    """One admitted request and the bytes held for it."""
+
+    def __init__(self, admission: Admission) -> None:
+        self._admission = admission
+        self.held_bytes = 0
+
+    def hold(self, n_bytes: int) -> None:
+        """Account for `n_bytes` more of a body, or refuse the request."""
+        if self._admission.held_bytes + n_bytes > self._admission.max_bytes:
+            raise self._admission.busy("bodies in memory are at their limit", close=True)
+        self.held_bytes += n_bytes
+        self._admission.held_bytes += n_bytes
+
+
+class Admission:
+    """Counts of what is in progress; used from the event loop only, so it needs no lock."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.max_requests = settings.threads + settings.queue_limit
+        self.max_bytes = int(settings.max_buffered_bytes)
+        self.held_bytes = 0
+        self.requests = 0
+        self._retry_after = str(settings.retry_after_seconds)
+
+    @contextmanager
+    def enter(self) -> Iterator[Ticket]:
+        """Admit one request for as long as the context lasts."""
+        if self.requests >= self.max_requests:
+            raise self.busy(f"{self.requests} windows are being diagnosed or wait for it", close=True)
+        self.requests += 1
+        ticket = Ticket(self)
+        try:
+            yield ticket
+        finally:
+            self.requests -= 1
+            self.held_bytes -= ticket.held_bytes
+
+    def busy(self, reason: str, *, close: bool) -> ProblemError:
+        """Build the refusal; `close` because the rest of the body is not going to be read."""
+        headers = {"Retry-After": self._retry_after} | ({"Connection": "close"} if close else {})
+        return ProblemError("busy", f"{reason}; retry after {self._retry_after} s", headers=headers)

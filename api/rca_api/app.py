@@ -1,0 +1,67 @@
+"""The application factory: `uvicorn rca_api.app:create_app --factory`, or `rca serve`."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from importlib.metadata import version
+
+import structlog
+from fastapi import FastAPI
+
+from rca_api import diagnoses, health, logs, problems
+from rca_api.diagnoses import endpoints as diagnosis_endpoints
+from rca_api.health import endpoints as health_endpoints
+from rca_api.middleware import RequestContext
+from rca_api.openapi import document
+from rca_api.settings import Settings
+from rca_api.state import State
+
+_log = structlog.stdlib.get_logger("rca_api")
+
+
+def create_app(settings: Settings | None = None) -> FastAPI:
+    """Build the service.
+
+    Parameters
+    ----------
+    settings : Settings, optional
+        Read from ``RCA_*`` environment variables if not given.
+    """
+    settings = settings or Settings()
+    logs.configure(settings.log_level)
+    state = State.build(settings)
+    app = FastAPI(
+        title="straggler-rca",
+        summary="Why a distributed training job is slow or has stopped: who, which cause, what to do.",
+        version=version("straggler-rca"),
+        lifespan=_lifespan,
+        openapi_tags=[
+            {"name": "diagnoses", "description": diagnoses.__doc__},
+            {"name": "operations", "description": health.__doc__},
+        ],
+        redoc_url=None,
+    )
+    app.state.parts = state
+    problems.install(app, settings.retry_after_seconds)
+    app.add_middleware(RequestContext, metrics=state.metrics)
+    app.include_router(diagnosis_endpoints.router)
+    app.include_router(health_endpoints.router)
+    # FastAPI's documented way to serve a document of one's own.
+    app.openapi = lambda: document(app)  # type: ignore[method-assign]
+    return app
+
+
+@asynccontextmanager
+async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
+    """Warm the model before the first request, and finish what runs before the process ends."""
+    state: State = app.state.parts
+    await asyncio.get_running_loop().run_in_executor(state.threads, state.engine.load)
+    if state.engine.model is not None:
+        state.metrics.bundle_loaded(state.engine.model)
+        _log.info("ready", **state.engine.model.model_dump())
+    else:
+        _log.error("bundle cannot be used", reason=state.engine.failure)
+    yield
+    state.threads.shutdown(wait=True, cancel_futures=True)

@@ -1,0 +1,104 @@
+"""``python -m rca_api.demo``: start the service, post one window, print the diagnosis, stop.
+
+It is the shortest proof that an installation works from end to end, so it goes through a real
+server process and a real socket.
+"""
+
+from __future__ import annotations
+
+import argparse
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryFile
+
+from rca.client import Client, ServiceError
+from rca.errors import RcaError
+
+DEFAULT_WINDOW = "data/windows/cpu-contention-node"
+_START_SECONDS = 60.0
+_STOP_SECONDS = 10.0
+
+
+@contextmanager
+def running_service(start_seconds: float = _START_SECONDS) -> Iterator[str]:
+    """Run the service on a free loopback port until the context ends; gives its address.
+
+    The socket is bound here and inherited by the server, so no other process can take the port
+    in between.
+    """
+    with socket.socket() as listener, TemporaryFile() as log:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen()
+        url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+        server = subprocess.Popen(  # noqa: S603  (our own interpreter and module)
+            [sys.executable, "-m", "uvicorn", "rca_api.app:create_app", "--factory", "--no-access-log",
+             "--fd", str(listener.fileno())],
+            pass_fds=[listener.fileno()],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+        )  # fmt: skip
+        # Only the server holds the socket from here: if it dies, connections are refused at once.
+        listener.close()
+        try:
+            _await_ready(url, server, start_seconds)
+            yield url
+        except ServiceError as error:
+            log.seek(0)
+            tail = log.read().decode(errors="replace")[-2000:]
+            raise ServiceError(f"{error.message}\n{tail}", code=error.code) from error
+        finally:
+            _stop(server)
+
+
+def _await_ready(url: str, server: subprocess.Popen[bytes], start_seconds: float) -> None:
+    deadline = time.monotonic() + start_seconds
+    client = Client(url, timeout_seconds=start_seconds, retries=0)
+    while True:
+        if server.poll() is not None:
+            raise ServiceError(f"the service ended with status {server.returncode}", code="not-ready")
+        try:
+            client.ready()
+        except ServiceError as error:
+            if time.monotonic() > deadline:
+                raise ServiceError(
+                    f"not ready after {start_seconds:g} s: {error.message}", code="not-ready"
+                ) from error
+            time.sleep(0.1)
+        else:
+            return
+
+
+def _stop(server: subprocess.Popen[bytes]) -> None:
+    server.terminate()
+    try:
+        server.wait(_STOP_SECONDS)
+    except subprocess.TimeoutExpired:
+        server.kill()
+        server.wait()
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run the demonstration; 0 if a diagnosis was printed."""
+    parser = argparse.ArgumentParser(prog="python -m rca_api.demo", description=__doc__)
+    parser.add_argument(
+        "--window", type=Path, default=Path(DEFAULT_WINDOW), help="directory, JSON or Arrow file"
+    )
+    window = parser.parse_args(arguments).window
+    try:
+        with running_service() as url:
+            page = Client(url).render(window, "text/markdown")
+    except RcaError as error:
+        sys.stderr.write(f"demo failed ({error.code}): {error}\n")
+        return 1
+    sys.stdout.write(page.decode())
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

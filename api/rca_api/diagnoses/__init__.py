@@ -1,0 +1,1 @@
+"""`/v1/diagnoses`: a telemetry window in, a diagnosis out."""

@@ -1,0 +1,142 @@
+"""The documented shape of a posted window.
+
+These models describe the JSON encoding for readers and client generators. Bodies are not parsed
+through them: `rca.telemetry` reads columns straight into arrays and says which rows are wrong,
+which a model built value by value would do a hundred times slower.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field
+from pydantic.config import JsonDict
+
+from rca.telemetry.job import Job
+
+Seconds = Annotated[float, Field(ge=0)]
+Durations = list[Seconds | None] | None
+EXAMPLE: JsonDict = {
+    "job": {
+        "format": 1,
+        "job_id": "llama-7b-17",
+        "world_size": 2,
+        "parallelism": {"data": 2},
+        "ranks": [{"rank": 0, "node": "node-0"}, {"rank": 1, "node": "node-1"}],
+        "start": 1795254860.0,
+        "end": 1795254861.0,
+    },
+    "steps": {
+        "rank": [0, 1, 0, 1],
+        "step": [10, 10, 11, 11],
+        "start_time": [1795254860.1, 1795254860.1, 1795254860.3, 1795254860.3],
+        "forward_seconds": [0.05, 0.05, 0.05, 0.07],
+        "backward_seconds": [0.1, 0.1, 0.1, 0.1],
+        "communication_wait_seconds": [0.001, 0.001, 0.021, 0.001],
+        "step_seconds": [0.2, 0.2, 0.22, 0.22],
+    },
+    "metrics": [
+        {
+            "name": "DCGM_FI_DEV_SM_CLOCK",
+            "node": "node-1",
+            "rank": 1,
+            "device": "0",
+            "times": [1795254860.0, 1795254860.5],
+            "values": [1755, 1410],
+        }
+    ],
+}
+
+
+class StepsColumns(BaseModel):
+    """One row per rank and training step, by column; all columns have the same length."""
+
+    model_config = ConfigDict(extra="allow")
+
+    rank: list[Annotated[int, Field(ge=0)]] = Field(min_length=1)
+    step: list[int] = Field(min_length=1)
+    start_time: list[float] = Field(min_length=1, description="Unix seconds, on the rank's own clock.")
+    step_seconds: list[Seconds | None] = Field(
+        min_length=1, description="Whole step; null only for a step begun and never finished."
+    )
+    data_loading_seconds: Durations = None
+    host_to_device_seconds: Durations = None
+    forward_seconds: Durations = None
+    backward_seconds: Durations = None
+    communication_wait_seconds: Durations = Field(
+        None, description="From this rank's arrival at the collectives until the last member arrived."
+    )
+    communication_transfer_seconds: Durations = Field(
+        None, description="From the last arrival until this rank is done."
+    )
+    communication_seconds: Durations = Field(None, description="Both together, where they cannot be split.")
+    optimizer_seconds: Durations = None
+    checkpoint_seconds: Durations = None
+    gc_seconds: Durations = None
+    samples: list[float | None] | None = None
+    tokens: list[float | None] | None = None
+    sum_squared_sequence_length: list[float | None] | None = None
+
+
+class MetricSeries(BaseModel):
+    """Samples of one exporter metric. With a rank they are the rank's, with only a node the node's."""
+
+    name: str = Field(
+        min_length=1, description="The exporter's own name, unchanged; counters stay cumulative."
+    )
+    node: str | None = None
+    rank: Annotated[int, Field(ge=0)] | None = None
+    device: str | None = None
+    times: list[float] = Field(description="Unix seconds.")
+    values: list[float | None]
+
+
+class WindowEvent(BaseModel):
+    """Something that happened."""
+
+    time: float
+    node: str | None = None
+    rank: Annotated[int, Field(ge=0)] | None = None
+    kind: str
+    code: str | None = None
+    message: str | None = None
+
+
+class OperationColumns(BaseModel):
+    """Operation-level trace, by column."""
+
+    model_config = ConfigDict(extra="allow")
+
+    rank: list[int] | None = None
+    dp_rank: list[int] | None = None
+    stage: list[int] | None = None
+    step: list[int] | None = None
+    optype: list[str] | None = None
+    start_ts: list[float] | None = None
+    duration: list[Seconds] | None = None
+
+
+class TelemetryWindow(BaseModel):
+    """A telemetry window, format 1: what one job's ranks did and their machines reported.
+
+    ``null`` means "not measured". Only `rank`, `step`, `start_time` and `step_seconds` are required of
+    a step; a diagnosis says which signals it lacked.
+    """
+
+    model_config = ConfigDict(json_schema_extra={"examples": [EXAMPLE]})
+
+    job: Job
+    steps: StepsColumns
+    metrics: list[MetricSeries] | None = None
+    events: list[WindowEvent] | None = None
+    ops: OperationColumns | None = None
+
+
+class ArrowWindow(BaseModel):
+    """The Arrow encoding: one part per table, each an Arrow IPC stream, and the job as JSON."""
+
+    job: Job = Field(description="Part of type application/json.")
+    steps: bytes = Field(json_schema_extra={"contentMediaType": "application/vnd.apache.arrow.stream"})
+    metrics: bytes | None = None
+    events: bytes | None = None
+    ops: bytes | None = None

@@ -1,0 +1,77 @@
+"""The model behind the service: loaded and warmed once, then asked by every request."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+
+import rca
+from rca.diagnosis.result import Diagnosis, ModelVersion
+from rca.errors import BundleError, RcaError
+from rca.telemetry.window import Window
+
+
+class Engine:
+    """Diagnoses windows with one bundle, and says whether it can.
+
+    Attributes
+    ----------
+    model : ModelVersion or None
+        The bundle in use, once `load` has succeeded.
+    failure : str or None
+        Why it cannot be used, once `load` has failed.
+    """
+
+    def __init__(self, bundle: Path | None) -> None:
+        self._bundle = bundle
+        self.model: ModelVersion | None = None
+        self.failure: str | None = None
+
+    def load(self) -> None:
+        """Read the bundle and run one diagnosis, so that the first caller does not pay for imports."""
+        try:
+            self.model = rca.diagnose(_small_window(), bundle=self._bundle).model
+        except RcaError as error:
+            self.failure = str(error)
+
+    def diagnose(self, window: Window) -> Diagnosis:
+        """Diagnose one validated window."""
+        if self.failure is not None:
+            raise BundleError(self.failure)
+        return rca.diagnose(window, bundle=self._bundle)
+
+
+def _small_window(n_ranks: int = 4, n_steps: int = 8) -> Window:
+    """Build a healthy job just large enough to pass through every stage."""
+    rank, step = (axis.ravel() for axis in np.indices((n_ranks, n_steps)))
+    steps = pa.table(
+        {
+            "rank": pa.array(rank, pa.int32()),
+            "step": pa.array(step, pa.int64()),
+            "start_time": 1.7e9 + 0.1 * step,
+            "forward_seconds": np.full(rank.size, 0.03),
+            "backward_seconds": np.full(rank.size, 0.06),
+            "communication_wait_seconds": np.full(rank.size, 0.001),
+            "step_seconds": np.full(rank.size, 0.1),
+        }
+    )
+    metrics = pa.table(
+        {
+            "time": 1.7e9 + 0.1 * step,
+            "node": pa.array(["warm-up"] * rank.size),
+            "rank": pa.array(rank, pa.int32()),
+            "device": pa.nulls(rank.size, pa.string()),
+            "name": pa.array(["DCGM_FI_DEV_SM_CLOCK"] * rank.size),
+            "value": np.full(rank.size, 1410.0),
+        }
+    )
+    job: dict[str, object] = {
+        "format": 1,
+        "job_id": "warm-up",
+        "world_size": n_ranks,
+        "start": 1.7e9,
+        "end": 1.7e9 + 0.1 * n_steps,
+    }
+    return Window.from_tables(job, steps, metrics)

@@ -1,0 +1,1 @@
+"""`/healthz`, `/readyz` and `/metrics`: what an operator asks the service about itself."""

@@ -1,0 +1,42 @@
+"""Probes and metrics."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter, Request, Response
+
+from rca_api import metrics
+from rca_api.health.schemas import Alive, Ready
+from rca_api.problems import ProblemError
+from rca_api.responses import problem_responses
+from rca_api.state import State
+
+router = APIRouter(tags=["operations"])
+
+
+@router.get("/healthz", summary="Is the process alive?")
+async def healthz() -> Alive:
+    """Answer as long as the event loop turns; says nothing about the model."""
+    return Alive()
+
+
+@router.get("/readyz", summary="Can it diagnose?", responses=problem_responses("bundle-error", "not-ready"))
+async def readyz(request: Request) -> Ready:
+    """Name the model bundle in use, or say why there is none."""
+    engine = State.of(request).engine
+    retry = {"Retry-After": str(State.of(request).settings.retry_after_seconds)}
+    if engine.failure is not None:
+        raise ProblemError("bundle-error", engine.failure, headers=retry)
+    if engine.model is None:
+        raise ProblemError("not-ready", "the model bundle is still being loaded", headers=retry)
+    return Ready(model=engine.model)
+
+
+@router.get(
+    "/metrics",
+    summary="Prometheus metrics",
+    response_class=Response,
+    responses={200: {"description": "Prometheus text format", "content": {"text/plain": {}}}},
+)
+async def exposition(request: Request) -> Response:
+    """Give all series of this service."""
+    return Response(State.of(request).metrics.exposition(), media_type=metrics.MEDIA_TYPE)

@@ -1,0 +1,76 @@
+"""What surrounds every request: its id, its log line, its metrics, and the last line of defence."""
+
+from __future__ import annotations
+
+import re
+import time
+import uuid
+
+import structlog
+from fastapi import Request
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from rca_api.metrics import Metrics
+from rca_api.problems import internal_error, problem_response
+
+HEADER = "X-Request-ID"
+_SANE_ID = re.compile(r"[A-Za-z0-9._-]{1,128}")
+_QUIET_ROUTES = frozenset({"/healthz", "/readyz", "/metrics"})
+_log = structlog.stdlib.get_logger("rca_api.requests")
+
+
+class RequestContext:
+    """Plain ASGI middleware: wrapping the response in another one would cost time and streaming."""
+
+    def __init__(self, app: ASGIApp, metrics: Metrics) -> None:
+        self.app = app
+        self.metrics = metrics
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Handle one connection; only HTTP requests get a context."""
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        request_id = _request_id(Headers(scope=scope).get(HEADER))
+        scope.setdefault("state", {})["request_id"] = request_id
+        began = time.perf_counter()
+        status = 0
+
+        async def send_with_id(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                MutableHeaders(scope=message)[HEADER] = request_id
+            await send(message)
+
+        with structlog.contextvars.bound_contextvars(request_id=request_id):
+            try:
+                await self.app(scope, receive, send_with_id)
+            except Exception:
+                _log.exception("request failed", path=scope["path"])
+                if not status:
+                    response = problem_response(Request(scope, receive), internal_error())
+                    await response(scope, receive, send_with_id)
+            self._record(scope, status, time.perf_counter() - began)
+
+    def _record(self, scope: Scope, status: int, seconds: float) -> None:
+        route = getattr(scope.get("route"), "path", "unmatched")
+        self.metrics.request_done(scope["method"], route, status, seconds)
+        code = scope["state"].get("problem_code")
+        if code is not None:
+            self.metrics.problems.labels(code).inc()
+        write = _log.debug if route in _QUIET_ROUTES and status < 400 else _log.info
+        write(
+            "request",
+            method=scope["method"],
+            path=scope["path"],
+            status=status,
+            milliseconds=round(seconds * 1e3, 2),
+            code=code,
+        )
+
+
+def _request_id(given: str | None) -> str:
+    """Keep the caller's id if it is short and harmless in logs and headers, else make one."""
+    return given if given is not None and _SANE_ID.fullmatch(given) else uuid.uuid4().hex

@@ -1,0 +1,183 @@
+"""Errors as ``application/problem+json`` (RFC 9457), with codes a program can rely on.
+
+Every code the service can answer with is a line of `CATALOGUE`; codes of `rca.errors` keep their name.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from http import HTTPStatus
+from typing import Any
+
+import orjson
+from fastapi import FastAPI, Request, Response
+from fastapi.exceptions import RequestValidationError
+from pydantic import BaseModel, ConfigDict, Field
+from starlette.exceptions import HTTPException
+
+from rca.errors import RcaError
+
+MEDIA_TYPE = "application/problem+json"
+TYPE_PREFIX = "urn:straggler-rca:problem:"
+
+
+@dataclass(frozen=True)
+class Kind:
+    """One code: its HTTP status and its title, which never change for a code."""
+
+    status: int
+    title: str
+
+
+CATALOGUE: dict[str, Kind] = {
+    "invalid-input": Kind(400, "The request cannot be read"),
+    "invalid-window": Kind(422, "The telemetry window breaks the format"),
+    "invalid-trace": Kind(422, "The operation trace cannot be replayed"),
+    "too-large": Kind(413, "The body exceeds a limit"),
+    "body-timeout": Kind(408, "The body did not arrive in time"),
+    "not-acceptable": Kind(406, "None of the accepted media types is on offer"),
+    "unsupported-media-type": Kind(415, "The body's media type is not supported"),
+    "unsupported-encoding": Kind(415, "The body's content coding is not supported"),
+    "not-found": Kind(404, "There is nothing at this address"),
+    "method-not-allowed": Kind(405, "This address does not take this method"),
+    "invalid-parameters": Kind(422, "A parameter of the request is not valid"),
+    "busy": Kind(503, "The service is at its limit; try again"),
+    "not-ready": Kind(503, "The service is starting"),
+    "bundle-error": Kind(503, "The model bundle cannot be used"),
+    "missing-extra": Kind(501, "This installation lacks an optional part"),
+    "source-error": Kind(502, "A telemetry source cannot be read"),
+    "http-error": Kind(400, "The request was refused"),
+    "internal-error": Kind(500, "The service failed"),
+}
+
+
+class Problem(BaseModel):
+    """An error, as RFC 9457 has it, with the evidence a caller needs to mend the request."""
+
+    model_config = ConfigDict(title="Problem", extra="allow")
+
+    type: str = Field(examples=[f"{TYPE_PREFIX}invalid-window"], description="Identifies the kind of error.")
+    title: str = Field(description="The kind in words; the same for every occurrence.")
+    status: int = Field(ge=400, le=599)
+    detail: str = Field(description="What is wrong this time.")
+    instance: str = Field(description="Path of the request.")
+    code: str = Field(description="Last part of `type`; stable.", examples=sorted(CATALOGUE))
+    request_id: str | None = Field(None, description="Also in the X-Request-ID header and in the logs.")
+    table: str | None = Field(None, description="Table of the window: job, steps, metrics, events or ops.")
+    column: str | None = None
+    rows: list[dict[str, Any]] | None = Field(None, description="The first offending rows.")
+    n_rows: int | None = Field(None, description="How many rows offend.")
+    expected: str | None = Field(None, description="What would have been accepted.")
+    hint: str | None = None
+
+
+class ProblemError(Exception):
+    """Raised by endpoints; becomes a problem response."""
+
+    def __init__(
+        self,
+        code: str,
+        detail: str,
+        *,
+        headers: Mapping[str, str] | None = None,
+        **members: Any,
+    ) -> None:
+        super().__init__(detail)
+        self.code = code
+        self.detail = detail
+        self.headers = dict(headers or {})
+        self.members = members
+
+
+def problem_response(request: Request, error: ProblemError) -> Response:
+    """Write `error` as a problem document."""
+    kind = CATALOGUE[error.code]
+    request.state.problem_code = error.code
+    body: dict[str, Any] = {
+        "type": TYPE_PREFIX + error.code,
+        "title": kind.title,
+        "status": kind.status,
+        "detail": error.detail,
+        "instance": request.url.path,
+        "code": error.code,
+        "request_id": getattr(request.state, "request_id", None),
+    }
+    body |= {key: _plain(value) for key, value in error.members.items() if value is not None}
+    content = orjson.dumps(body, default=str, option=orjson.OPT_NON_STR_KEYS)
+    return Response(content, kind.status, error.headers, MEDIA_TYPE)
+
+
+def from_rca_error(error: RcaError, retry_after_seconds: int) -> ProblemError:
+    """Translate a library error; a code this catalogue does not know becomes an internal error."""
+    if error.code not in CATALOGUE:
+        return internal_error()
+    headers = {"Retry-After": str(retry_after_seconds)} if CATALOGUE[error.code].status == 503 else {}
+    if error.code == "too-large":
+        # The rest of the body is not read, so the connection cannot carry another request.
+        headers["Connection"] = "close"
+    return ProblemError(error.code, error.message, headers=headers, **error.details())
+
+
+def internal_error() -> ProblemError:
+    """Tell a caller that we failed, and nothing about how."""
+    return ProblemError("internal-error", "Something failed on our side; quote the request id to report it.")
+
+
+def install(app: FastAPI, retry_after_seconds: int) -> None:
+    """Make every error of `app` a problem document."""
+
+    def on_problem(request: Request, error: Exception) -> Response:
+        assert isinstance(error, ProblemError)  # noqa: S101  (registered for this class below)
+        return problem_response(request, error)
+
+    def on_rca_error(request: Request, error: Exception) -> Response:
+        assert isinstance(error, RcaError)  # noqa: S101
+        return problem_response(request, from_rca_error(error, retry_after_seconds))
+
+    def on_http_error(request: Request, error: Exception) -> Response:
+        assert isinstance(error, HTTPException)  # noqa: S101
+        return problem_response(request, _from_http_error(error, request))
+
+    def on_parameters(request: Request, error: Exception) -> Response:
+        assert isinstance(error, RequestValidationError)  # noqa: S101
+        return problem_response(request, _from_validation(error))
+
+    app.add_exception_handler(ProblemError, on_problem)
+    app.add_exception_handler(RcaError, on_rca_error)
+    app.add_exception_handler(HTTPException, on_http_error)
+    app.add_exception_handler(RequestValidationError, on_parameters)
+
+
+def _from_http_error(error: HTTPException, request: Request) -> ProblemError:
+    codes = {404: "not-found", 405: "method-not-allowed"}
+    code = codes.get(error.status_code, "http-error" if error.status_code < 500 else "internal-error")
+    detail = {
+        "not-found": f"{request.url.path} does not exist; /docs lists what does.",
+        "method-not-allowed": f"{request.url.path} does not take {request.method}.",
+        "http-error": str(error.detail),
+    }.get(code, HTTPStatus.INTERNAL_SERVER_ERROR.phrase)
+    return ProblemError(code, detail, headers=error.headers)
+
+
+def _from_validation(error: RequestValidationError) -> ProblemError:
+    first = error.errors()[0]
+    where = ".".join(str(part) for part in first["loc"])
+    return ProblemError("invalid-parameters", f"{where}: {first['msg']}")
+
+
+def _plain(value: Any) -> Any:
+    """Copy evidence into JSON types; a NaN or an infinity stays visible as text."""
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    if hasattr(value, "item") and not isinstance(value, str | bytes):
+        value = value.item()
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    if isinstance(value, str):
+        # A lone surrogate cannot be written as UTF-8 and must not turn a refusal into a failure.
+        return value.encode("utf-8", "replace").decode("utf-8")
+    return value

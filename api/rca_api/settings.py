@@ -1,0 +1,46 @@
+"""What an operator can set, from ``RCA_*`` environment variables."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Literal
+
+from pydantic import ByteSize, Field
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+
+class Settings(BaseSettings):
+    """Settings of one service process; sizes take units (``RCA_MAX_BODY_BYTES=64MiB``).
+
+    Attributes
+    ----------
+    bundle : Path, optional
+        Directory of the model bundle; the shipped one if not set.
+    max_body_bytes : ByteSize
+        Largest body as sent, compressed or not.
+    max_decoded_bytes : ByteSize
+        Largest body after decompression.
+    max_buffered_bytes : ByteSize
+        Bodies being received or waiting, all requests together; beyond it callers are told to retry.
+    threads : int
+        Diagnoses computed at once.
+    queue_limit : int
+        Requests that may wait beyond those computed; further ones get 503.
+    body_timeout_seconds : float
+        How long a caller may take to send its body.
+    retry_after_seconds : int
+        What a refused caller is told to wait.
+    """
+
+    model_config = SettingsConfigDict(env_prefix="RCA_", frozen=True)
+
+    bundle: Path | None = None
+    max_body_bytes: ByteSize = Field(ByteSize(256 * 1024**2), gt=0)
+    max_decoded_bytes: ByteSize = Field(ByteSize(512 * 1024**2), gt=0)
+    max_buffered_bytes: ByteSize = Field(ByteSize(1024**3), gt=0)
+    threads: int = Field(default_factory=lambda: os.cpu_count() or 1, ge=1)
+    queue_limit: int = Field(32, ge=0)
+    body_timeout_seconds: float = Field(60.0, gt=0)
+    retry_after_seconds: int = Field(2, ge=1)
+    log_level: Literal["debug", "info", "warning", "error"] = "info"

@@ -1,0 +1,103 @@
+"""The `rca` command line: finds the command asked for, runs it, turns errors into messages.
+
+Exit codes: 0 done (for `diagnose`: healthy), 1 something is wrong with this installation, 2 bad input
+or arguments, 10 fail-slow, 20 fail-stop, 30 abstained, 130 interrupted, 141 the reader of a pipe left.
+"""
+
+from __future__ import annotations
+
+import io
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+from rca.commands import COMMANDS
+from rca.commands.output import exit_code, print_error
+from rca.errors import RcaError
+
+EXAMPLES = """
+rca diagnose data/windows/cpu-contention-node          who is slow, why, what to do
+rca diagnose window.json --format json | jq .causes    for a program
+rca diagnose - < window.json                           from a pipe
+rca serve                                              the same over HTTP on 127.0.0.1:8080
+"""
+
+
+def _kept(examples: str) -> str:
+    """Format examples as an epilog whose lines are not filled (the backspace says so)."""
+    return "\b\nExamples:\n" + "\n".join(f"  {line}" for line in examples.strip().splitlines())
+
+
+class LazyCommands(TyperGroup):
+    """A group that imports a command's module when the command is looked up, not before.
+
+    ``rca diagnose`` in an alert hook must not wait for the imports of ``rca train``.
+    """
+
+    def __init__(self, **attributes: Any) -> None:
+        super().__init__(**attributes)
+        # The base class suggests close matches from these names; the values are never used.
+        self.commands = dict.fromkeys(COMMANDS)  # type: ignore[assignment]
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        """Import ``rca.commands.<name>`` and build its command."""
+        del ctx
+        if cmd_name not in COMMANDS:
+            return None
+        module = import_module(f"rca.commands.{cmd_name.replace('-', '_')}")
+        group: typer.Typer | None = getattr(module, "app", None)
+        if group is None:
+            group = typer.Typer(add_completion=False, rich_markup_mode=None)
+            group.command(cmd_name, epilog=_kept(module.EXAMPLES))(module.command)
+        built = typer.main.get_command(group)
+        built.name = cmd_name
+        return built
+
+
+app = typer.Typer(
+    cls=LazyCommands,
+    add_completion=False,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    # Plain help: the examples keep their columns, and a pipe or a screen reader gets the same text.
+    rich_markup_mode=None,
+    epilog=_kept(EXAMPLES),
+)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        from importlib.metadata import version
+
+        typer.echo(f"straggler-rca {version('straggler-rca')}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    """Say why a distributed training job is slow or has stopped: who, which cause, what to do."""
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the command line; the console script's entry point."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            # A terminal that cannot show a sign gets a replacement, not a UnicodeEncodeError.
+            stream.reconfigure(errors="replace")
+    try:
+        typer.main.get_command(app).main(args=arguments, prog_name="rca")
+    except RcaError as error:
+        print_error(error)
+        sys.exit(exit_code(error))
+
+
+if __name__ == "__main__":
+    main()

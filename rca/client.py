@@ -1,0 +1,201 @@
+"""A client of the HTTP service, on the standard library alone.
+
+::
+
+    from rca.client import Client
+
+    diagnosis = Client("http://127.0.0.1:8080").diagnose("data/windows/healthy")
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import random
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from os import PathLike
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+from rca.errors import BundleError, InvalidInput, InvalidTrace, InvalidWindow, RcaError, SourceError, TooLarge
+
+if TYPE_CHECKING:
+    from rca.diagnosis.result import Diagnosis
+    from rca.telemetry.window import Window
+
+_RETRIED = frozenset({429, 502, 503, 504})
+_LONGEST_WAIT_SECONDS = 30.0
+_KNOWN: dict[str, type[RcaError]] = {
+    kind.code: kind for kind in (InvalidInput, InvalidTrace, TooLarge, BundleError)
+}
+
+
+class ServiceError(SourceError):
+    """The service could not be reached, or refused for a reason that is not in the window.
+
+    Attributes
+    ----------
+    code : str
+        The problem's code, or ``service-unreachable``.
+    status : int or None
+        HTTP status, if there was an answer.
+    """
+
+    def __init__(
+        self, message: str, *, code: str, status: int | None = None, hint: str | None = None
+    ) -> None:
+        super().__init__(message, hint=hint)
+        self.code = code
+        self.status = status
+
+
+@dataclass(frozen=True)
+class _Answer:
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+
+
+class Client:
+    """Posts windows to a service and raises its refusals as the library's own errors.
+
+    Parameters
+    ----------
+    base_url : str
+        For example ``http://127.0.0.1:8080``; a path prefix is kept.
+    timeout_seconds : float
+        For connecting and for each wait for data.
+    retries : int
+        Further tries after 429, 502, 503, 504 or a refused connection, with growing, jittered waits
+        or the wait the service asks for in ``Retry-After``.
+    headers : mapping of str to str, optional
+        Sent with every request, for example for a proxy that authenticates.
+    """
+
+    def __init__(
+        self,
+        base_url: str,
+        *,
+        timeout_seconds: float = 60.0,
+        retries: int = 3,
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
+        parts = urlsplit(base_url)
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise InvalidInput(f"{base_url!r} is not an http or https address")
+        self._host, self._port = parts.hostname, parts.port
+        self._secure = parts.scheme == "https"
+        self._prefix = parts.path.rstrip("/")
+        self._timeout = timeout_seconds
+        self._retries = retries
+        self._headers = dict(headers or {})
+
+    def diagnose(self, window: Window | str | PathLike[str]) -> Diagnosis:
+        """Diagnose a window, or the window at a path, on the service.
+
+        Raises
+        ------
+        InvalidWindow, InvalidInput, TooLarge
+            As `rca.diagnose` would, with the service's evidence.
+        ServiceError
+            The service cannot be reached or failed.
+        """
+        from rca.diagnosis.result import Diagnosis
+
+        return Diagnosis.model_validate_json(self.render(window, "application/json"))
+
+    def render(self, window: Window | str | PathLike[str], media_type: str = "text/markdown") -> bytes:
+        """Diagnose on the service and return the answer as it writes it in `media_type`."""
+        import rca
+        from rca.telemetry.encodings import arrow
+        from rca.telemetry.window import Window
+
+        held = window if isinstance(window, Window) else rca.read_window(window)
+        headers = {"Content-Type": arrow.CONTENT_TYPE, "Accept": media_type}
+        return self._request("POST", "/v1/diagnoses", held.to_arrow(), headers)
+
+    def ready(self) -> dict[str, Any]:
+        """Return the model in use; raises if the service cannot diagnose."""
+        answer: dict[str, Any] = json.loads(self._request("GET", "/readyz", None, {}))
+        return answer
+
+    def _request(self, method: str, path: str, body: bytes | None, headers: Mapping[str, str]) -> bytes:
+        for attempt in range(self._retries + 1):
+            last = attempt == self._retries
+            try:
+                answer = self._once(method, path, body, headers)
+            except (OSError, http.client.HTTPException) as error:
+                if last or isinstance(error, TimeoutError):
+                    raise self._unreachable(error) from error
+                time.sleep(_backoff(attempt))
+                continue
+            if answer.status < 400:
+                return answer.body
+            if answer.status not in _RETRIED or last:
+                raise _refusal(answer)
+            time.sleep(_asked_wait(answer.headers.get("retry-after")) or _backoff(attempt))
+        raise AssertionError("unreachable: the last attempt returns or raises")
+
+    def _once(self, method: str, path: str, body: bytes | None, headers: Mapping[str, str]) -> _Answer:
+        kind = http.client.HTTPSConnection if self._secure else http.client.HTTPConnection
+        connection = kind(self._host, self._port, timeout=self._timeout)
+        try:
+            try:
+                connection.request(method, self._prefix + path, body, {**self._headers, **headers})
+            except (BrokenPipeError, ConnectionResetError):
+                # A service that refuses a body early closes its end; its reason may still be readable.
+                if connection.sock is None:
+                    raise
+            response = connection.getresponse()
+            held = {name.lower(): value for name, value in response.getheaders()}
+            return _Answer(response.status, held, response.read())
+        finally:
+            connection.close()
+
+    def _unreachable(self, error: Exception) -> ServiceError:
+        where = f"{self._host}:{self._port}" if self._port else self._host
+        reason = (
+            "no answer in time" if isinstance(error, TimeoutError) else str(error) or type(error).__name__
+        )
+        return ServiceError(f"the service at {where} cannot be reached: {reason}", code="service-unreachable")
+
+
+def _backoff(attempt: int) -> float:
+    """Seconds before the next try; jittered so that many hooks do not return at the same moment."""
+    return 0.25 * 2.0**attempt * random.uniform(0.5, 1.5)  # noqa: S311  (not a secret)
+
+
+def _asked_wait(header: str | None) -> float | None:
+    return min(float(header), _LONGEST_WAIT_SECONDS) if header is not None and header.isdecimal() else None
+
+
+def _refusal(answer: _Answer) -> RcaError:
+    """Turn a problem document back into the error it was made from."""
+    try:
+        problem = json.loads(answer.body)
+        code, detail = str(problem["code"]), str(problem["detail"])
+    except (ValueError, TypeError, KeyError):
+        return ServiceError(
+            f"HTTP {answer.status} without a problem document; is this the right address?",
+            code="http-error",
+            status=answer.status,
+        )
+    hint = problem.get("hint")
+    if code == InvalidWindow.code:
+        return InvalidWindow(
+            detail,
+            table=problem.get("table", "job"),
+            column=problem.get("column"),
+            rows=problem.get("rows", ()),
+            n_rows=problem.get("n_rows", 0),
+            expected=problem.get("expected", ""),
+            hint=hint,
+        )
+    known = _KNOWN.get(code)
+    return (
+        known(detail, hint=hint)
+        if known
+        else ServiceError(detail, code=code, status=answer.status, hint=hint)
+    )

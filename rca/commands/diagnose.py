@@ -1,0 +1,102 @@
+"""`rca diagnose`: a window in, a diagnosis out."""
+
+from __future__ import annotations
+
+import sys
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from rca.commands.output import fail, rendered, write
+from rca.errors import RcaError
+
+if TYPE_CHECKING:
+    from rca.diagnosis.result import Diagnosis
+    from rca.telemetry.window import Window
+
+EXAMPLES = """
+rca diagnose data/windows/cpu-contention-node
+rca diagnose window.json --format json | jq '.causes[0]'
+rca diagnose - --output incident.html < window.json
+"""
+EXIT_CODES = {"healthy": 0, "fail_slow": 10, "fail_stop": 20}
+ABSTAINED = 30
+
+
+class Format(StrEnum):
+    """How the diagnosis is written."""
+
+    json = "json"
+    markdown = "markdown"
+    html = "html"
+    table = "table"
+
+
+_BY_SUFFIX = {".json": Format.json, ".md": Format.markdown, ".html": Format.html, ".txt": Format.table}
+
+
+def command(
+    path: Annotated[
+        str,
+        typer.Argument(metavar="PATH", help="A window: its directory, a JSON or Arrow file, or - for stdin."),
+    ],
+    format_: Annotated[
+        Format | None,
+        typer.Option(
+            "--format",
+            "-f",
+            help="Default: table on a terminal, markdown in a pipe, by the suffix with --output.",
+        ),
+    ] = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", metavar="FILE", help="Write here instead of stdout.")
+    ] = None,
+    bundle: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Model bundle to use. [default: the shipped one]")
+    ] = None,
+) -> None:
+    """Diagnose one telemetry window.
+
+    Exit codes: 0 healthy, 10 fail-slow, 20 fail-stop, 30 not certain (abstained), 2 bad input.
+    With --format json errors are one JSON object on stderr.
+    """
+    chosen = format_ or _default_format(output)
+    try:
+        diagnosis = _diagnose(path, bundle)
+    except RcaError as error:
+        fail(error, as_json=chosen is Format.json)
+    write(_render(diagnosis, chosen), output)
+    raise typer.Exit(ABSTAINED if diagnosis.abstained else EXIT_CODES[diagnosis.failure_mode])
+
+
+def read(path: str) -> Window:
+    """Read a window from a path, or from standard input for ``-``."""
+    import rca
+
+    if path != "-":
+        return rca.read_window(path)
+    return rca.read_window(sys.stdin.buffer.read())
+
+
+def _diagnose(path: str, bundle: Path | None) -> Diagnosis:
+    import rca
+
+    return rca.diagnose(read(path), bundle=bundle)
+
+
+def _default_format(output: Path | None) -> Format:
+    if output is not None:
+        return _BY_SUFFIX.get(output.suffix.lower(), Format.markdown)
+    return Format.table if sys.stdout.isatty() else Format.markdown
+
+
+def _render(diagnosis: Diagnosis, chosen: Format) -> str:
+    if chosen is Format.json:
+        return diagnosis.to_json(indent=2)
+    if chosen is Format.markdown:
+        return diagnosis.to_markdown()
+    if chosen is Format.html:
+        return diagnosis.to_html()
+    return rendered(diagnosis)

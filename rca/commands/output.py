@@ -1,0 +1,99 @@
+"""Writing answers and errors so that pipes, files and terminals all get something sensible."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, NoReturn
+
+import typer
+
+from rca.errors import InvalidInput, InvalidWindow, RcaError, SourceError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+BAD_INPUT = 2
+BROKEN_INSTALLATION = 1
+BROKEN_PIPE = 141  # 128 + SIGPIPE, what a shell reports for other programs in a pipe
+_PIPED_WIDTH = 120
+
+
+def exit_code(error: RcaError) -> int:
+    """2 where other input would work, 1 where the installation has to be mended."""
+    return BAD_INPUT if isinstance(error, InvalidInput | SourceError) else BROKEN_INSTALLATION
+
+
+def print_error(error: RcaError, *, as_json: bool = False) -> None:
+    """Say on stderr what is wrong, where, and what was expected; never a traceback."""
+    if as_json:
+        body = {"code": error.code, "detail": error.message} | error.details()
+        sys.stderr.write(json.dumps(body, default=str) + "\n")
+        return
+    sys.stderr.write("\n".join(_lines(error)) + "\n")
+
+
+def fail(error: RcaError, *, as_json: bool = False) -> NoReturn:
+    """Print `error` and leave with its exit code."""
+    print_error(error, as_json=as_json)
+    raise typer.Exit(exit_code(error))
+
+
+def _lines(error: RcaError) -> list[str]:
+    from rca.runbook.phrases import clean
+
+    if not isinstance(error, InvalidWindow):
+        lines = [f"error ({error.code}): {clean(error.message)}"]
+    else:
+        place = error.table if error.column is None else f"{error.table}.{error.column}"
+        lines = [f"error ({error.code}) in {clean(place)}: {clean(error.message)}"]
+        if error.expected:
+            lines.append(f"  expected: {clean(error.expected)}")
+        if error.rows:
+            lines.append(f"  offending rows: {error.n_rows:,}, the first of them:")
+            shown = (", ".join(f"{key}={value!r}" for key, value in row.items()) for row in error.rows)
+            lines += [f"    {clean(row)}" for row in shown]
+    return [*lines, f"  hint: {clean(error.hint)}"] if error.hint else lines
+
+
+def write(text: str, path: Path | None = None) -> None:
+    """Write `text` to `path` or standard output, and end quietly when the reader has gone."""
+    text = text if text.endswith("\n") else text + "\n"
+    if path is not None:
+        try:
+            path.write_text(text, encoding="utf-8")
+        except OSError as error:
+            fail(SourceError(f"cannot write {path}: {error.strerror}"))
+        return
+    try:
+        sys.stdout.write(text)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # The interpreter flushes stdout once more at exit; give that flush somewhere to go.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise typer.Exit(BROKEN_PIPE) from None
+
+
+def console() -> Console:
+    """Build a console on a string: what it holds is then written like any other text."""
+    from io import StringIO
+
+    from rich.console import Console
+
+    if sys.stdout.isatty():
+        width = Console().width
+        return Console(file=StringIO(), force_terminal=True, width=width)
+    return Console(file=StringIO(), width=int(os.environ.get("COLUMNS") or _PIPED_WIDTH))
+
+
+def rendered(renderable: object) -> str:
+    """Render with Rich for the standard output at hand: colours only on a terminal."""
+    from io import StringIO
+
+    target = console()
+    target.print(renderable)
+    held = target.file
+    assert isinstance(held, StringIO)  # noqa: S101  (set two lines above; tells the type checker)
+    return held.getvalue()

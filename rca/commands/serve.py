@@ -1,0 +1,87 @@
+"""`rca serve`: the HTTP service."""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.util import find_spec
+from typing import Annotated
+
+import typer
+
+from rca.errors import MissingExtra
+
+EXAMPLES = """
+rca serve
+rca serve --port 9000 --workers 2
+curl -s http://127.0.0.1:8080/v1/diagnoses -H 'Content-Type: application/json' --data-binary @window.json
+"""
+_MULTIPROCESS = "PROMETHEUS_MULTIPROC_DIR"
+_SHUTDOWN_SECONDS = 20
+
+
+def command(
+    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port; 0 picks a free one.")] = 8080,
+    workers: Annotated[int, typer.Option(min=1, help="Processes that answer requests.")] = 1,
+) -> None:
+    """Serve diagnoses over HTTP.
+
+    Documentation of the running service: http://127.0.0.1:8080/docs. Limits and the bundle are set
+    with RCA_* environment variables. There are no API keys yet, so it listens on loopback only,
+    unless RCA_ALLOW_UNAUTHENTICATED=true says that something in front of it checks who calls.
+    """
+    _refuse_open_host(host)
+    if find_spec("uvicorn") is None or find_spec("rca_api") is None:
+        raise MissingExtra("the HTTP service is not installed", hint="pip install 'straggler-rca[api]'")
+    import uvicorn
+
+    with _shared_metrics(workers):
+        uvicorn.run(
+            "rca_api.app:create_app",
+            factory=True,
+            host=host,
+            port=port,
+            workers=workers,
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            timeout_graceful_shutdown=_SHUTDOWN_SECONDS,
+        )
+
+
+def _refuse_open_host(host: str) -> None:
+    if _is_loopback(host) or os.environ.get("RCA_ALLOW_UNAUTHENTICATED", "").lower() in ("true", "1"):
+        return
+    raise typer.BadParameter(
+        f"{host} can be reached from other machines, and this version has no API keys: anybody could "
+        "post windows and read node names. Listen on 127.0.0.1, or set RCA_ALLOW_UNAUTHENTICATED=true "
+        "if a proxy in front authenticates callers.",
+        param_hint="--host",
+    )
+
+
+def _is_loopback(host: str) -> bool:
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+@contextmanager
+def _shared_metrics(workers: int) -> Iterator[None]:
+    """Give several workers one place for their counters, so that any of them can be scraped."""
+    if workers == 1 or _MULTIPROCESS in os.environ:
+        yield
+        return
+    with tempfile.TemporaryDirectory(prefix="rca-metrics-") as folder:
+        os.environ[_MULTIPROCESS] = folder
+        try:
+            yield
+        finally:
+            del os.environ[_MULTIPROCESS]

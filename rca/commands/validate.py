@@ -1,0 +1,51 @@
+"""`rca validate`: whether a window follows the format, and what is in it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from rca.commands.diagnose import read
+from rca.commands.output import write
+from rca.runbook.numbers import count, seconds
+from rca.runbook.phrases import clean
+
+if TYPE_CHECKING:
+    from rca.telemetry.window import Window
+
+EXAMPLES = """
+rca validate data/windows/healthy
+my-exporter | rca validate -
+"""
+
+
+def command(
+    path: Annotated[
+        str,
+        typer.Argument(metavar="PATH", help="A window: its directory, a JSON or Arrow file, or - for stdin."),
+    ],
+) -> None:
+    """Check a telemetry window against the format and say what it holds.
+
+    Exit codes: 0 valid, 2 refused; the message names table, column, first rows and what was expected.
+    """
+    write("\n".join(_summary(read(path))))
+
+
+def _summary(window: Window) -> list[str]:
+    import pyarrow.compute as pc
+
+    job = window.job
+    steps = pc.count_distinct(window.steps.column("step")).as_py()
+    names = pc.count_distinct(window.metrics.column("name")).as_py() if window.metrics.num_rows else 0
+    lines = [
+        f"valid: job {clean(job.job_id)}, {count(job.world_size, 'rank')}, {count(steps, 'step')}, "
+        f"{seconds(job.end - job.start)}",
+        f"  steps    {count(window.steps.num_rows, 'row')}: "
+        + ", ".join(column for column in window.steps.column_names if column.endswith("_seconds")),
+        f"  metrics  {count(window.metrics.num_rows, 'sample')} of {count(names, 'metric')}",
+        f"  events   {count(window.events.num_rows, 'row')}",
+        f"  ops      {count(window.ops.num_rows, 'row')}",
+    ]
+    return [*lines, *(f"  note     {clean(note)}" for note in window.notes)]
