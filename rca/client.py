@@ -171,6 +171,12 @@ def _asked_wait(header: str | None) -> float | None:
     return min(float(header), _LONGEST_WAIT_SECONDS) if header is not None and header.isdecimal() else None
 
 
+def _place(problem: Mapping[str, Any]) -> str:
+    """Where the service found the fault; it begins the problem's detail."""
+    table, column = problem.get("table", ""), problem.get("column")
+    return table if column is None else f"{table}.{column}"
+
+
 def _refusal(answer: _Answer) -> RcaError:
     """Turn a problem document back into the error it was made from."""
     try:
@@ -185,7 +191,7 @@ def _refusal(answer: _Answer) -> RcaError:
     hint = problem.get("hint")
     if code == InvalidWindow.code:
         return InvalidWindow(
-            detail,
+            detail.removeprefix(_place(problem) + ": "),
             table=problem.get("table", "job"),
             column=problem.get("column"),
             rows=problem.get("rows", ()),

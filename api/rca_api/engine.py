@@ -39,7 +39,8 @@ class Engine:
     def diagnose(self, window: Window) -> Diagnosis:
         """Diagnose one validated window."""
         if self.failure is not None:
-            raise BundleError(self.failure)
+            # Which file is damaged is the operator's business, and /readyz says it.
+            raise BundleError("the model bundle cannot be used; /readyz says why")
         return rca.diagnose(window, bundle=self._bundle)
 
 

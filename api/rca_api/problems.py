@@ -17,7 +17,7 @@ from fastapi.exceptions import RequestValidationError
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.exceptions import HTTPException
 
-from rca.errors import RcaError
+from rca.errors import InvalidWindow, RcaError
 
 MEDIA_TYPE = "application/problem+json"
 TYPE_PREFIX = "urn:straggler-rca:problem:"
@@ -117,7 +117,15 @@ def from_rca_error(error: RcaError, retry_after_seconds: int) -> ProblemError:
     if error.code == "too-large":
         # The rest of the body is not read, so the connection cannot carry another request.
         headers["Connection"] = "close"
-    return ProblemError(error.code, error.message, headers=headers, **error.details())
+    return ProblemError(error.code, _detail(error), headers=headers, **error.details())
+
+
+def _detail(error: RcaError) -> str:
+    """Say it in one line that names the place; the rows travel beside it."""
+    if not isinstance(error, InvalidWindow):
+        return error.message
+    place = error.table if error.column is None else f"{error.table}.{error.column}"
+    return f"{place}: {error.message}"
 
 
 def internal_error() -> ProblemError:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from rca.diagnosis.result import Action, Cause, Diagnosis, Evidence, Straggler
-from rca.runbook.causes import meaning
 from rca.runbook.headline import NOTABLE_SLOWING, headline, verdict
 from rca.runbook.numbers import (
     UNKNOWN,
@@ -19,6 +18,8 @@ from rca.runbook.numbers import (
     steps,
 )
 from rca.runbook.phrases import Name, Phrase, clean, joined, name, who
+from rca.telemetry.causes import CAUSES
+from rca.telemetry.causes import UNKNOWN as UNKNOWN_CAUSE
 
 _MOST_UNKNOWN_METRICS = 12
 
@@ -121,7 +122,7 @@ def _straggler_row(group: Straggler) -> tuple[Phrase, ...]:
 
 
 def _cause_entry(cause: Cause) -> CauseEntry:
-    said = meaning(cause.cause)
+    said = _meaning(cause.cause)
     place = who(cause.ranks, cause.nodes)
     row: tuple[Phrase, ...] = (
         (Name(cause.cause),),
@@ -134,6 +135,13 @@ def _cause_entry(cause: Cause) -> CauseEntry:
     )
     title = (Name(cause.cause), ", ", *place, f": {said}" if said else "")
     return CauseEntry(row, title, tuple(_evidence(item) for item in cause.evidence))
+
+
+def _meaning(cause: str) -> str:
+    """One line on `cause`; empty for an id newer than this program."""
+    if cause == UNKNOWN_CAUSE:
+        return "slow, and nothing in the catalogue explains it"
+    return CAUSES[cause].meaning if cause in CAUSES else ""
 
 
 def _evidence(item: Evidence) -> Phrase:

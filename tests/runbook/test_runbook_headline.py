@@ -1,0 +1,82 @@
+"""The first line of every page says verdict, culprit, cost and cause."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from rca.diagnosis.result import Diagnosis
+from rca.runbook import render_markdown
+
+Varied = Callable[..., Diagnosis]
+
+
+def first_line(diagnosis: Diagnosis) -> str:
+    return render_markdown(diagnosis).splitlines()[0]
+
+
+def test_a_slow_rank_is_named_with_cost_and_cause(throttled: Diagnosis) -> None:
+    assert first_line(throttled) == (
+        "# FAIL-SLOW: rank 6 on `node-3`, +32 ms per step (1.28x), cause `gpu_throttling` (0.83)"
+    )
+
+
+def test_a_whole_node_is_named_as_a_node(varied: Varied, throttled: Diagnosis) -> None:
+    group = throttled.stragglers[0].model_copy(update={"scope": "node", "ranks": [4, 5, 6, 7]})
+    assert "FAIL-SLOW: node `node-3` (ranks 4-7), " in first_line(varied(stragglers=[group]))
+
+
+@pytest.mark.parametrize(
+    ("scope", "shown"),
+    [
+        ("job", "the whole job"),
+        ("stage", "a pipeline stage (rank 6)"),
+        ("data_group", "a data-parallel group (rank 6)"),
+    ],
+)
+def test_larger_scopes_read_as_words(varied: Varied, throttled: Diagnosis, scope: str, shown: str) -> None:
+    group = throttled.stragglers[0].model_copy(update={"scope": scope})
+    assert f"FAIL-SLOW: {shown}, " in first_line(varied(stragglers=[group]))
+
+
+def test_a_healthy_job_blames_nobody(varied: Varied, throttled: Diagnosis) -> None:
+    slowdown = throttled.slowdown.model_copy(
+        update={"ratio": 1.01, "seconds_per_step": 0.001, "versus_own_past": 1.0}
+    )
+    page = render_markdown(
+        varied(failure_mode="healthy", slowdown=slowdown, stragglers=[], causes=[], actions=[], next_check="")
+    )
+    assert page.startswith("# HEALTHY: no rank, node or stage holds this job back, +1 ms per step (1.01x)\n")
+    assert "## Who" not in page
+    assert "## Why" not in page
+    assert "## What to do" not in page
+
+
+def test_a_job_slower_on_all_ranks_alike_is_healthy_but_says_so(varied: Varied, throttled: Diagnosis) -> None:
+    slowdown = throttled.slowdown.model_copy(update={"ratio": 1.0, "versus_own_past": 1.31})
+    line = first_line(varied(failure_mode="healthy", slowdown=slowdown, stragglers=[], causes=[]))
+    assert line.startswith("# HEALTHY, but slower than its own past: 1.31x")
+
+
+def test_a_stopped_rank_is_named_with_its_step(varied: Varied, throttled: Diagnosis) -> None:
+    group = throttled.stragglers[0].model_copy(
+        update={"first_step": 41, "pattern": None, "straggler_type": None}
+    )
+    cause = throttled.causes[0].model_copy(update={"cause": "process_crash"})
+    line = first_line(varied(failure_mode="fail_stop", stragglers=[group], causes=[cause]))
+    assert line == "# FAIL-STOP: rank 6 on `node-3` stopped at step 41, cause `process_crash` (0.83)"
+
+
+def test_an_abstention_names_suspects_but_no_cause(varied: Varied) -> None:
+    line = first_line(varied(abstained=True, causes=[]))
+    assert line == (
+        "# NOT CERTAIN: probably fail-slow (0.99), +32 ms per step (1.28x); suspects rank 6 on `node-3`; "
+        "no cause is certain enough to be named"
+    )
+
+
+def test_many_stragglers_are_counted_not_listed(varied: Varied, throttled: Diagnosis) -> None:
+    line = first_line(varied(stragglers=list(throttled.stragglers) * 5))
+    assert line.count("rank 6") == 3
+    assert " and 2 more, +32 ms" in line

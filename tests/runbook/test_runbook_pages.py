@@ -1,0 +1,131 @@
+"""The three renderings: complete, equal in content, and safe against what users put into names."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from html.parser import HTMLParser
+from io import StringIO
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from markdown_it import MarkdownIt
+from rich.console import Console
+
+from rca.diagnosis.result import Diagnosis
+from rca.runbook import render_html, render_markdown, render_rich
+
+Varied = Callable[..., Diagnosis]
+HOSTILE = "n<script>alert(1)</script>|x`` `*_[a](http://evil) \x1b[31m\u202e\n# big"
+TOLD = [
+    "FAIL-SLOW: rank 6 on node-3, +32 ms per step (1.28x), cause gpu_throttling (0.83)",
+    "interval 28 to 36 ms",
+    "+29 ms",
+    "91 %",
+    "infrastructure",
+    "DCGM_FI_DEV_SM_CLOCK: 1,410 MHz, reference 1,755 MHz (while busy)",
+    "Unexplained: +3 ms per step (9 % of the slowdown)",
+    "drain_node: saves 29 ms per step (20 to 33 ms), costs 10 min once, pays back after 20,690 steps.",
+    "Next check: nvidia-smi -q -d PERFORMANCE on node-3",
+    "DCGM_FI_DEV_XID_ERRORS",
+    "520 rows of steps used, 8 not; 65 steps, of them 1 warm-up.",
+    "Metrics no rule knows: foo_total.",
+    "rank 3 reports no metrics",
+    "Job llama-7b, window w-1, diagnosis d-1, 2026-03-01 03:00:00 UTC, model baseline 0.1.0 (abababababab).",
+]
+
+
+class _Text(HTMLParser):
+    def __init__(self) -> None:
+        super().__init__()
+        self.tags: list[str] = []
+        self.text = ""
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+
+
+def html_text(page: str) -> _Text:
+    parser = _Text()
+    parser.feed(page)
+    return parser
+
+
+def from_markdown(page: str) -> _Text:
+    return html_text(MarkdownIt("commonmark").enable("table").render(page))
+
+
+def terminal_text(diagnosis: Diagnosis, width: int = 200) -> str:
+    console = Console(file=StringIO(), width=width)
+    console.print(render_rich(diagnosis))
+    assert isinstance(console.file, StringIO)
+    return console.file.getvalue()
+
+
+@pytest.mark.parametrize("line", TOLD)
+def test_every_rendering_tells_the_same(throttled: Diagnosis, line: str) -> None:
+    assert line in from_markdown(render_markdown(throttled)).text
+    assert line in html_text(render_html(throttled)).text
+    assert line in terminal_text(throttled)
+
+
+def test_html_stands_alone(throttled: Diagnosis) -> None:
+    page = render_html(throttled)
+    assert page.startswith("<!doctype html>")
+    assert "prefers-color-scheme: dark" in page
+    assert not re.search(r"(src|href)=|@import|url\(", page)
+
+
+def hostile(varied: Varied, base: Diagnosis) -> Diagnosis:
+    group = base.stragglers[0].model_copy(update={"nodes": [HOSTILE]})
+    evidence = base.causes[0].evidence[0].model_copy(update={"signal": HOSTILE, "note": HOSTILE})
+    cause = base.causes[0].model_copy(update={"nodes": [HOSTILE], "evidence": [evidence]})
+    return varied(job_id=HOSTILE, window_id=HOSTILE, stragglers=[group], causes=[cause], next_check=HOSTILE)
+
+
+def test_hostile_names_add_no_element_to_html(varied: Varied, throttled: Diagnosis) -> None:
+    clean, attacked = html_text(render_html(throttled)), html_text(render_html(hostile(varied, throttled)))
+    assert attacked.tags == clean.tags
+    assert "<script>alert(1)</script>" in attacked.text
+
+
+def test_hostile_names_add_no_element_to_markdown(varied: Varied, throttled: Diagnosis) -> None:
+    clean = from_markdown(render_markdown(throttled))
+    attacked = from_markdown(render_markdown(hostile(varied, throttled)))
+    assert attacked.tags == clean.tags
+    assert "<script>alert(1)</script>" in attacked.text
+
+
+def test_terminal_escapes_and_direction_overrides_never_reach_a_page(
+    varied: Varied, throttled: Diagnosis
+) -> None:
+    attacked = hostile(varied, throttled)
+    for page in (render_markdown(attacked), render_html(attacked), terminal_text(attacked)):
+        assert "\x1b" not in page
+        assert "\u202e" not in page
+
+
+@given(st.text(max_size=40))
+def test_any_node_name_leaves_the_markdown_structure_alone(throttled: Diagnosis, text: str) -> None:
+    group = throttled.stragglers[0].model_copy(update={"nodes": [text]})
+    attacked = throttled.model_copy(update={"stragglers": [group], "job_id": text})
+    assert from_markdown(render_markdown(attacked)).tags == from_markdown(render_markdown(throttled)).tags
+
+
+def test_numbers_that_are_not_numbers_read_unknown(varied: Varied, throttled: Diagnosis) -> None:
+    nan = float("nan")
+    slowdown = throttled.slowdown.model_copy(
+        update={"ratio": nan, "seconds_per_step": nan, "interval": (nan, nan), "gpu_hours_lost": nan}
+    )
+    for page in (render_markdown, render_html):
+        text = page(varied(slowdown=slowdown, unexplained_seconds_per_step=nan))
+        assert "unknown" in text
+        assert "nan" not in text.lower().replace("nvidia", "")
+
+
+def test_a_narrow_terminal_keeps_the_culprit(throttled: Diagnosis) -> None:
+    assert "rank 6 on node-3" in terminal_text(throttled, width=60)
