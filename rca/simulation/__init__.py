@@ -1,0 +1,35 @@
+"""Synthetic training jobs with labelled faults.
+
+A scenario is pushed through one chain: workload -> resources (faults act here) -> phases -> arrivals and waits ->
+exporters -> sampling and loss. Faults know resources only, so their symptoms stay consistent with each other.
+"""
+
+from __future__ import annotations
+
+from rca.simulation.corpus import corpus_window, generate_corpus
+from rca.simulation.engine import LabelledWindow, simulate
+from rca.simulation.faults import FAULTS
+from rca.simulation.sampling import sample_scenario
+from rca.simulation.scenario import (
+    Benign,
+    Fault,
+    HarmlessSignal,
+    Scenario,
+    Telemetry,
+    Workload,
+)
+
+__all__ = [
+    "FAULTS",
+    "Benign",
+    "Fault",
+    "HarmlessSignal",
+    "LabelledWindow",
+    "Scenario",
+    "Telemetry",
+    "Workload",
+    "corpus_window",
+    "generate_corpus",
+    "sample_scenario",
+    "simulate",
+]

@@ -1,0 +1,200 @@
+"""Samples series the way exporters are scraped: at their own times, with gaps, resets and missing series."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from rca.simulation.resources import FloatArray
+from rca.simulation.world import World
+
+Scope = Literal["rank", "node", "job"]
+MAX_ROWS = 150_000
+EXPECTED_SERIES_PER_RANK = 45
+
+
+class Collector:
+    """Turns per-segment rates and values into the metrics table.
+
+    Parameters
+    ----------
+    world : World
+    rng : numpy.random.Generator
+        Decides sampling times and losses.
+    node_names : sequence of str or None
+        Labels of the nodes; None where the job does not know them.
+    """
+
+    def __init__(self, world: World, rng: np.random.Generator, node_names: Sequence[str] | None) -> None:
+        self.world = world
+        self.rng = rng
+        self._telemetry = world.scenario.telemetry
+        self._node_names = node_names
+        self._names: dict[str, int] = {}
+        self._devices: dict[str, int] = {}
+        self._blocks: list[tuple[FloatArray, FloatArray, npt.NDArray[np.bool_]]] = []
+        self._labels: list[npt.NDArray[np.int64]] = []
+        self._times, self._kept = self._sampling_times()
+        self._segment = np.clip(np.searchsorted(world.edges, self._times) - 1, 0, world.n_segments - 1)
+        self._into = self._times - world.edges[self._segment]
+
+    def counter(
+        self,
+        name: str,
+        scope: Scope,
+        rate: FloatArray,
+        *,
+        device: str | None = None,
+        quantum: float = 0.0,
+        noise: float = 0.06,
+        fresh: bool | None = None,
+    ) -> None:
+        """Record a cumulative counter from its rate.
+
+        Parameters
+        ----------
+        rate : ndarray of shape (n_entities, n_segments), per second
+        quantum : float
+            Smallest increment the exporter shows (1 for events, 0.01 for CPU seconds).
+        noise : float
+            Relative deviation of the rate between segments.
+        fresh : bool, optional
+            Whether the counter began with the job, rather than with the machine long ago.
+        """
+        rows = self._admitted(scope, rate.shape[0])
+        if rows is None:
+            return
+        world, rate = self.world, np.maximum(rate[rows], 0.0)
+        if noise:
+            rate = rate * np.maximum(1 + noise * self.rng.standard_normal(rate.shape, dtype=np.float32), 0.0)
+        grown = np.cumsum(rate * world.duration, axis=1)
+        before = grown - rate * world.duration
+        place = self._grid(scope, rows)
+        row = np.arange(rows.size)[:, None]
+        values = before[row, self._segment[place]] + rate[row, self._segment[place]] * self._into[place]
+        if not (world.scenario.dialect == "cpu_testbed" if fresh is None else fresh):
+            total = np.maximum(grown[:, -1:], quantum)
+            values += total * 10 ** self.rng.uniform(0, 3, (rows.size, 1)) * self.rng.integers(0, 2)
+        values = self._reset(values)
+        if quantum:
+            values = np.floor(values / quantum) * quantum
+        self._keep(name, scope, device, rows, place, values)
+
+    def gauge(
+        self,
+        name: str,
+        scope: Scope,
+        level: FloatArray,
+        *,
+        device: str | None = None,
+        quantum: float = 0.0,
+        noise: float = 0.02,
+        dead: float | None = None,
+    ) -> None:
+        """Record a value as it is at each sample; `dead` is what a rank shows once its process is gone."""
+        rows = self._admitted(scope, level.shape[0])
+        if rows is None:
+            return
+        place = self._grid(scope, rows)
+        values = level[rows][np.arange(rows.size)[:, None], self._segment[place]]
+        if noise:
+            values = values * (1 + noise * self.rng.standard_normal(values.shape))
+        if quantum:
+            values = np.round(values / quantum) * quantum
+        if dead is not None and scope == "rank":
+            values = np.where(self._times[place] > self.world.death[rows][:, None], dead, values)
+        self._keep(name, scope, device, rows, place, values)
+
+    def table(self, types: pa.Schema, offset: float) -> pa.Table:
+        """Everything recorded, `offset` (Unix seconds) added to the times."""
+        if not self._blocks:
+            return types.empty_table()
+        sizes = [block[2].sum(axis=1) for block in self._blocks]
+        labels = np.concatenate(self._labels)
+        counts = np.concatenate(sizes)
+        time = np.concatenate([block[0][block[2]] for block in self._blocks]) + offset
+        value = np.concatenate([block[1][block[2]] for block in self._blocks])
+        name, scope_node, rank, device = (np.repeat(labels[:, i], counts) for i in range(4))
+        columns = {
+            "time": pa.array(time),
+            "node": _dictionary(scope_node, list(self._node_names or ())),
+            "rank": pa.array(rank.astype(np.int32), mask=rank < 0),
+            "device": _dictionary(device, list(self._devices)),
+            "name": _dictionary(name, list(self._names)),
+            "value": pa.array(value),
+        }
+        return pa.table([columns[field.name] for field in types], schema=types)
+
+    def _sampling_times(self) -> tuple[FloatArray, npt.NDArray[np.bool_]]:
+        """One row per node and a last one for the whole job, on true time since the job's start."""
+        world, telemetry, rng = self.world, self._telemetry, self.rng
+        n_rows = world.scenario.n_nodes + 1
+        limit = max(4, MAX_ROWS // (EXPECTED_SERIES_PER_RANK * world.scenario.world_size))
+        interval = max(telemetry.interval_seconds, world.end / limit)
+        count = max(2, int(world.end / interval))
+        # Each target has its own place in the scrape cycle and a little jitter within it.
+        offset = rng.uniform(0, interval, (n_rows, 1))
+        steady = offset + interval * np.arange(count)
+        times = np.minimum(steady + interval * rng.uniform(0, 0.08, (n_rows, count)), world.end)
+        kept = np.ones((n_rows, count), dtype=bool)
+        for row in np.flatnonzero(rng.random(n_rows) < telemetry.gap_probability):
+            first = rng.integers(0, count)
+            kept[row, first : first + max(1, int(count * rng.uniform(0.05, 0.3)))] = False
+        return times, kept
+
+    def _grid(self, scope: Scope, rows: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        if scope == "rank":
+            return self.world.node_of[rows]
+        if scope == "node":
+            return rows
+        return np.full(rows.size, self.world.scenario.n_nodes)
+
+    def _admitted(self, scope: Scope, n: int) -> npt.NDArray[np.int64] | None:
+        telemetry = self._telemetry
+        # A sample without a node would be read as everybody's.
+        nameless = scope == "node" and self._node_names is None
+        if nameless or self.rng.random() < telemetry.missing_metrics:
+            return None
+        rows = np.arange(n)
+        if telemetry.missing_series:
+            rows = rows[self.rng.random(n) >= telemetry.missing_series]
+        return rows if rows.size else None
+
+    def _reset(self, values: FloatArray) -> FloatArray:
+        """An exporter restarted: counters begin again at zero."""
+        probability = self._telemetry.reset_probability
+        if not probability:
+            return values
+        for row in np.flatnonzero(self.rng.random(values.shape[0]) < probability):
+            at = int(self.rng.integers(1, values.shape[1]))
+            values[row, at:] -= values[row, at]
+        return values
+
+    def _keep(
+        self,
+        name: str,
+        scope: Scope,
+        device: str | None,
+        rows: npt.NDArray[np.int64],
+        place: npt.NDArray[np.int64],
+        values: FloatArray,
+    ) -> None:
+        labels = np.full((rows.size, 4), -1, dtype=np.int64)
+        labels[:, 0] = self._names.setdefault(name, len(self._names))
+        if scope != "job" and self._node_names is not None:
+            labels[:, 1] = place
+        if scope == "rank":
+            labels[:, 2] = rows
+        if device is not None:
+            labels[:, 3] = self._devices.setdefault(device, len(self._devices))
+        self._labels.append(labels)
+        self._blocks.append((self._times[place], values, self._kept[place]))
+
+
+def _dictionary(codes: npt.NDArray[np.int64], words: list[str]) -> pa.DictionaryArray:
+    indices = pa.array(codes.astype(np.int32), mask=codes < 0)
+    return pa.DictionaryArray.from_arrays(indices, pa.array(words, type=pa.string()))

@@ -1,0 +1,97 @@
+"""Log-like events around a run: exits, device errors, timeouts. Often nobody collects them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pyarrow as pa
+
+from rca.simulation.observe import Course
+from rca.simulation.resources import Resources
+from rca.simulation.scenario import Scenario
+from rca.telemetry.schema import EVENTS
+
+Event = dict[str, object]
+
+
+def events_table(
+    scenario: Scenario,
+    resources: Resources,
+    course: Course,
+    node_names: Sequence[str] | None,
+    rng: np.random.Generator,
+) -> pa.Table:
+    """The events table; empty where events are not collected."""
+    if not scenario.telemetry.events:
+        return EVENTS.empty()
+    found = [*_ending(scenario, resources, course, rng), *_memory_errors(scenario, rng, course)]
+    for event in found:
+        rank = event["rank"]
+        known = node_names is not None and isinstance(rank, int)
+        event["node"] = node_names[rank // scenario.ranks_per_node] if known else None  # type: ignore[index, operator]
+        event["time"] = scenario.start + min(float(str(event["time"])), course.end - 1e-3)
+    found.sort(key=lambda event: float(str(event["time"])))
+    columns = {
+        column.name: pa.array([event[column.name] for event in found], type=_plain(column.type)).cast(
+            column.type
+        )
+        for column in EVENTS.columns
+    }
+    return pa.table(columns)
+
+
+def _plain(type_: pa.DataType) -> pa.DataType:
+    return type_.value_type if pa.types.is_dictionary(type_) else type_
+
+
+def _event(time: float, rank: int | None, kind: str, code: str | None, message: str) -> Event:
+    return {"time": float(time), "rank": rank, "kind": kind, "code": code, "message": message}
+
+
+def _ending(
+    scenario: Scenario, resources: Resources, course: Course, rng: np.random.Generator
+) -> list[Event]:
+    stop = resources.stop
+    if stop is None:
+        if scenario.telemetry.ending == "finished" and rng.random() < 0.6:
+            return [
+                _event(course.death[rank], rank, "process_exit", "0", "exited")
+                for rank in range(scenario.world_size)
+            ]
+        return []
+    events: list[Event] = []
+    rank, begun = stop.ranks[0], float(course.still_from or 0.0)
+    if stop.kind == "hang":
+        if rng.random() < 0.6:
+            peers = [r for r in range(scenario.world_size) if r not in stop.ranks] or [rank]
+            first = int(rng.choice(peers))
+            waited = begun + 0.9 * (course.end - begun)
+            events.append(_event(waited, first, "nccl_timeout", None, "collective timed out"))
+        if rng.random() < 0.35:
+            late = begun + 0.3 * (course.end - begun)
+            events.append(_event(late, rank, "heartbeat_missed", None, "no heartbeat"))
+        return events
+    died = float(course.death[rank])
+    if stop.variant == "device" and rng.random() < 0.7:
+        events.append(_event(died - 1e-2, rank, "xid", "79", "GPU has fallen off the bus"))
+    if stop.variant == "oom" and rng.random() < 0.8:
+        events.append(_event(died - 1e-2, rank, "oom_kill", None, "out of memory"))
+    if rng.random() < 0.6:
+        code = {"killed": "-9", "oom": "137"}.get(stop.variant, "1")
+        events.append(_event(died, rank, "process_exit", code, "exited"))
+        # Peers fail on the broken connection afterwards, in no useful order.
+        for peer in rng.permutation(scenario.world_size)[: int(rng.integers(0, 5))]:
+            if int(peer) not in stop.ranks:
+                later = float(course.death[peer]) + rng.uniform(0, 0.2)
+                events.append(_event(later, int(peer), "process_exit", "1", "connection closed by peer"))
+    return events
+
+
+def _memory_errors(scenario: Scenario, rng: np.random.Generator, course: Course) -> list[Event]:
+    events = []
+    for fault in scenario.faults:
+        if fault.cause == "gpu_memory_errors" and rng.random() < 0.4:
+            time = course.end * min(0.95, (fault.first_step + 1) / scenario.n_steps)
+            events.append(_event(time, fault.ranks[0], "xid", "94", "contained memory error"))
+    return events

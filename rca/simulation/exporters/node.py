@@ -1,0 +1,165 @@
+"""Signals of node_exporter about cores, memory and disks.
+
+Where several "nodes" share one machine (the CPU testbed) the machine's own counters carry no node label and
+those of each node's control group do.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from rca.simulation.collector import Collector, Scope
+from rca.simulation.resources import FloatArray
+from rca.simulation.world import World
+
+
+def _cores(world: World) -> float:
+    if world.scenario.dialect == "cpu_testbed":
+        return 2.0
+    return float((32, 64, 96, 128, 192)[world.scenario.seed % 5])
+
+
+def _marked(world: World, kind: str) -> FloatArray:
+    marked = np.zeros((world.scenario.n_nodes, 1))
+    for signal in world.scenario.benign.harmless:
+        if signal.kind == kind:
+            marked[world.node_of[signal.rank % world.scenario.world_size]] = 1.0
+    return marked
+
+
+def host_cores(world: World) -> tuple[FloatArray, FloatArray]:
+    """User and system cores used by each rank's host process and loader, (n_ranks, n_segments)."""
+    load = world.scenario.workload
+    if world.scenario.dialect == "cpu_testbed":
+        # 2.6 ms of user and 7 ms of system time per step of 116 ms in healthy captures.
+        scale = load.step_seconds * world.pace
+        pauses = world.state("gc") / world.duration
+        user = 0.022 * scale + 0.45 * pauses + world.state("loader_cpu") + np.zeros(world.waiting.shape)
+        return user, 0.06 * scale + np.zeros(world.waiting.shape)
+    # Waiting for a collective spins: the more a rank waits, the busier its core looks.
+    user = 0.8 + 0.35 * world.waiting + 1.5 * load.step_seconds * world.pace + world.state("loader_cpu") * 4
+    return user, 0.15 + 0.3 * world.share("host_to_device") + np.zeros(world.waiting.shape)
+
+
+def cpu(world: World, out: Collector) -> None:
+    """CPU seconds by mode, load, context switches."""
+    cores = _cores(world)
+    user, system = host_cores(world)
+    testbed = world.scenario.dialect == "cpu_testbed"
+    # In the testbed strangers fill what one pinned core leaves; elsewhere they take a part of all cores.
+    foreign = world.state("foreign_cpu") * (1.0 if testbed else 0.85 * cores)
+    node_user = world.by_node(user) + foreign
+    node_system = world.by_node(system) + 0.01 * cores + 0.1 * foreign
+    load_extra = _marked(world, "load") * 0.2 * cores
+    if testbed:
+        out.counter("node_cpu_seconds_total", "node", node_user, device="user", quantum=0.01)
+        out.counter("node_cpu_seconds_total", "node", node_system - 0.02, device="system", quantum=0.01)
+        _machine(world, out, node_user.sum(axis=0, keepdims=True), node_system.sum(axis=0, keepdims=True))
+        return
+    waiting_disk = (
+        0.02 * cores * np.clip(world.state("disk_stall") + 0.3 * _marked(world, "io_pressure"), 0, 1)
+    )
+    steal = _steal(world) * cores
+    idle = np.maximum(cores - node_user - node_system - waiting_disk - steal, 0.0)
+    modes = {
+        "user": np.minimum(node_user, cores),
+        "system": node_system,
+        "iowait": waiting_disk,
+        "steal": steal,
+        "idle": idle,
+    }
+    for mode, rate in modes.items():
+        out.counter("node_cpu_seconds_total", "node", rate, device=mode, quantum=0.01, noise=0.02)
+    level = node_user + node_system + load_extra + 0.6 * foreign + waiting_disk * 10
+    out.gauge("node_load1", "node", level, quantum=0.01, noise=0.05)
+    switches = 2e4 + 4e3 * world.by_node(world.pace + np.zeros(user.shape)) + 3e3 * foreign
+    out.counter("node_context_switches_total", "node", switches, quantum=1)
+
+
+def _steal(world: World) -> FloatArray:
+    """Strangers may be other virtual machines: some contended nodes show steal."""
+    contended = world.state("foreign_cpu")
+    return contended * (0.1 if world.scenario.seed % 3 == 0 else 0.0)
+
+
+def _machine(world: World, out: Collector, user: FloatArray, system: FloatArray) -> None:
+    # Device stand-ins keep the pinned cores mostly busy whatever the ranks do.
+    kernels = 1.1 * world.share("forward", "backward").mean(axis=0, keepdims=True)
+    for core in range(2):
+        busy = np.clip(0.5 * (user + kernels), 0, 0.75)
+        rest = np.clip(0.5 * system + 0.08, 0, 0.3)
+        out.counter("node_cpu_seconds_total", "job", busy, device=f"{core}/user", quantum=0.01, fresh=False)
+        out.counter("node_cpu_seconds_total", "job", rest, device=f"{core}/system", quantum=0.01, fresh=False)
+        idle = np.maximum(1 - busy - rest, 0.0)
+        out.counter("node_cpu_seconds_total", "job", idle, device=f"{core}/idle", quantum=0.01, fresh=False)
+    base = 5 + 9 * out.rng.random()
+    level = base + 2 * user + 4 * _marked(world, "load").max()
+    # A one-minute average hardly moves within a window of seconds.
+    out.gauge("node_load1", "job", level.mean(axis=1, keepdims=True) + 0 * level, quantum=0.01, noise=0.02)
+    switches = 2.7e5 * world.scenario.workload.step_seconds * world.pace[None]
+    out.counter("node_context_switches_total", "job", switches, quantum=1, fresh=False)
+
+
+def pressure(world: World, out: Collector) -> None:
+    """Pressure stall information of each node."""
+    testbed = world.scenario.dialect == "cpu_testbed"
+    calm = world.scenario.workload.step_seconds * world.pace
+    # Waiting for a core is a property of the work done, so a stretched step dilutes it.
+    queue = world.state("run_queue") - world.scenario.workload.run_queue_share * np.maximum(1 - calm, 0.0)
+    per_node = np.maximum.reduceat(queue, np.arange(0, queue.shape[0], world.scenario.ranks_per_node), axis=0)
+    crowd = world.state("foreign_cpu")
+    cpu_wait = np.clip(1.04 * per_node + (0.5 * crowd if testbed else 0.2 * crowd), 0, 1)
+    memory = np.clip(world.state("memory_stall"), 0, 1)
+    disk = np.clip(world.state("disk_stall") + 0.25 * _marked(world, "io_pressure"), 0, 1) * 0.9 + 0.01
+    signals = {
+        "cpu_waiting": cpu_wait,
+        "memory_waiting": memory,
+        "memory_stalled": 0.5 * memory,
+        "io_waiting": np.clip(disk + 0.2 * memory, 0, 1),
+        "io_stalled": 0.3 * np.clip(disk - 0.008, 0, 1),
+    }
+    if testbed:
+        signals["cpu_stalled"] = 0.66 * cpu_wait * np.where(crowd > 0, 0.5, 1.0)
+    for name, rate in signals.items():
+        out.counter(f"node_pressure_{name}_seconds_total", "node", rate, quantum=1e-6, noise=0.12)
+    if testbed:
+        whole = np.clip(per_node.mean(axis=0, keepdims=True) + 0.35, 0, 1)
+        out.counter("node_pressure_cpu_waiting_seconds_total", "job", whole, fresh=False)
+
+
+def memory(world: World, out: Collector) -> None:
+    """Available memory, faults, swapping."""
+    scope: Scope = "job" if world.scenario.dialect == "cpu_testbed" else "node"
+    total = 2.5e10 if scope == "job" else 1e12
+    stall = np.clip(world.state("memory_stall"), 0, 1)
+    if scope == "job":
+        stall = stall.max(axis=0, keepdims=True)
+    free = total * np.where(stall > 0.02, 0.02 + 0.03 * (1 - stall), 0.62)
+    out.gauge("node_memory_MemAvailable_bytes", scope, free, quantum=4096, noise=0.004)
+    out.gauge("node_memory_MemTotal_bytes", scope, np.full_like(free, total), noise=0.0)
+    faults = 0.2 + 900 * stall
+    out.counter("node_vmstat_pgmajfault", scope, faults, quantum=1, noise=0.4, fresh=False)
+    out.counter("node_vmstat_pswpin", scope, 2000 * stall, quantum=1, noise=0.4, fresh=False)
+
+
+def disk(world: World, out: Collector) -> None:
+    """The data disk: time busy, bytes, latency."""
+    testbed = world.scenario.dialect == "cpu_testbed"
+    scope: Scope = "job" if testbed else "node"
+    device = "vda" if testbed else "nvme0n1"
+    stall = np.clip(world.state("disk_stall"), 0, 1)
+    remote = any(f.cause == "storage_degradation" and f.variant == "remote" for f in world.scenario.faults)
+    wanted = 3.6e7 * world.scenario.workload.step_seconds * world.pace * np.ones_like(stall)
+    if testbed:
+        stall, wanted = stall.mean(axis=0, keepdims=True), wanted.mean(axis=0, keepdims=True)
+    harmless = 0.2 * _marked(world, "io_pressure") if not testbed else 0.0
+    local = 0.0 if remote else 1.0
+    busy = np.clip(0.03 + local * 0.9 * stall + harmless, 0, 1)
+    reads = wanted / 5e5
+    out.counter("node_disk_io_time_seconds_total", scope, busy, device=device, quantum=1e-3, fresh=False)
+    out.counter("node_disk_read_bytes_total", scope, wanted, device=device, quantum=512, fresh=False)
+    out.counter("node_disk_reads_completed_total", scope, reads, device=device, quantum=1, fresh=False)
+    waited = reads * (0.001 + 0.08 * local * stall)
+    out.counter("node_disk_read_time_seconds_total", scope, waited, device=device, quantum=1e-3, fresh=False)
+    if remote:
+        out.counter("node_nfs_rpc_retransmissions_total", scope, 12 * stall, quantum=1, fresh=False)

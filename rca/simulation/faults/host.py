@@ -1,0 +1,62 @@
+"""Faults of the host: cores, memory, the language runtime."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from rca.simulation.faults.kind import envelope, jitter, nodes_of, ranks_of, variant_of
+from rca.simulation.resources import Resources
+from rca.simulation.scenario import Fault, Scenario
+
+
+def cpu_contention(resources: Resources, fault: Fault, scenario: Scenario, rng: np.random.Generator) -> None:
+    """Strangers on the cores, or a CPU quota: the host process waits in the run queue."""
+    ranks, nodes, active = ranks_of(fault), nodes_of(fault), envelope(fault, scenario, rng)
+    shape = (ranks.size, scenario.n_steps)
+    variant = variant_of(fault, "hogs")
+    calm = resources.run_queue[ranks]
+    if variant == "quota":
+        stopped = np.clip((0.58 * fault.severity**0.85) * jitter(rng, shape, 0.1), 0, 0.9)
+        resources.quota[ranks] += active * stopped
+        aim = np.clip(0.35 + 0.42 * fault.severity**0.7, 0, 0.93)
+    else:
+        aim = np.clip(0.35 + 0.5 * fault.severity, 0, 0.93)
+        resources.foreign_cpu[nodes] += active * (0.3 + 0.6 * fault.severity)
+    busy = np.clip(aim * jitter(rng, shape, 0.03), 0, 0.94)
+    resources.run_queue[ranks] = np.maximum(calm, calm + (busy - calm) * active)
+    if scenario.dialect == "cpu_testbed" and variant != "quota":
+        # One machine under all the "nodes": the others feel a little of it.
+        spill = 0.06 * fault.severity * active
+        resources.run_queue += spill * (resources.run_queue < 0.5)
+
+
+def memory_pressure(resources: Resources, fault: Fault, scenario: Scenario, rng: np.random.Generator) -> None:
+    """Reclaim: bursts of stalls on every rank of the node, and a busier run queue."""
+    ranks, nodes, active = ranks_of(fault), nodes_of(fault), envelope(fault, scenario, rng)
+    shape = (nodes.size, scenario.n_steps)
+    stall = np.clip(active * (0.1 + 0.6 * fault.severity) * jitter(rng, shape, 0.4), 0, 0.95)
+    resources.memory_stall[nodes] = np.maximum(resources.memory_stall[nodes], stall)
+    calm = resources.run_queue[ranks]
+    level = np.clip(0.35 + 0.45 * fault.severity * jitter(rng, (ranks.size, scenario.n_steps), 0.2), 0, 0.9)
+    resources.run_queue[ranks] = np.maximum(calm, calm + (level - calm) * active)
+    lost = scenario.workload.step_seconds * 0.9 * fault.severity**1.5
+    bursts = rng.random((ranks.size, scenario.n_steps)) < 0.7
+    resources.gpu_stall[ranks] += active * bursts * lost * jitter(rng, (ranks.size, scenario.n_steps), 0.6)
+
+
+def garbage_collection(
+    resources: Resources, fault: Fault, scenario: Scenario, rng: np.random.Generator
+) -> None:
+    """Collector pauses: a leak on some ranks (often, growing), or unplanned ones anywhere (rare, long)."""
+    ranks, active = ranks_of(fault), envelope(fault, scenario, rng)
+    shape = (ranks.size, scenario.n_steps)
+    step = scenario.workload.step_seconds
+    growth = np.cumsum(active) / max(active.sum(), 1.0)
+    if variant_of(fault, "leak") == "leak":
+        hit = rng.random(shape) < 0.55
+        mean = 0.7 * step * fault.severity**1.9 * np.minimum(1.2, 0.3 + 3 * growth)
+    else:
+        # Every rank collects on its own schedule: the job pays for nearly every one of these pauses.
+        hit = rng.random(shape) < min(0.5, 1.2 / ranks.size)
+        mean = 0.9 * step * fault.severity**1.5 * (0.8 + 0.4 * growth)
+    resources.gc[ranks] += active * hit * mean * jitter(rng, shape, 0.35)

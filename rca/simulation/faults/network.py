@@ -1,0 +1,48 @@
+"""Faults of links: one node's NIC, the fabric, the links inside a node."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from rca.simulation.faults.kind import envelope, jitter, nodes_of, variant_of
+from rca.simulation.resources import Resources
+from rca.simulation.scenario import Fault, Scenario
+
+
+def nic(resources: Resources, fault: Fault, scenario: Scenario, rng: np.random.Generator) -> None:
+    """One port slow, late or lossy; a ring collective passes it on to everybody."""
+    nodes, active = nodes_of(fault), envelope(fault, scenario, rng)
+    shape = (nodes.size, scenario.n_steps)
+    variant, severity = variant_of(fault, "bandwidth"), fault.severity
+    if variant == "delay":
+        slowdown = 3.6 * severity**3.5 * jitter(rng, shape, 0.12)
+        resources.nic_delay[nodes] += active * 0.0034 * severity**2
+    elif variant == "loss":
+        slowdown = 14 * severity**3.8 * jitter(rng, shape, 0.6)
+        resources.nic_loss[nodes] += active * 0.06 * severity**2
+    else:
+        slowdown = 2.1 * severity**3.5 * jitter(rng, shape, 0.08)
+        if scenario.dialect != "cpu_testbed":
+            slowdown = slowdown * 3
+        resources.nic_queue[nodes] += active * severity**2
+        # Downgraded links often show errors, but not always.
+        resources.nic_errors[nodes] += active * severity * rng.choice([0.0, 0.05, 1.0])
+    resources.nic_stretch[nodes] *= 1 + slowdown * active
+
+
+def congestion(resources: Resources, fault: Fault, scenario: Scenario, rng: np.random.Generator) -> None:
+    """The fabric is shared: many ports mark, pause and queue, and no one of them is the culprit."""
+    nodes, active = nodes_of(fault), envelope(fault, scenario, rng)
+    tide = jitter(rng, (1, scenario.n_steps), 0.25)
+    own = jitter(rng, (nodes.size, 1), 0.15) * jitter(rng, (nodes.size, scenario.n_steps), 0.1)
+    resources.nic_stretch[nodes] *= 1 + 6.0 * fault.severity**2 * active * tide * own
+    resources.congestion[nodes] += active * fault.severity * tide * own
+    resources.nic_loss[nodes] += active * 0.004 * fault.severity * own
+    resources.nic_queue[nodes] += 0.3 * active * fault.severity * own
+
+
+def nvlink(resources: Resources, fault: Fault, scenario: Scenario, rng: np.random.Generator) -> None:
+    """Links inside one node retrain and replay; collectives inside it take longer."""
+    nodes, active = nodes_of(fault), envelope(fault, scenario, rng)
+    slowdown = 14 * fault.severity**2 * jitter(rng, (nodes.size, scenario.n_steps), 0.15)
+    resources.nvlink_stretch[nodes] *= 1 + slowdown * active

@@ -1,0 +1,198 @@
+"""The truth about a simulated window, in the format's label.
+
+A fault that costs less than `VISIBLE_SLOWDOWN` of a step is *invisible*: users would see no slowdown, so a
+window with nothing but invisible faults is labelled healthy and says so in its notes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from rca.simulation.faults import FAULTS, apply_faults
+from rca.simulation.noise import Noise
+from rca.simulation.resources import FloatArray
+from rca.simulation.scenario import Fault, Scenario
+from rca.simulation.timing import Timing, run_steps
+
+VISIBLE_SLOWDOWN = 0.05
+Label = dict[str, Any]
+
+# Causes that look alike unless one of these exporters (or columns) is there to tell.
+ALIKE: dict[str, tuple[tuple[str, ...], frozenset[str]]] = {
+    "gpu_throttling": (("gpu_contention", "gpu_memory_errors"), frozenset({"dcgm"})),
+    "gpu_contention": (("gpu_throttling", "gpu_memory_errors"), frozenset({"dcgm"})),
+    "gpu_memory_errors": (("gpu_contention", "gpu_throttling"), frozenset({"dcgm"})),
+    "nvlink_degradation": (("nic_degradation", "network_congestion"), frozenset({"dcgm"})),
+    "nic_degradation": (("network_congestion",), frozenset({"infiniband", "network", "qdisc", "tcp"})),
+    "network_congestion": (("nic_degradation",), frozenset({"infiniband", "network", "qdisc", "tcp"})),
+    "cpu_contention": (("memory_pressure",), frozenset({"cpu", "process", "pressure", "container"})),
+    "memory_pressure": (("cpu_contention",), frozenset({"memory", "pressure"})),
+    "data_loader_stall": (("storage_degradation",), frozenset({"disk", "pressure", "container"})),
+    "storage_degradation": (("data_loader_stall",), frozenset({"disk", "pressure", "container"})),
+    "runtime_gc": (("cpu_contention",), frozenset({"python", "gc_seconds"})),
+    "process_crash": (("hang",), frozenset({"process", "events"})),
+    "hang": (("process_crash",), frozenset({"process", "events"})),
+}
+
+
+def impacts(scenario: Scenario, noise: Noise, timing: Timing) -> list[dict[str, float]]:
+    """What each slow fault costs, by re-running the job without it and with it alone.
+
+    Returns
+    -------
+    list of dict
+        Per fault: ``seconds_per_step`` (all faults minus all but this one, mean over steps after the warm-up),
+        ``alone_seconds_per_step`` (only this one minus none) and ``ratio`` (the larger of the two step-time
+        ratios over the steps in which it acts). With several faults the two costs differ where one hides
+        behind the other's wait.
+    """
+    everything = tuple(range(len(scenario.faults)))
+    actual = timing.step_seconds
+    steps = slice(*_counted(scenario))
+    calm = _steps(scenario, noise, ())
+    results = []
+    for index, fault in enumerate(scenario.faults):
+        if FAULTS[fault.cause].straggler_type is None:
+            results.append({"seconds_per_step": 0.0, "alone_seconds_per_step": 0.0, "ratio": 1.0})
+            continue
+        rest = tuple(other for other in everything if other != index)
+        single = len(everything) == 1
+        without = calm if single else _steps(scenario, noise, rest)
+        alone = actual if single else _steps(scenario, noise, (index,))
+        acting = _acting(fault, scenario)
+        ratio = max(_ratio(actual, without, acting), _ratio(alone, calm, acting))
+        results.append(
+            {
+                "seconds_per_step": float((actual - without)[steps].mean()),
+                "alone_seconds_per_step": float((alone - calm)[steps].mean()),
+                "ratio": ratio,
+            }
+        )
+    return results
+
+
+def total_impact(scenario: Scenario, noise: Noise, timing: Timing) -> dict[str, Any] | None:
+    """Step time with and without all slow faults, over the steps in which any of them acts."""
+    slow = [fault for fault in scenario.faults if FAULTS[fault.cause].straggler_type is not None]
+    if not slow:
+        return None
+    acting = np.unique(np.concatenate([_acting(fault, scenario) for fault in slow]))
+    calm = _steps(scenario, noise, ())
+    before, during = float(calm[acting].mean()), float(timing.step_seconds[acting].mean())
+    visible = during / before - 1 >= VISIBLE_SLOWDOWN
+    return {"step_before_s": before, "step_during_s": during, "ratio": during / before, "visible": visible}
+
+
+def label_of(scenario: Scenario, noise: Noise, timing: Timing, node_names: Sequence[str] | None) -> Label:
+    """Label of a simulated window; `node_names` is None where the window names no nodes."""
+    costs = impacts(scenario, noise, timing)
+    stop_step = _stop_step(scenario)
+    causes, hidden = [], []
+    for fault, cost in zip(scenario.faults, costs, strict=True):
+        fail_stop = FAULTS[fault.cause].straggler_type is None
+        if (fail_stop and fault.first_step == stop_step) or cost["ratio"] - 1 >= VISIBLE_SLOWDOWN:
+            causes.append((fault, cost))
+        else:
+            hidden.append(fault)
+    impact = total_impact(scenario, noise, timing)
+    slow = [pair for pair in causes if FAULTS[pair[0].cause].straggler_type is not None]
+    stopped = len(slow) < len(causes)
+    main = max(slow, key=lambda pair: (pair[1]["seconds_per_step"], pair[1]["ratio"]))[0] if slow else None
+    slow_only = None if stopped else main
+    return {
+        "format": 1,
+        "failure_mode": "fail_stop" if stopped else "fail_slow" if slow else "healthy",
+        "straggler_type": None if slow_only is None else FAULTS[slow_only.cause].straggler_type,
+        "pattern": None if slow_only is None else slow_only.pattern or _pattern(slow_only, scenario),
+        "causes": [_cause(fault, cost, scenario, node_names) for fault, cost in causes],
+        "source": "simulation",
+        "notes": _notes(scenario, hidden),
+        "visible": bool(causes),
+        "impact": impact,
+    }
+
+
+def _cause(
+    fault: Fault, cost: dict[str, float], scenario: Scenario, node_names: Sequence[str] | None
+) -> dict[str, Any]:
+    fail_stop = FAULTS[fault.cause].straggler_type is None
+    nodes = sorted({rank // scenario.ranks_per_node for rank in fault.ranks} | set(fault.nodes))
+    last = scenario.n_steps - 1 if fault.last_step is None else min(fault.last_step, scenario.n_steps - 1)
+    first_number = scenario.first_step_number
+    return {
+        "cause": fault.cause,
+        "accepted": _accepted(fault, scenario),
+        "ranks": list(fault.ranks),
+        "nodes": [] if node_names is None else [node_names[node] for node in nodes],
+        "first_step": fault.first_step + first_number,
+        "last_step": None if fail_stop else last + first_number,
+        "severity": fault.severity,
+        "seconds_per_step": None if fail_stop else cost["seconds_per_step"],
+        "alone_seconds_per_step": None if fail_stop else cost["alone_seconds_per_step"],
+    }
+
+
+def _accepted(fault: Fault, scenario: Scenario) -> list[str]:
+    """The cause, and those nobody could tell from it with what this window shows."""
+    telemetry = scenario.telemetry
+    seen = set(telemetry.exporters)
+    if telemetry.events:
+        seen.add("events")
+    blind = telemetry.visibility == "minimal"
+    if not blind and "gc_seconds" not in telemetry.missing_phases:
+        seen.add("gc_seconds")
+    alike, tells = ALIKE.get(fault.cause, ((), frozenset()))
+    accepted = [fault.cause]
+    testbed_device = scenario.dialect == "cpu_testbed" and fault.cause == "gpu_throttling"
+    if not seen & tells or testbed_device:
+        accepted += list(alike)
+    if blind and FAULTS[fault.cause].straggler_type is not None:
+        accepted.append("unknown")
+    return accepted
+
+
+def _pattern(fault: Fault, scenario: Scenario) -> str:
+    last = scenario.n_steps - 1 if fault.last_step is None else fault.last_step
+    if last < scenario.n_steps - 1:
+        return "transient"
+    return "deterministic" if fault.first_step == 0 else "persistent"
+
+
+def _stop_step(scenario: Scenario) -> int | None:
+    stops = [fault.first_step for fault in scenario.faults if FAULTS[fault.cause].straggler_type is None]
+    return min(stops, default=None)
+
+
+def _counted(scenario: Scenario) -> tuple[int, int]:
+    """First and past-the-last step that costs are averaged over."""
+    stop = _stop_step(scenario)
+    end = scenario.n_steps if stop is None else max(stop, 1)
+    return min(scenario.benign.warmup_steps, end - 1), end
+
+
+def _acting(fault: Fault, scenario: Scenario) -> Any:
+    first, end = _counted(scenario)
+    last = scenario.n_steps - 1 if fault.last_step is None else fault.last_step
+    steps = np.arange(max(first, fault.first_step), min(end, last + 1))
+    return steps if steps.size else np.arange(first, end)
+
+
+def _steps(scenario: Scenario, noise: Noise, faults: tuple[int, ...]) -> FloatArray:
+    return run_steps(scenario, apply_faults(scenario, faults), noise).step_seconds
+
+
+def _ratio(slow: FloatArray, calm: FloatArray, steps: Any) -> float:
+    return float(slow[steps].mean() / calm[steps].mean())
+
+
+def _notes(scenario: Scenario, hidden: Sequence[Fault]) -> str:
+    injected = ", ".join(f"{fault.cause}/{fault.variant or 'default'}" for fault in scenario.faults)
+    text = f"{scenario.dialect}: {injected or 'nothing injected'}"
+    if hidden:
+        text += "; without visible effect: " + ", ".join(fault.cause for fault in hidden)
+    if scenario.benign.harmless:
+        text += "; harmless: " + ", ".join(signal.kind for signal in scenario.benign.harmless)
+    return text

@@ -1,0 +1,114 @@
+"""What varies in a healthy job, drawn once per scenario so that counterfactuals share it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from rca.simulation.resources import FloatArray
+from rca.simulation.scenario import Scenario
+
+
+@dataclass(frozen=True)
+class Noise:
+    """Factors on the healthy phases, and seconds that appear out of nowhere.
+
+    Attributes
+    ----------
+    forward, backward, copy, loading, optimizer, transfer_rank : ndarray of shape (n_ranks, n_steps)
+        Factors with mean near one.
+    transfer : ndarray of shape (n_steps,)
+        Factor common to all members of a collective.
+    job : ndarray of shape (n_steps,)
+        Factor on everybody's compute: drift, and a lasting change of the job.
+    hiccup, warmup : ndarray of shape (n_ranks, n_steps), seconds
+    slow_step : ndarray of shape (n_steps,), seconds
+        A healthy job's own checkpoints or evaluations.
+    gc_draw : ndarray of shape (n_ranks, n_steps), in [0, 1)
+        Decides in which phase a collector pause falls.
+    """
+
+    forward: FloatArray
+    backward: FloatArray
+    copy: FloatArray
+    loading: FloatArray
+    optimizer: FloatArray
+    transfer_rank: FloatArray
+    transfer: FloatArray
+    job: FloatArray
+    hiccup: FloatArray
+    warmup: FloatArray
+    slow_step: FloatArray
+    gc_draw: FloatArray
+
+
+def draw_noise(scenario: Scenario) -> Noise:
+    """Noise of one scenario; depends on its seed and benign settings, never on its faults."""
+    rng = np.random.default_rng([scenario.seed, 0])
+    benign, step = scenario.benign, scenario.workload.step_seconds
+    shape = (scenario.world_size, scenario.n_steps)
+    offset = rng.normal(0, benign.rank_offset, (shape[0], 1))
+    shared = rng.normal(0, benign.sequence_jitter, shape) if benign.sequence_jitter else 0.0
+
+    def factor(sigma: float) -> FloatArray:
+        return np.asarray(np.exp(_autoregressive(rng, shape, sigma, benign.noise_memory)))
+
+    own = np.exp(offset + shared)
+    hit = rng.random(shape) < benign.hiccup_probability
+    # Pareto tail: most hiccups are small, a few are several times the scale.
+    hiccup = hit * step * benign.hiccup_scale * np.minimum(rng.pareto(2.5, shape), 6.0)
+    return Noise(
+        forward=own * factor(1.4 * benign.noise),
+        backward=own * factor(0.6 * benign.noise),
+        copy=np.exp(rng.normal(0, 0.08, shape)),
+        loading=np.exp(rng.normal(0, 0.5, shape)),
+        optimizer=np.exp(rng.normal(0, 0.05, shape)),
+        transfer_rank=1 + rng.normal(0, 0.004, shape),
+        transfer=np.exp(rng.normal(0, benign.transfer_noise, shape[1])),
+        job=_job_factor(rng, scenario),
+        hiccup=hiccup,
+        warmup=_warmup(rng, scenario),
+        slow_step=_slow_steps(rng, scenario),
+        gc_draw=rng.random(shape),
+    )
+
+
+def _autoregressive(
+    rng: np.random.Generator, shape: tuple[int, int], sigma: float, memory: float
+) -> FloatArray:
+    """First-order autoregressive noise along steps with stationary deviation `sigma`."""
+    drawn = rng.normal(0, sigma, shape)
+    if memory > 0:
+        fresh = np.sqrt(1 - memory * memory)
+        for column in range(1, shape[1]):
+            drawn[:, column] = memory * drawn[:, column - 1] + fresh * drawn[:, column]
+    return np.asarray(drawn)
+
+
+def _job_factor(rng: np.random.Generator, scenario: Scenario) -> FloatArray:
+    benign, steps = scenario.benign, np.arange(scenario.n_steps)
+    phase, periods = rng.uniform(0, 2 * np.pi), rng.uniform(0.3, 2.0)
+    factor = 1 + benign.drift * np.sin(phase + 2 * np.pi * periods * steps / scenario.n_steps)
+    if benign.shift_step is not None:
+        factor = factor * np.where(steps >= benign.shift_step, benign.shift_factor, 1.0)
+    return np.asarray(factor)
+
+
+def _warmup(rng: np.random.Generator, scenario: Scenario) -> FloatArray:
+    """First steps compile, allocate and connect: long on every rank, shorter each time."""
+    benign = scenario.benign
+    seconds = np.zeros((scenario.world_size, scenario.n_steps))
+    for step in range(min(benign.warmup_steps, scenario.n_steps)):
+        extra = scenario.workload.step_seconds * (benign.warmup_factor - 1) / 3.0**step
+        seconds[:, step] = extra * np.exp(rng.normal(0, 0.05, scenario.world_size))
+    return seconds
+
+
+def _slow_steps(rng: np.random.Generator, scenario: Scenario) -> FloatArray:
+    benign, seconds = scenario.benign, np.zeros(scenario.n_steps)
+    if benign.slow_step_every:
+        due = np.arange(scenario.n_steps) % benign.slow_step_every == benign.slow_step_every // 2
+        extra = scenario.workload.step_seconds * (benign.slow_step_factor - 1)
+        seconds = due * extra * np.exp(rng.normal(0, 0.1, scenario.n_steps))
+    return np.asarray(seconds)

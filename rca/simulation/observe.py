@@ -1,0 +1,180 @@
+"""What reporters write down of a run: the steps table, with cut rows, missing phases and skewed clocks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from rca.simulation.faults.stop import COLLECTIVE
+from rca.simulation.resources import FloatArray, Resources
+from rca.simulation.scenario import Scenario
+from rca.simulation.timing import Timing
+from rca.telemetry.window import PHASES
+
+# In the order they are run through; a cut leaves everything after it unmeasured.
+ORDER = (
+    "data_loading_seconds",
+    "host_to_device_seconds",
+    "forward_seconds",
+    "backward_seconds",
+    "communication_wait_seconds",
+    "communication_transfer_seconds",
+    "optimizer_seconds",
+    "checkpoint_seconds",
+)
+MINIMAL = ("step_seconds",)
+
+
+@dataclass(frozen=True)
+class Course:
+    """How the run went until the window's end.
+
+    Attributes
+    ----------
+    n_run : int
+        Steps that all ranks completed.
+    end : float, seconds since the job's start
+    death : ndarray of shape (n_ranks,), seconds since the job's start
+        When each process ended; infinite while it lives.
+    still_from : float or None
+        Since when nothing moves any more.
+    """
+
+    n_run: int
+    end: float
+    death: FloatArray
+    still_from: float | None
+
+
+def course_of(scenario: Scenario, resources: Resources, timing: Timing, rng: np.random.Generator) -> Course:
+    """Decide when the window ends, and when processes do."""
+    typical = float(np.median(timing.step_seconds))
+    ends = timing.start + timing.phases["step_seconds"]
+    alive = np.full(scenario.world_size, np.inf)
+    n_run, last = scenario.n_steps, float(ends[:, -1].max())
+    stop, ending = resources.stop, scenario.telemetry.ending
+    if stop is not None:
+        begun = float(timing.start[:, stop.step].mean())
+        if stop.kind == "hang":
+            end = begun + float(np.clip(typical * rng.uniform(12, 120), 5, 1800)) + 3 * typical
+            return Course(stop.step, end, alive, begun)
+        noticed = begun + typical * rng.uniform(0.6, 1.0) + rng.uniform(0.02, 1.5)
+        alive[:] = noticed
+        alive[list(stop.ranks)] = begun + 0.5 * typical
+        return Course(stop.step, noticed + rng.uniform(0.5, 15), alive, begun)
+    if ending == "finished":
+        alive[:] = last
+        return Course(n_run, last + rng.uniform(1, 5) * max(typical, 1.0), alive, last)
+    if ending == "cut":
+        begun = float(timing.start[:, -1].max())
+        return Course(n_run - 1, begun + rng.uniform(0.05, 0.9) * (last - begun), alive, None)
+    return Course(n_run, last + rng.uniform(0, 0.5) * typical, alive, None)
+
+
+def steps_table(
+    scenario: Scenario,
+    resources: Resources,
+    timing: Timing,
+    course: Course,
+    rng: np.random.Generator,
+) -> pa.Table:
+    """The steps table, rank by rank."""
+    columns = {name: timing.phases[name].copy() for name in PHASES}
+    present = np.zeros(timing.start.shape, dtype=bool)
+    present[:, : course.n_run] = True
+    if resources.stop is not None:
+        _begun_step(scenario, resources, columns, present, rng)
+    elif scenario.telemetry.ending == "cut":
+        _cut_step(timing, course, columns, present)
+    elif scenario.telemetry.ending == "lagging" and course.n_run > 3:
+        present[rng.integers(0, scenario.world_size), -int(rng.integers(1, 3)) :] = False
+    _hide(scenario, columns)
+    start = timing.start + _skew(scenario, rng) + scenario.start
+    rank, step = np.nonzero(present)
+    arrays: dict[str, pa.Array] = {
+        "rank": pa.array(rank.astype(np.int32)),
+        "step": pa.array(step.astype(np.int64) + scenario.first_step_number),
+        "start_time": pa.array(start[present]),
+    }
+    arrays |= {name: pa.array(values[present]) for name, values in columns.items()}
+    if scenario.telemetry.load_columns:
+        arrays |= {name: pa.array(values[present]) for name, values in _load(scenario, resources).items()}
+    return pa.table(arrays)
+
+
+def _begun_step(
+    scenario: Scenario,
+    resources: Resources,
+    columns: dict[str, FloatArray],
+    present: npt.NDArray[np.bool_],
+    rng: np.random.Generator,
+) -> None:
+    """The step in which the job stopped: nobody left the collective, the culprit never joined it."""
+    stop = resources.stop
+    if stop is None:
+        return
+    step, guilty = stop.step, list(stop.ranks)
+    present[:, step] = True
+    for name in (*ORDER[COLLECTIVE:], "communication_seconds", "gc_seconds", "step_seconds"):
+        columns[name][:, step] = np.nan
+    for name in ORDER[stop.phase : COLLECTIVE]:
+        columns[name][guilty, step] = np.nan
+    sizes = scenario.parallelism
+    if sizes.pipeline > 1 and stop.phase < COLLECTIVE:
+        # The other stages of its replica run out of activations or gradients.
+        replica = np.arange(scenario.world_size) // sizes.tensor % (sizes.data * sizes.context)
+        starved = np.isin(replica, replica[guilty])
+        columns["backward_seconds"][starved, step] = np.nan
+    # A killed process often dies with its last row unwritten.
+    if rng.random() < (0.3 if stop.kind == "crash" else 0.1):
+        present[guilty, step] = False
+
+
+def _cut_step(
+    timing: Timing, course: Course, columns: dict[str, FloatArray], present: npt.NDArray[np.bool_]
+) -> None:
+    """The producer stopped looking in the middle of a step; nothing is wrong with the job."""
+    step = course.n_run
+    elapsed = timing.start[:, step].copy()
+    present[:, step] = elapsed < course.end
+    for name in ORDER:
+        elapsed += columns[name][:, step]
+        columns[name][elapsed > course.end, step] = np.nan
+    unfinished = elapsed > course.end
+    for name in ("communication_seconds", "gc_seconds", "step_seconds"):
+        columns[name][unfinished, step] = np.nan
+
+
+def _hide(scenario: Scenario, columns: dict[str, FloatArray]) -> None:
+    telemetry = scenario.telemetry
+    if telemetry.visibility == "minimal":
+        hidden = [name for name in columns if name not in MINIMAL]
+    elif telemetry.visibility == "unsplit":
+        hidden = ["communication_wait_seconds", "communication_transfer_seconds"]
+    else:
+        hidden = ["communication_seconds"]
+    for name in {*hidden, *telemetry.missing_phases} - set(MINIMAL):
+        columns.pop(name, None)
+    for rank in telemetry.ranks_without_phases:
+        for name in columns.keys() - set(MINIMAL):
+            columns[name][rank] = np.nan
+
+
+def _skew(scenario: Scenario, rng: np.random.Generator) -> FloatArray:
+    """Clock error of each rank's node, shape (n_ranks, 1), seconds."""
+    error = rng.normal(0, 1, scenario.n_nodes) * scenario.telemetry.clock_skew_seconds
+    return np.asarray(error[np.arange(scenario.world_size) // scenario.ranks_per_node, None])
+
+
+def _load(scenario: Scenario, resources: Resources) -> dict[str, FloatArray]:
+    """Load columns; tokens are packed to a constant, so only the squares tell sequences apart."""
+    shape = (scenario.world_size, scenario.n_steps)
+    tokens = np.full(shape, 8192.0 * max(1, scenario.workload.samples_per_step))
+    return {
+        "samples": np.full(shape, float(max(1, scenario.workload.samples_per_step))),
+        "tokens": tokens,
+        "sum_squared_sequence_length": np.round(tokens * 2048.0 * resources.work),
+    }

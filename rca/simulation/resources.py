@@ -1,0 +1,116 @@
+"""What ranks and nodes have to work with at each step; faults act here and nowhere else.
+
+Everything downstream follows: the timing kernel turns resources into phases, the exporters into counters, so a
+fault's symptoms agree with each other without being written down one by one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from rca.simulation.scenario import Scenario
+
+FloatArray = npt.NDArray[np.float64]
+StopKind = Literal["crash", "hang"]
+
+
+@dataclass
+class Stop:
+    """Where the job stops: one rank, in one phase of one step."""
+
+    kind: StopKind
+    ranks: tuple[int, ...]
+    step: int
+    phase: int
+    variant: str
+
+
+@dataclass
+class Resources:
+    """State of the machines and of the job's input, per rank (or node) and step.
+
+    Attributes
+    ----------
+    compute_stretch : ndarray of shape (n_ranks, n_steps)
+        Factor on kernel time from lost clock or a shared GPU.
+    clock : ndarray of shape (n_ranks, n_steps)
+        SM clock relative to its normal value under load.
+    foreign_gpu : ndarray of shape (n_ranks, n_steps)
+        Share of the GPU that other processes take.
+    gpu_stall, input_stall, gc, checkpoint : ndarray of shape (n_ranks, n_steps), seconds
+        Time lost per step to memory recovery, missing input, collector pauses, checkpoints.
+    run_queue : ndarray of shape (n_ranks, n_steps)
+        Share of its runnable time the host process waits for a core.
+    quota : ndarray of shape (n_ranks, n_steps)
+        Share of time it is stopped by a CPU quota.
+    copy_stretch : ndarray of shape (n_ranks, n_steps)
+        Factor on host-to-device copies.
+    loader_cpu : ndarray of shape (n_ranks, n_steps)
+        Extra cores used by the input pipeline.
+    work : ndarray of shape (n_ranks, n_steps)
+        Factor on forward and backward from the input's or the stage's size.
+    ecc, pcie_replays : ndarray of shape (n_ranks, n_steps), per second
+    thermal, power_cap : ndarray of shape (n_ranks, n_steps)
+        Share of time the GPU is held back for temperature or power.
+    nic_stretch, nvlink_stretch : ndarray of shape (n_nodes, n_steps)
+        Factors on transfers between nodes and inside one.
+    nic_queue, nic_delay, nic_loss, nic_errors, congestion : ndarray of shape (n_nodes, n_steps)
+        Symptoms at the port: queued share, added seconds of round trip, lost share, link errors per second,
+        marked share.
+    foreign_cpu, memory_stall, disk_stall : ndarray of shape (n_nodes, n_steps)
+        Cores used by strangers; share of time stalled on memory; share of time the disk is saturated.
+    """
+
+    compute_stretch: FloatArray
+    clock: FloatArray
+    foreign_gpu: FloatArray
+    gpu_stall: FloatArray
+    input_stall: FloatArray
+    gc: FloatArray
+    checkpoint: FloatArray
+    run_queue: FloatArray
+    quota: FloatArray
+    copy_stretch: FloatArray
+    loader_cpu: FloatArray
+    work: FloatArray
+    ecc: FloatArray
+    pcie_replays: FloatArray
+    thermal: FloatArray
+    power_cap: FloatArray
+    nic_stretch: FloatArray
+    nvlink_stretch: FloatArray
+    nic_queue: FloatArray
+    nic_delay: FloatArray
+    nic_loss: FloatArray
+    nic_errors: FloatArray
+    congestion: FloatArray
+    foreign_cpu: FloatArray
+    memory_stall: FloatArray
+    disk_stall: FloatArray
+    stop: Stop | None = None
+
+    @classmethod
+    def healthy(cls, scenario: Scenario) -> Resources:
+        """Machines as they should be."""
+        factors = {"compute_stretch", "clock", "copy_stretch", "work", "nic_stretch", "nvlink_stretch"}
+        per_rank = (scenario.world_size, scenario.n_steps)
+        per_node = (scenario.n_nodes, scenario.n_steps)
+        held: dict[str, FloatArray] = {}
+        on_node = False
+        for field in fields(cls):
+            if field.name == "stop":
+                continue
+            on_node = on_node or field.name == "nic_stretch"
+            shape = per_node if on_node else per_rank
+            held[field.name] = np.ones(shape) if field.name in factors else np.zeros(shape)
+        held["run_queue"] += scenario.workload.run_queue_share
+        return cls(**held)
+
+    def add_stop(self, stop: Stop) -> None:
+        """Keep the earliest stop: a job ends once."""
+        if self.stop is None or stop.step < self.stop.step:
+            self.stop = stop

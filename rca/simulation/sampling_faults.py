@@ -1,0 +1,114 @@
+"""Draws of faults: whom they hit, when, how hard."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from rca.simulation.faults import FAULTS
+from rca.simulation.scenario import Fault, Pattern, Scenario, Shape
+
+# What a cause mostly looks like in time; the rest are transient, persistent and deterministic alike.
+ALWAYS_ON = frozenset({"stage_imbalance"})
+MOSTLY_ON = frozenset({"sequence_length_imbalance", "checkpoint_stall", "runtime_gc"})
+
+
+def sample_fault(rng: np.random.Generator, scenario: Scenario, cause: str) -> Fault:
+    """Draw one fault of a cause for this job."""
+    kind = FAULTS[cause]
+    variant = kind.variants[int(rng.integers(len(kind.variants)))]
+    ranks, nodes = _victims(rng, scenario, cause, variant)
+    if kind.straggler_type is None:
+        first, last, pattern = _stop_step(rng, scenario), None, None
+    else:
+        pattern = _pattern(rng, cause)
+        first, last = _interval(rng, scenario.n_steps, pattern)
+    return Fault(
+        cause=cause,
+        variant=variant,
+        ranks=ranks,
+        nodes=nodes,
+        severity=float(rng.uniform(0.15, 1.0)),
+        first_step=first,
+        last_step=last,
+        pattern=pattern,
+        shape=_shape(rng, cause),
+    )
+
+
+def _victims(
+    rng: np.random.Generator, scenario: Scenario, cause: str, variant: str
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    reach, world = FAULTS[cause].reach, scenario.world_size
+    if variant in {"quota", "rank_hogs"}:
+        reach = "rank"
+    if variant in {"job", "unplanned", "all"} or reach == "job":
+        return tuple(range(world)), tuple(range(scenario.n_nodes))
+    if reach == "stage":
+        return _stage(rng, scenario), ()
+    if reach == "fabric":
+        return _across(rng, scenario, share=rng.uniform(0.6, 1.0))
+    if reach == "node":
+        node = int(rng.integers(scenario.n_nodes))
+        if cause == "storage_degradation" and rng.random() < 0.3:
+            return _across(rng, scenario, share=rng.uniform(0.3, 1.0))
+        return scenario.ranks_on(node), (node,)
+    rank = int(rng.integers(world))
+    node = rank // scenario.ranks_per_node
+    # A rack's cooling or a power budget hits all GPUs of a node.
+    if cause == "gpu_throttling" and rng.random() < 0.15:
+        return scenario.ranks_on(node), (node,)
+    if cause == "runtime_gc" or cause == "data_loader_stall" or rng.random() < 0.9:
+        return (rank,), (node,)
+    return _pair(rng, scenario, rank, node, stops=FAULTS[cause].straggler_type is None)
+
+
+def _pair(
+    rng: np.random.Generator, scenario: Scenario, rank: int, node: int, *, stops: bool
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    mates = [other for other in scenario.ranks_on(node) if other != rank]
+    if stops or not mates:
+        return (rank,), (node,)
+    return tuple(sorted((rank, int(rng.choice(mates))))), (node,)
+
+
+def _across(
+    rng: np.random.Generator, scenario: Scenario, *, share: float
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    count = min(scenario.n_nodes, max(2, round(share * scenario.n_nodes)))
+    nodes = sorted(int(node) for node in rng.choice(scenario.n_nodes, count, replace=False))
+    return tuple(rank for node in nodes for rank in scenario.ranks_on(node)), tuple(nodes)
+
+
+def _stage(rng: np.random.Generator, scenario: Scenario) -> tuple[int, ...]:
+    stages = scenario.parallelism.pipeline
+    stage = stages - 1 if rng.random() < 0.75 else int(rng.integers(stages))
+    per_stage = scenario.world_size // stages
+    return tuple(range(stage * per_stage, (stage + 1) * per_stage))
+
+
+def _pattern(rng: np.random.Generator, cause: str) -> Pattern:
+    if cause in ALWAYS_ON or (cause in MOSTLY_ON and rng.random() < 0.55):
+        return "deterministic"
+    choices: tuple[Pattern, ...] = ("transient", "persistent", "deterministic")
+    return choices[int(rng.choice(3, p=[0.45, 0.3, 0.25]))]
+
+
+def _interval(rng: np.random.Generator, n_steps: int, pattern: Pattern) -> tuple[int, int]:
+    if pattern == "deterministic":
+        return 0, n_steps - 1
+    if pattern == "persistent":
+        return max(1, int(n_steps * rng.uniform(0.12, 0.75))), n_steps - 1
+    first = max(1, int(n_steps * rng.uniform(0.08, 0.7)))
+    length = max(3, int(n_steps * rng.uniform(0.08, 0.6)))
+    return first, max(first, min(first + length - 1, n_steps - 3))
+
+
+def _stop_step(rng: np.random.Generator, scenario: Scenario) -> int:
+    return max(2, int(scenario.n_steps * rng.uniform(0.15, 0.98))) if scenario.n_steps > 3 else 1
+
+
+def _shape(rng: np.random.Generator, cause: str) -> Shape:
+    if cause in {"checkpoint_stall", "sequence_length_imbalance", "stage_imbalance"}:
+        return "step"
+    choices: tuple[Shape, ...] = ("step", "ramp", "intermittent")
+    return choices[int(rng.choice(3, p=[0.75, 0.13, 0.12]))]

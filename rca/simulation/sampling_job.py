@@ -1,0 +1,135 @@
+"""Draws of the job itself: size, parallelism, length and the time its phases take."""
+
+from __future__ import annotations
+
+import math
+from typing import TypedDict
+
+import numpy as np
+
+from rca.simulation.scenario import Dialect, Workload
+from rca.telemetry.job import Parallelism
+
+
+class JobShape(TypedDict):
+    """The part of a scenario that describes the job."""
+
+    parallelism: Parallelism
+    ranks_per_node: int
+    n_steps: int
+    start: float
+    first_step_number: int
+    workload: Workload
+
+
+def log_uniform(rng: np.random.Generator, low: float, high: float) -> float:
+    """A number whose logarithm is uniform."""
+    return math.exp(rng.uniform(math.log(low), math.log(high)))
+
+
+def sample_job(rng: np.random.Generator, dialect: Dialect, cause: str) -> JobShape:
+    """Draw a job that can suffer `cause` (a stage imbalance needs stages)."""
+    testbed = dialect == "cpu_testbed"
+    pipelined = cause == "stage_imbalance"
+    if testbed:
+        parallelism, per_node = _testbed_shape(rng, pipelined=pipelined)
+        workload = _testbed_workload(rng)
+        n_steps = int(rng.integers(40, 130))
+    else:
+        parallelism, per_node = _cluster_shape(rng, cause, pipelined=pipelined)
+        workload = _cluster_workload(rng, parallelism, per_node)
+        n_steps = int(round(log_uniform(rng, 20, 300)))
+        if parallelism.world_size > 64:
+            n_steps = min(n_steps, 120)
+    started = rng.random() < (0.1 if testbed else 0.75)
+    return {
+        "parallelism": parallelism,
+        "ranks_per_node": per_node,
+        "n_steps": n_steps,
+        "start": float(rng.uniform(1.7e9, 1.8e9)),
+        "first_step_number": int(rng.integers(1, 200_000)) if started else 0,
+        "workload": workload,
+    }
+
+
+def _testbed_shape(rng: np.random.Generator, *, pipelined: bool) -> tuple[Parallelism, int]:
+    nodes = int(rng.choice([2, 3, 4, 4, 4, 6, 8]))
+    per_node = int(rng.choice([1, 2, 2, 2, 4]))
+    world = nodes * per_node
+    if pipelined and world >= 4 and world % 2 == 0:
+        return Parallelism(data=world // 2, pipeline=2), per_node
+    if pipelined:
+        return Parallelism(data=4, pipeline=2), 2
+    return Parallelism(data=world), per_node
+
+
+def _cluster_shape(rng: np.random.Generator, cause: str, *, pipelined: bool) -> tuple[Parallelism, int]:
+    needs_nodes = cause in {"nic_degradation", "network_congestion"}
+    if rng.random() < 0.15 and not needs_nodes and not pipelined:
+        world = int(rng.choice([2, 4, 8]))
+        return Parallelism(data=world), world
+    per_node = int(rng.choice([8, 8, 8, 4, 2, 16]))
+    nodes = int(rng.choice([2, 2, 4, 4, 8, 8, 16])) if per_node <= 8 else int(rng.choice([2, 4]))
+    world = nodes * per_node
+    tensor = int(rng.choice([1, 1, 1, 2, 4, 8]))
+    tensor = tensor if per_node % tensor == 0 else 1
+    pipeline = int(rng.choice([2, 4])) if pipelined else int(rng.choice([1, 1, 1, 1, 2, 4]))
+    if world % (tensor * pipeline) or world // (tensor * pipeline) < 2:
+        tensor, pipeline = 1, 2 if pipelined else 1
+    data = world // (tensor * pipeline)
+    context = 2 if data % 4 == 0 and rng.random() < 0.05 else 1
+    return Parallelism(data=data // context, context=context, tensor=tensor, pipeline=pipeline), per_node
+
+
+def _testbed_workload(rng: np.random.Generator) -> Workload:
+    """Around the measured testbed: other machines are faster or slower, phase by phase."""
+    scale = log_uniform(rng, 0.5, 3.0)
+
+    def around(seconds: float, spread: float = 0.25) -> float:
+        return seconds * scale * math.exp(rng.normal(0, spread))
+
+    return Workload(
+        data_loading_seconds=around(0.00005, 0.5),
+        host_to_device_seconds=around(0.0048, 0.4),
+        forward_seconds=around(0.0222),
+        backward_seconds=around(0.0407),
+        transfer_seconds=around(0.043, 0.35),
+        optimizer_seconds=around(0.0034, 0.4),
+        launch_seconds=around(0.0073),
+        host_coupling=rng.uniform(0.3, 0.9),
+        run_queue_share=rng.uniform(0.15, 0.42),
+        prefetch_steps=int(rng.integers(0, 5)),
+        gradient_bytes=log_uniform(rng, 4e5, 5e6),
+        samples_per_step=int(rng.choice([8, 16, 32])),
+    )
+
+
+def _cluster_workload(rng: np.random.Generator, parallelism: Parallelism, per_node: int) -> Workload:
+    """Shares of a step as GPU jobs have them, exposed communication from a few to forty per cent."""
+    step = log_uniform(rng, 0.2, 30.0)
+    shares = {
+        "data_loading": log_uniform(rng, 0.0005, 0.02),
+        "host_to_device": log_uniform(rng, 0.002, 0.03),
+        "transfer": rng.uniform(0.05, 0.4),
+        "optimizer": rng.uniform(0.01, 0.06),
+    }
+    compute = 1 - sum(shares.values())
+    forward = rng.uniform(0.28, 0.38) * compute
+    several = parallelism.world_size > per_node
+    return Workload(
+        data_loading_seconds=step * shares["data_loading"],
+        host_to_device_seconds=step * shares["host_to_device"],
+        forward_seconds=step * forward,
+        backward_seconds=step * (compute - forward),
+        transfer_seconds=step * shares["transfer"],
+        optimizer_seconds=step * shares["optimizer"],
+        launch_seconds=step * rng.uniform(0.04, 0.2),
+        host_coupling=rng.uniform(0.01, 0.12),
+        run_queue_share=rng.uniform(0.0, 0.08),
+        intra_node_share=rng.uniform(0.1, 0.4) if several else 0.3,
+        microbatches=int(rng.choice([4, 8, 16, 32])),
+        prefetch_steps=int(rng.integers(0, 5)),
+        gradient_bytes=step * log_uniform(rng, 5e8, 2e10),
+        samples_per_step=int(rng.choice([1, 4, 8, 32])),
+        last_stage_extra=rng.uniform(-0.02, 0.08),
+    )

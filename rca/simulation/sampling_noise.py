@@ -1,0 +1,114 @@
+"""Draws of everything that is not a fault: benign variation, and what telemetry shows or loses."""
+
+from __future__ import annotations
+
+from typing import get_args
+
+import numpy as np
+
+from rca.simulation.sampling_job import log_uniform
+from rca.simulation.scenario import Benign, Ending, HarmlessSignal, Scenario, Telemetry, Visibility
+
+HARMLESS_KINDS = get_args(HarmlessSignal.model_fields["kind"].annotation)
+TESTBED_EXPORTERS = (
+    "cpu", "pressure", "memory", "disk", "network", "tcp", "qdisc", "process", "container", "python",
+)  # fmt: skip
+CLUSTER_EXPORTERS = ("dcgm", "dcgm_profiling", "cpu", "pressure", "memory", "disk", "network", "infiniband")
+MIXED_EXPORTERS = (*CLUSTER_EXPORTERS, "process", "container", "python")
+OPTIONAL_PHASES = (
+    "data_loading_seconds", "host_to_device_seconds", "optimizer_seconds", "checkpoint_seconds", "gc_seconds",
+)  # fmt: skip
+MAX_SAMPLES = 120
+
+
+def sample_benign(rng: np.random.Generator, scenario: Scenario) -> Benign:
+    """Healthy variation."""
+    testbed = scenario.dialect == "cpu_testbed"
+    warm = scenario.first_step_number == 0
+    every = int(rng.integers(8, 60)) if rng.random() < 0.2 else 0
+    shifted = rng.random() < 0.06
+    return Benign(
+        rank_offset=log_uniform(rng, 0.001, 0.012),
+        noise=rng.uniform(0.02, 0.06) if testbed else log_uniform(rng, 0.004, 0.03),
+        noise_memory=rng.uniform(0.0, 0.7),
+        transfer_noise=rng.uniform(0.06, 0.2) if testbed else log_uniform(rng, 0.02, 0.12),
+        hiccup_probability=log_uniform(rng, 1e-4, 4e-3),
+        hiccup_scale=rng.uniform(0.05, 0.5),
+        drift=rng.uniform(0, 0.05) if rng.random() < 0.5 else 0.0,
+        warmup_steps=int(rng.integers(1, 4)) if warm else 0,
+        warmup_factor=rng.uniform(5, 15) if testbed else log_uniform(rng, 1.5, 15),
+        slow_step_every=every,
+        # A healthy job spends up to a few per cent of its time on checkpoints and evaluation.
+        slow_step_factor=1 + every * rng.uniform(0.005, 0.035),
+        sequence_jitter=rng.uniform(0.005, 0.03) if rng.random() < 0.25 else 0.0,
+        shift_step=int(rng.integers(1, scenario.n_steps)) if shifted else None,
+        shift_factor=rng.uniform(1.05, 1.6) if shifted else 1.0,
+        harmless=_harmless(rng, scenario),
+    )
+
+
+def _harmless(rng: np.random.Generator, scenario: Scenario) -> tuple[HarmlessSignal, ...]:
+    count = int(rng.choice([0, 1, 2], p=[0.6, 0.3, 0.1]))
+    return tuple(
+        HarmlessSignal(kind=str(rng.choice(HARMLESS_KINDS)), rank=int(rng.integers(scenario.world_size)))
+        for _ in range(count)
+    )
+
+
+def sample_telemetry(rng: np.random.Generator, scenario: Scenario, cause: str) -> Telemetry:
+    """What is seen; `cause` matters only in that a fail-stop window ends by itself."""
+    testbed, single = scenario.dialect == "cpu_testbed", scenario.n_nodes == 1
+    named = rng.random() >= 0.07
+    length = scenario.n_steps * scenario.workload.step_seconds
+    interval = 0.2 * log_uniform(rng, 0.5, 5) if testbed else log_uniform(rng, 1, 30)
+    full = rng.random() < 0.55
+    return Telemetry(
+        exporters=_exporters(rng, scenario),
+        interval_seconds=max(min(interval, length / 4), length / MAX_SAMPLES),
+        visibility=_visibility(rng),
+        missing_phases=() if full else _some(rng, OPTIONAL_PHASES, 0.35),
+        ranks_without_phases=_blind_ranks(rng, scenario),
+        load_columns=bool(rng.random() < (0.45 if cause == "sequence_length_imbalance" else 0.12)),
+        node_names=named,
+        list_ranks=bool(rng.random() >= 0.04),
+        missing_metrics=0.0 if full else rng.uniform(0, 0.3),
+        missing_series=0.0 if full else rng.uniform(0, 0.08),
+        gap_probability=0.0 if full else rng.uniform(0, 0.3),
+        reset_probability=0.01 if rng.random() < 0.15 else 0.0,
+        old_names=bool(rng.random() < 0.2),
+        clock_skew_seconds=0.0 if testbed or single else log_uniform(rng, 1e-4, 1.0),
+        events=bool(rng.random() < 0.5),
+        ending=_ending(rng),
+    )
+
+
+def _exporters(rng: np.random.Generator, scenario: Scenario) -> tuple[str, ...]:
+    if rng.random() < 0.12:
+        return ()
+    all_of = {"cpu_testbed": TESTBED_EXPORTERS, "gpu_cluster": CLUSTER_EXPORTERS, "mixed": MIXED_EXPORTERS}
+    offered = all_of[scenario.dialect]
+    if rng.random() < 0.5:
+        return offered
+    kept = _some(rng, offered, 0.7)
+    return kept or offered[:1]
+
+
+def _visibility(rng: np.random.Generator) -> Visibility:
+    choices: tuple[Visibility, ...] = ("full", "unsplit", "minimal")
+    return choices[int(rng.choice(3, p=[0.8, 0.14, 0.06]))]
+
+
+def _ending(rng: np.random.Generator) -> Ending:
+    choices: tuple[Ending, ...] = ("complete", "cut", "lagging", "finished")
+    return choices[int(rng.choice(4, p=[0.55, 0.2, 0.1, 0.15]))]
+
+
+def _blind_ranks(rng: np.random.Generator, scenario: Scenario) -> tuple[int, ...]:
+    if rng.random() >= 0.06 or scenario.world_size < 4:
+        return ()
+    count = int(rng.integers(1, max(2, scenario.world_size // 4)))
+    return tuple(int(rank) for rank in rng.choice(scenario.world_size, count, replace=False))
+
+
+def _some(rng: np.random.Generator, names: tuple[str, ...], probability: float) -> tuple[str, ...]:
+    return tuple(name for name in names if rng.random() < probability)

@@ -1,0 +1,202 @@
+"""What is simulated: one job, its machines' faults, and how much of it anybody can see.
+
+A `Scenario` is plain data. It fully determines a window: the same scenario always yields the same telemetry,
+so a corpus can be stored as scenarios and regenerated.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from rca.telemetry.job import Parallelism
+
+Dialect = Literal["gpu_cluster", "cpu_testbed", "mixed"]
+Pattern = Literal["transient", "persistent", "deterministic"]
+Shape = Literal["step", "ramp", "intermittent"]
+Ending = Literal["complete", "cut", "lagging", "finished"]
+Visibility = Literal["full", "unsplit", "minimal"]
+
+Share = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
+NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+Index = Annotated[int, Field(ge=0)]
+
+
+class _Frozen(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Fault(_Frozen):
+    """One injected fault.
+
+    Attributes
+    ----------
+    cause : str
+        Catalogue id; see `rca.simulation.faults.FAULTS`.
+    variant : str
+        Which mechanism of that cause, e.g. ``bandwidth``, ``delay`` or ``loss`` of ``nic_degradation``.
+        Empty for the cause's first one.
+    ranks : tuple of int
+        Ranks that suffer it (for a node's fault: all ranks of the node).
+    nodes : tuple of int
+        Indices of the nodes that suffer it.
+    severity : float
+        0 (no effect) to 1 (the worst that is simulated).
+    first_step, last_step : int
+        Inclusive; a fail-stop fault has no last step.
+    shape : {"step", "ramp", "intermittent"}
+        How it develops between its first and last step.
+    """
+
+    cause: str
+    variant: str = ""
+    ranks: tuple[Index, ...] = ()
+    nodes: tuple[Index, ...] = ()
+    severity: Share = 0.7
+    first_step: Index = 0
+    last_step: Index | None = None
+    pattern: Pattern | None = None
+    shape: Shape = "step"
+
+
+class Workload(_Frozen):
+    """Healthy seconds per step of each phase, and how the job reacts to its host.
+
+    ``launch_seconds`` is the host time per step whose run-queue waiting delays kernels; ``host_coupling`` is how
+    much a contended host also slows its collectives (large where a CPU moves the bytes, as in gloo).
+    """
+
+    data_loading_seconds: Positive = 0.00005
+    host_to_device_seconds: Positive = 0.0048
+    forward_seconds: Positive = 0.0222
+    backward_seconds: Positive = 0.0407
+    transfer_seconds: Positive = 0.043
+    optimizer_seconds: Positive = 0.0034
+    launch_seconds: NotNegative = 0.0073
+    host_coupling: NotNegative = 0.7
+    run_queue_share: Share = 0.35
+    intra_node_share: Share = 0.0
+    microbatches: Annotated[int, Field(ge=1)] = 8
+    prefetch_steps: Index = 2
+    gradient_bytes: Positive = 5e7
+    samples_per_step: Index = 0
+    last_stage_extra: Annotated[float, Field(ge=-0.5, le=1)] = 0.0
+
+    @property
+    def step_seconds(self) -> float:
+        """A healthy step without noise, waiting or pipeline bubbles."""
+        return (
+            self.data_loading_seconds
+            + self.host_to_device_seconds
+            + self.forward_seconds
+            + self.backward_seconds
+            + self.transfer_seconds
+            + self.optimizer_seconds
+        )
+
+
+class HarmlessSignal(_Frozen):
+    """A signal that looks guilty and costs nothing."""
+
+    kind: Literal["ecc_sbe", "tcp_retransmits", "load", "hot_gpu", "power_cap", "pcie_replay", "io_pressure"]
+    rank: Index = 0
+
+
+class Benign(_Frozen):
+    """Everything that varies in a healthy job."""
+
+    rank_offset: NotNegative = 0.003
+    noise: NotNegative = 0.02
+    noise_memory: Share = 0.3
+    transfer_noise: NotNegative = 0.14
+    hiccup_probability: Share = 0.002
+    hiccup_scale: NotNegative = 0.15
+    drift: NotNegative = 0.0
+    warmup_steps: Index = 1
+    warmup_factor: Positive = 10.0
+    slow_step_every: Index = 0
+    slow_step_factor: Positive = 1.0
+    sequence_jitter: NotNegative = 0.0
+    shift_step: Index | None = None
+    shift_factor: Positive = 1.0
+    harmless: tuple[HarmlessSignal, ...] = ()
+
+
+class Telemetry(_Frozen):
+    """What of all that is observed, and how badly."""
+
+    exporters: tuple[str, ...] = ()
+    interval_seconds: Positive = 0.2
+    visibility: Visibility = "full"
+    missing_phases: tuple[str, ...] = ()
+    ranks_without_phases: tuple[Index, ...] = ()
+    load_columns: bool = False
+    node_names: bool = True
+    list_ranks: bool = True
+    node_scope_unlabelled: bool = False
+    missing_metrics: Share = 0.0
+    missing_series: Share = 0.0
+    gap_probability: Share = 0.0
+    reset_probability: Share = 0.0
+    old_names: bool = False
+    clock_skew_seconds: NotNegative = 0.0
+    events: bool = True
+    ending: Ending = "complete"
+
+
+class Scenario(_Frozen):
+    """One simulated window, in full.
+
+    Attributes
+    ----------
+    parallelism : Parallelism
+        Sizes of the parallel dimensions; their product is the world size.
+    ranks_per_node : int
+    n_steps : int
+        Training steps the window covers, warm-up included.
+    dialect : {"gpu_cluster", "cpu_testbed", "mixed"}
+        Which machines and exporters it resembles.
+    """
+
+    seed: Index = 0
+    dialect: Dialect = "cpu_testbed"
+    parallelism: Parallelism = Parallelism(data=8)
+    ranks_per_node: Annotated[int, Field(ge=1)] = 2
+    n_steps: Annotated[int, Field(ge=2)] = 66
+    start: Annotated[float, Field(allow_inf_nan=False)] = 1_790_000_000.0
+    first_step_number: Index = 0
+    workload: Workload = Workload()
+    faults: tuple[Fault, ...] = ()
+    benign: Benign = Benign()
+    telemetry: Telemetry = Telemetry()
+
+    @property
+    def world_size(self) -> int:
+        return self.parallelism.world_size
+
+    @property
+    def n_nodes(self) -> int:
+        return -(-self.world_size // self.ranks_per_node)
+
+    def ranks_on(self, node: int) -> tuple[int, ...]:
+        """Ranks hosted by one node."""
+        first = node * self.ranks_per_node
+        return tuple(range(first, min(first + self.ranks_per_node, self.world_size)))
+
+    def without(self, index: int) -> Self:
+        """The same job and noise without one of its faults."""
+        kept = self.faults[:index] + self.faults[index + 1 :]
+        return self.model_copy(update={"faults": kept})
+
+    @model_validator(mode="after")
+    def _faults_fit(self) -> Self:
+        for fault in self.faults:
+            if fault.first_step >= self.n_steps:
+                raise ValueError(f"{fault.cause} starts at step {fault.first_step} of {self.n_steps}")
+            if any(rank >= self.world_size for rank in fault.ranks):
+                raise ValueError(f"{fault.cause} names a rank beyond the world size {self.world_size}")
+            if any(node >= self.n_nodes for node in fault.nodes):
+                raise ValueError(f"{fault.cause} names a node beyond the {self.n_nodes} nodes")
+        return self
