@@ -52,15 +52,15 @@ class Job(BaseModel):
 
     model_config = ConfigDict(extra="allow", frozen=True)
 
-    format: int = FORMAT
+    format: Annotated[int, Field(strict=True)] = FORMAT
     window_id: str | None = None
     job_id: str = Field(min_length=1)
     framework: str | None = None
     world_size: PositiveInt
     parallelism: Parallelism | None = None
     ranks: tuple[RankPlace, ...] | None = None
-    start: float = Field(allow_inf_nan=False)
-    end: float = Field(allow_inf_nan=False)
+    start: float = Field(allow_inf_nan=False, strict=True)
+    end: float = Field(allow_inf_nan=False, strict=True)
     hints: dict[str, Any] = Field(default_factory=dict)
 
     @cached_property

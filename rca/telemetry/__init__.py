@@ -1,0 +1,1 @@
+"""The telemetry window: types, validation, encodings and the signal catalogue."""

@@ -1,0 +1,177 @@
+"""Bring a table's columns to the format's types, or say why that is impossible.
+
+Accepted beyond the exact types: any integer width, floats that hold whole numbers where integers are
+due (pandas turns nullable integers into floats), any float width, plain or dictionary-encoded text,
+and all-null columns. Never accepted: booleans and numbers spelled as text, because both hide a
+producer's mistake.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from rca.errors import InvalidWindow
+from rca.telemetry.refusal import refused_rows
+from rca.telemetry.schema import TEXT, Column, TableSpec
+
+EXPECTED_TYPE = {"integer": "integers", "number": "numbers", "text": "text"}
+# Floats hold every integer only up to here.
+EXACT_INTEGER = 2**53
+
+
+def normalized(spec: TableSpec, table: pa.Table) -> tuple[pa.Table, list[str]]:
+    """The table in the format's columns and types, and notes on what was kept out.
+
+    Raises
+    ------
+    InvalidWindow
+        If a required column is missing, a type is wrong, or a single value cannot be one of the
+        column's (missing, infinite or negative where that is excluded).
+    """
+    if not isinstance(table, pa.Table):
+        raise InvalidWindow(f"is a {type(table).__name__}", table=spec.name, expected="a pyarrow.Table")
+    _refuse_repeated_names(spec, table)
+    held: dict[str, pa.Array] = {}
+    for column in spec.columns:
+        if column.name in table.column_names:
+            held[column.name] = _converted(spec, column, table)
+        elif column.presence == "required":
+            raise InvalidWindow(
+                "is missing",
+                table=spec.name,
+                column=column.name,
+                expected="the columns " + ", ".join(c.name for c in spec.columns if c.presence == "required"),
+            )
+        elif column.presence == "filled":
+            held[column.name] = pa.nulls(table.num_rows, column.type)
+    unknown = [name for name in table.column_names if name not in spec.by_name]
+    notes = [f"{spec.name}: unknown columns kept out: {', '.join(unknown)}"] if unknown else []
+    return pa.table(held), notes
+
+
+def _refuse_repeated_names(spec: TableSpec, table: pa.Table) -> None:
+    names = table.column_names
+    if len(set(names)) < len(names):
+        repeated = next(name for name in names if names.count(name) > 1)
+        raise InvalidWindow(
+            "occurs more than once", table=spec.name, column=repeated, expected="each column once"
+        )
+
+
+def _converted(spec: TableSpec, column: Column, table: pa.Table) -> pa.Array:
+    array = _one_array(table.column(column.name))
+    if pa.types.is_null(array.type):
+        array = pa.nulls(len(array), column.type)
+    convert = {"integer": _integers, "number": _numbers, "text": _texts}[column.kind]
+    return convert(spec, column, table, array)
+
+
+def _one_array(chunked: pa.ChunkedArray) -> pa.Array:
+    if pa.types.is_dictionary(chunked.type) and chunked.num_chunks > 1:
+        chunked = chunked.unify_dictionaries()
+    return chunked.chunk(0) if chunked.num_chunks == 1 else chunked.combine_chunks()
+
+
+def _wrong_type(spec: TableSpec, column: Column, array: pa.Array) -> InvalidWindow:
+    return InvalidWindow(
+        f"has type {array.type}",
+        table=spec.name,
+        column=column.name,
+        n_rows=len(array),
+        expected=EXPECTED_TYPE[column.kind],
+    )
+
+
+def _numbers(spec: TableSpec, column: Column, table: pa.Table, array: pa.Array) -> pa.Array:
+    if not (pa.types.is_floating(array.type) or pa.types.is_integer(array.type)):
+        raise _wrong_type(spec, column, array)
+    if array.type != pa.float64():
+        array = array.cast(pa.float64(), safe=False)
+    if array.null_count:
+        array = array.fill_null(np.nan)
+    values = array.to_numpy()
+    if column.nullable:
+        bad, what = _unusable(values, column.non_negative)
+    else:
+        bad, what = ~np.isfinite(values), "is missing or infinite"
+        if column.non_negative and not bad.any():
+            bad, what = values < 0, "is negative"
+    if bad is not None and bad.any():
+        sign = "non-negative " if column.non_negative else ""
+        absent = " (null where not measured)" if column.nullable else ""
+        expected = f"finite {sign}numbers{absent}"
+        raise refused_rows(spec, column.name, what, bad, table, expected=expected)
+    return array
+
+
+def _unusable(
+    values: npt.NDArray[np.float64], non_negative: bool
+) -> tuple[npt.NDArray[np.bool_] | None, str]:
+    """Rows of a nullable column that are infinite or negative; cheap when there are none."""
+    if values.size == 0:
+        return None, ""
+    low, high = np.fmin.reduce(values), np.fmax.reduce(values)
+    if np.isinf(low) or np.isinf(high):
+        return np.isinf(values), "is infinite"
+    return (values < 0, "is negative") if non_negative and low < 0 else (None, "")
+
+
+def _integers(spec: TableSpec, column: Column, table: pa.Table, array: pa.Array) -> pa.Array:
+    if pa.types.is_floating(array.type):
+        array = _whole_numbers(spec, column, table, array)
+    elif not pa.types.is_integer(array.type):
+        raise _wrong_type(spec, column, array)
+    if array.null_count and not column.nullable:
+        bad = array.is_null().to_numpy(zero_copy_only=False)
+        raise refused_rows(spec, column.name, "is missing", bad, table, expected="an integer in every row")
+    if array.type == column.type:
+        return array
+    try:
+        return array.cast(column.type)
+    except pa.ArrowInvalid:
+        bits = column.type.bit_width - 1
+        values = array.fill_null(0).to_numpy()
+        bad = (values < -(2**bits)) | (values > 2**bits - 1)
+        message, expected = "does not fit", f"integers of {bits + 1} bits"
+        raise refused_rows(spec, column.name, message, bad, table, expected=expected) from None
+
+
+def _whole_numbers(spec: TableSpec, column: Column, table: pa.Table, array: pa.Array) -> pa.Array:
+    values = array.cast(pa.float64()).fill_null(np.nan).to_numpy()
+    absent = np.isnan(values)
+    with np.errstate(invalid="ignore"):
+        whole = (values == np.floor(values)) & (np.abs(values) <= EXACT_INTEGER)
+    bad = ~(whole | absent)
+    if bad.any():
+        raise refused_rows(spec, column.name, "is not a whole number", bad, table, expected="integers")
+    return pa.array(np.where(absent, 0.0, values).astype(np.int64), mask=absent)
+
+
+def _texts(spec: TableSpec, column: Column, table: pa.Table, array: pa.Array) -> pa.Array:
+    held = array.type.value_type if pa.types.is_dictionary(array.type) else array.type
+    if not (pa.types.is_string(held) or pa.types.is_large_string(held) or pa.types.is_string_view(held)):
+        raise _wrong_type(spec, column, array)
+    if array.type != TEXT:
+        array = _dictionary(array)
+    array = _with_distinct_values(array)
+    if array.null_count and not column.nullable:
+        bad = array.is_null().to_numpy(zero_copy_only=False)
+        raise refused_rows(spec, column.name, "is missing", bad, table, expected="a text in every row")
+    return array
+
+
+def _dictionary(array: pa.Array) -> pa.DictionaryArray:
+    if not pa.types.is_dictionary(array.type):
+        array = array.dictionary_encode()
+    indices = array.indices.cast(pa.int32())
+    return pa.DictionaryArray.from_arrays(indices, array.dictionary.cast(pa.string()))
+
+
+def _with_distinct_values(array: pa.DictionaryArray) -> pa.DictionaryArray:
+    """Merge repeated and null dictionary values, so that code equality is text equality."""
+    encoded = array.dictionary.dictionary_encode()
+    if len(encoded.dictionary) == len(array.dictionary):
+        return array
+    return pa.DictionaryArray.from_arrays(encoded.indices.take(array.indices), encoded.dictionary)

@@ -1,0 +1,127 @@
+r"""A window as a multipart body with one Arrow IPC stream per table, for large jobs.
+
+The body is ``multipart/form-data``: a part ``job`` (``application/json``) and parts ``steps``,
+``metrics``, ``events``, ``ops`` (``application/vnd.apache.arrow.stream``; buffers may be LZ4 or zstd
+compressed, and Arrow files are taken too). Parts are told apart by the ``name`` in their
+``Content-Disposition``, so a shell can send one::
+
+    curl -F job=@window.json -F steps=@steps.arrow -F metrics=@metrics.arrow URL
+
+``multipart/mixed`` with the same dispositions is read alike.
+
+References
+----------
+RFC 7578 (multipart/form-data); Apache Arrow columnar format, "IPC Streaming Format".
+"""
+
+from __future__ import annotations
+
+import orjson
+import pyarrow as pa
+
+from rca.errors import InvalidWindow, TooLarge
+from rca.telemetry.encodings.ipc_size import decoded_size
+from rca.telemetry.encodings.json import job_fields, parsed_job
+from rca.telemetry.encodings.multipart import boundary_of, split_parts
+from rca.telemetry.schema import SPECS
+from rca.telemetry.validation import validated_window
+from rca.telemetry.window import Window
+
+BOUNDARY = "straggler-rca-window-6f1d3a52c84e4b0b9d7e"
+CONTENT_TYPE = f"multipart/form-data; boundary={BOUNDARY}"
+TABLE_TYPE = "application/vnd.apache.arrow.stream"
+FILE_MAGIC = b"ARROW1\x00\x00"
+
+
+def encode(window: Window) -> bytes:
+    """The window as one multipart body; its content type is `CONTENT_TYPE`."""
+    pieces: list[bytes | memoryview] = []
+    _add(pieces, "job", "application/json", orjson.dumps(job_fields(window.job)))
+    for name in SPECS:
+        table: pa.Table = getattr(window, name)
+        if table.num_rows:
+            _add(pieces, name, TABLE_TYPE, memoryview(_stream(table)))
+    pieces.append(f"--{BOUNDARY}--\r\n".encode())
+    return b"".join(pieces)
+
+
+def decode(
+    body: bytes | bytearray | memoryview,
+    content_type: str | None = None,
+    *,
+    max_bytes: int | None = None,
+) -> Window:
+    """Parse and validate a multipart window.
+
+    Parameters
+    ----------
+    body : bytes-like
+    content_type : str, optional
+        The request's header; without it the boundary is taken from the body's first line.
+    max_bytes : int, optional
+        Limit on the decoded size of all tables together, checked before anything is decompressed.
+
+    Raises
+    ------
+    InvalidWindow
+        If the body is not such a multipart body, a part is damaged, or the window breaks the format.
+    TooLarge
+        If the tables would exceed `max_bytes`.
+    """
+    data = body if isinstance(body, bytes) else bytes(body)
+    parts: dict[str, memoryview] = {}
+    for name, content in split_parts(data, boundary_of(data, content_type)):
+        if name in parts or name not in {"job", *SPECS}:
+            raise InvalidWindow(
+                f"has {'two parts' if name in parts else 'an unknown part'} named {name!r}",
+                table="window",
+                column=name,
+                expected="parts job, steps and any of metrics, events, ops",
+            )
+        parts[name] = content
+    for name in ("job", "steps"):
+        if name not in parts:
+            raise InvalidWindow("is missing", table=name, expected="the parts job and steps")
+    job = parsed_job(parts.pop("job"))
+    left = max_bytes
+    tables: dict[str, pa.Table] = {}
+    for name, content in parts.items():
+        tables[name], size = _table(name, content, left)
+        left = None if left is None else left - size
+    return validated_window(job, **tables)
+
+
+def _add(pieces: list[bytes | memoryview], name: str, content_type: str, content: bytes | memoryview) -> None:
+    # The length lets the reader step over the content, whatever bytes it holds.
+    head = (
+        f'--{BOUNDARY}\r\nContent-Disposition: form-data; name="{name}"; filename="{name}"\r\n'
+        f"Content-Type: {content_type}\r\nContent-Length: {len(content)}\r\n\r\n"
+    )
+    pieces += [head.encode(), content, b"\r\n"]
+
+
+def _stream(table: pa.Table) -> pa.Buffer:
+    sink = pa.BufferOutputStream()
+    options = pa.ipc.IpcWriteOptions(compression="lz4")
+    with pa.ipc.new_stream(sink, table.schema, options=options) as writer:
+        writer.write_table(table)
+    return sink.getvalue()
+
+
+def _table(name: str, content: memoryview, max_bytes: int | None) -> tuple[pa.Table, int]:
+    buffer = pa.py_buffer(content)
+    if content[: len(FILE_MAGIC)] == FILE_MAGIC:  # A file is a stream between two magic words.
+        buffer = buffer.slice(len(FILE_MAGIC))
+    try:
+        size = decoded_size(buffer)
+        if max_bytes is not None and size > max_bytes:
+            raise TooLarge(f"{name}: decodes to {size} bytes, {max_bytes} are left of the limit")
+        with pa.ipc.open_stream(buffer) as reader:
+            table = reader.read_all()
+        # Offsets and codes come from outside: unchecked, they would be read beyond their buffers.
+        table.validate(full=True)
+    except (pa.ArrowException, OSError, ValueError, IndexError) as error:
+        raise InvalidWindow(
+            f"is not readable Arrow: {error}", table=name, expected=f"an Arrow IPC stream ({TABLE_TYPE})"
+        ) from error
+    return table, size

@@ -1,0 +1,140 @@
+"""A window as a folder: ``window.json``, ``steps.parquet`` and any of the other tables."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+
+import orjson
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from rca.errors import InvalidWindow, SourceError
+from rca.telemetry.encodings.json import job_fields, parsed_job
+from rca.telemetry.schema import METRICS, SPECS, TableSpec
+from rca.telemetry.validation import validated_window
+from rca.telemetry.window import Window
+
+JOB_FILE = "window.json"
+LABEL_FILE = "label.json"
+OWN_FILES = frozenset({JOB_FILE, LABEL_FILE, *(f"{name}.parquet" for name in SPECS)})
+
+
+def read(path: str | os.PathLike[str]) -> Window:
+    """Read and validate a window's folder.
+
+    Raises
+    ------
+    SourceError
+        If the folder or its ``window.json`` is missing or may not be read.
+    InvalidWindow
+        If a file is damaged, ``steps.parquet`` is missing, or the window breaks the format.
+    """
+    folder = Path(path)
+    if not folder.is_dir():
+        raise SourceError(f"{folder}: no such directory")
+    job = parsed_job(_bytes(folder / JOB_FILE))
+    tables = {name: _table(folder, spec) for name, spec in SPECS.items()}
+    if tables["steps"] is None:
+        raise InvalidWindow("steps.parquet is missing", table="steps", expected=f"it beside {JOB_FILE}")
+    return validated_window(job, **tables)
+
+
+def write(
+    window: Window, path: str | os.PathLike[str], *, attachments: Mapping[str, bytes] | None = None
+) -> None:
+    """Write a window's folder so that a reader sees all of it or none.
+
+    Parameters
+    ----------
+    path : path
+        Replaced if it holds an unlabelled window or nothing; anything else is left alone.
+    attachments : mapping of str to bytes, optional
+        Further files by name, such as ``label.json``.
+    """
+    target = Path(path)
+    attached = dict(attachments or {})
+    _refuse_to_replace(target, attached)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    token = secrets.token_hex(4)
+    staged = target.parent / f".{target.name}.{token}.new"
+    staged.mkdir()
+    try:
+        _write_files(window, staged, attached)
+        _swap(staged, target, target.parent / f".{target.name}.{token}.old")
+    except OSError as error:
+        raise SourceError(f"{target}: cannot be written: {error.strerror or error}") from error
+    finally:
+        shutil.rmtree(staged, ignore_errors=True)
+
+
+def _write_files(window: Window, folder: Path, attached: Mapping[str, bytes]) -> None:
+    for name in SPECS:
+        table: pa.Table = getattr(window, name)
+        if table.num_rows:
+            pq.write_table(table, folder / f"{name}.parquet", compression="zstd")
+    fields = orjson.dumps(job_fields(window.job), option=orjson.OPT_INDENT_2)
+    (folder / JOB_FILE).write_bytes(fields)
+    for name, content in attached.items():
+        (folder / name).write_bytes(content)
+
+
+def _swap(staged: Path, target: Path, aside: Path) -> None:
+    """Rename into place; a folder cannot be renamed onto a full one, so the old one steps aside."""
+    if target.exists():
+        target.rename(aside)
+    try:
+        staged.rename(target)
+    except OSError:
+        if aside.exists():
+            aside.rename(target)
+        raise
+    shutil.rmtree(aside, ignore_errors=True)
+
+
+def _refuse_to_replace(target: Path, attached: Mapping[str, bytes]) -> None:
+    if not target.exists():
+        return
+    if not target.is_dir():
+        raise SourceError(f"{target}: exists and is not a directory")
+    held = {entry.name for entry in target.iterdir()}
+    foreign = sorted(held - OWN_FILES)
+    if foreign:
+        raise SourceError(f"{target}: holds other files ({foreign[0]}), so it is not replaced")
+    if LABEL_FILE in held and LABEL_FILE not in attached:
+        raise SourceError(f"{target}: holds a labelled window, whose label would be lost")
+
+
+def _bytes(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except FileNotFoundError:
+        raise SourceError(f"{path}: no such file", hint="not a window's directory?") from None
+    except OSError as error:
+        raise SourceError(f"{path}: cannot be read: {error.strerror or error}") from error
+
+
+def _table(folder: Path, spec: TableSpec) -> pa.Table | None:
+    path = folder / f"{spec.name}.parquet"
+    if not path.exists():
+        return None
+    # Reading long text columns as codes keeps 20 million metric samples small.
+    coded = ["name", "node", "device"] if spec is METRICS else []
+    try:
+        with pq.ParquetFile(path, read_dictionary=coded) as file:
+            table = file.read()
+        table.validate(full=True)
+    except pa.ArrowException as error:
+        raise InvalidWindow(
+            f"{path.name} cannot be read: {error}", table=spec.name, expected="a Parquet file"
+        ) from error
+    except OSError as error:
+        if error.errno is None:  # Arrow reports damaged pages as an OSError without a number.
+            raise InvalidWindow(
+                f"{path.name} is damaged: {error}", table=spec.name, expected="a Parquet file"
+            ) from error
+        raise SourceError(f"{path}: cannot be read: {error.strerror or error}") from error
+    return table

@@ -1,0 +1,113 @@
+"""How large an Arrow IPC stream will be once decoded, found without decoding it.
+
+A compressed buffer states its decoded length in its first eight bytes, and that much is allocated
+before a byte is decompressed. Summing those lengths first is what stops a small body from claiming
+all memory. pyarrow shows a message's flatbuffer metadata but not its fields, so the four that are
+needed are read here.
+
+References
+----------
+Apache Arrow format, ``Message.fbs`` (Message, RecordBatch, DictionaryBatch, BodyCompression).
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+DICTIONARY_BATCH, RECORD_BATCH = 2, 3
+# Every value of the format's types takes at least this much (int32, dictionary codes).
+SMALLEST_VALUE = 4
+
+
+@dataclass(frozen=True)
+class _Node:
+    """A flatbuffer table inside `data`, at byte `position`."""
+
+    data: memoryview
+    position: int
+
+    def field(self, index: int) -> int | None:
+        """Byte position of a field's value, None if it is not set."""
+        (back,) = struct.unpack_from("<i", self.data, self.position)
+        vtable = self.position - back
+        (size,) = struct.unpack_from("<H", self.data, vtable)
+        if 4 + 2 * index >= size:
+            return None
+        (offset,) = struct.unpack_from("<H", self.data, vtable + 4 + 2 * index)
+        return self.position + offset if offset else None
+
+    def child(self, index: int) -> _Node | None:
+        at = self.field(index)
+        return None if at is None else _Node(self.data, self._target(at))
+
+    def integer(self, index: int, form: str) -> int:
+        at = self.field(index)
+        return 0 if at is None else int(struct.unpack_from(form, self.data, at)[0])
+
+    def pairs(self, index: int) -> np.ndarray[tuple[int, int], np.dtype[np.int64]]:
+        """A vector of structs of two int64, shape (n, 2)."""
+        at = self.field(index)
+        if at is None:
+            return np.empty((0, 2), dtype=np.int64)
+        start = self._target(at)
+        (count,) = struct.unpack_from("<I", self.data, start)
+        return np.frombuffer(self.data, dtype="<i8", count=2 * count, offset=start + 4).reshape(-1, 2)
+
+    def _target(self, at: int) -> int:
+        (offset,) = struct.unpack_from("<I", self.data, at)
+        return at + int(offset)
+
+
+def decoded_size(stream: pa.Buffer) -> int:
+    """Bytes that a stream's batches and dictionaries occupy in memory, by their own declaration.
+
+    Raises
+    ------
+    ValueError
+        If the metadata is damaged (pyarrow's errors for that are ValueErrors or OSErrors as well).
+    """
+    total = 0
+    try:
+        for message in pa.ipc.MessageReader.open_stream(stream):
+            total += _message_size(memoryview(message.metadata), message.body)
+    except (struct.error, IndexError) as error:
+        raise ValueError(f"damaged message metadata: {error}") from error
+    return total
+
+
+def _message_size(metadata: memoryview, body: pa.Buffer | None) -> int:
+    (root,) = struct.unpack_from("<I", metadata, 0)
+    message = _Node(metadata, int(root))
+    kind = message.integer(1, "<B")
+    batch = message.child(2)
+    if kind == DICTIONARY_BATCH and batch is not None:
+        batch = batch.child(1)
+    if kind not in (DICTIONARY_BATCH, RECORD_BATCH) or batch is None:
+        return 0
+    length, nodes, buffers = batch.integer(0, "<q"), batch.pairs(1), batch.pairs(2)
+    if length < 0 or (buffers < 0).any():
+        raise ValueError("negative length in message metadata")
+    smallest = SMALLEST_VALUE * length * len(nodes)
+    return max(smallest, _buffers_size(buffers, body, compressed=batch.field(3) is not None))
+
+
+def _buffers_size(
+    buffers: np.ndarray[tuple[int, int], np.dtype[np.int64]], body: pa.Buffer | None, *, compressed: bool
+) -> int:
+    if not compressed or body is None:
+        return sum(buffers[:, 1].tolist())
+    content = memoryview(body)
+    total = 0
+    for offset, length in buffers.tolist():
+        if length == 0:
+            continue
+        (declared,) = struct.unpack_from("<q", content, offset)
+        # -1 marks a buffer that was left uncompressed because compression did not pay.
+        total += length - 8 if declared == -1 else declared
+        if declared < -1:
+            raise ValueError("negative decoded length")
+    return total

@@ -1,0 +1,145 @@
+"""A window as one JSON document: columns of numbers, metrics by series, ``null`` for NaN."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import orjson
+import pyarrow as pa
+
+from rca.errors import InvalidWindow
+from rca.telemetry.encodings.json_tables import table_from_columns, table_from_rows, table_from_series
+from rca.telemetry.grouping import codes_of, contiguous_order, ranks_of, run_starts, series_numbers
+from rca.telemetry.job import Job
+from rca.telemetry.schema import EVENTS, METRICS, OPS, STEPS
+from rca.telemetry.validation import validated_window
+from rca.telemetry.window import Window
+
+CONTENT_TYPE = "application/json"
+
+Reader = Callable[[Any], tuple[pa.Table, list[str]]]
+_READERS: Mapping[str, Reader] = {
+    "steps": lambda value: table_from_columns(STEPS, value),
+    "metrics": lambda value: table_from_series(METRICS, value),
+    "events": lambda value: table_from_rows(EVENTS, value),
+    "ops": lambda value: table_from_columns(OPS, value),
+}
+
+
+def decode(body: bytes | bytearray | memoryview) -> Window:
+    """Parse and validate a JSON window.
+
+    Raises
+    ------
+    InvalidWindow
+        With the byte position if the body is not JSON (``table`` is ``window``), otherwise with the
+        table, column and rows that break the format.
+    """
+    document = _parsed(body, "window")
+    if not isinstance(document, dict):
+        raise InvalidWindow(f"is a JSON {_kind(document)}", table="window", expected="an object")
+    unknown = sorted(set(document) - {"job", *_READERS})
+    if unknown:
+        raise InvalidWindow(
+            f"has an unknown member {unknown[0]!r}",
+            table="window",
+            column=unknown[0],
+            expected="job, steps and any of metrics, events, ops",
+        )
+    for name in ("job", "steps"):
+        if document.get(name) is None:
+            raise InvalidWindow("is missing", table=name, expected="the members job and steps")
+    tables: dict[str, pa.Table] = {}
+    notes: list[str] = []
+    for name, reader in _READERS.items():
+        if document.get(name) is not None:
+            tables[name], remarks = reader(document[name])
+            notes += remarks
+    window = validated_window(document["job"], **tables)
+    return replace(window, notes=(*notes, *window.notes))
+
+
+def encode(window: Window) -> bytes:
+    """The window as UTF-8 JSON.
+
+    Metric samples are regrouped by series, in the order the series first appear; the order of
+    samples within a series is kept, the interleaving of series is not.
+    """
+    document: dict[str, Any] = {"job": job_fields(window.job), "steps": _columns(window.steps)}
+    if window.metrics.num_rows:
+        document["metrics"] = _series(window.metrics)
+    if window.events.num_rows:
+        document["events"] = [
+            {key: value for key, value in row.items() if value is not None}
+            for row in window.events.to_pylist()
+        ]
+    if window.ops.num_rows:
+        document["ops"] = _columns(window.ops)
+    return orjson.dumps(document, option=orjson.OPT_SERIALIZE_NUMPY)
+
+
+def job_fields(job: Job) -> dict[str, Any]:
+    """The job's metadata as plain data, without what was not given."""
+    return job.model_dump(mode="json", exclude_none=True)
+
+
+def parsed_job(body: bytes | bytearray | memoryview) -> Mapping[str, Any]:
+    """The decoded metadata document, not yet validated."""
+    document = _parsed(body, "job")
+    if not isinstance(document, dict):
+        raise InvalidWindow(f"is a JSON {_kind(document)}", table="job", expected="an object")
+    return document
+
+
+def _parsed(body: bytes | bytearray | memoryview, table: str) -> Any:
+    try:
+        return orjson.loads(body)
+    except orjson.JSONDecodeError as error:
+        raise InvalidWindow(
+            f"is not JSON: {error.msg} (byte {error.pos} of {len(body)})",
+            table=table,
+            expected="a complete JSON document",
+            hint="NaN and Infinity are not JSON; write null for what was not measured",
+        ) from None
+
+
+def _kind(value: object) -> str:
+    names = {dict: "object", list: "array", str: "string", bool: "boolean", type(None): "null"}
+    return names.get(type(value), "number")
+
+
+def _columns(table: pa.Table) -> dict[str, Any]:
+    held: dict[str, Any] = {}
+    for name in table.column_names:
+        column = table.column(name)
+        texts = pa.types.is_dictionary(column.type)
+        held[name] = column.to_pylist() if texts else np.ascontiguousarray(column.to_numpy())
+    return held
+
+
+def _series(metrics: pa.Table) -> list[dict[str, Any]]:
+    labels = {field: codes_of(metrics.column(field)) for field in ("name", "node", "device")}
+    rank = ranks_of(metrics.column("rank"))
+    number, n_series = series_numbers([*(codes for codes, _ in labels.values()), rank])
+    time = metrics.column("time").to_numpy()
+    value = metrics.column("value").to_numpy()
+    order = contiguous_order(number, n_series)
+    if order is not None:
+        number, time, value = number[order], time[order], value[order]
+    starts = run_starts(number)
+    ends = np.append(starts[1:], number.size)
+    held = []
+    for start, end in zip(starts.tolist(), ends.tolist(), strict=True):
+        row = start if order is None else int(order[start])
+        series: dict[str, Any] = {
+            field: texts[codes[row]] for field, (codes, texts) in labels.items() if codes[row] >= 0
+        }
+        if rank[row] >= 0:
+            series["rank"] = int(rank[row])
+        series["times"] = np.ascontiguousarray(time[start:end])
+        series["values"] = np.ascontiguousarray(value[start:end])
+        held.append(series)
+    return held

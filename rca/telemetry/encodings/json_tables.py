@@ -1,0 +1,167 @@
+"""Decoded JSON values -> Arrow tables, strictly: a number spelled as text or a boolean is an error.
+
+Arrow's own conversion would silently turn ``true`` into 1.0 and 1.5 into the integer 1, so the
+Python types are looked at first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import chain
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from rca.errors import InvalidWindow
+from rca.telemetry.refusal import SHOWN_ROWS, shown
+from rca.telemetry.schema import Column, TableSpec
+
+_ALLOWED: dict[str, frozenset[type]] = {
+    "integer": frozenset({int, float, type(None)}),
+    "number": frozenset({int, float, type(None)}),
+    "text": frozenset({str, type(None)}),
+}
+_LABELS = ("name", "node", "rank", "device")
+
+
+def table_from_columns(spec: TableSpec, value: Any) -> tuple[pa.Table, list[str]]:
+    """``{column: [values]}`` -> table; columns the format does not know become all null."""
+    if not isinstance(value, dict):
+        raise InvalidWindow("is not an object of columns", table=spec.name, expected="{column: [values]}")
+    for name, values in value.items():
+        if not isinstance(values, list):
+            message = f"is a {type(values).__name__}"
+            raise InvalidWindow(message, table=spec.name, column=name, expected="a list of values")
+    _refuse_ragged(spec, value)
+    return pa.table({name: _array(spec, name, values) for name, values in value.items()}), []
+
+
+def table_from_rows(spec: TableSpec, value: Any) -> tuple[pa.Table, list[str]]:
+    """``[{column: value}]`` -> table; members the format does not know are noted."""
+    rows = _objects(spec, value)
+    columns = {column.name: [row.get(column.name) for row in rows] for column in spec.columns}
+    table = pa.table({name: _array(spec, name, values) for name, values in columns.items()})
+    return table, _unknown_members(spec, rows, set(columns))
+
+
+def table_from_series(spec: TableSpec, value: Any) -> tuple[pa.Table, list[str]]:
+    """``[{"name", "node", "rank", "device", "times": [..], "values": [..]}]`` -> long table."""
+    series = _objects(spec, value)
+    lengths = _lengths(spec, series)
+    held: dict[str, pa.Array] = {}
+    for label in _LABELS:
+        column = spec.by_name[label]
+        array = _array(spec, label, [one.get(label) for one in series], unit="series")
+        if column.kind == "text":
+            indices = _repeated(array.indices, lengths)
+            held[label] = pa.DictionaryArray.from_arrays(indices, array.dictionary)
+        else:
+            held[label] = _repeated(array, lengths)
+    for member, name in (("times", "time"), ("values", "value")):
+        held[name] = _array(spec, name, list(chain.from_iterable(one[member] for one in series)))
+    return pa.table(held), _unknown_members(spec, series, {*_LABELS, "times", "values"})
+
+
+def _repeated(array: pa.Array, lengths: Sequence[int]) -> pa.Array:
+    return array.take(pa.array(np.repeat(np.arange(len(array)), lengths)))
+
+
+def _objects(spec: TableSpec, value: Any) -> list[dict[str, Any]]:
+    if not isinstance(value, list):
+        raise InvalidWindow("is not a list", table=spec.name, expected="a list of objects")
+    if not set(map(type, value)) <= {dict}:
+        rows = [
+            {"row": index, "value": shown(one)} for index, one in enumerate(value) if type(one) is not dict
+        ]
+        raise InvalidWindow(
+            "holds something that is not an object",
+            table=spec.name,
+            rows=rows[:SHOWN_ROWS],
+            n_rows=len(rows),
+            expected="a list of objects",
+        )
+    return value
+
+
+def _lengths(spec: TableSpec, series: list[dict[str, Any]]) -> list[int]:
+    """Samples per series, after making sure that every value has its time."""
+    lengths = []
+    for index, one in enumerate(series):
+        times, values = one.get("times"), one.get("values")
+        if isinstance(times, list) and isinstance(values, list) and len(times) == len(values):
+            lengths.append(len(times))
+            continue
+        row = {"series": index} | {label: shown(one.get(label)) for label in _LABELS if label in one}
+        for member in ("times", "values"):
+            held = one.get(member)
+            row[member] = f"{len(held)} value(s)" if isinstance(held, list) else shown(held)
+        message = "times and values are not lists of equal length"
+        expected = "one time for every value"
+        raise InvalidWindow(message, table=spec.name, column="times", rows=[row], n_rows=1, expected=expected)
+    return lengths
+
+
+def _unknown_members(spec: TableSpec, rows: list[dict[str, Any]], known: set[str]) -> list[str]:
+    unknown = sorted(set().union(*map(dict.keys, rows)) - known) if rows else []
+    return [f"{spec.name}: unknown members kept out: {', '.join(unknown)}"] if unknown else []
+
+
+def _refuse_ragged(spec: TableSpec, columns: dict[str, list[Any]]) -> None:
+    lengths = {name: len(values) for name, values in columns.items()}
+    if len(set(lengths.values())) <= 1:
+        return
+    usual = max(set(lengths.values()), key=list(lengths.values()).count)
+    odd = next(name for name, length in lengths.items() if length != usual)
+    raise InvalidWindow(
+        f"has {lengths[odd]} values where other columns have {usual}",
+        table=spec.name,
+        column=odd,
+        expected="columns of equal length",
+    )
+
+
+def _array(spec: TableSpec, name: str, values: list[Any], *, unit: str = "row") -> pa.Array:
+    column = spec.by_name.get(name)
+    if column is None:  # Only its name is wanted, for the note on what was kept out.
+        return pa.nulls(len(values))
+    types = set(map(type, values))
+    if not types <= _ALLOWED[column.kind]:
+        raise _wrong_values(spec, column, values, unit)
+    if column.kind == "text":
+        return pa.array(values, type=pa.string()).dictionary_encode()
+    if column.kind == "integer" and types <= {int}:
+        return _integer_array(spec, column, values)
+    return pa.array(np.array(values, dtype=np.float64))
+
+
+def _integer_array(spec: TableSpec, column: Column, values: list[int]) -> pa.Array:
+    try:
+        return pa.array(np.array(values, dtype=np.int64))
+    except OverflowError:
+        rows = [{"row": i, column.name: v} for i, v in enumerate(values) if not -(2**63) <= v < 2**63]
+        raise InvalidWindow(
+            "does not fit",
+            table=spec.name,
+            column=column.name,
+            rows=rows[:SHOWN_ROWS],
+            n_rows=len(rows),
+            expected="integers of 64 bits",
+        ) from None
+
+
+def _wrong_values(spec: TableSpec, column: Column, values: list[Any], unit: str) -> InvalidWindow:
+    allowed = _ALLOWED[column.kind]
+    rows = [
+        {unit: index, column.name: shown(one), "type": type(one).__name__}
+        for index, one in enumerate(values)
+        if type(one) not in allowed
+    ]
+    return InvalidWindow(
+        f"holds a {rows[0]['type']}",
+        table=spec.name,
+        column=column.name,
+        rows=rows[:SHOWN_ROWS],
+        n_rows=len(rows),
+        expected="text" if column.kind == "text" else f"{column.kind}s (null where not measured)",
+    )

@@ -1,0 +1,85 @@
+"""Which metric samples belong to one series: the same name, node, rank and device."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+IntArray = npt.NDArray[np.int64]
+
+
+def codes_of(column: pa.ChunkedArray) -> tuple[npt.NDArray[np.int32], list[str]]:
+    """Dictionary codes of a text column of a validated window (-1 = null), and the texts."""
+    if column.num_chunks == 0:
+        return np.empty(0, dtype=np.int32), []
+    array = column.chunk(0) if column.num_chunks == 1 else column.unify_dictionaries().combine_chunks()
+    indices = array.indices
+    if indices.null_count:
+        indices = indices.fill_null(-1)
+    return indices.to_numpy(), array.dictionary.to_pylist()
+
+
+def ranks_of(column: pa.ChunkedArray) -> npt.NDArray[np.int32]:
+    """Rank numbers, -1 where a row belongs to no rank."""
+    rank: npt.NDArray[np.int32] = (column.fill_null(-1) if column.null_count else column).to_numpy()
+    return rank
+
+
+def series_numbers(columns: Sequence[npt.NDArray[Any]]) -> tuple[npt.NDArray[np.int32], int]:
+    """Number the distinct rows of integer columns (each >= -1) in order of first appearance.
+
+    Parameters
+    ----------
+    columns : sequence of ndarray of shape (n_samples,), int
+
+    Returns
+    -------
+    number : ndarray of shape (n_samples,), int32
+    n_series : int
+    """
+    key = columns[0].astype(np.int64) + 1
+    size = int(key.max(initial=0)) + 1
+    for column in columns[1:]:
+        width = int(column.max(initial=-1)) + 2
+        if size * width >= 2**62:
+            key, size = _compressed(key)
+        key *= width
+        key += column
+        key += 1
+        size *= width
+    number, n_series = _compressed(key)
+    return number.astype(np.int32), n_series
+
+
+def _compressed(key: IntArray) -> tuple[IntArray, int]:
+    # Runs first: exporters and the JSON encoding write long stretches of one series.
+    starts = run_starts(key)
+    encoded = pa.array(key[starts]).dictionary_encode()
+    number = np.repeat(encoded.indices.to_numpy(), np.diff(np.append(starts, key.size)))
+    return number.astype(np.int64), len(encoded.dictionary)
+
+
+def run_starts(key: npt.NDArray[Any]) -> IntArray:
+    """Positions where a new run of equal values begins."""
+    if key.size == 0:
+        return np.empty(0, dtype=np.int64)
+    return np.concatenate([[0], np.flatnonzero(key[1:] != key[:-1]) + 1])
+
+
+def contiguous_order(number: npt.NDArray[np.int32], n_series: int) -> IntArray | None:
+    """Row order that puts each series' rows together, keeping their order; None if they are already.
+
+    Series follow one another by number, which is the order of first appearance.
+    """
+    if run_starts(number).size == n_series:
+        return None
+    # numpy sorts 16-bit keys by radix, many times faster than it compares wider ones.
+    order = np.argsort((number & 0xFFFF).astype(np.uint16), kind="stable")
+    if n_series > 0xFFFF:
+        high = (number >> 16).astype(np.uint16)
+        order = order[np.argsort(high[order], kind="stable")]
+    return order

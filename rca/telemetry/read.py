@@ -1,0 +1,87 @@
+"""Read a window from wherever it lies, in whichever encoding it turns out to be."""
+
+from __future__ import annotations
+
+from os import PathLike
+from pathlib import Path
+from typing import BinaryIO
+
+import pyarrow as pa
+
+from rca.errors import InvalidWindow, SourceError, TooLarge
+from rca.telemetry.encodings import arrow, directory, json
+from rca.telemetry.window import Window
+
+_COMPRESSIONS = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd"}
+
+
+def read_window(
+    source: str | PathLike[str] | bytes | bytearray | memoryview | BinaryIO,
+    *,
+    max_bytes: int | None = None,
+) -> Window:
+    """Read and validate a telemetry window.
+
+    Parameters
+    ----------
+    source : path, bytes-like or binary file
+        A window's directory, or a JSON (plain, gzip or zstd) or Arrow multipart file, or its
+        content. The encoding is told from the content, never from the name.
+    max_bytes : int, optional
+        Limit on the size after decompression.
+
+    Raises
+    ------
+    SourceError
+        If there is nothing readable at the path.
+    InvalidWindow
+        If the content is no window, or breaks the format.
+    TooLarge
+        If the content exceeds `max_bytes`.
+    """
+    if isinstance(source, bytes | bytearray | memoryview):
+        return _from_bytes(source, max_bytes)
+    if isinstance(source, str | PathLike):
+        path = Path(source)
+        return directory.read(path) if path.is_dir() else _from_bytes(_content(path), max_bytes)
+    return _from_bytes(source.read(), max_bytes)
+
+
+def _content(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except FileNotFoundError:
+        raise SourceError(f"{path}: no such file or directory") from None
+    except OSError as error:
+        raise SourceError(f"{path}: cannot be read: {error.strerror or error}") from error
+
+
+def _from_bytes(body: bytes | bytearray | memoryview, max_bytes: int | None) -> Window:
+    for magic, name in _COMPRESSIONS.items():
+        if body[: len(magic)] == magic:
+            body = _decompressed(body, name, max_bytes)
+            break
+    if max_bytes is not None and len(body) > max_bytes:
+        raise TooLarge(f"window of {len(body)} bytes exceeds the limit of {max_bytes}")
+    start = bytes(body[:64]).lstrip()
+    if start.startswith(b"{"):
+        return json.decode(body)
+    if start.startswith(b"--"):
+        return arrow.decode(body, max_bytes=max_bytes)
+    raise InvalidWindow(
+        "is empty" if not body else f"starts with {bytes(body[:8])!r}",
+        table="window",
+        expected="a JSON object or a multipart body of Arrow streams",
+        hint="name the window's directory, not one of its files" if body[:4] == b"PAR1" else None,
+    )
+
+
+def _decompressed(body: bytes | bytearray | memoryview, name: str, max_bytes: int | None) -> bytes:
+    try:
+        with pa.input_stream(pa.py_buffer(body), compression=name) as stream:
+            content: bytes = stream.read() if max_bytes is None else stream.read(max_bytes + 1)
+            return content
+    except OSError as error:
+        raise InvalidWindow(
+            f"is damaged {name}: {error}", table="window", expected="a complete file"
+        ) from error

@@ -1,0 +1,134 @@
+"""The format's tables as data: column names, types and what may be missing.
+
+Validation, the encodings and the empty tables are all derived from these four specifications, so a
+new column is one line here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Literal
+
+import pyarrow as pa
+
+from rca.telemetry.window import LOAD_COLUMNS, PHASES
+
+Kind = Literal["integer", "number", "text"]
+Presence = Literal["required", "filled", "optional"]
+
+TEXT = pa.dictionary(pa.int32(), pa.string())
+
+
+@dataclass(frozen=True)
+class Column:
+    """One column of a table.
+
+    Attributes
+    ----------
+    name : str
+    type : pyarrow.DataType
+        The type every validated window holds it in.
+    presence : {"required", "filled", "optional"}
+        A missing required column is an error; a missing filled one becomes all null; a missing
+        optional one stays absent.
+    nullable : bool
+        Whether single values may be missing (null; NaN for numbers).
+    non_negative : bool
+        Durations and amounts of work, which cannot be negative.
+    rank : bool
+        A rank number, bounded by the world size.
+    """
+
+    name: str
+    type: pa.DataType
+    presence: Presence = "required"
+    nullable: bool = False
+    non_negative: bool = False
+    rank: bool = False
+
+    @cached_property
+    def kind(self) -> Kind:
+        if pa.types.is_dictionary(self.type):
+            return "text"
+        return "integer" if pa.types.is_integer(self.type) else "number"
+
+
+@dataclass(frozen=True)
+class TableSpec:
+    """One table: its name, its columns in the format's order, and the ones that tell a row apart."""
+
+    name: str
+    columns: tuple[Column, ...]
+    keys: tuple[str, ...]
+
+    @cached_property
+    def by_name(self) -> Mapping[str, Column]:
+        return {column.name: column for column in self.columns}
+
+    def empty(self) -> pa.Table:
+        """The table with no rows; optional columns are left out."""
+        held = [column for column in self.columns if column.presence != "optional"]
+        return pa.table({column.name: pa.array([], type=column.type) for column in held})
+
+
+def _amount(name: str) -> Column:
+    """A measured amount; every one may be missing but the step's own duration."""
+    presence: Presence = "required" if name == "step_seconds" else "optional"
+    return Column(name, pa.float64(), presence=presence, nullable=True, non_negative=True)
+
+
+STEPS = TableSpec(
+    "steps",
+    (
+        Column("rank", pa.int32(), rank=True),
+        Column("step", pa.int64()),
+        Column("start_time", pa.float64()),
+        *(_amount(name) for name in PHASES),
+        *(_amount(name) for name in LOAD_COLUMNS),
+    ),
+    keys=("rank", "step"),
+)
+METRICS = TableSpec(
+    "metrics",
+    (
+        Column("time", pa.float64()),
+        Column("node", TEXT, presence="filled", nullable=True),
+        Column("rank", pa.int32(), presence="filled", nullable=True, rank=True),
+        Column("device", TEXT, presence="filled", nullable=True),
+        Column("name", TEXT),
+        Column("value", pa.float64(), nullable=True),
+    ),
+    keys=("name", "node", "rank", "device"),
+)
+EVENTS = TableSpec(
+    "events",
+    (
+        Column("time", pa.float64()),
+        Column("node", TEXT, presence="filled", nullable=True),
+        Column("rank", pa.int32(), presence="filled", nullable=True, rank=True),
+        Column("kind", TEXT),
+        Column("code", TEXT, presence="filled", nullable=True),
+        Column("message", TEXT, presence="filled", nullable=True),
+    ),
+    keys=("kind", "node", "rank"),
+)
+OPS = TableSpec(
+    "ops",
+    (
+        Column("rank", pa.int32(), rank=True),
+        Column("dp_rank", pa.int32()),
+        Column("stage", pa.int32()),
+        Column("step", pa.int64()),
+        Column("optype", TEXT),
+        Column("seq_id", pa.int64()),
+        Column("mc", pa.int32()),
+        Column("gmc", pa.int32()),
+        Column("mb_id", pa.int64()),
+        Column("start_ts", pa.float64()),
+        Column("duration", pa.float64(), non_negative=True),
+    ),
+    keys=("rank", "step", "optype", "seq_id"),
+)
+SPECS: Mapping[str, TableSpec] = {spec.name: spec for spec in (STEPS, METRICS, EVENTS, OPS)}

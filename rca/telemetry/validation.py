@@ -1,0 +1,220 @@
+"""The gate every window passes: tables in, one validated `Window` out, or an error that shows the rows.
+
+Missing data is normal and passes; what is wrong in form is refused (see `InvalidWindow`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+from pydantic import ValidationError
+
+from rca.errors import InvalidWindow
+from rca.telemetry.clock_units import refuse_absurd_bounds, refuse_foreign_clock, refuse_long_phases
+from rca.telemetry.columns import normalized
+from rca.telemetry.job import FORMAT, Job, Parallelism
+from rca.telemetry.refusal import SHOWN_ROWS, refused_rows, shown
+from rca.telemetry.schema import EVENTS, METRICS, OPS, STEPS, TableSpec
+from rca.telemetry.window import Window
+
+MAX_WORLD_SIZE = 1_000_000
+# Rank x step arrays are dense: a few rows must not be able to demand terabytes.
+MAX_CELLS = 200_000_000
+FREE_CELLS = 1_000_000
+CELLS_PER_ROW = 32
+
+
+def validated_window(
+    job: Job | Mapping[str, object],
+    steps: pa.Table,
+    metrics: pa.Table | None = None,
+    events: pa.Table | None = None,
+    ops: pa.Table | None = None,
+) -> Window:
+    """Check tables against the format and bring them to its types and column order.
+
+    Parameters
+    ----------
+    job : Job or mapping
+        Metadata, as a model or as the decoded JSON object.
+    steps, metrics, events, ops : pyarrow.Table
+        In any column order; unknown columns are kept out and noted in `Window.notes`.
+
+    Raises
+    ------
+    InvalidWindow
+        Naming the table, the column, the first offending rows and what was expected.
+    """
+    checked = validated_job(job)
+    notes: list[str] = []
+    tables: dict[str, pa.Table] = {}
+    for spec, table in ((STEPS, steps), (METRICS, metrics), (EVENTS, events), (OPS, ops)):
+        clean, remarks = (spec.empty(), []) if table is None else normalized(spec, table)
+        _refuse_foreign_ranks(spec, clean, checked.world_size)
+        tables[spec.name] = clean
+        notes += remarks
+    _check_steps(tables["steps"], checked)
+    refuse_foreign_clock(METRICS, "time", tables["metrics"], checked)
+    refuse_foreign_clock(EVENTS, "time", tables["events"], checked, only_units=True)
+    return Window(job=checked, notes=tuple(notes), **tables)
+
+
+def validated_job(job: Job | Mapping[str, object]) -> Job:
+    """The job's metadata, with its sizes, ranks and bounds checked against each other."""
+    model = job if isinstance(job, Job) else _parsed_job(job)
+    if model.format != FORMAT:
+        raise InvalidWindow(
+            f"is {model.format}",
+            table="job",
+            column="format",
+            expected=str(FORMAT),
+            hint="written by a newer version?" if model.format > FORMAT else None,
+        )
+    if model.world_size > MAX_WORLD_SIZE:
+        raise InvalidWindow(
+            f"is {shown(model.world_size)}",
+            table="job",
+            column="world_size",
+            expected=f"at most {MAX_WORLD_SIZE} ranks",
+        )
+    sizes = model.parallelism
+    if sizes is not None and sizes.world_size != model.world_size:
+        raise InvalidWindow(
+            f"is {model.world_size}, but data x tensor x pipeline x context = {sizes.world_size}",
+            table="job",
+            column="world_size",
+            expected="the product of the parallel sizes",
+        )
+    refuse_absurd_bounds(model)
+    _check_places(model)
+    return model
+
+
+def _parsed_job(job: Mapping[str, object]) -> Job:
+    if not isinstance(job, Mapping):
+        raise InvalidWindow(f"is a {type(job).__name__}", table="job", expected="an object")
+    try:
+        return Job.model_validate(dict(job))
+    except ValidationError as error:
+        problems = error.errors(include_url=False, include_context=False)
+        first = problems[0]
+        rows = [
+            {"field": ".".join(map(str, problem["loc"])), "input": shown(problem["input"])}
+            for problem in problems[:SHOWN_ROWS]
+        ]
+        raise InvalidWindow(
+            first["msg"],
+            table="job",
+            column=".".join(map(str, first["loc"])) or None,
+            rows=rows,
+            n_rows=len(problems),
+            expected="the fields of the job table, format 1",
+        ) from None
+
+
+def _check_places(job: Job) -> None:
+    """Every listed rank once, inside the world, at coordinates inside the parallel sizes."""
+    if job.ranks is None:
+        return
+    sizes = job.parallelism or Parallelism(data=job.world_size)
+    limits = {
+        "rank": job.world_size,
+        "data_rank": sizes.data * sizes.context,
+        "tensor_rank": sizes.tensor,
+        "pipeline_rank": sizes.pipeline,
+    }
+    for field, limit in limits.items():
+        values = [getattr(place, field) for place in job.ranks]
+        bad = [row for row, value in enumerate(values) if value is not None and value >= limit]
+        _refuse_places(job, bad, field, f"is outside 0..{limit - 1}", f"{field} below {limit}")
+    first_row: dict[int, int] = {}
+    repeated = [row for row, place in enumerate(job.ranks) if first_row.setdefault(place.rank, row) != row]
+    _refuse_places(job, repeated, "rank", "is listed before", "each rank at most once")
+
+
+def _refuse_places(job: Job, bad: list[int], field: str, message: str, expected: str) -> None:
+    if not bad or job.ranks is None:
+        return
+    rows: list[dict[str, Any]] = [
+        {"row": row, "rank": job.ranks[row].rank, field: getattr(job.ranks[row], field)}
+        for row in bad[:SHOWN_ROWS]
+    ]
+    raise InvalidWindow(
+        message, table="job", column=f"ranks.{field}", rows=rows, n_rows=len(bad), expected=expected
+    )
+
+
+def _refuse_foreign_ranks(spec: TableSpec, table: pa.Table, world_size: int) -> None:
+    column = table.column("rank")
+    if column.null_count:
+        column = column.fill_null(0)
+    rank = column.to_numpy()
+    if rank.size and (rank.min() < 0 or rank.max() >= world_size):
+        bad = (rank < 0) | (rank >= world_size)
+        expected = f"0..{world_size - 1} (world_size {world_size})"
+        raise refused_rows(spec, "rank", "is not one of the job's ranks", bad, table, expected=expected)
+
+
+def _check_steps(steps: pa.Table, job: Job) -> None:
+    if steps.num_rows == 0:
+        raise InvalidWindow(
+            "empty window: no rank reported a step", table="steps", expected="at least one row"
+        )
+    rank = steps.column("rank").to_numpy().astype(np.int64)
+    code, width = _step_codes(steps.column("step").to_numpy())
+    _refuse_sparse(steps.num_rows, job.world_size, int(np.count_nonzero(np.bincount(code))))
+    _refuse_repeated_steps(steps, rank * width + code, job.world_size * width)
+    refuse_foreign_clock(STEPS, "start_time", steps, job)
+    refuse_long_phases(steps, job)
+
+
+def _step_codes(step: npt.NDArray[np.int64]) -> tuple[npt.NDArray[np.int64], int]:
+    """Small codes for the step numbers, and how many codes there may be."""
+    low, high = int(step.min()), int(step.max())
+    if high - low < 4 * step.size + 1024:
+        return step - low, high - low + 1
+    distinct, code = np.unique(step, return_inverse=True)
+    return code, distinct.size
+
+
+def _refuse_sparse(n_rows: int, world_size: int, n_steps: int) -> None:
+    cells = world_size * n_steps
+    limit = min(MAX_CELLS, FREE_CELLS + CELLS_PER_ROW * n_rows)
+    if cells > limit:
+        raise InvalidWindow(
+            f"{n_rows} row(s) of {world_size} ranks x {n_steps} distinct steps make {cells} cells",
+            table="steps",
+            column="step",
+            expected=f"at most {limit} cells",
+            hint="cut the window into shorter ones, or check world_size and the step numbers",
+        )
+
+
+def _refuse_repeated_steps(steps: pa.Table, key: npt.NDArray[np.int64], n_keys: int) -> None:
+    """`key` is one integer per (rank, step), below `n_keys`."""
+    if n_keys <= FREE_CELLS + 4 * CELLS_PER_ROW * key.size:
+        seen = np.zeros(n_keys, dtype=bool)
+        seen[key] = True
+        if np.count_nonzero(seen) == key.size:
+            return
+    order = np.argsort(key, kind="stable")
+    repeats = np.flatnonzero(key[order][1:] == key[order][:-1]) + 1
+    if repeats.size == 0:
+        return
+    bad = np.zeros(key.size, dtype=bool)
+    bad[order[repeats]] = True
+    earlier = np.full(key.size, -1)
+    earlier[order[repeats]] = order[repeats - 1]
+    raise refused_rows(
+        STEPS,
+        "step",
+        "the rank reported this step before",
+        bad,
+        steps,
+        expected="one row per rank and step",
+        extra={"earlier_row": earlier},
+    )
