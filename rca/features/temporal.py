@@ -10,6 +10,11 @@ from rca.features.robust import FloatArray, nan_median
 
 #: Both sides of a change need this many steps, or a hiccup would pass for a phase of the job.
 MIN_SEGMENT_STEPS = 4
+#: Length of the running median that periodicity is measured against.
+BASELINE_STEPS = 9
+#: Quantiles the series is clipped at: the high one keeps a short stretch, the low one the extent of a long
+#: stretch with a few much higher steps in it.
+CEILINGS = (0.98, 0.8)
 #: Longer series are averaged down to this many bins before the quadratic search.
 MAX_BINS = 160
 
@@ -59,11 +64,18 @@ def high_segment(series: FloatArray, *, min_z: float = 6.0, min_contrast: float 
     level is ``contrast**2 * n_in * n_out / n``; values are clipped first so that single spikes weigh
     little. The circular binary segmentation statistic of Olshen et al. (2004) has the same form.
     """
-    n = series.size
-    everything = Segment(0, max(n - 1, 0), 0.0, 0.0, True)
+    everything = Segment(0, max(series.size - 1, 0), 0.0, 0.0, True)
     if np.isfinite(series).sum() < 2 * MIN_SEGMENT_STEPS:
         return everything
-    clipped = _clip_spikes(_filled(series))
+    filled = _filled(series)
+    candidates = [_fit_interval(_clip_spikes(filled, ceiling)) for ceiling in CEILINGS]
+    strong = [found for found in candidates if found.z >= min_z and found.contrast >= min_contrast]
+    return max(strong, key=lambda found: found.z, default=everything)
+
+
+def _fit_interval(clipped: FloatArray) -> Segment:
+    n = clipped.size
+    everything = Segment(0, n - 1, 0.0, 0.0, True)
     width = -(-n // MAX_BINS)
     bins = _bin(clipped, width)
     first, last = _best_interval(bins, max(1, -(-MIN_SEGMENT_STEPS // width)))
@@ -77,18 +89,15 @@ def high_segment(series: FloatArray, *, min_z: float = 6.0, min_contrast: float 
         return everything
     contrast = float(high.mean() - low.mean())
     spread = np.sqrt(high.var() / high.size + low.var() / low.size)
-    z = contrast / max(float(spread), 1e-12)
-    if z < min_z or contrast < min_contrast:
-        return everything
-    return Segment(first, last, contrast, z, False)
+    return Segment(first, last, contrast, contrast / max(float(spread), 1e-12), False)
 
 
 def _filled(series: FloatArray) -> FloatArray:
     return np.where(np.isfinite(series), series, nan_median(series[None, :], axis=1)[0])
 
 
-def _clip_spikes(series: FloatArray) -> FloatArray:
-    low, high = np.quantile(series, [0.02, 0.98])
+def _clip_spikes(series: FloatArray, ceiling: float) -> FloatArray:
+    low, high = np.quantile(series, [0.02, ceiling])
     padded = np.pad(series, 1, mode="edge")
     # A median of three removes single-step spikes but keeps every edge of three steps or more.
     smooth = np.median(np.stack([padded[:-2], padded[1:-1], padded[2:]]), axis=0)
@@ -135,8 +144,11 @@ def periodicity(series: FloatArray) -> tuple[float, float]:
     """
     if np.isfinite(series).sum() < 16:
         return float("nan"), 0.0
-    centred = _filled(series)
-    centred = centred - centred.mean()
+    filled = _filled(series)
+    # Against the running median, or a single change of level would look like a repetition.
+    padded = np.pad(filled, BASELINE_STEPS // 2, mode="edge")
+    centred = filled - np.median(np.lib.stride_tricks.sliding_window_view(padded, BASELINE_STEPS), axis=1)
+    centred -= centred.mean()
     n = centred.size
     power = float(centred @ centred)
     if power <= 0:

@@ -50,6 +50,17 @@ class PhaseArrays:
         found = self.seconds.get(name)
         return np.full(self.present.shape, np.nan) if found is None else found
 
+    def without_first(self, n_steps: int) -> PhaseArrays:
+        """The same arrays without the first `n_steps` columns."""
+        kept = slice(n_steps, None)
+        return PhaseArrays(
+            steps=self.steps[kept],
+            present=self.present[:, kept],
+            start_time=self.start_time[:, kept],
+            seconds={name: array[:, kept] for name, array in self.seconds.items()},
+            load={name: array[:, kept] for name, array in self.load.items()},
+        )
+
     @classmethod
     def from_window(cls, window: Window) -> PhaseArrays:
         """Scatter the long `steps` table into dense arrays."""

@@ -1,0 +1,151 @@
+"""Counterfactual cost of every cause: remove its part of the excess, replay the job, read the seconds.
+
+All causes removed leaves the unexplained rest; Shapley shares over the coalitions make the parts add up to the
+slowdown exactly. Collectives are barriers, so every step is priced on its own and intervals come from
+resampling steps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from rca.causal.shapley import shapley
+from rca.features.robust import FloatArray
+
+#: Coalitions are enumerated; beyond this many causes the smallest are left to the unexplained part.
+MAX_CAUSES = 6
+#: Replay work (coalitions x ranks x steps) that a diagnosis may spend.
+MAX_CELLS = 2.5e7
+BOOTSTRAP_ROUNDS = 400
+#: Steps resampled together, because neighbouring steps resemble each other.
+BLOCK_STEPS = 5
+#: Two-sided level of the intervals.
+LEVEL = 0.95
+
+Replay = Callable[[FloatArray, FloatArray], FloatArray]
+
+
+@dataclass(frozen=True)
+class Removal:
+    """What setting one cause to its reference takes off the job.
+
+    Attributes
+    ----------
+    cause : str
+    ranks : tuple of int
+    own : ndarray of shape (len(ranks), n_steps), seconds
+        Off the ranks' own work.
+    transfer : ndarray of shape (n_steps,), seconds
+        Off the collectives' transfer.
+    """
+
+    cause: str
+    ranks: tuple[int, ...]
+    own: FloatArray
+    transfer: FloatArray
+
+
+@dataclass(frozen=True)
+class Attribution:
+    """Seconds per step of every removal, of the rest, and of the whole.
+
+    Attributes
+    ----------
+    seconds, alone : ndarray of shape (n_removals,), seconds per step
+        Shapley share; and what removing this cause alone would save.
+    intervals : ndarray of shape (n_removals, 2), seconds per step
+    slowdown, unexplained : float, seconds per step
+        ``seconds.sum() + unexplained == slowdown``.
+    slowdown_interval : tuple of float
+    """
+
+    seconds: FloatArray
+    alone: FloatArray
+    intervals: FloatArray
+    slowdown: float
+    unexplained: float
+    slowdown_interval: tuple[float, float]
+
+
+def attribute(
+    own: FloatArray,
+    transfer: FloatArray,
+    ideal: FloatArray,
+    removals: Sequence[Removal],
+    replay: Replay,
+    *,
+    seed: int = 0,
+) -> Attribution:
+    """Price every removal.
+
+    Parameters
+    ----------
+    own : ndarray of shape (n_ranks, n_steps), seconds
+    transfer : ndarray of shape (n_steps,), seconds
+    ideal : ndarray of shape (n_steps,), seconds
+        Step time of the straggler-free job.
+    removals : sequence of Removal
+        At most `affordable(own.size)` of them.
+    replay : callable
+        ``(own, transfer) -> step seconds``, shapes as above.
+    seed : int
+        Of the bootstrap over steps.
+    """
+    n_coalitions = 1 << len(removals)
+    steps = np.stack([replay(*_without(own, transfer, removals, index)) for index in range(n_coalitions)])
+    lost = steps[0] - ideal
+    used = np.isfinite(lost) & np.isfinite(steps).all(axis=0)
+    saved = np.maximum(steps[0] - steps, 0.0)[:, used]
+    # A removal never helps beyond the ideal job: what it saves is capped by what was lost.
+    saved = np.minimum(saved, np.maximum(lost[used], 0.0))
+    lost = np.maximum(lost[used], 0.0)
+    if lost.size == 0:
+        nothing = np.zeros(len(removals))
+        return Attribution(nothing, nothing, np.zeros((len(removals), 2)), 0.0, 0.0, (0.0, 0.0))
+    shares = shapley(saved) if removals else np.zeros((0, lost.size))
+    rounds = _resampled(np.vstack([shares, lost]), seed)
+    low, high = np.quantile(rounds, [(1 - LEVEL) / 2, (1 + LEVEL) / 2], axis=1)
+    seconds, slowdown = shares.mean(axis=1), float(lost.mean())
+    alone = np.array([saved[1 << index].mean() for index in range(len(removals))])
+    return Attribution(
+        seconds=seconds,
+        alone=alone,
+        intervals=np.column_stack([low[:-1], high[:-1]]),
+        slowdown=slowdown,
+        unexplained=slowdown - float(seconds.sum()),
+        slowdown_interval=(float(low[-1]), float(high[-1])),
+    )
+
+
+def affordable(cells: int) -> int:
+    """How many causes can be priced together for arrays of `cells` rank-steps."""
+    return int(np.clip(np.log2(max(MAX_CELLS / max(cells, 1), 2.0)), 1, MAX_CAUSES))
+
+
+def _without(
+    own: FloatArray, transfer: FloatArray, removals: Sequence[Removal], coalition: int
+) -> tuple[FloatArray, FloatArray]:
+    if coalition == 0:
+        return own, transfer
+    own, transfer = own.copy(), transfer.copy()
+    for index, removal in enumerate(removals):
+        if coalition >> index & 1:
+            own[list(removal.ranks)] -= removal.own
+            transfer -= removal.transfer
+    return np.maximum(own, 0.0), np.maximum(transfer, 0.0)
+
+
+def _resampled(values: FloatArray, seed: int) -> FloatArray:
+    """Means of block-bootstrap resamples along the last axis, shape (n_rows, BOOTSTRAP_ROUNDS)."""
+    n = values.shape[1]
+    block = min(BLOCK_STEPS, n)
+    n_blocks = -(-n // block)
+    starts = np.random.default_rng(seed).integers(0, n, (BOOTSTRAP_ROUNDS, n_blocks))
+    cumulative = np.cumsum(np.concatenate([values, values[:, :block]], axis=1), axis=1)
+    cumulative = np.concatenate([np.zeros((values.shape[0], 1)), cumulative], axis=1)
+    sums = cumulative[:, starts + block] - cumulative[:, starts]
+    result: FloatArray = sums.sum(axis=2) / (n_blocks * block)
+    return result

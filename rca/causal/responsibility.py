@@ -1,0 +1,70 @@
+"""How much of a component's excess each cause is responsible for, phase by phase."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from rca.causal.graph import PHASES
+from rca.causal.mechanisms import Mechanisms
+from rca.features.robust import FloatArray
+from rca.telemetry.causes import CAUSES
+
+#: Causes below this belief are not carried further.
+MIN_BELIEF = 0.03
+#: Odds that a cause gains when its measured resources account for a phase's whole excess.
+SUPPORT_ODDS = 4.0
+#: Pseudo-phase for time that no phase column covers.
+UNMEASURED = "unmeasured"
+
+
+def responsibilities(
+    beliefs: Mapping[str, float],
+    mechanisms: Mechanisms,
+    scores: FloatArray,
+    excess: Mapping[str, float],
+) -> dict[str, dict[str, float]]:
+    """Weights of the causes in every phase; what they leave to 1 stays unexplained.
+
+    Parameters
+    ----------
+    beliefs : mapping of cause to float
+        The classifier's probabilities: a prior, gated by the graph.
+    mechanisms : Mechanisms
+    scores : ndarray of shape (n_resources,), units
+        The component's resource scores; NaN = not measured.
+    excess : mapping of phase to float, relative
+        The component's mean excess per phase (and `UNMEASURED`).
+
+    Returns
+    -------
+    dict of cause to dict of phase to float
+        A cause's weight in a phase is its belief, raised where the fitted mechanism of its measured
+        resources accounts for the excess. Belief in causes without an arrow to the phase explains nothing
+        there.
+    """
+    effects = mechanisms.effects(scores)
+    kept = {cause: belief for cause, belief in beliefs.items() if belief >= MIN_BELIEF}
+    weights: dict[str, dict[str, float]] = {cause: {} for cause in kept}
+    for phase, amount in excess.items():
+        raised = {
+            cause: belief * (1 + SUPPORT_ODDS * _support(cause, phase, amount, effects, mechanisms))
+            for cause, belief in kept.items()
+        }
+        total = sum(raised.values()) + max(0.0, 1.0 - sum(kept.values()))
+        for cause, weight in raised.items():
+            if phase == UNMEASURED or phase in CAUSES[cause].phases:
+                weights[cause][phase] = weight / total
+    return weights
+
+
+def _support(
+    cause: str, phase: str, amount: float, effects: FloatArray, mechanisms: Mechanisms
+) -> float:
+    """Share of the phase's excess that the cause's measured resources account for, 0 to 1."""
+    if phase == UNMEASURED or amount <= 0:
+        return 0.0
+    columns = [mechanisms.resources.index(name) for name in CAUSES[cause].resources]
+    accounted = float(np.nansum(effects[PHASES.index(phase), columns])) if columns else 0.0
+    return min(accounted / amount, 1.0)

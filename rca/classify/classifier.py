@@ -1,0 +1,138 @@
+"""The learned part of a diagnosis: failure mode, straggling ranks, type, pattern and a prior over causes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from rca.classify.components import Component, cover
+from rca.classify.heads import FloatArray, Head
+from rca.errors import BundleError
+from rca.features import RANK_FEATURES, VERSION, WINDOW_FEATURES, FeatureSet
+from rca.telemetry.causes import CAUSES, STRAGGLER_TYPES
+
+#: Head -> which feature table its rows come from.
+HEADS = {
+    "mode": WINDOW_FEATURES,
+    "straggler": RANK_FEATURES,
+    "stopper": RANK_FEATURES,
+    "type": RANK_FEATURES,
+    "cause": RANK_FEATURES,
+    "stop_cause": WINDOW_FEATURES,
+    "pattern": RANK_FEATURES,
+}
+
+
+@dataclass(frozen=True)
+class Suspect:
+    """A component with what the models believe about it."""
+
+    component: Component
+    types: dict[str, float]
+    patterns: dict[str, float]
+    causes: dict[str, float]
+
+
+@dataclass(frozen=True)
+class Classification:
+    """Failure mode with calibrated probabilities, and the suspected components.
+
+    `decided` is False where no failure mode is probable enough to act on.
+    """
+
+    mode: str
+    probability: dict[str, float]
+    decided: bool
+    suspects: list[Suspect]
+    rank_probability: FloatArray
+
+
+@dataclass(frozen=True)
+class Classifier:
+    """All heads of a bundle and the thresholds chosen for them on validation windows."""
+
+    heads: dict[str, Head]
+    thresholds: dict[str, float]
+
+    @classmethod
+    def load(cls, document: dict[str, Any], texts: dict[str, str]) -> Classifier:
+        """Build from ``heads.json`` and one LightGBM text per head."""
+        if document["feature_version"] != VERSION:
+            raise BundleError(
+                f"the bundle was trained on feature table {document['feature_version']}, this is {VERSION}",
+                hint="retrain with `rca train`, or install the version of straggler-rca that made the bundle",
+            )
+        missing = sorted(set(HEADS) - set(document["heads"]))
+        if missing:
+            raise BundleError(f"the bundle lacks heads: {', '.join(missing)}")
+        heads = {
+            name: Head.load(name, document["heads"][name], texts[name], features)
+            for name, features in HEADS.items()
+        }
+        return cls(heads, {name: float(value) for name, value in document["thresholds"].items()})
+
+    def classify(self, features: FeatureSet) -> Classification:
+        """Decide the failure mode and, unless healthy, who is to blame."""
+        mode_head = self.heads["mode"]
+        chances = mode_head.probabilities(features.window[None, :])[0]
+        probability = dict(zip(mode_head.classes, (float(chance) for chance in chances), strict=True))
+        mode = self._mode(probability)
+        decided = probability[mode] >= self.thresholds["decide"]
+        if mode == "healthy":
+            return Classification(mode, probability, decided, [], np.zeros(features.rank.shape[0]))
+        per_rank = self._rank_probability(features, mode)
+        components = cover(per_rank, self.thresholds["straggler"], features.topology)
+        if not components and mode == "fail_slow":
+            components = self._best_guess(per_rank)
+        suspects = [self._suspect(component, features, mode) for component in components]
+        return Classification(mode, probability, decided, suspects, per_rank)
+
+    def _mode(self, probability: dict[str, float]) -> str:
+        """The likeliest mode, but a fault only above the false-alarm threshold."""
+        fault = max(("fail_slow", "fail_stop"), key=lambda mode: probability[mode])
+        return fault if probability[fault] >= self.thresholds[fault] else "healthy"
+
+    def _rank_probability(self, features: FeatureSet, mode: str) -> FloatArray:
+        head = self.heads["straggler" if mode == "fail_slow" else "stopper"]
+        result: FloatArray = head.probabilities(features.rank)[:, 1]
+        return result
+
+    def _best_guess(self, per_rank: FloatArray) -> list[Component]:
+        """With a slow job and nobody over the threshold, one rank that clearly leads the others, if any."""
+        order = np.argsort(-per_rank, kind="stable")
+        best = int(order[0])
+        runner_up = float(per_rank[order[1]]) if order.size > 1 else 0.0
+        if per_rank[best] < self.thresholds["straggler"] / 2 or per_rank[best] < 2 * runner_up:
+            return []
+        return [Component("rank", (best,), float(per_rank[best]))]
+
+    def _suspect(self, component: Component, features: FeatureSet, mode: str) -> Suspect:
+        if mode == "fail_stop":
+            head = self.heads["stop_cause"]
+            chances = head.probabilities(features.window[None, :])[0]
+            causes = dict(zip(head.classes, (float(chance) for chance in chances), strict=True))
+            return Suspect(component, {}, {}, causes)
+        rows = features.rank[list(component.ranks[:64])]
+        types = self._pooled("type", rows)
+        within = self._pooled("cause", rows)
+        return Suspect(component, types, self._pooled("pattern", rows), combine(types, within))
+
+    def _pooled(self, head: str, rows: FloatArray) -> dict[str, float]:
+        """One belief for a component: the geometric mean of its ranks' probabilities."""
+        model = self.heads[head]
+        logs = np.log(np.maximum(model.probabilities(rows), 1e-9)).mean(axis=0)
+        weights = np.exp(logs - logs.max())
+        return dict(zip(model.classes, (weights / weights.sum()).tolist(), strict=True))
+
+
+def combine(types: dict[str, float], causes: dict[str, float]) -> dict[str, float]:
+    """P(cause) = P(type) P(cause | type): the two heads cannot contradict each other."""
+    combined: dict[str, float] = {}
+    for straggler_type in STRAGGLER_TYPES:
+        members = [cause for cause in causes if CAUSES[cause].type == straggler_type]
+        total = sum(causes[cause] for cause in members)
+        for cause in members:
+            combined[cause] = types.get(straggler_type, 0.0) * causes[cause] / max(total, 1e-12)
+    return dict(sorted(combined.items(), key=lambda item: (-item[1], item[0])))

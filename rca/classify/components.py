@@ -1,0 +1,84 @@
+"""From suspicious ranks to the smallest components that cover them: ranks, nodes, stages, the job."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from rca.features.robust import FloatArray, IntArray
+from rca.telemetry.job import Topology
+
+Scope = Literal["rank", "node", "stage", "data_group", "job"]
+
+#: A component is named when at least this share of its ranks is suspected.
+COVER = 0.75
+
+
+@dataclass(frozen=True)
+class Component:
+    """A group of ranks that misbehave together.
+
+    Attributes
+    ----------
+    scope : {"rank", "node", "stage", "data_group", "job"}
+    ranks : tuple of int
+        Ascending.
+    probability : float
+        Mean straggler probability of its ranks.
+    """
+
+    scope: Scope
+    ranks: tuple[int, ...]
+    probability: float
+
+
+def cover(probability: FloatArray, threshold: float, topology: Topology) -> list[Component]:
+    """Explain suspected ranks by as few and as small components as possible.
+
+    Parameters
+    ----------
+    probability : ndarray of shape (n_ranks,)
+        Straggler probability of every rank.
+    threshold : float
+        A rank is suspected at or above it.
+
+    Notes
+    -----
+    A node's fault shows on all its ranks and a stage's on all of the stage's, so whole nodes and stages are
+    taken before single ranks; a component is only accepted if nearly all of its ranks are suspected.
+    """
+    suspected = probability >= threshold
+    n_ranks = topology.n_ranks
+    if n_ranks > 2 and suspected.mean() >= COVER:
+        return [_component("job", np.arange(n_ranks), probability)]
+    found: list[Component] = []
+    left = suspected.copy()
+    for scope, members in _candidates(topology):
+        if left[members].any() and left[members].mean() >= COVER:
+            found.append(_component(scope, members, probability))
+            left[members] = False
+    found.extend(_component("rank", np.array([rank]), probability) for rank in np.flatnonzero(left))
+    return sorted(found, key=lambda component: (-component.probability, component.ranks))
+
+
+def _candidates(topology: Topology) -> Iterator[tuple[Scope, IntArray]]:
+    if topology.n_stages > 1:
+        width = topology.n_ranks // topology.n_stages
+        for stage in range(topology.n_stages):
+            members = np.flatnonzero(topology.stage == stage)
+            spans_nodes = np.unique(topology.node[members]).size > 1 or (topology.node[members] < 0).any()
+            if members.size == width > 1 and spans_nodes:
+                yield "stage", members
+    if len(topology.node_names) > 1:
+        for node in range(len(topology.node_names)):
+            members = np.flatnonzero(topology.node == node)
+            if members.size > 1:
+                yield "node", members
+
+
+def _component(scope: Scope, members: IntArray, probability: FloatArray) -> Component:
+    ranks = tuple(int(rank) for rank in members)
+    return Component(scope, ranks, float(probability[members].mean()))

@@ -1,0 +1,71 @@
+"""What to do, and what to look at next."""
+
+from __future__ import annotations
+
+from rca.diagnosis.result import Action, Cause, Interval
+from rca.telemetry.causes import CAUSES
+
+#: First actions by cause: the cheapest that removes it. The recovery planner prices alternatives.
+_ACTIONS = {
+    "gpu_throttling": "drain_node",
+    "gpu_contention": "evict_other_process",
+    "gpu_memory_errors": "replace_gpu",
+    "pcie_degradation": "drain_node",
+    "nvlink_degradation": "drain_node",
+    "nic_degradation": "drain_node",
+    "network_congestion": "call_network_team",
+    "cpu_contention": "evict_other_process",
+    "memory_pressure": "evict_other_process",
+    "data_loader_stall": "add_loader_workers",
+    "storage_degradation": "call_storage_team",
+    "runtime_gc": "plan_garbage_collection",
+    "stage_imbalance": "rebalance_stages",
+    "sequence_length_imbalance": "rebalance_sequences",
+    "checkpoint_stall": "checkpoint_asynchronously",
+    "process_crash": "restart_from_checkpoint",
+    "hang": "restart_from_checkpoint",
+}
+#: What to collect where a whole family of evidence is missing.
+_COLLECT = {
+    "phases": "per-rank phase times (forward, backward, communication wait): without them nobody can be named",
+    "gpu_clock": "GPU metrics (DCGM_FI_DEV_SM_CLOCK, DCGM_FI_DEV_CLOCKS_EVENT_REASONS)",
+    "cpu_wait": "CPU metrics (process_schedstat_waiting_seconds_total, node_pressure_cpu_waiting_seconds_total)",
+    "nic": "network metrics (node_infiniband_port_transmit_wait_total or node_qdisc_backlog)",
+    "storage": "storage metrics (node_pressure_io_waiting_seconds_total, node_disk_io_time_seconds_total)",
+}
+
+
+def actions(causes: list[Cause], alone: dict[tuple[str, tuple[int, ...]], tuple[float, Interval]]) -> list[Action]:
+    """One action per named cause, with the seconds per step that removing that cause alone would save."""
+    found = []
+    for cause in causes:
+        saved = alone.get((cause.cause, tuple(cause.ranks)))
+        found.append(
+            Action(
+                action=_ACTIONS[cause.cause],
+                expected_seconds_per_step_saved=None if saved is None else saved[0],
+                interval=None if saved is None else saved[1],
+                cost_seconds=None,
+                break_even_steps=None,
+                runbook=CAUSES[cause.cause].meaning,
+            )
+        )
+    return found
+
+
+def next_check(mode: str, decided: bool, causes: list[Cause], missing: list[str]) -> str:
+    """The one thing to look at next."""
+    if mode == "healthy" and decided:
+        return "nothing to do; the slowdown figures show what noise costs this job"
+    wanted = [text for family, text in _COLLECT.items() if family in missing]
+    if mode == "healthy":
+        return "not sure enough to call it healthy; " + (
+            f"collect {wanted[0]}" if wanted else "send a longer window"
+        )
+    if causes and causes[0].probability >= 0.5:
+        return CAUSES[causes[0].cause].next_check
+    if wanted:
+        return f"no cause is certain; collect {wanted[0]}"
+    if causes:
+        return CAUSES[causes[0].cause].next_check
+    return "nobody stands out; send a window that covers the change from normal to slow"

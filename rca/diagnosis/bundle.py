@@ -1,0 +1,100 @@
+"""The model bundle: LightGBM text and JSON under a SHA-256 manifest. No pickle, so loading runs no code.
+
+Layout of a bundle folder, format 1::
+
+    manifest.json     format, name, version, provenance, and the SHA-256 of every other file
+    heads.json        per head: feature names, classes, calibration; thresholds
+    <head>.txt        one LightGBM model per head
+    causal.json       mechanisms
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from functools import lru_cache
+from importlib.resources import files
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from rca.causal.mechanisms import Mechanisms
+from rca.classify.classifier import HEADS, Classifier
+from rca.diagnosis.result import ModelVersion
+from rca.errors import BundleError
+
+FORMAT = 1
+
+
+@dataclass(frozen=True)
+class Bundle:
+    """Everything learned that a diagnosis needs, verified against its manifest."""
+
+    classifier: Classifier
+    mechanisms: Mechanisms
+    model: ModelVersion
+    manifest: dict[str, Any]
+
+    @classmethod
+    def load(cls, path: str | PathLike[str]) -> Bundle:
+        """Read and verify a bundle folder.
+
+        Raises
+        ------
+        BundleError
+            Missing or altered file, unknown format, or a model that contradicts its description.
+        """
+        folder = Path(path)
+        manifest_bytes = _read(folder / "manifest.json")
+        manifest = _json(manifest_bytes, "manifest.json")
+        if manifest.get("format") != FORMAT:
+            raise BundleError(
+                f"bundle format {manifest.get('format')!r} in {folder}, this version reads {FORMAT}"
+            )
+        contents = {name: _verified(folder, name, digest) for name, digest in manifest["files"].items()}
+        try:
+            texts = {name: contents[f"{name}.txt"].decode() for name in HEADS}
+            classifier = Classifier.load(_json(contents["heads.json"], "heads.json"), texts)
+            mechanisms = Mechanisms.from_document(_json(contents["causal.json"], "causal.json"))
+            name, version = str(manifest["name"]), str(manifest["version"])
+        except (KeyError, TypeError, ValueError) as error:
+            raise BundleError(f"the bundle in {folder} is incomplete or malformed: {error!r}") from error
+        digest = hashlib.sha256(manifest_bytes).hexdigest()
+        return cls(classifier, mechanisms, ModelVersion(name=name, version=version, sha256=digest), manifest)
+
+
+@lru_cache(maxsize=1)
+def baseline() -> Bundle:
+    """The bundle shipped with the package, loaded once."""
+    return Bundle.load(str(files("rca_models") / "baseline"))
+
+
+def _verified(folder: Path, name: str, digest: str) -> bytes:
+    if Path(name).name != name:
+        raise BundleError(f"the manifest names a file outside the bundle: {name!r}")
+    content = _read(folder / name)
+    if hashlib.sha256(content).hexdigest() != digest:
+        raise BundleError(
+            f"{folder / name} does not match its SHA-256 in the manifest",
+            hint="the bundle was altered or copied incompletely; fetch it again",
+        )
+    return content
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise BundleError(f"cannot read {path}: {error.strerror}") from error
+
+
+def _json(content: bytes, name: str) -> dict[str, Any]:
+    try:
+        document = orjson.loads(content)
+    except orjson.JSONDecodeError as error:
+        raise BundleError(f"{name} is not JSON: {error}") from error
+    if not isinstance(document, dict):
+        raise BundleError(f"{name} is not a JSON object")
+    return document

@@ -1,0 +1,134 @@
+"""Priced causes -> the causes of the answer, with evidence in the user's units."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from rca.classify.classifier import Suspect
+from rca.diagnosis.pricing import PricedCause, Pricing
+from rca.diagnosis.result import Cause, Evidence
+from rca.features import FeatureSet
+from rca.features.evidence import RESOURCES, resource_names
+from rca.features.robust import nan_median
+from rca.telemetry.causes import CAUSES
+from rca.telemetry.catalogue import unit_of_channel
+
+#: Resource scores from here on are worth showing, in units.
+REMARKABLE_SCORE = 1.0
+MAX_EVIDENCE = 6
+
+
+def slow_causes(pricing: Pricing, features: FeatureSet) -> list[Cause]:
+    """Causes with their Shapley seconds, the costliest first."""
+    found = []
+    total = max(pricing.attribution.slowdown, 1e-12)
+    rows = zip(pricing.causes, pricing.attribution.seconds, pricing.attribution.intervals, strict=True)
+    for priced, seconds, (low, high) in rows:
+        spec = CAUSES[priced.removal.cause]
+        ranks = list(priced.removal.ranks)
+        found.append(
+            Cause(
+                cause=spec.id,
+                ranks=ranks,
+                nodes=features.topology.nodes_of(ranks),
+                probability=priced.belief,
+                seconds_per_step=float(seconds),
+                interval=(float(low), float(high)),
+                share=float(np.clip(seconds / total, 0.0, 1.0)),
+                owner=spec.owner,
+                evidence=[*_phase_evidence(priced, features), *_signal_evidence(spec.id, ranks, features)],
+            )
+        )
+    return sorted(found, key=lambda cause: (-cause.seconds_per_step, cause.cause, cause.ranks))
+
+
+def stop_causes(suspects: list[Suspect], features: FeatureSet) -> list[Cause]:
+    """Causes of a stopped job. Their cost is the job itself, so no seconds per step are claimed."""
+    found = []
+    for suspect in suspects:
+        ranks = list(suspect.component.ranks)
+        for name, chance in suspect.causes.items():
+            spec = CAUSES[name]
+            found.append(
+                Cause(
+                    cause=name,
+                    ranks=ranks,
+                    nodes=features.topology.nodes_of(ranks),
+                    probability=chance,
+                    seconds_per_step=0.0,
+                    interval=(0.0, 0.0),
+                    share=0.0,
+                    owner=spec.owner,
+                    evidence=_ending_evidence(ranks, features),
+                )
+            )
+    return sorted(found, key=lambda cause: (-cause.probability, cause.cause, cause.ranks))
+
+
+def _phase_evidence(priced: PricedCause, features: FeatureSet) -> list[Evidence]:
+    """What the ranks spent per phase inside the slow stretch, beside their reference."""
+    inside = features.comparison.segment.mask(features.work.steps.size)
+    rows = list(priced.removal.ranks)
+    found = []
+    for phase, answered in sorted(priced.phases.items(), key=lambda item: -item[1]):
+        column = f"{phase}_seconds"
+        if answered <= 0.002 * features.work.step_reference:
+            continue
+        if phase == "transfer":
+            transfer = nan_median(features.work.transfer)
+            value, reference = float(np.nanmean(transfer[inside])), float(np.nanmean(transfer[~inside]))
+            found.append(Evidence(signal="communication_transfer_seconds", value=value, reference=reference,
+                                  unit="s", note="mean transfer in the slow steps, beside the other steps"))
+        elif column in features.work.phases:
+            seconds = features.work.phases[column][rows][:, inside]
+            value = float(np.nanmean(seconds))
+            excess = float(np.nanmean(features.comparison.phase_excess[column][rows][:, inside]))
+            found.append(Evidence(signal=column, value=value, reference=value - excess, unit="s",
+                                  note="mean per slow step, beside the peers'"))
+        else:
+            found.append(Evidence(signal="own_work", value=answered, reference=None, unit="s",
+                                  note="time per step that no measured phase covers"))
+    return found[:3]
+
+
+def _signal_evidence(cause: str, ranks: list[int], features: FeatureSet) -> list[Evidence]:
+    """The channel that spoke loudest in each of the cause's resources, if it is remarkable."""
+    found = []
+    evidence = features.evidence
+    for name in CAUSES[cause].resources:
+        column = resource_names().index(name)
+        scores = np.fmax(evidence.versus_peers[ranks, column], evidence.versus_past[ranks, column])
+        if not np.isfinite(scores).any() or np.nanmax(scores) < REMARKABLE_SCORE:
+            continue
+        worst = ranks[int(np.nanargmax(scores))]
+        channel = RESOURCES[name][int(evidence.best[worst, column])].channel
+        value = evidence.values[channel][worst]
+        reference = evidence.references[channel][worst]
+        found.append(
+            Evidence(
+                signal=channel,
+                value=float(value),
+                reference=float(reference) if np.isfinite(reference) else None,
+                unit=unit_of_channel(channel),
+                note=f"rank {worst}, mean over the slow steps, beside its peers (or the other steps)",
+            )
+        )
+    return found[:MAX_EVIDENCE]
+
+
+def _ending_evidence(ranks: list[int], features: FeatureSet) -> list[Evidence]:
+    endings = features.endings
+    rank = ranks[0]
+    found = [
+        Evidence(signal="steps_behind", value=float(max(0.0, -endings.behind[rank])), reference=0.0,
+                 unit="steps", note=f"how far before the other ranks rank {rank} stopped")
+        if np.isfinite(endings.behind[rank])
+        else Evidence(signal="steps_behind", value=None, reference=0.0, unit="steps",
+                      note=f"rank {rank} reported no step at all"),
+        Evidence(signal="silence", value=float(endings.silence) if np.isfinite(endings.silence) else None,
+                 reference=0.0, unit="steps", note="from the last progress to the end of the window"),
+    ]
+    if endings.fatal[rank]:
+        found.append(Evidence(signal="events", value=1.0, reference=0.0, unit="events",
+                              note=f"a fatal event names rank {rank} or its node"))
+    return found

@@ -1,0 +1,137 @@
+"""The one pipeline: window -> features -> classification -> priced causes -> diagnosis."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from uuid import uuid4
+
+import numpy as np
+
+from rca.classify.classifier import Classification
+from rca.diagnosis.advice import actions, next_check
+from rca.diagnosis.bundle import Bundle, baseline
+from rca.diagnosis.causes import slow_causes, stop_causes
+from rca.diagnosis.pricing import Pricing, price
+from rca.diagnosis.result import Cause, Diagnosis, Interval, Quality, Slowdown
+from rca.diagnosis.stragglers import straggler
+from rca.features import WINDOW_FEATURES, FeatureSet, extract
+from rca.features.extract import missing_resources
+from rca.features.work import OWN_PHASES
+from rca.telemetry.window import Window
+from rca.whatif.coarse import PhaseReplay
+
+#: Causes below both are not worth a reader's time.
+MIN_SHARE = 0.05
+MIN_PROBABILITY = 0.05
+
+
+def diagnose(window: Window, *, bundle: Bundle | None = None) -> Diagnosis:
+    """Diagnose one telemetry window.
+
+    Parameters
+    ----------
+    window : Window
+        Validated; see `rca.read_window`.
+    bundle : Bundle, optional
+        The shipped baseline if absent.
+
+    Returns
+    -------
+    Diagnosis
+        Healthy, fail-slow or fail-stop; who, of which type; which cause at how many seconds per step.
+    """
+    bundle = bundle or baseline()
+    features = extract(window)
+    classification = bundle.classifier.classify(features)
+    replay = PhaseReplay.from_arrays(features.phases.without_first(features.work.warmup), window.job)
+    slow = classification.mode == "fail_slow"
+    pricing = price(features, classification.suspects if slow else [], bundle.mechanisms, replay)
+    return _assemble(window, bundle, features, classification, pricing)
+
+
+def _assemble(
+    window: Window, bundle: Bundle, features: FeatureSet, classification: Classification, pricing: Pricing
+) -> Diagnosis:
+    found = _causes(classification, features, pricing)
+    missing = missing_signals(features)
+    named = bool(found) and found[0].probability >= bundle.classifier.thresholds["name"]
+    faulty = classification.mode != "healthy"
+    return Diagnosis(
+        diagnosis_id=uuid4().hex,
+        window_id=window.job.window_id,
+        job_id=window.job.job_id,
+        created_at=datetime.now(UTC),
+        model=bundle.model,
+        failure_mode=classification.mode,  # type: ignore[arg-type]
+        failure_mode_probability=classification.probability,  # type: ignore[arg-type]
+        slowdown=_slowdown(window, features, pricing),
+        stragglers=[straggler(suspect, features) for suspect in classification.suspects],
+        causes=found,
+        unexplained_seconds_per_step=pricing.attribution.slowdown
+        - sum(cause.seconds_per_step for cause in found),
+        abstained=not classification.decided or (faulty and not named),
+        next_check=next_check(classification.mode, classification.decided, found, missing),
+        actions=actions([cause for cause in found if cause.probability >= 0.3], _alone(pricing)),
+        missing_signals=missing,
+        quality=_quality(window, features),
+    )
+
+
+def _causes(classification: Classification, features: FeatureSet, pricing: Pricing) -> list[Cause]:
+    if classification.mode == "fail_stop":
+        found = stop_causes(classification.suspects, features)
+    else:
+        found = slow_causes(pricing, features)
+    return [cause for cause in found if cause.share >= MIN_SHARE or cause.probability >= MIN_PROBABILITY]
+
+
+def _alone(pricing: Pricing) -> dict[tuple[str, tuple[int, ...]], tuple[float, Interval]]:
+    """What removing one cause alone saves; its interval is scaled from the cause's share."""
+    table = {}
+    attribution = pricing.attribution
+    for index, priced in enumerate(pricing.causes):
+        share, saved = float(attribution.seconds[index]), float(attribution.alone[index])
+        low, high = attribution.intervals[index] * (saved / share if share > 0 else 0.0)
+        table[priced.removal.cause, priced.removal.ranks] = (saved, (float(low), float(high)))
+    return table
+
+
+def _slowdown(window: Window, features: FeatureSet, pricing: Pricing) -> Slowdown:
+    seconds = pricing.attribution.slowdown
+    ideal = pricing.measured - seconds
+    past = features.window[WINDOW_FEATURES.index("versus_past")]
+    hours = seconds * features.work.steps.size * window.job.world_size / 3600
+    return Slowdown(
+        ratio=float(pricing.measured / ideal) if ideal > 0 and np.isfinite(ideal) else 1.0,
+        seconds_per_step=seconds,
+        versus_own_past=float(past) if np.isfinite(past) else None,
+        interval=pricing.attribution.slowdown_interval,
+        gpu_hours_lost=hours,
+    )
+
+
+def missing_signals(features: FeatureSet) -> list[str]:
+    """Phases and resources the window says nothing about; absent is not healthy."""
+    phases = [name for name in OWN_PHASES if name not in features.work.phases]
+    if not np.isfinite(features.work.wait).any():
+        phases.append("communication_wait_seconds")
+    if not np.isfinite(features.work.own).any():
+        phases.append("phases")
+    return phases + missing_resources(features.evidence)
+
+
+def _quality(window: Window, features: FeatureSet) -> Quality:
+    warmup = features.work.warmup
+    rows = window.steps.num_rows
+    unused = int(features.phases.present[:, :warmup].sum())
+    signals = features.signals
+    return Quality(
+        rows_used=rows - unused,
+        rows_unused=unused,
+        steps_used=int(features.work.steps.size),
+        warmup_steps=warmup,
+        metric_samples_used=signals.samples_used,
+        metric_samples_unused=window.metrics.num_rows - signals.samples_used,
+        unknown_metrics=sorted(signals.unknown_names),
+        notes=list(window.notes),
+    )

@@ -1,0 +1,55 @@
+"""Suspects -> the stragglers of the answer."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from rca.classify.classifier import Suspect
+from rca.diagnosis.result import Straggler
+from rca.features import FeatureSet
+from rca.features.rank_features import late_steps
+from rca.features.robust import nan_mean
+from rca.features.temporal import high_segment
+
+#: A component's own stretch is told apart from the rest if its late share differs by this much.
+MIN_LATE_CONTRAST = 0.3
+
+
+def straggler(suspect: Suspect, features: FeatureSet) -> Straggler:
+    """One component with its likeliest type and pattern, and the steps in which it held the job up."""
+    ranks = list(suspect.component.ranks)
+    first, last = affected_steps(suspect, features)
+    return Straggler(
+        ranks=ranks,
+        nodes=features.topology.nodes_of(ranks),
+        scope=suspect.component.scope,
+        straggler_type=_likeliest(suspect.types),  # type: ignore[arg-type]
+        pattern=_likeliest(suspect.patterns),  # type: ignore[arg-type]
+        probability=suspect.component.probability,
+        first_step=first,
+        last_step=last,
+    )
+
+
+def affected_steps(suspect: Suspect, features: FeatureSet) -> tuple[int | None, int | None]:
+    """First and last training step in which the component was late.
+
+    From the component's own lateness where that shows a stretch, else from the job's slow stretch. A
+    stopped component has a first step only.
+    """
+    steps = features.work.steps
+    ranks = list(suspect.component.ranks)
+    if not suspect.types:
+        last_row = np.flatnonzero(features.phases.present[ranks].any(axis=0))
+        return (int(features.phases.steps[last_row[-1]]), None) if last_row.size else (None, None)
+    if steps.size == 0:
+        return None, None
+    late = late_steps(features.comparison, features.work.step_reference)[ranks]
+    segment = high_segment(nan_mean(late.astype(float)), min_z=4.0, min_contrast=MIN_LATE_CONTRAST)
+    if segment.whole:
+        segment = features.comparison.segment
+    return int(steps[segment.first]), int(steps[segment.last])
+
+
+def _likeliest(chances: dict[str, float]) -> str | None:
+    return max(chances, key=lambda name: chances[name]) if chances else None

@@ -1,0 +1,1 @@
+"""Learning: corpus, fitting, evaluation, tracking and the bundle that serving reads."""

@@ -1,0 +1,151 @@
+"""Labelled windows -> feature rows with targets, the form every fit and evaluation works on."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+
+import numpy as np
+
+from rca.features import FeatureSet, extract
+from rca.features.robust import FloatArray, IntArray
+from rca.simulation import sample_scenario, simulate
+from rca.telemetry.causes import CAUSES
+from rca.telemetry.labels import Label
+from rca.telemetry.window import Window
+
+#: Healthy ranks kept of each window; faulty ones are kept up to the same number.
+RANKS_KEPT = 8
+
+
+@dataclass(frozen=True)
+class Example:
+    """Feature rows and targets of one labelled window.
+
+    Attributes
+    ----------
+    window : ndarray of shape (n_window_features,)
+    rank : ndarray of shape (n_kept, n_rank_features)
+    faulty : ndarray of shape (n_kept,), bool
+        Whether the label blames the rank.
+    causes : tuple of str
+        Per kept rank the cause that the label blames it for, "" for the others.
+    cause_patterns : tuple of str
+    mode : str
+    group : str
+        What must not be split between training and test: the scenario.
+    """
+
+    window: FloatArray
+    rank: FloatArray
+    faulty: np.ndarray[tuple[int], np.dtype[np.bool_]]
+    causes: tuple[str, ...]
+    pattern: str
+    mode: str
+    cause: str
+    group: str
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """Many examples, stacked.
+
+    Attributes
+    ----------
+    window : ndarray of shape (n_windows, n_window_features)
+    rank : ndarray of shape (n_rows, n_rank_features)
+    owner : ndarray of shape (n_rows,), int
+        Row of `window` a rank row belongs to.
+    """
+
+    window: FloatArray
+    rank: FloatArray
+    owner: IntArray
+    faulty: np.ndarray[tuple[int], np.dtype[np.bool_]]
+    rank_cause: tuple[str, ...]
+    mode: tuple[str, ...]
+    cause: tuple[str, ...]
+    pattern: tuple[str, ...]
+    group: tuple[str, ...]
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 over features and targets: the identity of a data set in a tracked run."""
+        sha = hashlib.sha256()
+        for array in (self.window, self.rank, self.owner, self.faulty):
+            sha.update(np.ascontiguousarray(array).tobytes())
+        for names in (self.rank_cause, self.mode, self.cause, self.pattern, self.group):
+            sha.update("\0".join(names).encode())
+        return sha.hexdigest()
+
+
+def example(window: Window, label: Label, group: str, seed: int) -> Example:
+    """Features and targets of one labelled window; which healthy ranks are kept follows from `seed`."""
+    return example_from_features(extract(window), label, group, seed)
+
+
+def example_from_features(features: FeatureSet, label: Label, group: str, seed: int) -> Example:
+    """As `example`, for features already computed."""
+    blamed: dict[int, str] = {}
+    for cause in label.causes:
+        for rank in cause.ranks:
+            blamed.setdefault(rank, cause.cause)
+    n_ranks = features.rank.shape[0]
+    rng = np.random.default_rng(seed)
+    guilty = np.array(sorted(blamed), dtype=np.int64)
+    clean = np.setdiff1d(np.arange(n_ranks), guilty)
+    kept = np.sort(np.concatenate([_some(guilty, rng), _some(clean, rng)]))
+    return Example(
+        window=features.window,
+        rank=features.rank[kept],
+        faulty=np.isin(kept, guilty),
+        causes=tuple(blamed.get(int(rank), "") for rank in kept),
+        pattern=label.pattern or "",
+        mode=label.failure_mode,
+        cause=label.causes[0].cause if label.causes else "",
+        group=group,
+    )
+
+
+def _some(ranks: IntArray, rng: np.random.Generator) -> IntArray:
+    return ranks if ranks.size <= RANKS_KEPT else rng.choice(ranks, RANKS_KEPT, replace=False)
+
+
+def stack(examples: Iterable[Example]) -> Corpus:
+    """Put examples into one corpus, in order."""
+    found = list(examples)
+    return Corpus(
+        window=np.stack([each.window for each in found]),
+        rank=np.concatenate([each.rank for each in found]),
+        owner=np.repeat(np.arange(len(found)), [each.rank.shape[0] for each in found]),
+        faulty=np.concatenate([each.faulty for each in found]),
+        rank_cause=tuple(cause for each in found for cause in each.causes),
+        mode=tuple(each.mode for each in found),
+        cause=tuple(each.cause for each in found),
+        pattern=tuple(each.pattern for each in found),
+        group=tuple(each.group for each in found),
+    )
+
+
+def simulated_examples(n_windows: int, seed: int, *, processes: int) -> Iterator[Example]:
+    """Simulate scenarios and extract their features in parallel; the order and content depend on `seed` only."""
+    children = np.random.SeedSequence(seed).spawn(n_windows)
+    seeds = [int(child.generate_state(1, np.uint64)[0] >> np.uint64(1)) for child in children]
+    if processes <= 1:
+        yield from map(_simulated, seeds)
+        return
+    with ProcessPoolExecutor(processes) as pool:
+        yield from pool.map(_simulated, seeds, chunksize=16)
+
+
+def _simulated(seed: int) -> Example:
+    scenario = sample_scenario(np.random.default_rng(seed))
+    labelled = simulate(scenario)
+    return example(labelled.window, labelled.label, group=f"simulation-{seed}", seed=seed)
+
+
+def straggler_type(cause: str) -> str:
+    """Type of a catalogue cause."""
+    return CAUSES[cause].type

@@ -1,0 +1,30 @@
+"""Train, validation and test by scenario: a hash of the group decides, so a split never depends on order."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from typing import Literal
+
+import numpy as np
+
+Part = Literal["train", "calibration", "validation", "test"]
+
+#: Cumulative shares, in order.
+SHARES: tuple[tuple[Part, float], ...] = (
+    ("train", 0.68),
+    ("calibration", 0.80),
+    ("validation", 0.88),
+    ("test", 1.0),
+)
+
+
+def part_of(group: str) -> Part:
+    """Part a group belongs to; the same in every run and on every machine."""
+    draw = int.from_bytes(hashlib.sha256(group.encode()).digest()[:8], "big") / 2**64
+    return next(part for part, ceiling in SHARES if draw < ceiling)
+
+
+def mask(groups: Sequence[str], part: Part) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+    """Which of the groups belong to the part, shape (n_groups,)."""
+    return np.array([part_of(group) == part for group in groups], dtype=bool)
