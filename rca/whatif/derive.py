@@ -1,0 +1,138 @@
+"""From observed times to what an operation itself contributes: transfers, launch delays, ideals."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from rca.whatif.graph import DependencyGraph
+from rca.whatif.optypes import N_TYPES, OP_TYPES
+from rca.whatif.own_work import quiet_nan
+from rca.whatif.shapes import StepShape
+
+FloatArray = npt.NDArray[np.float64]
+Seconds32 = npt.NDArray[np.float32]
+
+IMPLAUSIBLE = np.float32(-0.010)
+"""Derived times at or below this are clock artefacts and count as zero (the published rule)."""
+
+
+@dataclass(frozen=True)
+class DerivedTimes:
+    """What the replay of one shape runs on.
+
+    Attributes
+    ----------
+    work : ndarray of shape (n_ops, n_data, n_steps), float32, seconds
+        Duration of a local operation, transfer duration of a grouped one; holes filled.
+    observed : ndarray of shape (n_ops, n_data, n_steps), bool, or None
+        Which of `work` was derived from rows; None if all of it was.
+    measured : ndarray of shape (n_steps,), float32, seconds
+        Last end less first start.
+    """
+
+    work: Seconds32
+    observed: npt.NDArray[np.bool_] | None
+    measured: Seconds32
+
+
+def derive(shape: StepShape, graph: DependencyGraph) -> DerivedTimes:
+    """Transfer durations and measured step times of one shape."""
+    end = shape.start + shape.duration
+    work = shape.duration.copy()
+    pairs = np.array([g.members for g in graph.groups if len(g.members) == 2 and not g.across_data])
+    if pairs.size:
+        started = np.maximum(shape.start[pairs[:, 0]], shape.start[pairs[:, 1]])
+        for side in (0, 1):
+            work[pairs[:, side]] = _plausible(end[pairs[:, side]] - started)
+    for group in graph.groups:
+        if len(group.members) == 2 and not group.across_data:
+            continue
+        members = list(group.members)
+        latest = shape.start[members].max(axis=(0, 1) if group.across_data else 0)
+        work[members] = _plausible(end[members] - latest)
+    measured = np.nanmax(end, axis=(0, 1)) - np.nanmin(shape.start, axis=(0, 1))
+    holes = np.isnan(work)
+    if not holes.any():
+        return DerivedTimes(work, None, measured)
+    # A group that lacks a member has no known latest start, so all its members are filled.
+    _fill(work, holes, shape)
+    return DerivedTimes(work, ~holes, measured)
+
+
+def _plausible(seconds: Seconds32) -> Seconds32:
+    return np.where(seconds <= IMPLAUSIBLE, np.float32(0), seconds)
+
+
+def _fill(work: Seconds32, holes: npt.NDArray[np.bool_], shape: StepShape) -> None:
+    """The worker's own median of the operation, else the operation's, the stage's for its type, the type's."""
+    known = np.where(holes, np.float32(np.nan), work)
+    for op in np.flatnonzero(holes.any(axis=(1, 2))):
+        same_type = shape.optype == shape.optype[op]
+        pools = (known[op], known[same_type & (shape.stage == shape.stage[op])], known[same_type])
+        for data_rank in np.flatnonzero(holes[op].any(axis=1)):
+            gaps = holes[op, data_rank]
+            work[op, data_rank, gaps] = _first_median(known[op, data_rank], *pools)
+
+
+def _first_median(*pools: Seconds32) -> float:
+    for pool in pools:
+        values = pool[np.isfinite(pool)]
+        if values.size:
+            return float(np.median(values))
+    return 0.0
+
+
+def launch_delays(shape: StepShape, graph: DependencyGraph) -> Seconds32:
+    """Time between the latest end an operation waits for and its start.
+
+    Returns
+    -------
+    ndarray of shape (n_ops, n_data, n_steps), float32, seconds
+        0 where the operation or everything before it was not observed.
+    """
+    end = shape.start + shape.duration
+    origin = np.nanmin(shape.start, axis=(0, 1))
+    delays = np.zeros_like(shape.start)
+    for op, before in graph.predecessors.items():
+        ready = quiet_nan(np.nanmax, end[list(before)]) if before else origin
+        delays[op] = np.nan_to_num(_plausible((shape.start[op] - ready).astype(np.float32)))
+    return delays
+
+
+def ideal_durations(shapes: Sequence[StepShape], derived: Sequence[DerivedTimes]) -> FloatArray:
+    """Ideal duration per operation type, over all data ranks, stages, steps and sequence numbers.
+
+    Returns
+    -------
+    ndarray of shape (N_TYPES,), seconds
+        Mean for work, median for communication; 0 for types that never occur.
+    """
+    ideal = np.zeros(N_TYPES)
+    for code, optype in enumerate(OP_TYPES):
+        pooled = []
+        for shape, times in zip(shapes, derived, strict=True):
+            ops = np.flatnonzero(shape.optype == code)
+            if not ops.size:
+                continue
+            values = times.work[ops[0] : ops[-1] + 1] if _contiguous(ops) else times.work[ops]
+            if times.observed is not None:
+                values = values[times.observed[ops]]
+            pooled.append(values.ravel())
+        if not sum(values.size for values in pooled):
+            continue
+        together = pooled[0] if len(pooled) == 1 else np.concatenate(pooled)
+        ideal[code] = _statistic(together, optype.statistic)
+    return ideal
+
+
+def _contiguous(ops: npt.NDArray[np.int64]) -> bool:
+    return int(ops[-1] - ops[0]) + 1 == ops.size
+
+
+def _statistic(values: Seconds32, statistic: str) -> float:
+    # Rounded to single precision: derived values are kept in it, ideals among them.
+    return float(np.float32(values.mean(dtype=np.float64) if statistic == "mean" else np.median(values)))

@@ -1,0 +1,82 @@
+"""The operation types of the public what-if trace format, and what the replay needs to know of each."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+Kind = Literal["compute", "send", "recv", "data_collective", "tail"]
+Statistic = Literal["mean", "median"]
+
+
+@dataclass(frozen=True)
+class OpType:
+    """One operation type.
+
+    Attributes
+    ----------
+    name : str
+        As it stands in a trace.
+    kind : str
+        Which rules of the dependency model apply.
+    statistic : str
+        What makes its ideal duration: the mean for work, the median for communication.
+    merged : str
+        The name it is reported under: send and receive of one direction are one.
+    """
+
+    name: str
+    kind: Kind
+    statistic: Statistic
+    merged: str
+
+
+def _table() -> tuple[OpType, ...]:
+    rows: tuple[tuple[str, Kind, Statistic, str], ...] = (
+        ("forward-compute", "compute", "mean", ""),
+        ("backward-compute", "compute", "mean", ""),
+        ("forward-send", "send", "median", "forward-pp-comm"),
+        ("forward-recv", "recv", "median", "forward-pp-comm"),
+        ("backward-send", "send", "median", "backward-pp-comm"),
+        ("backward-recv", "recv", "median", "backward-pp-comm"),
+        ("params-all-gather", "data_collective", "median", ""),
+        ("grads-reduce-scatter", "data_collective", "median", ""),
+        ("separate-grads-all-reduce", "data_collective", "median", ""),
+        ("layernorm-grads-all-reduce", "tail", "median", ""),
+        ("embedding-grads-all-reduce", "tail", "median", ""),
+        ("optimizer-clip-main-grad", "tail", "median", ""),
+        ("optimizer", "tail", "mean", ""),
+        ("gc", "tail", "mean", ""),
+    )
+    # Codes follow the alphabet because ties in the sort order (start, sequence, type) go by name.
+    return tuple(
+        OpType(name, kind, statistic, merged or name) for name, kind, statistic, merged in sorted(rows)
+    )
+
+
+OP_TYPES: tuple[OpType, ...] = _table()
+NAMES: tuple[str, ...] = tuple(op.name for op in OP_TYPES)
+CODE: dict[str, int] = {name: code for code, name in enumerate(NAMES)}
+N_TYPES = len(OP_TYPES)
+
+FORWARD = CODE["forward-compute"]
+BACKWARD = CODE["backward-compute"]
+FORWARD_SEND = CODE["forward-send"]
+FORWARD_RECV = CODE["forward-recv"]
+BACKWARD_SEND = CODE["backward-send"]
+BACKWARD_RECV = CODE["backward-recv"]
+ALL_GATHER = CODE["params-all-gather"]
+REDUCE_SCATTER = CODE["grads-reduce-scatter"]
+SEPARATE_ALL_REDUCE = CODE["separate-grads-all-reduce"]
+LAYERNORM = CODE["layernorm-grads-all-reduce"]
+EMBEDDING = CODE["embedding-grads-all-reduce"]
+CLIP = CODE["optimizer-clip-main-grad"]
+OPTIMIZER = CODE["optimizer"]
+GC = CODE["gc"]
+
+COMPUTE = (FORWARD, BACKWARD)
+POINT_TO_POINT = (FORWARD_SEND, FORWARD_RECV, BACKWARD_SEND, BACKWARD_RECV)
+TAIL = (GC, LAYERNORM, EMBEDDING, CLIP, OPTIMIZER)
+
+IGNORED_NAMES = frozenset({"first-op"})
+"""Markers some producers write that are no operations; dropped without a note."""

@@ -1,0 +1,195 @@
+"""Read an operation trace: the public Parquet columns, or the `ops` table of a window."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from rca.errors import InvalidTrace
+from rca.telemetry.window import Window
+from rca.whatif.meta import TraceMeta
+from rca.whatif.optypes import CODE, IGNORED_NAMES, NAMES
+from rca.whatif.repair import repaired
+from rca.whatif.trace import OpTrace
+
+REQUIRED = ("dp_rank", "stage", "step", "optype", "start_ts", "duration")
+OPTIONAL = ("rank", "seq_id", "mc", "gmc", "mb_id")
+COLUMNS = (*REQUIRED, *OPTIONAL)
+
+COARSEST_TICK = 1e-3
+"""Refuse single-precision clocks whose spacing exceeds this many seconds: transfers would be noise."""
+
+
+def read_trace(
+    path: str | PathLike[str], meta: TraceMeta | Mapping[str, Any] | str | PathLike[str] | None = None
+) -> OpTrace:
+    """Read a Parquet trace and its metadata (a mapping or a YAML file).
+
+    Raises
+    ------
+    InvalidTrace
+        Naming the file or column that cannot be used.
+    """
+    path = Path(path)
+    return trace_from_table(read_table(path), TraceMeta.of(meta))
+
+
+def read_table(path: Path) -> pa.Table:
+    """The trace columns of a Parquet file."""
+    import pyarrow.parquet as pq
+
+    try:
+        # Read by hand rather than through a data set: the data-set module alone costs 50 ms to import.
+        file = pq.ParquetFile(path)
+        held = [name for name in COLUMNS if name in file.schema_arrow.names]
+        require_columns(held)
+        return file.read(columns=held)
+    except (OSError, pa.ArrowException) as error:
+        raise InvalidTrace(f"{path}: not a readable Parquet trace: {error}") from error
+
+
+def require_columns(held: list[str]) -> None:
+    missing = [name for name in REQUIRED if name not in held]
+    if missing:
+        raise InvalidTrace(
+            f"operation trace lacks column(s) {', '.join(missing)}", hint=f"needed: {', '.join(REQUIRED)}"
+        )
+
+
+def trace_from_window(window: Window) -> OpTrace:
+    """The `ops` table of a window as a trace."""
+    return trace_from_table(window.ops, TraceMeta.of_job(window.job))
+
+
+def trace_from_table(table: pa.Table, meta: TraceMeta) -> OpTrace:
+    """Check and repair the rows of one table.
+
+    Raises
+    ------
+    InvalidTrace
+        If no row can be replayed, or a value makes no sense for any job.
+    """
+    require_columns(table.column_names)
+    if table.num_rows == 0:
+        raise InvalidTrace("operation trace has no rows")
+    notes: list[str] = []
+    optype = _optype_codes(table.column("optype"), notes)
+    known = np.flatnonzero(optype >= 0)
+    if known.size == 0:
+        raise InvalidTrace("operation trace has no row of a known operation type")
+    columns = {name: _integers(table, name)[known] for name in COLUMNS if name not in _FLOATS}
+    columns["optype"] = optype[known]
+    start, duration = (_seconds(table, name)[known] for name in ("start_ts", "duration"))
+    _refuse_negative(columns)
+    usable = np.isfinite(start) & np.isfinite(duration) & (duration >= 0)
+    if not usable.all():
+        notes.append(f"{int((~usable).sum())} rows with a negative or non-finite time dropped")
+        columns = {name: values[usable] for name, values in columns.items()}
+        start, duration = start[usable], duration[usable]
+    if start.size == 0:
+        raise InvalidTrace("operation trace has no row with a usable start and duration")
+    data_ranks, data_rank = np.unique(columns["dp_rank"], return_inverse=True)
+    trace = OpTrace(
+        data_rank=data_rank.astype(np.int64),
+        stage=columns["stage"],
+        rank=columns["rank"],
+        step=columns["step"],
+        optype=columns["optype"],
+        sequence=columns["seq_id"],
+        chunk=columns["mc"],
+        global_chunk=columns["gmc"],
+        microbatch=columns["mb_id"],
+        start=since_step_start(start, columns["step"]),
+        duration=duration.astype(np.float32),
+        data_ranks=data_ranks,
+        meta=meta,
+        notes=tuple(notes),
+    )
+    return repaired(trace)
+
+
+_FLOATS = ("optype", "start_ts", "duration")
+
+
+def _optype_codes(column: pa.ChunkedArray, notes: list[str]) -> npt.NDArray[np.int64]:
+    """Codes of the type names; -1 for unknown ones, which are counted by name."""
+    if not pa.types.is_dictionary(column.type):
+        column = column.dictionary_encode()
+    column = column.unify_dictionaries()
+    if column.num_chunks == 0:
+        return np.zeros(0, np.int64)
+    names = column.chunk(0).dictionary.to_pylist()
+    lookup = np.array([CODE.get(str(name), -1) for name in names] + [-1], dtype=np.int64)
+    index = np.concatenate(
+        [chunk.indices.fill_null(len(names)).to_numpy(zero_copy_only=False) for chunk in column.chunks]
+    ).astype(np.int64)
+    counts = np.bincount(index, minlength=len(names) + 1)
+    unknown = {
+        str(name): int(count)
+        for name, count, code in zip([*names, None], counts, lookup, strict=True)
+        if code < 0 and count and name not in IGNORED_NAMES
+    }
+    if unknown:
+        listed = ", ".join(f"{name} ({count})" for name, count in sorted(unknown.items()))
+        notes.append(
+            f"operations of unknown type are not replayed, their time shows as launch delay: {listed}; "
+            f"known: {', '.join(NAMES)}"
+        )
+    return lookup[index]
+
+
+def _integers(table: pa.Table, name: str) -> npt.NDArray[np.int64]:
+    """An integer column; -1 where absent or null."""
+    if name not in table.column_names:
+        return np.full(table.num_rows, -1, dtype=np.int64)
+    column = table.column(name)
+    try:
+        if column.null_count:
+            column = column.fill_null(-1)
+        values = column.to_numpy()
+        whole = values.astype(np.int64)
+    except (pa.ArrowException, ValueError, TypeError) as error:
+        raise InvalidTrace(f"column {name} holds no whole numbers ({column.type})") from error
+    if values.dtype.kind == "f" and not np.array_equal(whole, values):
+        raise InvalidTrace(f"column {name} holds no whole numbers ({column.type})")
+    return whole
+
+
+def _seconds(table: pa.Table, name: str) -> npt.NDArray[np.floating[Any]]:
+    column = table.column(name)
+    if not (pa.types.is_floating(column.type) or pa.types.is_integer(column.type)):
+        raise InvalidTrace(f"column {name} must hold seconds as numbers, not {column.type}")
+    values = column.to_numpy()
+    if values.dtype != np.float32:
+        return np.asarray(values, dtype=np.float64)
+    finite = values[np.isfinite(values)]
+    if finite.size and float(np.spacing(np.abs(finite).max())) > COARSEST_TICK:
+        tick = float(np.spacing(np.abs(finite).max()))
+        raise InvalidTrace(
+            f"column {name} is single precision on an absolute clock: it resolves only {tick:.3g} s",
+            hint="write it as float64, or relative to each step's start",
+        )
+    return values
+
+
+def _refuse_negative(columns: Mapping[str, npt.NDArray[np.int64]]) -> None:
+    for name in ("dp_rank", "stage"):
+        low, high = int(columns[name].min()), int(columns[name].max())
+        if low < 0 or high > 1_000_000:
+            raise InvalidTrace(f"column {name} spans {low} to {high}; expected indices counted from 0")
+
+
+def since_step_start(
+    start: npt.NDArray[np.floating[Any]], step: npt.NDArray[np.int64]
+) -> npt.NDArray[np.float32]:
+    """Starts counted from the first start of their step, in single precision."""
+    _, index = np.unique(step, return_inverse=True)
+    origin = np.full(int(index.max()) + 1, np.inf)
+    np.minimum.at(origin, index, start)
+    return (start - origin[index]).astype(np.float32)

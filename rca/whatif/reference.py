@@ -1,0 +1,118 @@
+"""The one execution of a step from which its dependency graph is read."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from rca.whatif.own_work import quiet_nan
+from rca.whatif.shapes import StepShape
+
+Seconds32 = npt.NDArray[np.float32]
+IntArray = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Reference:
+    """Operations of one model-parallel group with the times they ran at.
+
+    Attributes
+    ----------
+    optype, stage, sequence, chunk, global_chunk : ndarray of shape (n_ops,), int
+    start, end : ndarray of shape (n_ops,), float32, seconds
+    n_stages, n_chunks : int
+        Pipeline stages, and model chunks per stage.
+    use_dp : bool
+        Whether gradients are exchanged between data (or context) ranks.
+    """
+
+    optype: IntArray
+    stage: IntArray
+    sequence: IntArray
+    chunk: IntArray
+    global_chunk: IntArray
+    start: Seconds32
+    end: Seconds32
+    n_stages: int
+    n_chunks: int
+    use_dp: bool
+
+    def ordered(self, ops: IntArray) -> IntArray:
+        """`ops` by start, then sequence number, then type name."""
+        return ops[np.lexsort((self.optype[ops], self.sequence[ops], self.start[ops]))]
+
+
+def reference_of(shape: StepShape, *, n_chunks: int, use_dp: bool) -> Reference:
+    """The first data rank of the first step, stage by stage; elsewhere where that one has holes."""
+    start = np.empty(shape.n_ops, np.float32)
+    end = np.empty(shape.n_ops, np.float32)
+    for stage in range(shape.n_stages):
+        ops = np.flatnonzero(shape.stage == stage)
+        starts, durations = shape.start[ops], shape.duration[ops]
+        whole = np.isfinite(starts).all(axis=0).T
+        if whole.any():
+            step, data_rank = np.unravel_index(int(np.argmax(whole)), whole.shape)
+            start[ops] = starts[:, data_rank, step]
+            end[ops] = start[ops] + durations[:, data_rank, step]
+        else:
+            start[ops], end[ops] = _typical(shape, ops)
+    chunk, global_chunk = _completed_chunks(shape)
+    return Reference(
+        optype=shape.optype,
+        stage=shape.stage,
+        sequence=shape.sequence,
+        chunk=chunk,
+        global_chunk=global_chunk,
+        start=start,
+        end=end,
+        n_stages=shape.n_stages,
+        n_chunks=n_chunks,
+        use_dp=use_dp,
+    )
+
+
+def _typical(shape: StepShape, ops: IntArray) -> tuple[Seconds32, Seconds32]:
+    """Median times over all cells; an operation nobody ran is put between its neighbours in sequence."""
+    flat = (ops.size, -1)
+    start = quiet_nan(np.nanmedian, shape.start[ops].reshape(flat).T)
+    duration = quiet_nan(np.nanmedian, shape.duration[ops].reshape(flat).T)
+    last = float(np.nanmax(start + duration)) if np.isfinite(start).any() else 0.0
+    for optype in np.unique(shape.optype[ops]):
+        same = np.flatnonzero(shape.optype[ops] == optype)
+        known = same[np.isfinite(start[same])]
+        lacking = same[~np.isfinite(start[same])]
+        if not lacking.size:
+            continue
+        sequence = shape.sequence[ops]
+        if known.size == 0:
+            start[lacking] = last + 1e-3 * (1 + sequence[lacking])
+        else:
+            start[lacking] = _between(sequence[lacking], sequence[known], start[known])
+    return start.astype(np.float32), (start + np.nan_to_num(duration)).astype(np.float32)
+
+
+def _between(
+    wanted: IntArray, known: IntArray, start: npt.NDArray[np.float64]
+) -> npt.NDArray[np.float64]:
+    """Interpolated starts, extrapolated past the last known one by the usual distance."""
+    pace = float(np.median(np.diff(start) / np.diff(known))) if known.size > 1 else 1e-3
+    inside = np.interp(wanted, known, start)
+    beyond = np.maximum(wanted - known[-1], 0) - np.maximum(known[0] - wanted, 0)
+    shifted: npt.NDArray[np.float64] = inside + beyond * max(pace, 1e-4)
+    return shifted
+
+
+def _completed_chunks(shape: StepShape) -> tuple[IntArray, IntArray]:
+    """Chunks of operations that were never observed, taken from the neighbour in sequence."""
+    chunk, whole = shape.chunk.copy(), shape.global_chunk.copy()
+    never = np.flatnonzero(np.isnan(shape.duration).all(axis=(1, 2)))
+    for op in never:
+        same = (shape.optype == shape.optype[op]) & (shape.stage == shape.stage[op])
+        same[never] = False
+        peers = np.flatnonzero(same)
+        if peers.size:
+            nearest = peers[np.argmin(np.abs(shape.sequence[peers] - shape.sequence[op]))]
+            chunk[op], whole[op] = chunk[nearest], whole[nearest]
+    return chunk, whole

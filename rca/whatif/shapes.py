@@ -1,0 +1,214 @@
+"""Arrange a trace as dense arrays, one per shape of step.
+
+Steps with the same operations on every stage share a shape, one dependency graph and one set of arrays
+[operation, data rank, step]. A row that is missing in a cell is a hole (NaN), not another shape.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from rca.errors import InvalidTrace
+from rca.whatif.optypes import (
+    BACKWARD,
+    CLIP,
+    EMBEDDING,
+    FORWARD,
+    GC,
+    LAYERNORM,
+    N_TYPES,
+    OPTIMIZER,
+    POINT_TO_POINT,
+)
+from rca.whatif.trace import OpTrace
+
+IntArray = npt.NDArray[np.int64]
+Seconds32 = npt.NDArray[np.float32]
+
+LARGEST_HOLE = 0.5
+"""Drop a step that lacks more than this share of its rows: nothing would be left to replay."""
+
+
+@dataclass(frozen=True)
+class StepShape:
+    """All steps of one shape.
+
+    Attributes
+    ----------
+    steps : ndarray of shape (n_steps,), int
+    optype, stage, sequence, chunk, global_chunk : ndarray of shape (n_ops,), int
+        The operations of one model-parallel group, ordered by (stage, type, sequence).
+    start, duration : ndarray of shape (n_ops, n_data, n_steps), float32, seconds
+        NaN where the trace has no such row.
+    """
+
+    steps: IntArray
+    optype: IntArray
+    stage: IntArray
+    sequence: IntArray
+    chunk: IntArray
+    global_chunk: IntArray
+    start: Seconds32
+    duration: Seconds32
+
+    @property
+    def n_ops(self) -> int:
+        return int(self.optype.size)
+
+    @property
+    def n_stages(self) -> int:
+        return int(self.stage.max()) + 1
+
+    @property
+    def n_data(self) -> int:
+        return int(self.start.shape[1])
+
+
+def shapes_of(trace: OpTrace) -> tuple[list[StepShape], list[str]]:
+    """Group the steps of a trace by shape; most steps first.
+
+    Returns
+    -------
+    shapes : list of StepShape
+    notes : list of str
+        Holes and dropped steps, with counts.
+    """
+    steps, step = np.unique(trace.step, return_inverse=True)
+    sizes = _sizes(trace, step, steps.size)
+    groups = _group(sizes)
+    notes: list[str] = []
+    shapes = []
+    for size, members in groups:
+        shape = _arrange(trace, steps, step, size, members)
+        shape = _without_empty_steps(shape, notes)
+        if shape is not None:
+            shapes.append(shape)
+    if not shapes:
+        raise InvalidTrace("every step lacks more than half of its rows")
+    return shapes, notes
+
+
+def _sizes(trace: OpTrace, step: IntArray, n_steps: int) -> IntArray:
+    """Operations per step, stage and type: (n_steps, n_stages, N_TYPES), the largest over data ranks."""
+    sizes = np.zeros(n_steps * trace.n_stages * N_TYPES, np.int64)
+    cell = (step * trace.n_stages + trace.stage) * N_TYPES + trace.optype
+    np.maximum.at(sizes, cell, trace.sequence + 1)
+    return sizes.reshape(n_steps, trace.n_stages, N_TYPES)
+
+
+def _group(sizes: IntArray) -> list[tuple[IntArray, IntArray]]:
+    """Pairs (size, step positions); steps that only lack rows of the commonest shape join it."""
+    kinds, first, kind, counts = np.unique(
+        sizes, axis=0, return_index=True, return_inverse=True, return_counts=True
+    )
+    kind = kind.ravel()
+    order = sorted(range(len(kinds)), key=lambda k: (-int(counts[k]), int(first[k])))
+    commonest = _completed(kinds[order[0]])
+    groups: dict[bytes, tuple[IntArray, list[IntArray]]] = {}
+    for k in order:
+        size = commonest if _lacks_rows_of(kinds[k], commonest) else _completed(kinds[k])
+        groups.setdefault(size.tobytes(), (size, []))[1].append(np.flatnonzero(kind == k))
+    return [(size, np.sort(np.concatenate(members))) for size, members in groups.values()]
+
+
+def _lacks_rows_of(size: IntArray, commonest: IntArray) -> bool:
+    """Whether `size` is the commonest shape with rows missing, rather than a step of its own kind."""
+    if (size > commonest).any():
+        return False
+    compute = size[:, [FORWARD, BACKWARD]]
+    balanced = int(compute.min()) == int(compute.max())
+    return not balanced or int(compute.max()) == int(commonest[:, FORWARD].max())
+
+
+def _completed(size: IntArray) -> IntArray:
+    """Sizes a complete step of this kind has: all stages compute alike and end alike."""
+    size = size.copy()
+    n_stages = size.shape[0]
+    n_compute = int(size[:, [FORWARD, BACKWARD]].max())
+    if n_compute == 0:
+        raise InvalidTrace("a step has no compute operation")
+    size[:, FORWARD] = size[:, BACKWARD] = n_compute
+    for optype in (LAYERNORM, CLIP, OPTIMIZER):
+        size[:, optype] = size[:, optype].max()
+    ends = [0, n_stages - 1]
+    size[ends, EMBEDDING] = size[ends, EMBEDDING].max()
+    for optype in POINT_TO_POINT:
+        for stage in range(n_stages):
+            count = int(size[stage, optype])
+            edge = stage in ends and (count == 0 or count == n_compute - 1)
+            if n_stages > 1 and count < n_compute and not edge:
+                size[stage, optype] = n_compute
+    return size
+
+
+def _arrange(
+    trace: OpTrace, steps: IntArray, step: IntArray, size: IntArray, members: IntArray
+) -> StepShape:
+    flat = size.ravel()
+    base = np.append(0, np.cumsum(flat))
+    n_ops = int(base[-1])
+    cell = np.repeat(np.arange(flat.size), flat)
+    column = np.full(steps.size, -1)
+    column[members] = np.arange(members.size)
+    rows = np.flatnonzero(column[step] >= 0) if members.size < steps.size else slice(None)
+    op = base[trace.stage[rows] * N_TYPES + trace.optype[rows]] + trace.sequence[rows]
+    place = (op * trace.n_data + trace.data_rank[rows]) * members.size + column[step[rows]]
+    dense = []
+    for values in (trace.start, trace.duration):
+        array = np.full(n_ops * trace.n_data * members.size, np.nan, np.float32)
+        array[place] = values[rows]
+        dense.append(array.reshape(n_ops, trace.n_data, members.size))
+    chunks = []
+    for values in (trace.chunk, trace.global_chunk):
+        held = np.full(n_ops, -1)
+        held[op] = values[rows]
+        chunks.append(held)
+    shape = StepShape(
+        steps=steps[members],
+        optype=cell % N_TYPES,
+        stage=cell // N_TYPES,
+        sequence=np.arange(n_ops) - base[cell],
+        chunk=chunks[0],
+        global_chunk=chunks[1],
+        start=dense[0],
+        duration=dense[1],
+    )
+    _fill_occasional_pauses(shape)
+    return shape
+
+
+def _fill_occasional_pauses(shape: StepShape) -> None:
+    """Garbage collection that runs on few workers and steps is absent elsewhere, not missing."""
+    pauses = np.flatnonzero(shape.optype == GC)
+    if pauses.size and np.isnan(shape.duration[pauses]).mean() > 0.5:
+        shape.duration[pauses] = np.nan_to_num(shape.duration[pauses])
+
+
+def _without_empty_steps(shape: StepShape, notes: list[str]) -> StepShape | None:
+    holes = np.isnan(shape.duration)
+    n_holes = int(holes.sum())
+    if not n_holes:
+        return shape
+    kept = holes.mean(axis=(0, 1)) <= LARGEST_HOLE
+    if not kept.all():
+        named = ", ".join(map(str, shape.steps[~kept][:8]))
+        notes.append(f"{int((~kept).sum())} step(s) lack more than half of their rows and are dropped: {named}")
+    holes = holes[:, :, kept]
+    if holes.any():
+        affected = int(holes.any(axis=(0, 1)).sum())
+        notes.append(f"{int(holes.sum())} missing rows in {affected} step(s) replaced by what is typical there")
+    if not kept.any():
+        return None
+    return StepShape(
+        steps=shape.steps[kept],
+        optype=shape.optype,
+        stage=shape.stage,
+        sequence=shape.sequence,
+        chunk=shape.chunk,
+        global_chunk=shape.global_chunk,
+        start=np.ascontiguousarray(shape.start[:, :, kept]),
+        duration=np.ascontiguousarray(shape.duration[:, :, kept]),
+    )

@@ -1,0 +1,83 @@
+"""An operation trace in memory: one row per operation, columns as arrays."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+
+from rca.whatif.meta import TraceMeta
+
+IntArray = npt.NDArray[np.int64]
+Seconds32 = npt.NDArray[np.float32]
+
+
+@dataclass(frozen=True)
+class OpTrace:
+    """Rows of known operation types, already checked.
+
+    Attributes
+    ----------
+    data_rank, stage, rank, step, optype, sequence, chunk, global_chunk, microbatch : ndarray of (n_ops,), int
+        `optype` is a code of `rca.whatif.optypes`; `data_rank` counts 0 .. D-1 (see `data_ranks`).
+    start, duration : ndarray of shape (n_ops,), float32, seconds
+        `start` counts from the first start of the row's step. Single precision on purpose: the public
+        format stores it, and the published results derive from it.
+    data_ranks : ndarray of shape (D,), int
+        The producer's numbers of the data ranks.
+    meta : TraceMeta
+    notes : tuple of str
+        What was repaired, dropped or assumed, with counts.
+    """
+
+    data_rank: IntArray
+    stage: IntArray
+    rank: IntArray
+    step: IntArray
+    optype: IntArray
+    sequence: IntArray
+    chunk: IntArray
+    global_chunk: IntArray
+    microbatch: IntArray
+    start: Seconds32
+    duration: Seconds32
+    data_ranks: IntArray
+    meta: TraceMeta
+    notes: tuple[str, ...] = ()
+
+    @property
+    def n_ops(self) -> int:
+        return int(self.start.size)
+
+    @property
+    def n_data(self) -> int:
+        return int(self.data_ranks.size)
+
+    @property
+    def n_stages(self) -> int:
+        return int(self.stage.max()) + 1
+
+    def rows(self, chosen: npt.NDArray[np.bool_] | IntArray, *notes: str) -> OpTrace:
+        """The chosen rows, with notes added."""
+        columns = {name: getattr(self, name)[chosen] for name in ROW_COLUMNS}
+        return replace(self, **columns, notes=self.notes + notes)
+
+    def noted(self, *notes: str) -> OpTrace:
+        """The same trace with notes added."""
+        return replace(self, notes=self.notes + notes)
+
+
+ROW_COLUMNS: tuple[str, ...] = (
+    "data_rank",
+    "stage",
+    "rank",
+    "step",
+    "optype",
+    "sequence",
+    "chunk",
+    "global_chunk",
+    "microbatch",
+    "start",
+    "duration",
+)
