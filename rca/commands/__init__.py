@@ -11,6 +11,9 @@ COMMANDS: tuple[str, ...] = (
     "diagnose",
     "validate",
     "serve",
+    "evaluate",
+    "simulate",
+    "train",
     "signals",
     "version",
 )

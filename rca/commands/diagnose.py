@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from rca.commands.output import fail, rendered, write
-from rca.errors import RcaError
+from rca.errors import RcaError, TooLarge
 
 if TYPE_CHECKING:
     from rca.diagnosis.result import Diagnosis
@@ -23,6 +23,8 @@ rca diagnose - --output incident.html < window.json
 """
 EXIT_CODES = {"healthy": 0, "fail_slow": 10, "fail_stop": 20}
 ABSTAINED = 30
+# One file must not be able to take all memory of the machine it is looked at on.
+MAX_BYTES = 4 * 1024**3
 
 
 class Format(StrEnum):
@@ -76,14 +78,26 @@ def read(path: str) -> Window:
     import rca
 
     if path != "-":
-        return rca.read_window(path)
-    return rca.read_window(sys.stdin.buffer.read())
+        return rca.read_window(path, max_bytes=MAX_BYTES)
+    return rca.read_window(_read_stdin(), max_bytes=MAX_BYTES)
+
+
+def _read_stdin() -> bytes:
+    pieces: list[bytes] = []
+    size = 0
+    # In pieces: one read of at most MAX_BYTES would claim that much memory first.
+    while piece := sys.stdin.buffer.read(1 << 20):
+        size += len(piece)
+        if size > MAX_BYTES:
+            raise TooLarge(f"standard input goes on beyond the limit of {MAX_BYTES:,} bytes")
+        pieces.append(piece)
+    return b"".join(pieces)
 
 
 def _diagnose(path: str, bundle: Path | None) -> Diagnosis:
     import rca
 
-    return rca.diagnose(read(path), bundle=bundle)
+    return rca.diagnose(read(path), bundle=rca.Bundle.load(bundle) if bundle is not None else None)
 
 
 def _default_format(output: Path | None) -> Format:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from os import PathLike
 from uuid import uuid4
 
 import numpy as np
@@ -25,22 +26,23 @@ MIN_SHARE = 0.05
 MIN_PROBABILITY = 0.05
 
 
-def diagnose(window: Window, *, bundle: Bundle | None = None) -> Diagnosis:
+def diagnose(window: Window, *, bundle: Bundle | str | PathLike[str] | None = None) -> Diagnosis:
     """Diagnose one telemetry window.
 
     Parameters
     ----------
     window : Window
         Validated; see `rca.read_window`.
-    bundle : Bundle, optional
-        The shipped baseline if absent.
+    bundle : Bundle or path, optional
+        A loaded bundle or a bundle folder; the shipped baseline if absent.
 
     Returns
     -------
     Diagnosis
         Healthy, fail-slow or fail-stop; who, of which type; which cause at how many seconds per step.
     """
-    bundle = bundle or baseline()
+    if not isinstance(bundle, Bundle):
+        bundle = baseline() if bundle is None else Bundle.load(bundle)
     features = extract(window)
     classification = bundle.classifier.classify(features)
     replay = PhaseReplay.from_arrays(features.phases.without_first(features.work.warmup), window.job)

@@ -1,0 +1,38 @@
+"""A progress bar per phase on a terminal, plain lines in a log."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Protocol
+
+
+class Report(Protocol):
+    """``report(phase, done, total)``; a total of 0 is a message without an amount."""
+
+    def __call__(self, phase: str, done: int, total: int) -> None:
+        """Say how far a phase has come."""
+
+
+@contextmanager
+def progress() -> Iterator[Report]:
+    """Bars on stderr with an estimate of what remains, so that stdout stays the command's answer."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    console = Console(stderr=True)
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=console, disable=not console.is_terminal) as bars:
+        tasks: dict[str, int] = {}
+
+        def report(phase: str, done: int, total: int) -> None:
+            if total == 0:
+                console.print(phase)
+                return
+            if phase not in tasks:
+                tasks[phase] = bars.add_task(phase, total=total)
+                if not console.is_terminal:
+                    console.print(f"{phase}: {total:,}")
+            bars.update(tasks[phase], completed=done)  # type: ignore[arg-type]
+
+        yield report

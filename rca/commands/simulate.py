@@ -1,0 +1,39 @@
+"""`rca simulate`: write labelled synthetic windows."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from rca.commands.output import write
+from rca.commands.progress import progress
+
+EXAMPLES = """
+rca simulate corpus --windows 100 --seed 7
+rca simulate one --windows 1 --cause gpu_throttling
+rca evaluate corpus
+"""
+
+
+def command(
+    output: Annotated[Path, typer.Argument(help="Collection folder to write; windows already there are kept.")],
+    windows: Annotated[int, typer.Option(min=1, help="How many.")] = 10,
+    seed: Annotated[int, typer.Option(help="The same seed gives the same windows.")] = 0,
+    cause: Annotated[
+        str | None, typer.Option(help="healthy, or a cause id that every window has. [default: a mixture]")
+    ] = None,
+) -> None:
+    """Simulate jobs with labelled faults and write their telemetry windows as a collection."""
+    from rca.errors import InvalidInput
+    from rca.simulation import FAULTS
+    from rca.training.collection import simulate_collection
+
+    if cause is not None and cause != "healthy" and cause not in FAULTS:
+        raise InvalidInput(f"unknown cause {cause!r}", hint=f"one of: healthy, {', '.join(FAULTS)}")
+    with progress() as report:
+        written = simulate_collection(
+            output, windows, seed, cause=cause, progress=lambda done, total: report("simulating", done, total)
+        )
+    write(f"{written} windows in {output}")

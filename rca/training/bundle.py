@@ -1,0 +1,70 @@
+"""Write a bundle folder that `rca.diagnosis.bundle` reads: byte-identical for the same fit."""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from rca.causal.mechanisms import Mechanisms
+from rca.diagnosis.bundle import FORMAT
+from rca.features import VERSION
+from rca.training.heads import FittedHead
+
+
+def write_bundle(
+    folder: Path,
+    heads: dict[str, FittedHead],
+    thresholds: dict[str, float],
+    mechanisms: Mechanisms,
+    provenance: dict[str, Any],
+    *,
+    name: str = "baseline",
+    version: str,
+) -> str:
+    """Write all files to a fresh folder and move it into place; return the manifest's SHA-256.
+
+    Parameters
+    ----------
+    folder : Path
+        Replaced if it exists; the old bundle stays until the new one is complete.
+    provenance : dict
+        Seeds, corpus digest and library versions; no times or paths, so that a rerun gives the same digest.
+    """
+    document = {
+        "feature_version": VERSION,
+        "heads": {key: head.entry() for key, head in heads.items()},
+        "thresholds": thresholds,
+    }
+    contents = {f"{key}.txt": head.text.encode() for key, head in heads.items()}
+    contents["heads.json"] = _json(document)
+    contents["causal.json"] = _json(mechanisms.to_document())
+    manifest = _json(
+        {
+            "format": FORMAT,
+            "name": name,
+            "version": version,
+            "provenance": provenance,
+            "files": {key: hashlib.sha256(value).hexdigest() for key, value in sorted(contents.items())},
+        }
+    )
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    fresh = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name}-"))
+    try:
+        for key, value in (contents | {"manifest.json": manifest}).items():
+            (fresh / key).write_bytes(value)
+        fresh.chmod(0o755)
+        if folder.exists():
+            shutil.rmtree(folder)
+        fresh.rename(folder)
+    finally:
+        shutil.rmtree(fresh, ignore_errors=True)
+    return hashlib.sha256(manifest).hexdigest()
+
+
+def _json(document: dict[str, Any]) -> bytes:
+    return orjson.dumps(document, option=orjson.OPT_INDENT_2 | orjson.OPT_SORT_KEYS) + b"\n"

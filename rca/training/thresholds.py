@@ -1,0 +1,57 @@
+"""Decision thresholds, chosen on validation scenarios: false alarms on healthy jobs are worse than misses."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from rca.classify.heads import Head
+from rca.features.robust import FloatArray
+from rca.training.corpus import Corpus
+from rca.training.split import mask
+
+#: Share of healthy validation windows that may be called faulty.
+FALSE_ALARM_BUDGET = 0.005
+GRID = np.round(np.arange(0.30, 0.99, 0.01), 2)
+
+
+def choose_thresholds(corpus: Corpus, heads: dict[str, Head]) -> dict[str, float]:
+    """Smallest thresholds that keep within the false-alarm budget, and the best rank threshold by F1.
+
+    Parameters
+    ----------
+    corpus : Corpus
+    heads : dict of str to Head
+        Fitted and calibrated on other parts of the corpus.
+    """
+    held = mask(corpus.group, "validation")
+    modes = np.array(corpus.mode)[held]
+    head = heads["mode"]
+    chance = head.probabilities(corpus.window[held])
+    by_mode = {name: chance[:, index] for index, name in enumerate(head.classes)}
+    return {
+        "fail_slow": _alarm(by_mode["fail_slow"], modes == "healthy"),
+        "fail_stop": _alarm(by_mode["fail_stop"], modes != "fail_stop"),
+        "decide": 0.5,
+        "straggler": _rank_threshold(corpus, heads["straggler"]),
+        "name": 0.4,
+    }
+
+
+def _alarm(chance: FloatArray, innocent: np.ndarray[tuple[int], np.dtype[np.bool_]]) -> float:
+    """Smallest grid value at which at most the budgeted share of innocent windows is blamed."""
+    rates = [(chance[innocent] >= value).mean() for value in GRID]
+    fitting = [value for value, rate in zip(GRID, rates, strict=True) if rate <= FALSE_ALARM_BUDGET]
+    return float(fitting[0]) if fitting else float(GRID[-1])
+
+
+def _rank_threshold(corpus: Corpus, head: Head) -> float:
+    """Threshold with the best F1 over the ranks of slow validation windows."""
+    owner_mode = np.array(corpus.mode)[corpus.owner]
+    rows = mask(corpus.group, "validation")[corpus.owner] & (owner_mode == "fail_slow")
+    chance, truth = head.probabilities(corpus.rank[rows])[:, 1], corpus.faulty[rows]
+    scores = []
+    for value in GRID:
+        named = chance >= value
+        hits = (named & truth).sum()
+        scores.append(2 * hits / max(named.sum() + truth.sum(), 1))
+    return float(GRID[int(np.argmax(scores))])
