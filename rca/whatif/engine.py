@@ -26,8 +26,6 @@ PARALLEL_FROM = 5e6
 
 def replay_mix(
     program: Program,
-    work: npt.NDArray[np.float32],
-    ideal: FloatArray,
     mix: Mix,
     *,
     engine: Engine = "auto",
@@ -39,8 +37,6 @@ def replay_mix(
     Parameters
     ----------
     program : Program
-    work : ndarray of shape (n_ops, n_data, n_steps), float32, seconds
-    ideal : ndarray of shape (n_ops,), seconds
     mix : Mix
     engine : {"auto", "numpy", "numba"}
         "auto" uses the kernels once they are loaded or the batch is large.
@@ -54,27 +50,22 @@ def replay_mix(
     ndarray of shape (n_scenarios, n_steps), seconds
     """
     if mix.n_scenarios == 0:
-        return np.empty((0, work.shape[2]))
-    evaluations = float(program.n_ops) * mix.column.size * work.shape[2]
+        return np.empty((0, mix.n_steps))
     if engine == "auto":
         loaded = "rca.whatif.kernels" in sys.modules
-        engine = "numba" if loaded or evaluations >= COMPILED_FROM else "numpy"
+        engine = "numba" if loaded or mix.evaluations >= COMPILED_FROM else "numpy"
     if engine == "numpy":
-        return replay.replay_mix(program, work, ideal, mix)
-    return _compiled(program, work, ideal, mix, threads if evaluations >= PARALLEL_FROM else 1, progress)
+        return replay.replay_mix(program, mix)
+    return _compiled(program, mix, threads if mix.evaluations >= PARALLEL_FROM else 1, progress)
 
 
 def _compiled(
-    program: Program,
-    work: npt.NDArray[np.float32],
-    ideal: FloatArray,
-    mix: Mix,
-    threads: int,
-    progress: Callable[[float], None] | None,
+    program: Program, mix: Mix, threads: int, progress: Callable[[float], None] | None
 ) -> FloatArray:
     from rca.whatif import kernels
 
-    out = np.empty((mix.n_scenarios, work.shape[2]))
+    out = np.empty((mix.n_scenarios, mix.n_steps))
+    work = np.ascontiguousarray(mix.work, dtype=np.float32)
 
     def run(first: int, last: int) -> None:
         kernels.replay_range(
@@ -87,10 +78,10 @@ def _compiled(
             program.across,
             program.n_slots,
             work,
-            ideal,
+            mix.ideal,
             mix.keep,
-            mix.scenario_class,
-            mix.column,
+            mix.row,
+            mix.fold,
             first,
             last,
             out,

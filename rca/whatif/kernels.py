@@ -12,8 +12,61 @@ import numpy as np
 import numpy.typing as npt
 from numba import njit
 
-LANES = 128
-"""Steps per block: the ends alive in one block stay in the first-level cache."""
+LANES = 256
+"""Lanes per block: the ends alive in one block stay in the first-level cache."""
+
+
+@njit(cache=True, nogil=True, error_model="numpy", inline="always")
+def _latest_end(
+    dep_slot: npt.NDArray[np.int32],
+    dep_from: int,
+    dep_to: int,
+    col_from: int,
+    col_to: int,
+    n_columns: int,
+    is_flat: npt.NDArray[np.bool_],
+    flat: npt.NDArray[np.float64],
+    ends: npt.NDArray[np.float64],
+    latest: int,
+    n: int,
+) -> tuple[float, int]:
+    """Latest end waited for: ``(number, -1)`` if all lanes agree, else ``(-inf, row of ends)``."""
+    floor = -np.inf if dep_to > dep_from else 0.0
+    source = -1
+    for dep in range(dep_from, dep_to):
+        for col in range(col_from, col_to):
+            row = dep_slot[dep] * n_columns + col
+            if is_flat[row]:
+                floor = max(floor, flat[row])
+            elif source < 0:
+                source = row
+            else:
+                for lane in range(n):
+                    end, other = ends[row, lane], ends[source, lane]
+                    ends[latest, lane] = end if end > other else other
+                source = latest
+    if source >= 0 and floor > -np.inf:
+        for lane in range(n):
+            end = ends[source, lane]
+            ends[latest, lane] = end if end > floor else floor
+        source = latest
+    return floor, source
+
+
+@njit(cache=True, nogil=True, error_model="numpy", inline="always")
+def _meet(ends: npt.NDArray[np.float64], source: int, latest: int, fold: int, n_steps: int) -> None:
+    """Latest over the folded data ranks of row `source`, for all of them, into row `latest`."""
+    for step in range(n_steps):
+        ends[latest, step] = ends[source, step]
+    for part in range(1, fold):
+        at = part * n_steps
+        for step in range(n_steps):
+            end, other = ends[source, at + step], ends[latest, step]
+            ends[latest, step] = end if end > other else other
+    for part in range(1, fold):
+        at = part * n_steps
+        for step in range(n_steps):
+            ends[latest, at + step] = ends[latest, step]
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
@@ -29,8 +82,8 @@ def replay_range(
     work: npt.NDArray[np.float32],
     ideal: npt.NDArray[np.float64],
     keep: npt.NDArray[np.bool_],
-    scenario_class: npt.NDArray[np.int32],
-    column: npt.NDArray[np.int32],
+    row: npt.NDArray[np.int32],
+    fold: int,
     first: int,
     last: int,
     out: npt.NDArray[np.float64],
@@ -41,86 +94,82 @@ def replay_range(
     ----------
     dep_start, dep_slot, member_start, member_op, member_slot, final, across, n_slots
         As in `rca.whatif.program.Program`.
-    work : ndarray of shape (n_ops, n_data, n_steps), float32, seconds
-    ideal : ndarray of shape (n_ops,), seconds
-    keep : ndarray of shape (n_classes, n_ops, C), bool
-    scenario_class : ndarray of shape (n_scenarios,)
-    column : ndarray of shape (n_scenarios, C)
-    out : ndarray of shape (n_scenarios, n_steps), seconds
+    work, ideal, keep, row, fold
+        As in `rca.whatif.mix.Mix`.
+    out : ndarray of shape (n_scenarios, n_lanes / fold), seconds
     """
-    n_steps = work.shape[2]
-    n_columns = column.shape[1]
-    lanes = min(LANES, n_steps)
-    ends = np.empty((n_slots, n_columns, lanes))
-    is_flat = np.empty((n_slots, n_columns), np.bool_)
-    flat = np.empty((n_slots, n_columns))
-    latest = np.empty(lanes)
+    n_lanes = work.shape[2]
+    n_columns = row.shape[1]
+    # Folded data ranks meet inside a column, so a block must hold all of them.
+    lanes = n_lanes if fold > 1 else min(LANES, n_lanes)
+    n_steps = n_lanes // fold
+    # One row of lanes per slot and column, and two more: the latest end waited for, and scratch.
+    latest = n_slots * n_columns
+    scratch = latest + 1
+    ends = np.empty((latest + 2, lanes))
+    is_flat = np.empty(latest, np.bool_)
+    flat = np.empty(latest)
     total = np.empty(lanes)
-    scratch = np.empty(lanes)
     for scenario in range(first, last):
-        kind = scenario_class[scenario]
-        for base in range(0, n_steps, lanes):
-            n = min(lanes, n_steps - base)
+        for base in range(0, n_lanes, lanes):
+            n = min(lanes, n_lanes - base)
             flat_total = -np.inf
             total[:n] = -np.inf
             for unit in range(across.size):
-                dep_from, dep_to = dep_start[unit], dep_start[unit + 1]
                 together = across[unit]
                 for group in range(1 if together else n_columns):
                     col_from = 0 if together else group
                     col_to = n_columns if together else group + 1
-                    # Latest end waited for: one number for the flat ones, lanes for the others.
-                    floor = -np.inf if dep_to > dep_from else 0.0
-                    n_lanes = 0
-                    for dep in range(dep_from, dep_to):
-                        slot = dep_slot[dep]
-                        for col in range(col_from, col_to):
-                            if is_flat[slot, col]:
-                                floor = max(floor, flat[slot, col])
-                            elif n_lanes == 0:
-                                n_lanes = 1
-                                for lane in range(n):
-                                    latest[lane] = ends[slot, col, lane]
-                            else:
-                                n_lanes += 1
-                                for lane in range(n):
-                                    end = ends[slot, col, lane]
-                                    latest[lane] = end if end > latest[lane] else latest[lane]
-                    if n_lanes > 0 and floor > -np.inf:
-                        for lane in range(n):
-                            latest[lane] = floor if floor > latest[lane] else latest[lane]
+                    floor, source = _latest_end(
+                        dep_slot, dep_start[unit], dep_start[unit + 1],
+                        col_from, col_to, n_columns, is_flat, flat, ends, latest, n,
+                    )  # fmt: skip
+                    if together and fold > 1 and source >= 0:
+                        _meet(ends, source, latest, fold, n_steps)
+                        source = latest
                     for member in range(member_start[unit], member_start[unit + 1]):
                         op = member_op[member]
                         slot = member_slot[member]
                         for col in range(col_from, col_to):
-                            kept = keep[kind, op, col]
-                            if n_lanes == 0 and not kept:
+                            kept = keep[scenario, op, col]
+                            here = slot * n_columns + col
+                            if source < 0 and not kept:
                                 end = floor + ideal[op]
                                 if slot >= 0:
-                                    is_flat[slot, col] = True
-                                    flat[slot, col] = end
+                                    is_flat[here] = True
+                                    flat[here] = end
                                 if final[member]:
                                     flat_total = max(flat_total, end)
                                 continue
-                            row = column[scenario, col]
-                            if slot >= 0:
-                                is_flat[slot, col] = False
-                            if n_lanes == 0:
-                                for lane in range(n):
-                                    scratch[lane] = floor + np.float64(work[op, row, base + lane])
-                            elif kept:
-                                for lane in range(n):
-                                    scratch[lane] = latest[lane] + np.float64(work[op, row, base + lane])
+                            if slot < 0:
+                                here = scratch
+                            else:
+                                is_flat[here] = False
+                            if kept:
+                                held = row[scenario, col]
+                                if source < 0:
+                                    for lane in range(n):
+                                        ends[here, lane] = floor + np.float64(work[op, held, base + lane])
+                                else:
+                                    for lane in range(n):
+                                        ends[here, lane] = ends[source, lane] + np.float64(
+                                            work[op, held, base + lane]
+                                        )
                             else:
                                 constant = ideal[op]
                                 for lane in range(n):
-                                    scratch[lane] = latest[lane] + constant
-                            if slot >= 0:
-                                for lane in range(n):
-                                    ends[slot, col, lane] = scratch[lane]
+                                    ends[here, lane] = ends[source, lane] + constant
                             if final[member]:
                                 for lane in range(n):
-                                    end = scratch[lane]
+                                    end = ends[here, lane]
                                     total[lane] = end if end > total[lane] else total[lane]
             for lane in range(n):
-                out[scenario, base + lane] = max(total[lane], flat_total)
+                total[lane] = max(total[lane], flat_total)
+            if fold == 1:
+                for lane in range(n):
+                    out[scenario, base + lane] = total[lane]
+            else:
+                for step in range(n_steps):
+                    out[scenario, step] = total[step]
+                for lane in range(n_steps, n):
+                    out[scenario, lane % n_steps] = max(out[scenario, lane % n_steps], total[lane])

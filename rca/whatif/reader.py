@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from os import PathLike
 from pathlib import Path
@@ -121,27 +122,24 @@ def _optype_codes(column: pa.ChunkedArray, notes: list[str]) -> npt.NDArray[np.i
     """Codes of the type names; -1 for unknown ones, which are counted by name."""
     if not pa.types.is_dictionary(column.type):
         column = column.dictionary_encode()
-    column = column.unify_dictionaries()
-    if column.num_chunks == 0:
-        return np.zeros(0, np.int64)
-    names = column.chunk(0).dictionary.to_pylist()
-    lookup = np.array([CODE.get(str(name), -1) for name in names] + [-1], dtype=np.int64)
-    index = np.concatenate(
-        [chunk.indices.fill_null(len(names)).to_numpy(zero_copy_only=False) for chunk in column.chunks]
-    ).astype(np.int64)
-    counts = np.bincount(index, minlength=len(names) + 1)
-    unknown = {
-        str(name): int(count)
-        for name, count, code in zip([*names, None], counts, lookup, strict=True)
-        if code < 0 and count and name not in IGNORED_NAMES
-    }
+    codes = []
+    unknown: Counter[str] = Counter()
+    for chunk in column.chunks:
+        names = [str(name) for name in chunk.dictionary.to_pylist()] + ["null"]
+        lookup = np.array([CODE.get(name, -1) for name in names], dtype=np.int64)
+        index = numbers(chunk.indices, null=len(names) - 1).astype(np.int64)
+        codes.append(lookup[index])
+        counts = np.bincount(index, minlength=len(names))
+        for name, count, code in zip(names, counts, lookup, strict=True):
+            if code < 0 and count and name not in IGNORED_NAMES:
+                unknown[name] += int(count)
     if unknown:
         listed = ", ".join(f"{name} ({count})" for name, count in sorted(unknown.items()))
         notes.append(
             f"operations of unknown type are not replayed, their time shows as launch delay: {listed}; "
             f"known: {', '.join(NAMES)}"
         )
-    return lookup[index]
+    return np.concatenate(codes)
 
 
 def _integers(table: pa.Table, name: str) -> npt.NDArray[np.int64]:
@@ -149,23 +147,21 @@ def _integers(table: pa.Table, name: str) -> npt.NDArray[np.int64]:
     if name not in table.column_names:
         return np.full(table.num_rows, -1, dtype=np.int64)
     column = table.column(name)
-    try:
-        if column.null_count:
-            column = column.fill_null(-1)
-        values = column.to_numpy()
-        whole = values.astype(np.int64)
-    except (pa.ArrowException, ValueError, TypeError) as error:
-        raise InvalidTrace(f"column {name} holds no whole numbers ({column.type})") from error
-    if values.dtype.kind == "f" and not np.array_equal(whole, values):
-        raise InvalidTrace(f"column {name} holds no whole numbers ({column.type})")
-    return whole
+    if pa.types.is_integer(column.type):
+        return numbers(column, null=-1).astype(np.int64)
+    if pa.types.is_floating(column.type):
+        values = numbers(column, null=-1)
+        whole = np.nan_to_num(values, nan=-1).astype(np.int64)
+        if np.array_equal(whole, np.nan_to_num(values, nan=-1)):
+            return whole
+    raise InvalidTrace(f"column {name} holds no whole numbers ({column.type})")
 
 
 def _seconds(table: pa.Table, name: str) -> npt.NDArray[np.floating[Any]]:
     column = table.column(name)
     if not (pa.types.is_floating(column.type) or pa.types.is_integer(column.type)):
         raise InvalidTrace(f"column {name} must hold seconds as numbers, not {column.type}")
-    values = column.to_numpy()
+    values = numbers(column, null=np.nan)
     if values.dtype != np.float32:
         return np.asarray(values, dtype=np.float64)
     finite = values[np.isfinite(values)]
@@ -176,6 +172,17 @@ def _seconds(table: pa.Table, name: str) -> npt.NDArray[np.floating[Any]]:
             hint="write it as float64, or relative to each step's start",
         )
     return values
+
+
+def numbers(column: pa.Array | pa.ChunkedArray, *, null: float) -> npt.NDArray[Any]:
+    """A numeric column as an array.
+
+    Through DLPack because ``to_numpy`` imports pandas, which takes longer than the whole analysis.
+    """
+    chunks = column.chunks if isinstance(column, pa.ChunkedArray) else [column]
+    filled = [chunk.fill_null(null) if chunk.null_count else chunk for chunk in chunks]
+    arrays = [np.from_dlpack(chunk) for chunk in filled]
+    return arrays[0] if len(arrays) == 1 else np.concatenate(arrays)
 
 
 def _refuse_negative(columns: Mapping[str, npt.NDArray[np.int64]]) -> None:

@@ -16,57 +16,56 @@ LANES = 1 << 17
 """Values per operation and pass that keep the temporaries of a batch in cache."""
 
 
-def replay_mix(program: Program, work: Work, ideal: FloatArray, mix: Mix) -> FloatArray:
+def replay_mix(program: Program, mix: Mix) -> FloatArray:
     """Step times of a batch of scenarios without launch delays.
-
-    Parameters
-    ----------
-    program : Program
-    work : ndarray of shape (n_ops, n_data, n_steps), seconds
-        Duration of local operations, transfer duration of grouped ones.
-    ideal : ndarray of shape (n_ops,), seconds
-    mix : Mix
 
     Returns
     -------
     ndarray of shape (n_scenarios, n_steps), seconds
         Latest final end; steps start at 0.
     """
-    n_steps = work.shape[2]
-    chunk = max(1, LANES // max(1, n_steps * mix.column.shape[1]))
-    out = np.empty((mix.n_scenarios, n_steps))
+    chunk = max(1, LANES // max(1, mix.work.shape[2] * mix.row.shape[1]))
+    out = np.empty((mix.n_scenarios, mix.n_steps))
     for first in range(0, mix.n_scenarios, chunk):
         part = slice(first, first + chunk)
-        out[part] = _replay_part(program, work, ideal, mix, part)
+        out[part] = _replay_part(program, mix, part)
     return out
 
 
-def _replay_part(program: Program, work: Work, ideal: FloatArray, mix: Mix, part: slice) -> FloatArray:
-    columns, classes = mix.column[part], mix.scenario_class[part]
-    all_alike = bool((columns == columns[0]).all())
-    columns = columns[:1] if all_alike else columns
-    kept_anywhere = mix.keep.any(axis=(0, 2))
-    kept_everywhere = mix.keep.all(axis=(0, 2))
+def _replay_part(program: Program, mix: Mix, part: slice) -> FloatArray:
+    row, keep = mix.row[part], mix.keep[part]
+    row = row[:1] if (row == row[0]).all() else row
+    kept_anywhere = keep.any(axis=(0, 2))
+    kept_everywhere = keep.all(axis=(0, 2))
     ends: dict[int, FloatArray] = {}
-    shape = (classes.size, mix.column.shape[1], work.shape[2])
-    total = np.full(shape, -np.inf)
+    total = np.full((keep.shape[0], keep.shape[2], mix.work.shape[2]), -np.inf)
     for unit in range(program.n_units):
         latest = _latest(program, unit, ends)
-        if program.across[unit] and latest.shape[1] > 1:
-            latest = latest.max(axis=1, keepdims=True)
+        if program.across[unit]:
+            latest = _across_data(latest, mix.fold)
         for index in range(program.member_start[unit], program.member_start[unit + 1]):
             op = int(program.member_op[index])
-            own: FloatArray | float = ideal[op]
+            own: FloatArray | float = mix.ideal[op]
             if kept_anywhere[op]:
-                own = work[op][columns].astype(np.float64)
+                own = mix.work[op][row].astype(np.float64)
                 if not kept_everywhere[op]:
-                    own = np.where(mix.keep[classes, op][:, :, None], own, ideal[op])
+                    own = np.where(keep[:, op, :, None], own, mix.ideal[op])
             end = latest + own
             if program.member_slot[index] >= 0:
                 ends[int(program.member_slot[index])] = end
             if program.final[index]:
                 np.maximum(total, end, out=total)
-    return np.asarray(total.max(axis=1))
+    by_rank = total.reshape(total.shape[0], -1, mix.n_steps)
+    return np.asarray(by_rank.max(axis=1))
+
+
+def _across_data(latest: FloatArray, fold: int) -> FloatArray:
+    """The latest over all columns and over the data ranks folded into each."""
+    latest = latest.max(axis=1, keepdims=True)
+    if fold == 1 or latest.shape[2] == 1:
+        return latest
+    steps = latest.reshape(latest.shape[0], 1, fold, -1).max(axis=2)
+    return np.tile(steps, (1, 1, fold))
 
 
 def _latest(program: Program, unit: int, ends: dict[int, FloatArray]) -> FloatArray:
