@@ -1,7 +1,7 @@
 """Synthetic training jobs with labelled faults.
 
-A scenario is pushed through one chain: workload -> resources (faults act here) -> phases -> arrivals and waits ->
-exporters -> sampling and loss. Faults know resources only, so their symptoms stay consistent with each other.
+A scenario is pushed through one chain: workload -> resources (faults act here) -> phases -> arrivals and
+waits -> exporters -> sampling and loss. Faults know resources only, so their symptoms stay consistent.
 """
 
 from __future__ import annotations

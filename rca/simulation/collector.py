@@ -15,6 +15,8 @@ from rca.simulation.world import World
 Scope = Literal["rank", "node", "job"]
 MAX_ROWS = 150_000
 EXPECTED_SERIES_PER_RANK = 45
+# From this relative noise on a signal comes in bursts: counts of rare events, queues, round trips.
+BURSTY = 0.3
 
 
 class Collector:
@@ -34,6 +36,9 @@ class Collector:
         self.rng = rng
         self._telemetry = world.scenario.telemetry
         self._node_names = node_names
+        # How restless this job's signals are, and how much one rank's level differs from the next one's.
+        self._restless = float(np.exp(rng.normal(0, 0.4)))
+        self._spread = float(rng.uniform(0.01, 0.08))
         self._names: dict[str, int] = {}
         self._devices: dict[str, int] = {}
         self._blocks: list[tuple[FloatArray, FloatArray, npt.NDArray[np.bool_]]] = []
@@ -69,8 +74,10 @@ class Collector:
         if rows is None:
             return
         world, rate = self.world, np.maximum(rate[rows], 0.0)
-        if noise:
-            rate = rate * np.maximum(1 + noise * self.rng.standard_normal(rate.shape, dtype=np.float32), 0.0)
+        if noise >= BURSTY and quantum == 1:
+            rate = self._bursts(rate, noise)
+        elif noise:
+            rate = rate * np.maximum(1 + self._own_level(rows.size) + self._jitter(rate.shape, noise), 0.0)
         grown = np.cumsum(rate * world.duration, axis=1)
         before = grown - rate * world.duration
         place = self._grid(scope, rows)
@@ -101,8 +108,13 @@ class Collector:
             return
         place = self._grid(scope, rows)
         values = level[rows][np.arange(rows.size)[:, None], self._segment[place]]
-        if noise:
-            values = values * (1 + noise * self.rng.standard_normal(values.shape))
+        if noise >= BURSTY:
+            # Each connection or queue also has a level of its own.
+            sigma = 1.6 * noise
+            own = np.exp(self.rng.normal(0, 0.3 * noise, (rows.size, 1)))
+            values = values * own * np.exp(self._jitter(values.shape, sigma) - 0.5 * sigma * sigma)
+        elif noise:
+            values = values * (1 + self._jitter(values.shape, noise))
         if quantum:
             values = np.round(values / quantum) * quantum
         if dead is not None and scope == "rank":
@@ -146,6 +158,21 @@ class Collector:
             kept[row, first : first + max(1, int(count * rng.uniform(0.05, 0.3)))] = False
         return times, kept
 
+    def _jitter(self, shape: tuple[int, ...], noise: float) -> FloatArray:
+        drawn = self.rng.standard_normal(shape, dtype=np.float32)
+        return np.asarray(noise * self._restless * drawn, dtype=np.float64)
+
+    def _own_level(self, n: int) -> FloatArray:
+        return self.rng.normal(0, self._spread, (n, 1))
+
+    def _bursts(self, rate: FloatArray, noise: float) -> FloatArray:
+        """Whole events, over-dispersed: a segment's rate is itself drawn before its events are."""
+        if not rate.any():
+            return rate
+        shape = 1 / (noise * self._restless) ** 2
+        expected = rate * self.world.duration * self.rng.standard_gamma(shape, rate.shape) / shape
+        return np.asarray(self.rng.poisson(expected) / self.world.duration)
+
     def _grid(self, scope: Scope, rows: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         if scope == "rank":
             return self.world.node_of[rows]
@@ -165,7 +192,7 @@ class Collector:
         return rows if rows.size else None
 
     def _reset(self, values: FloatArray) -> FloatArray:
-        """An exporter restarted: counters begin again at zero."""
+        """Restart some exporters: their counters begin again at zero."""
         probability = self._telemetry.reset_probability
         if not probability:
             return values

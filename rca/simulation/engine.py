@@ -11,7 +11,7 @@ from rca.simulation.collector import Collector
 from rca.simulation.events import events_table
 from rca.simulation.exporters import export
 from rca.simulation.faults import apply_faults
-from rca.simulation.label import Label, label_of
+from rca.simulation.label import Label, label_of, total_impact
 from rca.simulation.noise import draw_noise
 from rca.simulation.observe import Course, course_of, steps_table
 from rca.simulation.resources import FloatArray
@@ -37,9 +37,9 @@ class LabelledWindow:
 def simulate(scenario: Scenario) -> LabelledWindow:
     """Simulate one window; the same scenario always gives the same one.
 
-    A fault whose cost stays below 5 % of a step is labelled healthy, with a note, because nobody would see a
-    slowdown; the label's ``impact`` holds the figures. Each cause's ``seconds_per_step`` is what the job would
-    save without it, found by re-running the same noise without the fault.
+    A fault whose cost stays below 5 % of a step is labelled healthy, with a note, because nobody would see
+    a slowdown; the label's ``impact`` holds the figures. Each cause's ``seconds_per_step`` is what the job
+    would save without it, found by re-running the same noise without the fault.
     """
     resources, noise = apply_faults(scenario), draw_noise(scenario)
     timing = run_steps(scenario, resources, noise)
@@ -64,8 +64,6 @@ def simulate(scenario: Scenario) -> LabelledWindow:
 
 def slowdown(scenario: Scenario) -> float:
     """Mean step time with the scenario's faults over the one without, in the steps where they act."""
-    from rca.simulation.label import total_impact
-
     noise = draw_noise(scenario)
     impact = total_impact(scenario, noise, run_steps(scenario, apply_faults(scenario), noise))
     return 1.0 if impact is None else float(impact["ratio"])

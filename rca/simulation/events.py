@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 
 from rca.simulation.observe import Course
-from rca.simulation.resources import Resources
+from rca.simulation.resources import Resources, Stop
 from rca.simulation.scenario import Scenario
 from rca.telemetry.schema import EVENTS
 
@@ -22,7 +22,7 @@ def events_table(
     node_names: Sequence[str] | None,
     rng: np.random.Generator,
 ) -> pa.Table:
-    """The events table; empty where events are not collected."""
+    """Build the events table; empty where events are not collected."""
     if not scenario.telemetry.events:
         return EVENTS.empty()
     found = [*_ending(scenario, resources, course, rng), *_memory_errors(scenario, rng, course)]
@@ -54,37 +54,49 @@ def _ending(
 ) -> list[Event]:
     stop = resources.stop
     if stop is None:
-        if scenario.telemetry.ending == "finished" and rng.random() < 0.6:
-            return [
-                _event(course.death[rank], rank, "process_exit", "0", "exited")
-                for rank in range(scenario.world_size)
-            ]
+        return _finished(scenario, course, rng)
+    return (
+        _hung(scenario, stop, course, rng) if stop.kind == "hang" else _crashed(scenario, stop, course, rng)
+    )
+
+
+def _finished(scenario: Scenario, course: Course, rng: np.random.Generator) -> list[Event]:
+    if scenario.telemetry.ending != "finished" or rng.random() >= 0.6:
         return []
+    ranks = range(scenario.world_size)
+    return [_event(course.death[rank], rank, "process_exit", "0", "exited") for rank in ranks]
+
+
+def _hung(scenario: Scenario, stop: Stop, course: Course, rng: np.random.Generator) -> list[Event]:
     events: list[Event] = []
     rank, begun = stop.ranks[0], float(course.still_from or 0.0)
-    if stop.kind == "hang":
-        if rng.random() < 0.6:
-            peers = [r for r in range(scenario.world_size) if r not in stop.ranks] or [rank]
-            first = int(rng.choice(peers))
-            waited = begun + 0.9 * (course.end - begun)
-            events.append(_event(waited, first, "nccl_timeout", None, "collective timed out"))
-        if rng.random() < 0.35:
-            late = begun + 0.3 * (course.end - begun)
-            events.append(_event(late, rank, "heartbeat_missed", None, "no heartbeat"))
-        return events
-    died = float(course.death[rank])
+    if rng.random() < 0.6:
+        # The watchdog that fires is a peer's: it waited.
+        peers = [other for other in range(scenario.world_size) if other not in stop.ranks] or [rank]
+        waited = begun + 0.9 * (course.end - begun)
+        events.append(_event(waited, int(rng.choice(peers)), "nccl_timeout", None, "collective timed out"))
+    if rng.random() < 0.35:
+        late = begun + 0.3 * (course.end - begun)
+        events.append(_event(late, rank, "heartbeat_missed", None, "no heartbeat"))
+    return events
+
+
+def _crashed(scenario: Scenario, stop: Stop, course: Course, rng: np.random.Generator) -> list[Event]:
+    events: list[Event] = []
+    rank, died = stop.ranks[0], float(course.death[stop.ranks[0]])
     if stop.variant == "device" and rng.random() < 0.7:
         events.append(_event(died - 1e-2, rank, "xid", "79", "GPU has fallen off the bus"))
     if stop.variant == "oom" and rng.random() < 0.8:
         events.append(_event(died - 1e-2, rank, "oom_kill", None, "out of memory"))
-    if rng.random() < 0.6:
-        code = {"killed": "-9", "oom": "137"}.get(stop.variant, "1")
-        events.append(_event(died, rank, "process_exit", code, "exited"))
-        # Peers fail on the broken connection afterwards, in no useful order.
-        for peer in rng.permutation(scenario.world_size)[: int(rng.integers(0, 5))]:
-            if int(peer) not in stop.ranks:
-                later = float(course.death[peer]) + rng.uniform(0, 0.2)
-                events.append(_event(later, int(peer), "process_exit", "1", "connection closed by peer"))
+    if rng.random() >= 0.6:
+        return events
+    code = {"killed": "-9", "oom": "137"}.get(stop.variant, "1")
+    events.append(_event(died, rank, "process_exit", code, "exited"))
+    # Peers fail on the broken connection afterwards, in no useful order.
+    for peer in rng.permutation(scenario.world_size)[: int(rng.integers(0, 5))]:
+        if int(peer) not in stop.ranks:
+            later = float(course.death[peer]) + rng.uniform(0, 0.2)
+            events.append(_event(later, int(peer), "process_exit", "1", "connection closed by peer"))
     return events
 
 

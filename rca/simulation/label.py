@@ -39,15 +39,15 @@ ALIKE: dict[str, tuple[tuple[str, ...], frozenset[str]]] = {
 
 
 def impacts(scenario: Scenario, noise: Noise, timing: Timing) -> list[dict[str, float]]:
-    """What each slow fault costs, by re-running the job without it and with it alone.
+    """Price each slow fault by re-running the job without it and with it alone.
 
     Returns
     -------
     list of dict
-        Per fault: ``seconds_per_step`` (all faults minus all but this one, mean over steps after the warm-up),
-        ``alone_seconds_per_step`` (only this one minus none) and ``ratio`` (the larger of the two step-time
-        ratios over the steps in which it acts). With several faults the two costs differ where one hides
-        behind the other's wait.
+        Per fault: ``seconds_per_step`` (all faults minus all but this one, mean over steps after the
+        warm-up), ``alone_seconds_per_step`` (only this one minus none) and ``ratio`` (the larger of the two
+        step-time ratios over the steps in which it acts). With several faults the two costs differ where
+        one hides behind the other's wait.
     """
     everything = tuple(range(len(scenario.faults)))
     actual = timing.step_seconds
@@ -136,7 +136,7 @@ def _cause(
 
 
 def _accepted(fault: Fault, scenario: Scenario) -> list[str]:
-    """The cause, and those nobody could tell from it with what this window shows."""
+    """List the cause, and those nobody could tell from it with what this window shows."""
     telemetry = scenario.telemetry
     seen = set(telemetry.exporters)
     if telemetry.events:

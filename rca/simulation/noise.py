@@ -57,7 +57,7 @@ def draw_noise(scenario: Scenario) -> Noise:
     own = np.exp(offset + shared)
     hit = rng.random(shape) < benign.hiccup_probability
     # Pareto tail: most hiccups are small, a few are several times the scale.
-    hiccup = hit * step * benign.hiccup_scale * np.minimum(rng.pareto(2.5, shape), 6.0)
+    hiccup = np.where(hit, step * benign.hiccup_scale * np.minimum(rng.pareto(2.5, shape), 6.0), 0.0)
     return Noise(
         forward=own * factor(1.4 * benign.noise),
         backward=own * factor(0.6 * benign.noise),

@@ -8,8 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from rca.simulation.faults.stop import COLLECTIVE
-from rca.simulation.resources import FloatArray, Resources
+from rca.simulation.resources import COLLECTIVE, FloatArray, Resources
 from rca.simulation.scenario import Scenario
 from rca.simulation.timing import Timing
 from rca.telemetry.window import PHASES
@@ -81,7 +80,7 @@ def steps_table(
     course: Course,
     rng: np.random.Generator,
 ) -> pa.Table:
-    """The steps table, rank by rank."""
+    """Build the steps table, rank by rank."""
     columns = {name: timing.phases[name].copy() for name in PHASES}
     present = np.zeros(timing.start.shape, dtype=bool)
     present[:, : course.n_run] = True
@@ -112,7 +111,7 @@ def _begun_step(
     present: npt.NDArray[np.bool_],
     rng: np.random.Generator,
 ) -> None:
-    """The step in which the job stopped: nobody left the collective, the culprit never joined it."""
+    """Leave the last step as a stop does: nobody left the collective, the culprit never joined it."""
     stop = resources.stop
     if stop is None:
         return
@@ -136,7 +135,7 @@ def _begun_step(
 def _cut_step(
     timing: Timing, course: Course, columns: dict[str, FloatArray], present: npt.NDArray[np.bool_]
 ) -> None:
-    """The producer stopped looking in the middle of a step; nothing is wrong with the job."""
+    """Stop looking in the middle of a step; nothing is wrong with the job."""
     step = course.n_run
     elapsed = timing.start[:, step].copy()
     present[:, step] = elapsed < course.end

@@ -1,7 +1,7 @@
 """What ranks and nodes have to work with at each step; faults act here and nowhere else.
 
-Everything downstream follows: the timing kernel turns resources into phases, the exporters into counters, so a
-fault's symptoms agree with each other without being written down one by one.
+Everything downstream follows: the timing kernel turns resources into phases, the exporters into counters,
+so a fault's symptoms agree with each other without being written down one by one.
 """
 
 from __future__ import annotations
@@ -15,7 +15,26 @@ import numpy.typing as npt
 from rca.simulation.scenario import Scenario
 
 FloatArray = npt.NDArray[np.float64]
+# Position in the order of work: data loading, copy, forward, backward, then the collective.
+COLLECTIVE = 4
 StopKind = Literal["crash", "hang"]
+
+# Resources that are one when healthy; the others are zero.
+FACTORS = frozenset({"compute_stretch", "clock", "copy_stretch", "work", "nic_stretch", "nvlink_stretch"})
+OF_NODES = frozenset(
+    {
+        "nic_stretch",
+        "nvlink_stretch",
+        "nic_queue",
+        "nic_delay",
+        "nic_loss",
+        "nic_errors",
+        "congestion",
+        "foreign_cpu",
+        "memory_stall",
+        "disk_stall",
+    }
+)
 
 
 @dataclass
@@ -96,19 +115,16 @@ class Resources:
     @classmethod
     def healthy(cls, scenario: Scenario) -> Resources:
         """Machines as they should be."""
-        factors = {"compute_stretch", "clock", "copy_stretch", "work", "nic_stretch", "nvlink_stretch"}
         per_rank = (scenario.world_size, scenario.n_steps)
         per_node = (scenario.n_nodes, scenario.n_steps)
         held: dict[str, FloatArray] = {}
-        on_node = False
         for field in fields(cls):
             if field.name == "stop":
                 continue
-            on_node = on_node or field.name == "nic_stretch"
-            shape = per_node if on_node else per_rank
-            held[field.name] = np.ones(shape) if field.name in factors else np.zeros(shape)
+            shape = per_node if field.name in OF_NODES else per_rank
+            held[field.name] = np.ones(shape) if field.name in FACTORS else np.zeros(shape)
         held["run_queue"] += scenario.workload.run_queue_share
-        return cls(**held)
+        return cls(stop=None, **held)
 
     def add_stop(self, stop: Stop) -> None:
         """Keep the earliest stop: a job ends once."""

@@ -23,7 +23,7 @@ class JobShape(TypedDict):
 
 
 def log_uniform(rng: np.random.Generator, low: float, high: float) -> float:
-    """A number whose logarithm is uniform."""
+    """Draw a number whose logarithm is uniform."""
     return math.exp(rng.uniform(math.log(low), math.log(high)))
 
 
@@ -38,7 +38,7 @@ def sample_job(rng: np.random.Generator, dialect: Dialect, cause: str) -> JobSha
     else:
         parallelism, per_node = _cluster_shape(rng, cause, pipelined=pipelined)
         workload = _cluster_workload(rng, parallelism, per_node)
-        n_steps = int(round(log_uniform(rng, 20, 300)))
+        n_steps = round(log_uniform(rng, 20, 300))
         if parallelism.world_size > 64:
             n_steps = min(n_steps, 120)
     started = rng.random() < (0.1 if testbed else 0.75)

@@ -56,7 +56,7 @@ def _harmless(rng: np.random.Generator, scenario: Scenario) -> tuple[HarmlessSig
 
 
 def sample_telemetry(rng: np.random.Generator, scenario: Scenario, cause: str) -> Telemetry:
-    """What is seen; `cause` matters only in that a fail-stop window ends by itself."""
+    """Draw what is seen; of `cause` only its load columns depend, which people add when they need them."""
     testbed, single = scenario.dialect == "cpu_testbed", scenario.n_nodes == 1
     named = rng.random() >= 0.07
     length = scenario.n_steps * scenario.workload.step_seconds

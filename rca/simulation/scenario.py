@@ -64,8 +64,8 @@ class Fault(_Frozen):
 class Workload(_Frozen):
     """Healthy seconds per step of each phase, and how the job reacts to its host.
 
-    ``launch_seconds`` is the host time per step whose run-queue waiting delays kernels; ``host_coupling`` is how
-    much a contended host also slows its collectives (large where a CPU moves the bytes, as in gloo).
+    ``launch_seconds`` is the host time per step whose run-queue waiting delays kernels; ``host_coupling`` is
+    how much a contended host also slows its collectives (large where a CPU moves the bytes, as in gloo).
     """
 
     data_loading_seconds: Positive = 0.00005
@@ -80,7 +80,7 @@ class Workload(_Frozen):
     intra_node_share: Share = 0.0
     microbatches: Annotated[int, Field(ge=1)] = 8
     prefetch_steps: Index = 2
-    gradient_bytes: Positive = 5e7
+    gradient_bytes: Positive = 1.07e6
     samples_per_step: Index = 0
     last_stage_extra: Annotated[float, Field(ge=-0.5, le=1)] = 0.0
 
@@ -186,7 +186,7 @@ class Scenario(_Frozen):
         return tuple(range(first, min(first + self.ranks_per_node, self.world_size)))
 
     def without(self, index: int) -> Self:
-        """The same job and noise without one of its faults."""
+        """Keep the job and its noise, drop one of its faults."""
         kept = self.faults[:index] + self.faults[index + 1 :]
         return self.model_copy(update={"faults": kept})
 

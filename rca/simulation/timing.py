@@ -1,9 +1,10 @@
 """From resources to phases: who works how long, who waits for whom, when each step ends.
 
-Between two collectives a rank works alone; a collective starts for everybody when its last member arrives. With
-``L[s]`` the last arrival of step ``s`` and ``after[r, s]`` what rank ``r`` does after it (transfer, optimizer,
-checkpoint), rank ``r`` starts its next step at ``L[s] + after[r, s]``. All of it is max-plus linear, so
-``L[s+1] - L[s]`` depends on ``after[:, s]`` and the work of step ``s+1`` alone and no loop over steps is needed.
+Between two collectives a rank works alone; a collective starts for everybody when its last member arrives.
+With ``L[s]`` the last arrival of step ``s`` and ``after[r, s]`` what rank ``r`` does after it (transfer,
+optimizer, checkpoint), rank ``r`` starts its next step at ``L[s] + after[r, s]``. All of it is max-plus
+linear, so ``L[s+1] - L[s]`` depends on ``after[:, s]`` and the work of step ``s+1`` alone and no loop over
+steps is needed.
 """
 
 from __future__ import annotations
@@ -46,8 +47,9 @@ class Timing:
 
     @property
     def step_seconds(self) -> FloatArray:
-        """Time from one last arrival to the next: the job's step, shape (n_steps,)."""
-        return np.diff(self.last_arrival, prepend=0.0)
+        """Time from when all ranks have ended one step to when all have ended the next, (n_steps,)."""
+        ends = self.start + self.phases["step_seconds"]
+        return np.diff(ends.max(axis=0), prepend=0.0)
 
 
 def run_steps(scenario: Scenario, resources: Resources, noise: Noise) -> Timing:
@@ -95,8 +97,8 @@ def last_arrivals(scenario: Scenario, ready: FloatArray, compute: FloatArray) ->
 
     Notes
     -----
-    Tensor groups and replicas join by maximum. A pipeline of stage times ``c`` over ``m`` microbatches takes its
-    slowest stage plus one microbatch of each other stage (fill and drain).
+    Tensor groups and replicas join by maximum. A pipeline of stage times ``c`` over ``m`` microbatches takes
+    its slowest stage plus one microbatch of each other stage (fill and drain).
     """
     sizes = scenario.parallelism
     if sizes.pipeline == 1:

@@ -8,7 +8,7 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
-from rca.simulation.resources import FloatArray, Resources
+from rca.simulation.resources import COLLECTIVE, FloatArray, Resources
 from rca.simulation.scenario import Scenario
 from rca.simulation.timing import Timing, launch_gap_ratio
 
@@ -56,7 +56,7 @@ class World:
         return (np.arange(self.n_segments) >= self.n_run).astype(np.float64)
 
     def state(self, name: str) -> FloatArray:
-        """A resource per segment; a stopped job keeps the state it stopped in."""
+        """Give a resource per segment; a stopped job keeps the state it stopped in."""
         return self._extended(getattr(self.resources, name))
 
     def share(self, *phases: str) -> FloatArray:
@@ -67,7 +67,12 @@ class World:
     @cached_property
     def waiting(self) -> FloatArray:
         """Share of time spent waiting for others; all of it once the job stands still."""
-        return np.maximum(self.share("communication_wait"), self.stands_still)
+        waiting = np.maximum(self.share("communication_wait"), self.stands_still)
+        stop = self.resources.stop
+        if stop is not None and stop.phase < COLLECTIVE:
+            # Who never joined does not wait either: no collective kernel spins on its device.
+            waiting[list(stop.ranks), self.n_run :] = 0.0
+        return waiting
 
     @cached_property
     def gap_ratio(self) -> FloatArray:

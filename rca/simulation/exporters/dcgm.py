@@ -33,7 +33,7 @@ def _busy(world: World) -> FloatArray:
 def _asleep(world: World) -> FloatArray:
     """How far a GPU has gone to rest: long waits let clock, power and link generation fall."""
     wait_seconds = world.waiting * world.duration
-    return world.waiting * (1 - np.exp(-wait_seconds / 4.0))
+    return np.asarray(world.waiting * (1 - np.exp(-wait_seconds / 4.0)))
 
 
 def _harmless(world: World, kind: str) -> FloatArray:
@@ -54,7 +54,7 @@ def health(world: World, out: Collector) -> None:
     hot = _harmless(world, "hot_gpu")
     base = out.rng.normal(44, 3, (world.scenario.world_size, 1))
     heat = base + 24 * load + 9 * hot + 14 * thermal
-    at_limit = _harmless(world, "power_cap") * (busy > 0.4)
+    at_limit = np.where(busy > 0.4, _harmless(world, "power_cap"), 0.0)
     power = limit * np.clip(0.16 + 0.72 * load * clock * (1 - 0.5 * asleep) + 0.1 * at_limit, 0.1, 1.0)
     out.gauge("DCGM_FI_DEV_SM_CLOCK", "rank", top * clock * (1 - 0.55 * asleep), quantum=15, noise=0.004)
     out.gauge("DCGM_FI_DEV_GPU_TEMP", "rank", heat, quantum=1, noise=0.01)
@@ -63,7 +63,7 @@ def health(world: World, out: Collector) -> None:
     spinning = world.waiting + world.share("communication_transfer")
     used = np.clip(busy + foreign + 0.95 * spinning, 0, 1)
     out.gauge("DCGM_FI_DEV_GPU_UTIL", "rank", 100 * used, quantum=1, noise=0.02, dead=0.0)
-    held = memory * MIB_PER_GIB * (0.72 + 0.12 * (foreign > 0))
+    held = memory * MIB_PER_GIB * np.where(foreign > 0, 0.84, 0.72)
     out.gauge("DCGM_FI_DEV_FB_USED", "rank", held, quantum=1, noise=0.001, dead=0.0)
     _limits(world, out, thermal, np.maximum(capped, 0.15 * at_limit), asleep)
     _errors(world, out)
@@ -81,10 +81,10 @@ def _limits(
     # Hardware steps in beside the driver only when it gets really hot.
     thermal_bits = np.where(thermal > 0.85, SW_THERMAL | HW_THERMAL | HW_SLOWDOWN, SW_THERMAL)
     reasons = np.where(thermal > 0.2, thermal_bits, 0) | np.where(capped > 0.1, cap_bits, 0)
-    reasons = np.where((reasons == 0) & (asleep > 0.5), IDLE, reasons).astype(np.float64)
+    reasons = np.where((reasons == 0) & (asleep > 0.5), IDLE, reasons)
     old = world.scenario.telemetry.old_names
     name = "DCGM_FI_DEV_CLOCK_THROTTLE_REASONS" if old else "DCGM_FI_DEV_CLOCKS_EVENT_REASONS"
-    out.gauge(name, "rank", reasons, noise=0.0)
+    out.gauge(name, "rank", np.asarray(reasons, dtype=np.float64), noise=0.0)
     out.counter("DCGM_FI_DEV_THERMAL_VIOLATION", "rank", 1e9 * thermal, quantum=1, noise=0.1)
     out.counter("DCGM_FI_DEV_POWER_VIOLATION", "rank", 1e9 * capped, quantum=1, noise=0.1)
 

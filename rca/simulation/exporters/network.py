@@ -17,7 +17,6 @@ def _moved(world: World) -> FloatArray:
 
 def _retransmits(world: World) -> FloatArray:
     """TCP retransmissions per second: lost packets, and probes that a late host provokes."""
-    packets = _moved(world) / 2900
     lossy = (
         180
         * np.sqrt(world.state("nic_loss"))
@@ -32,7 +31,7 @@ def _retransmits(world: World) -> FloatArray:
         if signal.kind == "tcp_retransmits":
             harmless[world.node_of[signal.rank % world.scenario.world_size]] = 6.0
     alive = 1 - world.stands_still
-    return (probes + np.maximum(lossy, shared) + late + harmless) * alive + 0 * packets
+    return np.asarray((probes + np.maximum(lossy, shared) + late + harmless) * alive)
 
 
 def interface(world: World, out: Collector) -> None:
@@ -100,11 +99,11 @@ def connections(world: World, out: Collector) -> None:
     # A ring sends to the next node; the last peer listed is where the data goes.
     for hop in range(1, min(nodes, 4)):
         peer = (np.arange(nodes) + hop) % nodes
-        added = delay + 0.45 * delay[peer]
+        added = delay + delay[peer]
         trip = 6e-4 + added + 3e-4 * queued + 4e-4 * world.gap_ratio.max(axis=0, keepdims=True)
         device = f"+{hop}" if world.scenario.dialect != "cpu_testbed" else str(hop)
-        out.gauge("node_tcp_rtt_seconds", "node", trip, device=device, quantum=1e-6, noise=0.5)
-        out.gauge("node_tcp_rttvar_seconds", "node", 1.5 * trip, device=device, quantum=1e-6, noise=0.5)
+        out.gauge("node_tcp_rtt_seconds", "node", trip, device=device, quantum=1e-6, noise=0.35)
+        out.gauge("node_tcp_rttvar_seconds", "node", 1.5 * trip, device=device, quantum=1e-6, noise=0.35)
         waiting = 1500 + 2800 * queued
         out.gauge("node_tcp_send_queue_bytes", "node", waiting, device=device, quantum=1, noise=0.8)
         share = retransmits / (nodes - 1)
@@ -114,7 +113,7 @@ def connections(world: World, out: Collector) -> None:
 
 
 def queues(world: World, out: Collector) -> None:
-    """The interface's queueing discipline."""
+    """Record the interface's queueing discipline."""
     queued = np.clip(world.state("nic_queue"), 0, 2)
     moving = 1 - world.stands_still
     out.gauge("node_qdisc_backlog", "node", 6400 * queued * moving, device="eth0", quantum=1, noise=0.5)

@@ -52,7 +52,7 @@ def cpu(world: World, out: Collector) -> None:
     node_system = world.by_node(system) + 0.01 * cores + 0.1 * foreign
     load_extra = _marked(world, "load") * 0.2 * cores
     if testbed:
-        out.counter("node_cpu_seconds_total", "node", node_user, device="user", quantum=0.01)
+        out.counter("node_cpu_seconds_total", "node", node_user + 0.015, device="user", quantum=0.01)
         out.counter("node_cpu_seconds_total", "node", node_system - 0.02, device="system", quantum=0.01)
         _machine(world, out, node_user.sum(axis=0, keepdims=True), node_system.sum(axis=0, keepdims=True))
         return
@@ -84,9 +84,9 @@ def _steal(world: World) -> FloatArray:
 
 def _machine(world: World, out: Collector, user: FloatArray, system: FloatArray) -> None:
     # Device stand-ins keep the pinned cores mostly busy whatever the ranks do.
-    kernels = 1.1 * world.share("forward", "backward").mean(axis=0, keepdims=True)
+    kernels = 1.6 * world.share("forward", "backward").mean(axis=0, keepdims=True)
     for core in range(2):
-        busy = np.clip(0.5 * (user + kernels), 0, 0.75)
+        busy = np.clip(0.5 * (user + kernels), 0, 0.8)
         rest = np.clip(0.5 * system + 0.08, 0, 0.3)
         out.counter("node_cpu_seconds_total", "job", busy, device=f"{core}/user", quantum=0.01, fresh=False)
         out.counter("node_cpu_seconds_total", "job", rest, device=f"{core}/system", quantum=0.01, fresh=False)
@@ -96,7 +96,7 @@ def _machine(world: World, out: Collector, user: FloatArray, system: FloatArray)
     level = base + 2 * user + 4 * _marked(world, "load").max()
     # A one-minute average hardly moves within a window of seconds.
     out.gauge("node_load1", "job", level.mean(axis=1, keepdims=True) + 0 * level, quantum=0.01, noise=0.02)
-    switches = 2.7e5 * world.scenario.workload.step_seconds * world.pace[None]
+    switches = 3.1e4 * world.scenario.workload.step_seconds * world.pace[None]
     out.counter("node_context_switches_total", "job", switches, quantum=1, fresh=False)
 
 
@@ -143,7 +143,7 @@ def memory(world: World, out: Collector) -> None:
 
 
 def disk(world: World, out: Collector) -> None:
-    """The data disk: time busy, bytes, latency."""
+    """Record the data disk: time busy, bytes, latency."""
     testbed = world.scenario.dialect == "cpu_testbed"
     scope: Scope = "job" if testbed else "node"
     device = "vda" if testbed else "nvme0n1"

@@ -11,10 +11,13 @@ from rca.simulation.world import World
 
 
 def _queueing(world: World) -> FloatArray:
-    """Run-queue waiting per second, (n_ranks, n_segments); proportional to the work done where nobody intrudes."""
+    """Run-queue waiting per second, (n_ranks, n_segments); follows the work done unless strangers intrude."""
     share = world.scenario.workload.run_queue_share
     calm = np.clip(world.scenario.workload.step_seconds * world.pace, 0, 1.2)
-    return np.clip(share * calm + (world.state("run_queue") - share), 0, 1)
+    queue = world.state("run_queue")
+    # Where strangers hold the core a host waits nearly always, however little it has to do.
+    crowded = np.clip((queue - share) / 0.25, 0, 1) * (1 - world.stands_still)
+    return np.clip((1 - crowded) * share * calm + crowded * queue, 0, 1)
 
 
 def process(world: World, out: Collector) -> None:
@@ -55,16 +58,16 @@ def process(world: World, out: Collector) -> None:
 
 
 def _stopped(world: World) -> FloatArray:
-    """A hung process may have been stopped by a signal; a deadlock shows nothing here."""
+    """Mark hung processes that a signal stopped; a deadlock shows nothing here."""
     stopped = np.zeros_like(world.waiting)
     stop = world.resources.stop
-    if stop is not None and stop.kind == "hang" and stop.variant == "host" and world.scenario.seed % 2:
+    if stop is not None and stop.kind == "hang" and stop.variant == "stopped":
         stopped[list(stop.ranks), world.n_run :] = 1.0
     return stopped
 
 
 def container(world: World, out: Collector) -> None:
-    """The control group: quota, pressure, reads."""
+    """Record the control group: quota, pressure, reads."""
     user, system = host_cores(world)
     waiting, calm = _queueing(world), world.scenario.workload.step_seconds * world.pace
     quota = np.clip(world.state("quota"), 0, 1)
@@ -86,7 +89,7 @@ def container(world: World, out: Collector) -> None:
 
 
 def python(world: World, out: Collector) -> None:
-    """The collector's own account."""
+    """Record the collector's own account."""
     pauses = world.state("gc") / world.duration
     calm = world.scenario.workload.step_seconds * world.pace
     out.counter("python_gc_pause_seconds_total", "rank", 1e-4 * calm + pauses, quantum=1e-6, noise=0.1)

@@ -34,7 +34,7 @@ FAULTS: dict[str, FaultKind] = {
     "sequence_length_imbalance": FaultKind("workload", "job", workload.sequence_lengths, ("packing",)),
     "checkpoint_stall": FaultKind("input", "job", input_pipeline.checkpoint, ("all", "one")),
     "process_crash": FaultKind(None, "rank", stop.crash, ("killed", "device", "oom")),
-    "hang": FaultKind(None, "rank", stop.hang, ("host", "collective")),
+    "hang": FaultKind(None, "rank", stop.hang, ("stopped", "deadlock", "collective")),
 }
 
 

@@ -48,9 +48,9 @@ def memory_errors(resources: Resources, fault: Fault, scenario: Scenario, rng: n
 
 
 def pcie(resources: Resources, fault: Fault, scenario: Scenario, rng: np.random.Generator) -> None:
-    """Copies to the device slow down; so does what the NIC moves through the same switch."""
+    """Slow down copies to the device, and what the NIC moves through the same switch."""
     ranks, active = ranks_of(fault), envelope(fault, scenario, rng)
-    worst = 8.0 if scenario.dialect == "cpu_testbed" else 48.0
+    worst = 8.5 if scenario.dialect == "cpu_testbed" else 48.0
     stretch = 1 + (worst**fault.severity - 1) * active * jitter(rng, (ranks.size, scenario.n_steps), 0.08)
     resources.copy_stretch[ranks] *= stretch
     if variant_of(fault, "width") == "replay":

@@ -20,7 +20,7 @@ def cpu_contention(resources: Resources, fault: Fault, scenario: Scenario, rng: 
         resources.quota[ranks] += active * stopped
         aim = np.clip(0.35 + 0.42 * fault.severity**0.7, 0, 0.93)
     else:
-        aim = np.clip(0.35 + 0.5 * fault.severity, 0, 0.93)
+        aim = np.clip(0.35 + 0.48 * fault.severity, 0, 0.93)
         resources.foreign_cpu[nodes] += active * (0.3 + 0.6 * fault.severity)
     busy = np.clip(aim * jitter(rng, shape, 0.03), 0, 0.94)
     resources.run_queue[ranks] = np.maximum(calm, calm + (busy - calm) * active)
@@ -54,7 +54,7 @@ def garbage_collection(
     growth = np.cumsum(active) / max(active.sum(), 1.0)
     if variant_of(fault, "leak") == "leak":
         hit = rng.random(shape) < 0.55
-        mean = 0.7 * step * fault.severity**1.9 * np.minimum(1.2, 0.3 + 3 * growth)
+        mean = 0.55 * step * fault.severity**2 * np.minimum(1.2, 0.3 + 3 * growth)
     else:
         # Every rank collects on its own schedule: the job pays for nearly every one of these pauses.
         hit = rng.random(shape) < min(0.5, 1.2 / ranks.size)

@@ -19,7 +19,7 @@ def _after_prefetch(active: FloatArray, steps: int) -> FloatArray:
 
 
 def loader(resources: Resources, fault: Fault, scenario: Scenario, rng: np.random.Generator) -> None:
-    """A slow dataset or heavy decoding on some ranks: the first forward of the step comes late."""
+    """Let batches of some ranks come late: a slow dataset, or heavy decoding."""
     ranks, active = ranks_of(fault), envelope(fault, scenario, rng)
     shape = (ranks.size, scenario.n_steps)
     step = scenario.workload.step_seconds
@@ -33,14 +33,14 @@ def loader(resources: Resources, fault: Fault, scenario: Scenario, rng: np.rando
 
 
 def storage(resources: Resources, fault: Fault, scenario: Scenario, rng: np.random.Generator) -> None:
-    """A slow disk or file system under one or several nodes: all their loaders wait for it."""
+    """Slow down the disk or file system under some nodes: all their loaders wait for it."""
     ranks, nodes, active = ranks_of(fault), nodes_of(fault), envelope(fault, scenario, rng)
     common = jitter(rng, (1, scenario.n_steps), 0.3)
     own = jitter(rng, (ranks.size, scenario.n_steps), 0.2)
     late = _after_prefetch(active, scenario.workload.prefetch_steps)
     mean = 2.0 * scenario.workload.step_seconds * fault.severity**3
     resources.input_stall[ranks] += late * mean * common * own
-    resources.disk_stall[nodes] += active * min(1.0, 0.35 + 0.75 * fault.severity)
+    resources.disk_stall[nodes] += active * min(1.0, 0.6 + 0.6 * fault.severity)
 
 
 def checkpoint(resources: Resources, fault: Fault, scenario: Scenario, rng: np.random.Generator) -> None:

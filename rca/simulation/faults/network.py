@@ -18,7 +18,7 @@ def nic(resources: Resources, fault: Fault, scenario: Scenario, rng: np.random.G
         slowdown = 3.6 * severity**3.5 * jitter(rng, shape, 0.12)
         resources.nic_delay[nodes] += active * 0.0034 * severity**2
     elif variant == "loss":
-        slowdown = 14 * severity**3.8 * jitter(rng, shape, 0.6)
+        slowdown = 18 * severity**3.8 * jitter(rng, shape, 0.6)
         resources.nic_loss[nodes] += active * 0.06 * severity**2
     else:
         slowdown = 2.1 * severity**3.5 * jitter(rng, shape, 0.08)
@@ -31,7 +31,7 @@ def nic(resources: Resources, fault: Fault, scenario: Scenario, rng: np.random.G
 
 
 def congestion(resources: Resources, fault: Fault, scenario: Scenario, rng: np.random.Generator) -> None:
-    """The fabric is shared: many ports mark, pause and queue, and no one of them is the culprit."""
+    """Crowd the shared fabric: many ports mark, pause and queue, and none of them is the culprit."""
     nodes, active = nodes_of(fault), envelope(fault, scenario, rng)
     tide = jitter(rng, (1, scenario.n_steps), 0.25)
     own = jitter(rng, (nodes.size, 1), 0.15) * jitter(rng, (nodes.size, scenario.n_steps), 0.1)
