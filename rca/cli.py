@@ -6,7 +6,6 @@ or arguments, 10 fail-slow, 20 fail-stop, 30 abstained, 130 interrupted, 141 the
 
 from __future__ import annotations
 
-import io
 import sys
 from collections.abc import Sequence
 from importlib import import_module
@@ -17,6 +16,7 @@ from typer.core import TyperGroup
 
 from rca.commands import COMMANDS
 from rca.commands.output import exit_code, print_error
+from rca.commands.process import take_over
 from rca.errors import RcaError
 
 EXAMPLES = """
@@ -86,12 +86,20 @@ def _root(
     """Say why a distributed training job is slow or has stopped: who, which cause, what to do."""
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
-    """Run the command line; the console script's entry point."""
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):
-            # A terminal that cannot show a sign gets a replacement, not a UnicodeEncodeError.
-            stream.reconfigure(errors="replace")
+def main() -> None:
+    """Be the `rca` program: the console script's entry point."""
+    take_over()
+    run()
+
+
+def run(arguments: Sequence[str] | None = None) -> None:
+    """Run one command line; always ends in `SystemExit`.
+
+    Parameters
+    ----------
+    arguments : sequence of str, optional
+        Those of the process if not given.
+    """
     try:
         typer.main.get_command(app).main(args=arguments, prog_name="rca")
     except RcaError as error:

@@ -24,14 +24,16 @@ class Engine:
         Why it cannot be used, once `load` has failed.
     """
 
-    def __init__(self, bundle: Path | None) -> None:
-        self._bundle = bundle
+    def __init__(self, folder: Path | None) -> None:
+        self._folder = folder
+        self._bundle: rca.Bundle | None = None
         self.model: ModelVersion | None = None
         self.failure: str | None = None
 
     def load(self) -> None:
         """Read the bundle and run one diagnosis, so that the first caller does not pay for imports."""
         try:
+            self._bundle = rca.Bundle.load(self._folder) if self._folder is not None else None
             self.model = rca.diagnose(_small_window(), bundle=self._bundle).model
         except RcaError as error:
             self.failure = str(error)

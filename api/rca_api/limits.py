@@ -12,7 +12,6 @@ from fastapi import Request
 from rca.errors import InvalidInput, TooLarge
 from rca_api.admission import Ticket
 from rca_api.problems import ProblemError
-from rca_api.settings import Settings
 
 _CHUNK = 1 << 20
 _ENCODINGS = "gzip, zstd, identity"
@@ -39,14 +38,13 @@ def check_declared(request: Request, limit: int) -> None:
         raise _too_large(f"a body of {int(declared):,} bytes is declared", limit)
 
 
-async def read_body(request: Request, ticket: Ticket, settings: Settings) -> bytes:
-    """Receive the body as sent; cut off at the limit, whatever was declared."""
-    limit = int(settings.max_body_bytes)
+async def read_body(request: Request, ticket: Ticket, limit: int, timeout_seconds: float) -> bytes:
+    """Receive the body as sent; cut off at `limit` bytes, whatever was declared."""
     check_declared(request, limit)
     chunks: list[bytes] = []
     received = 0
     try:
-        async with asyncio.timeout(settings.body_timeout_seconds):
+        async with asyncio.timeout(timeout_seconds):
             async for chunk in request.stream():
                 received += len(chunk)
                 if received > limit:
@@ -56,7 +54,7 @@ async def read_body(request: Request, ticket: Ticket, settings: Settings) -> byt
     except TimeoutError:
         raise ProblemError(
             "body-timeout",
-            f"only {received:,} bytes arrived within {settings.body_timeout_seconds:g} s",
+            f"only {received:,} bytes arrived within {timeout_seconds:g} s",
             headers={"Connection": "close"},
         ) from None
     return b"".join(chunks)
@@ -113,5 +111,5 @@ def _too_large(what: str, limit: int) -> TooLarge:
     return TooLarge(
         f"{what}; the limit is {limit:,} bytes",
         hint="send fewer steps or metrics, or the Arrow encoding; operators raise the limit with "
-        "RCA_MAX_BODY_BYTES and RCA_MAX_DECODED_BYTES",
+        "RCA_MAX_BODY_BYTES, RCA_MAX_DECODED_BYTES and RCA_MAX_JSON_BYTES",
     )

@@ -21,6 +21,8 @@ class Settings(BaseSettings):
         Largest body as sent, compressed or not.
     max_decoded_bytes : ByteSize
         Largest body after decompression.
+    max_json_bytes : ByteSize
+        Largest JSON document, in either form: parsed, one takes about eight times its size in memory.
     max_buffered_bytes : ByteSize
         Bodies being received or waiting, all requests together; beyond it callers are told to retry.
     threads : int
@@ -38,6 +40,7 @@ class Settings(BaseSettings):
     bundle: Path | None = None
     max_body_bytes: ByteSize = Field(ByteSize(256 * 1024**2), gt=0)
     max_decoded_bytes: ByteSize = Field(ByteSize(512 * 1024**2), gt=0)
+    max_json_bytes: ByteSize = Field(ByteSize(128 * 1024**2), gt=0)
     max_buffered_bytes: ByteSize = Field(ByteSize(1024**3), gt=0)
     threads: int = Field(default_factory=lambda: os.cpu_count() or 1, ge=1)
     queue_limit: int = Field(32, ge=0)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from rca.commands.output import fail, rendered, write
+from rca.commands.process import forgo_pandas
 from rca.errors import RcaError, TooLarge
 
 if TYPE_CHECKING:
@@ -75,6 +76,7 @@ def command(
 
 def read(path: str) -> Window:
     """Read a window from a path, or from standard input for ``-``."""
+    forgo_pandas()
     import rca
 
     if path != "-":

@@ -32,7 +32,9 @@ class Format(StrEnum):
 
 def command(
     collection: Annotated[Path, typer.Argument(help="Folder with manifest.json and labelled windows.")],
-    format_: Annotated[Format, typer.Option("--format", "-f", help="How to write the scores.")] = Format.table,
+    format_: Annotated[
+        Format, typer.Option("--format", "-f", help="How to write the scores.")
+    ] = Format.table,
     bundle: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Model bundle to use. [default: the shipped one]")
     ] = None,
@@ -55,7 +57,9 @@ def command(
         return
     from rca.training.evaluate import rounded
 
-    write(rendered(_cases_table(evaluation)) + rendered(scores_table(rounded(evaluation.summary()), "scores")))
+    write(
+        rendered(_cases_table(evaluation)) + rendered(scores_table(rounded(evaluation.summary()), "scores"))
+    )
 
 
 def scores_table(scores: dict[str, Any], title: str) -> Table:
@@ -97,14 +101,14 @@ def _json(evaluation: Evaluation) -> str:
         return value if math.isfinite(value) else None
 
     cases = [
-        {"id": case.id} | {
+        {"id": case.id}
+        | {
             key: clean(value) if isinstance(value, float) else value
             for key, value in vars(case.judged).items()
         }
         for case in evaluation.cases
     ]
     scores = {
-        name: {key: clean(value) for key, value in row.items()}
-        for name, row in evaluation.summary().items()
+        name: {key: clean(value) for key, value in row.items()} for name, row in evaluation.summary().items()
     }
     return json.dumps({"scores": scores, "confusion": evaluation.confusion(), "windows": cases}, indent=2)

@@ -18,7 +18,9 @@ rca evaluate corpus
 
 
 def command(
-    output: Annotated[Path, typer.Argument(help="Collection folder to write; windows already there are kept.")],
+    output: Annotated[
+        Path, typer.Argument(help="Collection folder to write; windows already there are kept.")
+    ],
     windows: Annotated[int, typer.Option(min=1, help="How many.")] = 10,
     seed: Annotated[int, typer.Option(help="The same seed gives the same windows.")] = 0,
     cause: Annotated[

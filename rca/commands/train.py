@@ -22,7 +22,9 @@ def command(
     windows: Annotated[
         int | None, typer.Option(min=200, help="Simulated windows. [default: as the shipped bundle]")
     ] = None,
-    seed: Annotated[int | None, typer.Option(help="Seed of everything. [default: as the shipped bundle]")] = None,
+    seed: Annotated[
+        int | None, typer.Option(help="Seed of everything. [default: as the shipped bundle]")
+    ] = None,
     processes: Annotated[int, typer.Option(min=1, help="Worker processes; no influence on the result.")] = 2,
     tracking_uri: Annotated[
         str | None,

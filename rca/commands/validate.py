@@ -34,11 +34,8 @@ def command(
 
 
 def _summary(window: Window) -> list[str]:
-    import pyarrow.compute as pc
-
     job = window.job
-    steps = pc.count_distinct(window.steps.column("step")).as_py()
-    names = pc.count_distinct(window.metrics.column("name")).as_py() if window.metrics.num_rows else 0
+    steps, names = len(window.steps.column("step").unique()), len(window.metrics.column("name").unique())
     lines = [
         f"valid: job {clean(job.job_id)}, {count(job.world_size, 'rank')}, {count(steps, 'step')}, "
         f"{seconds(job.end - job.start)}",

@@ -29,7 +29,7 @@ def markdown(page: Page) -> str:
 
 def _causes(page: Page) -> Iterable[str]:
     if page.causes:
-        yield _table(Page.CAUSE_COLUMNS, [entry.row for entry in page.causes])
+        yield _table(page.cause_columns, [entry.row for entry in page.causes])
         yield from (_evidence(entry) for entry in page.causes)
     yield _text(page.unexplained)
 

@@ -22,6 +22,7 @@ from rca.telemetry.causes import CAUSES
 from rca.telemetry.causes import UNKNOWN as UNKNOWN_CAUSE
 
 _MOST_UNKNOWN_METRICS = 12
+_COST_COLUMNS = ("Cost per step", "Interval", "Share")
 
 
 @dataclass(frozen=True)
@@ -47,7 +48,9 @@ class Page:
     straggler_rows : tuple of rows
         One cell per `STRAGGLER_COLUMNS`.
     causes : tuple of CauseEntry
-        Rows have one cell per `CAUSE_COLUMNS`.
+        Rows have one cell per `cause_columns`.
+    cause_columns : tuple of str
+        A stopped job's causes have no cost per step, so they have no columns for it either.
     unexplained : Phrase
     actions, missing, quality : tuple of Phrase
     next_check : Phrase
@@ -60,6 +63,7 @@ class Page:
     facts: tuple[Phrase, ...]
     straggler_rows: tuple[tuple[Phrase, ...], ...]
     causes: tuple[CauseEntry, ...]
+    cause_columns: tuple[str, ...]
     unexplained: Phrase
     actions: tuple[Phrase, ...]
     next_check: Phrase
@@ -68,17 +72,18 @@ class Page:
     footer: Phrase
 
     STRAGGLER_COLUMNS = ("Who", "Type", "Pattern", "Steps", "Probability")
-    CAUSE_COLUMNS = ("Cause", "Who", "Cost per step", "Interval", "Share", "Probability", "Owner")
 
     @classmethod
     def from_diagnosis(cls, diagnosis: Diagnosis) -> Page:
         """Put a diagnosis into words."""
+        priced = diagnosis.failure_mode != "fail_stop"
         return cls(
             verdict=verdict(diagnosis),
             headline=headline(diagnosis),
             facts=_facts(diagnosis),
             straggler_rows=tuple(_straggler_row(group) for group in diagnosis.stragglers),
-            causes=tuple(_cause_entry(cause) for cause in diagnosis.causes),
+            causes=tuple(_cause_entry(cause, priced=priced) for cause in diagnosis.causes),
+            cause_columns=("Cause", "Who", *(_COST_COLUMNS if priced else ()), "Probability", "Owner"),
             unexplained=_unexplained(diagnosis),
             actions=tuple(_action(action) for action in diagnosis.actions),
             next_check=(clean(diagnosis.next_check),) if diagnosis.next_check.strip() else (),
@@ -121,15 +126,18 @@ def _straggler_row(group: Straggler) -> tuple[Phrase, ...]:
     )
 
 
-def _cause_entry(cause: Cause) -> CauseEntry:
+def _cause_entry(cause: Cause, *, priced: bool) -> CauseEntry:
     said = _meaning(cause.cause)
     place = who(cause.ranks, cause.nodes)
-    row: tuple[Phrase, ...] = (
-        (Name(cause.cause),),
-        place,
+    cost: tuple[Phrase, ...] = (
         (seconds(cause.seconds_per_step, signed=True),),
         (seconds_interval(cause.interval),),
         (percent(cause.share),),
+    )
+    row = (
+        (Name(cause.cause),),
+        place,
+        *(cost if priced else ()),
         (probability(cause.probability),),
         (cause.owner,),
     )
@@ -154,7 +162,9 @@ def _evidence(item: Evidence) -> Phrase:
 
 
 def _unexplained(diagnosis: Diagnosis) -> Phrase:
-    if diagnosis.failure_mode == "healthy" and not diagnosis.causes:
+    if diagnosis.failure_mode == "fail_stop" or (
+        diagnosis.failure_mode == "healthy" and not diagnosis.causes
+    ):
         return ()
     left = diagnosis.unexplained_seconds_per_step
     total = diagnosis.slowdown.seconds_per_step
@@ -174,8 +184,13 @@ def _action(action: Action) -> Phrase:
     if action.break_even_steps is not None:
         gains.append(f"pays back after {count(action.break_even_steps, 'step')}")
     told = f": {', '.join(gains)}." if gains else "."
-    how = f" {clean(action.runbook)}" if action.runbook.strip() else ""
-    return (Name(clean(action.action)), told, how)
+    return (Name(clean(action.action)), told, _sentence(action.runbook))
+
+
+def _sentence(text: str) -> str:
+    """`text` as a further sentence: a blank before it, a capital first, a full stop last."""
+    said = clean(text)
+    return f" {said[0].upper()}{said[1:].rstrip('.')}." if said else ""
 
 
 def _quality(diagnosis: Diagnosis) -> tuple[Phrase, ...]:

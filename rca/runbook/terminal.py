@@ -39,7 +39,7 @@ def terminal(page: Page) -> RenderableType:
 
 def _causes(page: Page) -> Iterable[RenderableType]:
     if page.causes:
-        yield _table("Why", Page.CAUSE_COLUMNS, [entry.row for entry in page.causes])
+        yield _table("Why", page.cause_columns, [entry.row for entry in page.causes])
         for entry in page.causes:
             yield _text((*entry.title, "."))
             yield from _bullets(entry.evidence)

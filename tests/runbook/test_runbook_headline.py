@@ -64,8 +64,13 @@ def test_a_stopped_rank_is_named_with_its_step(varied: Varied, throttled: Diagno
         update={"first_step": 41, "pattern": None, "straggler_type": None}
     )
     cause = throttled.causes[0].model_copy(update={"cause": "process_crash"})
-    line = first_line(varied(failure_mode="fail_stop", stragglers=[group], causes=[cause]))
-    assert line == "# FAIL-STOP: rank 6 on `node-3` stopped at step 41, cause `process_crash` (0.83)"
+    page = render_markdown(varied(failure_mode="fail_stop", stragglers=[group], causes=[cause]))
+    assert "| Cause | Who | Probability | Owner |" in page
+    assert "Unexplained" not in page
+    assert (
+        page.splitlines()[0]
+        == "# FAIL-STOP: rank 6 on `node-3` stopped at step 41, cause `process_crash` (0.83)"
+    )
 
 
 def test_an_abstention_names_suspects_but_no_cause(varied: Varied) -> None:

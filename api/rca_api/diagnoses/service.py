@@ -11,10 +11,12 @@ from fastapi import Request
 
 from rca.diagnosis.result import Diagnosis
 from rca.errors import InvalidInput
+from rca.telemetry.encodings import arrow, json
 from rca.telemetry.window import Window
 from rca_api.limits import content_encoding, decompress, read_body
 from rca_api.negotiation import choose
 from rca_api.problems import ProblemError
+from rca_api.settings import Settings
 from rca_api.state import State
 
 JSON = "application/json"
@@ -31,6 +33,23 @@ class Posted:
     content_type: str
     encoding: str
     accept: str
+    max_decoded_bytes: int
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Bytes a body of one media type may have, as sent and after decompression."""
+
+    sent: int
+    decoded: int
+
+    @classmethod
+    def of(cls, settings: Settings, content_type: str) -> Limits:
+        """Look up the limits for `content_type`."""
+        sent, decoded = int(settings.max_body_bytes), int(settings.max_decoded_bytes)
+        if _media_type(content_type) == JSON:
+            return cls(min(sent, int(settings.max_json_bytes)), min(decoded, int(settings.max_json_bytes)))
+        return cls(sent, decoded)
 
 
 async def diagnose(request: Request) -> tuple[bytes, str]:
@@ -40,12 +59,13 @@ async def diagnose(request: Request) -> tuple[bytes, str]:
     accept = choose(request.headers.get("accept"), OFFERED)
     content_type = _content_type(request)
     encoding = content_encoding(request)
+    limits = Limits.of(state.settings, content_type)
     with state.admission.enter() as ticket:
         state.metrics.in_progress.inc()
         try:
             with state.metrics.stage("receive"):
-                body = await read_body(request, ticket, state.settings)
-            posted = Posted(body, content_type, encoding, accept)
+                body = await read_body(request, ticket, limits.sent, state.settings.body_timeout_seconds)
+            posted = Posted(body, content_type, encoding, accept, limits.decoded)
             answer = await _in_thread(state, posted)
         finally:
             state.metrics.in_progress.dec()
@@ -65,9 +85,9 @@ async def _in_thread(state: State, posted: Posted) -> bytes:
 def _work(state: State, posted: Posted) -> bytes:
     metrics = state.metrics
     with metrics.stage("decompress"):
-        body = decompress(posted.body, posted.encoding, int(state.settings.max_decoded_bytes))
+        body = decompress(posted.body, posted.encoding, posted.max_decoded_bytes)
     with metrics.stage("decode"):
-        window = _decode(body, posted.content_type)
+        window = _decode(body, posted)
     with metrics.stage("diagnose"):
         diagnosis = state.engine.diagnose(window)
     metrics.diagnosed(diagnosis)
@@ -75,15 +95,14 @@ def _work(state: State, posted: Posted) -> bytes:
         return _render(diagnosis, posted.accept)
 
 
-def _decode(body: bytes, content_type: str) -> Window:
-    from rca.telemetry.encodings import arrow, json
-
+def _decode(body: bytes, posted: Posted) -> Window:
     if not body:
         raise InvalidInput(
             "the body is empty", hint="send a telemetry window: job, steps and, if there are any, metrics"
         )
-    if _media_type(content_type) == MULTIPART:
-        return arrow.decode(body, content_type)
+    if _media_type(posted.content_type) == MULTIPART:
+        # Arrow buffers may be compressed in themselves, so the limit goes on into the decoder.
+        return arrow.decode(body, posted.content_type, max_bytes=posted.max_decoded_bytes)
     return json.decode(body)
 
 

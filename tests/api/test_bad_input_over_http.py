@@ -1,0 +1,163 @@
+"""What callers send wrong is refused with 4xx, the place and the expectation; never 5xx."""
+
+from __future__ import annotations
+
+import gzip
+import zlib
+from collections.abc import Iterator
+
+import orjson
+import pyarrow as pa
+import pytest
+from bad_windows import REFUSED, WHOLE
+from httpx2 import Response
+from starlette.testclient import TestClient
+
+import rca
+from rca.telemetry.encodings import arrow
+from rca_api.problems import CATALOGUE
+
+JSON = {"Content-Type": "application/json"}
+GIGABYTE = 1_000_000_000
+
+
+def problem(answer: Response, status: int, code: str) -> dict[str, object]:
+    """Check that `answer` is a well-formed problem, and return it."""
+    assert answer.headers["content-type"] == "application/problem+json"
+    body: dict[str, object] = orjson.loads(answer.content)
+    assert (answer.status_code, body["status"], body["code"]) == (status, status, code), body
+    assert body["type"] == f"urn:straggler-rca:problem:{code}"
+    assert body["title"] == CATALOGUE[code].title
+    assert body["detail"]
+    assert body["instance"] == "/v1/diagnoses"
+    assert body["request_id"] == answer.headers["x-request-id"]
+    return body
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_a_malformed_window_is_refused_with_its_place(client: TestClient, name: str) -> None:
+    case = REFUSED[name]
+    body = problem(client.post("/v1/diagnoses", content=case.body, headers=JSON), 422, "invalid-window")
+    assert body["table"] == case.table
+    if case.column is not None:
+        assert body["column"] == case.column
+    assert body["expected"]
+
+
+def test_the_first_offending_rows_are_shown(client: TestClient) -> None:
+    case = REFUSED["negative duration"]
+    body = problem(client.post("/v1/diagnoses", content=case.body, headers=JSON), 422, "invalid-window")
+    assert body["n_rows"] == 1
+    assert body["rows"] == [{"row": 3, "rank": 3, "step": 0, "forward_seconds": -0.01}]
+
+
+def test_milliseconds_are_recognized(client: TestClient) -> None:
+    case = REFUSED["clock in milliseconds"]
+    body = problem(client.post("/v1/diagnoses", content=case.body, headers=JSON), 422, "invalid-window")
+    assert "milliseconds" in str(body["hint"])
+
+
+def test_an_empty_body_is_refused(client: TestClient) -> None:
+    problem(client.post("/v1/diagnoses", content=b"", headers=JSON), 400, "invalid-input")
+
+
+@pytest.mark.parametrize("content_type", ["application/x-www-form-urlencoded", "text/csv", "garbage", ""])
+def test_other_media_types_are_refused(client: TestClient, content_type: str) -> None:
+    answer = client.post("/v1/diagnoses", content=WHOLE, headers={"Content-Type": content_type})
+    body = problem(answer, 415, "unsupported-media-type")
+    assert "application/json" in str(body["expected"])
+
+
+@pytest.mark.parametrize("encoding", ["br", "deflate", "gzip, gzip"])
+def test_other_content_codings_are_refused(client: TestClient, encoding: str) -> None:
+    answer = client.post("/v1/diagnoses", content=WHOLE, headers={**JSON, "Content-Encoding": encoding})
+    problem(answer, 415, "unsupported-encoding")
+    assert answer.headers["accept-encoding"] == "gzip, zstd, identity"
+
+
+@pytest.mark.parametrize(
+    "accept", ["image/png", "text/plain", "application/json;q=0", "application/json;q=x"]
+)
+def test_an_unmatched_accept_is_refused(client: TestClient, accept: str) -> None:
+    answer = client.post("/v1/diagnoses", content=WHOLE, headers={**JSON, "Accept": accept})
+    problem(answer, 406, "not-acceptable")
+
+
+@pytest.mark.parametrize(
+    "body",
+    [b"not gzip", gzip.compress(WHOLE)[:-9], gzip.compress(WHOLE)[:5], gzip.compress(WHOLE) + b"tail"],
+    ids=["garbage", "truncated", "header only", "trailing garbage"],
+)
+def test_damaged_gzip_is_refused(client: TestClient, body: bytes) -> None:
+    answer = client.post("/v1/diagnoses", content=body, headers={**JSON, "Content-Encoding": "gzip"})
+    problem(answer, 400, "invalid-input")
+
+
+def test_damaged_zstd_is_refused(client: TestClient) -> None:
+    packed = pa.compress(WHOLE, "zstd", asbytes=True)
+    answer = client.post("/v1/diagnoses", content=packed[:-9], headers={**JSON, "Content-Encoding": "zstd"})
+    problem(answer, 400, "invalid-input")
+
+
+def test_a_declared_gigabyte_is_refused_without_reading_it(client: TestClient) -> None:
+    answer = client.post("/v1/diagnoses", content=WHOLE, headers={**JSON, "Content-Length": str(GIGABYTE)})
+    problem(answer, 413, "too-large")
+    assert answer.headers["connection"] == "close"
+
+
+def gzip_bomb() -> bytes:
+    """Pack a gigabyte of spaces into a megabyte."""
+    packer = zlib.compressobj(1, zlib.DEFLATED, 31)
+    piece = packer.compress(b" " * (GIGABYTE // 16)) + packer.flush()
+    return piece * 16
+
+
+def zstd_bomb() -> bytes:
+    return bytes(pa.compress(b" " * (GIGABYTE // 16), "zstd", asbytes=True) * 16)
+
+
+@pytest.mark.parametrize(("encoding", "bomb"), [("gzip", gzip_bomb), ("zstd", zstd_bomb)])
+def test_a_compressed_gigabyte_is_cut_off(client: TestClient, encoding: str, bomb: object) -> None:
+    assert callable(bomb)
+    answer = client.post("/v1/diagnoses", content=bomb(), headers={**JSON, "Content-Encoding": encoding})
+    body = problem(answer, 413, "too-large")
+    assert "unpacks to more" in str(body["detail"])
+
+
+def test_an_endless_body_is_cut_off_at_the_limit(small_client: TestClient) -> None:
+    sent = 0
+
+    def endless() -> Iterator[bytes]:
+        nonlocal sent
+        while sent < 10_000_000:
+            sent += 10_000
+            yield b" " * 10_000
+
+    problem(small_client.post("/v1/diagnoses", content=endless(), headers=JSON), 413, "too-large")
+
+
+def test_arrow_that_unpacks_beyond_the_limit_is_refused(small_client: TestClient) -> None:
+    window = rca.read_window("data/windows/healthy")
+    from rca.telemetry.window import Window
+
+    slim = Window.from_tables(window.job, window.steps.combine_chunks(), window.metrics.slice(0, 4000))
+    body = slim.to_arrow()
+    if len(body) > 50_000:
+        body = arrow.encode(Window.from_tables(window.job, window.steps, window.metrics.slice(0, 100)))
+    answer = small_client.post("/v1/diagnoses", content=body, headers={"Content-Type": arrow.CONTENT_TYPE})
+    problem(answer, 413, "too-large")
+
+
+@pytest.mark.parametrize(
+    "body",
+    [b"--x\r\n\r\n", b"no boundary here", arrow.encode(rca.read_window(WHOLE))[:900]],
+    ids=["nameless part", "no boundary", "truncated"],
+)
+def test_damaged_multipart_is_refused(client: TestClient, body: bytes) -> None:
+    answer = client.post("/v1/diagnoses", content=body, headers={"Content-Type": arrow.CONTENT_TYPE})
+    problem(answer, 422, "invalid-window")
+
+
+def test_multipart_without_a_boundary_is_refused(client: TestClient) -> None:
+    answer = client.post("/v1/diagnoses", content=b"x", headers={"Content-Type": "multipart/form-data"})
+    problem(answer, 422, "invalid-window")

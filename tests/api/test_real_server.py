@@ -1,0 +1,83 @@
+"""A real server process on a real socket: the demo, the client, and what only a socket shows."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+from bad_windows import REFUSED
+
+import rca
+from rca.client import Client
+from rca.errors import InvalidWindow
+from rca_api import demo
+
+WINDOW = Path(demo.DEFAULT_WINDOW)
+
+
+@pytest.fixture(scope="module")
+def url() -> Iterator[str]:
+    with demo.running_service() as address:
+        yield address
+
+
+def test_the_client_gets_the_diagnosis_of_the_library(url: str) -> None:
+    by_service, here = Client(url).diagnose(WINDOW), rca.diagnose(rca.read_window(WINDOW))
+    assert by_service.failure_mode == here.failure_mode
+    assert [group.ranks for group in by_service.stragglers] == [group.ranks for group in here.stragglers]
+    assert by_service.slowdown.seconds_per_step == pytest.approx(here.slowdown.seconds_per_step)
+
+
+def test_the_client_says_what_is_ready(url: str) -> None:
+    assert Client(url).ready()["status"] == "ready"
+
+
+def exchange(url: str, head: str) -> bytes:
+    """Send a request's head and nothing more; return all that comes back until the server closes."""
+    where = urlsplit(url)
+    assert where.hostname
+    assert where.port
+    with socket.create_connection((where.hostname, where.port), timeout=20) as link:
+        link.sendall(head.replace("\n", "\r\n").encode() + b"\r\n\r\n")
+        answer = b""
+        while piece := link.recv(65536):
+            answer += piece
+    return answer
+
+
+def test_a_declared_gigabyte_is_refused_before_it_is_sent(url: str) -> None:
+    answer = exchange(
+        url,
+        "POST /v1/diagnoses HTTP/1.1\nHost: x\nContent-Type: application/json\nContent-Length: 1000000000",
+    )
+    assert answer.startswith(b"HTTP/1.1 413 ")
+    assert b'"code":"too-large"' in answer
+
+
+def test_a_malformed_request_line_is_refused(url: str) -> None:
+    assert exchange(url, "NONSENSE").startswith(b"HTTP/1.1 400 ")
+
+
+def test_the_client_raises_the_librarys_own_error(url: str, tmp_path: Path) -> None:
+    path = tmp_path / "window.json"
+    path.write_bytes(REFUSED["negative duration"].body)
+    with pytest.raises(InvalidWindow) as here:
+        Client(url).diagnose(path)
+    assert (here.value.table, here.value.column) == ("steps", "forward_seconds")
+
+
+def test_the_demo_prints_the_diagnosis(capsys: pytest.CaptureFixture[str]) -> None:
+    assert demo.main(["--window", str(WINDOW)]) == 0
+    printed = capsys.readouterr().out
+    assert printed.startswith("# ")
+    assert "capture-cpu-contention-node" in printed
+
+
+def test_the_demo_fails_with_a_message(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    assert demo.main(["--window", str(tmp_path / "nothing")]) == 1
+    told = capsys.readouterr()
+    assert told.out == ""
+    assert told.err.startswith("demo failed (source-error): ")

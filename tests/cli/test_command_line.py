@@ -1,0 +1,104 @@
+"""The command line as a whole: help, lazy commands, serving."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Callable
+from importlib import import_module
+from importlib.metadata import version
+from typing import Any
+
+import pytest
+
+from rca.commands import COMMANDS
+
+Run = Callable[..., Any]
+
+
+def test_help_lists_every_command_and_examples(rca_command: Run) -> None:
+    ran = rca_command("--help")
+    assert ran.code == 0
+    for name in COMMANDS:
+        assert f"  {name}" in ran.out
+    assert "rca diagnose window.json --format json | jq .causes" in ran.out
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_explains_itself_with_examples(rca_command: Run, name: str) -> None:
+    ran = rca_command(name, "--help")
+    assert ran.code == 0
+    module = import_module(f"rca.commands.{name.replace('-', '_')}")
+    if hasattr(module, "EXAMPLES"):
+        assert f"  {module.EXAMPLES.strip().splitlines()[0]}" in ran.out
+
+
+def test_no_command_module_imports_anything_heavy() -> None:
+    import subprocess
+
+    modules = [f"rca.commands.{name.replace('-', '_')}" for name in COMMANDS]
+    heavy = ("pandas", "sklearn", "lightgbm", "numba", "fastapi", "uvicorn", "mlflow", "dowhy", "jinja2")
+    script = (
+        f"import sys, importlib\nfor name in {modules!r}: importlib.import_module(name)\n"
+        f"print([name for name in {heavy!r} if name in sys.modules])"
+    )
+    ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert ran.stdout.strip() == "[]"
+
+
+def test_the_version_is_the_distributions(rca_command: Run) -> None:
+    assert rca_command("--version").out == f"straggler-rca {version('straggler-rca')}\n"
+    assert rca_command("version").out.startswith(f"straggler-rca {version('straggler-rca')}\npython ")
+
+
+def test_signals_are_found_by_name_alias_and_meaning(rca_command: Run) -> None:
+    told = rca_command("signals", "SM_CLOCK", "--format", "json")
+    assert [signal["name"] for signal in json.loads(told.out)] == ["DCGM_FI_DEV_SM_CLOCK"]
+    assert "DCGM_FI_DEV_SM_CLOCK" in rca_command("signals").out
+    assert rca_command("signals", "no such thing").code == 2
+
+
+def test_a_mistyped_command_is_corrected(rca_command: Run) -> None:
+    ran = rca_command("dignose")
+    assert ran.code == 2
+    assert "Did you mean 'diagnose'?" in ran.err
+
+
+@pytest.fixture
+def served(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """What `rca serve` hands to the server, without serving."""
+    held: dict[str, Any] = {}
+
+    def run(app: str, **options: Any) -> None:
+        held.update(options, app=app, metrics=os.environ.get("PROMETHEUS_MULTIPROC_DIR"))
+
+    monkeypatch.setattr("uvicorn.run", run)
+    monkeypatch.delenv("RCA_ALLOW_UNAUTHENTICATED", raising=False)
+    return held
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "::1", "127.8.9.1"])
+def test_loopback_is_served(rca_command: Run, served: dict[str, Any], host: str) -> None:
+    assert rca_command("serve", "--host", host, "--port", "0").code == 0
+    assert (served["host"], served["app"], served["metrics"]) == (host, "rca_api.app:create_app", None)
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.168.1.4", "gpu-head-1"])  # noqa: S104
+def test_an_open_address_needs_a_decision(
+    rca_command: Run, served: dict[str, Any], monkeypatch: pytest.MonkeyPatch, host: str
+) -> None:
+    ran = rca_command("serve", "--host", host)
+    assert ran.code == 2
+    assert "RCA_ALLOW_UNAUTHENTICATED=true" in ran.err
+    assert served == {}
+    monkeypatch.setenv("RCA_ALLOW_UNAUTHENTICATED", "true")
+    assert rca_command("serve", "--host", host).code == 0
+    assert served["host"] == host
+
+
+def test_several_workers_share_their_metrics(rca_command: Run, served: dict[str, Any]) -> None:
+    assert rca_command("serve", "--workers", "2").code == 0
+    assert served["workers"] == 2
+    assert served["metrics"] is not None
+    assert "PROMETHEUS_MULTIPROC_DIR" not in os.environ

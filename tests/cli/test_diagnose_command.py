@@ -1,0 +1,150 @@
+"""`rca diagnose`: formats, exit codes, pipes, files."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from bad_windows import WHOLE
+
+import rca
+
+WINDOWS = Path("data/windows")
+SLOW = WINDOWS / "cpu-contention-node"
+Run = Callable[..., Any]
+
+
+@pytest.mark.parametrize(
+    ("mode", "abstained", "code"),
+    [
+        ("healthy", False, 0),
+        ("fail_slow", False, 10),
+        ("fail_stop", False, 20),
+        ("fail_slow", True, 30),
+        ("healthy", True, 30),
+    ],
+)
+def test_the_exit_code_is_the_verdict(
+    rca_command: Run, monkeypatch: pytest.MonkeyPatch, mode: str, abstained: bool, code: int
+) -> None:
+    answer = rca.diagnose(rca.read_window(SLOW)).model_copy(
+        update={"failure_mode": mode, "abstained": abstained}
+    )
+    monkeypatch.setattr("rca.diagnose", lambda window, *, bundle: answer)
+    assert rca_command("diagnose", SLOW).code == code
+
+
+@pytest.mark.parametrize(
+    "path", sorted(path.parent for path in WINDOWS.glob("*/window.json")), ids=lambda p: p.name
+)
+def test_real_windows_get_the_answer_the_library_gives(rca_command: Run, path: Path) -> None:
+    ran = rca_command("diagnose", path, "--format", "json")
+    here = rca.diagnose(rca.read_window(path))
+    told = json.loads(ran.out)
+    assert told["failure_mode"] == here.failure_mode
+    assert [group["ranks"] for group in told["stragglers"]] == [group.ranks for group in here.stragglers]
+    assert ran.err == ""
+
+
+@pytest.mark.parametrize(
+    ("chosen", "start"), [("json", "{"), ("markdown", "# "), ("html", "<!doctype html>"), ("table", "╭")]
+)
+def test_every_format_is_written(rca_command: Run, chosen: str, start: str) -> None:
+    assert rca_command("diagnose", SLOW, "--format", chosen).out.startswith(start)
+
+
+def test_a_pipe_gets_markdown_and_a_terminal_a_table(
+    rca_command: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert rca_command("diagnose", SLOW).out.startswith("# ")
+    monkeypatch.setattr("rca.commands.diagnose.sys.stdout.isatty", lambda: True, raising=False)
+    shown = rca_command("diagnose", SLOW).out
+    assert "╭" in shown
+    assert "\x1b[" in shown
+
+
+def test_standard_input_is_read(rca_command: Run) -> None:
+    ran = rca_command("diagnose", "-", "--format", "json", stdin=WHOLE)
+    assert json.loads(ran.out)["job_id"] == "job-1"
+
+
+@pytest.mark.parametrize(
+    ("name", "start"), [("a.json", "{"), ("a.html", "<!doctype"), ("a.md", "# "), ("a", "# "), ("a.txt", "╭")]
+)
+def test_the_suffix_of_the_output_chooses_the_format(
+    rca_command: Run, tmp_path: Path, name: str, start: str
+) -> None:
+    ran = rca_command("diagnose", SLOW, "--output", tmp_path / name)
+    assert ran.out == ""
+    assert (tmp_path / name).read_text(encoding="utf-8").startswith(start)
+
+
+def test_an_output_that_cannot_be_written_is_a_message(rca_command: Run, tmp_path: Path) -> None:
+    ran = rca_command("diagnose", SLOW, "--output", tmp_path / "no" / "such" / "folder.md")
+    assert (ran.code, ran.out) == (2, "")
+    assert "cannot write" in ran.err
+
+
+def test_a_missing_bundle_is_an_installation_error(rca_command: Run, tmp_path: Path) -> None:
+    ran = rca_command("diagnose", SLOW, "--bundle", tmp_path / "nothing")
+    assert ran.code == 1
+    assert ran.err.startswith("error (bundle-error): ")
+
+
+def test_an_interrupt_is_quiet(rca_command: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*args: object, **kwargs: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("rca.diagnose", interrupted)
+    ran = rca_command("diagnose", SLOW)
+    assert ran.code == 130
+    assert "Traceback" not in ran.err
+
+
+def command_line(*arguments: str) -> list[str]:
+    return [sys.executable, "-m", "rca.cli", *arguments]
+
+
+def test_a_reader_that_leaves_early_is_no_error() -> None:
+    read_end, write_end = os.pipe()
+    os.close(read_end)
+    ran = subprocess.run(
+        command_line("diagnose", str(SLOW), "--format", "json"),
+        stdout=write_end,
+        stderr=subprocess.PIPE,
+        check=False,
+    )
+    os.close(write_end)
+    assert (ran.returncode, ran.stderr) == (141, b"")
+
+
+def test_a_terminal_without_unicode_gets_a_page_too() -> None:
+    environment = {**os.environ, "PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0"}
+    ran = subprocess.run(
+        command_line("diagnose", str(SLOW), "--format", "table"),
+        env=environment,
+        capture_output=True,
+        check=False,
+    )
+    assert ran.returncode in (10, 30)
+    assert b"rank" in ran.stdout
+
+
+def test_a_diagnosis_imports_nothing_heavy() -> None:
+    heavy = ("pandas", "sklearn", "scipy.stats", "lightgbm", "numba", "fastapi", "mlflow", "dowhy", "jinja2")
+    script = (
+        "import sys\n"
+        "from rca.cli import main\n"
+        f"sys.argv = ['rca', 'diagnose', {str(SLOW)!r}, '--format', 'json']\n"
+        "try: main()\n"
+        "except SystemExit: pass\n"
+        f"print([name for name in {heavy!r} if name in sys.modules], file=sys.stderr)"
+    )
+    ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert ran.stderr.strip() == "[]"
