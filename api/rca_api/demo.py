@@ -36,13 +36,12 @@ def running_service(start_seconds: float = _START_SECONDS) -> Iterator[str]:
         listener.listen()
         url = f"http://127.0.0.1:{listener.getsockname()[1]}"
         server = subprocess.Popen(  # noqa: S603  (our own interpreter and module)
-            [sys.executable, "-m", "uvicorn", "rca_api.app:create_app", "--factory", "--no-access-log",
-             "--fd", str(listener.fileno())],
+            [sys.executable, "-m", "rca_api.demo", "--serve-on", str(listener.fileno())],
             pass_fds=[listener.fileno()],
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
-        )  # fmt: skip
+        )
         # Only the server holds the socket from here: if it dies, connections are refused at once.
         listener.close()
         try:
@@ -54,6 +53,18 @@ def running_service(start_seconds: float = _START_SECONDS) -> Iterator[str]:
             raise ServiceError(f"{error.message}\n{tail}", code=error.code) from error
         finally:
             _stop(server)
+
+
+def _serve(descriptor: int) -> None:
+    """Serve on an inherited socket, in the process that `running_service` starts.
+
+    uvicorn's own ``--fd`` takes any socket for a Unix one; the event loop then leaves Nagle's algorithm
+    on, and every answer waits 40 ms for an acknowledgement.
+    """
+    import uvicorn
+
+    config = uvicorn.Config("rca_api.app:create_app", factory=True, log_config=None, access_log=False)
+    uvicorn.Server(config).run(sockets=[socket.socket(fileno=descriptor)])
 
 
 def _await_ready(url: str, server: subprocess.Popen[bytes], start_seconds: float) -> None:
@@ -89,10 +100,14 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument(
         "--window", type=Path, default=Path(DEFAULT_WINDOW), help="directory, JSON or Arrow file"
     )
-    window = parser.parse_args(arguments).window
+    parser.add_argument("--serve-on", type=int, help=argparse.SUPPRESS)
+    given = parser.parse_args(arguments)
+    if given.serve_on is not None:
+        _serve(given.serve_on)
+        return 0
     try:
         with running_service() as url:
-            page = Client(url).render(window, "text/markdown")
+            page = Client(url).render(given.window, "text/markdown")
     except RcaError as error:
         sys.stderr.write(f"demo failed ({error.code}): {error}\n")
         return 1
