@@ -134,5 +134,7 @@ def _contiguous(ops: npt.NDArray[np.int64]) -> bool:
 
 
 def _statistic(values: Seconds32, statistic: str) -> float:
-    # Rounded to single precision: derived values are kept in it, ideals among them.
-    return float(np.float32(values.mean(dtype=np.float64) if statistic == "mean" else np.median(values)))
+    # In single precision, sum and ratio alike: derived values are kept in it, ideals among them.
+    if statistic == "mean":
+        return float(np.float32(values.sum(dtype=np.float64)) / np.float32(values.size))
+    return float(np.float32(np.median(values)))

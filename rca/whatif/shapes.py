@@ -6,7 +6,7 @@ Steps with the same operations on every stage share a shape, one dependency grap
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -39,7 +39,7 @@ class StepShape:
     Attributes
     ----------
     steps : ndarray of shape (n_steps,), int
-    optype, stage, sequence, chunk, global_chunk : ndarray of shape (n_ops,), int
+    optype, stage, sequence, chunk, global_chunk, microbatch : ndarray of shape (n_ops,), int
         The operations of one model-parallel group, ordered by (stage, type, sequence).
     start, duration : ndarray of shape (n_ops, n_data, n_steps), float32, seconds
         NaN where the trace has no such row.
@@ -51,6 +51,7 @@ class StepShape:
     sequence: IntArray
     chunk: IntArray
     global_chunk: IntArray
+    microbatch: IntArray
     start: Seconds32
     duration: Seconds32
 
@@ -162,7 +163,7 @@ def _arrange(
         array[place] = values[rows]
         dense.append(array.reshape(n_ops, trace.n_data, members.size))
     chunks = []
-    for values in (trace.chunk, trace.global_chunk):
+    for values in (trace.chunk, trace.global_chunk, trace.microbatch):
         held = np.full(n_ops, -1)
         held[op] = values[rows]
         chunks.append(held)
@@ -173,6 +174,7 @@ def _arrange(
         sequence=np.arange(n_ops) - base[cell],
         chunk=chunks[0],
         global_chunk=chunks[1],
+        microbatch=chunks[2],
         start=dense[0],
         duration=dense[1],
     )
@@ -202,13 +204,9 @@ def _without_empty_steps(shape: StepShape, notes: list[str]) -> StepShape | None
         notes.append(f"{int(holes.sum())} missing rows in {affected} step(s) replaced by what is typical there")
     if not kept.any():
         return None
-    return StepShape(
+    return replace(
+        shape,
         steps=shape.steps[kept],
-        optype=shape.optype,
-        stage=shape.stage,
-        sequence=shape.sequence,
-        chunk=shape.chunk,
-        global_chunk=shape.global_chunk,
         start=np.ascontiguousarray(shape.start[:, :, kept]),
         duration=np.ascontiguousarray(shape.duration[:, :, kept]),
     )

@@ -1,0 +1,170 @@
+"""Decompositions: what each operation type, stage, data rank and worker costs on its own."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from rca.whatif.optypes import OP_TYPES
+from rca.whatif.trace_replay import ShapeReplay, TraceReplay
+
+FloatArray = npt.NDArray[np.float64]
+IntArray = npt.NDArray[np.int64]
+BoolArray = npt.NDArray[np.bool_]
+
+TOP_SHARE = 0.03
+"""Share of the workers that make the top set of the worker metric (the published value)."""
+
+
+@dataclass(frozen=True)
+class Decomposition:
+    """Step times of scenarios in which one component keeps its trace times and the rest is ideal.
+
+    Attributes
+    ----------
+    labels : tuple
+        Name or number of each component.
+    seconds : ndarray of shape (n_components, n_steps)
+    """
+
+    labels: tuple[str | int, ...]
+    seconds: FloatArray
+
+    def slowdown(self, ideal: FloatArray) -> dict[str | int, float]:
+        """Ratio of means over steps, largest first."""
+        ratios = self.seconds.mean(axis=1) / ideal.mean()
+        order = np.argsort(-ratios, kind="stable")
+        return {self.labels[k]: float(ratios[k]) for k in order}
+
+    def step_slowdown(self, ideal: FloatArray, step: int) -> dict[str | int, float]:
+        """Ratio at one step (by position), largest first."""
+        ratios = self.seconds[:, step] / ideal[step]
+        order = np.argsort(-ratios, kind="stable")
+        return {self.labels[k]: float(ratios[k]) for k in order}
+
+
+@dataclass(frozen=True)
+class Decompositions:
+    """All of one trace.
+
+    Attributes
+    ----------
+    no_delay, ideal : ndarray of shape (n_steps,), seconds
+    by_type, by_data_rank, by_stage : Decomposition
+    by_worker : ndarray of shape (n_stages, n_data, n_steps), seconds
+        Exact: only that worker keeps its trace times.
+    """
+
+    no_delay: FloatArray
+    ideal: FloatArray
+    by_type: Decomposition
+    by_data_rank: Decomposition
+    by_stage: Decomposition
+    by_worker: FloatArray
+
+
+def decompose(replay: TraceReplay) -> Decompositions:
+    """Evaluate every decomposition in two batches: whole-job masks, and one data rank at a time."""
+    present = sorted({int(code) for part in replay.parts for code in np.unique(part.shape.optype[_active(part)])})
+    merged = sorted({OP_TYPES[code].merged for code in present})
+    codes = [[code for code in present if OP_TYPES[code].merged == name] for name in merged]
+    n_stages = replay.n_stages
+
+    def job_masks(part: ShapeReplay) -> list[BoolArray]:
+        everything = np.ones(part.shape.n_ops, dtype=bool)
+        return [
+            everything,
+            ~everything,
+            *(np.isin(part.shape.optype, held) for held in codes),
+            *(part.shape.stage == stage for stage in range(n_stages)),
+        ]
+
+    def rank_masks(part: ShapeReplay) -> list[BoolArray]:
+        everything = np.ones(part.shape.n_ops, dtype=bool)
+        return [everything, *(part.shape.stage == stage for stage in range(n_stages))]
+
+    job = replay.whole_job(job_masks)
+    ranks = replay.each_data_rank(rank_masks)
+    first_stage = 2 + len(merged)
+    return Decompositions(
+        no_delay=job[0],
+        ideal=job[1],
+        by_type=Decomposition(tuple(merged), job[2:first_stage]),
+        by_data_rank=Decomposition(tuple(int(rank) for rank in replay.data_ranks), ranks[0]),
+        by_stage=Decomposition(tuple(range(n_stages)), job[first_stage:]),
+        by_worker=ranks[1:],
+    )
+
+
+def _active(part: ShapeReplay) -> IntArray:
+    return np.fromiter(part.graph.active, dtype=np.int64, count=len(part.graph.active))
+
+
+@dataclass(frozen=True)
+class Removal:
+    """How much of the slowdown disappears with a set of workers.
+
+    Attributes
+    ----------
+    workers : tuple of (int, int)
+        (data rank position, stage) of the workers made ideal.
+    share : float
+        (T - T without) / (T - T ideal); NaN where there is no slowdown.
+    seconds : ndarray of shape (n_steps,)
+        Step times without.
+    """
+
+    workers: tuple[tuple[int, int], ...]
+    share: float
+    seconds: FloatArray
+
+
+def remove_workers(
+    replay: TraceReplay, found: Decompositions, workers: tuple[tuple[int, int], ...]
+) -> Removal:
+    """The job with some workers' operations ideal and all others as traced."""
+
+    def masks(part: ShapeReplay) -> list[BoolArray]:
+        keep = np.ones((part.shape.n_ops, replay.n_data), dtype=bool)
+        for data_rank, stage in workers:
+            keep[part.shape.stage == stage, data_rank] = False
+        return [keep]
+
+    seconds = replay.whole_job(masks)[0]
+    return Removal(workers, _share(found, seconds), seconds)
+
+
+def remove_last_stage(replay: TraceReplay, found: Decompositions) -> Removal:
+    """The job with all operations of its last stage ideal (M_S)."""
+    last = replay.n_stages - 1
+    seconds = replay.whole_job(lambda part: [part.shape.stage != last])[0]
+    return Removal(tuple((d, last) for d in range(replay.n_data)), _share(found, seconds), seconds)
+
+
+def _share(found: Decompositions, seconds: FloatArray) -> float:
+    lost = float(found.no_delay.mean() - found.ideal.mean())
+    return float(found.no_delay.mean() - seconds.mean()) / lost if lost > 0 else float("nan")
+
+
+def worker_scores(found: Decompositions) -> tuple[FloatArray, FloatArray]:
+    """Exact S_w, and the published approximation min(S of its data rank, S of its stage).
+
+    Returns
+    -------
+    exact, approximate : ndarray of shape (n_data, n_stages)
+    """
+    ideal = found.ideal.mean()
+    exact = found.by_worker.mean(axis=2).T / ideal
+    by_rank = found.by_data_rank.seconds.mean(axis=1) / ideal
+    by_stage = found.by_stage.seconds.mean(axis=1) / ideal
+    return exact, np.minimum(by_rank[:, None], by_stage[None, :])
+
+
+def top_workers(scores: FloatArray, ranks: IntArray) -> tuple[tuple[int, int], ...]:
+    """The top 3 % of the workers by score, ties to the smallest rank."""
+    count = int(np.ceil(TOP_SHARE * scores.size))
+    order = np.lexsort((ranks.ravel(), -scores.ravel()))[:count]
+    data_rank, stage = np.unravel_index(order, scores.shape)
+    return tuple((int(d), int(s)) for d, s in zip(data_rank, stage, strict=True))

@@ -1,0 +1,217 @@
+"""An operation trace made ready for replays: shapes, graphs, programs, derived and ideal times."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from rca.errors import InvalidTrace
+from rca.whatif.clock import clock_offsets, without_offsets
+from rca.whatif.derive import DerivedTimes, derive, ideal_durations
+from rca.whatif.engine import Engine, replay_mix
+from rca.whatif.graph import DependencyGraph
+from rca.whatif.meta import TraceMeta
+from rca.whatif.mix import by_data_rank, each_data_rank, whole_job
+from rca.whatif.program import Program, compile_graph
+from rca.whatif.reference import reference_of
+from rca.whatif.schedules import Schedule, megatron
+from rca.whatif.shapes import StepShape, shapes_of
+from rca.whatif.trace import OpTrace
+
+FloatArray = npt.NDArray[np.float64]
+IntArray = npt.NDArray[np.int64]
+BoolArray = npt.NDArray[np.bool_]
+
+Masks = Callable[["ShapeReplay"], Sequence[BoolArray]]
+
+
+@dataclass(frozen=True)
+class ShapeReplay:
+    """The steps of one shape with everything a replay needs.
+
+    Attributes
+    ----------
+    shape : StepShape
+    graph : DependencyGraph
+    program : Program
+    times : DerivedTimes
+    ideal : ndarray of shape (n_ops,), seconds
+    position : ndarray of shape (n_steps,), int
+        Where its steps stand among all steps of the trace.
+    """
+
+    shape: StepShape
+    graph: DependencyGraph
+    program: Program
+    times: DerivedTimes
+    ideal: FloatArray
+    position: IntArray
+
+
+@dataclass(frozen=True)
+class TraceReplay:
+    """A trace ready to be replayed under any scenario.
+
+    Attributes
+    ----------
+    parts : tuple of ShapeReplay
+    steps : ndarray of shape (n_steps,), int
+        Steps that could be replayed, sorted.
+    measured : ndarray of shape (n_steps,), float32, seconds
+        Last end less first start.
+    ideal : ndarray of shape (N_TYPES,), seconds
+    ranks : ndarray of shape (n_data, n_stages), int
+        The traced rank of every worker.
+    data_ranks : ndarray of shape (n_data,), int
+    meta : TraceMeta
+    notes : tuple of str
+    engine : {"auto", "numpy", "numba"}
+    """
+
+    parts: tuple[ShapeReplay, ...]
+    steps: IntArray
+    measured: npt.NDArray[np.float32]
+    ideal: FloatArray
+    ranks: IntArray
+    data_ranks: IntArray
+    meta: TraceMeta
+    notes: tuple[str, ...]
+    engine: Engine = field(default="auto", compare=False)
+
+    @property
+    def n_data(self) -> int:
+        return int(self.data_ranks.size)
+
+    @property
+    def n_stages(self) -> int:
+        return int(self.ranks.shape[1])
+
+    @property
+    def world_size(self) -> int:
+        """GPUs of the job, from the metadata or from what the trace shows."""
+        if self.meta.world_size is not None:
+            return self.meta.world_size
+        return self.ranks.size * (self.meta.tp_size or 1) * (self.meta.dsp_size or 1)
+
+    @classmethod
+    def from_trace(
+        cls, trace: OpTrace, *, schedule: Schedule = megatron, engine: Engine = "auto"
+    ) -> TraceReplay:
+        """Arrange, repair and derive.
+
+        Raises
+        ------
+        InvalidTrace
+            If no step fits the schedule; the message names the first contradiction.
+        """
+        shapes, notes = shapes_of(trace)
+        use_dp = (int(trace.data_ranks.max()) + 1) * (trace.meta.dsp_size or 1) > 1
+        n_chunks = max(1, max(int(shape.chunk.max()) for shape in shapes) + 1)
+        kept: list[tuple[StepShape, DependencyGraph, Program]] = []
+        refused: list[str] = []
+        for shape in shapes:
+            try:
+                graph = schedule(reference_of(shape, n_chunks=n_chunks, use_dp=use_dp))
+                kept.append((shape, graph, compile_graph(graph)))
+            except InvalidTrace as error:
+                refused.append(error.message)
+                named = ", ".join(map(str, shape.steps[:8]))
+                notes.append(f"{shape.steps.size} step(s) fit no known schedule and are dropped: {named}")
+        if not kept:
+            raise InvalidTrace(f"no step fits the schedule: {refused[0]}")
+        notes += _one_clock(kept)
+        times = [derive(shape, graph) for shape, graph, _ in kept]
+        ideal = ideal_durations([shape for shape, _, _ in kept], times)
+        steps = np.sort(np.concatenate([shape.steps for shape, _, _ in kept]))
+        parts = tuple(
+            ShapeReplay(
+                shape, graph, program, derived, ideal[shape.optype], np.searchsorted(steps, shape.steps)
+            )
+            for (shape, graph, program), derived in zip(kept, times, strict=True)
+        )
+        measured = np.empty(steps.size, np.float32)
+        for part in parts:
+            measured[part.position] = part.times.measured
+        return cls(
+            parts=parts,
+            steps=steps,
+            measured=measured,
+            ideal=ideal,
+            ranks=_ranks(trace),
+            data_ranks=trace.data_ranks,
+            meta=trace.meta,
+            notes=(*trace.notes, *notes),
+            engine=engine,
+        )
+
+    def whole_job(self, masks: Masks) -> FloatArray:
+        """Step times with the masked operations at their trace times and the rest ideal.
+
+        Parameters
+        ----------
+        masks : callable
+            From a shape to masks of shape (n_ops,) or (n_ops, n_data), equally many for every shape.
+
+        Returns
+        -------
+        ndarray of shape (n_masks, n_steps), seconds
+        """
+        return self._gather(
+            lambda part: replay_mix(
+                part.program, whole_job(part.times.work, part.ideal, masks(part)), engine=self.engine
+            )
+        )
+
+    def each_data_rank(self, masks: Masks) -> FloatArray:
+        """The same for one data rank at a time, the others ideal.
+
+        Returns
+        -------
+        ndarray of shape (n_masks, n_data, n_steps), seconds
+        """
+        return self._gather(
+            lambda part: by_data_rank(
+                replay_mix(
+                    part.program,
+                    each_data_rank(part.times.work, part.ideal, masks(part)),
+                    engine=self.engine,
+                ),
+                self.n_data,
+            )
+        )
+
+    def _gather(self, run: Callable[[ShapeReplay], FloatArray]) -> FloatArray:
+        results = [run(part) for part in self.parts]
+        if len(results) == 1:
+            return results[0]
+        out = np.empty((*results[0].shape[:-1], self.steps.size))
+        for part, result in zip(self.parts, results, strict=True):
+            out[..., part.position] = result
+        return out
+
+
+def _one_clock(kept: list[tuple[StepShape, DependencyGraph, Program]]) -> list[str]:
+    """Correct skewed clocks by what the commonest shape shows; notes what was done."""
+    offsets = clock_offsets(kept[0][0], kept[0][1])
+    if not offsets.any():
+        return []
+    for shape, _, _ in kept:
+        without_offsets(shape, offsets)
+    return [
+        f"clock of data rank {d}, stage {s} is {offsets[d, s] * 1e3:+.1f} ms off and was corrected"
+        for d, s in np.argwhere(offsets != 0)[:8]
+    ]
+
+
+def _ranks(trace: OpTrace) -> IntArray:
+    """Smallest traced rank per worker; by the usual order (data before pipeline) where not given."""
+    shape = (trace.n_data, trace.n_stages)
+    none = np.iinfo(np.int64).max
+    ranks = np.full(shape, none)
+    np.minimum.at(ranks, (trace.data_rank, trace.stage), np.where(trace.rank < 0, none, trace.rank))
+    width = trace.meta.tp_size or 1
+    usual = (np.arange(shape[1])[None, :] * shape[0] + np.arange(shape[0])[:, None]) * width
+    return np.where((ranks == none).any(), usual, ranks)
