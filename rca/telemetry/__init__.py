@@ -1,1 +1,20 @@
-"""The telemetry window: types, validation, encodings and the signal catalogue."""
+"""The telemetry window: types, validation, encodings, the signal catalogue and aligned signals."""
+
+from rca.telemetry.job import Job, Parallelism, RankPlace, Topology
+from rca.telemetry.phases import PhaseArrays
+from rca.telemetry.read import read_window
+from rca.telemetry.validation import validated_window
+from rca.telemetry.window import LOAD_COLUMNS, PHASES, Window
+
+__all__ = [
+    "LOAD_COLUMNS",
+    "PHASES",
+    "Job",
+    "Parallelism",
+    "PhaseArrays",
+    "RankPlace",
+    "Topology",
+    "Window",
+    "read_window",
+    "validated_window",
+]

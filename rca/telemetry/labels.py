@@ -1,0 +1,190 @@
+"""Labelled windows: what is known to have been wrong, and collections of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from os import PathLike
+from pathlib import Path
+from typing import Annotated, Any, Literal, TypeVar
+
+import orjson
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from rca.errors import InvalidInput, SourceError
+from rca.telemetry.encodings import directory
+from rca.telemetry.read import read_window
+from rca.telemetry.window import Window
+
+FORMAT = 1
+LABEL_FILE = directory.LABEL_FILE
+MANIFEST_FILE = "manifest.json"
+
+Model = TypeVar("Model", bound=BaseModel)
+FailureMode = Literal["healthy", "fail_slow", "fail_stop"]
+StragglerType = Literal["compute", "communication", "host", "input", "workload"]
+Pattern = Literal["transient", "persistent", "deterministic"]
+
+
+class _Record(BaseModel):
+    # Producers may add what they know besides (``visible``, ``impact``, ``accepted``); it is kept.
+    model_config = ConfigDict(extra="allow", frozen=True)
+
+
+class LabelledCause(_Record):
+    """One thing that was really wrong.
+
+    Attributes
+    ----------
+    cause : str
+        Id from the cause catalogue.
+    ranks, nodes : tuple
+        Where; empty where the label does not say.
+    first_step, last_step : int or None
+        When, both inclusive.
+    severity : float or None
+        From 0 to 1, in the producer's judgement.
+    """
+
+    cause: str = Field(min_length=1)
+    ranks: tuple[Annotated[int, Field(ge=0)], ...] = ()
+    nodes: tuple[str, ...] = ()
+    first_step: int | None = None
+    last_step: int | None = None
+    severity: Annotated[float, Field(ge=0, le=1)] | None = None
+
+
+class Label(_Record):
+    """The truth about one window (``label.json``, format 1)."""
+
+    format: Literal[1] = FORMAT
+    failure_mode: FailureMode
+    straggler_type: StragglerType | None = None
+    pattern: Pattern | None = None
+    causes: tuple[LabelledCause, ...] = ()
+    source: str = "incident"
+    notes: str = ""
+
+
+class _Entry(_Record):
+    id: str = Field(min_length=1)
+    path: str = Field(min_length=1)
+
+
+class _Manifest(_Record):
+    format: Literal[1] = FORMAT
+    windows: tuple[_Entry, ...]
+
+
+@dataclass(frozen=True)
+class CollectionEntry:
+    """One labelled window of a collection, read only when asked for.
+
+    Attributes
+    ----------
+    id : str
+    path : Path
+        The window's directory.
+    summary : dict
+        What else the manifest says about it.
+    """
+
+    id: str
+    path: Path
+    summary: dict[str, Any]
+
+    def read_window(self) -> Window:
+        """The window, validated."""
+        return read_window(self.path)
+
+    def read_label(self) -> Label:
+        """The truth about it."""
+        return read_label(self.path)
+
+
+@dataclass(frozen=True)
+class Collection:
+    """A folder of labelled windows with a ``manifest.json``.
+
+    Attributes
+    ----------
+    path : Path
+    entries : tuple of CollectionEntry
+    properties : dict
+        The manifest's other members (seed, software versions, ...).
+    """
+
+    path: Path
+    entries: tuple[CollectionEntry, ...]
+    properties: dict[str, Any]
+
+    def __len__(self) -> int:
+        return len(self.entries)
+
+    def __iter__(self) -> Iterator[CollectionEntry]:
+        return iter(self.entries)
+
+
+def read_label(path: str | PathLike[str]) -> Label:
+    """Read a label, from its file or from the labelled window's directory.
+
+    Raises
+    ------
+    SourceError
+        If there is no such file.
+    InvalidInput
+        If it is not a label of format 1.
+    """
+    file = Path(path)
+    return _parsed(file / LABEL_FILE if file.is_dir() else file, Label)
+
+
+def read_collection(path: str | PathLike[str]) -> Collection:
+    """Read a collection's manifest; windows and labels are read when asked for.
+
+    Raises
+    ------
+    SourceError
+        If there is no manifest.
+    InvalidInput
+        If the manifest is not of format 1, repeats an id, or points outside the collection.
+    """
+    folder = Path(path)
+    manifest = _parsed(folder / MANIFEST_FILE, _Manifest)
+    entries = tuple(
+        CollectionEntry(entry.id, _inside(folder, entry.path), entry.model_extra or {})
+        for entry in manifest.windows
+    )
+    ids = [entry.id for entry in entries]
+    if len(set(ids)) < len(ids):
+        repeated = next(one for one in ids if ids.count(one) > 1)
+        raise InvalidInput(f"{folder / MANIFEST_FILE}: window {repeated!r} is listed more than once")
+    return Collection(folder, entries, manifest.model_extra or {})
+
+
+def write_labelled(window: Window, label: Label, path: str | PathLike[str]) -> None:
+    """Write a window's directory with its label, so that a reader sees both or neither."""
+    content = orjson.dumps(label.model_dump(mode="json"), option=orjson.OPT_INDENT_2)
+    directory.write(window, path, attachments={LABEL_FILE: content})
+
+
+def _inside(folder: Path, relative: str) -> Path:
+    path = folder / relative
+    if not path.resolve().is_relative_to(folder.resolve()):
+        raise InvalidInput(f"{folder / MANIFEST_FILE}: {relative!r} lies outside the collection")
+    return path
+
+
+def _parsed(path: Path, model: type[Model]) -> Model:
+    try:
+        return model.model_validate(orjson.loads(path.read_bytes()))
+    except FileNotFoundError:
+        raise SourceError(f"{path}: no such file") from None
+    except OSError as error:
+        raise SourceError(f"{path}: cannot be read: {error.strerror or error}") from error
+    except orjson.JSONDecodeError as error:
+        raise InvalidInput(f"{path}: is not JSON: {error.msg} (byte {error.pos})") from None
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        place = ".".join(map(str, first["loc"])) or "document"
+        raise InvalidInput(f"{path}: {place}: {first['msg']}") from None

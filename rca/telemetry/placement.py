@@ -1,0 +1,140 @@
+"""Which ranks a series speaks for, and how several series of one channel become one row per rank."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+
+from rca.telemetry.binning import FloatArray, IntArray
+from rca.telemetry.catalogue.signal import Combine
+from rca.telemetry.job import Job
+
+if TYPE_CHECKING:
+    from rca.telemetry.series import SeriesSet
+
+Level = Literal["rank", "node", "global"]
+LEVELS: tuple[Level, ...] = ("rank", "node", "global")
+RANK, NODE, GLOBAL = range(3)
+
+
+@dataclass(frozen=True)
+class Placement:
+    """Where each series belongs.
+
+    Attributes
+    ----------
+    level : ndarray of shape (n_series,), int
+        Index into `LEVELS`.
+    owner : ndarray of shape (n_series,), int
+        Rank number, node index in the job's topology, or 0; -1 where the job has no such node.
+    node_of_rank : ndarray of shape (n_ranks,), int
+        Node index in the job's topology, -1 where unknown.
+    """
+
+    level: IntArray
+    owner: IntArray
+    node_of_rank: IntArray
+
+
+def place_series(series: SeriesSet, job: Job) -> Placement:
+    """A rank's series to the rank, a GPU's to the rank on it, a node's to the node, others to all."""
+    topology = job.topology
+    known = {name: index for index, name in enumerate(topology.node_names)}
+    # One more entry, so that index -1 (no node) finds -1.
+    node_index = np.array([*(known.get(name, -1) for name in series.node_names), -1])
+    node = node_index[series.node]
+    level = np.where(series.rank >= 0, RANK, np.where(series.node >= 0, NODE, GLOBAL))
+    owner = np.where(level == RANK, series.rank, np.where(level == NODE, node, 0))
+    on_gpu = _ranks_by_gpu(series, job, node)
+    owner = np.where((level == NODE) & (on_gpu >= 0), on_gpu, owner)
+    level = np.where((level == NODE) & (on_gpu >= 0), RANK, level)
+    return Placement(level, owner, topology.node)
+
+
+def _ranks_by_gpu(series: SeriesSet, job: Job, node: IntArray) -> IntArray:
+    """Rank on the GPU that a series' device names, -1 where there is none; shape (n_series,)."""
+    per_gpu = np.array([signal.per_gpu for signal in series.signals], dtype=bool)[series.signal]
+    known = {name: index for index, name in enumerate(job.topology.node_names)}
+    held = {
+        (known[place.node], place.gpu): place.rank
+        for place in job.ranks or ()
+        if place.node is not None and place.gpu is not None
+    }
+    numbers = np.array([*(_gpu_number(name) for name in series.device_names), -1])
+    gpu = numbers[series.device]
+    found = np.full(series.n_series, -1)
+    for row in np.flatnonzero(per_gpu & (gpu >= 0) & (node >= 0)).tolist():
+        found[row] = held.get((int(node[row]), int(gpu[row])), -1)
+    return found
+
+
+def _gpu_number(device: str) -> int:
+    """The index in ``3``, ``gpu3``, ``nvidia3`` or ``3/...``; -1 where there is none."""
+    head = device.lower().split("/")[0].removeprefix("nvidia").removeprefix("gpu")
+    return int(head) if head.isascii() and head.isdigit() and len(head) < 6 else -1
+
+
+def combined(
+    binned: FloatArray, rows: IntArray, placement: Placement, rule: Combine
+) -> tuple[FloatArray, Level, IntArray] | None:
+    """One channel at the level that covers most ranks; None if it speaks for no rank.
+
+    Parameters
+    ----------
+    binned : ndarray of shape (n_series, n_bins)
+    rows : ndarray of int
+        The series that feed the channel.
+    rule : {"sum", "mean", "max", "or"}
+        How the series of one owner become one.
+
+    Returns
+    -------
+    values : ndarray of shape (n_ranks, n_bins)
+    level : {"rank", "node", "global"}
+    used : ndarray of int
+        The series of that level.
+    """
+    best: tuple[FloatArray, Level, IntArray] | None = None
+    most = 0
+    for number, level in enumerate(LEVELS):
+        mine = rows[(placement.level[rows] == number) & (placement.owner[rows] >= 0)]
+        if mine.size == 0:
+            continue
+        values = _at_ranks(binned[mine], placement.owner[mine], number, placement.node_of_rank, rule)
+        covered = int(np.isfinite(values).any(axis=1).sum())
+        if best is None or covered > most:
+            best, most = (values, level, mine), covered
+    return best
+
+
+def _at_ranks(
+    values: FloatArray, owner: IntArray, level: int, node_of_rank: IntArray, rule: Combine
+) -> FloatArray:
+    """Join the rows of each owner and spread owners to ranks; shape (n_ranks, n_bins)."""
+    n_ranks = node_of_rank.size
+    place_of_rank = (np.arange(n_ranks), node_of_rank, np.zeros(n_ranks, dtype=np.int64))[level]
+    order = np.argsort(owner, kind="stable")
+    owners, starts = np.unique(owner[order], return_index=True)
+    joined = values[order] if owners.size == owner.size else _joined(values[order], starts, rule)
+    n_places = max(int(place_of_rank.max()), int(owners[-1])) + 1
+    # The last row stays NaN: index -1 (no such node) finds it.
+    spread = np.full((n_places + 1, values.shape[1]), np.nan)
+    spread[owners] = joined
+    return spread[place_of_rank]
+
+
+def _joined(values: FloatArray, starts: IntArray, rule: Combine) -> FloatArray:
+    """Reduce stretches of rows, leaving NaN where no row of the stretch is known."""
+    if rule == "max":
+        return np.fmax.reduceat(values, starts, axis=0)
+    known = np.isfinite(values)
+    count = np.add.reduceat(known, starts, axis=0, dtype=np.int64)
+    if rule == "or":
+        bits = np.bitwise_or.reduceat(np.where(known, values, 0.0).astype(np.int64), starts, axis=0)
+        return np.where(count > 0, bits.astype(np.float64), np.nan)
+    total = np.add.reduceat(np.where(known, values, 0.0), starts, axis=0)
+    if rule == "mean":
+        total = total / np.maximum(count, 1)
+    return np.where(count > 0, total, np.nan)

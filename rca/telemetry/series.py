@@ -1,0 +1,252 @@
+"""Metric samples as series, and series as one row per rank and channel.
+
+The long `metrics` table is grouped once into `SeriesSet` (one stretch of samples per exporter series);
+`SignalArrays` bins them over time and brings every channel to the ranks it speaks for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from rca.telemetry.binning import BoolArray, FloatArray, IntArray, bin_codes, bin_means
+from rca.telemetry.catalogue import Signal, resolve
+from rca.telemetry.grouping import codes_of, contiguous_order, ranks_of, run_starts, series_numbers
+from rca.telemetry.placement import Level, Placement, combined, place_series
+from rca.telemetry.window import Window
+
+
+@dataclass(frozen=True)
+class SeriesSet:
+    """Every known series of a window, samples in time order.
+
+    Attributes
+    ----------
+    time, value : ndarray of shape (n_samples,)
+        Unix seconds and the catalogue's unit; series one after another, without NaN.
+    offsets : ndarray of shape (n_series + 1,), int
+        Series ``i`` owns the samples ``offsets[i]:offsets[i + 1]``.
+    signals : tuple of Signal
+        The distinct signals; aliases are already one.
+    signal, node, rank, device : ndarray of shape (n_series,), int
+        Index into `signals`, `node_names` and `device_names`, and the rank number; -1 where there is none.
+    node_names, device_names : tuple of str
+    unknown : mapping of str to int
+        Metric names that the catalogue does not know, with their numbers of samples.
+    samples_unused : int
+        Samples of unknown and of deliberately unused metrics, and samples without a value.
+    """
+
+    time: FloatArray
+    value: FloatArray
+    offsets: IntArray
+    signals: tuple[Signal, ...]
+    signal: IntArray
+    node: IntArray
+    rank: IntArray
+    device: IntArray
+    node_names: tuple[str, ...]
+    device_names: tuple[str, ...]
+    unknown: Mapping[str, int]
+    samples_unused: int
+
+    @property
+    def n_series(self) -> int:
+        return int(self.signal.size)
+
+    @classmethod
+    def from_window(cls, window: Window) -> SeriesSet:
+        """Group the metrics table by (signal, node, rank, device)."""
+        table = window.metrics
+        name, names = codes_of(table.column("name"))
+        signals, signal_of_name = _signals(names)
+        value = table.column("value").to_numpy()
+        signal = signal_of_name[name]
+        used = (signal >= 0) & ~np.isnan(value)
+        node, node_names = codes_of(table.column("node"))
+        device, device_names = codes_of(table.column("device"))
+        labels = [signal, node, ranks_of(table.column("rank")), device]
+        time = table.column("time").to_numpy()
+        if not used.all():
+            labels = [column[used] for column in labels]
+            time, value = time[used], value[used]
+        time, value, offsets, rows = _grouped(labels, time, value)
+        scale = np.array([one.scale for one in signals])
+        if (scale != 1.0).any():
+            value = value * np.repeat(scale[labels[0][rows]], np.diff(offsets))
+        of_signal, of_node, of_rank, of_device = (column[rows].astype(np.int64) for column in labels)
+        return cls(
+            time=time,
+            value=value,
+            offsets=offsets,
+            signals=signals,
+            signal=of_signal,
+            node=of_node,
+            rank=of_rank,
+            device=of_device,
+            node_names=tuple(node_names),
+            device_names=tuple(device_names),
+            unknown=_unknown(name, names),
+            samples_unused=table.num_rows - int(time.size),
+        )
+
+    def bin_means(self, edges: npt.ArrayLike) -> FloatArray:
+        """Each series over each time bin: means, rates, or joined codes, as its kind asks.
+
+        Parameters
+        ----------
+        edges : array-like of shape (n_bins + 1,), Unix seconds
+            Ascending.
+
+        Returns
+        -------
+        ndarray of shape (n_series, n_bins)
+            In the signal's unit, per second for counters; NaN where nothing was sampled (see
+            `rca.telemetry.binning` for what a bin takes from the samples around it).
+        """
+        at = np.asarray(edges, dtype=np.float64)
+        if at.ndim != 1 or at.size < 2 or not (np.diff(at) > 0).all():
+            raise ValueError("edges must be ascending, at least two")
+        kinds = np.array([one.kind for one in self.signals], dtype=object)[self.signal]
+        coded = (kinds == "bitmask") | (kinds == "state")
+        out = np.empty((self.n_series, at.size - 1))
+        time, value, offsets = self._only(~coded)
+        out[~coded] = bin_means(time, value, offsets, kinds[~coded] == "counter", at)
+        time, value, offsets = self._only(coded)
+        out[coded] = bin_codes(time, value, offsets, kinds[coded] == "bitmask", at)
+        return out
+
+    def _only(self, chosen: BoolArray) -> tuple[FloatArray, FloatArray, IntArray]:
+        """The samples of some of the series."""
+        if chosen.all():
+            return self.time, self.value, self.offsets
+        counts = np.diff(self.offsets)
+        samples = np.repeat(chosen, counts)
+        offsets = np.concatenate([[0], np.cumsum(counts[chosen])])
+        return self.time[samples], self.value[samples], offsets
+
+
+def _signals(names: list[str]) -> tuple[tuple[Signal, ...], npt.NDArray[np.int32]]:
+    """Distinct used signals, and for every name the index of its own (-1 = unused or unknown)."""
+    positions: dict[Signal, int] = {}
+    index = np.full(len(names), -1, dtype=np.int32)
+    for number, name in enumerate(names):
+        signal = resolve(name)
+        if signal is not None and signal.all_channels():
+            index[number] = positions.setdefault(signal, len(positions))
+    return tuple(positions), index
+
+
+def _grouped(
+    labels: list[npt.NDArray[Any]], time: FloatArray, value: FloatArray
+) -> tuple[FloatArray, FloatArray, IntArray, IntArray]:
+    """Samples with each series' together and in time order; offsets; one row of each series."""
+    number, n_series = series_numbers(labels)
+    order = contiguous_order(number, n_series)
+    if order is not None:
+        number, time, value = number[order], time[order], value[order]
+    starts = run_starts(number)
+    step = np.diff(time)
+    step[starts[1:] - 1] = 0.0
+    if (step < 0).any():
+        by_time = np.lexsort((time, number))
+        time, value = time[by_time], value[by_time]
+    rows = starts if order is None else order[starts]
+    return time, value, np.append(starts, number.size), rows
+
+
+def _unknown(name: npt.NDArray[np.int32], names: list[str]) -> dict[str, int]:
+    counts = np.bincount(name, minlength=len(names))
+    return {
+        text: int(count) for text, count in zip(names, counts, strict=True) if count and resolve(text) is None
+    }
+
+
+@dataclass(frozen=True)
+class SignalArrays:
+    """Every channel as one row per rank.
+
+    Attributes
+    ----------
+    edges : ndarray of shape (n_bins + 1,), Unix seconds
+    values : mapping of channel to ndarray of shape (n_ranks, n_bins)
+        In the channel's unit (`rca.telemetry.catalogue.unit_of_channel`); NaN where unknown.
+    level : mapping of channel to {"rank", "node", "global"}
+        What the values speak for. A channel comes from one level only, the one that covers most
+        ranks and of equals the most specific, because a rank's and its node's figures do not compare.
+    samples_used : int
+        Samples of series that speak for a rank; the rest of the table is unused.
+    unknown : mapping of str to int
+        Metric names that the catalogue does not know, with their numbers of samples.
+    unplaced_nodes : tuple of str
+        Nodes with metrics on which the job places no rank (a spelling that differs?).
+    """
+
+    edges: FloatArray
+    values: Mapping[str, FloatArray]
+    level: Mapping[str, Level]
+    samples_used: int
+    unknown: Mapping[str, int]
+    unplaced_nodes: tuple[str, ...]
+
+    @property
+    def unknown_names(self) -> tuple[str, ...]:
+        """Metric names that the catalogue does not know, sorted."""
+        return tuple(sorted(self.unknown))
+
+    @classmethod
+    def from_window(cls, window: Window, edges: npt.ArrayLike) -> SignalArrays:
+        """Group, bin and place the window's metrics.
+
+        Parameters
+        ----------
+        edges : array-like of shape (n_bins + 1,), Unix seconds
+        """
+        series = SeriesSet.from_window(window)
+        at = np.asarray(edges, dtype=np.float64)
+        binned = series.bin_means(at)
+        placement = place_series(series, window.job)
+        values: dict[str, FloatArray] = {}
+        level: dict[str, Level] = {}
+        speaks = np.zeros(series.n_series, dtype=bool)
+        for channel, rows in _rows_by_channel(series).items():
+            rule = series.signals[series.signal[rows[0]]].combine
+            found = combined(binned, rows, placement, rule)
+            if found is not None:
+                values[channel], level[channel], used = found
+                speaks[used] = True
+        return cls(
+            edges=at,
+            values=values,
+            level=level,
+            samples_used=int(np.diff(series.offsets)[speaks].sum()),
+            unknown=series.unknown,
+            unplaced_nodes=_unplaced(series, placement),
+        )
+
+
+def _rows_by_channel(series: SeriesSet) -> dict[str, IntArray]:
+    """For every channel the series that feed it, sorted by channel."""
+    width = len(series.device_names) + 1
+    pairs, pair_of = np.unique(series.signal * width + series.device + 1, return_inverse=True)
+    feeding: dict[str, list[int]] = {}
+    for position, pair in enumerate(pairs.tolist()):
+        signal, device = divmod(pair, width)
+        name = None if device == 0 else series.device_names[device - 1]
+        for channel in series.signals[signal].channels(name):
+            feeding.setdefault(channel, []).append(position)
+    order = np.argsort(pair_of, kind="stable")
+    bounds = np.searchsorted(pair_of[order], np.arange(pairs.size + 1))
+    return {
+        channel: np.sort(np.concatenate([order[bounds[p] : bounds[p + 1]] for p in positions]))
+        for channel, positions in sorted(feeding.items())
+    }
+
+
+def _unplaced(series: SeriesSet, placement: Placement) -> tuple[str, ...]:
+    lost = np.unique(series.node[placement.owner < 0])
+    return tuple(sorted(series.node_names[node] for node in lost.tolist() if node >= 0))
