@@ -6,11 +6,14 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import structlog
 
 import rca
 from rca.diagnosis.result import Diagnosis, ModelVersion
 from rca.errors import BundleError, RcaError
 from rca.telemetry.window import Window
+
+_log = structlog.stdlib.get_logger("rca_api")
 
 
 class Engine:
@@ -37,6 +40,10 @@ class Engine:
             self.model = rca.diagnose(_small_window(), bundle=self._bundle).model
         except RcaError as error:
             self.failure = str(error)
+        except Exception as error:
+            # A service that says why it is not ready is easier to mend than one that does not start.
+            _log.exception("the bundle could not be tried")
+            self.failure = f"unexpected {type(error).__name__}: {error}"
 
     def diagnose(self, window: Window) -> Diagnosis:
         """Diagnose one validated window."""

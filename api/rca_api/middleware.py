@@ -9,12 +9,14 @@ import uuid
 import structlog
 from fastapi import Request
 from starlette.datastructures import Headers, MutableHeaders
+from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from rca_api.metrics import Metrics
 from rca_api.problems import internal_error, problem_response
 
 HEADER = "X-Request-ID"
+CALLER_LEFT = 499
 _SANE_ID = re.compile(r"[A-Za-z0-9._-]{1,128}")
 _QUIET_ROUTES = frozenset({"/healthz", "/readyz", "/metrics"})
 _log = structlog.stdlib.get_logger("rca_api.requests")
@@ -47,6 +49,9 @@ class RequestContext:
         with structlog.contextvars.bound_contextvars(request_id=request_id):
             try:
                 await self.app(scope, receive, send_with_id)
+            except ClientDisconnect:
+                # Nobody is left to answer; the code is the one reverse proxies log for it.
+                status = CALLER_LEFT
             except Exception:
                 _log.exception("request failed", path=scope["path"])
                 if not status:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import socket
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import urlsplit
+from urllib.request import urlopen
 
 import pytest
 from bad_windows import REFUSED
@@ -55,6 +57,20 @@ def test_a_declared_gigabyte_is_refused_before_it_is_sent(url: str) -> None:
     )
     assert answer.startswith(b"HTTP/1.1 413 ")
     assert b'"code":"too-large"' in answer
+
+
+def test_a_caller_that_leaves_is_not_a_failure(url: str) -> None:
+    where = urlsplit(url)
+    fields = ("Host: x", "Content-Type: application/json", "Content-Length: 500", "", "{")
+    head = "\r\n".join(("POST /v1/diagnoses HTTP/1.1", *fields))
+    with socket.create_connection((where.hostname, where.port), timeout=20) as link:
+        link.sendall(head.encode())
+    wanted = 'rca_http_requests_total{method="POST",route="/v1/diagnoses",status="499"} 1.0'
+    deadline = time.monotonic() + 10
+    while wanted not in (text := urlopen(f"{url}/metrics").read().decode()):
+        assert time.monotonic() < deadline, text
+        time.sleep(0.05)
+    assert 'status="500"' not in text
 
 
 def test_a_malformed_request_line_is_refused(url: str) -> None:

@@ -53,7 +53,7 @@ def test_the_version_is_the_distributions(rca_command: Run) -> None:
 
 
 def test_signals_are_found_by_name_alias_and_meaning(rca_command: Run) -> None:
-    told = rca_command("signals", "SM_CLOCK", "--format", "json")
+    told = rca_command("signals", "dcgm_fi_dev_sm_clock", "--format", "json")
     assert [signal["name"] for signal in json.loads(told.out)] == ["DCGM_FI_DEV_SM_CLOCK"]
     assert "DCGM_FI_DEV_SM_CLOCK" in rca_command("signals").out
     assert rca_command("signals", "no such thing").code == 2
