@@ -131,7 +131,7 @@ class PhaseReplay:
                 serial = serial + change
         if not self.informative:
             return self.measured.copy()
-        return self._evaluate(np.maximum(own, 0.0), serial, transfer)
+        return self.evaluate(np.maximum(own, 0.0), serial, transfer)
 
     def step_seconds_own(self, own: FloatArray, transfer: FloatArray | None = None) -> FloatArray:
         """Job step time for other own work, batched over leading scenario axes.
@@ -152,9 +152,10 @@ class PhaseReplay:
             raise InvalidInput(f"own work has shape {own.shape}, expected (..., {self.own.shape})")
         if not self.informative:
             return np.broadcast_to(self.measured, (*own.shape[:-2], self.measured.size)).copy()
-        return self._evaluate(own, self.serial, self.transfer if transfer is None else transfer)
+        return self.evaluate(own, self.serial, self.transfer if transfer is None else transfer)
 
-    def _evaluate(self, own: FloatArray, serial: FloatArray | None, transfer: FloatArray) -> FloatArray:
+    def evaluate(self, own: FloatArray, serial: FloatArray | None, transfer: FloatArray) -> FloatArray:
+        """Step time from own work, its serial part and the transfer; shapes as in `step_seconds_own`."""
         return self.grid.step_seconds(own, self.bubble, serial) + transfer
 
     def _change(self, name: str, new: FloatArray) -> FloatArray:

@@ -18,8 +18,8 @@ class PipelineGrid:
 
     Attributes
     ----------
-    order : ndarray of shape (n_ranks,), int, or None
-        Rank numbers sorted by (data rank, stage); None where a job has one stage and order is irrelevant.
+    order : ndarray of shape (n_ranks,), int
+        Rank numbers sorted by (data rank, stage).
     starts : ndarray of shape (n_cells,), int
         Where each (data rank, stage) cell begins in `order`.
     cell : ndarray of shape (n_cells,), int
@@ -27,7 +27,7 @@ class PipelineGrid:
     n_data, n_stages : int
     """
 
-    order: npt.NDArray[np.int64] | None
+    order: npt.NDArray[np.int64]
     starts: npt.NDArray[np.int64]
     cell: npt.NDArray[np.int64]
     n_data: int
@@ -38,8 +38,6 @@ class PipelineGrid:
         n_stages = topology.n_stages
         n_data = int(topology.data_rank.max()) + 1
         cells = topology.data_rank * n_stages + topology.stage
-        if n_stages == 1:
-            return cls(None, np.zeros(1, np.int64), np.zeros(1, np.int64), n_data, 1)
         order = np.argsort(cells, kind="stable")
         cell, starts = np.unique(cells[order], return_index=True)
         return cls(order, starts, cell, n_data, n_stages)
@@ -61,9 +59,15 @@ class PipelineGrid:
         ndarray of shape (..., n_steps), seconds
             NaN where no rank finished the step.
         """
-        if self.order is None:
+        if self.n_stages == 1:
+            # All ranks meet: no need to sort them into data ranks first.
             slowest: FloatArray = np.fmax.reduce(own, axis=-2)
             return slowest
+        combined: FloatArray = np.fmax.reduce(self.data_rank_seconds(own, bubble, serial), axis=-2)
+        return combined
+
+    def data_rank_seconds(self, own: FloatArray, bubble: float, serial: FloatArray | None) -> FloatArray:
+        """What each data rank would take alone, without transfer: (..., n_data, n_steps), seconds."""
         tail: FloatArray | float = 0.0
         if serial is not None:
             own = np.maximum(own - serial, 0.0)
@@ -71,9 +75,8 @@ class PipelineGrid:
         stages = self._per_stage(own)
         bottleneck = np.fmax.reduce(stages, axis=-2)
         in_sequence = np.nansum(stages, axis=-2)
-        pipelines = bottleneck + bubble * (in_sequence - bottleneck) + tail
-        combined: FloatArray = np.fmax.reduce(pipelines, axis=-2)
-        return combined
+        pipelines: FloatArray = bottleneck + bubble * (in_sequence - bottleneck) + tail
+        return pipelines
 
     def _per_stage(self, values: FloatArray) -> FloatArray:
         """Slowest tensor rank of every cell: (..., n_ranks, n_steps) -> (..., D, P, n_steps)."""

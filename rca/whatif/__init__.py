@@ -1,0 +1,46 @@
+"""What-if analysis: replay a job without its stragglers.
+
+`what_if` answers for a trace or a window, `scenarios_of` evaluates described scenarios, `TraceReplay` and
+`PhaseReplay` are the two replays underneath.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rca.whatif.analysis import scenarios_of, what_if
+    from rca.whatif.coarse import PhaseReplay
+    from rca.whatif.result import WhatIf
+    from rca.whatif.scenario import Change, Scenario, Selection
+    from rca.whatif.trace_replay import TraceReplay
+
+_PLACES = {
+    "Change": "scenario",
+    "PhaseReplay": "coarse",
+    "Scenario": "scenario",
+    "Selection": "scenario",
+    "TraceReplay": "trace_replay",
+    "WhatIf": "result",
+    "scenarios_of": "analysis",
+    "what_if": "analysis",
+}
+
+__all__ = [
+    "Change",
+    "PhaseReplay",
+    "Scenario",
+    "Selection",
+    "TraceReplay",
+    "WhatIf",
+    "scenarios_of",
+    "what_if",
+]
+
+
+def __getattr__(name: str) -> Any:
+    # A diagnosis needs only the coarse replay: the rest is imported when it is asked for.
+    if name in _PLACES:
+        return getattr(import_module(f"rca.whatif.{_PLACES[name]}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

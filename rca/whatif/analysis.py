@@ -1,0 +1,171 @@
+"""The front door: a trace or a window in, a `WhatIf` out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from os import PathLike
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from rca.errors import InvalidInput
+from rca.telemetry.window import Window
+from rca.whatif.apply import scenario_seconds
+from rca.whatif.decompose import (
+    decompose,
+    remove_last_stage,
+    remove_workers,
+    top_workers,
+    worker_scores,
+)
+from rca.whatif.engine import Engine
+from rca.whatif.meta import TraceMeta
+from rca.whatif.reader import read_trace, trace_from_table, trace_from_window
+from rca.whatif.result import Share, WhatIf, Workers
+from rca.whatif.scenario import Scenario
+from rca.whatif.schedules import Schedule, megatron
+from rca.whatif.signatures import find_patterns
+from rca.whatif.trace import OpTrace
+from rca.whatif.trace_replay import TraceReplay
+
+FloatArray = npt.NDArray[np.float64]
+Source = Window | OpTrace | TraceReplay | pa.Table | str | PathLike[str]
+Meta = TraceMeta | Mapping[str, Any] | str | PathLike[str]
+Description = Scenario | Mapping[str, Any]
+
+
+def what_if(
+    source: Source,
+    meta: Meta | None = None,
+    *,
+    schedule: Schedule = megatron,
+    engine: Engine = "auto",
+    seed: int = 0,
+) -> WhatIf:
+    """Replay a job without its stragglers.
+
+    Parameters
+    ----------
+    source : Window, path, pyarrow.Table, OpTrace or TraceReplay
+        A window (its ``ops`` where it has any, its ``steps`` otherwise), a Parquet operation trace, or one
+        in memory.
+    meta : mapping or path to YAML, optional
+        Sizes of the job, for traces.
+    schedule : callable
+        Dependency rules, for jobs other than 1F1B.
+    engine : {"auto", "numpy", "numba"}
+    seed : int
+        Of the bootstrap intervals.
+
+    Returns
+    -------
+    WhatIf
+
+    Raises
+    ------
+    InvalidTrace
+        If the trace cannot be replayed, by name.
+    """
+    if isinstance(source, Window) and source.ops.num_rows == 0:
+        from rca.whatif.coarse_analysis import coarse_what_if
+
+        return coarse_what_if(source, seed=seed)
+    return analysed(replay_of(source, meta, schedule=schedule, engine=engine), seed=seed)
+
+
+def replay_of(
+    source: Source, meta: Meta | None = None, *, schedule: Schedule = megatron, engine: Engine = "auto"
+) -> TraceReplay:
+    """The operation trace in `source`, ready for replays."""
+    if isinstance(source, TraceReplay):
+        return source
+    if isinstance(source, Window):
+        trace = trace_from_window(source)
+    elif isinstance(source, pa.Table):
+        trace = trace_from_table(source, TraceMeta.of(meta))
+    elif isinstance(source, OpTrace):
+        trace = source
+    else:
+        trace = read_trace(source, meta)
+    return TraceReplay.from_trace(trace, schedule=schedule, engine=engine)
+
+
+def analysed(replay: TraceReplay, *, seed: int = 0) -> WhatIf:
+    """All results of a replay."""
+    found = decompose(replay)
+    exact, approximate = worker_scores(found)
+    by_exact = remove_workers(replay, found, top_workers(exact, replay.ranks))
+    top = top_workers(approximate, replay.ranks)
+    by_published = by_exact if top == by_exact.workers else remove_workers(replay, found, top)
+    last_stage = remove_last_stage(replay, found)
+    n_data, n_stages = replay.ranks.shape
+    return WhatIf(
+        source="operations",
+        job=replay.meta.model_dump(exclude_none=True),
+        steps=replay.steps,
+        measured=replay.measured.astype(np.float64),
+        no_delay=found.no_delay,
+        ideal=found.ideal,
+        by_type=found.by_type,
+        by_data_rank=found.by_data_rank,
+        by_stage=found.by_stage,
+        workers=Workers(
+            rank=replay.ranks.ravel(),
+            data_rank=np.repeat(replay.data_ranks, n_stages),
+            stage=np.tile(np.arange(n_stages), n_data),
+            seconds=found.by_worker.transpose(1, 0, 2).reshape(n_data * n_stages, -1),
+            approximate=approximate.ravel(),
+        ),
+        m_w=Share(by_published.share, by_exact.share, _rank_list(replay, by_exact.workers)),
+        m_s=Share(last_stage.share, last_stage.share, _rank_list(replay, last_stage.workers)),
+        findings=find_patterns(replay, found, by_exact, last_stage),
+        world_size=replay.world_size,
+        seed=seed,
+        notes=replay.notes,
+    )
+
+
+def _rank_list(replay: TraceReplay, workers: Iterable[tuple[int, int]]) -> tuple[int, ...]:
+    return tuple(sorted(int(replay.ranks[data_rank, stage]) for data_rank, stage in workers))
+
+
+def scenarios_of(
+    source: Source,
+    scenarios: Sequence[Description],
+    meta: Meta | None = None,
+    *,
+    schedule: Schedule = megatron,
+    engine: Engine = "auto",
+) -> FloatArray:
+    """Step times under described scenarios.
+
+    Parameters
+    ----------
+    source, meta, schedule, engine
+        As in `what_if`.
+    scenarios : sequence of Scenario or mapping
+
+    Returns
+    -------
+    ndarray of shape (n_scenarios, n_steps), seconds
+        Without launch delays. Compare with the empty scenario, ``{"name": "as is"}``.
+    """
+    described = [Scenario.of(scenario) for scenario in scenarios]
+    if isinstance(source, Window) and source.ops.num_rows == 0:
+        from rca.whatif.coarse_analysis import coarse_scenario_seconds
+
+        return coarse_scenario_seconds(source, described)
+    replay = replay_of(source, meta, schedule=schedule, engine=engine)
+    nodes = _nodes(source, replay) if isinstance(source, Window) else None
+    return scenario_seconds(replay, described, nodes)
+
+
+def _nodes(window: Window, replay: TraceReplay) -> npt.NDArray[np.str_]:
+    topology = window.job.topology
+    if int(replay.ranks.max()) >= topology.n_ranks:
+        raise InvalidInput("operations name ranks the job does not have")
+    names = np.array([*topology.node_names, ""])
+    held: npt.NDArray[np.str_] = names[topology.node[replay.ranks]]
+    return held

@@ -1,0 +1,161 @@
+"""Evaluate scenarios on an operation trace, many at once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from rca.errors import InvalidInput
+from rca.whatif.engine import replay_mix
+from rca.whatif.mix import whole_job
+from rca.whatif.optypes import CLIP, COMPUTE, EMBEDDING, GC, LAYERNORM, OP_TYPES, OPTIMIZER, POINT_TO_POINT
+from rca.whatif.own_work import quiet_nan
+from rca.whatif.scenario import Change, Scenario, Selection
+from rca.whatif.schedules import DATA_COLLECTIVES
+from rca.whatif.trace_replay import ShapeReplay, TraceReplay
+
+FloatArray = npt.NDArray[np.float64]
+Seconds32 = npt.NDArray[np.float32]
+BoolArray = npt.NDArray[np.bool_]
+
+CODES_OF_KIND = {
+    "compute": COMPUTE,
+    "communication": (*POINT_TO_POINT, *DATA_COLLECTIVES, LAYERNORM, EMBEDDING, CLIP),
+    "host": (GC, OPTIMIZER),
+}
+BATCH_BYTES = 64 << 20
+"""Scenario times held at once."""
+
+
+def scenario_seconds(
+    replay: TraceReplay, scenarios: Sequence[Scenario], nodes: npt.NDArray[np.str_] | None = None
+) -> FloatArray:
+    """Step times under every scenario, without launch delays.
+
+    Parameters
+    ----------
+    replay : TraceReplay
+    scenarios : sequence of Scenario
+    nodes : ndarray of shape (n_data, n_stages), str, optional
+        Node of every worker, for scenarios that select by node.
+
+    Returns
+    -------
+    ndarray of shape (n_scenarios, n_steps), seconds
+    """
+    out = np.empty((len(scenarios), replay.steps.size))
+    for part in replay.parts:
+        batch = max(1, BATCH_BYTES // max(1, part.times.work.nbytes))
+        for first in range(0, len(scenarios), batch):
+            chosen = scenarios[first : first + batch]
+            works = [_work_under(replay, part, scenario, nodes) for scenario in chosen]
+            out[first : first + len(chosen), part.position] = _replayed(replay, part, works)
+    return out
+
+
+def _replayed(replay: TraceReplay, part: ShapeReplay, works: list[Seconds32]) -> FloatArray:
+    """Scenarios side by side as further steps: they share the program and meet nowhere."""
+    together = works[0] if len(works) == 1 else np.concatenate(works, axis=2)
+    mix = whole_job(together, part.ideal, [np.ones(part.shape.n_ops, dtype=bool)])
+    seconds = replay_mix(part.program, mix, engine=replay.engine)
+    return seconds.reshape(len(works), -1)
+
+
+def _work_under(
+    replay: TraceReplay, part: ShapeReplay, scenario: Scenario, nodes: npt.NDArray[np.str_] | None
+) -> Seconds32:
+    if scenario.base == "ideal":
+        work = np.broadcast_to(part.ideal.astype(np.float32)[:, None, None], part.times.work.shape).copy()
+    else:
+        work = part.times.work.copy()
+    for change in scenario.changes:
+        ops, workers, steps = _selected(replay, part, change.select, nodes)
+        if change.to == "move_to_stage":
+            _move(part, work, change, ops, steps)
+            continue
+        where = ops[:, None, None] & workers[:, part.shape.stage].T[:, :, None] & steps[None, None, :]
+        _set(part, work, change, where)
+    return work
+
+
+def _selected(
+    replay: TraceReplay, part: ShapeReplay, select: Selection, nodes: npt.NDArray[np.str_] | None
+) -> tuple[BoolArray, BoolArray, BoolArray]:
+    """Masks over operations, over workers (n_data, n_stages) and over steps."""
+    optype = part.shape.optype
+    ops = np.ones(part.shape.n_ops, dtype=bool)
+    if select.types is not None:
+        codes = [code for code, op in enumerate(OP_TYPES) if {op.name, op.merged} & set(select.types)]
+        if not codes:
+            raise InvalidInput(f"{', '.join(select.types)}: phases of coarse jobs, not operations of a trace")
+        ops &= np.isin(optype, codes)
+    if select.kind is not None:
+        ops &= np.isin(optype, CODES_OF_KIND[select.kind])
+    if select.stages is not None:
+        ops &= np.isin(part.shape.stage, select.stages)
+    workers = np.ones(replay.ranks.shape, dtype=bool)
+    if select.ranks is not None:
+        workers &= np.isin(replay.ranks, select.ranks)
+    if select.data_ranks is not None:
+        workers &= np.isin(replay.data_ranks, select.data_ranks)[:, None]
+    if select.nodes is not None:
+        if nodes is None:
+            raise InvalidInput("scenario selects by node, but this trace does not say which rank runs where")
+        workers &= np.isin(nodes, select.nodes)
+    if not workers.any():
+        raise InvalidInput("scenario selects no traced rank")
+    steps = np.ones(part.shape.steps.size, dtype=bool)
+    if select.steps is not None:
+        steps = (part.shape.steps >= select.steps[0]) & (part.shape.steps <= select.steps[1])
+    return ops, workers, steps
+
+
+def _set(part: ShapeReplay, work: Seconds32, change: Change, where: BoolArray) -> None:
+    value = np.float32(change.value or 0.0)
+    if change.to == "ideal":
+        new = np.broadcast_to(part.ideal.astype(np.float32)[:, None, None], work.shape)
+    elif change.to == "measured":
+        new = part.times.work
+    elif change.to == "peers":
+        new = _peers(part, work, where)
+    elif change.to == "scale":
+        new = work * value
+    elif change.to == "less":
+        new = np.minimum(work, np.maximum(work - value, 0))
+    else:
+        new = np.full_like(work, value)
+    np.copyto(work, new, where=where)
+
+
+def _peers(part: ShapeReplay, work: Seconds32, where: BoolArray) -> Seconds32:
+    """Median of the unselected data ranks; with none, of the operation's other steps; else the ideal."""
+    others = np.where(where, np.float32(np.nan), work)
+    new = np.broadcast_to(part.ideal.astype(np.float32)[:, None, None], work.shape).copy()
+    touched = np.flatnonzero(where.any(axis=(1, 2)))
+    for op in touched:
+        overall = others[op][np.isfinite(others[op])]
+        if overall.size:
+            new[op] = np.median(overall)
+        at_step = quiet_nan(np.nanmedian, others[op])
+        known = np.isfinite(at_step)
+        new[op][:, known] = at_step[known]
+    return new
+
+
+def _move(part: ShapeReplay, work: Seconds32, change: Change, ops: BoolArray, steps: BoolArray) -> None:
+    """Layers change stage: the share of each compute moves to the same operation of the other stage."""
+    shape = part.shape
+    if change.stage is None or change.stage >= shape.n_stages:
+        raise InvalidInput(f"scenario moves work to stage {change.stage}, the job has {shape.n_stages}")
+    given = np.flatnonzero(ops & np.isin(shape.optype, COMPUTE))
+    receiving = {
+        (int(shape.optype[op]), int(shape.sequence[op])): int(op)
+        for op in np.flatnonzero((shape.stage == change.stage) & np.isin(shape.optype, COMPUTE))
+    }
+    for op in given:
+        peer = receiving[int(shape.optype[op]), int(shape.sequence[op])]
+        moved = work[op] * np.float32(change.value or 0.0) * steps
+        work[op] -= moved
+        work[peer] += moved

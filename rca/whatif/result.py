@@ -1,0 +1,238 @@
+"""The answer of a what-if analysis."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from rca.whatif.bootstrap import ratio_interval, step_weights
+from rca.whatif.decompose import Decomposition
+from rca.whatif.signatures import Finding
+
+FloatArray = npt.NDArray[np.float64]
+IntArray = npt.NDArray[np.int64]
+
+FORMAT = 1
+UNFAITHFUL = 0.05
+"""Discrepancy above which the replay should not be trusted (the published analysis drops such jobs)."""
+
+
+@dataclass(frozen=True)
+class Workers:
+    """Exact slowdown by each worker alone.
+
+    Attributes
+    ----------
+    rank, data_rank, stage : ndarray of shape (n_workers,), int
+    seconds : ndarray of shape (n_workers, n_steps)
+        Step time with only this worker at its trace times.
+    approximate : ndarray of shape (n_workers,)
+        The published approximation, min(S of its data rank, S of its stage).
+    """
+
+    rank: IntArray
+    data_rank: IntArray
+    stage: IntArray
+    seconds: FloatArray = field(repr=False)
+    approximate: FloatArray = field(repr=False)
+
+    def slowdown(self, ideal: FloatArray) -> FloatArray:
+        """Exact S_w per worker."""
+        ratios: FloatArray = self.seconds.mean(axis=1) / ideal.mean()
+        return ratios
+
+
+@dataclass(frozen=True)
+class Share:
+    """Part of the slowdown that a set of workers explains.
+
+    Attributes
+    ----------
+    published, exact : float
+        With the set chosen by the published scores, and by exact ones; equal where nothing is chosen.
+    ranks : tuple of int
+        The exact set.
+    """
+
+    published: float
+    exact: float
+    ranks: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class WhatIf:
+    """How much faster a job would have been without its stragglers, and whose delay costs how much.
+
+    Attributes
+    ----------
+    source : {"operations", "phases"}
+        Whether operations were replayed or per-step phases.
+    job : mapping
+        Sizes of the job as given.
+    steps : ndarray of shape (n_steps,), int
+    measured, no_delay, ideal : ndarray of shape (n_steps,), seconds
+        Step times: as traced, replayed without launch delays, and with ideal durations.
+    by_type, by_data_rank, by_stage : Decomposition
+    workers : Workers
+    m_w, m_s : Share
+        Of the slowest 3 % of workers, and of the last stage.
+    findings : tuple of Finding
+    world_size : int
+    seed : int
+        Of the bootstrap.
+    notes : tuple of str
+    """
+
+    source: Literal["operations", "phases"]
+    job: Mapping[str, Any]
+    steps: IntArray
+    measured: FloatArray
+    no_delay: FloatArray
+    ideal: FloatArray
+    by_type: Decomposition
+    by_data_rank: Decomposition
+    by_stage: Decomposition
+    workers: Workers
+    m_w: Share
+    m_s: Share
+    findings: tuple[Finding, ...]
+    world_size: int
+    seed: int = 0
+    notes: tuple[str, ...] = ()
+
+    @property
+    def slowdown(self) -> float:
+        """S: replayed over ideal step time, means over steps."""
+        return float(self.no_delay.mean() / self.ideal.mean())
+
+    @property
+    def waste(self) -> float:
+        """Share of the job's time lost to stragglers, 1 - 1 / S."""
+        return 1.0 - 1.0 / self.slowdown
+
+    @property
+    def launch_slowdown(self) -> float:
+        """Measured over replayed step time: what is outside the modelled operations."""
+        return float(self.measured.mean(dtype=np.float64) / self.no_delay.mean())
+
+    @property
+    def fidelity(self) -> float:
+        """Relative error of the mean replayed step time, without launch delays, against the measured."""
+        return abs(1.0 / self.launch_slowdown - 1.0)
+
+    @property
+    def seconds_lost_per_step(self) -> float:
+        """Mean step time lost to stragglers."""
+        return float(self.no_delay.mean() - self.ideal.mean())
+
+    @property
+    def gpu_hours_lost(self) -> float:
+        """Over the replayed steps, all GPUs of the job."""
+        return self.seconds_lost_per_step * self.steps.size * self.world_size / 3600.0
+
+    @cached_property
+    def warnings(self) -> tuple[str, ...]:
+        """What should keep a reader from trusting the figures."""
+        if self.fidelity > UNFAITHFUL:
+            text = f"replay differs from the measured step time by {self.fidelity:.1%} (more than 5 %)"
+            return (text,)
+        return ()
+
+    @cached_property
+    def intervals(self) -> dict[str, tuple[float, float]]:
+        """90 % bootstrap intervals over steps: the slowdown, the launch slowdown, each component."""
+        weights = step_weights(self.steps.size, self.seed)
+        ideal = self.ideal.astype(np.float64)
+        found = {
+            "slowdown": ratio_interval(weights, self.no_delay, ideal),
+            "launch_slowdown": ratio_interval(weights, self.measured.astype(np.float64), self.no_delay),
+        }
+        lower, upper = found["slowdown"]
+        found["waste"] = (1 - 1 / lower, 1 - 1 / upper)
+        for prefix, parts in (("type", self.by_type), ("stage", self.by_stage)):
+            for label, seconds in zip(parts.labels, parts.seconds, strict=True):
+                found[f"{prefix}:{label}"] = ratio_interval(weights, seconds, ideal)
+        return found
+
+    def to_dict(self, *, per_step: bool = True) -> dict[str, Any]:
+        """Plain data, ready for any JSON encoder."""
+        exact = self.workers.slowdown(self.ideal)
+        order = np.argsort(-exact, kind="stable")
+        answer: dict[str, Any] = {
+            "format": FORMAT,
+            "source": self.source,
+            "job": dict(self.job),
+            "slowdown": self.slowdown,
+            "waste": self.waste,
+            "seconds_lost_per_step": self.seconds_lost_per_step,
+            "gpu_hours_lost": self.gpu_hours_lost,
+            "launch_slowdown": self.launch_slowdown,
+            "fidelity": self.fidelity,
+            "by_type": self.by_type.slowdown(self.ideal),
+            "by_data_rank": self.by_data_rank.slowdown(self.ideal),
+            "by_stage": self.by_stage.slowdown(self.ideal),
+            "workers": [
+                {
+                    "rank": int(self.workers.rank[w]),
+                    "data_rank": int(self.workers.data_rank[w]),
+                    "stage": int(self.workers.stage[w]),
+                    "slowdown": float(exact[w]),
+                    "published_slowdown": float(self.workers.approximate[w]),
+                }
+                for w in order
+            ],
+            "m_w": _share(self.m_w),
+            "m_s": _share(self.m_s),
+            "findings": [finding.to_dict() for finding in self.findings],
+            "intervals": {name: list(bounds) for name, bounds in self.intervals.items()},
+            "warnings": list(self.warnings),
+            "notes": list(self.notes),
+        }
+        if per_step:
+            answer["steps"] = {
+                "step": self.steps.tolist(),
+                "measured_seconds": self.measured.astype(np.float64).tolist(),
+                "no_delay_seconds": self.no_delay.tolist(),
+                "ideal_seconds": self.ideal.tolist(),
+                "slowdown": (self.no_delay / self.ideal).tolist(),
+                "by_type": _per_step(self.by_type, self.ideal),
+                "by_stage": _per_step(self.by_stage, self.ideal),
+                "by_data_rank": _per_step(self.by_data_rank, self.ideal),
+            }
+        return finite(answer)
+
+    def to_json(self, *, indent: int | None = None, per_step: bool = True) -> str:
+        """The same as JSON text; what cannot be computed is ``null``."""
+        return json.dumps(self.to_dict(per_step=per_step), indent=indent, allow_nan=False)
+
+    def published(self) -> dict[str, Any]:
+        """The keys of the published tool's result files, plus ``Mw`` and ``Ms``."""
+        from rca.whatif.published import published_result
+
+        return published_result(self)
+
+
+def _share(share: Share) -> dict[str, Any]:
+    return {"published": share.published, "exact": share.exact, "ranks": list(share.ranks)}
+
+
+def _per_step(parts: Decomposition, ideal: FloatArray) -> dict[str, list[float]]:
+    ratios = parts.seconds / ideal
+    return {str(label): row.tolist() for label, row in zip(parts.labels, ratios, strict=True)}
+
+
+def finite(value: Any) -> Any:
+    """JSON has no NaN: unknown numbers become None; dictionary keys become text."""
+    if isinstance(value, dict):
+        return {str(key): finite(held) for key, held in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [finite(held) for held in value]
+    if isinstance(value, float) and not np.isfinite(value):
+        return None
+    return value

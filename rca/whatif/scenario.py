@@ -1,0 +1,138 @@
+"""A small composable language for "what if": which times change, and to what.
+
+>>> slow_forward = Change(Selection(ranks=(3,), types=("forward-compute",), steps=(40, 80)), to="peers")
+>>> faster_link = Change(Selection(kind="communication", nodes=("n2",)), to="scale", value=0.8)
+>>> Scenario("both", (slow_forward, faster_link)).to_dict()["name"]
+'both'
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Literal, get_args
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from rca.errors import InvalidInput
+from rca.telemetry.window import PHASES
+from rca.whatif.optypes import NAMES, OP_TYPES
+from rca.whatif.own_work import WORK_PHASES
+
+Kind = Literal["compute", "communication", "host"]
+Target = Literal["ideal", "peers", "measured", "scale", "seconds", "less", "move_to_stage"]
+Base = Literal["measured", "ideal"]
+
+_MERGED = {op.merged for op in OP_TYPES}
+KNOWN_TYPES = frozenset(NAMES) | _MERGED | frozenset(WORK_PHASES) | {"communication_transfer_seconds"}
+_NEEDS_VALUE = ("scale", "seconds", "less", "move_to_stage")
+
+
+class _Frozen(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Selection(_Frozen):
+    """Operations (or phases) a change applies to; what is not given is not restricted.
+
+    Attributes
+    ----------
+    types : tuple of str, optional
+        Operation types, merged names (``forward-pp-comm``) or, for coarse jobs, phase columns.
+    kind : str, optional
+        ``compute`` (forward, backward), ``communication``, or ``host`` (garbage collection, loading, ...).
+    ranks, data_ranks, stages : tuple of int, optional
+    nodes : tuple of str, optional
+        Needs a window whose job names nodes.
+    steps : (int, int), optional
+        First and last training step, both included.
+    """
+
+    types: tuple[str, ...] | None = None
+    kind: Kind | None = None
+    ranks: tuple[int, ...] | None = None
+    data_ranks: tuple[int, ...] | None = None
+    stages: tuple[int, ...] | None = None
+    nodes: tuple[str, ...] | None = None
+    steps: tuple[int, int] | None = None
+
+    @model_validator(mode="after")
+    def _known_types(self) -> Selection:
+        unknown = sorted(set(self.types or ()) - KNOWN_TYPES)
+        if unknown:
+            outcomes = [name for name in unknown if name in PHASES]
+            why = " (an outcome of the replay)" if outcomes else ""
+            raise ValueError(f"unknown operation type or phase {unknown[0]!r}{why}")
+        return self
+
+
+class Change(_Frozen):
+    """What happens to the selected times.
+
+    Attributes
+    ----------
+    select : Selection
+    to : str
+        ``ideal``: the ideal of the type. ``peers``: median of the data ranks not selected, same operation
+        and step. ``measured``: as traced (on an ideal base). ``scale``: times `value`. ``seconds``: `value`.
+        ``less``: `value` seconds less, not below zero. ``move_to_stage``: the share `value` of the selected
+        stage's compute runs on stage `stage` instead.
+    value : float, optional
+    stage : int, optional
+        Receiving stage of ``move_to_stage``.
+    """
+
+    select: Selection = Field(default_factory=Selection)
+    to: Target
+    value: float | None = Field(default=None, allow_inf_nan=False)
+    stage: int | None = Field(default=None, ge=0)
+
+    @model_validator(mode="after")
+    def _complete(self) -> Change:
+        if (self.value is None) == (self.to in _NEEDS_VALUE):
+            needs = "needs" if self.to in _NEEDS_VALUE else "takes no"
+            raise ValueError(f"{self.to!r} {needs} value")
+        if self.value is not None and self.value < 0:
+            raise ValueError("value must not be negative")
+        if self.to == "move_to_stage":
+            if self.stage is None or self.select.stages is None or len(self.select.stages) != 1:
+                raise ValueError("'move_to_stage' needs one selected stage and the receiving stage")
+            if self.value is not None and self.value > 1:
+                raise ValueError("'move_to_stage' moves a share between 0 and 1")
+        return self
+
+
+class Scenario(_Frozen):
+    """Named changes, applied one after the other to the measured (or to the ideal) job."""
+
+    name: str = "scenario"
+    changes: tuple[Change, ...] = ()
+    base: Base = "measured"
+
+    def then(self, *changes: Change) -> Scenario:
+        """The scenario with more changes."""
+        return self.model_copy(update={"changes": self.changes + changes})
+
+    @classmethod
+    def of(cls, description: Scenario | Mapping[str, Any]) -> Scenario:
+        """From a plain description, as in JSON.
+
+        Raises
+        ------
+        InvalidInput
+            Naming the field that cannot be used.
+        """
+        if isinstance(description, Scenario):
+            return description
+        try:
+            return cls.model_validate(description)
+        except ValidationError as error:
+            first = error.errors(include_url=False, include_context=False)[0]
+            field = ".".join(str(part) for part in first["loc"])
+            raise InvalidInput(f"scenario: {field}: {first['msg']}") from error
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data; `Scenario.of` reads it back."""
+        return self.model_dump(mode="json", exclude_none=True)
+
+
+TARGETS: tuple[str, ...] = get_args(Target)

@@ -1,0 +1,205 @@
+"""Named patterns of a slow job, with the evidence that shows them."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from rca.whatif.decompose import Decompositions, Removal
+from rca.whatif.engine import replay_mix
+from rca.whatif.mix import whole_job
+from rca.whatif.optypes import BACKWARD, FORWARD
+from rca.whatif.own_work import quiet_nan
+from rca.whatif.trace_replay import ShapeReplay, TraceReplay
+
+FloatArray = npt.NDArray[np.float64]
+Seconds32 = npt.NDArray[np.float32]
+
+Pattern = Literal["worker", "stage", "sequence_length", "garbage_collection"]
+
+SMALLEST_SLOWDOWN = 1.02
+"""Below it nothing is worth a name."""
+MAJORITY = 0.5
+SEQUENCE_CORRELATION = 0.9
+SEQUENCE_VARIATION = 0.05
+PAUSE_SHARE = 0.1
+PAUSE_FACTOR = 1.5
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One pattern.
+
+    Attributes
+    ----------
+    pattern : str
+    ranks : tuple of int
+        Ranks it concerns; empty for the whole job.
+    share : float
+        Of the slowdown that disappears with it.
+    seconds_per_step : float
+    evidence : dict of str to float
+    text : str
+        One line for people.
+    """
+
+    pattern: Pattern
+    ranks: tuple[int, ...]
+    share: float
+    seconds_per_step: float
+    evidence: dict[str, float] = field(default_factory=dict)
+    text: str = ""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data."""
+        return asdict(self) | {"ranks": list(self.ranks)}
+
+
+def find_patterns(
+    replay: TraceReplay, found: Decompositions, worker: Removal, stage: Removal
+) -> tuple[Finding, ...]:
+    """Patterns that explain a good part of the slowdown, the costliest first."""
+    lost = float(found.no_delay.mean() - found.ideal.mean())
+    if found.no_delay.mean() < SMALLEST_SLOWDOWN * found.ideal.mean():
+        return ()
+    findings = [
+        *_hot_workers(replay, found, worker),
+        *_hot_last_stage(replay, found, stage),
+        *_sequence_lengths(replay, found, lost),
+        *_pauses(replay, found, lost),
+    ]
+    return tuple(sorted(findings, key=lambda finding: -finding.seconds_per_step))
+
+
+def _hot_workers(replay: TraceReplay, found: Decompositions, top: Removal) -> list[Finding]:
+    if not top.share >= MAJORITY or replay.ranks.size < 2:
+        return []
+    ranks = tuple(sorted(int(replay.ranks[d, s]) for d, s in top.workers))
+    hottest = max(float(found.by_worker[s, d].mean()) for d, s in top.workers) / float(found.ideal.mean())
+    saved = float((found.no_delay - top.seconds).mean())
+    text = f"rank(s) {', '.join(map(str, ranks))} alone cost {top.share:.0%} of the slowdown"
+    return [Finding("worker", ranks, top.share, saved, {"m_w": top.share, "hottest_slowdown": hottest}, text)]
+
+
+def _hot_last_stage(replay: TraceReplay, found: Decompositions, last: Removal) -> list[Finding]:
+    if not last.share >= MAJORITY or replay.n_stages < 2:
+        return []
+    slowdowns = found.by_stage.seconds.mean(axis=1) / found.ideal.mean()
+    ranks = tuple(sorted(int(rank) for rank in replay.ranks[:, -1]))
+    saved = float((found.no_delay - last.seconds).mean())
+    evidence = {"m_s": last.share, "stage_slowdown": float(slowdowns[-1])}
+    text = f"the last stage alone costs {last.share:.0%} of the slowdown: move layers off it"
+    return [Finding("stage", ranks, last.share, saved, evidence, text)]
+
+
+def _compute_pairs(part: ShapeReplay) -> tuple[Seconds32, Seconds32]:
+    """Forward and backward of the same microbatch: two arrays (n_pairs, n_data, n_steps), and their stage."""
+    shape = part.shape
+    by_batch = (shape.microbatch[shape.optype == FORWARD] >= 0).all()
+    key = shape.microbatch if by_batch else shape.sequence
+
+    def ordered(code: int) -> npt.NDArray[np.int64]:
+        ops = np.flatnonzero(shape.optype == code)
+        return ops[np.lexsort((key[ops], shape.chunk[ops], shape.stage[ops]))]
+
+    forward, backward = ordered(FORWARD), ordered(BACKWARD)
+    work = part.times.work
+    return work[forward], work[backward]
+
+
+def _within_worker(part: ShapeReplay, values: Seconds32) -> FloatArray:
+    """Relative deviation from the worker's mean over the microbatches of its step.
+
+    What makes a whole worker, stage or step slow is taken out; what moves with the data stays.
+    """
+    n_stages = part.shape.n_stages
+    grouped = values.reshape(n_stages, -1, *values.shape[1:]).astype(np.float64)
+    mean = grouped.mean(axis=1, keepdims=True)
+    if grouped.shape[1] == 1:
+        mean = grouped.mean(axis=3, keepdims=True)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        return np.nan_to_num(grouped / mean - 1.0)
+
+
+def correlation(replay: TraceReplay) -> tuple[float, float]:
+    """Pearson correlation of forward and backward over microbatches, and how much the forwards vary."""
+    forward = [_within_worker(part, _compute_pairs(part)[0]).ravel() for part in replay.parts]
+    backward = [_within_worker(part, _compute_pairs(part)[1]).ravel() for part in replay.parts]
+    f, b = np.concatenate(forward), np.concatenate(backward)
+    spread = float(f.std() * b.std())
+    return (float((f * b).mean() / spread) if spread > 0 else 0.0), float(f.std())
+
+
+def _sequence_lengths(replay: TraceReplay, found: Decompositions, lost: float) -> list[Finding]:
+    pearson, variation = correlation(replay)
+    if pearson < SEQUENCE_CORRELATION or variation < SEQUENCE_VARIATION:
+        return []
+    levelled = _replayed(replay, _even_microbatches)
+    saved = float((found.no_delay - levelled).mean())
+    share = saved / lost
+    if share < PAUSE_SHARE:
+        return []
+    evidence = {"pearson_forward_backward": pearson, "forward_variation": variation}
+    text = f"microbatches vary by {variation:.0%}, forward and backward alike (r = {pearson:.2f}): balance them"
+    return [Finding("sequence_length", (), share, saved, evidence, text)]
+
+
+def _even_microbatches(part: ShapeReplay) -> Seconds32:
+    """Every worker's computes at the mean of all data ranks' for that stage and step."""
+    work = part.times.work.copy()
+    for code in (FORWARD, BACKWARD):
+        for stage in range(part.shape.n_stages):
+            ops = (part.shape.optype == code) & (part.shape.stage == stage)
+            work[ops] = work[ops].mean(axis=(0, 1))
+    return work
+
+
+def _pauses(replay: TraceReplay, found: Decompositions, lost: float) -> list[Finding]:
+    """Forwards far above the worker's usual whose backwards are not: the interpreter paused."""
+    paused: list[int] = []
+    ranks: set[int] = set()
+
+    def without(part: ShapeReplay) -> Seconds32:
+        work = part.times.work.copy()
+        forward, backward = _compute_pairs(part)
+        usual_f, usual_b = (_usual(part, values) for values in (forward, backward))
+        late = (forward > PAUSE_FACTOR * usual_f) & (backward < (1 + PAUSE_FACTOR) / 2 * usual_b)
+        paused.append(int(late.sum()))
+        shape = part.shape
+        n_each = forward.shape[0] // shape.n_stages
+        stage, data_rank = np.nonzero(late.reshape(shape.n_stages, n_each, *late.shape[1:]).any(axis=(1, 3)))
+        ranks.update(int(replay.ranks[d, s]) for d, s in zip(data_rank, stage, strict=True))
+        key = shape.microbatch if (shape.microbatch[shape.optype == FORWARD] >= 0).all() else shape.sequence
+        ops = np.flatnonzero(shape.optype == FORWARD)
+        ops = ops[np.lexsort((key[ops], shape.chunk[ops], shape.stage[ops]))]
+        work[ops] = np.where(late, usual_f, forward)
+        return work
+
+    seconds = _replayed(replay, without)
+    saved = float((found.no_delay - seconds).mean())
+    share = saved / lost
+    if share < PAUSE_SHARE or not sum(paused):
+        return []
+    evidence = {"pauses": float(sum(paused)), "pauses_per_step": sum(paused) / replay.steps.size}
+    text = f"{sum(paused)} forward-only pauses on {len(ranks)} worker(s): plan garbage collection"
+    return [Finding("garbage_collection", tuple(sorted(ranks)), share, saved, evidence, text)]
+
+
+def _usual(part: ShapeReplay, values: Seconds32) -> Seconds32:
+    """Median per worker over its microbatches and steps, broadcast back."""
+    grouped = values.reshape(part.shape.n_stages, -1, *values.shape[1:])
+    median = quiet_nan(np.nanmedian, grouped.transpose(1, 3, 0, 2).reshape(-1, *grouped.shape[::2][:2]))
+    typical = np.repeat(median.astype(np.float32)[:, None, :, None], grouped.shape[1], axis=1)
+    return np.broadcast_to(typical, grouped.shape).reshape(values.shape)
+
+
+def _replayed(replay: TraceReplay, work_of: Any) -> FloatArray:
+    out = np.empty(replay.steps.size)
+    for part in replay.parts:
+        everything = [np.ones(part.shape.n_ops, dtype=bool)]
+        mix = whole_job(work_of(part), part.ideal, everything)
+        out[part.position] = replay_mix(part.program, mix, engine=replay.engine)[0]
+    return out
