@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import multiprocessing
+from collections import deque
 from collections.abc import Callable, Iterator
-from functools import partial
+from concurrent.futures import Future, ProcessPoolExecutor
 
 import numpy as np
 
@@ -12,6 +13,7 @@ from rca.simulation.engine import LabelledWindow, simulate
 from rca.simulation.sampling import sample_scenario
 
 CHUNK = 8
+AHEAD_PER_PROCESS = 2
 
 
 def generate_corpus(
@@ -25,7 +27,9 @@ def generate_corpus(
     seed : int
         Window ``i`` depends on ``(seed, i)`` alone: a larger corpus begins with the smaller one.
     processes : int
-        Worker processes; 1 stays in this one.
+        Worker processes; 1 stays in this one. A script that asks for more needs the usual
+        ``if __name__ == "__main__"`` guard, because workers are started afresh (Arrow keeps threads, which a
+        fork would break).
     progress : callable, optional
         Called with (windows done, n) after each.
 
@@ -34,13 +38,12 @@ def generate_corpus(
     LabelledWindow
         In order of ``i``.
     """
-    make = partial(corpus_window, seed)
-    if processes <= 1 or n <= CHUNK:
-        yield from _counted(map(make, range(n)), n, progress)
-        return
-    # Arrow keeps threads, which a fork would break.
-    with multiprocessing.get_context("spawn").Pool(min(processes, n)) as pool:
-        yield from _counted(pool.imap(make, range(n), chunksize=CHUNK), n, progress)
+    parallel = processes > 1 and n > CHUNK
+    windows = _in_processes(n, seed, processes) if parallel else (corpus_window(seed, i) for i in range(n))
+    for done, window in enumerate(windows, start=1):
+        if progress is not None:
+            progress(done, n)
+        yield window
 
 
 def corpus_window(seed: int, index: int) -> LabelledWindow:
@@ -48,10 +51,19 @@ def corpus_window(seed: int, index: int) -> LabelledWindow:
     return simulate(sample_scenario(np.random.default_rng([seed, index])))
 
 
-def _counted(
-    windows: Iterator[LabelledWindow], n: int, progress: Callable[[int, int], None] | None
-) -> Iterator[LabelledWindow]:
-    for done, window in enumerate(windows, start=1):
-        if progress is not None:
-            progress(done, n)
-        yield window
+def _in_processes(n: int, seed: int, processes: int) -> Iterator[LabelledWindow]:
+    """Keep every worker busy, yet never hold more than a few chunks of finished windows."""
+    chunks = range(0, n, CHUNK)
+    waiting: deque[Future[list[LabelledWindow]]] = deque()
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(min(processes, n), mp_context=context) as pool:
+        for first in chunks:
+            waiting.append(pool.submit(_chunk, seed, first, min(first + CHUNK, n)))
+            if len(waiting) > AHEAD_PER_PROCESS * processes:
+                yield from waiting.popleft().result()
+        while waiting:
+            yield from waiting.popleft().result()
+
+
+def _chunk(seed: int, first: int, end: int) -> list[LabelledWindow]:
+    return [corpus_window(seed, index) for index in range(first, end)]
