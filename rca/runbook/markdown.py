@@ -9,7 +9,7 @@ from rca.runbook.page import CauseEntry, Page
 from rca.runbook.phrases import Name, Phrase
 
 # Underscores inside words never start emphasis, so `gpu_throttling` stays readable unescaped.
-_SPECIAL = re.compile(r"([\\`*\[\]<|]|~(?=~)|&(?=#?\w+;)|^[>#]|^[+-](?=\s)|(?<!\w)_|_(?!\w))")
+_SPECIAL = re.compile(r"([\\`*\[\]|]|<(?=[A-Za-z/!?])|~(?=~)|&(?=#?\w+;)|^[>#]|^[+-](?=\s)|(?<!\w)_|_(?!\w))")
 
 
 def markdown(page: Page) -> str:

@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 
 _SECOND_UNITS = {"s", "second", "seconds"}
+_TIME_SHARES = {"s/s", "seconds/s"}
 _SPELLED = {"ratio": "", "1": "", "count": "", "percent": "%", "celsius": "°C", "fraction": ""}
 UNKNOWN = "unknown"
 
@@ -75,11 +76,16 @@ def probability(value: float) -> str:
 
 
 def quantity(value: float | None, unit: str) -> str:
-    """Show a signal's value in its own unit; seconds are scaled, ratios carry none."""
+    """Show a signal's value in its own unit; seconds are scaled, ratios carry none.
+
+    Seconds per second, which is what counters of busy or waiting time give, read as per cent.
+    """
     if value is None or not math.isfinite(value):
         return UNKNOWN
     if unit.lower() in _SECOND_UNITS:
         return seconds(value)
+    if unit.lower() in _TIME_SHARES:
+        return f"{_digits(value * 100)} %"
     shown = _SPELLED.get(unit.lower(), unit)
     return f"{_digits(value, 4)} {shown}".rstrip()
 

@@ -55,6 +55,7 @@ def test_ratio_units_are_not_printed() -> None:
     assert numbers.quantity(0.5, "ratio") == "0.5"
     assert numbers.quantity(1410.0, "MHz") == "1,410 MHz"
     assert numbers.quantity(0.002, "seconds") == "2 ms"
+    assert numbers.quantity(0.9937, "s/s") == "99.4 %"
 
 
 def test_rank_runs_are_folded() -> None:
