@@ -43,8 +43,7 @@ def sample_scenario(
     if cause is None:
         cause = "healthy" if rng.random() < HEALTHY_SHARE else _pick_cause(rng)
     if dialect is None:
-        names, weights = zip(*DIALECTS, strict=True)
-        dialect = names[int(rng.choice(len(names), p=weights))]
+        dialect = _pick_dialect(rng, cause)
     base = _base(rng, dialect, cause)
     if cause == "healthy":
         return base
@@ -56,6 +55,13 @@ def sample_scenario(
         if near_miss or fail_stop or slowdown(scenario) - 1 >= VISIBLE_SLOWDOWN:
             break
     return scenario
+
+
+def _pick_dialect(rng: np.random.Generator, cause: str) -> Dialect:
+    names, weights = zip(*DIALECTS, strict=True)
+    dialect: Dialect = names[int(rng.choice(len(names), p=weights))]
+    # The testbed's nodes have no links inside them.
+    return "mixed" if cause == "nvlink_degradation" and dialect == "cpu_testbed" else dialect
 
 
 def _base(rng: np.random.Generator, dialect: Dialect, cause: str) -> Scenario:
