@@ -16,6 +16,7 @@ from rca.telemetry.causes import CAUSES, STRAGGLER_TYPES
 #: Head -> which feature table its rows come from.
 HEADS = {
     "mode": WINDOW_FEATURES,
+    "scope": WINDOW_FEATURES,
     "straggler": RANK_FEATURES,
     "stopper": RANK_FEATURES,
     "type": RANK_FEATURES,
@@ -83,9 +84,7 @@ class Classifier:
         if mode == "healthy":
             return Classification(mode, probability, decided, [], np.zeros(features.rank.shape[0]))
         per_rank = self._rank_probability(features, mode)
-        components = cover(per_rank, self.thresholds["straggler"], features.topology)
-        if not components and mode == "fail_slow":
-            components = self._best_guess(per_rank)
+        components = self._components(features, mode, per_rank)
         suspects = [self._suspect(component, features, mode) for component in components]
         return Classification(mode, probability, decided, suspects, per_rank)
 
@@ -98,6 +97,17 @@ class Classifier:
         head = self.heads["straggler" if mode == "fail_slow" else "stopper"]
         result: FloatArray = head.probabilities(features.rank)[:, 1]
         return result
+
+    def _components(self, features: FeatureSet, mode: str, per_rank: FloatArray) -> list[Component]:
+        """Who is to blame: the job as a whole, or the smallest components that cover the suspected ranks."""
+        if mode == "fail_slow":
+            whole = float(self.heads["scope"].probabilities(features.window[None, :])[0, 1])
+            if whole >= 0.5:
+                return [Component("job", tuple(range(per_rank.size)), whole)]
+        components = cover(per_rank, self.thresholds["straggler"], features.topology)
+        if not components:
+            return self._best_guess(per_rank)
+        return components
 
     def _best_guess(self, per_rank: FloatArray) -> list[Component]:
         """With a slow job and nobody over the threshold, one rank that clearly leads the others, if any."""

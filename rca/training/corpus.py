@@ -18,6 +18,8 @@ from rca.telemetry.window import Window
 
 #: Healthy ranks kept of each window; faulty ones are kept up to the same number.
 RANKS_KEPT = 8
+#: A label that blames at least this share of the ranks is about the job, not about some of its ranks.
+JOB_SHARE = 0.75
 
 
 @dataclass(frozen=True)
@@ -32,8 +34,11 @@ class Example:
         Whether the label blames the rank.
     causes : tuple of str
         Per kept rank the cause that the label blames it for, "" for the others.
-    cause_patterns : tuple of str
+    pattern, cause : str
+        Of the label's first cause; "" if there is none.
     mode : str
+    scope : {"", "some", "job"}
+        Whether the label blames some ranks or (nearly) all of them; "" for healthy windows.
     group : str
         What must not be split between training and test: the scenario.
     """
@@ -45,6 +50,7 @@ class Example:
     pattern: str
     mode: str
     cause: str
+    scope: str
     group: str
 
 
@@ -68,6 +74,7 @@ class Corpus:
     mode: tuple[str, ...]
     cause: tuple[str, ...]
     pattern: tuple[str, ...]
+    scope: tuple[str, ...]
     group: tuple[str, ...]
 
     @property
@@ -76,7 +83,7 @@ class Corpus:
         sha = hashlib.sha256()
         for array in (self.window, self.rank, self.owner, self.faulty):
             sha.update(np.ascontiguousarray(array).tobytes())
-        for names in (self.rank_cause, self.mode, self.cause, self.pattern, self.group):
+        for names in (self.rank_cause, self.mode, self.cause, self.pattern, self.scope, self.group):
             sha.update("\0".join(names).encode())
         return sha.hexdigest()
 
@@ -105,8 +112,15 @@ def example_from_features(features: FeatureSet, label: Label, group: str, seed: 
         pattern=label.pattern or "",
         mode=label.failure_mode,
         cause=label.causes[0].cause if label.causes else "",
+        scope=_scope(len(blamed), n_ranks),
         group=group,
     )
+
+
+def _scope(n_blamed: int, n_ranks: int) -> str:
+    if n_blamed == 0:
+        return ""
+    return "job" if n_ranks > 1 and n_blamed >= JOB_SHARE * n_ranks else "some"
 
 
 def _some(ranks: IntArray, rng: np.random.Generator) -> IntArray:
@@ -125,6 +139,7 @@ def stack(examples: Iterable[Example]) -> Corpus:
         mode=tuple(each.mode for each in found),
         cause=tuple(each.cause for each in found),
         pattern=tuple(each.pattern for each in found),
+        scope=tuple(each.scope for each in found),
         group=tuple(each.group for each in found),
     )
 
@@ -143,7 +158,7 @@ def simulated_examples(n_windows: int, seed: int, *, processes: int) -> Iterator
 def _simulated(seed: int) -> Example:
     scenario = sample_scenario(np.random.default_rng(seed))
     labelled = simulate(scenario)
-    return example(labelled.window, labelled.label, group=f"simulation-{seed}", seed=seed)
+    return example(labelled.window, Label.model_validate(labelled.label), group=f"simulation-{seed}", seed=seed)
 
 
 def straggler_type(cause: str) -> str:

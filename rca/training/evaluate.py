@@ -89,7 +89,7 @@ def _judge_seed(seed: int) -> Judged:
     import numpy as np
 
     labelled = simulate(sample_scenario(np.random.default_rng(seed)))
-    return judge(diagnose(labelled.window, bundle=_worker_bundle), labelled.label)
+    return judge(diagnose(labelled.window, bundle=_worker_bundle), Label.model_validate(labelled.label))
 
 
 def rounded(summary: dict[str, dict[str, float]]) -> dict[str, Any]:

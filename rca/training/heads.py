@@ -75,10 +75,13 @@ def targets(corpus: Corpus) -> dict[str, Target]:
     owner_group = np.array(corpus.group)[corpus.owner]
     owner_pattern = np.array(corpus.pattern)[corpus.owner]
     cause = np.array(corpus.rank_cause)
-    not_stop, stop = owner_mode != "fail_stop", owner_mode == "fail_stop"
+    stop = owner_mode == "fail_stop"
+    # A fault of the whole job says nothing about what singles a rank out.
+    single = (owner_mode != "fail_stop") & (np.array(corpus.scope)[corpus.owner] != "job")
     slow = (owner_mode == "fail_slow") & corpus.faulty
     flag = np.where(corpus.faulty, "yes", "no")
     stopped = np.array([mode == "fail_stop" for mode in corpus.mode])
+    is_slow = np.array([mode == "fail_slow" for mode in corpus.mode])
 
     def ranks(keep: BoolArray, labels: Sequence[str], classes: tuple[str, ...]) -> Target:
         chosen = np.array(labels)[keep]
@@ -87,7 +90,13 @@ def targets(corpus: Corpus) -> dict[str, Target]:
     types = [straggler_type(name) if name else "" for name in cause]
     return {
         "mode": Target(corpus.window, corpus.mode, ("healthy", "fail_slow", "fail_stop"), corpus.group),
-        "straggler": ranks(not_stop, flag.tolist(), ("no", "yes")),
+        "straggler": ranks(single, flag.tolist(), ("no", "yes")),
+        "scope": Target(
+            corpus.window[is_slow],
+            tuple(np.array(corpus.scope)[is_slow]),
+            ("some", "job"),
+            tuple(np.array(corpus.group)[is_slow]),
+        ),
         "stopper": ranks(stop, flag.tolist(), ("no", "yes")),
         "type": ranks(slow, types, STRAGGLER_TYPES),
         "cause": ranks(slow, cause.tolist(), SLOW_CAUSES),

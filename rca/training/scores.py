@@ -9,7 +9,7 @@ import numpy as np
 
 from rca.diagnosis.result import Diagnosis
 from rca.features.robust import FloatArray
-from rca.telemetry.labels import Label
+from rca.telemetry.labels import Label, LabelledCause
 
 BOOTSTRAP_ROUNDS = 1000
 
@@ -74,22 +74,31 @@ def _if(applies: bool, value: float) -> float:  # noqa: FBT001 - a guard, not a 
 def _position(diagnosis: Diagnosis, label: Label, *, with_ranks: bool) -> float:
     for position, answer in enumerate(diagnosis.causes, start=1):
         for true in label.causes:
-            accepted = {true.cause, *true.accepted}
             same_ranks = not with_ranks or set(answer.ranks) == set(true.ranks)
-            if answer.cause in accepted and same_ranks:
+            if answer.cause in accepted(true) and same_ranks:
                 return float(position)
     return np.inf
 
 
+def accepted(true: LabelledCause) -> set[str]:
+    """Answers that count as right: the cause, and those the label says its signals cannot tell apart."""
+    return {true.cause, *(true.model_extra or {}).get("accepted", ())}
+
+
+def true_seconds(true: LabelledCause) -> float:
+    """Seconds per step the cause really cost; 0 where the producer does not know."""
+    return float((true.model_extra or {}).get("seconds_per_step") or 0.0)
+
+
 def _seconds_error(diagnosis: Diagnosis, label: Label) -> float:
     """Absolute error of the first cause's cost relative to the true cost of the costliest cause."""
-    known = [cause for cause in label.causes if cause.seconds_per_step is not None]
+    costs = [(true_seconds(cause), cause) for cause in label.causes]
+    known = [(seconds, cause) for seconds, cause in costs if seconds]
     if label.failure_mode != "fail_slow" or not known:
         return np.nan
-    true = max(known, key=lambda cause: cause.seconds_per_step or 0.0)
-    found = [c for c in diagnosis.causes if c.cause in {true.cause, *true.accepted}]
-    cost = max((cause.seconds_per_step for cause in found), default=0.0)
-    return abs(cost - true.seconds_per_step) / max(true.seconds_per_step, 1e-9)
+    seconds, true = max(known, key=lambda pair: pair[0])
+    found = [cause.seconds_per_step for cause in diagnosis.causes if cause.cause in accepted(true)]
+    return abs(max(found, default=0.0) - seconds) / seconds
 
 
 def summarise(judged: Sequence[Judged], seed: int = 0) -> dict[str, dict[str, float]]:

@@ -48,6 +48,7 @@ def _rank_threshold(corpus: Corpus, head: Head) -> float:
     """Threshold with the best F1 over the ranks of slow validation windows."""
     owner_mode = np.array(corpus.mode)[corpus.owner]
     rows = mask(corpus.group, "validation")[corpus.owner] & (owner_mode == "fail_slow")
+    rows &= np.array(corpus.scope)[corpus.owner] == "some"
     chance, truth = head.probabilities(corpus.rank[rows])[:, 1], corpus.faulty[rows]
     scores = []
     for value in GRID:

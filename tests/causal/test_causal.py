@@ -1,0 +1,128 @@
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rca.causal import Mechanisms, attribute
+from rca.causal.attribution import Removal
+from rca.causal.graph import PHASES, mechanism_parents
+from rca.causal.responsibility import responsibilities
+from rca.causal.shapley import shapley
+from rca.errors import BundleError
+from rca.features.evidence import resource_names
+
+
+def step_of(own, transfer):
+    return own.max(axis=0) + transfer
+
+
+def linear_mechanisms():
+    coefficients = np.zeros((len(PHASES), len(resource_names())))
+    for row, parents in enumerate(mechanism_parents().values()):
+        coefficients[row, [resource_names().index(name) for name in parents]] = 0.1
+    return Mechanisms(resource_names(), coefficients, np.zeros(len(PHASES)), np.ones(len(PHASES)))
+
+
+@given(st.integers(1, 5), st.integers(0, 2**31))
+def test_shapley_shares_add_up_and_respect_symmetry(n_players, seed):
+    values = np.random.default_rng(seed).normal(size=2**n_players)
+    shares = shapley(values)
+    assert shares.sum() == pytest.approx(values[-1] - values[0])
+
+
+def test_shapley_of_an_additive_game_is_each_players_own_worth():
+    worth = np.array([1.0, 2.0, 4.0])
+    values = np.array([sum(worth[i] for i in range(3) if index >> i & 1) for index in range(8)])
+    assert shapley(values) == pytest.approx(worth)
+
+
+def test_two_ranks_equally_late_share_the_cost_and_neither_alone_saves_anything():
+    own = np.full((4, 10), 1.0)
+    own[[1, 2]] += 0.5
+    off = np.full((1, 10), 0.5)
+    removals = [Removal("runtime_gc", (1,), off, np.zeros(10)), Removal("runtime_gc", (2,), off, np.zeros(10))]
+    found = attribute(own, np.zeros(10), np.ones(10), removals, step_of)
+    assert found.seconds == pytest.approx([0.25, 0.25])
+    assert found.alone == pytest.approx([0.0, 0.0])
+    assert found.unexplained == pytest.approx(0.0)
+
+
+def test_what_no_removal_explains_is_left_as_unexplained():
+    own = np.full((4, 10), 1.0)
+    own[1] += 0.5
+    removal = Removal("runtime_gc", (1,), np.full((1, 10), 0.2), np.zeros(10))
+    found = attribute(own, np.zeros(10), np.ones(10), [removal], step_of)
+    assert found.seconds[0] == pytest.approx(0.2)
+    assert found.unexplained == pytest.approx(0.3)
+    assert found.slowdown == pytest.approx(0.5)
+
+
+@given(st.integers(0, 2**31))
+def test_parts_always_add_up_to_the_slowdown(seed):
+    rng = np.random.default_rng(seed)
+    own = rng.gamma(5.0, 0.1, (5, 12))
+    removals = [
+        Removal("a", (int(rank),), rng.uniform(0, 0.3, (1, 12)), rng.uniform(0, 0.05, 12))
+        for rank in rng.integers(0, 5, 3)
+    ]
+    ideal = np.quantile(own, 0.3, axis=0)
+    found = attribute(own, np.full(12, 0.1), ideal, removals, step_of)
+    assert found.seconds.sum() + found.unexplained == pytest.approx(found.slowdown)
+    assert (found.seconds >= -1e-12).all()
+    assert (found.intervals[:, 0] <= found.seconds + 1e-9).all()
+
+
+def test_intervals_are_reproducible():
+    own = np.random.default_rng(0).gamma(5.0, 0.1, (5, 30))
+    removal = Removal("a", (int(own.mean(axis=1).argmax()),), np.full((1, 30), 0.1), np.zeros(30))
+    first, second = (attribute(own, np.zeros(30), own.min(axis=0), [removal], step_of) for _ in range(2))
+    assert (first.intervals == second.intervals).all()
+
+
+def test_measured_support_raises_a_cause_over_its_look_alike():
+    scores = np.full(len(resource_names()), np.nan)
+    scores[resource_names().index("gpu_clock")] = 2.0
+    scores[resource_names().index("gpu_activity")] = 0.0
+    beliefs = {"gpu_throttling": 0.5, "gpu_contention": 0.5}
+    weights = responsibilities(beliefs, linear_mechanisms(), scores, {"forward": 0.2})
+    assert weights["gpu_throttling"]["forward"] > 2 * weights["gpu_contention"]["forward"]
+
+
+def test_a_cause_without_an_arrow_to_the_phase_explains_nothing_there():
+    scores = np.full(len(resource_names()), np.nan)
+    weights = responsibilities({"gpu_throttling": 0.9}, linear_mechanisms(), scores, {"data_loading": 0.2})
+    assert weights["gpu_throttling"] == {}
+
+
+def test_mechanisms_survive_their_document_and_refuse_a_foreign_arrow():
+    mechanisms = linear_mechanisms()
+    document = mechanisms.to_document()
+    assert (Mechanisms.from_document(document).coefficients == mechanisms.coefficients).all()
+    row, column = PHASES.index("data_loading"), resource_names().index("gpu_clock")
+    document["coefficients"][row][column] = 0.5
+    with pytest.raises(BundleError, match="gpu_clock has no arrow to data_loading"):
+        Mechanisms.from_document(document)
+
+
+@pytest.mark.slow
+def test_exported_mechanisms_equal_dowhys_counterfactual_samples():
+    pd = pytest.importorskip("pandas")
+    gcm = pytest.importorskip("dowhy.gcm")
+    from rca.causal.fit import causal_model, fit_mechanisms
+
+    rng = np.random.default_rng(3)
+    names = [*resource_names(), *PHASES]
+    data = pd.DataFrame(np.abs(rng.normal(0, 1, (400, len(names)))), columns=names)
+    for phase, parents in mechanism_parents().items():
+        data[phase] = 0.1 + 0.2 * data[list(parents)].sum(axis=1) + rng.normal(0, 0.02, 400)
+    mechanisms, report = fit_mechanisms(data, seed=0)
+    assert report["forward"]["r_squared"] > 0.9
+
+    model = causal_model()
+    gcm.fit(model, data)
+    row = data.iloc[[7]]
+    dowhy = gcm.counterfactual_samples(model, {"gpu_clock": lambda _: 0.0}, observed_data=row)
+    ours = mechanisms.counterfactual(
+        row[list(resource_names())].to_numpy()[0], row[list(PHASES)].to_numpy()[0], ("gpu_clock",)
+    )
+    assert ours == pytest.approx(dowhy[list(PHASES)].to_numpy()[0], abs=1e-9)

@@ -1,0 +1,83 @@
+"""Small readable windows, built by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from rca.telemetry import Window
+
+ROOT = Path(__file__).resolve().parents[1]
+START = 1_700_000_000.0
+
+MakeWindow = Callable[..., Window]
+
+
+def build_window(
+    n_ranks: int = 8,
+    n_steps: int = 40,
+    *,
+    late: dict[int, float] | None = None,
+    steps: slice = slice(None),
+    phase: str = "forward_seconds",
+    ranks_per_node: int = 2,
+    parallelism: dict[str, int] | None = None,
+    transfer: float = 0.04,
+    noise: float = 0.0005,
+    seed: int = 0,
+    metrics: pa.Table | None = None,
+    columns: tuple[str, ...] | None = None,
+) -> Window:
+    """A data-parallel job in which the ranks of `late` spend extra seconds in `phase` during `steps`.
+
+    Everybody leaves the all-reduce together, so the others wait exactly as long as the last one is late.
+    """
+    rng = np.random.default_rng(seed)
+    base = {"data_loading_seconds": 0.0002, "host_to_device_seconds": 0.005, "forward_seconds": 0.022,
+            "backward_seconds": 0.041, "optimizer_seconds": 0.003}
+    own = {name: value + np.abs(rng.normal(0, noise, (n_ranks, n_steps))) for name, value in base.items()}
+    for rank, seconds in (late or {}).items():
+        own.setdefault(phase, np.zeros((n_ranks, n_steps)))[rank, steps] += seconds
+    total = sum(own.values(), np.zeros((n_ranks, n_steps)))
+    wait = total.max(axis=0) - total
+    moved = np.broadcast_to(transfer + np.abs(rng.normal(0, noise, n_steps)), total.shape)
+    whole = total + wait + moved
+    begin = START + 1.0 + np.concatenate([[0.0], np.cumsum(whole[0])[:-1]])
+    table = {
+        "rank": pa.array(np.repeat(np.arange(n_ranks), n_steps), pa.int32()),
+        "step": pa.array(np.tile(np.arange(n_steps), n_ranks), pa.int64()),
+        "start_time": pa.array(np.tile(begin, n_ranks)),
+        **{name: pa.array(values.ravel()) for name, values in own.items()},
+        "communication_wait_seconds": pa.array(wait.ravel()),
+        "communication_transfer_seconds": pa.array(moved.ravel()),
+        "step_seconds": pa.array(whole.ravel()),
+    }
+    if columns is not None:
+        table = {name: values for name, values in table.items() if name in columns}
+    job = {
+        "format": 1,
+        "job_id": "test",
+        "world_size": n_ranks,
+        "parallelism": parallelism or {"data": n_ranks},
+        "ranks": [
+            {"rank": rank, "node": f"node-{rank // ranks_per_node}", "gpu": rank % ranks_per_node}
+            for rank in range(n_ranks)
+        ],
+        "start": START,
+        "end": float(begin[-1] + whole[0, -1] + 0.1),
+    }
+    return Window.from_tables(job, pa.table(table), metrics)
+
+
+@pytest.fixture(scope="session")
+def make_window() -> MakeWindow:
+    return build_window
+
+
+@pytest.fixture(scope="session")
+def real_windows() -> Path:
+    return ROOT / "data" / "windows"

@@ -1,0 +1,154 @@
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rca.features import RANK_FEATURES, WINDOW_FEATURES, describe, extract
+from rca.features.robust import leader_and_runner_up, nan_quantile, peer_reference
+from rca.features.temporal import high_segment, periodicity
+from rca.telemetry import Window
+
+
+def rank_column(features, name):
+    return features.rank[:, RANK_FEATURES.index(name)]
+
+
+def window_value(features, name):
+    return features.window[WINDOW_FEATURES.index(name)]
+
+
+def test_table_documents_every_column_once():
+    for rows in describe().values():
+        names = [row.name for row in rows]
+        assert len(names) == len(set(names))
+        assert all(row.unit and row.meaning for row in rows)
+
+
+def test_the_late_rank_has_the_excess_and_the_waiting_ranks_have_none(make_window):
+    features = extract(make_window(late={5: 0.03}))
+    excess = rank_column(features, "own_excess")
+    assert excess.argmax() == 5
+    assert excess[5] == pytest.approx(0.03 / features.work.step_reference, rel=0.1)
+    assert np.abs(np.delete(excess, 5)).max() < 0.02
+    assert rank_column(features, "wait_deficit").argmax() == 5
+
+
+def test_gain_is_what_the_step_would_shrink_by(make_window):
+    """With two late ranks, fixing the later one saves only the distance to the other."""
+    features = extract(make_window(late={2: 0.02, 5: 0.03}, noise=1e-6))
+    gain = rank_column(features, "gain_rank") * features.work.step_reference
+    assert gain[5] == pytest.approx(0.01, rel=0.02)
+    assert gain[2] == 0.0
+
+
+def test_a_node_that_is_late_as_a_whole_gains_as_a_whole(make_window):
+    features = extract(make_window(late={2: 0.03, 3: 0.03}, noise=1e-6))
+    unit = features.work.step_reference
+    assert rank_column(features, "gain_node")[2] * unit == pytest.approx(0.03, rel=0.02)
+    assert rank_column(features, "gain_rank").max() * unit < 0.001
+
+
+def test_half_of_the_peers_late_is_still_seen(make_window):
+    features = extract(make_window(n_ranks=16, ranks_per_node=8, late=dict.fromkeys(range(8), 0.03)))
+    excess = rank_column(features, "own_excess")
+    assert excess[:8].min() > 5 * np.abs(excess[8:]).max()
+
+
+def test_the_slow_stretch_is_found(make_window):
+    features = extract(make_window(n_steps=60, late={1: 0.05}, steps=slice(20, 45)))
+    segment = features.comparison.segment
+    assert (segment.first, segment.last) == (20, 44)
+    assert window_value(features, "stretch_found") == 1.0
+
+
+def test_unsplit_communication_tells_the_same_suspect(make_window):
+    window = make_window(late={5: 0.03})
+    wait = window.steps["communication_wait_seconds"].to_numpy()
+    moved = window.steps["communication_transfer_seconds"].to_numpy()
+    table = window.steps.drop_columns(["communication_wait_seconds", "communication_transfer_seconds"])
+    import pyarrow as pa
+
+    unsplit = Window.from_tables(window.job, table.append_column("communication_seconds", pa.array(wait + moved)))
+    split, whole = extract(window), extract(unsplit)
+    assert np.allclose(rank_column(split, "own_excess"), rank_column(whole, "own_excess"), atol=1e-6)
+
+
+def test_step_times_alone_name_nobody(make_window):
+    features = extract(make_window(late={5: 0.03}, columns=("rank", "step", "start_time", "step_seconds")))
+    assert not np.isfinite(rank_column(features, "own_excess")).any()
+
+
+def test_scaling_all_times_leaves_every_relative_feature(make_window):
+    window = make_window(late={5: 0.03})
+    names = [name for name in window.steps.column_names if name.endswith("_seconds")]
+    table = window.steps
+    start = table["start_time"].to_numpy()
+    import pyarrow as pa
+
+    for name in names:
+        table = table.set_column(table.column_names.index(name), name, pa.array(table[name].to_numpy() * 7.0))
+    origin = window.job.start
+    table = table.set_column(2, "start_time", pa.array(origin + (start - origin) * 7.0))
+    job = window.job.model_copy(update={"end": origin + (window.job.end - origin) * 7.0})
+    scaled = extract(Window.from_tables(job, table))
+    assert np.allclose(extract(window).rank, scaled.rank, rtol=1e-6, atol=1e-9, equal_nan=True)
+
+
+def test_a_rank_that_stops_in_mid_step_is_behind(real_windows):
+    import rca
+
+    features = extract(rca.read_window(real_windows / "killed-rank"))
+    assert rank_column(features, "behind").argmin() == 4
+    assert window_value(features, "unfinished_share") == 1.0
+
+
+@given(st.lists(st.floats(-5, 5) | st.just(float("nan")), min_size=1, max_size=30), st.floats(0, 1))
+def test_nan_quantile_equals_numpy(values, q):
+    array = np.array(values)
+    if np.isnan(array).all():
+        assert np.isnan(nan_quantile(array[:, None], q)[0])
+    else:
+        assert nan_quantile(array[:, None], q)[0] == pytest.approx(np.nanquantile(array, q), abs=1e-9)
+
+
+@given(st.permutations(list(range(12))))
+def test_peer_reference_follows_a_permutation_of_ranks(order):
+    values = np.random.default_rng(0).normal(size=(12, 3))
+    group = np.arange(12) % 3
+    assert np.allclose(peer_reference(values, group)[order], peer_reference(values[order], group[order]))
+
+
+def test_a_small_group_is_compared_with_the_others_only():
+    reference = peer_reference(np.array([[1.0], [5.0]]), np.zeros(2, dtype=np.int64))
+    assert reference.ravel().tolist() == [5.0, 1.0]
+
+
+def test_a_rank_without_peers_has_no_peer_reference():
+    assert np.isnan(peer_reference(np.ones((2, 1)), np.array([0, 1]))).all()
+
+
+def test_leader_and_runner_up_ignore_nan():
+    first, leader, second = leader_and_runner_up(np.array([[1.0, np.nan], [3.0, np.nan], [np.nan, 2.0]]))
+    assert first.tolist() == [3.0, 2.0]
+    assert leader.tolist() == [1, 2]
+    assert second[0] == 1.0
+    assert np.isnan(second[1])
+
+
+def test_one_spike_is_no_stretch():
+    series = np.ones(50)
+    series[20] = 10.0
+    assert high_segment(series).whole
+
+
+def test_a_sawtooth_is_periodic():
+    series = np.ones(60)
+    series[::6] = 3.0
+    period, strength = periodicity(series)
+    assert period == 6.0
+    assert strength > 0.8
+
+
+def test_a_single_change_of_level_is_not_periodic():
+    series = np.concatenate([np.ones(30), 2 * np.ones(30)])
+    assert periodicity(series)[1] < 0.5
