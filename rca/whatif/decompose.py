@@ -67,7 +67,9 @@ class Decompositions:
 
 def decompose(replay: TraceReplay) -> Decompositions:
     """Evaluate every decomposition in two batches: whole-job masks, and one data rank at a time."""
-    present = sorted({int(code) for part in replay.parts for code in np.unique(part.shape.optype[_active(part)])})
+    present = sorted(
+        {int(code) for part in replay.parts for code in np.unique(part.shape.optype[_active(part)])}
+    )
     merged = sorted({OP_TYPES[code].merged for code in present})
     codes = [[code for code in present if OP_TYPES[code].merged == name] for name in merged]
     n_stages = replay.n_stages

@@ -129,7 +129,9 @@ class DependencyGraph:
         """One line per operation: what it waits for, and with whom it ends."""
         lines = []
         for op, before in self.predecessors.items():
-            line = f"{self.operations[op].name} <- {', '.join(self.operations[b].name for b in before) or '-'}"
+            line = (
+                f"{self.operations[op].name} <- {', '.join(self.operations[b].name for b in before) or '-'}"
+            )
             group = self.group_of.get(op)
             if group is not None:
                 peers = [self.operations[m].name for m in group.members if m != op]

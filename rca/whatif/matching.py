@@ -9,10 +9,9 @@ import numpy.typing as npt
 
 from rca.errors import InvalidTrace
 from rca.whatif.optypes import (
-    BACKWARD,
     BACKWARD_RECV,
     BACKWARD_SEND,
-    FORWARD,
+    COMPUTE_OF,
     FORWARD_RECV,
     FORWARD_SEND,
     NAMES,
@@ -24,12 +23,6 @@ IntArray = npt.NDArray[np.int64]
 EPSILON = np.float32(5e-5)
 """Seconds by which two ends of a compute and a transfer may cross and still belong together."""
 
-COMPUTE_OF: dict[int, int] = {
-    FORWARD_SEND: FORWARD,
-    FORWARD_RECV: FORWARD,
-    BACKWARD_SEND: BACKWARD,
-    BACKWARD_RECV: BACKWARD,
-}
 # Towards the peer of the transfer: the next chunk of the model or the one before.
 _CHUNK_STEP = {FORWARD_SEND: 1, BACKWARD_RECV: 1, FORWARD_RECV: -1, BACKWARD_SEND: -1}
 _PAIRS = ((FORWARD_SEND, FORWARD_RECV, 1), (BACKWARD_SEND, BACKWARD_RECV, -1))

@@ -76,6 +76,14 @@ GC = CODE["gc"]
 
 COMPUTE = (FORWARD, BACKWARD)
 POINT_TO_POINT = (FORWARD_SEND, FORWARD_RECV, BACKWARD_SEND, BACKWARD_RECV)
+COMPUTE_OF: dict[int, int] = {
+    FORWARD_SEND: FORWARD,
+    FORWARD_RECV: FORWARD,
+    BACKWARD_SEND: BACKWARD,
+    BACKWARD_RECV: BACKWARD,
+}
+"""The compute type a point-to-point operation feeds or drains."""
+
 TAIL = (GC, LAYERNORM, EMBEDDING, CLIP, OPTIMIZER)
 
 IGNORED_NAMES = frozenset({"first-op"})

@@ -57,5 +57,3 @@ def _text_keys(slowdowns: dict[Any, float]) -> dict[str, float]:
 
 def _number(value: float) -> float | None:
     return value if np.isfinite(value) else None
-
-

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from rca.whatif.optypes import BACKWARD_RECV, COMPUTE_OF, FORWARD_RECV
 from rca.whatif.own_work import quiet_nan
 from rca.whatif.shapes import StepShape
 
@@ -90,12 +91,31 @@ def _typical(shape: StepShape, ops: IntArray) -> tuple[Seconds32, Seconds32]:
             start[lacking] = last + 1e-3 * (1 + sequence[lacking])
         else:
             start[lacking] = _between(sequence[lacking], sequence[known], start[known])
+    _beside_compute(shape, ops, start, start + np.nan_to_num(duration), np.isnan(duration))
     return start.astype(np.float32), (start + np.nan_to_num(duration)).astype(np.float32)
 
 
-def _between(
-    wanted: IntArray, known: IntArray, start: npt.NDArray[np.float64]
-) -> npt.NDArray[np.float64]:
+def _beside_compute(
+    shape: StepShape,
+    ops: IntArray,
+    start: npt.NDArray[np.float64],
+    end: npt.NDArray[np.float64],
+    guessed: npt.NDArray[np.bool_],
+) -> None:
+    """Guessed receives start before their compute, guessed sends after it, in place."""
+    place = {(int(shape.optype[op]), int(shape.sequence[op])): position for position, op in enumerate(ops)}
+    for position in np.flatnonzero(guessed):
+        optype, sequence = int(shape.optype[ops[position]]), int(shape.sequence[ops[position]])
+        compute = place.get((COMPUTE_OF.get(optype, -1), sequence))
+        if compute is None:
+            continue
+        if optype in (FORWARD_RECV, BACKWARD_RECV):
+            start[position] = min(start[position], start[compute])
+        else:
+            start[position] = max(start[position], end[compute])
+
+
+def _between(wanted: IntArray, known: IntArray, start: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
     """Interpolated starts, extrapolated past the last known one by the usual distance."""
     pace = float(np.median(np.diff(start) / np.diff(known))) if known.size > 1 else 1e-3
     inside = np.interp(wanted, known, start)

@@ -82,8 +82,12 @@ def _one_row_per_operation(trace: OpTrace) -> OpTrace:
     start = np.maximum.reduceat(trace.start[order], first)
     end = np.maximum.reduceat((trace.start + trace.duration)[order], first)
     folded = trace.rows(order[first], *notes)
-    folded.start[:] = start
-    folded.duration[:] = np.maximum(end - start, 0)
+    several = np.diff(np.append(first, order.size)) > 1
+    # Where all members started together the longest duration is exact; end less start would round.
+    together = np.minimum.reduceat(trace.start[order], first) == start
+    longest = np.maximum.reduceat(trace.duration[order], first)
+    folded.start[several] = start[several]
+    folded.duration[several] = np.where(together, longest, np.maximum(end - start, 0))[several]
     return folded
 
 
@@ -94,7 +98,9 @@ def _fill_chunks(trace: OpTrace) -> OpTrace:
         raise InvalidTrace("operation trace has no forward-compute or backward-compute")
     lacking = compute & (trace.chunk < 0)
     sizes = trace.meta.vpp_size or 1
-    chunks = max(int(trace.chunk[compute].max()), int(trace.global_chunk[compute].max()) // trace.n_stages) + 1
+    chunks = (
+        max(int(trace.chunk[compute].max()), int(trace.global_chunk[compute].max()) // trace.n_stages) + 1
+    )
     chunks = max(chunks, sizes if lacking.any() else 1)
     if lacking.any():
         trace.chunk[lacking] = _missing_chunks(trace, lacking, chunks)

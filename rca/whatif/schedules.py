@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rca.whatif.graph import DependencyGraph, Group, Operation
-from rca.whatif.matching import COMPUTE_OF, Matching, match_transfers
+from rca.whatif.matching import Matching, match_transfers
 from rca.whatif.optypes import (
     ALL_GATHER,
     BACKWARD,
@@ -21,6 +21,7 @@ from rca.whatif.optypes import (
     BACKWARD_SEND,
     CLIP,
     COMPUTE,
+    COMPUTE_OF,
     EMBEDDING,
     FORWARD,
     FORWARD_RECV,
@@ -178,9 +179,7 @@ def _chain(ops: IntArray) -> Edges:
     return list(zip(listed, listed[1:], strict=False))
 
 
-def _groups(
-    reference: Reference, matching: Matching, active: npt.NDArray[np.bool_]
-) -> Iterable[Group]:
+def _groups(reference: Reference, matching: Matching, active: npt.NDArray[np.bool_]) -> Iterable[Group]:
     yield from (Group(pair, across_data=False) for pair in matching.pairs)
     yield from (Group((op,), across_data=False) for op in matching.alone)
     for op in np.flatnonzero(active & np.isin(reference.optype, DATA_COLLECTIVES)):

@@ -14,14 +14,17 @@ import numpy.typing as npt
 from rca.errors import InvalidTrace
 from rca.whatif.optypes import (
     BACKWARD,
+    BACKWARD_RECV,
+    BACKWARD_SEND,
     CLIP,
     EMBEDDING,
     FORWARD,
+    FORWARD_RECV,
+    FORWARD_SEND,
     GC,
     LAYERNORM,
     N_TYPES,
     OPTIMIZER,
-    POINT_TO_POINT,
 )
 from rca.whatif.trace import OpTrace
 
@@ -136,18 +139,34 @@ def _completed(size: IntArray) -> IntArray:
         size[:, optype] = size[:, optype].max()
     ends = [0, n_stages - 1]
     size[ends, EMBEDDING] = size[ends, EMBEDDING].max()
-    for optype in POINT_TO_POINT:
-        for stage in range(n_stages):
-            count = int(size[stage, optype])
-            edge = stage in ends and (count == 0 or count == n_compute - 1)
-            if n_stages > 1 and count < n_compute and not edge:
-                size[stage, optype] = n_compute
+    if n_stages > 1:
+        _complete_transfers(size, n_compute)
     return size
 
 
-def _arrange(
-    trace: OpTrace, steps: IntArray, step: IntArray, size: IntArray, members: IntArray
-) -> StepShape:
+_PEER = {
+    FORWARD_SEND: (FORWARD_RECV, 1),
+    FORWARD_RECV: (FORWARD_SEND, -1),
+    BACKWARD_SEND: (BACKWARD_RECV, -1),
+    BACKWARD_RECV: (BACKWARD_SEND, 1),
+}
+
+
+def _complete_transfers(size: IntArray, n_compute: int) -> None:
+    """As many transfers as computes, unless the first or last stage has none or one less, and so its peer."""
+    n_stages = size.shape[0]
+    given = size.copy()
+    for optype, (peer, towards) in _PEER.items():
+        for stage in range(n_stages):
+            count = int(given[stage, optype])
+            at_end = not 0 <= stage + towards < n_stages
+            opposite = int(given[(stage + towards) % n_stages, peer])
+            fewer = count in (0, n_compute - 1) and stage in (0, n_stages - 1)
+            if count < n_compute and not (fewer and (at_end or opposite <= count)):
+                size[stage, optype] = n_compute
+
+
+def _arrange(trace: OpTrace, steps: IntArray, step: IntArray, size: IntArray, members: IntArray) -> StepShape:
     flat = size.ravel()
     base = np.append(0, np.cumsum(flat))
     n_ops = int(base[-1])
@@ -197,11 +216,15 @@ def _without_empty_steps(shape: StepShape, notes: list[str]) -> StepShape | None
     kept = holes.mean(axis=(0, 1)) <= LARGEST_HOLE
     if not kept.all():
         named = ", ".join(map(str, shape.steps[~kept][:8]))
-        notes.append(f"{int((~kept).sum())} step(s) lack more than half of their rows and are dropped: {named}")
+        notes.append(
+            f"{int((~kept).sum())} step(s) lack more than half of their rows and are dropped: {named}"
+        )
     holes = holes[:, :, kept]
     if holes.any():
         affected = int(holes.any(axis=(0, 1)).sum())
-        notes.append(f"{int(holes.sum())} missing rows in {affected} step(s) replaced by what is typical there")
+        notes.append(
+            f"{int(holes.sum())} missing rows in {affected} step(s) replaced by what is typical there"
+        )
     if not kept.any():
         return None
     return replace(

@@ -143,7 +143,9 @@ def _sequence_lengths(replay: TraceReplay, found: Decompositions, lost: float) -
     if share < PAUSE_SHARE:
         return []
     evidence = {"pearson_forward_backward": pearson, "forward_variation": variation}
-    text = f"microbatches vary by {variation:.0%}, forward and backward alike (r = {pearson:.2f}): balance them"
+    text = (
+        f"microbatches vary by {variation:.0%}, forward and backward alike (r = {pearson:.2f}): balance them"
+    )
     return [Finding("sequence_length", (), share, saved, evidence, text)]
 
 

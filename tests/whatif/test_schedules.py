@@ -1,0 +1,115 @@
+"""Graphs inferred from traces of known schedules, and replays held against brute force."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from rca.whatif.analysis import replay_of, what_if
+from rca.whatif.derive import launch_delays
+from rca.whatif.optypes import OP_TYPES
+from rca.whatif.replay import end_times
+from synthetic_jobs import Key, SyntheticJob, Times, execute, make_job, step_seconds
+
+JOBS = {
+    "1f1b": make_job(pp=4, dp=2, microbatches=6),
+    "few microbatches": make_job(pp=4, dp=2, microbatches=2),
+    "two stages": make_job(pp=2, dp=3, microbatches=4),
+    "no pipeline": make_job(pp=1, dp=4, microbatches=3),
+    "no data parallelism": make_job(pp=3, dp=1, microbatches=4),
+    "one rank": make_job(pp=1, dp=1, microbatches=4),
+    "interleaved": make_job(pp=2, dp=2, vpp=2, microbatches=4),
+    "interleaved deep": make_job(pp=4, dp=2, vpp=3, microbatches=8),
+    "interleaved without data parallelism": make_job(pp=2, dp=1, vpp=2, microbatches=4),
+    "overlapped": make_job(pp=2, dp=2, microbatches=4, overlap=True),
+    "overlapped interleaved": make_job(pp=2, dp=2, vpp=2, microbatches=4, overlap=True),
+    "context parallel, one data rank": make_job(pp=2, dp=1, microbatches=4, dsp=2),
+    "context and data parallel": make_job(pp=2, dp=2, microbatches=4, dsp=2),
+}
+
+
+@pytest.fixture(params=JOBS, scope="module")
+def job(request: pytest.FixtureRequest) -> SyntheticJob:
+    return JOBS[request.param]
+
+
+def test_the_graph_is_the_schedule_that_ran(job: SyntheticJob) -> None:
+    replay = replay_of(execute(job).table, job.meta)
+    assert replay.notes == ()
+    (part,) = replay.parts
+    assert set(part.graph.named_edges()) == job.edges()
+
+
+def test_groups_are_those_that_ended_together(job: SyntheticJob) -> None:
+    graph = replay_of(execute(job).table, job.meta).parts[0].graph
+    found = {
+        (frozenset(graph.operations[op].name for op in group.members), group.across_data)
+        for group in graph.groups
+    }
+    real = {(frozenset(f"{k[0]}_{k[1]}_{k[2]}" for k in members), across) for members, across in job.groups}
+    assert found == real
+
+
+def test_own_delays_reproduce_the_trace(job: SyntheticJob) -> None:
+    for part in replay_of(execute(job).table, job.meta).parts:
+        start, end = end_times(part.graph, part.times.work, launch_delays(part.shape, part.graph))
+        active = sorted(part.graph.active)
+        np.testing.assert_allclose(start[active], part.shape.start[active], atol=2e-5)
+        observed = part.shape.start[active] + part.shape.duration[active]
+        np.testing.assert_allclose(end[active], observed, atol=2e-5)
+
+
+def ideal_times(job: SyntheticJob, times: list[list[Times]]) -> dict[str, float]:
+    ideal = {}
+    for optype in OP_TYPES:
+        pooled = [v for step in times for one in step for key, v in one.items() if key[0] == optype.name]
+        if pooled:
+            ideal[optype.name] = float(np.mean(pooled) if optype.statistic == "mean" else np.median(pooled))
+    return ideal
+
+
+@pytest.mark.parametrize("engine", ["numpy", "numba"])
+def test_results_equal_brute_force(job: SyntheticJob, engine: str) -> None:
+    ran = execute(job, slow=lambda key, d, step: 1.5 if key[2] == 0 and d == job.dp - 1 else 1.0)
+    found = what_if(replay_of(ran.table, job.meta, engine=engine))  # type: ignore[arg-type]
+    ideal = ideal_times(job, ran.times)
+
+    def only(keeps: object) -> list[float]:
+        return [
+            step_seconds(
+                job,
+                [
+                    {key: v if keeps(key, d) else ideal[key[0]] for key, v in one.items()}  # type: ignore[operator]
+                    for d, one in enumerate(step)
+                ],
+            )
+            for step in ran.times
+        ]
+
+    close = {"rtol": 2e-4}
+    np.testing.assert_allclose(found.no_delay, only(lambda key, d: True), **close)
+    np.testing.assert_allclose(found.ideal, only(lambda key, d: False), **close)
+    for stage, seconds in zip(found.by_stage.labels, found.by_stage.seconds, strict=True):
+        np.testing.assert_allclose(seconds, only(lambda key, d, s=stage: key[2] == s), **close)
+    for rank, seconds in zip(found.by_data_rank.labels, found.by_data_rank.seconds, strict=True):
+        np.testing.assert_allclose(seconds, only(lambda key, d, r=rank: d == r), **close)
+    merged = {op.name: op.merged for op in OP_TYPES}
+    for kind, seconds in zip(found.by_type.labels, found.by_type.seconds, strict=True):
+        np.testing.assert_allclose(seconds, only(lambda key, d, k=kind: merged[key[0]] == k), **close)
+    for w in range(found.workers.rank.size):
+        place = (int(found.workers.stage[w]), int(found.workers.data_rank[w]))
+        real = only(lambda key, d, p=place: (key[2], d) == p)
+        np.testing.assert_allclose(found.workers.seconds[w], real, **close)
+
+
+def test_the_slow_worker_is_found(job: SyntheticJob) -> None:
+    if job.pp * job.dp < 2:
+        pytest.skip("a job of one worker has no straggler")
+
+    def slow(key: Key, d: int, step: int) -> float:
+        return 2.0 if key[2] == job.pp - 1 and d == 0 and key[0].endswith("compute") else 1.0
+
+    found = what_if(execute(job, 6, slow=slow).table, job.meta)
+    worst = int(np.argmax(found.workers.slowdown(found.ideal)))
+    assert (found.workers.data_rank[worst], found.workers.stage[worst]) == (0, job.pp - 1)
+    assert found.slowdown > 1.05
