@@ -1,0 +1,298 @@
+"""The same answers for a job known only by its per-step phases."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from rca.errors import InvalidInput
+from rca.telemetry.job import Topology
+from rca.telemetry.phases import PhaseArrays
+from rca.telemetry.window import Window
+from rca.whatif.coarse import PhaseReplay
+from rca.whatif.coarse_scenario import phases_under
+from rca.whatif.decompose import TOP_SHARE, Decomposition
+from rca.whatif.own_work import SERIAL_PHASES, WORK_PHASES
+from rca.whatif.result import Share, WhatIf, Workers
+from rca.whatif.scenario import Scenario
+from rca.whatif.signatures import MAJORITY, SMALLEST_SLOWDOWN, Finding
+
+FloatArray = npt.NDArray[np.float64]
+IntArray = npt.NDArray[np.int64]
+BoolArray = npt.NDArray[np.bool_]
+
+WARM_UP_FACTOR = 3.0
+LONGEST_WARM_UP = 5
+UNMEASURED = "unmeasured"
+TRANSFER = "communication_transfer"
+
+
+@dataclass(frozen=True)
+class Components:
+    """Own work split by phase, as traced and ideal; what no phase covers is a phase of its own.
+
+    Attributes
+    ----------
+    replay : PhaseReplay
+    topology : Topology
+    used : ndarray of shape (n_steps,), bool
+        Steps with a replayed and a measured time.
+    seconds : dict of str to ndarray of shape (n_ranks, n_steps), seconds
+        0 where the rank did not run the phase; NaN where it took no part in the step.
+    ideal : dict of str to float
+        Mean over all ranks and steps.
+    ideal_transfer : float
+        Median over steps.
+    """
+
+    replay: PhaseReplay
+    topology: Topology
+    used: BoolArray
+    seconds: dict[str, FloatArray]
+    ideal: dict[str, float]
+    ideal_transfer: float
+
+    @classmethod
+    def of(cls, replay: PhaseReplay, topology: Topology, used: BoolArray) -> Components:
+        own = replay.own
+        left = own.copy()
+        seconds: dict[str, FloatArray] = {}
+        for name in WORK_PHASES:
+            held = replay.seconds.get(name)
+            if held is not None:
+                part = np.where(np.isnan(own), np.nan, np.nan_to_num(held))
+                seconds[name.removesuffix("_seconds")] = part
+                left = left - part
+        seconds[UNMEASURED] = left
+        ideal = {name: float(np.nanmean(part[:, used])) for name, part in seconds.items()}
+        return cls(replay, topology, used, seconds, ideal, float(np.median(replay.transfer[used])))
+
+    @property
+    def ideal_own(self) -> float:
+        return sum(self.ideal.values())
+
+    @property
+    def ideal_serial(self) -> float:
+        return sum(self.ideal.get(name.removesuffix("_seconds"), 0.0) for name in SERIAL_PHASES)
+
+    def evaluate(self, own: FloatArray, serial: FloatArray | None, transfer: FloatArray | float) -> FloatArray:
+        """Step times of the used steps; own and serial of shape (n_ranks, n_steps)."""
+        broadcast = np.broadcast_to(np.asarray(transfer, dtype=np.float64), self.replay.transfer.shape)
+        seconds: FloatArray = self.replay.evaluate(own, serial, broadcast)[self.used]
+        return seconds
+
+    def keeping(self, mask: FloatArray | BoolArray) -> FloatArray:
+        """Step times with the masked ranks as traced, the others and the transfer ideal."""
+        own = np.where(mask, self.replay.own, self._ideal_where_present)
+        serial = self.replay.serial
+        if serial is not None:
+            serial = np.where(mask, serial, self.ideal_serial)
+        return self.evaluate(own, serial, self.ideal_transfer)
+
+    def without(self, mask: BoolArray) -> FloatArray:
+        """Step times with the masked ranks ideal and all else as traced."""
+        own = np.where(mask, self._ideal_where_present, self.replay.own)
+        serial = self.replay.serial
+        if serial is not None:
+            serial = np.where(mask, self.ideal_serial, serial)
+        return self.evaluate(own, serial, self.replay.transfer)
+
+    def only_phase(self, name: str) -> FloatArray:
+        """Step times with one phase as traced and the others ideal."""
+        if name == TRANSFER:
+            return self.evaluate(self._ideal_where_present, self._serial_ideal, self.replay.transfer)
+        own = self.ideal_own - self.ideal[name] + self.seconds[name]
+        serial = self._serial_ideal
+        if serial is not None and f"{name}_seconds" in SERIAL_PHASES:
+            serial = serial - self.ideal[name] + np.nan_to_num(self.seconds[name])
+        return self.evaluate(own, serial, self.ideal_transfer)
+
+    @cached_property
+    def _ideal_where_present(self) -> FloatArray:
+        return np.where(np.isnan(self.replay.own), np.nan, self.ideal_own)
+
+    @cached_property
+    def _serial_ideal(self) -> FloatArray | None:
+        return None if self.replay.serial is None else np.full_like(self.replay.own, self.ideal_serial)
+
+    def each_data_rank(self) -> FloatArray:
+        """Exact, all data ranks at once: (n_data, n_steps)."""
+        alone = self.replay.grid.data_rank_seconds(self.replay.own, self.replay.bubble, self.replay.serial)
+        return np.asarray(np.fmax(alone[:, self.used] + self.ideal_transfer, self.all_ideal))
+
+    def each_rank(self) -> FloatArray:
+        """Exact, all ranks at once: (n_ranks, n_steps).
+
+        The other stages of the rank's pipeline are ideal and alike, so its pipeline has a closed form.
+        """
+        own = self.replay.own[:, self.used]
+        n_stages, bubble = self.replay.grid.n_stages, self.replay.bubble
+        if n_stages == 1:
+            return np.asarray(np.fmax(own + self.ideal_transfer, self.all_ideal))
+        serial = np.zeros_like(own) if self.replay.serial is None else self.replay.serial[:, self.used]
+        work = np.fmax(own - serial, self.ideal_own - self.ideal_serial)
+        others = (n_stages - 1) * (self.ideal_own - self.ideal_serial)
+        pipelines = work + bubble * others + np.fmax(serial, self.ideal_serial) + self.ideal_transfer
+        return np.asarray(np.fmax(np.where(np.isnan(own), -np.inf, pipelines), self.all_ideal))
+
+    @cached_property
+    def all_ideal(self) -> FloatArray:
+        return self.keeping(np.zeros(self.replay.own.shape, dtype=bool))
+
+
+def coarse_what_if(window: Window, *, seed: int = 0) -> WhatIf:
+    """Replay a window's phases; the result has phases for operation types and ranks for workers.
+
+    Raises
+    ------
+    InvalidInput
+        If no step of the window was finished.
+    """
+    phases = PhaseArrays.from_window(window)
+    topology = window.job.topology
+    replay = PhaseReplay.from_arrays(phases, window.job)
+    used = np.isfinite(replay.replayed) & np.isfinite(replay.measured)
+    if not used.any():
+        raise InvalidInput("no step of the window was finished: nothing to replay")
+    warm_up = _leading_outliers(replay.measured)
+    used[:warm_up] = False
+    if not replay.informative:
+        return _uninformative(window, phases, replay, used, seed)
+    parts = Components.of(replay, topology, used)
+    no_delay, ideal = replay.replayed[used], parts.all_ideal
+    by_rank = parts.each_rank()
+    names = [*parts.seconds, TRANSFER]
+    by_type = Decomposition(tuple(names), np.stack([parts.only_phase(name) for name in names]))
+    stages = range(topology.n_stages)
+    by_stage = Decomposition(
+        tuple(stages), np.stack([parts.keeping((topology.stage == s)[:, None]) for s in stages])
+    )
+    by_data = Decomposition(tuple(range(replay.grid.n_data)), parts.each_data_rank())
+    exact = by_rank.mean(axis=1) / ideal.mean()
+    s_data, s_stage = (part.seconds.mean(axis=1) / ideal.mean() for part in (by_data, by_stage))
+    approximate = np.minimum(s_data[topology.data_rank], s_stage[topology.stage])
+    lost = float(no_delay.mean() - ideal.mean())
+
+    def share(mask: BoolArray) -> float:
+        return float(no_delay.mean() - parts.without(mask).mean()) / lost if lost > 0 else float("nan")
+
+    top, top_published = (_top(scores) for scores in (exact, approximate))
+    last = topology.stage == topology.n_stages - 1
+    m_w = Share(share(top_published[:, None]), share(top[:, None]), tuple(np.flatnonzero(top).tolist()))
+    m_s_share = share(last[:, None])
+    m_s = Share(m_s_share, m_s_share, tuple(np.flatnonzero(last).tolist()))
+    return WhatIf(
+        source="phases",
+        job=_job(window),
+        steps=phases.steps[used],
+        measured=replay.measured[used],
+        no_delay=no_delay,
+        ideal=ideal,
+        by_type=by_type,
+        by_data_rank=by_data,
+        by_stage=by_stage,
+        workers=_workers(topology, by_rank, approximate),
+        m_w=m_w,
+        m_s=m_s,
+        findings=_findings(no_delay, ideal, m_w, m_s, topology, exact),
+        world_size=window.job.world_size,
+        seed=seed,
+        notes=(*replay.notes, *([f"{warm_up} warm-up step(s) left out"] if warm_up else [])),
+    )
+
+
+def _leading_outliers(measured: FloatArray) -> int:
+    """Steps at the window's start that took far longer than usual: compilation, caches, first connections."""
+    slow = ~(measured <= WARM_UP_FACTOR * np.nanmedian(measured))
+    leading = int(np.argmin(slow)) if not slow.all() else 0
+    return leading if leading <= LONGEST_WARM_UP else 0
+
+
+def _uninformative(
+    window: Window, phases: PhaseArrays, replay: PhaseReplay, used: BoolArray, seed: int
+) -> WhatIf:
+    """Whole steps only: the replay is the measurement, and nobody is to blame."""
+    measured = replay.measured[used]
+    topology = window.job.topology
+
+    def alike(labels: Sequence[int | str]) -> Decomposition:
+        return Decomposition(tuple(labels), np.tile(measured, (len(labels), 1)))
+
+    unknown = Share(float("nan"), float("nan"), ())
+    return WhatIf(
+        source="phases",
+        job=_job(window),
+        steps=phases.steps[used],
+        measured=measured,
+        no_delay=measured,
+        ideal=measured,
+        by_type=alike(()),
+        by_data_rank=alike(range(replay.grid.n_data)),
+        by_stage=alike(range(topology.n_stages)),
+        workers=_workers(topology, np.tile(measured, (topology.n_ranks, 1)), np.ones(topology.n_ranks)),
+        m_w=unknown,
+        m_s=unknown,
+        findings=(),
+        world_size=window.job.world_size,
+        seed=seed,
+        notes=replay.notes,
+    )
+
+
+def _workers(topology: Topology, seconds: FloatArray, approximate: FloatArray) -> Workers:
+    return Workers(
+        np.arange(topology.n_ranks), topology.data_rank, topology.stage, seconds, np.asarray(approximate)
+    )
+
+
+def _job(window: Window) -> dict[str, Any]:
+    from rca.whatif.meta import TraceMeta
+
+    return TraceMeta.of_job(window.job).model_dump(exclude_none=True)
+
+
+def _top(scores: FloatArray) -> BoolArray:
+    count = int(np.ceil(TOP_SHARE * scores.size))
+    chosen = np.zeros(scores.size, dtype=bool)
+    chosen[np.argsort(-scores, kind="stable")[:count]] = True
+    return chosen
+
+
+def _findings(
+    no_delay: FloatArray, ideal: FloatArray, m_w: Share, m_s: Share, topology: Topology, exact: FloatArray
+) -> tuple[Finding, ...]:
+    lost = float(no_delay.mean() - ideal.mean())
+    if no_delay.mean() < SMALLEST_SLOWDOWN * ideal.mean():
+        return ()
+    found = []
+    if m_w.exact >= MAJORITY and topology.n_ranks > 1:
+        ranks = ", ".join(map(str, m_w.ranks))
+        evidence = {"m_w": m_w.exact, "hottest_slowdown": float(exact.max())}
+        text = f"rank(s) {ranks} alone cost {m_w.exact:.0%} of the slowdown"
+        found.append(Finding("worker", m_w.ranks, m_w.exact, m_w.exact * lost, evidence, text))
+    if m_s.exact >= MAJORITY and topology.n_stages > 1:
+        text = f"the last stage alone costs {m_s.exact:.0%} of the slowdown: move layers off it"
+        found.append(Finding("stage", m_s.ranks, m_s.exact, m_s.exact * lost, {"m_s": m_s.exact}, text))
+    return tuple(found)
+
+
+def coarse_scenario_seconds(window: Window, scenarios: Sequence[Scenario]) -> FloatArray:
+    """Step times of a window's phases under described scenarios; NaN for steps nobody finished.
+
+    Returns
+    -------
+    ndarray of shape (n_scenarios, n_steps), seconds
+    """
+    phases = PhaseArrays.from_window(window)
+    replay = PhaseReplay.from_arrays(phases, window.job)
+    return np.stack(
+        [
+            replay.step_seconds(phases_under(replay, phases.steps, window.job.topology, scenario))
+            for scenario in scenarios
+        ]
+    )

@@ -1,0 +1,133 @@
+"""Translate scenarios into replaced phases of a coarse job."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from rca.errors import InvalidInput
+from rca.telemetry.job import Topology
+from rca.whatif.coarse import PhaseReplay
+from rca.whatif.own_work import SERIAL_PHASES, WORK_PHASES, quiet_nan
+from rca.whatif.scenario import Change, Scenario, Selection
+
+FloatArray = npt.NDArray[np.float64]
+BoolArray = npt.NDArray[np.bool_]
+
+TRANSFER = "communication_transfer_seconds"
+_PHASE_OF_TYPE = {
+    "forward-compute": "forward_seconds",
+    "backward-compute": "backward_seconds",
+    "optimizer": "optimizer_seconds",
+    "gc": "gc_seconds",
+}
+_PHASES_OF_KIND = {
+    "compute": ("forward_seconds", "backward_seconds"),
+    "communication": (TRANSFER,),
+    "host": (*SERIAL_PHASES, "host_to_device_seconds"),
+}
+
+
+def phases_under(
+    replay: PhaseReplay, steps: npt.NDArray[np.int64], topology: Topology, scenario: Scenario
+) -> dict[str, FloatArray]:
+    """Phases a scenario replaces.
+
+    Returns
+    -------
+    dict of str to ndarray of shape (n_ranks, n_steps), seconds
+        As `PhaseReplay.step_seconds` takes them.
+    """
+    now = {name: replay.seconds[name].copy() for name in _replaceable(replay)}
+    if scenario.base == "ideal":
+        now = {name: np.where(np.isnan(held), held, _ideal(name, held)) for name, held in now.items()}
+    for change in scenario.changes:
+        where = _where(change.select, steps, topology)
+        chosen = [name for name in _phases(change.select) if name in now]
+        if change.to == "move_to_stage":
+            _move(now, change, topology, where)
+            continue
+        for name in chosen:
+            new = _changed(name, now[name], replay.seconds[name], change, where)
+            now[name] = np.where(where, new, now[name])
+    return now
+
+
+def _replaceable(replay: PhaseReplay) -> list[str]:
+    return [name for name in (*WORK_PHASES, TRANSFER) if name in replay.seconds]
+
+
+def _phases(select: Selection) -> tuple[str, ...]:
+    everything = (*WORK_PHASES, TRANSFER)
+    if select.kind is not None:
+        everything = _PHASES_OF_KIND[select.kind]
+    if select.types is None:
+        return everything
+    wanted = {_PHASE_OF_TYPE.get(name, name if name.endswith("_seconds") else TRANSFER) for name in select.types}
+    return tuple(name for name in everything if name in wanted)
+
+
+def _where(select: Selection, steps: npt.NDArray[np.int64], topology: Topology) -> BoolArray:
+    ranks = np.ones(topology.n_ranks, dtype=bool)
+    for chosen, coordinate in (
+        (select.ranks, np.arange(topology.n_ranks)),
+        (select.data_ranks, topology.data_rank),
+        (select.stages, topology.stage),
+    ):
+        if chosen is not None:
+            ranks &= np.isin(coordinate, chosen)
+    if select.nodes is not None:
+        names = np.array([*topology.node_names, ""])
+        ranks &= np.isin(names[topology.node], select.nodes)
+    if not ranks.any():
+        raise InvalidInput("scenario selects no rank of the job")
+    columns = np.ones(steps.size, dtype=bool)
+    if select.steps is not None:
+        columns = (steps >= select.steps[0]) & (steps <= select.steps[1])
+    selected: BoolArray = ranks[:, None] & columns[None, :]
+    return selected
+
+
+def _ideal(name: str, held: FloatArray) -> float:
+    return float(np.nanmedian(held) if name == TRANSFER else np.nanmean(held))
+
+
+def _changed(
+    name: str, now: FloatArray, traced: FloatArray, change: Change, where: BoolArray
+) -> FloatArray | float:
+    value = change.value or 0.0
+    if change.to == "ideal":
+        return _ideal(name, traced)
+    if change.to == "measured":
+        return traced
+    if change.to == "scale":
+        return now * value
+    if change.to == "less":
+        return np.minimum(now, np.maximum(now - value, 0.0))
+    if change.to == "seconds":
+        return value
+    others = np.where(where, np.nan, now)
+    at_step = quiet_nan(np.nanmedian, others)
+    usual = np.nanmedian(others) if np.isfinite(others).any() else _ideal(name, traced)
+    return np.where(np.isnan(at_step), usual, at_step)
+
+
+def _move(now: dict[str, FloatArray], change: Change, topology: Topology, where: BoolArray) -> None:
+    """Layers change stage: compute moves between the ranks with the same data and tensor coordinates."""
+    if change.stage is None or change.stage >= topology.n_stages:
+        raise InvalidInput(f"scenario moves work to stage {change.stage}, the job has {topology.n_stages}")
+    place = {
+        (int(d), int(t)): rank
+        for rank, (d, t, s) in enumerate(
+            zip(topology.data_rank, topology.tensor_rank, topology.stage, strict=True)
+        )
+        if s == change.stage
+    }
+    for name in ("forward_seconds", "backward_seconds"):
+        if name not in now:
+            continue
+        for rank in np.flatnonzero(where.any(axis=1)):
+            peer = place[int(topology.data_rank[rank]), int(topology.tensor_rank[rank])]
+            moved = np.nan_to_num(now[name][rank]) * (change.value or 0.0) * where[rank]
+            now[name][rank] -= moved
+            now[name][peer] += moved
