@@ -10,6 +10,7 @@ from __future__ import annotations
 COMMANDS: tuple[str, ...] = (
     "diagnose",
     "validate",
+    "what-if",
     "serve",
     "evaluate",
     "simulate",

@@ -1,0 +1,101 @@
+"""`rca what-if`: a trace or a window in, the cost of its stragglers out."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from rca.commands.output import fail, write
+from rca.errors import InvalidInput, RcaError
+
+if TYPE_CHECKING:
+    from rca.whatif.result import WhatIf
+    from rca.whatif.trace_replay import TraceReplay
+
+EXAMPLES = """
+rca what-if trace.parquet --meta meta.yaml
+rca what-if trace.parquet --meta meta.yaml --format published > result.json
+rca what-if trace.parquet --heatmap workers.png --timeline step.json
+rca what-if data/windows/slow-dataset
+"""
+
+
+class Format(StrEnum):
+    """How the answer is written."""
+
+    json = "json"
+    table = "table"
+    published = "published"
+
+
+def command(
+    trace: Annotated[
+        Path, typer.Argument(metavar="TRACE", help="A Parquet operation trace, or a window (directory or file).")
+    ],
+    meta: Annotated[
+        Path | None, typer.Option("--meta", metavar="META.yaml", help="Sizes of the job, for traces.")
+    ] = None,
+    format_: Annotated[Format, typer.Option("--format", "-f", help="How the answer is written.")] = Format.table,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", metavar="FILE", help="Write here instead of stdout.")
+    ] = None,
+    heatmap: Annotated[
+        Path | None, typer.Option(metavar="OUT.png", help="Also draw data ranks by stages.")
+    ] = None,
+    timeline: Annotated[
+        Path | None, typer.Option(metavar="OUT.json", help="Also write one step, real and ideal, for Perfetto.")
+    ] = None,
+    step: Annotated[
+        int | None, typer.Option(help="Step of the timeline. [default: the one of median length]")
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Seed of the intervals.")] = 0,
+) -> None:
+    """Replay a job without its stragglers: what does each cost.
+
+    With --format json or published errors are one JSON object on stderr.
+    """
+    try:
+        result, replay = _analysed(trace, meta, seed)
+        if timeline is not None:
+            _write_timeline(replay, timeline, step)
+        if heatmap is not None:
+            from rca.whatif.heatmap import write_heatmap
+
+            write_heatmap(result, heatmap)
+    except RcaError as error:
+        fail(error, as_json=format_ is not Format.table)
+    from rca.whatif.report import render
+
+    write(render(result, format_.value), output)
+
+
+def _analysed(path: Path, meta: Path | None, seed: int) -> tuple[WhatIf, TraceReplay | None]:
+    from rca.whatif.analysis import analysed, replay_of, what_if
+
+    if path.is_file() and path.suffix != ".json" and _is_parquet(path):
+        replay = replay_of(path, meta)
+        return analysed(replay, seed=seed), replay
+    from rca.telemetry import read_window
+
+    window = read_window(path)
+    if window.ops.num_rows:
+        replay = replay_of(window)
+        return analysed(replay, seed=seed), replay
+    return what_if(window, seed=seed), None
+
+
+def _is_parquet(path: Path) -> bool:
+    with path.open("rb") as file:
+        return file.read(4) == b"PAR1"
+
+
+def _write_timeline(replay: TraceReplay | None, path: Path, step: int | None) -> None:
+    if replay is None:
+        raise InvalidInput("a timeline needs operations; this window has only phases")
+    from rca.whatif.report import write_timeline
+    from rca.whatif.timeline import timeline as timeline_of
+
+    write_timeline(path, timeline_of(replay, step))
