@@ -24,6 +24,8 @@ IntArray = npt.NDArray[np.int64]
 BoolArray = npt.NDArray[np.bool_]
 
 GAP_INTERVALS = 5.0
+# Closer samples than this (seconds) are one moment: no rate can be taken between them.
+MOMENT = 1e-9
 # Some counters (iowait among them) step back by a little without having been reset.
 JITTER = 0.01
 # Series are processed in blocks of about this many cells: temporaries then stay in the cache.
@@ -148,7 +150,7 @@ def _shown_samples(time: FloatArray, count: IntArray, edges: FloatArray) -> tupl
     """Range of samples whose value shows in each bin, counting one that still holds at its left edge."""
     gap = np.diff(time, axis=1)
     interval = _usual_interval(gap, count)[:, None]
-    lasts = np.where((gap > 0) & (gap <= GAP_INTERVALS * interval), gap, interval)
+    lasts = np.where((gap > MOMENT) & (gap <= GAP_INTERVALS * interval), gap, interval)
     until = time + np.concatenate([lasts, interval], axis=1)
     before = _samples_before(time, count, edges)
     first, last = before[:, :-1], before[:, 1:]
@@ -199,7 +201,7 @@ class _Block:
         self.time, self.value, self.count = time, value, count
         gap = np.diff(time, axis=1)
         self.interval = _usual_interval(gap, count)
-        known = (gap > 0) & (gap <= GAP_INTERVALS * self.interval[:, None])
+        known = (gap > MOMENT) & (gap <= GAP_INTERVALS * self.interval[:, None])
         self.width = np.where(known, gap, 0.0)
         before, after = value[:, :-1], value[:, 1:]
         inverse = np.divide(1.0, gap, out=np.zeros_like(gap), where=known)

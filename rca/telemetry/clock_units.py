@@ -83,8 +83,6 @@ def _time_hint(value: float, job: Job, slack: float) -> str | None:
     for unit, factor in UNITS:
         if job.start - slack <= value / factor <= job.end + slack:
             return f"looks like {unit}"
-        if job.start - slack <= value * factor <= job.end + slack:
-            return f"job.start and job.end look like {unit}, or this column has another origin"
     if 0 <= value < DAY < job.start:
         return "seems to count from the start of the job"
     if min(abs(value - job.start), abs(value - job.end)) < DAY:
@@ -97,13 +95,13 @@ def refuse_long_phases(steps: pa.Table, job: Job) -> None:
     rank = steps.column("rank").to_numpy()
     starts = steps.column("start_time").to_numpy()
     span = max(job.end - job.start, float(np.ptp(starts)))
-    most_rows = int(np.bincount(rank).max())
+    shortest_to_exceed = LONGEST_PHASE * span / int(np.bincount(rank).max())
     for name in PHASES:
         if name not in steps.column_names:
             continue
         values = steps.column(name).to_numpy()
         # A bound that nearly always settles it, so that the sums per rank are rarely needed.
-        if not np.fmax.reduce(values) * most_rows > LONGEST_PHASE * span:
+        if not np.fmax.reduce(values) > shortest_to_exceed:
             continue
         totals = np.bincount(rank, weights=np.nan_to_num(values))
         if totals.max() > LONGEST_PHASE * span:

@@ -16,7 +16,6 @@ from rca.telemetry.encodings import directory
 from rca.telemetry.read import read_window
 from rca.telemetry.window import Window
 
-FORMAT = 1
 LABEL_FILE = directory.LABEL_FILE
 MANIFEST_FILE = "manifest.json"
 
@@ -57,7 +56,7 @@ class LabelledCause(_Record):
 class Label(_Record):
     """The truth about one window (``label.json``, format 1)."""
 
-    format: Literal[1] = FORMAT
+    format: Literal[1] = 1
     failure_mode: FailureMode
     straggler_type: StragglerType | None = None
     pattern: Pattern | None = None
@@ -72,7 +71,7 @@ class _Entry(_Record):
 
 
 class _Manifest(_Record):
-    format: Literal[1] = FORMAT
+    format: Literal[1] = 1
     windows: tuple[_Entry, ...]
 
 

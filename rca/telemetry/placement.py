@@ -134,7 +134,8 @@ def _joined(values: FloatArray, starts: IntArray, rule: Combine) -> FloatArray:
     if rule == "or":
         bits = np.bitwise_or.reduceat(np.where(known, values, 0.0).astype(np.int64), starts, axis=0)
         return np.where(count > 0, bits.astype(np.float64), np.nan)
-    total = np.add.reduceat(np.where(known, values, 0.0), starts, axis=0)
+    with np.errstate(over="ignore"):
+        total = np.add.reduceat(np.where(known, values, 0.0), starts, axis=0)
     if rule == "mean":
         total = total / np.maximum(count, 1)
     return np.where(count > 0, total, np.nan)

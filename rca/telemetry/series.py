@@ -115,7 +115,9 @@ class SeriesSet:
         coded = (kinds == "bitmask") | (kinds == "state")
         out = np.empty((self.n_series, at.size - 1))
         time, value, offsets = self._only(~coded)
-        out[~coded] = bin_means(time, value, offsets, kinds[~coded] == "counter", at)
+        # Absurd values (1e308) may overflow on the way; the bin is then infinite or unknown.
+        with np.errstate(over="ignore", invalid="ignore"):
+            out[~coded] = bin_means(time, value, offsets, kinds[~coded] == "counter", at)
         time, value, offsets = self._only(coded)
         out[coded] = bin_codes(time, value, offsets, kinds[coded] == "bitmask", at)
         return out

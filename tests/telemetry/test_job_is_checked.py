@@ -1,0 +1,107 @@
+"""What the metadata of a window must get right."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pytest
+from telemetry_windows import START, job, refusal, window
+
+
+def test_one_rank_is_a_job() -> None:
+    alone = pa.table({"rank": [0], "step": [1], "start_time": [START], "step_seconds": [0.5]})
+    assert window(job=job(world_size=1), steps=alone).job.world_size == 1
+
+
+def test_unknown_metadata_is_kept() -> None:
+    assert window(job=job(cluster="west")).job.model_dump()["cluster"] == "west"
+
+
+@pytest.mark.parametrize(
+    ("change", "column"),
+    [
+        ({"job_id": None}, "job_id"),
+        ({"job_id": ""}, "job_id"),
+        ({"world_size": 0}, "world_size"),
+        ({"world_size": "2"}, "world_size"),
+        ({"world_size": True}, "world_size"),
+        ({"format": "1"}, "format"),
+        ({"start": "yesterday"}, "start"),
+        ({"start": True}, "start"),
+        ({"end": float("inf")}, "end"),
+        ({"start": float("nan")}, "start"),
+        ({"ranks": [{"rank": 0}, {"rank": -1}]}, "ranks.1.rank"),
+        ({"parallelism": {"data": 2, "sequence": 1}}, "parallelism.sequence"),
+    ],
+)
+def test_a_wrong_field_is_named_by_its_path(change: dict[str, object], column: str) -> None:
+    error = refusal(job(**change))
+    assert (error.table, error.column) == ("job", column)
+    assert error.rows[0]["field"] == column
+
+
+def test_all_wrong_fields_are_counted() -> None:
+    error = refusal({"world_size": 0})
+    assert error.n_rows == 4
+    assert {row["field"] for row in error.rows} == {"job_id", "world_size", "start", "end"}
+
+
+def test_metadata_must_be_an_object() -> None:
+    assert refusal(["job"]).expected == "an object"  # type: ignore[arg-type]
+
+
+def test_a_newer_format_is_not_guessed_at() -> None:
+    error = refusal(job(format=2))
+    assert error.column == "format"
+    assert "newer" in str(error.hint)
+
+
+def test_the_world_size_must_be_the_product_of_the_parallel_sizes() -> None:
+    error = refusal(job(world_size=2, parallelism={"data": 2, "tensor": 2}))
+    assert error.column == "world_size"
+    assert "= 4" in error.message
+
+
+def test_experts_do_not_multiply_the_world() -> None:
+    assert window(job=job(parallelism={"data": 2, "expert": 2})).job.world_size == 2
+
+
+def test_a_tiny_document_cannot_declare_a_gigantic_world() -> None:
+    assert refusal(job(world_size=10**15)).column == "world_size"
+
+
+@pytest.mark.parametrize("end", [START, START - 1])
+def test_the_window_must_end_after_it_starts(end: float) -> None:
+    assert refusal(job(end=end)).column == "end"
+
+
+@pytest.mark.parametrize(
+    ("factor", "unit"), [(1e3, "milliseconds"), (1e6, "microseconds"), (1e9, "nanoseconds")]
+)
+def test_bounds_in_another_unit_are_recognised(factor: float, unit: str) -> None:
+    error = refusal(job(start=START * factor, end=(START + 10) * factor))
+    assert error.column == "start"
+    assert error.hint == f"looks like {unit}"
+
+
+def test_a_rank_is_listed_once() -> None:
+    error = refusal(job(ranks=[{"rank": 0}, {"rank": 1}, {"rank": 0}]))
+    assert error.column == "ranks.rank"
+    assert error.rows == [{"row": 2, "rank": 0}]
+
+
+def test_a_listed_rank_must_exist() -> None:
+    error = refusal(job(ranks=[{"rank": 0}, {"rank": 2}]))
+    assert error.rows == [{"row": 1, "rank": 2}]
+    assert "0..1" in error.message
+
+
+@pytest.mark.parametrize("field", ["data_rank", "tensor_rank", "pipeline_rank"])
+def test_coordinates_must_lie_inside_their_sizes(field: str) -> None:
+    error = refusal(job(parallelism={"data": 2}, ranks=[{"rank": 1, field: 2}]))
+    assert error.column == f"ranks.{field}"
+    assert error.rows == [{"row": 0, "rank": 1, field: 2}]
+
+
+def test_context_ranks_count_along_the_data_dimension() -> None:
+    placed = job(parallelism={"context": 2}, ranks=[{"rank": 1, "data_rank": 1}])
+    assert window(job=placed).job.topology.data_rank.tolist() == [0, 1]

@@ -1,0 +1,124 @@
+"""What the other tables must get right."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from telemetry_windows import START, metrics, refusal, window
+
+
+def events(**changes: Any) -> pa.Table:
+    return pa.table({"time": [START + 1], "rank": [1], "kind": ["xid"]} | changes)
+
+
+def ops(**changes: Any) -> pa.Table:
+    columns = {
+        "rank": [0],
+        "dp_rank": [0],
+        "stage": [0],
+        "step": [0],
+        "optype": ["forward-compute"],
+        "seq_id": [0],
+        "mc": [0],
+        "gmc": [0],
+        "mb_id": [0],
+        "start_ts": [0.0],
+        "duration": [0.1],
+    } | changes
+    return pa.table({name: value for name, value in columns.items() if value is not None})
+
+
+def test_absent_tables_are_empty_tables() -> None:
+    bare = window()
+    assert (bare.metrics.num_rows, bare.events.num_rows, bare.ops.num_rows) == (0, 0, 0)
+    assert bare.metrics.column_names == ["time", "node", "rank", "device", "name", "value"]
+
+
+def test_a_sample_may_lack_everything_but_time_and_name() -> None:
+    table = window(metrics=metrics((1, "node_load1", None))).metrics
+    assert np.isnan(table["value"][0].as_py())
+    assert table["rank"].null_count == 1
+
+
+@pytest.mark.parametrize("time", [None, float("nan"), float("inf")])
+def test_a_sample_has_a_time(time: float | None) -> None:
+    error = refusal(metrics=metrics((1, "node_load1", 1.0), (time, "node_load1", 2.0, "node-a")))
+    assert (error.table, error.column, error.n_rows) == ("metrics", "time", 1)
+    assert error.rows[0]["row"] == 1
+    assert error.rows[0]["node"] == "node-a"
+
+
+def test_a_sample_has_a_name() -> None:
+    assert refusal(metrics=metrics((1, None, 1.0))).column == "name"
+
+
+@pytest.mark.parametrize("value", [float("inf"), float("-inf")])
+def test_values_are_finite(value: float) -> None:
+    error = refusal(metrics=metrics((1, "node_load1", value)))
+    assert (error.column, error.message) == ("value", "is infinite")
+
+
+@pytest.mark.parametrize("rank", [-1, 2])
+def test_a_samples_rank_exists(rank: int) -> None:
+    error = refusal(metrics=metrics((1, "node_load1", 1.0), (1, "node_load1", 1.0, None, rank)))
+    assert (error.table, error.column) == ("metrics", "rank")
+    assert error.rows == [{"row": 1, "name": "node_load1", "node": None, "rank": rank, "device": None}]
+
+
+def test_names_are_text() -> None:
+    numbered = metrics((1, "node_load1", 1.0)).set_column(4, "name", pa.array([1]))
+    assert refusal(metrics=numbered).expected == "text"
+
+
+def test_text_may_come_in_any_encoding_arrow_has() -> None:
+    plain = metrics((1, "a", 1.0), (1, "b", 1.0), (2, "a", 2.0))
+    for held in (pa.large_string(), pa.string_view(), pa.dictionary(pa.int8(), pa.large_string())):
+        coded = plain.set_column(4, "name", plain["name"].cast(held))
+        assert window(metrics=coded).metrics["name"].to_pylist() == ["a", "b", "a"]
+
+
+def test_equal_texts_get_equal_codes() -> None:
+    repeated = pa.DictionaryArray.from_arrays([0, 1, 2, None], ["a", "a", None])
+    table = metrics(*[(1, "node_load1", 1.0)] * 4).set_column(1, "node", repeated)
+    node = window(metrics=table).metrics["node"]
+    assert node.to_pylist() == ["a", "a", None, None]
+    assert node.chunk(0).dictionary.to_pylist() == ["a"]
+
+
+def test_chunks_with_their_own_dictionaries_are_joined() -> None:
+    one, two = metrics((1, "b", 1.0), (1, "a", 1.0)), metrics((1, "a", 1.0))
+    coded = [t.set_column(4, "name", t["name"].dictionary_encode()) for t in (one, two)]
+    assert window(metrics=pa.concat_tables(coded)).metrics["name"].to_pylist() == ["b", "a", "a"]
+
+
+def test_events_may_be_older_than_the_window() -> None:
+    assert window(events=events(time=[START - 40_000])).events.num_rows == 1
+
+
+def test_events_in_milliseconds_are_recognised() -> None:
+    error = refusal(events=events(time=[START * 1000]))
+    assert (error.table, error.hint) == ("events", "looks like milliseconds")
+
+
+@pytest.mark.parametrize(("column", "value"), [("rank", [5]), ("kind", [None]), ("time", [None])])
+def test_events_are_checked(column: str, value: list[Any]) -> None:
+    error = refusal(events=events(**{column: pa.array(value, events().schema.field(column).type)}))
+    assert (error.table, error.column) == ("events", column)
+
+
+@pytest.mark.parametrize(
+    ("column", "value"),
+    [("rank", [2]), ("duration", [-1.0]), ("duration", [None]), ("start_ts", [float("nan")]), ("mc", None)],
+)
+def test_ops_are_checked(column: str, value: list[Any] | None) -> None:
+    error = refusal(
+        ops=ops(**{column: value if value is None else pa.array(value, ops().schema.field(column).type)})
+    )
+    assert (error.table, error.column) == ("ops", column)
+
+
+def test_ops_keep_their_own_clock() -> None:
+    assert window(ops=ops(start_ts=[12.5])).ops["start_ts"].to_pylist() == [12.5]

@@ -1,0 +1,61 @@
+"""One function reads whatever a window comes as."""
+
+from __future__ import annotations
+
+import gzip
+import io
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from telemetry_windows import window
+
+from rca.errors import InvalidWindow, SourceError, TooLarge
+from rca.telemetry import read_window
+
+JSON = window().to_json()
+ARROW = window().to_arrow()
+ZSTD = pa.compress(JSON, codec="zstd", asbytes=True)
+
+
+@pytest.mark.parametrize(
+    "body", [JSON, b" \n" + JSON, ARROW, gzip.compress(JSON), gzip.compress(ARROW), ZSTD]
+)
+def test_content_tells_its_encoding(body: bytes, tmp_path: Path) -> None:
+    (tmp_path / "any.name").write_bytes(body)
+    for source in (body, bytearray(body), memoryview(body), io.BytesIO(body), tmp_path / "any.name"):
+        assert read_window(source).steps.num_rows == 4
+    assert read_window(str(tmp_path / "any.name")).steps.num_rows == 4
+
+
+@pytest.mark.parametrize("body", [b"", b"rank,step", b"[]", b"\x00" * 9])
+def test_other_content_is_refused(body: bytes) -> None:
+    with pytest.raises(InvalidWindow) as caught:
+        read_window(body)
+    assert caught.value.table == "window"
+
+
+def test_a_single_parquet_file_gets_a_hint(tmp_path: Path) -> None:
+    window().to_directory(tmp_path / "w")
+    with pytest.raises(InvalidWindow, match="name the window's directory"):
+        read_window(tmp_path / "w" / "steps.parquet")
+
+
+def test_truncated_compression_is_damage() -> None:
+    with pytest.raises(InvalidWindow):
+        read_window(gzip.compress(JSON)[:-20])
+    with pytest.raises(InvalidWindow):
+        read_window(b"\x1f\x8b" + b"\x07" * 30)
+
+
+def test_a_limit_on_the_unpacked_size() -> None:
+    with pytest.raises(TooLarge):
+        read_window(gzip.compress(b"{" + b" " * 10_000_000), max_bytes=1_000_000)
+    with pytest.raises(TooLarge):
+        read_window(JSON, max_bytes=100)
+    assert read_window(gzip.compress(JSON), max_bytes=len(JSON)).steps.num_rows == 4
+
+
+def test_nothing_at_the_path(tmp_path: Path) -> None:
+    with pytest.raises(SourceError, match="no such file or directory"):
+        read_window(tmp_path / "nothing.json")

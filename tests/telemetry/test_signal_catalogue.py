@@ -1,0 +1,112 @@
+"""Names of exporters, old and new, and what they mean."""
+
+from __future__ import annotations
+
+import pytest
+
+from rca.telemetry.catalogue import KNOWN, channels, resolve, to_markdown, unit_of_channel
+
+
+@pytest.mark.parametrize(
+    ("name", "channel"),
+    [
+        ("DCGM_FI_DEV_SM_CLOCK", "sm_clock_mhz"),
+        ("dcgm_fi_dev_sm_clock", "sm_clock_mhz"),
+        ("DCGM_FI_DEV_CLOCK_THROTTLE_REASONS", "throttle_reasons"),
+        ("DCGM_FI_DEV_CLOCKS_EVENT_REASONS", "throttle_reasons"),
+        ("node_netstat_Tcp_RetransSegs", "tcp_retrans"),
+        ("node_infiniband_port_transmit_wait_total", "ib_wait"),
+        ("np_cnp_sent", "roce_congestion"),
+        ("node_infiniband_np_cnp_sent_total", "roce_congestion"),
+        ("rdma_np_cnp_sent", "roce_congestion"),
+        ("rdma_out_of_sequence_total", "roce_errors"),
+        ("node_disk_io_time_ms", "disk_io_time"),
+        ("container_cpu_cfs_throttled_seconds", "cpu_throttled"),
+        ("namedprocess_namegroup_cpu_seconds_total", "process_cpu"),
+    ],
+)
+def test_names_lead_to_channels(name: str, channel: str) -> None:
+    signal = resolve(name)
+    assert signal is not None
+    assert signal.channel == channel
+
+
+def test_aliases_are_the_same_signal() -> None:
+    assert resolve("node_cpu") is resolve("node_cpu_seconds_total")
+    assert resolve("DCGM_FI_DEV_CLOCK_THROTTLE_REASONS") is resolve("DCGM_FI_DEV_CLOCKS_EVENT_REASONS")
+
+
+@pytest.mark.parametrize("name", ["", "total", "node_cpu_seconds_total_total_x", "my_app_requests_total"])
+def test_unknown_names_stay_unknown(name: str) -> None:
+    assert resolve(name) is None
+
+
+def test_known_but_unused_names_feed_nothing() -> None:
+    signal = resolve("node_memory_MemTotal_bytes")
+    assert signal is not None
+    assert signal.all_channels() == ()
+
+
+@pytest.mark.parametrize(
+    ("device", "expected"),
+    [
+        ("3/steal", ("node_cpu_steal",)),
+        ("steal", ("node_cpu_steal",)),
+        ("3/guest", ()),
+        (None, ()),
+    ],
+)
+def test_cpu_time_is_split_by_mode(device: str | None, expected: tuple[str, ...]) -> None:
+    signal = resolve("node_cpu_seconds_total")
+    assert signal is not None
+    assert signal.channels(device) == expected
+
+
+@pytest.mark.parametrize(
+    ("device", "expected"),
+    [
+        ("loader/user", ("process_cpu", "loader_cpu")),
+        ("loader-2/user", ("process_cpu", "loader_cpu")),
+        ("host/system", ("process_cpu", "host_cpu")),
+        ("python3/user", ("process_cpu",)),
+        (None, ("process_cpu",)),
+    ],
+)
+def test_a_loaders_share_is_told_apart(device: str | None, expected: tuple[str, ...]) -> None:
+    signal = resolve("process_cpu_seconds_total")
+    assert signal is not None
+    assert signal.channels(device) == expected
+
+
+def test_forced_switches_are_told_from_voluntary_ones() -> None:
+    signal = resolve("process_context_switches_total")
+    assert signal is not None
+    assert signal.channels("host/nonvoluntary") == ("ctx_involuntary",)
+    assert signal.channels("loader/voluntary") == ("ctx_voluntary",)
+
+
+def test_loopback_is_no_network() -> None:
+    signal = resolve("node_network_receive_drop_total")
+    assert signal is not None
+    assert signal.channels("lo") == ()
+    assert signal.channels("eth0") == ("net_drops",)
+
+
+@pytest.mark.parametrize("channel", [channel for channel, signals in channels().items() if len(signals) > 1])
+def test_signals_of_one_channel_agree(channel: str) -> None:
+    signals = channels()[channel]
+    assert len({(one.kind, one.unit, one.combine, one.worse) for one in signals}) == 1
+
+
+def test_units_of_counters_are_per_second() -> None:
+    assert unit_of_channel("psi_cpu") == "s/s"
+    assert unit_of_channel("loader_cpu") == "s/s"
+    assert unit_of_channel("gpu_temp") == "°C"
+    assert unit_of_channel("throttled") == ""
+
+
+def test_the_table_lists_every_name_once() -> None:
+    table = to_markdown()
+    for signal in KNOWN:
+        assert f"`{signal.name}`" in table
+    assert all(f"| `{channel}` |" in table for channel in channels())
