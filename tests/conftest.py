@@ -37,8 +37,13 @@ def build_window(
     Everybody leaves the all-reduce together, so the others wait exactly as long as the last one is late.
     """
     rng = np.random.default_rng(seed)
-    base = {"data_loading_seconds": 0.0002, "host_to_device_seconds": 0.005, "forward_seconds": 0.022,
-            "backward_seconds": 0.041, "optimizer_seconds": 0.003}
+    base = {
+        "data_loading_seconds": 0.0002,
+        "host_to_device_seconds": 0.005,
+        "forward_seconds": 0.022,
+        "backward_seconds": 0.041,
+        "optimizer_seconds": 0.003,
+    }
     own = {name: value + np.abs(rng.normal(0, noise, (n_ranks, n_steps))) for name, value in base.items()}
     for rank, seconds in (late or {}).items():
         own.setdefault(phase, np.zeros((n_ranks, n_steps)))[rank, steps] += seconds

@@ -1,7 +1,7 @@
 """Counterfactual cost of every cause: remove its part of the excess, replay the job, read the seconds.
 
-All causes removed leaves the unexplained rest; Shapley shares over the coalitions make the parts add up to the
-slowdown exactly. Collectives are barriers, so every step is priced on its own and intervals come from
+All causes removed leaves the unexplained rest; Shapley shares over the coalitions make the parts add up to
+the slowdown exactly. Collectives are barriers, so every step is priced on its own and intervals come from
 resampling steps.
 """
 

@@ -37,9 +37,7 @@ def mechanism_parents() -> dict[str, tuple[str, ...]]:
 
 def cause_edges() -> list[tuple[str, str]]:
     """All arrows of the graph, for people and for graph tests."""
-    edges = [
-        (resource, phase) for phase, resources in mechanism_parents().items() for resource in resources
-    ]
+    edges = [(resource, phase) for phase, resources in mechanism_parents().items() for resource in resources]
     edges += [(phase, "own_work") for phase in PHASES if phase != "transfer"]
     edges += [("own_work", "arrival"), ("arrival", "waiting"), ("arrival", "step"), ("transfer", "step")]
     edges += [("waiting", resource + "_idle") for resource in IDLE_RESOURCES]

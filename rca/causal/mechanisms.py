@@ -79,7 +79,9 @@ class Mechanisms:
     def from_document(cls, document: dict[str, Any]) -> Mechanisms:
         """Read ``causal.json``; mechanisms that contradict the graph are refused."""
         if document.get("format") != FORMAT or tuple(document["phases"]) != PHASES:
-            raise BundleError(f"causal.json has format {document.get('format')!r}, this version reads {FORMAT}")
+            raise BundleError(
+                f"causal.json has format {document.get('format')!r}, this version reads {FORMAT}"
+            )
         mechanisms = cls(
             tuple(document["resources"]),
             np.array(document["coefficients"], dtype=float),
@@ -90,9 +92,7 @@ class Mechanisms:
         for row, phase in enumerate(PHASES):
             for column in np.flatnonzero(mechanisms.coefficients[row]):
                 if mechanisms.resources[column] not in allowed[phase]:
-                    raise BundleError(
-                        f"causal.json: {mechanisms.resources[column]} has no arrow to {phase}"
-                    )
+                    raise BundleError(f"causal.json: {mechanisms.resources[column]} has no arrow to {phase}")
         if (mechanisms.coefficients < 0).any():
             raise BundleError("causal.json: a coefficient is negative")
         return mechanisms

@@ -59,9 +59,7 @@ def responsibilities(
     return weights
 
 
-def _support(
-    cause: str, phase: str, amount: float, effects: FloatArray, mechanisms: Mechanisms
-) -> float:
+def _support(cause: str, phase: str, amount: float, effects: FloatArray, mechanisms: Mechanisms) -> float:
     """Share of the phase's excess that the cause's measured resources account for, 0 to 1."""
     if phase == UNMEASURED or amount <= 0:
         return 0.0

@@ -67,9 +67,7 @@ class Booster:
         flat = self._predict(rows, _PREDICT_CONTRIB, width)
         return flat.reshape(rows.shape[0], self.n_classes, self.n_features + 1)
 
-    def _predict(
-        self, rows: npt.NDArray[np.float64], kind: int, width: int
-    ) -> npt.NDArray[np.float64]:
+    def _predict(self, rows: npt.NDArray[np.float64], kind: int, width: int) -> npt.NDArray[np.float64]:
         if rows.ndim != 2 or rows.shape[1] != self.n_features:
             raise ValueError(f"expected {self.n_features} columns, got shape {rows.shape}")
         data = np.ascontiguousarray(rows, dtype=np.float64)

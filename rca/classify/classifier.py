@@ -9,6 +9,7 @@ import numpy as np
 
 from rca.classify.components import Component, cover
 from rca.classify.heads import FloatArray, Head
+from rca.classify.settle import settle
 from rca.errors import BundleError
 from rca.features import RANK_FEATURES, VERSION, WINDOW_FEATURES, FeatureSet
 from rca.telemetry.causes import CAUSES, STRAGGLER_TYPES
@@ -105,9 +106,9 @@ class Classifier:
             if whole >= 0.5:
                 return [Component("job", tuple(range(per_rank.size)), whole)]
         components = cover(per_rank, self.thresholds["straggler"], features.topology)
-        if not components:
-            return self._best_guess(per_rank)
-        return components
+        if mode == "fail_stop":
+            return components
+        return settle(components, features) if components else self._best_guess(per_rank)
 
     def _best_guess(self, per_rank: FloatArray) -> list[Component]:
         """With a slow job and nobody over the threshold, one rank that clearly leads the others, if any."""

@@ -53,8 +53,10 @@ class Head:
             raise BundleError(f"head {name} wants features this version does not compute: {unknown[:5]}")
         booster = Booster(text)
         if booster.n_features != len(entry["features"]):
-            raise BundleError(f"head {name}: {booster.n_features} features in the model, "
-                              f"{len(entry['features'])} in its entry")
+            raise BundleError(
+                f"head {name}: {booster.n_features} features in the model, "
+                f"{len(entry['features'])} in its entry"
+            )
         classes = tuple(entry["classes"])
         if booster.n_classes != (1 if len(classes) == 2 else len(classes)):
             raise BundleError(f"head {name}: {booster.n_classes} scores for {len(classes)} classes")

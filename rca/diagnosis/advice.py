@@ -27,15 +27,17 @@ _ACTIONS = {
 }
 #: What to collect where a whole family of evidence is missing.
 _COLLECT = {
-    "phases": "per-rank phase times (forward, backward, communication wait): without them nobody can be named",
+    "phases": "per-rank phase times (forward, backward, communication wait), or nobody can be named",
     "gpu_clock": "GPU metrics (DCGM_FI_DEV_SM_CLOCK, DCGM_FI_DEV_CLOCKS_EVENT_REASONS)",
-    "cpu_wait": "CPU metrics (process_schedstat_waiting_seconds_total, node_pressure_cpu_waiting_seconds_total)",
+    "cpu_wait": "CPU metrics (node_pressure_cpu_waiting_seconds_total, process_schedstat_*)",
     "nic": "network metrics (node_infiniband_port_transmit_wait_total or node_qdisc_backlog)",
     "storage": "storage metrics (node_pressure_io_waiting_seconds_total, node_disk_io_time_seconds_total)",
 }
 
 
-def actions(causes: list[Cause], alone: dict[tuple[str, tuple[int, ...]], tuple[float, Interval]]) -> list[Action]:
+def actions(
+    causes: list[Cause], alone: dict[tuple[str, tuple[int, ...]], tuple[float, Interval]]
+) -> list[Action]:
     """One action per named cause, with the seconds per step that removing that cause alone would save."""
     found = []
     for cause in causes:

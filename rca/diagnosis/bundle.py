@@ -68,7 +68,14 @@ class Bundle:
 @lru_cache(maxsize=1)
 def baseline() -> Bundle:
     """The bundle shipped with the package, loaded once."""
-    return Bundle.load(str(files("rca_models") / "baseline"))
+    try:
+        folder = str(files("rca_models") / "baseline")
+    except (ModuleNotFoundError, NotADirectoryError) as error:
+        raise BundleError(
+            "the package rca_models with the shipped bundle is not installed",
+            hint="reinstall straggler-rca, or name a bundle of your own",
+        ) from error
+    return Bundle.load(folder)
 
 
 def _verified(folder: Path, name: str, digest: str) -> bytes:

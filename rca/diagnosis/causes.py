@@ -10,8 +10,8 @@ from rca.diagnosis.result import Cause, Evidence
 from rca.features import FeatureSet
 from rca.features.evidence import RESOURCES, resource_names
 from rca.features.robust import nan_median
-from rca.telemetry.causes import CAUSES
 from rca.telemetry.catalogue import unit_of_channel
+from rca.telemetry.causes import CAUSES
 
 #: Resource scores from here on are worth showing, in units.
 REMARKABLE_SCORE = 1.0
@@ -77,17 +77,38 @@ def _phase_evidence(priced: PricedCause, features: FeatureSet) -> list[Evidence]
         if phase == "transfer":
             transfer = nan_median(features.work.transfer)
             value, reference = float(np.nanmean(transfer[inside])), float(np.nanmean(transfer[~inside]))
-            found.append(Evidence(signal="communication_transfer_seconds", value=value, reference=reference,
-                                  unit="s", note="mean transfer in the slow steps, beside the other steps"))
+            found.append(
+                Evidence(
+                    signal="communication_transfer_seconds",
+                    value=value,
+                    reference=reference,
+                    unit="s",
+                    note="mean transfer in the slow steps, beside the other steps",
+                )
+            )
         elif column in features.work.phases:
             seconds = features.work.phases[column][rows][:, inside]
             value = float(np.nanmean(seconds))
             excess = float(np.nanmean(features.comparison.phase_excess[column][rows][:, inside]))
-            found.append(Evidence(signal=column, value=value, reference=value - excess, unit="s",
-                                  note="mean per slow step, beside the peers'"))
+            found.append(
+                Evidence(
+                    signal=column,
+                    value=value,
+                    reference=value - excess,
+                    unit="s",
+                    note="mean per slow step, beside the peers'",
+                )
+            )
         else:
-            found.append(Evidence(signal="own_work", value=answered, reference=None, unit="s",
-                                  note="time per step that no measured phase covers"))
+            found.append(
+                Evidence(
+                    signal="own_work",
+                    value=answered,
+                    reference=None,
+                    unit="s",
+                    note="time per step that no measured phase covers",
+                )
+            )
     return found[:3]
 
 
@@ -120,15 +141,37 @@ def _ending_evidence(ranks: list[int], features: FeatureSet) -> list[Evidence]:
     endings = features.endings
     rank = ranks[0]
     found = [
-        Evidence(signal="steps_behind", value=float(max(0.0, -endings.behind[rank])), reference=0.0,
-                 unit="steps", note=f"how far before the other ranks rank {rank} stopped")
+        Evidence(
+            signal="steps_behind",
+            value=float(max(0.0, -endings.behind[rank])),
+            reference=0.0,
+            unit="steps",
+            note=f"how far before the other ranks rank {rank} stopped",
+        )
         if np.isfinite(endings.behind[rank])
-        else Evidence(signal="steps_behind", value=None, reference=0.0, unit="steps",
-                      note=f"rank {rank} reported no step at all"),
-        Evidence(signal="silence", value=float(endings.silence) if np.isfinite(endings.silence) else None,
-                 reference=0.0, unit="steps", note="from the last progress to the end of the window"),
+        else Evidence(
+            signal="steps_behind",
+            value=None,
+            reference=0.0,
+            unit="steps",
+            note=f"rank {rank} reported no step at all",
+        ),
+        Evidence(
+            signal="silence",
+            value=float(endings.silence) if np.isfinite(endings.silence) else None,
+            reference=0.0,
+            unit="steps",
+            note="from the last progress to the end of the window",
+        ),
     ]
     if endings.fatal[rank]:
-        found.append(Evidence(signal="events", value=1.0, reference=0.0, unit="events",
-                              note=f"a fatal event names rank {rank} or its node"))
+        found.append(
+            Evidence(
+                signal="events",
+                value=1.0,
+                reference=0.0,
+                unit="events",
+                note=f"a fatal event names rank {rank} or its node",
+            )
+        )
     return found

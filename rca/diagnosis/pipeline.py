@@ -64,8 +64,8 @@ def _assemble(
         job_id=window.job.job_id,
         created_at=datetime.now(UTC),
         model=bundle.model,
-        failure_mode=classification.mode,  # type: ignore[arg-type]
-        failure_mode_probability=classification.probability,  # type: ignore[arg-type]
+        failure_mode=classification.mode,
+        failure_mode_probability=classification.probability,
         slowdown=_slowdown(window, features, pricing),
         stragglers=[straggler(suspect, features) for suspect in classification.suspects],
         causes=found,

@@ -95,7 +95,7 @@ def price(
 
 
 def _transfer_excess(features: FeatureSet) -> FloatArray:
-    """Transfer above the job's own quiet level, seconds, shape (n_steps,); 0 where there is no quiet level."""
+    """Transfer above the job's own quiet level, seconds, shape (n_steps,); 0 where there is none."""
     transfer = nan_median(features.work.transfer)
     segment = features.comparison.segment
     if segment.whole:
@@ -171,12 +171,15 @@ def _causes(
     )
     beliefs = {cause: suspect.causes.get(cause, 0.0) for cause in SLOW_CAUSES}
     weights = responsibilities(beliefs, mechanisms, scores, means)
-    total = sum(means.values())
     found = []
     for cause, by_phase in weights.items():
-        own = sum((parts[name] * weight for name, weight in by_phase.items() if name in parts),
-                  np.zeros(excess.total.shape))
-        believed = sum(means[name] * weight for name, weight in by_phase.items()) / max(total, 1e-12)
+        own = sum(
+            (parts[name] * weight for name, weight in by_phase.items() if name in parts),
+            np.zeros(excess.total.shape),
+        )
+        # Over the phases the cause may lengthen: how sure we are of it is not how much of the loss it is.
+        possible = sum(means[name] for name in by_phase)
+        believed = sum(means[name] * weight for name, weight in by_phase.items()) / max(possible, 1e-12)
         removal = Removal(cause, excess.ranks, own, spare * by_phase.get("transfer", 0.0))
         seconds = {name: means[name] * weight * unit for name, weight in by_phase.items()}
         found.append(PricedCause(removal, index, min(believed, 1.0), seconds))
@@ -200,7 +203,9 @@ def _share_transfer(causes: list[PricedCause], spare: FloatArray) -> list[Priced
         return causes
     return [
         PricedCause(
-            Removal(cause.removal.cause, cause.removal.ranks, cause.removal.own, cause.removal.transfer * scale),
+            Removal(
+                cause.removal.cause, cause.removal.ranks, cause.removal.own, cause.removal.transfer * scale
+            ),
             cause.suspect,
             cause.belief,
             cause.phases,

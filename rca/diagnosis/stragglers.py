@@ -23,8 +23,8 @@ def straggler(suspect: Suspect, features: FeatureSet) -> Straggler:
         ranks=ranks,
         nodes=features.topology.nodes_of(ranks),
         scope=suspect.component.scope,
-        straggler_type=_likeliest(suspect.types),  # type: ignore[arg-type]
-        pattern=_likeliest(suspect.patterns),  # type: ignore[arg-type]
+        straggler_type=_likeliest(suspect.types),
+        pattern=_likeliest(suspect.patterns),
         probability=suspect.component.probability,
         first_step=first,
         last_step=last,

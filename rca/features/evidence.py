@@ -13,7 +13,7 @@ from typing import Literal
 
 import numpy as np
 
-from rca.features.robust import FloatArray, IntArray, nan_max, nan_median, peer_reference
+from rca.features.robust import FloatArray, IntArray, nan_max, peer_reference
 from rca.telemetry.job import Topology
 
 Comparison = Literal["more", "growth", "drop"]
@@ -73,9 +73,7 @@ RESOURCES: dict[str, tuple[Channel, ...]] = {
         Channel("pcie_width", "drop", 0.2),
         Channel("pcie_replay", "growth", 1.0, 0.5),
     ),
-    "nvlink": (
-        Channel("nvlink_errors", "growth", 1.0, 0.5),
-    ),
+    "nvlink": (Channel("nvlink_errors", "growth", 1.0, 0.5),),
     "nic": (
         Channel("ib_wait", "growth", 1.0, 1e5),
         Channel("ib_errors", "growth", 1.0, 0.05),
@@ -122,9 +120,7 @@ RESOURCES: dict[str, tuple[Channel, ...]] = {
         Channel("loader_cpu", "more", 0.2),
         Channel("loader_runqueue_wait", "more", 0.15),
     ),
-    "collector": (
-        Channel("gc_pause", "more", 0.01),
-    ),
+    "collector": (Channel("gc_pause", "more", 0.01),),
     "stopped": (Channel("process_stopped", "more", 0.3),),
 }
 
@@ -188,20 +184,20 @@ def gather_evidence(
     shape = (n_ranks, len(RESOURCES))
     peers, past = np.full(shape, np.nan), np.full(shape, np.nan)
     best = np.full(shape, -1)
+    by_peers_reference = _peer_references(active, levels, topology)
     references: dict[str, FloatArray] = {}
     for column, channels in enumerate(RESOURCES.values()):
+        measured = [(index, one) for index, one in enumerate(channels) if one.channel in active]
+        if not measured:
+            continue
         by_peers = np.full((len(channels), n_ranks), np.nan)
         by_past = np.full((len(channels), n_ranks), np.nan)
-        for index, channel in enumerate(channels):
-            value = active.get(channel.channel)
-            if value is None:
-                continue
-            reference = _peer_level(value, levels[channel.channel], topology)
-            references[channel.channel] = np.where(
-                np.isfinite(reference), reference, quiet[channel.channel]
-            )
-            by_peers[index] = compare(channel, value, reference)
-            by_past[index] = compare(channel, value, quiet[channel.channel])
+        for index, channel in measured:
+            name = channel.channel
+            reference = by_peers_reference[name]
+            references[name] = np.where(np.isfinite(reference), reference, quiet[name])
+            by_peers[index] = compare(channel, active[name], reference)
+            by_past[index] = compare(channel, active[name], quiet[name])
         peers[:, column] = nan_max(by_peers)
         past[:, column] = nan_max(by_past)
         strongest = np.fmax(by_peers, by_past)
@@ -210,16 +206,30 @@ def gather_evidence(
     return Evidence(peers, past, best, dict(active), references)
 
 
-def _peer_level(value: FloatArray, level: str, topology: Topology) -> FloatArray:
-    """Reference per rank from its peers: other nodes for a node's signal, all ranks for a rank's."""
-    if level == "global":
-        return np.full(value.shape, np.nan)
-    if level == "rank" or (topology.node < 0).all():
-        return peer_reference(value[:, None], np.zeros(value.size, dtype=np.int64))[:, 0]
-    n_nodes = len(topology.node_names)
-    per_node = np.full(n_nodes, np.nan)
-    for node in range(n_nodes):
-        per_node[node] = nan_median(value[topology.node == node][:, None])[0]
-    reference = peer_reference(per_node[:, None], np.zeros(n_nodes, dtype=np.int64))[:, 0]
-    out: FloatArray = np.where(topology.node >= 0, reference[topology.node], np.nan)
-    return out
+def _peer_references(
+    active: Mapping[str, FloatArray], levels: Mapping[str, str], topology: Topology
+) -> dict[str, FloatArray]:
+    """Reference per rank from its peers: other nodes for a node's signal, all ranks for a rank's.
+
+    All channels of a level at once: one sort of a matrix instead of one per channel.
+    """
+    wanted = {channel.channel for channels in RESOURCES.values() for channel in channels}
+    names = [name for name in active if name in wanted]
+    placed = (topology.node >= 0).any()
+    node_names = [name for name in names if levels[name] == "node" and placed]
+    shared = {name for name in names if levels[name] == "global"}
+    rank_names = [name for name in names if name not in shared and name not in node_names]
+    found = {name: np.full(topology.n_ranks, np.nan) for name in shared}
+    if rank_names:
+        values = np.column_stack([active[name] for name in rank_names])
+        reference = peer_reference(values, np.zeros(topology.n_ranks, dtype=np.int64))
+        found |= dict(zip(rank_names, reference.T, strict=True))
+    if node_names:
+        values = np.column_stack([active[name] for name in node_names])
+        # Every rank of a node carries the node's value, so any one of them stands for it.
+        held, first = np.unique(topology.node, return_index=True)
+        first = first[held >= 0]
+        reference = np.full((len(topology.node_names) + 1, len(node_names)), np.nan)
+        reference[held[held >= 0]] = peer_reference(values[first], np.zeros(first.size, dtype=np.int64))
+        found |= dict(zip(node_names, reference[topology.node].T, strict=True))
+    return found

@@ -85,7 +85,7 @@ def collect_evidence(
     duration = np.diff(edges)
     active: dict[str, FloatArray] = {}
     quiet: dict[str, FloatArray] = {}
-    levels = dict(signals.level)
+    levels: dict[str, str] = dict(signals.level)
     for channel, values in _derived(signals, levels).items():
         active[channel] = _weighted(values[:, inside], duration[inside])
         quiet[channel] = _weighted(values[:, ~inside], duration[~inside])

@@ -23,6 +23,8 @@ from rca.telemetry.job import Topology
 #: A rank is late in a step when it is above its peers by this share of the step and by this much noise.
 LATE_SHARE = 0.03
 LATE_NOISE = 4.0
+#: Fewer late steps than this have no span.
+MIN_LATE_STEPS = 4
 #: Far more steps behind, or noise units, than this say nothing new.
 MAX_STEPS_BEHIND = 100.0
 MAX_NOISE_UNITS = 200.0
@@ -47,9 +49,12 @@ def rank_features(
     features["unfinished"] = endings.unfinished.astype(float)
     features["fatal_event"] = endings.fatal.astype(float)
     features["missed_event"] = endings.missed.astype(float)
-    features["gain_stage"] = stretch_mean(comparison.gain_stage, inside)[
-        np.minimum(topology.stage, comparison.gain_stage.shape[0] - 1)
-    ] / unit
+    features["gain_stage"] = (
+        stretch_mean(comparison.gain_stage, inside)[
+            np.minimum(topology.stage, comparison.gain_stage.shape[0] - 1)
+        ]
+        / unit
+    )
     return features
 
 
@@ -74,6 +79,7 @@ def _own(
     noise = max(comparison.noise, 1e-3 * unit) if np.isfinite(unit) else np.nan
     spread = excess[:, inside] - mean[:, None]
     counted = np.isfinite(excess[:, inside]).sum(axis=1)
+    late_start, late_end = _late_span(late)
     last = np.bincount(comparison.last[inside & (comparison.last >= 0)], minlength=excess.shape[0])
     tokens = work.load.get("sum_squared_sequence_length", work.load.get("tokens"))
     forward, backward = (comparison.phase_excess.get(f"{name}_seconds") for name in ("forward", "backward"))
@@ -86,6 +92,8 @@ def _own(
         "own_growth": (growth - nan_median(growth[:, None])[0]) / unit,
         "own_volatility": np.sqrt(nan_mean(spread * spread, axis=1)) / unit,
         "late_share": late[:, inside].sum(axis=1) / np.maximum(counted, 1),
+        "late_start": late_start,
+        "late_end": late_end,
         "last_share": last / max(int(inside.sum()), 1),
         "gain_rank": stretch_mean(comparison.gain_rank, inside) / unit,
         "gain_node": stretch_mean(comparison.gain_node, inside) / unit,
@@ -94,6 +102,22 @@ def _own(
         else row_correlation(forward, backward),
         "load_correlation": unknown if tokens is None else row_correlation(work.own, tokens),
     }
+
+
+def _late_span(
+    late: np.ndarray[tuple[int, int], np.dtype[np.bool_]],
+) -> tuple[FloatArray, FloatArray]:
+    """Where the middle four fifths of each rank's late steps begin and end, as shares of the window.
+
+    NaN below `MIN_LATE_STEPS` late steps; single late steps at either end do not stretch the span.
+    """
+    cumulative = late.cumsum(axis=1)
+    total = cumulative[:, -1:] if late.shape[1] else np.zeros((late.shape[0], 1))
+    n_steps = max(late.shape[1], 1)
+    enough = total[:, 0] >= MIN_LATE_STEPS
+    start = (cumulative <= 0.1 * total).sum(axis=1) / n_steps
+    end = (cumulative < 0.9 * total).sum(axis=1) / n_steps
+    return np.where(enough, start, np.nan), np.where(enough, end, np.nan)
 
 
 def _waiting(

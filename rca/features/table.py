@@ -39,6 +39,8 @@ _RANK: tuple[Feature, ...] = (
     Feature("own_growth", "relative", "own work in the stretch minus outside it, less the peers' growth"),
     Feature("own_volatility", "relative", "standard deviation of the excess over the stretch"),
     Feature("late_share", "share of steps", "steps of the stretch with own work well above peers"),
+    Feature("late_start", "share of steps", "where the first tenth of the late steps lies in the window"),
+    Feature("late_end", "share of steps", "where the last tenth of the late steps lies in the window"),
     Feature("last_share", "share of steps", "steps of the stretch in which this rank came last"),
     Feature("wait_deficit", "relative", "peers' median waiting minus this rank's, in the stretch"),
     Feature("wait_share", "relative", "own waiting in the stretch"),
@@ -126,13 +128,22 @@ _JOB: tuple[Feature, ...] = (
 
 _WINDOW: tuple[Feature, ...] = (
     *_JOB,
-    *(Feature(f"max_{name}_peers", "units", f"largest {name} score versus peers") for name in resource_names()),
-    *(Feature(f"max_{name}_past", "units", f"largest {name} score versus the past") for name in resource_names()),
+    *(
+        Feature(f"max_{name}_peers", "units", f"largest {name} score versus peers")
+        for name in resource_names()
+    ),
+    *(
+        Feature(f"max_{name}_past", "units", f"largest {name} score versus the past")
+        for name in resource_names()
+    ),
     Feature("max_own_excess", "relative", "largest own excess of a rank"),
     Feature("max_own_excess_z", "noise", "the same in units of the healthy spread"),
     Feature("max_wait_deficit", "relative", "largest wait deficit"),
     Feature("max_late_share", "share of steps", "largest late share"),
-    *(Feature(f"max_{name}_excess", "relative", f"largest {words} excess") for name, words in _PHASES.items()),
+    *(
+        Feature(f"max_{name}_excess", "relative", f"largest {words} excess")
+        for name, words in _PHASES.items()
+    ),
 )
 
 JOB_FEATURES = tuple(feature.name for feature in _JOB)

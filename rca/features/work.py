@@ -75,9 +75,7 @@ class Work:
         warmup = warmup_steps(nan_median(step))
         used = slice(warmup, None)
         step = step[:, used]
-        own_phases = {
-            name: phases.seconds[name][:, used] for name in OWN_PHASES if name in phases.seconds
-        }
+        own_phases = {name: phases.seconds[name][:, used] for name in OWN_PHASES if name in phases.seconds}
         wait, transfer = split_communication(phases, topology.stage)
         wait, transfer = wait[:, used], transfer[:, used]
         usual = nan_median(nan_median(step)[None, :], axis=1)

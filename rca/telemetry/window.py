@@ -76,18 +76,18 @@ class Window:
 
     def to_json(self) -> bytes:
         """The JSON encoding (UTF-8, ``null`` for NaN)."""
-        from rca.telemetry.encodings import json
+        from rca.telemetry.encodings.json import encode
 
-        return json.encode(self)
+        return encode(self)
 
     def to_arrow(self) -> bytes:
         """The multipart Arrow encoding as one body; `arrow.CONTENT_TYPE` names its boundary."""
-        from rca.telemetry.encodings import arrow
+        from rca.telemetry.encodings.arrow import encode
 
-        return arrow.encode(self)
+        return encode(self)
 
     def to_directory(self, path: str | PathLike[str]) -> None:
         """Write ``window.json`` and one Parquet file per non-empty table, atomically."""
-        from rca.telemetry.encodings import directory
+        from rca.telemetry.encodings.directory import write
 
-        directory.write(self, path)
+        write(self, path)

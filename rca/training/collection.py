@@ -9,7 +9,7 @@ import numpy as np
 import orjson
 
 from rca.simulation import sample_scenario, simulate
-from rca.telemetry.labels import read_label, write_labelled
+from rca.telemetry.labels import Label, read_label, write_labelled
 
 
 def simulate_collection(
@@ -34,7 +34,7 @@ def simulate_collection(
         name = f"{cause or 'mixture'}-{seed}-{position:05d}"
         if not (folder / name).exists():
             labelled = simulate(sample_scenario(np.random.default_rng(child), cause=cause))
-            write_labelled(labelled.window, labelled.label, folder / name)
+            write_labelled(labelled.window, Label.model_validate(labelled.label), folder / name)
         label = read_label(folder / name)
         entries.append(
             {

@@ -145,7 +145,7 @@ def stack(examples: Iterable[Example]) -> Corpus:
 
 
 def simulated_examples(n_windows: int, seed: int, *, processes: int) -> Iterator[Example]:
-    """Simulate scenarios and extract their features in parallel; the order and content depend on `seed` only."""
+    """Simulate scenarios and extract their features in parallel; what comes out depends on `seed` only."""
     children = np.random.SeedSequence(seed).spawn(n_windows)
     seeds = [int(child.generate_state(1, np.uint64)[0] >> np.uint64(1)) for child in children]
     if processes <= 1:
@@ -158,7 +158,9 @@ def simulated_examples(n_windows: int, seed: int, *, processes: int) -> Iterator
 def _simulated(seed: int) -> Example:
     scenario = sample_scenario(np.random.default_rng(seed))
     labelled = simulate(scenario)
-    return example(labelled.window, Label.model_validate(labelled.label), group=f"simulation-{seed}", seed=seed)
+    return example(
+        labelled.window, Label.model_validate(labelled.label), group=f"simulation-{seed}", seed=seed
+    )
 
 
 def straggler_type(cause: str) -> str:

@@ -81,7 +81,7 @@ def evaluate_simulated(
 
 
 def _load(path: str) -> None:
-    global _worker_bundle  # noqa: PLW0603 - one model per worker process, not one per window
+    global _worker_bundle
     _worker_bundle = Bundle.load(path)
 
 

@@ -125,9 +125,9 @@ def _fit(name: str, target: Target, seed: int) -> FittedHead:
     train, held = mask(target.groups, "train"), mask(target.groups, "calibration")
     codes = np.array([target.classes.index(label) for label in target.labels])
     binary = len(target.classes) == 2
-    objective = {"objective": "binary"} if binary else {
-        "objective": "multiclass", "num_class": len(target.classes)
-    }
+    objective = (
+        {"objective": "binary"} if binary else {"objective": "multiclass", "num_class": len(target.classes)}
+    )
     features = list(HEADS[name])
     booster = lightgbm.train(
         PARAMETERS | objective | {"seed": seed},
@@ -136,8 +136,8 @@ def _fit(name: str, target: Target, seed: int) -> FittedHead:
         valid_sets=[lightgbm.Dataset(target.rows[held], codes[held], weight=_weights(target.groups, held))],
         callbacks=[lightgbm.early_stopping(PATIENCE, verbose=False)],
     )
-    raw = booster.predict(target.rows[held], raw_score=True, num_iteration=booster.best_iteration)
-    raw = raw[:, None] if binary else raw
+    raw = np.asarray(booster.predict(target.rows[held], raw_score=True, num_iteration=booster.best_iteration))
+    raw = raw.reshape(codes[held].size, -1)
     return FittedHead(
         name=name,
         features=tuple(features),
@@ -157,8 +157,9 @@ def _weights(groups: Sequence[str], keep: BoolArray) -> FloatArray:
     return result
 
 
-def calibrate(raw: FloatArray, codes: np.ndarray[tuple[int], np.dtype[np.int64]], n_classes: int,
-              weights: FloatArray) -> Calibration:
+def calibrate(
+    raw: FloatArray, codes: np.ndarray[tuple[int], np.dtype[np.int64]], n_classes: int, weights: FloatArray
+) -> Calibration:
     """Scale and per-class shift that minimise the log loss of held-out scores.
 
     Parameters

@@ -9,8 +9,8 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from rca.classify.heads import Head
 from rca.classify.classifier import HEADS
+from rca.classify.heads import Head
 from rca.training.bundle import write_bundle
 from rca.training.causal_rows import mechanism_rows
 from rca.training.corpus import Corpus, simulated_examples, stack
@@ -127,7 +127,7 @@ def _log(
         f"test_{name}_{key}".replace("@", "_at_"): value
         for name, row in scores.items()
         for key, value in row.items()
-        if value == value  # noqa: PLR0124 - NaN has no place in a metric store
+        if value == value
     }
     parameters = {f"lightgbm_{key}": value for key, value in PARAMETERS.items()}
     parameters |= {f"threshold_{key}": value for key, value in thresholds.items()}

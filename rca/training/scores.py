@@ -67,7 +67,7 @@ def judge(diagnosis: Diagnosis, label: Label) -> Judged:
     )
 
 
-def _if(applies: bool, value: float) -> float:  # noqa: FBT001 - a guard, not a mode
+def _if(applies: bool, value: float) -> float:
     return value if applies else np.nan
 
 
@@ -86,8 +86,15 @@ def accepted(true: LabelledCause) -> set[str]:
 
 
 def true_seconds(true: LabelledCause) -> float:
-    """Seconds per step the cause really cost; 0 where the producer does not know."""
-    return float((true.model_extra or {}).get("seconds_per_step") or 0.0)
+    """Seconds per step the cause really cost; 0 where the producer does not know.
+
+    Where two faults hide each other, what the cause costs alone is given too; the Shapley value of two
+    players is the mean of both.
+    """
+    known = true.model_extra or {}
+    together, alone = known.get("seconds_per_step"), known.get("alone_seconds_per_step")
+    costs = [float(cost) for cost in (together, alone) if cost is not None]
+    return sum(costs) / len(costs) if costs else 0.0
 
 
 def _seconds_error(diagnosis: Diagnosis, label: Label) -> float:
@@ -155,5 +162,3 @@ def calibration_error(confidence: FloatArray, right: FloatArray, bins: int = 10)
         for each in np.unique(index)
     ]
     return float(sum(gaps))
-
-

@@ -40,7 +40,10 @@ def test_two_ranks_equally_late_share_the_cost_and_neither_alone_saves_anything(
     own = np.full((4, 10), 1.0)
     own[[1, 2]] += 0.5
     off = np.full((1, 10), 0.5)
-    removals = [Removal("runtime_gc", (1,), off, np.zeros(10)), Removal("runtime_gc", (2,), off, np.zeros(10))]
+    removals = [
+        Removal("runtime_gc", (1,), off, np.zeros(10)),
+        Removal("runtime_gc", (2,), off, np.zeros(10)),
+    ]
     found = attribute(own, np.zeros(10), np.ones(10), removals, step_of)
     assert found.seconds == pytest.approx([0.25, 0.25])
     assert found.alone == pytest.approx([0.0, 0.0])

@@ -68,7 +68,9 @@ def test_unsplit_communication_tells_the_same_suspect(make_window):
     table = window.steps.drop_columns(["communication_wait_seconds", "communication_transfer_seconds"])
     import pyarrow as pa
 
-    unsplit = Window.from_tables(window.job, table.append_column("communication_seconds", pa.array(wait + moved)))
+    unsplit = Window.from_tables(
+        window.job, table.append_column("communication_seconds", pa.array(wait + moved))
+    )
     split, whole = extract(window), extract(unsplit)
     assert np.allclose(rank_column(split, "own_excess"), rank_column(whole, "own_excess"), atol=1e-6)
 
