@@ -79,7 +79,10 @@ def _gpu_number(device: str) -> int:
 def combined(
     binned: FloatArray, rows: IntArray, placement: Placement, rule: Combine
 ) -> tuple[FloatArray, Level, IntArray] | None:
-    """One channel at the level that covers most ranks; None if it speaks for no rank.
+    """One channel at one level; None if it speaks for no rank.
+
+    The most specific level that covers half of the ranks is taken, so that one missing exporter does
+    not throw peers away for a figure of the whole cluster; if none does, the one that covers most.
 
     Parameters
     ----------
@@ -104,6 +107,8 @@ def combined(
             continue
         values = _at_ranks(binned[mine], placement.owner[mine], number, placement.node_of_rank, rule)
         covered = int(np.isfinite(values).any(axis=1).sum())
+        if 2 * covered >= values.shape[0]:
+            return values, level, mine
         if best is None or covered > most:
             best, most = (values, level, mine), covered
     return best

@@ -178,8 +178,8 @@ class SignalArrays:
     values : mapping of channel to ndarray of shape (n_ranks, n_bins)
         In the channel's unit (`rca.telemetry.catalogue.unit_of_channel`); NaN where unknown.
     level : mapping of channel to {"rank", "node", "global"}
-        What the values speak for. A channel comes from one level only, the one that covers most
-        ranks and of equals the most specific, because a rank's and its node's figures do not compare.
+        What the values speak for. A channel comes from one level only, because a rank's and its
+        node's figures do not compare (`rca.telemetry.placement.combined` says which).
     samples_used : int
         Samples of series that speak for a rank; the rest of the table is unused.
     unknown : mapping of str to int

@@ -119,9 +119,16 @@ def test_one_level_speaks_and_the_other_is_unused() -> None:
     assert found.samples_used == 4
 
 
-def test_the_level_that_covers_more_ranks_wins() -> None:
+def test_a_level_with_a_missing_exporter_is_kept_while_half_report() -> None:
     found = signals(("node_load1", 1.0, "a", 0), ("node_load1", 9.0))
-    assert found.level["load1"] == "global"
+    assert found.level["load1"] == "rank"
+
+
+def test_a_level_that_few_ranks_report_gives_way() -> None:
+    three = job(world_size=3, ranks=[{"rank": rank, "node": "a"} for rank in range(3)])
+    found = signals(("node_load1", 1.0, "a", 0), ("node_load1", 5.0, "a"), job_fields=three)
+    assert found.level["load1"] == "node"
+    assert found.values["load1"][:, 0].tolist() == [5, 5, 5]
 
 
 def test_a_node_the_job_does_not_know_is_reported() -> None:

@@ -30,13 +30,16 @@ def _index(signals: tuple[Signal, ...]) -> Mapping[str, Signal]:
     return MappingProxyType(index)
 
 
+def _by_channel(signals: tuple[Signal, ...]) -> Mapping[str, tuple[Signal, ...]]:
+    feeding: dict[str, list[Signal]] = {}
+    for signal in signals:
+        for channel in signal.all_channels():
+            feeding.setdefault(channel, []).append(signal)
+    return MappingProxyType({channel: tuple(held) for channel, held in feeding.items()})
+
+
 _BY_NAME = _index(KNOWN)
-_BY_CHANNEL: Mapping[str, tuple[Signal, ...]] = MappingProxyType(
-    {
-        channel: tuple(signal for signal in KNOWN if channel in signal.all_channels())
-        for channel in dict.fromkeys(channel for signal in KNOWN for channel in signal.all_channels())
-    }
-)
+_BY_CHANNEL = _by_channel(KNOWN)
 
 
 def resolve(name: str) -> Signal | None:
