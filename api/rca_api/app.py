@@ -10,13 +10,14 @@ from importlib.metadata import version
 import structlog
 from fastapi import FastAPI
 
-from rca_api import diagnoses, health, logs, problems
+from rca_api import diagnoses, health, logs, problems, what_if
 from rca_api.diagnoses import endpoints as diagnosis_endpoints
 from rca_api.health import endpoints as health_endpoints
 from rca_api.middleware import RequestContext
 from rca_api.openapi import document
 from rca_api.settings import Settings
 from rca_api.state import State
+from rca_api.what_if import endpoints as what_if_endpoints
 
 _log = structlog.stdlib.get_logger("rca_api")
 
@@ -39,6 +40,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
         lifespan=_lifespan,
         openapi_tags=[
             {"name": "diagnoses", "description": diagnoses.__doc__},
+            {"name": "what-if", "description": what_if.__doc__},
             {"name": "operations", "description": health.__doc__},
         ],
         redoc_url=None,
@@ -47,6 +49,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     problems.install(app, settings.retry_after_seconds)
     app.add_middleware(RequestContext, metrics=state.metrics)
     app.include_router(diagnosis_endpoints.router)
+    app.include_router(what_if_endpoints.router)
     app.include_router(health_endpoints.router)
     # FastAPI's documented way to serve a document of one's own.
     app.openapi = lambda: document(app)  # type: ignore[method-assign]

@@ -1,0 +1,79 @@
+"""`POST /v1/what-if`."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Query, Request, Response
+
+from rca_api.diagnoses.endpoints import _BODY as WINDOW_BODY
+from rca_api.responses import problem_responses
+from rca_api.what_if import service
+from rca_api.what_if.schemas import WhatIfAnswer
+
+router = APIRouter(prefix="/v1/what-if", tags=["what-if"])
+
+Size = Annotated[int | None, Query(ge=1, description="Size of the job; for bare traces only.")]
+
+_BODY: dict[str, Any] = {
+    **WINDOW_BODY,
+    "requestBody": {
+        "required": True,
+        "description": "A telemetry window (its operations are replayed, else its phases), or a bare "
+        "operation trace as Parquet.",
+        "content": {
+            **WINDOW_BODY["requestBody"]["content"],
+            service.PARQUET: {"schema": {"type": "string", "contentMediaType": service.PARQUET}},
+        },
+    },
+}
+_PROBLEMS = problem_responses(
+    "invalid-input",
+    "invalid-window",
+    "invalid-trace",
+    "invalid-parameters",
+    "too-large",
+    "body-timeout",
+    "not-acceptable",
+    "unsupported-media-type",
+    "unsupported-encoding",
+    "busy",
+)
+
+
+@router.post(
+    "",
+    summary="Replay a job without its stragglers",
+    response_class=Response,
+    responses={
+        200: {
+            "description": "The analysis; with `form=published` the keys of the published tool instead.",
+            "model": WhatIfAnswer,
+        },
+        **_PROBLEMS,
+    },
+    openapi_extra=_BODY,
+)
+async def create_what_if(
+    request: Request,
+    form: Annotated[service.Form, Query(description="Layout of the answer.")] = "full",
+    per_step: Annotated[bool, Query(description="Whether to list every step.")] = True,  # noqa: FBT002
+    dp_size: Size = None,
+    pp_size: Size = None,
+    tp_size: Size = None,
+    dsp_size: Size = None,
+    vpp_size: Size = None,
+    world_size: Size = None,
+) -> Response:
+    """Say how much faster the job would have been, and what each type, stage, data rank and worker costs."""
+    sizes = {
+        "dp_size": dp_size,
+        "pp_size": pp_size,
+        "tp_size": tp_size,
+        "dsp_size": dsp_size,
+        "vpp_size": vpp_size,
+        "world_size": world_size,
+    }
+    given = {name: size for name, size in sizes.items() if size is not None}
+    content = await service.answer(request, service.Wanted(form, per_step, given))
+    return Response(content, media_type=service.JSON)

@@ -1,0 +1,78 @@
+"""The documented shape of a what-if answer; `rca.whatif` writes it."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import BaseModel, Field
+
+Slowdowns = dict[str, float]
+
+
+class WorkerSlowdown(BaseModel):
+    """One worker, the others ideal."""
+
+    rank: int
+    data_rank: int
+    stage: int
+    slowdown: float | None = Field(description="Exact S_w.")
+    published_slowdown: float | None = Field(
+        description="The published approximation: the lesser of its data rank's and its stage's."
+    )
+
+
+class ExplainedShare(BaseModel):
+    """Share of the slowdown that disappears with a set of workers; null where there is no slowdown."""
+
+    published: float | None
+    exact: float | None
+    ranks: list[int]
+
+
+class PatternFound(BaseModel):
+    """A named pattern with its evidence."""
+
+    pattern: Literal["worker", "stage", "sequence_length", "garbage_collection"]
+    ranks: list[int]
+    share: float
+    seconds_per_step: float
+    evidence: dict[str, float]
+    text: str
+
+
+class StepTimes(BaseModel):
+    """Per training step, by column; absent with `per_step=false`."""
+
+    step: list[int]
+    measured_seconds: list[float]
+    no_delay_seconds: list[float]
+    ideal_seconds: list[float]
+    slowdown: list[float]
+    by_type: dict[str, list[float]]
+    by_stage: dict[str, list[float]]
+    by_data_rank: dict[str, list[float]]
+
+
+class WhatIfAnswer(BaseModel):
+    """How much faster the job would have been without its stragglers, and whose delay costs how much."""
+
+    format: Literal[1]
+    source: Literal["operations", "phases"]
+    job: dict[str, str | int]
+    slowdown: float = Field(description="S: replayed over ideal step time.")
+    waste: float = Field(description="1 - 1 / S.")
+    seconds_lost_per_step: float
+    gpu_hours_lost: float
+    launch_slowdown: float
+    fidelity: float = Field(description="Relative error of the replay against the measured step time.")
+    by_type: Slowdowns
+    by_data_rank: Slowdowns
+    by_stage: Slowdowns
+    workers: list[WorkerSlowdown]
+    m_w: ExplainedShare
+    m_s: ExplainedShare
+    findings: list[PatternFound]
+    intervals: dict[str, tuple[float, float]] = Field(description="90 % bootstrap intervals over steps.")
+    warnings: list[str]
+    notes: list[str]
+    steps: StepTimes | None = None
