@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from rca.errors import InvalidInput
 from rca.whatif.engine import replay_mix
-from rca.whatif.mix import whole_job
+from rca.whatif.mix import step_blocks, whole_job
 from rca.whatif.optypes import CLIP, COMPUTE, EMBEDDING, GC, LAYERNORM, OP_TYPES, OPTIMIZER, POINT_TO_POINT
 from rca.whatif.own_work import quiet_nan
 from rca.whatif.scenario import Change, Scenario, Selection
@@ -58,9 +58,16 @@ def scenario_seconds(
 def _replayed(replay: TraceReplay, part: ShapeReplay, works: list[Seconds32]) -> FloatArray:
     """Scenarios side by side as further steps: they share the program and meet nowhere."""
     together = works[0] if len(works) == 1 else np.concatenate(works, axis=2)
-    mix = whole_job(together, part.ideal, [np.ones(part.shape.n_ops, dtype=bool)])
-    seconds = replay_mix(part.program, mix, engine=replay.engine)
-    return seconds.reshape(len(works), -1)
+    everything = [np.ones(part.shape.n_ops, dtype=bool)]
+    seconds = [
+        replay_mix(
+            part.program,
+            whole_job(np.ascontiguousarray(together[:, :, block]), part.ideal, everything),
+            engine=replay.engine,
+        )[0]
+        for block in step_blocks(replay.n_data, together.shape[2])
+    ]
+    return np.concatenate(seconds).reshape(len(works), -1)
 
 
 def _work_under(

@@ -13,6 +13,7 @@ from rca.whatif.trace_replay import ShapeReplay, TraceReplay
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]
 BoolArray = npt.NDArray[np.bool_]
+Seconds32 = npt.NDArray[np.float32]
 
 TOP_SHARE = 0.03
 """Share of the workers that make the top set of the worker metric (the published value)."""
@@ -128,13 +129,12 @@ def remove_workers(
 ) -> Removal:
     """The job with some workers' operations ideal and all others as traced."""
 
-    def masks(part: ShapeReplay) -> list[BoolArray]:
-        keep = np.ones((part.shape.n_ops, replay.n_data), dtype=bool)
+    def make_ideal(part: ShapeReplay, _block: slice, work: Seconds32) -> None:
         for data_rank, stage in workers:
-            keep[part.shape.stage == stage, data_rank] = False
-        return [keep]
+            ops = part.shape.stage == stage
+            work[ops, data_rank] = part.ideal[ops, None]
 
-    seconds = replay.whole_job(masks)[0]
+    seconds = replay.with_work(make_ideal)
     return Removal(workers, _share(found, seconds), seconds)
 
 

@@ -8,8 +8,6 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from rca.whatif.program import Program
-
 BoolArray = npt.NDArray[np.bool_]
 FloatArray = npt.NDArray[np.float64]
 Work = npt.NDArray[np.floating]
@@ -54,26 +52,26 @@ class Mix:
 
 
 LONGEST_FOLD = 4096
-"""Lanes up to which whole jobs are folded into one column; beyond, their ends would leave the cache."""
+"""Lanes to fold into one column at a time; beyond, the ends alive would leave the second-level cache."""
+
+
+def step_blocks(n_data: int, n_steps: int) -> list[slice]:
+    """Slices of the steps, each short enough to fold all data ranks into one column."""
+    size = max(1, LONGEST_FOLD // n_data)
+    return [slice(first, min(first + size, n_steps)) for first in range(0, n_steps, size)]
 
 
 def whole_job(work: Work, ideal: FloatArray, keep: Sequence[BoolArray]) -> Mix:
-    """One scenario per mask of shape (n_ops,) or (n_ops, n_data), over all data ranks.
+    """One scenario per mask of shape (n_ops,), the same for all data ranks.
 
     Parameters
     ----------
     work : ndarray of shape (n_ops, n_data, n_steps), seconds
+        One of `step_blocks`, for long traces.
     """
     n_ops, n_data, n_steps = work.shape
-    n_scenarios = len(keep)
-    if all(mask.ndim == 1 for mask in keep) and n_data * n_steps <= LONGEST_FOLD:
-        masks = np.stack(keep)[:, :, None]
-        folded = work.reshape(n_ops, 1, n_data * n_steps)
-        return Mix(folded, ideal, masks, np.zeros((n_scenarios, 1), np.int32), n_data)
-    columns = [mask[:, None] if mask.ndim == 1 else mask for mask in keep]
-    masks = np.stack([np.broadcast_to(mask, (n_ops, n_data)) for mask in columns])
-    row = np.broadcast_to(np.arange(n_data, dtype=np.int32), (n_scenarios, n_data))
-    return Mix(work, ideal, masks, np.ascontiguousarray(row))
+    folded = work.reshape(n_ops, 1, n_data * n_steps)
+    return Mix(folded, ideal, np.stack(keep)[:, :, None], np.zeros((len(keep), 1), np.int32), n_data)
 
 
 def each_data_rank(work: Work, ideal: FloatArray, keep: Sequence[BoolArray]) -> Mix:
@@ -102,13 +100,3 @@ def each_data_rank(work: Work, ideal: FloatArray, keep: Sequence[BoolArray]) -> 
 def by_data_rank(seconds: FloatArray, n_data: int) -> FloatArray:
     """Result of an `each_data_rank` batch as (n_masks, n_data, n_steps)."""
     return seconds.reshape(seconds.shape[0], n_data, -1)
-
-
-def one_by_one(program: Program, mix: Mix) -> list[Mix]:
-    """The batch as single scenarios, for tests and for callers short of memory."""
-    if mix.work.shape[0] != program.n_ops:
-        raise ValueError("program and work differ in operations")
-    return [
-        Mix(mix.work, mix.ideal, mix.keep[k : k + 1], mix.row[k : k + 1], mix.fold)
-        for k in range(mix.n_scenarios)
-    ]

@@ -80,7 +80,7 @@ def trace_from_table(table: pa.Table, meta: TraceMeta) -> OpTrace:
     if table.num_rows == 0:
         raise InvalidTrace("operation trace has no rows")
     notes: list[str] = []
-    optype = _optype_codes(table.column("optype"), notes)
+    optype = optype_codes(table.column("optype"), notes)
     known = np.flatnonzero(optype >= 0)
     if known.size == 0:
         raise InvalidTrace("operation trace has no row of a known operation type")
@@ -118,7 +118,7 @@ def trace_from_table(table: pa.Table, meta: TraceMeta) -> OpTrace:
 _FLOATS = ("optype", "start_ts", "duration")
 
 
-def _optype_codes(column: pa.ChunkedArray, notes: list[str]) -> npt.NDArray[np.int64]:
+def optype_codes(column: pa.ChunkedArray, notes: list[str]) -> npt.NDArray[np.int64]:
     """Codes of the type names; -1 for unknown ones, which are counted by name."""
     if not pa.types.is_dictionary(column.type):
         column = column.dictionary_encode()

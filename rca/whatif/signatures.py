@@ -9,13 +9,13 @@ import numpy as np
 import numpy.typing as npt
 
 from rca.whatif.decompose import Decompositions, Removal
-from rca.whatif.engine import replay_mix
-from rca.whatif.mix import whole_job
 from rca.whatif.optypes import BACKWARD, FORWARD
 from rca.whatif.own_work import quiet_nan
 from rca.whatif.trace_replay import ShapeReplay, TraceReplay
 
 FloatArray = npt.NDArray[np.float64]
+IntArray = npt.NDArray[np.int64]
+BoolArray = npt.NDArray[np.bool_]
 Seconds32 = npt.NDArray[np.float32]
 
 Pattern = Literal["worker", "stage", "sequence_length", "garbage_collection"]
@@ -95,19 +95,17 @@ def _hot_last_stage(replay: TraceReplay, found: Decompositions, last: Removal) -
     return [Finding("stage", ranks, last.share, saved, evidence, text)]
 
 
-def _compute_pairs(part: ShapeReplay) -> tuple[Seconds32, Seconds32]:
-    """Forward and backward of the same microbatch: two arrays (n_pairs, n_data, n_steps), and their stage."""
+def _compute_pairs(part: ShapeReplay) -> tuple[IntArray, IntArray]:
+    """Forward and backward operations of the same microbatch, position by position, stage after stage."""
     shape = part.shape
     by_batch = (shape.microbatch[shape.optype == FORWARD] >= 0).all()
     key = shape.microbatch if by_batch else shape.sequence
 
-    def ordered(code: int) -> npt.NDArray[np.int64]:
+    def ordered(code: int) -> IntArray:
         ops = np.flatnonzero(shape.optype == code)
         return ops[np.lexsort((key[ops], shape.chunk[ops], shape.stage[ops]))]
 
-    forward, backward = ordered(FORWARD), ordered(BACKWARD)
-    work = part.times.work
-    return work[forward], work[backward]
+    return ordered(FORWARD), ordered(BACKWARD)
 
 
 def _within_worker(part: ShapeReplay, values: Seconds32) -> FloatArray:
@@ -126,8 +124,10 @@ def _within_worker(part: ShapeReplay, values: Seconds32) -> FloatArray:
 
 def correlation(replay: TraceReplay) -> tuple[float, float]:
     """Pearson correlation of forward and backward over microbatches, and how much the forwards vary."""
-    forward = [_within_worker(part, _compute_pairs(part)[0]).ravel() for part in replay.parts]
-    backward = [_within_worker(part, _compute_pairs(part)[1]).ravel() for part in replay.parts]
+    forward, backward = [], []
+    for part in replay.parts:
+        for held, ops in zip((forward, backward), _compute_pairs(part), strict=True):
+            held.append(_within_worker(part, part.times.work[ops]).ravel())
     f, b = np.concatenate(forward), np.concatenate(backward)
     spread = float(f.std() * b.std())
     return (float((f * b).mean() / spread) if spread > 0 else 0.0), float(f.std())
@@ -137,7 +137,7 @@ def _sequence_lengths(replay: TraceReplay, found: Decompositions, lost: float) -
     pearson, variation = correlation(replay)
     if pearson < SEQUENCE_CORRELATION or variation < SEQUENCE_VARIATION:
         return []
-    levelled = _replayed(replay, _even_microbatches)
+    levelled = replay.with_work(_even_microbatches)
     saved = float((found.no_delay - levelled).mean())
     share = saved / lost
     if share < PAUSE_SHARE:
@@ -149,45 +149,57 @@ def _sequence_lengths(replay: TraceReplay, found: Decompositions, lost: float) -
     return [Finding("sequence_length", (), share, saved, evidence, text)]
 
 
-def _even_microbatches(part: ShapeReplay) -> Seconds32:
-    """Every worker's computes at the mean of all data ranks' for that stage and step."""
-    work = part.times.work.copy()
+def _even_microbatches(part: ShapeReplay, _block: slice, work: Seconds32) -> None:
+    """Set every worker's computes to the mean of all data ranks' for that stage and step."""
     for code in (FORWARD, BACKWARD):
         for stage in range(part.shape.n_stages):
             ops = (part.shape.optype == code) & (part.shape.stage == stage)
             work[ops] = work[ops].mean(axis=(0, 1))
-    return work
 
 
 def _pauses(replay: TraceReplay, found: Decompositions, lost: float) -> list[Finding]:
     """Forwards far above the worker's usual whose backwards are not: the interpreter paused."""
-    paused: list[int] = []
+    found_pauses = {id(part): _pauses_of(part) for part in replay.parts}
+
+    def without(part: ShapeReplay, block: slice, work: Seconds32) -> None:
+        pauses = found_pauses[id(part)]
+        work[pauses.ops] = np.where(pauses.late, pauses.usual, part.times.work[pauses.ops])[:, :, block]
+
+    count = sum(int(pauses.late.sum()) for pauses in found_pauses.values())
+    if not count:
+        return []
+    seconds = replay.with_work(without)
     ranks: set[int] = set()
-
-    def without(part: ShapeReplay) -> Seconds32:
-        work = part.times.work.copy()
-        forward, backward = _compute_pairs(part)
-        usual_f, usual_b = (_usual(part, values) for values in (forward, backward))
-        late = (forward > PAUSE_FACTOR * usual_f) & (backward < (1 + PAUSE_FACTOR) / 2 * usual_b)
-        paused.append(int(late.sum()))
-        shape = part.shape
-        n_each = forward.shape[0] // shape.n_stages
-        stage, data_rank = np.nonzero(late.reshape(shape.n_stages, n_each, *late.shape[1:]).any(axis=(1, 3)))
-        ranks.update(int(replay.ranks[d, s]) for d, s in zip(data_rank, stage, strict=True))
-        key = shape.microbatch if (shape.microbatch[shape.optype == FORWARD] >= 0).all() else shape.sequence
-        ops = np.flatnonzero(shape.optype == FORWARD)
-        ops = ops[np.lexsort((key[ops], shape.chunk[ops], shape.stage[ops]))]
-        work[ops] = np.where(late, usual_f, forward)
-        return work
-
-    seconds = _replayed(replay, without)
+    for part in replay.parts:
+        pauses = found_pauses[id(part)]
+        op, data_rank = np.nonzero(pauses.late.any(axis=2))
+        ranks.update(replay.ranks[data_rank, part.shape.stage[pauses.ops[op]]].tolist())
     saved = float((found.no_delay - seconds).mean())
     share = saved / lost
-    if share < PAUSE_SHARE or not sum(paused):
+    if share < PAUSE_SHARE:
         return []
-    evidence = {"pauses": float(sum(paused)), "pauses_per_step": sum(paused) / replay.steps.size}
-    text = f"{sum(paused)} forward-only pauses on {len(ranks)} worker(s): plan garbage collection"
+    evidence = {"pauses": float(count), "pauses_per_step": count / replay.steps.size}
+    text = f"{count} forward-only pauses on {len(ranks)} worker(s): plan garbage collection"
     return [Finding("garbage_collection", tuple(sorted(ranks)), share, saved, evidence, text)]
+
+
+@dataclass(frozen=True)
+class _Pauses:
+    """Forward operations, which of them paused, and what they usually take: (n_pairs, n_data, n_steps)."""
+
+    ops: IntArray
+    late: BoolArray
+    usual: Seconds32
+
+
+def _pauses_of(part: ShapeReplay) -> _Pauses:
+    forward, backward = _compute_pairs(part)
+    work = part.times.work
+    usual, usual_backward = (_usual(part, work[ops]) for ops in (forward, backward))
+    late = (work[forward] > PAUSE_FACTOR * usual) & (
+        work[backward] < (1 + PAUSE_FACTOR) / 2 * usual_backward
+    )
+    return _Pauses(forward, late, usual)
 
 
 def _usual(part: ShapeReplay, values: Seconds32) -> Seconds32:
@@ -196,12 +208,3 @@ def _usual(part: ShapeReplay, values: Seconds32) -> Seconds32:
     median = quiet_nan(np.nanmedian, grouped.transpose(1, 3, 0, 2).reshape(-1, *grouped.shape[::2][:2]))
     typical = np.repeat(median.astype(np.float32)[:, None, :, None], grouped.shape[1], axis=1)
     return np.broadcast_to(typical, grouped.shape).reshape(values.shape)
-
-
-def _replayed(replay: TraceReplay, work_of: Any) -> FloatArray:
-    out = np.empty(replay.steps.size)
-    for part in replay.parts:
-        everything = [np.ones(part.shape.n_ops, dtype=bool)]
-        mix = whole_job(work_of(part), part.ideal, everything)
-        out[part.position] = replay_mix(part.program, mix, engine=replay.engine)[0]
-    return out

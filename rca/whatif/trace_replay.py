@@ -14,7 +14,7 @@ from rca.whatif.derive import DerivedTimes, derive, ideal_durations
 from rca.whatif.engine import Engine, replay_mix
 from rca.whatif.graph import DependencyGraph
 from rca.whatif.meta import TraceMeta
-from rca.whatif.mix import by_data_rank, each_data_rank, whole_job
+from rca.whatif.mix import by_data_rank, each_data_rank, step_blocks, whole_job
 from rca.whatif.program import Program, compile_graph
 from rca.whatif.reference import reference_of
 from rca.whatif.schedules import Schedule, megatron
@@ -25,7 +25,10 @@ FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]
 BoolArray = npt.NDArray[np.bool_]
 
+Seconds32 = npt.NDArray[np.float32]
+
 Masks = Callable[["ShapeReplay"], Sequence[BoolArray]]
+WorkOf = Callable[["ShapeReplay", slice, Seconds32], None]
 
 
 @dataclass(frozen=True)
@@ -66,9 +69,13 @@ class TraceReplay:
     ranks : ndarray of shape (n_data, n_stages), int
         The traced rank of every worker.
     data_ranks : ndarray of shape (n_data,), int
+    clock : ndarray of shape (n_data, n_stages), seconds
+        Offsets taken out of the workers' clocks.
     meta : TraceMeta
     notes : tuple of str
     engine : {"auto", "numpy", "numba"}
+    threads : int
+        For traces long enough to be split.
     """
 
     parts: tuple[ShapeReplay, ...]
@@ -77,9 +84,11 @@ class TraceReplay:
     ideal: FloatArray
     ranks: IntArray
     data_ranks: IntArray
+    clock: FloatArray
     meta: TraceMeta
     notes: tuple[str, ...]
     engine: Engine = field(default="auto", compare=False)
+    threads: int = field(default=1, compare=False)
 
     @property
     def n_data(self) -> int:
@@ -122,7 +131,7 @@ class TraceReplay:
                 notes.append(f"{shape.steps.size} step(s) fit no known schedule and are dropped: {named}")
         if not kept:
             raise InvalidTrace(f"no step fits the schedule: {refused[0]}")
-        notes += _one_clock(kept)
+        clock = _one_clock(kept, notes)
         times = [derive(shape, graph) for shape, graph, _ in kept]
         ideal = ideal_durations([shape for shape, _, _ in kept], times)
         steps = np.sort(np.concatenate([shape.steps for shape, _, _ in kept]))
@@ -142,6 +151,7 @@ class TraceReplay:
             ideal=ideal,
             ranks=_ranks(trace),
             data_ranks=trace.data_ranks,
+            clock=clock,
             meta=trace.meta,
             notes=(*trace.notes, *notes),
             engine=engine,
@@ -153,38 +163,46 @@ class TraceReplay:
         Parameters
         ----------
         masks : callable
-            From a shape to masks of shape (n_ops,) or (n_ops, n_data), equally many for every shape.
+            From a shape to masks of shape (n_ops,), equally many for every shape.
 
         Returns
         -------
         ndarray of shape (n_masks, n_steps), seconds
         """
-        return self._gather(
-            lambda part: replay_mix(
-                part.program, whole_job(part.times.work, part.ideal, masks(part)), engine=self.engine
-            )
-        )
+        return self._by_block(lambda part, block: _block(part, block), masks)
+
+    def with_work(self, work_of: WorkOf) -> FloatArray:
+        """Step times with other work: `work_of` alters a copy of a block of steps in place.
+
+        Parameters
+        ----------
+        work_of : callable
+            Of a shape, the slice of its steps, and their work of shape (n_ops, n_data, n_block).
+
+        Returns
+        -------
+        ndarray of shape (n_steps,), seconds
+        """
+
+        def altered(part: ShapeReplay, block: slice) -> Seconds32:
+            work = part.times.work[:, :, block].copy()
+            work_of(part, block, work)
+            return work
+
+        return self._by_block(altered, lambda part: [np.ones(part.shape.n_ops, dtype=bool)])[0]
 
     def each_data_rank(self, masks: Masks) -> FloatArray:
-        """The same for one data rank at a time, the others ideal.
+        """Step times with one data rank's masked operations at their trace times and the rest ideal.
 
         Returns
         -------
         ndarray of shape (n_masks, n_data, n_steps), seconds
         """
-        return self._gather(
-            lambda part: by_data_rank(
-                replay_mix(
-                    part.program,
-                    each_data_rank(part.times.work, part.ideal, masks(part)),
-                    engine=self.engine,
-                ),
-                self.n_data,
-            )
-        )
-
-    def _gather(self, run: Callable[[ShapeReplay], FloatArray]) -> FloatArray:
-        results = [run(part) for part in self.parts]
+        results = []
+        for part in self.parts:
+            mix = each_data_rank(part.times.work, part.ideal, masks(part))
+            seconds = replay_mix(part.program, mix, engine=self.engine, threads=self.threads)
+            results.append(by_data_rank(seconds, self.n_data))
         if len(results) == 1:
             return results[0]
         out = np.empty((*results[0].shape[:-1], self.steps.size))
@@ -192,18 +210,48 @@ class TraceReplay:
             out[..., part.position] = result
         return out
 
+    def _by_block(self, work_of: Callable[[ShapeReplay, slice], Seconds32], masks: Masks) -> FloatArray:
+        blocks = [
+            (part, block, chosen)
+            for part in self.parts
+            for chosen in (masks(part),)
+            for block in step_blocks(self.n_data, part.shape.steps.size)
+        ]
+        out = np.empty((len(blocks[0][2]), self.steps.size))
 
-def _one_clock(kept: list[tuple[StepShape, DependencyGraph, Program]]) -> list[str]:
+        def run(part: ShapeReplay, block: slice, chosen: Sequence[BoolArray]) -> None:
+            mix = whole_job(work_of(part, block), part.ideal, chosen)
+            out[:, part.position[block]] = replay_mix(part.program, mix, engine=self.engine)
+
+        if self.threads == 1 or len(blocks) == 1:
+            for task in blocks:
+                run(*task)
+            return out
+        from concurrent.futures import ThreadPoolExecutor
+
+        with ThreadPoolExecutor(self.threads) as pool:
+            list(pool.map(lambda task: run(*task), blocks))
+        return out
+
+
+def _block(part: ShapeReplay, block: slice) -> Seconds32:
+    work = part.times.work
+    return work if block == slice(0, work.shape[2]) else np.ascontiguousarray(work[:, :, block])
+
+
+def _one_clock(
+    kept: list[tuple[StepShape, DependencyGraph, Program]], notes: list[str]
+) -> FloatArray:
     """Correct skewed clocks by what the commonest shape shows; notes what was done."""
     offsets = clock_offsets(kept[0][0], kept[0][1])
-    if not offsets.any():
-        return []
-    for shape, _, _ in kept:
-        without_offsets(shape, offsets)
-    return [
+    if offsets.any():
+        for shape, _, _ in kept:
+            without_offsets(shape, offsets)
+    notes += [
         f"clock of data rank {d}, stage {s} is {offsets[d, s] * 1e3:+.1f} ms off and was corrected"
         for d, s in np.argwhere(offsets != 0)[:8]
     ]
+    return offsets
 
 
 def _ranks(trace: OpTrace) -> IntArray:
