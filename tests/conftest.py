@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -23,10 +23,10 @@ def build_window(
     *,
     late: dict[int, float] | None = None,
     steps: slice = slice(None),
-    phase: str = "forward_seconds",
+    phase: str | Mapping[str, float] = "forward_seconds",
     ranks_per_node: int = 2,
     parallelism: dict[str, int] | None = None,
-    transfer: float = 0.04,
+    transfer: float | np.ndarray = 0.04,
     noise: float = 0.0005,
     seed: int = 0,
     metrics: pa.Table | None = None,
@@ -34,6 +34,7 @@ def build_window(
 ) -> Window:
     """A data-parallel job in which the ranks of `late` spend extra seconds in `phase` during `steps`.
 
+    A mapping of phases to shares spreads the seconds over several phases.
     Everybody leaves the all-reduce together, so the others wait exactly as long as the last one is late.
     """
     rng = np.random.default_rng(seed)
@@ -45,8 +46,10 @@ def build_window(
         "optimizer_seconds": 0.003,
     }
     own = {name: value + np.abs(rng.normal(0, noise, (n_ranks, n_steps))) for name, value in base.items()}
+    shares = {phase: 1.0} if isinstance(phase, str) else phase
     for rank, seconds in (late or {}).items():
-        own.setdefault(phase, np.zeros((n_ranks, n_steps)))[rank, steps] += seconds
+        for name, share in shares.items():
+            own.setdefault(name, np.zeros((n_ranks, n_steps)))[rank, steps] += share * seconds
     total = sum(own.values(), np.zeros((n_ranks, n_steps)))
     wait = total.max(axis=0) - total
     moved = np.broadcast_to(transfer + np.abs(rng.normal(0, noise, n_steps)), total.shape)
