@@ -1,7 +1,8 @@
-"""One slow collective needs one culprit: suspects that only share the symptom are let go.
+"""Only what costs something is named: suspects without a symptom of their own need evidence, and a reason.
 
-When a link is slow every rank's transfer is long, so lateness singles nobody out and small differences
-between innocent ranks can lift one over the threshold. Whoever has evidence of its own explains the others.
+Collectives spread every slowness to all ranks, and among thousands of innocent ranks some signal always
+looks odd. A component stays a suspect if its own work is late; or, where the collectives themselves became
+slow, if its links show evidence. Whoever explains the slowness lets the others go.
 """
 
 from __future__ import annotations
@@ -9,33 +10,61 @@ from __future__ import annotations
 import numpy as np
 
 from rca.classify.components import Component
-from rca.features import RANK_FEATURES, FeatureSet
+from rca.features import RANK_FEATURES, WINDOW_FEATURES, FeatureSet
 from rca.features.evidence import resource_names
 
-#: Own work above peers from here on (relative to the step) is a symptom of the component itself.
+#: Own work above peers (or a stage above the others) from here on is a symptom, relative to the step.
 OWN_SYMPTOM = 0.02
-#: A resource score against peers from here on is evidence of its own, in units.
+#: Transfer grown by this much of the step makes slow links a possible explanation.
+SLOW_TRANSFER = 0.02
+#: A link's score against peers from here on is evidence, in units.
 OWN_EVIDENCE = 1.0
+#: More separate components than this are no longer an answer for a person.
+MAX_COMPONENTS = 16
 #: Resources that can slow a collective for everybody.
 _LINKS = ("nic", "tcp", "nvlink", "pcie", "cpu_wait", "cpu_quota")
 
 
 def settle(components: list[Component], features: FeatureSet) -> list[Component]:
-    """Drop components without any symptom or evidence of their own if another one has some."""
-    strength = [_strength(component, features) for component in components]
-    if max(strength, default=0) == 0:
+    """Keep the components that explain the slowness.
+
+    Parameters
+    ----------
+    components : list of Component
+        Not empty, the most probable first.
+    features : FeatureSet
+    """
+    symptoms = [_symptom(component, features) for component in components]
+    links = [_link_evidence(component, features) for component in components]
+    late = [symptom >= OWN_SYMPTOM for symptom in symptoms]
+    needed = max(OWN_EVIDENCE, 0.5 * max(links))
+    sick_links = [link >= needed for link in links]
+    if any(late) and not _transfer_is_slow(features):
+        keep = late
+    elif any(late) or any(sick_links):
+        keep = [own or link for own, link in zip(late, sick_links, strict=True)]
+    else:
+        # Nobody has anything but the model's suspicion: one guess is enough.
         return components[:1]
-    return [component for component, own in zip(components, strength, strict=True) if own]
+    kept = [component for component, wanted in zip(components, keep, strict=True) if wanted]
+    return kept[:MAX_COMPONENTS]
 
 
-def _strength(component: Component, features: FeatureSet) -> int:
+def _symptom(component: Component, features: FeatureSet) -> float:
+    """Largest lateness of the component's own, relative to the step."""
     rows = list(component.ranks)
-    excess = features.rank[rows, RANK_FEATURES.index("own_excess")]
-    gain = features.rank[rows, RANK_FEATURES.index("gain_stage")]
+    columns = [RANK_FEATURES.index(name) for name in ("own_excess", "gain_stage")]
+    return float(np.nanmax(np.append(features.rank[np.ix_(rows, columns)].ravel(), 0.0)))
+
+
+def _link_evidence(component: Component, features: FeatureSet) -> float:
+    """Largest score of the component's links against peers, in units."""
+    rows = list(component.ranks)
     columns = [resource_names().index(name) for name in _LINKS]
-    scores = features.evidence.versus_peers[np.ix_(rows, columns)]
-    symptom = (
-        np.nanmax(np.append(excess, 0.0)) >= OWN_SYMPTOM or np.nanmax(np.append(gain, 0.0)) >= OWN_SYMPTOM
-    )
-    evidence = np.nanmax(np.append(scores.ravel(), 0.0)) >= OWN_EVIDENCE
-    return int(symptom) + int(evidence)
+    return float(np.nanmax(np.append(features.evidence.versus_peers[np.ix_(rows, columns)].ravel(), 0.0)))
+
+
+def _transfer_is_slow(features: FeatureSet) -> bool:
+    """Whether the collectives got slower; without a quiet stretch to compare with, they may have."""
+    growth = features.window[WINDOW_FEATURES.index("transfer_growth")]
+    return not np.isfinite(growth) or bool(growth >= SLOW_TRANSFER)
