@@ -16,7 +16,8 @@ import rca
 from rca.simulation import corpus_window
 from rca.telemetry.encodings import arrow
 
-REAL = sorted(path.parent for path in Path("data/windows").glob("*/window.json"))
+WINDOWS = Path(__file__).parents[2] / "data" / "windows"
+REAL = sorted(path.parent for path in WINDOWS.glob("*/window.json"))
 real = pytest.mark.parametrize("path", REAL, ids=lambda path: path.name)
 
 
