@@ -1,34 +1,46 @@
-"""``python -m benchmarks [NAME] [OPTIONS]``: one benchmark by name, or all of them.
+"""``python -m benchmarks [NAME] [OPTIONS]``: one benchmark by name, or all that need no arguments.
 
-A benchmark is a module of this package with ``main(arguments) -> exit status``; it is listed in
-`BENCHMARKS` and imported only when it runs, so that one does not pay for another's imports.
+A benchmark is a module of this package that runs as a script; adding one means one line in `BENCHMARKS`.
+Each runs in a process of its own, so that none inherits another's memory, threads or processor affinity.
 """
 
 from __future__ import annotations
 
+import subprocess
 import sys
-from importlib import import_module
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Benchmark:
+    """A module to run, and the arguments it cannot do without (for the usage text)."""
+
+    module: str
+    needs: str = ""
+
 
 BENCHMARKS = {
-    "diagnosis": "benchmarks.diagnosis",
-    "whatif": "benchmarks.whatif",
+    "diagnosis": Benchmark("benchmarks.diagnosis"),
+    "whatif": Benchmark("benchmarks.whatif_speed", needs="TRACES"),
 }
 
 
 def main(arguments: list[str]) -> int:
-    """Run the named benchmark with the remaining arguments, or every benchmark with its defaults."""
+    """Run the named benchmark with the remaining arguments, or every one that runs without any."""
     if not arguments:
-        return max(_run(name, []) for name in BENCHMARKS)
+        for name, benchmark in BENCHMARKS.items():
+            if benchmark.needs:
+                sys.stderr.write(f"not run: python -m benchmarks {name} {benchmark.needs}\n")
+        return max(_run(benchmark, []) for benchmark in BENCHMARKS.values() if not benchmark.needs)
     name, *rest = arguments
     if name not in BENCHMARKS:
         sys.stderr.write(f"usage: python -m benchmarks [{'|'.join(BENCHMARKS)}] [OPTIONS]\n")
         return 0 if name in {"-h", "--help"} else 2
-    return _run(name, rest)
+    return _run(BENCHMARKS[name], rest)
 
 
-def _run(name: str, arguments: list[str]) -> int:
-    status: int = import_module(BENCHMARKS[name]).main(arguments)
-    return status
+def _run(benchmark: Benchmark, arguments: list[str]) -> int:
+    return subprocess.run([sys.executable, "-m", benchmark.module, *arguments], check=False).returncode
 
 
 if __name__ == "__main__":

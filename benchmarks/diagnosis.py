@@ -47,7 +47,7 @@ def main(arguments: list[str]) -> int:
         _progress("cold start")
         found["cold_start"] = cold_start.measured(bundle=given.bundle)
     # Tables keep their width in a log file, too.
-    console = Console(width=None if sys.stdout.isatty() else 160)
+    console = Console(width=None if sys.stdout.isatty() else 180)
     render(found, console)
     if given.json:
         given.json.write_text(json.dumps(found, indent=2) + "\n")
@@ -111,3 +111,7 @@ def _child(module: str, body: Path, given: argparse.Namespace) -> dict[str, Any]
 def _progress(what: str) -> None:
     sys.stderr.write(f"benchmark: {what} ...\n")
     sys.stderr.flush()
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
