@@ -16,7 +16,7 @@ help: ## Show this list
 
 .venv/.synced: requirements.lock pyproject.toml | .tools/bin/uv
 	test -x $(RUN)/python || $(UV) venv --quiet --python $(PYTHON) .venv
-	$(UV) pip sync --quiet --require-hashes requirements.lock
+	$(UV) pip sync --require-hashes requirements.lock
 	$(UV) pip install --quiet --no-deps --no-build-isolation --editable .
 	touch $@
 
