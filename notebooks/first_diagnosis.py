@@ -21,7 +21,7 @@ import rca
 root = Path(__file__).resolve().parents[1] if "__file__" in globals() else Path.cwd().parent
 window = rca.read_window(root / "data" / "windows" / "cpu-contention-node")
 diagnosis = rca.diagnose(window)
-diagnosis.failure_mode, diagnosis.failure_mode_probability
+print(diagnosis.failure_mode, diagnosis.failure_mode_probability)
 
 # %% [markdown]
 # ## Who, and why
@@ -33,9 +33,8 @@ diagnosis.failure_mode, diagnosis.failure_mode_probability
 for straggler in diagnosis.stragglers:
     print(straggler.scope, straggler.ranks, straggler.nodes, straggler.straggler_type, straggler.pattern)
 for cause in diagnosis.causes:
-    print(
-        f"{cause.cause:20s} {cause.seconds_per_step * 1e3:6.1f} ms per step  (probability {cause.probability:.2f})"
-    )
+    seconds = f"{cause.seconds_per_step * 1e3:6.1f} ms per step"
+    print(f"{cause.cause:20s} {seconds}  (probability {cause.probability:.2f})")
 print(f"{'unexplained':20s} {diagnosis.unexplained_seconds_per_step * 1e3:6.1f} ms per step")
 
 # %% [markdown]
