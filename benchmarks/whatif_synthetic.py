@@ -75,9 +75,18 @@ def write(path: Path, *, dp: int, pp: int, microbatches: int, steps: int, seed: 
     slow = rng.random((dp, pp)) < 0.002
     factor = np.where(slow, 1.3, 1.0)[:, reference.stage].T
     keys = _keys(reference, dp)
-    schema = pa.schema([*(field for field in keys.schema), ("step", pa.int64()), ("start_ts", pa.float32()), ("duration", pa.float32())])
+    schema = pa.schema(
+        [
+            *(field for field in keys.schema),
+            ("step", pa.int64()),
+            ("start_ts", pa.float32()),
+            ("duration", pa.float32()),
+        ]
+    )
     floats = ["start_ts", "duration"]
-    writer = pq.ParquetWriter(path, schema, compression="snappy", use_dictionary=[c for c in schema.names if c not in floats])
+    writer = pq.ParquetWriter(
+        path, schema, compression="snappy", use_dictionary=[c for c in schema.names if c not in floats]
+    )
     with writer:
         for step in range(steps):
             work = usual[:, None] * factor * (1 + 0.1 * rng.random((n_ops, dp)))
@@ -99,7 +108,9 @@ def _keys(reference: Reference, dp: int) -> pa.Table:
         return pa.array(np.tile(values, dp)).cast(kind)
 
     stage = np.tile(reference.stage, dp)
-    names = pa.DictionaryArray.from_arrays(pa.array(np.tile(reference.optype, dp).astype(np.int8)), pa.array(NAMES))
+    names = pa.DictionaryArray.from_arrays(
+        pa.array(np.tile(reference.optype, dp).astype(np.int8)), pa.array(NAMES)
+    )
     return pa.table(
         {
             "dp_rank": pa.array(data_rank.astype(np.int16)),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -9,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from rca.commands.output import fail, write
-from rca.errors import InvalidInput, RcaError
+from rca.errors import InvalidInput, InvalidTrace, RcaError
 
 if TYPE_CHECKING:
     from rca.whatif.result import WhatIf
@@ -23,6 +24,10 @@ rca what-if data/windows/slow-dataset
 """
 
 
+STREAMED_FROM = 20_000_000
+"""Rows from which a trace is read step by step instead of whole."""
+
+
 class Format(StrEnum):
     """How the answer is written."""
 
@@ -33,12 +38,15 @@ class Format(StrEnum):
 
 def command(
     trace: Annotated[
-        Path, typer.Argument(metavar="TRACE", help="A Parquet operation trace, or a window (directory or file).")
+        Path,
+        typer.Argument(metavar="TRACE", help="A Parquet operation trace, or a window (directory or file)."),
     ],
     meta: Annotated[
         Path | None, typer.Option("--meta", metavar="META.yaml", help="Sizes of the job, for traces.")
     ] = None,
-    format_: Annotated[Format, typer.Option("--format", "-f", help="How the answer is written.")] = Format.table,
+    format_: Annotated[
+        Format, typer.Option("--format", "-f", help="How the answer is written.")
+    ] = Format.table,
     output: Annotated[
         Path | None, typer.Option("--output", "-o", metavar="FILE", help="Write here instead of stdout.")
     ] = None,
@@ -46,7 +54,8 @@ def command(
         Path | None, typer.Option(metavar="OUT.png", help="Also draw data ranks by stages.")
     ] = None,
     timeline: Annotated[
-        Path | None, typer.Option(metavar="OUT.json", help="Also write one step, real and ideal, for Perfetto.")
+        Path | None,
+        typer.Option(metavar="OUT.json", help="Also write one step, real and ideal, for Perfetto."),
     ] = None,
     step: Annotated[
         int | None, typer.Option(help="Step of the timeline. [default: the one of median length]")
@@ -75,9 +84,10 @@ def command(
 def _analysed(path: Path, meta: Path | None, seed: int) -> tuple[WhatIf, TraceReplay | None]:
     from rca.whatif.analysis import analysed, replay_of, what_if
 
-    if path.is_file() and path.suffix != ".json" and _is_parquet(path):
-        replay = replay_of(path, meta)
-        return analysed(replay, seed=seed), replay
+    if path.is_file() and _is_parquet(path):
+        large = _n_rows(path) > STREAMED_FROM
+        replay = _streamed(path, meta) if large else replay_of(path, meta)
+        return analysed(replay, seed=seed), None if large else replay
     from rca.telemetry import read_window
 
     window = read_window(path)
@@ -87,6 +97,30 @@ def _analysed(path: Path, meta: Path | None, seed: int) -> tuple[WhatIf, TraceRe
     return what_if(window, seed=seed), None
 
 
+def _n_rows(path: Path) -> int:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        rows: int = pq.read_metadata(path).num_rows
+    except (OSError, pa.ArrowException) as error:
+        raise InvalidTrace(f"{path}: not a readable Parquet trace: {error}") from error
+    return rows
+
+
+def _streamed(path: Path, meta: Path | None) -> TraceReplay:
+    """Read step by step, with a bar on stderr where somebody watches."""
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
+
+    from rca.whatif.stream import stream_replay
+
+    columns = (TextColumn("reading"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True), disable=not sys.stderr.isatty()) as bar:
+        task = bar.add_task("reading", total=1.0)
+        return stream_replay(path, meta, progress=lambda share: bar.update(task, completed=share))
+
+
 def _is_parquet(path: Path) -> bool:
     with path.open("rb") as file:
         return file.read(4) == b"PAR1"
@@ -94,7 +128,7 @@ def _is_parquet(path: Path) -> bool:
 
 def _write_timeline(replay: TraceReplay | None, path: Path, step: int | None) -> None:
     if replay is None:
-        raise InvalidInput("a timeline needs operations; this window has only phases")
+        raise InvalidInput("a timeline needs a trace of operations that fits in memory")
     from rca.whatif.report import write_timeline
     from rca.whatif.timeline import timeline as timeline_of
 

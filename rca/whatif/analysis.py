@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from os import PathLike
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -26,14 +26,14 @@ from rca.whatif.reader import read_trace, trace_from_table, trace_from_window
 from rca.whatif.result import Share, WhatIf, Workers
 from rca.whatif.scenario import Scenario
 from rca.whatif.schedules import Schedule, megatron
-from rca.whatif.signatures import find_patterns
+from rca.whatif.signatures import find_patterns, unsearched_patterns
 from rca.whatif.trace import OpTrace
 from rca.whatif.trace_replay import TraceReplay
 
 FloatArray = npt.NDArray[np.float64]
-Source = Window | OpTrace | TraceReplay | pa.Table | str | PathLike[str]
-Meta = TraceMeta | Mapping[str, Any] | str | PathLike[str]
-Description = Scenario | Mapping[str, Any]
+Source: TypeAlias = Window | OpTrace | TraceReplay | pa.Table | str | PathLike[str]
+Meta: TypeAlias = TraceMeta | Mapping[str, Any] | str | PathLike[str]
+Description: TypeAlias = Scenario | Mapping[str, Any]
 
 
 def what_if(
@@ -78,7 +78,7 @@ def what_if(
 def replay_of(
     source: Source, meta: Meta | None = None, *, schedule: Schedule = megatron, engine: Engine = "auto"
 ) -> TraceReplay:
-    """The operation trace in `source`, ready for replays."""
+    """Make the operation trace in `source` ready for replays."""
     if isinstance(source, TraceReplay):
         return source
     if isinstance(source, Window):
@@ -123,7 +123,7 @@ def analysed(replay: TraceReplay, *, seed: int = 0) -> WhatIf:
         findings=find_patterns(replay, found, by_exact, last_stage),
         world_size=replay.world_size,
         seed=seed,
-        notes=replay.notes,
+        notes=(*replay.notes, *unsearched_patterns(replay)),
     )
 
 

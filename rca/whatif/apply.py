@@ -91,17 +91,7 @@ def _selected(
     replay: TraceReplay, part: ShapeReplay, select: Selection, nodes: npt.NDArray[np.str_] | None
 ) -> tuple[BoolArray, BoolArray, BoolArray]:
     """Masks over operations, over workers (n_data, n_stages) and over steps."""
-    optype = part.shape.optype
-    ops = np.ones(part.shape.n_ops, dtype=bool)
-    if select.types is not None:
-        codes = [code for code, op in enumerate(OP_TYPES) if {op.name, op.merged} & set(select.types)]
-        if not codes:
-            raise InvalidInput(f"{', '.join(select.types)}: phases of coarse jobs, not operations of a trace")
-        ops &= np.isin(optype, codes)
-    if select.kind is not None:
-        ops &= np.isin(optype, CODES_OF_KIND[select.kind])
-    if select.stages is not None:
-        ops &= np.isin(part.shape.stage, select.stages)
+    ops = _selected_ops(part, select)
     workers = np.ones(replay.ranks.shape, dtype=bool)
     if select.ranks is not None:
         workers &= np.isin(replay.ranks, select.ranks)
@@ -117,6 +107,21 @@ def _selected(
     if select.steps is not None:
         steps = (part.shape.steps >= select.steps[0]) & (part.shape.steps <= select.steps[1])
     return ops, workers, steps
+
+
+def _selected_ops(part: ShapeReplay, select: Selection) -> BoolArray:
+    ops = np.ones(part.shape.n_ops, dtype=bool)
+    if select.types is not None:
+        codes = [code for code, op in enumerate(OP_TYPES) if {op.name, op.merged} & set(select.types)]
+        if not codes:
+            named = ", ".join(select.types)
+            raise InvalidInput(f"{named}: phases of coarse jobs, not operations of a trace")
+        ops &= np.isin(part.shape.optype, codes)
+    if select.kind is not None:
+        ops &= np.isin(part.shape.optype, CODES_OF_KIND[select.kind])
+    if select.stages is not None:
+        ops &= np.isin(part.shape.stage, select.stages)
+    return ops
 
 
 def _set(part: ShapeReplay, work: Seconds32, change: Change, where: BoolArray) -> None:

@@ -11,8 +11,11 @@ from rca.whatif.shapes import StepShape
 
 FloatArray = npt.NDArray[np.float64]
 
-SMALLEST_SKEW = 2e-3
-"""Seconds; below it the ends of a collective differ anyhow."""
+SMALLEST_SKEW = 5e-3
+"""Seconds; below it the ends of a collective may differ anyhow, and the answer hardly does."""
+
+MOST_CORRECTED = 256
+"""Clocks corrected at most; where more are off, the trace was not synchronised at all."""
 
 AGREEMENT = 0.25
 """Witnesses must agree on the skew within this share of it."""
@@ -33,11 +36,9 @@ def clock_offsets(shape: StepShape, graph: DependencyGraph) -> FloatArray:
     gaps = _gaps(shape, graph)
     if not gaps:
         return offsets
-    for _ in range(offsets.size):
-        # The shift per worker on which its witnesses agree, with the offsets found so far taken out.
-        found = np.zeros_like(offsets)
-        for data_rank, stage in np.ndindex(offsets.shape):
-            found[data_rank, stage] = _agreed(_witnesses(gaps, offsets, data_rank, stage))
+    for _ in range(min(offsets.size, MOST_CORRECTED)):
+        # One worker at a time: a skewed clock also shifts what its peers are compared with.
+        found = _agreed(np.stack([_shifts(gap, offsets) for gap in gaps]))
         worst = np.unravel_index(int(np.argmax(np.abs(found))), found.shape)
         if abs(found[worst]) < SMALLEST_SKEW:
             break
@@ -67,30 +68,39 @@ def _gaps(shape: StepShape, graph: DependencyGraph) -> list[Gap]:
     return gaps
 
 
-def _witnesses(gaps: list[Gap], offsets: FloatArray, data_rank: int, stage: int) -> list[float]:
-    """How much later than its peers' this worker's ends are, one figure per kind of group."""
-    shifts = []
-    for stages, across_data, spread in gaps:
-        if stage not in stages:
-            continue
-        corrected = spread - offsets[:, list(stages)]
-        position = stages.index(stage)
-        own = corrected[data_rank, position]
-        peers = corrected.copy() if across_data else corrected[data_rank : data_rank + 1].copy()
-        peers[data_rank if across_data else 0, position] = np.nan
-        known = peers[np.isfinite(peers)]
-        if known.size and np.isfinite(own):
-            shifts.append(float(own - np.median(known)))
+def _shifts(gap: Gap, offsets: FloatArray) -> FloatArray:
+    """How much later than its peers' the ends of every worker are in one kind of group.
+
+    Returns
+    -------
+    ndarray of shape (n_data, n_stages), seconds
+        NaN for workers on other stages.
+    """
+    stages, across_data, spread = gap
+    held = list(stages)
+    corrected = spread - offsets[:, held]
+    if across_data and corrected.size != 2:
+        peers = np.full(corrected.shape, quiet_nan(np.nanmedian, corrected.reshape(-1, 1))[0])
+    else:
+        # Two members: each is the other's only witness.
+        peers = corrected[::-1] if across_data and len(held) == 1 else corrected[:, ::-1]
+    shifts = np.full(offsets.shape, np.nan)
+    shifts[:, held] = corrected - peers
     return shifts
 
 
-def _agreed(shifts: list[float]) -> float:
-    """Their median, if at least two exist and all lie close to it; else 0."""
-    if len(shifts) < 2:
-        return 0.0
-    middle = float(np.median(shifts))
-    spread = max(abs(shift - middle) for shift in shifts)
-    return middle if spread <= max(AGREEMENT * abs(middle), 1e-3) else 0.0
+def _agreed(shifts: FloatArray) -> FloatArray:
+    """Median over witnesses where at least two exist and all lie close to it; else 0.
+
+    Parameters
+    ----------
+    shifts : ndarray of shape (n_witnesses, n_data, n_stages), seconds
+    """
+    middle = np.nan_to_num(quiet_nan(np.nanmedian, shifts))
+    spread = np.nan_to_num(quiet_nan(np.nanmax, np.abs(shifts - middle)))
+    confirmed = np.isfinite(shifts).sum(axis=0) >= 2
+    close = spread <= np.maximum(AGREEMENT * np.abs(middle), 1e-3)
+    return np.where(confirmed & close, middle, 0.0)
 
 
 def without_offsets(shape: StepShape, offsets: FloatArray) -> None:

@@ -80,7 +80,9 @@ class Components:
     def ideal_serial(self) -> float:
         return sum(self.ideal.get(name.removesuffix("_seconds"), 0.0) for name in SERIAL_PHASES)
 
-    def evaluate(self, own: FloatArray, serial: FloatArray | None, transfer: FloatArray | float) -> FloatArray:
+    def evaluate(
+        self, own: FloatArray, serial: FloatArray | None, transfer: FloatArray | float
+    ) -> FloatArray:
         """Step times of the used steps; own and serial of shape (n_ranks, n_steps)."""
         broadcast = np.broadcast_to(np.asarray(transfer, dtype=np.float64), self.replay.transfer.shape)
         seconds: FloatArray = self.replay.evaluate(own, serial, broadcast)[self.used]

@@ -63,7 +63,9 @@ def _phases(select: Selection) -> tuple[str, ...]:
         everything = _PHASES_OF_KIND[select.kind]
     if select.types is None:
         return everything
-    wanted = {_PHASE_OF_TYPE.get(name, name if name.endswith("_seconds") else TRANSFER) for name in select.types}
+    wanted = {
+        _PHASE_OF_TYPE.get(name, name if name.endswith("_seconds") else TRANSFER) for name in select.types
+    }
     return tuple(name for name in everything if name in wanted)
 
 

@@ -68,9 +68,7 @@ class Decompositions:
 
 def decompose(replay: TraceReplay) -> Decompositions:
     """Evaluate every decomposition in two batches: whole-job masks, and one data rank at a time."""
-    present = sorted(
-        {int(code) for part in replay.parts for code in np.unique(part.shape.optype[_active(part)])}
-    )
+    present = sorted(frozenset().union(*(part.graph.active_types for part in replay.parts)))
     merged = sorted({OP_TYPES[code].merged for code in present})
     codes = [[code for code in present if OP_TYPES[code].merged == name] for name in merged]
     n_stages = replay.n_stages
@@ -101,10 +99,6 @@ def decompose(replay: TraceReplay) -> Decompositions:
     )
 
 
-def _active(part: ShapeReplay) -> IntArray:
-    return np.fromiter(part.graph.active, dtype=np.int64, count=len(part.graph.active))
-
-
 @dataclass(frozen=True)
 class Removal:
     """How much of the slowdown disappears with a set of workers.
@@ -127,7 +121,7 @@ class Removal:
 def remove_workers(
     replay: TraceReplay, found: Decompositions, workers: tuple[tuple[int, int], ...]
 ) -> Removal:
-    """The job with some workers' operations ideal and all others as traced."""
+    """Replay the job with some workers' operations ideal and all others as traced."""
 
     def make_ideal(part: ShapeReplay, _block: slice, work: Seconds32) -> None:
         for data_rank, stage in workers:
@@ -139,7 +133,7 @@ def remove_workers(
 
 
 def remove_last_stage(replay: TraceReplay, found: Decompositions) -> Removal:
-    """The job with all operations of its last stage ideal (M_S)."""
+    """Replay the job with all operations of its last stage ideal (M_S)."""
     last = replay.n_stages - 1
     seconds = replay.whole_job(lambda part: [part.shape.stage != last])[0]
     return Removal(tuple((d, last) for d in range(replay.n_data)), _share(found, seconds), seconds)
@@ -165,7 +159,7 @@ def worker_scores(found: Decompositions) -> tuple[FloatArray, FloatArray]:
 
 
 def top_workers(scores: FloatArray, ranks: IntArray) -> tuple[tuple[int, int], ...]:
-    """The top 3 % of the workers by score, ties to the smallest rank."""
+    """Choose the top 3 % of the workers by score, ties to the smallest rank."""
     count = int(np.ceil(TOP_SHARE * scores.size))
     order = np.lexsort((ranks.ravel(), -scores.ravel()))[:count]
     data_rank, stage = np.unravel_index(order, scores.shape)

@@ -68,7 +68,7 @@ def _plausible(seconds: Seconds32) -> Seconds32:
 
 
 def _fill(work: Seconds32, holes: npt.NDArray[np.bool_], shape: StepShape) -> None:
-    """The worker's own median of the operation, else the operation's, the stage's for its type, the type's."""
+    """Take the worker's own median of the operation, else the operation's, the stage's, the type's."""
     known = np.where(holes, np.float32(np.nan), work)
     for op in np.flatnonzero(holes.any(axis=(1, 2))):
         same_type = shape.optype == shape.optype[op]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from itertools import pairwise
 from typing import Literal
 
 import numpy as np
@@ -95,7 +96,7 @@ def _compiled(
     parts = min(mix.n_scenarios, threads * 16)
     bounds = np.linspace(0, mix.n_scenarios, parts + 1).astype(int)
     with ThreadPoolExecutor(threads) as pool:
-        jobs = [pool.submit(run, int(a), int(b)) for a, b in zip(bounds, bounds[1:], strict=False)]
+        jobs = [pool.submit(run, int(a), int(b)) for a, b in pairwise(bounds)]
         for done, job in enumerate(as_completed(jobs), start=1):
             job.result()
             if progress is not None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 
 from rca.errors import InvalidTrace
 from rca.whatif.optypes import NAMES
@@ -70,6 +71,11 @@ class DependencyGraph:
         return {op: tuple(found) for op, found in before.items()}
 
     @cached_property
+    def active_types(self) -> frozenset[int]:
+        """Operation types the replay covers."""
+        return frozenset(self.operations[op].optype for op in self.active)
+
+    @cached_property
     def group_of(self) -> dict[int, Group]:
         """The group of every operation that has one."""
         return {member: group for group in self.groups for member in group.members}
@@ -87,7 +93,7 @@ class DependencyGraph:
             yield self.operations[before].name, self.operations[after].name
 
     def units(self) -> list[tuple[tuple[int, ...], bool]]:
-        """Groups and local operations in an order in which everything they wait for comes first.
+        """Order groups and local operations so that everything they wait for comes first.
 
         Returns
         -------
@@ -141,7 +147,7 @@ class DependencyGraph:
         return "\n".join(lines)
 
     def to_dot(self) -> str:
-        """The graph in the DOT language: a cluster per stage, dashed lines inside groups."""
+        """Draw the graph in the DOT language: a cluster per stage, dashed lines inside groups."""
         lines = ["digraph step {", "  rankdir=LR; node [shape=box, fontsize=10];"]
         stages = sorted({operation.stage for operation in self.operations})
         for stage in stages:
@@ -153,7 +159,6 @@ class DependencyGraph:
         for group in self.groups:
             names = [self.operations[member].name for member in group.members]
             lines += [
-                f'  "{a}" -> "{b}" [dir=none, style=dashed, constraint=false];'
-                for a, b in zip(names, names[1:], strict=False)
+                f'  "{a}" -> "{b}" [dir=none, style=dashed, constraint=false];' for a, b in pairwise(names)
             ]
         return "\n".join([*lines, "}"])

@@ -67,7 +67,7 @@ class PipelineGrid:
         return combined
 
     def data_rank_seconds(self, own: FloatArray, bubble: float, serial: FloatArray | None) -> FloatArray:
-        """What each data rank would take alone, without transfer: (..., n_data, n_steps), seconds."""
+        """Time each data rank would take alone, without transfer: (..., n_data, n_steps), seconds."""
         tail: FloatArray | float = 0.0
         if serial is not None:
             own = np.maximum(own - serial, 0.0)

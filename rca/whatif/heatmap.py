@@ -41,6 +41,7 @@ def write_heatmap(result: WhatIf, path: str | PathLike[str]) -> None:
     """
     try:
         from matplotlib.figure import Figure
+        from matplotlib.ticker import MaxNLocator
     except ImportError as error:
         raise MissingExtra(
             "a heat map needs matplotlib", hint="pip install 'straggler-rca[train]'"
@@ -48,12 +49,18 @@ def write_heatmap(result: WhatIf, path: str | PathLike[str]) -> None:
     grid = worker_grid(result)
     n_data, n_stages = grid.shape
     # Straight from Figure, without pyplot: no global state and no display.
-    figure = Figure(figsize=(2.5 + 0.5 * min(n_stages, 24), 1.8 + 0.3 * min(n_data, 40)), layout="constrained")
+    figure = Figure(
+        figsize=(2.5 + 0.5 * min(n_stages, 24), 1.8 + 0.3 * min(n_data, 40)), layout="constrained"
+    )
     axes = figure.add_subplot()
     image = axes.imshow(grid, aspect="auto", cmap="YlOrRd", vmin=1.0, vmax=max(1.05, float(np.nanmax(grid))))
-    axes.set(xlabel="pipeline stage", ylabel="data rank", title=f"slowdown by one worker alone, S = {result.slowdown:.3f}")
-    axes.xaxis.get_major_locator().set_params(integer=True)
-    axes.yaxis.get_major_locator().set_params(integer=True)
+    axes.set(
+        xlabel="pipeline stage",
+        ylabel="data rank",
+        title=f"slowdown by one worker alone, S = {result.slowdown:.3f}",
+    )
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axes.yaxis.set_major_locator(MaxNLocator(integer=True))
     figure.colorbar(image, label="S alone")
     try:
         figure.savefig(path, dpi=120)

@@ -70,7 +70,7 @@ def _meet(ends: npt.NDArray[np.float64], source: int, latest: int, fold: int, n_
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def replay_range(
+def replay_range(  # noqa: C901  (one fused loop: calls between its levels would cost more than it does)
     dep_start: npt.NDArray[np.int32],
     dep_slot: npt.NDArray[np.int32],
     member_start: npt.NDArray[np.int32],

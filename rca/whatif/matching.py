@@ -92,7 +92,7 @@ def _skipped(
 def _assign(
     reference: Reference, optype: int, stage: int, transfers: IntArray, computes: IntArray
 ) -> dict[int, int]:
-    """The k-th transfer belongs to the compute with sequence number k."""
+    """Give the k-th transfer to the compute with sequence number k."""
     n = computes.size
     offset = 0
     if transfers.size != n:

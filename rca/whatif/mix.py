@@ -48,7 +48,7 @@ class Mix:
     @property
     def evaluations(self) -> float:
         """Operations to evaluate, for deciding how."""
-        return float(self.work.shape[0]) * self.work.shape[2] * self.row.size
+        return float(self.work.shape[0] * self.work.shape[2] * self.row.size)
 
 
 LONGEST_FOLD = 4096
@@ -98,5 +98,5 @@ def each_data_rank(work: Work, ideal: FloatArray, keep: Sequence[BoolArray]) -> 
 
 
 def by_data_rank(seconds: FloatArray, n_data: int) -> FloatArray:
-    """Result of an `each_data_rank` batch as (n_masks, n_data, n_steps)."""
+    """Shape the result of an `each_data_rank` batch as (n_masks, n_data, n_steps)."""
     return seconds.reshape(seconds.shape[0], n_data, -1)

@@ -120,7 +120,7 @@ def _transfer(split: npt.NDArray[np.bool_], moved: FloatArray, both: FloatArray)
     return None
 
 
-def quiet_nan(statistic: Callable[..., Any], values: FloatArray) -> FloatArray:
+def quiet_nan(statistic: Callable[..., Any], values: npt.NDArray[np.floating[Any]]) -> FloatArray:
     """`statistic` over ranks (axis 0); a step with no measurement gives NaN without a warning."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)

@@ -42,7 +42,7 @@ def read_trace(
 
 
 def read_table(path: Path) -> pa.Table:
-    """The trace columns of a Parquet file."""
+    """Read the trace columns of a Parquet file."""
     import pyarrow.parquet as pq
 
     try:
@@ -64,7 +64,7 @@ def require_columns(held: list[str]) -> None:
 
 
 def trace_from_window(window: Window) -> OpTrace:
-    """The `ops` table of a window as a trace."""
+    """Take the `ops` table of a window as a trace."""
     return trace_from_table(window.ops, TraceMeta.of_job(window.job))
 
 
@@ -143,15 +143,16 @@ def optype_codes(column: pa.ChunkedArray, notes: list[str]) -> npt.NDArray[np.in
 
 
 def _integers(table: pa.Table, name: str) -> npt.NDArray[np.int64]:
-    """An integer column; -1 where absent or null."""
+    """Read an integer column; -1 where absent or null."""
     if name not in table.column_names:
         return np.full(table.num_rows, -1, dtype=np.int64)
     column = table.column(name)
     if pa.types.is_integer(column.type):
-        return numbers(column, null=-1).astype(np.int64)
+        integers: npt.NDArray[np.int64] = numbers(column, null=-1).astype(np.int64)
+        return integers
     if pa.types.is_floating(column.type):
         values = numbers(column, null=-1)
-        whole = np.nan_to_num(values, nan=-1).astype(np.int64)
+        whole: npt.NDArray[np.int64] = np.nan_to_num(values, nan=-1).astype(np.int64)
         if np.array_equal(whole, np.nan_to_num(values, nan=-1)):
             return whole
     raise InvalidTrace(f"column {name} holds no whole numbers ({column.type})")
@@ -175,7 +176,7 @@ def _seconds(table: pa.Table, name: str) -> npt.NDArray[np.floating[Any]]:
 
 
 def numbers(column: pa.Array | pa.ChunkedArray, *, null: float) -> npt.NDArray[Any]:
-    """A numeric column as an array.
+    """Turn a numeric column into an array.
 
     Through DLPack because ``to_numpy`` imports pandas, which takes longer than the whole analysis.
     """
@@ -195,8 +196,8 @@ def _refuse_negative(columns: Mapping[str, npt.NDArray[np.int64]]) -> None:
 def since_step_start(
     start: npt.NDArray[np.floating[Any]], step: npt.NDArray[np.int64]
 ) -> npt.NDArray[np.float32]:
-    """Starts counted from the first start of their step, in single precision."""
+    """Count starts from the first start of their step, in single precision."""
     _, index = np.unique(step, return_inverse=True)
     origin = np.full(int(index.max()) + 1, np.inf)
     np.minimum.at(origin, index, start)
-    return (start - origin[index]).astype(np.float32)
+    return np.asarray(start - origin[index], dtype=np.float32)

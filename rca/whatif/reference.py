@@ -46,7 +46,7 @@ class Reference:
 
 
 def reference_of(shape: StepShape, *, n_chunks: int, use_dp: bool) -> Reference:
-    """The first data rank of the first step, stage by stage; elsewhere where that one has holes."""
+    """Take the first data rank of the first step, stage by stage; another where that one has holes."""
     start = np.empty(shape.n_ops, np.float32)
     end = np.empty(shape.n_ops, np.float32)
     for stage in range(shape.n_stages):

@@ -14,9 +14,12 @@ from rca.whatif.trace import OpTrace
 
 IntArray = npt.NDArray[np.int64]
 
+MOST_OPERATIONS = 100_000
+"""Of one type in one step of one rank; a larger seq_id is no number of an operation."""
+
 
 def repaired(trace: OpTrace) -> OpTrace:
-    """The trace with one row per operation, numbered, with model chunks, metadata checked against it."""
+    """Leave one numbered row per operation, with model chunks; check the metadata against the rows."""
     _refuse_stage_gaps(trace)
     for repair in (_number_operations, _one_row_per_operation, _fill_chunks):
         trace = repair(trace)
@@ -31,9 +34,12 @@ def _refuse_stage_gaps(trace: OpTrace) -> None:
 
 
 def _number_operations(trace: OpTrace) -> OpTrace:
-    """Number by start where the producer did not: per type, step, data rank and stage."""
+    """Count by start where the producer did not: per type, step, data rank and stage."""
     lacking = int((trace.sequence < 0).sum())
-    if not lacking:
+    if not lacking and int(trace.sequence.min()) > 0:
+        trace.sequence[:] -= trace.sequence.min()
+        return trace.noted("seq_id does not count from 0: shifted")
+    if not lacking and int(trace.sequence.max()) < MOST_OPERATIONS:
         return trace
     keys = (trace.rank, trace.optype, trace.stage, trace.data_rank, trace.step)
     order = np.lexsort((trace.start, *keys))
@@ -45,7 +51,8 @@ def _number_operations(trace: OpTrace) -> OpTrace:
     position = np.arange(trace.n_ops)
     numbers = position - np.maximum.accumulate(np.where(changed, position, 0))
     trace.sequence[order] = numbers
-    return trace.noted(f"{lacking} rows without seq_id: all operations numbered by start")
+    why = f"{lacking} rows without seq_id" if lacking else "seq_id beyond any plausible count"
+    return trace.noted(f"{why}: all operations numbered by start")
 
 
 def operation_keys(trace: OpTrace) -> IntArray:

@@ -35,8 +35,8 @@ def replay_mix(program: Program, mix: Mix) -> FloatArray:
 def _replay_part(program: Program, mix: Mix, part: slice) -> FloatArray:
     row, keep = mix.row[part], mix.keep[part]
     row = row[:1] if (row == row[0]).all() else row
-    kept_anywhere = keep.any(axis=(0, 2))
-    kept_everywhere = keep.all(axis=(0, 2))
+    kept_anywhere = np.asarray(keep.any(axis=(0, 2)))
+    kept_everywhere = np.asarray(keep.all(axis=(0, 2)))
     ends: dict[int, FloatArray] = {}
     total = np.full((keep.shape[0], keep.shape[2], mix.work.shape[2]), -np.inf)
     for unit in range(program.n_units):
@@ -60,7 +60,7 @@ def _replay_part(program: Program, mix: Mix, part: slice) -> FloatArray:
 
 
 def _across_data(latest: FloatArray, fold: int) -> FloatArray:
-    """The latest over all columns and over the data ranks folded into each."""
+    """Take the latest over all columns and over the data ranks folded into each."""
     latest = latest.max(axis=1, keepdims=True)
     if fold == 1 or latest.shape[2] == 1:
         return latest

@@ -71,7 +71,9 @@ def _slowdowns(title: str, result: WhatIf, which: str) -> list[str]:
 def _hottest(result: WhatIf) -> list[str]:
     exact = result.workers.slowdown(result.ideal)
     order = np.argsort(-exact, kind="stable")[:SHOWN_WORKERS]
-    lines = [f"{'rank':<8} {'data rank':>9} {'stage':>6} {'S alone':>9}   (hottest {order.size} of {exact.size})"]
+    lines = [
+        f"{'rank':<8} {'data rank':>9} {'stage':>6} {'S alone':>9}   (hottest {order.size} of {exact.size})"
+    ]
     for w in order:
         place = f"{result.workers.data_rank[w]:>9} {result.workers.stage[w]:>6}"
         lines.append(f"{result.workers.rank[w]:<8} {place} {exact[w]:9.4f}")

@@ -205,14 +205,15 @@ class WhatIf:
                 "by_stage": _per_step(self.by_stage, self.ideal),
                 "by_data_rank": _per_step(self.by_data_rank, self.ideal),
             }
-        return finite(answer)
+        plain: dict[str, Any] = finite(answer)
+        return plain
 
     def to_json(self, *, indent: int | None = None, per_step: bool = True) -> str:
-        """The same as JSON text; what cannot be computed is ``null``."""
+        """Write the same as JSON text; what cannot be computed is ``null``."""
         return json.dumps(self.to_dict(per_step=per_step), indent=indent, allow_nan=False)
 
     def published(self) -> dict[str, Any]:
-        """The keys of the published tool's result files, plus ``Mw`` and ``Ms``."""
+        """Give the keys of the published tool's result files, plus ``Mw`` and ``Ms``."""
         from rca.whatif.published import published_result
 
         return published_result(self)

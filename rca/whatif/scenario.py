@@ -109,7 +109,7 @@ class Scenario(_Frozen):
     base: Base = "measured"
 
     def then(self, *changes: Change) -> Scenario:
-        """The scenario with more changes."""
+        """Add changes after those already there."""
         return self.model_copy(update={"changes": self.changes + changes})
 
     @classmethod

@@ -8,6 +8,7 @@ type, handed to `rca.whatif.what_if` as ``schedule=``.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
@@ -43,7 +44,7 @@ Schedule = Callable[[Reference], DependencyGraph]
 
 
 def megatron(reference: Reference) -> DependencyGraph:
-    """The published dependency model.
+    """Apply the published dependency model.
 
     References
     ----------
@@ -80,7 +81,8 @@ def _modelled(reference: Reference, *, overlap: bool) -> npt.NDArray[np.bool_]:
     if not reference.use_dp:
         outside += [ALL_GATHER, REDUCE_SCATTER]
     ends = np.isin(reference.stage, (0, reference.n_stages - 1))
-    return ~np.isin(reference.optype, outside) & (ends | (reference.optype != EMBEDDING))
+    placed: npt.NDArray[np.bool_] = ends | (reference.optype != EMBEDDING)
+    return placed & ~np.isin(reference.optype, outside)
 
 
 class _StageRules:
@@ -94,7 +96,7 @@ class _StageRules:
         self.has_embedding = stage in (0, reference.n_stages - 1)
 
     def of(self, *optypes: int) -> IntArray:
-        """This stage's operations of the given types, in order."""
+        """Select the stage's operations of the given types, in order."""
         return self.ordered[np.isin(self.reference.optype[self.ordered], optypes)]
 
     def compute_edges(self) -> Edges:
@@ -105,7 +107,7 @@ class _StageRules:
         return edges
 
     def transfer_edges(self, matching: Matching) -> Edges:
-        """A send waits for its compute; a compute for its receive; a receive for the compute before."""
+        """Chain receive, compute and send; a receive also waits for the compute before."""
         edges: Edges = []
         for optype in POINT_TO_POINT:
             receiving = optype in (FORWARD_RECV, BACKWARD_RECV)
@@ -125,7 +127,7 @@ class _StageRules:
         return edges
 
     def first_backward_edges(self) -> Edges:
-        """The warm-up ends two computes before the first backward: its transfers are posted then."""
+        """Post the first backward's transfers two computes before it, where the warm-up ends."""
         backward = np.flatnonzero(self.reference.optype[self.compute] == BACKWARD)
         if not backward.size or backward[0] < 2:
             return []
@@ -154,17 +156,14 @@ class _StageRules:
         return edges
 
     def tail_edges(self, *, overlap: bool) -> Edges:
-        """What follows the last compute, one after the other; absent operations are stepped over."""
+        """Chain what follows the last compute; absent operations are stepped over."""
         reference = self.reference
         last_compute = int(self.compute[np.argmax(reference.end[self.compute])])
         scatters = self.of(REDUCE_SCATTER) if reference.use_dp else self.compute[:0]
         embedding = self.of(EMBEDDING) if self.has_embedding else self.compute[:0]
         pauses, layernorm = self.of(GC), self.of(LAYERNORM)
         end = (self.of(CLIP), self.of(OPTIMIZER))
-        if overlap:
-            middle = (self.of(SEPARATE_ALL_REDUCE),)
-        else:
-            middle = (scatters,)
+        middle = (self.of(SEPARATE_ALL_REDUCE) if overlap else scatters,)
         tail = np.concatenate((pauses, layernorm, embedding, *middle, *end))
         edges = _chain(np.append(last_compute, tail))
         if overlap and scatters.size:
@@ -176,7 +175,7 @@ class _StageRules:
 
 def _chain(ops: IntArray) -> Edges:
     listed = [int(op) for op in ops]
-    return list(zip(listed, listed[1:], strict=False))
+    return list(pairwise(listed))
 
 
 def _groups(reference: Reference, matching: Matching, active: npt.NDArray[np.bool_]) -> Iterable[Group]:

@@ -86,8 +86,7 @@ def shapes_of(trace: OpTrace) -> tuple[list[StepShape], list[str]]:
     notes: list[str] = []
     shapes = []
     for size, members in groups:
-        shape = _arrange(trace, steps, step, size, members)
-        shape = _without_empty_steps(shape, notes)
+        shape = _without_empty_steps(_arrange(trace, steps, step, size, members), notes)
         if shape is not None:
             shapes.append(shape)
     if not shapes:
@@ -153,16 +152,20 @@ _PEER = {
 
 
 def _complete_transfers(size: IntArray, n_compute: int) -> None:
-    """As many transfers as computes, unless the first or last stage has none or one less, and so its peer."""
+    """As many transfers as computes between neighbouring stages, unless both sides agree on one less.
+
+    Between the last and the first stage fewer are normal: the ends of the model send to nobody.
+    """
     n_stages = size.shape[0]
     given = size.copy()
     for optype, (peer, towards) in _PEER.items():
         for stage in range(n_stages):
             count = int(given[stage, optype])
-            at_end = not 0 <= stage + towards < n_stages
-            opposite = int(given[(stage + towards) % n_stages, peer])
+            if count >= n_compute or not 0 <= stage + towards < n_stages:
+                continue
+            opposite = int(given[stage + towards, peer])
             fewer = count in (0, n_compute - 1) and stage in (0, n_stages - 1)
-            if count < n_compute and not (fewer and (at_end or opposite <= count)):
+            if not (fewer and opposite <= count):
                 size[stage, optype] = n_compute
 
 
@@ -182,9 +185,9 @@ def _arrange(trace: OpTrace, steps: IntArray, step: IntArray, size: IntArray, me
         array[place] = values[rows]
         dense.append(array.reshape(n_ops, trace.n_data, members.size))
     chunks = []
-    for values in (trace.chunk, trace.global_chunk, trace.microbatch):
+    for numbers in (trace.chunk, trace.global_chunk, trace.microbatch):
         held = np.full(n_ops, -1)
-        held[op] = values[rows]
+        held[op] = numbers[rows]
         chunks.append(held)
     shape = StepShape(
         steps=steps[members],

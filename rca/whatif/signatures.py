@@ -20,12 +20,15 @@ Seconds32 = npt.NDArray[np.float32]
 
 Pattern = Literal["worker", "stage", "sequence_length", "garbage_collection"]
 
-SMALLEST_SLOWDOWN = 1.02
+SMALLEST_SLOWDOWN = 1.05
 """Below it nothing is worth a name."""
 MAJORITY = 0.5
 SEQUENCE_CORRELATION = 0.9
 SEQUENCE_VARIATION = 0.05
 PAUSE_SHARE = 0.1
+LARGEST_FOR_MICROBATCHES = 50_000_000
+"""Operations beyond which patterns of single microbatches are not looked for: they need copies of all."""
+
 PAUSE_FACTOR = 1.5
 
 
@@ -65,13 +68,17 @@ def find_patterns(
     lost = float(found.no_delay.mean() - found.ideal.mean())
     if found.no_delay.mean() < SMALLEST_SLOWDOWN * found.ideal.mean():
         return ()
-    findings = [
-        *_hot_workers(replay, found, worker),
-        *_hot_last_stage(replay, found, stage),
-        *_sequence_lengths(replay, found, lost),
-        *_pauses(replay, found, lost),
-    ]
+    findings = [*_hot_workers(replay, found, worker), *_hot_last_stage(replay, found, stage)]
+    if sum(part.times.work.size for part in replay.parts) <= LARGEST_FOR_MICROBATCHES:
+        findings += [*_sequence_lengths(replay, found, lost), *_pauses(replay, found, lost)]
     return tuple(sorted(findings, key=lambda finding: -finding.seconds_per_step))
+
+
+def unsearched_patterns(replay: TraceReplay) -> list[str]:
+    """Say which patterns were not looked for, and why."""
+    if sum(part.times.work.size for part in replay.parts) <= LARGEST_FOR_MICROBATCHES:
+        return []
+    return ["too many operations to look for patterns of single microbatches (sequence lengths, pauses)"]
 
 
 def _hot_workers(replay: TraceReplay, found: Decompositions, top: Removal) -> list[Finding]:
@@ -119,12 +126,14 @@ def _within_worker(part: ShapeReplay, values: Seconds32) -> FloatArray:
     if grouped.shape[1] == 1:
         mean = grouped.mean(axis=3, keepdims=True)
     with np.errstate(invalid="ignore", divide="ignore"):
-        return np.nan_to_num(grouped / mean - 1.0)
+        deviation: FloatArray = np.nan_to_num(grouped / mean - 1.0)
+    return deviation
 
 
 def correlation(replay: TraceReplay) -> tuple[float, float]:
     """Pearson correlation of forward and backward over microbatches, and how much the forwards vary."""
-    forward, backward = [], []
+    forward: list[FloatArray] = []
+    backward: list[FloatArray] = []
     for part in replay.parts:
         for held, ops in zip((forward, backward), _compute_pairs(part), strict=True):
             held.append(_within_worker(part, part.times.work[ops]).ravel())
@@ -158,7 +167,7 @@ def _even_microbatches(part: ShapeReplay, _block: slice, work: Seconds32) -> Non
 
 
 def _pauses(replay: TraceReplay, found: Decompositions, lost: float) -> list[Finding]:
-    """Forwards far above the worker's usual whose backwards are not: the interpreter paused."""
+    """Find forwards far above the worker's usual whose backwards are not: the interpreter paused."""
     found_pauses = {id(part): _pauses_of(part) for part in replay.parts}
 
     def without(part: ShapeReplay, block: slice, work: Seconds32) -> None:
@@ -196,9 +205,7 @@ def _pauses_of(part: ShapeReplay) -> _Pauses:
     forward, backward = _compute_pairs(part)
     work = part.times.work
     usual, usual_backward = (_usual(part, work[ops]) for ops in (forward, backward))
-    late = (work[forward] > PAUSE_FACTOR * usual) & (
-        work[backward] < (1 + PAUSE_FACTOR) / 2 * usual_backward
-    )
+    late = (work[forward] > PAUSE_FACTOR * usual) & (work[backward] < (1 + PAUSE_FACTOR) / 2 * usual_backward)
     return _Pauses(forward, late, usual)
 
 

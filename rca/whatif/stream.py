@@ -6,6 +6,7 @@ arranged, turned into durations and transfers, and dropped; only those (4 bytes 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -68,7 +69,7 @@ def stream_replay(
     tables = _one_step_at_a_time(file, [name for name in COLUMNS if name in file.schema_arrow.names])
     first_step, first = next(tables)
     template = TraceReplay.from_trace(trace_from_table(first, TraceMeta.of(meta)))
-    collector = _Collector(template, first, steps.size)
+    collector = _Collector(template, first, len(steps))
     collector.add(first_step, first)
     done = first.num_rows
     for step, table in tables:
@@ -79,46 +80,50 @@ def stream_replay(
     return collector.replay(threads)
 
 
-def _steps(file: Any) -> npt.NDArray[np.int64]:
-    """Distinct steps, from the file's statistics where each row group holds one."""
+def _steps(file: Any) -> list[int]:
+    """Steps in the order of the file, from its statistics where each row group holds one."""
     index = file.schema_arrow.names.index("step")
-    found: set[int] = set()
+    runs: list[int] = []
     for group in range(file.metadata.num_row_groups):
         statistics = file.metadata.row_group(group).column(index).statistics
         if statistics is not None and statistics.has_min_max and statistics.min == statistics.max:
-            found.add(int(statistics.min))
+            here = [int(statistics.min)]
         else:
-            held = numbers(file.read_row_group(group, columns=["step"]).column("step"), null=-1)
-            found.update(np.unique(held).tolist())
-    return np.array(sorted(found), dtype=np.int64)
+            step = numbers(file.read_row_group(group, columns=["step"]).column("step"), null=-1)
+            here = step[_run_starts(step)].tolist()
+        runs += here[1:] if runs and here and here[0] == runs[-1] else here
+    if not runs:
+        raise InvalidTrace("operation trace has no rows")
+    counts = Counter(runs)
+    spread = [step for step, count in counts.items() if count > 1]
+    if spread:
+        raise InvalidTrace(f"step {spread[0]} is spread over the file", hint="sort the rows by step")
+    return runs
+
+
+def _run_starts(step: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
+    """Where a step begins in the rows."""
+    return np.flatnonzero(np.append(True, step[1:] != step[:-1])[: step.size])
 
 
 def _one_step_at_a_time(file: Any, columns: list[str]) -> Iterator[tuple[int, pa.Table]]:
     """Rows of each step; the next row group is read while one is worked on."""
-    seen: set[int] = set()
     pending: list[pa.Table] = []
     current: int | None = None
+    n_groups = file.metadata.num_row_groups
     with ThreadPoolExecutor(1) as reader:
-        groups = range(file.metadata.num_row_groups)
-        ahead = reader.submit(file.read_row_group, 0, columns=columns) if groups else None
-        for group in groups:
-            assert ahead is not None  # noqa: S101  (submitted above or in the turn before)
+        ahead = reader.submit(file.read_row_group, 0, columns=columns)
+        for group in range(n_groups):
             table = ahead.result()
-            if group + 1 < len(groups):
+            if group + 1 < n_groups:
                 ahead = reader.submit(file.read_row_group, group + 1, columns=columns)
             step = numbers(table.column("step"), null=-1)
-            cuts = np.flatnonzero(step[1:] != step[:-1]) + 1
-            for start, stop in zip(np.append(0, cuts), np.append(cuts, step.size), strict=True):
-                if stop == start:
-                    continue
-                number = int(step[start])
-                if current is not None and number != current:
+            starts = _run_starts(step)
+            for start, stop in zip(starts, np.append(starts[1:], step.size), strict=True):
+                if current is not None and int(step[start]) != current:
                     yield current, pa.concat_tables(pending)
                     pending = []
-                    seen.add(current)
-                if number in seen:
-                    raise InvalidTrace(f"step {number} is spread over the file", hint="sort the rows by step")
-                current = number
+                current = int(step[start])
                 pending.append(table.slice(int(start), int(stop - start)))
     if current is not None:
         yield current, pa.concat_tables(pending)

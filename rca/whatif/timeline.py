@@ -74,7 +74,9 @@ def _find(replay: TraceReplay, step: int) -> tuple[ShapeReplay, int]:
         at = np.flatnonzero(part.shape.steps == step)
         if at.size:
             return part, int(at[0])
-    raise InvalidInput(f"step {step} was not replayed", hint=f"steps run from {replay.steps[0]} to {replay.steps[-1]}")
+    raise InvalidInput(
+        f"step {step} was not replayed", hint=f"steps run from {replay.steps[0]} to {replay.steps[-1]}"
+    )
 
 
 def _slowest_data_ranks(part: ShapeReplay, column: int, count: int) -> npt.NDArray[np.int64]:

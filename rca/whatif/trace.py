@@ -59,12 +59,12 @@ class OpTrace:
         return int(self.stage.max()) + 1
 
     def rows(self, chosen: npt.NDArray[np.bool_] | IntArray, *notes: str) -> OpTrace:
-        """The chosen rows, with notes added."""
+        """Keep the chosen rows, with notes added."""
         columns = {name: getattr(self, name)[chosen] for name in ROW_COLUMNS}
         return replace(self, **columns, notes=self.notes + notes)
 
     def noted(self, *notes: str) -> OpTrace:
-        """The same trace with notes added."""
+        """Add notes."""
         return replace(self, notes=self.notes + notes)
 
 

@@ -189,7 +189,8 @@ class TraceReplay:
             work_of(part, block, work)
             return work
 
-        return self._by_block(altered, lambda part: [np.ones(part.shape.n_ops, dtype=bool)])[0]
+        seconds: FloatArray = self._by_block(altered, lambda part: [np.ones(part.shape.n_ops, dtype=bool)])[0]
+        return seconds
 
     def each_data_rank(self, masks: Masks) -> FloatArray:
         """Step times with one data rank's masked operations at their trace times and the rest ideal.
@@ -239,9 +240,7 @@ def _block(part: ShapeReplay, block: slice) -> Seconds32:
     return work if block == slice(0, work.shape[2]) else np.ascontiguousarray(work[:, :, block])
 
 
-def _one_clock(
-    kept: list[tuple[StepShape, DependencyGraph, Program]], notes: list[str]
-) -> FloatArray:
+def _one_clock(kept: list[tuple[StepShape, DependencyGraph, Program]], notes: list[str]) -> FloatArray:
     """Correct skewed clocks by what the commonest shape shows; notes what was done."""
     offsets = clock_offsets(kept[0][0], kept[0][1])
     if offsets.any():

@@ -111,7 +111,9 @@ def make_job(
     return job
 
 
-def _stage(job: SyntheticJob, stage: int, where: dict[tuple[str, int, int], Key]) -> None:
+def _stage(  # noqa: C901  (the schedule in one place, readable top to bottom)
+    job: SyntheticJob, stage: int, where: dict[tuple[str, int, int], Key]
+) -> None:
     order = compute_order(job, stage)
     keys: list[Key] = [(kind, k, stage) for kind, k, _, _ in order]
     gathers: list[Key] = []
@@ -154,7 +156,9 @@ def _stage(job: SyntheticJob, stage: int, where: dict[tuple[str, int, int], Key]
     _tail(job, stage, keys, gathers)
 
 
-def _tail(job: SyntheticJob, stage: int, keys: list[Key], gathers: list[Key]) -> None:
+def _tail(  # noqa: C901  (as above)
+    job: SyntheticJob, stage: int, keys: list[Key], gathers: list[Key]
+) -> None:
     last_backward: dict[int, Key] = {}
     for key in keys:
         if key[0] == "backward-compute":

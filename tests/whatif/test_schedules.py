@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from synthetic_jobs import Key, SyntheticJob, Times, execute, make_job, step_seconds
 
 from rca.whatif.analysis import replay_of, what_if
 from rca.whatif.derive import launch_delays
 from rca.whatif.optypes import OP_TYPES
 from rca.whatif.replay import end_times
-from synthetic_jobs import Key, SyntheticJob, Times, execute, make_job, step_seconds
 
 JOBS = {
     "1f1b": make_job(pp=4, dp=2, microbatches=6),

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Query, Request, Response
 
 from rca_api.diagnoses.endpoints import _BODY as WINDOW_BODY
+from rca_api.diagnoses.service import JSON
 from rca_api.responses import problem_responses
 from rca_api.what_if import service
 from rca_api.what_if.schemas import WhatIfAnswer
@@ -57,7 +58,7 @@ _PROBLEMS = problem_responses(
 async def create_what_if(
     request: Request,
     form: Annotated[service.Form, Query(description="Layout of the answer.")] = "full",
-    per_step: Annotated[bool, Query(description="Whether to list every step.")] = True,  # noqa: FBT002
+    per_step: Annotated[bool, Query(description="Whether to list every step.")] = True,
     dp_size: Size = None,
     pp_size: Size = None,
     tp_size: Size = None,
@@ -76,4 +77,4 @@ async def create_what_if(
     }
     given = {name: size for name, size in sizes.items() if size is not None}
     content = await service.answer(request, service.Wanted(form, per_step, given))
-    return Response(content, media_type=service.JSON)
+    return Response(content, media_type=JSON)
