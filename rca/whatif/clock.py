@@ -17,11 +17,17 @@ SMALLEST_SKEW = 5e-3
 MOST_CORRECTED = 256
 """Clocks corrected at most; where more are off, the trace was not synchronised at all."""
 
+NOTED_SKEW = 1.5e-3
+"""Seconds from which an agreed skew is worth a note although it is not corrected."""
+
 AGREEMENT = 0.25
 """Witnesses must agree on the skew within this share of it."""
 
+MAJORITY = 0.75
+"""Share of the witnesses that must agree: one collective may really end late on one worker."""
 
-def clock_offsets(shape: StepShape, graph: DependencyGraph) -> FloatArray:
+
+def clock_offsets(shape: StepShape, graph: DependencyGraph) -> tuple[FloatArray, float]:
     """Offset of every worker's clock, where all that ends with it agrees on one.
 
     A late collective also ends late on one worker only, but then its other collectives disagree; a skewed
@@ -29,21 +35,25 @@ def clock_offsets(shape: StepShape, graph: DependencyGraph) -> FloatArray:
 
     Returns
     -------
-    ndarray of shape (n_data, n_stages), seconds
+    offsets : ndarray of shape (n_data, n_stages), seconds
         0 where the clock is sound or the witnesses disagree.
+    left : float, seconds
+        Largest agreed skew that is too small to be corrected.
     """
+    left = 0.0
     offsets = np.zeros((shape.n_data, shape.n_stages))
     gaps = _gaps(shape, graph)
     if not gaps:
-        return offsets
+        return offsets, left
     for _ in range(min(offsets.size, MOST_CORRECTED)):
         # One worker at a time: a skewed clock also shifts what its peers are compared with.
         found = _agreed(np.stack([_shifts(gap, offsets) for gap in gaps]))
         worst = np.unravel_index(int(np.argmax(np.abs(found))), found.shape)
         if abs(found[worst]) < SMALLEST_SKEW:
+            left = float(abs(found[worst]))
             break
         offsets[worst] += found[worst]
-    return offsets - np.median(offsets)
+    return offsets - np.median(offsets), left
 
 
 Gap = tuple[tuple[int, ...], bool, FloatArray]
@@ -97,10 +107,12 @@ def _agreed(shifts: FloatArray) -> FloatArray:
     shifts : ndarray of shape (n_witnesses, n_data, n_stages), seconds
     """
     middle = np.nan_to_num(quiet_nan(np.nanmedian, shifts))
-    spread = np.nan_to_num(quiet_nan(np.nanmax, np.abs(shifts - middle)))
-    confirmed = np.isfinite(shifts).sum(axis=0) >= 2
-    close = spread <= np.maximum(AGREEMENT * np.abs(middle), 1e-3)
-    return np.where(confirmed & close, middle, 0.0)
+    near = np.maximum(AGREEMENT * np.abs(middle), 1e-3)
+    with np.errstate(invalid="ignore"):
+        agreeing = (np.abs(shifts - middle) <= near).sum(axis=0)
+    witnesses = np.isfinite(shifts).sum(axis=0)
+    confirmed = (witnesses >= 2) & (agreeing >= MAJORITY * witnesses)
+    return np.where(confirmed, middle, 0.0)
 
 
 def without_offsets(shape: StepShape, offsets: FloatArray) -> None:

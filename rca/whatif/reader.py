@@ -23,6 +23,9 @@ REQUIRED = ("dp_rank", "stage", "step", "optype", "start_ts", "duration")
 OPTIONAL = ("rank", "seq_id", "mc", "gmc", "mb_id")
 COLUMNS = (*REQUIRED, *OPTIONAL)
 
+LONGEST_STEP = 1e6
+"""Seconds; a longer step means a clock that does not count in seconds."""
+
 COARSEST_TICK = 1e-3
 """Refuse single-precision clocks whose spacing exceeds this many seconds: transfers would be noise."""
 
@@ -95,6 +98,11 @@ def trace_from_table(table: pa.Table, meta: TraceMeta) -> OpTrace:
         start, duration = start[usable], duration[usable]
     if start.size == 0:
         raise InvalidTrace("operation trace has no row with a usable start and duration")
+    relative = since_step_start(start, columns["step"])
+    if float(relative.max()) > LONGEST_STEP:
+        raise InvalidTrace(
+            f"a step would take {float(relative.max()):.3g} s", hint="start_ts and duration are in seconds"
+        )
     data_ranks, data_rank = np.unique(columns["dp_rank"], return_inverse=True)
     trace = OpTrace(
         data_rank=data_rank.astype(np.int64),
@@ -106,7 +114,7 @@ def trace_from_table(table: pa.Table, meta: TraceMeta) -> OpTrace:
         chunk=columns["mc"],
         global_chunk=columns["gmc"],
         microbatch=columns["mb_id"],
-        start=since_step_start(start, columns["step"]),
+        start=relative,
         duration=duration.astype(np.float32),
         data_ranks=data_ranks,
         meta=meta,

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from rca.whatif.optypes import BACKWARD_RECV, COMPUTE_OF, FORWARD_RECV
+from rca.whatif.optypes import BACKWARD_RECV, COMPUTE, COMPUTE_OF, FORWARD_RECV
 from rca.whatif.own_work import quiet_nan
 from rca.whatif.shapes import StepShape
 
@@ -75,23 +75,35 @@ def reference_of(shape: StepShape, *, n_chunks: int, use_dp: bool) -> Reference:
 
 
 def _typical(shape: StepShape, ops: IntArray) -> tuple[Seconds32, Seconds32]:
-    """Median times over all cells; an operation nobody ran is put between its neighbours in sequence."""
-    flat = (ops.size, -1)
-    start = quiet_nan(np.nanmedian, shape.start[ops].reshape(flat).T)
-    duration = quiet_nan(np.nanmedian, shape.duration[ops].reshape(flat).T)
-    last = float(np.nanmax(start + duration)) if np.isfinite(start).any() else 0.0
-    for optype in np.unique(shape.optype[ops]):
-        same = np.flatnonzero(shape.optype[ops] == optype)
-        known = same[np.isfinite(start[same])]
-        lacking = same[~np.isfinite(start[same])]
-        if not lacking.size:
-            continue
-        sequence = shape.sequence[ops]
-        if known.size == 0:
-            start[lacking] = last + 1e-3 * (1 + sequence[lacking])
+    """Times in the most complete cell, with what it lacks put where the other cells have it."""
+    starts = shape.start[ops].reshape(ops.size, -1).astype(np.float64)
+    durations = shape.duration[ops].reshape(ops.size, -1)
+    cell = int(np.argmax(np.isfinite(starts).sum(axis=0)))
+    start, duration = starts[:, cell].copy(), durations[:, cell].copy()
+    guessed = np.isnan(start)
+    duration = np.where(guessed, quiet_nan(np.nanmedian, durations.T), duration)
+    optype, sequence = shape.optype[ops], shape.sequence[ops]
+    observed = np.flatnonzero(~guessed)
+    if not observed.size:
+        return np.arange(ops.size, dtype=np.float32), np.arange(ops.size, dtype=np.float32)
+    for op in np.flatnonzero(guessed):
+        same = observed[optype[observed] == optype[op]]
+        beside = same if same.size else observed[np.isin(optype[observed], COMPUTE)]
+        beside = beside if beside.size else observed
+        nearest = (
+            beside[np.argmin(np.abs(sequence[beside] - sequence[op]))]
+            if same.size
+            else beside[np.argmax(start[beside])]
+        )
+        apart = quiet_nan(np.nanmedian, (starts[op] - starts[nearest])[:, None])[0]
+        if np.isnan(apart):
+            start[op] = (
+                _between(sequence[op], sequence[beside], start[beside]) if same.size else start[nearest]
+            )
         else:
-            start[lacking] = _between(sequence[lacking], sequence[known], start[known])
-    _beside_compute(shape, ops, start, start + np.nan_to_num(duration), np.isnan(duration))
+            start[op] = start[nearest] + apart
+    end = start + np.nan_to_num(duration)
+    _beside_compute(shape, ops, start, end, guessed)
     return start.astype(np.float32), (start + np.nan_to_num(duration)).astype(np.float32)
 
 
@@ -115,13 +127,13 @@ def _beside_compute(
             start[position] = max(start[position], end[compute])
 
 
-def _between(wanted: IntArray, known: IntArray, start: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-    """Interpolated starts, extrapolated past the last known one by the usual distance."""
+def _between(wanted: int, known: IntArray, start: npt.NDArray[np.float64]) -> float:
+    """Interpolated start, extrapolated past the ends by the usual distance."""
+    order = np.argsort(known)
+    known, start = known[order], start[order]
     pace = float(np.median(np.diff(start) / np.diff(known))) if known.size > 1 else 1e-3
-    inside = np.interp(wanted, known, start)
-    beyond = np.maximum(wanted - known[-1], 0) - np.maximum(known[0] - wanted, 0)
-    shifted: npt.NDArray[np.float64] = inside + beyond * max(pace, 1e-4)
-    return shifted
+    beyond = max(int(wanted) - int(known[-1]), 0) - max(int(known[0]) - int(wanted), 0)
+    return float(np.interp(wanted, known, start)) + beyond * max(pace, 1e-4)
 
 
 def _completed_chunks(shape: StepShape) -> tuple[IntArray, IntArray]:

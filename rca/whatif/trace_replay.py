@@ -9,12 +9,13 @@ import numpy as np
 import numpy.typing as npt
 
 from rca.errors import InvalidTrace
-from rca.whatif.clock import clock_offsets, without_offsets
+from rca.whatif.clock import NOTED_SKEW, clock_offsets, without_offsets
 from rca.whatif.derive import DerivedTimes, derive, ideal_durations
 from rca.whatif.engine import Engine, replay_mix
 from rca.whatif.graph import DependencyGraph
 from rca.whatif.meta import TraceMeta
 from rca.whatif.mix import by_data_rank, each_data_rank, step_blocks, whole_job
+from rca.whatif.optypes import ALL_GATHER, NAMES, REDUCE_SCATTER, TAIL
 from rca.whatif.program import Program, compile_graph
 from rca.whatif.reference import reference_of
 from rca.whatif.schedules import Schedule, megatron
@@ -131,6 +132,7 @@ class TraceReplay:
                 notes.append(f"{shape.steps.size} step(s) fit no known schedule and are dropped: {named}")
         if not kept:
             raise InvalidTrace(f"no step fits the schedule: {refused[0]}")
+        notes += _absent_types(kept, use_dp=use_dp)
         clock = _one_clock(kept, notes)
         times = [derive(shape, graph) for shape, graph, _ in kept]
         ideal = ideal_durations([shape for shape, _, _ in kept], times)
@@ -242,7 +244,7 @@ def _block(part: ShapeReplay, block: slice) -> Seconds32:
 
 def _one_clock(kept: list[tuple[StepShape, DependencyGraph, Program]], notes: list[str]) -> FloatArray:
     """Correct skewed clocks by what the commonest shape shows; notes what was done."""
-    offsets = clock_offsets(kept[0][0], kept[0][1])
+    offsets, left = clock_offsets(kept[0][0], kept[0][1])
     if offsets.any():
         for shape, _, _ in kept:
             without_offsets(shape, offsets)
@@ -250,7 +252,17 @@ def _one_clock(kept: list[tuple[StepShape, DependencyGraph, Program]], notes: li
         f"clock of data rank {d}, stage {s} is {offsets[d, s] * 1e3:+.1f} ms off and was corrected"
         for d, s in np.argwhere(offsets != 0)[:8]
     ]
+    if left >= NOTED_SKEW:
+        notes.append(f"clocks seem up to {left * 1e3:.1f} ms apart, which was left as it is")
     return offsets
+
+
+def _absent_types(kept: list[tuple[StepShape, DependencyGraph, Program]], *, use_dp: bool) -> list[str]:
+    """Types every such job runs but this trace has no rows of."""
+    expected = {*TAIL, *((ALL_GATHER, REDUCE_SCATTER) if use_dp else ())}
+    seen = {int(code) for shape, _, _ in kept for code in np.unique(shape.optype)}
+    absent = sorted(NAMES[code] for code in expected - seen)
+    return [f"no rows of {', '.join(absent)}: stepped over"] if absent else []
 
 
 def _ranks(trace: OpTrace) -> IntArray:
