@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from pathlib import Path
 
 import numpy as np
@@ -38,6 +39,9 @@ class Engine:
         try:
             self._bundle = rca.Bundle.load(self._folder) if self._folder is not None else None
             self.model = rca.diagnose(_small_window(), bundle=self._bundle).model
+            # What was loaded stays for good: keep full collections from walking it during requests.
+            gc.collect()
+            gc.freeze()
         except RcaError as error:
             self.failure = str(error)
         except Exception as error:

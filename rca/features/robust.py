@@ -11,6 +11,8 @@ IntArray = npt.NDArray[np.int64]
 #: Peers' reference quantile. Below the median, so that a fault on half of the peers (one node of two)
 #: still leaves the reference with the healthy half; healthy noise makes the bias a fraction of its spread.
 REFERENCE_QUANTILE = 0.35
+#: From this many values on, selecting two is faster than sorting all.
+PARTITION_FROM = 256
 #: Groups smaller than this compare a rank with the others only, or its own fault would move its reference.
 SMALL_GROUP = 8
 
@@ -23,15 +25,11 @@ def nan_quantile(values: FloatArray, q: float, axis: int = 0) -> FloatArray:
     moved = np.moveaxis(values, axis, 0)
     if moved.shape[0] == 0:
         return np.full(moved.shape[1:], np.nan)
+    finite = np.isfinite(moved)
+    if finite.all():
+        return _complete_quantile(moved, q)
     ordered = np.sort(moved, axis=0)  # NaN sorts last
-    count = np.isfinite(ordered).sum(axis=0)
-    if int(count.min(initial=moved.shape[0])) == moved.shape[0]:
-        # Nothing missing, the usual case: the same two rows serve every column.
-        last = moved.shape[0] - 1
-        index = int(last * q)
-        share = last * q - index
-        complete: FloatArray = ordered[index] + (ordered[min(index + 1, last)] - ordered[index]) * share
-        return complete
+    count = finite.sum(axis=0)
     position = np.maximum(count - 1, 0) * q
     low = np.floor(position).astype(np.int64)
     high = np.minimum(low + 1, np.maximum(count - 1, 0))
@@ -39,6 +37,19 @@ def nan_quantile(values: FloatArray, q: float, axis: int = 0) -> FloatArray:
     above = np.take_along_axis(ordered, high[None], axis=0)[0]
     result: FloatArray = below + (above - below) * (position - low)
     return np.where(count > 0, result, np.nan)
+
+
+def _complete_quantile(values: FloatArray, q: float) -> FloatArray:
+    """Quantile along the first axis with nothing missing: the same two rows serve every column."""
+    last = values.shape[0] - 1
+    low = int(last * q)
+    high = min(low + 1, last)
+    if values.shape[0] >= PARTITION_FROM:
+        ordered = np.partition(values, (low, high), axis=0)
+    else:
+        ordered = np.sort(values, axis=0)
+    result: FloatArray = ordered[low] + (ordered[high] - ordered[low]) * (last * q - low)
+    return result
 
 
 def nan_median(values: FloatArray, axis: int = 0) -> FloatArray:

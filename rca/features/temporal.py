@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 
-from rca.features.robust import FloatArray, nan_median
+from rca.features.robust import FloatArray, IntArray, nan_median
 
 #: Both sides of a change need this many steps, or a hiccup would pass for a phase of the job.
 MIN_SEGMENT_STEPS = 4
@@ -97,11 +98,21 @@ def _filled(series: FloatArray) -> FloatArray:
 
 
 def _clip_spikes(series: FloatArray, ceiling: float) -> FloatArray:
-    low, high = np.quantile(series, [0.02, ceiling])
-    padded = np.pad(series, 1, mode="edge")
+    ordered = np.sort(series)
+    low, high = (_at(ordered, share) for share in (0.02, ceiling))
     # A median of three removes single-step spikes but keeps every edge of three steps or more.
-    smooth = np.median(np.stack([padded[:-2], padded[1:-1], padded[2:]]), axis=0)
+    left = np.concatenate([series[:1], series[:-1]])
+    right = np.concatenate([series[1:], series[-1:]])
+    smooth = np.maximum(np.minimum(left, right), np.minimum(np.maximum(left, right), series))
     return np.clip(smooth, low, high)
+
+
+def _at(ordered: FloatArray, share: float) -> float:
+    """Quantile of sorted values, linear interpolation."""
+    position = share * (ordered.size - 1)
+    index = int(position)
+    following = min(index + 1, ordered.size - 1)
+    return float(ordered[index] + (ordered[following] - ordered[index]) * (position - index))
 
 
 def _bin(series: FloatArray, width: int) -> FloatArray:
@@ -114,22 +125,28 @@ def _bin(series: FloatArray, width: int) -> FloatArray:
 
 
 def _best_interval(bins: FloatArray, shortest: int) -> tuple[int, int]:
-    n = bins.size
     centred = bins - bins.mean()
     cumulative = np.concatenate([[0.0], np.cumsum(centred)])
+    first, end, weight = _intervals(bins.size, shortest)
+    if first.size == 0:
+        return 0, -1
+    total = cumulative[end] - cumulative[first]
+    gain = np.where(total > 0, total * total * weight, -np.inf)
+    best = int(gain.argmax())
+    if not np.isfinite(gain[best]):
+        return 0, -1
+    return int(first[best]), int(end[best]) - 1
+
+
+@lru_cache(maxsize=32)
+def _intervals(n: int, shortest: int) -> tuple[IntArray, IntArray, FloatArray]:
+    """All intervals of `n` bins with at least `shortest` inside and outside: first, end, and their weight."""
     first, end = np.triu_indices(n + 1, k=shortest)
     length = end - first
     outside = n - length
     valid = outside >= shortest
     first, end, length, outside = first[valid], end[valid], length[valid], outside[valid]
-    if first.size == 0:
-        return 0, -1
-    total = cumulative[end] - cumulative[first]
-    gain = np.where(total > 0, total * total * n / (length * outside), -np.inf)
-    best = int(gain.argmax())
-    if not np.isfinite(gain[best]):
-        return 0, -1
-    return int(first[best]), int(end[best]) - 1
+    return first, end, n / (length * outside)
 
 
 def periodicity(series: FloatArray) -> tuple[float, float]:

@@ -7,6 +7,7 @@ comparisons start from a rank's own work: the step without communication.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -63,7 +64,7 @@ class Work:
     start: FloatArray
     step_reference: float
 
-    @property
+    @cached_property
     def job_step(self) -> FloatArray:
         """Step time of the job, ndarray of shape (n_steps,): the ranks' median, as collectives tie them."""
         return nan_median(self.step)

@@ -13,6 +13,21 @@ from rca.telemetry.window import LOAD_COLUMNS, PHASES, Window
 FloatArray = npt.NDArray[np.float64]
 
 
+def distinct_steps(step: npt.NDArray[np.int64]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """Sorted distinct step numbers, and every row's position among them.
+
+    Step numbers are nearly always dense, so they are counted instead of sorted.
+    """
+    low, high = int(step.min()), int(step.max())
+    if high - low >= 4 * step.size + 1024:
+        steps, column = np.unique(step, return_inverse=True)
+        return steps, column
+    held = np.zeros(high - low + 1, dtype=bool)
+    held[step - low] = True
+    position = np.cumsum(held) - 1
+    return np.flatnonzero(held) + low, position[step - low]
+
+
 @dataclass(frozen=True)
 class PhaseArrays:
     """Rank x step arrays of one window; row = rank number, column = position in `steps`.
@@ -66,7 +81,7 @@ class PhaseArrays:
         """Scatter the long `steps` table into dense arrays."""
         table = window.steps
         rank = table.column("rank").to_numpy()
-        steps, column = np.unique(table.column("step").to_numpy(), return_inverse=True)
+        steps, column = distinct_steps(table.column("step").to_numpy())
         shape = (window.job.world_size, steps.size)
         flat = rank.astype(np.int64) * steps.size + column
 

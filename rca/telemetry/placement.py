@@ -56,6 +56,10 @@ def place_series(series: SeriesSet, job: Job) -> Placement:
 def _ranks_by_gpu(series: SeriesSet, job: Job, node: IntArray) -> IntArray:
     """Rank on the GPU that a series' device names, -1 where there is none; shape (n_series,)."""
     per_gpu = np.array([signal.per_gpu for signal in series.signals], dtype=bool)[series.signal]
+    # A series that names its rank needs no GPU; with every rank named there is nothing to look up.
+    wanted = per_gpu & (series.rank < 0) & (series.node >= 0)
+    if not wanted.any():
+        return np.full(series.n_series, -1)
     known = {name: index for index, name in enumerate(job.topology.node_names)}
     held = {
         (known[place.node], place.gpu): place.rank
@@ -65,7 +69,7 @@ def _ranks_by_gpu(series: SeriesSet, job: Job, node: IntArray) -> IntArray:
     numbers = np.array([*(_gpu_number(name) for name in series.device_names), -1])
     gpu = numbers[series.device]
     found = np.full(series.n_series, -1)
-    for row in np.flatnonzero(per_gpu & (gpu >= 0) & (node >= 0)).tolist():
+    for row in np.flatnonzero(wanted & (gpu >= 0) & (node >= 0)).tolist():
         found[row] = held.get((int(node[row]), int(gpu[row])), -1)
     return found
 
