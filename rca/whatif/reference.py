@@ -7,12 +7,16 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from rca.whatif.optypes import BACKWARD_RECV, COMPUTE, COMPUTE_OF, FORWARD_RECV
+from rca.whatif.optypes import BACKWARD_RECV, COMPUTE_OF, FORWARD_RECV
 from rca.whatif.own_work import quiet_nan
 from rca.whatif.shapes import StepShape
 
 Seconds32 = npt.NDArray[np.float32]
 IntArray = npt.NDArray[np.int64]
+
+
+MOST_WITNESSES = 512
+"""Cells asked for the order of an operation the reference cell lacks."""
 
 
 @dataclass(frozen=True)
@@ -75,36 +79,43 @@ def reference_of(shape: StepShape, *, n_chunks: int, use_dp: bool) -> Reference:
 
 
 def _typical(shape: StepShape, ops: IntArray) -> tuple[Seconds32, Seconds32]:
-    """Times in the most complete cell, with what it lacks put where the other cells have it."""
+    """Times in the most complete cell; what it lacks goes where most other cells have it in the order."""
     starts = shape.start[ops].reshape(ops.size, -1).astype(np.float64)
     durations = shape.duration[ops].reshape(ops.size, -1)
     cell = int(np.argmax(np.isfinite(starts).sum(axis=0)))
     start, duration = starts[:, cell].copy(), durations[:, cell].copy()
     guessed = np.isnan(start)
     duration = np.where(guessed, quiet_nan(np.nanmedian, durations.T), duration)
-    optype, sequence = shape.optype[ops], shape.sequence[ops]
-    observed = np.flatnonzero(~guessed)
-    if not observed.size:
+    order = [int(op) for op in np.argsort(start, kind="stable")[: int((~guessed).sum())]]
+    if not order:
         return np.arange(ops.size, dtype=np.float32), np.arange(ops.size, dtype=np.float32)
-    for op in np.flatnonzero(guessed):
-        same = observed[optype[observed] == optype[op]]
-        beside = same if same.size else observed[np.isin(optype[observed], COMPUTE)]
-        beside = beside if beside.size else observed
-        nearest = (
-            beside[np.argmin(np.abs(sequence[beside] - sequence[op]))]
-            if same.size
-            else beside[np.argmax(start[beside])]
-        )
-        apart = quiet_nan(np.nanmedian, (starts[op] - starts[nearest])[:, None])[0]
-        if np.isnan(apart):
-            start[op] = (
-                _between(sequence[op], sequence[beside], start[beside]) if same.size else start[nearest]
-            )
-        else:
-            start[op] = start[nearest] + apart
-    end = start + np.nan_to_num(duration)
-    _beside_compute(shape, ops, start, end, guessed)
+    witnesses = starts[:, :: max(1, starts.shape[1] // MOST_WITNESSES)]
+    unseen = []
+    for op in map(int, np.flatnonzero(guessed)):
+        place = _place_in_order(witnesses, order, op)
+        if place is None:
+            unseen.append(op)
+            continue
+        before = start[order[place - 1]] if place else start[order[0]] - 2e-3
+        after = start[order[place]] if place < len(order) else start[order[-1]] + 2e-3
+        start[op] = (before + after) / 2
+        order.insert(place, op)
+    for op in unseen:
+        same = [held for held in order if shape.optype[ops[held]] == shape.optype[ops[op]]]
+        sequence = shape.sequence[ops]
+        start[op] = _between(sequence[op], sequence[same], start[same]) if same else start[order[-1]] + 1e-3
+    _beside_compute(shape, ops, start, start + np.nan_to_num(duration), np.isin(np.arange(ops.size), unseen))
     return start.astype(np.float32), (start + np.nan_to_num(duration)).astype(np.float32)
+
+
+def _place_in_order(witnesses: npt.NDArray[np.float64], order: list[int], op: int) -> int | None:
+    """How many of `order` start before `op` in most cells that hold both; None if no cell does."""
+    with np.errstate(invalid="ignore"):
+        earlier = (witnesses[order] < witnesses[op]).sum(axis=1)
+    both = (np.isfinite(witnesses[order]) & np.isfinite(witnesses[op])).sum(axis=1)
+    if not both.any():
+        return None
+    return int((earlier[both > 0] > 0.5 * both[both > 0]).sum())
 
 
 def _beside_compute(

@@ -11,11 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from synthetic_jobs import execute, make_job, table_of
 
-from rca.whatif.analysis import replay_of, scenarios_of, what_if
+from rca.whatif.analysis import replay_of, what_if
 from rca.whatif.decompose import decompose
 from rca.whatif.derive import launch_delays
 from rca.whatif.replay import end_times
 from rca.whatif.scenario import Change, Scenario, Selection
+from rca.whatif.scenarios import scenarios_of
 from rca.whatif.trace_replay import ShapeReplay, TraceReplay
 
 jobs = st.builds(
