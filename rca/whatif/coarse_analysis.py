@@ -20,7 +20,7 @@ from rca.whatif.decompose import TOP_SHARE, Decomposition
 from rca.whatif.own_work import SERIAL_PHASES, WORK_PHASES
 from rca.whatif.result import Share, WhatIf, Workers
 from rca.whatif.scenario import Scenario
-from rca.whatif.signatures import MAJORITY, SMALLEST_SLOWDOWN, Finding
+from rca.whatif.signatures import MAJORITY, SMALLEST_SLOWDOWN, Finding, named_ranks
 
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]
@@ -273,9 +273,8 @@ def _findings(
         return ()
     found = []
     if m_w.exact >= MAJORITY and topology.n_ranks > 1:
-        ranks = ", ".join(map(str, m_w.ranks))
         evidence = {"m_w": m_w.exact, "hottest_slowdown": float(exact.max())}
-        text = f"rank(s) {ranks} alone cost {m_w.exact:.0%} of the slowdown"
+        text = f"{named_ranks(m_w.ranks)} alone cost {m_w.exact:.0%} of the slowdown"
         found.append(Finding("worker", m_w.ranks, m_w.exact, m_w.exact * lost, evidence, text))
     if m_s.exact >= MAJORITY and topology.n_stages > 1:
         text = f"the last stage alone costs {m_s.exact:.0%} of the slowdown: move layers off it"

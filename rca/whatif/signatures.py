@@ -23,6 +23,7 @@ Pattern = Literal["worker", "stage", "sequence_length", "garbage_collection"]
 SMALLEST_SLOWDOWN = 1.05
 """Below it nothing is worth a name."""
 MAJORITY = 0.5
+SHOWN_RANKS = 8
 SEQUENCE_CORRELATION = 0.9
 SEQUENCE_VARIATION = 0.05
 PAUSE_SHARE = 0.1
@@ -74,6 +75,13 @@ def find_patterns(
     return tuple(sorted(findings, key=lambda finding: -finding.seconds_per_step))
 
 
+def named_ranks(ranks: tuple[int, ...]) -> str:
+    """Ranks for a sentence: the first few by number."""
+    shown = ", ".join(map(str, ranks[:SHOWN_RANKS]))
+    more = f" and {len(ranks) - SHOWN_RANKS} more" if len(ranks) > SHOWN_RANKS else ""
+    return f"rank(s) {shown}{more}"
+
+
 def unsearched_patterns(replay: TraceReplay) -> list[str]:
     """Say which patterns were not looked for, and why."""
     if sum(part.times.work.size for part in replay.parts) <= LARGEST_FOR_MICROBATCHES:
@@ -87,7 +95,7 @@ def _hot_workers(replay: TraceReplay, found: Decompositions, top: Removal) -> li
     ranks = tuple(sorted(int(replay.ranks[d, s]) for d, s in top.workers))
     hottest = max(float(found.by_worker[s, d].mean()) for d, s in top.workers) / float(found.ideal.mean())
     saved = float((found.no_delay - top.seconds).mean())
-    text = f"rank(s) {', '.join(map(str, ranks))} alone cost {top.share:.0%} of the slowdown"
+    text = f"{named_ranks(ranks)} alone cost {top.share:.0%} of the slowdown"
     return [Finding("worker", ranks, top.share, saved, {"m_w": top.share, "hottest_slowdown": hottest}, text)]
 
 
