@@ -1,0 +1,88 @@
+"""Suspected ranks are covered by the smallest components: ranks, nodes, stages, the job."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rca.classify.components import cover
+from rca.telemetry.job import Job, Parallelism, Topology
+
+
+def topology(n_ranks: int = 16, *, per_node: int | None = 4, pipeline: int = 1) -> Topology:
+    ranks = [{"rank": rank, "node": f"n{rank // per_node}"} for rank in range(n_ranks)] if per_node else None
+    sizes = Parallelism(data=n_ranks // pipeline, pipeline=pipeline)
+    job = {"job_id": "j", "world_size": n_ranks, "parallelism": sizes, "ranks": ranks, "start": 0.0, "end": 1.0}
+    return Topology.from_job(Job.model_validate(job))
+
+
+def covered(suspected: set[int], where: Topology) -> list[tuple[str, tuple[int, ...]]]:
+    probability = np.where(np.isin(np.arange(where.n_ranks), list(suspected)), 0.9, 0.1)
+    return [(component.scope, component.ranks) for component in cover(probability, 0.5, where)]
+
+
+def test_one_rank_is_a_rank() -> None:
+    assert covered({6}, topology()) == [("rank", (6,))]
+
+
+def test_nobody_is_nobody() -> None:
+    assert covered(set(), topology()) == []
+
+
+def test_a_whole_node_is_a_node() -> None:
+    assert covered({4, 5, 6, 7}, topology()) == [("node", (4, 5, 6, 7))]
+
+
+def test_most_of_a_node_is_the_node_and_half_of_it_is_not() -> None:
+    assert covered({4, 5, 6}, topology()) == [("node", (4, 5, 6, 7))]
+    assert covered({4, 5}, topology()) == [("rank", (4,)), ("rank", (5,))]
+
+
+def test_a_stage_over_several_nodes_is_a_stage() -> None:
+    assert covered(set(range(8, 16)), topology(pipeline=2)) == [("stage", tuple(range(8, 16)))]
+
+
+def test_nearly_everybody_is_the_job() -> None:
+    assert covered(set(range(13)), topology()) == [("job", tuple(range(16)))]
+
+
+def test_both_ranks_of_a_pair_are_two_ranks_or_a_node_but_one_of_them_is_a_rank() -> None:
+    assert covered({1}, topology(2, per_node=1)) == [("rank", (1,))]
+
+
+def test_compound_a_node_and_a_rank_elsewhere() -> None:
+    assert set(covered({4, 5, 6, 7, 13}, topology())) == {("node", (4, 5, 6, 7)), ("rank", (13,))}
+
+
+def test_compound_a_stage_and_a_node_of_another_stage() -> None:
+    where = topology(32, pipeline=2)
+    assert set(covered({*range(16, 32), 0, 1, 2, 3}, where)) == {
+        ("stage", tuple(range(16, 32))),
+        ("node", (0, 1, 2, 3)),
+    }
+
+
+def test_ranks_on_unknown_nodes_stay_ranks() -> None:
+    assert covered({4, 5, 6, 7}, topology(per_node=None)) == [("rank", (rank,)) for rank in (4, 5, 6, 7)]
+
+
+def test_the_likeliest_component_comes_first() -> None:
+    probability = np.full(16, 0.1)
+    probability[[2, 9]] = 0.7, 0.95
+    assert [component.ranks for component in cover(probability, 0.5, topology())] == [(9,), (2,)]
+
+
+@given(st.sets(st.integers(0, 15)), st.sampled_from([1, 2, 4]))
+def test_every_suspect_is_in_exactly_one_component(suspected: set[int], pipeline: int) -> None:
+    found = [rank for _, ranks in covered(suspected, topology(pipeline=pipeline)) for rank in ranks]
+    assert len(found) == len(set(found))
+    assert set(found) >= suspected
+
+
+@pytest.mark.parametrize("threshold", [0.9, 0.9000001])
+def test_a_rank_is_suspected_at_the_threshold_itself(threshold: float) -> None:
+    probability = np.full(16, 0.1)
+    probability[3] = 0.9
+    assert len(cover(probability, threshold, topology())) == (threshold <= 0.9)

@@ -1,0 +1,182 @@
+"""Scores of hand-made answers against hand-made labels."""
+
+from __future__ import annotations
+
+from math import inf, isnan
+
+import numpy as np
+import pytest
+
+from rca.diagnosis import Diagnosis
+from rca.telemetry.labels import Label
+from rca.training.scores import calibration_error, judge, summarise
+
+HEALTHY = Label(failure_mode="healthy")
+THROTTLED = Label.model_validate(
+    {
+        "failure_mode": "fail_slow",
+        "straggler_type": "compute",
+        "pattern": "transient",
+        "causes": [
+            {"cause": "gpu_throttling", "accepted": ["gpu_contention"], "ranks": [6], "seconds_per_step": 0.02}
+        ],
+    }
+)
+BOTH = Label.model_validate(
+    {
+        "failure_mode": "fail_slow",
+        "straggler_type": "communication",
+        "pattern": "persistent",
+        "causes": [
+            {"cause": "nic_degradation", "ranks": [0, 1], "seconds_per_step": 0.03, "alone_seconds_per_step": 0.05},
+            {"cause": "runtime_gc", "ranks": [4], "seconds_per_step": 0.01},
+        ],
+    }
+)
+CRASHED = Label.model_validate({"failure_mode": "fail_stop", "causes": [{"cause": "process_crash", "ranks": [4]}]})
+
+
+def answer(
+    mode: str,
+    *causes: tuple[str, tuple[int, ...], float],
+    named: tuple[int, ...] = (),
+    straggler_type: str | None = "compute",
+    pattern: str | None = "transient",
+    confidence: float = 0.9,
+    abstained: bool = False,
+) -> Diagnosis:
+    """A diagnosis with just what scores look at."""
+    rest = (1 - confidence) / 2
+    document = {
+        "diagnosis_id": "d",
+        "window_id": None,
+        "job_id": "j",
+        "created_at": "2026-01-01T00:00:00Z",
+        "model": {"name": "m", "version": "1", "sha256": "0"},
+        "failure_mode": mode,
+        "failure_mode_probability": dict.fromkeys(("healthy", "fail_slow", "fail_stop"), rest) | {mode: confidence},
+        "slowdown": {"ratio": 1.2, "seconds_per_step": 0.02, "versus_own_past": None, "interval": (0, 1), "gpu_hours_lost": 0},
+        "stragglers": [
+            {"ranks": list(named), "nodes": [], "scope": "rank", "straggler_type": straggler_type,
+             "pattern": pattern, "probability": 0.9, "first_step": 0, "last_step": 9}
+        ] if named else [],
+        "causes": [
+            {"cause": name, "ranks": list(ranks), "nodes": [], "probability": 0.9, "seconds_per_step": seconds,
+             "interval": (0, 1), "share": 0.5, "owner": "infrastructure", "evidence": []}
+            for name, ranks, seconds in causes
+        ],
+        "unexplained_seconds_per_step": 0.0,
+        "abstained": abstained,
+        "next_check": "",
+        "actions": [],
+        "missing_signals": [],
+        "quality": {"rows_used": 1, "rows_unused": 0, "steps_used": 1, "warmup_steps": 0, "metric_samples_used": 0,
+                    "metric_samples_unused": 0, "unknown_metrics": [], "notes": []},
+    }  # fmt: skip
+    return Diagnosis.model_validate(document)
+
+
+def test_a_right_answer_scores_full_marks() -> None:
+    judged = judge(answer("fail_slow", ("gpu_throttling", (6,), 0.02), named=(6,)), THROTTLED)
+    assert (judged.mode_right, judged.rank_precision, judged.rank_recall, judged.ranks_exact) == (1, 1, 1, 1)
+    assert (judged.type_right, judged.pattern_right, judged.rank_of_cause) == (1, 1, 1)
+    assert judged.seconds_error == pytest.approx(0.0)
+    assert isnan(judged.false_alarm)
+
+
+def test_a_look_alike_that_the_label_accepts_is_right() -> None:
+    judged = judge(answer("fail_slow", ("gpu_contention", (6,), 0.03), named=(6,)), THROTTLED)
+    assert judged.rank_of_cause == 1
+    assert judged.seconds_error == pytest.approx(0.5)
+
+
+def test_the_right_cause_on_the_wrong_rank_is_no_hit() -> None:
+    judged = judge(answer("fail_slow", ("gpu_throttling", (5,), 0.02), named=(5,)), THROTTLED)
+    assert (judged.rank_precision, judged.rank_recall, judged.ranks_exact) == (0, 0, 0)
+    assert (judged.rank_of_cause, judged.rank_of_cause_name) == (inf, 1)
+
+
+def test_the_position_of_the_first_true_cause_counts() -> None:
+    given = answer(
+        "fail_slow", ("runtime_gc", (6,), 0.02), ("pcie_degradation", (6,), 0.01), ("gpu_throttling", (6,), 0.01),
+        named=(6,),
+    )  # fmt: skip
+    assert judge(given, THROTTLED).rank_of_cause == 3
+
+
+def test_naming_too_many_ranks_costs_precision_and_too_few_recall() -> None:
+    wide = judge(answer("fail_slow", named=(0, 1, 4, 7)), BOTH)
+    narrow = judge(answer("fail_slow", named=(0,)), BOTH)
+    assert (wide.rank_precision, wide.rank_recall, wide.ranks_exact) == (0.75, 1.0, 0.0)
+    assert (narrow.rank_precision, narrow.rank_recall) == (1.0, pytest.approx(1 / 3))
+
+
+def test_naming_nobody_has_no_precision_but_no_recall_either() -> None:
+    judged = judge(answer("healthy"), THROTTLED)
+    assert isnan(judged.rank_precision)
+    assert (judged.rank_recall, judged.mode_right, judged.rank_of_cause) == (0, 0, inf)
+
+
+def test_seconds_are_compared_with_the_mean_of_marginal_and_alone() -> None:
+    """Of two causes that hide each other, Shapley's share lies half way between both costs."""
+    judged = judge(answer("fail_slow", ("nic_degradation", (0, 1), 0.03), named=(0, 1)), BOTH)
+    assert judged.seconds_error == pytest.approx(0.25)
+
+
+def test_a_blamed_healthy_window_is_a_false_alarm_and_nothing_else() -> None:
+    judged = judge(answer("fail_slow", ("gpu_throttling", (6,), 0.02), named=(6,)), HEALTHY)
+    assert (judged.false_alarm, judged.mode_right) == (1, 0)
+    assert all(isnan(value) for value in (judged.rank_recall, judged.rank_of_cause, judged.type_right))
+    assert judge(answer("healthy"), HEALTHY).false_alarm == 0
+
+
+def test_a_stop_has_neither_type_nor_pattern_nor_seconds() -> None:
+    judged = judge(answer("fail_stop", ("process_crash", (4,), 0.0), named=(4,), straggler_type=None, pattern=None), CRASHED)
+    assert (judged.mode_right, judged.ranks_exact, judged.rank_of_cause) == (1, 1, 1)
+    assert all(isnan(value) for value in (judged.type_right, judged.pattern_right, judged.seconds_error))
+
+
+def test_the_summary_is_the_mean_over_the_windows_a_score_applies_to() -> None:
+    right = answer("fail_slow", ("gpu_throttling", (6,), 0.02), named=(6,))
+    third = answer("fail_slow", ("runtime_gc", (6,), 0.02), ("hang", (6,), 0.0), ("gpu_throttling", (6,), 0.0), named=(6,))
+    judged = [judge(right, THROTTLED), judge(third, THROTTLED), judge(answer("healthy"), HEALTHY), judge(right, HEALTHY)]
+    summary = summarise(judged)
+    assert summary["failure_mode_accuracy"]["value"] == 0.75
+    assert summary["false_alarm_rate"] | {"low": 0, "high": 0} == {"value": 0.5, "low": 0, "high": 0, "n": 2.0}
+    assert (summary["cause_ac@1"]["value"], summary["cause_ac@3"]["value"]) == (0.5, 1.0)
+    assert summary["cause_avg@5"]["value"] == pytest.approx((1.0 + 0.6) / 2)
+    for row in summary.values():
+        if "low" in row:
+            assert row["low"] <= row["value"] <= row["high"]
+
+
+def test_a_summary_of_nothing_that_applies_is_nan_not_zero() -> None:
+    summary = summarise([judge(answer("healthy"), HEALTHY)])
+    assert isnan(summary["cause_ac@1"]["value"])
+    assert summary["cause_ac@1"]["n"] == 0
+
+
+def test_abstaining_is_scored_apart() -> None:
+    judged = [judge(answer("fail_slow", abstained=True), HEALTHY), judge(answer("healthy"), HEALTHY)]
+    summary = summarise(judged)
+    assert summary["abstention_rate"]["value"] == 0.5
+    assert summary["failure_mode_accuracy"]["value"] == 0.5
+    assert summary["failure_mode_accuracy_when_not_abstaining"]["value"] == 1.0
+
+
+def test_the_summary_is_reproducible() -> None:
+    judged = [judge(answer("healthy"), HEALTHY), judge(answer("fail_slow", named=(1,)), HEALTHY)] * 5
+    assert str(summarise(judged)) == str(summarise(judged))
+
+
+@pytest.mark.parametrize(
+    ("confidence", "right", "error"),
+    [
+        ([0.8] * 10, [1] * 8 + [0] * 2, 0.0),
+        ([1.0] * 4, [1, 1, 0, 0], 0.5),
+        ([0.95, 0.55], [1, 1], (0.05 + 0.45) / 2),
+        ([0.0, 1.0], [0, 1], 0.0),
+    ],
+)
+def test_calibration_error_is_the_gap_between_confidence_and_accuracy(confidence, right, error) -> None:
+    assert calibration_error(np.array(confidence), np.array(right, dtype=float)) == pytest.approx(error)

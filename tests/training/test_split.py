@@ -1,0 +1,45 @@
+"""Train, calibration, validation and test never share a scenario."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rca.training.split import SHARES, mask, part_of
+
+
+def test_the_split_never_moves() -> None:
+    """These lines are a contract: a bundle's test scores would otherwise be about windows it has seen."""
+    held_out = {number: part_of(f"simulation-{number}") for number in range(30)}
+    assert {number: part for number, part in held_out.items() if part != "train"} == {
+        8: "calibration",
+        13: "test",
+        15: "calibration",
+        19: "test",
+        21: "test",
+        23: "test",
+        26: "validation",
+    }
+
+
+@given(st.lists(st.text(max_size=8), min_size=1, max_size=20), st.randoms(use_true_random=False))
+def test_a_group_belongs_to_one_part_whatever_surrounds_it(groups: list[str], random) -> None:
+    shuffled = random.sample(groups, len(groups))
+    parts = [part for part, _ in SHARES]
+    masks = np.array([mask(groups, part) for part in parts])
+    assert (masks.sum(axis=0) == 1).all()
+    for part in parts:
+        kept = {group for group, held in zip(groups, mask(groups, part), strict=True) if held}
+        assert kept == {group for group, held in zip(shuffled, mask(shuffled, part), strict=True) if held}
+
+
+def test_the_shares_are_about_what_they_say() -> None:
+    counts = Counter(part_of(f"group {number}") for number in range(20_000))
+    floor = 0.0
+    for part, ceiling in SHARES:
+        assert abs(counts[part] / 20_000 - (ceiling - floor)) < 0.01
+        floor = ceiling
+    assert SHARES[-1][1] == 1.0
