@@ -36,6 +36,7 @@ class Booster:
     """
 
     def __init__(self, text: str, *, threads: int = 1) -> None:
+        _check_layout(text)
         self._library = _library()
         self._handle = ctypes.c_void_p()
         self._parameters = f"num_threads={threads} predict_disable_shape_check=false".encode()
@@ -97,6 +98,28 @@ class Booster:
     def _call(self, name: str, *arguments: Any) -> None:
         if getattr(self._library, name)(*arguments) != 0:
             raise BundleError(f"LightGBM: {self._library.LGBM_GetLastError().decode(errors='replace')}")
+
+
+def _check_layout(text: str) -> None:
+    """Refuse a damaged model before LightGBM sees it: its parser ends the process on some damage.
+
+    The header lists the size of every tree's block; each must begin where the one before it ends.
+    """
+    header, _, _ = text.partition("\n\n")
+    sizes = [line for line in header.splitlines() if line.startswith("tree_sizes=")]
+    if not header.startswith("tree\n") or len(sizes) != 1:
+        raise BundleError("not a LightGBM model: its header is damaged")
+    position = text.find("Tree=0\n")
+    try:
+        blocks = [int(size) for size in sizes[0].removeprefix("tree_sizes=").split()]
+    except ValueError as error:
+        raise BundleError("not a LightGBM model: its list of tree sizes is damaged") from error
+    for number, size in enumerate(blocks):
+        if not text.startswith(f"Tree={number}\n", position):
+            raise BundleError(f"the LightGBM model is damaged before tree {number}")
+        position += size
+    if not text.startswith("end of trees", position):
+        raise BundleError("the LightGBM model is damaged or cut off")
 
 
 @cache

@@ -9,11 +9,13 @@ import numpy as np
 
 from rca.classify.components import Component, cover
 from rca.classify.heads import FloatArray, Head
-from rca.classify.settle import settle
+from rca.classify.settle import settle, settle_stopped
 from rca.errors import BundleError
 from rca.features import RANK_FEATURES, VERSION, WINDOW_FEATURES, FeatureSet
 from rca.telemetry.causes import CAUSES, STRAGGLER_TYPES
 
+#: Ranks of one node are told apart only where each one's type is at least this probable.
+SURE_TYPE = 0.6
 #: Head -> which feature table its rows come from.
 HEADS = {
     "mode": WINDOW_FEATURES,
@@ -107,8 +109,22 @@ class Classifier:
                 return [Component("job", tuple(range(per_rank.size)), whole)]
         components = cover(per_rank, self.thresholds["straggler"], features.topology)
         if mode == "fail_stop":
-            return components
-        return settle(components, features) if components else self._best_guess(per_rank)
+            return settle_stopped(components, features)
+        if not components:
+            components = self._best_guess(per_rank)
+        parts = [part for component in components for part in self._parts(component, features, per_rank)]
+        return settle(parts, features) if parts else []
+
+    def _parts(self, component: Component, features: FeatureSet, per_rank: FloatArray) -> list[Component]:
+        """A node whose ranks suffer from different types of fault is several components."""
+        if component.scope != "node":
+            return [component]
+        rows = features.rank[list(component.ranks)]
+        chances = self.heads["type"].probabilities(rows)
+        likeliest = chances.argmax(axis=1)
+        if chances.max(axis=1).min() < SURE_TYPE or (likeliest == likeliest[0]).all():
+            return [component]
+        return [Component("rank", (rank,), float(per_rank[rank])) for rank in component.ranks]
 
     def _best_guess(self, per_rank: FloatArray) -> list[Component]:
         """With a slow job and nobody over the threshold, one rank that clearly leads the others, if any."""

@@ -44,8 +44,10 @@ def settle(components: list[Component], features: FeatureSet) -> list[Component]
     elif any(late) or any(sick_links):
         keep = [own or link for own, link in zip(late, sick_links, strict=True)]
     else:
-        # Nobody has anything but the model's suspicion: one guess is enough.
-        return components[:1]
+        # Nobody has anything but the model's suspicion. Collectives are everybody's, so slow ones without
+        # a sick link are a matter of the job; anything else would be a guess, and a wrong blame costs more.
+        everybody = Component("job", tuple(range(features.rank.shape[0])), components[0].probability)
+        return [everybody] if _transfer_grew(features) else []
     kept = [component for component, wanted in zip(components, keep, strict=True) if wanted]
     return kept[:MAX_COMPONENTS]
 
@@ -68,3 +70,27 @@ def _transfer_is_slow(features: FeatureSet) -> bool:
     """Whether the collectives got slower; without a quiet stretch to compare with, they may have."""
     growth = features.window[WINDOW_FEATURES.index("transfer_growth")]
     return not np.isfinite(growth) or bool(growth >= SLOW_TRANSFER)
+
+
+def _transfer_grew(features: FeatureSet) -> bool:
+    """Whether the collectives were seen to get slower."""
+    return bool(features.window[WINDOW_FEATURES.index("transfer_growth")] >= SLOW_TRANSFER)
+
+
+def settle_stopped(components: list[Component], features: FeatureSet) -> list[Component]:
+    """Keep who stopped first: slow ranks of a stopped job are another matter.
+
+    Parameters
+    ----------
+    components : list of Component
+    features : FeatureSet
+    """
+    endings = features.endings
+    stopped = [
+        bool(np.nanmin(np.append(endings.behind[list(component.ranks)], 0.0)) < 0)
+        or bool(endings.fatal[list(component.ranks)].any())
+        for component in components
+    ]
+    if not any(stopped):
+        return components
+    return [component for component, first in zip(components, stopped, strict=True) if first]

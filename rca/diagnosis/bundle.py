@@ -53,13 +53,13 @@ class Bundle:
             raise BundleError(
                 f"bundle format {manifest.get('format')!r} in {folder}, this version reads {FORMAT}"
             )
-        contents = {name: _verified(folder, name, digest) for name, digest in manifest["files"].items()}
         try:
+            contents = {name: _verified(folder, name, digest) for name, digest in manifest["files"].items()}
             texts = {name: contents[f"{name}.txt"].decode() for name in HEADS}
             classifier = Classifier.load(_json(contents["heads.json"], "heads.json"), texts)
             mechanisms = Mechanisms.from_document(_json(contents["causal.json"], "causal.json"))
             name, version = str(manifest["name"]), str(manifest["version"])
-        except (KeyError, TypeError, ValueError) as error:
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise BundleError(f"the bundle in {folder} is incomplete or malformed: {error!r}") from error
         digest = hashlib.sha256(manifest_bytes).hexdigest()
         return cls(classifier, mechanisms, ModelVersion(name=name, version=version, sha256=digest), manifest)

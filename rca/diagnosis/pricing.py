@@ -144,8 +144,8 @@ def _above_usual(seconds: FloatArray, rows: list[int], features: FeatureSet) -> 
 
 
 def _ideal(own: FloatArray, features: FeatureSet, excesses: list[_Excess]) -> FloatArray:
-    ideal = np.where(np.isfinite(own), np.fmin(features.comparison.reference, np.inf), np.nan)
-    ideal = np.where(np.isfinite(ideal), ideal, own)
+    """Own work had nobody been above the reference; whoever was below stays as fast as they were."""
+    ideal = np.where(np.isfinite(own), np.fmin(own, features.comparison.reference), np.nan)
     for excess in excesses:
         rows = list(excess.ranks)
         ideal[rows] = np.fmin(ideal[rows], np.where(np.isfinite(own[rows]), excess.reference, np.nan))
