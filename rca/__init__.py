@@ -7,18 +7,23 @@
 'fail_slow'
 """
 
-from rca.diagnosis import Bundle, Diagnosis, diagnose
-from rca.errors import (
-    BundleError,
-    InvalidInput,
-    InvalidTrace,
-    InvalidWindow,
-    MissingExtra,
-    RcaError,
-    SourceError,
-    TooLarge,
-)
-from rca.telemetry import Window, read_window
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rca.diagnosis import Bundle, Diagnosis, diagnose
+    from rca.errors import (
+        BundleError,
+        InvalidInput,
+        InvalidTrace,
+        InvalidWindow,
+        MissingExtra,
+        RcaError,
+        SourceError,
+        TooLarge,
+    )
+    from rca.telemetry import Window, read_window
+    from rca.whatif import WhatIf, what_if
 
 __all__ = [
     "Bundle",
@@ -31,7 +36,29 @@ __all__ = [
     "RcaError",
     "SourceError",
     "TooLarge",
+    "WhatIf",
     "Window",
     "diagnose",
     "read_window",
+    "what_if",
 ]
+
+# Imported when first used: `rca what-if` must not wait for the diagnosis, nor `rca --help` for anything.
+_HOMES = {
+    "rca.diagnosis": ("Bundle", "Diagnosis", "diagnose"),
+    "rca.telemetry": ("Window", "read_window"),
+    "rca.whatif": ("WhatIf", "what_if"),
+}
+_HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
+
+
+def __getattr__(name: str) -> object:
+    if name not in __all__:
+        raise AttributeError(f"module 'rca' has no attribute {name!r}")
+    value: object = getattr(import_module(_HOME_OF.get(name, "rca.errors")), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

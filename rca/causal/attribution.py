@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from rca.causal.shapley import shapley
-from rca.features.robust import FloatArray
+from rca.robust import FloatArray
 
 #: Coalitions are enumerated; beyond this many causes the smallest are left to the unexplained part.
 MAX_CAUSES = 6

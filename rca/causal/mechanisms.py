@@ -14,7 +14,7 @@ import numpy as np
 
 from rca.causal.graph import PHASES, mechanism_parents
 from rca.errors import BundleError
-from rca.features.robust import FloatArray
+from rca.robust import FloatArray
 
 FORMAT = 1
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from rca.causal.graph import PHASES
 from rca.causal.mechanisms import Mechanisms
-from rca.features.robust import FloatArray
+from rca.robust import FloatArray
 from rca.telemetry.causes import CAUSES
 
 #: Causes below this belief are not carried further.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from rca.features.evidence import resource_names
-from rca.features.robust import FloatArray
+from rca.robust import FloatArray
 
 #: Shared by all nodes: everybody's counters rise together, so peers say nothing and the past counts too.
 SHARED_RESOURCES = ("fabric", "tcp")

@@ -143,8 +143,10 @@ class Classifier:
             return Suspect(component, {}, {}, causes)
         rows = features.rank[list(component.ranks[:64])]
         types = self._pooled("type", rows)
-        within = self._pooled("cause", rows)
-        return Suspect(component, types, self._pooled("pattern", rows), combine(types, within))
+        causes = combine(types, self._pooled("cause", rows))
+        if component.scope == "job" and len(features.topology.node_names) > 1:
+            causes = without_single_culprits(causes)
+        return Suspect(component, types, self._pooled("pattern", rows), causes)
 
     def _pooled(self, head: str, rows: FloatArray) -> dict[str, float]:
         """One belief for a component: the geometric mean of its ranks' probabilities."""
@@ -152,6 +154,12 @@ class Classifier:
         logs = np.log(np.maximum(model.probabilities(rows), 1e-9)).mean(axis=0)
         weights = np.exp(logs - logs.max())
         return dict(zip(model.classes, (weights / weights.sum()).tolist(), strict=True))
+
+
+def without_single_culprits(causes: dict[str, float]) -> dict[str, float]:
+    """Belief in one node's link, given that no node stands out: by definition that is the fabric."""
+    shared = causes.get("network_congestion", 0.0) + causes.get("nic_degradation", 0.0)
+    return causes | {"network_congestion": shared, "nic_degradation": 0.0}
 
 
 def combine(types: dict[str, float], causes: dict[str, float]) -> dict[str, float]:

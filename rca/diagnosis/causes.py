@@ -9,7 +9,7 @@ from rca.diagnosis.pricing import PricedCause, Pricing
 from rca.diagnosis.result import Cause, Evidence
 from rca.features import FeatureSet
 from rca.features.evidence import RESOURCES, resource_names
-from rca.features.robust import nan_median
+from rca.robust import nan_median
 from rca.telemetry.catalogue import unit_of_channel
 from rca.telemetry.causes import CAUSES
 

@@ -12,7 +12,7 @@ from rca.causal.responsibility import UNMEASURED, responsibilities
 from rca.causal.scores import resource_scores
 from rca.classify.classifier import Suspect
 from rca.features import FeatureSet
-from rca.features.robust import FloatArray, nan_mean, nan_median, nan_quantile
+from rca.robust import FloatArray, nan_mean, nan_median, nan_quantile
 from rca.telemetry.causes import SLOW_CAUSES
 from rca.whatif.coarse import PhaseReplay
 

@@ -8,8 +8,8 @@ from rca.classify.classifier import Suspect
 from rca.diagnosis.result import Straggler
 from rca.features import FeatureSet
 from rca.features.rank_features import late_steps
-from rca.features.robust import nan_mean
 from rca.features.temporal import high_segment
+from rca.robust import nan_mean
 
 #: A component's own stretch is told apart from the rest if its late share differs by this much.
 MIN_LATE_CONTRAST = 0.3

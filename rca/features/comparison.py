@@ -6,7 +6,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from rca.features.robust import (
+from rca.features.temporal import Segment, high_segment
+from rca.features.work import Work
+from rca.robust import (
     FloatArray,
     IntArray,
     leader_and_runner_up,
@@ -16,8 +18,6 @@ from rca.features.robust import (
     nan_quantile,
     peer_reference,
 )
-from rca.features.temporal import Segment, high_segment
-from rca.features.work import Work
 from rca.telemetry.job import Topology
 
 #: A change of the step time below this share of it is not worth an interval of its own.

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from rca.features.robust import FloatArray, nan_median
+from rca.robust import FloatArray, nan_median
 from rca.telemetry.phases import PhaseArrays
 from rca.telemetry.window import Window
 

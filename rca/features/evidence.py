@@ -13,7 +13,7 @@ from typing import Literal
 
 import numpy as np
 
-from rca.features.robust import FloatArray, IntArray, nan_max, peer_reference
+from rca.robust import FloatArray, IntArray, nan_max, peer_reference
 from rca.telemetry.job import Topology
 
 Comparison = Literal["more", "growth", "drop"]

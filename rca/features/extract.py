@@ -11,9 +11,9 @@ from rca.features.endings import Endings
 from rca.features.evidence import RESOURCES, Evidence, gather_evidence
 from rca.features.job_features import job_features, window_maxima
 from rca.features.rank_features import rank_features
-from rca.features.robust import FloatArray, nan_mean, nan_median
 from rca.features.table import JOB_FEATURES, RANK_FEATURES, WINDOW_FEATURES
 from rca.features.work import Work
+from rca.robust import FloatArray, nan_mean, nan_median
 from rca.telemetry.job import Topology
 from rca.telemetry.phases import PhaseArrays
 from rca.telemetry.series import SignalArrays

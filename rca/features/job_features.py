@@ -8,9 +8,9 @@ from rca.features.comparison import Comparison, stretch_mean
 from rca.features.endings import Endings
 from rca.features.evidence import Evidence, resource_names
 from rca.features.rank_features import MAX_STEPS_BEHIND
-from rca.features.robust import FloatArray, nan_max, nan_mean, nan_median, nan_quantile
 from rca.features.temporal import periodicity, trend
 from rca.features.work import OWN_PHASES, Work
+from rca.robust import FloatArray, nan_max, nan_mean, nan_median, nan_quantile
 from rca.telemetry.job import Topology
 
 #: A step this much above the usual one is a spike (checkpoint, evaluation, hiccup).

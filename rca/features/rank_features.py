@@ -7,7 +7,8 @@ import numpy as np
 from rca.features.comparison import Comparison, stretch_mean
 from rca.features.endings import Endings
 from rca.features.evidence import Evidence, resource_names
-from rca.features.robust import (
+from rca.features.work import OWN_PHASES, Work
+from rca.robust import (
     FloatArray,
     IntArray,
     group_members,
@@ -17,7 +18,6 @@ from rca.features.robust import (
     peer_reference,
     row_correlation,
 )
-from rca.features.work import OWN_PHASES, Work
 from rca.telemetry.job import Topology
 
 #: A rank is late in a step when it is above its peers by this share of the step and by this much noise.

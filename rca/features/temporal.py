@@ -7,7 +7,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from rca.features.robust import FloatArray, IntArray, nan_median
+from rca.robust import FloatArray, IntArray, nan_median
 
 #: Both sides of a change need this many steps, or a hiccup would pass for a phase of the job.
 MIN_SEGMENT_STEPS = 4
@@ -104,7 +104,8 @@ def _clip_spikes(series: FloatArray, ceiling: float) -> FloatArray:
     left = np.concatenate([series[:1], series[:-1]])
     right = np.concatenate([series[1:], series[-1:]])
     smooth = np.maximum(np.minimum(left, right), np.minimum(np.maximum(left, right), series))
-    return np.clip(smooth, low, high)
+    clipped: FloatArray = np.clip(smooth, low, high)
+    return clipped
 
 
 def _at(ordered: FloatArray, share: float) -> float:

@@ -11,8 +11,9 @@ from functools import cached_property
 
 import numpy as np
 
-from rca.features.robust import FloatArray, IntArray, group_members, nan_max, nan_median, nan_quantile
+from rca.robust import FloatArray, IntArray, group_members, nan_median, nan_min, nan_quantile
 from rca.telemetry.job import Topology
+from rca.telemetry.own_work import own_work
 from rca.telemetry.phases import PhaseArrays
 
 #: Phases a rank spends on its own, in the order they happen in a step.
@@ -84,7 +85,7 @@ class Work:
             steps=phases.steps[used],
             warmup=warmup,
             step=step,
-            own=own_work(step, wait, transfer, own_phases),
+            own=own_work(phases).own[:, used],
             wait=wait,
             transfer=transfer,
             phases=own_phases,
@@ -118,26 +119,6 @@ def split_communication(phases: PhaseArrays, group: IntArray) -> tuple[FloatArra
     shortest = np.full(whole.shape, np.nan)
     for members in group_members(group):
         block = whole[members]
-        least = -nan_max(-block)
-        shortest[members] = np.where(np.isfinite(block), least, np.nan)
+        shortest[members] = np.where(np.isfinite(block), nan_min(block), np.nan)
     unsplit = ~np.isfinite(wait) | ~np.isfinite(transfer)
     return np.where(unsplit, whole - shortest, wait), np.where(unsplit, shortest, transfer)
-
-
-def own_work(
-    step: FloatArray, wait: FloatArray, transfer: FloatArray, phases: dict[str, FloatArray]
-) -> FloatArray:
-    """Seconds of every step not spent in collectives, shape (n_ranks, n_steps).
-
-    The step minus communication keeps time nobody instrumented with its rank; where communication was
-    not measured, the measured phases are summed; with neither, NaN: nothing can be localised.
-    """
-    remainder = np.maximum(step - wait - transfer, 0.0)
-    total = np.zeros(step.shape)
-    known = np.zeros(step.shape, dtype=bool)
-    for seconds in phases.values():
-        finite = np.isfinite(seconds)
-        total += np.where(finite, seconds, 0.0)
-        known |= finite
-    summed = np.where(known & np.isfinite(step), total, np.nan)
-    return np.where(np.isfinite(remainder), remainder, summed)

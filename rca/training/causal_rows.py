@@ -10,7 +10,7 @@ from rca.causal.graph import PHASES
 from rca.causal.scores import resource_scores
 from rca.features import RANK_FEATURES
 from rca.features.evidence import resource_names
-from rca.features.robust import FloatArray
+from rca.robust import FloatArray
 from rca.telemetry.causes import CAUSES
 from rca.training.corpus import Corpus
 from rca.training.split import mask

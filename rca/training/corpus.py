@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from rca.features import FeatureSet, extract
-from rca.features.robust import FloatArray, IntArray
+from rca.robust import FloatArray, IntArray
 from rca.simulation import sample_scenario, simulate
 from rca.telemetry.causes import CAUSES
 from rca.telemetry.labels import Label

@@ -10,7 +10,7 @@ import numpy as np
 
 from rca.classify.classifier import HEADS
 from rca.classify.heads import Calibration
-from rca.features.robust import FloatArray
+from rca.robust import FloatArray
 from rca.telemetry.causes import SLOW_CAUSES, STOP_CAUSES, STRAGGLER_TYPES
 from rca.training.corpus import Corpus, straggler_type
 from rca.training.split import mask

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from rca.diagnosis.result import Diagnosis
-from rca.features.robust import FloatArray
+from rca.robust import FloatArray
 from rca.telemetry.labels import Label, LabelledCause
 
 BOOTSTRAP_ROUNDS = 1000

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from rca.classify.heads import Head
-from rca.features.robust import FloatArray
+from rca.robust import FloatArray
 from rca.training.corpus import Corpus
 from rca.training.split import mask
 

@@ -8,10 +8,10 @@ import numpy as np
 import numpy.typing as npt
 
 from rca.errors import InvalidInput
+from rca.robust import nan_median
 from rca.whatif.engine import replay_mix
 from rca.whatif.mix import step_blocks, whole_job
 from rca.whatif.optypes import CLIP, COMPUTE, EMBEDDING, GC, LAYERNORM, OP_TYPES, OPTIMIZER, POINT_TO_POINT
-from rca.whatif.own_work import quiet_nan
 from rca.whatif.scenario import Change, Scenario, Selection
 from rca.whatif.schedules import DATA_COLLECTIVES
 from rca.whatif.trace_replay import ShapeReplay, TraceReplay
@@ -150,7 +150,7 @@ def _peers(part: ShapeReplay, work: Seconds32, where: BoolArray) -> Seconds32:
         overall = others[op][np.isfinite(others[op])]
         if overall.size:
             new[op] = np.median(overall)
-        at_step = quiet_nan(np.nanmedian, others[op])
+        at_step = nan_median(others[op])
         known = np.isfinite(at_step)
         new[op][:, known] = at_step[known]
     return new

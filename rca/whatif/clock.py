@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
+from rca.robust import nan_median
 from rca.whatif.graph import DependencyGraph
-from rca.whatif.own_work import quiet_nan
 from rca.whatif.shapes import StepShape
 
 FloatArray = npt.NDArray[np.float64]
@@ -74,7 +74,7 @@ def _gaps(shape: StepShape, graph: DependencyGraph) -> list[Gap]:
         # (groups, members, data, steps) against the group's first data rank and member.
         reference = ends[:, :1, :1] if across_data else ends[:, :1]
         spread = (ends - reference).transpose(0, 3, 2, 1).reshape(-1, shape.n_data, len(stages))
-        gaps.append((stages, across_data, quiet_nan(np.nanmedian, spread)))
+        gaps.append((stages, across_data, nan_median(spread)))
     return gaps
 
 
@@ -90,7 +90,7 @@ def _shifts(gap: Gap, offsets: FloatArray) -> FloatArray:
     held = list(stages)
     corrected = spread - offsets[:, held]
     if across_data and corrected.size != 2:
-        peers = np.full(corrected.shape, quiet_nan(np.nanmedian, corrected.reshape(-1, 1))[0])
+        peers = np.full(corrected.shape, nan_median(corrected.reshape(-1, 1))[0])
     else:
         # Two members: each is the other's only witness.
         peers = corrected[::-1] if across_data and len(held) == 1 else corrected[:, ::-1]
@@ -106,7 +106,7 @@ def _agreed(shifts: FloatArray) -> FloatArray:
     ----------
     shifts : ndarray of shape (n_witnesses, n_data, n_stages), seconds
     """
-    middle = np.nan_to_num(quiet_nan(np.nanmedian, shifts))
+    middle = np.nan_to_num(nan_median(shifts))
     near = np.maximum(AGREEMENT * np.abs(middle), 1e-3)
     with np.errstate(invalid="ignore"):
         agreeing = (np.abs(shifts - middle) <= near).sum(axis=0)

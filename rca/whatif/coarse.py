@@ -14,10 +14,11 @@ import numpy as np
 import numpy.typing as npt
 
 from rca.errors import InvalidInput
+from rca.robust import nan_median, nan_min
 from rca.telemetry.job import Job
+from rca.telemetry.own_work import SERIAL_PHASES, WORK_PHASES, OwnWork, own_work
 from rca.telemetry.phases import PhaseArrays
 from rca.whatif.groups import PipelineGrid
-from rca.whatif.own_work import SERIAL_PHASES, WORK_PHASES, OwnWork, own_work, quiet_nan
 
 FloatArray = npt.NDArray[np.float64]
 
@@ -74,7 +75,7 @@ class PhaseReplay:
         """
         work = own_work(phases)
         grid = PipelineGrid.from_topology(job.topology)
-        measured = quiet_nan(np.nanmedian, phases.phase("step_seconds"))
+        measured = nan_median(phases.phase("step_seconds"))
         if not work.informative:
             return cls(
                 measured=measured,
@@ -173,8 +174,8 @@ class PhaseReplay:
         held = self.seconds.get(name)
         if held is None:
             return self.transfer
-        statistic = np.nanmedian if name == "communication_transfer_seconds" else np.nanmin
-        shift = quiet_nan(statistic, held + change) - quiet_nan(statistic, held)
+        statistic = nan_median if name == "communication_transfer_seconds" else nan_min
+        shift = statistic(held + change) - statistic(held)
         return np.maximum(self.transfer + np.nan_to_num(shift), 0.0)
 
 

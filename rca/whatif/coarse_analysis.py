@@ -12,12 +12,12 @@ import numpy.typing as npt
 
 from rca.errors import InvalidInput
 from rca.telemetry.job import Topology
+from rca.telemetry.own_work import SERIAL_PHASES, WORK_PHASES
 from rca.telemetry.phases import PhaseArrays
 from rca.telemetry.window import Window
 from rca.whatif.coarse import PhaseReplay
 from rca.whatif.coarse_scenario import phases_under
 from rca.whatif.decompose import TOP_SHARE, Decomposition
-from rca.whatif.own_work import SERIAL_PHASES, WORK_PHASES
 from rca.whatif.result import Share, WhatIf, Workers
 from rca.whatif.scenario import Scenario
 from rca.whatif.signatures import MAJORITY, SMALLEST_SLOWDOWN, Finding, named_ranks

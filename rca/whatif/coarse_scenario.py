@@ -6,9 +6,10 @@ import numpy as np
 import numpy.typing as npt
 
 from rca.errors import InvalidInput
+from rca.robust import nan_median
 from rca.telemetry.job import Topology
+from rca.telemetry.own_work import SERIAL_PHASES, WORK_PHASES
 from rca.whatif.coarse import PhaseReplay
-from rca.whatif.own_work import SERIAL_PHASES, WORK_PHASES, quiet_nan
 from rca.whatif.scenario import Change, Scenario, Selection
 
 FloatArray = npt.NDArray[np.float64]
@@ -109,7 +110,7 @@ def _changed(
     if change.to == "seconds":
         return value
     others = np.where(where, np.nan, now)
-    at_step = quiet_nan(np.nanmedian, others)
+    at_step = nan_median(others)
     usual = np.nanmedian(others) if np.isfinite(others).any() else _ideal(name, traced)
     return np.where(np.isnan(at_step), usual, at_step)
 

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from rca.robust import nan_max
 from rca.whatif.graph import DependencyGraph
 from rca.whatif.optypes import N_TYPES, OP_TYPES
-from rca.whatif.own_work import quiet_nan
 from rca.whatif.shapes import StepShape
 
 FloatArray = npt.NDArray[np.float64]
@@ -98,7 +98,7 @@ def launch_delays(shape: StepShape, graph: DependencyGraph) -> Seconds32:
     origin = np.nanmin(shape.start, axis=(0, 1))
     delays = np.zeros_like(shape.start)
     for op, before in graph.predecessors.items():
-        ready = quiet_nan(np.nanmax, end[list(before)]) if before else origin
+        ready = nan_max(end[list(before)]) if before else origin
         delays[op] = np.nan_to_num(_plausible((shape.start[op] - ready).astype(np.float32)))
     return delays
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from rca.robust import nan_median
 from rca.whatif.optypes import BACKWARD_RECV, COMPUTE_OF, FORWARD_RECV
-from rca.whatif.own_work import quiet_nan
 from rca.whatif.shapes import StepShape
 
 Seconds32 = npt.NDArray[np.float32]
@@ -85,7 +85,7 @@ def _typical(shape: StepShape, ops: IntArray) -> tuple[Seconds32, Seconds32]:
     cell = int(np.argmax(np.isfinite(starts).sum(axis=0)))
     start, duration = starts[:, cell].copy(), durations[:, cell].copy()
     guessed = np.isnan(start)
-    duration = np.where(guessed, quiet_nan(np.nanmedian, durations.T), duration)
+    duration = np.where(guessed, nan_median(durations.T), duration)
     order = [int(op) for op in np.argsort(start, kind="stable")[: int((~guessed).sum())]]
     if not order:
         return np.arange(ops.size, dtype=np.float32), np.arange(ops.size, dtype=np.float32)

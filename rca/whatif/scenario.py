@@ -14,9 +14,9 @@ from typing import Any, Literal, get_args
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from rca.errors import InvalidInput
+from rca.telemetry.own_work import WORK_PHASES
 from rca.telemetry.window import PHASES
 from rca.whatif.optypes import NAMES, OP_TYPES
-from rca.whatif.own_work import WORK_PHASES
 
 Kind = Literal["compute", "communication", "host"]
 Target = Literal["ideal", "peers", "measured", "scale", "seconds", "less", "move_to_stage"]

@@ -8,9 +8,9 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
+from rca.robust import nan_median
 from rca.whatif.decompose import Decompositions, Removal
 from rca.whatif.optypes import BACKWARD, FORWARD
-from rca.whatif.own_work import quiet_nan
 from rca.whatif.trace_replay import ShapeReplay, TraceReplay
 
 FloatArray = npt.NDArray[np.float64]
@@ -220,6 +220,6 @@ def _pauses_of(part: ShapeReplay) -> _Pauses:
 def _usual(part: ShapeReplay, values: Seconds32) -> Seconds32:
     """Median per worker over its microbatches and steps, broadcast back."""
     grouped = values.reshape(part.shape.n_stages, -1, *values.shape[1:])
-    median = quiet_nan(np.nanmedian, grouped.transpose(1, 3, 0, 2).reshape(-1, *grouped.shape[::2][:2]))
+    median = nan_median(grouped.transpose(1, 3, 0, 2).reshape(-1, *grouped.shape[::2][:2]))
     typical = np.repeat(median.astype(np.float32)[:, None, :, None], grouped.shape[1], axis=1)
     return np.broadcast_to(typical, grouped.shape).reshape(values.shape)

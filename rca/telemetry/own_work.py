@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from rca.robust import nan_median, nan_min
 from rca.telemetry.phases import PhaseArrays
 
 FloatArray = npt.NDArray[np.float64]
@@ -114,14 +112,7 @@ def _transfer(split: npt.NDArray[np.bool_], moved: FloatArray, both: FloatArray)
     In unsplit communication the last rank to arrive waits for nobody: its share is all transfer.
     """
     if split.any():
-        return np.nan_to_num(quiet_nan(np.nanmedian, np.where(split, moved, np.nan)))
+        return np.nan_to_num(nan_median(np.where(split, moved, np.nan)))
     if np.isfinite(both).any():
-        return np.nan_to_num(quiet_nan(np.nanmin, both))
+        return np.nan_to_num(nan_min(both))
     return None
-
-
-def quiet_nan(statistic: Callable[..., Any], values: npt.NDArray[np.floating[Any]]) -> FloatArray:
-    """`statistic` over ranks (axis 0); a step with no measurement gives NaN without a warning."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", RuntimeWarning)
-        return np.asarray(statistic(values, axis=0), dtype=np.float64)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import numpy.typing as npt
 
@@ -17,7 +19,7 @@ PARTITION_FROM = 256
 SMALL_GROUP = 8
 
 
-def nan_quantile(values: FloatArray, q: float, axis: int = 0) -> FloatArray:
+def nan_quantile(values: npt.NDArray[np.floating[Any]], q: float, axis: int = 0) -> FloatArray:
     """Quantile along `axis` ignoring NaN, linear interpolation; NaN where nothing was measured.
 
     An order of magnitude faster than ``numpy.nanquantile``, which loops in Python.
@@ -39,7 +41,7 @@ def nan_quantile(values: FloatArray, q: float, axis: int = 0) -> FloatArray:
     return np.where(count > 0, result, np.nan)
 
 
-def _complete_quantile(values: FloatArray, q: float) -> FloatArray:
+def _complete_quantile(values: npt.NDArray[np.floating[Any]], q: float) -> FloatArray:
     """Quantile along the first axis with nothing missing: the same two rows serve every column."""
     last = values.shape[0] - 1
     low = int(last * q)
@@ -52,7 +54,7 @@ def _complete_quantile(values: FloatArray, q: float) -> FloatArray:
     return result
 
 
-def nan_median(values: FloatArray, axis: int = 0) -> FloatArray:
+def nan_median(values: npt.NDArray[np.floating[Any]], axis: int = 0) -> FloatArray:
     """Median along `axis` ignoring NaN."""
     return nan_quantile(values, 0.5, axis)
 
@@ -67,12 +69,17 @@ def nan_mean(values: FloatArray, axis: int = 0) -> FloatArray:
     return result
 
 
-def nan_max(values: FloatArray, axis: int = 0) -> FloatArray:
+def nan_max(values: npt.NDArray[np.floating[Any]], axis: int = 0) -> FloatArray:
     """Maximum along `axis` ignoring NaN, NaN (without a warning) where nothing was measured."""
     if values.shape[axis] == 0:
         return np.full(np.delete(values.shape, axis), np.nan)
     filled = np.where(np.isfinite(values), values, -np.inf).max(axis=axis)
     return np.where(np.isfinite(filled), filled, np.nan)
+
+
+def nan_min(values: npt.NDArray[np.floating[Any]], axis: int = 0) -> FloatArray:
+    """Minimum along `axis` ignoring NaN, NaN (without a warning) where nothing was measured."""
+    return -nan_max(-values, axis)
 
 
 def peer_reference(values: FloatArray, group: IntArray) -> FloatArray:
