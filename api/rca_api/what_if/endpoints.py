@@ -6,11 +6,10 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request, Response
 
-from rca_api.diagnoses.endpoints import _BODY as WINDOW_BODY
-from rca_api.diagnoses.service import JSON
 from rca_api.responses import problem_responses
 from rca_api.what_if import service
 from rca_api.what_if.schemas import WhatIfAnswer
+from rca_api.windows import JSON, WINDOW_BODY
 
 router = APIRouter(prefix="/v1/what-if", tags=["what-if"])
 

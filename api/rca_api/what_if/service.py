@@ -11,17 +11,15 @@ import pyarrow as pa
 from fastapi import Request
 
 from rca.errors import InvalidInput, InvalidTrace
-from rca.telemetry.encodings import arrow, json
 from rca.whatif.analysis import what_if
 from rca.whatif.result import WhatIf, finite
-from rca_api.diagnoses.service import JSON, MULTIPART, Limits
 from rca_api.limits import content_encoding, decompress, read_body
 from rca_api.negotiation import choose
-from rca_api.problems import ProblemError
 from rca_api.state import State
+from rca_api.windows import JSON, WINDOW_TYPES, Limits, content_type_of, decode_window, media_type
 
 PARQUET = "application/vnd.apache.parquet"
-TAKEN = (JSON, MULTIPART, PARQUET)
+TAKEN = (*WINDOW_TYPES, PARQUET)
 
 Form = Literal["full", "published"]
 
@@ -39,7 +37,7 @@ async def answer(request: Request, wanted: Wanted) -> bytes:
     """Answer one request."""
     state = State.of(request)
     choose(request.headers.get("accept"), (JSON,))
-    content_type = _content_type(request)
+    content_type = content_type_of(request, TAKEN)
     encoding = content_encoding(request)
     limits = Limits.of(state.settings, content_type)
     with state.admission.enter() as ticket:
@@ -59,14 +57,11 @@ async def answer(request: Request, wanted: Wanted) -> bytes:
 def _analysed(body: bytes, content_type: str, wanted: Wanted, max_bytes: int) -> WhatIf:
     if not body:
         raise InvalidInput("the body is empty", hint="send a window, or an operation trace as Parquet")
-    kind = _media_type(content_type)
-    if kind == PARQUET:
+    if media_type(content_type) == PARQUET:
         return what_if(_parquet(body, max_bytes), wanted.sizes)
     if wanted.sizes:
         raise InvalidInput("sizes are parameters of bare traces; a window carries its own in job.parallelism")
-    if kind == MULTIPART:
-        return what_if(arrow.decode(body, content_type, max_bytes=max_bytes))
-    return what_if(json.decode(body))
+    return what_if(decode_window(body, content_type, max_bytes))
 
 
 def _parquet(body: bytes, max_bytes: int) -> pa.Table:
@@ -94,20 +89,3 @@ def _encoded(result: WhatIf, wanted: Wanted) -> bytes:
     if wanted.form == "published":
         return orjson.dumps(finite(result.published()))
     return orjson.dumps(result.to_dict(per_step=wanted.per_step))
-
-
-def _content_type(request: Request) -> str:
-    given = request.headers.get("content-type", "")
-    if _media_type(given) in TAKEN:
-        return given
-    what = repr(given) if given else "a body without Content-Type"
-    raise ProblemError(
-        "unsupported-media-type",
-        f"{what} is not supported",
-        headers={"Accept-Post": ", ".join(TAKEN), "Connection": "close"},
-        expected=" or ".join(TAKEN),
-    )
-
-
-def _media_type(content_type: str) -> str:
-    return content_type.partition(";")[0].strip().lower()

@@ -1,0 +1,101 @@
+"""Receiving a window, whatever is asked about it: media types, limits, decoding."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from fastapi import Request
+
+from rca.errors import InvalidInput
+from rca.telemetry.encodings import arrow, json
+from rca.telemetry.window import Window
+from rca_api.problems import ProblemError
+from rca_api.settings import Settings
+
+JSON = "application/json"
+MULTIPART = "multipart/form-data"
+WINDOW_TYPES = (JSON, MULTIPART)
+#: How a window is sent, for the OpenAPI document.
+WINDOW_BODY: dict[str, Any] = {
+    "parameters": [
+        {
+            "name": "Content-Encoding",
+            "in": "header",
+            "required": False,
+            "description": "Compression of the body; limits hold before and after it.",
+            "schema": {"type": "string", "enum": ["identity", "gzip", "zstd"]},
+        }
+    ],
+    "requestBody": {
+        "required": True,
+        "description": "A telemetry window. JSON suits jobs up to about a thousand ranks, Arrow larger ones.",
+        "content": {
+            JSON: {"schema": {"$ref": "#/components/schemas/TelemetryWindow"}},
+            MULTIPART: {
+                "schema": {"$ref": "#/components/schemas/ArrowWindow"},
+                "encoding": {
+                    "job": {"contentType": "application/json"},
+                    **{
+                        table: {"contentType": "application/vnd.apache.arrow.stream"}
+                        for table in ("steps", "metrics", "events", "ops")
+                    },
+                },
+            },
+        },
+    },
+}
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Bytes a body of one media type may have, as sent and after decompression."""
+
+    sent: int
+    decoded: int
+
+    @classmethod
+    def of(cls, settings: Settings, content_type: str) -> Limits:
+        """Look up the limits for `content_type`."""
+        sent, decoded = int(settings.max_body_bytes), int(settings.max_decoded_bytes)
+        if media_type(content_type) == JSON:
+            return cls(min(sent, int(settings.max_json_bytes)), min(decoded, int(settings.max_json_bytes)))
+        return cls(sent, decoded)
+
+
+def media_type(content_type: str) -> str:
+    """The media type alone, without parameters, lower case."""
+    return content_type.partition(";")[0].strip().lower()
+
+
+def content_type_of(request: Request, taken: Sequence[str]) -> str:
+    """The request's Content-Type, if it is one of those taken.
+
+    Raises
+    ------
+    ProblemError
+        415, naming what is taken.
+    """
+    given = request.headers.get("content-type", "")
+    if media_type(given) in taken:
+        return given
+    what = repr(given) if given else "a body without Content-Type"
+    raise ProblemError(
+        "unsupported-media-type",
+        f"{what} is not supported",
+        headers={"Accept-Post": ", ".join(taken), "Connection": "close"},
+        expected=" or ".join(taken),
+        hint="curl needs -H 'Content-Type: application/json'; what curl sends by default is a web form",
+    )
+
+
+def decode_window(body: bytes, content_type: str, max_bytes: int) -> Window:
+    """Decode and validate a window; Arrow buffers may be compressed, so the limit goes into the decoder."""
+    if not body:
+        raise InvalidInput(
+            "the body is empty", hint="send a telemetry window: job, steps and, if there are any, metrics"
+        )
+    if media_type(content_type) == MULTIPART:
+        return arrow.decode(body, content_type, max_bytes=max_bytes)
+    return json.decode(body)
