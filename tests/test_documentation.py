@@ -63,9 +63,13 @@ COMMANDS = [
     for command in commands(block)
 ]
 WINDOWS = [
-    block for block in BLOCKS if block.language == "json" and {'"job"', '"steps"'} <= set(re.findall(r'"\w+"', block.code))
+    block
+    for block in BLOCKS
+    if block.language == "json" and {'"job"', '"steps"'} <= set(re.findall(r'"\w+"', block.code))
 ]
-WITH_DOCTESTS = sorted(path for path in (ROOT / "rca").rglob("*.py") if ">>> " in path.read_text(encoding="utf-8"))
+WITH_DOCTESTS = sorted(
+    path for path in (ROOT / "rca").rglob("*.py") if ">>> " in path.read_text(encoding="utf-8")
+)
 
 
 @pytest.fixture
@@ -98,7 +102,9 @@ def test_python_blocks_run_one_after_the_other(path: Path) -> None:
             pytest.fail(f"the example at {block.place} fails: {type(error).__name__}: {error}\n{block.code}")
 
 
-@pytest.mark.parametrize(("place", "command"), COMMANDS, ids=[f"{place} {command}" for place, command in COMMANDS])
+@pytest.mark.parametrize(
+    ("place", "command"), COMMANDS, ids=[f"{place} {command}" for place, command in COMMANDS]
+)
 @pytest.mark.usefixtures("checkout")
 def test_commands_run(place: str, command: str, capsys: pytest.CaptureFixture[str]) -> None:
     arguments = shlex.split(command, comments=True)[1:]
@@ -142,8 +148,13 @@ def test_docstring_examples_run(path: Path) -> None:
 def test_a_failing_example_is_told_with_its_place(tmp_path: Path) -> None:
     """The runner itself: line numbers, skipping, and the first failure."""
     page = tmp_path / "page.md"
-    page.write_text("# Title\n\n```python\nx = 1\n```\n\n```bash\nrca diagnose a \\\n  --format json | jq .\nls\nrca serve  # not run\n```\n")
+    page.write_text(
+        "# Title\n\n```python\nx = 1\n```\n\n"
+        "```bash\nrca diagnose a \\\n  --format json | jq .\nls\nrca serve  # not run\n```\n"
+    )
     python, shell = blocks(page)
     assert (python.line, python.code, python.language) == (4, "x = 1\n", "python")
-    assert [shlex.split(command) for command in commands(shell)] == [["rca", "diagnose", "a", "--format", "json"]]
+    assert [shlex.split(command) for command in commands(shell)] == [
+        ["rca", "diagnose", "a", "--format", "json"]
+    ]
     assert sys.version_info >= (3, 11)

@@ -96,7 +96,7 @@ def test_a_corrupted_text_is_a_bundle_error(text: str) -> None:
 
 @pytest.mark.parametrize("text", BROKEN_TREES.values(), ids=BROKEN_TREES)
 def test_a_corrupted_tree_is_a_bundle_error_too(text: str) -> None:
-    """In a process of its own: LightGBM parses trees in threads, and what it throws there ends the process."""
+    """In a process of its own: what LightGBM throws in a parsing thread would end this one."""
     script = (
         "import sys\n"
         "from rca.classify.booster import Booster\n"
@@ -104,5 +104,7 @@ def test_a_corrupted_tree_is_a_bundle_error_too(text: str) -> None:
         "try: Booster(sys.stdin.read())\n"
         "except BundleError: print('refused')"
     )
-    ran = subprocess.run([sys.executable, "-c", script], input=text, capture_output=True, text=True, check=False)
+    ran = subprocess.run(
+        [sys.executable, "-c", script], input=text, capture_output=True, text=True, check=False
+    )
     assert (ran.returncode, ran.stdout.splitlines()[-1:]) == (0, ["refused"])

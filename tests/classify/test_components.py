@@ -14,7 +14,14 @@ from rca.telemetry.job import Job, Parallelism, Topology
 def topology(n_ranks: int = 16, *, per_node: int | None = 4, pipeline: int = 1) -> Topology:
     ranks = [{"rank": rank, "node": f"n{rank // per_node}"} for rank in range(n_ranks)] if per_node else None
     sizes = Parallelism(data=n_ranks // pipeline, pipeline=pipeline)
-    job = {"job_id": "j", "world_size": n_ranks, "parallelism": sizes, "ranks": ranks, "start": 0.0, "end": 1.0}
+    job = {
+        "job_id": "j",
+        "world_size": n_ranks,
+        "parallelism": sizes,
+        "ranks": ranks,
+        "start": 0.0,
+        "end": 1.0,
+    }
     return Topology.from_job(Job.model_validate(job))
 
 

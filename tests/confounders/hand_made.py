@@ -123,7 +123,9 @@ def _table(each: Exported, window: Window, times: np.ndarray, length: np.ndarray
     level = np.broadcast_to(np.asarray(each.level, dtype=float), (n_entities, length.size))
     values = np.repeat(level, SAMPLES_PER_STEP, axis=1)
     if each.counter:
-        values = each.starts_at + np.cumsum(values * np.repeat(length / SAMPLES_PER_STEP, SAMPLES_PER_STEP), axis=1)
+        values = each.starts_at + np.cumsum(
+            values * np.repeat(length / SAMPLES_PER_STEP, SAMPLES_PER_STEP), axis=1
+        )
         for entity, step in each.resets_in:
             first = step * SAMPLES_PER_STEP
             values[entity, first:] -= values[entity, first]

@@ -53,8 +53,12 @@ def test_evidence_is_found_by_skewed_clocks(make_window, skew: tuple[float, ...]
 
 
 @skews
-@pytest.mark.parametrize("name", ["compute-duty-cycle", "cpu-contention-node", "healthy", "killed-rank", "slow-dataset"])
-def test_skew_does_not_change_the_answer_on_real_windows(real_windows, name: str, skew: tuple[float, ...]) -> None:
+@pytest.mark.parametrize(
+    "name", ["compute-duty-cycle", "cpu-contention-node", "healthy", "killed-rank", "slow-dataset"]
+)
+def test_skew_does_not_change_the_answer_on_real_windows(
+    real_windows, name: str, skew: tuple[float, ...]
+) -> None:
     window = rca.read_window(real_windows / name)
     plain, off = rca.diagnose(window), rca.diagnose(skewed(window, skew))
     assert off.failure_mode == plain.failure_mode

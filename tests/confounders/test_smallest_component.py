@@ -15,7 +15,9 @@ def test_a_nodes_fault_names_the_node_not_its_ranks(
     make_window, n_ranks: int, per_node: int, node: int, seconds: float
 ) -> None:
     ranks = tuple(range(node * per_node, (node + 1) * per_node))
-    window = make_window(n_ranks, late=dict.fromkeys(ranks, seconds), steps=slice(12, 30), ranks_per_node=per_node)
+    window = make_window(
+        n_ranks, late=dict.fromkeys(ranks, seconds), steps=slice(12, 30), ranks_per_node=per_node
+    )
     diagnosis = rca.diagnose(window)
     assert components(diagnosis) == {("node", ranks)}
     assert diagnosis.stragglers[0].nodes == [f"node-{node}"]
@@ -49,7 +51,9 @@ def test_a_slow_link_names_its_node_although_every_collective_is_slow(
     stalls = np.full((n_ranks // per_node, 40), 1e4)
     stalls[1, 12:30] = 4e7
     diagnosis = rca.diagnose(
-        exported(window, Exported("node_infiniband_port_transmit_wait_total", stalls, scope="node", counter=True))
+        exported(
+            window, Exported("node_infiniband_port_transmit_wait_total", stalls, scope="node", counter=True)
+        )
     )
     assert components(diagnosis) == {("node", tuple(range(per_node, 2 * per_node)))}
     assert names_of(believed(diagnosis)) == {"nic_degradation"}
@@ -60,7 +64,11 @@ def test_a_congested_fabric_has_no_single_culprit(make_window, n_ranks: int, per
     """Every port waits to send and is told to send less: the fault lies between the nodes."""
     window = make_window(n_ranks, transfer=slow_collectives(), ranks_per_node=per_node)
     diagnosis = rca.diagnose(
-        exported(window, on_every_node("np_cnp_sent", 20, 2e4), on_every_node("node_infiniband_port_transmit_wait_total", 1e4, 3e7))
+        exported(
+            window,
+            on_every_node("np_cnp_sent", 20, 2e4),
+            on_every_node("node_infiniband_port_transmit_wait_total", 1e4, 3e7),
+        )
     )
     assert blamed(diagnosis) == set(range(n_ranks))
     assert "network_congestion" in names_of(believed(diagnosis))
@@ -75,7 +83,7 @@ def test_congestion_notifications_alone_tell_a_congested_fabric(make_window) -> 
 
 @pytest.mark.parametrize(("n_ranks", "per_node"), [(8, 2), (16, 8), (64, 8)])
 def test_slow_collectives_alone_name_no_single_rank(make_window, n_ranks: int, per_node: int) -> None:
-    """All transfers are alike and no counter is there to tell the ranks apart: any one name would be a guess."""
+    """All transfers are alike and no counter tells the ranks apart: any one name would be a guess."""
     diagnosis = rca.diagnose(make_window(n_ranks, transfer=slow_collectives(), ranks_per_node=per_node))
     assert blamed(diagnosis) in (set(), set(range(n_ranks)))
 

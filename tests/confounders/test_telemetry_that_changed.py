@@ -1,4 +1,4 @@
-"""Confounder 8: counters reset, exporters go missing, metrics are renamed. None of it is a fault of the job."""
+"""Confounder 8: counters reset, exporters vanish, metrics are renamed. None of it is the job's fault."""
 
 from __future__ import annotations
 
@@ -45,7 +45,9 @@ def test_a_counter_that_restarts_is_not_a_burst(make_window, name: str) -> None:
 
 
 @pytest.mark.parametrize("resets", [((3, 20),), tuple((rank, 18) for rank in range(8))], ids=["one", "all"])
-def test_a_restarted_exporter_changes_neither_who_nor_why(make_window, resets: tuple[tuple[int, int], ...]) -> None:
+def test_a_restarted_exporter_changes_neither_who_nor_why(
+    make_window, resets: tuple[tuple[int, int], ...]
+) -> None:
     window = make_window(late={2: 0.05, 3: 0.05}, n_steps=60, steps=slice(15, 40))
     waiting = np.full((8, 60), 0.02)
     waiting[2:4, 15:40] = 0.8

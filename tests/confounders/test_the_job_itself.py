@@ -39,10 +39,14 @@ def uneven_sequences(make_window, n_ranks: int, *, spread: float, seed: int = 0)
 
 @pytest.mark.parametrize("logged", [True, False], ids=["lengths logged", "lengths unknown"])
 @pytest.mark.parametrize(("n_ranks", "spread"), [(8, 0.2), (8, 0.5), (64, 0.2), (64, 0.5)])
-def test_workload_causes_do_not_blame_machines(make_window, n_ranks: int, spread: float, logged: bool) -> None:
+def test_workload_causes_do_not_blame_machines(
+    make_window, n_ranks: int, spread: float, logged: bool
+) -> None:
     window = uneven_sequences(make_window, n_ranks, spread=spread)
     if not logged:
-        window = rca.Window.from_tables(window.job, window.steps.drop_columns(["sum_squared_sequence_length"]))
+        window = rca.Window.from_tables(
+            window.job, window.steps.drop_columns(["sum_squared_sequence_length"])
+        )
     diagnosis = rca.diagnose(window)
     assert diagnosis.failure_mode == "fail_slow"
     assert components(diagnosis) == {("job", tuple(range(n_ranks)))}
@@ -56,7 +60,9 @@ def test_two_ranks_with_uneven_sequences_are_not_two_sick_machines(make_window) 
 
 @pytest.mark.parametrize(("pipeline", "data"), [(2, 4), (4, 16)])
 @pytest.mark.parametrize("seconds", [0.02, 0.05])
-def test_an_imbalanced_stage_is_the_jobs_own_fault(make_window, pipeline: int, data: int, seconds: float) -> None:
+def test_an_imbalanced_stage_is_the_jobs_own_fault(
+    make_window, pipeline: int, data: int, seconds: float
+) -> None:
     n_ranks = pipeline * data
     last_stage = range(n_ranks - data, n_ranks)
     window = make_window(

@@ -21,12 +21,16 @@ FAULTS = {
 
 
 def job(*faults: Fault, seed: int = 11) -> Scenario:
-    acting = [fault.model_copy(update={"severity": 0.8, "first_step": 20, "last_step": 50}) for fault in faults]
+    acting = [
+        fault.model_copy(update={"severity": 0.8, "first_step": 20, "last_step": 50}) for fault in faults
+    ]
     return Scenario(
         seed=seed,
         dialect="mixed",
         parallelism=Parallelism(data=8),
-        workload=Workload(forward_seconds=0.25, backward_seconds=0.5, transfer_seconds=0.2, launch_seconds=0.12),
+        workload=Workload(
+            forward_seconds=0.25, backward_seconds=0.5, transfer_seconds=0.2, launch_seconds=0.12
+        ),
         faults=tuple(acting),
         telemetry=Telemetry(exporters=tuple(EXPORTERS)),
     )
@@ -67,7 +71,10 @@ def joined(first: rca.Window, second: rca.Window, step: int) -> rca.Window:
 
     early = first.steps.filter(pc.less(first.steps["step"], step))
     late = second.steps.filter(pc.greater_equal(second.steps["step"], step))
-    ended = max(a + b for a, b in zip(*(early[name].to_pylist() for name in ("start_time", "step_seconds")), strict=True))
+    ended = max(
+        a + b
+        for a, b in zip(*(early[name].to_pylist() for name in ("start_time", "step_seconds")), strict=True)
+    )
     shift = ended - pc.min(late["start_time"]).as_py()
     place = late.column_names.index("start_time")
     late = late.set_column(place, "start_time", pc.add(late["start_time"], shift))

@@ -30,7 +30,11 @@ STRETCHES = pytest.mark.parametrize("steps", [slice(None), slice(15, 32)], ids=[
 def test_idle_clocks_of_waiting_gpus_are_not_throttling(make_window, n_ranks: int, steps: slice) -> None:
     """Rank 1's loader stalls; the others wait for it at 600 MHz, 95 W and PCIe generation 1."""
     window = make_window(
-        n_ranks, late={1: 0.2}, steps=steps, phase="data_loading_seconds", ranks_per_node=max(1, min(8, n_ranks // 4))
+        n_ranks,
+        late={1: 0.2},
+        steps=steps,
+        phase="data_loading_seconds",
+        ranks_per_node=max(1, min(8, n_ranks // 4)),
     )
     diagnosis = rca.diagnose(exported(window, *idle_gpus(window)))
     assert blamed(diagnosis) == {1}
@@ -39,7 +43,9 @@ def test_idle_clocks_of_waiting_gpus_are_not_throttling(make_window, n_ranks: in
 
 
 @STRETCHES
-def test_a_throttled_gpu_is_named_although_waiting_ones_run_at_lower_clocks(make_window, steps: slice) -> None:
+def test_a_throttled_gpu_is_named_although_waiting_ones_run_at_lower_clocks(
+    make_window, steps: slice
+) -> None:
     """1170 MHz while busy is a fault; 600 MHz while waiting for it is not."""
     window = make_window(phase=KERNELS, late={5: 0.16}, steps=steps)
     throttled = waiting_share(window)[0] > 0.3

@@ -10,11 +10,18 @@ from hand_made import blamed
 
 import rca
 
-COLLECTIVE = ("communication_wait_seconds", "communication_transfer_seconds", "optimizer_seconds", "step_seconds")
+COLLECTIVE = (
+    "communication_wait_seconds",
+    "communication_transfer_seconds",
+    "optimizer_seconds",
+    "step_seconds",
+)
 
 
-def stopped(window: rca.Window, rank: int, *, row_lost: bool, silent: float, events: pa.Table | None = None) -> rca.Window:
-    """In the last step everybody waits in the collective for `rank`, which got no further than its forward."""
+def stopped(
+    window: rca.Window, rank: int, *, row_lost: bool, silent: float, events: pa.Table | None = None
+) -> rca.Window:
+    """In the last step everybody waits in the collective for `rank`, still in its forward."""
     last = int(pc.max(window.steps["step"]).as_py())
     here = window.steps["step"].to_numpy() == last
     guilty = here & (window.steps["rank"].to_numpy() == rank)

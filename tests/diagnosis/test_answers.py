@@ -19,7 +19,9 @@ def test_what_was_not_measured_is_listed(make_window) -> None:
 
 def test_step_times_alone_lack_the_phases(make_window) -> None:
     window = make_window(columns=("rank", "step", "start_time", "step_seconds"))
-    assert {"phases", "forward_seconds", "communication_wait_seconds"} <= set(rca.diagnose(window).missing_signals)
+    assert {"phases", "forward_seconds", "communication_wait_seconds"} <= set(
+        rca.diagnose(window).missing_signals
+    )
 
 
 def test_every_row_is_either_used_or_counted_as_unused(real_windows) -> None:

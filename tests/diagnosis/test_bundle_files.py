@@ -9,9 +9,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-import rca_models
 
 import rca
+import rca_models
 from rca.errors import BundleError
 
 SHIPPED = Path(rca_models.__file__).parent / "baseline"
@@ -129,14 +129,18 @@ HEADS_DAMAGE = {
     "a head is missing": lambda document: document["heads"].pop("mode"),
     "no thresholds": lambda document: document.pop("thresholds"),
     "no feature version": lambda document: document.pop("feature_version"),
-    "an unknown feature": lambda document: document["heads"]["mode"]["features"].__setitem__(0, "phase_of_moon"),
+    "an unknown feature": lambda document: document["heads"]["mode"]["features"].__setitem__(
+        0, "phase_of_moon"
+    ),
     "too few classes": lambda document: document["heads"]["mode"]["classes"].pop(),
     "calibration without scale": lambda document: document["heads"]["mode"]["calibration"].pop("scale"),
 }
 
 
 @pytest.mark.parametrize("change", HEADS_DAMAGE.values(), ids=HEADS_DAMAGE)
-def test_heads_that_contradict_their_models_are_refused(bundle: Path, change: Callable[[dict], object]) -> None:
+def test_heads_that_contradict_their_models_are_refused(
+    bundle: Path, change: Callable[[dict], object]
+) -> None:
     edited(bundle / "heads.json", change)
     sign(bundle)
     refusal(bundle)

@@ -59,7 +59,7 @@ def test_the_slow_steps_are_those_of_the_injection(name: str) -> None:
 
 @pytest.mark.parametrize("name", SLOW)
 def test_the_seconds_are_about_what_the_injection_cost(name: str) -> None:
-    """The labels hold medians before and during; the fault acts in 31 of 65 steps, and medians hide pauses."""
+    """Labels hold medians before and during; the fault acts in 31 of 65 steps, and medians hide pauses."""
     label = json.loads((WINDOWS / name / "label.json").read_text())["impact"]
     true = (label["step_during_s"] - label["step_before_s"]) * 31 / 65
     found = rca.diagnose(rca.read_window(WINDOWS / name)).slowdown.seconds_per_step
@@ -102,7 +102,9 @@ def test_http_gives_the_page_on_request(name: str, expected: Expected, service: 
 
 
 @each_window
-def test_without_any_metric_the_failure_mode_is_still_right(name: str, expected: Expected, bare_window) -> None:
+def test_without_any_metric_the_failure_mode_is_still_right(
+    name: str, expected: Expected, bare_window
+) -> None:
     diagnosis = rca.diagnose(bare_window(rca.read_window(WINDOWS / name)))
     assert diagnosis.failure_mode == expected.mode
     named = {rank for straggler in diagnosis.stragglers for rank in straggler.ranks}
@@ -162,10 +164,14 @@ def test_before_its_fault_began_a_slow_window_is_healthy() -> None:
 
 
 def test_scores_on_the_committed_collection_are_what_the_readme_may_claim() -> None:
-    judged = [judge(rca.diagnose(rca.read_window(WINDOWS / name)), read_label(WINDOWS / name)) for name in EXPECTED]
+    judged = [
+        judge(rca.diagnose(rca.read_window(WINDOWS / name)), read_label(WINDOWS / name)) for name in EXPECTED
+    ]
     assert all(one.mode_right for one in judged)
     assert not any(one.false_alarm == 1 for one in judged)
-    assert all(one.rank_of_cause == 1 for one, name in zip(judged, EXPECTED, strict=True) if EXPECTED[name].causes)
+    assert all(
+        one.rank_of_cause == 1 for one, name in zip(judged, EXPECTED, strict=True) if EXPECTED[name].causes
+    )
 
 
 def test_a_diagnosis_survives_json(service: TestClient) -> None:

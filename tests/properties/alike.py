@@ -61,7 +61,10 @@ def retimed(window: Window, moment: Callable[[np.ndarray], np.ndarray], factor: 
     for name in steps.column_names:
         if name.endswith("_seconds"):
             steps = rewritten(steps, name, steps[name].to_numpy() * factor)
-    tables = [rewritten(table, "time", moment(table["time"].to_numpy())) for table in (window.metrics, window.events)]
+    tables = [
+        rewritten(table, "time", moment(table["time"].to_numpy()))
+        for table in (window.metrics, window.events)
+    ]
     start, end = moment(np.array([window.job.start, window.job.end]))
     job = window.job.model_copy(update={"start": float(start), "end": float(end)})
     return Window.from_tables(job, steps, *tables)
@@ -70,7 +73,9 @@ def retimed(window: Window, moment: Callable[[np.ndarray], np.ndarray], factor: 
 def reordered(window: Window, seed: int) -> Window:
     """The rows of all tables in another order."""
     rng = np.random.default_rng(seed)
-    tables = [table.take(rng.permutation(table.num_rows)) for table in (window.steps, window.metrics, window.events)]
+    tables = [
+        table.take(rng.permutation(table.num_rows)) for table in (window.steps, window.metrics, window.events)
+    ]
     return Window.from_tables(window.job, *tables)
 
 
@@ -79,7 +84,9 @@ def named(diagnosis: Diagnosis, rank: Callable[[int], int] = int) -> set[tuple[s
     return {(one.scope, tuple(sorted(map(rank, one.ranks)))) for one in diagnosis.stragglers}
 
 
-def priced(diagnosis: Diagnosis, rank: Callable[[int], int] = int) -> dict[tuple[str, tuple[int, ...]], float]:
+def priced(
+    diagnosis: Diagnosis, rank: Callable[[int], int] = int
+) -> dict[tuple[str, tuple[int, ...]], float]:
     """Seconds per step of every cause, ranks renamed."""
     return {
         (one.cause, tuple(sorted(map(rank, one.ranks)))): one.seconds_per_step for one in diagnosis.causes
@@ -87,7 +94,12 @@ def priced(diagnosis: Diagnosis, rank: Callable[[int], int] = int) -> dict[tuple
 
 
 def assert_same(
-    one: Diagnosis, other: Diagnosis, *, rank: Callable[[int], int] = int, factor: float = 1.0, rel: float = 1e-3
+    one: Diagnosis,
+    other: Diagnosis,
+    *,
+    rank: Callable[[int], int] = int,
+    factor: float = 1.0,
+    rel: float = 1e-3,
 ) -> None:
     """The second answer is the first, ranks renamed and seconds multiplied."""
     assert other.failure_mode == one.failure_mode

@@ -133,7 +133,9 @@ def test_diagnosing_twice_gives_the_same_answer(path: Path) -> None:
 def lasting(diagnosis: rca.Diagnosis) -> dict[str, object]:
     """The answer without its id and time."""
     return {
-        name: value for name, value in diagnosis.to_dict().items() if name not in {"diagnosis_id", "created_at"}
+        name: value
+        for name, value in diagnosis.to_dict().items()
+        if name not in {"diagnosis_id", "created_at"}
     }
 
 

@@ -18,7 +18,12 @@ THROTTLED = Label.model_validate(
         "straggler_type": "compute",
         "pattern": "transient",
         "causes": [
-            {"cause": "gpu_throttling", "accepted": ["gpu_contention"], "ranks": [6], "seconds_per_step": 0.02}
+            {
+                "cause": "gpu_throttling",
+                "accepted": ["gpu_contention"],
+                "ranks": [6],
+                "seconds_per_step": 0.02,
+            }
         ],
     }
 )
@@ -28,12 +33,19 @@ BOTH = Label.model_validate(
         "straggler_type": "communication",
         "pattern": "persistent",
         "causes": [
-            {"cause": "nic_degradation", "ranks": [0, 1], "seconds_per_step": 0.03, "alone_seconds_per_step": 0.05},
+            {
+                "cause": "nic_degradation",
+                "ranks": [0, 1],
+                "seconds_per_step": 0.03,
+                "alone_seconds_per_step": 0.05,
+            },
             {"cause": "runtime_gc", "ranks": [4], "seconds_per_step": 0.01},
         ],
     }
 )
-CRASHED = Label.model_validate({"failure_mode": "fail_stop", "causes": [{"cause": "process_crash", "ranks": [4]}]})
+CRASHED = Label.model_validate(
+    {"failure_mode": "fail_stop", "causes": [{"cause": "process_crash", "ranks": [4]}]}
+)
 
 
 def answer(
@@ -46,34 +58,56 @@ def answer(
     abstained: bool = False,
 ) -> Diagnosis:
     """A diagnosis with just what scores look at."""
-    rest = (1 - confidence) / 2
-    document = {
-        "diagnosis_id": "d",
-        "window_id": None,
-        "job_id": "j",
-        "created_at": "2026-01-01T00:00:00Z",
-        "model": {"name": "m", "version": "1", "sha256": "0"},
-        "failure_mode": mode,
-        "failure_mode_probability": dict.fromkeys(("healthy", "fail_slow", "fail_stop"), rest) | {mode: confidence},
-        "slowdown": {"ratio": 1.2, "seconds_per_step": 0.02, "versus_own_past": None, "interval": (0, 1), "gpu_hours_lost": 0},
-        "stragglers": [
-            {"ranks": list(named), "nodes": [], "scope": "rank", "straggler_type": straggler_type,
-             "pattern": pattern, "probability": 0.9, "first_step": 0, "last_step": 9}
-        ] if named else [],
-        "causes": [
-            {"cause": name, "ranks": list(ranks), "nodes": [], "probability": 0.9, "seconds_per_step": seconds,
-             "interval": (0, 1), "share": 0.5, "owner": "infrastructure", "evidence": []}
-            for name, ranks, seconds in causes
-        ],
-        "unexplained_seconds_per_step": 0.0,
-        "abstained": abstained,
-        "next_check": "",
-        "actions": [],
-        "missing_signals": [],
-        "quality": {"rows_used": 1, "rows_unused": 0, "steps_used": 1, "warmup_steps": 0, "metric_samples_used": 0,
-                    "metric_samples_unused": 0, "unknown_metrics": [], "notes": []},
-    }  # fmt: skip
-    return Diagnosis.model_validate(document)
+    chances = dict.fromkeys(("healthy", "fail_slow", "fail_stop"), (1 - confidence) / 2) | {mode: confidence}
+    straggler = {
+        "ranks": list(named),
+        "nodes": [],
+        "scope": "rank",
+        "straggler_type": straggler_type,
+        "pattern": pattern,
+        "probability": 0.9,
+        "first_step": 0,
+        "last_step": 9,
+    }
+    unread = {
+        "interval": (0, 1),
+        "share": 0.5,
+        "probability": 0.9,
+        "owner": "either",
+        "nodes": [],
+        "evidence": [],
+    }
+    counts = ("rows_used", "rows_unused", "steps_used", "warmup_steps")
+    counts += ("metric_samples_used", "metric_samples_unused")
+    return Diagnosis.model_validate(
+        {
+            "diagnosis_id": "d",
+            "window_id": None,
+            "job_id": "j",
+            "created_at": "2026-01-01T00:00:00Z",
+            "model": {"name": "m", "version": "1", "sha256": "0"},
+            "failure_mode": mode,
+            "failure_mode_probability": chances,
+            "slowdown": {
+                "ratio": 1.2,
+                "seconds_per_step": 0.02,
+                "versus_own_past": None,
+                "interval": (0, 1),
+                "gpu_hours_lost": 0,
+            },
+            "stragglers": [straggler] if named else [],
+            "causes": [
+                unread | {"cause": name, "ranks": list(ranks), "seconds_per_step": seconds}
+                for name, ranks, seconds in causes
+            ],
+            "unexplained_seconds_per_step": 0.0,
+            "abstained": abstained,
+            "next_check": "",
+            "actions": [],
+            "missing_signals": [],
+            "quality": dict.fromkeys(counts, 0) | {"unknown_metrics": [], "notes": []},
+        }
+    )
 
 
 def test_a_right_answer_scores_full_marks() -> None:
@@ -97,10 +131,8 @@ def test_the_right_cause_on_the_wrong_rank_is_no_hit() -> None:
 
 
 def test_the_position_of_the_first_true_cause_counts() -> None:
-    given = answer(
-        "fail_slow", ("runtime_gc", (6,), 0.02), ("pcie_degradation", (6,), 0.01), ("gpu_throttling", (6,), 0.01),
-        named=(6,),
-    )  # fmt: skip
+    others = ("runtime_gc", (6,), 0.02), ("pcie_degradation", (6,), 0.01)
+    given = answer("fail_slow", *others, ("gpu_throttling", (6,), 0.01), named=(6,))
     assert judge(given, THROTTLED).rank_of_cause == 3
 
 
@@ -131,18 +163,37 @@ def test_a_blamed_healthy_window_is_a_false_alarm_and_nothing_else() -> None:
 
 
 def test_a_stop_has_neither_type_nor_pattern_nor_seconds() -> None:
-    judged = judge(answer("fail_stop", ("process_crash", (4,), 0.0), named=(4,), straggler_type=None, pattern=None), CRASHED)
+    judged = judge(
+        answer("fail_stop", ("process_crash", (4,), 0.0), named=(4,), straggler_type=None, pattern=None),
+        CRASHED,
+    )
     assert (judged.mode_right, judged.ranks_exact, judged.rank_of_cause) == (1, 1, 1)
     assert all(isnan(value) for value in (judged.type_right, judged.pattern_right, judged.seconds_error))
 
 
 def test_the_summary_is_the_mean_over_the_windows_a_score_applies_to() -> None:
     right = answer("fail_slow", ("gpu_throttling", (6,), 0.02), named=(6,))
-    third = answer("fail_slow", ("runtime_gc", (6,), 0.02), ("hang", (6,), 0.0), ("gpu_throttling", (6,), 0.0), named=(6,))
-    judged = [judge(right, THROTTLED), judge(third, THROTTLED), judge(answer("healthy"), HEALTHY), judge(right, HEALTHY)]
+    third = answer(
+        "fail_slow",
+        ("runtime_gc", (6,), 0.02),
+        ("hang", (6,), 0.0),
+        ("gpu_throttling", (6,), 0.0),
+        named=(6,),
+    )
+    judged = [
+        judge(right, THROTTLED),
+        judge(third, THROTTLED),
+        judge(answer("healthy"), HEALTHY),
+        judge(right, HEALTHY),
+    ]
     summary = summarise(judged)
     assert summary["failure_mode_accuracy"]["value"] == 0.75
-    assert summary["false_alarm_rate"] | {"low": 0, "high": 0} == {"value": 0.5, "low": 0, "high": 0, "n": 2.0}
+    assert summary["false_alarm_rate"] | {"low": 0, "high": 0} == {
+        "value": 0.5,
+        "low": 0,
+        "high": 0,
+        "n": 2.0,
+    }
     assert (summary["cause_ac@1"]["value"], summary["cause_ac@3"]["value"]) == (0.5, 1.0)
     assert summary["cause_avg@5"]["value"] == pytest.approx((1.0 + 0.6) / 2)
     for row in summary.values():

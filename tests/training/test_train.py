@@ -49,7 +49,12 @@ def result(tmp_path_factory: pytest.TempPathFactory, store: Path, phases: list[s
 
     output = tmp_path_factory.mktemp("first") / "bundle"
     return train(
-        output, n_windows=N_WINDOWS, seed=SEED, processes=1, tracking_uri=f"sqlite:///{store}", progress=progress
+        output,
+        n_windows=N_WINDOWS,
+        seed=SEED,
+        processes=1,
+        tracking_uri=f"sqlite:///{store}",
+        progress=progress,
     )
 
 
@@ -106,10 +111,14 @@ def test_the_run_is_tracked_with_what_it_needs_to_be_repeated(result: TrainingRe
     assert {"test_cause_ac_at_1_value", "test_cause_ac_at_1_low"} <= run.data.metrics.keys()
     held = {each.path for each in client.list_artifacts(result.run_id, "bundle")}
     assert held == {f"bundle/{path.name}" for path in result.bundle.iterdir()}
-    assert {"causal_report.json", "provenance.json"} <= {each.path for each in client.list_artifacts(result.run_id)}
+    assert {"causal_report.json", "provenance.json"} <= {
+        each.path for each in client.list_artifacts(result.run_id)
+    }
 
 
-def test_the_tracked_bundle_is_the_one_that_was_written(result: TrainingResult, store: Path, tmp_path: Path) -> None:
+def test_the_tracked_bundle_is_the_one_that_was_written(
+    result: TrainingResult, store: Path, tmp_path: Path
+) -> None:
     import mlflow
 
     client = mlflow.MlflowClient(f"sqlite:///{store}")
