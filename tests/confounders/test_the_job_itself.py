@@ -116,3 +116,37 @@ def test_a_machine_fault_is_still_found_in_a_job_with_uneven_sequences() -> None
     diagnosis = rca.diagnose(simulate(scenario).window)
     assert ("gpu_throttling", (11,)) in believed(diagnosis)
     assert blamed(diagnosis) == {11}
+
+
+@pytest.mark.parametrize(("pipeline", "data"), [(2, 4), (4, 16)])
+def test_an_imbalanced_stage_costs_what_it_is_slower(make_window, pipeline: int, data: int) -> None:
+    last_stage = range((pipeline - 1) * data, pipeline * data)
+    window = make_window(
+        pipeline * data,
+        late=dict.fromkeys(last_stage, 0.05),
+        phase=KERNELS,
+        parallelism={"data": data, "pipeline": pipeline},
+        ranks_per_node=2,
+    )
+    assert rca.diagnose(window).causes[0].seconds_per_step == pytest.approx(0.05, rel=0.2)
+
+
+@pytest.mark.xfail(
+    strict=True,
+    reason="says scope node and 0.3 ms per step: a stage that fills exactly one node is taken for the node, and the "
+    "node's ranks are then priced against their stage peers, which are themselves",
+)
+@pytest.mark.parametrize(("pipeline", "data"), [(4, 2), (4, 8)])
+def test_a_heavy_stage_that_fills_one_node_is_still_a_stage(make_window, pipeline: int, data: int) -> None:
+    last_stage = tuple(range((pipeline - 1) * data, pipeline * data))
+    window = make_window(
+        pipeline * data,
+        late=dict.fromkeys(last_stage, 0.05),
+        phase=KERNELS,
+        parallelism={"data": data, "pipeline": pipeline},
+        ranks_per_node=data,
+    )
+    diagnosis = rca.diagnose(window)
+    assert believed(diagnosis) == {("stage_imbalance", last_stage)}
+    assert components(diagnosis) == {("stage", last_stage)}
+    assert diagnosis.causes[0].seconds_per_step == pytest.approx(0.05, rel=0.2)
