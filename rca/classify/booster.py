@@ -24,6 +24,9 @@ _PREDICT_RAW = 1
 _PREDICT_CONTRIB = 3
 
 
+_SILENCE = ctypes.CFUNCTYPE(None, ctypes.c_char_p)(lambda _message: None)
+
+
 class Booster:
     """A trained LightGBM model, ready to predict.
 
@@ -134,5 +137,7 @@ def _library() -> ctypes.CDLL:
                 if (folder / name).is_file():
                     library = ctypes.CDLL(os.fspath(folder / name))
                     library.LGBM_GetLastError.restype = ctypes.c_char_p
+                    # Its messages would go to standard output, into the middle of a JSON answer.
+                    library.LGBM_RegisterLogCallback(_SILENCE)
                     return library
     raise BundleError("LightGBM's shared library was not found inside the lightgbm package")

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from rca.classify.components import Component, cover
+from rca.classify.components import Component, cover, is_whole_stage
 from rca.classify.heads import FloatArray, Head
 from rca.classify.settle import settle, settle_stopped
 from rca.errors import BundleError
@@ -146,6 +146,9 @@ class Classifier:
         causes = combine(types, self._pooled("cause", rows))
         if component.scope == "job" and len(features.topology.node_names) > 1:
             causes = without_single_culprits(causes)
+        if next(iter(causes)) == "stage_imbalance" and is_whole_stage(component, features.topology):
+            # A stage that fills exactly one node: the job's layout is the fault, not the machine.
+            component = replace(component, scope="stage")
         return Suspect(component, types, self._pooled("pattern", rows), causes)
 
     def _pooled(self, head: str, rows: FloatArray) -> dict[str, float]:
@@ -159,7 +162,7 @@ class Classifier:
 def without_single_culprits(causes: dict[str, float]) -> dict[str, float]:
     """Belief in one node's link, given that no node stands out: by definition that is the fabric."""
     shared = causes.get("network_congestion", 0.0) + causes.get("nic_degradation", 0.0)
-    return causes | {"network_congestion": shared, "nic_degradation": 0.0}
+    return _ordered(causes | {"network_congestion": shared, "nic_degradation": 0.0})
 
 
 def combine(types: dict[str, float], causes: dict[str, float]) -> dict[str, float]:
@@ -170,4 +173,9 @@ def combine(types: dict[str, float], causes: dict[str, float]) -> dict[str, floa
         total = sum(causes[cause] for cause in members)
         for cause in members:
             combined[cause] = types.get(straggler_type, 0.0) * causes[cause] / max(total, 1e-12)
-    return dict(sorted(combined.items(), key=lambda item: (-item[1], item[0])))
+    return _ordered(combined)
+
+
+def _ordered(chances: dict[str, float]) -> dict[str, float]:
+    """Most probable first; ties by name, so that equal inputs give equal answers."""
+    return dict(sorted(chances.items(), key=lambda item: (-item[1], item[0])))

@@ -64,6 +64,13 @@ def cover(probability: FloatArray, threshold: float, topology: Topology) -> list
     return sorted(found, key=lambda component: (-component.probability, component.ranks))
 
 
+def is_whole_stage(component: Component, topology: Topology) -> bool:
+    """Whether the component is exactly one of several pipeline stages."""
+    ranks = np.array(component.ranks)
+    stages = np.unique(topology.stage[ranks])
+    return topology.n_stages > 1 and stages.size == 1 and ranks.size == (topology.stage == stages[0]).sum()
+
+
 def _candidates(topology: Topology) -> Iterator[tuple[Scope, IntArray]]:
     if topology.n_stages > 1:
         width = topology.n_ranks // topology.n_stages

@@ -22,6 +22,8 @@ from rca.telemetry.job import Topology
 
 #: A change of the step time below this share of it is not worth an interval of its own.
 MIN_RELATIVE_CHANGE = 0.04
+#: A stretch found in lateness or transfer must lengthen the steps by this share to count.
+MIN_FELT_CHANGE = 0.03
 #: Least evidence (contrast over its standard error) for a stretch; the search looks at many intervals.
 MIN_Z = 9.0
 
@@ -95,7 +97,19 @@ def slow_stretch(work: Work, excess: FloatArray) -> Segment:
         high_segment(series, min_z=MIN_Z, min_contrast=MIN_RELATIVE_CHANGE * usual)
         for series in (work.job_step, nan_max(excess), nan_median(work.transfer))
     ]
-    return next((segment for segment in found if not segment.whole), found[0])
+    if not found[0].whole:
+        return found[0]
+    felt = (segment for segment in found[1:] if _is_felt(segment, work.job_step, usual))
+    return next(felt, found[0])
+
+
+def _is_felt(segment: Segment, job_step: FloatArray, usual: float) -> bool:
+    """Whether the job's steps are longer inside the stretch, too; lateness alone may be chance."""
+    inside = segment.mask(job_step.size)
+    if segment.whole or not (~inside).any():
+        return False
+    high, low = nan_mean(job_step[inside]), nan_mean(job_step[~inside])
+    return bool(high - low >= MIN_FELT_CHANGE * usual)
 
 
 def _with_own_past(reference: FloatArray, own: FloatArray) -> FloatArray:

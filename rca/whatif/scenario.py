@@ -1,8 +1,9 @@
 """A small composable language for "what if": which times change, and to what.
 
->>> slow_forward = Change(Selection(ranks=(3,), types=("forward-compute",), steps=(40, 80)), to="peers")
->>> faster_link = Change(Selection(kind="communication", nodes=("n2",)), to="scale", value=0.8)
->>> Scenario("both", (slow_forward, faster_link)).to_dict()["name"]
+>>> rank_3 = Selection(ranks=(3,), types=("forward-compute",), steps=(40, 80))
+>>> through_n2 = Selection(kind="communication", nodes=("n2",))
+>>> changes = (Change(select=rank_3, to="peers"), Change(select=through_n2, to="scale", value=0.8))
+>>> Scenario(name="both", changes=changes).name
 'both'
 """
 

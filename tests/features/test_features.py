@@ -4,8 +4,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rca.features import RANK_FEATURES, WINDOW_FEATURES, describe, extract
-from rca.features.robust import leader_and_runner_up, nan_quantile, peer_reference
 from rca.features.temporal import high_segment, periodicity
+from rca.robust import leader_and_runner_up, nan_quantile, peer_reference
 from rca.telemetry import Window
 
 

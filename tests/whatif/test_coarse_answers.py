@@ -147,11 +147,10 @@ def test_real_windows_are_replayed_faithfully() -> None:
         assert found.source == "phases"
 
 
-def test_ten_thousand_ranks_replay_in_a_blink(benchmark: Any) -> None:
-    rng = np.random.default_rng(0)
-    replay = PhaseReplay.from_arrays(*_large(rng.random((10_240, 100)) + 1))
-    benchmark.pedantic(replay.step_seconds_own, args=(replay.own,), rounds=3)
-    assert benchmark.stats["min"] < 0.15
+def test_ten_thousand_ranks_give_the_slowest_rank_of_every_step() -> None:
+    own = np.random.default_rng(0).random((10_240, 100)) + 1
+    replay = PhaseReplay.from_arrays(*_large(own))
+    assert np.allclose(replay.step_seconds_own(replay.own) - replay.transfer, own.max(axis=0))
 
 
 def _large(own: np.ndarray) -> tuple[Any, Any]:
