@@ -131,11 +131,6 @@ def test_an_imbalanced_stage_costs_what_it_is_slower(make_window, pipeline: int,
     assert rca.diagnose(window).causes[0].seconds_per_step == pytest.approx(0.05, rel=0.2)
 
 
-@pytest.mark.xfail(
-    strict=True,
-    reason="says scope node and 0.3 ms per step: a stage that fills one node is taken for the node, and "
-    "the node's ranks are then priced against their stage peers, which are themselves",
-)
 @pytest.mark.parametrize(("pipeline", "data"), [(4, 2), (4, 8)])
 def test_a_heavy_stage_that_fills_one_node_is_still_a_stage(make_window, pipeline: int, data: int) -> None:
     last_stage = tuple(range((pipeline - 1) * data, pipeline * data))
