@@ -25,6 +25,20 @@ _ACTIONS = {
     "process_crash": "restart_from_checkpoint",
     "hang": "restart_from_checkpoint",
 }
+#: What a person does for each action.
+_INSTRUCTIONS = {
+    "drain_node": "cordon the node, restart from the last checkpoint without it, have it checked",
+    "evict_other_process": "move the other load off the node, or give the job whole nodes",
+    "replace_gpu": "take the GPU out of service and restart from the last checkpoint on another",
+    "call_network_team": "hand the network team the nodes and the time span; no single node is at fault",
+    "call_storage_team": "hand the storage team the nodes and the time span; cache data locally meanwhile",
+    "add_loader_workers": "raise the number of loader workers or the prefetch depth, or decode ahead of time",
+    "plan_garbage_collection": "collect at the same step on all ranks, and freeze long-lived objects",
+    "rebalance_stages": "move layers from the slow stage to the others",
+    "rebalance_sequences": "pack batches by the sum of squared sequence lengths",
+    "checkpoint_asynchronously": "write checkpoints in the background, or less often",
+    "restart_from_checkpoint": "restart from the last checkpoint without the named node until it is checked",
+}
 #: What to collect where a whole family of evidence is missing.
 _COLLECT = {
     "phases": "per-rank phase times (forward, backward, communication wait), or nobody can be named",
@@ -49,7 +63,7 @@ def actions(
                 interval=None if saved is None else saved[1],
                 cost_seconds=None,
                 break_even_steps=None,
-                runbook=CAUSES[cause.cause].meaning,
+                runbook=_INSTRUCTIONS[_ACTIONS[cause.cause]],
             )
         )
     return found

@@ -89,3 +89,11 @@ def test_a_longer_lateness_costs_more(make_window) -> None:
     ]
     assert costs == sorted(costs)
     assert costs[-1] - costs[0] == pytest.approx(0.1, rel=0.05)
+
+
+def test_every_cause_of_the_catalogue_has_an_action_with_an_instruction() -> None:
+    from rca.diagnosis.advice import _ACTIONS, _INSTRUCTIONS
+    from rca.telemetry.causes import CAUSES
+
+    assert set(_ACTIONS) == set(CAUSES)
+    assert set(_INSTRUCTIONS) == set(_ACTIONS.values())
