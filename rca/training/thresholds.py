@@ -9,13 +9,14 @@ from rca.robust import FloatArray
 from rca.training.corpus import Corpus
 from rca.training.split import mask
 
-#: Share of healthy validation windows that may be called faulty.
-FALSE_ALARM_BUDGET = 0.005
+#: Share of healthy windows that may be called faulty, and how sure validation must make us of it.
+FALSE_ALARM_BUDGET = 0.01
+CONFIDENCE = 0.95
 GRID = np.round(np.arange(0.30, 0.99, 0.01), 2)
 
 
 def choose_thresholds(corpus: Corpus, heads: dict[str, Head]) -> dict[str, float]:
-    """Smallest thresholds that keep within the false-alarm budget, and the best rank threshold by F1.
+    """Smallest thresholds that keep to the false-alarm budget, and the best rank threshold by F1.
 
     Parameters
     ----------
@@ -38,10 +39,20 @@ def choose_thresholds(corpus: Corpus, heads: dict[str, Head]) -> dict[str, float
 
 
 def _alarm(chance: FloatArray, innocent: np.ndarray[tuple[int], np.dtype[np.bool_]]) -> float:
-    """Smallest grid value at which at most the budgeted share of innocent windows is blamed."""
-    rates = [(chance[innocent] >= value).mean() for value in GRID]
-    fitting = [value for value, rate in zip(GRID, rates, strict=True) if rate <= FALSE_ALARM_BUDGET]
-    return float(fitting[0]) if fitting else float(GRID[-1])
+    """Smallest grid value at which the false-alarm rate is within the budget, with confidence.
+
+    A few hundred validation windows say little about a rate below one per cent, so the upper bound
+    (Clopper and Pearson, 1934) of the rate is held to the budget, not the rate itself.
+    """
+    from scipy.stats import beta
+
+    n = int(innocent.sum())
+    for value in GRID:
+        alarms = int((chance[innocent] >= value).sum())
+        bound = float(beta.ppf(CONFIDENCE, alarms + 1, n - alarms)) if alarms < n else 1.0
+        if bound <= FALSE_ALARM_BUDGET:
+            return float(value)
+    return float(GRID[-1])
 
 
 def _rank_threshold(corpus: Corpus, head: Head) -> float:
