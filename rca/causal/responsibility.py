@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 import numpy as np
 
@@ -24,6 +24,7 @@ def responsibilities(
     mechanisms: Mechanisms,
     scores: FloatArray,
     excess: Mapping[str, float],
+    measured: Collection[str] = (),
 ) -> dict[str, dict[str, float]]:
     """Weights of the causes in every phase; what they leave to 1 stays unexplained.
 
@@ -36,13 +37,15 @@ def responsibilities(
         The component's resource scores; NaN = not measured.
     excess : mapping of phase to float, relative
         The component's mean excess per phase (and `UNMEASURED`).
+    measured : collection of str
+        Phases, ``transfer`` among them, that were measured on the component's ranks.
 
     Returns
     -------
     dict of cause to dict of phase to float
         A cause's weight in a phase is its belief, raised where the fitted mechanism of its measured
         resources accounts for the excess. Belief in causes without an arrow to the phase explains nothing
-        there.
+        there, and time that no phase covers is not put on a cause whose own phases were all measured.
     """
     effects = mechanisms.effects(scores)
     kept = {cause: belief for cause, belief in beliefs.items() if belief >= MIN_BELIEF}
@@ -54,9 +57,17 @@ def responsibilities(
         }
         total = sum(raised.values()) + max(0.0, 1.0 - sum(kept.values()))
         for cause, weight in raised.items():
-            if phase == UNMEASURED or phase in CAUSES[cause].phases:
+            if _may_lengthen(cause, phase, measured):
                 weights[cause][phase] = weight / total
     return weights
+
+
+def _may_lengthen(cause: str, phase: str, measured: Collection[str]) -> bool:
+    spec = CAUSES[cause]
+    if phase != UNMEASURED:
+        return phase in spec.phases
+    # A busy host stretches whatever lies between the phases; a loader stretches loading and nothing else.
+    return spec.type == "host" or not set(spec.phases) <= set(measured)
 
 
 def _support(cause: str, phase: str, amount: float, effects: FloatArray, mechanisms: Mechanisms) -> float:

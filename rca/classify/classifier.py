@@ -83,7 +83,9 @@ class Classifier:
         chances = mode_head.probabilities(features.window[None, :])[0]
         probability = dict(zip(mode_head.classes, (float(chance) for chance in chances), strict=True))
         mode = self._mode(probability)
-        decided = probability[mode] >= self.thresholds["decide"]
+        # Without one finished step there is no step time to compare; only an ending can be certain.
+        timed = mode == "fail_stop" or np.isfinite(features.work.step_reference)
+        decided = bool(timed and probability[mode] >= self.thresholds["decide"])
         if mode == "healthy":
             return Classification(mode, probability, decided, [], np.zeros(features.rank.shape[0]))
         per_rank = self._rank_probability(features, mode)
@@ -92,9 +94,10 @@ class Classifier:
         return Classification(mode, probability, decided, suspects, per_rank)
 
     def _mode(self, probability: dict[str, float]) -> str:
-        """The likeliest mode, but a fault only above the false-alarm threshold."""
-        fault = max(("fail_slow", "fail_stop"), key=lambda mode: probability[mode])
-        return fault if probability[fault] >= self.thresholds[fault] else "healthy"
+        """Faulty only above the false-alarm threshold; then the likelier fault."""
+        if 1.0 - probability["healthy"] < self.thresholds["fault"]:
+            return "healthy"
+        return max(("fail_slow", "fail_stop"), key=lambda mode: probability[mode])
 
     def _rank_probability(self, features: FeatureSet, mode: str) -> FloatArray:
         head = self.heads["straggler" if mode == "fail_slow" else "stopper"]

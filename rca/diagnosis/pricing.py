@@ -91,7 +91,10 @@ def price(
     attribution = attribute(
         own, replay.transfer, ideal, [cause.removal for cause in causes], replay.step_seconds_own
     )
-    return Pricing(causes, attribution, float(nan_mean(replay.measured[:, None])[0]))
+    measured = float(nan_mean(replay.measured[:, None])[0])
+    if not np.isfinite(measured):
+        measured = float(nan_mean(replay.step_seconds_own(own, replay.transfer)[:, None])[0])
+    return Pricing(causes, attribution, measured)
 
 
 def _transfer_excess(features: FeatureSet) -> FloatArray:
@@ -170,7 +173,7 @@ def _causes(
         resource_scores(features.evidence.versus_peers[rows], features.evidence.versus_past[rows])
     )
     beliefs = {cause: suspect.causes.get(cause, 0.0) for cause in SLOW_CAUSES}
-    weights = responsibilities(beliefs, mechanisms, scores, means)
+    weights = responsibilities(beliefs, mechanisms, scores, means, _measured(features, rows))
     found = []
     for cause, by_phase in weights.items():
         own = sum(
@@ -184,6 +187,11 @@ def _causes(
         seconds = {name: means[name] * weight * unit for name, weight in by_phase.items()}
         found.append(PricedCause(removal, index, min(believed, 1.0), seconds))
     return found
+
+
+def _measured(features: FeatureSet, rows: list[int]) -> set[str]:
+    columns = {**features.work.phases, "transfer_seconds": features.work.transfer}
+    return {name.removesuffix("_seconds") for name, held in columns.items() if np.isfinite(held[rows]).any()}
 
 
 def _parts(excess: _Excess) -> dict[str, FloatArray]:

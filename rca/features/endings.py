@@ -10,6 +10,8 @@ from rca.robust import FloatArray, nan_median
 from rca.telemetry.phases import PhaseArrays
 from rca.telemetry.window import Window
 
+BoolVector = np.ndarray[tuple[int], np.dtype[np.bool_]]
+
 #: Order in which a step is worked through; a rank that stops leaves the later ones unmeasured.
 PHASE_ORDER = (
     "data_loading_seconds",
@@ -45,14 +47,18 @@ class Endings:
         An event of that sort names the rank (or only its node).
     silence : float, steps
         From the last sign of progress to the end of the window, in usual steps.
+    fatal_delay : float, steps
+        From the last sign of progress to the first fatal event; NaN without one. Who dies stops the job
+        at once; who hangs is killed by a watchdog much later.
     """
 
     progress: FloatArray
     behind: FloatArray
-    unfinished: np.ndarray[tuple[int], np.dtype[np.bool_]]
-    fatal: np.ndarray[tuple[int], np.dtype[np.bool_]]
-    missed: np.ndarray[tuple[int], np.dtype[np.bool_]]
+    unfinished: BoolVector
+    fatal: BoolVector
+    missed: BoolVector
     silence: float
+    fatal_delay: float
 
     @classmethod
     def from_window(cls, window: Window, phases: PhaseArrays, step_reference: float) -> Endings:
@@ -64,10 +70,12 @@ class Endings:
         done = _phases_done(phases, last)
         reached = np.where(finished, last + 1.0, last + done)
         progress = np.where(seen, reached - reached[seen].max(), np.nan)
-        silence = np.nan
-        if np.isfinite(step_reference) and step_reference > 0:
-            silence = max(0.0, (window.job.end - _last_sign(phases)) / step_reference - 1.0)
-        fatal, missed = _events(window)
+        silence = fatal_delay = np.nan
+        fatal, missed, first_fatal = _events(window)
+        if np.isfinite(step_reference):
+            sign = _last_sign(phases)
+            silence = max(0.0, (window.job.end - sign) / step_reference - 1.0)
+            fatal_delay = (first_fatal - sign) / step_reference
         return cls(
             progress=progress,
             behind=progress - nan_median(progress[:, None])[0],
@@ -75,6 +83,7 @@ class Endings:
             fatal=fatal,
             missed=missed,
             silence=silence,
+            fatal_delay=fatal_delay,
         )
 
 
@@ -102,22 +111,24 @@ def _last_sign(phases: PhaseArrays) -> float:
     return float(np.median(last[np.isfinite(last)]))
 
 
-def _events(
-    window: Window,
-) -> tuple[np.ndarray[tuple[int], np.dtype[np.bool_]], np.ndarray[tuple[int], np.dtype[np.bool_]]]:
+def _events(window: Window) -> tuple[BoolVector, BoolVector, float]:
+    """Who was named by fatal and by missed events, and the time of the first fatal one (NaN: none)."""
     topology = window.job.topology
     fatal = np.zeros(topology.n_ranks, dtype=bool)
     missed = np.zeros(topology.n_ranks, dtype=bool)
+    first_fatal = np.inf
     if window.events.num_rows == 0:
-        return fatal, missed
+        return fatal, missed, np.nan
     nodes = {name: index for index, name in enumerate(topology.node_names)}
-    columns = [window.events.column(name).to_pylist() for name in ("kind", "rank", "node")]
-    for kind, rank, node in zip(*columns, strict=True):
+    columns = [window.events.column(name).to_pylist() for name in ("time", "kind", "code", "rank", "node")]
+    for time, kind, code, rank, node in zip(*columns, strict=True):
         target = fatal if kind in FATAL_EVENTS else missed if kind in MISSED_EVENTS else None
-        if target is None:
+        if target is None or (kind == "process_exit" and code == "0"):
             continue
+        if target is fatal:
+            first_fatal = min(first_fatal, time)
         if rank is not None:
             target[rank] = True
         elif node in nodes:
             target[topology.node == nodes[node]] = True
-    return fatal, missed
+    return fatal, missed, float(first_fatal) if np.isfinite(first_fatal) else np.nan

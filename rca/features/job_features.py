@@ -139,6 +139,7 @@ def _ending(endings: Endings) -> dict[str, float]:
         "worst_behind": float(min(behind, MAX_STEPS_BEHIND)),
         "any_fatal_event": float(endings.fatal.any()),
         "any_missed_event": float(endings.missed.any()),
+        "fatal_delay": float(np.clip(endings.fatal_delay, -MAX_STEPS_BEHIND, MAX_STEPS_BEHIND)),
     }
 
 

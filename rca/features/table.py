@@ -121,6 +121,7 @@ _JOB: tuple[Feature, ...] = (
     Feature("worst_behind", "steps", "most that a rank is behind the median rank, at most 100"),
     Feature("any_fatal_event", "0/1", "a fatal event was reported"),
     Feature("any_missed_event", "0/1", "a missed heartbeat or collective timeout was reported"),
+    Feature("fatal_delay", "steps", "from the last sign of progress to the first fatal event, within 100"),
     Feature("phases_measured", "count", "own phases measured"),
     Feature("communication_measured", "0/1/2", "not at all, unsplit, waiting apart from transfer"),
     Feature("resources_measured", "share", "resources with at least one channel"),

@@ -91,7 +91,7 @@ class Work:
             phases=own_phases,
             load={name: array[:, used] for name, array in phases.load.items()},
             start=phases.start_time[:, used],
-            step_reference=float(usual[0]) if np.isfinite(usual[0]) else float("nan"),
+            step_reference=float(usual[0]) if usual[0] > 0 else float("nan"),
         )
 
 

@@ -75,6 +75,12 @@ def _hung(scenario: Scenario, stop: Stop, course: Course, rng: np.random.Generat
         peers = [other for other in range(scenario.world_size) if other not in stop.ranks] or [rank]
         waited = begun + 0.9 * (course.end - begun)
         events.append(_event(waited, int(rng.choice(peers)), "nccl_timeout", None, "collective timed out"))
+        if rng.random() < 0.4:
+            # Watchdogs abort their processes, the patient ones first.
+            gone = rng.permutation(scenario.world_size)[: int(rng.integers(1, 6))]
+            events += [
+                _event(waited + rng.uniform(0, 1), int(r), "process_exit", "-6", "aborted") for r in gone
+            ]
     if rng.random() < 0.35:
         late = begun + 0.3 * (course.end - begun)
         events.append(_event(late, rank, "heartbeat_missed", None, "no heartbeat"))

@@ -63,7 +63,9 @@ def course_of(scenario: Scenario, resources: Resources, timing: Timing, rng: np.
         noticed = begun + typical * rng.uniform(0.6, 1.0) + rng.uniform(0.02, 1.5)
         alive[:] = noticed
         alive[list(stop.ranks)] = begun + 0.5 * typical
-        return Course(stop.step, noticed + rng.uniform(0.5, 15), alive, begun)
+        # Somebody looks at once, or long after.
+        looked = np.exp(rng.uniform(np.log(0.5), np.log(max(15.0, 2 * last))))
+        return Course(stop.step, noticed + float(looked), alive, begun)
     if ending == "finished":
         alive[:] = last
         return Course(n_run, last + rng.uniform(1, 5) * max(typical, 1.0), alive, last)

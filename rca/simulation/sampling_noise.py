@@ -18,6 +18,9 @@ MIXED_EXPORTERS = (*CLUSTER_EXPORTERS, "process", "container", "python")
 OPTIONAL_PHASES = (
     "data_loading_seconds", "host_to_device_seconds", "optimizer_seconds", "checkpoint_seconds", "gc_seconds",
 )  # fmt: skip
+CORE_PHASES = (
+    "forward_seconds", "backward_seconds", "communication_wait_seconds", "communication_transfer_seconds",
+)  # fmt: skip
 MAX_SAMPLES = 120
 
 
@@ -66,7 +69,7 @@ def sample_telemetry(rng: np.random.Generator, scenario: Scenario, cause: str) -
         exporters=_exporters(rng, scenario),
         interval_seconds=max(min(interval, length / 4), length / MAX_SAMPLES),
         visibility=_visibility(rng),
-        missing_phases=() if full else _some(rng, OPTIONAL_PHASES, 0.35),
+        missing_phases=() if full else _missing_phases(rng),
         ranks_without_phases=_blind_ranks(rng, scenario),
         load_columns=bool(rng.random() < (0.45 if cause == "sequence_length_imbalance" else 0.12)),
         node_names=named,
@@ -80,6 +83,11 @@ def sample_telemetry(rng: np.random.Generator, scenario: Scenario, cause: str) -
         events=bool(rng.random() < 0.5),
         ending=_ending(rng),
     )
+
+
+def _missing_phases(rng: np.random.Generator) -> tuple[str, ...]:
+    """Few trainers time everything; the compute phases and the split of communication are mostly there."""
+    return _some(rng, OPTIONAL_PHASES, 0.35) + _some(rng, CORE_PHASES, 0.1)
 
 
 def _exporters(rng: np.random.Generator, scenario: Scenario) -> tuple[str, ...]:

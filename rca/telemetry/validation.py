@@ -170,6 +170,23 @@ def _check_steps(steps: pa.Table, job: Job) -> None:
     _refuse_repeated_steps(steps, rank * width + code, job.world_size * width)
     refuse_foreign_clock(STEPS, "start_time", steps, job)
     refuse_long_phases(steps, job)
+    _refuse_timeless_steps(steps)
+
+
+def _refuse_timeless_steps(steps: pa.Table) -> None:
+    """Nothing can be compared when the usual step takes no time: a timer was not wired up."""
+    seconds = steps.column("step_seconds").to_numpy()
+    zero = seconds == 0
+    if zero.any() and 2 * int(zero.sum()) >= int(np.isfinite(seconds).sum()):
+        raise refused_rows(
+            STEPS,
+            "step_seconds",
+            "is 0 in half of the finished steps or more",
+            zero,
+            steps,
+            expected="how long each step took, in seconds",
+            hint="leave it empty where a step was not timed",
+        )
 
 
 def _step_codes(step: npt.NDArray[np.int64]) -> tuple[npt.NDArray[np.int64], int]:

@@ -23,7 +23,7 @@ from rca.training.thresholds import choose_thresholds
 Progress = Callable[[str, int, int], None]
 
 #: What the shipped baseline was trained with.
-DEFAULT_WINDOWS = 16000
+DEFAULT_WINDOWS = 28000
 DEFAULT_SEED = 20261121
 
 

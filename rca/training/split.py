@@ -12,8 +12,8 @@ Part = Literal["train", "calibration", "validation", "test"]
 
 #: Cumulative shares, in order.
 SHARES: tuple[tuple[Part, float], ...] = (
-    ("train", 0.68),
-    ("calibration", 0.80),
+    ("train", 0.62),
+    ("calibration", 0.74),
     ("validation", 0.88),
     ("test", 1.0),
 )

@@ -28,10 +28,9 @@ def choose_thresholds(corpus: Corpus, heads: dict[str, Head]) -> dict[str, float
     modes = np.array(corpus.mode)[held]
     head = heads["mode"]
     chance = head.probabilities(corpus.window[held])
-    by_mode = {name: chance[:, index] for index, name in enumerate(head.classes)}
+    faulty = 1.0 - chance[:, head.classes.index("healthy")]
     return {
-        "fail_slow": _alarm(by_mode["fail_slow"], modes == "healthy"),
-        "fail_stop": _alarm(by_mode["fail_stop"], modes != "fail_stop"),
+        "fault": _alarm(faulty, modes == "healthy"),
         "decide": 0.5,
         "straggler": _rank_threshold(corpus, heads["straggler"]),
         "name": 0.4,
@@ -42,17 +41,20 @@ def _alarm(chance: FloatArray, innocent: np.ndarray[tuple[int], np.dtype[np.bool
     """Smallest grid value at which the false-alarm rate is within the budget, with confidence.
 
     A few hundred validation windows say little about a rate below one per cent, so the upper bound
-    (Clopper and Pearson, 1934) of the rate is held to the budget, not the rate itself.
+    (Clopper and Pearson, 1934) of the rate is held to the budget, not the rate itself. Where even no alarm
+    at all would not prove the budget, no alarm at all is asked for.
     """
+    n = int(innocent.sum())
+    budget = max(FALSE_ALARM_BUDGET, _upper_bound(0, n))
+    alarms = [int((chance[innocent] >= value).sum()) for value in GRID]
+    kept = [value for value, count in zip(GRID, alarms, strict=True) if _upper_bound(count, n) <= budget]
+    return float(kept[0] if kept else GRID[-1])
+
+
+def _upper_bound(alarms: int, n: int) -> float:
     from scipy.stats import beta
 
-    n = int(innocent.sum())
-    for value in GRID:
-        alarms = int((chance[innocent] >= value).sum())
-        bound = float(beta.ppf(CONFIDENCE, alarms + 1, n - alarms)) if alarms < n else 1.0
-        if bound <= FALSE_ALARM_BUDGET:
-            return float(value)
-    return float(GRID[-1])
+    return float(beta.ppf(CONFIDENCE, alarms + 1, n - alarms)) if alarms < n else 1.0
 
 
 def _rank_threshold(corpus: Corpus, head: Head) -> float:

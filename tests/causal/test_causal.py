@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from rca.causal import Mechanisms, attribute
 from rca.causal.attribution import Removal
 from rca.causal.graph import PHASES, mechanism_parents
-from rca.causal.responsibility import responsibilities
+from rca.causal.responsibility import UNMEASURED, responsibilities
 from rca.causal.shapley import shapley
 from rca.errors import BundleError
 from rca.features.evidence import resource_names
@@ -95,6 +95,18 @@ def test_a_cause_without_an_arrow_to_the_phase_explains_nothing_there():
     scores = np.full(len(resource_names()), np.nan)
     weights = responsibilities({"gpu_throttling": 0.9}, linear_mechanisms(), scores, {"data_loading": 0.2})
     assert weights["gpu_throttling"] == {}
+
+
+def test_time_no_phase_covers_is_not_put_on_a_cause_whose_phases_were_measured():
+    """Loading was timed and is not longer, so whatever is longer, it is not the loader."""
+    scores = np.full(len(resource_names()), np.nan)
+    beliefs = {"data_loader_stall": 0.5, "runtime_gc": 0.3}
+    excess = {"data_loading": 0.0, UNMEASURED: 0.2}
+    timed = responsibilities(beliefs, linear_mechanisms(), scores, excess, {"data_loading"})
+    untimed = responsibilities(beliefs, linear_mechanisms(), scores, {UNMEASURED: 0.2}, {"forward"})
+    assert UNMEASURED not in timed["data_loader_stall"]
+    assert timed["runtime_gc"][UNMEASURED] > 0
+    assert untimed["data_loader_stall"][UNMEASURED] > 0
 
 
 def test_mechanisms_survive_their_document_and_refuse_a_foreign_arrow():

@@ -154,3 +154,37 @@ def test_a_sawtooth_is_periodic():
 def test_a_single_change_of_level_is_not_periodic():
     series = np.concatenate([np.ones(30), 2 * np.ones(30)])
     assert periodicity(series)[1] < 0.5
+
+
+def _exits(window: Window, *, after: float, code: str) -> Window:
+    """The same window, seen half a minute longer, with an exit of rank 2."""
+    import pyarrow as pa
+
+    job = window.job.model_copy(update={"end": window.job.end + 30.0})
+    events = pa.table(
+        {
+            "time": [window.job.end + after],
+            "node": pa.nulls(1, pa.string()),
+            "rank": pa.array([2], pa.int32()),
+            "kind": ["process_exit"],
+            "code": [code],
+            "message": ["exited"],
+        }
+    )
+    return Window.from_tables(job, window.steps, None, events)
+
+
+@pytest.mark.parametrize("after", [0.0, 5.0])
+def test_how_long_after_the_last_progress_a_process_died(make_window, after):
+    """At once is a crash, long after is what a watchdog does to a hang."""
+    window = make_window()
+    features = extract(_exits(window, after=after, code="-9"))
+    unit = features.work.step_reference
+    assert window_value(features, "fatal_delay") == pytest.approx(min(after / unit, 100.0), abs=1.0)
+    assert window_value(features, "any_fatal_event") == 1.0
+
+
+def test_an_orderly_exit_is_not_fatal(make_window):
+    features = extract(_exits(make_window(), after=0.0, code="0"))
+    assert window_value(features, "any_fatal_event") == 0.0
+    assert np.isnan(window_value(features, "fatal_delay"))

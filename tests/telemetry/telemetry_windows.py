@@ -81,6 +81,7 @@ def series_of(metric_table: pa.Table) -> dict[tuple[Any, ...], list[tuple[Any, .
 
 
 _seconds = st.none() | st.just(float("nan")) | st.floats(0, 50)
+_step_seconds = st.none() | st.just(float("nan")) | st.floats(1e-6, 50)
 _text = st.text(st.characters(exclude_categories=("Cs",)), max_size=8)
 
 
@@ -94,14 +95,14 @@ def windows(draw: st.DrawFn) -> Window:
         )
     )
     n = len(pairs)
-    column = st.lists(_seconds, min_size=n, max_size=n)
     columns: dict[str, Any] = {
         "rank": pa.array([rank for rank, _ in pairs], pa.int32()),
         "step": pa.array([step for _, step in pairs], pa.int64()),
         "start_time": [START + draw(st.floats(-5, 15)) for _ in pairs],
     }
     for name in draw(st.sets(st.sampled_from(PHASES[:-1]))) | {"step_seconds"}:
-        columns[name] = pa.array(draw(column), pa.float64())
+        drawn = st.lists(_step_seconds if name == "step_seconds" else _seconds, min_size=n, max_size=n)
+        columns[name] = pa.array(draw(drawn), pa.float64())
     fields = job(world_size=n_ranks, end=START + 100.0, window_id=draw(st.none() | _text))
     if draw(st.booleans()):
         fields["ranks"] = [{"rank": rank, "node": draw(st.none() | _text)} for rank in range(n_ranks)]

@@ -41,6 +41,13 @@ def test_a_step_that_never_finished_has_no_duration() -> None:
     assert np.isnan(window(steps=steps(step_seconds=[0.9, 0.9, 0.9, None])).steps["step_seconds"][3].as_py())
 
 
+def test_steps_that_take_no_time_are_refused() -> None:
+    """A timer that was never wired up would make every ratio meaningless."""
+    error = refusal(table=steps(step_seconds=[0.0, 0.0, 0.9, 0.9]))
+    assert (error.column, error.n_rows) == ("step_seconds", 2)
+    assert window(steps=steps(step_seconds=[0.0, 0.9, 0.9, 0.9])).steps.num_rows == 4
+
+
 def test_unknown_columns_are_kept_out_and_noted() -> None:
     clean = window(steps=steps(loss=[1.0, 2.0, 3.0, 4.0]))
     assert "loss" not in clean.steps.column_names

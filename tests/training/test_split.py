@@ -20,7 +20,9 @@ def test_the_split_never_moves() -> None:
         15: "calibration",
         19: "test",
         21: "test",
+        22: "calibration",
         23: "test",
+        25: "calibration",
         26: "validation",
     }
 

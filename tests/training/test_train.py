@@ -104,7 +104,7 @@ def test_the_run_is_tracked_with_what_it_needs_to_be_repeated(result: TrainingRe
     assert run.info.status == "FINISHED"
     assert run.data.params["n_windows"] == str(N_WINDOWS)
     assert run.data.params["seed"] == str(SEED)
-    assert {"lightgbm_learning_rate", "threshold_fail_slow"} <= run.data.params.keys()
+    assert {"lightgbm_learning_rate", "threshold_fault"} <= run.data.params.keys()
     assert run.data.tags["dataset.sha256"] == result.corpus_digest
     scored = result.test_scores["failure_mode_accuracy"]["value"]
     assert run.data.metrics["test_failure_mode_accuracy_value"] == pytest.approx(scored)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import numpy as np
+import pyarrow as pa
 import pytest
 
 import rca
@@ -97,3 +99,14 @@ def test_every_cause_of_the_catalogue_has_an_action_with_an_instruction() -> Non
 
     assert set(_ACTIONS) == set(CAUSES)
     assert set(_INSTRUCTIONS) == set(_ACTIONS.values())
+
+
+def test_without_one_finished_step_health_is_not_certain(make_window) -> None:
+    """No step has a length, so nothing says that the job is as fast as it should be."""
+    window = make_window(late={5: 0.05})
+    column = window.steps.column_names.index("step_seconds")
+    steps = window.steps.set_column(column, "step_seconds", pa.array(np.full(window.steps.num_rows, np.nan)))
+    diagnosis = rca.diagnose(rca.Window.from_tables(window.job, steps))
+    assert diagnosis.abstained or diagnosis.failure_mode == "fail_stop"
+    slowdown = diagnosis.slowdown
+    assert (slowdown.ratio > 1.001) == (slowdown.seconds_per_step > 1e-4)
