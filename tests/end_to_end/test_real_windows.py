@@ -125,8 +125,11 @@ def test_whatever_half_of_the_metrics_is_missing_no_healthy_window_is_blamed(see
 def test_whatever_half_of_the_metrics_is_missing_a_fault_is_still_one(seed: int) -> None:
     for name, expected in EXPECTED.items():
         diagnosis = rca.diagnose(half_of_the_metrics(rca.read_window(WINDOWS / name), seed))
-        assert diagnosis.failure_mode == expected.mode, name
-        if name not in UNPLACEABLE_WITHOUT_METRICS:
+        if name in UNPLACEABLE_WITHOUT_METRICS:
+            # Its own counters may be among the missing: the question may stay open, "healthy" be no answer.
+            assert diagnosis.failure_mode == expected.mode or diagnosis.abstained, name
+        else:
+            assert diagnosis.failure_mode == expected.mode, name
             named = {rank for straggler in diagnosis.stragglers for rank in straggler.ranks}
             assert named == expected.ranks, name
 
