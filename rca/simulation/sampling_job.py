@@ -11,6 +11,12 @@ from rca.simulation.scenario import Dialect, Workload
 from rca.telemetry.job import Parallelism
 
 
+#: Share of cluster jobs with 512 to 4,096 ranks.
+LARGE_SHARE = 0.06
+#: Ranks x steps of one simulated window, at most.
+LARGEST_CELLS = 80_000
+
+
 class JobShape(TypedDict):
     """The part of a scenario that describes the job."""
 
@@ -39,8 +45,7 @@ def sample_job(rng: np.random.Generator, dialect: Dialect, cause: str) -> JobSha
         parallelism, per_node = _cluster_shape(rng, cause, pipelined=pipelined)
         workload = _cluster_workload(rng, parallelism, per_node)
         n_steps = round(log_uniform(rng, 20, 300))
-        if parallelism.world_size > 64:
-            n_steps = min(n_steps, 120)
+        n_steps = min(n_steps, max(24, LARGEST_CELLS // parallelism.world_size))
     started = rng.random() < (0.1 if testbed else 0.75)
     return {
         "parallelism": parallelism,
@@ -69,7 +74,10 @@ def _cluster_shape(rng: np.random.Generator, cause: str, *, pipelined: bool) -> 
         world = int(rng.choice([2, 4, 8]))
         return Parallelism(data=world), world
     per_node = int(rng.choice([8, 8, 8, 4, 2, 16]))
-    nodes = int(rng.choice([2, 2, 4, 4, 8, 8, 16])) if per_node <= 8 else int(rng.choice([2, 4]))
+    nodes = int(rng.choice([2, 2, 4, 4, 8, 8, 16, 32])) if per_node <= 8 else int(rng.choice([2, 4]))
+    if rng.random() < LARGE_SHARE:
+        # The largest of many ranks stands out by chance alone: what is normal depends on the size.
+        per_node, nodes = 8, int(rng.choice([64, 128, 256, 512], p=[0.4, 0.3, 0.2, 0.1]))
     world = nodes * per_node
     tensor = int(rng.choice([1, 1, 1, 2, 4, 8]))
     tensor = tensor if per_node % tensor == 0 else 1
