@@ -46,9 +46,9 @@ def scenarios_of(
     if isinstance(source, Window) and source.ops.num_rows == 0:
         from rca.whatif.coarse_analysis import coarse_scenario_seconds
 
-        return coarse_scenario_seconds(source, described)
+        return coarse_scenario_seconds(source, described or [Scenario()])[: len(described)]
     replay = replay_of(source, meta, schedule=schedule, engine=engine)
-    nodes = _nodes(source, replay) if isinstance(source, Window) else None
+    nodes = _nodes(source, replay) if isinstance(source, Window) and source.job.topology.node_names else None
     return scenario_seconds(replay, described, nodes)
 
 

@@ -89,7 +89,7 @@ def test_moving_a_stage_boundary_balances_the_stages() -> None:
         ({"changes": [{"to": "scale", "value": -1}]}, "negative"),
         ({"changes": [{"to": "ideal", "select": {"types": ["all-to-all"]}}]}, "all-to-all"),
         ({"changes": [{"to": "ideal", "select": {"types": ["communication_wait_seconds"]}}]}, "outcome"),
-        ({"changes": [{"to": "ideal", "select": {"ranks": [99]}}]}, "no traced rank"),
+        ({"changes": [{"to": "ideal", "select": {"ranks": [99]}}]}, "rank 99, which the job does not have"),
         ({"changes": [{"to": "ideal", "select": {"nodes": ["n1"]}}]}, "which rank runs where"),
         ({"changes": [{"to": "move_to_stage", "value": 0.5, "stage": 1}]}, "one selected stage"),
         (
