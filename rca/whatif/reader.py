@@ -15,8 +15,10 @@ import pyarrow as pa
 from rca.errors import InvalidTrace
 from rca.telemetry.window import Window
 from rca.whatif.meta import TraceMeta
+from rca.whatif.numbering import restarted
 from rca.whatif.optypes import CODE, IGNORED_NAMES, NAMES
 from rca.whatif.plausible import coarse_durations, refuse_indices, refuse_times, unusual_durations
+from rca.whatif.ranks import refuse_shared_ranks, with_own_ranks
 from rca.whatif.repair import repaired
 from rca.whatif.trace import OpTrace
 
@@ -77,7 +79,15 @@ def require_columns(held: list[str]) -> None:
 
 
 def trace_from_window(window: Window) -> OpTrace:
-    """Take the `ops` table of a window as a trace."""
+    """Take the `ops` table of a window as a trace.
+
+    Raises
+    ------
+    InvalidWindow
+        If a rank stands under two (data rank, stage).
+    """
+    require_columns(window.ops.column_names)
+    refuse_shared_ranks(*(_integers(window.ops, name) for name in ("rank", "dp_rank", "stage")))
     return trace_from_table(window.ops, TraceMeta.of_job(window.job))
 
 
@@ -133,7 +143,7 @@ def trace_from_table(table: pa.Table, meta: TraceMeta) -> OpTrace:
         meta=meta,
         notes=tuple(notes),
     )
-    return repaired(trace)
+    return with_own_ranks(repaired(restarted(trace)))
 
 
 _FLOATS = ("optype", "start_ts", "duration")

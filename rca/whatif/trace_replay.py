@@ -101,10 +101,10 @@ class TraceReplay:
 
     @property
     def world_size(self) -> int:
-        """GPUs of the job, from the metadata or from what the trace shows."""
-        if self.meta.world_size is not None:
-            return self.meta.world_size
-        return self.ranks.size * (self.meta.tp_size or 1) * (self.meta.dsp_size or 1)
+        """GPUs of the job, from the metadata or, where it gives fewer than the workers, from the trace."""
+        seen = self.ranks.size * (self.meta.tp_size or 1) * (self.meta.dsp_size or 1)
+        given = self.meta.world_size
+        return seen if given is None or given < self.ranks.size else given
 
     @classmethod
     def from_trace(
