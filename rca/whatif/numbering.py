@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -28,8 +29,9 @@ def restarted(trace: OpTrace) -> OpTrace:
         return trace
     rows = np.flatnonzero(np.isin(trace.optype, counting))
     place = (trace.rank, trace.optype, trace.stage, trace.data_rank, trace.step)
-    by_place = np.lexsort((trace.sequence[rows], *tuple(key[rows] for key in place)))
-    by_start = np.lexsort((trace.start[rows], *tuple(key[rows] for key in place)))
+    cells: list[npt.NDArray[Any]] = [key[rows] for key in place]
+    by_place = np.lexsort([trace.sequence[rows], *cells])
+    by_start = np.lexsort([trace.start[rows], *cells])
     order = rows[by_start]
     first = _changes(place, order)
     begin = np.flatnonzero(first)
@@ -41,12 +43,12 @@ def restarted(trace: OpTrace) -> OpTrace:
     sequence = trace.sequence.copy()
     changed: dict[str, list[int]] = {}
     for code in counting:
-        cells = np.flatnonzero(trace.optype[order[begin]] == code)
-        if 2 * int((lowest[cells] > 0).sum()) <= cells.size:
+        here = np.flatnonzero(trace.optype[order[begin]] == code)
+        if 2 * int((lowest[here] > 0).sum()) <= here.size:
             continue
         mine = np.flatnonzero(trace.optype[order] == code)
         cell = np.cumsum(first)[mine] - 1
-        if 2 * int((highest[cells] - lowest[cells] < counts[cells]).sum()) > cells.size:
+        if 2 * int((highest[here] - lowest[here] < counts[here]).sum()) > here.size:
             sequence[order[mine]] -= lowest[cell]
             changed.setdefault("counted from the step's first", []).append(int(code))
         else:
