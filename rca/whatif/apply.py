@@ -180,16 +180,18 @@ def _set(part: ShapeReplay, work: Seconds32, change: Change, where: BoolArray) -
 
 def _peers(part: ShapeReplay, work: Seconds32, where: BoolArray) -> Seconds32:
     """Median of the unselected data ranks; with none, of the operation's other steps; else the ideal."""
-    others = np.where(where, np.float32(np.nan), work)
     new = np.broadcast_to(part.ideal.astype(np.float32)[:, None, None], work.shape).copy()
-    touched = np.flatnonzero(where.any(axis=(1, 2)))
-    for op in touched:
-        overall = others[op][np.isfinite(others[op])]
-        if overall.size:
-            new[op] = np.median(overall)
-        at_step = nan_median(others[op])
-        known = np.isfinite(at_step)
-        new[op][:, known] = at_step[known]
+    touched = np.flatnonzero(where.any(axis=(1, 2)) & ~where.all(axis=(1, 2)))
+    if not touched.size:
+        return new
+    others = np.where(where[touched], np.float32(np.nan), work[touched])
+    usual = nan_median(others, axis=1)
+    alone = np.isnan(usual)
+    lacking = np.flatnonzero(alone.any(axis=1))
+    if lacking.size:
+        overall = nan_median(others[lacking].reshape(lacking.size, -1), axis=1)
+        usual[lacking] = np.where(alone[lacking], overall[:, None], usual[lacking])
+    new[touched] = usual[:, None, :]
     return new
 
 
