@@ -5,6 +5,8 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
+from rca.errors import InvalidInput
+
 FloatArray = npt.NDArray[np.float64]
 
 RESAMPLES = 1000
@@ -18,7 +20,14 @@ def step_weights(n_steps: int, seed: int, resamples: int = RESAMPLES) -> FloatAr
     -------
     ndarray of shape (resamples, n_steps)
         Each row sums to 1.
+
+    Raises
+    ------
+    InvalidInput
+        If the seed is negative.
     """
+    if seed < 0:
+        raise InvalidInput(f"seed is {seed}", hint="a seed is 0 or larger")
     drawn = np.random.default_rng(seed).multinomial(n_steps, np.full(n_steps, 1 / n_steps), size=resamples)
     return drawn / n_steps
 

@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rca.errors import InvalidTrace
+from rca.whatif.density import dropped_note, filled_enough, largest_number, pauses_note, refuse_sparse
 from rca.whatif.optypes import (
     BACKWARD,
     BACKWARD_RECV,
@@ -82,20 +83,21 @@ def shapes_of(trace: OpTrace) -> tuple[list[StepShape], list[str]]:
     """
     steps, step = np.unique(trace.step, return_inverse=True)
     sizes = _sizes(trace, step, steps.size)
-    groups = _group(sizes)
-    notes: list[str] = []
+    notes: list[str] = pauses_note(trace, steps.size)
+    groups = filled_enough(trace, steps, step, _group(sizes), notes)
     shapes = []
     for size, members in groups:
         shape = _without_empty_steps(_arrange(trace, steps, step, size, members), notes)
         if shape is not None:
             shapes.append(shape)
     if not shapes:
-        raise InvalidTrace("every step lacks more than half of its rows")
+        raise InvalidTrace("every step lacks more than half of its rows", hint=largest_number(trace))
     return shapes, notes
 
 
 def _sizes(trace: OpTrace, step: IntArray, n_steps: int) -> IntArray:
     """Operations per step, stage and type: (n_steps, n_stages, N_TYPES), the largest over data ranks."""
+    refuse_sparse(trace, n_steps * trace.n_stages, "step, stage")
     sizes = np.zeros(n_steps * trace.n_stages * N_TYPES, np.int64)
     cell = (step * trace.n_stages + trace.stage) * N_TYPES + trace.optype
     np.maximum.at(sizes, cell, trace.sequence + 1)
@@ -123,7 +125,7 @@ def _lacks_rows_of(size: IntArray, commonest: IntArray) -> bool:
         return False
     compute = size[:, [FORWARD, BACKWARD]]
     balanced = int(compute.min()) == int(compute.max())
-    return not balanced or int(compute.max()) == int(commonest[:, FORWARD].max())
+    return not balanced or not compute.any() or int(compute.max()) == int(commonest[:, FORWARD].max())
 
 
 def _completed(size: IntArray) -> IntArray:
@@ -217,11 +219,7 @@ def _without_empty_steps(shape: StepShape, notes: list[str]) -> StepShape | None
     if not n_holes:
         return shape
     kept = holes.mean(axis=(0, 1)) <= LARGEST_HOLE
-    if not kept.all():
-        named = ", ".join(map(str, shape.steps[~kept][:8]))
-        notes.append(
-            f"{int((~kept).sum())} step(s) lack more than half of their rows and are dropped: {named}"
-        )
+    notes += dropped_note(shape.steps[~kept])
     holes = holes[:, :, kept]
     if holes.any():
         affected = int(holes.any(axis=(0, 1)).sum())
