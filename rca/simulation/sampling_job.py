@@ -10,7 +10,6 @@ import numpy as np
 from rca.simulation.scenario import Dialect, Workload
 from rca.telemetry.job import Parallelism
 
-
 #: Share of cluster jobs with 512 to 4,096 ranks.
 LARGE_SHARE = 0.06
 #: Ranks x steps of one simulated window, at most.
