@@ -33,7 +33,11 @@ _START_SECONDS = 90.0
 _STALL_SECONDS = 3.0
 # Slower than any fault makes a step, quicker than gloo's own patience.
 _SLOW_STEP_SECONDS = 25.0
-_BENIGN = {"hiccup": Hiccup, "neighbour_load": NeighbourLoad, "slow_warm_up": SlowWarmUp}
+_BENIGN: dict[str, type[Hiccup] | type[NeighbourLoad] | type[SlowWarmUp]] = {
+    "hiccup": Hiccup,
+    "neighbour_load": NeighbourLoad,
+    "slow_warm_up": SlowWarmUp,
+}
 
 Tell = Callable[[str, int, int], None]
 

@@ -90,7 +90,7 @@ FAULTS: dict[str, FaultKind] = {
         "nic_degradation",
         "communication",
         ("node",),
-        (0.7, 2.0, 6.0),
+        (4.0, 10.0, 25.0),
         "ms",
         "every frame the node sends is held back, real TCP above it",
         alike=_CONGESTION,

@@ -17,7 +17,7 @@ from rca.testbed.schedule import Acted
 
 VISIBLE_SLOWDOWN = 0.08
 MODELS = {
-    "mlp": "a 16-layer MLP",
+    "mlp": "a 12-layer MLP",
     "transformer": "a small transformer encoder",
     "convolution": "a 12-layer convolutional network",
 }
@@ -143,7 +143,10 @@ def _impact_dict(impact: Impact | None) -> dict[str, float | bool] | None:
 
 
 def _injected(acted: Acted, impact: Impact | None) -> dict[str, Any]:
-    return acted.fault.model_dump(mode="json") | {"cause": acted.fault.spec.cause, "impact": _impact_dict(impact)}
+    return acted.fault.model_dump(mode="json") | {
+        "cause": acted.fault.spec.cause,
+        "impact": _impact_dict(impact),
+    }
 
 
 def _cause(acted: Acted, impact: Impact | None, job: JobShape) -> dict[str, Any]:

@@ -67,18 +67,23 @@ def probe() -> Capabilities:
             namespaces=cable,
             htb=cable and _queue("htb"),
             netem=cable and _queue("netem", "delay", "1ms"),
-            relay=cable and relay.permitted(),
+            relay=cable and relay.permitted(_TRIAL, "eth0"),
             cpu_groups=_creatable(groups, "cpu"),
             disk_groups=_creatable(groups, "blkio"),
             memory_groups=_creatable(groups, "memory"),
             pressure=groups.unified is not None and (groups.unified / "cpu.pressure").exists(),
             real_time=_real_time(),
             direct_reads=_direct_reads(),
-            torch=find_spec("torch") is not None,
+            torch=installed("torch"),
         )
     finally:
         if namespaces:
             succeeds("ip", "netns", "delete", _TRIAL)
+
+
+def installed(module: str) -> bool:
+    """Whether a module can be imported, without importing it."""
+    return find_spec(module) is not None
 
 
 def _cable() -> bool:

@@ -85,7 +85,7 @@ class Family:
     Parameters
     ----------
     log : Path
-        Where a child's traceback goes.
+        Where the children's output and tracebacks go.
     """
 
     def __init__(self, log: Path) -> None:
@@ -132,14 +132,22 @@ class Family:
         code = 1
         try:
             _detach()
+            self._redirect_output()
             place(placement)
             target()
             code = 0
         except BaseException as error:
-            with self._log.open("a", encoding="utf-8") as log:
-                log.write(f"{role} ({os.getpid()}): {''.join(traceback.format_exception(error))}\n")
+            sys.stderr.write(f"{role} ({os.getpid()}): {''.join(traceback.format_exception(error))}\n")
+            sys.stderr.flush()
         finally:
             os._exit(code)
+
+    def _redirect_output(self) -> None:
+        """Keep what libraries print out of the terminal, and for the report if something fails."""
+        log = os.open(self._log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        for standard in (1, 2):
+            os.dup2(log, standard)
+        sys.stderr = os.fdopen(2, "w", encoding="utf-8", closefd=False)
 
 
 def place(placement: Placement) -> None:

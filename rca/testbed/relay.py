@@ -18,12 +18,11 @@ import numpy as np
 
 from rca.testbed.names import INTERFACE, relay_interface
 from rca.testbed.network import Node, inside
-from rca.testbed.tools import run_tool
+from rca.testbed.tools import succeeds
 
 _TUNSETIFF = 0x400454CA
 _IFF_TAP, _IFF_NO_PI = 0x0002, 0x1000
 _SOL_PACKET, _PACKET_QDISC_BYPASS = 263, 20
-_ETH_P_ALL = 3
 _LARGEST_FRAME = 65_536
 
 
@@ -77,26 +76,13 @@ def _send(out: socket.socket, frame: bytes) -> None:
         return
 
 
-def permitted() -> bool:
-    """Whether this kernel lets us redirect frames into a TAP device (tried on throw-away devices)."""
-    probe, tap = "rcatbp", "rcatbq"
+def permitted(namespace: str, interface: str) -> bool:
+    """Whether frames can be redirected into a TAP device (tried on a throw-away namespace's interface)."""
+    tap = "tap0"
     everything = ("protocol", "all", "u32", "match", "u32", "0", "0")
-    try:
-        run_tool("ip", "link", "add", probe, "type", "dummy")
-        run_tool("ip", "tuntap", "add", "dev", tap, "mode", "tap")
-        run_tool("tc", "qdisc", "add", "dev", probe, "clsact")
-        action = ("action", "mirred", "egress", "redirect", "dev", tap)
-        run_tool("tc", "filter", "add", "dev", probe, "egress", *everything, *action)
-    except Exception:
-        return False
-    else:
-        return True
-    finally:
-        _remove(probe)
-        _remove(tap)
-
-
-def _remove(device: str) -> None:
-    from rca.testbed.tools import succeeds
-
-    succeeds("ip", "link", "delete", device)
+    action = ("action", "mirred", "egress", "redirect", "dev", tap)
+    return (
+        succeeds("ip", "-n", namespace, "tuntap", "add", "dev", tap, "mode", "tap")
+        and succeeds("tc", "-n", namespace, "qdisc", "add", "dev", interface, "clsact")
+        and succeeds("tc", "-n", namespace, "filter", "add", "dev", interface, "egress", *everything, *action)
+    )

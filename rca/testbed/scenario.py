@@ -196,4 +196,3 @@ def parsed(model: type[Parsed], content: Any, source: str) -> Parsed:
         first = error.errors(include_url=False, include_context=False)[0]
         place = ".".join(map(str, first["loc"])) or "document"
         raise InvalidInput(f"{source}: {place}: {first['msg']}") from None
-

@@ -43,7 +43,9 @@ def exclusive() -> Iterator[None]:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise Busy("another capture is running on this machine", hint="captures run one at a time") from None
+            raise Busy(
+                "another capture is running on this machine", hint="captures run one at a time"
+            ) from None
         yield
     finally:
         os.close(handle)
@@ -57,8 +59,7 @@ def sweep() -> list[str]:
     list of str
         What was found and removed.
     """
-    removed = [*_processes(), *_groups(), *_namespaces(), *_interfaces(), *_folders()]
-    return removed
+    return [*_processes(), *_groups(), *_namespaces(), *_interfaces(), *_folders()]
 
 
 def _roots() -> list[Path]:

@@ -54,7 +54,9 @@ def window_of(scenario: Scenario, record: Record) -> Window:
         "start": start + float(skew.min()),
         "end": end + float(skew.max()),
     }
-    return Window.from_tables(metadata, steps, _metrics(record.samples, job, record.unix_offset, skew), events)
+    return Window.from_tables(
+        metadata, steps, _metrics(record.samples, job, record.unix_offset, skew), events
+    )
 
 
 def clock_offsets(scenario: Scenario) -> FloatArray:

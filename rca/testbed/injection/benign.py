@@ -75,5 +75,3 @@ def _work_and_rest() -> None:
         while time.monotonic() < until:
             sum(range(1_000))
         time.sleep((1 - _GENTLE_SHARE) * _GENTLE_PERIOD_SECONDS)
-
-

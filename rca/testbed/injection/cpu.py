@@ -21,7 +21,9 @@ class CpuHogs(Injector):
     def start(self) -> None:
         count = int(self.fault.level)
         if self.fault.scope == "rank":
-            self._hogs = tuple(self._hog(self.bed.beside(rank)) for rank in self.victims for _ in range(count))
+            self._hogs = tuple(
+                self._hog(self.bed.beside(rank)) for rank in self.victims for _ in range(count)
+            )
             return
         hogs = []
         for node in self.fault.nodes:

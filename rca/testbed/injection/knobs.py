@@ -23,7 +23,7 @@ KNOB_FAULTS: dict[str, Setting] = {
         Knob.CHECKPOINT_EVERY: CHECKPOINT_EVERY_STEPS,
     },
 }
-NEUTRAL: dict[Knob, float] = {knob: 0.0 for knob in Knob} | {Knob.KERNEL_FACTOR: 1.0}
+NEUTRAL: dict[Knob, float] = dict.fromkeys(Knob, 0.0) | {Knob.KERNEL_FACTOR: 1.0}
 
 
 class KnobFault(Injector):

@@ -41,7 +41,7 @@ class Device:
         self._shared = shared
         self._scale = scale
         self._parameters = network.parameters()
-        self._batch = torch.frombuffer(memoryview(shared.device_batch), dtype=torch.uint8)
+        self._batch = torch.from_numpy(shared.device_batch)
         self._flat = torch.frombuffer(shared.gradients, dtype=torch.float32)
         self._held: list[tuple[Any, Any]] = []
         self._gradient: Any = None

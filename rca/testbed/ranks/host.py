@@ -10,14 +10,14 @@ from typing import Any
 
 from rca.testbed.ranks import device
 from rca.testbed.ranks.checkpoint import CheckpointWriter
-from rca.testbed.ranks.collector import Collector
 from rca.testbed.ranks.collectives import Collectives
+from rca.testbed.ranks.collector import Collector
 from rca.testbed.ranks.shared import SLOTS, Gauge, Row, Shared
 from rca.testbed.ranks.table import LookupTable
 from rca.testbed.ranks.wires import BATCH_READY, KERNEL, Wires
 from rca.testbed.scenario import JobShape
 
-DISPATCH_SECONDS = 0.1e-3
+DISPATCH_SECONDS = 0.08e-3
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from rca.testbed.ranks.models import BATCH, LONGEST, SEQUENCES, TYPICAL
-from rca.testbed.ranks.shared import BATCH_BYTES, Knob, Shared
+from rca.testbed.ranks.shared import BATCH_BYTES, ByteArray, Knob, Shared
 from rca.testbed.ranks.wires import BATCH_READY, Wires
 from rca.testbed.scenario import Model
 
@@ -41,7 +41,7 @@ def load(model: Model, shared: Shared, wires: Wires, dataset: Path, seed: int, *
         wires.batches.send(BATCH_READY.pack(slot, samples, tokens, squares, length))
 
 
-def _decode(raw: np.ndarray[tuple[int], np.dtype[np.uint8]], seconds: float) -> object:
+def _decode(raw: ByteArray, seconds: float) -> ByteArray:
     """Spend this much CPU time on the bytes, as an image decoder would."""
     until = time.process_time() + seconds
     part = raw[:BATCH_BYTES]

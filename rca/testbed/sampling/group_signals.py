@@ -62,4 +62,6 @@ def _reads(groups: Groups, node: int, rank: int) -> dict[str, int]:
     if folder is None:
         return {}
     v2 = groups.hierarchies.is_v2("blkio")
-    return parsers.group_reads((folder / ("io.stat" if v2 else "blkio.throttle.io_service_bytes")).read_text())
+    return parsers.group_reads(
+        (folder / ("io.stat" if v2 else "blkio.throttle.io_service_bytes")).read_text()
+    )

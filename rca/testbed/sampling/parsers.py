@@ -84,7 +84,7 @@ def keyed(text: str, separator: str | None = None) -> dict[str, str]:
 
 
 def cpu_times(text: str) -> dict[str, dict[str, float]]:
-    """Seconds per CPU (``0``, ``1``, ...; all together under the empty name) and mode, from ``/proc/stat``."""
+    """Seconds per CPU (``0``, ``1``, ...; empty for all together) and mode, from ``/proc/stat``."""
     times = {}
     for line in text.splitlines():
         name, *fields = line.split()
@@ -101,7 +101,7 @@ def busy_seconds(modes: Mapping[str, float]) -> float:
 
 def paired_counters(text: str) -> dict[str, int]:
     """``Tcp_RetransSegs`` and the like, from the two-line tables of ``/proc/net/snmp`` and ``netstat``."""
-    counters = {}
+    counters: dict[str, int] = {}
     lines = text.splitlines()
     for names, values in zip(lines[::2], lines[1::2], strict=True):
         prefix, *keys = names.split()
