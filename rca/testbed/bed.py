@@ -1,4 +1,4 @@
-"""The assembled testbed: nodes, groups, shared memory and the ranks' processes, set up and torn down as one."""
+"""The assembled testbed: nodes, groups and the ranks' processes, set up and torn down as one."""
 
 from __future__ import annotations
 
@@ -143,15 +143,14 @@ def _start_ranks(
             direct=permitted.direct_reads,
         )  # fmt: skip
         spawn = partial(family.spawn, rank=rank)
+        home = Placement(node.core, node.namespace, mine)
         started.append(
             RankProcesses(
                 rank, node, shared, wires,
                 device=spawn("device", partial(device.serve, built, shared, wires, job.scale), hardware),
                 copier=spawn("copier", partial(copier.copy, shared, wires, job.scale), hardware),
                 loader=spawn("loader", read, Placement(core=node.core, groups=mine)),
-                host=spawn(
-                    "host", partial(host.train, plan, shared, wires), Placement(node.core, node.namespace, mine)
-                ),
+                host=spawn("host", partial(host.train, plan, shared, wires), home),
             )
         )  # fmt: skip
     return started

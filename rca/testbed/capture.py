@@ -95,7 +95,7 @@ def refuse_impossible(scenario: Scenario, permitted: Capabilities) -> None:
         lacking = permitted.lacking(fault.kind)
         if lacking:
             raise InvalidInput(
-                f"{scenario.name}: {fault.kind} needs {', '.join(lacking)}, which this machine does not permit",
+                f"{scenario.name}: {fault.kind} needs {', '.join(lacking)}, not permitted on this machine",
                 hint="`rca testbed probe` tells what it does",
             )
 

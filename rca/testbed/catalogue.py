@@ -1,4 +1,4 @@
-"""What can be done to the job: every fault as data (cause, scope, three severities, what is real about it)."""
+"""What can be done to the job: every fault as data (cause, scope, severities, what is real about it)."""
 
 from __future__ import annotations
 
@@ -64,8 +64,8 @@ FAULTS: dict[str, FaultKind] = {
         "host",
         ("rank", "node"),
         (2, 5, 12),
-        "busy processes per rank concerned",
-        "busy loops in the CPU group, on the core, of the victim",
+        "busy processes",
+        "busy loops in the CPU group, on the core, of the rank; or beside the node's ranks",
     ),
     "cpu_quota": FaultKind(
         "cpu_contention",

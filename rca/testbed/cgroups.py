@@ -90,16 +90,16 @@ class Groups:
         """Directories that foreign load on the node joins."""
         return [root / PREFIX / node_name(node) / "others" for root in self.hierarchies.roots()]
 
-    def set_weight(self, node: int, processes: int) -> None:
+    def set_weight(self, node: int, ranks: float) -> None:
         """Give the node's foreign load the weight of that many ranks."""
         root = self.hierarchies.mounts.get("cpu")
         if root is None:
             return
         group = root / PREFIX / node_name(node) / "others"
         if self.hierarchies.is_v2("cpu"):
-            (group / "cpu.weight").write_text(str(min(10_000, 100 * processes)))
+            (group / "cpu.weight").write_text(str(min(10_000, round(100 * ranks))))
         else:
-            (group / "cpu.shares").write_text(str(min(262_144, 1024 * processes)))
+            (group / "cpu.shares").write_text(str(min(262_144, round(1024 * ranks))))
 
     def set_cpu_quota(self, node: int, rank: int, milliseconds: float) -> None:
         """CPU time per 20 ms for the rank's own processes."""

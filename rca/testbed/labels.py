@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
+import numpy.typing as npt
 
 from rca.telemetry.labels import Label
 from rca.testbed.catalogue import BENIGN
@@ -16,11 +17,13 @@ from rca.testbed.scenario import WARM_UP_STEPS, Fault, JobShape, Scenario
 from rca.testbed.schedule import Acted
 
 VISIBLE_SLOWDOWN = 0.08
+ENOUGH_STEPS = 5
 MODELS = {
     "mlp": "a 12-layer MLP",
     "transformer": "a small transformer encoder",
     "convolution": "a 12-layer convolutional network",
 }
+BoolArray = npt.NDArray[np.bool_]
 Pattern = Literal["transient", "persistent", "deterministic"]
 
 
@@ -32,10 +35,13 @@ class Impact:
     ----------
     before, during : float
         Seconds per step: medians, or means for a fault that hits single steps.
+    shared : bool
+        Another fault acted in the same steps, so that the slowdown is not this one's alone.
     """
 
     before: float
     during: float
+    shared: bool = False
 
     @property
     def visible(self) -> bool:
@@ -47,6 +53,7 @@ class Impact:
             "step_during_s": self.during,
             "ratio": self.during / self.before,
             "visible": self.visible,
+            "shared": self.shared,
         }
 
 
@@ -86,15 +93,28 @@ def impact_of(acted: Acted, all_acted: list[Acted], steps: FloatArray) -> Impact
     ----------
     steps : ndarray of shape (n_steps,), seconds
     """
-    earliest = min(each.first_step for each in all_acted)
-    calm = steps[WARM_UP_STEPS:earliest]
-    # The first step is only partly hurt, and batches loaded ahead hide the next.
-    hurt = steps[acted.first_step + 1 : len(steps) if acted.last_step is None else acted.last_step + 1]
-    calm, hurt = calm[np.isfinite(calm)], hurt[np.isfinite(hurt)]
-    if acted.fault.spec.stops_the_job or calm.size == 0 or hurt.size == 0:
+    if acted.fault.spec.stops_the_job:
+        return None
+    known = np.isfinite(steps)
+    at_work = [_steps_of(each, len(steps)) & known for each in all_acted]
+    first = min(each.first_step for each in all_acted)
+    calm = known & (np.arange(len(steps)) < first)
+    calm[:WARM_UP_STEPS] = False
+    mine = at_work[all_acted.index(acted)]
+    alone = mine & (np.sum(at_work, axis=0) == 1)
+    shared = int(alone.sum()) < ENOUGH_STEPS
+    hurt = mine if shared else alone
+    if not calm.any() or not hurt.any():
         return None
     average = np.mean if acted.fault.spec.periodic else np.median
-    return Impact(float(average(calm)), float(average(hurt)))
+    return Impact(float(average(steps[calm])), float(average(steps[hurt])), shared and len(all_acted) > 1)
+
+
+def _steps_of(acted: Acted, n_steps: int) -> BoolArray:
+    """Steps it fully acted in: the first is only partly hurt, and batches loaded ahead hide the next."""
+    step = np.arange(n_steps)
+    last = n_steps if acted.last_step is None else acted.last_step
+    return (step > acted.first_step) & (step <= last)
 
 
 def pattern_of(fault: Fault) -> Pattern:
@@ -108,11 +128,7 @@ def notes_of(scenario: Scenario, record: Record) -> str:
     """What was real, in words."""
     job = scenario.job
     place = "network namespaces with a pinned core" if record.permitted.namespaces else "one loopback"
-    done = [
-        f"{acted.fault.kind}, severity {acted.fault.severity} ({acted.fault.level:g} {acted.fault.spec.unit}): "
-        f"{acted.fault.spec.real}"
-        for acted in record.acted
-    ]
+    done = [_in_words(acted.fault) for acted in record.acted]
     harmless = [f"{kind}: {BENIGN[kind]}" for kind in scenario.benign]
     parts = [
         f"Real: {job.world_size} processes train {MODELS[job.model]} over gloo and TCP; nodes are {place}.",
@@ -127,6 +143,12 @@ def notes_of(scenario: Scenario, record: Record) -> str:
         f"Strangers used {record.stranger_share:.0%} of the CPU time.",
     ]
     return " ".join(parts)
+
+
+def _in_words(fault: Fault) -> str:
+    if fault.spec.stops_the_job:
+        return f"{fault.kind}: {fault.spec.real}"
+    return f"{fault.kind}, severity {fault.severity} ({fault.level:g} {fault.spec.unit}): {fault.spec.real}"
 
 
 def _felt(acted: Acted, impact: Impact | None) -> bool:

@@ -6,6 +6,9 @@ from rca.testbed.cgroups import QUOTA_PERIOD_US
 from rca.testbed.injection.injector import Injector
 from rca.testbed.process import Placement, Spawned
 
+# A rank waits for its disk and its device most of the time; a hog never does.
+_RANKS_PER_HOG = 0.5
+
 
 def burn() -> None:
     """Use a core until killed."""
@@ -14,7 +17,7 @@ def burn() -> None:
 
 
 class CpuHogs(Injector):
-    """Busy loops beside one rank, or beside all ranks of a node with the weight of as many ranks."""
+    """Busy loops beside one rank, or beside all ranks of a node."""
 
     _hogs: tuple[Spawned, ...] = ()
 
@@ -27,9 +30,8 @@ class CpuHogs(Injector):
             return
         hogs = []
         for node in self.fault.nodes:
-            n_hogs = count * self.bed.job.ranks_per_node
-            self.bed.groups.set_weight(node, n_hogs)
-            hogs += [self._hog(self.bed.foreign(node)) for _ in range(n_hogs)]
+            self.bed.groups.set_weight(node, count * _RANKS_PER_HOG)
+            hogs += [self._hog(self.bed.foreign(node)) for _ in range(count)]
         self._hogs = tuple(hogs)
 
     def stop(self) -> None:

@@ -8,7 +8,9 @@ from rca.testbed.ranks.shared import BATCH_BYTES, Shared
 from rca.testbed.ranks.wires import TOKEN, Pipe, Wires
 
 CHUNKS = 16
-CHUNK_SECONDS = 0.22e-3
+CHUNK_SECONDS = 0.18e-3
+# Whoever puts the token back and asks again at once would always get it; turns need a pause.
+PAUSE_SECONDS = 0.02e-3
 
 
 def copy(shared: Shared, wires: Wires, scale: float) -> None:
@@ -23,6 +25,7 @@ def copy(shared: Shared, wires: Wires, scale: float) -> None:
             shared.device_batch[part] = shared.slots[slot, part]
             time.sleep(max(0.0, started + CHUNK_SECONDS * scale - time.monotonic()))
             wires.link.send(TOKEN)
+            time.sleep(PAUSE_SECONDS)
         wires.copied.send(TOKEN)
 
 
@@ -32,5 +35,4 @@ def crowd(link: Pipe, scale: float) -> None:
         link.receive(1)
         time.sleep(CHUNK_SECONDS * scale)
         link.send(TOKEN)
-        # Without a pause the same copier would take the token it has just put back.
-        time.sleep(CHUNK_SECONDS * scale / 4)
+        time.sleep(PAUSE_SECONDS)

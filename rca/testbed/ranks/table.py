@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 TABLE_BYTES = 16 * 1024 * 1024
-TOUCHES = 48
+TOUCHES = 400
 
 
 class LookupTable:
