@@ -19,9 +19,9 @@ from rca.testbed.schedule import Acted
 VISIBLE_SLOWDOWN = 0.08
 ENOUGH_STEPS = 5
 MODELS = {
-    "mlp": "a 12-layer MLP",
+    "mlp": "an 8-layer MLP",
     "transformer": "a small transformer encoder",
-    "convolution": "a 12-layer convolutional network",
+    "convolution": "an 8-layer convolutional network",
 }
 BoolArray = npt.NDArray[np.bool_]
 Pattern = Literal["transient", "persistent", "deterministic"]

@@ -81,6 +81,8 @@ class Matrix(BaseModel):
     ----------
     seed : int
         Decides victims, steps and the order of captures.
+    split_seed : int
+        Decides which group at which world size goes to which part; choose one that leaves no cause out.
     steps : int
     shares : dict of str to float
         Shares of the collection's parts; they add up to 1.
@@ -90,6 +92,7 @@ class Matrix(BaseModel):
 
     name: str
     seed: int = 0
+    split_seed: int = 0
     steps: int = 66
     shares: dict[Part, float] = {"train": 0.5, "calibration": 0.15, "test": 0.35}
     groups: tuple[Group, ...]
@@ -140,7 +143,7 @@ def part_of(matrix: Matrix, group: str, world_size: int) -> Part:
 
     All repetitions, models and severities stay together, or a test would ask for what was learned.
     """
-    digest = hashlib.sha256(f"{matrix.name}/{group}/{world_size}".encode()).digest()
+    digest = hashlib.sha256(f"{matrix.split_seed}/{group}/{world_size}".encode()).digest()
     draw = int.from_bytes(digest[:8], "big") / 2**64
     ceiling = 0.0
     parts = list(matrix.shares.items())

@@ -17,7 +17,7 @@ from rca.testbed.ranks.table import LookupTable
 from rca.testbed.ranks.wires import BATCH_READY, KERNEL, Wires
 from rca.testbed.scenario import JobShape
 
-DISPATCH_SECONDS = 0.08e-3
+DISPATCH_SECONDS = 0.06e-3
 
 
 @dataclass(frozen=True)

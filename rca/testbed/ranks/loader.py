@@ -16,7 +16,7 @@ from rca.testbed.scenario import Model
 
 READ_BYTES = 512 * 1024
 DATASET_BYTES = 64 * READ_BYTES
-DECODE_SECONDS = 1.5e-3
+DECODE_SECONDS = 1.0e-3
 
 
 def write_dataset(path: Path, seed: int) -> None:

@@ -10,13 +10,12 @@ from typing import Any
 
 from rca.testbed.scenario import Model
 
-WIDTH = 112
+WIDTH = 136
 BATCH = 32
 _CHANNELS, _PIXELS = 24, 12
 _EMBEDDING, _VOCABULARY, _HEADS = 64, 256, 4
 LONGEST, TYPICAL = 64, 24
 SEQUENCES = 4
-_COUNTED_DIMENSIONS = 3
 
 
 @dataclass(frozen=True)
@@ -63,23 +62,23 @@ def build(model: Model, scale: float) -> Network:
 def _mlp(scale: float) -> Network:
     from torch import nn
 
-    blocks: list[Any] = [nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.ReLU()) for _ in range(12)]
+    blocks: list[Any] = [nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.ReLU()) for _ in range(8)]
 
     def inputs(raw: Any, _length: int) -> Any:
         return raw[: BATCH * WIDTH].reshape(BATCH, WIDTH).float() / 255
 
-    return Network(blocks, [1.67e-3 * scale] * 12, [3.27e-3 * scale] * 12, inputs)
+    return Network(blocks, [2.5e-3 * scale] * 8, [4.9e-3 * scale] * 8, inputs)
 
 
 def _convolution(scale: float) -> Network:
     from torch import nn
 
-    sizes = [(3, _CHANNELS), *[(_CHANNELS, _CHANNELS)] * 11]
+    sizes = [(3, _CHANNELS), *[(_CHANNELS, _CHANNELS)] * 7]
     blocks: list[Any] = [
         nn.Sequential(nn.Conv2d(inner, outer, 3, padding=1), nn.ReLU()) for inner, outer in sizes
     ]
     # Early layers see more pixels: kernels of unequal length, as in a real network.
-    share = [2.4 - 0.18 * index for index in range(12)]
+    share = [2.4 - 0.22 * index for index in range(8)]
     forward = [scale * 20e-3 * part / sum(share) for part in share]
 
     def inputs(raw: Any, _length: int) -> Any:
