@@ -79,6 +79,7 @@ def campaign_command(
     from rca.testbed.campaign import Progress, forked, run_campaign
     from rca.testbed.matrix import expand, read_matrix
     from rca.testbed.probe import installed
+    from rca.testbed.ranks.models import preload
 
     described = read_matrix(matrix)
     if dry_run:
@@ -86,6 +87,7 @@ def campaign_command(
         return
     if not installed("torch"):
         raise MissingExtra("captures train with PyTorch", hint="pip install 'straggler-rca[testbed]'")
+    preload()
     with progress() as report:
 
         def tell(state: Progress) -> None:

@@ -18,6 +18,7 @@ import orjson
 from rca.errors import InvalidInput, RcaError
 from rca.telemetry.labels import read_label
 from rca.testbed.matrix import Matrix, Planned, expand
+from rca.testbed.process import detach
 from rca.testbed.scenario import Scenario
 
 MANIFEST = "manifest.json"
@@ -128,6 +129,8 @@ def forked(scenario: Scenario, path: Path) -> None:
     if pid == 0:
         os.close(reader)
         code = 1
+        # Ctrl-C reaches the campaign alone, which then asks for an orderly end, once.
+        detach(signal.SIGTERM)
         try:
             capture_to(scenario, path)
             code = 0

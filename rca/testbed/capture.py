@@ -73,7 +73,7 @@ def capture(scenario: Scenario, *, tell: Tell = lambda phase, done, total: None)
     Busy
         If another capture is running.
     """
-    with exclusive(), terminated_as_interrupted():
+    with exclusive(), interrupted_once():
         sweep()
         permitted = probe()
         refuse_impossible(scenario, permitted)
@@ -101,17 +101,21 @@ def refuse_impossible(scenario: Scenario, permitted: Capabilities) -> None:
 
 
 @contextlib.contextmanager
-def terminated_as_interrupted() -> Iterator[None]:
-    """Let SIGTERM unwind like Ctrl-C, so that everything set up is taken down."""
+def interrupted_once() -> Iterator[None]:
+    """Let SIGTERM unwind like Ctrl-C; a second one must not disturb the teardown."""
+    numbers = (signal.SIGINT, signal.SIGTERM)
 
     def interrupt(_number: int, _frame: FrameType | None) -> None:
+        for number in numbers:
+            signal.signal(number, signal.SIG_IGN)
         raise KeyboardInterrupt
 
-    before = signal.signal(signal.SIGTERM, interrupt)
+    before = {number: signal.signal(number, interrupt) for number in numbers}
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def _run(bed: Bed, tell: Tell) -> Record:

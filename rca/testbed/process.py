@@ -131,7 +131,9 @@ class Family:
     def _run(self, role: str, target: Callable[[], None], placement: Placement) -> NoReturn:
         code = 1
         try:
-            _detach()
+            detach()
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
             self._redirect_output()
             place(placement)
             target()
@@ -171,12 +173,10 @@ def send(process: Spawned, number: signal.Signals) -> None:
         os.kill(process.pid, number)
 
 
-def _detach() -> None:
-    """Leave the terminal's reach, and die with the parent however it dies."""
+def detach(farewell: signal.Signals = signal.SIGKILL) -> None:
+    """Leave the terminal's reach, and be sent `farewell` when the parent dies, however it dies."""
     os.setsid()
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    _libc().prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    _libc().prctl(_PR_SET_PDEATHSIG, farewell)
 
 
 def _set_namespace(namespace: Path) -> None:

@@ -42,6 +42,16 @@ class Network:
         return [parameter for block in self.blocks for parameter in block.parameters()]
 
 
+def preload() -> None:
+    """Import PyTorch with what it imports late, once, so that forked processes need not.
+
+    The first backward pass imports the symbolic shapes, which takes seconds.
+    """
+    import_module("torch.distributed")
+    with contextlib.suppress(ImportError):
+        import_module("torch.fx.experimental.symbolic_shapes")
+
+
 def build(model: Model, scale: float) -> Network:
     """Build a network; the same on every rank.
 
@@ -52,9 +62,7 @@ def build(model: Model, scale: float) -> Network:
     """
     import torch
 
-    # The first backward pass imports this, for seconds; paid here once instead of in every forked device.
-    with contextlib.suppress(ImportError):
-        import_module("torch.fx.experimental.symbolic_shapes")
+    preload()
     torch.manual_seed(0)
     return {"mlp": _mlp, "transformer": _transformer, "convolution": _convolution}[model](scale)
 
