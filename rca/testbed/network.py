@@ -17,7 +17,9 @@ from rca.testbed.names import (
 )
 from rca.testbed.tools import ToolFailed, run_tool
 
-HEALTHY_MBIT = 2000.0
+# Far above what the job sends: a healthy cable must show no queue.
+HEALTHY_MBIT = 10_000.0
+_SMALLEST_BURST_KB = 64
 _MTU = "9000"
 _PREFIX_LENGTH = 24
 
@@ -110,5 +112,6 @@ def _shape(node: Node) -> None:
 
 def _bucket(verb: str, mbit: float) -> tuple[str, ...]:
     rate = f"{mbit:g}mbit"
+    burst = f"{max(_SMALLEST_BURST_KB, round(mbit / 10))}kb"
     place = ("class", verb, "dev", INTERFACE, "parent", "1:", "classid", "1:10")
-    return (*place, "htb", "rate", rate, "ceil", rate, "burst", "64kb", "cburst", "64kb")
+    return (*place, "htb", "rate", rate, "ceil", rate, "burst", burst, "cburst", burst)

@@ -23,6 +23,7 @@ _NETLINK_SOCK_DIAG, _SOCK_DIAG_BY_FAMILY = 4, 20
 _DIAG_REQUEST = struct.Struct("=BBBBI48x")
 _DIAG_MESSAGE_BYTES = 72
 _INET_DIAG_INFO = 2
+_TCP_INFO_BYTES = 104
 _ESTABLISHED = 1 << 1
 _NESTED = 0x8000
 
@@ -50,12 +51,15 @@ class Connection:
         Smoothed round-trip time.
     send_queue_bytes : int
         Written, not yet acknowledged.
+    idle_seconds : float
+        Since it last sent data: the round trip of an idle connection is an old one.
     """
 
     peer: str
     rtt_seconds: float
     send_queue_bytes: int
     retransmits: int
+    idle_seconds: float
 
 
 def open_socket(protocol: int) -> socket.socket:
@@ -134,8 +138,9 @@ def _connection(message: bytes) -> Connection:
     peer = socket.inet_ntoa(message[24:28])
     send_queue = struct.unpack_from("=I", message, 60)[0]
     information = dict(attributes(message[_DIAG_MESSAGE_BYTES:])).get(_INET_DIAG_INFO, b"")
-    rtt, retransmits = 0.0, 0
-    if len(information) >= 104:
+    rtt, retransmits, idle = 0.0, 0, 0.0
+    if len(information) >= _TCP_INFO_BYTES:
+        idle = struct.unpack_from("=I", information, 44)[0] * 1e-3
         rtt = struct.unpack_from("=I", information, 68)[0] * 1e-6
         retransmits = struct.unpack_from("=I", information, 100)[0]
-    return Connection(peer, rtt, send_queue, retransmits)
+    return Connection(peer, rtt, send_queue, retransmits, idle)

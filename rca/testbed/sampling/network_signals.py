@@ -9,6 +9,8 @@ from rca.testbed.sampling import parsers
 from rca.testbed.sampling.netlink import Connection, NamespaceProbe
 from rca.testbed.sampling.series import Series
 
+#: A connection that has sent nothing for longer tells of the past.
+ACTIVE_SECONDS = 1.0
 _TCP = ("RetransSegs", "OutSegs", "InSegs", "InErrs")
 _TCP_EXTENDED = ("TCPTimeouts", "TCPLostRetransmit", "TCPFastRetrans", "TCPSlowStartRetrans", "TCPLossProbes")
 
@@ -55,12 +57,12 @@ def sample_namespace(
             node=name,
             device=interface,
         )
-    for device, held in _by_peer(probe.connections(), peers).items():
+    for device, held in by_peer(probe.connections(), peers).items():
         series.add(time, held, node=name, device=device)
 
 
-def _by_peer(connections: list[Connection], peers: dict[str, str]) -> dict[str, dict[str, float]]:
-    """Worst round trip, summed queue and retransmissions towards each other node."""
+def by_peer(connections: list[Connection], peers: dict[str, str]) -> dict[str, dict[str, float]]:
+    """Worst current round trip, summed queue and retransmissions towards each other node."""
     held: dict[str, dict[str, float]] = {}
     for connection in connections:
         device = peers.get(connection.peer)
@@ -68,13 +70,11 @@ def _by_peer(connections: list[Connection], peers: dict[str, str]) -> dict[str, 
             continue
         values = held.setdefault(
             device,
-            {
-                "node_tcp_rtt_seconds": 0.0,
-                "node_tcp_send_queue_bytes": 0.0,
-                "node_tcp_connection_retransmits_total": 0.0,
-            },
+            {"node_tcp_send_queue_bytes": 0.0, "node_tcp_connection_retransmits_total": 0.0},
         )
-        values["node_tcp_rtt_seconds"] = max(values["node_tcp_rtt_seconds"], connection.rtt_seconds)
+        if connection.idle_seconds < ACTIVE_SECONDS:
+            worst = max(values.get("node_tcp_rtt_seconds", 0.0), connection.rtt_seconds)
+            values["node_tcp_rtt_seconds"] = worst
         values["node_tcp_send_queue_bytes"] += connection.send_queue_bytes
         values["node_tcp_connection_retransmits_total"] += connection.retransmits
     return held
