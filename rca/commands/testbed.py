@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -70,6 +71,9 @@ def campaign_command(
         Path, typer.Option("--output", "-o", help="Collection folder; captures there are kept.")
     ],
     limit: Annotated[int | None, typer.Option(min=1, help="Stop after this many captures.")] = None,
+    max_strangers: Annotated[
+        float, typer.Option(min=0, max=1, help="Keep no capture in which others used more of the CPU time.")
+    ] = 0.15,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="List the captures and their parts only.")
     ] = False,
@@ -96,7 +100,8 @@ def campaign_command(
             )
             report(f"{state.done + 1}/{state.total} {state.name}{left}", 0, 0)
 
-        outcome = run_campaign(described, output, forked, tell=tell, limit=limit)
+        runner = partial(forked, max_strangers=max_strangers)
+        outcome = run_campaign(described, output, runner, tell=tell, limit=limit)
     lines = [f"{output}: {outcome.total} windows, {outcome.made} of them new, {len(outcome.failed)} failed"]
     lines += [f"  {name}: {message.splitlines()[0]}" for name, message in outcome.failed.items()]
     write("\n".join(lines))

@@ -114,7 +114,7 @@ def write_manifest(matrix: Matrix, folder: Path, planned: list[Planned]) -> None
     _write(folder / MANIFEST, manifest)
 
 
-def forked(scenario: Scenario, path: Path) -> None:
+def forked(scenario: Scenario, path: Path, *, max_strangers: float = 1.0) -> None:
     """Capture in a forked process: a crash costs one capture, and PyTorch is imported only once.
 
     Raises
@@ -132,7 +132,7 @@ def forked(scenario: Scenario, path: Path) -> None:
         # Ctrl-C reaches the campaign alone, which then asks for an orderly end, once.
         detach(signal.SIGTERM)
         try:
-            capture_to(scenario, path)
+            capture_to(scenario, path, max_strangers=max_strangers)
             code = 0
         except KeyboardInterrupt:
             code = _INTERRUPTED

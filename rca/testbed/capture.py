@@ -82,9 +82,29 @@ def capture(scenario: Scenario, *, tell: Tell = lambda phase, done, total: None)
     return Captured(window_of(scenario, record), label_of(scenario, record))
 
 
-def capture_to(scenario: Scenario, path: Path, *, tell: Tell = lambda phase, done, total: None) -> Captured:
-    """Run a scenario and write its labelled window's folder, all of it or nothing."""
+def capture_to(
+    scenario: Scenario,
+    path: Path,
+    *,
+    tell: Tell = lambda phase, done, total: None,
+    max_strangers: float = 1.0,
+) -> Captured:
+    """Run a scenario and write its labelled window's folder, all of it or nothing.
+
+    Parameters
+    ----------
+    max_strangers : float
+        Largest share of the CPU time, from 0 to 1, that others may have used.
+
+    Raises
+    ------
+    CaptureFailed
+        If the job failed by itself, or others used too much of the CPUs for the capture to be trusted.
+    """
     captured = capture(scenario, tell=tell)
+    used = (captured.label.model_extra or {})["stranger_cpu_share"]
+    if used > max_strangers:
+        raise CaptureFailed(f"{scenario.name}: others used {used:.0%} of the CPU time", hint="not kept")
     write_labelled(captured.window, captured.label, path)
     return captured
 
