@@ -16,9 +16,9 @@ Benign = Literal["hiccup", "neighbour_load", "clock_skew", "slow_warm_up"]
 
 MAX_WORLD_SIZE = 16
 WARM_UP_STEPS = 4
-# Eight ranks keep two cores busy enough; more ranks get proportionally longer kernels.
-COMFORTABLE_RANKS = 8
-NOMINAL_STEP_SECONDS = 0.116
+# Six ranks keep two cores busy enough; more ranks get proportionally longer kernels.
+COMFORTABLE_RANKS = 6
+NOMINAL_STEP_SECONDS = 0.088
 Parsed = TypeVar("Parsed", bound=BaseModel)
 _Checked = ConfigDict(extra="forbid", frozen=True)
 

@@ -101,7 +101,7 @@ def test_faults_the_machine_does_not_permit_are_refused_with_what_lacks():
 
 def test_many_ranks_get_longer_kernels():
     assert scenario_of(job={"world_size": 4}).job.scale == 1
-    assert scenario_of(job={"world_size": 16, "nodes": 4}).job.scale == 2
+    assert scenario_of(job={"world_size": 12, "nodes": 4}).job.scale == 2
 
 
 def test_every_harmless_thing_can_be_asked_for():

@@ -64,6 +64,8 @@ class Host:
     def __init__(self, plan: HostPlan, shared: Shared, wires: Wires, collectives: Collectives) -> None:
         import torch
 
+        # Worker threads would spin for the one core that the host shares with its neighbours.
+        torch.set_num_threads(1)
         self._plan = plan
         self._shared = shared
         self._wires = wires
