@@ -56,5 +56,5 @@ def _lengths(model: Model, draw: np.random.Generator, spread: float) -> tuple[fl
     if model != "transformer":
         return float(BATCH), np.nan, np.nan, 0.0
     # One length for the whole batch, as bucketing by length does; ranks then differ most.
-    length = int(np.clip(round(TYPICAL * float(np.exp(draw.normal(0.0, 0.03 + spread)))), 6, LONGEST))
+    length = int(np.clip(round(TYPICAL * float(np.exp(draw.normal(0.0, 0.01 + spread)))), 6, LONGEST))
     return float(SEQUENCES), float(SEQUENCES * length), float(SEQUENCES * length**2), float(length)
