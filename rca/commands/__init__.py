@@ -14,6 +14,7 @@ COMMANDS: tuple[str, ...] = (
     "serve",
     "evaluate",
     "simulate",
+    "testbed",
     "train",
     "signals",
     "version",

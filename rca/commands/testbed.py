@@ -1,0 +1,115 @@
+"""`rca testbed`: capture real training jobs with faults injected on purpose."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from rca.commands.output import write
+from rca.commands.progress import progress
+
+app = typer.Typer(
+    add_completion=False,
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    help="Run real training jobs on this machine, inject faults, capture labelled windows.",
+    epilog="\b\nExamples:\n"
+    "  rca testbed probe\n"
+    "  rca testbed capture --scenario data/testbed/examples/cpu-hogs.yaml -o cpu-hogs\n"
+    "  rca testbed campaign data/testbed/matrix.yaml -o campaign",
+)
+
+
+@app.command("probe")
+def probe_command(
+    clean: Annotated[
+        bool, typer.Option("--clean", help="Remove what a crashed capture left behind, and say what it was.")
+    ] = False,
+) -> None:
+    """Tell what this machine permits, and which faults that allows."""
+    from rca.testbed import FAULTS, probe
+    from rca.testbed.sweep import exclusive, sweep
+
+    with exclusive():
+        removed = sweep() if clean else []
+        permitted = probe()
+    lines = [f"{name:15} {_said(value)}" for name, value in permitted.as_dict().items()]
+    lines += ["", "faults:"]
+    for kind, spec in FAULTS.items():
+        lacking = permitted.lacking(kind)
+        state = f"needs {', '.join(lacking)}" if lacking else "possible"
+        lines.append(f"  {kind:18} {state:12} {spec.cause}")
+    if clean:
+        lines += ["", f"removed: {len(removed)}", *(f"  {each}" for each in removed)]
+    write("\n".join(lines))
+
+
+@app.command("capture")
+def capture_command(
+    scenario: Annotated[Path, typer.Option("--scenario", help="Scenario as YAML.")],
+    output: Annotated[Path, typer.Option("--output", "-o", help="Folder of the labelled window.")],
+) -> None:
+    """Run one scenario and write its labelled window."""
+    from rca.testbed import read_scenario
+    from rca.testbed.capture import capture_to
+
+    described = read_scenario(scenario)
+    with progress() as report:
+        captured = capture_to(described, output, tell=report)
+    label = captured.label
+    causes = ", ".join(f"{cause.cause} on {list(cause.ranks)}" for cause in label.causes)
+    write(f"{output}: {label.failure_mode}{': ' + causes if causes else ''}\n{label.notes}")
+
+
+@app.command("campaign")
+def campaign_command(
+    matrix: Annotated[Path, typer.Argument(help="Scenario matrix as YAML.")],
+    output: Annotated[
+        Path, typer.Option("--output", "-o", help="Collection folder; captures there are kept.")
+    ],
+    limit: Annotated[int | None, typer.Option(min=1, help="Stop after this many captures.")] = None,
+    max_strangers: Annotated[
+        float, typer.Option(min=0, max=1, help="Keep no capture in which others used more of the CPU time.")
+    ] = 0.15,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="List the captures and their parts only.")
+    ] = False,
+) -> None:
+    """Make every capture of a matrix that is not there yet; can be stopped and resumed at any time."""
+    from rca.errors import MissingExtra
+    from rca.testbed.campaign import Progress, forked, run_campaign
+    from rca.testbed.matrix import expand, read_matrix
+    from rca.testbed.probe import installed
+    from rca.testbed.ranks.models import preload
+
+    described = read_matrix(matrix)
+    if dry_run:
+        write("\n".join(f"{each.part:11} {each.scenario.name}" for each in expand(described)))
+        return
+    if not installed("torch"):
+        raise MissingExtra("captures train with PyTorch", hint="pip install 'straggler-rca[testbed]'")
+    preload()
+    with progress() as report:
+
+        def tell(state: Progress) -> None:
+            left = (
+                "" if state.remaining_seconds is None else f", about {_minutes(state.remaining_seconds)} left"
+            )
+            report(f"{state.done + 1}/{state.total} {state.name}{left}", 0, 0)
+
+        runner = partial(forked, max_strangers=max_strangers)
+        outcome = run_campaign(described, output, runner, tell=tell, limit=limit)
+    lines = [f"{output}: {outcome.total} windows, {outcome.made} of them new, {len(outcome.failed)} failed"]
+    lines += [f"  {name}: {message.splitlines()[0]}" for name, message in outcome.failed.items()]
+    write("\n".join(lines))
+
+
+def _said(value: int | bool) -> str:
+    return ("yes" if value else "no") if isinstance(value, bool) else str(value)
+
+
+def _minutes(seconds: float) -> str:
+    return f"{seconds / 60:.0f} min" if seconds >= 60 else f"{seconds:.0f} s"

@@ -1,0 +1,199 @@
+"""Many captures in a row: resumable, stoppable at any moment, never half-written."""
+
+from __future__ import annotations
+
+import os
+import platform
+import signal
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import orjson
+
+from rca.errors import InvalidInput, RcaError
+from rca.telemetry.labels import read_label
+from rca.testbed.matrix import Matrix, Planned, expand
+from rca.testbed.process import detach
+from rca.testbed.scenario import Scenario
+
+MANIFEST = "manifest.json"
+FAILURES = "failures.json"
+#: Exit code of a forked capture that failed for a reason the user can read.
+_FAILED = 3
+_INTERRUPTED = 130
+
+
+class Runner(Protocol):
+    """Makes one capture: writes a labelled window's folder at `path`, or raises `RcaError`."""
+
+    def __call__(self, scenario: Scenario, path: Path) -> None:
+        """Capture `scenario` to `path`."""
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far a campaign has come.
+
+    Attributes
+    ----------
+    remaining_seconds : float or None
+        Estimate from the captures made so far; None before the first.
+    """
+
+    done: int
+    total: int
+    name: str
+    remaining_seconds: float | None
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """A campaign's end: captures in the collection, made just now, and failed just now."""
+
+    total: int
+    made: int
+    failed: dict[str, str]
+
+
+def run_campaign(
+    matrix: Matrix,
+    folder: Path,
+    runner: Runner,
+    *,
+    tell: Callable[[Progress], None] = lambda progress: None,
+    limit: int | None = None,
+) -> Outcome:
+    """Make the captures of a matrix that are not in `folder` yet.
+
+    A failed capture is noted and the campaign goes on; it is tried again the next time.
+
+    Parameters
+    ----------
+    limit : int, optional
+        Stop after this many captures.
+    """
+    planned = expand(matrix)
+    _refuse_other_matrix(matrix, folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    missing = [each for each in planned if not (folder / each.scenario.name).exists()]
+    todo = missing[:limit]
+    failed: dict[str, str] = {}
+    made, began = 0, time.monotonic()
+    write_manifest(matrix, folder, planned)
+    for number, each in enumerate(todo):
+        pace = None if number == 0 else (time.monotonic() - began) / number
+        remaining = None if pace is None else pace * (len(todo) - number)
+        tell(Progress(len(planned) - len(missing) + made, len(planned), each.scenario.name, remaining))
+        try:
+            runner(each.scenario, folder / each.scenario.name)
+            made += 1
+        except RcaError as error:
+            failed[each.scenario.name] = error.message
+        write_manifest(matrix, folder, planned)
+        _write(folder / FAILURES, failed)
+    return Outcome(sum((folder / each.scenario.name).exists() for each in planned), made, failed)
+
+
+def write_manifest(matrix: Matrix, folder: Path, planned: list[Planned]) -> None:
+    """Write the collection's manifest: what is there, and which part of the collection it belongs to."""
+    entries = [_entry(folder, each) for each in planned if (folder / each.scenario.name).exists()]
+    manifest = {
+        "format": 1,
+        "name": matrix.name,
+        "seed": matrix.seed,
+        "planned": len(planned),
+        "matrix": matrix.model_dump(mode="json"),
+        "software": {"python": platform.python_version(), "kernel": platform.release()},
+        "windows": sorted(entries, key=lambda entry: str(entry["id"])),
+    }
+    _write(folder / MANIFEST, manifest)
+
+
+def forked(scenario: Scenario, path: Path, *, max_strangers: float = 1.0) -> None:
+    """Capture in a forked process: a crash costs one capture, and PyTorch is imported only once.
+
+    Raises
+    ------
+    CaptureFailed
+        With what the capture printed about its failure.
+    """
+    from rca.testbed.capture import CaptureFailed, capture_to
+
+    reader, writer = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        os.close(reader)
+        code = 1
+        # Ctrl-C reaches the campaign alone, which then asks for an orderly end, once.
+        detach(signal.SIGTERM)
+        try:
+            capture_to(scenario, path, max_strangers=max_strangers)
+            code = 0
+        except KeyboardInterrupt:
+            code = _INTERRUPTED
+        except RcaError as error:
+            os.write(writer, "\n".join(filter(None, (error.message, error.hint))).encode()[:4000])
+            code = _FAILED
+        except BaseException:
+            os.write(writer, traceback.format_exc()[-4000:].encode())
+        finally:
+            sys.stdout.flush()
+            os._exit(code)
+    os.close(writer)
+    code = _wait_for(pid)
+    with os.fdopen(reader, "rb") as pipe:
+        message = pipe.read().decode(errors="replace")
+    if code == _INTERRUPTED:
+        raise KeyboardInterrupt
+    if code:
+        raise CaptureFailed(message or f"the capture ended with {code}")
+
+
+def _wait_for(pid: int) -> int:
+    """Wait for a forked capture; an interrupt is passed on, so that it takes everything down first."""
+    try:
+        return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    except KeyboardInterrupt:
+        os.kill(pid, signal.SIGTERM)
+        os.waitpid(pid, 0)
+        raise
+
+
+def _entry(folder: Path, planned: Planned) -> dict[str, Any]:
+    name = planned.scenario.name
+    label = read_label(folder / name)
+    extra = label.model_extra or {}
+    return {
+        "id": name,
+        "path": name,
+        "group": planned.group,
+        "split": planned.part,
+        "model": planned.scenario.job.model,
+        "world_size": planned.scenario.job.world_size,
+        "failure_mode": label.failure_mode,
+        "causes": [cause.cause for cause in label.causes],
+        "visible": extra.get("visible"),
+        "stranger_cpu_share": extra.get("stranger_cpu_share"),
+        "seed": planned.scenario.seed,
+    }
+
+
+def _refuse_other_matrix(matrix: Matrix, folder: Path) -> None:
+    """Refuse a folder that holds another campaign, whose manifest would be lost."""
+    path = folder / MANIFEST
+    if not path.exists():
+        return
+    held = orjson.loads(path.read_bytes())
+    if (held.get("name"), held.get("seed")) != (matrix.name, matrix.seed):
+        raise InvalidInput(f"{folder}: holds the campaign {held.get('name')!r}, seed {held.get('seed')}")
+
+
+def _write(path: Path, content: object) -> None:
+    fresh = path.with_name(f".{path.name}.new")
+    fresh.write_bytes(orjson.dumps(content, option=orjson.OPT_INDENT_2))
+    fresh.replace(path)

@@ -1,0 +1,235 @@
+"""One capture: run the job, act on it, watch it, and write what was seen with the truth beside it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+
+import numpy as np
+
+from rca.errors import InvalidInput, RcaError
+from rca.telemetry.labels import Label, write_labelled
+from rca.telemetry.window import Window
+from rca.testbed.bed import Bed, assembled
+from rca.testbed.injection import Hiccup, NeighbourLoad, SlowWarmUp, injector
+from rca.testbed.labels import label_of
+from rca.testbed.probe import Capabilities, probe
+from rca.testbed.process import Exit, send
+from rca.testbed.record import Record
+from rca.testbed.sampling.sampler import PERIOD_SECONDS, CpuAccount, Sampler
+from rca.testbed.scenario import Scenario
+from rca.testbed.schedule import Schedule
+from rca.testbed.sweep import exclusive, sweep
+from rca.testbed.window import window_of
+
+_POLL_SECONDS = 0.003
+_START_SECONDS = 90.0
+_STALL_SECONDS = 3.0
+# Slower than any fault makes a step, quicker than gloo's own patience.
+_SLOW_STEP_SECONDS = 25.0
+_BENIGN: dict[str, type[Hiccup] | type[NeighbourLoad] | type[SlowWarmUp]] = {
+    "hiccup": Hiccup,
+    "neighbour_load": NeighbourLoad,
+    "slow_warm_up": SlowWarmUp,
+}
+
+Tell = Callable[[str, int, int], None]
+
+
+class CaptureFailed(RcaError):
+    """The job did not run as the scenario says."""
+
+    code = "testbed-capture"
+
+
+@dataclass(frozen=True)
+class Captured:
+    """A finished capture."""
+
+    window: Window
+    label: Label
+
+
+def capture(scenario: Scenario, *, tell: Tell = lambda phase, done, total: None) -> Captured:
+    """Run a scenario on this machine.
+
+    Parameters
+    ----------
+    tell : callable
+        Called with ``(phase, steps done, steps in total)``.
+
+    Raises
+    ------
+    InvalidInput
+        If a fault needs something this machine does not permit.
+    CaptureFailed
+        If the job failed by itself.
+    Busy
+        If another capture is running.
+    """
+    with exclusive(), interrupted_once():
+        sweep()
+        permitted = probe()
+        refuse_impossible(scenario, permitted)
+        with assembled(scenario, permitted) as bed:
+            record = _run(bed, tell)
+    return Captured(window_of(scenario, record), label_of(scenario, record))
+
+
+def capture_to(
+    scenario: Scenario,
+    path: Path,
+    *,
+    tell: Tell = lambda phase, done, total: None,
+    max_strangers: float = 1.0,
+) -> Captured:
+    """Run a scenario and write its labelled window's folder, all of it or nothing.
+
+    Parameters
+    ----------
+    max_strangers : float
+        Largest share of the CPU time, from 0 to 1, that others may have used.
+
+    Raises
+    ------
+    CaptureFailed
+        If the job failed by itself, or others used too much of the CPUs for the capture to be trusted.
+    """
+    captured = capture(scenario, tell=tell)
+    used = (captured.label.model_extra or {})["stranger_cpu_share"]
+    if used > max_strangers:
+        raise CaptureFailed(f"{scenario.name}: others used {used:.0%} of the CPU time", hint="not kept")
+    write_labelled(captured.window, captured.label, path)
+    return captured
+
+
+def refuse_impossible(scenario: Scenario, permitted: Capabilities) -> None:
+    """Refuse faults whose means this machine lacks."""
+    for fault in scenario.faults:
+        lacking = permitted.lacking(fault.kind)
+        if lacking:
+            raise InvalidInput(
+                f"{scenario.name}: {fault.kind} needs {', '.join(lacking)}, not permitted on this machine",
+                hint="`rca testbed probe` tells what it does",
+            )
+
+
+@contextlib.contextmanager
+def interrupted_once() -> Iterator[None]:
+    """Let SIGTERM unwind like Ctrl-C; a second one must not disturb the teardown."""
+    numbers = (signal.SIGINT, signal.SIGTERM)
+
+    def interrupt(_number: int, _frame: FrameType | None) -> None:
+        for number in numbers:
+            signal.signal(number, signal.SIG_IGN)
+        raise KeyboardInterrupt
+
+    before = {number: signal.signal(number, interrupt) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _run(bed: Bed, tell: Tell) -> Record:
+    draw = np.random.default_rng(bed.scenario.seed)
+    offset = time.time() - time.monotonic()
+    benign = [_BENIGN[kind](bed, draw) for kind in bed.scenario.benign if kind in _BENIGN]
+    schedule = Schedule([(fault, injector(bed, fault)) for fault in bed.scenario.faults])
+    sampler, account = Sampler(bed), CpuAccount()
+    watch = _Watch(bed, tell)
+    due = 0.0
+    try:
+        while watch.goes_on():
+            for each in benign:
+                each.at_step(watch.slowest)
+            schedule.advance(watch.slowest, watch.fastest)
+            now = time.monotonic()
+            if watch.slowest >= 0 and now >= due:
+                sampler.sample(now)
+                account.observe(now, [os.getpid(), *bed.family.alive])
+                due = max(due + PERIOD_SECONDS, now)
+            time.sleep(_POLL_SECONDS)
+    finally:
+        schedule.close()
+        sampler.close()
+    return Record(
+        rows=[held.shared.rows.copy() for held in bed.ranks],
+        samples=sampler.series.samples,
+        exits=watch.exits,
+        acted=schedule.acted,
+        unix_offset=offset,
+        stranger_share=account.stranger_share(bed.permitted.cores),
+        permitted=bed.permitted,
+        disk=None if bed.disk is None else bed.disk[0],
+    )
+
+
+class _Watch:
+    """Follows the ranks' progress and notices ends, stalls and failures."""
+
+    def __init__(self, bed: Bed, tell: Tell) -> None:
+        self._bed = bed
+        self._tell = tell
+        self._stops = any(fault.spec.stops_the_job for fault in bed.scenario.faults)
+        self._began = self._moved = time.monotonic()
+        self.slowest = self.fastest = -1
+        self.exits: list[Exit] = []
+
+    def goes_on(self) -> bool:
+        """Look once; False when the capture is complete."""
+        self._reap()
+        shared = [held.shared for held in self._bed.ranks]
+        if all(each.finished for each in shared):
+            return False
+        before = (self.slowest, self.fastest)
+        steps = [each.step for each in shared]
+        self.slowest, self.fastest = min(steps), max(steps)
+        now = time.monotonic()
+        if (self.slowest, self.fastest) != before:
+            self._moved = now
+            self._tell(f"{self._bed.scenario.name}", self.slowest + 1, self._bed.job.steps)
+        return self._patient(now - self._moved, now - self._began)
+
+    def _patient(self, still: float, overall: float) -> bool:
+        if self.slowest < 0:
+            if overall > _START_SECONDS:
+                raise self._failure("the ranks did not start")
+            return True
+        fault = next((f for f in self._bed.scenario.faults if f.spec.stops_the_job), None)
+        if fault is not None and self.fastest >= fault.first_step:
+            return still < _STALL_SECONDS
+        if still > _SLOW_STEP_SECONDS:
+            raise self._failure("the job stopped by itself")
+        return True
+
+    def _reap(self) -> None:
+        for exit_ in self._bed.family.reap():
+            role = exit_.process.role
+            if role in ("host", "loader", "device", "copier"):
+                self._rank_process_ended(exit_)
+            elif exit_.code not in (0, 128 + signal.SIGKILL):
+                raise self._failure(f"{role} ended with {exit_.code}")
+
+    def _rank_process_ended(self, exit_: Exit) -> None:
+        held = self._bed.ranks[exit_.process.rank]
+        if held.shared.finished:
+            return
+        if not self._stops:
+            raise self._failure(f"{exit_.process.role} of rank {held.rank} ended with {exit_.code}")
+        self.exits.append(exit_)
+        if exit_.process.role == "device":
+            # What a lost device does to its host: the next call into it aborts the process.
+            send(held.host, signal.SIGABRT)
+
+    def _failure(self, what: str) -> CaptureFailed:
+        log = self._bed.log
+        tail = log.read_text(encoding="utf-8")[-2000:] if log.exists() else ""
+        return CaptureFailed(f"{self._bed.scenario.name}: {what}", hint=tail or None)

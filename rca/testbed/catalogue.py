@@ -1,0 +1,227 @@
+"""What can be done to the job: every fault as data (cause, scope, severities, what is real about it)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+Scope = Literal["rank", "node", "stage", "job"]
+StragglerType = Literal["compute", "communication", "host", "input", "workload"]
+Need = Literal["namespaces", "htb", "relay", "cpu_groups", "disk_groups", "memory_groups", "direct_reads"]
+
+
+@dataclass(frozen=True)
+class FaultKind:
+    """One way to hurt the job.
+
+    Attributes
+    ----------
+    cause : str
+        Id in the cause catalogue.
+    alike : tuple of str
+        Other causes the captured signals cannot tell from it; an answer with one of them counts as right.
+    straggler_type : str or None
+        None where the job stops.
+    scopes : tuple of str
+        What it can be aimed at; the first is the default.
+    levels : tuple of three floats
+        Strength at severity 1, 2 and 3; `unit` says of what.
+    needs : tuple of str
+        What the machine must permit (`rca.testbed.probe`).
+    real : str
+        What is really done, for the label's notes.
+    periodic : bool
+        It hits single steps, so that its price is in the mean of the steps, not in their median.
+    """
+
+    cause: str
+    straggler_type: StragglerType | None
+    scopes: tuple[Scope, ...]
+    levels: tuple[float, float, float]
+    unit: str
+    real: str
+    alike: tuple[str, ...] = ()
+    needs: tuple[Need, ...] = ()
+    periodic: bool = False
+
+    @property
+    def stops_the_job(self) -> bool:
+        return self.straggler_type is None
+
+    def level(self, severity: int) -> float:
+        """Strength at a severity from 1 to 3."""
+        return self.levels[severity - 1]
+
+
+_CONGESTION = ("network_congestion",)
+_CONTENTION = ("gpu_contention",)
+_NETWORK: tuple[Need, ...] = ("namespaces", "htb")
+_RELAY: tuple[Need, ...] = ("namespaces", "relay")
+
+FAULTS: dict[str, FaultKind] = {
+    "cpu_hogs": FaultKind(
+        "cpu_contention",
+        "host",
+        ("rank", "node"),
+        (2, 5, 12),
+        "busy processes",
+        "busy loops in the CPU group, on the core, of the rank; or beside the node's ranks",
+    ),
+    "cpu_quota": FaultKind(
+        "cpu_contention",
+        "host",
+        ("rank",),
+        (2.0, 1.4, 1.0),
+        "ms of CPU per 20 ms",
+        "the kernel's CPU quota on the rank's group (its device process is outside it)",
+        needs=("cpu_groups",),
+    ),
+    "nic_rate": FaultKind(
+        "nic_degradation",
+        "communication",
+        ("node",),
+        (250, 120, 60),
+        "Mbit/s",
+        "a token bucket on the node's interface",
+        alike=_CONGESTION,
+        needs=_NETWORK,
+    ),
+    "nic_delay": FaultKind(
+        "nic_degradation",
+        "communication",
+        ("node",),
+        (4.0, 10.0, 25.0),
+        "ms",
+        "every frame the node sends is held back, real TCP above it",
+        alike=_CONGESTION,
+        needs=_RELAY,
+    ),
+    "nic_loss": FaultKind(
+        "nic_degradation",
+        "communication",
+        ("node",),
+        (0.005, 0.02, 0.06),
+        "share of frames",
+        "frames the node sends are dropped at random, real TCP above it",
+        alike=_CONGESTION,
+        needs=_RELAY,
+    ),
+    "fabric_rate": FaultKind(
+        "network_congestion",
+        "communication",
+        ("job",),
+        (250, 120, 60),
+        "Mbit/s on every node",
+        "a token bucket on every node's interface",
+        alike=("nic_degradation",),
+        needs=_NETWORK,
+    ),
+    "slow_dataset": FaultKind(
+        "data_loader_stall",
+        "input",
+        ("rank",),
+        (1.2, 1.9, 3.4),
+        "nominal steps per batch",
+        "the loader sleeps before it hands a batch over",
+    ),
+    "heavy_decoding": FaultKind(
+        "data_loader_stall",
+        "input",
+        ("rank",),
+        (0.55, 0.8, 1.1),
+        "nominal steps of CPU time per batch",
+        "the loader really computes that long for every batch",
+    ),
+    "storage_throttle": FaultKind(
+        "storage_degradation",
+        "input",
+        ("node", "rank"),
+        (3.6, 2.4, 1.3),
+        "MB/s per rank",
+        "the kernel's read limit on the rank's group, direct reads",
+        needs=("disk_groups", "direct_reads"),
+    ),
+    "device_duty_cycle": FaultKind(
+        "gpu_throttling",
+        "compute",
+        ("rank",),
+        (0.25, 0.45, 0.65),
+        "share of time stopped",
+        "the device process is stopped and continued every 40 ms; stands in for a throttled GPU",
+        alike=_CONTENTION,
+    ),
+    "device_clock": FaultKind(
+        "gpu_throttling",
+        "compute",
+        ("rank",),
+        (1.25, 1.6, 2.2),
+        "times the kernel time",
+        "the device process pads its kernels to a longer time; stands in for a lowered GPU clock",
+        alike=_CONTENTION,
+    ),
+    "copy_bandwidth": FaultKind(
+        "pcie_degradation",
+        "host",
+        ("node",),
+        (2, 5, 10),
+        "foreign copiers",
+        "other processes take turns on the token that stands in for the node's PCIe link",
+    ),
+    "gc_pauses": FaultKind(
+        "runtime_gc",
+        "host",
+        ("rank",),
+        (1.2e5, 4e5, 1.2e6),
+        "objects kept alive",
+        "Python's own collector runs over real kept objects, every second step",
+        periodic=True,
+    ),
+    "memory_pressure": FaultKind(
+        "memory_pressure",
+        "host",
+        ("rank",),
+        (10, 5, 2),
+        "MiB left for a 16 MiB table that is read at random",
+        "the kernel's memory limit on the rank's group: real reclaim and major faults",
+        needs=("memory_groups",),
+        alike=("storage_degradation",),
+    ),
+    "sequence_lengths": FaultKind(
+        "sequence_length_imbalance",
+        "workload",
+        ("job",),
+        (0.25, 0.4, 0.6),
+        "spread of log length",
+        "batches of really uneven length; kernel time follows tokens and squared lengths",
+    ),
+    "full_last_stage": FaultKind(
+        "stage_imbalance",
+        "workload",
+        ("stage",),
+        (1.3, 1.6, 2.2),
+        "times the kernel time",
+        "the last stage's device processes pad to a longer time; stands in for more layers",
+    ),
+    "checkpoint_stall": FaultKind(
+        "checkpoint_stall",
+        "input",
+        ("job", "rank"),
+        (1.0, 2.5, 6.0),
+        "nominal steps per checkpoint, at least",
+        "a file is really written and synced at a limited pace every sixth step",
+        periodic=True,
+    ),
+    "killed_rank": FaultKind("process_crash", None, ("rank",), (1, 1, 1), "-", "SIGKILL to the host process"),
+    "killed_device": FaultKind(
+        "process_crash", None, ("rank",), (1, 1, 1), "-", "SIGKILL to the device process; the host then fails"
+    ),
+    "hung_rank": FaultKind("hang", None, ("rank",), (1, 1, 1), "-", "SIGSTOP to the host process"),
+    "hung_device": FaultKind("hang", None, ("rank",), (1, 1, 1), "-", "SIGSTOP to the device process"),
+}
+
+BENIGN: dict[str, str] = {
+    "hiccup": "a burst of foreign load shorter than half a second",
+    "neighbour_load": "a gentle foreign load on every core, all the time",
+    "clock_skew": "every node's clock is off by up to half a second in what it reports (applied afterwards)",
+    "slow_warm_up": "the first steps wait for a cold input pipeline, on all ranks",
+}

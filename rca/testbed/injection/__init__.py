@@ -1,0 +1,40 @@
+"""Injectors: each starts a fault on a running bed and takes it away again."""
+
+from __future__ import annotations
+
+from rca.testbed.bed import Bed
+from rca.testbed.injection.benign import Hiccup, NeighbourLoad, SlowWarmUp
+from rca.testbed.injection.cpu import CpuHogs, CpuQuota
+from rca.testbed.injection.device import CopyCrowd, DutyCycle
+from rca.testbed.injection.injector import Injector
+from rca.testbed.injection.knobs import KNOB_FAULTS, KnobFault
+from rca.testbed.injection.memory import MemoryLimit
+from rca.testbed.injection.network import LinkDelay, LinkLoss, LinkRate
+from rca.testbed.injection.stop import Signalled
+from rca.testbed.injection.storage import ReadLimit
+from rca.testbed.scenario import Fault
+
+__all__ = ["Hiccup", "Injector", "NeighbourLoad", "SlowWarmUp", "injector"]
+
+_KINDS: dict[str, type[Injector]] = {
+    "cpu_hogs": CpuHogs,
+    "cpu_quota": CpuQuota,
+    "nic_rate": LinkRate,
+    "fabric_rate": LinkRate,
+    "nic_delay": LinkDelay,
+    "nic_loss": LinkLoss,
+    "storage_throttle": ReadLimit,
+    "device_duty_cycle": DutyCycle,
+    "copy_bandwidth": CopyCrowd,
+    "memory_pressure": MemoryLimit,
+    "killed_rank": Signalled,
+    "killed_device": Signalled,
+    "hung_rank": Signalled,
+    "hung_device": Signalled,
+    **dict.fromkeys(KNOB_FAULTS, KnobFault),
+}
+
+
+def injector(bed: Bed, fault: Fault) -> Injector:
+    """The injector of a fault on this bed."""
+    return _KINDS[fault.kind](bed, fault)

@@ -1,0 +1,75 @@
+"""A slow device or a crowded copy link."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from functools import partial
+
+from rca.testbed.injection.injector import Injector
+from rca.testbed.process import Placement, Spawned, send
+from rca.testbed.ranks.copier import crowd
+
+DUTY_PERIOD_SECONDS = 0.04
+
+
+def stop_and_go(pid: int, stopped_share: float) -> None:
+    """Stop and continue a process on a fixed period, until killed."""
+    while True:
+        os.kill(pid, signal.SIGSTOP)
+        time.sleep(DUTY_PERIOD_SECONDS * stopped_share)
+        os.kill(pid, signal.SIGCONT)
+        time.sleep(DUTY_PERIOD_SECONDS * (1 - stopped_share))
+
+
+class DutyCycle(Injector):
+    """The device may work only part of the time."""
+
+    _pacers: tuple[Spawned, ...] = ()
+
+    def start(self) -> None:
+        placement = Placement(real_time=self.bed.permitted.real_time)
+        self._pacers = tuple(
+            self.bed.family.spawn(
+                "pacer", partial(stop_and_go, self.bed.ranks[rank].device.pid, self.fault.level), placement
+            )
+            for rank in self.victims
+        )
+
+    def stop(self) -> None:
+        self.bed.family.end(*self._pacers)
+        for rank in self.victims:
+            send(self.bed.ranks[rank].device, signal.SIGCONT)
+
+
+class CopyCrowd(Injector):
+    """Foreign copiers on the node's link."""
+
+    _copiers: tuple[Spawned, ...] = ()
+
+    def start(self) -> None:
+        self._copiers = tuple(
+            self.bed.family.spawn(
+                "crowd",
+                partial(crowd, self.bed.links[node], self.bed.job.scale),
+                Placement(core=self.bed.nodes[node].core, real_time=self.bed.permitted.real_time),
+            )
+            for node in self.victim_nodes
+            for _ in range(int(self.fault.level))
+        )
+
+    def stop(self) -> None:
+        # One of them may die holding the token; a late one is put back, a surplus one is taken out.
+        self.bed.family.end(*self._copiers)
+        for node in self.victim_nodes:
+            restore_token(self.bed.links[node].reader, self.bed.links[node].writer)
+
+
+def restore_token(reader: int, writer: int, patience_seconds: float = 0.05) -> None:
+    """Make sure that exactly one token circulates, although a copier was killed."""
+    import select
+
+    readable, _, _ = select.select([reader], [], [], patience_seconds)
+    if not readable:
+        os.write(writer, b"t")

@@ -1,0 +1,43 @@
+"""Faults inside the job's own processes, turned on through shared memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from rca.testbed.injection.injector import Injector
+from rca.testbed.ranks.shared import Knob
+from rca.testbed.scenario import JobShape
+
+CHECKPOINT_EVERY_STEPS = 6
+Setting = Callable[[float, JobShape], dict[Knob, float]]
+
+KNOB_FAULTS: dict[str, Setting] = {
+    "slow_dataset": lambda level, job: {Knob.LOADER_DELAY_SECONDS: level * job.nominal_step_seconds},
+    "heavy_decoding": lambda level, job: {Knob.DECODE_SECONDS: level * job.nominal_step_seconds},
+    "device_clock": lambda level, _job: {Knob.KERNEL_FACTOR: level},
+    "full_last_stage": lambda level, _job: {Knob.KERNEL_FACTOR: level},
+    "gc_pauses": lambda level, _job: {Knob.KEPT_OBJECTS: level},
+    "sequence_lengths": lambda level, _job: {Knob.LENGTH_SPREAD: level},
+    "checkpoint_stall": lambda level, job: {
+        Knob.CHECKPOINT_SECONDS: level * job.nominal_step_seconds,
+        Knob.CHECKPOINT_EVERY: CHECKPOINT_EVERY_STEPS,
+    },
+}
+NEUTRAL: dict[Knob, float] = dict.fromkeys(Knob, 0.0) | {Knob.KERNEL_FACTOR: 1.0}
+
+
+class KnobFault(Injector):
+    """Turn knobs on the victims, and turn them back."""
+
+    def start(self) -> None:
+        for knob, value in self._settings().items():
+            for rank in self.victims:
+                self.bed.ranks[rank].shared.knobs[knob] = value
+
+    def stop(self) -> None:
+        for knob in self._settings():
+            for rank in self.victims:
+                self.bed.ranks[rank].shared.knobs[knob] = NEUTRAL[knob]
+
+    def _settings(self) -> dict[Knob, float]:
+        return KNOB_FAULTS[self.fault.kind](self.fault.level, self.bed.job)

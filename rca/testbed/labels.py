@@ -1,0 +1,188 @@
+"""The truth about a capture: what was done, when it really acted, and whether a user would have felt it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from rca.telemetry.labels import Label
+from rca.testbed.catalogue import BENIGN
+from rca.testbed.names import node_name
+from rca.testbed.ranks.shared import FloatArray
+from rca.testbed.record import Record
+from rca.testbed.scenario import WARM_UP_STEPS, Fault, JobShape, Scenario
+from rca.testbed.schedule import Acted
+
+VISIBLE_SLOWDOWN = 0.08
+ENOUGH_STEPS = 5
+MODELS = {
+    "mlp": "an 8-layer MLP",
+    "transformer": "a small transformer encoder",
+    "convolution": "an 8-layer convolutional network",
+}
+BoolArray = npt.NDArray[np.bool_]
+Pattern = Literal["transient", "persistent", "deterministic"]
+
+
+@dataclass(frozen=True)
+class Impact:
+    """What a fault did to the step.
+
+    Attributes
+    ----------
+    before, during : float
+        Seconds per step: medians, or means for a fault that hits single steps.
+    shared : bool
+        Another fault acted in the same steps, so that the slowdown is not this one's alone.
+    """
+
+    before: float
+    during: float
+    shared: bool = False
+
+    @property
+    def visible(self) -> bool:
+        return self.during / self.before - 1 >= VISIBLE_SLOWDOWN
+
+    def as_dict(self) -> dict[str, float | bool]:
+        return {
+            "step_before_s": self.before,
+            "step_during_s": self.during,
+            "ratio": self.during / self.before,
+            "visible": self.visible,
+            "shared": self.shared,
+        }
+
+
+def label_of(scenario: Scenario, record: Record) -> Label:
+    """Label a capture.
+
+    A fault that no user would have felt is kept under ``injected``, and does not make the window faulty.
+    """
+    steps = record.step_seconds()
+    judged = [(acted, impact_of(acted, record.acted, steps)) for acted in record.acted]
+    felt = [pair for pair in judged if _felt(*pair)]
+    stopping = next((acted for acted, _ in felt if acted.fault.spec.stops_the_job), None)
+    slow = [pair for pair in felt if not pair[0].fault.spec.stops_the_job]
+    main = max(slow, key=lambda pair: _cost(pair[1]))[0] if slow and stopping is None else None
+    return Label.model_validate(
+        {
+            "failure_mode": "fail_stop" if stopping else "fail_slow" if slow else "healthy",
+            "straggler_type": None if main is None else main.fault.spec.straggler_type,
+            "pattern": None if main is None else pattern_of(main.fault),
+            "causes": [_cause(acted, impact, scenario.job) for acted, impact in felt],
+            "source": "testbed",
+            "notes": notes_of(scenario, record),
+            "visible": bool(felt),
+            "impact": None if main is None else _impact_dict(dict(slow)[main]),
+            "injected": [_injected(acted, impact) for acted, impact in judged],
+            "benign": list(scenario.benign),
+            "stranger_cpu_share": record.stranger_share,
+            "scenario": scenario.model_dump(mode="json"),
+        }
+    )
+
+
+def impact_of(acted: Acted, all_acted: list[Acted], steps: FloatArray) -> Impact | None:
+    """Step time before any fault and while this one acted; None where one of them was not observed.
+
+    Parameters
+    ----------
+    steps : ndarray of shape (n_steps,), seconds
+    """
+    if acted.fault.spec.stops_the_job:
+        return None
+    known = np.isfinite(steps)
+    at_work = [_steps_of(each, len(steps)) & known for each in all_acted]
+    first = min(each.first_step for each in all_acted)
+    calm = known & (np.arange(len(steps)) < first)
+    calm[:WARM_UP_STEPS] = False
+    mine = at_work[all_acted.index(acted)]
+    alone = mine & (np.sum(at_work, axis=0) == 1)
+    shared = int(alone.sum()) < ENOUGH_STEPS
+    hurt = mine if shared else alone
+    if not calm.any() or not hurt.any():
+        return None
+    average = np.mean if acted.fault.spec.periodic else np.median
+    return Impact(float(average(steps[calm])), float(average(steps[hurt])), shared and len(all_acted) > 1)
+
+
+def _steps_of(acted: Acted, n_steps: int) -> BoolArray:
+    """Steps it fully acted in: the first is only partly hurt, and batches loaded ahead hide the next."""
+    step = np.arange(n_steps)
+    last = n_steps if acted.last_step is None else acted.last_step
+    return (step > acted.first_step) & (step <= last)
+
+
+def pattern_of(fault: Fault) -> Pattern:
+    """Ends inside the window, begins inside it, or fills it."""
+    if fault.last_step is not None:
+        return "transient"
+    return "deterministic" if fault.first_step <= WARM_UP_STEPS else "persistent"
+
+
+def notes_of(scenario: Scenario, record: Record) -> str:
+    """What was real, in words."""
+    job = scenario.job
+    place = "network namespaces with a pinned core" if record.permitted.namespaces else "one loopback"
+    done = [_in_words(acted.fault) for acted in record.acted]
+    harmless = [f"{kind}: {BENIGN[kind]}" for kind in scenario.benign]
+    parts = [
+        f"Real: {job.world_size} processes train {MODELS[job.model]} over gloo and TCP; nodes are {place}.",
+        "Stand-ins: devices are CPU processes with padded kernels, copy engines take turns on a token.",
+        "Done: " + ("; ".join(done) or "nothing") + ".",
+        *(["Harmless: " + "; ".join(harmless) + "."] if harmless else []),
+        *(
+            ["Between pipeline stages tensors of a real size travel, their content is not used."]
+            if job.pipeline > 1
+            else []
+        ),
+        f"Strangers used {record.stranger_share:.0%} of the CPU time.",
+    ]
+    return " ".join(parts)
+
+
+def _in_words(fault: Fault) -> str:
+    if fault.spec.stops_the_job:
+        return f"{fault.kind}: {fault.spec.real}"
+    return f"{fault.kind}, severity {fault.severity} ({fault.level:g} {fault.spec.unit}): {fault.spec.real}"
+
+
+def _felt(acted: Acted, impact: Impact | None) -> bool:
+    # Without a before there is nothing to compare: what was done is believed.
+    return acted.fault.spec.stops_the_job or impact is None or impact.visible
+
+
+def _cost(impact: Impact | None) -> float:
+    return 0.0 if impact is None else impact.during - impact.before
+
+
+def _impact_dict(impact: Impact | None) -> dict[str, float | bool] | None:
+    return None if impact is None else impact.as_dict()
+
+
+def _injected(acted: Acted, impact: Impact | None) -> dict[str, Any]:
+    return acted.fault.model_dump(mode="json") | {
+        "cause": acted.fault.spec.cause,
+        "impact": _impact_dict(impact),
+    }
+
+
+def _cause(acted: Acted, impact: Impact | None, job: JobShape) -> dict[str, Any]:
+    fault = acted.fault
+    victims = fault.victims(job)
+    # The job's own causes, and a shared fabric, have no place: nobody in particular is to blame.
+    placed = fault.scope != "job"
+    return {
+        "cause": fault.spec.cause,
+        "accepted": [fault.spec.cause, *fault.spec.alike],
+        "ranks": victims,
+        "nodes": sorted({node_name(job.node_of(rank)) for rank in victims}) if placed else [],
+        "first_step": acted.first_step,
+        "last_step": None if fault.spec.stops_the_job else acted.last_step,
+        "severity": fault.severity / 3,
+        "seconds_per_step": None if impact is None else impact.during - impact.before,
+    }

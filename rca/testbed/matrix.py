@@ -1,0 +1,212 @@
+"""A campaign's matrix: groups of scenarios as YAML, expanded the same way every time.
+
+Victims, steps and order are drawn from the matrix's seed and each scenario's own name, so that adding a
+group changes nothing about the others.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from itertools import product
+from pathlib import Path
+from typing import Annotated, Literal
+
+import numpy as np
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from rca.errors import InvalidInput
+from rca.testbed.catalogue import FAULTS, FaultKind, Scope
+from rca.testbed.scenario import Benign, Fault, JobShape, Model, Scenario, parsed, read_yaml
+
+Severity = Literal[1, 2, 3]
+When = Literal["middle", "to_end", "whole"]
+Part = Literal["train", "calibration", "validation", "test"]
+
+NODES_OF: dict[int, int] = {2: 2, 4: 2, 6: 3, 8: 4, 12: 4, 16: 4}
+_Checked = ConfigDict(extra="forbid", frozen=True)
+
+
+class FaultPlan(BaseModel):
+    """A fault whose place is drawn.
+
+    Attributes
+    ----------
+    when : {"middle", "to_end", "whole"}
+        From about a third to four fifths of the run; from there to the end; all the time.
+    severity : int or None
+        None takes the scenario's.
+    """
+
+    model_config = _Checked
+
+    kind: str
+    scope: Scope | None = None
+    when: When = "middle"
+    severity: Severity | None = None
+
+    @property
+    def spec(self) -> FaultKind:
+        return FAULTS[self.kind]
+
+
+class Group(BaseModel):
+    """Scenarios that differ in model, world size, severity and repetition only."""
+
+    model_config = _Checked
+
+    name: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9-]*$")]
+    faults: tuple[FaultPlan, ...] = ()
+    benign: tuple[Benign, ...] = ()
+    models: tuple[Model, ...] = ("mlp", "transformer")
+    world_sizes: tuple[int, ...] = (8,)
+    pipeline: int = 1
+    severities: tuple[Severity, ...] = (2,)
+    repeat: Annotated[int, Field(ge=1)] = 1
+
+    @model_validator(mode="after")
+    def _known(self) -> Group:
+        unknown = [plan.kind for plan in self.faults if plan.kind not in FAULTS]
+        if unknown:
+            raise ValueError(f"unknown fault {unknown[0]!r}; one of: {', '.join(FAULTS)}")
+        sizes = [size for size in self.world_sizes if size not in NODES_OF]
+        if sizes:
+            raise ValueError(f"world size {sizes[0]}; one of: {', '.join(map(str, NODES_OF))}")
+        return self
+
+
+class Matrix(BaseModel):
+    """A campaign.
+
+    Attributes
+    ----------
+    seed : int
+        Decides victims, steps and the order of captures.
+    split_seed : int
+        Decides which group at which world size goes to which part; choose one that leaves no cause out.
+    steps : int
+    shares : dict of str to float
+        Shares of the collection's parts; they add up to 1.
+    """
+
+    model_config = _Checked
+
+    name: str
+    seed: int = 0
+    split_seed: int = 0
+    steps: int = 66
+    shares: dict[Part, float] = {"train": 0.5, "calibration": 0.15, "test": 0.35}
+    groups: tuple[Group, ...]
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Matrix:
+        names = [group.name for group in self.groups]
+        if len(set(names)) < len(names):
+            raise ValueError("a group's name occurs twice")
+        if abs(sum(self.shares.values()) - 1) > 1e-9:
+            raise ValueError("the shares do not add up to 1")
+        return self
+
+
+class Planned(BaseModel):
+    """One capture of a campaign and the part of the collection it belongs to."""
+
+    model_config = _Checked
+
+    scenario: Scenario
+    group: str
+    part: Part
+
+
+def read_matrix(path: Path) -> Matrix:
+    """Read a matrix from YAML.
+
+    Raises
+    ------
+    SourceError, InvalidInput
+        If it cannot be read, or is not a matrix.
+    """
+    return parsed(Matrix, read_yaml(path), str(path))
+
+
+def expand(matrix: Matrix) -> list[Planned]:
+    """All captures of a matrix, in the order they are to be made.
+
+    The order is shuffled: whatever drifts on the machine must not follow the scenarios.
+    """
+    planned = [each for group in matrix.groups for each in _expanded(matrix, group)]
+    order = np.random.default_rng(matrix.seed).permutation(len(planned))
+    return [planned[index] for index in order]
+
+
+def part_of(matrix: Matrix, group: str, world_size: int) -> Part:
+    """The part of the collection that a group's captures at a world size belong to.
+
+    All repetitions, models and severities stay together, or a test would ask for what was learned.
+    """
+    digest = hashlib.sha256(f"{matrix.split_seed}/{group}/{world_size}".encode()).digest()
+    draw = int.from_bytes(digest[:8], "big") / 2**64
+    ceiling = 0.0
+    parts = list(matrix.shares.items())
+    for part, share in parts:
+        ceiling += share
+        if draw < ceiling:
+            return part
+    return parts[-1][0]
+
+
+def _expanded(matrix: Matrix, group: Group) -> list[Planned]:
+    severities = group.severities if group.faults else (2,)
+    planned = []
+    for model, size, severity, number in product(
+        group.models, group.world_sizes, severities, range(group.repeat)
+    ):
+        level = f"-s{severity}" if len(severities) > 1 else ""
+        name = f"{group.name}-{model}-{size}{level}-{number}"
+        scenario = _scenario(matrix, group, name, model, size, severity)
+        planned.append(Planned(scenario=scenario, group=group.name, part=part_of(matrix, group.name, size)))
+    return planned
+
+
+def _scenario(
+    matrix: Matrix, group: Group, name: str, model: Model, world_size: int, severity: Severity
+) -> Scenario:
+    digest = hashlib.sha256(f"{matrix.seed}/{name}".encode()).digest()
+    seed = int.from_bytes(digest[:4], "big")
+    draw = np.random.default_rng(seed)
+    try:
+        job = JobShape(
+            model=model,
+            world_size=world_size,
+            nodes=NODES_OF[world_size],
+            pipeline=group.pipeline,
+            steps=matrix.steps,
+        )
+        return Scenario(
+            name=name,
+            seed=seed,
+            job=job,
+            faults=tuple(_drawn(plan, job, severity, draw) for plan in group.faults),
+            benign=group.benign,
+            report_exits=bool(draw.random() < 0.5),
+        )
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_context=False)[0]
+        raise InvalidInput(f"matrix {matrix.name}: {name}: {first['msg']}") from None
+
+
+def _drawn(plan: FaultPlan, job: JobShape, severity: Severity, draw: np.random.Generator) -> Fault:
+    scope = plan.scope or plan.spec.scopes[0]
+    third, fifth = job.steps // 3, job.steps // 5
+    first = 0 if plan.when == "whole" else third + int(draw.integers(-fifth // 2, fifth // 2 + 1))
+    last = None
+    if plan.when == "middle" and not plan.spec.stops_the_job:
+        last = min(job.steps - 4, first + int(draw.integers(2 * fifth, 3 * fifth)))
+    return Fault(
+        kind=plan.kind,
+        scope=scope,
+        ranks=(int(draw.integers(job.world_size)),) if scope == "rank" else (),
+        nodes=(int(draw.integers(job.nodes)),) if scope == "node" else (),
+        first_step=first,
+        last_step=last,
+        severity=plan.severity or severity,
+    )

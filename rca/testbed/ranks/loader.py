@@ -1,0 +1,60 @@
+"""The loader: really reads from disk, really decodes, keeps two batches ahead."""
+
+from __future__ import annotations
+
+import mmap
+import os
+import time
+from pathlib import Path
+
+import numpy as np
+
+from rca.testbed.ranks.models import BATCH, LONGEST, SEQUENCES, TYPICAL
+from rca.testbed.ranks.shared import BATCH_BYTES, ByteArray, Knob, Shared
+from rca.testbed.ranks.wires import BATCH_READY, Wires
+from rca.testbed.scenario import Model
+
+READ_BYTES = 512 * 1024
+DATASET_BYTES = 64 * READ_BYTES
+DECODE_SECONDS = 1.0e-3
+
+
+def write_dataset(path: Path, seed: int) -> None:
+    """Write the file that all loaders read from."""
+    noise = np.random.default_rng(seed).integers(0, 256, DATASET_BYTES, dtype=np.uint8)
+    path.write_bytes(noise.tobytes())
+
+
+def load(model: Model, shared: Shared, wires: Wires, dataset: Path, seed: int, *, direct: bool) -> None:
+    """Serve batches until killed."""
+    draw = np.random.default_rng(seed)
+    handle = os.open(dataset, os.O_RDONLY | (os.O_DIRECT if direct else 0))
+    buffer = mmap.mmap(-1, READ_BYTES)  # page-aligned, as direct reads want it
+    raw = np.frombuffer(buffer, np.uint8)
+    while True:
+        slot = wires.slots.receive(1)[0]
+        offset = int(draw.integers(DATASET_BYTES // READ_BYTES)) * READ_BYTES
+        os.preadv(handle, [buffer], offset)
+        time.sleep(shared.knobs[Knob.LOADER_DELAY_SECONDS])
+        shared.slots[slot] = _decode(raw, DECODE_SECONDS + shared.knobs[Knob.DECODE_SECONDS])
+        samples, tokens, squares, length = _lengths(model, draw, shared.knobs[Knob.LENGTH_SPREAD])
+        wires.batches.send(BATCH_READY.pack(slot, samples, tokens, squares, length))
+
+
+def _decode(raw: ByteArray, seconds: float) -> ByteArray:
+    """Spend this much CPU time on the bytes, as an image decoder would."""
+    until = time.process_time() + seconds
+    part = raw[:BATCH_BYTES]
+    decoded = part
+    while time.process_time() < until:
+        decoded = np.cumsum(part, dtype=np.uint8) ^ part
+    return decoded
+
+
+def _lengths(model: Model, draw: np.random.Generator, spread: float) -> tuple[float, float, float, float]:
+    """Samples, tokens, summed squared lengths and the longest sequence of a batch."""
+    if model != "transformer":
+        return float(BATCH), np.nan, np.nan, 0.0
+    # One length for the whole batch, as bucketing by length does; ranks then differ most.
+    length = int(np.clip(round(TYPICAL * float(np.exp(draw.normal(0.0, 0.01 + spread)))), 6, LONGEST))
+    return float(SEQUENCES), float(SEQUENCES * length), float(SEQUENCES * length**2), float(length)

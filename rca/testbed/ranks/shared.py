@@ -1,0 +1,104 @@
+"""Memory that a rank's processes share with the capture: step rows, knobs, gauges, gradients, batches.
+
+A row is written field by field as its step goes on, so that a killed rank leaves what it had measured.
+All times are the machine's monotonic clock.
+"""
+
+from __future__ import annotations
+
+import mmap
+from enum import IntEnum
+
+import numpy as np
+import numpy.typing as npt
+
+FloatArray = npt.NDArray[np.float64]
+ByteArray = npt.NDArray[np.uint8]
+
+SLOTS = 2
+BATCH_BYTES = 64 * 1024
+
+
+class Row(IntEnum):
+    """Columns of `Shared.rows`: durations in seconds, except where named otherwise."""
+
+    START = 0
+    DATA_LOADING = 1
+    HOST_TO_DEVICE = 2
+    FORWARD = 3
+    BACKWARD = 4
+    PEER_WAIT = 5
+    PEER_TRANSFER = 6
+    ARRIVAL_TIME = 7
+    DONE_TIME = 8
+    OPTIMIZER = 9
+    CHECKPOINT = 10
+    GC = 11
+    STEP = 12
+    SAMPLES = 13
+    TOKENS = 14
+    SQUARED_LENGTHS = 15
+
+
+class Knob(IntEnum):
+    """What the capture may turn while the job runs."""
+
+    LOADER_DELAY_SECONDS = 0
+    DECODE_SECONDS = 1
+    LENGTH_SPREAD = 2
+    KERNEL_FACTOR = 3
+    KEPT_OBJECTS = 4
+    CHECKPOINT_EVERY = 5
+    CHECKPOINT_SECONDS = 6
+
+
+class Gauge(IntEnum):
+    """What the rank reports about itself."""
+
+    STEP = 0
+    GC_SECONDS = 1
+    GC_COLLECTIONS = 2
+    GC_COLLECTED = 3
+    FINISHED = 4
+
+
+class Shared:
+    """The shared memory of one rank; create it before forking.
+
+    Attributes
+    ----------
+    rows : ndarray of shape (n_steps, len(Row))
+        NaN where not (yet) measured.
+    knobs : ndarray of shape (len(Knob),)
+    gauges : ndarray of shape (len(Gauge),)
+    slots : ndarray of shape (SLOTS, BATCH_BYTES), uint8
+        Decoded batches in host memory.
+    device_batch : ndarray of shape (BATCH_BYTES,), uint8
+        The batch on the device.
+    gradients : memoryview
+        ``4 * n_parameters`` bytes, float32.
+    """
+
+    def __init__(self, n_steps: int, n_parameters: int) -> None:
+        self.rows = _floats(n_steps * len(Row)).reshape(n_steps, len(Row))
+        self.rows[:] = np.nan
+        self.knobs = _floats(len(Knob))
+        self.knobs[Knob.KERNEL_FACTOR] = 1.0
+        self.gauges = _floats(len(Gauge))
+        self.gauges[Gauge.STEP] = -1
+        self.slots = np.frombuffer(mmap.mmap(-1, SLOTS * BATCH_BYTES), np.uint8).reshape(SLOTS, BATCH_BYTES)
+        self.device_batch: ByteArray = np.frombuffer(mmap.mmap(-1, BATCH_BYTES), np.uint8)
+        self.gradients = memoryview(mmap.mmap(-1, 4 * n_parameters))
+
+    @property
+    def step(self) -> int:
+        """The step the rank is in; -1 before the first."""
+        return int(self.gauges[Gauge.STEP])
+
+    @property
+    def finished(self) -> bool:
+        return bool(self.gauges[Gauge.FINISHED])
+
+
+def _floats(count: int) -> FloatArray:
+    return np.frombuffer(mmap.mmap(-1, 8 * count), np.float64)

@@ -1,0 +1,49 @@
+"""What a capture saw, before it becomes a window and a label."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from rca.testbed.probe import Capabilities
+from rca.testbed.process import Exit
+from rca.testbed.ranks.shared import FloatArray, Row
+from rca.testbed.sampling.series import Sample
+from rca.testbed.schedule import Acted
+
+
+@dataclass(frozen=True)
+class Record:
+    """Raw results of a run.
+
+    Attributes
+    ----------
+    rows : list of ndarray of shape (n_steps, len(Row))
+        Per rank, on the monotonic clock; NaN where not reached.
+    samples : list of Sample
+    exits : list of Exit
+        Processes of ranks that ended before their time, in order.
+    acted : list of Acted
+    unix_offset : float
+        Unix time minus monotonic time, seconds.
+    stranger_share : float
+        Share of all CPU time that processes outside the testbed used.
+    """
+
+    rows: list[FloatArray]
+    samples: list[Sample]
+    exits: list[Exit]
+    acted: list[Acted]
+    unix_offset: float
+    stranger_share: float
+    permitted: Capabilities
+    disk: str | None
+
+    def step_seconds(self) -> FloatArray:
+        """Length of each step, shape (n_steps,): median over ranks, NaN where nobody finished it."""
+        held = np.array([rows[:, Row.STEP] for rows in self.rows])
+        known = np.isfinite(held).any(axis=0)
+        out = np.full(held.shape[1], np.nan)
+        out[known] = np.nanmedian(held[:, known], axis=0)
+        return out

@@ -1,0 +1,1 @@
+"""Kernel and process counters at a fixed rate, under the exporters' names."""

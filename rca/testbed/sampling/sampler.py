@@ -1,0 +1,107 @@
+"""One round of samples over the whole bed, and the account of who used the CPUs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from rca.testbed.bed import Bed
+from rca.testbed.names import address, node_name
+from rca.testbed.process import entered
+from rca.testbed.ranks.shared import Gauge
+from rca.testbed.sampling import parsers
+from rca.testbed.sampling.group_signals import sample_node_groups, sample_rank_groups
+from rca.testbed.sampling.machine_signals import sample_machine
+from rca.testbed.sampling.netlink import NamespaceProbe
+from rca.testbed.sampling.network_signals import sample_namespace
+from rca.testbed.sampling.process_signals import sample_process
+from rca.testbed.sampling.series import Series
+
+PERIOD_SECONDS = 0.2
+
+
+class Sampler:
+    """Samples a bed into `series`."""
+
+    def __init__(self, bed: Bed) -> None:
+        self.series = Series()
+        self._bed = bed
+        self._probes: list[NamespaceProbe] = []
+        for node in bed.nodes if bed.permitted.namespaces else []:
+            with entered(node.namespace):
+                self._probes.append(NamespaceProbe(node.interface))
+        self._peers = {address(index): str(index) for index in range(bed.job.nodes)}
+
+    def sample(self, time: float) -> None:
+        """Take one round at `time`, monotonic seconds."""
+        bed = self._bed
+        for held in bed.ranks:
+            node = held.node.index
+            name = node_name(node)
+            for process in (held.host, held.loader):
+                if process.pid in bed.family.alive:
+                    sample_process(self.series, time, process.pid, process.role, node=name, rank=held.rank)
+            sample_rank_groups(self.series, time, bed.groups, node, held.rank)
+            self._sample_collector(time, held.rank, name)
+        for index, probe in enumerate(self._probes):
+            folder = Path(f"/proc/{bed.holders[index].pid}/net")
+            interface = bed.nodes[index].interface
+            sample_namespace(self.series, time, index, folder, probe, interface, self._peers)
+        for node in range(bed.job.nodes):
+            sample_node_groups(self.series, time, bed.groups, node)
+        sample_machine(self.series, time, None if bed.disk is None else bed.disk[0])
+
+    def close(self) -> None:
+        """Close the sockets that keep namespaces alive."""
+        for probe in self._probes:
+            probe.close()
+
+    def _sample_collector(self, time: float, rank: int, node: str) -> None:
+        gauges = self._bed.ranks[rank].shared.gauges
+        self.series.add(
+            time,
+            {
+                "python_gc_pause_seconds_total": gauges[Gauge.GC_SECONDS],
+                "python_gc_objects_collected_total": gauges[Gauge.GC_COLLECTED],
+            },
+            node=node,
+            rank=rank,
+        )
+        counted = {"python_gc_collections_total": gauges[Gauge.GC_COLLECTIONS]}
+        self.series.add(time, counted, node=node, rank=rank, device="2")
+
+
+class CpuAccount:
+    """CPU time of the machine and of our own processes, to tell how much strangers took.
+
+    Parameters
+    ----------
+    proc : Path
+        Where the kernel reports.
+    """
+
+    def __init__(self, proc: Path = Path("/proc")) -> None:
+        self._proc = proc
+        self._own: dict[int, float] = {}
+        self._first: tuple[float, float, float] | None = None
+        self._last = (0.0, 0.0, 0.0)
+
+    def observe(self, time: float, pids: list[int]) -> None:
+        """Read the machine's and these processes' CPU time; ended ones keep what they had."""
+        for pid in pids:
+            try:
+                stat = parsers.process_stat((self._proc / str(pid) / "stat").read_text())
+            except (OSError, ValueError):
+                continue
+            self._own[pid] = stat.user_seconds + stat.system_seconds
+        machine = parsers.busy_seconds(parsers.cpu_times((self._proc / "stat").read_text())[""])
+        self._last = (time, machine, sum(self._own.values()))
+        self._first = self._first or self._last
+
+    def stranger_share(self, n_cores: int) -> float:
+        """Share of all CPU time between the first and the last look that others used, from 0 to 1."""
+        if self._first is None:
+            return 0.0
+        wall, machine, own = (last - first for last, first in zip(self._last, self._first, strict=True))
+        if wall <= 0:
+            return 0.0
+        return min(1.0, max(0.0, (machine - own) / (wall * n_cores)))

@@ -1,0 +1,51 @@
+"""Small records as a capture leaves them, built by hand."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from rca.testbed.probe import Capabilities
+from rca.testbed.process import Exit
+from rca.testbed.ranks.shared import FloatArray, Row
+from rca.testbed.record import Record
+from rca.testbed.sampling.series import Sample
+from rca.testbed.scenario import Scenario
+from rca.testbed.schedule import Acted
+
+EVERYTHING = Capabilities(2, *[True] * 11)
+UNIX_OFFSET = 1_700_000_000.0
+
+
+def rows_of(step_seconds: FloatArray, n_ranks: int) -> list[FloatArray]:
+    """Rows of ranks that all take the same steps, one after the other, in phases of equal shares."""
+    start = 100.0 + np.concatenate([[0.0], np.cumsum(step_seconds)[:-1]])
+    rows = np.full((step_seconds.size, len(Row)), np.nan)
+    rows[:, Row.START] = start
+    for phase in (Row.DATA_LOADING, Row.HOST_TO_DEVICE, Row.FORWARD, Row.BACKWARD, Row.OPTIMIZER):
+        rows[:, phase] = step_seconds / 6
+    rows[:, Row.PEER_WAIT] = rows[:, Row.PEER_TRANSFER] = rows[:, Row.CHECKPOINT] = rows[:, Row.GC] = 0.0
+    rows[:, Row.ARRIVAL_TIME] = start + 4 * step_seconds / 6
+    rows[:, Row.DONE_TIME] = start + 5 * step_seconds / 6
+    rows[:, Row.STEP] = step_seconds
+    rows[:, Row.SAMPLES] = 32
+    return [rows.copy() for _ in range(n_ranks)]
+
+
+def record_of(
+    rows: list[FloatArray],
+    acted: list[Acted] | None = None,
+    samples: list[Sample] | None = None,
+    exits: list[Exit] | None = None,
+) -> Record:
+    return Record(rows, samples or [], exits or [], acted or [], UNIX_OFFSET, 0.03, EVERYTHING, disk="vda")
+
+
+def scenario_of(*faults: dict[str, object], **fields: object) -> Scenario:
+    job = {"world_size": 4, "nodes": 2, "steps": 40, **fields.pop("job", {})}  # type: ignore[dict-item]
+    return Scenario.model_validate({"name": "made-up", "job": job, "faults": faults, **fields})
+
+
+def acted_of(scenario: Scenario, index: int = 0) -> Acted:
+    """The fault acted exactly as planned."""
+    fault = scenario.faults[index]
+    return Acted(fault, fault.first_step, fault.last_step, 0.0, 1.0)
