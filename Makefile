@@ -12,6 +12,7 @@ help: ## Show this list
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-9s %s\n", $$1, $$2}'
 
 .tools/bin/uv:
+	@$(PYTHON) -m pip --version >/dev/null || { echo "error: $(PYTHON) has no pip; on Debian: apt-get install python3-pip" >&2; exit 1; }
 	$(PYTHON) -m pip install --quiet --disable-pip-version-check --target .tools uv
 
 .venv/.synced: requirements.lock pyproject.toml | .tools/bin/uv
@@ -23,7 +24,7 @@ help: ## Show this list
 setup: .venv/.synced ## Create .venv from requirements.lock (hash-checked)
 
 demo: setup ## Start the service, POST a real window, print the diagnosis (WINDOW=path for another)
-	@$(RUN)/python -m rca_api.demo --window $(WINDOW)
+	@$(RUN)/python -m rca_api.demo --window "$(WINDOW)"
 
 test: setup ## Run the whole test suite
 	$(RUN)/python -m pytest -n 2 --dist loadfile

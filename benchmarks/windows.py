@@ -18,7 +18,6 @@ from rca.telemetry import Window
 
 START = 1_700_000_000.0
 RANKS_PER_NODE = 8
-STEP_SECONDS = 1.5
 #: Seconds of each phase in an undisturbed step; waiting and transfer make up the rest.
 PHASES = {
     "data_loading_seconds": 0.01,

@@ -19,9 +19,7 @@ import numpy.typing as npt
 from rca.errors import BundleError
 
 _FLOAT64 = 1  # C_API_DTYPE_FLOAT64
-_PREDICT_NORMAL = 0
 _PREDICT_RAW = 1
-_PREDICT_CONTRIB = 3
 
 
 _SILENCE = ctypes.CFUNCTYPE(None, ctypes.c_char_p)(lambda _message: None)
@@ -64,12 +62,6 @@ class Booster:
     def raw(self, rows: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
         """Raw scores (log-odds) of shape (n_rows, n_classes); n_classes is 1 for a binary model."""
         return self._predict(rows, _PREDICT_RAW, self.n_classes)
-
-    def contributions(self, rows: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-        """SHAP values of shape (n_rows, n_classes, n_features + 1); the last column is the base value."""
-        width = self.n_classes * (self.n_features + 1)
-        flat = self._predict(rows, _PREDICT_CONTRIB, width)
-        return flat.reshape(rows.shape[0], self.n_classes, self.n_features + 1)
 
     def _predict(self, rows: npt.NDArray[np.float64], kind: int, width: int) -> npt.NDArray[np.float64]:
         if rows.ndim != 2 or rows.shape[1] != self.n_features:

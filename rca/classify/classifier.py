@@ -10,6 +10,7 @@ import numpy as np
 from rca.classify.components import Component, cover, is_whole_stage
 from rca.classify.heads import FloatArray, Head
 from rca.classify.settle import settle, settle_stopped
+from rca.classify.sufficiency import can_show_health, long_enough
 from rca.errors import BundleError
 from rca.features import RANK_FEATURES, VERSION, WINDOW_FEATURES, FeatureSet
 from rca.telemetry.causes import CAUSES, STRAGGLER_TYPES
@@ -83,13 +84,16 @@ class Classifier:
         chances = mode_head.probabilities(features.window[None, :])[0]
         probability = dict(zip(mode_head.classes, (float(chance) for chance in chances), strict=True))
         mode = self._mode(probability)
-        # Without one finished step there is no step time to compare; only an ending can be certain.
-        timed = mode == "fail_stop" or np.isfinite(features.work.step_reference)
-        decided = bool(timed and probability[mode] >= self.thresholds["decide"])
+        if mode == "fail_slow" and not long_enough(features):
+            mode = "healthy"
+        decided = probability[mode] >= self.thresholds["decide"] and _can_be_certain(mode, features)
         if mode == "healthy":
             return Classification(mode, probability, decided, [], np.zeros(features.rank.shape[0]))
         per_rank = self._rank_probability(features, mode)
         components = self._components(features, mode, per_rank)
+        if mode == "fail_slow" and not np.isfinite(features.work.own).any():
+            # Whole steps are as long on every rank: only the job can be meant.
+            components = [component for component in components if component.scope == "job"]
         suspects = [self._suspect(component, features, mode) for component in components]
         return Classification(mode, probability, decided, suspects, per_rank)
 
@@ -147,7 +151,7 @@ class Classifier:
         rows = features.rank[list(component.ranks[:64])]
         types = self._pooled("type", rows)
         causes = combine(types, self._pooled("cause", rows))
-        if component.scope == "job" and len(features.topology.node_names) > 1:
+        if component.scope == "job" and len(features.topology.node_names) != 1:
             causes = without_single_culprits(causes)
         if next(iter(causes)) == "stage_imbalance" and is_whole_stage(component, features.topology):
             # A stage that fills exactly one node: the job's layout is the fault, not the machine.
@@ -160,6 +164,13 @@ class Classifier:
         logs = np.log(np.maximum(model.probabilities(rows), 1e-9)).mean(axis=0)
         weights = np.exp(logs - logs.max())
         return dict(zip(model.classes, (weights / weights.sum()).tolist(), strict=True))
+
+
+def _can_be_certain(mode: str, features: FeatureSet) -> bool:
+    """Without one finished step there is no step time to compare: then only an ending is certain."""
+    if mode == "healthy":
+        return can_show_health(features)
+    return mode == "fail_stop" or bool(np.isfinite(features.work.step_reference))
 
 
 def without_single_culprits(causes: dict[str, float]) -> dict[str, float]:

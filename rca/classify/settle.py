@@ -19,6 +19,8 @@ OWN_SYMPTOM = 0.02
 SLOW_TRANSFER = 0.02
 #: A link's score against peers from here on is evidence, in units.
 OWN_EVIDENCE = 1.0
+#: Suspicion without an ending of its own names a stopped rank from here on.
+LIKELIER_THAN_NOT = 0.5
 #: More separate components than this are no longer an answer for a person.
 MAX_COMPONENTS = 16
 #: Resources that can slow a collective for everybody.
@@ -92,5 +94,6 @@ def settle_stopped(components: list[Component], features: FeatureSet) -> list[Co
         for component in components
     ]
     if not any(stopped):
-        return components
+        # Nobody is seen to stop first; suspicion alone names a rank only if it is likelier than not.
+        return [component for component in components if component.probability >= LIKELIER_THAN_NOT]
     return [component for component, first in zip(components, stopped, strict=True) if first]

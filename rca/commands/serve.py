@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import os
+import socket
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -39,6 +40,7 @@ def command(
         raise MissingExtra("the HTTP service is not installed", hint="pip install 'straggler-rca[api]'")
     import uvicorn
 
+    _refuse_used_port(host, port)
     with _shared_metrics(workers):
         uvicorn.run(
             "rca_api.app:create_app",
@@ -62,6 +64,20 @@ def _refuse_open_host(host: str) -> None:
         "if a proxy in front authenticates callers.",
         param_hint="--host",
     )
+
+
+def _refuse_used_port(host: str, port: int) -> None:
+    """Say it before the models are loaded, in one line."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family, socket.SOCK_STREAM) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, port))
+        except OSError as error:
+            raise typer.BadParameter(
+                f"cannot listen on {host}:{port}: {error.strerror}. Another port: --port 8081",
+                param_hint="--port",
+            ) from None
 
 
 def _is_loopback(host: str) -> bool:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+from rca.diagnosis.reporting import listed
 from rca.diagnosis.result import Action, Cause, Interval
 from rca.telemetry.causes import CAUSES
 
@@ -49,6 +52,25 @@ _COLLECT = {
 }
 
 
+#: The family that tells most about a type of fault.
+_TELLS = {"communication": "nic", "compute": "gpu_clock", "host": "cpu_wait", "input": "storage"}
+
+
+def _wanted(missing: list[str], suspected: str | None) -> list[str]:
+    """What to collect, the most telling first."""
+    # Where the host is watched and no GPU metric comes, there is probably no GPU.
+    no_gpu = "cpu_wait" not in missing and {"gpu_clock", "gpu_activity", "gpu_heat"} <= set(missing)
+    families = [family for family in _COLLECT if family in missing]
+    families.sort(
+        key=lambda family: (
+            family != "phases",
+            family != _TELLS.get(suspected or ""),
+            no_gpu and family == "gpu_clock",
+        )
+    )
+    return [_COLLECT[family] for family in families]
+
+
 def actions(
     causes: list[Cause], alone: dict[tuple[str, tuple[int, ...]], tuple[float, Interval]]
 ) -> list[Action]:
@@ -69,11 +91,34 @@ def actions(
     return found
 
 
-def next_check(mode: str, decided: bool, causes: list[Cause], missing: list[str]) -> str:
-    """The one thing to look at next."""
+def next_check(
+    mode: str,
+    decided: bool,
+    causes: list[Cause],
+    missing: list[str],
+    *,
+    suspected: str | None = None,
+    silent: Sequence[int] = (),
+) -> str:
+    """The one thing to look at next.
+
+    Parameters
+    ----------
+    mode, decided : str, bool
+    causes : list of Cause
+        The first to name comes first.
+    missing : list of str
+        Signals the window says nothing about.
+    suspected : str, optional
+        Straggler type that more signals should settle.
+    silent : sequence of int
+        Ranks that reported nothing.
+    """
     if mode == "healthy" and decided:
         return "nothing to do; the slowdown figures show what noise costs this job"
-    wanted = [text for family, text in _COLLECT.items() if family in missing]
+    if mode == "fail_stop" and silent:
+        return f"find out what became of {listed(silent)}: not one step was reported"
+    wanted = _wanted(missing, suspected)
     if mode == "healthy":
         return "not sure enough to call it healthy; " + (
             f"collect {wanted[0]}" if wanted else "send a longer window"

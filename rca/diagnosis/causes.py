@@ -54,7 +54,7 @@ def stop_causes(suspects: list[Suspect], features: FeatureSet) -> list[Cause]:
                     cause=name,
                     ranks=ranks,
                     nodes=features.topology.nodes_of(ranks),
-                    probability=chance,
+                    probability=chance * suspect.component.probability,
                     seconds_per_step=0.0,
                     interval=(0.0, 0.0),
                     share=0.0,
@@ -141,21 +141,7 @@ def _ending_evidence(ranks: list[int], features: FeatureSet) -> list[Evidence]:
     endings = features.endings
     rank = ranks[0]
     found = [
-        Evidence(
-            signal="steps_behind",
-            value=float(max(0.0, -endings.behind[rank])),
-            reference=0.0,
-            unit="steps",
-            note=f"how far before the other ranks rank {rank} stopped",
-        )
-        if np.isfinite(endings.behind[rank])
-        else Evidence(
-            signal="steps_behind",
-            value=None,
-            reference=0.0,
-            unit="steps",
-            note=f"rank {rank} reported no step at all",
-        ),
+        *_behind(rank, features),
         Evidence(
             signal="silence",
             value=float(endings.silence) if np.isfinite(endings.silence) else None,
@@ -175,3 +161,22 @@ def _ending_evidence(ranks: list[int], features: FeatureSet) -> list[Evidence]:
             )
         )
     return found
+
+
+def _behind(rank: int, features: FeatureSet) -> list[Evidence]:
+    """How far the rank got, where that sets it apart."""
+    behind = features.endings.behind[rank]
+    if behind >= 0:
+        return []
+    known = bool(np.isfinite(behind))
+    return [
+        Evidence(
+            signal="steps_behind",
+            value=float(-behind) if known else None,
+            reference=0.0,
+            unit="steps",
+            note=f"how far before the other ranks rank {rank} stopped"
+            if known
+            else f"rank {rank} reported no step at all",
+        )
+    ]

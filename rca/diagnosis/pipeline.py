@@ -9,11 +9,13 @@ from uuid import uuid4
 import numpy as np
 
 from rca.classify.classifier import Classification
+from rca.classify.settle import SLOW_TRANSFER
 from rca.diagnosis.advice import actions, next_check
 from rca.diagnosis.bundle import Bundle, baseline
 from rca.diagnosis.causes import slow_causes, stop_causes
 from rca.diagnosis.pricing import Pricing, price
-from rca.diagnosis.result import Cause, Diagnosis, Interval, Quality, Slowdown
+from rca.diagnosis.reporting import quality, silent_ranks
+from rca.diagnosis.result import Cause, Diagnosis, Interval, Slowdown
 from rca.diagnosis.stragglers import straggler
 from rca.features import WINDOW_FEATURES, FeatureSet, extract
 from rca.features.extract import missing_resources
@@ -72,10 +74,17 @@ def _assemble(
         unexplained_seconds_per_step=pricing.attribution.slowdown
         - sum(cause.seconds_per_step for cause in found),
         abstained=not classification.decided or (faulty and not named),
-        next_check=next_check(classification.mode, classification.decided, found, missing),
+        next_check=next_check(
+            classification.mode,
+            classification.decided,
+            found,
+            missing,
+            suspected=_suspected_type(classification, features),
+            silent=silent_ranks(features),
+        ),
         actions=actions([cause for cause in found if cause.probability >= 0.3], _alone(pricing)),
         missing_signals=missing,
-        quality=_quality(window, features),
+        quality=quality(window, features, classification.mode),
     )
 
 
@@ -122,18 +131,10 @@ def missing_signals(features: FeatureSet) -> list[str]:
     return phases + missing_resources(features.evidence)
 
 
-def _quality(window: Window, features: FeatureSet) -> Quality:
-    warmup = features.work.warmup
-    rows = window.steps.num_rows
-    unused = int(features.phases.present[:, :warmup].sum())
-    signals = features.signals
-    return Quality(
-        rows_used=rows - unused,
-        rows_unused=unused,
-        steps_used=int(features.work.steps.size),
-        warmup_steps=warmup,
-        metric_samples_used=signals.samples_used,
-        metric_samples_unused=window.metrics.num_rows - signals.samples_used,
-        unknown_metrics=sorted(signals.unknown_names),
-        notes=list(window.notes),
-    )
+def _suspected_type(classification: Classification, features: FeatureSet) -> str | None:
+    """Type of fault that the next signals should settle."""
+    for suspect in classification.suspects:
+        if suspect.types:
+            return max(suspect.types, key=lambda name: suspect.types[name])
+    growth = features.window[WINDOW_FEATURES.index("transfer_growth")]
+    return "communication" if growth >= SLOW_TRANSFER else None

@@ -29,7 +29,7 @@ class PricedCause:
     suspect : int
         Index of the suspect it belongs to.
     belief : float
-        Probability after the mechanisms were consulted.
+        Probability that these ranks are to blame and this is why, after the mechanisms were consulted.
     phases : dict of str to float, seconds per step
         Mean excess per phase that the cause answers for, on its ranks.
     """
@@ -185,7 +185,8 @@ def _causes(
         believed = sum(means[name] * weight for name, weight in by_phase.items()) / max(possible, 1e-12)
         removal = Removal(cause, excess.ranks, own, spare * by_phase.get("transfer", 0.0))
         seconds = {name: means[name] * weight * unit for name, weight in by_phase.items()}
-        found.append(PricedCause(removal, index, min(believed, 1.0), seconds))
+        belief = min(believed, 1.0) * suspect.component.probability
+        found.append(PricedCause(removal, index, belief, seconds))
     return found
 
 

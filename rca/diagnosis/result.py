@@ -67,7 +67,10 @@ class Evidence(_Frozen):
 
 
 class Cause(_Frozen):
-    """A catalogue cause with its cost: seconds per step saved were it at its reference."""
+    """A catalogue cause with its cost: seconds per step saved were it at its reference.
+
+    `probability` is that of the cause on these ranks, so it never exceeds theirs of being stragglers.
+    """
 
     cause: str
     ranks: list[int]
@@ -100,6 +103,8 @@ class Quality(_Frozen):
     warmup_steps: int
     metric_samples_used: int
     metric_samples_unused: int
+    events_used: int
+    events_unused: int
     unknown_metrics: list[str]
     notes: list[str]
 

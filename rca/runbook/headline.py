@@ -47,6 +47,13 @@ def _fail_stop(diagnosis: Diagnosis) -> Phrase:
 
 def _abstained(diagnosis: Diagnosis) -> Phrase:
     mode = diagnosis.failure_mode
+    likeliest, odds = max(diagnosis.failure_mode_probability.items(), key=lambda item: item[1])
+    if mode == "healthy" and likeliest != "healthy":
+        suspected = likeliest.replace("_", "-")
+        return (
+            f"NOT CERTAIN: perhaps {suspected} ({probability(odds)}), not sure enough for an alarm",
+            f", {_cost(diagnosis)}",
+        )
     if mode == "healthy":
         return (f"NOT CERTAIN: probably healthy ({_mode_odds(diagnosis)}), {_cost(diagnosis)}",)
     suspected = mode.replace("_", "-")

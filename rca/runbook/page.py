@@ -206,6 +206,8 @@ def _quality(diagnosis: Diagnosis) -> tuple[Phrase, ...]:
             f"{quality.metric_samples_unused:,} not.",
         ),
     ]
+    if quality.events_used or quality.events_unused:
+        lines.append((f"{count(quality.events_used, 'event')} used, {quality.events_unused:,} not.",))
     if quality.unknown_metrics:
         shown = joined((name(metric),) for metric in quality.unknown_metrics[:_MOST_UNKNOWN_METRICS])
         rest = len(quality.unknown_metrics) - _MOST_UNKNOWN_METRICS

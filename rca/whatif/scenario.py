@@ -10,7 +10,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -197,6 +197,3 @@ def refuse_absent(scenario: Scenario, present: Mapping[str, frozenset[Any]]) -> 
                     f"{field.removesuffix('s').replace('_', ' ')} {min(absent)}, which the job does not have",
                     hint=f"it has {', '.join(map(str, known[:LISTED])) or 'none'}{more}",
                 )
-
-
-TARGETS: tuple[str, ...] = get_args(Target)

@@ -49,14 +49,6 @@ def test_raw_scores_equal_lightgbms(pair, rows) -> None:
     assert np.array_equal(ours.raw(rows), expected)
 
 
-@pytest.mark.parametrize("rows", [ROWS, HOLES], ids=["measured rows", "rows with holes"])
-def test_contributions_equal_lightgbms_and_add_up_to_the_score(pair, rows) -> None:
-    reference, ours = pair
-    expected = np.asarray(reference.predict(rows, pred_contrib=True)).reshape(len(rows), -1, 6)
-    assert np.allclose(ours.contributions(rows), expected, atol=1e-12)
-    assert np.allclose(ours.contributions(rows).sum(axis=2), ours.raw(rows), atol=1e-9)
-
-
 def test_no_rows_give_no_scores(pair) -> None:
     assert pair[1].raw(np.empty((0, 5))).shape == (0, pair[1].n_classes)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
@@ -102,8 +103,14 @@ def _parsed(body: bytes | bytearray | memoryview, table: str) -> Any:
             f"is not JSON: {error.msg} (byte {error.pos} of {len(body)})",
             table=table,
             expected="a complete JSON document",
-            hint="NaN and Infinity are not JSON; write null for what was not measured",
+            hint="NaN and Infinity are not JSON; write null for what was not measured"
+            if _UNMEASURED.match(bytes(body[max(error.pos - 1, 0) : error.pos + 9]))
+            else None,
         ) from None
+
+
+#: How other writers spell what JSON cannot.
+_UNMEASURED = re.compile(rb"[\s\[:,-]?-?(NaN|nan|Infinity|inf)")
 
 
 def _kind(value: object) -> str:

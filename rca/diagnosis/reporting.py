@@ -1,0 +1,63 @@
+"""Who did not report, and what of the window was used."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from rca.diagnosis.result import Quality
+from rca.features import FeatureSet
+from rca.features.endings import FATAL_EVENTS, MISSED_EVENTS
+from rca.telemetry.window import Window
+
+#: Rows that end this many steps before the others' are worth a note.
+EARLY_END_STEPS = 3
+_SHOWN_RANKS = 8
+
+
+def silent_ranks(features: FeatureSet) -> list[int]:
+    """Ranks of the job without a single row."""
+    return [int(rank) for rank in np.flatnonzero(~features.phases.present.any(axis=1))]
+
+
+def quality(window: Window, features: FeatureSet, mode: str) -> Quality:
+    """What was used, what was not, and who is missing."""
+    warmup = features.work.warmup
+    unused = int(features.phases.present[:, :warmup].sum())
+    kinds = window.events["kind"].to_pylist()
+    told = sum(kind in FATAL_EVENTS or kind in MISSED_EVENTS for kind in kinds)
+    return Quality(
+        rows_used=window.steps.num_rows - unused,
+        rows_unused=unused,
+        steps_used=int(features.work.steps.size),
+        warmup_steps=warmup,
+        metric_samples_used=features.signals.samples_used,
+        metric_samples_unused=window.metrics.num_rows - features.signals.samples_used,
+        events_used=told,
+        events_unused=len(kinds) - told,
+        unknown_metrics=sorted(features.signals.unknown_names),
+        notes=[*window.notes, *_absences(features, mode)],
+    )
+
+
+def _absences(features: FeatureSet, mode: str) -> list[str]:
+    notes = []
+    present = features.phases.present
+    silent = silent_ranks(features)
+    if silent:
+        notes.append(f"{len(silent)} of {present.shape[0]} ranks reported no step: {listed(silent)}")
+    last = present.shape[1] - 1 - present[:, ::-1].argmax(axis=1)
+    early = np.flatnonzero(present.any(axis=1) & (present.shape[1] - 1 - last >= EARLY_END_STEPS))
+    if early.size and mode != "fail_stop":
+        notes.append(f"rows end {EARLY_END_STEPS} steps or more before the others': {listed(early.tolist())}")
+    if not np.isfinite(features.work.own).any():
+        notes.append("nothing but whole steps was timed: neither stragglers nor their cost can be told")
+    return notes
+
+
+def listed(ranks: Sequence[int]) -> str:
+    """Ranks for a sentence, the first few of many."""
+    shown = ", ".join(str(rank) for rank in ranks[:_SHOWN_RANKS])
+    more = f" and {len(ranks) - _SHOWN_RANKS:,} more" if len(ranks) > _SHOWN_RANKS else ""
+    return f"rank{'s' if len(ranks) > 1 else ''} {shown}{more}"
