@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from rca.errors import InvalidInput, MissingExtra
-from rca.evaluation.answer import Answer, NamedCause
+from rca.evaluation.answer import Answer, Aspect, NamedCause
 from rca.evaluation.observed import Observed
 from rca.features.work import OWN_PHASES
 from rca.robust import FloatArray, nan_mean
@@ -27,6 +27,7 @@ RANKS_KEPT = 16
 HEALTHY = "healthy"
 PHASES = (*OWN_PHASES, "wait", "transfer")
 COLUMNS = (*PHASES, "time", *sorted(channels()))
+ASPECTS: frozenset[Aspect] = frozenset({"ranks", "type", "causes", "confidence"})
 #: The trees work in single precision.
 LARGEST = 1e30
 
@@ -59,7 +60,8 @@ def raw_means(observed: Observed) -> FloatArray:
     for column, name in enumerate(COLUMNS):
         if name in held:
             out[:, column] = nan_mean(held[name], axis=1)
-    return np.clip(out, -LARGEST, LARGEST)
+    clipped: FloatArray = np.clip(out, -LARGEST, LARGEST)
+    return clipped
 
 
 def forest_example(window: Window, label: Label) -> ForestExample:
@@ -153,9 +155,8 @@ def answer_of(classes: list[str], probability: FloatArray) -> Answer:
     for rank, name in enumerate(likeliest):
         if name != HEALTHY:
             groups.setdefault(name, []).append(rank)
-    aspects = frozenset({"ranks", "type", "causes", "confidence"})
     if not groups:
-        return Answer(HEALTHY, confidence=float(healthy.min()), aspects=aspects)
+        return Answer(HEALTHY, confidence=float(healthy.min()), aspects=ASPECTS)
     mean = {name: probability[ranks, classes.index(name)].mean() for name, ranks in groups.items()}
     surest = sorted(groups, key=lambda name: (-mean[name], name))
     first = groups[surest[0]]
@@ -171,5 +172,5 @@ def answer_of(classes: list[str], probability: FloatArray) -> Answer:
         causes=tuple(NamedCause(name, frozenset(ranks)) for name, ranks in named),
         straggler_type=None if kind == "fail_stop" else kind,
         confidence=float(1.0 - healthy.min()),
-        aspects=aspects,
+        aspects=ASPECTS,
     )

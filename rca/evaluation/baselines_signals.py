@@ -52,7 +52,7 @@ def robust_scores(values: FloatArray, anomalous: BoolArray) -> FloatArray:
 def signal_ranking(observed: Observed) -> Answer:
     """Rank all signals of all ranks, and read the causes they belong to from the catalogue.
 
-    The anomalous part is the slow stretch; without one there is nothing to rank, and the job counts as healthy.
+    The anomalous part is the slow stretch; without one there is nothing to rank: the job counts as healthy.
     """
     if not observed.stretch_found:
         return _answer([])

@@ -48,9 +48,9 @@ def bootstrap(
     if held.size == 0:
         return UNKNOWN
     drawn = statistic(held[rng.integers(0, held.size, (BOOTSTRAP_ROUNDS, held.size))], axis=1)
-    # Interpolating between two infinities would give NaN; an observed value never does.
-    method = "linear" if np.isfinite(drawn).all() else "inverted_cdf"
-    low, high = np.quantile(drawn, LEVELS, method=method)
+    # Interpolating between two infinities would give NaN; a drawn value never does.
+    finite = bool(np.isfinite(drawn).all())
+    low, high = np.quantile(drawn, LEVELS, method="linear" if finite else "inverted_cdf")
     return Estimate(float(statistic(held)), float(low), float(high), int(held.size))
 
 
