@@ -161,7 +161,7 @@ def _text(evaluation: Evaluation, by: list[str]) -> str:
 
     scores = rounded(summarise([row.judged for row in evaluation.product_rows]))
     parts = [_cases_table(evaluation), scores_table(scores, "scores")]
-    parts += [_rich(table) for table in tables(evaluation, by)]
+    parts += [_rich(table) for table in tables(evaluation, by, brief=True)]
     return "".join(map(rendered, parts))
 
 

@@ -28,7 +28,10 @@ def onset_step(label: Label) -> int | None:
 
 
 def detection_delay(window: Window, label: Label, mode_of: Callable[[Window], str]) -> float:
-    """Steps from the onset to the end of the first truncated window with the right failure mode.
+    """Steps from the onset to the end of the first truncated window that tells the fault.
+
+    The right failure mode tells it. In a healthy window, which should tell nothing at any length, steps are
+    counted from its beginning to the first false alarm.
 
     Parameters
     ----------
@@ -41,23 +44,25 @@ def detection_delay(window: Window, label: Label, mode_of: Callable[[Window], st
     -------
     float
         0 if it was told before anything had happened, inf if even the whole window does not tell it,
-        NaN for healthy windows and labels without a step.
+        NaN where the label of a fault names no step.
 
     Notes
     -----
     Truncated at 1, 2, 4, ... steps after the onset, so a delay is exact within a factor of two, and a window
     costs at most ``log2(steps) + 2`` further diagnoses.
     """
-    onset = onset_step(label)
-    if label.failure_mode == "healthy" or onset is None:
-        return math.nan
     clock = StepClock.of(window)
-    if onset - clock.first >= MIN_STEPS_BEFORE and mode_of(clock.cut(onset)) == label.failure_mode:
+    healthy = label.failure_mode == "healthy"
+    onset = clock.first if healthy else onset_step(label)
+    if onset is None:
+        return math.nan
+
+    def told(cut: Window) -> bool:
+        return (mode_of(cut) == label.failure_mode) != healthy
+
+    if onset - clock.first >= MIN_STEPS_BEFORE and told(clock.cut(onset)):
         return 0.0
-    for delay, cut in _cuts(window, onset, clock):
-        if mode_of(cut) == label.failure_mode:
-            return float(delay)
-    return math.inf
+    return next((float(delay) for delay, cut in _cuts(window, onset, clock) if told(cut)), math.inf)
 
 
 def _cuts(window: Window, onset: int, clock: StepClock) -> Iterator[tuple[int, Window]]:
@@ -130,7 +135,7 @@ def _until(table: pa.Table, moment: float) -> pa.Table:
 
 
 class DelaySummary(NamedTuple):
-    """Delays of faulty windows whose onset is known.
+    """Delays of windows whose onset is known.
 
     Attributes
     ----------

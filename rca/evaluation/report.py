@@ -11,11 +11,13 @@ from rca.errors import SourceError
 from rca.evaluation.alarms import alarm_rate
 from rca.evaluation.confusion_picture import write_confusion
 from rca.evaluation.delay import delay_summary
-from rca.evaluation.rows import GROUPINGS, PRODUCT, JudgedRow, grouped, methods_of, select, to_table
+from rca.evaluation.rows import GROUPINGS, HEALTHY, PRODUCT, JudgedRow, grouped, methods_of, select, to_table
 from rca.evaluation.run import FOREST, Evaluation
 from rca.evaluation.signals import SIGNAL_SETS
 from rca.evaluation.summary import differences, summarise
 from rca.evaluation.tables import (
+    BRIEF,
+    GROUP_SCORES,
     TextTable,
     alarms_table,
     confusion,
@@ -26,15 +28,16 @@ from rca.evaluation.tables import (
 )
 
 
-def tables(evaluation: Evaluation, by: Sequence[str]) -> list[TextTable]:
+def tables(evaluation: Evaluation, by: Sequence[str], *, brief: bool = False) -> list[TextTable]:
     """Every table beyond the totals: methods and differences, groups, false alarms, delay."""
     plan, rows = evaluation.plan, evaluation.rows
-    found = []
+    found: list[TextTable] = []
     if plan.methods:
-        for signals in plan.signals:
-            found += [methods_table(rows, signals), differences_table(rows, signals)]
+        found = [methods_table(rows, signals) for signals in plan.signals]
+        found.insert(1, differences_table(rows, evaluation.signals))
     for name in by:
-        found.append(group_table(rows if name == "signals" else evaluation.product_rows, name))
+        members = rows if name == "signals" else evaluation.product_rows
+        found.append(group_table(members, name, BRIEF if brief else tuple(GROUP_SCORES)))
     found.append(alarms_table(rows))
     if plan.delay:
         found.append(delay_table(rows))
@@ -67,10 +70,17 @@ def document(evaluation: Evaluation, by: Sequence[str] = tuple(GROUPINGS)) -> di
         "windows": [{"id": row.window, **vars(row.judged)} for row in product],
     }
     if evaluation.plan.delay:
-        held = delay_summary(product)
-        content["detection_delay_steps"] = {**held._asdict(), "median": held.median.as_row()}
+        content["detection_delay_steps"] = {
+            name: _delay([row for row in product if (row.cause == HEALTHY) == (name == HEALTHY)])
+            for name in ("faulty", HEALTHY)
+        }
     cleaned: dict[str, Any] = _clean(content)
     return cleaned
+
+
+def _delay(rows: Sequence[JudgedRow]) -> dict[str, Any]:
+    found = delay_summary(rows)
+    return {**found._asdict(), "median": found.median.as_row()}
 
 
 def _method(rows: Sequence[JudgedRow]) -> dict[str, Any]:

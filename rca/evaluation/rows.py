@@ -51,8 +51,7 @@ class JudgedRow:
     first_cause : str
         First cause of the answer; its failure mode where it names none.
     delay_steps : float
-        Steps from the onset to the first right failure mode: 0 if it was told before the onset, inf if it was
-        never told, NaN if there is no onset or the delay was not asked for.
+        `rca.evaluation.delay.detection_delay`; NaN also where it was not asked for.
     judged : Judged
     """
 

@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from rca.evaluation.alarms import alarm_rate
-from rca.evaluation.delay import delay_summary
+from rca.evaluation.delay import DelaySummary, delay_summary
 from rca.evaluation.intervals import Estimate
-from rca.evaluation.rows import PRODUCT, JudgedRow, grouped, methods_of, select
+from rca.evaluation.rows import HEALTHY, PRODUCT, JudgedRow, grouped, methods_of, select
 from rca.evaluation.summary import differences, estimates
 
-#: Scores shown per group; the JSON output has all.
+#: Scores shown per group in a report; the JSON output has all.
 GROUP_SCORES = {
     "failure_mode_accuracy": "failure mode",
     "false_alarm_rate": "false alarms",
@@ -22,6 +22,8 @@ GROUP_SCORES = {
     "cause_ac@3": "cause AC@3",
     "abstention_rate": "abstained",
 }
+#: As many of them as a terminal has room for.
+BRIEF = ("failure_mode_accuracy", "false_alarm_rate", "ranks_exact", "cause_ac@1")
 
 
 @dataclass(frozen=True)
@@ -90,15 +92,15 @@ def differences_table(rows: Sequence[JudgedRow], signals: str) -> TextTable:
     return TextTable(f"{PRODUCT} minus baseline, signals: {signals}", header, tuple(lines))
 
 
-def group_table(rows: Sequence[JudgedRow], by: str) -> TextTable:
+def group_table(rows: Sequence[JudgedRow], by: str, scores: Sequence[str] = tuple(GROUP_SCORES)) -> TextTable:
     """The product's main scores group by group."""
     lines = []
     for name, members in grouped(select(rows, method=PRODUCT), by).items():
         found = estimates([row.judged for row in members])
-        lines.append((name, str(len(members)), *(cell(found[score]) for score in GROUP_SCORES)))
+        lines.append((name, str(len(members)), *(cell(found[score]) for score in scores)))
     return TextTable(
         f"by {by.replace('_', ' ')}",
-        (by.replace("_", " "), "windows", *GROUP_SCORES.values()),
+        (by.replace("_", " "), "windows", *(GROUP_SCORES[score] for score in scores)),
         tuple(lines),
     )
 
@@ -126,25 +128,29 @@ def alarms_table(rows: Sequence[JudgedRow]) -> TextTable:
 
 
 def delay_table(rows: Sequence[JudgedRow]) -> TextTable:
-    """Steps from a fault's onset to its detection, by cause and over all."""
+    """Steps from a fault's onset to its detection, over all and by cause.
+
+    Healthy windows are cut alike: an alarm in them is the price of being early.
+    """
     members = [row for row in select(rows, method=PRODUCT) if not math.isnan(row.delay_steps)]
     lines = []
     for signals, held in grouped(members, "signals").items():
-        for cause, of_cause in [("all", held), *grouped(held, "cause").items()]:
+        by_cause = grouped(held, "cause")
+        faulty = [row for row in held if row.cause != HEALTHY]
+        for cause, of_cause in [("any fault", faulty), *by_cause.items()]:
             found = delay_summary(of_cause)
-            lines.append(
-                (
-                    signals,
-                    cause,
-                    str(found.windows),
-                    str(found.before_onset),
-                    f"{found.never}",
-                    "-" if found.median.n == 0 else f"{found.median.value:.3g}",
-                    "-" if found.median.n == 0 else f"{found.median.low:.3g} .. {found.median.high:.3g}",
-                )
-            )
+            if found.windows:
+                lines.append((signals, cause, *_delay_cells(found)))
     header = ("signals", "cause", "windows", "told before onset", "never", "median steps", "95 % interval")
     return TextTable("detection delay in steps after the onset", header, tuple(lines))
+
+
+def _delay_cells(found: DelaySummary) -> tuple[str, ...]:
+    counts = (str(found.windows), str(found.before_onset), str(found.never))
+    median = found.median
+    if median.n == 0:
+        return (*counts, "-", "-")
+    return (*counts, f"{median.value:.3g}", f"{median.low:.3g} .. {median.high:.3g}")
 
 
 def confusion(rows: Sequence[JudgedRow]) -> dict[str, dict[str, int]]:
