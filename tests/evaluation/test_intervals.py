@@ -57,7 +57,7 @@ def test_without_any_healthy_hour_there_is_no_rate() -> None:
 
 
 def test_a_calibration_interval_is_not_moved_by_its_own_noise() -> None:
-    """Drawn errors are larger on average: uncorrected, this interval would lie 0.02 higher."""
+    """Drawn errors are larger on average: uncorrected, this interval would lie 0.012 higher."""
     source = np.random.default_rng(3)
     confidence = source.uniform(0.5, 1.0, 300)
     right = (source.random(300) < confidence).astype(float)

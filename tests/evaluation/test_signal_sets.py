@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from itertools import count
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from rca import Window, diagnose, read_window
@@ -13,16 +15,12 @@ from rca.simulation import sample_scenario, simulate
 
 @pytest.fixture(scope="module")
 def window() -> Window:
-    """A simulated window with both GPU and kernel metrics, and events."""
-    import numpy as np
-
-    for seed in range(200):
-        found = simulate(sample_scenario(np.random.default_rng(seed))).window
-        if {"DCGM", "node", "process"} <= {
-            name.split("_")[0] for name in names(found)
-        } and found.events.num_rows:
-            return found
-    raise AssertionError("no simulated window has all exporters")
+    """A simulated window with GPU metrics, kernel metrics and events."""
+    scenarios = (sample_scenario(np.random.default_rng(seed)) for seed in count())
+    wanted = {"dcgm", "cpu", "process"}
+    return simulate(
+        next(one for one in scenarios if one.telemetry.events and wanted <= set(one.telemetry.exporters))
+    ).window
 
 
 def names(window: Window) -> set[str]:
