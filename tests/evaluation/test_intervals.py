@@ -52,6 +52,15 @@ def test_a_poisson_interval_leaves_out_a_fortieth_on_either_side() -> None:
     assert exp(-2 * high) * (1 + 2 * high) == pytest.approx(0.025)
 
 
+@pytest.mark.parametrize("events", [2, 17, 2500])
+def test_a_poisson_interval_agrees_with_gamma_quantiles(events: int) -> None:
+    from scipy.special import gammaincinv
+
+    _, low, high = poisson_rate(events, 1.0)
+    assert low == pytest.approx(gammaincinv(events, 0.025))
+    assert high == pytest.approx(gammaincinv(events + 1, 0.975))
+
+
 def test_without_any_healthy_hour_there_is_no_rate() -> None:
     assert all(isnan(number) for number in poisson_rate(0, 0.0))
 
