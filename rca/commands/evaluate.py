@@ -1,25 +1,30 @@
-"""`rca evaluate`: diagnose a labelled collection and score the answers."""
+"""`rca evaluate`: diagnose a labelled collection, score the answers, compare them with baselines."""
 
 from __future__ import annotations
 
 from enum import StrEnum
+from itertools import count, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from rca.commands.output import fail, rendered, write
-from rca.commands.progress import progress
+from rca.commands.progress import Report, progress
 from rca.errors import RcaError
 
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from rca.training.evaluate import Evaluation
+    from rca.evaluation.baselines_forest import Forest
+    from rca.evaluation.run import Evaluation, Plan
+    from rca.evaluation.tables import TextTable
 
 EXAMPLES = """
 rca evaluate data/windows
 rca evaluate my-incidents --format json > scores.json
+rca evaluate corpus --signals every --by cause --by signals --processes 2
+rca evaluate corpus --baselines --delay --output evaluation    judged.parquet, report.md, ...
 """
 
 
@@ -30,6 +35,27 @@ class Format(StrEnum):
     json = "json"
 
 
+class Signals(StrEnum):
+    """Which of a window's signals the methods may see."""
+
+    all = "all"
+    no_gpu_metrics = "no-gpu-metrics"
+    no_kernel_metrics = "no-kernel-metrics"
+    phases_only = "phases-only"
+    step_times_only = "step-times-only"
+    every = "every"
+
+
+class By(StrEnum):
+    """What scores are grouped by."""
+
+    cause = "cause"
+    severity = "severity"
+    world_size = "world_size"
+    source = "source"
+    signals = "signals"
+
+
 def command(
     collection: Annotated[Path, typer.Argument(help="Folder with manifest.json and labelled windows.")],
     format_: Annotated[
@@ -38,28 +64,105 @@ def command(
     bundle: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Model bundle to use. [default: the shipped one]")
     ] = None,
+    signals: Annotated[
+        list[Signals] | None,
+        typer.Option(help="Signals to leave; repeat for several sets, or every. [default: all]"),
+    ] = None,
+    by: Annotated[list[By] | None, typer.Option(help="Also score by groups; repeat for several.")] = None,
+    baselines: Annotated[
+        bool, typer.Option("--baselines/--no-baselines", help="Compare with published methods, too.")
+    ] = False,
+    forest_from: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Collection to fit the random forest on. [default: simulated]"),
+    ] = None,
+    forest_windows: Annotated[
+        int, typer.Option(min=20, help="Simulated windows to fit the random forest on.")
+    ] = 600,
+    delay: Annotated[
+        bool,
+        typer.Option("--delay", help="Also measure detection delay (several times the work)."),
+    ] = False,
+    processes: Annotated[int, typer.Option(min=1, help="Worker processes; no influence on the result.")] = 1,
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "--output",
+            "-o",
+            metavar="DIR",
+            help="Also write judged.parquet, scores.json, report.md, confusion.png.",
+        ),
+    ] = None,
 ) -> None:
     """Score the diagnoses of a labelled collection, window by window and in total."""
-    from rca.diagnosis import Bundle
-    from rca.training.evaluate import evaluate_collection
+    from rca.evaluation.run import evaluate_collection
 
     try:
         with progress() as report:
+            plan = _plan(signals or [], bundle, delay)
+            if baselines:
+                plan = _with_baselines(plan, collection, forest_from, forest_windows, processes, report)
             evaluation = evaluate_collection(
                 collection,
-                None if bundle is None else Bundle.load(bundle),
-                lambda done, total: report("diagnosing", done, total),
+                plan,
+                processes=processes,
+                progress=lambda done, total: report("diagnosing", done, total),
             )
+        if output is not None:
+            from rca.evaluation.report import write_report
+
+            write_report(evaluation, output, collection.resolve().name)
     except RcaError as error:
         fail(error, as_json=format_ is Format.json)
-    if format_ is Format.json:
-        write(_json(evaluation))
-        return
-    from rca.training.evaluate import rounded
+    groups = [each.value for each in by or []]
+    write(_json(evaluation, groups) if format_ is Format.json else _text(evaluation, groups))
 
-    write(
-        rendered(_cases_table(evaluation)) + rendered(scores_table(rounded(evaluation.summary()), "scores"))
-    )
+
+def _plan(signals: list[Signals], bundle: Path | None, delay: bool) -> Plan:
+    from rca.evaluation.run import Plan
+    from rca.evaluation.signals import SIGNAL_SETS
+
+    chosen = list(dict.fromkeys(each.value for each in signals)) or ["all"]
+    return Plan(tuple(SIGNAL_SETS) if "every" in chosen else tuple(chosen), bundle, delay=delay)
+
+
+def _with_baselines(
+    plan: Plan, collection: Path, source: Path | None, n_windows: int, processes: int, report: Report
+) -> Plan:
+    from dataclasses import replace
+
+    return replace(plan, baselines=True, forest=_forest(collection, source, n_windows, processes, report))
+
+
+def _forest(collection: Path, source: Path | None, n_windows: int, processes: int, report: Report) -> Forest:
+    from rca.evaluation.baselines_forest import Forest, simulated_forest_examples
+    from rca.evaluation.run import forest_from_collection
+
+    phase = "reading the random forest's windows"
+    if source is not None:
+        return forest_from_collection(source, collection, lambda done, total: report(phase, done, total))
+    examples = []
+    for example in simulated_forest_examples(training_seeds(n_windows), processes=processes):
+        examples.append(example)
+        report("simulating the random forest's windows", len(examples), n_windows)
+    return Forest.fit(examples)
+
+
+def training_seeds(n_windows: int) -> list[int]:
+    """Seeds of simulated scenarios that the split by scenario gives to training, and so to no test."""
+    from rca.training.split import part_of
+
+    return list(islice((seed for seed in count() if part_of(f"simulation-{seed}") == "train"), n_windows))
+
+
+def _text(evaluation: Evaluation, by: list[str]) -> str:
+    from rca.evaluation.report import tables
+    from rca.evaluation.summary import rounded, summarise
+
+    scores = rounded(summarise([row.judged for row in evaluation.product_rows]))
+    parts = [_cases_table(evaluation), scores_table(scores, "scores")]
+    parts += [_rich(table) for table in tables(evaluation, by, brief=True)]
+    return "".join(map(rendered, parts))
 
 
 def scores_table(scores: dict[str, Any], title: str) -> Table:
@@ -70,6 +173,16 @@ def scores_table(scores: dict[str, Any], title: str) -> Table:
     for name, row in scores.items():
         interval = f"{row['low']:.3f} .. {row['high']:.3f}" if "low" in row else ""
         table.add_row(name, f"{row['value']:.3f}", interval, f"{row['n']:.0f}")
+    return table
+
+
+def _rich(text: TextTable) -> Table:
+    from rich.table import Table
+
+    table = Table(*text.header, title=text.title)
+    for row in text.rows:
+        # Brackets of intervals are text, not Rich's markup.
+        table.add_row(*(cell.replace("[", r"\[") for cell in row))
     return table
 
 
@@ -93,22 +206,9 @@ def _cases_table(evaluation: Evaluation) -> Table:
     return table
 
 
-def _json(evaluation: Evaluation) -> str:
+def _json(evaluation: Evaluation, by: list[str]) -> str:
     import json
-    import math
 
-    def clean(value: float) -> float | None:
-        return value if math.isfinite(value) else None
+    from rca.evaluation.report import document
 
-    cases = [
-        {"id": case.id}
-        | {
-            key: clean(value) if isinstance(value, float) else value
-            for key, value in vars(case.judged).items()
-        }
-        for case in evaluation.cases
-    ]
-    scores = {
-        name: {key: clean(value) for key, value in row.items()} for name, row in evaluation.summary().items()
-    }
-    return json.dumps({"scores": scores, "confusion": evaluation.confusion(), "windows": cases}, indent=2)
+    return json.dumps(document(evaluation, by), indent=2)

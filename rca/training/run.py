@@ -11,12 +11,12 @@ from typing import Any
 
 from rca.classify.classifier import HEADS
 from rca.classify.heads import Head
+from rca.evaluation.simulated import evaluate_simulated
+from rca.evaluation.summary import rounded, summarise
 from rca.training.bundle import write_bundle
 from rca.training.causal_rows import mechanism_rows
 from rca.training.corpus import Corpus, simulated_examples, stack
-from rca.training.evaluate import evaluate_simulated, rounded
 from rca.training.heads import PARAMETERS, fit_heads
-from rca.training.scores import summarise
 from rca.training.split import part_of
 from rca.training.thresholds import choose_thresholds
 

@@ -8,8 +8,10 @@ import numpy as np
 import pytest
 
 from rca.diagnosis import Diagnosis
+from rca.evaluation.intervals import calibration_error
+from rca.evaluation.scores import judge
+from rca.evaluation.summary import summarise
 from rca.telemetry.labels import Label
-from rca.training.scores import calibration_error, judge, summarise
 
 HEALTHY = Label(failure_mode="healthy")
 THROTTLED = Label.model_validate(

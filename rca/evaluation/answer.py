@@ -1,0 +1,76 @@
+"""What any method says about a window, in the one form that is judged."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+from rca.diagnosis.result import Diagnosis
+
+Aspect = Literal["ranks", "type", "pattern", "causes", "seconds", "confidence"]
+EVERY_ASPECT: frozenset[Aspect] = frozenset(get_args(Aspect))
+
+
+@dataclass(frozen=True)
+class NamedCause:
+    """One cause a method names.
+
+    Attributes
+    ----------
+    cause : str
+        Catalogue id, or "unknown".
+    ranks : frozenset of int
+    seconds_per_step : float, seconds
+        NaN where the method does not price.
+    """
+
+    cause: str
+    ranks: frozenset[int]
+    seconds_per_step: float = float("nan")
+
+
+@dataclass(frozen=True)
+class Answer:
+    """A verdict on one window.
+
+    Attributes
+    ----------
+    mode : {"healthy", "fail_slow", "fail_stop"}
+    ranks : frozenset of int
+        All ranks that are blamed.
+    causes : tuple of NamedCause
+        The likeliest or costliest first.
+    straggler_type, pattern : str or None
+        Of the first straggler.
+    confidence : float
+        Probability that the method gives its own `mode`; NaN if it gives none.
+    abstained : bool
+    aspects : frozenset of str
+        What the method answers at all. What it never answers is not scored instead of scored as wrong.
+    """
+
+    mode: str
+    ranks: frozenset[int] = frozenset()
+    causes: tuple[NamedCause, ...] = ()
+    straggler_type: str | None = None
+    pattern: str | None = None
+    confidence: float = float("nan")
+    abstained: bool = False
+    aspects: frozenset[Aspect] = EVERY_ASPECT
+
+    @classmethod
+    def from_diagnosis(cls, diagnosis: Diagnosis) -> Answer:
+        """The judged part of a diagnosis."""
+        first = diagnosis.stragglers[0] if diagnosis.stragglers else None
+        return cls(
+            mode=diagnosis.failure_mode,
+            ranks=frozenset(rank for found in diagnosis.stragglers for rank in found.ranks),
+            causes=tuple(
+                NamedCause(cause.cause, frozenset(cause.ranks), cause.seconds_per_step)
+                for cause in diagnosis.causes
+            ),
+            straggler_type=None if first is None else first.straggler_type,
+            pattern=None if first is None else first.pattern,
+            confidence=diagnosis.failure_mode_probability[diagnosis.failure_mode],
+            abstained=diagnosis.abstained,
+        )

@@ -1,0 +1,91 @@
+"""Published rules that find slow ranks by comparing times: two baselines that name ranks, no causes."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from rca.evaluation.answer import Answer
+from rca.evaluation.observed import Observed
+from rca.robust import FloatArray, IntArray, group_members, nan_median
+
+BoolArray = npt.NDArray[np.bool_]
+
+#: Relative score below which a rank counts as a straggler.
+RELATIVE_THRESHOLD = 0.75
+#: Robust standard deviations below the cohort's median, and what makes the MAD one of them.
+MAD_DEVIATIONS = 2.0
+MAD_TO_SIGMA = 1.4826
+
+
+def relative_scores(time: FloatArray, cohort: IntArray) -> FloatArray:
+    """Median time of a rank's peers over its own.
+
+    Parameters
+    ----------
+    time : ndarray of shape (n_ranks,), seconds
+        Median time of each rank; NaN where unknown.
+    cohort : ndarray of shape (n_ranks,), int
+        Ranks with the same number are peers.
+
+    Returns
+    -------
+    ndarray of shape (n_ranks,), ratio
+        1 = as fast as the peers, below 1 slower; NaN without a measured peer.
+
+    References
+    ----------
+    NVIDIA Resiliency Extension, straggler detection: relative scores of section medians, straggler
+    below 0.75. The reference here is the median of the other ranks.
+    """
+    score = np.full(time.shape, np.nan)
+    for members in group_members(cohort):
+        for position, rank in enumerate(members):
+            others = nan_median(np.delete(time[members], position))
+            if time[rank] > 0:
+                score[rank] = others / time[rank]
+    return score
+
+
+def below_mad(speed: FloatArray, cohort: IntArray, deviations: float = MAD_DEVIATIONS) -> BoolArray:
+    """Ranks whose speed lies below their cohort's ``median - deviations x 1.4826 x MAD``.
+
+    Parameters
+    ----------
+    speed : ndarray of shape (n_ranks,), 1/seconds
+        NaN is never below.
+    cohort : ndarray of shape (n_ranks,), int
+
+    References
+    ----------
+    Leys et al., "Detecting outliers: do not use standard deviation around the mean, use absolute
+    deviation around the median", J. Exp. Soc. Psychology 49 (2013), with their factor 1.4826 for normal data.
+    """
+    below = np.zeros(speed.shape, dtype=bool)
+    for members in group_members(cohort):
+        middle = nan_median(speed[members])
+        mad = nan_median(np.abs(speed[members] - middle))
+        below[members] = speed[members] < middle - deviations * MAD_TO_SIGMA * mad
+    return below
+
+
+def relative_median(observed: Observed) -> Answer:
+    """Blame ranks whose relative score in the slow stretch is below 0.75."""
+    return _blaming(relative_scores(_usual(observed), observed.stage) < RELATIVE_THRESHOLD)
+
+
+def mad_per_cohort(observed: Observed) -> Answer:
+    """Blame ranks whose speed in the slow stretch is a robust outlier among their stage's ranks."""
+    usual = _usual(observed)
+    speed = np.divide(1.0, usual, out=np.full(usual.shape, np.nan), where=usual > 0)
+    return _blaming(below_mad(speed, observed.stage))
+
+
+def _usual(observed: Observed) -> FloatArray:
+    """Median time per rank over the slow stretch, shape (n_ranks,), seconds."""
+    return nan_median(observed.time[:, observed.inside], axis=1)
+
+
+def _blaming(slow: BoolArray) -> Answer:
+    ranks = frozenset(int(rank) for rank in np.flatnonzero(slow))
+    return Answer(mode="fail_slow" if ranks else "healthy", ranks=ranks, aspects=frozenset({"ranks"}))

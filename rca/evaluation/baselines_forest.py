@@ -1,0 +1,176 @@
+"""A random forest on raw means: what a classifier finds without peers, past or causal structure."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from rca.errors import InvalidInput, MissingExtra
+from rca.evaluation.answer import Answer, Aspect, NamedCause
+from rca.evaluation.observed import Observed
+from rca.features.work import OWN_PHASES
+from rca.robust import FloatArray, nan_mean
+from rca.simulation import sample_scenario, simulate
+from rca.telemetry.catalogue import channels
+from rca.telemetry.causes import CAUSES, STOP_CAUSES
+from rca.telemetry.labels import Label
+from rca.telemetry.window import Window
+
+N_TREES = 200
+#: Ranks kept of each window for fitting, guilty ones first.
+RANKS_KEPT = 16
+HEALTHY = "healthy"
+PHASES = (*OWN_PHASES, "wait", "transfer")
+COLUMNS = (*PHASES, "time", *sorted(channels()))
+ASPECTS: frozenset[Aspect] = frozenset({"ranks", "type", "causes", "confidence"})
+#: The trees work in single precision.
+LARGEST = 1e30
+
+
+@dataclass(frozen=True)
+class ForestExample:
+    """Rows of one labelled window.
+
+    Attributes
+    ----------
+    rows : ndarray of shape (n_kept, len(COLUMNS))
+    targets : tuple of str
+        Per row the cause its rank is blamed for, or "healthy".
+    """
+
+    rows: FloatArray
+    targets: tuple[str, ...]
+
+
+def raw_means(observed: Observed) -> FloatArray:
+    """Mean of every phase and channel over the whole window, rank by rank.
+
+    Returns
+    -------
+    ndarray of shape (n_ranks, len(COLUMNS))
+        Seconds for phases, the channel's unit for channels; NaN where not measured.
+    """
+    held = {"time": observed.time, **observed.phases, **observed.channels}
+    out = np.full((observed.stage.size, len(COLUMNS)), np.nan)
+    for column, name in enumerate(COLUMNS):
+        if name in held:
+            out[:, column] = nan_mean(held[name], axis=1)
+    clipped: FloatArray = np.clip(out, -LARGEST, LARGEST)
+    return clipped
+
+
+def forest_example(window: Window, label: Label) -> ForestExample:
+    """Rows and targets of one labelled window, a bounded number of ranks of it."""
+    rows = raw_means(Observed.from_window(window))
+    blamed = {rank: cause.cause for cause in reversed(label.causes) for rank in cause.ranks}
+    order = sorted(range(rows.shape[0]), key=lambda rank: (rank not in blamed, rank))[:RANKS_KEPT]
+    return ForestExample(rows[order], tuple(blamed.get(rank, HEALTHY) for rank in order))
+
+
+def simulated_forest_examples(seeds: Iterable[int], *, processes: int) -> Iterator[ForestExample]:
+    """Simulate the scenarios of the seeds for fitting; `processes` has no influence on the rows."""
+    if processes <= 1:
+        yield from map(_simulated, seeds)
+        return
+    with ProcessPoolExecutor(processes) as pool:
+        yield from pool.map(_simulated, seeds, chunksize=8)
+
+
+def _simulated(seed: int) -> ForestExample:
+    labelled = simulate(sample_scenario(np.random.default_rng(seed)))
+    return forest_example(labelled.window, Label.model_validate(labelled.label))
+
+
+@dataclass(frozen=True)
+class Forest:
+    """A fitted forest.
+
+    Attributes
+    ----------
+    model : sklearn.ensemble.RandomForestClassifier
+    n_windows : int
+        Windows it was fitted on.
+    """
+
+    model: Any
+    n_windows: int
+
+    @classmethod
+    def fit(cls, examples: Iterable[ForestExample], seed: int = 0) -> Forest:
+        """Fit on labelled windows, none of which may be evaluated later.
+
+        Raises
+        ------
+        MissingExtra
+            Without scikit-learn.
+        InvalidInput
+            If all windows show the same, so that there is nothing to tell apart.
+
+        References
+        ----------
+        Breiman, "Random forests", Machine Learning 45 (2001), as scikit-learn implements it.
+        """
+        try:
+            from sklearn.ensemble import RandomForestClassifier
+        except ImportError as error:
+            raise MissingExtra(
+                "the random forest needs scikit-learn", hint="pip install 'straggler-rca[train]'"
+            ) from error
+        found = list(examples)
+        targets = [target for each in found for target in each.targets]
+        if len(set(targets)) < 2:
+            raise InvalidInput("the random forest needs windows with and without faults to learn from")
+        rows = np.concatenate([each.rows for each in found])
+        model = RandomForestClassifier(
+            N_TREES, class_weight="balanced", min_samples_leaf=2, random_state=seed
+        ).fit(rows, targets)
+        return cls(model, len(found))
+
+    def __call__(self, observed: Observed) -> Answer:
+        """Blame every rank whose likeliest class is a cause."""
+        return answer_of(list(self.model.classes_), self.model.predict_proba(raw_means(observed)))
+
+
+def answer_of(classes: list[str], probability: FloatArray) -> Answer:
+    """Class probabilities of every rank -> one answer for the window.
+
+    Parameters
+    ----------
+    classes : list of str
+    probability : ndarray of shape (n_ranks, n_classes)
+
+    Notes
+    -----
+    Ranks with the same likeliest cause are one group, surer groups first; the first group's other causes
+    follow by probability. The job has stopped if most blamed ranks say so.
+    """
+    likeliest = [classes[column] for column in probability.argmax(axis=1)]
+    healthy = probability[:, classes.index(HEALTHY)] if HEALTHY in classes else np.zeros(len(likeliest))
+    groups: dict[str, list[int]] = {}
+    for rank, name in enumerate(likeliest):
+        if name != HEALTHY:
+            groups.setdefault(name, []).append(rank)
+    if not groups:
+        return Answer(HEALTHY, confidence=float(healthy.min()), aspects=ASPECTS)
+    mean = {name: probability[ranks, classes.index(name)].mean() for name, ranks in groups.items()}
+    surest = sorted(groups, key=lambda name: (-mean[name], name))
+    first = groups[surest[0]]
+    others = probability[first].mean(axis=0)
+    rest = [classes[column] for column in np.argsort(-others, kind="stable")]
+    named = [(name, groups[name]) for name in surest]
+    named += [(name, first) for name in rest if name not in {HEALTHY, surest[0]}]
+    stops = Counter(name in STOP_CAUSES for name in likeliest if name != HEALTHY)
+    kind = CAUSES[surest[0]].type
+    return Answer(
+        mode="fail_stop" if stops[True] > stops[False] else "fail_slow",
+        ranks=frozenset(rank for ranks in groups.values() for rank in ranks),
+        causes=tuple(NamedCause(name, frozenset(ranks)) for name, ranks in named),
+        straggler_type=None if kind == "fail_stop" else kind,
+        confidence=float(1.0 - healthy.min()),
+        aspects=ASPECTS,
+    )

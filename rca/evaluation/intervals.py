@@ -1,0 +1,133 @@
+"""95 % intervals: bootstrap over windows for scores, exact Poisson for rates."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+
+from rca.robust import FloatArray
+
+BOOTSTRAP_ROUNDS = 1000
+LEVELS = (0.025, 0.975)
+#: Confidence bins of the calibration error.
+BINS = 10
+#: Halvings of a bracket until doubles have no digits left.
+BISECTIONS = 60
+
+
+class Estimate(NamedTuple):
+    """A figure, its 95 % interval, and how many windows it rests on; NaN where there are none."""
+
+    value: float
+    low: float
+    high: float
+    n: int
+
+    def as_row(self) -> dict[str, float]:
+        """``{value, low, high, n}``, for JSON."""
+        return {"value": self.value, "low": self.low, "high": self.high, "n": float(self.n)}
+
+
+UNKNOWN = Estimate(float("nan"), float("nan"), float("nan"), 0)
+
+
+def bootstrap(
+    values: FloatArray, rng: np.random.Generator, statistic: Callable[..., FloatArray] = np.mean
+) -> Estimate:
+    """Statistic of the windows a score applies to, with its percentile interval.
+
+    Parameters
+    ----------
+    values : ndarray of shape (n_windows,)
+        NaN where the score does not apply; infinite values are allowed for a median.
+    rng : Generator
+    statistic : callable
+        Takes an array and ``axis``: ``numpy.mean`` or ``numpy.median``.
+    """
+    held = values[~np.isnan(values)]
+    if held.size == 0:
+        return UNKNOWN
+    drawn = statistic(held[rng.integers(0, held.size, (BOOTSTRAP_ROUNDS, held.size))], axis=1)
+    # Interpolating between two infinities would give NaN; a drawn value never does.
+    finite = bool(np.isfinite(drawn).all())
+    low, high = np.quantile(drawn, LEVELS, method="linear" if finite else "inverted_cdf")
+    return Estimate(float(statistic(held)), float(low), float(high), int(held.size))
+
+
+def calibration_error(confidence: FloatArray, right: FloatArray, bins: int = BINS) -> float:
+    """Expected calibration error: mean gap between confidence and accuracy over equal-width bins.
+
+    Parameters
+    ----------
+    confidence, right : ndarray of shape (n_windows,)
+        Probability the answer was given, and 1 or 0 whether it was right.
+
+    References
+    ----------
+    Naeini, Cooper, Hauskrecht, "Obtaining well calibrated probabilities using Bayesian binning", AAAI 2015.
+    """
+    if confidence.size == 0:
+        return float("nan")
+    gaps = np.bincount(_bin(confidence, bins), confidence - right, minlength=bins)
+    return float(np.abs(gaps).sum() / confidence.size)
+
+
+def calibration_estimate(confidence: FloatArray, right: FloatArray, rng: np.random.Generator) -> Estimate:
+    """`calibration_error` with a bootstrap interval.
+
+    Resampling adds noise to every bin's gap, and the error sums up magnitudes: drawn errors are too large
+    on average. The interval is moved back by that bias, which the bootstrap itself estimates.
+    """
+    known = np.isfinite(confidence)
+    confidence, right = confidence[known], right[known]
+    if confidence.size == 0:
+        return UNKNOWN
+    value = calibration_error(confidence, right)
+    index, gap = _bin(confidence, BINS), confidence - right
+    drawn = rng.integers(0, gap.size, (BOOTSTRAP_ROUNDS, gap.size))
+    cell = index[drawn] + BINS * np.arange(BOOTSTRAP_ROUNDS)[:, None]
+    summed = np.bincount(cell.ravel(), gap[drawn].ravel(), minlength=BINS * BOOTSTRAP_ROUNDS)
+    errors = np.abs(summed.reshape(BOOTSTRAP_ROUNDS, BINS)).sum(axis=1) / gap.size
+    low, high = np.clip(np.quantile(errors, LEVELS) - (errors.mean() - value), 0.0, 1.0)
+    return Estimate(value, min(float(low), value), max(float(high), value), int(gap.size))
+
+
+def poisson_rate(events: int, exposure: float) -> tuple[float, float, float]:
+    """Rate of rare events per unit of exposure, with its exact 95 % interval.
+
+    Returns
+    -------
+    rate, low, high : float
+        All NaN without exposure.
+
+    References
+    ----------
+    Garwood, "Fiducial limits for the Poisson distribution", Biometrika 28 (1936): the means at which as many
+    events or more, and as many or fewer, have a probability of 2.5 %.
+    """
+    if not exposure > 0:
+        return (float("nan"),) * 3
+    low = _mean_with(events - 1, LEVELS[1]) if events else 0.0
+    return events / exposure, low / exposure, _mean_with(events, LEVELS[0]) / exposure
+
+
+def _mean_with(at_most: int, chance: float) -> float:
+    """Mean of a Poisson variable that is `at_most` or less with the given chance.
+
+    Bisection: the quantile of `scipy.special` would cost every `rca evaluate` most of a second to import.
+    """
+    counts = np.arange(at_most + 1)
+    log_factorials = np.cumsum(np.log(np.maximum(counts, 1)))
+    below, above = 0.0, at_most + 10.0 * np.sqrt(at_most + 1.0) + 10.0
+    for _ in range(BISECTIONS):
+        mean = (below + above) / 2
+        # The chance falls as the mean grows.
+        likely = np.exp(counts * np.log(mean) - mean - log_factorials).sum() > chance
+        below, above = (mean, above) if likely else (below, mean)
+    return float(below + above) / 2
+
+
+def _bin(confidence: FloatArray, bins: int) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+    return np.minimum((confidence * bins).astype(np.int64), bins - 1)

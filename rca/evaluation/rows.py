@@ -1,0 +1,164 @@
+"""One tidy table: a row per window, set of signals and method, and the ways to group it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING
+
+from rca.evaluation.answer import Answer
+from rca.evaluation.scores import Judged
+from rca.evaluation.signals import SIGNAL_SETS
+from rca.telemetry.causes import CAUSES
+from rca.telemetry.labels import Label
+from rca.telemetry.window import Window
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+PRODUCT = "straggler-rca"
+HEALTHY = "healthy"
+NOT_KNOWN = "not known"
+
+SEVERITIES = ((1 / 3, "mild, below 1/3"), (2 / 3, "medium, below 2/3"), (math.inf, "severe, from 2/3"))
+WORLD_SIZES = (
+    (8, "1 to 8 ranks"),
+    (32, "9 to 32 ranks"),
+    (128, "33 to 128 ranks"),
+    (math.inf, "over 128 ranks"),
+)
+
+
+@dataclass(frozen=True)
+class JudgedRow:
+    """One answer of one method to one window, judged, with the facts it can be grouped by.
+
+    Attributes
+    ----------
+    window, source : str
+        Id in the collection, and where the window comes from, as its label says.
+    cause : str
+        First cause of the label; "healthy" where there is none.
+    severity : float
+        Largest of the label's causes, 0 to 1; NaN where none is given.
+    world_size : int
+    hours : float
+        Length of the window.
+    signals : str
+        Key of `rca.evaluation.signals.SIGNAL_SETS`.
+    method : str
+    first_cause : str
+        First cause of the answer; its failure mode where it names none.
+    delay_steps : float
+        `rca.evaluation.delay.detection_delay`; NaN also where it was not asked for.
+    judged : Judged
+    """
+
+    window: str
+    source: str
+    cause: str
+    severity: float
+    world_size: int
+    hours: float
+    signals: str
+    method: str
+    first_cause: str
+    judged: Judged
+    delay_steps: float = math.nan
+
+
+def judged_row(
+    name: str,
+    window: Window,
+    label: Label,
+    *,
+    signals: str,
+    method: str,
+    answer: Answer,
+    judged: Judged,
+    delay_steps: float = math.nan,
+) -> JudgedRow:
+    """Put a judged answer beside what is known about its window."""
+    severities = [cause.severity for cause in label.causes if cause.severity is not None]
+    return JudgedRow(
+        window=name,
+        source=label.source,
+        cause=label.causes[0].cause if label.causes else HEALTHY,
+        severity=max(severities, default=math.nan),
+        world_size=window.job.world_size,
+        hours=(window.job.end - window.job.start) / 3600,
+        signals=signals,
+        method=method,
+        first_cause=answer.causes[0].cause if answer.causes else answer.mode,
+        judged=judged,
+        delay_steps=delay_steps,
+    )
+
+
+def _severity(row: JudgedRow) -> str:
+    if row.cause == HEALTHY:
+        return HEALTHY
+    return NOT_KNOWN if math.isnan(row.severity) else _band(row.severity, SEVERITIES, closed=False)
+
+
+def _band(value: float, bands: Sequence[tuple[float, str]], *, closed: bool) -> str:
+    return next(name for top, name in bands if value < top or (closed and value == top))
+
+
+GROUPINGS: dict[str, Callable[[JudgedRow], str]] = {
+    "cause": lambda row: row.cause,
+    "severity": _severity,
+    "world_size": lambda row: _band(row.world_size, WORLD_SIZES, closed=True),
+    "source": lambda row: row.source,
+    "signals": lambda row: row.signals,
+}
+_ORDER = (
+    HEALTHY,
+    *CAUSES,
+    *(name for _, name in SEVERITIES),
+    *(name for _, name in WORLD_SIZES),
+    *SIGNAL_SETS,
+)
+
+
+def grouped(rows: Sequence[JudgedRow], by: str) -> dict[str, list[JudgedRow]]:
+    """Rows by group, groups in their natural order.
+
+    Parameters
+    ----------
+    rows : sequence of JudgedRow
+    by : str
+        Key of `GROUPINGS`.
+    """
+    found: dict[str, list[JudgedRow]] = {}
+    for row in rows:
+        found.setdefault(GROUPINGS[by](row), []).append(row)
+    place = {name: position for position, name in enumerate(_ORDER)}
+    return {name: found[name] for name in sorted(found, key=lambda name: (place.get(name, len(place)), name))}
+
+
+def select(rows: Sequence[JudgedRow], *, signals: str | None = None, method: str) -> list[JudgedRow]:
+    """Rows of one method, with one set of signals if given."""
+    return [row for row in rows if row.method == method and signals in (None, row.signals)]
+
+
+def methods_of(rows: Sequence[JudgedRow]) -> list[str]:
+    """Methods in the order they answered."""
+    return list(dict.fromkeys(row.method for row in rows))
+
+
+def to_table(rows: Sequence[JudgedRow]) -> pa.Table:
+    """The rows as an Arrow table with flat columns; NaN stays NaN."""
+    import pyarrow as pa
+
+    flat = []
+    for row in rows:
+        facts = asdict(row)
+        judged = facts.pop("judged")
+        flat.append({**facts, **{_flat_name(name): value for name, value in judged.items()}})
+    return pa.Table.from_pylist(flat)
+
+
+def _flat_name(name: str) -> str:
+    return {"mode": "true_mode", "answer": "answered_mode"}.get(name, name)

@@ -1,0 +1,253 @@
+"""Answer every window of a labelled collection by every method, once, and judge the answers."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from os import PathLike
+from pathlib import Path
+
+import pyarrow as pa
+
+from rca.diagnosis import Bundle, Diagnosis, diagnose
+from rca.diagnosis.bundle import baseline
+from rca.errors import InvalidInput
+from rca.evaluation.answer import Answer
+from rca.evaluation.baselines import mad_per_cohort, relative_median
+from rca.evaluation.baselines_forest import Forest, ForestExample, forest_example
+from rca.evaluation.baselines_signals import signal_ranking
+from rca.evaluation.delay import detection_delay
+from rca.evaluation.observed import Observed
+from rca.evaluation.rows import PRODUCT, JudgedRow, judged_row, select
+from rca.evaluation.scores import Judged, judge
+from rca.evaluation.signals import restrict
+from rca.telemetry.labels import CollectionEntry, Label, read_collection
+from rca.telemetry.window import Window
+
+Progress = Callable[[int, int], None]
+Method = Callable[[Observed], Answer]
+
+RULES: dict[str, Method] = {
+    "relative median < 0.75": relative_median,
+    "median - 2 MAD": mad_per_cohort,
+    "robust signal ranking": signal_ranking,
+}
+FOREST = "random forest"
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What to do with every window.
+
+    Attributes
+    ----------
+    signals : tuple of str
+        Keys of `rca.evaluation.signals.SIGNAL_SETS`; the first is what cases and totals are about.
+    bundle : Path or None
+        Bundle folder; None is the shipped one.
+    baselines : bool
+        Let the rules answer too.
+    forest : Forest or None
+        A fitted forest that answers too.
+    delay : bool
+        Diagnose windows cut after the onset, too.
+    """
+
+    signals: tuple[str, ...] = ("all",)
+    bundle: Path | None = None
+    baselines: bool = False
+    forest: Forest | None = None
+    delay: bool = False
+
+    @property
+    def methods(self) -> dict[str, Method]:
+        """Baselines by name."""
+        rules = dict(RULES) if self.baselines else {}
+        return rules if self.forest is None else {**rules, FOREST: self.forest}
+
+
+@dataclass(frozen=True)
+class Case:
+    """One evaluated window.
+
+    Attributes
+    ----------
+    diagnosis, judged
+        Of the product with the plan's first set of signals.
+    rows : tuple of JudgedRow
+        Of every method and set of signals.
+    """
+
+    id: str
+    label: Label
+    diagnosis: Diagnosis
+    judged: Judged
+    rows: tuple[JudgedRow, ...]
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """All cases of a collection, in its order."""
+
+    plan: Plan
+    model: str
+    cases: list[Case]
+
+    @property
+    def rows(self) -> list[JudgedRow]:
+        """One tidy table of everything judged."""
+        return [row for case in self.cases for row in case.rows]
+
+    @property
+    def signals(self) -> str:
+        """The set of signals that totals are about."""
+        return self.plan.signals[0]
+
+    @property
+    def product_rows(self) -> list[JudgedRow]:
+        """The product's rows with that set of signals, one per window."""
+        return select(self.rows, signals=self.signals, method=PRODUCT)
+
+
+@dataclass(frozen=True)
+class _Judging:
+    """A plan with its bundle loaded."""
+
+    plan: Plan
+    bundle: Bundle
+
+    @classmethod
+    def start(cls, plan: Plan) -> _Judging:
+        return cls(plan, baseline() if plan.bundle is None else Bundle.load(plan.bundle))
+
+    def case(self, entry: CollectionEntry) -> Case:
+        """Answer one window in every way the plan asks for."""
+        whole, label = entry.read_window(), entry.read_label()
+        diagnoses, rows = [], []
+        for signals in self.plan.signals:
+            window = restrict(whole, signals)
+            diagnosis = diagnose(window, bundle=self.bundle)
+            diagnoses.append(diagnosis)
+            delay = detection_delay(window, label, self._mode) if self.plan.delay else float("nan")
+            for method, answer in self._answers(window, diagnosis):
+                rows.append(
+                    judged_row(
+                        entry.id,
+                        whole,
+                        label,
+                        signals=signals,
+                        method=method,
+                        answer=answer,
+                        judged=judge(answer, label),
+                        delay_steps=delay if method == PRODUCT else float("nan"),
+                    )
+                )
+        return Case(entry.id, label, diagnoses[0], rows[0].judged, tuple(rows))
+
+    def _mode(self, window: Window) -> str:
+        return diagnose(window, bundle=self.bundle).failure_mode
+
+    def _answers(self, window: Window, diagnosis: Diagnosis) -> Iterator[tuple[str, Answer]]:
+        yield PRODUCT, Answer.from_diagnosis(diagnosis)
+        methods = self.plan.methods
+        if methods:
+            observed = Observed.from_window(window)
+            for name, method in methods.items():
+                yield name, method(observed)
+
+
+_worker: _Judging | None = None
+
+
+def _start_worker(plan: Plan) -> None:
+    global _worker
+    _worker = _Judging.start(plan)
+
+
+def _case_in_worker(entry: CollectionEntry) -> Case:
+    if _worker is None:
+        raise RuntimeError("the worker was not started with a plan")
+    return _worker.case(entry)
+
+
+def evaluate_collection(
+    path: str | PathLike[str],
+    plan: Plan | None = None,
+    *,
+    processes: int = 1,
+    progress: Progress = lambda done, total: None,
+) -> Evaluation:
+    """Answer and judge every labelled window of a collection folder.
+
+    Parameters
+    ----------
+    path : path
+        Folder with ``manifest.json``.
+    plan : Plan, optional
+        The product alone with all signals if absent.
+    processes : int
+        Workers; without influence on the result.
+    progress : callable
+        ``(done, total)`` windows.
+    """
+    wanted = plan or Plan()
+    entries = list(read_collection(path))
+    if not entries:
+        raise InvalidInput(f"{path}: the collection holds no windows")
+    # Loaded here in any case, so that a damaged bundle is refused before anything starts.
+    judging = _Judging.start(wanted)
+    cases = []
+    for position, case in enumerate(_cases(judging, entries, processes), start=1):
+        cases.append(case)
+        progress(position, len(entries))
+    model = judging.bundle.model
+    return Evaluation(wanted, f"{model.name} {model.version} ({model.sha256[:12]})", cases)
+
+
+def _cases(judging: _Judging, entries: list[CollectionEntry], processes: int) -> Iterator[Case]:
+    if processes <= 1:
+        yield from map(judging.case, entries)
+        return
+    with ProcessPoolExecutor(processes, initializer=_start_worker, initargs=(judging.plan,)) as pool:
+        yield from pool.map(_case_in_worker, entries, chunksize=1)
+
+
+def forest_from_collection(
+    path: str | PathLike[str], evaluated: str | PathLike[str], progress: Progress = lambda done, total: None
+) -> Forest:
+    """Fit the forest on a training collection that shares no window with the evaluated one.
+
+    Raises
+    ------
+    InvalidInput
+        If a window of the training collection is evaluated, under whatever name.
+    """
+    held_out = {_fingerprint(entry.read_window()) for entry in read_collection(evaluated)}
+    entries = list(read_collection(path))
+    return Forest.fit(_examples(entries, held_out, progress))
+
+
+def _examples(
+    entries: Iterable[CollectionEntry], held_out: set[str], progress: Progress
+) -> Iterator[ForestExample]:
+    listed = list(entries)
+    for position, entry in enumerate(listed, start=1):
+        window = entry.read_window()
+        if _fingerprint(window) in held_out:
+            raise InvalidInput(
+                f"window {entry.id!r} of the training collection is also evaluated",
+                hint="train baselines on other windows than those they are measured on",
+            )
+        yield forest_example(window, entry.read_label())
+        progress(position, len(listed))
+
+
+def _fingerprint(window: Window) -> str:
+    """Identity of what was measured, whatever the window is called."""
+    sha = hashlib.sha256()
+    for name in ("rank", "step", "start_time", "step_seconds"):
+        column: pa.ChunkedArray = window.steps.column(name)
+        sha.update(column.to_numpy().tobytes())
+    return sha.hexdigest()

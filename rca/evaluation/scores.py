@@ -1,0 +1,107 @@
+"""One answer against its label, as defined under Labels in the telemetry-window format."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from rca.diagnosis.result import Diagnosis
+from rca.evaluation.answer import Answer, Aspect
+from rca.telemetry.labels import Label, LabelledCause
+
+
+@dataclass(frozen=True)
+class Judged:
+    """One answer beside its label; NaN where a score does not apply to the window or to the method.
+
+    Attributes
+    ----------
+    rank_of_cause : float
+        Position (1 = first) of the first answer that names a true cause on its true ranks; inf if none does.
+    rank_of_cause_name : float
+        The same, whatever the ranks.
+    """
+
+    mode: str
+    answer: str
+    false_alarm: float
+    mode_right: float
+    rank_precision: float
+    rank_recall: float
+    ranks_exact: float
+    type_right: float
+    pattern_right: float
+    rank_of_cause: float
+    rank_of_cause_name: float
+    seconds_error: float
+    confidence: float
+    abstained: float
+
+
+def judge(said: Diagnosis | Answer, label: Label) -> Judged:
+    """Compare one answer with what was really done."""
+    answer = Answer.from_diagnosis(said) if isinstance(said, Diagnosis) else said
+    faulty = label.failure_mode != "healthy"
+    slow = label.failure_mode == "fail_slow"
+    blamed = faulty and bool(label.causes)
+    truth = {rank for cause in label.causes for rank in cause.ranks}
+    named = answer.ranks
+    hits = len(truth & named)
+
+    def told(aspect: Aspect, applies: bool, value: float) -> float:
+        return float(value) if applies and aspect in answer.aspects else np.nan
+
+    return Judged(
+        mode=label.failure_mode,
+        answer=answer.mode,
+        false_alarm=np.nan if faulty else float(answer.mode != "healthy"),
+        mode_right=float(answer.mode == label.failure_mode),
+        rank_precision=told("ranks", faulty and bool(named), hits / max(len(named), 1)),
+        rank_recall=told("ranks", faulty and bool(truth), hits / max(len(truth), 1)),
+        ranks_exact=told("ranks", faulty and bool(truth), truth == named),
+        type_right=told("type", slow, answer.straggler_type == label.straggler_type),
+        pattern_right=told("pattern", slow, answer.pattern == label.pattern),
+        rank_of_cause=told("causes", blamed, _position(answer, label, with_ranks=True)),
+        rank_of_cause_name=told("causes", blamed, _position(answer, label, with_ranks=False)),
+        seconds_error=told("seconds", slow, _seconds_error(answer, label)),
+        confidence=answer.confidence if "confidence" in answer.aspects else np.nan,
+        abstained=float(answer.abstained),
+    )
+
+
+def _position(answer: Answer, label: Label, *, with_ranks: bool) -> float:
+    for position, named in enumerate(answer.causes, start=1):
+        for true in label.causes:
+            same_ranks = not with_ranks or named.ranks == set(true.ranks)
+            if named.cause in accepted(true) and same_ranks:
+                return float(position)
+    return np.inf
+
+
+def accepted(true: LabelledCause) -> set[str]:
+    """Answers that count as right: the cause, and those the label says its signals cannot tell apart."""
+    return {true.cause, *(true.model_extra or {}).get("accepted", ())}
+
+
+def true_seconds(true: LabelledCause) -> float:
+    """Seconds per step the cause really cost; 0 where the producer does not know.
+
+    Where two faults hide each other, what the cause costs alone is given too; the Shapley value of two
+    players is the mean of both.
+    """
+    known = true.model_extra or {}
+    together, alone = known.get("seconds_per_step"), known.get("alone_seconds_per_step")
+    costs = [float(cost) for cost in (together, alone) if cost is not None]
+    return sum(costs) / len(costs) if costs else 0.0
+
+
+def _seconds_error(answer: Answer, label: Label) -> float:
+    """Absolute error of the first cause's cost relative to the true cost of the costliest cause."""
+    costs = [(true_seconds(cause), cause) for cause in label.causes]
+    known = [(seconds, cause) for seconds, cause in costs if seconds]
+    if not known:
+        return np.nan
+    seconds, true = max(known, key=lambda pair: pair[0])
+    found = [named.seconds_per_step for named in answer.causes if named.cause in accepted(true)]
+    return abs(max(found, default=0.0) - seconds) / seconds

@@ -1,0 +1,56 @@
+"""Windows with fewer signals: what an answer is worth where less is measured."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pyarrow as pa
+
+from rca.telemetry.grouping import codes_of
+from rca.telemetry.window import Window
+
+#: Metric names by exporter, lower case: DCGM and its predecessors.
+GPU_PREFIXES = ("dcgm_", "nvidia_")
+#: node exporter, process exporters, cAdvisor: counters that the kernel keeps.
+KERNEL_PREFIXES = ("node_", "process_", "namedprocess_", "container_")
+_STEP_TIMES = ("rank", "step", "start_time", "step_seconds")
+
+SIGNAL_SETS = {
+    "all": "everything the window holds",
+    "no-gpu-metrics": "without DCGM_* and nvidia_* metrics",
+    "no-kernel-metrics": "without node_*, process_* and container_* metrics",
+    "phases-only": "phase durations and loads; no metrics, no events",
+    "step-times-only": "start and length of every step; nothing else",
+}
+
+
+def restrict(window: Window, signals: str) -> Window:
+    """The window as it would be had only some of its signals been collected.
+
+    Parameters
+    ----------
+    window : Window
+    signals : str
+        A key of `SIGNAL_SETS`.
+    """
+    if signals == "all":
+        return window
+    if signals == "no-gpu-metrics":
+        return replace(window, metrics=_without(window.metrics, GPU_PREFIXES))
+    if signals == "no-kernel-metrics":
+        return replace(window, metrics=_without(window.metrics, KERNEL_PREFIXES))
+    bare = replace(
+        window,
+        metrics=window.metrics.slice(0, 0),
+        events=window.events.slice(0, 0),
+        ops=window.ops.slice(0, 0),
+    )
+    return bare if signals == "phases-only" else replace(bare, steps=bare.steps.select(_STEP_TIMES))
+
+
+def _without(metrics: pa.Table, prefixes: tuple[str, ...]) -> pa.Table:
+    """Rows whose metric is of none of these exporters; decided once per name, not per sample."""
+    code, names = codes_of(metrics.column("name"))
+    kept = [position for position, name in enumerate(names) if not name.lower().startswith(prefixes)]
+    return metrics.filter(pa.array(np.isin(code, kept)))

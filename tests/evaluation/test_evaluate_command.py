@@ -1,0 +1,114 @@
+"""`rca evaluate` from the shell: the same answers however they are computed and written."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+
+from rca.cli import run
+from rca.commands.evaluate import training_seeds
+from rca.errors import InvalidInput
+from rca.evaluation.run import PRODUCT, RULES, Plan, evaluate_collection, forest_from_collection
+from rca.evaluation.signals import SIGNAL_SETS
+from rca.training.collection import simulate_collection
+from rca.training.split import part_of
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("collections") / "corpus"
+    simulate_collection(folder, 12, seed=4)
+    return folder
+
+
+@pytest.fixture
+def rca(capsys: pytest.CaptureFixture[str]):
+    def call(*arguments: object) -> tuple[int, str, str]:
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as left:
+            run(["evaluate", *map(str, arguments)])
+        told = capsys.readouterr()
+        return int(left.value.code or 0), told.out, told.err
+
+    return call
+
+
+def test_the_plain_command_tells_windows_scores_and_alarms(rca, real_windows: Path) -> None:
+    code, out, _ = rca(real_windows)
+    assert code == 0
+    assert "cpu-contention-node" in out
+    assert "failure_mode_accuracy" in out
+    assert "false alarms per healthy job-hour" in out
+    assert "random forest" not in out
+
+
+def test_json_has_scores_groups_and_confusion(rca, real_windows: Path) -> None:
+    code, out, _ = rca(real_windows, "--format", "json", "--by", "cause")
+    found = json.loads(out)
+    assert code == 0
+    assert found["scores"]["failure_mode_accuracy"]["n"] == 8
+    assert set(found["groups"]["cause"]) == set(found["confusion"])
+    assert len(found["windows"]) == found["n_windows"] == 8
+
+
+def test_every_signal_set_and_baseline_is_judged_on_every_window(corpus: Path) -> None:
+    plan = Plan(tuple(SIGNAL_SETS), baselines=True)
+    rows = evaluate_collection(corpus, plan).rows
+    assert len(rows) == 12 * len(SIGNAL_SETS) * (1 + len(RULES))
+    assert {row.method for row in rows} == {PRODUCT, *RULES}
+
+
+def test_workers_have_no_influence_on_the_result(corpus: Path) -> None:
+    plan = Plan(("all", "phases-only"), baselines=True)
+    alone = evaluate_collection(corpus, plan).rows
+    shared = evaluate_collection(corpus, plan, processes=2).rows
+    assert list(map(repr, alone)) == list(map(repr, shared))
+
+
+def test_a_report_is_four_files(rca, corpus: Path, tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    pytest.importorskip("sklearn")
+    folder = tmp_path / "evaluation"
+    code, out, _ = rca(corpus, "--baselines", "--forest-windows", 30, "--delay", "-o", folder)
+    assert code == 0
+    assert "random forest" in out
+    assert sorted(path.name for path in folder.iterdir()) == [
+        "confusion.png", "judged.parquet", "report.md", "scores.json",
+    ]  # fmt: skip
+    assert pq.read_table(folder / "judged.parquet").num_rows == 12 * 5
+    scores = json.loads((folder / "scores.json").read_bytes())
+    assert set(scores["methods"]["all"]) == {PRODUCT, *RULES, "random forest"}
+    assert set(scores["detection_delay_steps"]) == {"faulty", "healthy"}
+    report = (folder / "report.md").read_text()
+    for heading in ("Methods compared", "By world size", "Detection delay", "Confusion"):
+        assert f"## {heading}" in report
+
+
+def test_a_forest_is_never_measured_on_its_own_training_windows(corpus: Path, tmp_path: Path) -> None:
+    pytest.importorskip("sklearn")
+    with pytest.raises(InvalidInput, match="is also evaluated"):
+        forest_from_collection(corpus, corpus)
+    simulate_collection(tmp_path / "other", 12, seed=5)
+    assert forest_from_collection(tmp_path / "other", corpus).n_windows == 12
+
+
+def test_the_forest_s_scenarios_belong_to_training() -> None:
+    seeds = training_seeds(50)
+    assert len(set(seeds)) == 50
+    assert {part_of(f"simulation-{seed}") for seed in seeds} == {"train"}
+
+
+def test_an_empty_collection_is_refused(rca, tmp_path: Path) -> None:
+    (tmp_path / "manifest.json").write_text('{"format": 1, "windows": []}')
+    code, _, err = rca(tmp_path)
+    assert code == 2
+    assert "holds no windows" in err
+
+
+def test_unknown_signals_are_an_argument_error(rca, real_windows: Path) -> None:
+    code, _, err = rca(real_windows, "--signals", "everything")
+    assert code == 2
+    assert "no-gpu-metrics" in err
