@@ -168,9 +168,8 @@ class Classifier:
 
 def _can_be_certain(mode: str, features: FeatureSet) -> bool:
     """Without one finished step there is no step time to compare: then only an ending is certain."""
-    if mode == "healthy":
-        return can_show_health(features)
-    return mode == "fail_stop" or bool(np.isfinite(features.work.step_reference))
+    timed = bool(np.isfinite(features.work.step_reference))
+    return mode == "fail_stop" or (timed and (mode == "fail_slow" or can_show_health(features)))
 
 
 def without_single_culprits(causes: dict[str, float]) -> dict[str, float]:

@@ -104,12 +104,12 @@ def _diagnose(path: str, bundle: Path | None) -> Diagnosis:
 
 def _default_format(output: Path | None) -> Format:
     if output is not None:
-        if output.suffix.lower() not in _BY_SUFFIX:
+        if output.suffix and output.suffix.lower() not in _BY_SUFFIX:
             raise typer.BadParameter(
-                f"{output.suffix or 'no suffix'} says no format: use {', '.join(_BY_SUFFIX)}, or --format",
+                f"{output.suffix} says no format: use {', '.join(_BY_SUFFIX)}, or --format",
                 param_hint="--output",
             )
-        return _BY_SUFFIX[output.suffix.lower()]
+        return _BY_SUFFIX.get(output.suffix.lower(), Format.markdown)
     return Format.table if sys.stdout.isatty() else Format.markdown
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import ipaddress
 import os
 import socket
@@ -74,6 +75,9 @@ def _refuse_used_port(host: str, port: int) -> None:
         try:
             probe.bind((host, port))
         except OSError as error:
+            # Whatever else is wrong with the address, uvicorn says it.
+            if error.errno != errno.EADDRINUSE:
+                return
             raise typer.BadParameter(
                 f"cannot listen on {host}:{port}: {error.strerror}. Another port: --port 8081",
                 param_hint="--port",
