@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -71,8 +71,17 @@ def trace_from_window(window: Window) -> OpTrace:
     return trace_from_table(window.ops, TraceMeta.of_job(window.job))
 
 
-def trace_from_table(table: pa.Table, meta: TraceMeta) -> OpTrace:
+def trace_from_table(
+    table: pa.Table, meta: TraceMeta, repair: Callable[[OpTrace], OpTrace] = repaired
+) -> OpTrace:
     """Check and repair the rows of one table.
+
+    Parameters
+    ----------
+    table : pyarrow.Table
+    meta : TraceMeta
+    repair : callable
+        What repairs the checked rows; another one where the table is a part of a trace.
 
     Raises
     ------
@@ -120,7 +129,7 @@ def trace_from_table(table: pa.Table, meta: TraceMeta) -> OpTrace:
         meta=meta,
         notes=tuple(notes),
     )
-    return repaired(trace)
+    return repair(trace)
 
 
 _FLOATS = ("optype", "start_ts", "duration")

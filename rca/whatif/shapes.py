@@ -82,7 +82,7 @@ def shapes_of(trace: OpTrace) -> tuple[list[StepShape], list[str]]:
     """
     steps, step = np.unique(trace.step, return_inverse=True)
     sizes = _sizes(trace, step, steps.size)
-    groups = _group(sizes)
+    groups = group_steps(sizes)
     notes: list[str] = []
     shapes = []
     for size, members in groups:
@@ -102,7 +102,7 @@ def _sizes(trace: OpTrace, step: IntArray, n_steps: int) -> IntArray:
     return sizes.reshape(n_steps, trace.n_stages, N_TYPES)
 
 
-def _group(sizes: IntArray) -> list[tuple[IntArray, IntArray]]:
+def group_steps(sizes: IntArray) -> list[tuple[IntArray, IntArray]]:
     """Pairs (size, step positions); steps that only lack rows of the commonest shape join it."""
     kinds, first, kind, counts = np.unique(
         sizes, axis=0, return_index=True, return_inverse=True, return_counts=True
@@ -213,21 +213,9 @@ def _fill_occasional_pauses(shape: StepShape) -> None:
 
 def _without_empty_steps(shape: StepShape, notes: list[str]) -> StepShape | None:
     holes = np.isnan(shape.duration)
-    n_holes = int(holes.sum())
-    if not n_holes:
+    if not holes.any():
         return shape
-    kept = holes.mean(axis=(0, 1)) <= LARGEST_HOLE
-    if not kept.all():
-        named = ", ".join(map(str, shape.steps[~kept][:8]))
-        notes.append(
-            f"{int((~kept).sum())} step(s) lack more than half of their rows and are dropped: {named}"
-        )
-    holes = holes[:, :, kept]
-    if holes.any():
-        affected = int(holes.any(axis=(0, 1)).sum())
-        notes.append(
-            f"{int(holes.sum())} missing rows in {affected} step(s) replaced by what is typical there"
-        )
+    kept = kept_steps(shape.steps, holes.sum(axis=(0, 1)), shape.n_ops * shape.n_data, notes)
     if not kept.any():
         return None
     return replace(
@@ -236,3 +224,28 @@ def _without_empty_steps(shape: StepShape, notes: list[str]) -> StepShape | None
         start=np.ascontiguousarray(shape.start[:, :, kept]),
         duration=np.ascontiguousarray(shape.duration[:, :, kept]),
     )
+
+
+def kept_steps(steps: IntArray, holes: IntArray, n_rows: int, notes: list[str]) -> npt.NDArray[np.bool_]:
+    """Which steps hold enough rows to be replayed; adds notes on holes and dropped steps.
+
+    Parameters
+    ----------
+    steps, holes : ndarray of shape (n_steps,), int
+        Step numbers and how many of their rows are missing.
+    n_rows : int
+        Rows of a complete step.
+    notes : list of str
+    """
+    kept: npt.NDArray[np.bool_] = holes <= LARGEST_HOLE * n_rows
+    if not kept.all():
+        named = ", ".join(map(str, steps[~kept][:8]))
+        notes.append(
+            f"{int((~kept).sum())} step(s) lack more than half of their rows and are dropped: {named}"
+        )
+    if holes[kept].any():
+        affected = int((holes[kept] > 0).sum())
+        notes.append(
+            f"{int(holes[kept].sum())} missing rows in {affected} step(s) replaced by what is typical there"
+        )
+    return kept
