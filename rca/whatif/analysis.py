@@ -118,6 +118,7 @@ def analysed(replay: TraceReplay, *, seed: int = 0) -> WhatIf:
         world_size=replay.world_size,
         seed=seed,
         notes=(*replay.notes, *unsearched_patterns(replay)),
+        left_out=replay.left_out,
     )
 
 

@@ -22,7 +22,8 @@ Item = TypeVar("Item")
 BLOCK_ROWS = 2_000_000
 """Rows from which a block is full: enough to be worth an array operation, few enough to hold several."""
 
-BATCH_ROWS = 1 << 20
+BATCH_ROWS = 1 << 22
+"""Rows decoded at once. More than a block has, so that most columns of a block need no copy."""
 
 
 @dataclass(frozen=True)
@@ -79,7 +80,7 @@ class BlockedTrace:
         sizes = [self._file.metadata.row_group(g).num_rows for g in range(self._file.num_row_groups)]
         self._starts = np.append(0, np.cumsum(sizes))
         steps, counts = self._runs()
-        order, first, inverse = np.unique(steps, return_index=True, return_inverse=True)
+        order, inverse = np.unique(steps, return_inverse=True)
         self.contiguous = order.size == steps.size
         self.blocks = _cut(steps, counts) if self.contiguous else _cut(order, np.bincount(inverse, counts))
 
@@ -164,7 +165,9 @@ class BlockedTrace:
         read = columns if "step" in columns else [*columns, "step"]
         for position in wanted:
             steps = self.blocks[position].steps
-            groups = [g for g, (low, high) in enumerate(self._bounds) if ((steps >= low) & (steps <= high)).any()]
+            groups = [
+                g for g, (low, high) in enumerate(self._bounds) if ((steps >= low) & (steps <= high)).any()
+            ]
             pieces = []
             for batch in self._batches(read, groups):
                 mine = np.isin(_step_numbers(batch), steps)

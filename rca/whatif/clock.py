@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import numpy.typing as npt
 
@@ -68,9 +70,10 @@ def _gaps(shape: StepShape, graph: DependencyGraph) -> list[Gap]:
             kind = graph.operations[group.members[0]].optype
             pooled.setdefault((stages, group.across_data, kind), []).append(group.members)
     gaps: list[Gap] = []
+    steps = sampled_steps(shape.n_ops * shape.n_data, shape.start.shape[2])
     for (stages, across_data, _), groups in pooled.items():
         members = np.array(groups)
-        ends = shape.start[members].astype(np.float64) + shape.duration[members]
+        ends = shape.start[members][..., steps].astype(np.float64) + shape.duration[members][..., steps]
         # (groups, members, data, steps) against the group's first data rank and member.
         reference = ends[:, :1, :1] if across_data else ends[:, :1]
         spread = (ends - reference).transpose(0, 3, 2, 1).reshape(-1, shape.n_data, len(stages))
@@ -120,3 +123,40 @@ def without_offsets(shape: StepShape, offsets: FloatArray) -> None:
     for stage in range(shape.n_stages):
         ops = np.flatnonzero(shape.stage == stage)
         shape.start[ops] -= offsets[:, stage].astype(np.float32)[None, :, None]
+
+
+def one_clock(kept: Sequence[tuple[StepShape, DependencyGraph, object]], notes: list[str]) -> FloatArray:
+    """Correct skewed clocks by what the commonest shape shows; notes what was done."""
+    offsets, left = clock_offsets(kept[0][0], kept[0][1])
+    if offsets.any():
+        for shape, _, _ in kept:
+            without_offsets(shape, offsets)
+    notes += [
+        f"clock of data rank {d}, stage {s} is {offsets[d, s] * 1e3:+.1f} ms off and was corrected"
+        for d, s in np.argwhere(offsets != 0)[:8]
+    ]
+    if left >= NOTED_SKEW:
+        notes.append(f"clocks seem up to {left * 1e3:.1f} ms apart, which was left as it is")
+    return offsets
+
+
+SAMPLED_VALUES = 16_000_000
+"""Operations looked at to tell graph and clocks of a shape; beyond, some of its steps stand for all."""
+
+FIRST_STEPS = 4
+
+
+def sampled_steps(n_values: int, n_steps: int) -> npt.NDArray[np.int64]:
+    """Positions of the steps that stand for all of a shape: the first few, and others evenly spread.
+
+    Parameters
+    ----------
+    n_values : int
+        Operations in one step, over all data ranks.
+    n_steps : int
+    """
+    count = max(2 * FIRST_STEPS, SAMPLED_VALUES // n_values)
+    if count >= n_steps:
+        return np.arange(n_steps)
+    spread = np.linspace(FIRST_STEPS, n_steps - 1, count - FIRST_STEPS).astype(np.int64)
+    return np.append(np.arange(FIRST_STEPS), spread)

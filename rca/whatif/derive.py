@@ -13,6 +13,7 @@ from rca.robust import nan_max, nan_median
 from rca.whatif.graph import DependencyGraph
 from rca.whatif.optypes import N_TYPES, OP_TYPES
 from rca.whatif.shapes import StepShape
+from rca.whatif.spool import Spooled
 
 FloatArray = npt.NDArray[np.float64]
 Seconds32 = npt.NDArray[np.float32]
@@ -27,17 +28,22 @@ class DerivedTimes:
 
     Attributes
     ----------
-    work : ndarray of shape (n_ops, n_data, n_steps), float32, seconds
+    kept : ndarray of shape (n_ops, n_data, n_steps), float32, seconds, or Spooled
         Duration of a local operation, transfer duration of a grouped one; holes filled.
     observed : ndarray of shape (n_ops, n_data, n_steps), bool, or None
-        Which of `work` was derived from rows; None if all of it was.
+        Which of `kept` was derived from rows; None if all of it was.
     measured : ndarray of shape (n_steps,), float32, seconds
         Last end less first start.
     """
 
-    work: Seconds32
+    kept: Seconds32 | Spooled
     observed: npt.NDArray[np.bool_] | None
     measured: Seconds32
+
+    @property
+    def work(self) -> Seconds32:
+        """What the operations contribute: (n_ops, n_data, n_steps), seconds; read back if on disk."""
+        return self.kept if isinstance(self.kept, np.ndarray) else self.kept.load()
 
 
 def derive(shape: StepShape, graph: DependencyGraph) -> DerivedTimes:
@@ -76,9 +82,7 @@ def _plausible(seconds: Seconds32) -> Seconds32:
     return np.where(seconds <= IMPLAUSIBLE, np.float32(0), seconds)
 
 
-def fill_holes(
-    works: Sequence[Seconds32], holes: Sequence[npt.NDArray[np.bool_]], shape: StepShape
-) -> None:
+def fill_holes(works: Sequence[Seconds32], holes: Sequence[npt.NDArray[np.bool_]], shape: StepShape) -> None:
     """Take the worker's own median of the operation, else the operation's, the stage's, the type's.
 
     Parameters
@@ -91,7 +95,9 @@ def fill_holes(
 
     def known(op: int) -> Seconds32:
         nan = np.float32(np.nan)
-        return np.concatenate([np.where(h[op], nan, w[op]) for w, h in zip(works, holes, strict=True)], axis=1)
+        return np.concatenate(
+            [np.where(h[op], nan, w[op]) for w, h in zip(works, holes, strict=True)], axis=1
+        )
 
     @cache
     def usual(optype: int, stage: int) -> float:

@@ -19,6 +19,9 @@ FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]
 
 FORMAT = 1
+MOST_LEFT_OUT = 0.1
+"""Share of the steps above which those left out should keep a reader from generalising."""
+
 UNFAITHFUL = 0.05
 """Discrepancy above which the replay should not be trusted (the published analysis drops such jobs)."""
 
@@ -87,6 +90,8 @@ class WhatIf:
     seed : int
         Of the bootstrap.
     notes : tuple of str
+    left_out : int
+        Steps of the trace that could not be replayed.
     """
 
     source: Literal["operations", "phases"]
@@ -105,6 +110,7 @@ class WhatIf:
     world_size: int
     seed: int = 0
     notes: tuple[str, ...] = ()
+    left_out: int = 0
 
     @property
     def slowdown(self) -> float:
@@ -139,10 +145,13 @@ class WhatIf:
     @cached_property
     def warnings(self) -> tuple[str, ...]:
         """What should keep a reader from trusting the figures."""
+        texts = []
         if self.fidelity > UNFAITHFUL:
-            text = f"replay differs from the measured step time by {self.fidelity:.1%} (more than 5 %)"
-            return (text,)
-        return ()
+            texts.append(f"replay differs from the measured step time by {self.fidelity:.1%} (more than 5 %)")
+        n_steps = self.steps.size + self.left_out
+        if self.left_out > MOST_LEFT_OUT * n_steps:
+            texts.append(f"{self.left_out} of {n_steps} steps could not be replayed and are left out")
+        return tuple(texts)
 
     @cached_property
     def intervals(self) -> dict[str, tuple[float, float]]:
