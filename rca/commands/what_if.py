@@ -24,8 +24,8 @@ rca what-if data/windows/slow-dataset
 """
 
 
-STREAMED_FROM = 20_000_000
-"""Rows from which a trace is read step by step instead of whole."""
+STREAMED_FROM = 10_000_000
+"""Rows from which a trace is read in blocks: whole, it would need 2.4 GB."""
 
 
 class Format(StrEnum):
