@@ -67,7 +67,8 @@ def command(
     With --format json or published errors are one JSON object on stderr.
     """
     try:
-        result, replay = _analysed(trace, meta, seed)
+        # The published tool leaves skewed clocks alone: numbers to compare with its own must too.
+        result, replay = _analysed(trace, meta, seed, correct_clocks=format_ is not Format.published)
         if timeline is not None:
             _write_timeline(replay, timeline, step)
         if heatmap is not None:
@@ -81,18 +82,21 @@ def command(
     write(render(result, format_.value), output)
 
 
-def _analysed(path: Path, meta: Path | None, seed: int) -> tuple[WhatIf, TraceReplay | None]:
+def _analysed(
+    path: Path, meta: Path | None, seed: int, *, correct_clocks: bool
+) -> tuple[WhatIf, TraceReplay | None]:
     from rca.whatif.analysis import analysed, replay_of, what_if
 
     if path.is_file() and _is_parquet(path):
         large = _n_rows(path) > STREAMED_FROM
-        replay = _streamed(path, meta) if large else replay_of(path, meta)
+        read = _streamed if large else replay_of
+        replay = read(path, meta, correct_clocks=correct_clocks)
         return analysed(replay, seed=seed), None if large else replay
     from rca.telemetry import read_window
 
     window = read_window(path)
     if window.ops.num_rows:
-        replay = replay_of(window)
+        replay = replay_of(window, correct_clocks=correct_clocks)
         return analysed(replay, seed=seed), replay
     return what_if(window, seed=seed), None
 
@@ -108,7 +112,7 @@ def _n_rows(path: Path) -> int:
     return rows
 
 
-def _streamed(path: Path, meta: Path | None) -> TraceReplay:
+def _streamed(path: Path, meta: Path | None, *, correct_clocks: bool) -> TraceReplay:
     """Read step by step, with a bar on stderr where somebody watches."""
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
@@ -118,7 +122,12 @@ def _streamed(path: Path, meta: Path | None) -> TraceReplay:
     columns = (TextColumn("reading"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
     with Progress(*columns, console=Console(stderr=True), disable=not sys.stderr.isatty()) as bar:
         task = bar.add_task("reading", total=1.0)
-        return stream_replay(path, meta, progress=lambda share: bar.update(task, completed=share))
+        return stream_replay(
+            path,
+            meta,
+            correct_clocks=correct_clocks,
+            progress=lambda share: bar.update(task, completed=share),
+        )
 
 
 def _is_parquet(path: Path) -> bool:

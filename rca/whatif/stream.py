@@ -47,6 +47,7 @@ def stream_replay(
     meta: TraceMeta | Mapping[str, Any] | str | PathLike[str] | None = None,
     *,
     schedule: Schedule = megatron,
+    correct_clocks: bool = True,
     threads: int = 2,
     progress: Progress | None = None,
 ) -> TraceReplay:
@@ -62,6 +63,7 @@ def stream_replay(
         Parquet. Fastest if steps follow one another and their rows stand in the same order.
     meta : mapping or path to YAML, optional
     schedule : callable
+    correct_clocks : bool
     threads : int
         For the replays.
     progress : callable, optional
@@ -80,7 +82,7 @@ def stream_replay(
     layouts = layouts_of(found, notes)
     arranger = Arranger(file, meta, found, layouts)
     kept = fitted(arranger.samples(), found.facts.data_ranks, meta, schedule, notes)
-    clock = one_clock(kept, notes)
+    clock = one_clock(kept, notes, correct=correct_clocks)
     # Samples name all steps of their layout, so a shape is known by its first step.
     layouts = [next(one for one in layouts if one.steps[0] == shape.steps[0]) for shape, _, _ in kept]
     arranger.keep(layouts)

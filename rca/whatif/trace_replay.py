@@ -112,9 +112,16 @@ class TraceReplay:
 
     @classmethod
     def from_trace(
-        cls, trace: OpTrace, *, schedule: Schedule = megatron, engine: Engine = "auto"
+        cls,
+        trace: OpTrace,
+        *,
+        schedule: Schedule = megatron,
+        engine: Engine = "auto",
+        correct_clocks: bool = True,
     ) -> TraceReplay:
         """Arrange, repair and derive.
+
+        With `correct_clocks` false, skewed clocks stay as traced (see `rca.whatif.clock`).
 
         Raises
         ------
@@ -123,7 +130,7 @@ class TraceReplay:
         """
         shapes, notes = shapes_of(trace)
         kept = fitted(shapes, trace.data_ranks, trace.meta, schedule, notes)
-        clock = one_clock(kept, notes)
+        clock = one_clock(kept, notes, correct=correct_clocks)
         times = [derive(shape, graph) for shape, graph, _ in kept]
         ideal = ideal_durations([shape for shape, _, _ in kept], times)
         steps = np.sort(np.concatenate([shape.steps for shape, _, _ in kept]))

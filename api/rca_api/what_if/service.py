@@ -58,10 +58,12 @@ def _analysed(body: bytes, content_type: str, wanted: Wanted, max_bytes: int) ->
     if not body:
         raise InvalidInput("the body is empty", hint="send a window, or an operation trace as Parquet")
     if media_type(content_type) == PARQUET:
-        return what_if(_parquet(body, max_bytes), wanted.sizes)
+        table = _parquet(body, max_bytes)
+        return what_if(table, wanted.sizes, correct_clocks=wanted.form != "published")
     if wanted.sizes:
         raise InvalidInput("sizes are parameters of bare traces; a window carries its own in job.parallelism")
-    return what_if(decode_window(body, content_type, max_bytes))
+    window = decode_window(body, content_type, max_bytes)
+    return what_if(window, correct_clocks=wanted.form != "published")
 
 
 def _parquet(body: bytes, max_bytes: int) -> pa.Table:
