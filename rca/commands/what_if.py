@@ -75,11 +75,12 @@ def command(
             from rca.whatif.heatmap import write_heatmap
 
             write_heatmap(result, heatmap)
+        from rca.whatif.report import render
+
+        text = render(result, format_.value)
     except RcaError as error:
         fail(error, as_json=format_ is not Format.table)
-    from rca.whatif.report import render
-
-    write(render(result, format_.value), output)
+    write(text, output)
 
 
 def _analysed(

@@ -121,8 +121,10 @@ def analysed(replay: TraceReplay, *, seed: int = 0) -> WhatIf:
             seconds=found.by_worker.transpose(1, 0, 2).reshape(n_data * n_stages, -1),
             approximate=approximate.ravel(),
         ),
-        m_w=Share(by_published.share, by_exact.share, _rank_list(replay, by_exact.workers)),
-        m_s=Share(last_stage.share, last_stage.share, _rank_list(replay, last_stage.workers)),
+        m_w=Share(by_published.share, by_exact.share, _rank_list(replay, by_exact.workers), by_exact.seconds),
+        m_s=Share(
+            last_stage.share, last_stage.share, _rank_list(replay, last_stage.workers), last_stage.seconds
+        ),
         findings=find_patterns(replay, found, by_exact, last_stage),
         world_size=replay.world_size,
         seed=seed,

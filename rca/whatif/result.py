@@ -11,7 +11,7 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from rca.whatif.bootstrap import ratio_interval, step_weights
+from rca.whatif.bootstrap import Interval, StepBootstrap
 from rca.whatif.decompose import Decomposition
 from rca.whatif.signatures import Finding
 
@@ -57,15 +57,19 @@ class Share:
 
     Attributes
     ----------
-    published, exact : float
+    published, exact : float or None
         With the set chosen by the published scores, and by exact ones; equal where nothing is chosen.
+        None where there is no loss, or none clear of noise, to have a share of.
     ranks : tuple of int
         The exact set.
+    without : ndarray of shape (n_steps,), seconds, or None
+        Step times with the exact set ideal and all else as traced.
     """
 
-    published: float
-    exact: float
+    published: float | None
+    exact: float | None
     ranks: tuple[int, ...]
+    without: FloatArray | None = field(default=None, repr=False, compare=False)
 
 
 @dataclass(frozen=True)
@@ -154,19 +158,26 @@ class WhatIf:
         return tuple(texts)
 
     @cached_property
-    def intervals(self) -> dict[str, tuple[float, float]]:
-        """90 % bootstrap intervals over steps: the slowdown, the launch slowdown, each component."""
-        weights = step_weights(self.steps.size, self.seed)
+    def intervals(self) -> dict[str, Interval]:
+        """90 % bootstrap intervals over steps: the slowdown, the launch slowdown, each component, M_W, M_S.
+
+        M_W is that of the exact set; shares that are None have no interval.
+        """
+        drawn = StepBootstrap.of(self.steps.size, self.seed)
         ideal = self.ideal.astype(np.float64)
         found = {
-            "slowdown": ratio_interval(weights, self.no_delay, ideal),
-            "launch_slowdown": ratio_interval(weights, self.measured.astype(np.float64), self.no_delay),
+            "slowdown": drawn.ratio(self.no_delay, ideal),
+            "launch_slowdown": drawn.ratio(self.measured.astype(np.float64), self.no_delay),
         }
         lower, upper = found["slowdown"]
         found["waste"] = (1 - 1 / lower, 1 - 1 / upper)
-        for prefix, parts in (("type", self.by_type), ("stage", self.by_stage)):
-            for label, seconds in zip(parts.labels, parts.seconds, strict=True):
-                found[f"{prefix}:{label}"] = ratio_interval(weights, seconds, ideal)
+        components = (("type", self.by_type), ("stage", self.by_stage), ("data_rank", self.by_data_rank))
+        for prefix, parts in components:
+            bounds = drawn.ratios(parts.seconds, ideal)
+            found |= {f"{prefix}:{label}": held for label, held in zip(parts.labels, bounds, strict=True)}
+        for name, share in (("m_w", self.m_w), ("m_s", self.m_s)):
+            if share.exact is not None and share.without is not None:
+                found[name] = drawn.ratio(self.no_delay - share.without, self.no_delay - ideal)
         return found
 
     def to_dict(self, *, per_step: bool = True) -> dict[str, Any]:

@@ -47,7 +47,7 @@ def test_a_shared_clock_is_corrected(execution: Execution, name: str, skew: floa
     right = what_if(execution.table, execution.job.meta)
     found = what_if(skewed(execution, lambda row: skew * SHARED[name](row)), execution.job.meta)
     assert abs(found.slowdown - right.slowdown) < 0.002
-    np.testing.assert_allclose(found.m_w.exact, right.m_w.exact, atol=0.02)
+    assert found.m_w.exact == pytest.approx(right.m_w.exact, abs=0.02)
     (note,) = found.notes
     assert "corrected" in note
     assert not right.notes

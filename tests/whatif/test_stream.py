@@ -66,7 +66,7 @@ def assert_equal(streamed: WhatIf, whole: WhatIf) -> None:
         np.testing.assert_allclose(mine.seconds, theirs.seconds, rtol=1e-6)
     assert streamed.workers.rank.tolist() == whole.workers.rank.tolist()
     np.testing.assert_allclose(streamed.workers.seconds, whole.workers.seconds, rtol=1e-6)
-    np.testing.assert_allclose(streamed.m_w.exact, whole.m_w.exact, rtol=1e-5)
+    assert streamed.m_w.exact == pytest.approx(whole.m_w.exact, rel=1e-5)
     assert [(f.pattern, f.ranks) for f in streamed.findings] == [(f.pattern, f.ranks) for f in whole.findings]
     assert sorted(streamed.notes) == sorted(whole.notes)
     assert streamed.warnings == whole.warnings
