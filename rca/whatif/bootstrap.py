@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
@@ -36,6 +37,7 @@ class StepBootstrap:
     starts: npt.NDArray[np.int64]
 
     @classmethod
+    @lru_cache(maxsize=4)
     def of(cls, n_steps: int, seed: int) -> StepBootstrap:
         """Draw; the same numbers for the same seed."""
         n_units = min(n_steps, MOST_UNITS)

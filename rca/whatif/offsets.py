@@ -7,6 +7,7 @@ unlike corrections one worker at a time it sees clocks that several workers shar
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -23,6 +24,8 @@ SETTLED = 1e-6
 """Seconds by which a round must still move an offset."""
 SMOOTHING = 1e-5
 """Seconds; residuals below it weigh alike."""
+MOST_DENSE = 256
+"""Workers up to which the equations are solved as a matrix."""
 AGREEMENT = 0.25
 """A witness confirms an offset if it leaves less than this share of it."""
 SLACK = 1e-3
@@ -96,25 +99,53 @@ def _weights(residual: FloatArray) -> FloatArray:
 def _least_squares(
     gaps: list[Gap], weights: list[FloatArray], residuals: list[FloatArray], shape: tuple[int, int]
 ) -> FloatArray:
-    """Weighted solution by conjugate gradients, preconditioned by the weights each worker carries.
-
-    Levels are eliminated: a group only compares its members.
-    """
-    columns = [list(stages) for stages, _, _ in gaps]
-
-    def normal(x: FloatArray) -> FloatArray:
-        out = np.zeros(shape)
-        for held, (_, across, _), weight in zip(columns, gaps, weights, strict=True):
-            _add(out, held, weight * _centred(x[:, held], weight, across=across))
-        return out
-
+    """Weighted solution. Levels are eliminated: a group only compares its members."""
     right = np.zeros(shape)
     carried = np.zeros(shape)
-    for held, (_, across, _), weight, residual in zip(columns, gaps, weights, residuals, strict=True):
-        _add(right, held, weight * _centred(np.nan_to_num(residual), weight, across=across))
-        _add(carried, held, weight)
+    for (stages, across, _), weight, residual in zip(gaps, weights, residuals, strict=True):
+        pull = weight * _centred(np.nan_to_num(residual), weight, across=across)
+        _add(right, stages, pull)
+        _add(carried, stages, weight)
+    if right.size <= MOST_DENSE:
+        return _dense(gaps, weights, right, carried)
+    return _conjugate_gradients(gaps, weights, right, carried)
+
+
+def _dense(gaps: list[Gap], weights: list[FloatArray], right: FloatArray, carried: FloatArray) -> FloatArray:
+    n_stages = right.shape[1]
+    matrix = np.zeros((right.size, right.size))
+    place = np.arange(right.size).reshape(right.shape)
+    for (stages, across, _), weight in zip(gaps, weights, strict=True):
+        at = place[:, list(stages)]
+        if across:
+            at, weight = at.reshape(1, -1), weight.reshape(1, -1)
+        shared = (
+            weight[:, :, None] * weight[:, None, :] / np.maximum(weight.sum(axis=1), 1e-300)[:, None, None]
+        )
+        if len(set(stages)) == len(stages):
+            # Rows are different workers: no place is met twice.
+            matrix[at[:, :, None], at[:, None, :]] -= shared
+        else:
+            np.subtract.at(matrix, (at[:, :, None], at[:, None, :]), shared)
+    diagonal = np.arange(right.size)
+    # All clocks may be shifted alike; a breath of weight on zero decides.
+    matrix[diagonal, diagonal] += carried.ravel() + 1e-9 * max(float(carried.max()), 1.0)
+    return np.asarray(np.linalg.solve(matrix, right.ravel()).reshape(-1, n_stages))
+
+
+def _conjugate_gradients(
+    gaps: list[Gap], weights: list[FloatArray], right: FloatArray, carried: FloatArray
+) -> FloatArray:
+    """Without the matrix, preconditioned by the weights each worker carries."""
+
+    def normal(x: FloatArray) -> FloatArray:
+        out = np.zeros_like(x)
+        for (stages, across, _), weight in zip(gaps, weights, strict=True):
+            _add(out, stages, weight * _centred(x[:, list(stages)], weight, across=across))
+        return out
+
     scale = 1.0 / np.maximum(carried, 1e-300) * (carried > 0)
-    x = np.zeros(shape)
+    x = np.zeros_like(right)
     rest = right
     ahead = scale * rest
     direction = ahead
@@ -136,7 +167,7 @@ def _least_squares(
     return x
 
 
-def _add(totals: npt.NDArray[Any], stages: list[int], values: npt.NDArray[Any]) -> None:
+def _add(totals: npt.NDArray[Any], stages: Sequence[int], values: npt.NDArray[Any]) -> None:
     """Add the columns of a group to those of its stages, of which two may be the same."""
     for column, stage in enumerate(stages):
         totals[:, stage] += values[:, column]

@@ -103,8 +103,8 @@ class RowFacts:
         ------
         InvalidTrace
         """
-        empty = np.setdiff1d(np.arange(self.n_stages), self.stages)
-        if empty.size:
+        if self.stages.size < self.n_stages:
+            empty = np.setdiff1d(np.arange(self.n_stages), self.stages)
             raise InvalidTrace(f"pipeline stage(s) {', '.join(map(str, empty[:8]))} have no rows")
         if not self.computes:
             raise InvalidTrace("operation trace has no forward-compute or backward-compute")
