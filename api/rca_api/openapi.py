@@ -12,6 +12,7 @@ from pydantic.json_schema import models_json_schema
 
 from rca_api.diagnoses.schemas import ArrowWindow, TelemetryWindow
 from rca_api.problems import Problem
+from rca_api.what_if.schemas import AskedScenarios, TraceWithScenarios
 
 _REFERENCE = "#/components/schemas/{model}"
 
@@ -29,7 +30,13 @@ def document(app: FastAPI) -> dict[str, Any]:
             license_info={"name": "Apache-2.0", "identifier": "Apache-2.0"},
         )
         _, added = models_json_schema(
-            [(TelemetryWindow, "validation"), (ArrowWindow, "validation"), (Problem, "serialization")],
+            [
+                (TelemetryWindow, "validation"),
+                (ArrowWindow, "validation"),
+                (AskedScenarios, "validation"),
+                (TraceWithScenarios, "validation"),
+                (Problem, "serialization"),
+            ],
             ref_template=_REFERENCE,
         )
         schemas = built.setdefault("components", {}).setdefault("schemas", {})

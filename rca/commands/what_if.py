@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from enum import StrEnum
 from pathlib import Path
@@ -10,9 +11,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from rca.commands.output import fail, write
-from rca.errors import InvalidInput, InvalidTrace, RcaError
+from rca.errors import InvalidInput, InvalidTrace, RcaError, SourceError
 
 if TYPE_CHECKING:
+    from rca.telemetry.window import Window
+    from rca.whatif.report import Extras
     from rca.whatif.result import WhatIf
     from rca.whatif.trace_replay import TraceReplay
 
@@ -20,6 +23,7 @@ EXAMPLES = """
 rca what-if trace.parquet --meta meta.yaml
 rca what-if trace.parquet --meta meta.yaml --format published > result.json
 rca what-if trace.parquet --heatmap workers.png --timeline step.json
+rca what-if trace.parquet --scenarios scenarios.json --format json
 rca what-if data/windows/slow-dataset
 """
 
@@ -60,15 +64,24 @@ def command(
     step: Annotated[
         int | None, typer.Option(help="Step of the timeline. [default: the one of median length]")
     ] = None,
-    seed: Annotated[int, typer.Option(help="Seed of the intervals.")] = 0,
+    scenarios: Annotated[
+        Path | None,
+        typer.Option(metavar="SCENARIOS.json", help="Also answer a list of described scenarios."),
+    ] = None,
+    worker_steps: Annotated[
+        bool, typer.Option("--worker-steps", help="In JSON, also the slowdown of every worker in every step.")
+    ] = False,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the intervals.")] = 0,
 ) -> None:
     """Replay a job without its stragglers: what does each cost.
 
     With --format json or published errors are one JSON object on stderr.
     """
     try:
+        _refuse_unused(format_, timeline, step, scenarios, worker_steps=worker_steps)
         # The published tool leaves skewed clocks alone: numbers to compare with its own must too.
-        result, replay = _analysed(trace, meta, seed, correct_clocks=format_ is not Format.published)
+        source, replay = _source(trace, meta, correct_clocks=format_ is not Format.published)
+        result, extras = _answered(source, replay, scenarios, seed, worker_steps=worker_steps)
         if timeline is not None:
             _write_timeline(replay, timeline, step)
         if heatmap is not None:
@@ -77,29 +90,75 @@ def command(
             write_heatmap(result, heatmap)
         from rca.whatif.report import render
 
-        text = render(result, format_.value)
+        text = render(result, format_.value, extras)
     except RcaError as error:
         fail(error, as_json=format_ is not Format.table)
     write(text, output)
 
 
-def _analysed(
-    path: Path, meta: Path | None, seed: int, *, correct_clocks: bool
-) -> tuple[WhatIf, TraceReplay | None]:
-    from rca.whatif.analysis import analysed, replay_of, what_if
+def _refuse_unused(
+    form: Format, timeline: Path | None, step: int | None, scenarios: Path | None, *, worker_steps: bool
+) -> None:
+    """An option that could have no effect is a mistake."""
+    if step is not None and timeline is None:
+        raise InvalidInput("--step is the step of the timeline", hint="give --timeline OUT.json too")
+    if worker_steps and form is not Format.json:
+        raise InvalidInput("--worker-steps are written as JSON only", hint="give --format json")
+    if scenarios is not None and form is Format.published:
+        raise InvalidInput(
+            "the published layout has no place for scenarios", hint="give --format json or table"
+        )
+
+
+def _source(
+    path: Path, meta: Path | None, *, correct_clocks: bool
+) -> tuple[Window | TraceReplay, TraceReplay | None]:
+    """What to analyse and, where it fits in memory as rows, its replay."""
+    from rca.whatif.analysis import replay_of
 
     if path.is_file() and _is_parquet(path):
-        large = _n_rows(path) > STREAMED_FROM
-        read = _streamed if large else replay_of
-        replay = read(path, meta, correct_clocks=correct_clocks)
-        return analysed(replay, seed=seed), None if large else replay
+        if _n_rows(path) > STREAMED_FROM:
+            return _streamed(path, meta, correct_clocks=correct_clocks), None
+        replay = replay_of(path, meta, correct_clocks=correct_clocks)
+        return replay, replay
     from rca.telemetry import read_window
 
+    if meta is not None:
+        raise InvalidInput(
+            "--meta gives the sizes of a bare trace; a window carries its own",
+            hint="give job.parallelism in the window",
+        )
     window = read_window(path)
-    if window.ops.num_rows:
-        replay = replay_of(window, correct_clocks=correct_clocks)
-        return analysed(replay, seed=seed), replay
-    return what_if(window, seed=seed), None
+    return window, replay_of(window, correct_clocks=correct_clocks) if window.ops.num_rows else None
+
+
+def _answered(
+    source: Window | TraceReplay,
+    replay: TraceReplay | None,
+    scenarios: Path | None,
+    seed: int,
+    *,
+    worker_steps: bool,
+) -> tuple[WhatIf, Extras]:
+    from rca.whatif.report import Extras
+    from rca.whatif.scenarios import analysed_scenarios, described_all
+
+    described = described_all(_read_scenarios(scenarios)) if scenarios is not None else []
+    result, seconds = analysed_scenarios(source, described, seed=seed, replay=replay)
+    return result, Extras(
+        worker_steps=worker_steps,
+        scenarios=described,
+        scenario_seconds=seconds if scenarios is not None else None,
+    )
+
+
+def _read_scenarios(path: Path) -> object:
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise SourceError(f"cannot read {path}: {error.strerror or error}") from error
+    except ValueError as error:
+        raise InvalidInput(f"{path} is not JSON: {error}") from error
 
 
 def _n_rows(path: Path) -> int:

@@ -12,7 +12,7 @@ from rca.robust import nan_median
 from rca.whatif.engine import replay_mix
 from rca.whatif.mix import step_blocks, whole_job
 from rca.whatif.optypes import CLIP, COMPUTE, EMBEDDING, GC, LAYERNORM, OP_TYPES, OPTIMIZER, POINT_TO_POINT
-from rca.whatif.scenario import Change, Scenario, Selection
+from rca.whatif.scenario import Change, Scenario, Selection, refuse_absent, refuse_unmatched
 from rca.whatif.schedules import DATA_COLLECTIVES
 from rca.whatif.trace_replay import ShapeReplay, TraceReplay
 
@@ -45,14 +45,50 @@ def scenario_seconds(
     -------
     ndarray of shape (n_scenarios, n_steps), seconds
     """
+    _refuse_unfitting(replay, scenarios, nodes)
     out = np.empty((len(scenarios), replay.steps.size))
+    matched = [np.zeros(len(scenario.changes), dtype=bool) for scenario in scenarios]
     for part in replay.parts:
         batch = max(1, BATCH_BYTES // max(1, part.times.work.nbytes))
         for first in range(0, len(scenarios), batch):
             chosen = scenarios[first : first + batch]
-            works = [_work_under(replay, part, scenario, nodes) for scenario in chosen]
+            with np.errstate(over="ignore", invalid="ignore"):
+                works = [
+                    _work_under(replay, part, scenario, nodes, matched[first + k])
+                    for k, scenario in enumerate(chosen)
+                ]
             out[first : first + len(chosen), part.position] = _replayed(replay, part, works)
+    hint = (
+        f"{replay.steps.size} steps between {replay.steps[0]} and {replay.steps[-1]} were replayed; "
+        f"stages run from 0 to {replay.n_stages - 1}"
+    )
+    for scenario, held in zip(scenarios, matched, strict=True):
+        refuse_unmatched(scenario, held, hint)
     return out
+
+
+def _refuse_unfitting(
+    replay: TraceReplay, scenarios: Sequence[Scenario], nodes: npt.NDArray[np.str_] | None
+) -> None:
+    """Refuse what names something this trace does not have, before anything is replayed."""
+    present: dict[str, frozenset[int | str]] = {
+        "ranks": frozenset(replay.ranks.ravel().tolist()),
+        "data_ranks": frozenset(replay.data_ranks.tolist()),
+        "stages": frozenset(range(replay.n_stages)),
+    }
+    if nodes is not None:
+        present["nodes"] = frozenset(nodes[nodes != ""].tolist())
+    for scenario in scenarios:
+        for change in scenario.changes:
+            phases = [name for name in change.select.types or () if name.endswith("_seconds")]
+            if phases:
+                raise InvalidInput(f"{', '.join(phases)}: phases of coarse jobs, not operations of a trace")
+            if change.select.nodes is not None and nodes is None:
+                raise InvalidInput(
+                    "scenario selects by node, but this trace does not say which rank runs where",
+                    hint="select ranks, or send the operations in a window whose job.ranks name nodes",
+                )
+        refuse_absent(scenario, present)
 
 
 def _replayed(replay: TraceReplay, part: ShapeReplay, works: list[Seconds32]) -> FloatArray:
@@ -71,19 +107,27 @@ def _replayed(replay: TraceReplay, part: ShapeReplay, works: list[Seconds32]) ->
 
 
 def _work_under(
-    replay: TraceReplay, part: ShapeReplay, scenario: Scenario, nodes: npt.NDArray[np.str_] | None
+    replay: TraceReplay,
+    part: ShapeReplay,
+    scenario: Scenario,
+    nodes: npt.NDArray[np.str_] | None,
+    matched: BoolArray,
 ) -> Seconds32:
+    """Work of one scenario; sets `matched` where a change finds operations."""
     if scenario.base == "ideal":
         work = np.broadcast_to(part.ideal.astype(np.float32)[:, None, None], part.times.work.shape).copy()
     else:
         work = part.times.work.copy()
-    for change in scenario.changes:
+    for k, change in enumerate(scenario.changes):
         ops, workers, steps = _selected(replay, part, change.select, nodes)
         if change.to == "move_to_stage":
-            _move(part, work, change, ops, steps)
+            matched[k] |= _move(part, work, change, ops, workers, steps)
             continue
         where = ops[:, None, None] & workers[:, part.shape.stage].T[:, :, None] & steps[None, None, :]
+        matched[k] |= bool(where.any())
         _set(part, work, change, where)
+    if not np.isfinite(work).all():
+        raise InvalidInput(f"scenario {scenario.name!r}: times grow beyond what can be counted")
     return work
 
 
@@ -97,12 +141,8 @@ def _selected(
         workers &= np.isin(replay.ranks, select.ranks)
     if select.data_ranks is not None:
         workers &= np.isin(replay.data_ranks, select.data_ranks)[:, None]
-    if select.nodes is not None:
-        if nodes is None:
-            raise InvalidInput("scenario selects by node, but this trace does not say which rank runs where")
+    if select.nodes is not None and nodes is not None:
         workers &= np.isin(nodes, select.nodes)
-    if not workers.any():
-        raise InvalidInput("scenario selects no traced rank")
     steps = np.ones(part.shape.steps.size, dtype=bool)
     if select.steps is not None:
         steps = (part.shape.steps >= select.steps[0]) & (part.shape.steps <= select.steps[1])
@@ -113,9 +153,6 @@ def _selected_ops(part: ShapeReplay, select: Selection) -> BoolArray:
     ops = np.ones(part.shape.n_ops, dtype=bool)
     if select.types is not None:
         codes = [code for code, op in enumerate(OP_TYPES) if {op.name, op.merged} & set(select.types)]
-        if not codes:
-            named = ", ".join(select.types)
-            raise InvalidInput(f"{named}: phases of coarse jobs, not operations of a trace")
         ops &= np.isin(part.shape.optype, codes)
     if select.kind is not None:
         ops &= np.isin(part.shape.optype, CODES_OF_KIND[select.kind])
@@ -143,31 +180,47 @@ def _set(part: ShapeReplay, work: Seconds32, change: Change, where: BoolArray) -
 
 def _peers(part: ShapeReplay, work: Seconds32, where: BoolArray) -> Seconds32:
     """Median of the unselected data ranks; with none, of the operation's other steps; else the ideal."""
-    others = np.where(where, np.float32(np.nan), work)
     new = np.broadcast_to(part.ideal.astype(np.float32)[:, None, None], work.shape).copy()
-    touched = np.flatnonzero(where.any(axis=(1, 2)))
-    for op in touched:
-        overall = others[op][np.isfinite(others[op])]
-        if overall.size:
-            new[op] = np.median(overall)
-        at_step = nan_median(others[op])
-        known = np.isfinite(at_step)
-        new[op][:, known] = at_step[known]
+    touched = np.flatnonzero(where.any(axis=(1, 2)) & ~where.all(axis=(1, 2)))
+    if not touched.size:
+        return new
+    others = np.where(where[touched], np.float32(np.nan), work[touched])
+    usual = nan_median(others, axis=1)
+    alone = np.isnan(usual)
+    lacking = np.flatnonzero(alone.any(axis=1))
+    if lacking.size:
+        overall = nan_median(others[lacking].reshape(lacking.size, -1), axis=1)
+        usual[lacking] = np.where(alone[lacking], overall[:, None], usual[lacking])
+    new[touched] = usual[:, None, :]
     return new
 
 
-def _move(part: ShapeReplay, work: Seconds32, change: Change, ops: BoolArray, steps: BoolArray) -> None:
-    """Layers change stage: the share of each compute moves to the same operation of the other stage."""
+def _move(
+    part: ShapeReplay,
+    work: Seconds32,
+    change: Change,
+    ops: BoolArray,
+    workers: BoolArray,
+    steps: BoolArray,
+) -> bool:
+    """Layers change stage: the share of each compute moves to the same operation of the other stage.
+
+    Returns
+    -------
+    bool
+        Whether there was anything to move.
+    """
     shape = part.shape
-    if change.stage is None or change.stage >= shape.n_stages:
-        raise InvalidInput(f"scenario moves work to stage {change.stage}, the job has {shape.n_stages}")
-    given = np.flatnonzero(ops & np.isin(shape.optype, COMPUTE))
     receiving = {
         (int(shape.optype[op]), int(shape.sequence[op])): int(op)
         for op in np.flatnonzero((shape.stage == change.stage) & np.isin(shape.optype, COMPUTE))
     }
-    for op in given:
+    found = False
+    for op in np.flatnonzero(ops & np.isin(shape.optype, COMPUTE)):
         peer = receiving[int(shape.optype[op]), int(shape.sequence[op])]
-        moved = work[op] * np.float32(change.value or 0.0) * steps
+        where = workers[:, shape.stage[op], None] & steps
+        moved = work[op] * np.float32(change.value or 0.0) * where
         work[op] -= moved
         work[peer] += moved
+        found = found or bool(where.any())
+    return found

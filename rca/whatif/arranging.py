@@ -12,10 +12,10 @@ import pyarrow as pa
 from rca.errors import InvalidTrace
 from rca.whatif.blocks import BlockedTrace
 from rca.whatif.clock import sampled_steps
+from rca.whatif.density import filled_enough, largest_number, pauses_note
 from rca.whatif.meta import TraceMeta
 from rca.whatif.optypes import GC, N_TYPES
-from rca.whatif.reader import numbers
-from rca.whatif.repair import repaired_rows
+from rca.whatif.reader import Part, numbers
 from rca.whatif.shapes import StepShape, group_steps, kept_steps
 from rca.whatif.survey import TIMES, Survey, chosen_rows, own_trace
 from rca.whatif.trace import OpTrace
@@ -83,9 +83,11 @@ def layouts_of(found: Survey, notes: list[str]) -> list[Layout]:
     InvalidTrace
         If no step holds enough rows.
     """
-    n_data = int(found.facts.data_ranks.size)
+    n_data, n_stages = found.ranks.shape
+    notes += pauses_note(found.sizes, n_data * n_stages)
     layouts = []
-    for size, members in group_steps(found.sizes.sizes):
+    groups = group_steps(found.sizes.sizes)
+    for size, members in filled_enough(found.sizes, found.steps, n_data, groups, notes):
         flat = size.ravel()
         cell = np.repeat(np.arange(flat.size), flat)
         base = np.cumsum(flat) - flat
@@ -101,7 +103,10 @@ def layouts_of(found: Survey, notes: list[str]) -> list[Layout]:
             sequence = np.arange(cell.size) - base[cell]
             layouts.append(Layout(steps[kept], base, optype, cell // N_TYPES, sequence, chunks, n_data, rare))
     if not layouts:
-        raise InvalidTrace("every step lacks more than half of its rows")
+        raise InvalidTrace(
+            "every step lacks more than half of its rows",
+            hint=largest_number(found.sizes, found.steps, n_data),
+        )
     return layouts
 
 
@@ -167,12 +172,18 @@ class Arranger:
             if here.any():
                 (plain if (whose[here] >= 0).all() else own).append(position)
         for chosen, columns in ((plain, list(TIMES)), (own, self.file.columns)):
-            for position, table in self.file.tables(columns, chosen):
+            for position, table, rows in self.file.tables(columns, chosen):
                 here = np.isin(steps, self.file.blocks[position].steps)
-                yield from self._block(position, table, steps[here], layout[here], whose[here])
+                yield from self._block(position, table, rows, steps[here], layout[here], whose[here])
 
     def _block(
-        self, position: int, table: pa.Table, steps: IntArray, layout: IntArray, whose: IntArray
+        self,
+        position: int,
+        table: pa.Table,
+        places: IntArray,
+        steps: IntArray,
+        layout: IntArray,
+        whose: IntArray,
     ) -> Iterator[tuple[int, StepShape]]:
         block = self.file.blocks[position]
         offsets = np.append(0, np.cumsum(block.sizes))
@@ -181,8 +192,9 @@ class Arranger:
         times = [numbers(table.column(name), null=np.nan) for name in TIMES] if (whose >= 0).any() else []
         trace = None
         if (whose < 0).any():
-            rows = chosen_rows(table, offsets, np.sort(at[whose < 0])) if self.file.contiguous else table
-            trace = own_trace(rows, self.meta, lambda held: repaired_rows(held, self.found.facts))
+            if self.file.contiguous:
+                table, places = chosen_rows(table, places, offsets, np.sort(at[whose < 0]))
+            trace = own_trace(table, self.meta, Part(places, self.found.facts.repaired))
         for index in np.unique(layout):
             mine = layout == index
             held = self.layouts[index]
@@ -201,7 +213,7 @@ class Arranger:
         self, layout: Layout, trace: OpTrace, own: IntArray, steps: IntArray, dense: list[Seconds32]
     ) -> None:
         rows = np.isin(trace.step, own)
-        place = layout.places(trace, rows, self.found.facts.data_ranks)
+        place = layout.places(trace, rows, self.found.facts.rows.data_ranks)
         column = np.searchsorted(steps, trace.step[rows])
         for array, values in zip(dense, (trace.start, trace.duration), strict=True):
             array[place, column] = values[rows]
@@ -217,7 +229,7 @@ class Arranger:
         arrangement = self.found.arrangements[whose]
         if (index, whose) not in self._places:
             self._places[index, whose] = self.layouts[index].places(
-                arrangement.trace, slice(None), self.found.facts.data_ranks
+                arrangement.trace, slice(None), self.found.facts.rows.data_ranks
             )
         place = self._places[index, whose]
         start, duration = times

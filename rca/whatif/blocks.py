@@ -86,7 +86,7 @@ class BlockedTrace:
 
     def tables(
         self, columns: Sequence[str], chosen: Iterable[int] | None = None
-    ) -> Iterator[tuple[int, pa.Table]]:
+    ) -> Iterator[tuple[int, pa.Table, IntArray]]:
         """Rows of each block, in the order of the file; the next is read while one is worked on.
 
         Parameters
@@ -99,6 +99,8 @@ class BlockedTrace:
         ------
         position : int
         table : pyarrow.Table
+        rows : ndarray of shape (n_rows,), int
+            Their places in the file.
         """
         wanted = range(len(self.blocks)) if chosen is None else sorted(chosen)
         held = list(columns)
@@ -116,7 +118,7 @@ class BlockedTrace:
                 self._bounds.append((0, -1))
                 continue
             known = described.column(index).statistics
-            if known is not None and known.has_min_max and known.min == known.max and not known.null_count:
+            if _one_value(known):
                 here = [(int(known.min), described.num_rows)]
             else:
                 here = [run for batch in self._batches(["step"], [group]) for run in _runs_of(batch)]
@@ -135,7 +137,9 @@ class BlockedTrace:
         except (OSError, pa.ArrowException) as error:
             raise InvalidTrace(f"{self.path}: not a readable Parquet trace: {error}") from error
 
-    def _in_order(self, columns: list[str], wanted: Iterable[int]) -> Iterator[tuple[int, pa.Table]]:
+    def _in_order(
+        self, columns: list[str], wanted: Iterable[int]
+    ) -> Iterator[tuple[int, pa.Table, IntArray]]:
         """Read forwards once, skipping row groups without a wanted block."""
         batches: Iterator[pa.Table] = iter(())
         rest, at = None, -1
@@ -158,22 +162,27 @@ class BlockedTrace:
                 if at > last:
                     break
                 rest = None
-            yield position, pa.concat_tables(pieces)
+            yield position, pa.concat_tables(pieces), np.arange(block.first, last)
 
-    def _scattered(self, columns: list[str], wanted: Iterable[int]) -> Iterator[tuple[int, pa.Table]]:
+    def _scattered(
+        self, columns: list[str], wanted: Iterable[int]
+    ) -> Iterator[tuple[int, pa.Table, IntArray]]:
         """For each block, the matching rows of every row group that may hold some."""
         read = columns if "step" in columns else [*columns, "step"]
         for position in wanted:
             steps = self.blocks[position].steps
-            groups = [
-                g for g, (low, high) in enumerate(self._bounds) if ((steps >= low) & (steps <= high)).any()
-            ]
-            pieces = []
-            for batch in self._batches(read, groups):
-                mine = np.isin(_step_numbers(batch), steps)
-                if mine.any():
-                    pieces.append(batch.filter(pa.array(mine)).select(columns))
-            yield position, pa.concat_tables(pieces)
+            pieces, rows = [], []
+            for group, (low, high) in enumerate(self._bounds):
+                if not ((steps >= low) & (steps <= high)).any():
+                    continue
+                first = int(self._starts[group])
+                for batch in self._batches(read, [group]):
+                    mine = np.flatnonzero(np.isin(_step_numbers(batch), steps))
+                    if mine.size:
+                        pieces.append(batch.take(pa.array(mine)).select(columns))
+                        rows.append(first + mine)
+                    first += batch.num_rows
+            yield position, pa.concat_tables(pieces), np.concatenate(rows)
 
 
 def _step_numbers(table: pa.Table) -> IntArray:
@@ -184,6 +193,13 @@ def _step_numbers(table: pa.Table) -> IntArray:
     if values.dtype.kind == "f":
         values = np.nan_to_num(values, nan=-1, posinf=-1, neginf=-1)
     return np.asarray(values, dtype=np.int64)
+
+
+def _one_value(known: Any) -> bool:
+    """Whether a row group's statistics say that all its values are one whole number."""
+    if known is None or not known.has_min_max or known.null_count:
+        return False
+    return isinstance(known.min, int) and known.min == known.max and -(1 << 63) <= known.min < 1 << 63
 
 
 def _runs_of(table: pa.Table) -> Iterator[tuple[int, int]]:

@@ -8,6 +8,8 @@ from functools import lru_cache
 import numpy as np
 import numpy.typing as npt
 
+from rca.errors import InvalidInput
+
 FloatArray = npt.NDArray[np.float64]
 Interval = tuple[float, float]
 
@@ -39,7 +41,15 @@ class StepBootstrap:
     @classmethod
     @lru_cache(maxsize=4)
     def of(cls, n_steps: int, seed: int) -> StepBootstrap:
-        """Draw; the same numbers for the same seed."""
+        """Draw; the same numbers for the same seed.
+
+        Raises
+        ------
+        InvalidInput
+            If the seed is negative.
+        """
+        if seed < 0:
+            raise InvalidInput(f"seed is {seed}", hint="a seed is 0 or larger")
         n_units = min(n_steps, MOST_UNITS)
         drawn = np.random.default_rng(seed).multinomial(
             n_units, np.full(n_units, 1 / n_units), size=RESAMPLES
@@ -50,7 +60,7 @@ class StepBootstrap:
         """Sum over the drawn steps: (..., n_steps) -> (RESAMPLES, ...)."""
         units = np.moveaxis(np.add.reduceat(seconds, self.starts, axis=-1), -1, 0)
         drawn = self.counts @ units.reshape(self.starts.size, units[0].size)
-        return drawn.reshape(-1, *units.shape[1:])
+        return drawn.reshape(self.counts.shape[0], *units.shape[1:])
 
     def ratio(self, above: FloatArray, below: FloatArray) -> Interval:
         """Percentile interval of ``mean(above) / mean(below)``, over draws with a positive denominator.

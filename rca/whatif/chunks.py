@@ -162,18 +162,16 @@ def _fitting_warm_up(trace: OpTrace, rows: BoolArray, n_stages: int) -> list[int
         Those that fit every stage.
     """
     at = np.flatnonzero(rows)
-    _, cell = np.unique(
-        (trace.step[at] - trace.step.min()) * trace.n_data + trace.data_rank[at], return_inverse=True
-    )
-    cell = cell * n_stages + trace.stage[at]
-    n_cells = (int(cell.max()) // n_stages + 1) * n_stages
+    place = (trace.step[at] - trace.step.min()) * trace.n_data + trace.data_rank[at]
+    cells, cell = np.unique(place * n_stages + trace.stage[at], return_inverse=True)
     forward = trace.optype[at] == FORWARD
-    first = np.full(n_cells, np.inf)
+    first = np.full(cells.size, np.inf)
     np.minimum.at(first, cell[~forward], trace.start[at[~forward]])
-    before = forward & (trace.start[at] < first[cell])
-    counts = np.bincount(cell[before], minlength=n_cells).reshape(-1, n_stages)
+    counts = np.bincount(cell[forward & (trace.start[at] < first[cell])], minlength=cells.size)
     total = int(trace.sequence[at].max()) + 1
-    seen = np.median(counts, axis=0)
+    seen = np.array([np.median(counts[cells % n_stages == stage]) for stage in np.unique(trace.stage[at])])
+    if seen.size < n_stages:
+        return []
     stage = np.arange(n_stages)
     fitting = []
     for n_chunks in range(1, MOST_CHUNKS + 1):

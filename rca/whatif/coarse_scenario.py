@@ -10,7 +10,7 @@ from rca.robust import nan_median
 from rca.telemetry.job import Topology
 from rca.telemetry.own_work import SERIAL_PHASES, WORK_PHASES
 from rca.whatif.coarse import PhaseReplay
-from rca.whatif.scenario import Change, Scenario, Selection
+from rca.whatif.scenario import Change, Scenario, Selection, refuse_absent, refuse_unmatched
 
 FloatArray = npt.NDArray[np.float64]
 BoolArray = npt.NDArray[np.bool_]
@@ -22,8 +22,9 @@ _PHASE_OF_TYPE = {
     "optimizer": "optimizer_seconds",
     "gc": "gc_seconds",
 }
+_COMPUTE = ("forward_seconds", "backward_seconds")
 _PHASES_OF_KIND = {
-    "compute": ("forward_seconds", "backward_seconds"),
+    "compute": _COMPUTE,
     "communication": (TRANSFER,),
     "host": (*SERIAL_PHASES, "host_to_device_seconds"),
 }
@@ -39,19 +40,39 @@ def phases_under(
     dict of str to ndarray of shape (n_ranks, n_steps), seconds
         As `PhaseReplay.step_seconds` takes them.
     """
+    refuse_absent(scenario, _present(topology))
     now = {name: replay.seconds[name].copy() for name in _replaceable(replay)}
     if scenario.base == "ideal":
         now = {name: np.where(np.isnan(held), held, _ideal(name, held)) for name, held in now.items()}
-    for change in scenario.changes:
+    matched = np.zeros(len(scenario.changes), dtype=bool)
+    for k, change in enumerate(scenario.changes):
         where = _where(change.select, steps, topology)
         chosen = [name for name in _phases(change.select) if name in now]
+        if change.to == "move_to_stage":
+            chosen = [name for name in _COMPUTE if name in now]
+        matched[k] = bool(chosen) and bool(where.any())
         if change.to == "move_to_stage":
             _move(now, change, topology, where)
             continue
         for name in chosen:
-            new = _changed(name, now[name], replay.seconds[name], change, where)
+            with np.errstate(over="ignore", invalid="ignore"):
+                new = _changed(name, now[name], replay.seconds[name], change, where)
             now[name] = np.where(where, new, now[name])
+    if any(np.isinf(held).any() for held in now.values()):
+        raise InvalidInput(f"scenario {scenario.name!r}: times grow beyond what can be counted")
+    span = f"steps run from {steps.min()} to {steps.max()}; " if steps.size else ""
+    refuse_unmatched(scenario, matched, f"{span}measured: {', '.join(now) or 'whole steps only'}")
     return now
+
+
+def _present(topology: Topology) -> dict[str, frozenset[int | str]]:
+    """What scenarios may select in a job, by field of `Selection`."""
+    return {
+        "ranks": frozenset(range(topology.n_ranks)),
+        "data_ranks": frozenset(topology.data_rank.tolist()),
+        "stages": frozenset(topology.stage.tolist()),
+        "nodes": frozenset(topology.node_names),
+    }
 
 
 def _replaceable(replay: PhaseReplay) -> list[str]:
@@ -64,10 +85,17 @@ def _phases(select: Selection) -> tuple[str, ...]:
         everything = _PHASES_OF_KIND[select.kind]
     if select.types is None:
         return everything
-    wanted = {
-        _PHASE_OF_TYPE.get(name, name if name.endswith("_seconds") else TRANSFER) for name in select.types
-    }
+    wanted = {_phase(name) for name in select.types}
     return tuple(name for name in everything if name in wanted)
+
+
+def _phase(name: str) -> str:
+    if name in _PHASE_OF_TYPE or name.endswith("_seconds"):
+        return _PHASE_OF_TYPE.get(name, name)
+    raise InvalidInput(
+        f"{name} is not measured apart in a job known by its phases",
+        hint=f"{TRANSFER} stands for all communication",
+    )
 
 
 def _where(select: Selection, steps: npt.NDArray[np.int64], topology: Topology) -> BoolArray:
@@ -82,8 +110,6 @@ def _where(select: Selection, steps: npt.NDArray[np.int64], topology: Topology) 
     if select.nodes is not None:
         names = np.array([*topology.node_names, ""])
         ranks &= np.isin(names[topology.node], select.nodes)
-    if not ranks.any():
-        raise InvalidInput("scenario selects no rank of the job")
     columns = np.ones(steps.size, dtype=bool)
     if select.steps is not None:
         columns = (steps >= select.steps[0]) & (steps <= select.steps[1])
@@ -117,8 +143,6 @@ def _changed(
 
 def _move(now: dict[str, FloatArray], change: Change, topology: Topology, where: BoolArray) -> None:
     """Layers change stage: compute moves between the ranks with the same data and tensor coordinates."""
-    if change.stage is None or change.stage >= topology.n_stages:
-        raise InvalidInput(f"scenario moves work to stage {change.stage}, the job has {topology.n_stages}")
     place = {
         (int(d), int(t)): rank
         for rank, (d, t, s) in enumerate(
@@ -126,11 +150,14 @@ def _move(now: dict[str, FloatArray], change: Change, topology: Topology, where:
         )
         if s == change.stage
     }
-    for name in ("forward_seconds", "backward_seconds"):
+    for name in _COMPUTE:
         if name not in now:
             continue
         for rank in np.flatnonzero(where.any(axis=1)):
-            peer = place[int(topology.data_rank[rank]), int(topology.tensor_rank[rank])]
+            coordinates = int(topology.data_rank[rank]), int(topology.tensor_rank[rank])
+            peer = place.get(coordinates)
+            if peer is None:
+                raise InvalidInput(f"stage {change.stage} has no peer of rank {rank} to move work to")
             moved = np.nan_to_num(now[name][rank]) * (change.value or 0.0) * where[rank]
             now[name][rank] -= moved
             now[name][peer] += moved

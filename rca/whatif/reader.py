@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,16 @@ import pyarrow as pa
 from rca.errors import InvalidTrace
 from rca.telemetry.window import Window
 from rca.whatif.meta import TraceMeta
-from rca.whatif.optypes import CODE, IGNORED_NAMES, NAMES
+from rca.whatif.numbering import restarted
+from rca.whatif.optypes import CODE, COMPUTE, IGNORED_NAMES, NAMES
+from rca.whatif.plausible import (
+    coarse_durations,
+    refuse_indices,
+    refuse_instant,
+    refuse_times,
+    unusual_durations,
+)
+from rca.whatif.ranks import refuse_shared_ranks, with_own_ranks
 from rca.whatif.repair import repaired
 from rca.whatif.trace import OpTrace
 
@@ -23,8 +33,13 @@ REQUIRED = ("dp_rank", "stage", "step", "optype", "start_ts", "duration")
 OPTIONAL = ("rank", "seq_id", "mc", "gmc", "mb_id")
 COLUMNS = (*REQUIRED, *OPTIONAL)
 
-LONGEST_STEP = 1e6
-"""Seconds; a longer step means a clock that does not count in seconds."""
+LARGEST_FLOAT = 2.0**53
+"""From here on a floating-point column no longer tells whole numbers apart."""
+
+MOST_NAMED = 16
+"""Unknown operation types listed in a note."""
+
+LARGEST_UNSIGNED = np.uint64(1 << 63)
 
 COARSEST_TICK = 1e-3
 """Refuse single-precision clocks whose spacing exceeds this many seconds: transfers would be noise."""
@@ -51,14 +66,18 @@ def read_table(path: Path) -> pa.Table:
     try:
         # Read by hand rather than through a data set: the data-set module alone costs 50 ms to import.
         file = pq.ParquetFile(path)
+        require_columns(file.schema_arrow.names)
         held = [name for name in COLUMNS if name in file.schema_arrow.names]
-        require_columns(held)
         return file.read(columns=held)
     except (OSError, pa.ArrowException) as error:
         raise InvalidTrace(f"{path}: not a readable Parquet trace: {error}") from error
 
 
 def require_columns(held: list[str]) -> None:
+    """Refuse a table that lacks a column, or has one twice."""
+    twice = [name for name in COLUMNS if held.count(name) > 1]
+    if twice:
+        raise InvalidTrace(f"operation trace has column(s) {', '.join(twice)} more than once")
     missing = [name for name in REQUIRED if name not in held]
     if missing:
         raise InvalidTrace(
@@ -67,21 +86,43 @@ def require_columns(held: list[str]) -> None:
 
 
 def trace_from_window(window: Window) -> OpTrace:
-    """Take the `ops` table of a window as a trace."""
+    """Take the `ops` table of a window as a trace.
+
+    Raises
+    ------
+    InvalidWindow
+        If a rank stands under two (data rank, stage).
+    """
+    require_columns(window.ops.column_names)
+    refuse_shared_ranks(*(_integers(window.ops, name) for name in ("rank", "dp_rank", "stage")))
     return trace_from_table(window.ops, TraceMeta.of_job(window.job))
 
 
-def trace_from_table(
-    table: pa.Table, meta: TraceMeta, repair: Callable[[OpTrace], OpTrace] = repaired
-) -> OpTrace:
+@dataclass(frozen=True)
+class Part:
+    """What to know of a table that is only a part of a trace.
+
+    Attributes
+    ----------
+    rows : ndarray of shape (n_rows,), int
+        Which rows of the trace they are, for messages.
+    repair : callable
+        What repairs the checked rows, knowing the rest.
+    """
+
+    rows: npt.NDArray[np.int64]
+    repair: Callable[[OpTrace], OpTrace]
+
+
+def trace_from_table(table: pa.Table, meta: TraceMeta, part: Part | None = None) -> OpTrace:
     """Check and repair the rows of one table.
 
     Parameters
     ----------
     table : pyarrow.Table
     meta : TraceMeta
-    repair : callable
-        What repairs the checked rows; another one where the table is a part of a trace.
+    part : Part, optional
+        Where the table is a part of a trace: what only the whole can show is left to the caller.
 
     Raises
     ------
@@ -93,25 +134,34 @@ def trace_from_table(
         raise InvalidTrace("operation trace has no rows")
     notes: list[str] = []
     optype = optype_codes(table.column("optype"), notes)
-    known = np.flatnonzero(optype >= 0)
-    if known.size == 0:
-        raise InvalidTrace("operation trace has no row of a known operation type")
-    columns = {name: _integers(table, name)[known] for name in COLUMNS if name not in _FLOATS}
-    columns["optype"] = optype[known]
-    start, duration = (_seconds(table, name)[known] for name in ("start_ts", "duration"))
-    _refuse_negative(columns)
+    rows = np.flatnonzero(optype >= 0)
+    if rows.size == 0:
+        raise InvalidTrace(
+            "operation trace has no row of a known operation type", hint="; ".join(notes) or None
+        )
+    named = np.arange(table.num_rows) if part is None else part.rows
+    columns = {name: _integers(table, name, named)[rows] for name in COLUMNS if name not in _FLOATS}
+    columns["optype"] = optype[rows]
+    start, duration = (_seconds(table, name)[rows] for name in ("start_ts", "duration"))
+    rows = named[rows]
+    refuse_indices(columns, rows, _narrow(table))
     usable = np.isfinite(start) & np.isfinite(duration) & (duration >= 0)
     if not usable.all():
-        notes.append(f"{int((~usable).sum())} rows with a negative or non-finite time dropped")
+        lost = np.flatnonzero(~usable)
+        notes.append(
+            f"{lost.size} rows with a negative or non-finite time dropped, the first is row {rows[lost[0]]}"
+        )
         columns = {name: values[usable] for name, values in columns.items()}
-        start, duration = start[usable], duration[usable]
+        start, duration, rows = start[usable], duration[usable], rows[usable]
     if start.size == 0:
         raise InvalidTrace("operation trace has no row with a usable start and duration")
     relative = since_step_start(start, columns["step"])
-    if float(relative.max()) > LONGEST_STEP:
-        raise InvalidTrace(
-            f"a step would take {float(relative.max()):.3g} s", hint="start_ts and duration are in seconds"
-        )
+    refuse_times(columns, relative, duration, rows)
+    notes += unusual_durations(columns, duration, rows)
+    if part is None:
+        compute = np.isin(columns["optype"], COMPUTE)
+        refuse_instant(int((duration[compute] == 0).sum()), int(compute.sum()))
+        notes += coarse_durations(duration)
     data_ranks, data_rank = np.unique(columns["dp_rank"], return_inverse=True)
     trace = OpTrace(
         data_rank=data_rank.astype(np.int64),
@@ -129,7 +179,7 @@ def trace_from_table(
         meta=meta,
         notes=tuple(notes),
     )
-    return repair(trace)
+    return with_own_ranks(repaired(restarted(trace))) if part is None else part.repair(trace)
 
 
 _FLOATS = ("optype", "start_ts", "duration")
@@ -137,6 +187,11 @@ _FLOATS = ("optype", "start_ts", "duration")
 
 def optype_codes(column: pa.ChunkedArray, notes: list[str]) -> npt.NDArray[np.int64]:
     """Codes of the type names; -1 for unknown ones, which are counted by name."""
+    held = column.type.value_type if pa.types.is_dictionary(column.type) else column.type
+    if not (pa.types.is_string(held) or pa.types.is_large_string(held) or pa.types.is_string_view(held)):
+        raise InvalidTrace(f"column optype must hold names of operation types, not {held}")
+    if pa.types.is_string_view(held):
+        column = column.cast(pa.large_string())
     if not pa.types.is_dictionary(column.type):
         column = column.dictionary_encode()
     codes = []
@@ -151,28 +206,53 @@ def optype_codes(column: pa.ChunkedArray, notes: list[str]) -> npt.NDArray[np.in
             if code < 0 and count and name not in IGNORED_NAMES:
                 unknown[name] += int(count)
     if unknown:
-        listed = ", ".join(f"{name} ({count})" for name, count in sorted(unknown.items()))
+        listed = ", ".join(f"{name[:80]} ({count})" for name, count in unknown.most_common(MOST_NAMED))
+        more = f" and {len(unknown) - MOST_NAMED} more types" if len(unknown) > MOST_NAMED else ""
         notes.append(
-            f"operations of unknown type are not replayed, their time shows as launch delay: {listed}; "
+            f"operations of unknown type are not replayed, their time shows as launch delay: {listed}{more}; "
             f"known: {', '.join(NAMES)}"
         )
     return np.concatenate(codes)
 
 
-def _integers(table: pa.Table, name: str) -> npt.NDArray[np.int64]:
+def _integers(
+    table: pa.Table, name: str, named: npt.NDArray[np.int64] | None = None
+) -> npt.NDArray[np.int64]:
     """Read an integer column; -1 where absent or null."""
     if name not in table.column_names:
         return np.full(table.num_rows, -1, dtype=np.int64)
     column = table.column(name)
-    if pa.types.is_integer(column.type):
-        integers: npt.NDArray[np.int64] = numbers(column, null=-1).astype(np.int64)
-        return integers
-    if pa.types.is_floating(column.type):
-        values = numbers(column, null=-1)
-        whole: npt.NDArray[np.int64] = np.nan_to_num(values, nan=-1).astype(np.int64)
-        if np.array_equal(whole, np.nan_to_num(values, nan=-1)):
-            return whole
-    raise InvalidTrace(f"column {name} holds no whole numbers ({column.type})")
+    if not (pa.types.is_integer(column.type) or pa.types.is_floating(column.type)):
+        raise InvalidTrace(f"column {name} holds no whole numbers ({column.type})")
+    named = np.arange(table.num_rows) if named is None else named
+    values = numbers(column, null=-1 if pa.types.is_integer(column.type) else np.nan)
+    absent = np.isnan(values) if values.dtype.kind == "f" else _nulls(column)
+    if name in REQUIRED and absent.any():
+        first = named[np.argmax(absent)]
+        raise InvalidTrace(f"column {name} is null in {int(absent.sum())} row(s), the first is row {first}")
+    if values.dtype.kind != "i":
+        values = np.where(absent, values.dtype.type(0), values)
+        fits = values < LARGEST_UNSIGNED if values.dtype.kind == "u" else np.abs(values) < LARGEST_FLOAT
+        wrong = ~fits | (values != np.rint(values)) if values.dtype.kind == "f" else ~fits
+        if wrong.any():
+            at = int(np.argmax(wrong))
+            raise InvalidTrace(f"column {name} holds no whole number in row {named[at]}: {values[at]!s}")
+    whole: npt.NDArray[np.int64] = values.astype(np.int64)
+    if absent.any():
+        whole[absent] = -1
+    return whole
+
+
+def _nulls(column: pa.ChunkedArray) -> npt.NDArray[np.bool_]:
+    if not column.null_count:
+        return np.zeros(len(column), dtype=bool)
+    return np.concatenate([np.array(chunk.is_null().tolist(), dtype=bool) for chunk in column.chunks])
+
+
+def _narrow(table: pa.Table) -> frozenset[str]:
+    """Integer columns of 8 or 16 bits."""
+    fields = (table.schema.field(name) for name in table.column_names)
+    return frozenset(f.name for f in fields if pa.types.is_integer(f.type) and f.type.bit_width <= 16)
 
 
 def _seconds(table: pa.Table, name: str) -> npt.NDArray[np.floating[Any]]:
@@ -182,14 +262,21 @@ def _seconds(table: pa.Table, name: str) -> npt.NDArray[np.floating[Any]]:
     values = numbers(column, null=np.nan)
     if values.dtype != np.float32:
         return np.asarray(values, dtype=np.float64)
-    finite = values[np.isfinite(values)]
-    if finite.size and float(np.spacing(np.abs(finite).max())) > COARSEST_TICK:
-        tick = float(np.spacing(np.abs(finite).max()))
-        raise InvalidTrace(
-            f"column {name} is single precision on an absolute clock: it resolves only {tick:.3g} s",
-            hint="write it as float64, or relative to each step's start",
-        )
+    if name == "start_ts" and _tick(values, np.max) > COARSEST_TICK:
+        # One damaged row may be far out on a sound clock: it is refused by its row.
+        tick = _tick(values, np.median)
+        if tick > COARSEST_TICK:
+            raise InvalidTrace(
+                f"column {name} is single precision on an absolute clock: it resolves only {tick:.3g} s",
+                hint="write it as float64, or relative to each step's start",
+            )
     return values
+
+
+def _tick(values: npt.NDArray[np.float32], of: Callable[..., Any]) -> float:
+    """Spacing of single-precision clock readings at their largest, or their usual, size."""
+    finite = np.abs(values[np.isfinite(values)])
+    return float(np.spacing(np.float32(of(finite)))) if finite.size else 0.0
 
 
 def numbers(column: pa.Array | pa.ChunkedArray, *, null: float) -> npt.NDArray[Any]:
@@ -201,13 +288,6 @@ def numbers(column: pa.Array | pa.ChunkedArray, *, null: float) -> npt.NDArray[A
     filled = [chunk.fill_null(null) if chunk.null_count else chunk for chunk in chunks]
     arrays = [np.from_dlpack(chunk) for chunk in filled]
     return arrays[0] if len(arrays) == 1 else np.concatenate(arrays)
-
-
-def _refuse_negative(columns: Mapping[str, npt.NDArray[np.int64]]) -> None:
-    for name in ("dp_rank", "stage"):
-        low, high = int(columns[name].min()), int(columns[name].max())
-        if low < 0 or high > 1_000_000:
-            raise InvalidTrace(f"column {name} spans {low} to {high}; expected indices counted from 0")
 
 
 def since_step_start(

@@ -3,29 +3,120 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
+import numpy.typing as npt
 
-from rca.errors import SourceError
+from rca.errors import InvalidInput, SourceError, TooLarge
 from rca.whatif.result import WhatIf, finite
+from rca.whatif.scenario import Scenario
 
 Format = Literal["json", "table", "published"]
 FORMATS: tuple[Format, ...] = ("json", "table", "published")
 
 SHOWN_WORKERS = 10
+MOST_NUMBERS = 5_000_000
+"""Slowdowns per worker and step in one answer, about 50 MB of JSON."""
+
+FloatArray = npt.NDArray[np.float64]
 
 
-def render(result: WhatIf, form: Format) -> str:
+@dataclass(frozen=True)
+class Extras:
+    """What an answer holds only where it is asked for.
+
+    Attributes
+    ----------
+    per_step : bool
+        Every step's times and slowdowns.
+    worker_steps : bool
+        With them, the exact slowdown of every worker in every step.
+    scenarios : sequence of Scenario
+    scenario_seconds : ndarray of shape (n_scenarios, n_steps), seconds
+    """
+
+    per_step: bool = True
+    worker_steps: bool = False
+    scenarios: Sequence[Scenario] = ()
+    scenario_seconds: FloatArray | None = None
+
+
+def document(result: WhatIf, extras: Extras) -> dict[str, Any]:
+    """The answer as plain data.
+
+    ``steps.by_worker`` maps each rank to its exact slowdown in every step, in the order of ``steps.step``;
+    ``scenarios`` holds one entry per scenario asked for, in their order.
+
+    Raises
+    ------
+    InvalidInput
+        If workers are asked for per step, but no steps.
+    TooLarge
+        If there are more of these numbers than an answer should hold.
+    """
+    answer = result.to_dict(per_step=extras.per_step)
+    if extras.worker_steps:
+        if not extras.per_step:
+            raise InvalidInput("workers per step need the steps: leave per_step on")
+        n_numbers = result.workers.seconds.size
+        if n_numbers > MOST_NUMBERS:
+            raise TooLarge(
+                f"{result.workers.rank.size:,} workers in {result.steps.size:,} steps are {n_numbers:,} "
+                f"numbers; at most {MOST_NUMBERS:,} are written",
+                hint="send fewer steps; the mean of every worker is in the answer anyhow",
+            )
+        ratios = np.round(result.workers.seconds / result.ideal, 6)
+        answer["steps"]["by_worker"] = finite(
+            {int(rank): row.tolist() for rank, row in zip(result.workers.rank, ratios, strict=True)}
+        )
+    if extras.scenario_seconds is not None:
+        answer["scenarios"] = finite(_outcomes(result, extras))
+    return answer
+
+
+def _outcomes(result: WhatIf, extras: Extras) -> list[dict[str, Any]]:
+    assert extras.scenario_seconds is not None  # noqa: S101  (asked for by the caller)
+    before, lost = float(result.no_delay.mean()), result.seconds_lost_per_step
+    outcomes = []
+    for scenario, mean in zip(extras.scenarios, extras.scenario_seconds.mean(axis=1), strict=True):
+        saved = before - float(mean)
+        outcomes.append(
+            {
+                "name": scenario.name,
+                "step_seconds": float(mean),
+                "seconds_saved_per_step": saved,
+                "speedup": before / float(mean) if mean > 0 else float("nan"),
+                "share_of_loss": saved / lost if lost > 0 else float("nan"),
+            }
+        )
+    return outcomes
+
+
+def render(result: WhatIf, form: Format, extras: Extras | None = None) -> str:
     """The answer as text in one of `FORMATS`."""
+    extras = extras or Extras()
     if form == "json":
-        return result.to_json(indent=2)
+        return json.dumps(document(result, extras), indent=2, allow_nan=False)
     if form == "published":
         return json.dumps(finite(result.published()), indent=4, allow_nan=False)
-    return table(result)
+    return table(result) + _scenario_table(result, extras)
+
+
+def _scenario_table(result: WhatIf, extras: Extras) -> str:
+    if extras.scenario_seconds is None:
+        return ""
+    lines = ["", "", f"{'scenario':<28} {'step [s]':>9} {'saved [s]':>10} {'speed-up':>9}"]
+    lines += [
+        f"{one['name'][:28]:<28} {one['step_seconds']:9.4g} {one['seconds_saved_per_step']:10.4g} "
+        f"{one['speedup']:9.4f}"
+        for one in _outcomes(result, extras)
+    ]
+    return "\n".join(lines)
 
 
 def table(result: WhatIf) -> str:

@@ -12,6 +12,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Literal, get_args
 
+import numpy as np
+import numpy.typing as npt
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from rca.errors import InvalidInput
@@ -25,6 +27,12 @@ Base = Literal["measured", "ideal"]
 
 _MERGED = {op.merged for op in OP_TYPES}
 KNOWN_TYPES = frozenset(NAMES) | _MERGED | frozenset(WORK_PHASES) | {"communication_transfer_seconds"}
+LARGEST_VALUE = 1e9
+"""Of a factor or of seconds; beyond, single-precision times overflow."""
+
+LISTED = 16
+"""Alternatives named in a refusal."""
+
 _NEEDS_VALUE = ("scale", "seconds", "less", "move_to_stage")
 
 
@@ -63,6 +71,8 @@ class Selection(_Frozen):
             outcomes = [name for name in unknown if name in PHASES]
             why = " (an outcome of the replay)" if outcomes else ""
             raise ValueError(f"unknown operation type or phase {unknown[0]!r}{why}")
+        if self.steps is not None and self.steps[0] > self.steps[1]:
+            raise ValueError(f"steps run from {self.steps[0]} back to {self.steps[1]}")
         return self
 
 
@@ -94,9 +104,13 @@ class Change(_Frozen):
             raise ValueError(f"{self.to!r} {needs} value")
         if self.value is not None and self.value < 0:
             raise ValueError("value must not be negative")
+        if self.value is not None and self.value > LARGEST_VALUE:
+            raise ValueError(f"value must not exceed {LARGEST_VALUE:g}")
         if self.to == "move_to_stage":
             if self.stage is None or self.select.stages is None or len(self.select.stages) != 1:
                 raise ValueError("'move_to_stage' needs one selected stage and the receiving stage")
+            if self.stage == self.select.stages[0]:
+                raise ValueError("'move_to_stage' needs another stage to move to")
             if self.value is not None and self.value > 1:
                 raise ValueError("'move_to_stage' moves a share between 0 and 1")
         return self
@@ -134,6 +148,55 @@ class Scenario(_Frozen):
     def to_dict(self) -> dict[str, Any]:
         """Plain data; `Scenario.of` reads it back."""
         return self.model_dump(mode="json", exclude_none=True)
+
+
+def refuse_unmatched(scenario: Scenario, matched: npt.NDArray[np.bool_], hint: str) -> None:
+    """A change without an operation to change is a mistake, not "no effect".
+
+    Parameters
+    ----------
+    scenario : Scenario
+    matched : ndarray of shape (n_changes,), bool
+    hint : str
+        What could have been selected.
+
+    Raises
+    ------
+    InvalidInput
+        Naming the scenario and the first such change, counted from 1.
+    """
+    for number, found in enumerate(matched, start=1):
+        if not found:
+            raise InvalidInput(f"scenario {scenario.name!r}: change {number} selects no operation", hint=hint)
+
+
+def refuse_absent(scenario: Scenario, present: Mapping[str, frozenset[Any]]) -> None:
+    """A rank, stage or node that does not exist is a mistake even beside ones that do.
+
+    Parameters
+    ----------
+    scenario : Scenario
+    present : mapping of str to frozenset
+        What there is to select, by field of `Selection`.
+
+    Raises
+    ------
+    InvalidInput
+        Naming the scenario, the change (counted from 1) and the first that is absent.
+    """
+    for number, change in enumerate(scenario.changes, start=1):
+        for field, held in present.items():
+            absent = set(getattr(change.select, field) or ()) - held
+            if field == "stages" and change.stage is not None:
+                absent |= {change.stage} - held
+            if absent:
+                known = sorted(held)
+                more = ", ..." if len(known) > LISTED else ""
+                raise InvalidInput(
+                    f"scenario {scenario.name!r}: change {number} names "
+                    f"{field.removesuffix('s').replace('_', ' ')} {min(absent)}, which the job does not have",
+                    hint=f"it has {', '.join(map(str, known[:LISTED])) or 'none'}{more}",
+                )
 
 
 TARGETS: tuple[str, ...] = get_args(Target)

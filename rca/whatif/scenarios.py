@@ -8,17 +8,22 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from rca.errors import InvalidInput
+from rca.errors import InvalidInput, TooLarge
 from rca.telemetry.window import Window
-from rca.whatif.analysis import Meta, Source, replay_of
+from rca.whatif.analysis import Meta, Source, analysed, replay_of
 from rca.whatif.apply import scenario_seconds
 from rca.whatif.engine import Engine
+from rca.whatif.result import WhatIf
 from rca.whatif.scenario import Scenario
 from rca.whatif.schedules import Schedule, megatron
 from rca.whatif.trace_replay import TraceReplay
 
 FloatArray = npt.NDArray[np.float64]
 Description: TypeAlias = Scenario | Mapping[str, Any]
+
+MOST_SCENARIOS = 10_000
+MOST_CHANGES = 100
+"""Scenarios taken at once, and changes of each."""
 
 
 def scenarios_of(
@@ -46,10 +51,75 @@ def scenarios_of(
     if isinstance(source, Window) and source.ops.num_rows == 0:
         from rca.whatif.coarse_analysis import coarse_scenario_seconds
 
-        return coarse_scenario_seconds(source, described)
+        return coarse_scenario_seconds(source, described or [Scenario()])[: len(described)]
     replay = replay_of(source, meta, schedule=schedule, engine=engine)
-    nodes = _nodes(source, replay) if isinstance(source, Window) else None
+    nodes = _nodes(source, replay) if isinstance(source, Window) and source.job.topology.node_names else None
     return scenario_seconds(replay, described, nodes)
+
+
+def analysed_scenarios(
+    source: Source,
+    scenarios: Sequence[Description],
+    meta: Meta | None = None,
+    *,
+    seed: int = 0,
+    replay: TraceReplay | None = None,
+) -> tuple[WhatIf, FloatArray]:
+    """The analysis and, on its steps, the step times under described scenarios.
+
+    Parameters
+    ----------
+    source, meta, seed
+        As in `what_if`.
+    scenarios : sequence of Scenario or mapping
+    replay : TraceReplay, optional
+        Of `source`, where the caller has it already.
+
+    Returns
+    -------
+    result : WhatIf
+    seconds : ndarray of shape (n_scenarios, n_steps), seconds
+        Compare with ``result.no_delay``.
+    """
+    described = described_all(scenarios)
+    if isinstance(source, Window) and source.ops.num_rows == 0:
+        from rca.telemetry.phases import PhaseArrays
+        from rca.whatif.coarse_analysis import coarse_what_if
+
+        result = coarse_what_if(source, seed=seed)
+        held = np.isin(PhaseArrays.from_window(source).steps, result.steps)
+        return result, scenarios_of(source, described)[:, held]
+    if replay is None:
+        replay = replay_of(source, meta)
+    nodes = _nodes(source, replay) if isinstance(source, Window) and source.job.topology.node_names else None
+    return analysed(replay, seed=seed), scenario_seconds(replay, described, nodes)
+
+
+def described_all(scenarios: object) -> list[Scenario]:
+    """Scenarios from plain data, within limits.
+
+    Raises
+    ------
+    InvalidInput
+        Naming the scenario by its position, counted from 0, and the field.
+    TooLarge
+        If there are more than one call may ask.
+    """
+    if not isinstance(scenarios, Sequence) or isinstance(scenarios, (str, bytes)):
+        raise InvalidInput("scenarios must be a list", hint='[{"name": ..., "changes": [...]}, ...]')
+    if len(scenarios) > MOST_SCENARIOS:
+        raise TooLarge(f"{len(scenarios):,} scenarios; at most {MOST_SCENARIOS:,} are taken at once")
+    described = []
+    for position, scenario in enumerate(scenarios):
+        try:
+            described.append(Scenario.of(scenario))
+        except InvalidInput as error:
+            raise InvalidInput(
+                f"scenarios[{position}]: {error.message.removeprefix('scenario: ')}"
+            ) from error
+        if len(described[-1].changes) > MOST_CHANGES:
+            raise TooLarge(f"scenarios[{position}] has more than {MOST_CHANGES} changes")
+    return described
 
 
 def _nodes(window: Window, replay: TraceReplay) -> npt.NDArray[np.str_]:

@@ -141,7 +141,8 @@ class _StageRules:
         edges = _chain(self.of(ALL_GATHER, REDUCE_SCATTER))
         gathers, scatters = self.of(ALL_GATHER), self.of(REDUCE_SCATTER)
         forwards, backwards = self.of(FORWARD), self.of(BACKWARD)
-        for chunk in range(reference.n_chunks):
+        chunks = np.unique(reference.chunk[np.concatenate((forwards, backwards))])
+        for chunk in chunks[chunks >= 0]:
             gather = gathers[reference.chunk[gathers] == chunk]
             forward = forwards[reference.chunk[forwards] == chunk]
             if gather.size and forward.size:

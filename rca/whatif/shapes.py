@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rca.errors import InvalidTrace
+from rca.whatif.density import StepSizes, dropped_note, filled_enough, largest_number, pauses_note
 from rca.whatif.optypes import (
     BACKWARD,
     BACKWARD_RECV,
@@ -80,26 +81,20 @@ def shapes_of(trace: OpTrace) -> tuple[list[StepShape], list[str]]:
     notes : list of str
         Holes and dropped steps, with counts.
     """
-    steps, step = np.unique(trace.step, return_inverse=True)
-    sizes = _sizes(trace, step, steps.size)
-    groups = group_steps(sizes)
-    notes: list[str] = []
+    steps, held = StepSizes.of(trace, trace.n_stages)
+    step = np.searchsorted(steps, trace.step)
+    notes: list[str] = pauses_note(held, trace.n_data * trace.n_stages)
+    groups = filled_enough(held, steps, trace.n_data, group_steps(held.sizes), notes)
     shapes = []
     for size, members in groups:
         shape = _without_empty_steps(_arrange(trace, steps, step, size, members), notes)
         if shape is not None:
             shapes.append(shape)
     if not shapes:
-        raise InvalidTrace("every step lacks more than half of its rows")
+        raise InvalidTrace(
+            "every step lacks more than half of its rows", hint=largest_number(held, steps, trace.n_data)
+        )
     return shapes, notes
-
-
-def _sizes(trace: OpTrace, step: IntArray, n_steps: int) -> IntArray:
-    """Operations per step, stage and type: (n_steps, n_stages, N_TYPES), the largest over data ranks."""
-    sizes = np.zeros(n_steps * trace.n_stages * N_TYPES, np.int64)
-    cell = (step * trace.n_stages + trace.stage) * N_TYPES + trace.optype
-    np.maximum.at(sizes, cell, trace.sequence + 1)
-    return sizes.reshape(n_steps, trace.n_stages, N_TYPES)
 
 
 def group_steps(sizes: IntArray) -> list[tuple[IntArray, IntArray]]:
@@ -123,7 +118,7 @@ def _lacks_rows_of(size: IntArray, commonest: IntArray) -> bool:
         return False
     compute = size[:, [FORWARD, BACKWARD]]
     balanced = int(compute.min()) == int(compute.max())
-    return not balanced or int(compute.max()) == int(commonest[:, FORWARD].max())
+    return not balanced or not compute.any() or int(compute.max()) == int(commonest[:, FORWARD].max())
 
 
 def _completed(size: IntArray) -> IntArray:
@@ -238,11 +233,7 @@ def kept_steps(steps: IntArray, holes: IntArray, n_rows: int, notes: list[str]) 
     notes : list of str
     """
     kept: npt.NDArray[np.bool_] = holes <= LARGEST_HOLE * n_rows
-    if not kept.all():
-        named = ", ".join(map(str, steps[~kept][:8]))
-        notes.append(
-            f"{int((~kept).sum())} step(s) lack more than half of their rows and are dropped: {named}"
-        )
+    notes += dropped_note(steps[~kept])
     if holes[kept].any():
         affected = int((holes[kept] > 0).sum())
         notes.append(

@@ -23,13 +23,23 @@ from rca.whatif.derive import DerivedTimes, fill_holes, observed_work
 from rca.whatif.engine import COMPILED_FROM
 from rca.whatif.meta import TraceMeta
 from rca.whatif.pooled import pooled_ideal_durations
+from rca.whatif.ranks import shared_note, shared_ranks, world_size_notes
 from rca.whatif.repair import contradictions
 from rca.whatif.schedules import Schedule, megatron
 from rca.whatif.shapes import StepShape
 from rca.whatif.signatures import LARGEST_FOR_MICROBATCHES
 from rca.whatif.spool import Spool, Spooled
 from rca.whatif.survey import survey
-from rca.whatif.trace_replay import Fitted, ShapeReplay, TraceReplay, fitted, usual_where_unknown
+from rca.whatif.trace_replay import (
+    NO_RANK,
+    Fitted,
+    ShapeReplay,
+    TraceReplay,
+    fitted,
+    model_chunks,
+    refuse_instant,
+    usual_where_unknown,
+)
 
 IntArray = npt.NDArray[np.int64]
 Seconds32 = npt.NDArray[np.float32]
@@ -81,7 +91,7 @@ def stream_replay(
     notes: list[str] = []
     layouts = layouts_of(found, notes)
     arranger = Arranger(file, meta, found, layouts)
-    kept = fitted(arranger.samples(), found.facts.data_ranks, meta, schedule, notes)
+    kept = fitted(arranger.samples(), found.facts.rows.data_ranks, meta, schedule, notes)
     clock = one_clock(kept, notes, correct=correct_clocks)
     # Samples name all steps of their layout, so a shape is known by its first step.
     layouts = [next(one for one in layouts if one.steps[0] == shape.steps[0]) for shape, _, _ in kept]
@@ -99,23 +109,36 @@ def stream_replay(
     parts = [replace(part, position=np.searchsorted(steps, part.shape.steps)) for part in parts]
     for part in parts:
         measured[part.position] = part.times.measured
-    n_chunks = max(int(layout.chunks[0].max()) for layout in layouts) + 1
-    said = contradictions(meta, found.facts.data_ranks, found.facts.n_stages, n_chunks)
+    refuse_instant(parts)
+    n_chunks = model_chunks([part.shape for part in parts])
+    said = contradictions(meta, found.facts.rows.data_ranks, found.facts.rows.n_stages, n_chunks)
+    said += world_size_notes(meta, *found.ranks.shape)
+    ranks = _own_ranks(found.ranks, said)
     return TraceReplay(
         parts=tuple(parts),
         steps=steps,
         measured=measured,
         ideal=ideal,
-        ranks=usual_where_unknown(found.ranks, meta.tp_size or 1),
-        data_ranks=found.facts.data_ranks,
+        ranks=usual_where_unknown(ranks, meta.tp_size or 1),
+        data_ranks=found.facts.rows.data_ranks,
         clock=clock,
         meta=meta,
         notes=(*found.notes, *said, *notes),
         left_out=found.steps.size - steps.size,
         # Each part alone may be too small for loading the compiler to pay; together they are not.
-        engine="numba" if store.n_values * found.facts.n_stages >= COMPILED_FROM else "auto",
+        engine="numba" if store.n_values * found.facts.rows.n_stages >= COMPILED_FROM else "auto",
         threads=threads,
     )
+
+
+def _own_ranks(ranks: IntArray, notes: list[str]) -> IntArray:
+    """Rank numbers only where each names one worker."""
+    numbers = np.where(ranks == NO_RANK, -1, ranks).ravel()
+    shared = shared_ranks(numbers, np.arange(ranks.size))
+    if not shared.size:
+        return ranks
+    notes.append(shared_note(numbers[shared]))
+    return np.full(ranks.shape, NO_RANK)
 
 
 def _without_times(shape: StepShape) -> StepShape:
@@ -198,7 +221,14 @@ class _Store:
                 times = DerivedTimes(
                     piece.work, None if piece.holes is None else ~piece.holes, piece.measured
                 )
-                shape = _without_times(replace(sample, steps=piece.steps))
+                shape = replace(
+                    sample,
+                    steps=piece.steps,
+                    chunk=layout.chunks[0],
+                    global_chunk=layout.chunks[1],
+                    microbatch=layout.chunks[2],
+                )
+                shape = _without_times(shape)
                 parts.append(
                     ShapeReplay(shape, graph, program, times, np.zeros(layout.n_ops), np.empty(0, np.int64))
                 )

@@ -8,9 +8,23 @@ import numpy as np
 import numpy.typing as npt
 
 from rca.errors import InvalidInput
-from rca.whatif.optypes import BACKWARD_RECV, BACKWARD_SEND, COMPUTE, FORWARD_RECV, FORWARD_SEND, NAMES
+from rca.whatif.optypes import (
+    ALL_GATHER,
+    BACKWARD_RECV,
+    BACKWARD_SEND,
+    CLIP,
+    COMPUTE,
+    EMBEDDING,
+    FORWARD_RECV,
+    FORWARD_SEND,
+    GC,
+    LAYERNORM,
+    NAMES,
+    OPTIMIZER,
+    REDUCE_SCATTER,
+    SEPARATE_ALL_REDUCE,
+)
 from rca.whatif.replay import end_times
-from rca.whatif.schedules import DATA_COLLECTIVES
 from rca.whatif.trace_replay import ShapeReplay, TraceReplay
 
 LANES: tuple[tuple[str, tuple[int, ...]], ...] = (
@@ -19,9 +33,19 @@ LANES: tuple[tuple[str, tuple[int, ...]], ...] = (
     ("forward recv", (FORWARD_RECV,)),
     ("backward send", (BACKWARD_SEND,)),
     ("backward recv", (BACKWARD_RECV,)),
-    ("gradients and parameters", DATA_COLLECTIVES),
+    ("parameter gathers and gradient scatters", (ALL_GATHER, REDUCE_SCATTER)),
+    ("gradient all-reduces", (SEPARATE_ALL_REDUCE, LAYERNORM, EMBEDDING, CLIP)),
+    ("garbage collection", (GC,)),
+    ("optimizer", (OPTIMIZER,)),
 )
-TAIL_LANE = "end of step"
+"""One track per stream; where operations of one overlap anyhow, it gets as many tracks as it needs."""
+
+RESOLUTION = 10
+"""Microseconds by which single-precision times of one chain may seem to overlap."""
+
+TRACKS = 100
+"""Thread numbers reserved for each stream."""
+
 MOST_WORKERS = 64
 """More rows than a viewer shows at once; the slowest data ranks are kept."""
 
@@ -38,7 +62,10 @@ def timeline(replay: TraceReplay, step: int | None = None) -> dict[str, Any]:
     Returns
     -------
     dict
-        Trace events: a process per worker and variant, a thread per kind of operation.
+        Trace events: a process per worker and variant, a thread per stream of operations. Times are whole
+        microseconds; slices of one thread never overlap. `start` and `end` of a slice are in seconds as
+        known: a transfer that ends before its own start (it may, by up to 10 ms) has no width, and starts
+        within the clock's resolution (10 us) of the end before are drawn there.
 
     Raises
     ------
@@ -85,22 +112,10 @@ def _slowest_data_ranks(part: ShapeReplay, column: int, count: int) -> npt.NDArr
     return np.sort(np.argsort(-busy, kind="stable")[:count])
 
 
-def _lane(optype: int) -> int:
-    for lane, (_, held) in enumerate(LANES):
-        if optype in held:
-            return lane
-    return len(LANES)
-
-
 def _labels(pid: int, title: str) -> list[dict[str, Any]]:
-    names = [*(name for name, _ in LANES), TAIL_LANE]
     return [
         {"ph": "M", "name": "process_name", "pid": pid, "args": {"name": title}},
         {"ph": "M", "name": "process_sort_index", "pid": pid, "args": {"sort_index": pid}},
-        *(
-            {"ph": "M", "name": "thread_name", "pid": pid, "tid": lane + 1, "args": {"name": name}}
-            for lane, name in enumerate(names)
-        ),
     ]
 
 
@@ -112,19 +127,53 @@ def _slices(
     end: npt.NDArray[np.float64],
 ) -> list[dict[str, Any]]:
     shape = part.shape
-    slices = []
-    for op in np.flatnonzero(shape.stage == stage):
-        if not np.isfinite(start[op]):
-            continue
-        slices.append(
+    known = (shape.stage == stage) & np.isfinite(start) & np.isfinite(end)
+    events: list[dict[str, Any]] = []
+    for lane, (name, optypes) in enumerate(LANES):
+        ops = np.flatnonzero(known & np.isin(shape.optype, optypes))
+        begin = np.rint(start[ops] * 1e6).astype(np.int64)
+        until = np.maximum(np.rint(end[ops] * 1e6).astype(np.int64), begin)
+        tracks = _tracks(begin, until)
+        for track in range(int(tracks.max(initial=0)) + 1):
+            label = f"{name} ({track + 1})" if track else name
+            tid = 1 + lane * TRACKS + track
+            events += [
+                {"ph": "M", "name": "thread_name", "pid": pid, "tid": tid, "args": {"name": label}},
+                {"ph": "M", "name": "thread_sort_index", "pid": pid, "tid": tid, "args": {"sort_index": tid}},
+            ]
+        events += [
             {
                 "ph": "X",
                 "name": NAMES[shape.optype[op]],
                 "pid": pid,
-                "tid": _lane(int(shape.optype[op])) + 1,
-                "ts": round(float(start[op]) * 1e6, 1),
-                "dur": round(max(float(end[op] - start[op]), 0.0) * 1e6, 1),
-                "args": {"seq_id": int(shape.sequence[op]), "microbatch": int(shape.microbatch[op])},
+                "tid": 1 + lane * TRACKS + int(tracks[k]),
+                "ts": int(begin[k]),
+                "dur": int(until[k] - begin[k]),
+                "args": {
+                    "seq_id": int(shape.sequence[op]),
+                    "microbatch": int(shape.microbatch[op]),
+                    "start": round(float(start[op]), 7),
+                    "end": round(float(end[op]), 7),
+                },
             }
-        )
-    return slices
+            for k, op in enumerate(ops)
+        ]
+    return events
+
+
+def _tracks(begin: npt.NDArray[np.int64], until: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """First track that is free when each slice begins, so that none is cut to fit.
+
+    Where it only seems taken, by the resolution of the clock, the slice begins when it is free, in place.
+    """
+    tracks = np.zeros(begin.size, np.int64)
+    free: list[int] = []
+    for k in np.lexsort((until, begin)):
+        track = next((t for t, at in enumerate(free) if at - begin[k] <= RESOLUTION), len(free))
+        if track == len(free):
+            free.append(int(begin[k]))
+        begin[k] = max(int(begin[k]), free[track])
+        until[k] = max(int(until[k]), int(begin[k]))
+        free[track] = int(until[k])
+        tracks[k] = track
+    return tracks

@@ -15,7 +15,7 @@ from rca.whatif.engine import Engine, replay_mix
 from rca.whatif.graph import DependencyGraph
 from rca.whatif.meta import TraceMeta
 from rca.whatif.mix import by_data_rank, each_data_rank, step_blocks, whole_job
-from rca.whatif.optypes import ALL_GATHER, NAMES, REDUCE_SCATTER, TAIL
+from rca.whatif.optypes import ALL_GATHER, COMPUTE, FORWARD, NAMES, REDUCE_SCATTER, TAIL
 from rca.whatif.program import Program, compile_graph
 from rca.whatif.reference import reference_of
 from rca.whatif.schedules import Schedule, megatron
@@ -105,10 +105,10 @@ class TraceReplay:
 
     @property
     def world_size(self) -> int:
-        """GPUs of the job, from the metadata or from what the trace shows."""
-        if self.meta.world_size is not None:
-            return self.meta.world_size
-        return self.ranks.size * (self.meta.tp_size or 1) * (self.meta.dsp_size or 1)
+        """GPUs of the job, from the metadata or, where it gives fewer than the workers, from the trace."""
+        seen = self.ranks.size * (self.meta.tp_size or 1) * (self.meta.dsp_size or 1)
+        given = self.meta.world_size
+        return seen if given is None or given < self.ranks.size else given
 
     @classmethod
     def from_trace(
@@ -140,6 +140,7 @@ class TraceReplay:
             )
             for (shape, graph, program), derived in zip(kept, times, strict=True)
         )
+        refuse_instant(parts)
         measured = np.empty(steps.size, np.float32)
         for part in parts:
             measured[part.position] = part.times.measured
@@ -251,7 +252,7 @@ def fitted(
         If it fits none; the message names the first contradiction.
     """
     use_dp = (int(data_ranks.max()) + 1) * (meta.dsp_size or 1) > 1
-    n_chunks = max(1, max(int(shape.chunk.max()) for shape in shapes) + 1)
+    n_chunks = model_chunks(shapes)
     kept: list[Fitted] = []
     refused: list[str] = []
     for shape in shapes:
@@ -266,6 +267,30 @@ def fitted(
         raise InvalidTrace(f"no step fits the schedule: {refused[0]}")
     notes += _absent_types(kept, use_dp=use_dp)
     return kept
+
+
+def model_chunks(shapes: Sequence[StepShape]) -> int:
+    """Model chunks per stage; every chunk computes at least once a step."""
+    held = [shape.chunk[np.isin(shape.optype, COMPUTE)] for shape in shapes]
+    n_chunks = max(1, max(int(chunks.max(initial=0)) for chunks in held) + 1)
+    most = max(int(shape.sequence[shape.optype == FORWARD].max(initial=0)) + 1 for shape in shapes)
+    if n_chunks > most:
+        raise InvalidTrace(
+            f"column mc runs to {n_chunks - 1}, but a stage has only {most} forward-compute per step",
+            hint="mc is the model chunk within the stage, counted from 0",
+        )
+    return n_chunks
+
+
+def refuse_instant(parts: Sequence[ShapeReplay]) -> None:
+    """Without a positive ideal time there is nothing to compare with."""
+    for part in parts:
+        if not (part.ideal[sorted(part.graph.active)] > 0).any():
+            named = ", ".join(map(str, part.shape.steps[:8]))
+            raise InvalidTrace(
+                f"operations take no time in step(s) {named}: what each contributes itself comes to 0 s",
+                hint="duration is in seconds with its fraction; whole seconds lose what is shorter",
+            )
 
 
 def _absent_types(kept: list[Fitted], *, use_dp: bool) -> list[str]:

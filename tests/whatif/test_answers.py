@@ -89,7 +89,7 @@ def test_moving_a_stage_boundary_balances_the_stages() -> None:
         ({"changes": [{"to": "scale", "value": -1}]}, "negative"),
         ({"changes": [{"to": "ideal", "select": {"types": ["all-to-all"]}}]}, "all-to-all"),
         ({"changes": [{"to": "ideal", "select": {"types": ["communication_wait_seconds"]}}]}, "outcome"),
-        ({"changes": [{"to": "ideal", "select": {"ranks": [99]}}]}, "no traced rank"),
+        ({"changes": [{"to": "ideal", "select": {"ranks": [99]}}]}, "rank 99, which the job does not have"),
         ({"changes": [{"to": "ideal", "select": {"nodes": ["n1"]}}]}, "which rank runs where"),
         ({"changes": [{"to": "move_to_stage", "value": 0.5, "stage": 1}]}, "one selected stage"),
         (
@@ -198,7 +198,7 @@ def test_the_timeline_shows_both_jobs(execution: Execution, found: WhatIf) -> No
     assert len(processes) == 2 * 6
     assert len(slices) == 2 * sum(1 for row in execution.rows if row["step"] == 2)
     ideal = [event for event in slices if event["pid"] > 6]
-    assert max(event["ts"] + event["dur"] for event in ideal) == pytest.approx(found.ideal[2] * 1e6, abs=1)
+    assert max(event["ts"] + event["dur"] for event in ideal) == pytest.approx(found.ideal[2] * 1e6, abs=20)
     with pytest.raises(InvalidInput, match="step 99"):
         timeline(replay_of(execution.table, JOB.meta), step=99)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -66,10 +67,18 @@ def assert_equal(streamed: WhatIf, whole: WhatIf) -> None:
         np.testing.assert_allclose(mine.seconds, theirs.seconds, rtol=1e-6)
     assert streamed.workers.rank.tolist() == whole.workers.rank.tolist()
     np.testing.assert_allclose(streamed.workers.seconds, whole.workers.seconds, rtol=1e-6)
-    assert streamed.m_w.exact == pytest.approx(whole.m_w.exact, rel=1e-5)
+    if whole.m_w.exact is None:
+        assert streamed.m_w.exact is None
+    else:
+        assert streamed.m_w.exact == pytest.approx(whole.m_w.exact, rel=1e-5)
     assert [(f.pattern, f.ranks) for f in streamed.findings] == [(f.pattern, f.ranks) for f in whole.findings]
-    assert sorted(streamed.notes) == sorted(whole.notes)
+    assert without_medians(streamed.notes) == without_medians(whole.notes)
     assert streamed.warnings == whole.warnings
+
+
+def without_medians(notes: tuple[str, ...]) -> list[str]:
+    """What is usual is that of the rows read together."""
+    return sorted(re.sub(r"[0-9.]+ s is usual", "usual", note) for note in notes)
 
 
 def both(path: Path, meta: dict[str, int]) -> WhatIf:
@@ -116,6 +125,17 @@ def other_shape(step: int, microbatches: int) -> Rows:
     )
 
 
+def counted_on(rows: Rows) -> Rows:
+    """Numbers of one counter per rank and step, over all types."""
+    last: dict[tuple[int, int], int] = {}
+    numbered = []
+    for row in sorted(rows, key=lambda row: (row["step"], row["start_ts"])):
+        at = (row["rank"], row["step"])
+        last[at] = last.get(at, 0) + 1
+        numbered.append(row | {"seq_id": last[at]})
+    return numbered
+
+
 def is_pause(row: Row) -> bool:
     return bool(row["optype"] == "gc")
 
@@ -157,6 +177,28 @@ TRACES: dict[str, Callable[[], Rows]] = {
         row | {"start_ts": row["start_ts"] + 0.05 + 0.02 * ((row["dp_rank"], row["stage"]) == (1, 0))}
         for row in ROWS
     ],
+    "numbers that count on": lambda: [
+        row
+        | {
+            "seq_id": row["seq_id"]
+            + row["step"]
+            * (
+                4
+                if "-compute" in row["optype"] or "-recv" in row["optype"] or "-send" in row["optype"]
+                else 1
+            )
+        }
+        for row in ROWS
+    ],
+    "one counter for all types": lambda: counted_on(ROWS),
+    "ranks shared by workers": lambda: [row | {"rank": row["rank"] // 2} for row in ROWS],
+    "whole seconds": lambda: [
+        row | {"duration": float(round(100 * row["duration"]) + 1), "start_ts": 200 * row["start_ts"]}
+        for row in ROWS
+    ],
+    "an operation of two minutes": lambda: edited(
+        lambda r: is_pause(r) and (r["step"], r["rank"]) == (7, 2), duration=120.0
+    ),
     "ranks unknown": lambda: edited(lambda r: r["step"] > 3, rank=-1),
 }
 
@@ -167,7 +209,7 @@ def test_equal_to_the_whole_trace_reader(tmp_path: Path, name: str, group: int) 
     both(write(tmp_path / "t.parquet", TRACES[name](), group), JOB.meta)
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_equal_on_any_damage(tmp_path: Path, data: st.DataObject) -> None:
     rng = np.random.default_rng(data.draw(st.integers(0, 2**32 - 1)))
@@ -226,9 +268,7 @@ def refusals() -> dict[str, Callable[[Rows], Rows]]:
         "a step of two weeks": lambda rows: [
             row | {"start_ts": 1.2e6} if row["step"] == 9 and row["seq_id"] == 3 else row for row in rows
         ],
-        "absolute single precision": lambda rows: [
-            row | {"start_ts": 1.7e9} if row["step"] == 9 else row for row in rows
-        ],
+        "absolute single precision": lambda rows: [row | {"start_ts": 1.7e9} for row in rows],
         "fractional step": lambda rows: [row | {"seq_id": row["seq_id"] + 0.5} for row in rows],
     }
 

@@ -8,22 +8,46 @@ from fastapi import APIRouter, Query, Request, Response
 
 from rca_api.responses import problem_responses
 from rca_api.what_if import service
+from rca_api.what_if.body import PARQUET, SCENARIOS, TRACE
 from rca_api.what_if.schemas import WhatIfAnswer
-from rca_api.windows import JSON, WINDOW_BODY
+from rca_api.windows import JSON, MULTIPART, WINDOW_BODY
 
 router = APIRouter(prefix="/v1/what-if", tags=["what-if"])
 
 Size = Annotated[int | None, Query(ge=1, description="Size of the job; for bare traces only.")]
+
+_WINDOW_CONTENT: dict[str, Any] = WINDOW_BODY["requestBody"]["content"]
+
+
+def _with_scenarios(media_type: str) -> dict[str, Any]:
+    """A window's schema, with scenarios allowed beside it."""
+    beside = {"$ref": "#/components/schemas/AskedScenarios"}
+    return {"schema": {"allOf": [_WINDOW_CONTENT[media_type]["schema"], beside]}}
+
 
 _BODY: dict[str, Any] = {
     **WINDOW_BODY,
     "requestBody": {
         "required": True,
         "description": "A telemetry window (its operations are replayed, else its phases), or a bare "
-        "operation trace as Parquet.",
+        "operation trace as Parquet; with `scenarios` (a member of the JSON, a part of the multipart body, "
+        "where a bare trace is the part `trace`) each described scenario is answered too.",
         "content": {
-            **WINDOW_BODY["requestBody"]["content"],
-            service.PARQUET: {"schema": {"type": "string", "contentMediaType": service.PARQUET}},
+            JSON: _with_scenarios(JSON),
+            MULTIPART: {
+                "schema": {
+                    "anyOf": [
+                        _with_scenarios(MULTIPART)["schema"],
+                        {"$ref": "#/components/schemas/TraceWithScenarios"},
+                    ]
+                },
+                "encoding": {
+                    **_WINDOW_CONTENT[MULTIPART]["encoding"],
+                    SCENARIOS: {"contentType": JSON},
+                    TRACE: {"contentType": PARQUET},
+                },
+            },
+            PARQUET: {"schema": {"type": "string", "contentMediaType": PARQUET}},
         },
     },
 }
@@ -58,6 +82,9 @@ async def create_what_if(
     request: Request,
     form: Annotated[service.Form, Query(description="Layout of the answer.")] = "full",
     per_step: Annotated[bool, Query(description="Whether to list every step.")] = True,
+    worker_steps: Annotated[
+        bool, Query(description="Whether to list the slowdown of every worker in every step.")
+    ] = False,
     dp_size: Size = None,
     pp_size: Size = None,
     tp_size: Size = None,
@@ -75,5 +102,5 @@ async def create_what_if(
         "world_size": world_size,
     }
     given = {name: size for name, size in sizes.items() if size is not None}
-    content = await service.answer(request, service.Wanted(form, per_step, given))
+    content = await service.answer(request, service.Wanted(form, per_step, worker_steps, given))
     return Response(content, media_type=JSON)

@@ -6,6 +6,9 @@ from typing import Literal
 
 from pydantic import BaseModel, Field
 
+from rca.whatif.scenario import Scenario
+from rca.whatif.scenarios import MOST_SCENARIOS
+
 Slowdowns = dict[str, float]
 
 
@@ -40,6 +43,28 @@ class PatternFound(BaseModel):
     text: str
 
 
+class ScenarioOutcome(BaseModel):
+    """What one scenario changes, means over the replayed steps; null where it cannot be said."""
+
+    name: str
+    step_seconds: float | None
+    seconds_saved_per_step: float | None = Field(description="Negative where the scenario costs time.")
+    speedup: float | None = Field(description="Step time as it is over the scenario's.")
+    share_of_loss: float | None = Field(description="Of the seconds lost to stragglers.")
+
+
+class AskedScenarios(BaseModel):
+    """Scenarios sent beside a window."""
+
+    scenarios: list[Scenario] | None = Field(None, max_length=MOST_SCENARIOS)
+
+
+class TraceWithScenarios(AskedScenarios):
+    """A bare operation trace and scenarios, as parts."""
+
+    trace: bytes = Field(json_schema_extra={"contentMediaType": "application/vnd.apache.parquet"})
+
+
 class StepTimes(BaseModel):
     """Per training step, by column; absent with `per_step=false`."""
 
@@ -51,6 +76,9 @@ class StepTimes(BaseModel):
     by_type: dict[str, list[float]]
     by_stage: dict[str, list[float]]
     by_data_rank: dict[str, list[float]]
+    by_worker: dict[str, list[float | None]] | None = Field(
+        None, description="Exact slowdown of every worker (by rank) in every step; with `worker_steps=true`."
+    )
 
 
 class WhatIfAnswer(BaseModel):
@@ -76,3 +104,6 @@ class WhatIfAnswer(BaseModel):
     warnings: list[str]
     notes: list[str]
     steps: StepTimes | None = None
+    scenarios: list[ScenarioOutcome] | None = Field(
+        None, description="One per scenario sent, in their order; absent where none were sent."
+    )

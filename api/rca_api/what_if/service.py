@@ -10,15 +10,21 @@ import orjson
 import pyarrow as pa
 from fastapi import Request
 
-from rca.errors import InvalidInput, InvalidTrace
+from rca.errors import InvalidInput, TooLarge
+from rca.telemetry.window import Window
 from rca.whatif.analysis import what_if
-from rca.whatif.result import WhatIf, finite
+from rca.whatif.report import Extras, document
+from rca.whatif.result import finite
+from rca.whatif.scenarios import analysed_scenarios
 from rca_api.limits import content_encoding, decompress, read_body
 from rca_api.negotiation import choose
 from rca_api.state import State
-from rca_api.windows import JSON, WINDOW_TYPES, Limits, content_type_of, decode_window, media_type
+from rca_api.what_if.body import PARQUET, decode
+from rca_api.windows import JSON, WINDOW_TYPES, Limits, content_type_of
 
-PARQUET = "application/vnd.apache.parquet"
+MOST_REPLAYED = 1_000_000_000
+"""Rows times scenarios of one request, about half a minute of one core."""
+
 TAKEN = (*WINDOW_TYPES, PARQUET)
 
 Form = Literal["full", "published"]
@@ -30,6 +36,7 @@ class Wanted:
 
     form: Form
     per_step: bool
+    worker_steps: bool
     sizes: dict[str, int]
 
 
@@ -47,47 +54,42 @@ async def answer(request: Request, wanted: Wanted) -> bytes:
 
             def work() -> bytes:
                 plain = decompress(body, encoding, limits.decoded)
-                return _encoded(_analysed(plain, content_type, wanted, limits.decoded), wanted)
+                return _answer(plain, content_type, wanted, limits.decoded)
 
             return await asyncio.get_running_loop().run_in_executor(state.threads, work)
         finally:
             state.metrics.in_progress.dec()
 
 
-def _analysed(body: bytes, content_type: str, wanted: Wanted, max_bytes: int) -> WhatIf:
-    if not body:
-        raise InvalidInput("the body is empty", hint="send a window, or an operation trace as Parquet")
-    if media_type(content_type) == PARQUET:
-        table = _parquet(body, max_bytes)
-        return what_if(table, wanted.sizes, correct_clocks=wanted.form != "published")
-    if wanted.sizes:
+def _answer(body: bytes, content_type: str, wanted: Wanted, max_bytes: int) -> bytes:
+    asked = decode(body, content_type, max_bytes)
+    if isinstance(asked.source, Window) and wanted.sizes:
         raise InvalidInput("sizes are parameters of bare traces; a window carries its own in job.parallelism")
-    window = decode_window(body, content_type, max_bytes)
-    return what_if(window, correct_clocks=wanted.form != "published")
-
-
-def _parquet(body: bytes, max_bytes: int) -> pa.Table:
-    """Read a trace, refusing by what the file says it unpacks to."""
-    import pyarrow.parquet as pq
-
-    from rca.errors import TooLarge
-    from rca.whatif.reader import COLUMNS, require_columns
-
-    try:
-        file = pq.ParquetFile(pa.BufferReader(body))
-        groups = range(file.metadata.num_row_groups)
-        declared = sum(file.metadata.row_group(group).total_byte_size for group in groups)
-        held = [name for name in COLUMNS if name in file.schema_arrow.names]
-        # Dictionary and run-length pages unpack to far more than they declare; rows bound that.
-        if max(declared, file.metadata.num_rows * 8 * len(held)) > max_bytes:
-            raise TooLarge(f"the trace unpacks to more; the limit is {max_bytes:,} bytes")
-        require_columns(held)
-        return file.read(columns=held)
-    except (OSError, pa.ArrowException) as error:
-        raise InvalidTrace(f"the body is not a readable Parquet trace: {error}") from error
-
-
-def _encoded(result: WhatIf, wanted: Wanted) -> bytes:
     if wanted.form == "published":
+        if asked.scenarios is not None or wanted.worker_steps:
+            raise InvalidInput("the published layout has no scenarios and no worker_steps", hint="form=full")
+        # The published tool leaves skewed clocks alone: numbers to compare with its own must too.
+        result = what_if(asked.source, wanted.sizes, correct_clocks=False)
         return orjson.dumps(finite(result.published()))
-    return orjson.dumps(result.to_dict(per_step=wanted.per_step))
+    described = asked.scenarios or []
+    _refuse_long_replays(asked.source, len(described))
+    result, seconds = analysed_scenarios(asked.source, described, wanted.sizes)
+    extras = Extras(
+        per_step=wanted.per_step,
+        worker_steps=wanted.worker_steps,
+        scenarios=described,
+        scenario_seconds=seconds if asked.scenarios is not None else None,
+    )
+    return orjson.dumps(document(result, extras))
+
+
+def _refuse_long_replays(source: Window | pa.Table, n_scenarios: int) -> None:
+    """Every scenario replays the job: bound what one request may cost."""
+    rows = (
+        source.num_rows if isinstance(source, pa.Table) else max(source.ops.num_rows, source.steps.num_rows)
+    )
+    if n_scenarios * rows > MOST_REPLAYED:
+        raise TooLarge(
+            f"{n_scenarios:,} scenarios of {rows:,} rows; one request may replay {MOST_REPLAYED:,} rows",
+            hint="send fewer scenarios at once, or fewer steps",
+        )

@@ -1,0 +1,125 @@
+"""Values no job can have: refused with the row, the value and what was expected."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+import numpy.typing as npt
+
+from rca.errors import InvalidTrace
+from rca.whatif.optypes import NAMES
+
+IntArray = npt.NDArray[np.int64]
+FloatArray = npt.NDArray[np.floating]
+
+LONGEST = 86_400.0
+"""Seconds; a longer step or operation is a damaged row, or a clock that does not count in seconds."""
+
+UNUSUAL_SECONDS = 60.0
+UNUSUAL_FACTOR = 1000.0
+"""Operations longer than both, in seconds and in medians of their type, are named."""
+
+LARGEST_INDEX = {"dp_rank": 1_000_000, "stage": 1_000_000, "mc": 100_000, "gmc": 10_000_000}
+"""Indices that count something a job has; a larger one is damage, and would cost memory or time."""
+
+WHOLE_SECONDS = "all durations are whole numbers of seconds: shorter operations are lost; check the unit"
+_SECONDS = "start_ts and duration are in seconds"
+
+
+def refuse_indices(columns: Mapping[str, IntArray], rows: IntArray, narrow: frozenset[str]) -> None:
+    """Refuse data ranks, stages and chunks that cannot be indices.
+
+    Parameters
+    ----------
+    columns : mapping of str to ndarray of shape (n_rows,), int
+    rows : ndarray of shape (n_rows,), int
+        Where each stands in the table as given.
+    narrow : frozenset of str
+        Columns of 8 or 16 bits, which may have overflowed.
+    """
+    for name, largest in LARGEST_INDEX.items():
+        values = columns[name]
+        lowest = 0 if name in ("dp_rank", "stage") else np.iinfo(np.int64).min
+        wrong = np.flatnonzero((values < lowest) | (values > largest))
+        if wrong.size:
+            value = int(values[wrong[0]])
+            hint = f"expected indices counted from 0; -1 where {name} does not apply"
+            if lowest == 0:
+                hint = "expected indices counted from 0"
+            if value < 0 and name in narrow:
+                hint = f"{name} is too narrow for the job and has overflowed: write it as int32"
+            raise InvalidTrace(
+                f"column {name} holds {value} in row {rows[wrong[0]]} ({wrong.size} such row(s))", hint=hint
+            )
+
+
+def refuse_times(
+    columns: Mapping[str, IntArray], relative: FloatArray, duration: FloatArray, rows: IntArray
+) -> None:
+    """Refuse times in another unit, and damaged ones.
+
+    Parameters
+    ----------
+    columns : mapping of str to ndarray of shape (n_rows,), int
+    relative, duration : ndarray of shape (n_rows,), seconds
+        `relative` counts from the first start of the row's step.
+    rows : ndarray of shape (n_rows,), int
+    """
+    late = int(np.argmax(relative))
+    if float(relative[late]) > LONGEST:
+        together = np.flatnonzero(columns["step"] == columns["step"][late])
+        if float(np.median(relative[together])) > LONGEST / 2:
+            # The step's other rows agree: it is its first row that is far out.
+            early = int(together[np.argmin(relative[together])])
+            raise InvalidTrace(
+                f"a step would take {float(relative[late]):.3g} s: "
+                f"it begins with {_named(columns, rows, early)}",
+                hint=f"{_SECONDS}; drop the row if it is damaged",
+            )
+        raise InvalidTrace(
+            f"a step would take {float(relative[late]):.3g} s: {_named(columns, rows, late)} starts then",
+            hint=f"{_SECONDS}; drop the row if it is damaged",
+        )
+    long = np.flatnonzero(duration > LONGEST)
+    if long.size:
+        worst = int(long[np.argmax(duration[long])])
+        raise InvalidTrace(
+            f"{_named(columns, rows, worst)} takes {float(duration[worst]):.3g} s ({long.size} such row(s))",
+            hint=f"{_SECONDS}; drop the row if it is damaged",
+        )
+
+
+def refuse_instant(instant: int, computes: int) -> None:
+    """Refuse a trace most of whose `computes` last 0 s."""
+    if 2 * instant > computes:
+        raise InvalidTrace(
+            f"operations take no time: {instant} of {computes} forward and backward computes last 0 s",
+            hint="duration is in seconds with its fraction; whole seconds lose what is shorter",
+        )
+
+
+def coarse_durations(duration: FloatArray) -> list[str]:
+    """A note where all durations are whole seconds: shorter operations are lost, or the unit is another."""
+    return [WHOLE_SECONDS] if duration.size and (duration == np.rint(duration)).all() else []
+
+
+def unusual_durations(columns: Mapping[str, IntArray], duration: FloatArray, rows: IntArray) -> list[str]:
+    """Notes on single operations that outlast their type a thousandfold: they alone make the answer."""
+    long = np.flatnonzero(duration > UNUSUAL_SECONDS)
+    notes = []
+    for code in np.unique(columns["optype"][long]):
+        usual = float(np.median(duration[columns["optype"] == code]))
+        here = long[(columns["optype"][long] == code) & (duration[long] > UNUSUAL_FACTOR * usual)]
+        if here.size:
+            worst = int(here[np.argmax(duration[here])])
+            notes.append(
+                f"{_named(columns, rows, worst)} takes {float(duration[worst]):.3g} s, "
+                f"{usual:.3g} s is usual there ({here.size} such row(s))"
+            )
+    return notes
+
+
+def _named(columns: Mapping[str, IntArray], rows: IntArray, at: int) -> str:
+    place = f"data rank {columns['dp_rank'][at]}, stage {columns['stage'][at]}, step {columns['step'][at]}"
+    return f"row {rows[at]} ({NAMES[columns['optype'][at]]} of {place})"
