@@ -97,11 +97,11 @@ def large(path: Path) -> None:
     n_stages = replay.n_stages
     seconds = replay.each_data_rank(lambda part: [part.shape.stage == stage for stage in range(n_stages)])
     done = time.perf_counter()
-    work = replay.parts[0].times.work
-    floor = 2 * work.nbytes / copy_bandwidth()
+    n_values = sum(part.shape.n_ops * part.shape.n_data * part.shape.steps.size for part in replay.parts)
+    floor = 2 * 4 * n_values / copy_bandwidth()
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024**2
-    workers, rate = seconds.shape[0] * seconds.shape[1], work.size / (read - began) / 1e6
-    print(f"large: {work.size:,} operations, {workers:,} workers, {seconds.shape[2]} steps")
+    workers, rate = seconds.shape[0] * seconds.shape[1], n_values / (read - began) / 1e6
+    print(f"large: {n_values:,} operations, {workers:,} workers, {seconds.shape[2]} steps")
     print(f"large: read, arrange, derive   {read - began:8.2f} s   {rate:.0f} M operations/s")
     print(f"large: all exact workers       {done - read:8.2f} s   (loading the kernels included)")
     print(f"large: from Parquet to workers {done - began:8.2f} s   target 30 s")

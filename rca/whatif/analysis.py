@@ -36,6 +36,7 @@ def what_if(
     *,
     schedule: Schedule = megatron,
     engine: Engine = "auto",
+    correct_clocks: bool = True,
     seed: int = 0,
 ) -> WhatIf:
     """Replay a job without its stragglers.
@@ -50,6 +51,8 @@ def what_if(
     schedule : callable
         Dependency rules, for jobs other than 1F1B.
     engine : {"auto", "numpy", "numba"}
+    correct_clocks : bool
+        False leaves skewed clocks as traced: the published tool does, so comparisons with it must.
     seed : int
         Of the bootstrap intervals.
 
@@ -66,11 +69,17 @@ def what_if(
         from rca.whatif.coarse_analysis import coarse_what_if
 
         return coarse_what_if(source, seed=seed)
-    return analysed(replay_of(source, meta, schedule=schedule, engine=engine), seed=seed)
+    replay = replay_of(source, meta, schedule=schedule, engine=engine, correct_clocks=correct_clocks)
+    return analysed(replay, seed=seed)
 
 
 def replay_of(
-    source: Source, meta: Meta | None = None, *, schedule: Schedule = megatron, engine: Engine = "auto"
+    source: Source,
+    meta: Meta | None = None,
+    *,
+    schedule: Schedule = megatron,
+    engine: Engine = "auto",
+    correct_clocks: bool = True,
 ) -> TraceReplay:
     """Make the operation trace in `source` ready for replays."""
     if isinstance(source, TraceReplay):
@@ -83,7 +92,7 @@ def replay_of(
         trace = source
     else:
         trace = read_trace(source, meta)
-    return TraceReplay.from_trace(trace, schedule=schedule, engine=engine)
+    return TraceReplay.from_trace(trace, schedule=schedule, engine=engine, correct_clocks=correct_clocks)
 
 
 def analysed(replay: TraceReplay, *, seed: int = 0) -> WhatIf:
@@ -112,12 +121,15 @@ def analysed(replay: TraceReplay, *, seed: int = 0) -> WhatIf:
             seconds=found.by_worker.transpose(1, 0, 2).reshape(n_data * n_stages, -1),
             approximate=approximate.ravel(),
         ),
-        m_w=Share(by_published.share, by_exact.share, _rank_list(replay, by_exact.workers)),
-        m_s=Share(last_stage.share, last_stage.share, _rank_list(replay, last_stage.workers)),
+        m_w=Share(by_published.share, by_exact.share, _rank_list(replay, by_exact.workers), by_exact.seconds),
+        m_s=Share(
+            last_stage.share, last_stage.share, _rank_list(replay, last_stage.workers), last_stage.seconds
+        ),
         findings=find_patterns(replay, found, by_exact, last_stage),
         world_size=replay.world_size,
         seed=seed,
         notes=(*replay.notes, *unsearched_patterns(replay)),
+        left_out=replay.left_out,
     )
 
 

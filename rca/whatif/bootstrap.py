@@ -2,44 +2,100 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from functools import lru_cache
+
 import numpy as np
 import numpy.typing as npt
 
 from rca.errors import InvalidInput
 
 FloatArray = npt.NDArray[np.float64]
+Interval = tuple[float, float]
 
 RESAMPLES = 1000
 LEVEL = 0.9
 
+MOST_UNITS = 1000
+"""Units resampled at most: of longer traces, runs of steps, which also keep what neighbours share."""
 
-def step_weights(n_steps: int, seed: int, resamples: int = RESAMPLES) -> FloatArray:
-    """Resampling weights of the steps.
+SMALLEST_LOSS = 1e-3
+"""Share of the step time below which a loss is within the error of any replay."""
 
-    Returns
-    -------
-    ndarray of shape (resamples, n_steps)
-        Each row sums to 1.
 
-    Raises
-    ------
-    InvalidInput
-        If the seed is negative.
+@dataclass(frozen=True)
+class StepBootstrap:
+    """Resampling of the steps of a trace.
+
+    Attributes
+    ----------
+    counts : ndarray of shape (RESAMPLES, n_units)
+        How often each unit is drawn.
+    starts : ndarray of shape (n_units,), int
+        First step of each unit.
     """
-    if seed < 0:
-        raise InvalidInput(f"seed is {seed}", hint="a seed is 0 or larger")
-    drawn = np.random.default_rng(seed).multinomial(n_steps, np.full(n_steps, 1 / n_steps), size=resamples)
-    return drawn / n_steps
+
+    counts: FloatArray
+    starts: npt.NDArray[np.int64]
+
+    @classmethod
+    @lru_cache(maxsize=4)
+    def of(cls, n_steps: int, seed: int) -> StepBootstrap:
+        """Draw; the same numbers for the same seed.
+
+        Raises
+        ------
+        InvalidInput
+            If the seed is negative.
+        """
+        if seed < 0:
+            raise InvalidInput(f"seed is {seed}", hint="a seed is 0 or larger")
+        n_units = min(n_steps, MOST_UNITS)
+        drawn = np.random.default_rng(seed).multinomial(
+            n_units, np.full(n_units, 1 / n_units), size=RESAMPLES
+        )
+        return cls(drawn.astype(np.float64), np.arange(n_units) * n_steps // n_units)
+
+    def sums(self, seconds: FloatArray) -> FloatArray:
+        """Sum over the drawn steps: (..., n_steps) -> (RESAMPLES, ...)."""
+        units = np.moveaxis(np.add.reduceat(seconds, self.starts, axis=-1), -1, 0)
+        drawn = self.counts @ units.reshape(self.starts.size, units[0].size)
+        return drawn.reshape(self.counts.shape[0], *units.shape[1:])
+
+    def ratio(self, above: FloatArray, below: FloatArray) -> Interval:
+        """Percentile interval of ``mean(above) / mean(below)``, over draws with a positive denominator.
+
+        Parameters
+        ----------
+        above, below : ndarray of shape (n_steps,), seconds
+        """
+        denominator = self.sums(below)
+        positive = denominator > 0
+        if not positive.any():
+            return float("nan"), float("nan")
+        ratios = self.sums(above)[positive] / denominator[positive]
+        lower, upper = np.quantile(ratios, _BOUNDS)
+        return float(lower), float(upper)
+
+    def ratios(self, above: FloatArray, below: FloatArray) -> list[Interval]:
+        """The same for many numerators of shape (n, n_steps) over one positive denominator."""
+        drawn = self.sums(above) / self.sums(below)[:, None]
+        lower, upper = np.quantile(drawn, _BOUNDS, axis=0)
+        return list(zip(lower.tolist(), upper.tolist(), strict=True))
 
 
-def ratio_interval(weights: FloatArray, above: FloatArray, below: FloatArray) -> tuple[float, float]:
-    """Percentile interval (90 %) of ``mean(above) / mean(below)``.
+_BOUNDS = ((1 - LEVEL) / 2, (1 + LEVEL) / 2)
+
+
+def loses(no_delay: FloatArray, ideal: FloatArray) -> bool:
+    """Whether a job clearly loses time to stragglers, so that shares of the loss mean something.
 
     Parameters
     ----------
-    weights : ndarray of shape (resamples, n_steps)
-    above, below : ndarray of shape (n_steps,), seconds
+    no_delay, ideal : ndarray of shape (n_steps,), seconds
     """
-    ratios = (weights @ above) / (weights @ below)
-    lower, upper = np.quantile(ratios, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
-    return float(lower), float(upper)
+    lost = no_delay - ideal
+    if not lost.mean() > SMALLEST_LOSS * ideal.mean():
+        return False
+    sums = StepBootstrap.of(lost.size, seed=0).sums(lost)
+    return bool(np.quantile(sums, _BOUNDS[0]) > 0)

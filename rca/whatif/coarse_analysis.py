@@ -17,7 +17,7 @@ from rca.telemetry.phases import PhaseArrays
 from rca.telemetry.window import Window
 from rca.whatif.coarse import PhaseReplay
 from rca.whatif.coarse_scenario import phases_under
-from rca.whatif.decompose import TOP_SHARE, Decomposition
+from rca.whatif.decompose import TOP_SHARE, Decomposition, share_of_loss
 from rca.whatif.result import Share, WhatIf, Workers
 from rca.whatif.scenario import Scenario
 from rca.whatif.signatures import MAJORITY, SMALLEST_SLOWDOWN, Finding, named_ranks
@@ -178,16 +178,20 @@ def coarse_what_if(window: Window, *, seed: int = 0) -> WhatIf:
     exact = by_rank.mean(axis=1) / ideal.mean()
     s_data, s_stage = (part.seconds.mean(axis=1) / ideal.mean() for part in (by_data, by_stage))
     approximate = np.minimum(s_data[topology.data_rank], s_stage[topology.stage])
-    lost = float(no_delay.mean() - ideal.mean())
 
-    def share(mask: BoolArray) -> float:
-        return float(no_delay.mean() - parts.without(mask).mean()) / lost if lost > 0 else float("nan")
+    def share(mask: BoolArray) -> float | None:
+        return share_of_loss(no_delay, ideal, parts.without(mask))
 
     top, top_published = (_top(scores) for scores in (exact, approximate))
     last = topology.stage == topology.n_stages - 1
-    m_w = Share(share(top_published[:, None]), share(top[:, None]), tuple(np.flatnonzero(top).tolist()))
+    m_w = Share(
+        share(top_published[:, None]),
+        share(top[:, None]),
+        tuple(np.flatnonzero(top).tolist()),
+        parts.without(top[:, None]),
+    )
     m_s_share = share(last[:, None])
-    m_s = Share(m_s_share, m_s_share, tuple(np.flatnonzero(last).tolist()))
+    m_s = Share(m_s_share, m_s_share, tuple(np.flatnonzero(last).tolist()), parts.without(last[:, None]))
     return WhatIf(
         source="phases",
         job=_job(window),
@@ -225,7 +229,7 @@ def _uninformative(
     def alike(labels: Sequence[int | str]) -> Decomposition:
         return Decomposition(tuple(labels), np.tile(measured, (len(labels), 1)))
 
-    unknown = Share(float("nan"), float("nan"), ())
+    unknown = Share(None, None, ())
     return WhatIf(
         source="phases",
         job=_job(window),
@@ -272,11 +276,11 @@ def _findings(
     if no_delay.mean() < SMALLEST_SLOWDOWN * ideal.mean():
         return ()
     found = []
-    if m_w.exact >= MAJORITY and topology.n_ranks > 1:
+    if m_w.exact is not None and m_w.exact >= MAJORITY and topology.n_ranks > 1:
         evidence = {"m_w": m_w.exact, "hottest_slowdown": float(exact.max())}
         text = f"{named_ranks(m_w.ranks)} alone cost {m_w.exact:.0%} of the slowdown"
         found.append(Finding("worker", m_w.ranks, m_w.exact, m_w.exact * lost, evidence, text))
-    if m_s.exact >= MAJORITY and topology.n_stages > 1:
+    if m_s.exact is not None and m_s.exact >= MAJORITY and topology.n_stages > 1:
         text = f"the last stage alone costs {m_s.exact:.0%} of the slowdown: move layers off it"
         found.append(Finding("stage", m_s.ranks, m_s.exact, m_s.exact * lost, {"m_s": m_s.exact}, text))
     return tuple(found)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from rca.whatif.bootstrap import loses
 from rca.whatif.optypes import OP_TYPES
 from rca.whatif.trace_replay import ShapeReplay, TraceReplay
 
@@ -107,14 +108,14 @@ class Removal:
     ----------
     workers : tuple of (int, int)
         (data rank position, stage) of the workers made ideal.
-    share : float
-        (T - T without) / (T - T ideal); NaN where there is no slowdown.
+    share : float or None
+        (T - T without) / (T - T ideal); None where there is no clear slowdown to have a share of.
     seconds : ndarray of shape (n_steps,)
         Step times without.
     """
 
     workers: tuple[tuple[int, int], ...]
-    share: float
+    share: float | None
     seconds: FloatArray
 
 
@@ -129,19 +130,30 @@ def remove_workers(
             work[ops, data_rank] = part.ideal[ops, None]
 
     seconds = replay.with_work(make_ideal)
-    return Removal(workers, _share(found, seconds), seconds)
+    return Removal(workers, share_of_loss(found.no_delay, found.ideal, seconds), seconds)
 
 
 def remove_last_stage(replay: TraceReplay, found: Decompositions) -> Removal:
     """Replay the job with all operations of its last stage ideal (M_S)."""
     last = replay.n_stages - 1
     seconds = replay.whole_job(lambda part: [part.shape.stage != last])[0]
-    return Removal(tuple((d, last) for d in range(replay.n_data)), _share(found, seconds), seconds)
+    return Removal(
+        tuple((d, last) for d in range(replay.n_data)),
+        share_of_loss(found.no_delay, found.ideal, seconds),
+        seconds,
+    )
 
 
-def _share(found: Decompositions, seconds: FloatArray) -> float:
-    lost = float(found.no_delay.mean() - found.ideal.mean())
-    return float(found.no_delay.mean() - seconds.mean()) / lost if lost > 0 else float("nan")
+def share_of_loss(no_delay: FloatArray, ideal: FloatArray, without: FloatArray) -> float | None:
+    """Part of the loss that disappears; None where the loss is none, or not clear of noise.
+
+    Parameters
+    ----------
+    no_delay, ideal, without : ndarray of shape (n_steps,), seconds
+    """
+    if not loses(no_delay, ideal):
+        return None
+    return float(no_delay.mean() - without.mean()) / float(no_delay.mean() - ideal.mean())
 
 
 def worker_scores(found: Decompositions) -> tuple[FloatArray, FloatArray]:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
+
 import numpy as np
 import numpy.typing as npt
 
 from rca.errors import InvalidTrace
-from rca.whatif.optypes import GC, NAMES
+from rca.whatif.optypes import GC, N_TYPES, NAMES
 from rca.whatif.trace import OpTrace
 
 IntArray = npt.NDArray[np.int64]
@@ -16,10 +19,56 @@ SPARE_CELLS = 1_000_000
 """Dense arrays may hold this much more than the rows; a sparser trace is damaged, and would cost memory."""
 
 
+@dataclass(frozen=True)
+class StepSizes:
+    """What each of some steps holds.
+
+    Attributes
+    ----------
+    sizes : ndarray of shape (n_steps, n_stages, N_TYPES), int
+        Operations: the largest sequence number plus 1, over the data ranks.
+    rows, pauses : ndarray of shape (n_steps,), int
+        Rows, and how many of them are garbage collections.
+    paused : ndarray of shape (n_steps,), int
+        Workers with a garbage collection.
+    """
+
+    sizes: IntArray
+    rows: IntArray
+    pauses: IntArray
+    paused: IntArray
+
+    @classmethod
+    def of(cls, trace: OpTrace, n_stages: int) -> tuple[IntArray, StepSizes]:
+        """Step numbers of a trace, ascending, and what they hold.
+
+        Raises
+        ------
+        InvalidTrace
+            If steps and stages are far more than rows.
+        """
+        steps, step = np.unique(trace.step, return_inverse=True)
+        _refuse_sparse(
+            trace.n_ops, steps.size * n_stages, "step, stage", lambda: _largest_of_rows(trace, steps.size)
+        )
+        sizes = np.zeros(steps.size * n_stages * N_TYPES, np.int64)
+        cell = (step * n_stages + trace.stage) * N_TYPES + trace.optype
+        np.maximum.at(sizes, cell, trace.sequence + 1)
+        pause = trace.optype == GC
+        worker = (step[pause] * trace.n_data + trace.data_rank[pause]) * n_stages + trace.stage[pause]
+        paused = np.unique(worker) // (trace.n_data * n_stages)
+        return steps, cls(
+            sizes.reshape(steps.size, n_stages, N_TYPES),
+            np.bincount(step, minlength=steps.size),
+            np.bincount(step[pause], minlength=steps.size),
+            np.bincount(paused, minlength=steps.size),
+        )
+
+
 def filled_enough(
-    trace: OpTrace,
+    held: StepSizes,
     steps: IntArray,
-    step: IntArray,
+    n_data: int,
     groups: list[tuple[IntArray, IntArray]],
     notes: list[str],
 ) -> list[tuple[IntArray, IntArray]]:
@@ -28,50 +77,63 @@ def filled_enough(
     Pauses count apart: where they are occasional, most of their cells are empty on purpose, but each is held
     somewhere.
     """
-    held = np.bincount(step[trace.optype != GC], minlength=steps.size)
-    pauses = np.bincount(step[trace.optype == GC], minlength=steps.size)
     kept: list[tuple[IntArray, IntArray]] = []
     cells = 0
     for size, members in groups:
         n_pauses = int(size[:, GC].sum())
-        expected = (int(size.sum()) - n_pauses) * trace.n_data
-        full = MOST_CELLS_PER_ROW * held[members] >= expected
-        if n_pauses > MOST_CELLS_PER_ROW * max(1, int(pauses[members].sum())):
+        expected = (int(size.sum()) - n_pauses) * n_data
+        full = MOST_CELLS_PER_ROW * (held.rows - held.pauses)[members] >= expected
+        if n_pauses > MOST_CELLS_PER_ROW * max(1, int(held.pauses[members].sum())):
             full[:] = False
         notes += dropped_note(steps[members[~full]])
         if full.any():
             kept.append((size, members[full]))
-            cells += int(size.sum()) * trace.n_data * int(full.sum())
-    refuse_sparse(trace, cells, "operation, data rank, step")
+            cells += int(size.sum()) * n_data * int(full.sum())
+    _refuse_sparse(
+        int(held.rows.sum()),
+        cells,
+        "operation, data rank, step",
+        lambda: largest_number(held, steps, n_data),
+    )
     return kept
 
 
-def refuse_sparse(trace: OpTrace, cells: int, of: str) -> None:
-    if cells > MOST_CELLS_PER_ROW * trace.n_ops + SPARE_CELLS:
-        raise InvalidTrace(
-            f"{trace.n_ops:,} rows are spread over {cells:,} places ({of})", hint=largest_number(trace)
-        )
+def _refuse_sparse(n_rows: int, cells: int, of: str, hint: Callable[[], str]) -> None:
+    if cells > MOST_CELLS_PER_ROW * n_rows + SPARE_CELLS:
+        raise InvalidTrace(f"{n_rows:,} rows are spread over {cells:,} places ({of})", hint=hint())
 
 
-def largest_number(trace: OpTrace) -> str:
+def largest_number(held: StepSizes, steps: IntArray, n_data: int) -> str:
     """What usually makes a trace sparse: one operation with a number far beyond the others'."""
-    at = int(np.argmax(trace.sequence))
-    return (
-        f"seq_id of {NAMES[trace.optype[at]]} runs to {trace.sequence[at]:,} in step {trace.step[at]}, "
-        f"stage {trace.stage[at]}; there are {trace.n_data:,} data ranks, {trace.n_stages:,} stages and "
-        f"{np.unique(trace.step).size:,} steps"
+    at, stage, optype = np.unravel_index(int(np.argmax(held.sizes)), held.sizes.shape)
+    number = int(held.sizes[at, stage, optype]) - 1
+    return _largest(
+        int(optype), number, int(steps[at]), int(stage), (n_data, held.sizes.shape[1], steps.size)
     )
 
 
-def pauses_note(trace: OpTrace, n_steps: int) -> list[str]:
+def _largest_of_rows(trace: OpTrace, n_steps: int) -> str:
+    at = int(np.argmax(trace.sequence))
+    sizes = (trace.n_data, trace.n_stages, n_steps)
+    return _largest(
+        int(trace.optype[at]), int(trace.sequence[at]), int(trace.step[at]), int(trace.stage[at]), sizes
+    )
+
+
+def _largest(optype: int, number: int, step: int, stage: int, sizes: tuple[int, int, int]) -> str:
+    return (
+        f"seq_id of {NAMES[optype]} runs to {number:,} in step {step}, stage {stage}; there are "
+        f"{sizes[0]:,} data ranks, {sizes[1]:,} stages and {sizes[2]:,} steps"
+    )
+
+
+def pauses_note(held: StepSizes, n_workers: int) -> list[str]:
     """Where most workers have no garbage-collection row, none is assumed there, and it is said."""
-    pauses = trace.optype == GC
-    worker = trace.data_rank[pauses] * trace.n_stages + trace.stage[pauses]
-    held = np.unique(np.stack((trace.step[pauses], worker)), axis=1).shape[1]
-    places = n_steps * trace.n_data * trace.n_stages
-    if not held or 2 * held >= places:
+    paused = int(held.paused.sum())
+    places = held.paused.size * n_workers
+    if not paused or 2 * paused >= places:
         return []
-    return [f"gc rows in {held} of {places} places (rank, step): elsewhere no pause is assumed"]
+    return [f"gc rows in {paused} of {places} places (rank, step): elsewhere no pause is assumed"]
 
 
 def dropped_note(steps: IntArray) -> list[str]:

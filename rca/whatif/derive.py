@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
 import numpy.typing as npt
 
-from rca.robust import nan_max
+from rca.robust import nan_max, nan_median
 from rca.whatif.graph import DependencyGraph
 from rca.whatif.optypes import N_TYPES, OP_TYPES
 from rca.whatif.shapes import StepShape
+from rca.whatif.spool import Spooled
 
 FloatArray = npt.NDArray[np.float64]
 Seconds32 = npt.NDArray[np.float32]
@@ -26,21 +28,39 @@ class DerivedTimes:
 
     Attributes
     ----------
-    work : ndarray of shape (n_ops, n_data, n_steps), float32, seconds
+    kept : ndarray of shape (n_ops, n_data, n_steps), float32, seconds, or Spooled
         Duration of a local operation, transfer duration of a grouped one; holes filled.
     observed : ndarray of shape (n_ops, n_data, n_steps), bool, or None
-        Which of `work` was derived from rows; None if all of it was.
+        Which of `kept` was derived from rows; None if all of it was.
     measured : ndarray of shape (n_steps,), float32, seconds
         Last end less first start.
     """
 
-    work: Seconds32
+    kept: Seconds32 | Spooled
     observed: npt.NDArray[np.bool_] | None
     measured: Seconds32
 
+    @property
+    def work(self) -> Seconds32:
+        """What the operations contribute: (n_ops, n_data, n_steps), seconds; read back if on disk."""
+        return self.kept if isinstance(self.kept, np.ndarray) else self.kept.load()
+
 
 def derive(shape: StepShape, graph: DependencyGraph) -> DerivedTimes:
-    """Transfer durations and measured step times of one shape."""
+    """Transfer durations and measured step times of one shape, holes filled."""
+    work, measured = observed_work(shape, graph)
+    holes = np.isnan(work)
+    if not holes.any():
+        return DerivedTimes(work, None, measured)
+    fill_holes([work], [holes], shape)
+    return DerivedTimes(work, ~holes, measured)
+
+
+def observed_work(shape: StepShape, graph: DependencyGraph) -> tuple[Seconds32, Seconds32]:
+    """Work as `DerivedTimes` has it but with NaN for holes, and measured step times.
+
+    A group that lacks a member has no known latest start, so all its members are holes.
+    """
     end = shape.start + shape.duration
     work = shape.duration.copy()
     pairs = np.array([g.members for g in graph.groups if len(g.members) == 2 and not g.across_data])
@@ -55,35 +75,51 @@ def derive(shape: StepShape, graph: DependencyGraph) -> DerivedTimes:
         latest = shape.start[members].max(axis=(0, 1) if group.across_data else 0)
         work[members] = _plausible(end[members] - latest)
     measured = np.nanmax(end, axis=(0, 1)) - np.nanmin(shape.start, axis=(0, 1))
-    holes = np.isnan(work)
-    if not holes.any():
-        return DerivedTimes(work, None, measured)
-    # A group that lacks a member has no known latest start, so all its members are filled.
-    _fill(work, holes, shape)
-    return DerivedTimes(work, ~holes, measured)
+    return work, measured
 
 
 def _plausible(seconds: Seconds32) -> Seconds32:
     return np.where(seconds <= IMPLAUSIBLE, np.float32(0), seconds)
 
 
-def _fill(work: Seconds32, holes: npt.NDArray[np.bool_], shape: StepShape) -> None:
-    """Take the worker's own median of the operation, else the operation's, the stage's, the type's."""
-    known = np.where(holes, np.float32(np.nan), work)
-    for op in np.flatnonzero(holes.any(axis=(1, 2))):
-        same_type = shape.optype == shape.optype[op]
-        pools = (known[op], known[same_type & (shape.stage == shape.stage[op])], known[same_type])
-        for data_rank in np.flatnonzero(holes[op].any(axis=1)):
-            gaps = holes[op, data_rank]
-            work[op, data_rank, gaps] = _first_median(known[op, data_rank], *pools)
+def fill_holes(works: Sequence[Seconds32], holes: Sequence[npt.NDArray[np.bool_]], shape: StepShape) -> None:
+    """Take the worker's own median of the operation, else the operation's, the stage's, the type's.
+
+    Parameters
+    ----------
+    works, holes : sequence of ndarray of shape (n_ops, n_data, n_block)
+        Blocks of steps of one shape; `works` is filled in place.
+    shape : StepShape
+        Its operations.
+    """
+
+    def known(op: int) -> Seconds32:
+        nan = np.float32(np.nan)
+        return np.concatenate(
+            [np.where(h[op], nan, w[op]) for w, h in zip(works, holes, strict=True)], axis=1
+        )
+
+    @cache
+    def usual(optype: int, stage: int) -> float:
+        same = (shape.optype == optype) & ((shape.stage == stage) | (stage < 0))
+        return _median(np.concatenate([known(int(op)).ravel() for op in np.flatnonzero(same)]))
+
+    for op in np.flatnonzero(np.any([h.any(axis=(1, 2)) for h in holes], axis=0)):
+        own = known(int(op))
+        values = nan_median(own.T).astype(np.float32)
+        values[np.isnan(values)] = _median(own)
+        for stage in (int(shape.stage[op]), -1):
+            if np.isnan(values).any():
+                values[np.isnan(values)] = usual(int(shape.optype[op]), stage)
+        values = np.nan_to_num(values)
+        for work, hole in zip(works, holes, strict=True):
+            data_rank, step = np.nonzero(hole[op])
+            work[op, data_rank, step] = values[data_rank]
 
 
-def _first_median(*pools: Seconds32) -> float:
-    for pool in pools:
-        values = pool[np.isfinite(pool)]
-        if values.size:
-            return float(np.median(values))
-    return 0.0
+def _median(values: Seconds32) -> float:
+    values = values[np.isfinite(values)]
+    return float(np.median(values)) if values.size else float("nan")
 
 
 def launch_delays(shape: StepShape, graph: DependencyGraph) -> Seconds32:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import Any
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -14,47 +13,137 @@ from rca.whatif.trace import OpTrace
 IntArray = npt.NDArray[np.int64]
 BoolArray = npt.NDArray[np.bool_]
 
+NO_NUMBER = np.iinfo(np.int64).max
 
-def restarted(trace: OpTrace) -> OpTrace:
+
+@dataclass(frozen=True)
+class Counting:
+    """How operation numbers begin, over cells: one type of one rank in one step. Parts of a trace add up.
+
+    Attributes
+    ----------
+    suspects : ndarray of shape (N_TYPES,), bool
+        Types whose lowest number exceeds 0 in some step; the rest describes only these.
+    cells, above, running : ndarray of shape (N_TYPES,), int
+        Cells; those that begin above 0; those whose numbers follow each other.
+    lowest, highest : int
+        Extremes of the cells' first numbers.
+    all_rows : bool
+        Whether every row is of a suspect type.
+    given : bool
+        Whether every row has a number.
+    """
+
+    suspects: BoolArray
+    cells: IntArray
+    above: IntArray
+    running: IntArray
+    lowest: int
+    highest: int
+    all_rows: bool
+    given: bool
+
+    @classmethod
+    def of(cls, trace: OpTrace, also: BoolArray | None = None) -> Counting:
+        """Look at some rows; types suspected `also` elsewhere are counted with."""
+        suspects = np.zeros(N_TYPES, dtype=bool) if also is None else also.copy()
+        given = int(trace.sequence.min()) >= 0
+        if given:
+            suspects[_suspects(trace)] = True
+        rows = np.flatnonzero(suspects[trace.optype])
+        counted = np.zeros((3, N_TYPES), np.int64)
+        if not rows.size or not given:
+            return cls(suspects, *_split(counted), NO_NUMBER, -1, rows.size == trace.n_ops, given)
+        place = _places(trace, rows)
+        order = np.lexsort([trace.sequence[rows], *place])
+        begin = np.flatnonzero(_changes(place, order))
+        counts = np.diff(np.append(begin, order.size))
+        numbers = trace.sequence[rows[order]]
+        first, last = numbers[begin], numbers[begin + counts - 1]
+        optype = trace.optype[rows[order[begin]]]
+        for total, chosen in zip(counted, (first >= 0, first > 0, last - first < counts), strict=True):
+            total += np.bincount(optype[chosen], minlength=N_TYPES)
+        everything = rows.size == trace.n_ops
+        return cls(suspects, *_split(counted), int(first.min()), int(first.max()), everything, given)
+
+    def merged(self, other: Counting) -> Counting:
+        """Both parts."""
+        return Counting(
+            self.suspects | other.suspects,
+            self.cells + other.cells,
+            self.above + other.above,
+            self.running + other.running,
+            min(self.lowest, other.lowest),
+            max(self.highest, other.highest),
+            self.all_rows and other.all_rows,
+            self.given and other.given,
+        )
+
+    @property
+    def from_first(self) -> tuple[int, ...]:
+        """Types to be counted from the step's first number."""
+        return self._counting_on(follow=True)
+
+    @property
+    def by_start(self) -> tuple[int, ...]:
+        """Types to be numbered by their starts."""
+        return self._counting_on(follow=False)
+
+    def _counting_on(self, *, follow: bool) -> tuple[int, ...]:
+        if not self.given or (self.all_rows and self.lowest == self.highest):
+            # Numbered from 1, say: shifted with the other repairs.
+            return ()
+        chosen = (2 * self.above > self.cells) & ((2 * self.running > self.cells) == follow)
+        return tuple(np.flatnonzero(chosen).tolist())
+
+
+def _split(counted: IntArray) -> tuple[IntArray, IntArray, IntArray]:
+    return counted[0], counted[1], counted[2]
+
+
+def restarted(trace: OpTrace, counting: Counting | None = None) -> OpTrace:
     """Number every step's operations from 0, where the producer counts on from step to step.
 
     Type by type: one is taken to count on where it begins above 0 in most steps of most ranks. Where the
     numbers of a step follow each other only their first is taken off, so that a missing row stays missing;
     otherwise (one counter for several types) the order of the starts numbers them.
+
+    Parameters
+    ----------
+    trace : OpTrace
+    counting : Counting, optional
+        Of the whole trace, where this is a part of one.
     """
-    if trace.n_ops == 0 or int(trace.sequence.min()) < 0:
+    if trace.n_ops == 0:
         return trace
-    counting = _suspects(trace)
-    if not counting.size:
+    counting = counting or Counting.of(trace)
+    codes = (*counting.from_first, *counting.by_start)
+    rows = np.flatnonzero(np.isin(trace.optype, codes)) if codes else np.empty(0, np.int64)
+    if not rows.size:
         return trace
-    rows = np.flatnonzero(np.isin(trace.optype, counting))
-    place = (trace.rank, trace.optype, trace.stage, trace.data_rank, trace.step)
-    cells: list[npt.NDArray[Any]] = [key[rows] for key in place]
-    by_place = np.lexsort([trace.sequence[rows], *cells])
-    by_start = np.lexsort([trace.start[rows], *cells])
-    order = rows[by_start]
+    place = _places(trace, rows)
+    keys: list[npt.NDArray[np.generic]] = [trace.start[rows], *place]
+    order = np.lexsort(keys)
     first = _changes(place, order)
     begin = np.flatnonzero(first)
-    lowest = trace.sequence[rows[by_place]][begin]
-    if rows.size == trace.n_ops and np.unique(lowest).size == 1:
-        return trace  # numbered from 1, say: shifted with the other repairs
-    counts = np.diff(np.append(begin, order.size))
-    highest = trace.sequence[rows[by_place]][begin + counts - 1]
+    cell = np.cumsum(first) - 1
+    ordered = rows[order]
+    lowest = np.minimum.reduceat(trace.sequence[ordered], begin)
+    keeps = np.isin(trace.optype[ordered], counting.from_first)
     sequence = trace.sequence.copy()
-    changed: dict[str, list[int]] = {}
-    for code in counting:
-        here = np.flatnonzero(trace.optype[order[begin]] == code)
-        if 2 * int((lowest[here] > 0).sum()) <= here.size:
-            continue
-        mine = np.flatnonzero(trace.optype[order] == code)
-        cell = np.cumsum(first)[mine] - 1
-        if 2 * int((highest[here] - lowest[here] < counts[here]).sum()) > here.size:
-            sequence[order[mine]] -= lowest[cell]
-            changed.setdefault("counted from the step's first", []).append(int(code))
-        else:
-            sequence[order[mine]] = mine - begin[cell]
-            changed.setdefault("numbered by start", []).append(int(code))
+    sequence[ordered] = np.where(
+        keeps, trace.sequence[ordered] - lowest[cell], np.arange(rows.size) - begin[cell]
+    )
+    here = set(np.unique(trace.optype[rows]).tolist())
+    changed = {
+        "counted from the step's first": [code for code in counting.from_first if code in here],
+        "numbered by start": [code for code in counting.by_start if code in here],
+    }
     return replace(trace, sequence=sequence).noted(*_notes(trace, changed))
+
+
+def _places(trace: OpTrace, rows: IntArray) -> list[IntArray]:
+    return [key[rows] for key in (trace.rank, trace.optype, trace.stage, trace.data_rank, trace.step)]
 
 
 def _notes(trace: OpTrace, changed: dict[str, list[int]]) -> list[str]:
@@ -62,10 +151,11 @@ def _notes(trace: OpTrace, changed: dict[str, list[int]]) -> list[str]:
         f"seq_id does not restart with every step: {int(np.isin(trace.optype, codes).sum())} rows {how}, "
         f"of {', '.join(NAMES[code] for code in codes)}"
         for how, codes in changed.items()
+        if codes
     ]
 
 
-def _changes(keys: tuple[IntArray, ...], order: IntArray) -> BoolArray:
+def _changes(keys: list[IntArray], order: IntArray) -> BoolArray:
     """Where, in the order, any of the keys differs from the row before."""
     first = np.zeros(order.size, dtype=bool)
     first[0] = True

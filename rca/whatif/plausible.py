@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rca.errors import InvalidTrace
-from rca.whatif.optypes import COMPUTE, NAMES
+from rca.whatif.optypes import NAMES
 
 IntArray = npt.NDArray[np.int64]
 FloatArray = npt.NDArray[np.floating]
@@ -23,6 +23,7 @@ UNUSUAL_FACTOR = 1000.0
 LARGEST_INDEX = {"dp_rank": 1_000_000, "stage": 1_000_000, "mc": 100_000, "gmc": 10_000_000}
 """Indices that count something a job has; a larger one is damage, and would cost memory or time."""
 
+WHOLE_SECONDS = "all durations are whole numbers of seconds: shorter operations are lost; check the unit"
 _SECONDS = "start_ts and duration are in seconds"
 
 
@@ -56,7 +57,7 @@ def refuse_indices(columns: Mapping[str, IntArray], rows: IntArray, narrow: froz
 def refuse_times(
     columns: Mapping[str, IntArray], relative: FloatArray, duration: FloatArray, rows: IntArray
 ) -> None:
-    """Refuse times in another unit, damaged ones, and operations that take none.
+    """Refuse times in another unit, and damaged ones.
 
     Parameters
     ----------
@@ -87,23 +88,20 @@ def refuse_times(
             f"{_named(columns, rows, worst)} takes {float(duration[worst]):.3g} s ({long.size} such row(s))",
             hint=f"{_SECONDS}; drop the row if it is damaged",
         )
-    compute = np.isin(columns["optype"], COMPUTE)
-    if not compute.any():
-        return
-    instant = int((duration[compute] == 0).sum())
-    if 2 * instant > int(compute.sum()):
+
+
+def refuse_instant(instant: int, computes: int) -> None:
+    """Refuse a trace most of whose `computes` last 0 s."""
+    if 2 * instant > computes:
         raise InvalidTrace(
-            f"operations take no time: {instant} of {int(compute.sum())} forward and backward computes "
-            "last 0 s",
+            f"operations take no time: {instant} of {computes} forward and backward computes last 0 s",
             hint="duration is in seconds with its fraction; whole seconds lose what is shorter",
         )
 
 
 def coarse_durations(duration: FloatArray) -> list[str]:
     """A note where all durations are whole seconds: shorter operations are lost, or the unit is another."""
-    if duration.size and (duration == np.rint(duration)).all():
-        return ["all durations are whole numbers of seconds: shorter operations are lost; check the unit"]
-    return []
+    return [WHOLE_SECONDS] if duration.size and (duration == np.rint(duration)).all() else []
 
 
 def unusual_durations(columns: Mapping[str, IntArray], duration: FloatArray, rows: IntArray) -> list[str]:

@@ -7,12 +7,26 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from rca.errors import InvalidInput
+
 if TYPE_CHECKING:
     from rca.whatif.result import WhatIf
 
 
 def published_result(result: WhatIf) -> dict[str, Any]:
-    """Keys of ``result-*.json`` plus ``Mw`` and ``Ms``; slowdowns sorted from the largest."""
+    """Keys of ``result-*.json`` plus ``Mw`` and ``Ms``; slowdowns sorted from the largest.
+
+    Raises
+    ------
+    InvalidInput
+        If phases were replayed: the layout has no place to say that its operation types are phases, and
+        whoever compares it with the published tool's would not see it.
+    """
+    if result.source != "operations":
+        raise InvalidInput(
+            "the published format describes operation traces; this job is known by its phases only",
+            hint="use the json format, which says so",
+        )
     steps = [str(step) for step in result.steps]
     blocking = result.no_delay / result.ideal
     launch = result.measured.astype(np.float64) / result.no_delay
@@ -38,8 +52,8 @@ def published_result(result: WhatIf) -> dict[str, Any]:
             steps[k]: _text_keys(parts.step_slowdown(result.ideal, int(k))) for k in order
         }
         answer[f"launch_decompose_by_{name}_per_step"] = None
-    answer["Mw"] = _number(result.m_w.published)
-    answer["Ms"] = _number(result.m_s.published)
+    answer["Mw"] = result.m_w.published
+    answer["Ms"] = result.m_s.published
     return answer
 
 
@@ -53,7 +67,3 @@ def _largest_first(steps: list[str], values: npt.NDArray[np.float64]) -> dict[st
 
 def _text_keys(slowdowns: dict[Any, float]) -> dict[str, float]:
     return {str(label): value for label, value in slowdowns.items()}
-
-
-def _number(value: float) -> float | None:
-    return value if np.isfinite(value) else None

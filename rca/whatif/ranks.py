@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rca.errors import InvalidWindow
+from rca.whatif.meta import TraceMeta
 from rca.whatif.trace import OpTrace
 
 IntArray = npt.NDArray[np.int64]
@@ -20,23 +21,25 @@ def with_own_ranks(trace: OpTrace) -> OpTrace:
     """Keep rank numbers only where each names one worker, and check the world size against the workers."""
     shared = shared_ranks(trace.rank, trace.data_rank * trace.n_stages + trace.stage)
     if shared.size:
-        named = ", ".join(map(str, np.unique(trace.rank[shared])[:8]))
-        trace = replace(trace, rank=np.full(trace.n_ops, -1)).noted(
-            f"column rank has {named} under several (data rank, stage): ranks are numbered in the usual order"
-        )
-    return trace.noted(*_world_size_notes(trace))
+        trace = replace(trace, rank=np.full(trace.n_ops, -1)).noted(shared_note(trace.rank[shared]))
+    return trace.noted(*world_size_notes(trace.meta, trace.n_data, trace.n_stages))
 
 
-def _world_size_notes(trace: OpTrace) -> list[str]:
+def shared_note(shared: IntArray) -> str:
+    """Say which rank numbers name several workers, and what follows."""
+    named = ", ".join(map(str, np.unique(shared)[:8]))
+    return f"column rank has {named} under several (data rank, stage): ranks are numbered in the usual order"
+
+
+def world_size_notes(meta: TraceMeta, n_data: int, n_stages: int) -> list[str]:
     """Where not all sizes are given, the workers seen must still fit into the world."""
-    meta = trace.meta
     sizes = (meta.dp_size, meta.pp_size, meta.tp_size, meta.dsp_size)
     if meta.world_size is None or None not in sizes:
         return []
-    least = trace.n_data * trace.n_stages * (meta.tp_size or 1) * (meta.dsp_size or 1)
+    workers = n_data * n_stages
+    least = workers * (meta.tp_size or 1) * (meta.dsp_size or 1)
     if meta.world_size % least == 0:
         return []
-    workers = trace.n_data * trace.n_stages
     return [
         f"metadata says world_size {meta.world_size}; {workers} workers were traced, "
         f"{least} ranks with the sizes given"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -16,8 +17,14 @@ from rca.errors import InvalidTrace
 from rca.telemetry.window import Window
 from rca.whatif.meta import TraceMeta
 from rca.whatif.numbering import restarted
-from rca.whatif.optypes import CODE, IGNORED_NAMES, NAMES
-from rca.whatif.plausible import coarse_durations, refuse_indices, refuse_times, unusual_durations
+from rca.whatif.optypes import CODE, COMPUTE, IGNORED_NAMES, NAMES
+from rca.whatif.plausible import (
+    coarse_durations,
+    refuse_indices,
+    refuse_instant,
+    refuse_times,
+    unusual_durations,
+)
 from rca.whatif.ranks import refuse_shared_ranks, with_own_ranks
 from rca.whatif.repair import repaired
 from rca.whatif.trace import OpTrace
@@ -91,8 +98,31 @@ def trace_from_window(window: Window) -> OpTrace:
     return trace_from_table(window.ops, TraceMeta.of_job(window.job))
 
 
-def trace_from_table(table: pa.Table, meta: TraceMeta) -> OpTrace:
+@dataclass(frozen=True)
+class Part:
+    """What to know of a table that is only a part of a trace.
+
+    Attributes
+    ----------
+    rows : ndarray of shape (n_rows,), int
+        Which rows of the trace they are, for messages.
+    repair : callable
+        What repairs the checked rows, knowing the rest.
+    """
+
+    rows: npt.NDArray[np.int64]
+    repair: Callable[[OpTrace], OpTrace]
+
+
+def trace_from_table(table: pa.Table, meta: TraceMeta, part: Part | None = None) -> OpTrace:
     """Check and repair the rows of one table.
+
+    Parameters
+    ----------
+    table : pyarrow.Table
+    meta : TraceMeta
+    part : Part, optional
+        Where the table is a part of a trace: what only the whole can show is left to the caller.
 
     Raises
     ------
@@ -109,9 +139,11 @@ def trace_from_table(table: pa.Table, meta: TraceMeta) -> OpTrace:
         raise InvalidTrace(
             "operation trace has no row of a known operation type", hint="; ".join(notes) or None
         )
-    columns = {name: _integers(table, name)[rows] for name in COLUMNS if name not in _FLOATS}
+    named = np.arange(table.num_rows) if part is None else part.rows
+    columns = {name: _integers(table, name, named)[rows] for name in COLUMNS if name not in _FLOATS}
     columns["optype"] = optype[rows]
     start, duration = (_seconds(table, name)[rows] for name in ("start_ts", "duration"))
+    rows = named[rows]
     refuse_indices(columns, rows, _narrow(table))
     usable = np.isfinite(start) & np.isfinite(duration) & (duration >= 0)
     if not usable.all():
@@ -125,7 +157,11 @@ def trace_from_table(table: pa.Table, meta: TraceMeta) -> OpTrace:
         raise InvalidTrace("operation trace has no row with a usable start and duration")
     relative = since_step_start(start, columns["step"])
     refuse_times(columns, relative, duration, rows)
-    notes += coarse_durations(duration) + unusual_durations(columns, duration, rows)
+    notes += unusual_durations(columns, duration, rows)
+    if part is None:
+        compute = np.isin(columns["optype"], COMPUTE)
+        refuse_instant(int((duration[compute] == 0).sum()), int(compute.sum()))
+        notes += coarse_durations(duration)
     data_ranks, data_rank = np.unique(columns["dp_rank"], return_inverse=True)
     trace = OpTrace(
         data_rank=data_rank.astype(np.int64),
@@ -143,7 +179,7 @@ def trace_from_table(table: pa.Table, meta: TraceMeta) -> OpTrace:
         meta=meta,
         notes=tuple(notes),
     )
-    return with_own_ranks(repaired(restarted(trace)))
+    return with_own_ranks(repaired(restarted(trace))) if part is None else part.repair(trace)
 
 
 _FLOATS = ("optype", "start_ts", "duration")
@@ -179,26 +215,28 @@ def optype_codes(column: pa.ChunkedArray, notes: list[str]) -> npt.NDArray[np.in
     return np.concatenate(codes)
 
 
-def _integers(table: pa.Table, name: str) -> npt.NDArray[np.int64]:
+def _integers(
+    table: pa.Table, name: str, named: npt.NDArray[np.int64] | None = None
+) -> npt.NDArray[np.int64]:
     """Read an integer column; -1 where absent or null."""
     if name not in table.column_names:
         return np.full(table.num_rows, -1, dtype=np.int64)
     column = table.column(name)
     if not (pa.types.is_integer(column.type) or pa.types.is_floating(column.type)):
         raise InvalidTrace(f"column {name} holds no whole numbers ({column.type})")
+    named = np.arange(table.num_rows) if named is None else named
     values = numbers(column, null=-1 if pa.types.is_integer(column.type) else np.nan)
     absent = np.isnan(values) if values.dtype.kind == "f" else _nulls(column)
     if name in REQUIRED and absent.any():
-        raise InvalidTrace(
-            f"column {name} is null in {int(absent.sum())} row(s), the first is row {int(np.argmax(absent))}"
-        )
+        first = named[np.argmax(absent)]
+        raise InvalidTrace(f"column {name} is null in {int(absent.sum())} row(s), the first is row {first}")
     if values.dtype.kind != "i":
         values = np.where(absent, values.dtype.type(0), values)
         fits = values < LARGEST_UNSIGNED if values.dtype.kind == "u" else np.abs(values) < LARGEST_FLOAT
         wrong = ~fits | (values != np.rint(values)) if values.dtype.kind == "f" else ~fits
         if wrong.any():
             at = int(np.argmax(wrong))
-            raise InvalidTrace(f"column {name} holds no whole number in row {at}: {values[at]!s}")
+            raise InvalidTrace(f"column {name} holds no whole number in row {named[at]}: {values[at]!s}")
     whole: npt.NDArray[np.int64] = values.astype(np.int64)
     if absent.any():
         whole[absent] = -1

@@ -1,15 +1,19 @@
-"""Row repairs before a trace is arranged: duplicates, tensor ranks, numbering, model chunks, metadata.
+"""Row repairs before a trace is arranged: duplicates, tensor ranks, numbering, metadata.
 
 Every repair leaves a note with a count. What cannot be repaired without guessing is refused.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 import numpy.typing as npt
 
 from rca.errors import InvalidTrace
-from rca.whatif.optypes import ALL_GATHER, BACKWARD, FORWARD, N_TYPES, REDUCE_SCATTER
+from rca.whatif.chunks import with_chunks
+from rca.whatif.meta import TraceMeta
+from rca.whatif.optypes import BACKWARD, FORWARD, N_TYPES
 from rca.whatif.trace import OpTrace
 
 IntArray = npt.NDArray[np.int64]
@@ -18,29 +22,118 @@ MOST_OPERATIONS = 100_000
 """Of one type in one step of one rank; a larger seq_id is no number of an operation."""
 
 
+@dataclass(frozen=True)
+class RowFacts:
+    """What the repairs must know of all rows before they touch one; blocks of a long trace are merged.
+
+    Attributes
+    ----------
+    stages, data_ranks : ndarray of int
+        Sorted, as the producer numbers them.
+    lacking : int
+        Rows without ``seq_id``.
+    lowest, highest : int
+        Extremes of ``seq_id``.
+    computes : int
+        Forward and backward computes.
+    chunk, global_chunk : int
+        Largest ``mc`` and ``gmc`` of a compute; -1 if none is given.
+    """
+
+    stages: IntArray
+    data_ranks: IntArray
+    lacking: int
+    lowest: int
+    highest: int
+    computes: int
+    chunk: int
+    global_chunk: int
+
+    @classmethod
+    def of(cls, trace: OpTrace) -> RowFacts:
+        """Look at all rows of a trace."""
+        compute = (trace.optype == FORWARD) | (trace.optype == BACKWARD)
+        return cls(
+            stages=np.flatnonzero(np.bincount(trace.stage)),
+            data_ranks=trace.data_ranks,
+            lacking=int((trace.sequence < 0).sum()),
+            lowest=int(trace.sequence.min()),
+            highest=int(trace.sequence.max()),
+            computes=int(compute.sum()),
+            chunk=int(trace.chunk[compute].max(initial=-1)),
+            global_chunk=int(trace.global_chunk[compute].max(initial=-1)),
+        )
+
+    def merged(self, other: RowFacts) -> RowFacts:
+        """Facts of the rows of both."""
+        return RowFacts(
+            stages=np.union1d(self.stages, other.stages),
+            data_ranks=np.union1d(self.data_ranks, other.data_ranks),
+            lacking=self.lacking + other.lacking,
+            lowest=min(self.lowest, other.lowest),
+            highest=max(self.highest, other.highest),
+            computes=self.computes + other.computes,
+            chunk=max(self.chunk, other.chunk),
+            global_chunk=max(self.global_chunk, other.global_chunk),
+        )
+
+    @property
+    def n_stages(self) -> int:
+        return int(self.stages[-1]) + 1
+
+    @property
+    def numbered(self) -> bool:
+        """Whether ``seq_id`` can be believed."""
+        return not self.lacking and self.highest - self.lowest < MOST_OPERATIONS
+
+    @property
+    def shift(self) -> int:
+        """What the first number is to be reduced by."""
+        return self.lowest if self.numbered else 0
+
+    @property
+    def n_chunks(self) -> int:
+        """Model chunks per stage that the rows name."""
+        return max(self.chunk, self.global_chunk // self.n_stages) + 1
+
+    def check(self) -> None:
+        """Refuse what no repair can make a job of.
+
+        Raises
+        ------
+        InvalidTrace
+        """
+        if self.stages.size < self.n_stages:
+            empty = np.setdiff1d(np.arange(self.n_stages), self.stages)
+            raise InvalidTrace(f"pipeline stage(s) {', '.join(map(str, empty[:8]))} have no rows")
+        if not self.computes:
+            raise InvalidTrace("operation trace has no forward-compute or backward-compute")
+
+
 def repaired(trace: OpTrace) -> OpTrace:
     """Leave one numbered row per operation, with model chunks; check the metadata against the rows."""
-    _refuse_stage_gaps(trace)
-    for repair in (_number_operations, _one_row_per_operation, _fill_chunks):
-        trace = repair(trace)
-    return trace.noted(*_contradictions(trace))
+    facts = RowFacts.of(trace)
+    facts.check()
+    trace = repaired_rows(trace, facts)
+    compute = (trace.optype == FORWARD) | (trace.optype == BACKWARD)
+    n_chunks = int(trace.chunk[compute].max()) + 1
+    return trace.noted(*contradictions(trace.meta, trace.data_ranks, facts.n_stages, n_chunks))
 
 
-def _refuse_stage_gaps(trace: OpTrace) -> None:
-    held = np.bincount(trace.stage)
-    empty = np.flatnonzero(held == 0)
-    if empty.size:
-        raise InvalidTrace(f"pipeline stage(s) {', '.join(map(str, empty[:8]))} have no rows")
+def repaired_rows(trace: OpTrace, facts: RowFacts) -> OpTrace:
+    """The repairs alone, of rows that may be a part of those `facts` tells of."""
+    trace = _one_row_per_operation(_number_operations(trace, facts))
+    return with_chunks(trace, facts.n_stages, facts.n_chunks)
 
 
-def _number_operations(trace: OpTrace) -> OpTrace:
+def _number_operations(trace: OpTrace, facts: RowFacts) -> OpTrace:
     """Count by start where the producer did not: per type, step, data rank and stage."""
-    lacking = int((trace.sequence < 0).sum())
-    if not lacking and int(trace.sequence.min()) > 0:
-        trace.sequence[:] -= trace.sequence.min()
+    if facts.shift:
+        trace.sequence[:] -= facts.shift
         return trace.noted("seq_id does not count from 0: shifted")
-    if not lacking and int(trace.sequence.max()) < MOST_OPERATIONS:
+    if facts.numbered:
         return trace
+    lacking = int((trace.sequence < 0).sum())
     keys = (trace.rank, trace.optype, trace.stage, trace.data_rank, trace.step)
     order = np.lexsort((trace.start, *keys))
     changed = np.zeros(trace.n_ops, dtype=bool)
@@ -51,7 +144,7 @@ def _number_operations(trace: OpTrace) -> OpTrace:
     position = np.arange(trace.n_ops)
     numbers = position - np.maximum.accumulate(np.where(changed, position, 0))
     trace.sequence[order] = numbers
-    why = f"{lacking} rows without seq_id" if lacking else "seq_id beyond any plausible count"
+    why = f"{lacking} rows without seq_id" if facts.lacking else "seq_id beyond any plausible count"
     return trace.noted(f"{why}: all operations numbered by start")
 
 
@@ -98,62 +191,16 @@ def _one_row_per_operation(trace: OpTrace) -> OpTrace:
     return folded
 
 
-def _fill_chunks(trace: OpTrace) -> OpTrace:
-    """Model chunks of compute operations and of the gathers and scatters that belong to a chunk."""
-    compute = (trace.optype == FORWARD) | (trace.optype == BACKWARD)
-    if not compute.any():
-        raise InvalidTrace("operation trace has no forward-compute or backward-compute")
-    lacking = compute & (trace.chunk < 0)
-    sizes = trace.meta.vpp_size or 1
-    chunks = (
-        max(int(trace.chunk[compute].max()), int(trace.global_chunk[compute].max()) // trace.n_stages) + 1
-    )
-    chunks = max(chunks, sizes if lacking.any() else 1)
-    if lacking.any():
-        trace.chunk[lacking] = _missing_chunks(trace, lacking, chunks)
-        trace = trace.noted(f"{int(lacking.sum())} compute rows without a model chunk (mc): derived")
-    unplaced = compute & (trace.global_chunk < 0)
-    trace.global_chunk[unplaced] = trace.chunk[unplaced] * trace.n_stages + trace.stage[unplaced]
-    if chunks == 1:
-        shared = (trace.chunk < 0) & ((trace.optype == ALL_GATHER) | (trace.optype == REDUCE_SCATTER))
-        trace.chunk[shared] = 0
-    return trace
-
-
-def _missing_chunks(trace: OpTrace, lacking: npt.NDArray[np.bool_], chunks: int) -> IntArray:
-    """From the chunk within the model where given, else from the interleaved schedule's order."""
-    if chunks == 1:
-        return np.zeros(int(lacking.sum()), np.int64)
-    whole = trace.global_chunk[lacking]
-    if (whole >= 0).all():
-        return whole // trace.n_stages
-    per_chunk = int(trace.sequence[lacking].max()) + 1
-    if per_chunk % (chunks * trace.n_stages):
-        raise InvalidTrace(
-            f"compute rows carry no model chunk, and {per_chunk} operations do not divide into "
-            f"{chunks} chunks of {trace.n_stages} stages",
-            hint="give the mc or the gmc column",
-        )
-    forward = trace.sequence[lacking] // trace.n_stages % chunks
-    return np.where(trace.optype[lacking] == FORWARD, forward, chunks - 1 - forward)
-
-
-def _contradictions(trace: OpTrace) -> list[str]:
+def contradictions(meta: TraceMeta, data_ranks: IntArray, n_stages: int, n_chunks: int) -> list[str]:
     """Where the metadata and the rows disagree, the rows are believed and it is said."""
-    meta = trace.meta
-    compute = (trace.optype == FORWARD) | (trace.optype == BACKWARD)
-    seen = {
-        "dp_size": int(trace.data_ranks.max()) + 1,
-        "pp_size": trace.n_stages,
-        "vpp_size": int(trace.chunk[compute].max()) + 1,
-    }
+    seen = {"dp_size": int(data_ranks.max()) + 1, "pp_size": n_stages, "vpp_size": n_chunks}
     notes = [
         f"metadata says {name} {given}, the trace shows {size}: the trace is believed"
         for name, size in seen.items()
         if (given := getattr(meta, name)) is not None and given != size
     ]
-    if trace.n_data < seen["dp_size"]:
-        absent = np.setdiff1d(np.arange(seen["dp_size"]), trace.data_ranks)
+    if data_ranks.size < seen["dp_size"]:
+        absent = np.setdiff1d(np.arange(seen["dp_size"]), data_ranks)
         notes.append(f"data rank(s) {', '.join(map(str, absent[:8]))} have no rows")
     sizes = (meta.dp_size, meta.pp_size, meta.tp_size, meta.dsp_size)
     if meta.world_size is not None and None not in sizes:

@@ -144,10 +144,14 @@ def _totals(result: WhatIf) -> list[str]:
         ("lost", f"{result.seconds_lost_per_step:.4g} s per step, {result.gpu_hours_lost:.4g} GPU hours"),
         ("step time", f"{result.no_delay.mean():.4g} s replayed, {result.ideal.mean():.4g} s ideal"),
         ("fidelity", f"replay within {result.fidelity:.2%} of the measured steps"),
-        ("M_W, M_S", f"{result.m_w.published:.4f}, {result.m_s.published:.4f}"),
+        ("M_W, M_S", f"{_share(result.m_w.published)}, {_share(result.m_s.published)}"),
         ("replayed", f"{result.steps.size} steps of {result.world_size} ranks, from {result.source}"),
     ]
     return [f"{name:<12} {text}" for name, text in rows]
+
+
+def _share(value: float | None) -> str:
+    return "no clear loss" if value is None else f"{value:.4f}"
 
 
 def _slowdowns(title: str, result: WhatIf, which: str) -> list[str]:

@@ -11,7 +11,7 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from rca.whatif.bootstrap import ratio_interval, step_weights
+from rca.whatif.bootstrap import Interval, StepBootstrap
 from rca.whatif.decompose import Decomposition
 from rca.whatif.signatures import Finding
 
@@ -19,6 +19,9 @@ FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]
 
 FORMAT = 1
+MOST_LEFT_OUT = 0.1
+"""Share of the steps above which those left out should keep a reader from generalising."""
+
 UNFAITHFUL = 0.05
 """Discrepancy above which the replay should not be trusted (the published analysis drops such jobs)."""
 
@@ -54,15 +57,19 @@ class Share:
 
     Attributes
     ----------
-    published, exact : float
+    published, exact : float or None
         With the set chosen by the published scores, and by exact ones; equal where nothing is chosen.
+        None where there is no loss, or none clear of noise, to have a share of.
     ranks : tuple of int
         The exact set.
+    without : ndarray of shape (n_steps,), seconds, or None
+        Step times with the exact set ideal and all else as traced.
     """
 
-    published: float
-    exact: float
+    published: float | None
+    exact: float | None
     ranks: tuple[int, ...]
+    without: FloatArray | None = field(default=None, repr=False, compare=False)
 
 
 @dataclass(frozen=True)
@@ -87,6 +94,8 @@ class WhatIf:
     seed : int
         Of the bootstrap.
     notes : tuple of str
+    left_out : int
+        Steps of the trace that could not be replayed.
     """
 
     source: Literal["operations", "phases"]
@@ -105,6 +114,7 @@ class WhatIf:
     world_size: int
     seed: int = 0
     notes: tuple[str, ...] = ()
+    left_out: int = 0
 
     @property
     def slowdown(self) -> float:
@@ -139,25 +149,35 @@ class WhatIf:
     @cached_property
     def warnings(self) -> tuple[str, ...]:
         """What should keep a reader from trusting the figures."""
+        texts = []
         if self.fidelity > UNFAITHFUL:
-            text = f"replay differs from the measured step time by {self.fidelity:.1%} (more than 5 %)"
-            return (text,)
-        return ()
+            texts.append(f"replay differs from the measured step time by {self.fidelity:.1%} (more than 5 %)")
+        n_steps = self.steps.size + self.left_out
+        if self.left_out > MOST_LEFT_OUT * n_steps:
+            texts.append(f"{self.left_out} of {n_steps} steps could not be replayed and are left out")
+        return tuple(texts)
 
     @cached_property
-    def intervals(self) -> dict[str, tuple[float, float]]:
-        """90 % bootstrap intervals over steps: the slowdown, the launch slowdown, each component."""
-        weights = step_weights(self.steps.size, self.seed)
+    def intervals(self) -> dict[str, Interval]:
+        """90 % bootstrap intervals over steps: the slowdown, the launch slowdown, each component, M_W, M_S.
+
+        M_W is that of the exact set; shares that are None have no interval.
+        """
+        drawn = StepBootstrap.of(self.steps.size, self.seed)
         ideal = self.ideal.astype(np.float64)
         found = {
-            "slowdown": ratio_interval(weights, self.no_delay, ideal),
-            "launch_slowdown": ratio_interval(weights, self.measured.astype(np.float64), self.no_delay),
+            "slowdown": drawn.ratio(self.no_delay, ideal),
+            "launch_slowdown": drawn.ratio(self.measured.astype(np.float64), self.no_delay),
         }
         lower, upper = found["slowdown"]
         found["waste"] = (1 - 1 / lower, 1 - 1 / upper)
-        for prefix, parts in (("type", self.by_type), ("stage", self.by_stage)):
-            for label, seconds in zip(parts.labels, parts.seconds, strict=True):
-                found[f"{prefix}:{label}"] = ratio_interval(weights, seconds, ideal)
+        components = (("type", self.by_type), ("stage", self.by_stage), ("data_rank", self.by_data_rank))
+        for prefix, parts in components:
+            bounds = drawn.ratios(parts.seconds, ideal)
+            found |= {f"{prefix}:{label}": held for label, held in zip(parts.labels, bounds, strict=True)}
+        for name, share in (("m_w", self.m_w), ("m_s", self.m_s)):
+            if share.exact is not None and share.without is not None:
+                found[name] = drawn.ratio(self.no_delay - share.without, self.no_delay - ideal)
         return found
 
     def to_dict(self, *, per_step: bool = True) -> dict[str, Any]:

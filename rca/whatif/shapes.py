@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rca.errors import InvalidTrace
-from rca.whatif.density import dropped_note, filled_enough, largest_number, pauses_note, refuse_sparse
+from rca.whatif.density import StepSizes, dropped_note, filled_enough, largest_number, pauses_note
 from rca.whatif.optypes import (
     BACKWARD,
     BACKWARD_RECV,
@@ -81,30 +81,23 @@ def shapes_of(trace: OpTrace) -> tuple[list[StepShape], list[str]]:
     notes : list of str
         Holes and dropped steps, with counts.
     """
-    steps, step = np.unique(trace.step, return_inverse=True)
-    sizes = _sizes(trace, step, steps.size)
-    notes: list[str] = pauses_note(trace, steps.size)
-    groups = filled_enough(trace, steps, step, _group(sizes), notes)
+    steps, held = StepSizes.of(trace, trace.n_stages)
+    step = np.searchsorted(steps, trace.step)
+    notes: list[str] = pauses_note(held, trace.n_data * trace.n_stages)
+    groups = filled_enough(held, steps, trace.n_data, group_steps(held.sizes), notes)
     shapes = []
     for size, members in groups:
         shape = _without_empty_steps(_arrange(trace, steps, step, size, members), notes)
         if shape is not None:
             shapes.append(shape)
     if not shapes:
-        raise InvalidTrace("every step lacks more than half of its rows", hint=largest_number(trace))
+        raise InvalidTrace(
+            "every step lacks more than half of its rows", hint=largest_number(held, steps, trace.n_data)
+        )
     return shapes, notes
 
 
-def _sizes(trace: OpTrace, step: IntArray, n_steps: int) -> IntArray:
-    """Operations per step, stage and type: (n_steps, n_stages, N_TYPES), the largest over data ranks."""
-    refuse_sparse(trace, n_steps * trace.n_stages, "step, stage")
-    sizes = np.zeros(n_steps * trace.n_stages * N_TYPES, np.int64)
-    cell = (step * trace.n_stages + trace.stage) * N_TYPES + trace.optype
-    np.maximum.at(sizes, cell, trace.sequence + 1)
-    return sizes.reshape(n_steps, trace.n_stages, N_TYPES)
-
-
-def _group(sizes: IntArray) -> list[tuple[IntArray, IntArray]]:
+def group_steps(sizes: IntArray) -> list[tuple[IntArray, IntArray]]:
     """Pairs (size, step positions); steps that only lack rows of the commonest shape join it."""
     kinds, first, kind, counts = np.unique(
         sizes, axis=0, return_index=True, return_inverse=True, return_counts=True
@@ -215,17 +208,9 @@ def _fill_occasional_pauses(shape: StepShape) -> None:
 
 def _without_empty_steps(shape: StepShape, notes: list[str]) -> StepShape | None:
     holes = np.isnan(shape.duration)
-    n_holes = int(holes.sum())
-    if not n_holes:
+    if not holes.any():
         return shape
-    kept = holes.mean(axis=(0, 1)) <= LARGEST_HOLE
-    notes += dropped_note(shape.steps[~kept])
-    holes = holes[:, :, kept]
-    if holes.any():
-        affected = int(holes.any(axis=(0, 1)).sum())
-        notes.append(
-            f"{int(holes.sum())} missing rows in {affected} step(s) replaced by what is typical there"
-        )
+    kept = kept_steps(shape.steps, holes.sum(axis=(0, 1)), shape.n_ops * shape.n_data, notes)
     if not kept.any():
         return None
     return replace(
@@ -234,3 +219,24 @@ def _without_empty_steps(shape: StepShape, notes: list[str]) -> StepShape | None
         start=np.ascontiguousarray(shape.start[:, :, kept]),
         duration=np.ascontiguousarray(shape.duration[:, :, kept]),
     )
+
+
+def kept_steps(steps: IntArray, holes: IntArray, n_rows: int, notes: list[str]) -> npt.NDArray[np.bool_]:
+    """Which steps hold enough rows to be replayed; adds notes on holes and dropped steps.
+
+    Parameters
+    ----------
+    steps, holes : ndarray of shape (n_steps,), int
+        Step numbers and how many of their rows are missing.
+    n_rows : int
+        Rows of a complete step.
+    notes : list of str
+    """
+    kept: npt.NDArray[np.bool_] = holes <= LARGEST_HOLE * n_rows
+    notes += dropped_note(steps[~kept])
+    if holes[kept].any():
+        affected = int((holes[kept] > 0).sum())
+        notes.append(
+            f"{int(holes[kept].sum())} missing rows in {affected} step(s) replaced by what is typical there"
+        )
+    return kept

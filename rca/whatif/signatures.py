@@ -90,7 +90,7 @@ def unsearched_patterns(replay: TraceReplay) -> list[str]:
 
 
 def _hot_workers(replay: TraceReplay, found: Decompositions, top: Removal) -> list[Finding]:
-    if not top.share >= MAJORITY or replay.ranks.size < 2:
+    if top.share is None or top.share < MAJORITY or replay.ranks.size < 2:
         return []
     ranks = tuple(sorted(int(replay.ranks[d, s]) for d, s in top.workers))
     hottest = max(float(found.by_worker[s, d].mean()) for d, s in top.workers) / float(found.ideal.mean())
@@ -100,7 +100,7 @@ def _hot_workers(replay: TraceReplay, found: Decompositions, top: Removal) -> li
 
 
 def _hot_last_stage(replay: TraceReplay, found: Decompositions, last: Removal) -> list[Finding]:
-    if not last.share >= MAJORITY or replay.n_stages < 2:
+    if last.share is None or last.share < MAJORITY or replay.n_stages < 2:
         return []
     slowdowns = found.by_stage.seconds.mean(axis=1) / found.ideal.mean()
     ranks = tuple(sorted(int(rank) for rank in replay.ranks[:, -1]))

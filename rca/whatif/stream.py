@@ -1,228 +1,265 @@
-"""Traces too large to hold: read step by step, keep one number per operation.
+"""Traces too large to hold: read twice in blocks of whole steps, keep one number per operation.
 
-The Parquet file must hold its steps one after the other, as tracers write them. Rows of each step are
-arranged, turned into durations and transfers, and dropped; only those (4 bytes an operation) are kept.
+The first pass finds out what the steps consist of (`rca.whatif.survey`), the second arranges them and keeps
+what each operation contributes, 4 bytes, in memory or, beyond `MOST_IN_MEMORY`, in a temporary file. In
+between, graph and clocks of each shape are read from all of its steps, or from some that stand for them
+(`rca.whatif.clock.sampled_steps`). Rows pass through the same reader and repairs as those of a short trace.
 """
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from os import PathLike
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import pyarrow as pa
 
-from rca.errors import InvalidTrace
-from rca.whatif.derive import DerivedTimes, derive, ideal_durations
+from rca.whatif.arranging import Arranger, Layout, layouts_of
+from rca.whatif.blocks import BlockedTrace
+from rca.whatif.clock import one_clock, without_offsets
+from rca.whatif.derive import DerivedTimes, fill_holes, observed_work
+from rca.whatif.engine import COMPILED_FROM
 from rca.whatif.meta import TraceMeta
-from rca.whatif.optypes import N_TYPES
-from rca.whatif.reader import COLUMNS, numbers, optype_codes, require_columns, trace_from_table
-from rca.whatif.trace_replay import ShapeReplay, TraceReplay
+from rca.whatif.pooled import pooled_ideal_durations
+from rca.whatif.ranks import shared_note, shared_ranks, world_size_notes
+from rca.whatif.repair import contradictions
+from rca.whatif.schedules import Schedule, megatron
+from rca.whatif.shapes import StepShape
+from rca.whatif.signatures import LARGEST_FOR_MICROBATCHES
+from rca.whatif.spool import Spool, Spooled
+from rca.whatif.survey import survey
+from rca.whatif.trace_replay import (
+    NO_RANK,
+    Fitted,
+    ShapeReplay,
+    TraceReplay,
+    fitted,
+    model_chunks,
+    refuse_instant,
+    usual_where_unknown,
+)
 
+IntArray = npt.NDArray[np.int64]
 Seconds32 = npt.NDArray[np.float32]
 Progress = Callable[[float], None]
 
-KEYS = ("dp_rank", "stage", "optype", "seq_id")
-"""What a row is: where these agree with the first step's, its arrangement is the first step's too."""
+MOST_IN_MEMORY = 400_000_000
+"""Operations whose times are kept in memory (4 bytes each)."""
+
+SURVEY_SHARE = 0.6
+"""Of the time that reading takes."""
 
 
 def stream_replay(
     path: str | PathLike[str],
     meta: TraceMeta | Mapping[str, Any] | str | PathLike[str] | None = None,
     *,
+    schedule: Schedule = megatron,
+    correct_clocks: bool = True,
     threads: int = 2,
     progress: Progress | None = None,
 ) -> TraceReplay:
     """A replay of a trace that does not fit in memory as rows.
 
-    Steps whose operations differ from the first step's are left out with a note; everything else is as in
-    `TraceReplay.from_trace`, but times as traced are not kept, so there is no timeline.
+    The same as `TraceReplay.from_trace` of the whole trace, except that times as traced are not kept, so
+    there is no timeline; that graph and clocks of a shape with more than 16 M operations come from a sample
+    of its steps; and that beyond `MOST_IN_MEMORY` a missing row is filled from its own block of steps.
 
     Parameters
     ----------
     path : path
-        Parquet, one step after the other.
+        Parquet. Fastest if steps follow one another and their rows stand in the same order.
     meta : mapping or path to YAML, optional
+    schedule : callable
+    correct_clocks : bool
     threads : int
+        For the replays.
     progress : callable, optional
-        Called with the share of rows read.
+        Called with the share of the work done.
 
     Raises
     ------
     InvalidTrace
-        If the steps are interleaved in the file, or the first cannot be replayed.
+        If the trace cannot be replayed, by name.
     """
-    import pyarrow.parquet as pq
-
-    try:
-        file = pq.ParquetFile(path, pre_buffer=False)
-    except (OSError, pa.ArrowException) as error:
-        raise InvalidTrace(f"{Path(path)}: not a readable Parquet trace: {error}") from error
-    require_columns(file.schema_arrow.names)
-    steps = _steps(file)
-    tables = _one_step_at_a_time(file, [name for name in COLUMNS if name in file.schema_arrow.names])
-    first_step, first = next(tables)
-    template = TraceReplay.from_trace(trace_from_table(first, TraceMeta.of(meta)))
-    collector = _Collector(template, first, len(steps))
-    collector.add(first_step, first)
-    done = first.num_rows
-    for step, table in tables:
-        collector.add(step, table)
-        done += table.num_rows
-        if progress is not None:
-            progress(done / file.metadata.num_rows)
-    return collector.replay(threads)
-
-
-def _steps(file: Any) -> list[int]:
-    """Steps in the order of the file, from its statistics where each row group holds one."""
-    index = file.schema_arrow.names.index("step")
-    runs: list[int] = []
-    for group in range(file.metadata.num_row_groups):
-        statistics = file.metadata.row_group(group).column(index).statistics
-        if statistics is not None and statistics.has_min_max and statistics.min == statistics.max:
-            here = [int(statistics.min)]
-        else:
-            step = numbers(file.read_row_group(group, columns=["step"]).column("step"), null=-1)
-            here = step[_run_starts(step)].tolist()
-        runs += here[1:] if runs and here and here[0] == runs[-1] else here
-    if not runs:
-        raise InvalidTrace("operation trace has no rows")
-    counts = Counter(runs)
-    spread = [step for step, count in counts.items() if count > 1]
-    if spread:
-        raise InvalidTrace(f"step {spread[0]} is spread over the file", hint="sort the rows by step")
-    return runs
-
-
-def _run_starts(step: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
-    """Where a step begins in the rows."""
-    return np.flatnonzero(np.append(True, step[1:] != step[:-1])[: step.size])
-
-
-def _one_step_at_a_time(file: Any, columns: list[str]) -> Iterator[tuple[int, pa.Table]]:
-    """Rows of each step; the next row group is read while one is worked on."""
-    pending: list[pa.Table] = []
-    current: int | None = None
-    n_groups = file.metadata.num_row_groups
-    with ThreadPoolExecutor(1) as reader:
-        ahead = reader.submit(file.read_row_group, 0, columns=columns)
-        for group in range(n_groups):
-            table = ahead.result()
-            if group + 1 < n_groups:
-                ahead = reader.submit(file.read_row_group, group + 1, columns=columns)
-            step = numbers(table.column("step"), null=-1)
-            starts = _run_starts(step)
-            for start, stop in zip(starts, np.append(starts[1:], step.size), strict=True):
-                if current is not None and int(step[start]) != current:
-                    yield current, pa.concat_tables(pending)
-                    pending = []
-                current = int(step[start])
-                pending.append(table.slice(int(start), int(stop - start)))
-    if current is not None:
-        yield current, pa.concat_tables(pending)
-
-
-class _Collector:
-    """Work of all steps, in the arrangement of the first."""
-
-    def __init__(self, template: TraceReplay, first: pa.Table, n_steps: int) -> None:
-        if len(template.parts) != 1 or template.steps.size != 1:
-            raise InvalidTrace("the first step of the trace cannot be replayed")
-        self.template = template
-        self.part = template.parts[0]
-        self.keys = {name: _key(first, name) for name in KEYS}
-        shape = self.part.shape
-        self.work = np.empty((shape.n_ops, shape.n_data, n_steps), np.float32)
-        self.measured = np.empty(n_steps, np.float32)
-        self.steps: list[int] = []
-        self.rows, self.place = _places(template, first)
-        self.left_out: list[int] = []
-
-    def add(self, step: int, table: pa.Table) -> None:
-        """Arrange one step's rows and keep what its operations contribute."""
-        if table.num_rows == 0 or not self._same_rows(table):
-            self.left_out.append(step)
-            return
-        shape = self.part.shape
-        dense = []
-        for name in ("start_ts", "duration"):
-            array = np.full(shape.n_ops * shape.n_data, np.nan, np.float32)
-            values = numbers(table.column(name), null=np.nan)
-            if self.rows.size < values.size:
-                values = values[self.rows]
-            array[self.place] = values - values.min() if name == "start_ts" else values
-            dense.append(array.reshape(shape.n_ops, shape.n_data, 1))
-        if self.template.clock.any():
-            dense[0] -= self.template.clock.astype(np.float32)[:, shape.stage].T[:, :, None]
-        times = derive(replace(shape, start=dense[0], duration=dense[1]), self.part.graph)
-        column = len(self.steps)
-        self.work[:, :, column] = times.work[:, :, 0]
-        self.measured[column] = times.measured[0]
-        self.steps.append(step)
-
-    def _same_rows(self, table: pa.Table) -> bool:
-        if table.num_rows != self.keys["stage"].size:
-            return False
-        return all(np.array_equal(_key(table, name), held) for name, held in self.keys.items())
-
-    def replay(self, threads: int) -> TraceReplay:
-        n_steps = len(self.steps)
-        if n_steps == 0:
-            raise InvalidTrace("no step of the trace could be replayed")
-        order = np.argsort(self.steps, kind="stable")
-        steps = np.array(self.steps, dtype=np.int64)[order]
-        work = self.work if n_steps == self.work.shape[2] else np.ascontiguousarray(self.work[:, :, :n_steps])
-        if (order != np.arange(n_steps)).any():
-            work = np.ascontiguousarray(work[:, :, order])
-        measured = self.measured[:n_steps][order]
-        shape = replace(self.part.shape, steps=steps)
-        times = DerivedTimes(work, None, measured)
-        ideal = ideal_durations([shape], [times])
-        part = ShapeReplay(
-            shape, self.part.graph, self.part.program, times, ideal[shape.optype], np.arange(n_steps)
-        )
-        notes = list(self.template.notes)
-        if self.left_out:
-            named = ", ".join(map(str, self.left_out[:8]))
-            notes.append(f"{len(self.left_out)} step(s) differ from the first and are left out: {named}")
-        return replace(
-            self.template,
-            parts=(part,),
-            steps=steps,
-            measured=measured,
-            ideal=ideal,
-            notes=tuple(notes),
-            threads=threads,
-        )
-
-
-def _key(table: pa.Table, name: str) -> npt.NDArray[Any]:
-    """A key column in its own width; dictionary codes for text."""
-    column = table.column(name) if name in table.column_names else None
-    if column is None:
-        raise InvalidTrace(f"operation trace lacks column {name}", hint="streaming needs numbered operations")
-    if pa.types.is_dictionary(column.type):
-        return np.concatenate([np.from_dlpack(chunk.indices) for chunk in column.chunks])
-    if pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
-        encoded = column.dictionary_encode().combine_chunks()
-        return np.from_dlpack(encoded.indices)
-    return numbers(column, null=-1)
-
-
-def _places(template: TraceReplay, first: pa.Table) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """Rows of known types, and where each belongs in (n_ops, n_data)."""
-    shape = template.parts[0].shape
-    optype = optype_codes(first.column("optype"), [])
-    rows = np.flatnonzero(optype >= 0)
-    stage, sequence, data_rank = (
-        numbers(first.column(name), null=-1)[rows].astype(np.int64) for name in ("stage", "seq_id", "dp_rank")
+    file = BlockedTrace(path)
+    meta = TraceMeta.of(meta)
+    bar = _Bar(progress, file.n_rows)
+    found = survey(file, meta, bar.surveyed)
+    notes: list[str] = []
+    layouts = layouts_of(found, notes)
+    arranger = Arranger(file, meta, found, layouts)
+    kept = fitted(arranger.samples(), found.facts.rows.data_ranks, meta, schedule, notes)
+    clock = one_clock(kept, notes, correct=correct_clocks)
+    # Samples name all steps of their layout, so a shape is known by its first step.
+    layouts = [next(one for one in layouts if one.steps[0] == shape.steps[0]) for shape, _, _ in kept]
+    arranger.keep(layouts)
+    store = _Store(
+        [(_without_times(shape), graph, program) for shape, graph, program in kept], layouts, clock
     )
-    base = np.searchsorted(shape.stage * N_TYPES + shape.optype, stage * N_TYPES + optype[rows])
-    return rows, (base + sequence) * shape.n_data + np.searchsorted(template.data_ranks, data_rank)
+    del kept
+    for index, shape in arranger.arranged([layout.steps for layout in layouts]):
+        store.add(index, shape)
+        bar.arranged(shape.steps.size, found.steps.size)
+    parts, ideal = store.parts()
+    steps = np.sort(np.concatenate([layout.steps for layout in layouts]))
+    measured = np.empty(steps.size, np.float32)
+    parts = [replace(part, position=np.searchsorted(steps, part.shape.steps)) for part in parts]
+    for part in parts:
+        measured[part.position] = part.times.measured
+    refuse_instant(parts)
+    n_chunks = model_chunks([part.shape for part in parts])
+    said = contradictions(meta, found.facts.rows.data_ranks, found.facts.rows.n_stages, n_chunks)
+    said += world_size_notes(meta, *found.ranks.shape)
+    ranks = _own_ranks(found.ranks, said)
+    return TraceReplay(
+        parts=tuple(parts),
+        steps=steps,
+        measured=measured,
+        ideal=ideal,
+        ranks=usual_where_unknown(ranks, meta.tp_size or 1),
+        data_ranks=found.facts.rows.data_ranks,
+        clock=clock,
+        meta=meta,
+        notes=(*found.notes, *said, *notes),
+        left_out=found.steps.size - steps.size,
+        # Each part alone may be too small for loading the compiler to pay; together they are not.
+        engine="numba" if store.n_values * found.facts.rows.n_stages >= COMPILED_FROM else "auto",
+        threads=threads,
+    )
+
+
+def _own_ranks(ranks: IntArray, notes: list[str]) -> IntArray:
+    """Rank numbers only where each names one worker."""
+    numbers = np.where(ranks == NO_RANK, -1, ranks).ravel()
+    shared = shared_ranks(numbers, np.arange(ranks.size))
+    if not shared.size:
+        return ranks
+    notes.append(shared_note(numbers[shared]))
+    return np.full(ranks.shape, NO_RANK)
+
+
+def _without_times(shape: StepShape) -> StepShape:
+    """The shape with times as traced replaced by NaN that takes no memory."""
+    nothing = np.broadcast_to(np.float32(np.nan), (shape.n_ops, shape.n_data, shape.steps.size))
+    return replace(shape, start=nothing, duration=nothing)
+
+
+@dataclass
+class _Bar:
+    """Turns rows and steps done into a share."""
+
+    progress: Progress | None
+    n_rows: int
+    rows: float = 0
+    steps: int = 0
+
+    def surveyed(self, rows: float) -> None:
+        self.rows += rows
+        self._show(SURVEY_SHARE * min(1.0, self.rows / self.n_rows))
+
+    def arranged(self, steps: int, of: int) -> None:
+        self.steps += steps
+        self._show(SURVEY_SHARE + (1 - SURVEY_SHARE) * self.steps / of)
+
+    def _show(self, share: float) -> None:
+        if self.progress is not None:
+            self.progress(share)
+
+
+@dataclass
+class _Piece:
+    """Some steps of one shape."""
+
+    steps: IntArray
+    work: Seconds32 | Spooled
+    holes: npt.NDArray[np.bool_] | None
+    measured: Seconds32
+
+
+@dataclass
+class _Store:
+    """What the operations contribute, in pieces of whole steps."""
+
+    kept: list[Fitted]
+    layouts: list[Layout]
+    clock: npt.NDArray[np.float64]
+    pieces: list[list[_Piece]] = field(init=False)
+    spool: Spool | None = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.pieces = [[] for _ in self.layouts]
+        self.n_values = sum(one.n_ops * one.n_data * one.steps.size for one in self.layouts)
+        self.spool = Spool() if self.n_values > MOST_IN_MEMORY else None
+
+    def add(self, index: int, shape: StepShape) -> None:
+        if self.clock.any():
+            without_offsets(shape, self.clock)
+        work, measured = observed_work(shape, self.kept[index][1])
+        found = np.isnan(work)
+        holes = found if found.any() else None
+        if self.spool is None:
+            self.pieces[index].append(_Piece(shape.steps, work, holes, measured))
+            return
+        if holes is not None:
+            fill_holes([work], [holes], shape)
+        self.pieces[index].append(_Piece(shape.steps, self.spool.write(work), holes, measured))
+
+    def parts(self) -> tuple[list[ShapeReplay], npt.NDArray[np.float64]]:
+        """One part per shape where signatures are searched in it, else one per piece."""
+        parts: list[ShapeReplay] = []
+        for layout, (sample, graph, program), pieces in zip(
+            self.layouts, self.kept, self.pieces, strict=True
+        ):
+            if self.n_values <= LARGEST_FOR_MICROBATCHES:
+                pieces = [_joined(pieces)]
+            if self.spool is None:
+                _fill(pieces, sample)
+            for piece in pieces:
+                times = DerivedTimes(
+                    piece.work, None if piece.holes is None else ~piece.holes, piece.measured
+                )
+                shape = replace(
+                    sample,
+                    steps=piece.steps,
+                    chunk=layout.chunks[0],
+                    global_chunk=layout.chunks[1],
+                    microbatch=layout.chunks[2],
+                )
+                shape = _without_times(shape)
+                parts.append(
+                    ShapeReplay(shape, graph, program, times, np.zeros(layout.n_ops), np.empty(0, np.int64))
+                )
+        ideal = pooled_ideal_durations(lambda: ((part.shape, part.times) for part in parts))
+        return [replace(part, ideal=ideal[part.shape.optype]) for part in parts], ideal
+
+
+def _joined(pieces: list[_Piece]) -> _Piece:
+    """All steps of a shape in ascending order."""
+    if len(pieces) == 1:
+        return pieces[0]
+    order = np.argsort(np.concatenate([piece.steps for piece in pieces]), kind="stable")
+    work = np.concatenate([piece.work for piece in pieces], axis=2)[:, :, order]
+    holes = None
+    if any(piece.holes is not None for piece in pieces):
+        holes = np.isnan(work)
+    return _Piece(
+        np.concatenate([piece.steps for piece in pieces])[order],
+        np.ascontiguousarray(work),
+        holes,
+        np.concatenate([piece.measured for piece in pieces])[order],
+    )
+
+
+def _fill(pieces: list[_Piece], shape: StepShape) -> None:
+    """Fill the holes of all pieces from what all pieces show."""
+    if all(piece.holes is None for piece in pieces):
+        return
+    works = [piece.work for piece in pieces if isinstance(piece.work, np.ndarray)]
+    holes = [
+        np.isnan(work) if piece.holes is None else piece.holes
+        for piece, work in zip(pieces, works, strict=True)
+    ]
+    fill_holes(works, holes, shape)

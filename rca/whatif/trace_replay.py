@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rca.errors import InvalidTrace
-from rca.whatif.clock import NOTED_SKEW, clock_offsets, without_offsets
+from rca.whatif.clock import one_clock
 from rca.whatif.derive import DerivedTimes, derive, ideal_durations
 from rca.whatif.engine import Engine, replay_mix
 from rca.whatif.graph import DependencyGraph
@@ -29,6 +29,7 @@ BoolArray = npt.NDArray[np.bool_]
 Seconds32 = npt.NDArray[np.float32]
 
 Masks = Callable[["ShapeReplay"], Sequence[BoolArray]]
+Fitted = tuple[StepShape, DependencyGraph, Program]
 WorkOf = Callable[["ShapeReplay", slice, Seconds32], None]
 
 
@@ -74,6 +75,8 @@ class TraceReplay:
         Offsets taken out of the workers' clocks.
     meta : TraceMeta
     notes : tuple of str
+    left_out : int
+        Steps of the trace that could not be replayed.
     engine : {"auto", "numpy", "numba"}
     threads : int
         For traces long enough to be split.
@@ -88,6 +91,7 @@ class TraceReplay:
     clock: FloatArray
     meta: TraceMeta
     notes: tuple[str, ...]
+    left_out: int = 0
     engine: Engine = field(default="auto", compare=False)
     threads: int = field(default=1, compare=False)
 
@@ -108,9 +112,16 @@ class TraceReplay:
 
     @classmethod
     def from_trace(
-        cls, trace: OpTrace, *, schedule: Schedule = megatron, engine: Engine = "auto"
+        cls,
+        trace: OpTrace,
+        *,
+        schedule: Schedule = megatron,
+        engine: Engine = "auto",
+        correct_clocks: bool = True,
     ) -> TraceReplay:
         """Arrange, repair and derive.
+
+        With `correct_clocks` false, skewed clocks stay as traced (see `rca.whatif.clock`).
 
         Raises
         ------
@@ -118,22 +129,8 @@ class TraceReplay:
             If no step fits the schedule; the message names the first contradiction.
         """
         shapes, notes = shapes_of(trace)
-        use_dp = (int(trace.data_ranks.max()) + 1) * (trace.meta.dsp_size or 1) > 1
-        n_chunks = _model_chunks(shapes)
-        kept: list[tuple[StepShape, DependencyGraph, Program]] = []
-        refused: list[str] = []
-        for shape in shapes:
-            try:
-                graph = schedule(reference_of(shape, n_chunks=n_chunks, use_dp=use_dp))
-                kept.append((shape, graph, compile_graph(graph)))
-            except InvalidTrace as error:
-                refused.append(error.message)
-                named = ", ".join(map(str, shape.steps[:8]))
-                notes.append(f"{shape.steps.size} step(s) fit no known schedule and are dropped: {named}")
-        if not kept:
-            raise InvalidTrace(f"no step fits the schedule: {refused[0]}")
-        notes += _absent_types(kept, use_dp=use_dp)
-        clock = _one_clock(kept, notes)
+        kept = fitted(shapes, trace.data_ranks, trace.meta, schedule, notes)
+        clock = one_clock(kept, notes, correct=correct_clocks)
         times = [derive(shape, graph) for shape, graph, _ in kept]
         ideal = ideal_durations([shape for shape, _, _ in kept], times)
         steps = np.sort(np.concatenate([shape.steps for shape, _, _ in kept]))
@@ -143,7 +140,7 @@ class TraceReplay:
             )
             for (shape, graph, program), derived in zip(kept, times, strict=True)
         )
-        _refuse_instant(parts)
+        refuse_instant(parts)
         measured = np.empty(steps.size, np.float32)
         for part in parts:
             measured[part.position] = part.times.measured
@@ -152,11 +149,12 @@ class TraceReplay:
             steps=steps,
             measured=measured,
             ideal=ideal,
-            ranks=_ranks(trace),
+            ranks=ranks_of(trace),
             data_ranks=trace.data_ranks,
             clock=clock,
             meta=trace.meta,
             notes=(*trace.notes, *notes),
+            left_out=np.unique(trace.step).size - steps.size,
             engine=engine,
         )
 
@@ -243,7 +241,35 @@ def _block(part: ShapeReplay, block: slice) -> Seconds32:
     return work if block == slice(0, work.shape[2]) else np.ascontiguousarray(work[:, :, block])
 
 
-def _model_chunks(shapes: list[StepShape]) -> int:
+def fitted(
+    shapes: Sequence[StepShape], data_ranks: IntArray, meta: TraceMeta, schedule: Schedule, notes: list[str]
+) -> list[Fitted]:
+    """The shapes a schedule fits, with their graphs; notes what was left out.
+
+    Raises
+    ------
+    InvalidTrace
+        If it fits none; the message names the first contradiction.
+    """
+    use_dp = (int(data_ranks.max()) + 1) * (meta.dsp_size or 1) > 1
+    n_chunks = model_chunks(shapes)
+    kept: list[Fitted] = []
+    refused: list[str] = []
+    for shape in shapes:
+        try:
+            graph = schedule(reference_of(shape, n_chunks=n_chunks, use_dp=use_dp))
+            kept.append((shape, graph, compile_graph(graph)))
+        except InvalidTrace as error:
+            refused.append(error.message)
+            named = ", ".join(map(str, shape.steps[:8]))
+            notes.append(f"{shape.steps.size} step(s) fit no known schedule and are dropped: {named}")
+    if not kept:
+        raise InvalidTrace(f"no step fits the schedule: {refused[0]}")
+    notes += _absent_types(kept, use_dp=use_dp)
+    return kept
+
+
+def model_chunks(shapes: Sequence[StepShape]) -> int:
     """Model chunks per stage; every chunk computes at least once a step."""
     held = [shape.chunk[np.isin(shape.optype, COMPUTE)] for shape in shapes]
     n_chunks = max(1, max(int(chunks.max(initial=0)) for chunks in held) + 1)
@@ -256,7 +282,7 @@ def _model_chunks(shapes: list[StepShape]) -> int:
     return n_chunks
 
 
-def _refuse_instant(parts: Sequence[ShapeReplay]) -> None:
+def refuse_instant(parts: Sequence[ShapeReplay]) -> None:
     """Without a positive ideal time there is nothing to compare with."""
     for part in parts:
         if not (part.ideal[sorted(part.graph.active)] > 0).any():
@@ -267,22 +293,7 @@ def _refuse_instant(parts: Sequence[ShapeReplay]) -> None:
             )
 
 
-def _one_clock(kept: list[tuple[StepShape, DependencyGraph, Program]], notes: list[str]) -> FloatArray:
-    """Correct skewed clocks by what the commonest shape shows; notes what was done."""
-    offsets, left = clock_offsets(kept[0][0], kept[0][1])
-    if offsets.any():
-        for shape, _, _ in kept:
-            without_offsets(shape, offsets)
-    notes += [
-        f"clock of data rank {d}, stage {s} is {offsets[d, s] * 1e3:+.1f} ms off and was corrected"
-        for d, s in np.argwhere(offsets != 0)[:8]
-    ]
-    if left >= NOTED_SKEW:
-        notes.append(f"clocks seem up to {left * 1e3:.1f} ms apart, which was left as it is")
-    return offsets
-
-
-def _absent_types(kept: list[tuple[StepShape, DependencyGraph, Program]], *, use_dp: bool) -> list[str]:
+def _absent_types(kept: list[Fitted], *, use_dp: bool) -> list[str]:
     """Types every such job runs but this trace has no rows of."""
     expected = {*TAIL, *((ALL_GATHER, REDUCE_SCATTER) if use_dp else ())}
     seen = {int(code) for shape, _, _ in kept for code in np.unique(shape.optype)}
@@ -290,12 +301,23 @@ def _absent_types(kept: list[tuple[StepShape, DependencyGraph, Program]], *, use
     return [f"no rows of {', '.join(absent)}: stepped over"] if absent else []
 
 
-def _ranks(trace: OpTrace) -> IntArray:
-    """Smallest traced rank per worker; by the usual order (data before pipeline) where not given."""
-    shape = (trace.n_data, trace.n_stages)
-    none = np.iinfo(np.int64).max
-    ranks = np.full(shape, none)
-    np.minimum.at(ranks, (trace.data_rank, trace.stage), np.where(trace.rank < 0, none, trace.rank))
-    width = trace.meta.tp_size or 1
-    usual = (np.arange(shape[1])[None, :] * shape[0] + np.arange(shape[0])[:, None]) * width
-    return np.where((ranks == none).any(), usual, ranks)
+NO_RANK = np.iinfo(np.int64).max
+
+
+def ranks_of(trace: OpTrace) -> IntArray:
+    """Smallest traced rank per worker: (n_data, n_stages); by the usual order where not given."""
+    return usual_where_unknown(smallest_ranks(trace, trace.n_stages), trace.meta.tp_size or 1)
+
+
+def smallest_ranks(trace: OpTrace, n_stages: int) -> IntArray:
+    """Smallest traced rank per worker; `NO_RANK` where no row gives one."""
+    ranks = np.full((trace.n_data, n_stages), NO_RANK)
+    np.minimum.at(ranks, (trace.data_rank, trace.stage), np.where(trace.rank < 0, NO_RANK, trace.rank))
+    return ranks
+
+
+def usual_where_unknown(ranks: IntArray, width: int) -> IntArray:
+    """Number all workers in the usual order (data before pipeline) where any has no rank."""
+    n_data, n_stages = ranks.shape
+    usual = (np.arange(n_stages)[None, :] * n_data + np.arange(n_data)[:, None]) * width
+    return np.where((ranks == NO_RANK).any(), usual, ranks)

@@ -26,6 +26,7 @@ def grid(ranks: int, stages: int = 1, steps: int = 1) -> dict[str, np.ndarray]:
         "start_ts": kind.astype(np.float64),
         "duration": np.full(rank.size, 0.5),
         "seq_id": np.zeros(rank.size, np.int64),
+        "mc": np.zeros(rank.size, np.int64),
     }
 
 
@@ -74,6 +75,7 @@ def test_pauses_on_every_rank_of_a_large_job_are_not_multiplied_without_limit() 
         "start_ts": 1.0 + 1e-3 * sequence,
         "duration": np.full(rank.size, 1e-4),
         "seq_id": sequence,
+        "mc": np.full(rank.size, -1),
     }
     table = pa.table({name: np.concatenate((columns[name], pauses[name])) for name in columns})
     with pytest.raises(InvalidTrace, match=r"7,000 rows are spread over 6,004,000 places") as refused:
