@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import sys
 from collections.abc import Callable
 from importlib import import_module
@@ -88,13 +89,22 @@ def test_loopback_is_served(rca_command: Run, served: dict[str, Any], host: str)
 def test_an_open_address_needs_a_decision(
     rca_command: Run, served: dict[str, Any], monkeypatch: pytest.MonkeyPatch, host: str
 ) -> None:
-    ran = rca_command("serve", "--host", host)
+    ran = rca_command("serve", "--host", host, "--port", "0")
     assert ran.code == 2
     assert "RCA_ALLOW_UNAUTHENTICATED=true" in ran.err
     assert served == {}
     monkeypatch.setenv("RCA_ALLOW_UNAUTHENTICATED", "true")
-    assert rca_command("serve", "--host", host).code == 0
+    assert rca_command("serve", "--host", host, "--port", "0").code == 0
     assert served["host"] == host
+
+
+def test_a_port_in_use_is_told_before_anything_is_loaded(rca_command: Run, served: dict[str, Any]) -> None:
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        ran = rca_command("serve", "--port", str(other.getsockname()[1]))
+    assert (ran.code, served) == (2, {})
+    assert "Another port" in ran.err
 
 
 def test_several_workers_share_their_metrics(rca_command: Run, served: dict[str, Any]) -> None:

@@ -85,6 +85,13 @@ def test_the_suffix_of_the_output_chooses_the_format(
     assert (tmp_path / name).read_text(encoding="utf-8").startswith(start)
 
 
+def test_a_suffix_that_is_no_format_is_refused(rca_command: Run, tmp_path: Path) -> None:
+    ran = rca_command("diagnose", SLOW, "--output", tmp_path / "page.pdf")
+    assert ran.code == 2
+    assert ".pdf says no format" in ran.err
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_an_output_that_cannot_be_written_is_a_message(rca_command: Run, tmp_path: Path) -> None:
     ran = rca_command("diagnose", SLOW, "--output", tmp_path / "no" / "such" / "folder.md")
     assert (ran.code, ran.out) == (2, "")

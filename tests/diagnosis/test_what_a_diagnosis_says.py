@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 
 import rca
@@ -110,3 +111,78 @@ def test_without_one_finished_step_health_is_not_certain(make_window) -> None:
     assert diagnosis.abstained or diagnosis.failure_mode == "fail_stop"
     slowdown = diagnosis.slowdown
     assert (slowdown.ratio > 1.001) == (slowdown.seconds_per_step > 1e-4)
+
+
+def of_ranks(window: rca.Window, kept: set[int]) -> rca.Window:
+    rows = pc.is_in(window.steps["rank"], value_set=pa.array(sorted(kept), pa.int32()))
+    return rca.Window.from_tables(window.job, window.steps.filter(rows))
+
+
+def test_ranks_that_reported_nothing_are_noted(make_window) -> None:
+    diagnosis = rca.diagnose(of_ranks(make_window(), set(range(8)) - {3, 5}))
+    assert "2 of 8 ranks reported no step: ranks 3, 5" in diagnosis.quality.notes
+
+
+def test_the_health_of_a_job_is_not_certain_from_one_of_its_ranks(make_window) -> None:
+    diagnosis = rca.diagnose(of_ranks(make_window(), {0}))
+    assert (diagnosis.failure_mode, diagnosis.abstained) == ("healthy", True)
+
+
+def test_a_stopped_job_whose_rank_is_absent_asks_for_that_rank() -> None:
+    asked = next_check("fail_stop", True, [], ["gpu_clock"], silent=[4])
+    assert "rank 4" in asked
+
+
+@pytest.mark.parametrize(("n_ranks", "n_steps"), [(1, 1), (2, 1), (8, 3)])
+def test_a_blink_is_neither_healthy_nor_slow(make_window, n_ranks: int, n_steps: int) -> None:
+    window = make_window(n_ranks, n_steps, late={0: 0.05}, ranks_per_node=1)
+    diagnosis = rca.diagnose(window)
+    assert (diagnosis.failure_mode, diagnosis.abstained, diagnosis.causes) == ("healthy", True, [])
+
+
+def test_step_times_alone_name_nobody_and_are_not_certain_health(make_window) -> None:
+    columns = ("rank", "step", "start_time", "step_seconds")
+    for late in ({}, {5: 0.05}):
+        diagnosis = rca.diagnose(make_window(late=late, columns=columns, steps=slice(20, 35)))
+        assert all(straggler.scope == "job" for straggler in diagnosis.stragglers)
+        assert diagnosis.abstained or diagnosis.failure_mode == "fail_slow"
+
+
+def test_a_cause_is_never_likelier_than_its_ranks_are_guilty(real_windows) -> None:
+    for name in ("cpu-contention-node", "nic-rate-limited", "slow-dataset"):
+        diagnosis = rca.diagnose(rca.read_window(real_windows / name))
+        guilty = {tuple(group.ranks): group.probability for group in diagnosis.stragglers}
+        assert all(cause.probability <= guilty[tuple(cause.ranks)] + 1e-12 for cause in diagnosis.causes)
+
+
+def test_a_whole_job_has_no_single_nodes_cause(real_windows) -> None:
+    """Without places, nobody can say whose link it is."""
+    window = rca.read_window(real_windows / "nic-rate-limited")
+    nowhere = window.job.model_copy(update={"ranks": None})
+    diagnosis = rca.diagnose(rca.Window.from_tables(nowhere, window.steps, window.metrics))
+    for cause in diagnosis.causes:
+        assert cause.cause != "nic_degradation" or len(cause.ranks) < 8
+
+
+@pytest.mark.parametrize(
+    ("suspected", "asked"), [("communication", "network"), ("input", "storage"), ("host", "CPU")]
+)
+def test_what_would_settle_the_question_is_asked_for_first(suspected: str, asked: str) -> None:
+    missing = ["gpu_clock", "cpu_wait", "nic", "storage"]
+    assert f"collect {asked}" in next_check("healthy", False, [], missing, suspected=suspected)
+
+
+def test_events_are_counted(make_window) -> None:
+    window = make_window()
+    events = pa.table(
+        {
+            "time": [window.job.start + 1.0] * 2,
+            "node": pa.nulls(2, pa.string()),
+            "rank": pa.array([0, None], pa.int32()),
+            "kind": ["xid", "coffee"],
+            "code": ["94", None],
+            "message": ["contained", "break"],
+        }
+    )
+    quality = rca.diagnose(rca.Window.from_tables(window.job, window.steps, None, events)).quality
+    assert (quality.events_used, quality.events_unused) == (1, 1)

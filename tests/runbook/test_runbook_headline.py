@@ -73,6 +73,15 @@ def test_a_stopped_rank_is_named_with_its_step(varied: Varied, throttled: Diagno
     )
 
 
+def test_a_job_that_may_well_be_slow_is_not_called_probably_healthy(varied: Varied) -> None:
+    """No alarm below the threshold, but the page says which way the doubt goes."""
+    odds = {"healthy": 0.08, "fail_slow": 0.92, "fail_stop": 0.0}
+    page = varied(
+        failure_mode="healthy", failure_mode_probability=odds, abstained=True, causes=[], stragglers=[]
+    )
+    assert first_line(page).startswith("# NOT CERTAIN: perhaps fail-slow (0.92), not sure enough for an alarm")
+
+
 def test_an_abstention_names_suspects_but_no_cause(varied: Varied) -> None:
     line = first_line(varied(abstained=True, causes=[]))
     assert line == (

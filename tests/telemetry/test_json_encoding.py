@@ -85,6 +85,20 @@ def test_nan_literals_are_not_json() -> None:
     assert "write null" in str(caught.value.hint)
 
 
+@pytest.mark.parametrize("body", [b'{"job": Infinity}', b'{"a": [1, -Infinity]}', b'{"a": -inf}'])
+def test_infinities_are_not_json_either(body: bytes) -> None:
+    with pytest.raises(InvalidWindow) as caught:
+        json.decode(body)
+    assert "write null" in str(caught.value.hint)
+
+
+@pytest.mark.parametrize("body", [b"{", b'{"job": \xff}', b"[[[[[", b'{"name": 1,}'])
+def test_other_errors_of_syntax_do_not_talk_of_nan(body: bytes) -> None:
+    with pytest.raises(InvalidWindow) as caught:
+        json.decode(body)
+    assert caught.value.hint is None
+
+
 def test_deep_nesting_is_refused_not_recursed_into() -> None:
     with pytest.raises(InvalidWindow, match="is not JSON"):
         json.decode(b"[" * 100_000)
