@@ -6,8 +6,8 @@ import numpy as np
 
 from rca.features import FeatureSet
 
-#: Fewer steps than this tell a slow rank from chance neither in training nor in life.
-MIN_STEPS = 8
+#: The shortest windows of the training corpus; below, healthy jobs are called slow far too often.
+MIN_STEPS = 15
 
 
 def long_enough(features: FeatureSet) -> bool:

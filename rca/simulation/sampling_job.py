@@ -12,9 +12,6 @@ from rca.telemetry.job import Parallelism
 
 #: Share of cluster jobs with 512 to 4,096 ranks.
 LARGE_SHARE = 0.06
-#: Share of windows that hold only a few steps, and how few.
-SHORT_SHARE = 0.1
-SHORT_STEPS = (6, 25)
 #: Ranks x steps of one simulated window, at most.
 LARGEST_CELLS = 80_000
 
@@ -48,8 +45,6 @@ def sample_job(rng: np.random.Generator, dialect: Dialect, cause: str) -> JobSha
         workload = _cluster_workload(rng, parallelism, per_node)
         n_steps = round(log_uniform(rng, 20, 300))
         n_steps = min(n_steps, max(24, LARGEST_CELLS // parallelism.world_size))
-    if rng.random() < SHORT_SHARE:
-        n_steps = int(rng.integers(*SHORT_STEPS))
     started = rng.random() < (0.1 if testbed else 0.75)
     return {
         "parallelism": parallelism,

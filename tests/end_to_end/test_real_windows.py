@@ -45,7 +45,7 @@ def test_every_committed_window_is_expected_here_and_agrees_with_its_label() -> 
 def test_the_library_names_the_true_ranks(name: str, expected: Expected) -> None:
     diagnosis = rca.diagnose(rca.read_window(WINDOWS / name))
     check(diagnosis.to_dict(), expected)
-    assert not diagnosis.abstained
+    assert expected.open or not diagnosis.abstained
 
 
 @pytest.mark.parametrize("name", SLOW)
@@ -73,7 +73,7 @@ def test_the_command_line_answers_by_exit_code_and_page(
     with pytest.raises(SystemExit) as left:
         run(["diagnose", str(WINDOWS / name), "--format", "markdown"])
     page = capsys.readouterr().out
-    assert left.value.code == expected.exit_code
+    assert left.value.code in expected.exit_codes
     headline = next(line for line in page.splitlines() if line.startswith("# "))
     for rank in expected.ranks:
         assert str(rank) in headline

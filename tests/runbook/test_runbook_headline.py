@@ -79,7 +79,9 @@ def test_a_job_that_may_well_be_slow_is_not_called_probably_healthy(varied: Vari
     page = varied(
         failure_mode="healthy", failure_mode_probability=odds, abstained=True, causes=[], stragglers=[]
     )
-    assert first_line(page).startswith("# NOT CERTAIN: perhaps fail-slow (0.92), not sure enough for an alarm")
+    assert first_line(page).startswith(
+        "# NOT CERTAIN: perhaps fail-slow (0.92), not sure enough for an alarm"
+    )
 
 
 def test_an_abstention_names_suspects_but_no_cause(varied: Varied) -> None:
