@@ -25,7 +25,9 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def rca(capsys: pytest.CaptureFixture[str]):
+def rca(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("COLUMNS", "120")  # pytest-xdist hands its own width to the workers
+
     def call(*arguments: object) -> tuple[int, str, str]:
         capsys.readouterr()
         with pytest.raises(SystemExit) as left:

@@ -80,7 +80,7 @@ def answer(
         "evidence": [],
     }
     counts = ("rows_used", "rows_unused", "steps_used", "warmup_steps")
-    counts += ("metric_samples_used", "metric_samples_unused")
+    counts += ("metric_samples_used", "metric_samples_unused", "events_used", "events_unused")
     return Diagnosis.model_validate(
         {
             "diagnosis_id": "d",
