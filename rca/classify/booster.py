@@ -61,13 +61,10 @@ class Booster:
 
     def raw(self, rows: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
         """Raw scores (log-odds) of shape (n_rows, n_classes); n_classes is 1 for a binary model."""
-        return self._predict(rows, _PREDICT_RAW, self.n_classes)
-
-    def _predict(self, rows: npt.NDArray[np.float64], kind: int, width: int) -> npt.NDArray[np.float64]:
         if rows.ndim != 2 or rows.shape[1] != self.n_features:
             raise ValueError(f"expected {self.n_features} columns, got shape {rows.shape}")
         data = np.ascontiguousarray(rows, dtype=np.float64)
-        out = np.empty((data.shape[0], width))
+        out = np.empty((data.shape[0], self.n_classes))
         if data.shape[0] == 0:
             return out
         written = ctypes.c_int64(0)
@@ -79,7 +76,7 @@ class Booster:
             ctypes.c_int32(data.shape[0]),
             ctypes.c_int32(data.shape[1]),
             ctypes.c_int(1),
-            ctypes.c_int(kind),
+            ctypes.c_int(_PREDICT_RAW),
             ctypes.c_int(0),
             ctypes.c_int(-1),
             ctypes.c_char_p(self._parameters),

@@ -83,9 +83,7 @@ class Classifier:
         mode_head = self.heads["mode"]
         chances = mode_head.probabilities(features.window[None, :])[0]
         probability = dict(zip(mode_head.classes, (float(chance) for chance in chances), strict=True))
-        mode = self._mode(probability)
-        if mode == "fail_slow" and not long_enough(features):
-            mode = "healthy"
+        mode = self._mode(probability, features)
         decided = probability[mode] >= self.thresholds["decide"] and _can_be_certain(mode, features)
         if mode == "healthy":
             return Classification(mode, probability, decided, [], np.zeros(features.rank.shape[0]))
@@ -97,11 +95,12 @@ class Classifier:
         suspects = [self._suspect(component, features, mode) for component in components]
         return Classification(mode, probability, decided, suspects, per_rank)
 
-    def _mode(self, probability: dict[str, float]) -> str:
-        """Faulty only above the false-alarm threshold; then the likelier fault."""
+    def _mode(self, probability: dict[str, float], features: FeatureSet) -> str:
+        """Faulty only above the false-alarm threshold, slow only over enough steps."""
         if 1.0 - probability["healthy"] < self.thresholds["fault"]:
             return "healthy"
-        return max(("fail_slow", "fail_stop"), key=lambda mode: probability[mode])
+        fault = max(("fail_slow", "fail_stop"), key=lambda mode: probability[mode])
+        return "healthy" if fault == "fail_slow" and not long_enough(features) else fault
 
     def _rank_probability(self, features: FeatureSet, mode: str) -> FloatArray:
         head = self.heads["straggler" if mode == "fail_slow" else "stopper"]

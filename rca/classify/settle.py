@@ -49,7 +49,7 @@ def settle(components: list[Component], features: FeatureSet) -> list[Component]
         # Nobody has anything but the model's suspicion. Collectives are everybody's, so slow ones without
         # a sick link are a matter of the job; anything else would be a guess, and a wrong blame costs more.
         everybody = Component("job", tuple(range(features.rank.shape[0])), components[0].probability)
-        return [everybody] if _transfer_grew(features) else []
+        return [everybody] if transfer_grew(features) else []
     kept = [component for component, wanted in zip(components, keep, strict=True) if wanted]
     return kept[:MAX_COMPONENTS]
 
@@ -74,7 +74,7 @@ def _transfer_is_slow(features: FeatureSet) -> bool:
     return not np.isfinite(growth) or bool(growth >= SLOW_TRANSFER)
 
 
-def _transfer_grew(features: FeatureSet) -> bool:
+def transfer_grew(features: FeatureSet) -> bool:
     """Whether the collectives were seen to get slower."""
     return bool(features.window[WINDOW_FEATURES.index("transfer_growth")] >= SLOW_TRANSFER)
 

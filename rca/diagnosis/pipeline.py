@@ -9,7 +9,7 @@ from uuid import uuid4
 import numpy as np
 
 from rca.classify.classifier import Classification
-from rca.classify.settle import SLOW_TRANSFER
+from rca.classify.settle import transfer_grew
 from rca.diagnosis.advice import actions, next_check
 from rca.diagnosis.bundle import Bundle, baseline
 from rca.diagnosis.causes import slow_causes, stop_causes
@@ -136,5 +136,4 @@ def _suspected_type(classification: Classification, features: FeatureSet) -> str
     for suspect in classification.suspects:
         if suspect.types:
             return max(suspect.types, key=lambda name: suspect.types[name])
-    growth = features.window[WINDOW_FEATURES.index("transfer_growth")]
-    return "communication" if growth >= SLOW_TRANSFER else None
+    return "communication" if transfer_grew(features) else None

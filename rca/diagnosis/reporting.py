@@ -43,12 +43,11 @@ def quality(window: Window, features: FeatureSet, mode: str) -> Quality:
 
 def _absences(features: FeatureSet, mode: str) -> list[str]:
     notes = []
-    present = features.phases.present
+    phases = features.phases
     silent = silent_ranks(features)
     if silent:
-        notes.append(f"{len(silent)} of {present.shape[0]} ranks reported no step: {listed(silent)}")
-    last = present.shape[1] - 1 - present[:, ::-1].argmax(axis=1)
-    early = np.flatnonzero(present.any(axis=1) & (present.shape[1] - 1 - last >= EARLY_END_STEPS))
+        notes.append(f"{len(silent)} of {phases.n_ranks} ranks reported no step: {listed(silent)}")
+    early = np.flatnonzero(phases.n_steps - 1 - phases.last_column >= EARLY_END_STEPS)
     if early.size and mode != "fail_stop":
         notes.append(f"rows end {EARLY_END_STEPS} steps or more before the others': {listed(early.tolist())}")
     if not np.isfinite(features.work.own).any():

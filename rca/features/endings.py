@@ -63,7 +63,7 @@ class Endings:
     @classmethod
     def from_window(cls, window: Window, phases: PhaseArrays, step_reference: float) -> Endings:
         """Read the endings off a window whose usual step takes `step_reference` seconds."""
-        last = phases.n_steps - 1 - phases.present[:, ::-1].argmax(axis=1)
+        last = phases.last_column
         seen = phases.present.any(axis=1)
         ranks = np.arange(phases.n_ranks)
         finished = np.isfinite(phases.phase("step_seconds")[ranks, last])

@@ -60,6 +60,12 @@ class PhaseArrays:
     def n_steps(self) -> int:
         return int(self.present.shape[1])
 
+    @property
+    def last_column(self) -> npt.NDArray[np.int64]:
+        """Column of each rank's last row, shape (n_ranks,); the last one also for a rank without rows."""
+        from_the_end: npt.NDArray[np.int64] = self.present[:, ::-1].argmax(axis=1)
+        return self.n_steps - 1 - from_the_end
+
     def phase(self, name: str) -> FloatArray:
         """The phase's array, all NaN if nobody measured it."""
         found = self.seconds.get(name)
