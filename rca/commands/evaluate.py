@@ -135,12 +135,14 @@ def _with_baselines(
 
 
 def _forest(collection: Path, source: Path | None, n_windows: int, processes: int, report: Report) -> Forest:
-    from rca.evaluation.baselines_forest import Forest, simulated_forest_examples
+    from rca.evaluation.baselines_forest import Forest
     from rca.evaluation.run import forest_from_collection
 
     phase = "reading the random forest's windows"
     if source is not None:
         return forest_from_collection(source, collection, lambda done, total: report(phase, done, total))
+    from rca.evaluation.simulated import simulated_forest_examples
+
     examples = []
     for example in simulated_forest_examples(training_seeds(n_windows), processes=processes):
         examples.append(example)
@@ -150,9 +152,9 @@ def _forest(collection: Path, source: Path | None, n_windows: int, processes: in
 
 def training_seeds(n_windows: int) -> list[int]:
     """Seeds of simulated scenarios that the split by scenario gives to training, and so to no test."""
-    from rca.training.split import part_of
+    from rca.training.split import part_of, scenario_group
 
-    return list(islice((seed for seed in count() if part_of(f"simulation-{seed}") == "train"), n_windows))
+    return list(islice((seed for seed in count() if part_of(scenario_group(seed)) == "train"), n_windows))
 
 
 def _text(evaluation: Evaluation, by: list[str]) -> str:
@@ -160,7 +162,7 @@ def _text(evaluation: Evaluation, by: list[str]) -> str:
     from rca.evaluation.summary import rounded, summarise
 
     scores = rounded(summarise([row.judged for row in evaluation.product_rows]))
-    parts = [_cases_table(evaluation), scores_table(scores, "scores")]
+    parts = [_rich(_cases_table(evaluation)), scores_table(scores, "scores")]
     parts += [_rich(table) for table in tables(evaluation, by, brief=True)]
     return "".join(map(rendered, parts))
 
@@ -178,32 +180,36 @@ def scores_table(scores: dict[str, Any], title: str) -> Table:
 
 def _rich(text: TextTable) -> Table:
     from rich.table import Table
+    from rich.text import Text
 
     table = Table(*text.header, title=text.title)
     for row in text.rows:
-        # Brackets of intervals are text, not Rich's markup.
-        table.add_row(*(cell.replace("[", r"\[") for cell in row))
+        # Brackets of intervals and of names are text, not Rich's markup.
+        table.add_row(*map(Text, row))
     return table
 
 
-def _cases_table(evaluation: Evaluation) -> Table:
-    from rich.table import Table
+def _cases_table(evaluation: Evaluation) -> TextTable:
+    from rca.evaluation.tables import TextTable
 
-    table = Table("window", "true", "answer", "ranks", "first cause", "s/step")
+    lines = []
     for case in evaluation.cases:
         true = ", ".join(f"{cause.cause} {cause.ranks}" for cause in case.label.causes)
         diagnosis = case.diagnosis
         first = diagnosis.causes[0] if diagnosis.causes else None
         named = sorted({rank for found in diagnosis.stragglers for rank in found.ranks})
-        table.add_row(
-            case.id,
-            f"{case.label.failure_mode} {true}",
-            f"{diagnosis.failure_mode} {diagnosis.failure_mode_probability[diagnosis.failure_mode]:.2f}",
-            str(named) if named else "",
-            f"{first.cause} {first.probability:.2f}" if first else "",
-            f"{diagnosis.slowdown.seconds_per_step:.4g}",
+        lines.append(
+            (
+                case.id,
+                f"{case.label.failure_mode} {true}",
+                f"{diagnosis.failure_mode} {diagnosis.failure_mode_probability[diagnosis.failure_mode]:.2f}",
+                str(named) if named else "",
+                f"{first.cause} {first.probability:.2f}" if first else "",
+                f"{diagnosis.slowdown.seconds_per_step:.4g}",
+            )
         )
-    return table
+    header = ("window", "true", "answer", "ranks", "first cause", "s/step")
+    return TextTable("", header, tuple(lines))
 
 
 def _json(evaluation: Evaluation, by: list[str]) -> str:

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 
 from rca.evaluation.answer import Answer
-from rca.evaluation.observed import Observed
+from rca.evaluation.observed import BoolArray, Observed
 from rca.robust import FloatArray, IntArray, group_members, nan_median
-
-BoolArray = npt.NDArray[np.bool_]
 
 #: Relative score below which a rank counts as a straggler.
 RELATIVE_THRESHOLD = 0.75

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
-from concurrent.futures import ProcessPoolExecutor
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,9 +12,9 @@ import numpy as np
 from rca.errors import InvalidInput, MissingExtra
 from rca.evaluation.answer import Answer, Aspect, NamedCause
 from rca.evaluation.observed import Observed
+from rca.evaluation.rows import HEALTHY
 from rca.features.work import OWN_PHASES
 from rca.robust import FloatArray, nan_mean
-from rca.simulation import sample_scenario, simulate
 from rca.telemetry.catalogue import channels
 from rca.telemetry.causes import CAUSES, STOP_CAUSES
 from rca.telemetry.labels import Label
@@ -24,7 +23,6 @@ from rca.telemetry.window import Window
 N_TREES = 200
 #: Ranks kept of each window for fitting, guilty ones first.
 RANKS_KEPT = 16
-HEALTHY = "healthy"
 PHASES = (*OWN_PHASES, "wait", "transfer")
 COLUMNS = (*PHASES, "time", *sorted(channels()))
 ASPECTS: frozenset[Aspect] = frozenset({"ranks", "type", "causes", "confidence"})
@@ -70,20 +68,6 @@ def forest_example(window: Window, label: Label) -> ForestExample:
     blamed = {rank: cause.cause for cause in reversed(label.causes) for rank in cause.ranks}
     order = sorted(range(rows.shape[0]), key=lambda rank: (rank not in blamed, rank))[:RANKS_KEPT]
     return ForestExample(rows[order], tuple(blamed.get(rank, HEALTHY) for rank in order))
-
-
-def simulated_forest_examples(seeds: Iterable[int], *, processes: int) -> Iterator[ForestExample]:
-    """Simulate the scenarios of the seeds for fitting; `processes` has no influence on the rows."""
-    if processes <= 1:
-        yield from map(_simulated, seeds)
-        return
-    with ProcessPoolExecutor(processes) as pool:
-        yield from pool.map(_simulated, seeds, chunksize=8)
-
-
-def _simulated(seed: int) -> ForestExample:
-    labelled = simulate(sample_scenario(np.random.default_rng(seed)))
-    return forest_example(labelled.window, Label.model_validate(labelled.label))
 
 
 @dataclass(frozen=True)

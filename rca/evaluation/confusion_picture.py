@@ -8,11 +8,12 @@ from os import PathLike
 import numpy as np
 
 from rca.errors import MissingExtra
+from rca.evaluation.rows import HEALTHY, in_order
 from rca.robust import FloatArray
 from rca.telemetry.causes import CAUSES
 
-#: Answers that name no cause, around the catalogue's order.
-_FIRST, _LAST = ("healthy",), ("unknown", "fail_slow", "fail_stop")
+#: The catalogue's order between answers that name no cause.
+_ORDER = (HEALTHY, *CAUSES, "unknown", "fail_slow", "fail_stop")
 
 
 def confusion_matrix(counts: Mapping[str, Mapping[str, int]]) -> tuple[list[str], list[str], FloatArray]:
@@ -24,11 +25,9 @@ def confusion_matrix(counts: Mapping[str, Mapping[str, int]]) -> tuple[list[str]
         Row and column names; the diagonal leads as far as both hold the same names.
     matrix : ndarray of shape (n_true, n_answered), windows
     """
-    place = {name: index for index, name in enumerate((*_FIRST, *CAUSES, *_LAST))}
     every = {*counts, *(name for row in counts.values() for name in row)}
-    ordered = sorted(every, key=lambda name: (place.get(name, len(place)), name))
-    true = [name for name in ordered if name in counts]
-    answered = [name for name in ordered if name in true or any(name in row for row in counts.values())]
+    answered = in_order(every, _ORDER)
+    true = [name for name in answered if name in counts]
     matrix = np.array([[counts[row].get(column, 0) for column in answered] for row in true], dtype=float)
     return true, answered, matrix
 

@@ -68,7 +68,7 @@ class Observed:
             time=work.own if informative else work.step,
             stage=topology.stage,
             phases={**work.phases, "wait": work.wait, "transfer": work.transfer},
-            inside=np.ones(work.steps.size, bool) if whole else segment.mask(work.steps.size),
+            inside=segment.mask(work.steps.size),
             channels=SignalArrays.from_window(window, edges).values,
             bins_inside=np.full(middle.size, whole)
             | ((middle >= begin[segment.first]) & (middle <= finish[segment.last])),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -14,12 +13,13 @@ from rca.evaluation.delay import delay_summary
 from rca.evaluation.rows import GROUPINGS, HEALTHY, PRODUCT, JudgedRow, grouped, methods_of, select, to_table
 from rca.evaluation.run import FOREST, Evaluation
 from rca.evaluation.signals import SIGNAL_SETS
-from rca.evaluation.summary import differences, summarise
+from rca.evaluation.summary import summarise
 from rca.evaluation.tables import (
     BRIEF,
     GROUP_SCORES,
     TextTable,
     alarms_table,
+    compared,
     confusion,
     delay_table,
     differences_table,
@@ -46,6 +46,8 @@ def tables(evaluation: Evaluation, by: Sequence[str], *, brief: bool = False) ->
 
 def document(evaluation: Evaluation, by: Sequence[str] = tuple(GROUPINGS)) -> dict[str, Any]:
     """Everything as plain data for JSON; infinite and unknown numbers are null."""
+    from rca.whatif.result import finite
+
     rows, product = evaluation.rows, evaluation.product_rows
     content: dict[str, Any] = {
         "model": evaluation.model,
@@ -74,8 +76,8 @@ def document(evaluation: Evaluation, by: Sequence[str] = tuple(GROUPINGS)) -> di
             name: _delay([row for row in product if (row.cause == HEALTHY) == (name == HEALTHY)])
             for name in ("faulty", HEALTHY)
         }
-    cleaned: dict[str, Any] = _clean(content)
-    return cleaned
+    plain: dict[str, Any] = finite(content)
+    return plain
 
 
 def _delay(rows: Sequence[JudgedRow]) -> dict[str, Any]:
@@ -92,28 +94,16 @@ def _method(rows: Sequence[JudgedRow]) -> dict[str, Any]:
 
 def _differences(evaluation: Evaluation) -> dict[str, Any]:
     """Product minus baseline: ``{signals: {baseline: {score: {...}}}}``."""
-    found: dict[str, Any] = {}
-    for signals in evaluation.plan.signals if evaluation.plan.methods else ():
-        product = [row.judged for row in select(evaluation.rows, signals=signals, method=PRODUCT)]
-        for method in evaluation.plan.methods:
-            other = [row.judged for row in select(evaluation.rows, signals=signals, method=method)]
-            found.setdefault(signals, {})[method] = {
-                each.score: {
-                    **each.estimate.as_row(),
-                    "differing": each.differing,
-                    "verdict": each.verdict,
-                }
-                for each in differences(product, other)
+    return {
+        signals: {
+            method: {
+                each.score: {**each.estimate.as_row(), "differing": each.differing, "verdict": each.verdict}
+                for each in found
             }
-    return found
-
-
-def _clean(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _clean(each) for key, each in value.items()}
-    if isinstance(value, list):
-        return [_clean(each) for each in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
+            for method, found in compared(evaluation.rows, signals)
+        }
+        for signals in (evaluation.plan.signals if evaluation.plan.methods else ())
+    }
 
 
 def write_report(evaluation: Evaluation, folder: Path, title: str) -> None:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
 from rca.evaluation.answer import Answer
-from rca.evaluation.scores import Judged
+from rca.evaluation.scores import Judged, judge
 from rca.evaluation.signals import SIGNAL_SETS
 from rca.telemetry.causes import CAUSES
 from rca.telemetry.labels import Label
@@ -76,10 +76,9 @@ def judged_row(
     signals: str,
     method: str,
     answer: Answer,
-    judged: Judged,
     delay_steps: float = math.nan,
 ) -> JudgedRow:
-    """Put a judged answer beside what is known about its window."""
+    """Judge an answer and put it beside what is known about its window."""
     severities = [cause.severity for cause in label.causes if cause.severity is not None]
     return JudgedRow(
         window=name,
@@ -91,7 +90,7 @@ def judged_row(
         signals=signals,
         method=method,
         first_cause=answer.causes[0].cause if answer.causes else answer.mode,
-        judged=judged,
+        judged=judge(answer, label),
         delay_steps=delay_steps,
     )
 
@@ -134,8 +133,13 @@ def grouped(rows: Sequence[JudgedRow], by: str) -> dict[str, list[JudgedRow]]:
     found: dict[str, list[JudgedRow]] = {}
     for row in rows:
         found.setdefault(GROUPINGS[by](row), []).append(row)
-    place = {name: position for position, name in enumerate(_ORDER)}
-    return {name: found[name] for name in sorted(found, key=lambda name: (place.get(name, len(place)), name))}
+    return {name: found[name] for name in in_order(found, _ORDER)}
+
+
+def in_order(names: Iterable[str], order: Iterable[str]) -> list[str]:
+    """Names as they stand in `order`; behind them, by alphabet, those that do not."""
+    place = {name: position for position, name in enumerate(order)}
+    return sorted(names, key=lambda name: (place.get(name, len(place)), name))
 
 
 def select(rows: Sequence[JudgedRow], *, signals: str | None = None, method: str) -> list[JudgedRow]:

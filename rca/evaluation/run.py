@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from os import PathLike
@@ -21,9 +21,9 @@ from rca.evaluation.baselines_signals import signal_ranking
 from rca.evaluation.delay import detection_delay
 from rca.evaluation.observed import Observed
 from rca.evaluation.rows import PRODUCT, JudgedRow, judged_row, select
-from rca.evaluation.scores import Judged, judge
+from rca.evaluation.scores import Judged
 from rca.evaluation.signals import restrict
-from rca.telemetry.labels import CollectionEntry, Label, read_collection
+from rca.telemetry.labels import Collection, CollectionEntry, Label, read_collection
 from rca.telemetry.window import Window
 
 Progress = Callable[[int, int], None]
@@ -74,17 +74,21 @@ class Case:
 
     Attributes
     ----------
-    diagnosis, judged
+    diagnosis : Diagnosis
         Of the product with the plan's first set of signals.
     rows : tuple of JudgedRow
-        Of every method and set of signals.
+        Of every method and set of signals, that diagnosis first.
     """
 
     id: str
     label: Label
     diagnosis: Diagnosis
-    judged: Judged
     rows: tuple[JudgedRow, ...]
+
+    @property
+    def judged(self) -> Judged:
+        """The diagnosis, judged."""
+        return self.rows[0].judged
 
 
 @dataclass(frozen=True)
@@ -130,7 +134,7 @@ class _Judging:
             window = restrict(whole, signals)
             diagnosis = diagnose(window, bundle=self.bundle)
             diagnoses.append(diagnosis)
-            delay = detection_delay(window, label, self._mode) if self.plan.delay else float("nan")
+            delay = self._delay(window, label, diagnosis) if self.plan.delay else float("nan")
             for method, answer in self._answers(window, diagnosis):
                 rows.append(
                     judged_row(
@@ -140,14 +144,17 @@ class _Judging:
                         signals=signals,
                         method=method,
                         answer=answer,
-                        judged=judge(answer, label),
                         delay_steps=delay if method == PRODUCT else float("nan"),
                     )
                 )
-        return Case(entry.id, label, diagnoses[0], rows[0].judged, tuple(rows))
+        return Case(entry.id, label, diagnoses[0], tuple(rows))
 
-    def _mode(self, window: Window) -> str:
-        return diagnose(window, bundle=self.bundle).failure_mode
+    def _delay(self, window: Window, label: Label, diagnosis: Diagnosis) -> float:
+        def mode_of(cut: Window) -> str:
+            # The longest cut is the whole window, which has its diagnosis already.
+            return (diagnosis if cut is window else diagnose(cut, bundle=self.bundle)).failure_mode
+
+        return detection_delay(window, label, mode_of)
 
     def _answers(self, window: Window, diagnosis: Diagnosis) -> Iterator[tuple[str, Answer]]:
         yield PRODUCT, Answer.from_diagnosis(diagnosis)
@@ -225,15 +232,11 @@ def forest_from_collection(
         If a window of the training collection is evaluated, under whatever name.
     """
     held_out = {_fingerprint(entry.read_window()) for entry in read_collection(evaluated)}
-    entries = list(read_collection(path))
-    return Forest.fit(_examples(entries, held_out, progress))
+    return Forest.fit(_examples(read_collection(path), held_out, progress))
 
 
-def _examples(
-    entries: Iterable[CollectionEntry], held_out: set[str], progress: Progress
-) -> Iterator[ForestExample]:
-    listed = list(entries)
-    for position, entry in enumerate(listed, start=1):
+def _examples(collection: Collection, held_out: set[str], progress: Progress) -> Iterator[ForestExample]:
+    for position, entry in enumerate(collection, start=1):
         window = entry.read_window()
         if _fingerprint(window) in held_out:
             raise InvalidInput(
@@ -241,7 +244,7 @@ def _examples(
                 hint="train baselines on other windows than those they are measured on",
             )
         yield forest_example(window, entry.read_label())
-        progress(position, len(listed))
+        progress(position, len(collection))
 
 
 def _fingerprint(window: Window) -> str:

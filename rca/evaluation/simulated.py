@@ -1,17 +1,15 @@
-"""Simulated scenarios diagnosed end to end, without writing windows to disk."""
+"""Simulated scenarios, diagnosed end to end or made examples of, without writing windows to disk."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from os import PathLike
 
-import numpy as np
-
 from rca.diagnosis import Bundle, diagnose
+from rca.evaluation.baselines_forest import ForestExample, forest_example
 from rca.evaluation.scores import Judged, judge
-from rca.simulation import sample_scenario, simulate
-from rca.telemetry.labels import Label
+from rca.simulation.seeds import for_each_scenario, simulated_window
 
 _worker_bundle: Bundle | None = None
 
@@ -39,5 +37,14 @@ def _load(path: str) -> None:
 
 
 def _judge_seed(seed: int) -> Judged:
-    labelled = simulate(sample_scenario(np.random.default_rng(seed)))
-    return judge(diagnose(labelled.window, bundle=_worker_bundle), Label.model_validate(labelled.label))
+    window, label = simulated_window(seed)
+    return judge(diagnose(window, bundle=_worker_bundle), label)
+
+
+def simulated_forest_examples(seeds: Iterable[int], *, processes: int) -> Iterator[ForestExample]:
+    """Simulate the scenarios of the seeds for fitting; `processes` has no influence on the rows."""
+    return for_each_scenario(_forest_example, seeds, processes=processes)
+
+
+def _forest_example(seed: int) -> ForestExample:
+    return forest_example(*simulated_window(seed))

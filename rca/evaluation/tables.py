@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from rca.evaluation.alarms import alarm_rate
 from rca.evaluation.delay import DelaySummary, delay_summary
 from rca.evaluation.intervals import Estimate
 from rca.evaluation.rows import HEALTHY, PRODUCT, JudgedRow, grouped, methods_of, select
-from rca.evaluation.summary import differences, estimates
+from rca.evaluation.summary import Difference, differences, estimates
 
 #: Scores shown per group in a report; the JSON output has all.
 GROUP_SCORES = {
@@ -69,25 +69,29 @@ def methods_table(rows: Sequence[JudgedRow], signals: str) -> TextTable:
     )
 
 
+def compared(rows: Sequence[JudgedRow], signals: str) -> Iterator[tuple[str, list[Difference]]]:
+    """The product with every baseline, window by window."""
+    product = [row.judged for row in select(rows, signals=signals, method=PRODUCT)]
+    for method in methods_of(rows):
+        if method != PRODUCT:
+            other = [row.judged for row in select(rows, signals=signals, method=method)]
+            yield method, differences(product, other)
+
+
 def differences_table(rows: Sequence[JudgedRow], signals: str) -> TextTable:
     """The product's score minus each baseline's, window by window."""
-    product = [row.judged for row in select(rows, signals=signals, method=PRODUCT)]
-    lines = []
-    for method in methods_of(rows):
-        if method == PRODUCT:
-            continue
-        other = [row.judged for row in select(rows, signals=signals, method=method)]
-        lines += [
-            (
-                found.score,
-                method,
-                f"{found.estimate.value:+.3f}",
-                f"{found.estimate.low:+.3f} .. {found.estimate.high:+.3f}",
-                f"{found.differing} of {found.estimate.n}",
-                found.verdict,
-            )
-            for found in differences(product, other)
-        ]
+    lines = [
+        (
+            found.score,
+            method,
+            f"{found.estimate.value:+.3f}",
+            f"{found.estimate.low:+.3f} .. {found.estimate.high:+.3f}",
+            f"{found.differing} of {found.estimate.n}",
+            found.verdict,
+        )
+        for method, every in compared(rows, signals)
+        for found in every
+    ]
     header = ("score", "compared with", "difference", "95 % interval", "windows that differ", PRODUCT + " is")
     return TextTable(f"{PRODUCT} minus baseline, signals: {signals}", header, tuple(lines))
 

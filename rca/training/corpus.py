@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Iterator
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 
 import numpy as np
 
 from rca.features import FeatureSet, extract
 from rca.robust import FloatArray, IntArray
-from rca.simulation import sample_scenario, simulate
+from rca.simulation.seeds import for_each_scenario, simulated_window
 from rca.telemetry.causes import CAUSES
 from rca.telemetry.labels import Label
 from rca.telemetry.window import Window
+from rca.training.split import scenario_group
 
 #: Healthy ranks kept of each window; faulty ones are kept up to the same number.
 RANKS_KEPT = 8
@@ -148,19 +148,11 @@ def simulated_examples(n_windows: int, seed: int, *, processes: int) -> Iterator
     """Simulate scenarios and extract their features in parallel; what comes out depends on `seed` only."""
     children = np.random.SeedSequence(seed).spawn(n_windows)
     seeds = [int(child.generate_state(1, np.uint64)[0] >> np.uint64(1)) for child in children]
-    if processes <= 1:
-        yield from map(_simulated, seeds)
-        return
-    with ProcessPoolExecutor(processes) as pool:
-        yield from pool.map(_simulated, seeds, chunksize=16)
+    return for_each_scenario(_simulated, seeds, processes=processes)
 
 
 def _simulated(seed: int) -> Example:
-    scenario = sample_scenario(np.random.default_rng(seed))
-    labelled = simulate(scenario)
-    return example(
-        labelled.window, Label.model_validate(labelled.label), group=f"simulation-{seed}", seed=seed
-    )
+    return example(*simulated_window(seed), group=scenario_group(seed), seed=seed)
 
 
 def straggler_type(cause: str) -> str:

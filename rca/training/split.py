@@ -19,6 +19,11 @@ SHARES: tuple[tuple[Part, float], ...] = (
 )
 
 
+def scenario_group(seed: int) -> str:
+    """Group of everything that comes from the simulated scenario of a seed."""
+    return f"simulation-{seed}"
+
+
 def part_of(group: str) -> Part:
     """Part a group belongs to; the same in every run and on every machine."""
     draw = int.from_bytes(hashlib.sha256(group.encode()).digest()[:8], "big") / 2**64

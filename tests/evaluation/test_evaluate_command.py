@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -45,6 +46,15 @@ def test_the_plain_command_tells_windows_scores_and_alarms(rca, real_windows: Pa
     assert "failure_mode_accuracy" in out
     assert "false alarms per healthy job-hour" in out
     assert "random forest" not in out
+
+
+def test_a_window_is_printed_under_the_name_it_has(rca, real_windows: Path, tmp_path: Path) -> None:
+    shutil.copytree(real_windows / "healthy", tmp_path / "window")
+    entry = {"id": "[/red] :bug: [b]", "path": "window"}
+    (tmp_path / "manifest.json").write_text(json.dumps({"format": 1, "windows": [entry]}))
+    code, out, _ = rca(tmp_path)
+    assert code == 0
+    assert entry["id"] in out
 
 
 def test_json_has_scores_groups_and_confusion(rca, real_windows: Path) -> None:
