@@ -79,18 +79,14 @@ def campaign_command(
     ] = False,
 ) -> None:
     """Make every capture of a matrix that is not there yet; can be stopped and resumed at any time."""
-    from rca.errors import MissingExtra
     from rca.testbed.campaign import Progress, forked, run_campaign
     from rca.testbed.matrix import expand, read_matrix
-    from rca.testbed.probe import installed
     from rca.testbed.ranks.models import preload
 
     described = read_matrix(matrix)
     if dry_run:
         write("\n".join(f"{each.part:11} {each.scenario.name}" for each in expand(described)))
         return
-    if not installed("torch"):
-        raise MissingExtra("captures train with PyTorch", hint="pip install 'straggler-rca[testbed]'")
     preload()
     with progress() as report:
 

@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from rca.errors import MissingExtra
 from rca.testbed.cgroups import Groups, control_groups, find_hierarchies
 from rca.testbed.names import PREFIX
 from rca.testbed.network import Node, network
 from rca.testbed.probe import Capabilities
 from rca.testbed.process import Family, Placement, Spawned
+from rca.testbed.ranks import copier, device, host, loader, models
 from rca.testbed.ranks.shared import Shared
 from rca.testbed.ranks.wires import TOKEN, Pipe, Wires
 from rca.testbed.sampling.machine_signals import disk_of
@@ -26,20 +26,15 @@ _PORT = 29_471
 
 @dataclass(frozen=True)
 class RankProcesses:
-    """One rank: what it shares with us, and its four processes."""
+    """One rank: what it shares with us, and its processes."""
 
     rank: int
     node: Node
     shared: Shared
-    wires: Wires
     host: Spawned
     loader: Spawned
     device: Spawned
     copier: Spawned
-
-    @property
-    def all(self) -> tuple[Spawned, ...]:
-        return self.host, self.loader, self.device, self.copier
 
 
 @dataclass(frozen=True)
@@ -92,8 +87,7 @@ def assembled(scenario: Scenario, permitted: Capabilities) -> Iterator[Bed]:
     MissingExtra
         If PyTorch is not installed.
     """
-    if not permitted.torch:
-        raise MissingExtra("captures train with PyTorch", hint="pip install 'straggler-rca[testbed]'")
+    models.preload()
     job = scenario.job
     ranks_of_nodes = [job.ranks_of_node(node) for node in range(job.nodes)]
     with contextlib.ExitStack() as stack:
@@ -121,8 +115,6 @@ def _start_ranks(
     links: list[Pipe],
     folder: Path,
 ) -> list[RankProcesses]:
-    from rca.testbed.ranks import copier, device, host, loader, models
-
     job = scenario.job
     built = models.build(job.model, job.scale)
     n_parameters = sum(parameter.numel() for parameter in built.parameters())
@@ -146,7 +138,7 @@ def _start_ranks(
         home = Placement(node.core, node.namespace, mine)
         started.append(
             RankProcesses(
-                rank, node, shared, wires,
+                rank, node, shared,
                 device=spawn("device", partial(device.serve, built, shared, wires, job.scale), hardware),
                 copier=spawn("copier", partial(copier.copy, shared, wires, job.scale), hardware),
                 loader=spawn("loader", read, Placement(core=node.core, groups=mine)),

@@ -16,12 +16,11 @@ from typing import Any, Protocol
 import orjson
 
 from rca.errors import InvalidInput, RcaError
-from rca.telemetry.labels import read_label
+from rca.telemetry.labels import MANIFEST_FILE, read_collection, read_label
 from rca.testbed.matrix import Matrix, Planned, expand
 from rca.testbed.process import detach
 from rca.testbed.scenario import Scenario
 
-MANIFEST = "manifest.json"
 FAILURES = "failures.json"
 #: Exit code of a forked capture that failed for a reason the user can read.
 _FAILED = 3
@@ -86,8 +85,7 @@ def run_campaign(
     made, began = 0, time.monotonic()
     write_manifest(matrix, folder, planned)
     for number, each in enumerate(todo):
-        pace = None if number == 0 else (time.monotonic() - began) / number
-        remaining = None if pace is None else pace * (len(todo) - number)
+        remaining = (time.monotonic() - began) / number * (len(todo) - number) if number else None
         tell(Progress(len(planned) - len(missing) + made, len(planned), each.scenario.name, remaining))
         try:
             runner(each.scenario, folder / each.scenario.name)
@@ -111,7 +109,7 @@ def write_manifest(matrix: Matrix, folder: Path, planned: list[Planned]) -> None
         "software": {"python": platform.python_version(), "kernel": platform.release()},
         "windows": sorted(entries, key=lambda entry: str(entry["id"])),
     }
-    _write(folder / MANIFEST, manifest)
+    _write(folder / MANIFEST_FILE, manifest)
 
 
 def forked(scenario: Scenario, path: Path, *, max_strangers: float = 1.0) -> None:
@@ -185,10 +183,9 @@ def _entry(folder: Path, planned: Planned) -> dict[str, Any]:
 
 def _refuse_other_matrix(matrix: Matrix, folder: Path) -> None:
     """Refuse a folder that holds another campaign, whose manifest would be lost."""
-    path = folder / MANIFEST
-    if not path.exists():
+    if not (folder / MANIFEST_FILE).exists():
         return
-    held = orjson.loads(path.read_bytes())
+    held = read_collection(folder).properties
     if (held.get("name"), held.get("seed")) != (matrix.name, matrix.seed):
         raise InvalidInput(f"{folder}: holds the campaign {held.get('name')!r}, seed {held.get('seed')}")
 

@@ -168,7 +168,6 @@ def _run(bed: Bed, tell: Tell) -> Record:
         unix_offset=offset,
         stranger_share=account.stranger_share(bed.permitted.cores),
         permitted=bed.permitted,
-        disk=None if bed.disk is None else bed.disk[0],
     )
 
 
@@ -178,7 +177,8 @@ class _Watch:
     def __init__(self, bed: Bed, tell: Tell) -> None:
         self._bed = bed
         self._tell = tell
-        self._stops = any(fault.spec.stops_the_job for fault in bed.scenario.faults)
+        faults = bed.scenario.faults
+        self._stopping = next((fault for fault in faults if fault.spec.stops_the_job), None)
         self._began = self._moved = time.monotonic()
         self.slowest = self.fastest = -1
         self.exits: list[Exit] = []
@@ -195,7 +195,7 @@ class _Watch:
         now = time.monotonic()
         if (self.slowest, self.fastest) != before:
             self._moved = now
-            self._tell(f"{self._bed.scenario.name}", self.slowest + 1, self._bed.job.steps)
+            self._tell(self._bed.scenario.name, self.slowest + 1, self._bed.job.steps)
         return self._patient(now - self._moved, now - self._began)
 
     def _patient(self, still: float, overall: float) -> bool:
@@ -203,8 +203,7 @@ class _Watch:
             if overall > _START_SECONDS:
                 raise self._failure("the ranks did not start")
             return True
-        fault = next((f for f in self._bed.scenario.faults if f.spec.stops_the_job), None)
-        if fault is not None and self.fastest >= fault.first_step:
+        if self._stopping is not None and self.fastest >= self._stopping.first_step:
             return still < _STALL_SECONDS
         if still > _SLOW_STEP_SECONDS:
             raise self._failure("the job stopped by itself")
@@ -212,17 +211,16 @@ class _Watch:
 
     def _reap(self) -> None:
         for exit_ in self._bed.family.reap():
-            role = exit_.process.role
-            if role in ("host", "loader", "device", "copier"):
+            if exit_.process.rank >= 0:
                 self._rank_process_ended(exit_)
             elif exit_.code not in (0, 128 + signal.SIGKILL):
-                raise self._failure(f"{role} ended with {exit_.code}")
+                raise self._failure(f"{exit_.process.role} ended with {exit_.code}")
 
     def _rank_process_ended(self, exit_: Exit) -> None:
         held = self._bed.ranks[exit_.process.rank]
         if held.shared.finished:
             return
-        if not self._stops:
+        if self._stopping is None:
             raise self._failure(f"{exit_.process.role} of rank {held.rank} ended with {exit_.code}")
         self.exits.append(exit_)
         if exit_.process.role == "device":

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    from rca.telemetry.labels import StragglerType
 
 Scope = Literal["rank", "node", "stage", "job"]
-StragglerType = Literal["compute", "communication", "host", "input", "workload"]
 Need = Literal["namespaces", "htb", "relay", "cpu_groups", "disk_groups", "memory_groups", "direct_reads"]
 
 
@@ -20,8 +22,6 @@ class FaultKind:
         Id in the cause catalogue.
     alike : tuple of str
         Other causes the captured signals cannot tell from it; an answer with one of them counts as right.
-    straggler_type : str or None
-        None where the job stops.
     scopes : tuple of str
         What it can be aimed at; the first is the default.
     levels : tuple of three floats
@@ -35,7 +35,6 @@ class FaultKind:
     """
 
     cause: str
-    straggler_type: StragglerType | None
     scopes: tuple[Scope, ...]
     levels: tuple[float, float, float]
     unit: str
@@ -43,6 +42,14 @@ class FaultKind:
     alike: tuple[str, ...] = ()
     needs: tuple[Need, ...] = ()
     periodic: bool = False
+
+    @property
+    def straggler_type(self) -> StragglerType | None:
+        """The cause's own; None where the job stops."""
+        from rca.telemetry.causes import CAUSES
+
+        kind = CAUSES[self.cause].type
+        return None if kind == "fail_stop" else kind
 
     @property
     def stops_the_job(self) -> bool:
@@ -61,7 +68,6 @@ _RELAY: tuple[Need, ...] = ("namespaces", "relay")
 FAULTS: dict[str, FaultKind] = {
     "cpu_hogs": FaultKind(
         "cpu_contention",
-        "host",
         ("rank", "node"),
         (2, 5, 12),
         "busy processes",
@@ -69,7 +75,6 @@ FAULTS: dict[str, FaultKind] = {
     ),
     "cpu_quota": FaultKind(
         "cpu_contention",
-        "host",
         ("rank",),
         (2.0, 1.4, 1.0),
         "ms of CPU per 20 ms",
@@ -78,7 +83,6 @@ FAULTS: dict[str, FaultKind] = {
     ),
     "nic_rate": FaultKind(
         "nic_degradation",
-        "communication",
         ("node",),
         (250, 120, 60),
         "Mbit/s",
@@ -88,7 +92,6 @@ FAULTS: dict[str, FaultKind] = {
     ),
     "nic_delay": FaultKind(
         "nic_degradation",
-        "communication",
         ("node",),
         (4.0, 10.0, 25.0),
         "ms",
@@ -98,7 +101,6 @@ FAULTS: dict[str, FaultKind] = {
     ),
     "nic_loss": FaultKind(
         "nic_degradation",
-        "communication",
         ("node",),
         (0.005, 0.02, 0.06),
         "share of frames",
@@ -108,7 +110,6 @@ FAULTS: dict[str, FaultKind] = {
     ),
     "fabric_rate": FaultKind(
         "network_congestion",
-        "communication",
         ("job",),
         (250, 120, 60),
         "Mbit/s on every node",
@@ -118,7 +119,6 @@ FAULTS: dict[str, FaultKind] = {
     ),
     "slow_dataset": FaultKind(
         "data_loader_stall",
-        "input",
         ("rank",),
         (1.2, 1.9, 3.4),
         "nominal steps per batch",
@@ -126,7 +126,6 @@ FAULTS: dict[str, FaultKind] = {
     ),
     "heavy_decoding": FaultKind(
         "data_loader_stall",
-        "input",
         ("rank",),
         (0.55, 0.8, 1.1),
         "nominal steps of CPU time per batch",
@@ -134,7 +133,6 @@ FAULTS: dict[str, FaultKind] = {
     ),
     "storage_throttle": FaultKind(
         "storage_degradation",
-        "input",
         ("node", "rank"),
         (3.6, 2.4, 1.3),
         "MB/s per rank",
@@ -143,7 +141,6 @@ FAULTS: dict[str, FaultKind] = {
     ),
     "device_duty_cycle": FaultKind(
         "gpu_throttling",
-        "compute",
         ("rank",),
         (0.25, 0.45, 0.65),
         "share of time stopped",
@@ -152,7 +149,6 @@ FAULTS: dict[str, FaultKind] = {
     ),
     "device_clock": FaultKind(
         "gpu_throttling",
-        "compute",
         ("rank",),
         (1.25, 1.6, 2.2),
         "times the kernel time",
@@ -161,7 +157,6 @@ FAULTS: dict[str, FaultKind] = {
     ),
     "copy_bandwidth": FaultKind(
         "pcie_degradation",
-        "host",
         ("node",),
         (2, 5, 10),
         "foreign copiers",
@@ -169,7 +164,6 @@ FAULTS: dict[str, FaultKind] = {
     ),
     "gc_pauses": FaultKind(
         "runtime_gc",
-        "host",
         ("rank",),
         (1.2e5, 4e5, 1.2e6),
         "objects kept alive",
@@ -178,7 +172,6 @@ FAULTS: dict[str, FaultKind] = {
     ),
     "memory_pressure": FaultKind(
         "memory_pressure",
-        "host",
         ("rank",),
         (10, 5, 2),
         "MiB left for a 16 MiB table that is read at random",
@@ -188,7 +181,6 @@ FAULTS: dict[str, FaultKind] = {
     ),
     "sequence_lengths": FaultKind(
         "sequence_length_imbalance",
-        "workload",
         ("job",),
         (0.25, 0.4, 0.6),
         "spread of log length",
@@ -196,7 +188,6 @@ FAULTS: dict[str, FaultKind] = {
     ),
     "full_last_stage": FaultKind(
         "stage_imbalance",
-        "workload",
         ("stage",),
         (1.3, 1.6, 2.2),
         "times the kernel time",
@@ -204,19 +195,18 @@ FAULTS: dict[str, FaultKind] = {
     ),
     "checkpoint_stall": FaultKind(
         "checkpoint_stall",
-        "input",
         ("job", "rank"),
         (1.0, 2.5, 6.0),
         "nominal steps per checkpoint, at least",
         "a file is really written and synced at a limited pace every sixth step",
         periodic=True,
     ),
-    "killed_rank": FaultKind("process_crash", None, ("rank",), (1, 1, 1), "-", "SIGKILL to the host process"),
+    "killed_rank": FaultKind("process_crash", ("rank",), (1, 1, 1), "-", "SIGKILL to the host process"),
     "killed_device": FaultKind(
-        "process_crash", None, ("rank",), (1, 1, 1), "-", "SIGKILL to the device process; the host then fails"
+        "process_crash", ("rank",), (1, 1, 1), "-", "SIGKILL to the device process; the host then fails"
     ),
-    "hung_rank": FaultKind("hang", None, ("rank",), (1, 1, 1), "-", "SIGSTOP to the host process"),
-    "hung_device": FaultKind("hang", None, ("rank",), (1, 1, 1), "-", "SIGSTOP to the device process"),
+    "hung_rank": FaultKind("hang", ("rank",), (1, 1, 1), "-", "SIGSTOP to the host process"),
+    "hung_device": FaultKind("hang", ("rank",), (1, 1, 1), "-", "SIGSTOP to the device process"),
 }
 
 BENIGN: dict[str, str] = {

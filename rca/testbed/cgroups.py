@@ -17,8 +17,8 @@ from rca.testbed.names import PREFIX, node_name
 
 ROOT = Path("/sys/fs/cgroup")
 QUOTA_PERIOD_US = 20_000
-CONTROLLERS = ("cpu", "cpuacct", "blkio", "memory")
-_V2_NAMES = {"cpu": "cpu", "cpuacct": "cpu", "blkio": "io", "memory": "memory"}
+# Version 1 name to version 2 name.
+_CONTROLLERS = {"cpu": "cpu", "blkio": "io", "memory": "memory"}
 _REMOVAL_SECONDS = 3.0
 
 
@@ -50,17 +50,17 @@ class Hierarchies:
 def find_hierarchies(root: Path = ROOT) -> Hierarchies:
     """Look for hierarchies that this process may create groups in."""
     unified = next((path for path in (root / "unified", root) if _is_v2(path)), None)
+    if unified is not None and not os.access(unified, os.W_OK):
+        unified = None
+    offered = [] if unified is None else (unified / "cgroup.controllers").read_text().split()
     mounts: dict[str, Path] = {}
-    for controller in CONTROLLERS:
+    for controller, v2_name in _CONTROLLERS.items():
         v1 = next((p for p in (root / controller, root / "cpu,cpuacct") if (p / "tasks").exists()), None)
         if v1 is not None and os.access(v1, os.W_OK):
             mounts[controller] = v1
-        elif unified is not None and os.access(unified, os.W_OK):
-            offered = (unified / "cgroup.controllers").read_text().split()
-            if _V2_NAMES[controller] in offered:
-                mounts[controller] = unified
-    writable = unified is not None and os.access(unified, os.W_OK)
-    return Hierarchies(mounts, unified if writable else None)
+        elif unified is not None and v2_name in offered:
+            mounts[controller] = unified
+    return Hierarchies(mounts, unified)
 
 
 def _is_v2(path: Path) -> bool:
@@ -92,18 +92,20 @@ class Groups:
 
     def set_weight(self, node: int, ranks: float) -> None:
         """Give the node's foreign load the weight of that many ranks."""
-        root = self.hierarchies.mounts.get("cpu")
-        if root is None:
+        of_node = self.path("cpu", node)
+        if of_node is None:
             return
-        group = root / PREFIX / node_name(node) / "others"
+        group = of_node / "others"
         if self.hierarchies.is_v2("cpu"):
             (group / "cpu.weight").write_text(str(min(10_000, round(100 * ranks))))
         else:
             (group / "cpu.shares").write_text(str(min(262_144, round(1024 * ranks))))
 
-    def set_cpu_quota(self, node: int, rank: int, milliseconds: float) -> None:
-        """CPU time per 20 ms for the rank's own processes."""
+    def set_cpu_quota(self, node: int, rank: int, milliseconds: float | None) -> None:
+        """CPU time per 20 ms for the rank's own processes; None gives them all there is."""
         group = self._required("cpu", node, rank)
+        if milliseconds is None:
+            milliseconds = QUOTA_PERIOD_US / 1000 * (os.cpu_count() or 1)
         quota = str(round(1000 * milliseconds))
         if self.hierarchies.is_v2("cpu"):
             (group / "cpu.max").write_text(f"{quota} {QUOTA_PERIOD_US}")
@@ -153,7 +155,7 @@ def control_groups(hierarchies: Hierarchies, ranks_of_nodes: list[list[int]]) ->
         if "cpu" in hierarchies.mounts:
             for node, ranks in enumerate(ranks_of_nodes):
                 for rank in ranks:
-                    groups.set_cpu_quota(node, rank, QUOTA_PERIOD_US / 1000 * (os.cpu_count() or 1))
+                    groups.set_cpu_quota(node, rank, None)
         yield groups
     finally:
         for root in hierarchies.roots():
@@ -162,7 +164,7 @@ def control_groups(hierarchies: Hierarchies, ranks_of_nodes: list[list[int]]) ->
 
 def _delegate(root: Path, hierarchies: Hierarchies) -> None:
     """Switch version 2 controllers on, from the root down to the nodes."""
-    wanted = {_V2_NAMES[name] for name, mount in hierarchies.mounts.items() if mount == root}
+    wanted = {_CONTROLLERS[name] for name, mount in hierarchies.mounts.items() if mount == root}
     if not wanted:
         return
     line = " ".join(f"+{name}" for name in sorted(wanted))

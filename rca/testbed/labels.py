@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from rca.telemetry.labels import Label
+from rca.telemetry.labels import Label, Pattern
 from rca.testbed.catalogue import BENIGN
 from rca.testbed.names import node_name
 from rca.testbed.ranks.shared import FloatArray
@@ -24,7 +24,6 @@ MODELS = {
     "convolution": "an 8-layer convolutional network",
 }
 BoolArray = npt.NDArray[np.bool_]
-Pattern = Literal["transient", "persistent", "deterministic"]
 
 
 @dataclass(frozen=True)
@@ -65,19 +64,19 @@ def label_of(scenario: Scenario, record: Record) -> Label:
     steps = record.step_seconds()
     judged = [(acted, impact_of(acted, record.acted, steps)) for acted in record.acted]
     felt = [pair for pair in judged if _felt(*pair)]
-    stopping = next((acted for acted, _ in felt if acted.fault.spec.stops_the_job), None)
     slow = [pair for pair in felt if not pair[0].fault.spec.stops_the_job]
-    main = max(slow, key=lambda pair: _cost(pair[1]))[0] if slow and stopping is None else None
+    stopped = len(slow) < len(felt)
+    main, impact = max(slow, key=lambda pair: _cost(pair[1])) if slow and not stopped else (None, None)
     return Label.model_validate(
         {
-            "failure_mode": "fail_stop" if stopping else "fail_slow" if slow else "healthy",
+            "failure_mode": "fail_stop" if stopped else "fail_slow" if slow else "healthy",
             "straggler_type": None if main is None else main.fault.spec.straggler_type,
             "pattern": None if main is None else pattern_of(main.fault),
             "causes": [_cause(acted, impact, scenario.job) for acted, impact in felt],
             "source": "testbed",
             "notes": notes_of(scenario, record),
             "visible": bool(felt),
-            "impact": None if main is None else _impact_dict(dict(slow)[main]),
+            "impact": _impact_dict(impact),
             "injected": [_injected(acted, impact) for acted, impact in judged],
             "benign": list(scenario.benign),
             "stranger_cpu_share": record.stranger_share,

@@ -16,9 +16,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from rca.errors import InvalidInput
 from rca.testbed.catalogue import FAULTS, FaultKind, Scope
-from rca.testbed.scenario import Benign, Fault, JobShape, Model, Scenario, parsed, read_yaml
+from rca.testbed.scenario import Benign, Fault, JobShape, Model, Scenario, Severity, parsed, read_yaml
 
-Severity = Literal[1, 2, 3]
 When = Literal["middle", "to_end", "whole"]
 Part = Literal["train", "calibration", "validation", "test"]
 

@@ -15,12 +15,12 @@ from rca.testbed.names import (
     namespace_name,
     outer_interface,
 )
-from rca.testbed.tools import ToolFailed, run_tool
+from rca.testbed.tools import run_tool, succeeds
 
 # Far above what the job sends: a healthy cable must show no queue.
 HEALTHY_MBIT = 10_000.0
 _SMALLEST_BURST_KB = 64
-_MTU = "9000"
+MTU = "9000"
 _PREFIX_LENGTH = 24
 
 
@@ -71,8 +71,7 @@ def network(n_nodes: int, n_cores: int, *, namespaces: bool, shaped: bool) -> It
     finally:
         for index in range(n_nodes):
             unplug(index)
-        with contextlib.suppress(ToolFailed):
-            run_tool("ip", "link", "delete", BRIDGE)
+        succeeds("ip", "link", "delete", BRIDGE)
 
 
 def set_rate(node: Node, mbit: float) -> None:
@@ -87,18 +86,16 @@ def inside(node: Node, tool: str, *arguments: str) -> str:
 
 def unplug(index: int) -> None:
     """Remove a node's namespace and cable, whatever of them exists."""
-    with contextlib.suppress(ToolFailed):
-        run_tool("ip", "netns", "delete", namespace_name(index))
-    with contextlib.suppress(ToolFailed):
-        # Usually gone with the namespace, unless a process still holds that open.
-        run_tool("ip", "link", "delete", outer_interface(index))
+    succeeds("ip", "netns", "delete", namespace_name(index))
+    # Usually gone with the namespace, unless a process still holds that open.
+    succeeds("ip", "link", "delete", outer_interface(index))
 
 
 def _plug_in(node: Node) -> None:
     name, outer = namespace_name(node.index), outer_interface(node.index)
     run_tool("ip", "netns", "add", name)
-    ends = ("link", "add", outer, "mtu", _MTU, "type", "veth", "peer", "name", INTERFACE)
-    run_tool("ip", *ends, "mtu", _MTU, "netns", name)
+    ends = ("link", "add", outer, "mtu", MTU, "type", "veth", "peer", "name", INTERFACE)
+    run_tool("ip", *ends, "mtu", MTU, "netns", name)
     run_tool("ip", "link", "set", outer, "master", BRIDGE, "up")
     inside(node, "ip", "address", "add", f"{node.address}/{_PREFIX_LENGTH}", "dev", INTERFACE)
     inside(node, "ip", "link", "set", INTERFACE, "up")

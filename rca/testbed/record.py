@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from rca.robust import nan_median
 from rca.testbed.probe import Capabilities
 from rca.testbed.process import Exit
 from rca.testbed.ranks.shared import FloatArray, Row
@@ -38,12 +39,7 @@ class Record:
     unix_offset: float
     stranger_share: float
     permitted: Capabilities
-    disk: str | None
 
     def step_seconds(self) -> FloatArray:
         """Length of each step, shape (n_steps,): median over ranks, NaN where nobody finished it."""
-        held = np.array([rows[:, Row.STEP] for rows in self.rows])
-        known = np.isfinite(held).any(axis=0)
-        out = np.full(held.shape[1], np.nan)
-        out[known] = np.nanmedian(held[:, known], axis=0)
-        return out
+        return nan_median(np.array([rows[:, Row.STEP] for rows in self.rows]))

@@ -17,7 +17,7 @@ from collections import deque
 import numpy as np
 
 from rca.testbed.names import INTERFACE, relay_interface
-from rca.testbed.network import Node, inside
+from rca.testbed.network import MTU, Node, inside
 from rca.testbed.tools import succeeds
 
 _TUNSETIFF = 0x400454CA
@@ -29,11 +29,9 @@ _LARGEST_FRAME = 65_536
 def redirect(node: Node) -> None:
     """Let the node's outgoing frames take the way through the TAP device, which must exist."""
     tap = relay_interface(node.index)
-    inside(node, "ip", "link", "set", tap, "mtu", "9000", "up")
-    inside(node, "tc", "qdisc", "add", "dev", INTERFACE, "clsact")
-    everything = ("protocol", "all", "u32", "match", "u32", "0", "0")
-    action = ("action", "mirred", "egress", "redirect", "dev", tap)
-    inside(node, "tc", "filter", "add", "dev", INTERFACE, "egress", *everything, *action)
+    inside(node, "ip", "link", "set", tap, "mtu", MTU, "up")
+    for command in _redirection(INTERFACE, tap):
+        inside(node, "tc", *command)
 
 
 def restore(node: Node) -> None:
@@ -79,10 +77,15 @@ def _send(out: socket.socket, frame: bytes) -> None:
 def permitted(namespace: str, interface: str) -> bool:
     """Whether frames can be redirected into a TAP device (tried on a throw-away namespace's interface)."""
     tap = "tap0"
+    made = succeeds("ip", "-n", namespace, "tuntap", "add", "dev", tap, "mode", "tap")
+    return made and all(succeeds("tc", "-n", namespace, *command) for command in _redirection(interface, tap))
+
+
+def _redirection(interface: str, tap: str) -> tuple[tuple[str, ...], ...]:
+    """What `tc` is told, in order, so that all the interface would send goes into the TAP device."""
     everything = ("protocol", "all", "u32", "match", "u32", "0", "0")
     action = ("action", "mirred", "egress", "redirect", "dev", tap)
     return (
-        succeeds("ip", "-n", namespace, "tuntap", "add", "dev", tap, "mode", "tap")
-        and succeeds("tc", "-n", namespace, "qdisc", "add", "dev", interface, "clsact")
-        and succeeds("tc", "-n", namespace, "filter", "add", "dev", interface, "egress", *everything, *action)
+        ("qdisc", "add", "dev", interface, "clsact"),
+        ("filter", "add", "dev", interface, "egress", *everything, *action),
     )

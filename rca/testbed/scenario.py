@@ -9,10 +9,11 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from rca.errors import InvalidInput, SourceError
-from rca.testbed.catalogue import FAULTS, FaultKind
+from rca.testbed.catalogue import FAULTS, FaultKind, Scope
 
 Model = Literal["mlp", "transformer", "convolution"]
 Benign = Literal["hiccup", "neighbour_load", "clock_skew", "slow_warm_up"]
+Severity = Literal[1, 2, 3]
 
 MAX_WORLD_SIZE = 16
 WARM_UP_STEPS = 4
@@ -79,6 +80,10 @@ class JobShape(BaseModel):
         """Pipeline stage of `rank`."""
         return rank // self.data
 
+    def ranks_of_stage(self, stage: int) -> list[int]:
+        """Ranks that hold `stage`."""
+        return list(range(stage * self.data, (stage + 1) * self.data))
+
 
 class Fault(BaseModel):
     """One thing done to the job, from one step to another (both inclusive; `last_step` None: to the end)."""
@@ -86,12 +91,12 @@ class Fault(BaseModel):
     model_config = _Checked
 
     kind: str
-    scope: Literal["rank", "node", "stage", "job"]
+    scope: Scope
     ranks: tuple[Annotated[int, Field(ge=0)], ...] = ()
     nodes: tuple[Annotated[int, Field(ge=0)], ...] = ()
     first_step: Annotated[int, Field(ge=0)]
     last_step: int | None = None
-    severity: Literal[1, 2, 3] = 2
+    severity: Severity = 2
 
     @model_validator(mode="after")
     def _sensible(self) -> Fault:
@@ -124,7 +129,7 @@ class Fault(BaseModel):
         if self.scope == "node":
             return sorted(rank for node in self.nodes for rank in job.ranks_of_node(node))
         if self.scope == "stage":
-            return [rank for rank in range(job.world_size) if job.stage_of(rank) == job.pipeline - 1]
+            return job.ranks_of_stage(job.pipeline - 1)
         return list(range(job.world_size))
 
 

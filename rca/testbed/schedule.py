@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass, replace
 
 from rca.testbed.injection import Injector
@@ -19,15 +18,11 @@ class Acted:
         The step in which it was fully there.
     last_step : int or None
         The last step it touched; None where it lasted to the end.
-    began, ended : float
-        Monotonic seconds; `ended` is infinite where it lasted to the end.
     """
 
     fault: Fault
     first_step: int
     last_step: int | None
-    began: float
-    ended: float
 
 
 @dataclass
@@ -53,14 +48,13 @@ class Schedule:
         """Act on what is due when the slowest and the fastest rank are in these steps."""
         for plan in self._plans:
             if plan.acted is None and fastest >= plan.fault.first_step:
-                began = time.monotonic()
                 plan.injector.start()
-                plan.acted = Acted(plan.fault, fastest, None, began, float("inf"))
+                plan.acted = Acted(plan.fault, fastest, None)
             last = plan.fault.last_step
             if plan.acted is not None and not plan.over and last is not None and slowest > last:
                 plan.over = True
                 plan.injector.stop()
-                plan.acted = replace(plan.acted, last_step=slowest, ended=time.monotonic())
+                plan.acted = replace(plan.acted, last_step=slowest)
 
     def close(self) -> None:
         """Stop what still runs."""

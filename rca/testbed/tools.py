@@ -23,14 +23,17 @@ def run_tool(name: str, *arguments: str) -> str:
     Raises
     ------
     ToolFailed
-        If it is not installed or ended with an error.
+        If it is not installed, ended with an error or did not end in time.
     """
     program = shutil.which(name, path=_PLACES)
     if program is None:
         raise ToolFailed(f"{name} is not installed", hint="Debian: the package iproute2")
-    done = subprocess.run(  # noqa: S603 (fixed programs, no shell, arguments are ours)
-        [program, *arguments], capture_output=True, text=True, timeout=TIMEOUT_SECONDS, check=False
-    )
+    try:
+        done = subprocess.run(  # noqa: S603 (fixed programs, no shell, arguments are ours)
+            [program, *arguments], capture_output=True, text=True, timeout=TIMEOUT_SECONDS, check=False
+        )
+    except subprocess.TimeoutExpired as error:
+        raise ToolFailed(f"{name} {' '.join(arguments)}: not done in {TIMEOUT_SECONDS:g} s") from error
     if done.returncode:
         raise ToolFailed(f"{name} {' '.join(arguments)}: {done.stderr.strip() or done.returncode}")
     return done.stdout
@@ -40,6 +43,6 @@ def succeeds(name: str, *arguments: str) -> bool:
     """Whether a program can be run with these arguments."""
     try:
         run_tool(name, *arguments)
-    except (ToolFailed, subprocess.TimeoutExpired):
+    except ToolFailed:
         return False
     return True

@@ -76,9 +76,8 @@ def split_communication(rows: list[FloatArray], job: JobShape) -> tuple[FloatArr
     held = np.array(rows)
     arrival, done = held[:, :, Row.ARRIVAL_TIME], held[:, :, Row.DONE_TIME]
     last = np.empty_like(arrival)
-    stages = np.array([job.stage_of(rank) for rank in range(job.world_size)])
-    for stage in np.unique(stages):
-        members = stages == stage
+    for stage in range(job.pipeline):
+        members = job.ranks_of_stage(stage)
         last[members] = arrival[members].max(axis=0)  # NaN if anybody never arrived
     wait = np.maximum(last - arrival, 0.0) + held[:, :, Row.PEER_WAIT]
     transfer = np.maximum(done - last, 0.0) + held[:, :, Row.PEER_TRANSFER]

@@ -37,7 +37,7 @@ def record_of(
     samples: list[Sample] | None = None,
     exits: list[Exit] | None = None,
 ) -> Record:
-    return Record(rows, samples or [], exits or [], acted or [], UNIX_OFFSET, 0.03, EVERYTHING, disk="vda")
+    return Record(rows, samples or [], exits or [], acted or [], UNIX_OFFSET, 0.03, EVERYTHING)
 
 
 def scenario_of(*faults: dict[str, object], **fields: object) -> Scenario:
@@ -48,4 +48,4 @@ def scenario_of(*faults: dict[str, object], **fields: object) -> Scenario:
 def acted_of(scenario: Scenario, index: int = 0) -> Acted:
     """The fault acted exactly as planned."""
     fault = scenario.faults[index]
-    return Acted(fault, fault.first_step, fault.last_step, 0.0, 1.0)
+    return Acted(fault, fault.first_step, fault.last_step)

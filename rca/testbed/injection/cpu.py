@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from rca.testbed.cgroups import QUOTA_PERIOD_US
 from rca.testbed.injection.injector import Injector
 from rca.testbed.process import Placement, Spawned
 
@@ -48,8 +47,8 @@ class CpuQuota(Injector):
         self._set(self.fault.level)
 
     def stop(self) -> None:
-        self._set(QUOTA_PERIOD_US / 1000 * self.bed.permitted.cores)
+        self._set(None)
 
-    def _set(self, milliseconds: float) -> None:
+    def _set(self, milliseconds: float | None) -> None:
         for rank in self.victims:
             self.bed.groups.set_cpu_quota(self.bed.job.node_of(rank), rank, milliseconds)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import select
 import signal
 import time
 from functools import partial
@@ -10,6 +11,7 @@ from functools import partial
 from rca.testbed.injection.injector import Injector
 from rca.testbed.process import Placement, Spawned, send
 from rca.testbed.ranks.copier import crowd
+from rca.testbed.ranks.wires import TOKEN
 
 DUTY_PERIOD_SECONDS = 0.04
 
@@ -60,7 +62,7 @@ class CopyCrowd(Injector):
         )
 
     def stop(self) -> None:
-        # One of them may die holding the token; a late one is put back, a surplus one is taken out.
+        # One of them may die holding the token.
         self.bed.family.end(*self._copiers)
         for node in self.victim_nodes:
             restore_token(self.bed.links[node].reader, self.bed.links[node].writer)
@@ -68,8 +70,6 @@ class CopyCrowd(Injector):
 
 def restore_token(reader: int, writer: int, patience_seconds: float = 0.05) -> None:
     """Make sure that exactly one token circulates, although a copier was killed."""
-    import select
-
     readable, _, _ = select.select([reader], [], [], patience_seconds)
     if not readable:
-        os.write(writer, b"t")
+        os.write(writer, TOKEN)

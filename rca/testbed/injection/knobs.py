@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from rca.testbed.injection.injector import Injector
-from rca.testbed.ranks.shared import Knob
+from rca.testbed.ranks.shared import NEUTRAL, Knob
 from rca.testbed.scenario import JobShape
 
 CHECKPOINT_EVERY_STEPS = 6
@@ -23,7 +23,6 @@ KNOB_FAULTS: dict[str, Setting] = {
         Knob.CHECKPOINT_EVERY: CHECKPOINT_EVERY_STEPS,
     },
 }
-NEUTRAL: dict[Knob, float] = dict.fromkeys(Knob, 0.0) | {Knob.KERNEL_FACTOR: 1.0}
 
 
 class KnobFault(Injector):

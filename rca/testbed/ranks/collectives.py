@@ -79,6 +79,5 @@ def _stage_group(dist: Any, rank: int, job: JobShape) -> Any:
     """The group of the rank's stage; every rank has to take part in creating every group."""
     if job.pipeline == 1:
         return None
-    stages = [list(range(stage * job.data, (stage + 1) * job.data)) for stage in range(job.pipeline)]
-    groups = [dist.new_group(ranks) for ranks in stages]
+    groups = [dist.new_group(job.ranks_of_stage(stage)) for stage in range(job.pipeline)]
     return groups[job.stage_of(rank)]

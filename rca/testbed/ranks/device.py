@@ -42,7 +42,7 @@ class Device:
         self._scale = scale
         self._parameters = network.parameters()
         self._batch = torch.from_numpy(shared.device_batch)
-        self._flat = torch.frombuffer(shared.gradients, dtype=torch.float32)
+        self._gradients = _views(torch.frombuffer(shared.gradients, dtype=torch.float32), self._parameters)
         self._held: list[tuple[Any, Any]] = []
         self._gradient: Any = None
 
@@ -85,16 +85,15 @@ class Device:
 
     def _flatten(self) -> None:
         """Lay the gradients out for the collective, as a gradient bucket does."""
-        place = 0
-        for parameter in self._parameters:
-            size = parameter.numel()
-            self._flat[place : place + size] = parameter.grad.reshape(-1)
-            place += size
+        for parameter, view in zip(self._parameters, self._gradients, strict=True):
+            view.copy_(parameter.grad)
 
     def _optimize(self) -> None:
-        place = 0
-        for parameter in self._parameters:
-            size = parameter.numel()
-            update = self._flat[place : place + size].reshape(parameter.shape)
-            parameter.data.sub_(update, alpha=LEARNING_RATE)
-            place += size
+        for parameter, view in zip(self._parameters, self._gradients, strict=True):
+            parameter.data.sub_(view, alpha=LEARNING_RATE)
+
+
+def _views(flat: Any, parameters: list[Any]) -> list[Any]:
+    """Each parameter's part of a flat buffer, in its shape."""
+    parts = flat.split([parameter.numel() for parameter in parameters])
+    return [part.view(parameter.shape) for part, parameter in zip(parts, parameters, strict=True)]

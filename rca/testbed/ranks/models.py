@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
 
+from rca.errors import MissingExtra
 from rca.testbed.scenario import Model
 
 WIDTH = 136
@@ -46,8 +47,18 @@ def preload() -> None:
     """Import PyTorch with what it imports late, once, so that forked processes need not.
 
     The first backward pass imports the symbolic shapes, which takes seconds.
+
+    Raises
+    ------
+    MissingExtra
+        If PyTorch is not installed.
     """
-    import_module("torch.distributed")
+    try:
+        import_module("torch.distributed")
+    except ImportError as error:
+        raise MissingExtra(
+            "captures train with PyTorch", hint="pip install 'straggler-rca[testbed]'"
+        ) from error
     with contextlib.suppress(ImportError):
         import_module("torch.fx.experimental.symbolic_shapes")
 
@@ -62,7 +73,6 @@ def build(model: Model, scale: float) -> Network:
     """
     import torch
 
-    preload()
     torch.manual_seed(0)
     return {"mlp": _mlp, "transformer": _transformer, "convolution": _convolution}[model](scale)
 

@@ -52,6 +52,10 @@ class Knob(IntEnum):
     CHECKPOINT_SECONDS = 6
 
 
+#: Where the knobs stand while nothing is done to the job.
+NEUTRAL: dict[Knob, float] = dict.fromkeys(Knob, 0.0) | {Knob.KERNEL_FACTOR: 1.0}
+
+
 class Gauge(IntEnum):
     """What the rank reports about itself."""
 
@@ -83,7 +87,7 @@ class Shared:
         self.rows = _floats(n_steps * len(Row)).reshape(n_steps, len(Row))
         self.rows[:] = np.nan
         self.knobs = _floats(len(Knob))
-        self.knobs[Knob.KERNEL_FACTOR] = 1.0
+        self.knobs[list(NEUTRAL)] = list(NEUTRAL.values())
         self.gauges = _floats(len(Gauge))
         self.gauges[Gauge.STEP] = -1
         self.slots = np.frombuffer(mmap.mmap(-1, SLOTS * BATCH_BYTES), np.uint8).reshape(SLOTS, BATCH_BYTES)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import NamedTuple
 
 
@@ -34,7 +34,3 @@ class Series:
     ) -> None:
         """Append one sample per metric name."""
         self.samples += [Sample(time, node, rank, device, name, float(v)) for name, v in values.items()]
-
-    def between(self, start: float, end: float) -> Sequence[Sample]:
-        """Samples with ``start <= time < end``."""
-        return [sample for sample in self.samples if start <= sample.time < end]
