@@ -14,7 +14,8 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from rca.errors import InvalidTrace
-from rca.whatif.reader import COLUMNS, numbers, require_columns
+from rca.telemetry.grouping import run_starts
+from rca.whatif.reader import numbers, require_columns
 
 IntArray = npt.NDArray[np.int64]
 Item = TypeVar("Item")
@@ -71,9 +72,7 @@ class BlockedTrace:
             self._file = pq.ParquetFile(path, pre_buffer=False, read_dictionary=["optype"])
         except (OSError, pa.ArrowException) as error:
             raise InvalidTrace(f"{self.path}: not a readable Parquet trace: {error}") from error
-        names = self._file.schema_arrow.names
-        require_columns(names)
-        self.columns = [name for name in COLUMNS if name in names]
+        self.columns = require_columns(self._file.schema_arrow.names)
         self.n_rows = int(self._file.metadata.num_rows)
         if not self.n_rows:
             raise InvalidTrace("operation trace has no rows")
@@ -204,7 +203,7 @@ def _one_value(known: Any) -> bool:
 
 def _runs_of(table: pa.Table) -> Iterator[tuple[int, int]]:
     step = _step_numbers(table)
-    starts = np.flatnonzero(np.append(True, step[1:] != step[:-1])[: step.size])
+    starts = run_starts(step)
     lengths = np.diff(np.append(starts, step.size))
     yield from zip(step[starts].tolist(), lengths.tolist(), strict=True)
 

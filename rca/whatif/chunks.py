@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rca.errors import InvalidTrace
+from rca.whatif.numbering import changes
 from rca.whatif.optypes import (
     ALL_GATHER,
     BACKWARD,
@@ -100,9 +101,7 @@ def _by_microbatch(trace: OpTrace, rows: BoolArray) -> IntArray:
     at = np.flatnonzero(rows)
     keys = (trace.microbatch[at], trace.optype[at], trace.stage[at], trace.data_rank[at], trace.step[at])
     order = np.lexsort((trace.sequence[at], *keys))
-    first = np.ones(at.size, dtype=bool)
-    first[1:] = np.any([key[order][1:] != key[order][:-1] for key in keys], axis=0)
-    starts = np.flatnonzero(first)
+    starts = np.flatnonzero(changes(keys, order))
     size = np.diff(np.append(starts, at.size))
     n_chunks = int(np.bincount(size).argmax())
     occurrence = np.arange(at.size) - np.repeat(starts, size)

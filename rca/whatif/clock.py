@@ -85,7 +85,8 @@ def clock_offsets(shape: StepShape, graph: DependencyGraph) -> tuple[FloatArray,
     left : float, seconds
         Largest agreed skew where none is large enough to be corrected.
     """
-    offsets = _solved(shape, graph, sampled_steps(shape.n_ops * shape.n_data, shape.start.shape[2]))
+    steps = sampled_steps(shape.n_ops * shape.n_data, shape.start.shape[2])
+    offsets = joint_offsets(_gaps(shape, graph, steps), shape.n_data, shape.n_stages, NOTED_SKEW)
     largest = float(np.abs(offsets).max())
     if largest < SMALLEST_SKEW:
         return np.zeros_like(offsets), largest
@@ -110,10 +111,6 @@ def moving_clocks(shape: StepShape, graph: DependencyGraph) -> FloatArray:
     ]
     moved = joint_offsets(change, shape.n_data, shape.n_stages, NOTED_SKEW)
     return np.where(np.abs(moved) >= SMALLEST_SKEW, moved, 0.0)
-
-
-def _solved(shape: StepShape, graph: DependencyGraph, steps: IntArray) -> FloatArray:
-    return joint_offsets(_gaps(shape, graph, steps), shape.n_data, shape.n_stages, NOTED_SKEW)
 
 
 def _gaps(shape: StepShape, graph: DependencyGraph, steps: IntArray) -> list[Gap]:

@@ -155,9 +155,26 @@ def coarse_what_if(window: Window, *, seed: int = 0) -> WhatIf:
     InvalidInput
         If no step of the window was finished.
     """
+    return _analysed(window, *_replayed(window), seed)
+
+
+def coarse_analysed_scenarios(
+    window: Window, scenarios: Sequence[Scenario], *, seed: int = 0
+) -> tuple[WhatIf, FloatArray]:
+    """`coarse_what_if` and, on its steps, the step times under described scenarios."""
+    phases, replay = _replayed(window)
+    result = _analysed(window, phases, replay, seed)
+    seconds = _scenario_seconds(window, phases, replay, scenarios)
+    return result, seconds[:, np.isin(phases.steps, result.steps)]
+
+
+def _replayed(window: Window) -> tuple[PhaseArrays, PhaseReplay]:
     phases = PhaseArrays.from_window(window)
+    return phases, PhaseReplay.from_arrays(phases, window.job)
+
+
+def _analysed(window: Window, phases: PhaseArrays, replay: PhaseReplay, seed: int) -> WhatIf:
     topology = window.job.topology
-    replay = PhaseReplay.from_arrays(phases, window.job)
     used = np.isfinite(replay.replayed) & np.isfinite(replay.measured)
     if not used.any():
         raise InvalidInput("no step of the window was finished: nothing to replay")
@@ -179,19 +196,15 @@ def coarse_what_if(window: Window, *, seed: int = 0) -> WhatIf:
     s_data, s_stage = (part.seconds.mean(axis=1) / ideal.mean() for part in (by_data, by_stage))
     approximate = np.minimum(s_data[topology.data_rank], s_stage[topology.stage])
 
-    def share(mask: BoolArray) -> float | None:
-        return share_of_loss(no_delay, ideal, parts.without(mask))
+    def share(published: BoolArray, chosen: BoolArray) -> Share:
+        without = parts.without(chosen[:, None])
+        exact_share = by_published = share_of_loss(no_delay, ideal, without)
+        if not np.array_equal(published, chosen):
+            by_published = share_of_loss(no_delay, ideal, parts.without(published[:, None]))
+        return Share(by_published, exact_share, tuple(np.flatnonzero(chosen).tolist()), without)
 
-    top, top_published = (_top(scores) for scores in (exact, approximate))
     last = topology.stage == topology.n_stages - 1
-    m_w = Share(
-        share(top_published[:, None]),
-        share(top[:, None]),
-        tuple(np.flatnonzero(top).tolist()),
-        parts.without(top[:, None]),
-    )
-    m_s_share = share(last[:, None])
-    m_s = Share(m_s_share, m_s_share, tuple(np.flatnonzero(last).tolist()), parts.without(last[:, None]))
+    m_w, m_s = share(_top(approximate), _top(exact)), share(last, last)
     return WhatIf(
         source="phases",
         job=_job(window),
@@ -293,11 +306,14 @@ def coarse_scenario_seconds(window: Window, scenarios: Sequence[Scenario]) -> Fl
     -------
     ndarray of shape (n_scenarios, n_steps), seconds
     """
-    phases = PhaseArrays.from_window(window)
-    replay = PhaseReplay.from_arrays(phases, window.job)
-    return np.stack(
-        [
-            replay.step_seconds(phases_under(replay, phases.steps, window.job.topology, scenario))
-            for scenario in scenarios
-        ]
-    )
+    return _scenario_seconds(window, *_replayed(window), scenarios)
+
+
+def _scenario_seconds(
+    window: Window, phases: PhaseArrays, replay: PhaseReplay, scenarios: Sequence[Scenario]
+) -> FloatArray:
+    seconds = np.empty((len(scenarios), phases.steps.size))
+    for k, scenario in enumerate(scenarios):
+        replaced = phases_under(replay, phases.steps, window.job.topology, scenario)
+        seconds[k] = replay.step_seconds(replaced)
+    return seconds

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from rca.errors import InvalidTrace
 from rca.whatif.optypes import GC, N_TYPES, NAMES
-from rca.whatif.trace import OpTrace
+from rca.whatif.trace import OpTrace, distinct
 
 IntArray = npt.NDArray[np.int64]
 
@@ -47,7 +47,7 @@ class StepSizes:
         InvalidTrace
             If steps and stages are far more than rows.
         """
-        steps, step = np.unique(trace.step, return_inverse=True)
+        steps, step = distinct(trace.step)
         _refuse_sparse(
             trace.n_ops, steps.size * n_stages, "step, stage", lambda: _largest_of_rows(trace, steps.size)
         )

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
 
 from rca.whatif.optypes import N_TYPES, NAMES
-from rca.whatif.trace import OpTrace
+from rca.whatif.trace import OpTrace, distinct
 
 IntArray = npt.NDArray[np.int64]
 BoolArray = npt.NDArray[np.bool_]
@@ -54,9 +55,9 @@ class Counting:
         counted = np.zeros((3, N_TYPES), np.int64)
         if not rows.size or not given:
             return cls(suspects, *_split(counted), NO_NUMBER, -1, rows.size == trace.n_ops, given)
-        place = _places(trace, rows)
+        place = cells_of(trace, rows)
         order = np.lexsort([trace.sequence[rows], *place])
-        begin = np.flatnonzero(_changes(place, order))
+        begin = np.flatnonzero(changes(place, order))
         counts = np.diff(np.append(begin, order.size))
         numbers = trace.sequence[rows[order]]
         first, last = numbers[begin], numbers[begin + counts - 1]
@@ -121,10 +122,10 @@ def restarted(trace: OpTrace, counting: Counting | None = None) -> OpTrace:
     rows = np.flatnonzero(np.isin(trace.optype, codes)) if codes else np.empty(0, np.int64)
     if not rows.size:
         return trace
-    place = _places(trace, rows)
+    place = cells_of(trace, rows)
     keys: list[npt.NDArray[np.generic]] = [trace.start[rows], *place]
     order = np.lexsort(keys)
-    first = _changes(place, order)
+    first = changes(place, order)
     begin = np.flatnonzero(first)
     cell = np.cumsum(first) - 1
     ordered = rows[order]
@@ -142,7 +143,8 @@ def restarted(trace: OpTrace, counting: Counting | None = None) -> OpTrace:
     return replace(trace, sequence=sequence).noted(*_notes(trace, changed))
 
 
-def _places(trace: OpTrace, rows: IntArray) -> list[IntArray]:
+def cells_of(trace: OpTrace, rows: IntArray | slice) -> list[IntArray]:
+    """What tells the cells of some rows apart: one type of one rank in one step."""
     return [key[rows] for key in (trace.rank, trace.optype, trace.stage, trace.data_rank, trace.step)]
 
 
@@ -155,7 +157,7 @@ def _notes(trace: OpTrace, changed: dict[str, list[int]]) -> list[str]:
     ]
 
 
-def _changes(keys: list[IntArray], order: IntArray) -> BoolArray:
+def changes(keys: Sequence[IntArray], order: IntArray) -> BoolArray:
     """Where, in the order, any of the keys differs from the row before."""
     first = np.zeros(order.size, dtype=bool)
     first[0] = True
@@ -166,9 +168,8 @@ def _changes(keys: list[IntArray], order: IntArray) -> BoolArray:
 
 def _suspects(trace: OpTrace) -> IntArray:
     """Types whose lowest number exceeds 0 in at least one step; a quick look, as most traces restart."""
-    _, step = np.unique(trace.step, return_inverse=True)
-    none = np.iinfo(np.int64).max
-    lowest = np.full((int(step.max()) + 1) * N_TYPES, none)
+    steps, step = distinct(trace.step)
+    lowest = np.full(steps.size * N_TYPES, NO_NUMBER)
     np.minimum.at(lowest, step * N_TYPES + trace.optype, trace.sequence)
-    above = (lowest > 0) & (lowest < none)
+    above = (lowest > 0) & (lowest < NO_NUMBER)
     return np.flatnonzero(above.reshape(-1, N_TYPES).any(axis=0))

@@ -13,6 +13,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from rca.robust import nan_median
+
 FloatArray = npt.NDArray[np.float64]
 BoolArray = npt.NDArray[np.bool_]
 
@@ -82,14 +84,8 @@ def _residuals(gaps: list[Gap], offsets: FloatArray) -> list[FloatArray]:
 
 
 def _level(values: FloatArray, *, across: bool) -> FloatArray:
-    known = np.isfinite(values)
-    if not known.any():
-        return np.zeros((1, 1))
-    if across:
-        return np.full((1, 1), np.median(values[known]))
-    if known.all():
-        return np.median(values, axis=1, keepdims=True)
-    return np.array([[np.median(row[np.isfinite(row)]) if np.isfinite(row).any() else 0.0] for row in values])
+    groups = values.reshape(1, -1) if across else values
+    return np.nan_to_num(nan_median(groups, axis=1))[:, None]
 
 
 def _weights(residual: FloatArray) -> FloatArray:

@@ -27,7 +27,7 @@ from rca.whatif.plausible import (
 )
 from rca.whatif.ranks import refuse_shared_ranks, with_own_ranks
 from rca.whatif.repair import repaired
-from rca.whatif.trace import OpTrace
+from rca.whatif.trace import OpTrace, distinct
 
 REQUIRED = ("dp_rank", "stage", "step", "optype", "start_ts", "duration")
 OPTIONAL = ("rank", "seq_id", "mc", "gmc", "mb_id")
@@ -66,15 +66,13 @@ def read_table(path: Path) -> pa.Table:
     try:
         # Read by hand rather than through a data set: the data-set module alone costs 50 ms to import.
         file = pq.ParquetFile(path)
-        require_columns(file.schema_arrow.names)
-        held = [name for name in COLUMNS if name in file.schema_arrow.names]
-        return file.read(columns=held)
+        return file.read(columns=require_columns(file.schema_arrow.names))
     except (OSError, pa.ArrowException) as error:
         raise InvalidTrace(f"{path}: not a readable Parquet trace: {error}") from error
 
 
-def require_columns(held: list[str]) -> None:
-    """Refuse a table that lacks a column, or has one twice."""
+def require_columns(held: list[str]) -> list[str]:
+    """The trace columns a table holds; refuses one that lacks a column, or has one twice."""
     twice = [name for name in COLUMNS if held.count(name) > 1]
     if twice:
         raise InvalidTrace(f"operation trace has column(s) {', '.join(twice)} more than once")
@@ -83,6 +81,7 @@ def require_columns(held: list[str]) -> None:
         raise InvalidTrace(
             f"operation trace lacks column(s) {', '.join(missing)}", hint=f"needed: {', '.join(REQUIRED)}"
         )
+    return [name for name in COLUMNS if name in held]
 
 
 def trace_from_window(window: Window) -> OpTrace:
@@ -148,9 +147,7 @@ def trace_from_table(table: pa.Table, meta: TraceMeta, part: Part | None = None)
     usable = np.isfinite(start) & np.isfinite(duration) & (duration >= 0)
     if not usable.all():
         lost = np.flatnonzero(~usable)
-        notes.append(
-            f"{lost.size} rows with a negative or non-finite time dropped, the first is row {rows[lost[0]]}"
-        )
+        notes.append(unusable_note(lost.size, int(rows[lost[0]])))
         columns = {name: values[usable] for name, values in columns.items()}
         start, duration, rows = start[usable], duration[usable], rows[usable]
     if start.size == 0:
@@ -162,9 +159,9 @@ def trace_from_table(table: pa.Table, meta: TraceMeta, part: Part | None = None)
         compute = np.isin(columns["optype"], COMPUTE)
         refuse_instant(int((duration[compute] == 0).sum()), int(compute.sum()))
         notes += coarse_durations(duration)
-    data_ranks, data_rank = np.unique(columns["dp_rank"], return_inverse=True)
+    data_ranks, data_rank = distinct(columns["dp_rank"])
     trace = OpTrace(
-        data_rank=data_rank.astype(np.int64),
+        data_rank=data_rank,
         stage=columns["stage"],
         rank=columns["rank"],
         step=columns["step"],
@@ -180,6 +177,11 @@ def trace_from_table(table: pa.Table, meta: TraceMeta, part: Part | None = None)
         notes=tuple(notes),
     )
     return with_own_ranks(repaired(restarted(trace))) if part is None else part.repair(trace)
+
+
+def unusable_note(count: int, first: int) -> str:
+    """Say how many rows are dropped for their times, and which is the first."""
+    return f"{count} rows with a negative or non-finite time dropped, the first is row {first}"
 
 
 _FLOATS = ("optype", "start_ts", "duration")
@@ -294,7 +296,7 @@ def since_step_start(
     start: npt.NDArray[np.floating[Any]], step: npt.NDArray[np.int64]
 ) -> npt.NDArray[np.float32]:
     """Count starts from the first start of their step, in single precision."""
-    _, index = np.unique(step, return_inverse=True)
-    origin = np.full(int(index.max()) + 1, np.inf)
+    steps, index = distinct(step)
+    origin = np.full(steps.size, np.inf)
     np.minimum.at(origin, index, start)
     return np.asarray(start - origin[index], dtype=np.float32)

@@ -13,8 +13,9 @@ import numpy.typing as npt
 from rca.errors import InvalidTrace
 from rca.whatif.chunks import with_chunks
 from rca.whatif.meta import TraceMeta
+from rca.whatif.numbering import cells_of, changes
 from rca.whatif.optypes import BACKWARD, FORWARD, N_TYPES
-from rca.whatif.trace import OpTrace
+from rca.whatif.trace import OpTrace, distinct
 
 IntArray = npt.NDArray[np.int64]
 
@@ -134,25 +135,21 @@ def _number_operations(trace: OpTrace, facts: RowFacts) -> OpTrace:
     if facts.numbered:
         return trace
     lacking = int((trace.sequence < 0).sum())
-    keys = (trace.rank, trace.optype, trace.stage, trace.data_rank, trace.step)
-    order = np.lexsort((trace.start, *keys))
-    changed = np.zeros(trace.n_ops, dtype=bool)
-    changed[0] = True
-    for key in keys:
-        ordered = key[order]
-        changed[1:] |= ordered[1:] != ordered[:-1]
+    cells = cells_of(trace, slice(None))
+    keys: list[npt.NDArray[np.generic]] = [trace.start, *cells]
+    order = np.lexsort(keys)
+    first = changes(cells, order)
     position = np.arange(trace.n_ops)
-    numbers = position - np.maximum.accumulate(np.where(changed, position, 0))
-    trace.sequence[order] = numbers
+    trace.sequence[order] = position - np.maximum.accumulate(np.where(first, position, 0))
     why = f"{lacking} rows without seq_id" if facts.lacking else "seq_id beyond any plausible count"
     return trace.noted(f"{why}: all operations numbered by start")
 
 
 def operation_keys(trace: OpTrace) -> IntArray:
     """One integer per (step, data rank, stage, type, sequence)."""
-    _, step = np.unique(trace.step, return_inverse=True)
+    _, step = distinct(trace.step)
     span = int(trace.sequence.max()) + 1
-    worker = (step.astype(np.int64) * trace.n_data + trace.data_rank) * trace.n_stages + trace.stage
+    worker = (step * trace.n_data + trace.data_rank) * trace.n_stages + trace.stage
     return (worker * N_TYPES + trace.optype) * span + trace.sequence
 
 

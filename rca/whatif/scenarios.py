@@ -51,10 +51,9 @@ def scenarios_of(
     if isinstance(source, Window) and source.ops.num_rows == 0:
         from rca.whatif.coarse_analysis import coarse_scenario_seconds
 
-        return coarse_scenario_seconds(source, described or [Scenario()])[: len(described)]
+        return coarse_scenario_seconds(source, described)
     replay = replay_of(source, meta, schedule=schedule, engine=engine)
-    nodes = _nodes(source, replay) if isinstance(source, Window) and source.job.topology.node_names else None
-    return scenario_seconds(replay, described, nodes)
+    return scenario_seconds(replay, described, _nodes(source, replay))
 
 
 def analysed_scenarios(
@@ -83,15 +82,12 @@ def analysed_scenarios(
     """
     described = described_all(scenarios)
     if isinstance(source, Window) and source.ops.num_rows == 0:
-        from rca.telemetry.phases import PhaseArrays
-        from rca.whatif.coarse_analysis import coarse_what_if
+        from rca.whatif.coarse_analysis import coarse_analysed_scenarios
 
-        result = coarse_what_if(source, seed=seed)
-        held = np.isin(PhaseArrays.from_window(source).steps, result.steps)
-        return result, scenarios_of(source, described)[:, held]
+        return coarse_analysed_scenarios(source, described, seed=seed)
     if replay is None:
         replay = replay_of(source, meta)
-    nodes = _nodes(source, replay) if isinstance(source, Window) and source.job.topology.node_names else None
+    nodes = _nodes(source, replay)
     return analysed(replay, seed=seed), scenario_seconds(replay, described, nodes)
 
 
@@ -122,8 +118,11 @@ def described_all(scenarios: object) -> list[Scenario]:
     return described
 
 
-def _nodes(window: Window, replay: TraceReplay) -> npt.NDArray[np.str_]:
-    topology = window.job.topology
+def _nodes(source: Source, replay: TraceReplay) -> npt.NDArray[np.str_] | None:
+    """Node of every worker, where the source is a window that names nodes."""
+    if not isinstance(source, Window) or not source.job.topology.node_names:
+        return None
+    topology = source.job.topology
     if int(replay.ranks.max()) >= topology.n_ranks:
         raise InvalidInput("operations name ranks the job does not have")
     names = np.array([*topology.node_names, ""])

@@ -23,7 +23,14 @@ from rca.whatif.notes import NoteSums
 from rca.whatif.numbering import Counting, restarted
 from rca.whatif.optypes import COMPUTE
 from rca.whatif.plausible import LONGEST, UNUSUAL_SECONDS, WHOLE_SECONDS, refuse_instant
-from rca.whatif.reader import COARSEST_TICK, Part, numbers, optype_codes, trace_from_table
+from rca.whatif.reader import (
+    COARSEST_TICK,
+    Part,
+    numbers,
+    optype_codes,
+    trace_from_table,
+    unusable_note,
+)
 from rca.whatif.repair import RowFacts, repaired_rows
 from rca.whatif.trace import OpTrace
 from rca.whatif.trace_replay import NO_RANK, smallest_ranks
@@ -226,8 +233,7 @@ class _Surveyor:
             unknown: list[str] = []
             dropped = int((optype_codes(rows.column("optype"), unknown) >= 0).sum())
             if dropped:
-                lost = f"{dropped} rows with a negative or non-finite time dropped"
-                unknown.append(f"{lost}, the first is row {places[0]}")
+                unknown.append(unusable_note(dropped, int(places[0])))
             self._notes.add(unknown)
             return
         if self.assumed is None or self.stale:

@@ -68,6 +68,20 @@ class OpTrace:
         return replace(self, notes=self.notes + notes)
 
 
+def distinct(values: IntArray) -> tuple[IntArray, IntArray]:
+    """Distinct values, ascending, and where each value stands among them.
+
+    As `numpy.unique` has them, but without sorting rows where the values are dense, as step numbers are.
+    """
+    if not values.size or int(values.max()) - int(values.min()) >= values.size:
+        found, index = np.unique(values, return_inverse=True)
+        return found, index.astype(np.int64, copy=False)
+    low = values.min()
+    offset = values - low
+    present = np.bincount(offset) > 0
+    return np.flatnonzero(present) + low, (np.cumsum(present) - 1)[offset]
+
+
 ROW_COLUMNS: tuple[str, ...] = (
     "data_rank",
     "stage",

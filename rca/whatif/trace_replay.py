@@ -20,7 +20,7 @@ from rca.whatif.program import Program, compile_graph
 from rca.whatif.reference import reference_of
 from rca.whatif.schedules import Schedule, megatron
 from rca.whatif.shapes import StepShape, shapes_of
-from rca.whatif.trace import OpTrace
+from rca.whatif.trace import OpTrace, distinct
 
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]
@@ -154,7 +154,7 @@ class TraceReplay:
             clock=clock,
             meta=trace.meta,
             notes=(*trace.notes, *notes),
-            left_out=np.unique(trace.step).size - steps.size,
+            left_out=distinct(trace.step)[0].size - steps.size,
             engine=engine,
         )
 

@@ -11,6 +11,7 @@ from synthetic_jobs import execute, make_job, table_of
 
 from rca.errors import InvalidTrace
 from rca.whatif import what_if
+from rca.whatif.trace import distinct
 
 JOB = make_job(pp=2, dp=3, microbatches=4)
 EXECUTION = execute(JOB, 6)
@@ -102,3 +103,12 @@ def test_rare_garbage_collection_is_taken_as_rare_and_said() -> None:
     rows = [row for row in EXECUTION.rows if row["optype"] != "gc" or row["step"] == 4]
     notes = what_if(table_of(rows), JOB.meta).notes
     assert "gc rows in 6 of 36 places (rank, step): elsewhere no pause is assumed" in notes
+
+
+@pytest.mark.parametrize("values", [[], [7], [-3, 5, -3, 4, 5, 2, 2, 2, 2], [-(1 << 63), (1 << 63) - 1, 0]])
+def test_distinct_values_are_those_that_sorting_finds(values: list[int]) -> None:
+    given = np.array(values, np.int64)
+    expected = np.unique(given, return_inverse=True)
+    for mine, theirs in zip(distinct(given), expected, strict=True):
+        assert mine.dtype == np.int64
+        assert mine.tolist() == theirs.tolist()

@@ -15,7 +15,7 @@ import pyarrow as pa
 from rca.errors import InvalidInput, InvalidTrace, InvalidWindow, TooLarge
 from rca.telemetry.encodings.multipart import boundary_of, split_parts
 from rca.telemetry.window import Window
-from rca.whatif.reader import COLUMNS, require_columns
+from rca.whatif.reader import require_columns
 from rca.whatif.scenario import Scenario
 from rca.whatif.scenarios import described_all
 from rca_api.windows import JSON, MULTIPART, decode_window, media_type
@@ -111,8 +111,7 @@ def _parquet(body: bytes, max_bytes: int) -> pa.Table:
         file = pq.ParquetFile(pa.BufferReader(body))
         groups = range(file.metadata.num_row_groups)
         declared = sum(file.metadata.row_group(group).total_byte_size for group in groups)
-        require_columns(file.schema_arrow.names)
-        held = [name for name in COLUMNS if name in file.schema_arrow.names]
+        held = require_columns(file.schema_arrow.names)
         # Dictionary and run-length pages unpack to far more than they declare; rows bound that.
         if max(declared, file.metadata.num_rows * 8 * len(held)) > max_bytes:
             raise TooLarge(f"the trace unpacks to more; the limit is {max_bytes:,} bytes")
