@@ -93,7 +93,7 @@ FAULTS: dict[str, FaultKind] = {
     "nic_delay": FaultKind(
         "nic_degradation",
         ("node",),
-        (4.0, 10.0, 25.0),
+        (3.0, 6.0, 15.0),
         "ms",
         "every frame the node sends is held back, real TCP above it",
         alike=_CONGESTION,
@@ -127,7 +127,7 @@ FAULTS: dict[str, FaultKind] = {
     "heavy_decoding": FaultKind(
         "data_loader_stall",
         ("rank",),
-        (0.55, 0.8, 1.1),
+        (0.7, 0.9, 1.2),
         "nominal steps of CPU time per batch",
         "the loader really computes that long for every batch",
     ),
@@ -158,7 +158,7 @@ FAULTS: dict[str, FaultKind] = {
     "copy_bandwidth": FaultKind(
         "pcie_degradation",
         ("node",),
-        (2, 5, 10),
+        (3, 6, 12),
         "foreign copiers",
         "other processes take turns on the token that stands in for the node's PCIe link",
     ),

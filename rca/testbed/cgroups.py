@@ -19,6 +19,8 @@ ROOT = Path("/sys/fs/cgroup")
 QUOTA_PERIOD_US = 20_000
 # Version 1 name to version 2 name.
 _CONTROLLERS = {"cpu": "cpu", "blkio": "io", "memory": "memory"}
+# Where a controller may also be mounted: together with another one.
+_MOUNTED_AS = {"cpu": ("cpu", "cpu,cpuacct")}
 _REMOVAL_SECONDS = 3.0
 
 
@@ -55,7 +57,14 @@ def find_hierarchies(root: Path = ROOT) -> Hierarchies:
     offered = [] if unified is None else (unified / "cgroup.controllers").read_text().split()
     mounts: dict[str, Path] = {}
     for controller, v2_name in _CONTROLLERS.items():
-        v1 = next((p for p in (root / controller, root / "cpu,cpuacct") if (p / "tasks").exists()), None)
+        v1 = next(
+            (
+                p
+                for p in (root / name for name in _MOUNTED_AS.get(controller, (controller,)))
+                if (p / "tasks").exists()
+            ),
+            None,
+        )
         if v1 is not None and os.access(v1, os.W_OK):
             mounts[controller] = v1
         elif unified is not None and v2_name in offered:

@@ -34,13 +34,21 @@ class Impact:
     ----------
     before, during : float
         Seconds per step: medians, or means for a fault that hits single steps.
+    share : float
+        Share of the window's steps it acted in, warm-up left out.
     shared : bool
         Another fault acted in the same steps, so that the slowdown is not this one's alone.
     """
 
     before: float
     during: float
+    share: float
     shared: bool = False
+
+    @property
+    def seconds_per_step(self) -> float:
+        """What it cost, averaged over the window as a diagnosis does."""
+        return (self.during - self.before) * self.share
 
     @property
     def visible(self) -> bool:
@@ -51,6 +59,7 @@ class Impact:
             "step_before_s": self.before,
             "step_during_s": self.during,
             "ratio": self.during / self.before,
+            "share_of_steps": self.share,
             "visible": self.visible,
             "shared": self.shared,
         }
@@ -106,7 +115,12 @@ def impact_of(acted: Acted, all_acted: list[Acted], steps: FloatArray) -> Impact
     if not calm.any() or not hurt.any():
         return None
     average = np.mean if acted.fault.spec.periodic else np.median
-    return Impact(float(average(steps[calm])), float(average(steps[hurt])), shared and len(all_acted) > 1)
+    return Impact(
+        float(average(steps[calm])),
+        float(average(steps[hurt])),
+        float(mine[WARM_UP_STEPS:].sum() / max(1, known[WARM_UP_STEPS:].sum())),
+        shared and len(all_acted) > 1,
+    )
 
 
 def _steps_of(acted: Acted, n_steps: int) -> BoolArray:
@@ -156,7 +170,7 @@ def _felt(acted: Acted, impact: Impact | None) -> bool:
 
 
 def _cost(impact: Impact | None) -> float:
-    return 0.0 if impact is None else impact.during - impact.before
+    return 0.0 if impact is None else impact.seconds_per_step
 
 
 def _impact_dict(impact: Impact | None) -> dict[str, float | bool] | None:
@@ -183,5 +197,5 @@ def _cause(acted: Acted, impact: Impact | None, job: JobShape) -> dict[str, Any]
         "first_step": acted.first_step,
         "last_step": None if fault.spec.stops_the_job else acted.last_step,
         "severity": fault.severity / 3,
-        "seconds_per_step": None if impact is None else impact.during - impact.before,
+        "seconds_per_step": None if impact is None else impact.seconds_per_step,
     }

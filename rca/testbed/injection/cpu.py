@@ -5,8 +5,8 @@ from __future__ import annotations
 from rca.testbed.injection.injector import Injector
 from rca.testbed.process import Placement, Spawned
 
-# A rank waits for its disk and its device most of the time; a hog never does.
-_RANKS_PER_HOG = 0.5
+# The weight of a hog beside the ranks' own. At a half, twelve hogs lengthened an 8-rank step by only 28 %.
+_RANKS_PER_HOG = 1.0
 
 
 def burn() -> None:
