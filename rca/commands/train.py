@@ -13,6 +13,7 @@ from rca.commands.progress import progress
 EXAMPLES = """
 rca train --output my-bundle                           the shipped baseline again, byte for byte
 rca train --windows 500 --output quick --no-tracking   a quick look
+rca train --collection my-incidents --output ours      learn from your own labelled windows, too
 rca diagnose window.json --bundle my-bundle
 """
 
@@ -25,6 +26,14 @@ def command(
     seed: Annotated[
         int | None, typer.Option(help="Seed of everything. [default: as the shipped bundle]")
     ] = None,
+    collection: Annotated[
+        list[Path] | None,
+        typer.Option(
+            metavar="DIR",
+            help="Folder of real labelled windows to learn from as well; repeat for several. The manifest's "
+            "split says which windows are kept for the test.",
+        ),
+    ] = None,
     processes: Annotated[int, typer.Option(min=1, help="Worker processes; no influence on the result.")] = 2,
     tracking_uri: Annotated[
         str | None,
@@ -34,7 +43,7 @@ def command(
 ) -> None:
     """Train the models and the causal mechanisms, test them on held-out scenarios, write a bundle.
 
-    Needs the extra [train]. The same seed and number of windows give the same bundle digest.
+    Needs the extra [train]. The same seed, number of windows and collections give the same bundle digest.
     """
     from rca.training.run import DEFAULT_SEED, DEFAULT_WINDOWS, train
     from rca.training.tracking import DEFAULT_URI
@@ -44,6 +53,7 @@ def command(
             output,
             n_windows=windows or DEFAULT_WINDOWS,
             seed=DEFAULT_SEED if seed is None else seed,
+            collections=collection or (),
             processes=processes,
             tracking_uri=(tracking_uri or DEFAULT_URI) if tracking else None,
             progress=report,
@@ -53,5 +63,8 @@ def command(
     lines = [f"bundle {result.bundle}  sha256 {result.sha256}", f"corpus sha256 {result.corpus_digest}"]
     if result.run_id is not None:
         lines.append(f"MLflow run {result.run_id}")
-    title = "held-out simulated scenarios (test split)"
-    write("\n".join(lines) + "\n" + rendered(scores_table(result.test_scores, title)))
+    tables = [scores_table(result.test_scores, "held-out simulated scenarios (test split)")]
+    tables += [
+        scores_table(scores, f"held-out windows of {name}") for name, scores in result.real_scores.items()
+    ]
+    write("\n".join(lines) + "\n" + "".join(map(rendered, tables)))

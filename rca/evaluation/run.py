@@ -199,10 +199,20 @@ def evaluate_collection(
     progress : callable
         ``(done, total)`` windows.
     """
-    wanted = plan or Plan()
     entries = list(read_collection(path))
     if not entries:
         raise InvalidInput(f"{path}: the collection holds no windows")
+    return evaluate_entries(entries, plan or Plan(), processes=processes, progress=progress)
+
+
+def evaluate_entries(
+    entries: list[CollectionEntry],
+    wanted: Plan,
+    *,
+    processes: int = 1,
+    progress: Progress = lambda done, total: None,
+) -> Evaluation:
+    """As `evaluate_collection`, for some windows of a collection."""
     # Loaded here in any case, so that a damaged bundle is refused before anything starts.
     judging = _Judging.start(wanted)
     cases = []

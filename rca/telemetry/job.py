@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Annotated, Any
+from typing import Annotated, Any, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -62,6 +63,12 @@ class Job(BaseModel):
     start: float = Field(allow_inf_nan=False, strict=True)
     end: float = Field(allow_inf_nan=False, strict=True)
     hints: dict[str, Any] = Field(default_factory=dict)
+
+    def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
+        """Copy with changes; the topology is worked out afresh, because pydantic would copy the cached one."""
+        fresh = super().model_copy(update=update, deep=deep)
+        fresh.__dict__.pop("topology", None)
+        return fresh
 
     @cached_property
     def topology(self) -> Topology:

@@ -32,7 +32,7 @@ def mechanism_rows(corpus: Corpus, seed: int) -> pd.DataFrame:
     import pandas as pd
 
     rng = np.random.default_rng(seed)
-    train = mask(corpus.group, "train")
+    train = mask(corpus.part, "train")
     chosen = []
     for window in np.flatnonzero(train):
         if corpus.mode[window] == "fail_stop":

@@ -14,7 +14,7 @@ from rca.simulation.seeds import for_each_scenario, simulated_window
 from rca.telemetry.causes import CAUSES
 from rca.telemetry.labels import Label
 from rca.telemetry.window import Window
-from rca.training.split import scenario_group
+from rca.training.split import Part, part_of, scenario_group
 
 #: Healthy ranks kept of each window; faulty ones are kept up to the same number.
 RANKS_KEPT = 8
@@ -41,6 +41,10 @@ class Example:
         Whether the label blames some ranks or (nearly) all of them; "" for healthy windows.
     group : str
         What must not be split between training and test: the scenario.
+    part : str
+        Which part of the data the group belongs to.
+    real : bool
+        Captured, not simulated.
     """
 
     window: FloatArray
@@ -52,6 +56,8 @@ class Example:
     cause: str
     scope: str
     group: str
+    part: Part
+    real: bool = False
 
 
 @dataclass(frozen=True)
@@ -64,6 +70,8 @@ class Corpus:
     rank : ndarray of shape (n_rows, n_rank_features)
     owner : ndarray of shape (n_rows,), int
         Row of `window` a rank row belongs to.
+    weight : ndarray of shape (n_windows,)
+        How much each window counts in a fit.
     """
 
     window: FloatArray
@@ -76,14 +84,25 @@ class Corpus:
     pattern: tuple[str, ...]
     scope: tuple[str, ...]
     group: tuple[str, ...]
+    part: tuple[Part, ...]
+    real: tuple[bool, ...]
+    weight: FloatArray
 
     @property
     def digest(self) -> str:
         """SHA-256 over features and targets: the identity of a data set in a tracked run."""
         sha = hashlib.sha256()
-        for array in (self.window, self.rank, self.owner, self.faulty):
+        for array in (self.window, self.rank, self.owner, self.faulty, self.weight):
             sha.update(np.ascontiguousarray(array).tobytes())
-        for names in (self.rank_cause, self.mode, self.cause, self.pattern, self.scope, self.group):
+        for names in (
+            self.rank_cause,
+            self.mode,
+            self.cause,
+            self.pattern,
+            self.scope,
+            self.group,
+            self.part,
+        ):
             sha.update("\0".join(names).encode())
         return sha.hexdigest()
 
@@ -114,6 +133,7 @@ def example_from_features(features: FeatureSet, label: Label, group: str, seed: 
         cause=label.causes[0].cause if label.causes else "",
         scope=_scope(len(blamed), n_ranks),
         group=group,
+        part=part_of(group),
     )
 
 
@@ -127,8 +147,15 @@ def _some(ranks: IntArray, rng: np.random.Generator) -> IntArray:
     return ranks if ranks.size <= RANKS_KEPT else rng.choice(ranks, RANKS_KEPT, replace=False)
 
 
-def stack(examples: Iterable[Example]) -> Corpus:
-    """Put examples into one corpus, in order."""
+def stack(examples: Iterable[Example], real_share: float = 0.0) -> Corpus:
+    """Put examples into one corpus, in order.
+
+    Parameters
+    ----------
+    examples : iterable of Example
+    real_share : float
+        Share of each part's weight that its real windows get together; of no effect without both kinds.
+    """
     found = list(examples)
     return Corpus(
         window=np.stack([each.window for each in found]),
@@ -141,7 +168,21 @@ def stack(examples: Iterable[Example]) -> Corpus:
         pattern=tuple(each.pattern for each in found),
         scope=tuple(each.scope for each in found),
         group=tuple(each.group for each in found),
+        part=tuple(each.part for each in found),
+        real=tuple(each.real for each in found),
+        weight=_weights(found, real_share),
     )
+
+
+def _weights(examples: list[Example], real_share: float) -> FloatArray:
+    real = np.array([each.real for each in examples])
+    part = np.array([each.part for each in examples])
+    weight = np.ones(len(examples))
+    for name in np.unique(part):
+        n_real, n_simulated = int((real & (part == name)).sum()), int((~real & (part == name)).sum())
+        if n_real and n_simulated:
+            weight[real & (part == name)] = real_share / (1 - real_share) * n_simulated / n_real
+    return weight
 
 
 def simulated_examples(n_windows: int, seed: int, *, processes: int) -> Iterator[Example]:

@@ -10,10 +10,9 @@ import numpy as np
 
 from rca.classify.classifier import HEADS
 from rca.classify.heads import Calibration
-from rca.robust import FloatArray
+from rca.robust import FloatArray, IntArray
 from rca.telemetry.causes import SLOW_CAUSES, STOP_CAUSES, STRAGGLER_TYPES
 from rca.training.corpus import Corpus, straggler_type
-from rca.training.split import mask
 
 BoolArray = np.ndarray[tuple[int], np.dtype[np.bool_]]
 
@@ -40,12 +39,23 @@ Progress = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Target:
-    """Rows, classes and grouping of one head's training data."""
+    """Rows, classes and origin of one head's training data.
+
+    Attributes
+    ----------
+    rows : ndarray of shape (n_rows, n_features)
+    labels : tuple of str
+        One of `classes` per row.
+    part : ndarray of shape (n_rows,), str
+    weight : ndarray of shape (n_rows,)
+        Rows of one window share its weight, however many they are.
+    """
 
     rows: FloatArray
     labels: tuple[str, ...]
     classes: tuple[str, ...]
-    groups: tuple[str, ...]
+    part: np.ndarray[tuple[int], np.dtype[np.str_]]
+    weight: FloatArray
 
 
 @dataclass(frozen=True)
@@ -72,7 +82,6 @@ class FittedHead:
 def targets(corpus: Corpus) -> dict[str, Target]:
     """Training data of every head."""
     owner_mode = np.array(corpus.mode)[corpus.owner]
-    owner_group = np.array(corpus.group)[corpus.owner]
     owner_pattern = np.array(corpus.pattern)[corpus.owner]
     cause = np.array(corpus.rank_cause)
     stop = owner_mode == "fail_stop"
@@ -80,34 +89,38 @@ def targets(corpus: Corpus) -> dict[str, Target]:
     single = (owner_mode != "fail_stop") & (np.array(corpus.scope)[corpus.owner] != "job")
     slow = (owner_mode == "fail_slow") & corpus.faulty
     flag = np.where(corpus.faulty, "yes", "no")
-    stopped = np.array([mode == "fail_stop" for mode in corpus.mode])
-    is_slow = np.array([mode == "fail_slow" for mode in corpus.mode])
+    mode = np.array(corpus.mode)
+    everything = np.ones(mode.size, dtype=bool)
+
+    def windows(keep: BoolArray, labels: Sequence[str], classes: tuple[str, ...]) -> Target:
+        part = np.array(corpus.part)[keep]
+        return Target(corpus.window[keep], tuple(np.array(labels)[keep]), classes, part, corpus.weight[keep])
 
     def ranks(keep: BoolArray, labels: Sequence[str], classes: tuple[str, ...]) -> Target:
-        chosen = np.array(labels)[keep]
-        return Target(corpus.rank[keep], tuple(chosen), classes, tuple(owner_group[keep]))
+        owner = corpus.owner[keep]
+        part = np.array(corpus.part)[owner]
+        return Target(
+            corpus.rank[keep], tuple(np.array(labels)[keep]), classes, part, _shared(owner, corpus.weight)
+        )
 
     types = [straggler_type(name) if name else "" for name in cause]
     return {
-        "mode": Target(corpus.window, corpus.mode, ("healthy", "fail_slow", "fail_stop"), corpus.group),
+        "mode": windows(everything, corpus.mode, ("healthy", "fail_slow", "fail_stop")),
         "straggler": ranks(single, flag.tolist(), ("no", "yes")),
-        "scope": Target(
-            corpus.window[is_slow],
-            tuple(np.array(corpus.scope)[is_slow]),
-            ("some", "job"),
-            tuple(np.array(corpus.group)[is_slow]),
-        ),
+        "scope": windows(mode == "fail_slow", corpus.scope, ("some", "job")),
         "stopper": ranks(stop, flag.tolist(), ("no", "yes")),
         "type": ranks(slow, types, STRAGGLER_TYPES),
         "cause": ranks(slow, cause.tolist(), SLOW_CAUSES),
-        "stop_cause": Target(
-            corpus.window[stopped],
-            tuple(np.array(corpus.cause)[stopped]),
-            STOP_CAUSES,
-            tuple(np.array(corpus.group)[stopped]),
-        ),
+        "stop_cause": windows(mode == "fail_stop", corpus.cause, STOP_CAUSES),
         "pattern": ranks(slow, owner_pattern.tolist(), ("transient", "persistent", "deterministic")),
     }
+
+
+def _shared(owner: IntArray, weight: FloatArray) -> FloatArray:
+    """A window's weight divided among its rows."""
+    _, inverse, counts = np.unique(owner, return_inverse=True, return_counts=True)
+    result: FloatArray = weight[owner] / counts[inverse]
+    return result
 
 
 def fit_heads(corpus: Corpus, seed: int, progress: Progress) -> dict[str, FittedHead]:
@@ -122,7 +135,7 @@ def fit_heads(corpus: Corpus, seed: int, progress: Progress) -> dict[str, Fitted
 def _fit(name: str, target: Target, seed: int) -> FittedHead:
     import lightgbm
 
-    train, held = mask(target.groups, "train"), mask(target.groups, "calibration")
+    train, held = target.part == "train", target.part == "calibration"
     codes = np.array([target.classes.index(label) for label in target.labels])
     binary = len(target.classes) == 2
     objective = (
@@ -131,9 +144,9 @@ def _fit(name: str, target: Target, seed: int) -> FittedHead:
     features = list(HEADS[name])
     booster = lightgbm.train(
         PARAMETERS | objective | {"seed": seed},
-        lightgbm.Dataset(target.rows[train], codes[train], weight=_weights(target.groups, train)),
+        lightgbm.Dataset(target.rows[train], codes[train], weight=_scaled(target.weight[train])),
         MAX_ROUNDS,
-        valid_sets=[lightgbm.Dataset(target.rows[held], codes[held], weight=_weights(target.groups, held))],
+        valid_sets=[lightgbm.Dataset(target.rows[held], codes[held], weight=_scaled(target.weight[held]))],
         callbacks=[lightgbm.early_stopping(PATIENCE, verbose=False)],
     )
     raw = np.asarray(booster.predict(target.rows[held], raw_score=True, num_iteration=booster.best_iteration))
@@ -143,17 +156,14 @@ def _fit(name: str, target: Target, seed: int) -> FittedHead:
         features=tuple(features),
         classes=target.classes,
         text=booster.model_to_string(num_iteration=booster.best_iteration),
-        calibration=calibrate(raw, codes[held], len(target.classes), _weights(target.groups, held)),
+        calibration=calibrate(raw, codes[held], len(target.classes), _scaled(target.weight[held])),
         rounds=booster.best_iteration,
     )
 
 
-def _weights(groups: Sequence[str], keep: BoolArray) -> FloatArray:
-    """Every window weighs the same, however many of its ranks are rows."""
-    names = np.array(groups)[keep]
-    _, inverse, counts = np.unique(names, return_inverse=True, return_counts=True)
-    weights = 1.0 / counts[inverse]
-    result: FloatArray = weights / weights.mean()
+def _scaled(weight: FloatArray) -> FloatArray:
+    """Weights with mean one, so that regularisation means the same for every head."""
+    result: FloatArray = weight / weight.mean()
     return result
 
 

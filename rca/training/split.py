@@ -30,6 +30,6 @@ def part_of(group: str) -> Part:
     return next(part for part, ceiling in SHARES if draw < ceiling)
 
 
-def mask(groups: Sequence[str], part: Part) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
-    """Which of the groups belong to the part, shape (n_groups,)."""
-    return np.array([part_of(group) == part for group in groups], dtype=bool)
+def mask(parts: Sequence[str], part: Part) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+    """Which windows belong to the part, shape (n_windows,)."""
+    return np.array([each == part for each in parts], dtype=bool)

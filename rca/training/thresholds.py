@@ -24,7 +24,7 @@ def choose_thresholds(corpus: Corpus, heads: dict[str, Head]) -> dict[str, float
     heads : dict of str to Head
         Fitted and calibrated on other parts of the corpus.
     """
-    held = mask(corpus.group, "validation")
+    held = mask(corpus.part, "validation")
     modes = np.array(corpus.mode)[held]
     head = heads["mode"]
     chance = head.probabilities(corpus.window[held])
@@ -60,7 +60,7 @@ def _upper_bound(alarms: int, n: int) -> float:
 def _rank_threshold(corpus: Corpus, head: Head) -> float:
     """Threshold with the best F1 over the ranks of slow validation windows."""
     owner_mode = np.array(corpus.mode)[corpus.owner]
-    rows = mask(corpus.group, "validation")[corpus.owner] & (owner_mode == "fail_slow")
+    rows = mask(corpus.part, "validation")[corpus.owner] & (owner_mode == "fail_slow")
     rows &= np.array(corpus.scope)[corpus.owner] == "some"
     chance, truth = head.probabilities(corpus.rank[rows])[:, 1], corpus.faulty[rows]
     scores = []

@@ -1,0 +1,177 @@
+"""Shorter and smaller windows cut from a labelled one, with the label that is true of what is left."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from rca.evaluation.delay import StepClock
+from rca.telemetry.job import Job, Parallelism
+from rca.telemetry.labels import Label, LabelledCause, Pattern
+from rca.telemetry.window import Window
+
+#: Steps a fault must act in to be felt; a checkpoint every sixth step needs two of them.
+ENOUGH_STEPS = 6
+ENOUGH_STEPS_PERIODIC = 14
+PERIODIC = frozenset({"checkpoint_stall", "runtime_gc"})
+#: A fault that acts from one of the first steps on was always there, as far as the window shows.
+FROM_THE_START = 4
+
+
+def crop(window: Window, label: Label, first: int, end: int) -> tuple[Window, Label] | None:
+    """Keep the steps from `first` up to, not including, `end`.
+
+    Parameters
+    ----------
+    window : Window
+    label : Label
+        Its causes must say in which steps they act.
+    first, end : int
+        Step numbers.
+
+    Returns
+    -------
+    (Window, Label) or None
+        None where a fault acts too briefly in what is left to say whether it would be felt.
+    """
+    clock = StepClock.of(window)
+    last_step = int(clock.steps[-1])
+    stops = label.failure_mode == "fail_stop"
+    end = last_step + 1 if stops else min(end, last_step + 1)
+    causes = [_cropped(cause, clock, first, end) for cause in label.causes]
+    if any(cause is None for cause in causes):
+        return None
+    kept = [cause for cause in causes if cause is not None and _acts(cause)]
+    part = _between(window, clock, first, end, until_end=end > last_step)
+    return part, _relabelled(label, kept, first, end)
+
+
+def _acts(cause: LabelledCause) -> bool:
+    return cause.last_step is None or cause.first_step is None or cause.last_step >= cause.first_step
+
+
+def _cropped(cause: LabelledCause, clock: StepClock, first: int, end: int) -> LabelledCause | None:
+    """The cause as far as it acts between two steps: empty (last before first) if not at all."""
+    if cause.first_step is None:
+        return cause
+    stop = end if cause.last_step is None else cause.last_step + 1
+    begin, stop = max(first, cause.first_step), min(end, stop)
+    if cause.cause in ("process_crash", "hang"):
+        return cause
+    n = max(0, stop - begin)
+    if 0 < n < (ENOUGH_STEPS_PERIODIC if cause.cause in PERIODIC else ENOUGH_STEPS):
+        return None
+    changes: dict[str, Any] = {"first_step": begin, "last_step": begin + n - 1}
+    price = (cause.model_extra or {}).get("seconds_per_step")
+    if price is not None:
+        whole = cause.last_step if cause.last_step is not None else int(clock.steps[-1])
+        acted = max(1, whole - cause.first_step + 1)
+        changes["seconds_per_step"] = price * (n / (end - first)) / (acted / clock.steps.size)
+    return cause.model_copy(update=changes)
+
+
+def _relabelled(label: Label, causes: list[LabelledCause], first: int, end: int) -> Label:
+    if not causes:
+        healthy = {"failure_mode": "healthy", "straggler_type": None, "pattern": None, "causes": ()}
+        return label.model_copy(update=healthy)
+    changes: dict[str, Any] = {"causes": tuple(causes)}
+    if label.failure_mode == "fail_slow":
+        # The label's pattern is the costliest cause's, which comes first where prices are known.
+        main = max(causes, key=lambda cause: (cause.model_extra or {}).get("seconds_per_step") or 0.0)
+        changes["pattern"] = _pattern(main, first, end)
+    return label.model_copy(update=changes)
+
+
+def _pattern(cause: LabelledCause, first: int, end: int) -> Pattern:
+    if cause.last_step is not None and cause.last_step < end - 1:
+        return "transient"
+    begins = first if cause.first_step is None else cause.first_step
+    return "deterministic" if begins <= first + FROM_THE_START else "persistent"
+
+
+def _between(window: Window, clock: StepClock, first: int, end: int, *, until_end: bool) -> Window:
+    begin = window.job.start if first <= clock.first else clock.ends(first)
+    finish = window.job.end if until_end else clock.ends(end)
+    step = window.steps.column("step")
+    inside = pc.and_(pc.greater_equal(step, pa.scalar(first)), pc.less(step, pa.scalar(end)))
+    return replace(
+        window,
+        job=window.job.model_copy(update={"start": begin, "end": finish}),
+        steps=window.steps.filter(inside),
+        metrics=_timed(window.metrics, begin, finish),
+        events=_timed(window.events, begin, finish),
+        ops=window.ops.slice(0, 0),
+    )
+
+
+def _timed(table: pa.Table, begin: float, finish: float) -> pa.Table:
+    if not table.num_rows:
+        return table
+    time = table.column("time")
+    return table.filter(pc.and_(pc.greater_equal(time, begin), pc.less(time, finish)))
+
+
+def without_ranks(window: Window, label: Label, dropped: npt.NDArray[np.int64]) -> tuple[Window, Label]:
+    """The job without some of its ranks, the others renumbered: as if it had been started smaller.
+
+    Only of data-parallel jobs, whose ranks do not depend on which others there are; none of the dropped
+    may be to blame.
+    """
+    job = window.job
+    kept = np.setdiff1d(np.arange(job.world_size), dropped)
+    number = np.full(job.world_size, -1)
+    number[kept] = np.arange(kept.size)
+    names = [place.node for place in job.ranks or () if place.rank in set(kept.tolist())]
+    smaller = replace(
+        window,
+        job=_smaller(job, kept, number),
+        steps=_renumbered(window.steps, number),
+        metrics=_on_nodes(_renumbered(window.metrics, number), names),
+        events=_on_nodes(_renumbered(window.events, number), names),
+        ops=window.ops.slice(0, 0),
+    )
+    causes = tuple(
+        cause.model_copy(update={"ranks": tuple(int(number[r]) for r in cause.ranks if number[r] >= 0)})
+        for cause in label.causes
+    )
+    return smaller, label.model_copy(update={"causes": causes})
+
+
+def _smaller(job: Job, kept: npt.NDArray[np.int64], number: npt.NDArray[np.int64]) -> Job:
+    places = None
+    if job.ranks is not None:
+        places = tuple(
+            place.model_copy(update={"rank": int(number[place.rank]), "data_rank": None})
+            for place in job.ranks
+            if number[place.rank] >= 0
+        )
+    size = int(kept.size)
+    return job.model_copy(update={"world_size": size, "parallelism": Parallelism(data=size), "ranks": places})
+
+
+def _renumbered(table: pa.Table, number: npt.NDArray[np.int64]) -> pa.Table:
+    """The table without the dropped ranks' rows; rows of no rank stay."""
+    if not table.num_rows:
+        return table
+    column = table.column("rank").combine_chunks()
+    known = np.asarray(column.is_valid())
+    old = np.asarray(column.fill_null(0)).astype(np.int64)
+    fresh = number[old]
+    keep = ~known | (fresh >= 0)
+    ranks = pa.array(fresh[keep].astype(np.int32), mask=~known[keep])
+    place = table.column_names.index("rank")
+    return table.filter(pa.array(keep)).set_column(place, table.schema.field("rank"), ranks)
+
+
+def _on_nodes(table: pa.Table, names: list[str | None]) -> pa.Table:
+    """Rows of nodes that are still there, and of none in particular."""
+    if not table.num_rows or not any(names):
+        return table
+    node = table.column("node").cast(pa.string())
+    there = pc.is_in(node, value_set=pa.array(sorted({name for name in names if name}), pa.string()))
+    return table.filter(pc.or_(pc.is_null(node), there))

@@ -1,0 +1,143 @@
+"""Real labelled windows as training data: every one in many variants, weighted so that they count."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+
+from rca.telemetry.labels import Collection, CollectionEntry, Label, read_collection
+from rca.telemetry.window import Window
+from rca.training.blind_spots import blinded
+from rca.training.corpus import Example, example
+from rca.training.crops import crop, without_ranks
+from rca.training.split import Part, part_of
+
+#: Variants of each window, the window itself among them.
+VARIANTS = 24
+SHORTEST_CROP = 20
+#: Test windows are judged as they are; only what is learned from is varied.
+LEARNED: tuple[Part, ...] = ("train", "calibration", "validation")
+
+
+@dataclass(frozen=True)
+class Incident:
+    """One labelled window of a collection, and the part of the data it belongs to."""
+
+    entry: CollectionEntry
+    group: str
+    part: Part
+
+
+def incidents(collection: Collection) -> list[Incident]:
+    """Windows of a collection with their parts: the manifest's ``split``, or a hash of ``group``.
+
+    Without a ``group`` a window is its own, so related windows of one's own collection should name one:
+    what was learned must not be asked again.
+    """
+    found = []
+    for entry in collection:
+        group = f"{collection.path.name}/{entry.summary.get('group', entry.id)}"
+        group += f"/{entry.summary.get('world_size', '')}"
+        found.append(Incident(entry, group, _part(entry, group)))
+    return found
+
+
+def _part(entry: CollectionEntry, group: str) -> Part:
+    named = entry.summary.get("split")
+    for part in (*LEARNED, "test"):
+        if named == part:
+            return part
+    return part_of(group)
+
+
+def incident_examples(
+    folder: Path,
+    seed: int,
+    *,
+    processes: int,
+    variants: int = VARIANTS,
+    progress: Callable[[int, int], None] = lambda done, total: None,
+) -> Iterator[Example]:
+    """Examples of a collection's windows, in its order, `variants` of each that is learned from.
+
+    Windows in which something was done that nobody would have felt are left out: whether they are to be
+    called healthy is a matter of taste, and nothing to learn from.
+    """
+    found = [each for each in incidents(read_collection(folder)) if each.part in LEARNED]
+    work = partial(_examples, seed=seed, variants=variants)
+    if processes <= 1:
+        yield from _told(map(work, found), len(found), progress)
+        return
+    with ProcessPoolExecutor(processes) as pool:
+        yield from _told(pool.map(work, found), len(found), progress)
+
+
+def _told(
+    batches: Iterator[list[Example]], total: int, progress: Callable[[int, int], None]
+) -> Iterator[Example]:
+    for done, batch in enumerate(batches, start=1):
+        yield from batch
+        progress(done, total)
+
+
+def _examples(incident: Incident, *, seed: int, variants: int) -> list[Example]:
+    label = incident.entry.read_label()
+    if _undecided(label):
+        return []
+    window = incident.entry.read_window()
+    digest = hashlib.sha256(f"{seed}/{incident.entry.id}".encode()).digest()
+    rng = np.random.default_rng(int.from_bytes(digest[:8], "big"))
+    found = [example(window, label, incident.group, int(rng.integers(2**31)))]
+    for _ in range(variants - 1):
+        changed = varied(window, label, rng)
+        found.append(example(*changed, incident.group, int(rng.integers(2**31))))
+    return [replace(each, part=incident.part, real=True) for each in found]
+
+
+def _undecided(label: Label) -> bool:
+    extra = label.model_extra or {}
+    return label.failure_mode == "healthy" and bool(extra.get("injected"))
+
+
+def varied(window: Window, label: Label, rng: np.random.Generator) -> tuple[Window, Label]:
+    """One variant: perhaps shorter, perhaps of a smaller job, and mostly with blind spots."""
+    if rng.random() < 0.5:
+        window, label = _shorter(window, label, rng) or (window, label)
+    if rng.random() < 0.3:
+        window, label = _smaller(window, label, rng)
+    return (blinded(window, rng) if rng.random() < 0.85 else window), label
+
+
+def _shorter(window: Window, label: Label, rng: np.random.Generator) -> tuple[Window, Label] | None:
+    steps = np.unique(window.steps.column("step").to_numpy())
+    if steps.size <= SHORTEST_CROP or any(cause.first_step is None for cause in label.causes):
+        return None
+    for _ in range(4):
+        length = int(rng.integers(SHORTEST_CROP, steps.size + 1))
+        begin = int(rng.integers(0, steps.size - length + 1))
+        found = crop(window, label, int(steps[begin]), int(steps[begin]) + length)
+        if found is not None:
+            return found
+    return None
+
+
+def _smaller(window: Window, label: Label, rng: np.random.Generator) -> tuple[Window, Label]:
+    """Without some nodes that nobody blames; only where all ranks do the same work."""
+    sizes, topology = window.job.parallelism, window.job.topology
+    if sizes is None or sizes.data != window.job.world_size or len(topology.node_names) < 3:
+        return window, label
+    blamed = [rank for cause in label.causes for rank in cause.ranks]
+    everybody = len(set(blamed)) == window.job.world_size
+    guilty = set() if everybody else {int(topology.node[rank]) for rank in blamed}
+    free = [node for node in range(len(topology.node_names)) if node not in guilty]
+    spare = min(len(free), len(topology.node_names) - 2)
+    if spare < 1:
+        return window, label
+    gone = rng.choice(free, int(rng.integers(1, spare + 1)), replace=False)
+    return without_ranks(window, label, np.flatnonzero(np.isin(topology.node, gone)))

@@ -1,0 +1,109 @@
+"""Real labelled windows become training data without leaking into the test."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import numpy as np
+import orjson
+import pytest
+
+from rca.telemetry import Window, read_window
+from rca.telemetry.labels import read_collection, read_label
+from rca.training.blind_spots import blinded
+from rca.training.corpus import Example, stack
+from rca.training.incidents import incident_examples, incidents, varied
+
+WINDOWS = Path(__file__).resolve().parents[2] / "data" / "windows"
+
+
+@pytest.fixture
+def collection(tmp_path: Path) -> Path:
+    """Three real windows: one to learn from, one to calibrate on, one to be asked about."""
+    folder = tmp_path / "mine"
+    parts = {"slow-dataset": "train", "healthy": "calibration", "killed-rank": "test"}
+    for name in parts:
+        shutil.copytree(WINDOWS / name, folder / name)
+    entries = [{"id": name, "path": name, "split": part} for name, part in parts.items()]
+    (folder / "manifest.json").write_bytes(orjson.dumps({"format": 1, "windows": entries}))
+    return folder
+
+
+def examples(folder: Path, seed: int = 3, processes: int = 1) -> list[Example]:
+    return list(incident_examples(folder, seed, processes=processes, variants=4))
+
+
+def test_the_manifest_decides_what_is_learned_from(collection: Path) -> None:
+    found = examples(collection)
+    assert [each.part for each in found] == ["train"] * 4 + ["calibration"] * 4
+    assert all(each.real for each in found)
+
+
+def test_the_first_variant_is_the_window_itself(collection: Path) -> None:
+    first = examples(collection)[0]
+    assert (first.mode, first.cause, first.pattern) == ("fail_slow", "data_loader_stall", "transient")
+
+
+def test_the_same_seed_gives_the_same_examples_whatever_the_processes(collection: Path) -> None:
+    one, two = stack(examples(collection)), stack(examples(collection, processes=2))
+    assert one.digest == two.digest
+    assert stack(examples(collection, seed=4)).digest != one.digest
+
+
+def test_without_a_split_related_windows_stay_together(tmp_path: Path) -> None:
+    folder = tmp_path / "mine"
+    entries = []
+    for number in range(12):
+        shutil.copytree(WINDOWS / "healthy", folder / str(number))
+        entries.append({"id": str(number), "path": str(number), "group": f"incident-{number % 3}"})
+    (folder / "manifest.json").write_bytes(orjson.dumps({"format": 1, "windows": entries}))
+    parts: dict[str, set[str]] = {}
+    for each in incidents(read_collection(folder)):
+        parts.setdefault(each.group, set()).add(each.part)
+    assert len(parts) == 3
+    assert all(len(found) == 1 for found in parts.values())
+
+
+def test_what_nobody_would_have_felt_teaches_nothing(collection: Path) -> None:
+    label = orjson.loads((collection / "healthy" / "label.json").read_bytes())
+    label["injected"] = [{"kind": "cpu_hogs"}]
+    (collection / "healthy" / "label.json").write_bytes(orjson.dumps(label))
+    assert {each.part for each in examples(collection)} == {"train"}
+
+
+def test_real_windows_get_their_share_of_the_weight(collection: Path) -> None:
+    from dataclasses import replace
+
+    real = examples(collection)
+    simulated = [replace(each, real=False) for each in real for _ in range(5)]
+    corpus = stack([*simulated, *real], real_share=0.4)
+    for part in ("train", "calibration"):
+        held = np.array(corpus.part) == part
+        assert corpus.weight[held & corpus.real].sum() / corpus.weight[held].sum() == pytest.approx(0.4)
+
+
+def test_variants_are_valid_windows_that_differ() -> None:
+    window, label = read_window(WINDOWS / "cpu-contention-node"), read_label(WINDOWS / "cpu-contention-node")
+    rng = np.random.default_rng(0)
+    shapes = set()
+    for _ in range(25):
+        changed, truth = varied(window, label, rng)
+        Window.from_tables(changed.job, changed.steps, changed.metrics, changed.events)
+        shapes.add((changed.steps.shape, changed.metrics.num_rows, changed.job.world_size))
+        assert truth.failure_mode in ("healthy", "fail_slow")
+        assert all(rank < changed.job.world_size for cause in truth.causes for rank in cause.ranks)
+    assert len(shapes) > 15
+    assert len({size for _, _, size in shapes}) > 1
+
+
+def test_blind_spots_only_take_away() -> None:
+    window = read_window(WINDOWS / "healthy")
+    rng = np.random.default_rng(1)
+    for _ in range(40):
+        less = blinded(window, rng)
+        assert less.metrics.num_rows <= window.metrics.num_rows
+        assert less.steps.num_rows == window.steps.num_rows
+        added = set(less.steps.column_names) - set(window.steps.column_names)
+        assert added <= {"communication_seconds"}
+        assert less.steps.column("step_seconds").equals(window.steps.column("step_seconds"))
