@@ -103,6 +103,33 @@ def campaign_command(
     write("\n".join(lines))
 
 
+@app.command("pack")
+def pack_command(
+    campaign: Annotated[Path, typer.Argument(help="Collection folder a campaign wrote.")],
+    output: Annotated[Path, typer.Option("--output", "-o", help="Folder for the archives and the manifest.")],
+) -> None:
+    """Compress a campaign into one archive per part, the same bytes every time."""
+    from rca.testbed.pack import pack
+
+    with progress() as report:
+        sizes = pack(campaign, output, report)
+    lines = [f"{output / name}  {size / 1e6:.1f} MB" for name, size in sizes.items()]
+    write("\n".join(lines))
+
+
+@app.command("unpack")
+def unpack_command(
+    packed: Annotated[Path, typer.Argument(help="Folder with the archives and their manifest.")],
+    output: Annotated[Path, typer.Option("--output", "-o", help="Collection folder to write.")],
+) -> None:
+    """Make packed captures a collection again: rca testbed unpack data/testbed/captures -o captures."""
+    from rca.testbed.pack import unpack
+
+    with progress() as report:
+        n_windows = unpack(packed, output, report)
+    write(f"{output}: {n_windows} windows")
+
+
 def _said(value: int | bool) -> str:
     return ("yes" if value else "no") if isinstance(value, bool) else str(value)
 

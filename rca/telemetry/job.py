@@ -65,7 +65,7 @@ class Job(BaseModel):
     hints: dict[str, Any] = Field(default_factory=dict)
 
     def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
-        """Copy with changes; the topology is worked out afresh, because pydantic would copy the cached one."""
+        """Copy with changes; the topology is worked out afresh (pydantic would copy the cached one)."""
         fresh = super().model_copy(update=update, deep=deep)
         fresh.__dict__.pop("topology", None)
         return fresh
