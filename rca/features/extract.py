@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from rca.features.aftermath import MIN_SILENCE, Aftermath
 from rca.features.comparison import Comparison
 from rca.features.endings import Endings
 from rca.features.evidence import RESOURCES, Evidence, gather_evidence
@@ -51,10 +52,11 @@ def extract(window: Window) -> FeatureSet:
     phases = PhaseArrays.from_window(window)
     work = Work.from_phases(phases, topology)
     comparison = Comparison.from_work(work, topology)
-    signals, evidence = collect_evidence(window, work, comparison, topology)
     endings = Endings.from_window(window, phases, work.step_reference)
-    per_rank = rank_features(work, comparison, evidence, endings, topology)
+    signals, evidence, aftermath = collect_evidence(window, work, comparison, endings, topology)
+    per_rank = rank_features(work, comparison, evidence, endings, topology) | aftermath.rank_features()
     per_job = job_features(work, comparison, evidence, endings, topology, per_rank)
+    per_job |= aftermath.job_features()
     per_window = per_job | window_maxima(evidence, per_rank)
     n_ranks = topology.n_ranks
     repeated = {name: np.full(n_ranks, per_job[name]) for name in JOB_FEATURES}
@@ -73,23 +75,31 @@ def extract(window: Window) -> FeatureSet:
 
 
 def collect_evidence(
-    window: Window, work: Work, comparison: Comparison, topology: Topology
-) -> tuple[SignalArrays, Evidence]:
+    window: Window, work: Work, comparison: Comparison, endings: Endings, topology: Topology
+) -> tuple[SignalArrays, Evidence, Aftermath]:
     """Mean of every channel inside and outside the slow stretch, scored per resource.
 
     Exporters often sample more slowly than steps run, so signals are averaged over whole stretches (before,
-    during, after) rather than interpolated to steps that they cannot resolve.
+    during, after) rather than interpolated to steps that they cannot resolve. Where the job fell silent, the
+    time after its last sign of progress is a stretch of its own, and evidence of its end only.
     """
     edges, inside = stretch_edges(window, work, comparison)
-    signals = SignalArrays.from_window(window, edges)
+    silent = endings.silence >= MIN_SILENCE and edges[-1] < window.job.end
+    signals = SignalArrays.from_window(window, np.append(edges, window.job.end) if silent else edges)
+    n_bins = edges.size - 1
     duration = np.diff(edges)
     active: dict[str, FloatArray] = {}
     quiet: dict[str, FloatArray] = {}
     levels: dict[str, str] = dict(signals.level)
     for channel, values in _derived(signals, levels).items():
-        active[channel] = _weighted(values[:, inside], duration[inside])
-        quiet[channel] = _weighted(values[:, ~inside], duration[~inside])
-    return signals, gather_evidence(active, quiet, levels, topology)
+        active[channel] = _weighted(values[:, :n_bins][:, inside], duration[inside])
+        quiet[channel] = _weighted(values[:, :n_bins][:, ~inside], duration[~inside])
+    evidence = gather_evidence(active, quiet, levels, topology)
+    if not silent:
+        return signals, evidence, Aftermath.unknown(topology.n_ranks)
+    working = {name: _weighted(values[:, :n_bins], duration) for name, values in signals.values.items()}
+    after = {name: values[:, n_bins] for name, values in signals.values.items()}
+    return signals, evidence, Aftermath.from_channels(working, after, topology.n_ranks)
 
 
 def stretch_edges(

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from rca.features.evidence import resource_names
 
-VERSION = 1
+VERSION = 2
 
 
 class Feature(NamedTuple):
@@ -77,6 +77,10 @@ _RANK: tuple[Feature, ...] = (
     Feature("unfinished", "0/1", "the last row was never finished"),
     Feature("fatal_event", "0/1", "a fatal event names the rank or its node"),
     Feature("missed_event", "0/1", "an event reports the rank or its node as missing"),
+    Feature("stopped_after", "0..1", "looks that found its process stopped, after the job's last step"),
+    Feature("cpu_after", "ratio", "CPU time it used after the last step, relative to before"),
+    Feature("gpu_after", "0..1", "how busy its GPU was after the last step"),
+    Feature("sampled_after", "0/1", "exporters still saw its process after the last step"),
 )
 
 #: Columns copied from the job onto every rank, so that a rank is judged in context.
@@ -122,6 +126,10 @@ _JOB: tuple[Feature, ...] = (
     Feature("any_fatal_event", "0/1", "a fatal event was reported"),
     Feature("any_missed_event", "0/1", "a missed heartbeat or collective timeout was reported"),
     Feature("fatal_delay", "steps", "from the last sign of progress to the first fatal event, within 100"),
+    Feature("max_stopped_after", "0..1", "largest share of looks that found a process stopped at the end"),
+    Feature("mean_cpu_after", "ratio", "CPU time used after the last step, relative to before"),
+    Feature("mean_gpu_after", "0..1", "how busy GPUs were after the last step"),
+    Feature("mean_sampled_after", "share of ranks", "processes that exporters still saw after the last step"),
     Feature("phases_measured", "count", "own phases measured"),
     Feature("communication_measured", "0/1/2", "not at all, unsplit, waiting apart from transfer"),
     Feature("resources_measured", "share", "resources with at least one channel"),

@@ -1,0 +1,108 @@
+"""What machines still show after the last step: the dead fall silent, the hung wait or stand still."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from rca.robust import FloatArray, nan_max, nan_mean
+
+#: Steps of silence from which the time after the last sign of progress is looked at by itself.
+MIN_SILENCE = 2.0
+#: Channels that only a living process feeds.
+ALIVE = ("process_cpu", "runqueue_wait", "process_running", "process_stopped", "container_cpu", "gc_pause")
+#: Channels that tell how busy a rank is, with the value that counts as not at all and as fully busy.
+CPU = ("process_cpu", "container_cpu")
+GPU = (("sm_active", 1.0), ("gpu_util", 100.0))
+
+
+@dataclass(frozen=True)
+class Aftermath:
+    """Signals of every rank between the last sign of progress and the end of the window.
+
+    Attributes
+    ----------
+    stopped : ndarray of shape (n_ranks,), 0..1
+        Share of looks that found its process stopped.
+    cpu : ndarray of shape (n_ranks,), ratio
+        CPU time used per second, relative to before.
+    gpu : ndarray of shape (n_ranks,), 0..1
+        How busy its GPU was: who waits in a collective spins, who is dead does not.
+    sampled : ndarray of shape (n_ranks,), 0/1
+        Whether exporters still saw the process that they saw before.
+
+    Everything is NaN where it was not measured, or where the job did not fall silent.
+    """
+
+    stopped: FloatArray
+    cpu: FloatArray
+    gpu: FloatArray
+    sampled: FloatArray
+
+    @classmethod
+    def unknown(cls, n_ranks: int) -> Aftermath:
+        """Nothing was measured after the end, or there was no end."""
+        return cls(*(np.full(n_ranks, np.nan) for _ in range(4)))
+
+    @classmethod
+    def from_channels(
+        cls, before: Mapping[str, FloatArray], after: Mapping[str, FloatArray], n_ranks: int
+    ) -> Aftermath:
+        """Compare channel means before the last sign of progress and after it.
+
+        Parameters
+        ----------
+        before, after : mapping of channel to ndarray of shape (n_ranks,)
+        """
+        unknown = np.full(n_ranks, np.nan)
+        return cls(
+            stopped=after.get("process_stopped", unknown),
+            cpu=_first([_ratio(before[name], after[name]) for name in CPU if name in after], unknown),
+            gpu=_first([after[name] / full for name, full in GPU if name in after], unknown),
+            sampled=_sampled(before, after, unknown),
+        )
+
+    def rank_features(self) -> dict[str, FloatArray]:
+        """Columns of the rank table."""
+        return {
+            "stopped_after": self.stopped,
+            "cpu_after": self.cpu,
+            "gpu_after": self.gpu,
+            "sampled_after": self.sampled,
+        }
+
+    def job_features(self) -> dict[str, float]:
+        """Columns of the job table."""
+        return {
+            "max_stopped_after": float(nan_max(self.stopped[:, None])[0]),
+            "mean_cpu_after": float(nan_mean(self.cpu[:, None])[0]),
+            "mean_gpu_after": float(nan_mean(self.gpu[:, None])[0]),
+            "mean_sampled_after": float(nan_mean(self.sampled[:, None])[0]),
+        }
+
+
+def _ratio(before: FloatArray, after: FloatArray) -> FloatArray:
+    with np.errstate(invalid="ignore", divide="ignore"):
+        return np.clip(np.where(before > 0, after / before, np.nan), 0.0, 4.0)
+
+
+def _first(found: list[FloatArray], unknown: FloatArray) -> FloatArray:
+    """The first channel that knows each rank."""
+    result = unknown
+    for values in found:
+        result = np.where(np.isfinite(result), result, values)
+    return result
+
+
+def _sampled(
+    before: Mapping[str, FloatArray], after: Mapping[str, FloatArray], unknown: FloatArray
+) -> FloatArray:
+    result = unknown.copy()
+    for name in ALIVE:
+        if name in before:
+            seen = np.isfinite(before[name])
+            still = np.isfinite(after[name]).astype(float)
+            result = np.where(seen, np.fmax(result, still), result)
+    return result
