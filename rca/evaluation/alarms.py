@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -30,8 +31,8 @@ class AlarmRate(NamedTuple):
 
 
 def alarm_rate(rows: Sequence[JudgedRow]) -> AlarmRate:
-    """Count the healthy windows that were called anything else."""
-    healthy = [row for row in rows if row.judged.mode == "healthy"]
+    """Count the healthy windows that were called anything else; unfelt faults are not among them."""
+    healthy = [row for row in rows if not math.isnan(row.judged.false_alarm)]
     alarms = sum(row.judged.false_alarm == 1 for row in healthy)
     hours = sum(row.hours for row in healthy)
     return AlarmRate(alarms, len(healthy), hours, *poisson_rate(alarms, hours))

@@ -17,6 +17,9 @@ class Judged:
 
     Attributes
     ----------
+    unfelt_alarm : float
+        Whether anything but healthy was answered where a fault was at work that nobody would have felt.
+        Whether such a window is healthy is a matter of taste, so it counts for no other score.
     rank_of_cause : float
         Position (1 = first) of the first answer that names a true cause on its true ranks; inf if none does.
     rank_of_cause_name : float
@@ -26,6 +29,7 @@ class Judged:
     mode: str
     answer: str
     false_alarm: float
+    unfelt_alarm: float
     mode_right: float
     rank_precision: float
     rank_recall: float
@@ -48,6 +52,8 @@ def judge(said: Diagnosis | Answer, label: Label) -> Judged:
     truth = {rank for cause in label.causes for rank in cause.ranks}
     named = answer.ranks
     hits = len(truth & named)
+    hidden = unfelt(label)
+    alarm = float(answer.mode != "healthy")
 
     def told(aspect: Aspect, applies: bool, value: float) -> float:
         return float(value) if applies and aspect in answer.aspects else np.nan
@@ -55,8 +61,9 @@ def judge(said: Diagnosis | Answer, label: Label) -> Judged:
     return Judged(
         mode=label.failure_mode,
         answer=answer.mode,
-        false_alarm=np.nan if faulty else float(answer.mode != "healthy"),
-        mode_right=float(answer.mode == label.failure_mode),
+        false_alarm=np.nan if faulty or hidden else alarm,
+        unfelt_alarm=alarm if hidden else np.nan,
+        mode_right=np.nan if hidden else float(answer.mode == label.failure_mode),
         rank_precision=told("ranks", faulty and bool(named), hits / max(len(named), 1)),
         rank_recall=told("ranks", faulty and bool(truth), hits / max(len(truth), 1)),
         ranks_exact=told("ranks", faulty and bool(truth), truth == named),
@@ -65,9 +72,15 @@ def judge(said: Diagnosis | Answer, label: Label) -> Judged:
         rank_of_cause=told("causes", blamed, _position(answer, label, with_ranks=True)),
         rank_of_cause_name=told("causes", blamed, _position(answer, label, with_ranks=False)),
         seconds_error=told("seconds", slow, _seconds_error(answer, label)),
-        confidence=answer.confidence if "confidence" in answer.aspects else np.nan,
+        confidence=answer.confidence if "confidence" in answer.aspects and not hidden else np.nan,
         abstained=float(answer.abstained),
     )
+
+
+def unfelt(label: Label) -> bool:
+    """Whether something was done to the job that cost too little to be called a fault."""
+    known = label.model_extra or {}
+    return label.failure_mode == "healthy" and bool(known.get("injected") or known.get("impact"))
 
 
 def _position(answer: Answer, label: Label, *, with_ranks: bool) -> float:

@@ -16,7 +16,7 @@ from rca.robust import FloatArray
 MIN_DIFFERING = 6
 LOWER_IS_BETTER = frozenset({"false_alarm_rate", "median_seconds_error"})
 #: Neither more nor less of it is better in itself.
-WITHOUT_DIRECTION = frozenset({"abstention_rate"})
+WITHOUT_DIRECTION = frozenset({"abstention_rate", "unfelt_alarm_rate"})
 
 Verdict = Literal["better", "worse", "undecided"]
 
@@ -29,6 +29,7 @@ def score_columns(judged: Sequence[Judged]) -> dict[str, FloatArray]:
     columns = {
         "failure_mode_accuracy": _column(judged, "mode_right"),
         "false_alarm_rate": _column(judged, "false_alarm"),
+        "unfelt_alarm_rate": _column(judged, "unfelt_alarm"),
         "rank_precision": _column(judged, "rank_precision"),
         "rank_recall": _column(judged, "rank_recall"),
         "ranks_exact": _column(judged, "ranks_exact"),

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
+from rca.evaluation.scores import unfelt
 from rca.telemetry.labels import Collection, CollectionEntry, Label, read_collection
 from rca.telemetry.window import Window
 from rca.training.blind_spots import blinded
@@ -88,7 +89,7 @@ def _told(
 
 def _examples(incident: Incident, *, seed: int, variants: int) -> list[Example]:
     label = incident.entry.read_label()
-    if _undecided(label):
+    if unfelt(label):
         return []
     window = incident.entry.read_window()
     digest = hashlib.sha256(f"{seed}/{incident.entry.id}".encode()).digest()
@@ -98,11 +99,6 @@ def _examples(incident: Incident, *, seed: int, variants: int) -> list[Example]:
         changed = varied(window, label, rng)
         found.append(example(*changed, incident.group, int(rng.integers(2**31))))
     return [replace(each, part=incident.part, real=True) for each in found]
-
-
-def _undecided(label: Label) -> bool:
-    extra = label.model_extra or {}
-    return label.failure_mode == "healthy" and bool(extra.get("injected"))
 
 
 def varied(window: Window, label: Label, rng: np.random.Generator) -> tuple[Window, Label]:

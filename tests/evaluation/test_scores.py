@@ -157,6 +157,16 @@ def test_seconds_are_compared_with_the_mean_of_marginal_and_alone() -> None:
     assert judged.seconds_error == pytest.approx(0.25)
 
 
+@pytest.mark.parametrize("known", [{"injected": [{"kind": "nic_loss"}]}, {"impact": {"ratio": 1.03}}])
+def test_a_fault_that_nobody_felt_is_judged_apart(known: dict[str, object]) -> None:
+    hidden = Label.model_validate(HEALTHY.model_dump() | known)
+    judged = judge(answer("fail_slow"), hidden)
+    assert judged.unfelt_alarm == 1
+    assert all(isnan(value) for value in (judged.false_alarm, judged.mode_right, judged.confidence))
+    assert judge(answer("healthy"), hidden).unfelt_alarm == 0
+    assert isnan(judge(answer("healthy"), HEALTHY).unfelt_alarm)
+
+
 def test_a_blamed_healthy_window_is_a_false_alarm_and_nothing_else() -> None:
     judged = judge(answer("fail_slow", ("gpu_throttling", (6,), 0.02), named=(6,)), HEALTHY)
     assert (judged.false_alarm, judged.mode_right) == (1, 0)
@@ -198,8 +208,8 @@ def test_the_summary_is_the_mean_over_the_windows_a_score_applies_to() -> None:
     }
     assert (summary["cause_ac@1"]["value"], summary["cause_ac@3"]["value"]) == (0.5, 1.0)
     assert summary["cause_avg@5"]["value"] == pytest.approx((1.0 + 0.6) / 2)
-    for row in summary.values():
-        if "low" in row:
+    for name, row in summary.items():
+        if "low" in row and name != "unfelt_alarm_rate":
             assert row["low"] <= row["value"] <= row["high"]
 
 
