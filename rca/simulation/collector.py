@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
@@ -17,6 +18,24 @@ MAX_ROWS = 150_000
 EXPECTED_SERIES_PER_RANK = 45
 # From this relative noise on a signal comes in bursts: counts of rare events, queues, round trips.
 BURSTY = 0.3
+
+
+# Exporters that ask the devices on their own clock and answer scrapes from what they found.
+COLLECTING = frozenset({"dcgm", "dcgm_profiling"})
+
+
+@dataclass(frozen=True)
+class _Look:
+    """What each scrape sees, all of shape (n_nodes + 1, n_samples).
+
+    ``time`` is when it was measured, ``segment`` and ``into`` where that lies in the run, ``first`` the first
+    scrape that saw the same measurement.
+    """
+
+    time: FloatArray
+    segment: npt.NDArray[np.int64]
+    into: FloatArray
+    first: npt.NDArray[np.int64]
 
 
 class Collector:
@@ -44,8 +63,13 @@ class Collector:
         self._blocks: list[tuple[FloatArray, FloatArray, npt.NDArray[np.bool_]]] = []
         self._labels: list[npt.NDArray[np.int64]] = []
         self._times, self._kept = self._sampling_times()
-        self._segment = np.clip(np.searchsorted(world.edges, self._times) - 1, 0, world.n_segments - 1)
-        self._into = self._times - world.edges[self._segment]
+        self._live = self._look_at(self._times, np.indices(self._times.shape)[1])
+        self._held = self._held_looks()
+        self._look = self._live
+
+    def begin(self, exporter: str) -> None:
+        """Continue with another exporter's signals; device exporters look on a clock of their own."""
+        self._look = self._held if exporter in COLLECTING else self._live
 
     def counter(
         self,
@@ -82,7 +106,8 @@ class Collector:
         before = grown - rate * world.duration
         place = self._grid(scope, rows)
         row = np.arange(rows.size)[:, None]
-        values = before[row, self._segment[place]] + rate[row, self._segment[place]] * self._into[place]
+        segment, into = self._look.segment[place], self._look.into[place]
+        values = before[row, segment] + rate[row, segment] * into
         if not (world.scenario.dialect == "cpu_testbed" if fresh is None else fresh):
             total = np.maximum(grown[:, -1:], quantum)
             values += total * 10 ** self.rng.uniform(0, 3, (rows.size, 1)) * self.rng.integers(0, 2)
@@ -107,7 +132,7 @@ class Collector:
         if rows is None:
             return
         place = self._grid(scope, rows)
-        values = level[rows][np.arange(rows.size)[:, None], self._segment[place]]
+        values = level[rows][np.arange(rows.size)[:, None], self._look.segment[place]]
         if noise >= BURSTY:
             # Each connection or queue also has a level of its own.
             sigma = 1.6 * noise
@@ -118,7 +143,8 @@ class Collector:
         if quantum:
             values = np.round(values / quantum) * quantum
         if dead is not None and scope == "rank":
-            values = np.where(self._times[place] > self.world.death[rows][:, None], dead, values)
+            values = np.where(self._look.time[place] > self.world.death[rows][:, None], dead, values)
+        values = np.take_along_axis(values, self._look.first[place], axis=1)
         self._keep(name, scope, device, rows, place, values)
 
     def table(self, types: pa.Schema, offset: float) -> pa.Table:
@@ -157,6 +183,24 @@ class Collector:
             first = rng.integers(0, count)
             kept[row, first : first + max(1, int(count * rng.uniform(0.05, 0.3)))] = False
         return times, kept
+
+    def _look_at(self, time: FloatArray, first: npt.NDArray[np.int64]) -> _Look:
+        segment = np.clip(np.searchsorted(self.world.edges, time) - 1, 0, self.world.n_segments - 1)
+        return _Look(time, segment, time - self.world.edges[segment], first)
+
+    def _held_looks(self) -> _Look:
+        """When device exporters last collected before each scrape, and which scrapes share a collection."""
+        hold, lag = self._telemetry.hold_seconds, self._telemetry.lag_seconds
+        if hold == 0 and lag == 0:
+            return self._live
+        place = self._live.first
+        if hold == 0:
+            return self._look_at(np.maximum(self._times - lag, 0.0), place)
+        phase = self.rng.uniform(0, hold, (self._times.shape[0], 1))
+        count = np.floor((self._times - phase) / hold)
+        fresh = np.diff(count, axis=1, prepend=-np.inf) > 0
+        first = np.maximum.accumulate(np.where(fresh, place, 0), axis=1)
+        return self._look_at(np.maximum(phase + hold * count - lag, 0.0), first)
 
     def _jitter(self, shape: tuple[int, ...], noise: float) -> FloatArray:
         drawn = self.rng.standard_normal(shape, dtype=np.float32)

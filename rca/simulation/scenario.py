@@ -62,10 +62,32 @@ class Fault(_Frozen):
 
 
 class Workload(_Frozen):
-    """Healthy seconds per step of each phase, and how the job reacts to its host.
+    """Healthy seconds per step of each phase, how they come about, and how the job reacts to its host.
 
-    ``launch_seconds`` is the host time per step whose run-queue waiting delays kernels; ``host_coupling`` is
-    how much a contended host also slows its collectives (large where a CPU moves the bytes, as in gloo).
+    Attributes
+    ----------
+    data_loading_seconds : float
+        Taking a batch that waits in the queue; all of its making where nothing is prefetched.
+    launch_seconds : float
+        Host time per step whose run-queue waiting delays kernels.
+    host_coupling : float
+        How much a contended host also slows its collectives (large where a CPU moves the bytes, as in gloo).
+    p2p_seconds : float
+        One microbatch's activations or gradients from one pipeline stage to the next.
+    gather_share : float
+        Share of the exchange that gathers parameters before the forward (a sharded optimizer).
+    prefetch_steps, loader_workers : int
+        Batches kept ahead, and the workers of each rank that make them.
+    loader_share, read_share : float
+        Share of its time a loader worker is busy, and share of that it reads.
+    layers : int
+        Placed on the stages whole.
+    last_stage_extra : float
+        Further layer-equivalents of the last stage (the logits), relative to a stage's layers.
+    attention_share : float
+        Share of compute that grows with the square of a sequence's length.
+    packed : bool
+        Whether sequences are packed to a constant number of tokens.
     """
 
     data_loading_seconds: Positive = 0.00005
@@ -78,8 +100,16 @@ class Workload(_Frozen):
     host_coupling: NotNegative = 0.7
     run_queue_share: Share = 0.35
     intra_node_share: Share = 0.0
+    p2p_seconds: NotNegative = 0.0
+    gather_share: Share = 0.0
     microbatches: Annotated[int, Field(ge=1)] = 8
     prefetch_steps: Index = 2
+    loader_workers: Annotated[int, Field(ge=1)] = 1
+    loader_share: Share = 0.3
+    read_share: Annotated[float, Field(gt=0, le=1)] = 0.5
+    layers: Annotated[int, Field(ge=1)] = 48
+    attention_share: Annotated[float, Field(gt=0, le=1)] = 0.5
+    packed: bool = True
     gradient_bytes: Positive = 1.07e6
     samples_per_step: Index = 0
     last_stage_extra: Annotated[float, Field(ge=-0.5, le=1)] = 0.0
@@ -95,6 +125,27 @@ class Workload(_Frozen):
             + self.transfer_seconds
             + self.optimizer_seconds
         )
+
+
+class Fleet(_Frozen):
+    """The machines.
+
+    Attributes
+    ----------
+    models : tuple of int
+        GPU model of each node (see `rca.simulation.exporters.models`); empty where all are alike.
+    speeds : tuple of float
+        Compute speed of each node relative to the job's usual one; empty where all are alike.
+    cooling_seconds : float
+        Time constant of a GPU's heat sink.
+    switch_share : float
+        Part of a whole PCIe link that a rank's NIC traffic fills; 0 where GPU and NIC share no switch.
+    """
+
+    models: tuple[Index, ...] = ()
+    speeds: tuple[Positive, ...] = ()
+    cooling_seconds: Positive = 15.0
+    switch_share: Share = 0.0
 
 
 class HarmlessSignal(_Frozen):
@@ -125,10 +176,24 @@ class Benign(_Frozen):
 
 
 class Telemetry(_Frozen):
-    """What of all that is observed, and how badly."""
+    """What of all that is observed, and how badly.
+
+    Attributes
+    ----------
+    interval_seconds : float
+        Between scrapes.
+    hold_seconds, lag_seconds : float
+        Device exporters that collect on their own clock repeat a value until they collect again, and what
+        they collect is already old. 0: they look when they are asked.
+    ops : bool
+        Whether operations are traced.
+    """
 
     exporters: tuple[str, ...] = ()
     interval_seconds: Positive = 0.2
+    hold_seconds: NotNegative = 0.0
+    lag_seconds: NotNegative = 0.0
+    ops: bool = False
     visibility: Visibility = "full"
     missing_phases: tuple[str, ...] = ()
     ranks_without_phases: tuple[Index, ...] = ()
@@ -168,6 +233,7 @@ class Scenario(_Frozen):
     start: Annotated[float, Field(allow_inf_nan=False)] = 1_790_000_000.0
     first_step_number: Index = 0
     workload: Workload = Workload()
+    fleet: Fleet = Fleet()
     faults: tuple[Fault, ...] = ()
     benign: Benign = Benign()
     telemetry: Telemetry = Telemetry()
@@ -180,6 +246,18 @@ class Scenario(_Frozen):
     def n_nodes(self) -> int:
         return -(-self.world_size // self.ranks_per_node)
 
+    @property
+    def replicas(self) -> int:
+        """Ranks with the same part of the model: the data dimension, context included."""
+        return self.parallelism.data * self.parallelism.context
+
+    @property
+    def expected_step_seconds(self) -> float:
+        """A healthy step without noise or waiting, but with the pipeline's bubble."""
+        sizes, load = self.parallelism, self.workload
+        bubble = (sizes.pipeline - 1) / (load.microbatches * sizes.virtual_pipeline)
+        return load.step_seconds + bubble * (load.forward_seconds + load.backward_seconds)
+
     def ranks_on(self, node: int) -> tuple[int, ...]:
         """Ranks hosted by one node."""
         first = node * self.ranks_per_node
@@ -189,6 +267,19 @@ class Scenario(_Frozen):
         """Keep the job and its noise, drop one of its faults."""
         kept = self.faults[:index] + self.faults[index + 1 :]
         return self.model_copy(update={"faults": kept})
+
+    @model_validator(mode="after")
+    def _sizes_fit(self) -> Self:
+        sizes = self.parallelism
+        if sizes.virtual_pipeline > 1 and (
+            sizes.pipeline == 1 or self.workload.microbatches % sizes.pipeline
+        ):
+            raise ValueError("model chunks need a pipeline, and microbatches that divide by its stages")
+        for name in ("models", "speeds"):
+            given = len(getattr(self.fleet, name))
+            if given not in (0, self.n_nodes):
+                raise ValueError(f"fleet.{name} has {given} entries for {self.n_nodes} nodes")
+        return self
 
     @model_validator(mode="after")
     def _faults_fit(self) -> Self:
