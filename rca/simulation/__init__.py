@@ -1,7 +1,8 @@
 """Synthetic training jobs with labelled faults.
 
-A scenario is pushed through one chain: workload -> resources (faults act here) -> phases -> arrivals and
-waits -> exporters -> sampling and loss. Faults know resources only, so their symptoms stay consistent.
+A scenario is pushed through one chain: workload -> resources (faults act here) -> durations -> forward replay
+of the operations -> phases -> exporters -> sampling and loss. Faults know resources only, so their symptoms
+stay consistent.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from rca.simulation.sampling import sample_scenario
 from rca.simulation.scenario import (
     Benign,
     Fault,
+    Fleet,
     HarmlessSignal,
     Scenario,
     Telemetry,
@@ -23,6 +25,7 @@ __all__ = [
     "FAULTS",
     "Benign",
     "Fault",
+    "Fleet",
     "HarmlessSignal",
     "LabelledWindow",
     "Scenario",

@@ -14,6 +14,21 @@ Slots = npt.NDArray[np.int32]
 Flags = npt.NDArray[np.bool_]
 
 
+@njit(cache=True, nogil=True, error_model="numpy", inline="always")
+def _wait_for(slots: Slots, ends: Floats, latest: Floats) -> None:
+    for slot in slots:
+        for data in range(latest.size):
+            latest[data] = max(latest[data], ends[slot, data])
+
+
+@njit(cache=True, nogil=True, error_model="numpy", inline="always")
+def _wait_for_workers(members: Slots, root: Flags, stage: Ints, ready: Floats, latest: Floats) -> None:
+    for op in members:
+        if root[op]:
+            for data in range(latest.size):
+                latest[data] = max(latest[data], ready[stage[op], data])
+
+
 @njit(cache=True, nogil=True, error_model="numpy")
 def replay_step(
     dep_start: Slots,
@@ -59,34 +74,27 @@ def replay_step(
     kept : ndarray of shape (n_ops or 0, n_data), seconds
         Out: end of every operation, if there is room.
     """
-    n_data = ready.shape[1]
-    latest = np.empty(n_data)
+    latest = np.empty(ready.shape[1])
     for unit in range(across.size):
+        members = member_op[member_start[unit] : member_start[unit + 1]]
+        slots = member_slot[member_start[unit] : member_start[unit + 1]]
         latest[:] = -np.inf
-        for dep in range(dep_start[unit], dep_start[unit + 1]):
-            slot = dep_slot[dep]
-            for data in range(n_data):
-                latest[data] = max(latest[data], ends[slot, data])
-        for member in range(member_start[unit], member_start[unit + 1]):
-            op = member_op[member]
-            if root[op]:
-                for data in range(n_data):
-                    latest[data] = max(latest[data], ready[stage[op], data])
+        _wait_for(dep_slot[dep_start[unit] : dep_start[unit + 1]], ends, latest)
+        _wait_for_workers(members, root, stage, ready, latest)
         if across[unit]:
             latest[:] = latest.max()
-        for member in range(member_start[unit], member_start[unit + 1]):
-            op, slot = member_op[member], member_slot[member]
-            for data in range(n_data):
-                took = seconds[row[op], data] * share[op] * parts[part[op], data]
+        for index, op in enumerate(members):
+            slot = slots[index]
+            for data in range(latest.size):
+                end = latest[data] + seconds[row[op], data] * share[op] * parts[part[op], data]
                 if lumpy[op] >= 0 and place[data] == part[op]:
-                    took += lump[lumpy[op], data]
-                end = latest[data] + took
+                    end += lump[lumpy[op], data]
                 if slot >= 0:
                     ends[slot, data] = end
                 if kept.shape[0] > 0:
                     kept[op, data] = end
-                if closing[op]:
-                    exchanged[stage[op], data] = latest[data]
+            if closing[op]:
+                exchanged[stage[op]] = latest
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
