@@ -14,12 +14,11 @@ from rca.simulation.sampling import sample_scenario
 from rca.simulation.scenario import (
     Benign,
     Fault,
-    Fleet,
     HarmlessSignal,
     Scenario,
     Telemetry,
-    Workload,
 )
+from rca.simulation.workload import Fleet, Workload
 
 __all__ = [
     "FAULTS",

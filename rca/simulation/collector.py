@@ -3,39 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from rca.simulation.looks import held_look, look_at, scrape_times
 from rca.simulation.resources import FloatArray
 from rca.simulation.world import World
 
 Scope = Literal["rank", "node", "job"]
-MAX_ROWS = 150_000
-EXPECTED_SERIES_PER_RANK = 45
-# From this relative noise on a signal comes in bursts: counts of rare events, queues, round trips.
-BURSTY = 0.3
-
-
 # Exporters that ask the devices on their own clock and answer scrapes from what they found.
 COLLECTING = frozenset({"dcgm", "dcgm_profiling"})
-
-
-@dataclass(frozen=True)
-class _Look:
-    """What each scrape sees, all of shape (n_nodes + 1, n_samples).
-
-    ``time`` is when it was measured, ``segment`` and ``into`` where that lies in the run, ``first`` the first
-    scrape that saw the same measurement.
-    """
-
-    time: FloatArray
-    segment: npt.NDArray[np.int64]
-    into: FloatArray
-    first: npt.NDArray[np.int64]
+# From this relative noise on a signal comes in bursts: counts of rare events, queues, round trips.
+BURSTY = 0.3
 
 
 class Collector:
@@ -62,9 +44,9 @@ class Collector:
         self._devices: dict[str, int] = {}
         self._blocks: list[tuple[FloatArray, FloatArray, npt.NDArray[np.bool_]]] = []
         self._labels: list[npt.NDArray[np.int64]] = []
-        self._times, self._kept = self._sampling_times()
-        self._live = self._look_at(self._times, np.indices(self._times.shape)[1])
-        self._held = self._held_looks()
+        self._times, self._kept = scrape_times(world, rng)
+        self._live = look_at(world, self._times)
+        self._held = held_look(world, self._live, rng)
         self._look = self._live
 
     def begin(self, exporter: str) -> None:
@@ -166,41 +148,6 @@ class Collector:
             "value": pa.array(value),
         }
         return pa.table([columns[field.name] for field in types], schema=types)
-
-    def _sampling_times(self) -> tuple[FloatArray, npt.NDArray[np.bool_]]:
-        """One row per node and a last one for the whole job, on true time since the job's start."""
-        world, telemetry, rng = self.world, self._telemetry, self.rng
-        n_rows = world.scenario.n_nodes + 1
-        limit = max(4, MAX_ROWS // (EXPECTED_SERIES_PER_RANK * world.scenario.world_size))
-        interval = max(telemetry.interval_seconds, world.end / limit)
-        count = max(2, int(world.end / interval))
-        # Each target has its own place in the scrape cycle and a little jitter within it.
-        offset = rng.uniform(0, interval, (n_rows, 1))
-        steady = offset + interval * np.arange(count)
-        times = np.minimum(steady + interval * rng.uniform(0, 0.08, (n_rows, count)), world.end)
-        kept = np.ones((n_rows, count), dtype=bool)
-        for row in np.flatnonzero(rng.random(n_rows) < telemetry.gap_probability):
-            first = rng.integers(0, count)
-            kept[row, first : first + max(1, int(count * rng.uniform(0.05, 0.3)))] = False
-        return times, kept
-
-    def _look_at(self, time: FloatArray, first: npt.NDArray[np.int64]) -> _Look:
-        segment = np.clip(np.searchsorted(self.world.edges, time) - 1, 0, self.world.n_segments - 1)
-        return _Look(time, segment, time - self.world.edges[segment], first)
-
-    def _held_looks(self) -> _Look:
-        """When device exporters last collected before each scrape, and which scrapes share a collection."""
-        hold, lag = self._telemetry.hold_seconds, self._telemetry.lag_seconds
-        if hold == 0 and lag == 0:
-            return self._live
-        place = self._live.first
-        if hold == 0:
-            return self._look_at(np.maximum(self._times - lag, 0.0), place)
-        phase = self.rng.uniform(0, hold, (self._times.shape[0], 1))
-        count = np.floor((self._times - phase) / hold)
-        fresh = np.diff(count, axis=1, prepend=-np.inf) > 0
-        first = np.maximum.accumulate(np.where(fresh, place, 0), axis=1)
-        return self._look_at(np.maximum(phase + hold * count - lag, 0.0), first)
 
     def _jitter(self, shape: tuple[int, ...], noise: float) -> FloatArray:
         drawn = self.rng.standard_normal(shape, dtype=np.float32)

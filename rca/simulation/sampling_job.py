@@ -7,7 +7,8 @@ from typing import TypedDict
 
 import numpy as np
 
-from rca.simulation.scenario import Dialect, Fleet, Workload
+from rca.simulation.scenario import Dialect
+from rca.simulation.workload import Fleet, Workload
 from rca.telemetry.job import Parallelism
 
 #: Share of cluster jobs with 512 to 4,096 ranks, and with more.

@@ -159,7 +159,7 @@ def _durations(
 
     def slowest(values: FloatArray) -> FloatArray:
         grouped = values.reshape(stages, width, scenario.parallelism.tensor, steps).max(axis=2)
-        return grouped.transpose(2, 0, 1)
+        return np.asarray(grouped.transpose(2, 0, 1))
 
     seconds = np.zeros((steps, n_rows(plan.shape), width))
 

@@ -13,7 +13,8 @@ from functools import lru_cache
 import numpy as np
 import numpy.typing as npt
 
-from rca.simulation.scenario import Scenario, Workload
+from rca.simulation.scenario import Scenario
+from rca.simulation.workload import Workload
 
 FloatArray = npt.NDArray[np.float64]
 
