@@ -1,7 +1,8 @@
 """Synthetic training jobs with labelled faults.
 
-A scenario is pushed through one chain: workload -> resources (faults act here) -> phases -> arrivals and
-waits -> exporters -> sampling and loss. Faults know resources only, so their symptoms stay consistent.
+A scenario is pushed through one chain: workload -> resources (faults act here) -> durations -> forward replay
+of the operations -> phases -> exporters -> sampling and loss. Faults know resources only, so their symptoms
+stay consistent.
 """
 
 from __future__ import annotations
@@ -16,13 +17,14 @@ from rca.simulation.scenario import (
     HarmlessSignal,
     Scenario,
     Telemetry,
-    Workload,
 )
+from rca.simulation.workload import Fleet, Workload
 
 __all__ = [
     "FAULTS",
     "Benign",
     "Fault",
+    "Fleet",
     "HarmlessSignal",
     "LabelledWindow",
     "Scenario",

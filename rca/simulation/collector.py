@@ -9,12 +9,13 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from rca.simulation.looks import held_look, look_at, scrape_times
 from rca.simulation.resources import FloatArray
 from rca.simulation.world import World
 
 Scope = Literal["rank", "node", "job"]
-MAX_ROWS = 150_000
-EXPECTED_SERIES_PER_RANK = 45
+# Exporters that ask the devices on their own clock and answer scrapes from what they found.
+COLLECTING = frozenset({"dcgm", "dcgm_profiling"})
 # From this relative noise on a signal comes in bursts: counts of rare events, queues, round trips.
 BURSTY = 0.3
 
@@ -43,9 +44,14 @@ class Collector:
         self._devices: dict[str, int] = {}
         self._blocks: list[tuple[FloatArray, FloatArray, npt.NDArray[np.bool_]]] = []
         self._labels: list[npt.NDArray[np.int64]] = []
-        self._times, self._kept = self._sampling_times()
-        self._segment = np.clip(np.searchsorted(world.edges, self._times) - 1, 0, world.n_segments - 1)
-        self._into = self._times - world.edges[self._segment]
+        self._times, self._kept = scrape_times(world, rng)
+        self._live = look_at(world, self._times)
+        self._held = held_look(world, self._live, rng)
+        self._look = self._live
+
+    def begin(self, exporter: str) -> None:
+        """Continue with another exporter's signals; device exporters look on a clock of their own."""
+        self._look = self._held if exporter in COLLECTING else self._live
 
     def counter(
         self,
@@ -82,7 +88,8 @@ class Collector:
         before = grown - rate * world.duration
         place = self._grid(scope, rows)
         row = np.arange(rows.size)[:, None]
-        values = before[row, self._segment[place]] + rate[row, self._segment[place]] * self._into[place]
+        segment, into = self._look.segment[place], self._look.into[place]
+        values = before[row, segment] + rate[row, segment] * into
         if not (world.scenario.dialect == "cpu_testbed" if fresh is None else fresh):
             total = np.maximum(grown[:, -1:], quantum)
             values += total * 10 ** self.rng.uniform(0, 3, (rows.size, 1)) * self.rng.integers(0, 2)
@@ -107,7 +114,7 @@ class Collector:
         if rows is None:
             return
         place = self._grid(scope, rows)
-        values = level[rows][np.arange(rows.size)[:, None], self._segment[place]]
+        values = level[rows][np.arange(rows.size)[:, None], self._look.segment[place]]
         if noise >= BURSTY:
             # Each connection or queue also has a level of its own.
             sigma = 1.6 * noise
@@ -118,7 +125,8 @@ class Collector:
         if quantum:
             values = np.round(values / quantum) * quantum
         if dead is not None and scope == "rank":
-            values = np.where(self._times[place] > self.world.death[rows][:, None], dead, values)
+            values = np.where(self._look.time[place] > self.world.death[rows][:, None], dead, values)
+        values = np.take_along_axis(values, self._look.first[place], axis=1)
         self._keep(name, scope, device, rows, place, values)
 
     def table(self, types: pa.Schema, offset: float) -> pa.Table:
@@ -140,23 +148,6 @@ class Collector:
             "value": pa.array(value),
         }
         return pa.table([columns[field.name] for field in types], schema=types)
-
-    def _sampling_times(self) -> tuple[FloatArray, npt.NDArray[np.bool_]]:
-        """One row per node and a last one for the whole job, on true time since the job's start."""
-        world, telemetry, rng = self.world, self._telemetry, self.rng
-        n_rows = world.scenario.n_nodes + 1
-        limit = max(4, MAX_ROWS // (EXPECTED_SERIES_PER_RANK * world.scenario.world_size))
-        interval = max(telemetry.interval_seconds, world.end / limit)
-        count = max(2, int(world.end / interval))
-        # Each target has its own place in the scrape cycle and a little jitter within it.
-        offset = rng.uniform(0, interval, (n_rows, 1))
-        steady = offset + interval * np.arange(count)
-        times = np.minimum(steady + interval * rng.uniform(0, 0.08, (n_rows, count)), world.end)
-        kept = np.ones((n_rows, count), dtype=bool)
-        for row in np.flatnonzero(rng.random(n_rows) < telemetry.gap_probability):
-            first = rng.integers(0, count)
-            kept[row, first : first + max(1, int(count * rng.uniform(0.05, 0.3)))] = False
-        return times, kept
 
     def _jitter(self, shape: tuple[int, ...], noise: float) -> FloatArray:
         drawn = self.rng.standard_normal(shape, dtype=np.float32)

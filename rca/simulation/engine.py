@@ -12,11 +12,13 @@ from rca.simulation.events import events_table
 from rca.simulation.exporters import export
 from rca.simulation.faults import apply_faults
 from rca.simulation.label import Label, label_of, total_impact
-from rca.simulation.noise import draw_noise
-from rca.simulation.observe import Course, course_of, steps_table
-from rca.simulation.resources import FloatArray
+from rca.simulation.noise import Noise, draw_noise
+from rca.simulation.observe import Course, clock_errors, course_of, steps_table
+from rca.simulation.operations import ops_table
+from rca.simulation.resources import FloatArray, Resources
 from rca.simulation.scenario import Scenario
 from rca.simulation.timing import Timing, run_steps
+from rca.simulation.work import drawn_lengths, load_columns
 from rca.simulation.world import World
 from rca.telemetry.job import Job, RankPlace
 from rca.telemetry.schema import METRICS, OPS
@@ -42,7 +44,7 @@ def simulate(scenario: Scenario) -> LabelledWindow:
     would save without it, found by re-running the same noise without the fault.
     """
     resources, noise = apply_faults(scenario), draw_noise(scenario)
-    timing = run_steps(scenario, resources, noise)
+    timing = run_steps(scenario, resources, noise, keep_ends=scenario.telemetry.ops)
     course_rng, steps_rng, metrics_rng, events_rng = (
         np.random.default_rng([scenario.seed, 2, stream]) for stream in range(4)
     )
@@ -52,19 +54,23 @@ def simulate(scenario: Scenario) -> LabelledWindow:
     world = World(scenario, resources, timing, _edges(timing, course), course.n_run, course.death, course.end)
     collector = Collector(world, metrics_rng, node_names)
     export(world, collector)
+    errors, load = clock_errors(scenario, steps_rng), _load(scenario, resources, noise)
     window = Window(
         job=_job(scenario, course, node_names),
-        steps=steps_table(scenario, resources, timing, course, steps_rng),
+        steps=steps_table(scenario, resources, timing, course, steps_rng, clock_error=errors, load=load),
         metrics=collector.table(METRIC_TYPES, scenario.start),
         events=events_table(scenario, resources, course, node_names, events_rng),
-        ops=OPS.empty(),
+        ops=ops_table(scenario, timing, course.n_run, errors) if scenario.telemetry.ops else OPS.empty(),
     )
     return LabelledWindow(window, label_of(scenario, noise, timing, node_names), scenario)
 
 
-def slowdown(scenario: Scenario) -> float:
-    """Mean step time with the scenario's faults over the one without, in the steps where they act."""
-    noise = draw_noise(scenario)
+def slowdown(scenario: Scenario, noise: Noise | None = None) -> float:
+    """Mean step time with the scenario's faults over the one without, in the steps where they act.
+
+    `noise` spares drawing it again: it does not depend on the faults.
+    """
+    noise = draw_noise(scenario) if noise is None else noise
     impact = total_impact(scenario, noise, run_steps(scenario, apply_faults(scenario), noise))
     return 1.0 if impact is None else float(impact["ratio"])
 
@@ -75,6 +81,12 @@ def node_labels(scenario: Scenario) -> list[str]:
         return [f"node-{index}" for index in range(scenario.n_nodes)]
     style = ("gpu-{:03d}", "worker-{}", "10.0.3.{}:9100", "ip-10-1-0-{}")[scenario.seed % 4]
     return [style.format(index + scenario.seed % 7) for index in range(scenario.n_nodes)]
+
+
+def _load(scenario: Scenario, resources: Resources, noise: Noise) -> dict[str, FloatArray]:
+    if not scenario.telemetry.load_columns:
+        return {}
+    return load_columns(scenario, drawn_lengths(scenario, resources.length_spread[0], noise.lengths))
 
 
 def _edges(timing: Timing, course: Course) -> FloatArray:

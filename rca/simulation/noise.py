@@ -5,9 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
 from rca.simulation.resources import FloatArray
 from rca.simulation.scenario import Scenario
+from rca.simulation.work import microbatches_apart
 
 
 @dataclass(frozen=True)
@@ -16,8 +18,8 @@ class Noise:
 
     Attributes
     ----------
-    forward, backward, copy, loading, optimizer, transfer_rank : ndarray of shape (n_ranks, n_steps)
-        Factors with mean near one.
+    forward, backward, copy, loading, batch, optimizer, transfer_rank : ndarray of shape (n_ranks, n_steps)
+        Factors with mean near one; `batch` on what loader workers do.
     transfer : ndarray of shape (n_steps,)
         Factor common to all members of a collective.
     job : ndarray of shape (n_steps,)
@@ -27,12 +29,17 @@ class Noise:
         A healthy job's own checkpoints or evaluations.
     gc_draw : ndarray of shape (n_ranks, n_steps), in [0, 1)
         Decides in which phase a collector pause falls.
+    lengths : ndarray of shape (n_steps, n_microbatches, n_data)
+        Standard normals behind the input's sequence lengths.
+    place : ndarray of shape (n_steps, n_data), int
+        The microbatch in which stalls fall.
     """
 
     forward: FloatArray
     backward: FloatArray
     copy: FloatArray
     loading: FloatArray
+    batch: FloatArray
     optimizer: FloatArray
     transfer_rank: FloatArray
     transfer: FloatArray
@@ -41,6 +48,8 @@ class Noise:
     warmup: FloatArray
     slow_step: FloatArray
     gc_draw: FloatArray
+    lengths: FloatArray
+    place: npt.NDArray[np.int64]
 
 
 def draw_noise(scenario: Scenario) -> Noise:
@@ -49,12 +58,12 @@ def draw_noise(scenario: Scenario) -> Noise:
     benign, step = scenario.benign, scenario.workload.step_seconds
     shape = (scenario.world_size, scenario.n_steps)
     offset = rng.normal(0, benign.rank_offset, (shape[0], 1))
-    shared = rng.normal(0, benign.sequence_jitter, shape) if benign.sequence_jitter else 0.0
+    apart = microbatches_apart(scenario)
 
     def factor(sigma: float) -> FloatArray:
         return np.asarray(np.exp(_autoregressive(rng, shape, sigma, benign.noise_memory)))
 
-    own = np.exp(offset + shared)
+    own = np.exp(offset)
     hit = rng.random(shape) < benign.hiccup_probability
     # Pareto tail: most hiccups are small, a few are several times the scale.
     hiccup = np.where(hit, step * benign.hiccup_scale * np.minimum(rng.pareto(2.5, shape), 6.0), 0.0)
@@ -63,6 +72,7 @@ def draw_noise(scenario: Scenario) -> Noise:
         backward=own * factor(0.6 * benign.noise),
         copy=np.exp(rng.normal(0, 0.08, shape)),
         loading=np.exp(rng.normal(0, 0.5, shape)),
+        batch=np.exp(rng.normal(0, 0.1, shape)),
         optimizer=np.exp(rng.normal(0, 0.05, shape)),
         transfer_rank=1 + rng.normal(0, 0.004, shape),
         transfer=np.exp(rng.normal(0, benign.transfer_noise, shape[1])),
@@ -71,6 +81,8 @@ def draw_noise(scenario: Scenario) -> Noise:
         warmup=_warmup(rng, scenario),
         slow_step=_slow_steps(rng, scenario),
         gc_draw=rng.random(shape),
+        lengths=rng.standard_normal((scenario.n_steps, apart, scenario.replicas)),
+        place=rng.integers(0, apart, (scenario.n_steps, scenario.replicas)),
     )
 
 

@@ -9,6 +9,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from rca.simulation.resources import COLLECTIVE, FloatArray, Resources
+from rca.simulation.sampling_job import log_uniform
 from rca.simulation.scenario import Scenario
 from rca.simulation.timing import Timing
 from rca.telemetry.window import PHASES
@@ -64,8 +65,8 @@ def course_of(scenario: Scenario, resources: Resources, timing: Timing, rng: np.
         alive[:] = noticed
         alive[list(stop.ranks)] = begun + 0.5 * typical
         # Somebody looks at once, or long after.
-        looked = np.exp(rng.uniform(np.log(0.5), np.log(max(15.0, 2 * last))))
-        return Course(stop.step, noticed + float(looked), alive, begun)
+        looked = log_uniform(rng, 0.5, max(15.0, 2 * last))
+        return Course(stop.step, noticed + looked, alive, begun)
     if ending == "finished":
         alive[:] = last
         return Course(n_run, last + rng.uniform(1, 5) * max(typical, 1.0), alive, last)
@@ -81,8 +82,18 @@ def steps_table(
     timing: Timing,
     course: Course,
     rng: np.random.Generator,
+    *,
+    clock_error: FloatArray,
+    load: dict[str, FloatArray],
 ) -> pa.Table:
-    """Build the steps table, rank by rank."""
+    """Build the steps table, rank by rank.
+
+    Parameters
+    ----------
+    clock_error : ndarray of shape (n_ranks,), seconds
+    load : mapping of str to ndarray of shape (n_ranks, n_steps)
+        Load columns to write.
+    """
     columns = {name: timing.phases[name].copy() for name in PHASES}
     present = np.zeros(timing.start.shape, dtype=bool)
     present[:, : course.n_run] = True
@@ -93,16 +104,14 @@ def steps_table(
     elif scenario.telemetry.ending == "lagging" and course.n_run > 3:
         present[rng.integers(0, scenario.world_size), -int(rng.integers(1, 3)) :] = False
     _hide(scenario, columns)
-    start = timing.start + _skew(scenario, rng) + scenario.start
+    start = timing.start + clock_error[:, None] + scenario.start
     rank, step = np.nonzero(present)
     arrays: dict[str, pa.Array] = {
         "rank": pa.array(rank.astype(np.int32)),
         "step": pa.array(step.astype(np.int64) + scenario.first_step_number),
         "start_time": pa.array(start[present]),
     }
-    arrays |= {name: pa.array(values[present]) for name, values in columns.items()}
-    if scenario.telemetry.load_columns:
-        arrays |= {name: pa.array(values[present]) for name, values in _load(scenario, resources).items()}
+    arrays |= {name: pa.array(values[present]) for name, values in (columns | load).items()}
     return pa.table(arrays)
 
 
@@ -164,18 +173,7 @@ def _hide(scenario: Scenario, columns: dict[str, FloatArray]) -> None:
             columns[name][rank] = np.nan
 
 
-def _skew(scenario: Scenario, rng: np.random.Generator) -> FloatArray:
-    """Clock error of each rank's node, shape (n_ranks, 1), seconds."""
+def clock_errors(scenario: Scenario, rng: np.random.Generator) -> FloatArray:
+    """Error of each rank's clock, its node's, shape (n_ranks,), seconds."""
     error = rng.normal(0, 1, scenario.n_nodes) * scenario.telemetry.clock_skew_seconds
-    return np.asarray(error[np.arange(scenario.world_size) // scenario.ranks_per_node, None])
-
-
-def _load(scenario: Scenario, resources: Resources) -> dict[str, FloatArray]:
-    """Load columns; tokens are packed to a constant, so only the squares tell sequences apart."""
-    shape = (scenario.world_size, scenario.n_steps)
-    tokens = np.full(shape, 8192.0 * max(1, scenario.workload.samples_per_step))
-    return {
-        "samples": np.full(shape, float(max(1, scenario.workload.samples_per_step))),
-        "tokens": tokens,
-        "sum_squared_sequence_length": np.round(tokens * 2048.0 * resources.work),
-    }
+    return np.asarray(error[np.arange(scenario.world_size) // scenario.ranks_per_node])

@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rca.simulation.scenario import Scenario
+from rca.simulation.work import spread_for
 
 FloatArray = npt.NDArray[np.float64]
 # Position in the order of work: data loading, copy, forward, backward, then the collective.
@@ -20,7 +21,19 @@ COLLECTIVE = 4
 StopKind = Literal["crash", "hang"]
 
 # Resources that are one when healthy; the others are zero.
-FACTORS = frozenset({"compute_stretch", "clock", "copy_stretch", "work", "nic_stretch", "nvlink_stretch"})
+FACTORS = frozenset(
+    {
+        "compute_stretch",
+        "clock",
+        "clock_ceiling",
+        "power_limit",
+        "cooling",
+        "copy_stretch",
+        "nic_stretch",
+        "nvlink_stretch",
+        "read_stretch",
+    }
+)
 OF_NODES = frozenset(
     {
         "nic_stretch",
@@ -33,6 +46,7 @@ OF_NODES = frozenset(
         "foreign_cpu",
         "memory_stall",
         "disk_stall",
+        "read_stretch",
     }
 )
 
@@ -55,26 +69,34 @@ class Resources:
     Attributes
     ----------
     compute_stretch : ndarray of shape (n_ranks, n_steps)
-        Factor on kernel time from lost clock or a shared GPU.
-    clock : ndarray of shape (n_ranks, n_steps)
-        SM clock relative to its normal value under load.
+        Factor on kernel time from a shared GPU; once settled, from lost clock too.
+    cooling, power_limit, clock_ceiling : ndarray of shape (n_ranks, n_steps)
+        Heat carried off, power allowed and clock allowed, relative to what full load needs.
+    clock, heat, thermal, power_cap : ndarray of shape (n_ranks, n_steps)
+        What the GPU's controller makes of these (`rca.simulation.heat.settle`): SM clock relative to its
+        normal value under load, degrees above the healthy temperature, and the share of time the GPU is
+        held back for temperature or power.
     foreign_gpu : ndarray of shape (n_ranks, n_steps)
         Share of the GPU that other processes take.
-    gpu_stall, input_stall, gc, checkpoint : ndarray of shape (n_ranks, n_steps), seconds
-        Time lost per step to memory recovery, missing input, collector pauses, checkpoints.
+    gpu_stall, gc, checkpoint : ndarray of shape (n_ranks, n_steps), seconds
+        Time lost per step to memory recovery, collector pauses, checkpoints.
+    batch_extra : ndarray of shape (n_ranks, n_steps), seconds
+        What a loader worker needs for a batch beyond the usual.
+    read_stretch : ndarray of shape (n_nodes, n_steps)
+        Factor on the time to read a batch from storage.
     run_queue : ndarray of shape (n_ranks, n_steps)
         Share of its runnable time the host process waits for a core.
     quota : ndarray of shape (n_ranks, n_steps)
         Share of time it is stopped by a CPU quota.
     copy_stretch : ndarray of shape (n_ranks, n_steps)
-        Factor on host-to-device copies.
+        How many times narrower the GPU's link to its PCIe switch is; the NIC's traffic passes it as well.
     loader_cpu : ndarray of shape (n_ranks, n_steps)
         Extra cores used by the input pipeline.
-    work : ndarray of shape (n_ranks, n_steps)
-        Factor on forward and backward from the input's or the stage's size.
+    stage_extra : ndarray of shape (n_stages, n_steps)
+        Work a stage has beyond its balanced part, relative to that part.
+    length_spread : ndarray of shape (1, n_steps)
+        Standard deviation of the logarithm of sequence lengths in the input.
     ecc, pcie_replays : ndarray of shape (n_ranks, n_steps), per second
-    thermal, power_cap : ndarray of shape (n_ranks, n_steps)
-        Share of time the GPU is held back for temperature or power.
     nic_stretch, nvlink_stretch : ndarray of shape (n_nodes, n_steps)
         Factors on transfers between nodes and inside one.
     nic_queue, nic_delay, nic_loss, nic_errors, congestion : ndarray of shape (n_nodes, n_steps)
@@ -85,17 +107,23 @@ class Resources:
     """
 
     compute_stretch: FloatArray
+    cooling: FloatArray
+    power_limit: FloatArray
+    clock_ceiling: FloatArray
     clock: FloatArray
+    heat: FloatArray
     foreign_gpu: FloatArray
     gpu_stall: FloatArray
-    input_stall: FloatArray
+    batch_extra: FloatArray
+    read_stretch: FloatArray
     gc: FloatArray
     checkpoint: FloatArray
     run_queue: FloatArray
     quota: FloatArray
     copy_stretch: FloatArray
     loader_cpu: FloatArray
-    work: FloatArray
+    stage_extra: FloatArray
+    length_spread: FloatArray
     ecc: FloatArray
     pcie_replays: FloatArray
     thermal: FloatArray
@@ -115,15 +143,16 @@ class Resources:
     @classmethod
     def healthy(cls, scenario: Scenario) -> Resources:
         """Machines as they should be."""
-        per_rank = (scenario.world_size, scenario.n_steps)
-        per_node = (scenario.n_nodes, scenario.n_steps)
+        rows = dict.fromkeys(OF_NODES, scenario.n_nodes)
+        rows |= {"stage_extra": scenario.parallelism.pipeline, "length_spread": 1}
         held: dict[str, FloatArray] = {}
         for field in fields(cls):
             if field.name == "stop":
                 continue
-            shape = per_node if field.name in OF_NODES else per_rank
+            shape = rows.get(field.name, scenario.world_size), scenario.n_steps
             held[field.name] = np.ones(shape) if field.name in FACTORS else np.zeros(shape)
         held["run_queue"] += scenario.workload.run_queue_share
+        held["length_spread"] += spread_for(scenario.workload, scenario.benign.sequence_jitter)
         return cls(stop=None, **held)
 
     def add_stop(self, stop: Stop) -> None:

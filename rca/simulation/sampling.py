@@ -7,6 +7,7 @@ import numpy as np
 from rca.simulation.engine import slowdown
 from rca.simulation.faults import FAULTS
 from rca.simulation.label import VISIBLE_SLOWDOWN
+from rca.simulation.noise import draw_noise
 from rca.simulation.sampling_faults import sample_fault
 from rca.simulation.sampling_job import sample_job
 from rca.simulation.sampling_noise import sample_benign, sample_telemetry
@@ -48,11 +49,11 @@ def sample_scenario(
     if cause == "healthy":
         return base
     near_miss = rng.random() < NEAR_MISS_SHARE
-    scenario = base
+    scenario, noise = base, draw_noise(base)
     for _ in range(ATTEMPTS):
         scenario = _revalidated(base, faults=_faults(rng, base, cause))
         fail_stop = FAULTS[scenario.faults[0].cause].straggler_type is None
-        if near_miss or fail_stop or slowdown(scenario) - 1 >= VISIBLE_SLOWDOWN:
+        if near_miss or fail_stop or slowdown(scenario, noise) - 1 >= VISIBLE_SLOWDOWN:
             break
     return scenario
 

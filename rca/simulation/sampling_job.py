@@ -7,13 +7,18 @@ from typing import TypedDict
 
 import numpy as np
 
-from rca.simulation.scenario import Dialect, Workload
+from rca.simulation.scenario import Dialect
+from rca.simulation.workload import Fleet, Workload
 from rca.telemetry.job import Parallelism
 
-#: Share of cluster jobs with 512 to 4,096 ranks.
-LARGE_SHARE = 0.06
-#: Ranks x steps of one simulated window, at most.
-LARGEST_CELLS = 80_000
+#: Share of cluster jobs with 512 to 4,096 ranks, and with more.
+LARGE_SHARE, HUGE_SHARE = 0.06, 0.01
+#: Ranks x steps of one simulated window, at most, while enough steps are left to compare; and how many are.
+LARGEST_CELLS, FEWEST_STEPS, FEWEST_STEPS_HUGE = 80_000, 24, 16
+#: Ranks from which a job counts as huge.
+HUGE = 8192
+#: Share of cluster jobs on nodes of several generations, and of pipelines with several chunks per stage.
+MIXED_FLEET_SHARE, INTERLEAVED_SHARE = 0.12, 0.25
 
 
 class JobShape(TypedDict):
@@ -25,6 +30,7 @@ class JobShape(TypedDict):
     start: float
     first_step_number: int
     workload: Workload
+    fleet: Fleet
 
 
 def log_uniform(rng: np.random.Generator, low: float, high: float) -> float:
@@ -38,13 +44,15 @@ def sample_job(rng: np.random.Generator, dialect: Dialect, cause: str) -> JobSha
     pipelined = cause == "stage_imbalance"
     if testbed:
         parallelism, per_node = _testbed_shape(rng, pipelined=pipelined)
-        workload = _testbed_workload(rng)
+        workload, fleet = _testbed_workload(rng), Fleet()
         n_steps = int(rng.integers(40, 130))
     else:
         parallelism, per_node = _cluster_shape(rng, cause, pipelined=pipelined)
         workload = _cluster_workload(rng, parallelism, per_node)
+        fleet = _fleet(rng, -(-parallelism.world_size // per_node))
         n_steps = round(log_uniform(rng, 20, 300))
-        n_steps = min(n_steps, max(24, LARGEST_CELLS // parallelism.world_size))
+        fewest = FEWEST_STEPS_HUGE if parallelism.world_size >= HUGE else FEWEST_STEPS
+        n_steps = min(n_steps, max(fewest, LARGEST_CELLS // parallelism.world_size))
     started = rng.random() < (0.1 if testbed else 0.75)
     return {
         "parallelism": parallelism,
@@ -53,6 +61,7 @@ def sample_job(rng: np.random.Generator, dialect: Dialect, cause: str) -> JobSha
         "start": float(rng.uniform(1.7e9, 1.8e9)),
         "first_step_number": int(rng.integers(1, 200_000)) if started else 0,
         "workload": workload,
+        "fleet": fleet,
     }
 
 
@@ -74,7 +83,10 @@ def _cluster_shape(rng: np.random.Generator, cause: str, *, pipelined: bool) -> 
         return Parallelism(data=world), world
     per_node = int(rng.choice([8, 8, 8, 4, 2, 16]))
     nodes = int(rng.choice([2, 2, 4, 4, 8, 8, 16, 32])) if per_node <= 8 else int(rng.choice([2, 4]))
-    if rng.random() < LARGE_SHARE:
+    large = rng.random()
+    if large < HUGE_SHARE:
+        per_node, nodes = 8, int(rng.choice([1024, 2048]))
+    elif large < HUGE_SHARE + LARGE_SHARE:
         # The largest of many ranks stands out by chance alone: what is normal depends on the size.
         per_node, nodes = 8, int(rng.choice([64, 128, 256, 512], p=[0.4, 0.3, 0.2, 0.1]))
     world = nodes * per_node
@@ -85,7 +97,26 @@ def _cluster_shape(rng: np.random.Generator, cause: str, *, pipelined: bool) -> 
         tensor, pipeline = 1, 2 if pipelined else 1
     data = world // (tensor * pipeline)
     context = 2 if data % 4 == 0 and rng.random() < 0.05 else 1
-    return Parallelism(data=data // context, context=context, tensor=tensor, pipeline=pipeline), per_node
+    chunks = 2 if pipeline > 1 and rng.random() < INTERLEAVED_SHARE else 1
+    return Parallelism(
+        data=data // context, context=context, tensor=tensor, pipeline=pipeline, virtual_pipeline=chunks
+    ), per_node
+
+
+def _fleet(rng: np.random.Generator, n_nodes: int) -> Fleet:
+    """Machines of one generation, or of two whose compute differs by a few per cent."""
+    cooling, shared = log_uniform(rng, 8, 60), rng.random() < 0.6
+    switch = log_uniform(rng, 1 / 64, 1 / 8) if shared and n_nodes > 1 else 0.0
+    if n_nodes == 1 or rng.random() >= MIXED_FLEET_SHARE:
+        return Fleet(cooling_seconds=cooling, switch_share=switch)
+    old = rng.random(n_nodes) < rng.uniform(0.1, 0.6)
+    models, slower = rng.permutation(4)[:2], rng.uniform(0.005, 0.03)
+    return Fleet(
+        models=tuple(int(model) for model in np.where(old, models[0], models[1])),
+        speeds=tuple(float(speed) for speed in np.where(old, 1 - slower, 1.0)),
+        cooling_seconds=cooling,
+        switch_share=switch,
+    )
 
 
 def _testbed_workload(rng: np.random.Generator) -> Workload:
@@ -105,7 +136,7 @@ def _testbed_workload(rng: np.random.Generator) -> Workload:
         launch_seconds=around(0.0073),
         host_coupling=rng.uniform(0.3, 0.9),
         run_queue_share=rng.uniform(0.15, 0.42),
-        prefetch_steps=int(rng.integers(0, 5)),
+        **_input(rng, workers=1),
         gradient_bytes=log_uniform(rng, 4e5, 5e6),
         samples_per_step=int(rng.choice([8, 16, 32])),
     )
@@ -122,6 +153,7 @@ def _cluster_workload(rng: np.random.Generator, parallelism: Parallelism, per_no
     }
     compute = 1 - sum(shares.values())
     forward = rng.uniform(0.28, 0.38) * compute
+    microbatches = int(rng.choice([4, 8, 16, 32]))
     several = parallelism.world_size > per_node
     return Workload(
         data_loading_seconds=step * shares["data_loading"],
@@ -134,9 +166,43 @@ def _cluster_workload(rng: np.random.Generator, parallelism: Parallelism, per_no
         host_coupling=rng.uniform(0.01, 0.12),
         run_queue_share=rng.uniform(0.0, 0.08),
         intra_node_share=rng.uniform(0.1, 0.4) if several else 0.3,
-        microbatches=int(rng.choice([4, 8, 16, 32])),
-        prefetch_steps=int(rng.integers(0, 5)),
+        microbatches=microbatches,
+        p2p_seconds=step * forward / microbatches * log_uniform(rng, 0.003, 0.05),
+        gather_share=rng.uniform(0.3, 0.5) if rng.random() < 0.3 else 0.0,
+        **_input(rng, workers=4),
         gradient_bytes=step * log_uniform(rng, 5e8, 2e10),
         samples_per_step=int(rng.choice([1, 4, 8, 32])),
+        layers=_layers(rng, parallelism),
         last_stage_extra=rng.uniform(-0.02, 0.08),
     )
+
+
+class _Input(TypedDict):
+    prefetch_steps: int
+    loader_workers: int
+    loader_share: float
+    read_share: float
+    attention_share: float
+    packed: bool
+
+
+def _input(rng: np.random.Generator, *, workers: int) -> _Input:
+    """What feeds the job: a queue, the workers behind it, and the lengths of what they read."""
+    ahead = int(rng.integers(0, 5))
+    return {
+        "prefetch_steps": ahead,
+        # A worker without a place in the queue would never have anything to do.
+        "loader_workers": int(rng.integers(1, min(workers, max(ahead, 1)) + 1)),
+        "loader_share": rng.uniform(0.1, 0.65),
+        "read_share": rng.uniform(0.2, 0.8),
+        "attention_share": rng.uniform(0.25, 0.9),
+        "packed": bool(rng.random() < 0.75),
+    }
+
+
+def _layers(rng: np.random.Generator, parallelism: Parallelism) -> int:
+    """As many as divide by the stages, or a few more where that makes no stage much longer than another."""
+    chunks = parallelism.pipeline * parallelism.virtual_pipeline
+    each = int(rng.integers(4, 21))
+    left = int(rng.integers(1, chunks)) if chunks > 1 and each >= 12 and rng.random() < 0.3 else 0
+    return each * chunks + left

@@ -22,6 +22,10 @@ CORE_PHASES = (
     "forward_seconds", "backward_seconds", "communication_wait_seconds", "communication_transfer_seconds",
 )  # fmt: skip
 MAX_SAMPLES = 120
+#: Operations are traced in this share of jobs of at most so many ranks.
+TRACED_SHARE, TRACED_RANKS = 0.02, 64
+#: Share of jobs whose device exporters collect less often than they are scraped.
+HELD_SHARE = 0.25
 
 
 def sample_benign(rng: np.random.Generator, scenario: Scenario) -> Benign:
@@ -65,9 +69,14 @@ def sample_telemetry(rng: np.random.Generator, scenario: Scenario, cause: str) -
     length = scenario.n_steps * scenario.workload.step_seconds
     interval = 0.2 * log_uniform(rng, 0.5, 5) if testbed else log_uniform(rng, 1, 30)
     full = rng.random() < 0.55
+    interval = max(min(interval, length / 4), length / MAX_SAMPLES)
+    hold, lag = (0.0, 0.0) if testbed else _hold(rng, interval, length)
     return Telemetry(
         exporters=_exporters(rng, scenario),
-        interval_seconds=max(min(interval, length / 4), length / MAX_SAMPLES),
+        interval_seconds=interval,
+        hold_seconds=hold,
+        lag_seconds=lag,
+        ops=bool(scenario.world_size <= TRACED_RANKS and rng.random() < TRACED_SHARE),
         visibility=_visibility(rng),
         missing_phases=() if full else _missing_phases(rng),
         ranks_without_phases=_blind_ranks(rng, scenario),
@@ -83,6 +92,13 @@ def sample_telemetry(rng: np.random.Generator, scenario: Scenario, cause: str) -
         events=bool(rng.random() < 0.5),
         ending=_ending(rng),
     )
+
+
+def _hold(rng: np.random.Generator, interval: float, length: float) -> tuple[float, float]:
+    """Seconds a device exporter keeps a value, and how old that is when it collects it."""
+    if rng.random() >= HELD_SHARE:
+        return 0.0, 0.0
+    return min(interval * rng.uniform(1.2, 5), length / 8), min(rng.uniform(0, 2), length / 40)
 
 
 def _missing_phases(rng: np.random.Generator) -> tuple[str, ...]:

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from typing import Annotated, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
+from rca.simulation.workload import Fleet, Frozen, Index, NotNegative, Positive, Share, Workload
 from rca.telemetry.job import Parallelism
 
 Dialect = Literal["gpu_cluster", "cpu_testbed", "mixed"]
@@ -18,17 +19,8 @@ Shape = Literal["step", "ramp", "intermittent"]
 Ending = Literal["complete", "cut", "lagging", "finished"]
 Visibility = Literal["full", "unsplit", "minimal"]
 
-Share = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
-NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
-Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
-Index = Annotated[int, Field(ge=0)]
 
-
-class _Frozen(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-class Fault(_Frozen):
+class Fault(Frozen):
     """One injected fault.
 
     Attributes
@@ -61,50 +53,14 @@ class Fault(_Frozen):
     shape: Shape = "step"
 
 
-class Workload(_Frozen):
-    """Healthy seconds per step of each phase, and how the job reacts to its host.
-
-    ``launch_seconds`` is the host time per step whose run-queue waiting delays kernels; ``host_coupling`` is
-    how much a contended host also slows its collectives (large where a CPU moves the bytes, as in gloo).
-    """
-
-    data_loading_seconds: Positive = 0.00005
-    host_to_device_seconds: Positive = 0.0048
-    forward_seconds: Positive = 0.0222
-    backward_seconds: Positive = 0.0407
-    transfer_seconds: Positive = 0.043
-    optimizer_seconds: Positive = 0.0034
-    launch_seconds: NotNegative = 0.0073
-    host_coupling: NotNegative = 0.7
-    run_queue_share: Share = 0.35
-    intra_node_share: Share = 0.0
-    microbatches: Annotated[int, Field(ge=1)] = 8
-    prefetch_steps: Index = 2
-    gradient_bytes: Positive = 1.07e6
-    samples_per_step: Index = 0
-    last_stage_extra: Annotated[float, Field(ge=-0.5, le=1)] = 0.0
-
-    @property
-    def step_seconds(self) -> float:
-        """A healthy step without noise, waiting or pipeline bubbles."""
-        return (
-            self.data_loading_seconds
-            + self.host_to_device_seconds
-            + self.forward_seconds
-            + self.backward_seconds
-            + self.transfer_seconds
-            + self.optimizer_seconds
-        )
-
-
-class HarmlessSignal(_Frozen):
+class HarmlessSignal(Frozen):
     """A signal that looks guilty and costs nothing."""
 
     kind: Literal["ecc_sbe", "tcp_retransmits", "load", "hot_gpu", "power_cap", "pcie_replay", "io_pressure"]
     rank: Index = 0
 
 
-class Benign(_Frozen):
+class Benign(Frozen):
     """Everything that varies in a healthy job."""
 
     rank_offset: NotNegative = 0.003
@@ -124,11 +80,25 @@ class Benign(_Frozen):
     harmless: tuple[HarmlessSignal, ...] = ()
 
 
-class Telemetry(_Frozen):
-    """What of all that is observed, and how badly."""
+class Telemetry(Frozen):
+    """What of all that is observed, and how badly.
+
+    Attributes
+    ----------
+    interval_seconds : float
+        Between scrapes.
+    hold_seconds, lag_seconds : float
+        Device exporters that collect on their own clock repeat a value until they collect again, and what
+        they collect is already old. 0: they look when they are asked.
+    ops : bool
+        Whether operations are traced.
+    """
 
     exporters: tuple[str, ...] = ()
     interval_seconds: Positive = 0.2
+    hold_seconds: NotNegative = 0.0
+    lag_seconds: NotNegative = 0.0
+    ops: bool = False
     visibility: Visibility = "full"
     missing_phases: tuple[str, ...] = ()
     ranks_without_phases: tuple[Index, ...] = ()
@@ -146,7 +116,7 @@ class Telemetry(_Frozen):
     ending: Ending = "complete"
 
 
-class Scenario(_Frozen):
+class Scenario(Frozen):
     """One simulated window, in full.
 
     Attributes
@@ -168,6 +138,7 @@ class Scenario(_Frozen):
     start: Annotated[float, Field(allow_inf_nan=False)] = 1_790_000_000.0
     first_step_number: Index = 0
     workload: Workload = Workload()
+    fleet: Fleet = Fleet()
     faults: tuple[Fault, ...] = ()
     benign: Benign = Benign()
     telemetry: Telemetry = Telemetry()
@@ -180,6 +151,18 @@ class Scenario(_Frozen):
     def n_nodes(self) -> int:
         return -(-self.world_size // self.ranks_per_node)
 
+    @property
+    def replicas(self) -> int:
+        """Ranks with the same part of the model: the data dimension, context included."""
+        return self.parallelism.data * self.parallelism.context
+
+    @property
+    def expected_step_seconds(self) -> float:
+        """A healthy step without noise or waiting, but with the pipeline's bubble."""
+        sizes, load = self.parallelism, self.workload
+        bubble = (sizes.pipeline - 1) / (load.microbatches * sizes.virtual_pipeline)
+        return load.step_seconds + bubble * (load.forward_seconds + load.backward_seconds)
+
     def ranks_on(self, node: int) -> tuple[int, ...]:
         """Ranks hosted by one node."""
         first = node * self.ranks_per_node
@@ -189,6 +172,19 @@ class Scenario(_Frozen):
         """Keep the job and its noise, drop one of its faults."""
         kept = self.faults[:index] + self.faults[index + 1 :]
         return self.model_copy(update={"faults": kept})
+
+    @model_validator(mode="after")
+    def _sizes_fit(self) -> Self:
+        sizes = self.parallelism
+        if sizes.virtual_pipeline > 1 and (
+            sizes.pipeline == 1 or self.workload.microbatches % sizes.pipeline
+        ):
+            raise ValueError("model chunks need a pipeline, and microbatches that divide by its stages")
+        for name in ("models", "speeds"):
+            given = len(getattr(self.fleet, name))
+            if given not in (0, self.n_nodes):
+                raise ValueError(f"fleet.{name} has {given} entries for {self.n_nodes} nodes")
+        return self
 
     @model_validator(mode="after")
     def _faults_fit(self) -> Self:

@@ -8,9 +8,10 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
+from rca.simulation.host import launch_gap_ratio
 from rca.simulation.resources import COLLECTIVE, FloatArray, Resources
 from rca.simulation.scenario import Scenario
-from rca.simulation.timing import Timing, launch_gap_ratio
+from rca.simulation.timing import Timing
 
 
 @dataclass(frozen=True)

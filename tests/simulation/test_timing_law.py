@@ -8,7 +8,7 @@ from simulated import cluster_workload, fault, scenario
 
 from rca.simulation.faults import FAULTS, apply_faults
 from rca.simulation.noise import draw_noise
-from rca.simulation.timing import last_arrivals, run_steps
+from rca.simulation.timing import run_steps
 from rca.telemetry.job import Parallelism
 
 SHAPES = [
@@ -16,19 +16,32 @@ SHAPES = [
     Parallelism(data=2, tensor=4),
     Parallelism(data=2, tensor=2, pipeline=2),
     Parallelism(data=1, pipeline=4, context=2),
+    Parallelism(data=4, pipeline=2, virtual_pipeline=2),
 ]
+OWN = ("data_loading", "host_to_device", "forward", "backward")
 
 
 def _run(drawn):
     return run_steps(drawn, apply_faults(drawn), draw_noise(drawn))
 
 
+def _arrival(timing):
+    return timing.start + sum(timing.phases[f"{name}_seconds"] for name in OWN)
+
+
 @pytest.mark.parametrize("shape", SHAPES)
-def test_arrival_plus_wait_is_the_same_for_all_members(shape):
+def test_what_is_neither_work_nor_transfer_was_waiting(shape):
     timing = _run(scenario("gpu_throttling", parallelism=shape, workload=cluster_workload()))
-    together = timing.arrival + timing.phases["communication_wait_seconds"]
-    np.testing.assert_allclose(together, np.broadcast_to(timing.last_arrival, together.shape), rtol=1e-12)
-    assert timing.phases["communication_wait_seconds"].min() >= 0
+    wait = timing.phases["communication_wait_seconds"]
+    done = _arrival(timing) + wait + timing.phases["communication_transfer_seconds"]
+    np.testing.assert_allclose(done, timing.course.exchanged, rtol=1e-12)
+    assert wait.min() >= 0
+
+
+def test_members_of_a_collective_leave_its_wait_together():
+    timing = _run(scenario("gpu_throttling"))
+    together = _arrival(timing) + timing.phases["communication_wait_seconds"]
+    np.testing.assert_allclose(together, np.broadcast_to(together[0], together.shape), rtol=1e-12)
 
 
 @pytest.mark.parametrize("shape", SHAPES)
@@ -41,14 +54,27 @@ def test_each_step_starts_where_the_last_one_ended(shape):
 def test_without_a_pipeline_the_last_to_arrive_does_not_wait():
     timing = _run(scenario("gpu_throttling"))
     assert timing.phases["communication_wait_seconds"].min(axis=0).max() < 1e-9
-    assert (timing.arrival[:, 21:50].argmax(axis=0) == 2).all()
+    assert (_arrival(timing)[:, 21:50].argmax(axis=0) == 2).all()
 
 
-def test_a_pipeline_takes_its_slowest_stage_and_one_microbatch_of_the_others():
-    drawn = scenario(parallelism=Parallelism(data=1, pipeline=4), ranks_per_node=4)
-    compute = np.array([[1.0], [2.0], [3.0], [2.0]]).repeat(drawn.n_steps, axis=1)
-    took = last_arrivals(drawn, compute, compute)
-    np.testing.assert_allclose(took, 3.0 + 5.0 / drawn.workload.microbatches)
+def test_a_tensor_group_waits_for_its_slowest_member_inside_every_layer():
+    shape = Parallelism(data=2, tensor=4)
+    timing = _run(scenario("gpu_throttling", parallelism=shape))
+    wait = timing.phases["communication_wait_seconds"][:, 22:51].mean(axis=1)
+    assert wait[2] < 0.3 * np.delete(wait, 2).min()
+
+
+def test_gathered_parameters_hold_everybody_up_at_the_beginning_of_a_step():
+    """The late loader is waited for once, whether before the forward or after the backward."""
+    sharded = cluster_workload().model_copy(update={"gather_share": 0.4})
+    late, together = (
+        _run(scenario("data_loader_stall", workload=load)) for load in (sharded, cluster_workload())
+    )
+    np.testing.assert_allclose(
+        late.phases["communication_transfer_seconds"], together.phases["communication_transfer_seconds"]
+    )
+    np.testing.assert_allclose(late.step_seconds, together.step_seconds, rtol=0.03)
+    assert late.step_seconds.sum() > together.step_seconds.sum()
 
 
 @pytest.mark.parametrize("cause", [cause for cause, kind in FAULTS.items() if kind.straggler_type])
@@ -67,4 +93,5 @@ def test_one_fault_draws_nothing_from_anothers_stream():
     both = both.model_copy(update={"faults": (*both.faults, fault("storage_degradation"))})
     alone = apply_faults(both, (1,))
     together = apply_faults(both)
-    np.testing.assert_array_equal(alone.input_stall, together.input_stall)
+    np.testing.assert_array_equal(alone.read_stretch, together.read_stretch)
+    assert alone.read_stretch.max() > 1

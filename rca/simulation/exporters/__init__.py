@@ -33,4 +33,5 @@ EXPORTERS: dict[str, Callable[[World, Collector], None]] = {
 def export(world: World, collector: Collector) -> None:
     """Run the exporters the scenario has."""
     for name in world.scenario.telemetry.exporters:
+        collector.begin(name)
         EXPORTERS[name](world, collector)

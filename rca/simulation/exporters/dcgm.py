@@ -5,22 +5,17 @@ from __future__ import annotations
 import numpy as np
 
 from rca.simulation.collector import Collector
+from rca.simulation.exporters.models import of_ranks
 from rca.simulation.resources import FloatArray
 from rca.simulation.scenario import Scenario
 from rca.simulation.world import World
 
 IDLE, POWER_CAP, HW_SLOWDOWN, SW_THERMAL, HW_THERMAL, POWER_BRAKE = 0x1, 0x4, 0x8, 0x20, 0x40, 0x80
 MIB_PER_GIB = 1024.0
-# Model, top clock (MHz), power limit (W), framebuffer (GiB).
-MODELS = ((1980.0, 700.0, 80.0), (1410.0, 400.0, 80.0), (1980.0, 700.0, 141.0), (1755.0, 300.0, 40.0))
 
 
 def _variant(scenario: Scenario, cause: str) -> list[tuple[str, tuple[int, ...]]]:
     return [(fault.variant, fault.ranks) for fault in scenario.faults if fault.cause == cause]
-
-
-def _model(scenario: Scenario) -> tuple[float, float, float]:
-    return MODELS[scenario.seed % len(MODELS)]
 
 
 def _busy(world: World) -> FloatArray:
@@ -46,14 +41,16 @@ def _harmless(world: World, kind: str) -> FloatArray:
 
 def health(world: World, out: Collector) -> None:
     """Clocks, temperature, power, limits, memory errors, link state."""
-    top, limit, memory = _model(world.scenario)
+    top, limit, memory = (
+        of_ranks(world.scenario, name) for name in ("clock_mhz", "power_watts", "memory_gib")
+    )
     busy, asleep = _busy(world), _asleep(world)
     foreign, clock = world.state("foreign_gpu"), world.state("clock")
     load = np.clip(busy + foreign + 0.25 * (world.waiting + world.share("communication_transfer")), 0, 1)
     thermal, capped = np.clip(world.state("thermal"), 0, 1), np.clip(world.state("power_cap"), 0, 1)
     hot = _harmless(world, "hot_gpu")
-    base = out.rng.normal(44, 3, (world.scenario.world_size, 1))
-    heat = base + 24 * load + 9 * hot + 14 * thermal
+    base = out.rng.normal(44, 3, (world.scenario.world_size, 1)) + of_ranks(world.scenario, "warmer")
+    heat = base + 24 * load + 9 * hot + world.state("heat")
     at_limit = np.where(busy > 0.4, _harmless(world, "power_cap"), 0.0)
     power = limit * np.clip(0.16 + 0.72 * load * clock * (1 - 0.5 * asleep) + 0.1 * at_limit, 0.1, 1.0)
     out.gauge("DCGM_FI_DEV_SM_CLOCK", "rank", top * clock * (1 - 0.55 * asleep), quantum=15, noise=0.004)

@@ -10,6 +10,7 @@ import numpy as np
 
 from rca.simulation.faults import compute, host, input_pipeline, network, stop, workload
 from rca.simulation.faults.kind import FaultKind
+from rca.simulation.heat import settle
 from rca.simulation.resources import Resources
 from rca.simulation.scenario import Scenario
 
@@ -49,4 +50,5 @@ def apply_faults(scenario: Scenario, indices: tuple[int, ...] | None = None) -> 
         fault = scenario.faults[index]
         rng = np.random.default_rng([scenario.seed, 1, index])
         FAULTS[fault.cause].act(resources, fault, scenario, rng)
+    settle(resources, scenario)
     return resources

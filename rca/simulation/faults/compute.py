@@ -8,24 +8,27 @@ from __future__ import annotations
 import numpy as np
 
 from rca.simulation.faults.kind import envelope, jitter, ranks_of, variant_of
+from rca.simulation.heat import WORST_STRETCH, cooling_for, power_at
 from rca.simulation.resources import Resources
 from rca.simulation.scenario import Fault, Scenario
 
 
 def throttling(resources: Resources, fault: Fault, scenario: Scenario, rng: np.random.Generator) -> None:
-    """Lower SM clock; kernels longer by its inverse."""
+    """Too little cooling, too little power, or a brake: the controller settles at a lower clock."""
     ranks, active = ranks_of(fault), envelope(fault, scenario, rng)
-    worst = 1.0 if scenario.dialect == "cpu_testbed" else 2.5
-    stretch = 1 + worst * fault.severity**1.6 * active
-    wobble = jitter(rng, (ranks.size, scenario.n_steps), 0.03)
-    slowed = 1 + (stretch - 1) * wobble
-    resources.compute_stretch[ranks] *= slowed
-    resources.clock[ranks] /= slowed
-    held = np.clip(active * (0.4 + 0.6 * fault.severity), 0, 1)
-    if variant_of(fault, "thermal") == "thermal":
-        resources.thermal[ranks] += held
+    testbed = scenario.dialect == "cpu_testbed"
+    stretch = (1.0 if testbed else WORST_STRETCH) * fault.severity**1.6
+    clock = 1 / (1 + stretch * jitter(rng, (ranks.size, scenario.n_steps), 0.03))
+    variant = variant_of(fault, "thermal")
+    # The testbed's stand-ins for devices are stopped part of the time: nothing there heats up.
+    if variant == "thermal" and not testbed:
+        resources.cooling[ranks] *= 1 + active * (cooling_for(clock) - 1)
+        return
+    held = 1 / (1 + (1 / clock - 1) * active)
+    if variant == "brake" or testbed:
+        resources.clock_ceiling[ranks] = np.minimum(resources.clock_ceiling[ranks], held)
     else:
-        resources.power_cap[ranks] += held
+        resources.power_limit[ranks] = np.minimum(resources.power_limit[ranks], power_at(held))
 
 
 def contention(resources: Resources, fault: Fault, scenario: Scenario, rng: np.random.Generator) -> None:
@@ -48,13 +51,10 @@ def memory_errors(resources: Resources, fault: Fault, scenario: Scenario, rng: n
 
 
 def pcie(resources: Resources, fault: Fault, scenario: Scenario, rng: np.random.Generator) -> None:
-    """Slow down copies to the device, and what the NIC moves through the same switch."""
+    """Narrow the link between a GPU and its switch: copies pass it, and so may the NIC's traffic."""
     ranks, active = ranks_of(fault), envelope(fault, scenario, rng)
     worst = 8.5 if scenario.dialect == "cpu_testbed" else 48.0
     stretch = 1 + (worst**fault.severity - 1) * active * jitter(rng, (ranks.size, scenario.n_steps), 0.08)
     resources.copy_stretch[ranks] *= stretch
     if variant_of(fault, "width") == "replay":
         resources.pcie_replays[ranks] += active * (1 + 40 * fault.severity)
-    if scenario.dialect != "cpu_testbed" and scenario.n_nodes > 1:
-        nodes = np.unique(ranks // scenario.ranks_per_node)
-        resources.nic_stretch[nodes] *= 1 + 0.25 * fault.severity * active

@@ -5,42 +5,38 @@ from __future__ import annotations
 import numpy as np
 
 from rca.simulation.faults.kind import envelope, jitter, nodes_of, ranks_of, variant_of
+from rca.simulation.loading import batch_seconds, late_batch_seconds, read_seconds
 from rca.simulation.resources import FloatArray, Resources
 from rca.simulation.scenario import Fault, Scenario
 
 
-def _after_prefetch(active: FloatArray, steps: int) -> FloatArray:
-    """Prefetched batches hide the first steps of a stall."""
-    if steps == 0 or active[0] > 0:
-        return active
-    late = np.zeros_like(active)
-    late[steps:] = active[:-steps]
-    return np.minimum(active, late)
-
-
 def loader(resources: Resources, fault: Fault, scenario: Scenario, rng: np.random.Generator) -> None:
-    """Let batches of some ranks come late: a slow dataset, or heavy decoding."""
+    """Let some ranks' loaders take longer over a batch: a slow dataset, or heavy decoding."""
     ranks, active = ranks_of(fault), envelope(fault, scenario, rng)
-    shape = (ranks.size, scenario.n_steps)
     step = scenario.workload.step_seconds
     if variant_of(fault, "slow_dataset") == "decoding":
         mean = step * fault.severity**1.9
         resources.loader_cpu[ranks] += 0.95 * active
     else:
         mean = 2.3 * step * fault.severity**2.35
-    late = _after_prefetch(active, scenario.workload.prefetch_steps)
-    resources.input_stall[ranks] += late * mean * jitter(rng, shape, 0.25)
+    felt = active * mean * jitter(rng, (ranks.size, scenario.n_steps), 0.25)
+    resources.batch_extra[ranks] += _extra(scenario, felt)
 
 
 def storage(resources: Resources, fault: Fault, scenario: Scenario, rng: np.random.Generator) -> None:
-    """Slow down the disk or file system under some nodes: all their loaders wait for it."""
-    ranks, nodes, active = ranks_of(fault), nodes_of(fault), envelope(fault, scenario, rng)
-    common = jitter(rng, (1, scenario.n_steps), 0.3)
-    own = jitter(rng, (ranks.size, scenario.n_steps), 0.2)
-    late = _after_prefetch(active, scenario.workload.prefetch_steps)
+    """Slow down the disk or file system under some nodes: all their loaders read from it."""
+    nodes, active = nodes_of(fault), envelope(fault, scenario, rng)
     mean = 2.0 * scenario.workload.step_seconds * fault.severity**3
-    resources.input_stall[ranks] += late * mean * common * own
+    common = jitter(rng, (1, scenario.n_steps), 0.3)
+    own = jitter(rng, (nodes.size, scenario.n_steps), 0.15)
+    extra = _extra(scenario, active * mean * common * own)
+    resources.read_stretch[nodes] += extra / read_seconds(scenario)
     resources.disk_stall[nodes] += active * min(1.0, 0.6 + 0.6 * fault.severity)
+
+
+def _extra(scenario: Scenario, felt: FloatArray) -> FloatArray:
+    """What a batch needs beyond the usual so that `felt` seconds of every step are waited for in the end."""
+    return np.where(felt > 0, late_batch_seconds(scenario, felt) - batch_seconds(scenario), 0.0)
 
 
 def checkpoint(resources: Resources, fault: Fault, scenario: Scenario, rng: np.random.Generator) -> None:

@@ -1,0 +1,189 @@
+"""The replay run forward: durations in, starts and ends of a whole job out.
+
+Steps are chained: a rank begins one when it has ended the one before, its batch has come and been copied. A
+tensor group computes in lock-step, so each of its operations lasts as long as its slowest member.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+import numpy.typing as npt
+
+from rca.simulation.schedule import Plan, StepShape
+from rca.whatif.optypes import (
+    ALL_GATHER,
+    BACKWARD,
+    FORWARD,
+    OPTIMIZER,
+    POINT_TO_POINT,
+    REDUCE_SCATTER,
+)
+
+FloatArray = npt.NDArray[np.float64]
+IntArray = npt.NDArray[np.int64]
+
+# Kinds of durations; a kind has one row per stage (per link for transfers), "nothing" has one in all.
+KINDS = (FORWARD, BACKWARD, REDUCE_SCATTER, ALL_GATHER, OPTIMIZER, POINT_TO_POINT[0])
+_KIND = {optype: kind for kind, optype in enumerate(KINDS)} | dict.fromkeys(POINT_TO_POINT, 5)
+
+
+@dataclass(frozen=True)
+class Durations:
+    """How long every operation lasts, in a form far smaller than one number each.
+
+    An operation lasts ``seconds[row] * share * parts[part]``, and its worker's lump where it has one.
+
+    Attributes
+    ----------
+    seconds : ndarray of shape (n_steps, n_rows, n_data), seconds
+        Of a stage's whole step, by kind (see `row_of`).
+    parts : ndarray of shape (n_steps, n_microbatches + 1, n_data)
+        What each microbatch takes of its worker's compute; the last row is one.
+    lump : ndarray of shape (n_steps, 2 * n_stages, n_data), seconds
+        Stalls in one of a step's forwards, then in one of its backwards, by stage.
+    place : ndarray of shape (n_steps, n_data), int
+        The microbatch they fall into.
+    """
+
+    seconds: FloatArray
+    parts: FloatArray
+    lump: FloatArray
+    place: IntArray
+
+
+@dataclass(frozen=True)
+class Feed:
+    """What ranks do outside the operations, all of shape (n_ranks, n_steps), seconds.
+
+    Attributes
+    ----------
+    service : ndarray
+        A loader worker's time for the batch; `workers` and `depth` shape the queue.
+    before, after : ndarray
+        From the batch to the first operation; from the end of communication to the next step.
+    """
+
+    service: FloatArray
+    before: FloatArray
+    after: FloatArray
+    workers: int
+    depth: int
+
+
+@dataclass(frozen=True)
+class Course:
+    """When things happened, in seconds since the first step's start.
+
+    Attributes
+    ----------
+    start : ndarray of shape (n_ranks, n_steps + 1)
+        Of every step, and the end of the last.
+    fetched, exchanged : ndarray of shape (n_ranks, n_steps)
+        When the batch was there; when all communication was over.
+    ready : ndarray of shape (n_stages, n_data, n_steps)
+        When each worker could begin its first operation.
+    ends : ndarray of shape (n_ops, n_data, n_steps) or None
+        End of every operation, where asked for.
+    """
+
+    start: FloatArray
+    fetched: FloatArray
+    exchanged: FloatArray
+    ready: FloatArray
+    ends: FloatArray | None
+
+
+def n_rows(shape: StepShape) -> int:
+    """Rows of `Durations.seconds`."""
+    return len(KINDS) * shape.pipeline + 1
+
+
+def row_of(shape: StepShape, optype: int, place: int) -> int:
+    """Row of `Durations.seconds` for a kind of operation on a stage, or a transfer on a link."""
+    return _KIND[optype] * shape.pipeline + place
+
+
+@dataclass(frozen=True)
+class _Keys:
+    row: IntArray
+    part: IntArray
+    share: FloatArray
+    lumpy: IntArray
+    root: npt.NDArray[np.bool_]
+    closing: npt.NDArray[np.bool_]
+
+
+@lru_cache(maxsize=64)
+def _keys(plan: Plan) -> _Keys:
+    """Where each operation's duration is found."""
+    shape, stages = plan.shape, plan.shape.pipeline
+    computes = np.isin(plan.optype, (FORWARD, BACKWARD))
+    row = np.full(plan.optype.size, n_rows(shape) - 1)
+    for optype, kind in _KIND.items():
+        mine = plan.optype == optype
+        place = plan.link if optype in POINT_TO_POINT else plan.stage
+        row[mine & (place >= 0)] = (kind * stages + place)[mine & (place >= 0)]
+    lumpy = np.where(plan.optype == FORWARD, plan.stage, stages + plan.stage)
+    # A stalled microbatch stalls in one of its chunks.
+    hit = computes & (plan.chunk == 0)
+    before = plan.graph.predecessors
+    return _Keys(
+        row=row,
+        part=np.where(computes, plan.microbatch, shape.microbatches),
+        share=np.where(computes, 1.0 / shape.chunks, 1.0),
+        lumpy=np.where(hit, lumpy, -1),
+        root=np.array([not before.get(op, ()) for op in range(plan.optype.size)]),
+        closing=plan.optype == OPTIMIZER,
+    )
+
+
+def work_of(plan: Plan, durations: Durations) -> FloatArray:
+    """Write out the duration of every operation, (n_ops, n_data, n_steps); the kernel never holds that."""
+    keys = _keys(plan)
+    work = durations.seconds[:, keys.row] * keys.share[:, None] * durations.parts[:, keys.part]
+    stalled = (keys.lumpy >= 0)[:, None] & (durations.place[:, None] == keys.part[:, None])
+    work += np.where(stalled, durations.lump[:, keys.lumpy], 0.0)
+    return np.asarray(work.transpose(1, 2, 0))
+
+
+def run_forward(plan: Plan, durations: Durations, feed: Feed, *, keep_ends: bool = False) -> Course:
+    """Run all steps of a job."""
+    from rca.simulation.forward_kernels import run_job
+
+    program, keys, stages = plan.program, _keys(plan), plan.shape.pipeline
+    n_steps, _, n_data = durations.seconds.shape
+    n_ranks = feed.service.shape[0]
+    start, fetched = np.zeros((n_steps + 1, n_ranks)), np.empty((n_steps, n_ranks))
+    ready = np.empty((n_steps, stages, n_data))
+    exchanged = np.empty_like(ready)
+    kept = np.full((n_steps if keep_ends else 0, plan.optype.size, n_data), np.nan)
+    width = n_ranks // (stages * n_data)
+    fed = (feed.service, feed.before, feed.after)
+    service, before, after = (np.ascontiguousarray(each.T) for each in fed)
+    run_job(
+        program.dep_start, program.dep_slot, program.member_start, program.member_op, program.member_slot,
+        program.across, keys.root, keys.closing, plan.stage, keys.row, keys.part, keys.share, keys.lumpy,
+        program.n_slots, durations.seconds, durations.parts, durations.lump, durations.place, stages, width,
+        feed.workers, feed.depth, service, before, after, start, fetched, ready, exchanged, kept,
+    )  # fmt: skip
+    return Course(
+        start=np.ascontiguousarray(start.T),
+        fetched=np.ascontiguousarray(fetched.T),
+        exchanged=np.repeat(exchanged.reshape(n_steps, -1).T, width, axis=0),
+        ready=ready.transpose(1, 2, 0),
+        ends=kept.transpose(1, 2, 0) if keep_ends else None,
+    )
+
+
+def op_starts(plan: Plan, course: Course) -> FloatArray:
+    """Start of every operation, shape (n_ops, n_data, n_steps): when the last thing it waits for ended."""
+    if course.ends is None:
+        raise ValueError("the course was run without keeping the ends of operations")
+    start = course.ready[plan.stage].copy()
+    for op, before in plan.graph.predecessors.items():
+        if before:
+            start[op] = course.ends[list(before)].max(axis=0)
+    return start

@@ -1,0 +1,215 @@
+"""The forward replay's inner loops, compiled. Importing this imports numba (about a second): do it lazily."""
+
+# mypy: disable-error-code="untyped-decorator"
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+from numba import njit
+
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
+Slots = npt.NDArray[np.int32]
+Flags = npt.NDArray[np.bool_]
+
+
+@njit(cache=True, nogil=True, error_model="numpy", inline="always")
+def _wait_for(slots: Slots, ends: Floats, latest: Floats) -> None:
+    for slot in slots:
+        for data in range(latest.size):
+            latest[data] = max(latest[data], ends[slot, data])
+
+
+@njit(cache=True, nogil=True, error_model="numpy", inline="always")
+def _wait_for_workers(members: Slots, root: Flags, stage: Ints, ready: Floats, latest: Floats) -> None:
+    for op in members:
+        if root[op]:
+            for data in range(latest.size):
+                latest[data] = max(latest[data], ready[stage[op], data])
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def replay_step(
+    dep_start: Slots,
+    dep_slot: Slots,
+    member_start: Slots,
+    member_op: Slots,
+    member_slot: Slots,
+    across: Flags,
+    root: Flags,
+    closing: Flags,
+    stage: Ints,
+    row: Ints,
+    part: Ints,
+    share: Floats,
+    lumpy: Ints,
+    seconds: Floats,
+    parts: Floats,
+    lump: Floats,
+    place: Ints,
+    ready: Floats,
+    ends: Floats,
+    exchanged: Floats,
+    kept: Floats,
+) -> None:
+    """Run the operations of one step on all data ranks.
+
+    Parameters
+    ----------
+    dep_start, dep_slot, member_start, member_op, member_slot, across
+        As in `rca.whatif.program.Program`.
+    root, closing : ndarray of shape (n_ops,), bool
+        Operations that wait for nothing but their worker, and those that end the step.
+    stage, row, part, share, lumpy
+        As in `rca.simulation.forward.Durations`.
+    seconds, parts, lump, place
+        One step of `rca.simulation.forward.Durations`.
+    ready : ndarray of shape (n_stages, n_data), seconds
+        When each worker may begin.
+    ends : ndarray of shape (n_slots, n_data), seconds
+        Scratch.
+    exchanged : ndarray of shape (n_stages, n_data), seconds
+        Out: when all communication of each worker is over.
+    kept : ndarray of shape (n_ops or 0, n_data), seconds
+        Out: end of every operation, if there is room.
+    """
+    latest = np.empty(ready.shape[1])
+    for unit in range(across.size):
+        members = member_op[member_start[unit] : member_start[unit + 1]]
+        slots = member_slot[member_start[unit] : member_start[unit + 1]]
+        latest[:] = -np.inf
+        _wait_for(dep_slot[dep_start[unit] : dep_start[unit + 1]], ends, latest)
+        _wait_for_workers(members, root, stage, ready, latest)
+        if across[unit]:
+            latest[:] = latest.max()
+        for index, op in enumerate(members):
+            slot = slots[index]
+            for data in range(latest.size):
+                end = latest[data] + seconds[row[op], data] * share[op] * parts[part[op], data]
+                if lumpy[op] >= 0 and place[data] == part[op]:
+                    end += lump[lumpy[op], data]
+                if slot >= 0:
+                    ends[slot, data] = end
+                if kept.shape[0] > 0:
+                    kept[op, data] = end
+            if closing[op]:
+                exchanged[stage[op]] = latest
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def fetch_batches(
+    step: int,
+    workers: int,
+    depth: int,
+    begin: Floats,
+    service: Floats,
+    done: Floats,
+    taken: Floats,
+    fetched: Floats,
+) -> None:
+    """Take batch `step` from every rank's queue, and let the loaders begin others.
+
+    Parameters
+    ----------
+    step, workers, depth : int
+        A batch is begun when its worker is free and the one `depth` before it was taken; with depth 0,
+        when it is asked for.
+    begin, service : ndarray of shape (n_ranks,), seconds
+        When each rank asks, and how long its loader works on the batch.
+    done : ndarray of shape (workers, n_ranks), seconds
+        When each worker ended its last batch; updated.
+    taken : ndarray of shape (depth, n_ranks), seconds
+        When the last `depth` batches were taken; updated.
+    fetched : ndarray of shape (n_ranks,), seconds
+        Out: when each rank has the batch.
+    """
+    for rank in range(begin.size):
+        if depth == 0:
+            fetched[rank] = begin[rank] + service[rank]
+            continue
+        worker, slot = step % workers, step % depth
+        end = max(done[worker, rank], taken[slot, rank]) + service[rank]
+        fetched[rank] = max(begin[rank], end)
+        done[worker, rank] = end
+        taken[slot, rank] = fetched[rank]
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def run_job(
+    dep_start: Slots,
+    dep_slot: Slots,
+    member_start: Slots,
+    member_op: Slots,
+    member_slot: Slots,
+    across: Flags,
+    root: Flags,
+    closing: Flags,
+    stage: Ints,
+    row: Ints,
+    part: Ints,
+    share: Floats,
+    lumpy: Ints,
+    n_slots: int,
+    seconds: Floats,
+    parts: Floats,
+    lump: Floats,
+    place: Ints,
+    n_stages: int,
+    width: int,
+    workers: int,
+    depth: int,
+    service: Floats,
+    before: Floats,
+    after: Floats,
+    start: Floats,
+    fetched: Floats,
+    ready: Floats,
+    exchanged: Floats,
+    kept: Floats,
+) -> None:
+    """Chain steps: each rank begins one when it has ended the one before.
+
+    Parameters
+    ----------
+    seconds, parts, lump, place
+        As in `rca.simulation.forward.Durations`, with steps first.
+    width : int
+        Ranks per worker (a tensor group), which compute in lock-step.
+    workers, depth : int
+        Of the batch queue.
+    service, before, after : ndarray of shape (n_steps, n_ranks), seconds
+        Loader's work on a batch; from its arrival to the first operation; from the end of communication to
+        the next step.
+    start, fetched : ndarray of shape (n_steps + 1 and n_steps, n_ranks), seconds
+        Out.
+    ready, exchanged : ndarray of shape (n_steps, n_stages, n_data), seconds
+        Out: when each group may begin, when its communication is over.
+    kept : ndarray of shape (n_steps or 0, n_ops, n_data), seconds
+        Out.
+    """
+    n_steps, n_ranks = service.shape
+    n_data = n_ranks // (n_stages * width)
+    ends = np.zeros((n_slots, n_data))
+    nothing = np.empty((0, n_data))
+    taken = np.full((max(depth, 1), n_ranks), -np.inf)
+    done = np.empty((max(workers, 1), n_ranks))
+    for worker in range(done.shape[0]):
+        # A running job has batches waiting: every worker has just ended one as the window begins.
+        for rank in range(n_ranks):
+            done[worker, rank] = -service[min(worker, n_steps - 1), rank]
+    for step in range(n_steps):
+        fetch_batches(step, workers, depth, start[step], service[step], done, taken, fetched[step])
+        for group in range(n_stages * n_data):
+            latest = -np.inf
+            for rank in range(group * width, (group + 1) * width):
+                latest = max(latest, fetched[step, rank] + before[step, rank])
+            ready[step, group // n_data, group % n_data] = latest
+        replay_step(
+            dep_start, dep_slot, member_start, member_op, member_slot, across, root, closing,
+            stage, row, part, share, lumpy, seconds[step], parts[step], lump[step], place[step],
+            ready[step], ends, exchanged[step], kept[step] if kept.shape[0] > 0 else nothing,
+        )  # fmt: skip
+        for rank in range(n_ranks):
+            group = rank // width
+            start[step + 1, rank] = exchanged[step, group // n_data, group % n_data] + after[step, rank]

@@ -1,0 +1,42 @@
+"""Host cores: what waiting for one costs the launches of kernels."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from rca.simulation.resources import FloatArray, Resources
+from rca.simulation.scenario import Scenario
+
+# Where Python code runs, and with it the collector: share of pauses per phase. On a GPU job the host only
+# dispatches the backward from native code, so pauses fall into the forward and around it.
+GC_PHASES = ("data_loading", "host_to_device", "forward", "backward", "optimizer")
+GC_SHARES_TESTBED = (0.45, 0.12, 0.16, 0.12, 0.15)
+GC_SHARES_GPU = (0.1, 0.03, 0.77, 0.0, 0.1)
+# Where launch gaps fall.
+GAP_SHARES_TESTBED = {"host_to_device": 0.06, "forward": 0.4, "backward": 0.47, "optimizer": 0.07}
+GAP_SHARES_GPU = {"host_to_device": 0.05, "forward": 0.6, "backward": 0.15, "optimizer": 0.2}
+
+
+def launch_gap_ratio(scenario: Scenario, resources: Resources) -> FloatArray:
+    """Launch time added by run-queue waiting, in units of the unhindered launch time, (n_ranks, n_steps).
+
+    A host that waits a share ``w`` of its runnable time needs ``1 / (1 - w)`` as long.
+    """
+    calm = 1 / (1 - scenario.workload.run_queue_share)
+    return np.maximum(1 / (1 - np.minimum(resources.run_queue, 0.95)) - calm, 0.0)
+
+
+def launch_gaps(scenario: Scenario, resources: Resources) -> dict[str, FloatArray]:
+    """Seconds of launch gaps by phase, each (n_ranks, n_steps)."""
+    shares = GAP_SHARES_TESTBED if scenario.dialect == "cpu_testbed" else GAP_SHARES_GPU
+    gap = scenario.workload.launch_seconds * launch_gap_ratio(scenario, resources)
+    return {phase: share * gap for phase, share in shares.items()}
+
+
+def collector_pauses(scenario: Scenario, resources: Resources, draw: FloatArray) -> dict[str, FloatArray]:
+    """Seconds of collector pauses by phase, each (n_ranks, n_steps); a step's pause falls into one phase."""
+    if not resources.gc.any():
+        return {}
+    shares = GC_SHARES_TESTBED if scenario.dialect == "cpu_testbed" else GC_SHARES_GPU
+    chosen = np.searchsorted(np.cumsum(shares)[:-1], draw, side="right")
+    return {phase: resources.gc * (chosen == index) for index, phase in enumerate(GC_PHASES)}

@@ -1,0 +1,138 @@
+"""How much there is to compute: what sequence lengths make of a step, and what each stage holds of the model.
+
+Lengths are log-normal. A microbatch holds several sequences, so the relative sums of lengths and of squared
+lengths are drawn as log-normals with the moments such sums have (Fenton and Wilkinson's approximation):
+drawing every sequence would cost more than everything else.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+import numpy.typing as npt
+
+from rca.simulation.scenario import Scenario
+from rca.simulation.workload import Workload
+
+FloatArray = npt.NDArray[np.float64]
+
+TOKENS_PER_SAMPLE = 8192.0
+MEAN_LENGTH = 2048.0
+_GRID = np.linspace(0.0, 2.5, 501)
+
+
+@dataclass(frozen=True)
+class Lengths:
+    """The input of every replica, relative to the usual: shape (n_steps, n_microbatches, n_data)."""
+
+    tokens: FloatArray
+    squares: FloatArray
+
+    def work(self, workload: Workload) -> FloatArray:
+        """Compute relative to the usual: what is linear in length, and attention."""
+        share = workload.attention_share
+        return np.asarray((1 - share) * self.tokens + share * self.squares)
+
+
+def microbatches_apart(scenario: Scenario) -> int:
+    """Microbatches whose lengths matter one by one: only a pipeline overlaps them."""
+    return scenario.workload.microbatches if scenario.parallelism.pipeline > 1 else 1
+
+
+def spread_for(workload: Workload, deviation: float) -> float:
+    """Spread of the logarithm of lengths that makes a replica's step vary by this relative deviation."""
+    return float(np.interp(deviation, _deviation_of(_sequences(workload), workload), _GRID))
+
+
+@lru_cache(maxsize=256)
+def _deviations(sequences: int, attention: float, *, packed: bool) -> FloatArray:
+    linear = np.zeros_like(_GRID) if packed else np.sqrt(np.expm1(_GRID**2) / sequences)
+    return np.asarray((1 - attention) * linear + attention * np.sqrt(np.expm1(4 * _GRID**2) / sequences))
+
+
+def _deviation_of(sequences: int, workload: Workload) -> FloatArray:
+    return _deviations(sequences, workload.attention_share, packed=workload.packed)
+
+
+def _sequences(workload: Workload) -> int:
+    return max(workload.samples_per_step, workload.microbatches)
+
+
+def drawn_lengths(scenario: Scenario, spread: FloatArray, standard: FloatArray) -> Lengths | None:
+    """Lengths from standard normals; None where all sequences are alike.
+
+    Parameters
+    ----------
+    spread : ndarray of shape (n_steps,)
+    standard : ndarray of shape (n_steps, n_microbatches, n_data)
+    """
+    if not spread.any():
+        return None
+    each = max(1, _sequences(scenario.workload) // standard.shape[1])
+    variance = spread[:, None, None] ** 2
+    squares = _lognormal(np.log1p(np.expm1(4 * variance) / each), standard)
+    if scenario.workload.packed:
+        return Lengths(np.ones_like(standard), squares)
+    return Lengths(_lognormal(np.log1p(np.expm1(variance) / each), standard), squares)
+
+
+def compute_parts(scenario: Scenario, lengths: Lengths | None) -> tuple[FloatArray, FloatArray]:
+    """Work of each replica's step relative to the usual, and how its microbatches share it.
+
+    Returns
+    -------
+    whole : ndarray of shape (n_data, n_steps)
+    parts : ndarray of shape (n_steps, n_microbatches, n_data)
+        Adds up to one.
+    """
+    shape = (scenario.n_steps, microbatches_apart(scenario), scenario.replicas)
+    if lengths is None:
+        return np.ones((shape[2], shape[0])), np.full(shape, 1.0 / shape[1])
+    work = lengths.work(scenario.workload)
+    total = work.sum(axis=1)
+    return total.T / shape[1], work / total[:, None]
+
+
+def stage_work(scenario: Scenario, extra: FloatArray) -> FloatArray:
+    """Compute of each stage relative to an even share of whole and balanced layers, (n_stages, n_steps).
+
+    Parameters
+    ----------
+    extra : ndarray of shape (n_stages, n_steps)
+        Layer-equivalents beyond its own, relative to an even share.
+    """
+    stages, load = scenario.parallelism.pipeline, scenario.workload
+    if stages == 1:
+        return 1 + extra
+    each, left = divmod(max(load.layers, stages), stages)
+    layers = np.full(stages, each)
+    # Ends hold the embedding and the logits: layers left over go to the stages between them.
+    layers[np.argsort(np.abs(np.arange(stages) - (stages - 1) / 2), kind="stable")[:left]] += 1
+    share = layers / layers.mean()
+    share[-1] += load.last_stage_extra
+    return np.asarray(share[:, None] * (1 + extra))
+
+
+def load_columns(scenario: Scenario, lengths: Lengths | None) -> dict[str, FloatArray]:
+    """Samples, tokens and squared lengths of every rank and step, as a data loader counts them."""
+    samples = float(max(1, scenario.workload.samples_per_step))
+    usual = TOKENS_PER_SAMPLE * samples
+    shape = (scenario.world_size, scenario.n_steps)
+    sizes = scenario.parallelism
+    replica = np.arange(shape[0]) // sizes.tensor % scenario.replicas
+    tokens, squares = np.full(shape, usual), np.full(shape, usual * MEAN_LENGTH)
+    if lengths is not None:
+        tokens *= lengths.tokens.mean(axis=1).T[replica]
+        squares *= lengths.squares.mean(axis=1).T[replica]
+    return {
+        "samples": np.full(shape, samples),
+        "tokens": np.round(tokens),
+        "sum_squared_sequence_length": np.round(squares),
+    }
+
+
+def _lognormal(variance: FloatArray, standard: FloatArray) -> FloatArray:
+    """Mean one."""
+    return np.asarray(np.exp(np.sqrt(variance) * standard - 0.5 * variance))

@@ -1,0 +1,108 @@
+"""The forward replay runs the what-if's own graph: the same ends, and the closed forms of known schedules."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from rca.simulation.forward import Durations, Feed, n_rows, op_starts, run_forward, work_of
+from rca.simulation.schedule import Plan, StepShape, compute_order, plan_of
+from rca.telemetry.job import Parallelism
+from rca.whatif.optypes import ALL_GATHER, BACKWARD, CLIP, FORWARD, REDUCE_SCATTER
+from rca.whatif.replay import end_times
+
+SHAPES = {
+    "data parallel": StepShape(),
+    "sharded optimizer": StepShape(gathered=True),
+    "1F1B": StepShape(4, 1, 8),
+    "1F1B, fewer microbatches than stages": StepShape(4, 1, 2),
+    "1F1B without data ranks": StepShape(4, 1, 8, exchanged=False),
+    "interleaved": StepShape(4, 2, 8, gathered=True),
+    "three chunks": StepShape(2, 3, 6),
+}
+FORWARD_SECONDS, BACKWARD_SECONDS = 1.0, 2.0
+
+
+def _random_durations(plan: Plan, n_data: int, n_steps: int, rng: np.random.Generator) -> Durations:
+    stages, microbatches = plan.shape.pipeline, plan.shape.microbatches
+    seconds = rng.random((n_steps, n_rows(plan.shape), n_data))
+    seconds[:, -1] = 0.0
+    parts = np.concatenate(
+        [rng.random((n_steps, microbatches, n_data)), np.ones((n_steps, 1, n_data))], axis=1
+    )
+    lump = rng.random((n_steps, 2 * stages, n_data))
+    return Durations(seconds, parts, lump, rng.integers(0, microbatches, (n_steps, n_data)))
+
+
+def _even(shape: StepShape, n_data: int = 2) -> float:
+    """A step in which every microbatch of every stage takes one second forward and two back."""
+    plan, stages, microbatches = plan_of(shape), shape.pipeline, shape.microbatches
+    seconds = np.zeros((1, n_rows(shape), n_data))
+    seconds[:, :stages] = FORWARD_SECONDS * microbatches
+    seconds[:, stages : 2 * stages] = BACKWARD_SECONDS * microbatches
+    parts = np.full((1, microbatches + 1, n_data), 1 / microbatches)
+    parts[:, -1] = 1.0
+    nothing = np.zeros((stages * n_data, 1))
+    durations = Durations(seconds, parts, np.zeros((1, 2 * stages, n_data)), np.zeros((1, n_data), np.int64))
+    return float(run_forward(plan, durations, Feed(nothing, nothing, nothing, 1, 0)).exchanged.max())
+
+
+@pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
+def test_starts_and_ends_are_those_of_the_what_if_replay(shape):
+    rng, plan = np.random.default_rng(3), plan_of(shape)
+    durations = _random_durations(plan, n_data=3, n_steps=2, rng=rng)
+    feed = Feed(*rng.random((3, shape.pipeline * 3 * 2, 2)), workers=1, depth=2)
+    course = run_forward(plan, durations, feed, keep_ends=True)
+    delays = np.zeros((plan.optype.size, 3, 2))
+    for op, before in plan.graph.predecessors.items():
+        if not before:
+            delays[op] = course.ready[plan.stage[op]]
+    start, end = end_times(plan.graph, work_of(plan, durations), delays)
+    np.testing.assert_allclose(course.ends, end, rtol=1e-12)
+    np.testing.assert_allclose(op_starts(plan, course), start, rtol=1e-12)
+
+
+@pytest.mark.parametrize(("stages", "microbatches"), [(1, 1), (2, 2), (2, 8), (4, 8), (4, 3), (8, 32)])
+def test_equal_stages_take_as_many_turns_as_microbatches_and_stages_but_one(stages, microbatches):
+    turns = microbatches + stages - 1 if stages > 1 else 1
+    each = FORWARD_SECONDS + BACKWARD_SECONDS
+    assert _even(StepShape(stages, 1, microbatches)) == pytest.approx(each * turns)
+
+
+@pytest.mark.parametrize(("stages", "chunks", "microbatches"), [(4, 2, 8), (4, 4, 16), (2, 2, 4)])
+def test_chunks_divide_the_bubble(stages, chunks, microbatches):
+    each = FORWARD_SECONDS + BACKWARD_SECONDS
+    interleaved = _even(StepShape(stages, chunks, microbatches))
+    assert interleaved == pytest.approx(each * (microbatches + (stages - 1) / chunks))
+    assert interleaved < _even(StepShape(stages, 1, microbatches))
+
+
+def test_every_stage_computes_every_microbatch_of_every_chunk_once_each_way():
+    shape = StepShape(4, 2, 8)
+    for stage in range(4):
+        order = compute_order(shape, stage)
+        for optype in (FORWARD, BACKWARD):
+            seen = sorted((chunk, microbatch) for kind, chunk, microbatch in order if kind == optype)
+            assert seen == [(chunk, microbatch) for chunk in range(2) for microbatch in range(8)]
+
+
+def test_later_stages_begin_their_first_backward_after_fewer_forwards():
+    ahead = [[op[0] for op in compute_order(StepShape(4, 1, 8), stage)].index(BACKWARD) for stage in range(4)]
+    assert ahead == [4, 3, 2, 1]
+
+
+def test_a_data_parallel_step_is_a_handful_of_operations():
+    plan = plan_of(StepShape.of(Parallelism(data=64), 32, gathered=False))
+    assert plan.optype.size == 4
+    assert CLIP not in plan.optype
+    pipelined = plan_of(StepShape.of(Parallelism(data=2, pipeline=2), 4, gathered=True))
+    assert {CLIP, ALL_GATHER, REDUCE_SCATTER} <= set(pipelined.optype.tolist())
+
+
+def test_a_rank_begins_its_next_step_when_it_ended_the_one_before():
+    rng, plan = np.random.default_rng(0), plan_of(StepShape())
+    durations = _random_durations(plan, n_data=4, n_steps=6, rng=rng)
+    feed = Feed(*rng.random((3, 4, 6)), workers=1, depth=0)
+    course = run_forward(plan, durations, feed)
+    np.testing.assert_allclose(course.start[:, 1:], course.exchanged + feed.after)
+    np.testing.assert_allclose(course.fetched, course.start[:, :-1] + feed.service)

@@ -1,0 +1,48 @@
+"""Sampled jobs cover what clusters have, in proportion, and stay within what is healthy."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from rca.simulation import Scenario
+from rca.simulation.sampling_job import HUGE, sample_job
+from rca.simulation.work import stage_work
+
+JOBS = [
+    Scenario(dialect="gpu_cluster", **sample_job(np.random.default_rng([4, index]), "gpu_cluster", "healthy"))
+    for index in range(1500)
+]
+
+
+def test_about_one_cluster_job_in_a_hundred_is_huge_and_short():
+    huge = [job for job in JOBS if job.world_size > 4096]
+    assert 0.003 < len(huge) / len(JOBS) < 0.02
+    assert {job.world_size for job in huge} <= {8192, 16_384}
+    assert max(job.n_steps for job in huge) <= 16
+    assert min(job.n_steps for job in JOBS if job.world_size < HUGE) >= 20
+
+
+def test_some_clusters_hold_two_generations_a_few_per_cent_apart():
+    mixed = [job for job in JOBS if job.fleet.speeds]
+    assert 0.04 < len(mixed) / len(JOBS) < 0.16
+    assert all(len(job.fleet.speeds) == len(job.fleet.models) == job.n_nodes for job in mixed)
+    assert min(min(job.fleet.speeds) for job in mixed) >= 0.97
+
+
+def test_some_pipelines_are_interleaved():
+    pipelines = [job for job in JOBS if job.parallelism.pipeline > 1]
+    interleaved = [job for job in pipelines if job.parallelism.virtual_pipeline > 1]
+    assert 0.15 < len(interleaved) / len(pipelines) < 0.35
+    assert all(job.workload.microbatches % job.parallelism.pipeline == 0 for job in interleaved)
+
+
+def test_stages_of_healthy_jobs_differ_by_less_than_the_weakest_fault():
+    for job in JOBS:
+        if job.parallelism.pipeline > 1:
+            share = stage_work(job, np.zeros((job.parallelism.pipeline, 1)))[:, 0]
+            assert share.max() / share.mean() - 1 < 0.12
+
+
+def test_no_loader_worker_is_without_a_place_in_the_queue():
+    assert all(job.workload.loader_workers <= max(1, job.workload.prefetch_steps) for job in JOBS)
+    assert {job.workload.prefetch_steps for job in JOBS} == {0, 1, 2, 3, 4}
