@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from rca.evaluation.intervals import LEVELS, UNKNOWN, Estimate
-from rca.evaluation.realism.measure import Measured, columns
+from rca.evaluation.realism.measure import Measured, columns, resolutions
 from rca.evaluation.rows import HEALTHY, in_order
 from rca.robust import FloatArray, IntArray
 from rca.telemetry.causes import CAUSES
@@ -45,14 +45,17 @@ class Discriminated:
 
     Attributes
     ----------
+    exact : Estimate
+        Over all windows, features as they are: any constant that is always off by a hair is enough.
     auc : Estimate
-        Over all windows.
+        Over all windows, features rounded to what an engineer would remark.
     by_cause : dict of str to Estimate
-        The same out-of-fold scores within the windows of one cause.
+        The latter's out-of-fold scores within the windows of one cause.
     importance : dict of str to float
-        Feature -> share of the total gain, largest first.
+        Feature -> share of the latter's total gain, largest first.
     """
 
+    exact: Estimate
     auc: Estimate
     by_cause: dict[str, Estimate]
     importance: dict[str, float]
@@ -65,7 +68,9 @@ def discriminate(real: Sequence[Measured], simulated: Sequence[Measured], seed: 
     _, group = np.unique([one.group for one in rows], return_inverse=True)
     features = np.array([one.features for one in rows])
     rng = np.random.default_rng(seed)
-    score, gain = out_of_fold(features, is_real, group, rng)
+    exact, _ = out_of_fold(features, is_real, group, rng)
+    unit = np.array(resolutions())
+    score, gain = out_of_fold(np.round(features / unit) * unit, is_real, group, rng)
     cause = np.array([one.cause for one in rows])
     by_cause = {}
     for name in in_order(set(cause.tolist()), (HEALTHY, *CAUSES)):
@@ -75,7 +80,12 @@ def discriminate(real: Sequence[Measured], simulated: Sequence[Measured], seed: 
     order = np.argsort(-gain, kind="stable")
     total = max(float(gain.sum()), 1e-300)
     importance = {columns()[index]: float(gain[index] / total) for index in order if gain[index] > 0}
-    return Discriminated(auc_estimate(score, is_real, group, rng), by_cause, importance)
+    return Discriminated(
+        exact=auc_estimate(exact, is_real, group, rng),
+        auc=auc_estimate(score, is_real, group, rng),
+        by_cause=by_cause,
+        importance=importance,
+    )
 
 
 def out_of_fold(

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from rca.evaluation.realism.distances import Distance, benjamini_hochberg, distance
-from rca.evaluation.realism.measure import Measured, columns
+from rca.evaluation.realism.measure import Measured, columns, resolutions
 from rca.evaluation.rows import HEALTHY, in_order
 from rca.telemetry.causes import CAUSES
 
@@ -45,8 +45,8 @@ def feature_distances(real: Sequence[Measured], simulated: Sequence[Measured]) -
     for cause in (ALL, *in_order(shown, (HEALTHY, *CAUSES))):
         left, right = (_matrix(side, cause) for side in (real, simulated))
         found += [
-            (cause, name, distance(left[:, column], right[:, column]))
-            for column, name in enumerate(columns())
+            (cause, name, distance(left[:, column], right[:, column], least))
+            for column, (name, least) in enumerate(zip(columns(), resolutions(), strict=True))
         ]
     q = benjamini_hochberg(np.array([each.p for _, _, each in found]))
     return [FeatureDistance(*each, float(rate)) for each, rate in zip(found, q, strict=True)]

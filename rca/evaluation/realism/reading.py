@@ -140,7 +140,7 @@ def missing_table(found: Sequence[FeatureDistance]) -> TextTable:
 def discriminator_table(found: Realism) -> TextTable:
     """How well real and simulated are told apart, in total and by cause."""
     held = found.discriminated
-    parts = {"all": held.auc, **held.by_cause}
+    parts = {"all, features exact": held.exact, "all, features rounded": held.auc, **held.by_cause}
     rows = tuple((name, interval(auc), f"{auc.n}", verdict(auc.value)) for name, auc in parts.items())
     return TextTable("discriminator", ("windows", "AUC", "captures", "the discriminator"), rows)
 

@@ -75,6 +75,7 @@ def document(found: Realism) -> dict[str, Any]:
         ],
         "discriminator": {
             "auc": held.auc.as_row(),
+            "auc_exact": held.exact.as_row(),
             "by_cause": {cause: auc.as_row() for cause, auc in held.by_cause.items()},
             "importance": held.importance,
         },
@@ -90,7 +91,7 @@ def markdown(found: Realism, title: str) -> str:
     opening = (
         f"# Realism of the simulator, measured on {title}\n\n"
         f"{len(found.real)} real captures; {len(found.simulated)} simulated twins, each with the job, "
-        "victims, steps and slowdown of a capture and everything else as the simulator draws it. Brackets are "
+        "victims, steps and slowdown of a capture, all else as the simulator draws it. Brackets are "
         "95 % bootstrap intervals over windows. A quantile says where the real median lies in the simulated "
         "distribution; doublings are log2 of real over simulated. Listed are differences whose intervals are "
         "disjoint and whose real median is outside the simulated 5 to 95 %."
@@ -127,7 +128,8 @@ def markdown(found: Realism, title: str) -> str:
 
 def _about_discriminator(auc: Estimate) -> str:
     return (
-        f"A small gradient-boosted model {verdict(auc.value)}. An AUC of 0.5 would mean that nothing it sees "
+        "A small gradient-boosted model, shown features rounded to what an engineer would remark, "
+        f"{verdict(auc.value)}. An AUC of 0.5 would mean that nothing it sees "
         "tells a simulated window from a real one. Near 1 it does **not** mean that a classifier trained on "
         "simulation fails on reality: one constant that is always different is enough. It means that some "
         "feature gives the origin away, so a classifier may have learned thresholds that reality does not "
