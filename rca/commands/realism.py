@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from rca.commands.output import rendered, table_of, write
+from rca.commands.process import usable_cores
 from rca.commands.progress import progress
 
 EXAMPLES = """
@@ -61,7 +61,7 @@ def command(
             traces=traces,
             n_windows=windows,
             seed=seed,
-            processes=processes or os.cpu_count() or 1,
+            processes=processes or usable_cores(),
             report=report,
         )
     if output is not None:

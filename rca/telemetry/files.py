@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import secrets
 from pathlib import Path
 
 
 def replace_file(path: Path, content: bytes) -> None:
-    """Write a file by renaming a finished one into place; a kill at any moment leaves the old one."""
-    fresh = path.with_name(f".{path.name}.{secrets.token_hex(4)}.new")
-    try:
-        fresh.write_bytes(content)
-        fresh.replace(path)
-    finally:
-        fresh.unlink(missing_ok=True)
+    """Write a file by renaming a finished one into place; a kill at any moment leaves the old one.
+
+    For one writer at a time: what a killed one left behind is overwritten by the next.
+    """
+    fresh = path.with_name(f".{path.name}.new")
+    fresh.write_bytes(content)
+    fresh.replace(path)

@@ -18,7 +18,15 @@ VICTIM, PEERS = "victim", "peers"
 #: Fewer steps than this have no level.
 LEAST_STEPS = 4
 #: Smallest difference that matters, by the unit of a feature; a hundredth for all others.
-RESOLUTION_OF_UNIT = {"units": 0.25, "steps": 1.0, "noise": 1.0, "-1..1": 0.05, "0..1": 0.05, "count": 1.0}
+RESOLUTION_OF_UNIT = {
+    "units": 0.25,
+    "steps": 1.0,
+    "noise": 1.0,
+    "-1..1": 0.05,
+    "0..1": 0.05,
+    "count": 1.0,
+    "log2": 0.25,
+}
 FINE = 0.01
 #: Edges of time bins must ascend by at least this, seconds.
 MOMENT = 1e-6
