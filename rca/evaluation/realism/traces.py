@@ -160,7 +160,8 @@ def of_trace(trace: OpTrace) -> Restlessness:
     for code in (FORWARD, BACKWARD):
         rows = trace.optype == code
         cell = worker[rows] * steps.size + column[rows]
-        total = np.bincount(cell, trace.duration[rows], minlength=n_workers * steps.size)
+        total = np.zeros(n_workers * steps.size)
+        np.add.at(total, cell, trace.duration[rows])
         sums.append(total.reshape(n_workers, steps.size)[:, used])
     stage = np.tile(np.arange(trace.n_stages), trace.n_data)
     figures = {"slowdown": answer.slowdown, "launch slowdown": answer.launch_slowdown}
