@@ -72,7 +72,7 @@ def command(
         summary_table(found),
         discriminator_table(found),
         importance_table(found, 10),
-        effects_table(found.effects, "largest differences of effect sizes", 10),
+        effects_table(found.effects, 10),
         features_table(found.features, "largest differences of features", 10),
     )
     write("".join(rendered(table_of(table)) for table in tables if table.rows))

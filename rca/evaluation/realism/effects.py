@@ -10,7 +10,7 @@ import numpy as np
 
 from rca.evaluation.intervals import UNKNOWN, Estimate, bootstrap
 from rca.evaluation.realism.distances import quantile_within
-from rca.evaluation.realism.measure import Level, Measured
+from rca.evaluation.realism.measure import PEERS, Level, Measured
 from rca.features.evidence import RESOURCES
 from rca.robust import FloatArray
 from rca.telemetry.catalogue import unit_of_channel
@@ -25,6 +25,7 @@ LEAST_WINDOWS = 3
 #: Real medians beyond these quantiles of the simulated distribution are called outside.
 OUTSIDE = (0.05, 0.95)
 RATIO, BEFORE, DURING = "ratio", "before", "during"
+ALL = "all"
 SAME = "step time at the labelled severity"
 
 _PHASE_NAMES = frozenset(name.removesuffix("_seconds") for name in PHASES)
@@ -69,9 +70,13 @@ class Effect:
 def effects(
     real: Sequence[Measured], simulated: Sequence[Measured], rng: np.random.Generator
 ) -> list[Effect]:
-    """Compare every quantity of every mechanism that both sides show."""
+    """Compare every quantity of every mechanism that both sides show, and the calm levels of all jobs.
+
+    Levels before a fault do not depend on what comes: under the mechanism `ALL` they are compared over all
+    windows, ranks without a fault only.
+    """
     floors = _floors([*real, *simulated])
-    found = []
+    found = _calm(real, simulated, floors, rng)
     for cause, mechanism in sorted({(each.cause, each.mechanism) for each in real}):
         sides = [[one for one in side if one.mechanism == mechanism] for side in (real, simulated)]
         for quantity in sorted(set(chain.from_iterable(one.levels for one in chain(*sides)))):
@@ -84,6 +89,22 @@ def effects(
                 effect = _effect(label, pair, raised, rng)
                 if effect is not None:
                     found.append(effect)
+    return found
+
+
+def _calm(
+    real: Sequence[Measured],
+    simulated: Sequence[Measured],
+    floors: Mapping[str, float],
+    rng: np.random.Generator,
+) -> list[Effect]:
+    names = set(chain.from_iterable(one.levels for one in (*real, *simulated)))
+    found = []
+    for quantity in sorted(name for name in names if name.startswith(PEERS)):
+        pair = [_values(side, quantity, BEFORE, floors[quantity]) for side in (real, simulated)]
+        effect = _effect((ALL, ALL, quantity, BEFORE, _unit(quantity)), pair, floors[quantity], rng)
+        if effect is not None:
+            found.append(effect)
     return found
 
 
@@ -114,11 +135,8 @@ def severity_effects(
 
 
 def largest(found: Sequence[Effect], n: int) -> list[Effect]:
-    """The effects that are clearly apart, by doublings, each quantity of a mechanism once."""
-    best: dict[tuple[str, str], Effect] = {}
-    for effect in sorted((one for one in found if one.apart), key=lambda one: -abs(one.doublings)):
-        best.setdefault((effect.mechanism, effect.quantity), effect)
-    return list(best.values())[:n]
+    """The effects that are clearly apart, by doublings."""
+    return sorted((one for one in found if one.apart), key=lambda one: -abs(one.doublings))[:n]
 
 
 def _effect(

@@ -52,15 +52,9 @@ def feature_distances(real: Sequence[Measured], simulated: Sequence[Measured]) -
     return [FeatureDistance(*each, float(rate)) for each, rate in zip(found, q, strict=True)]
 
 
-def largest_distances(
-    found: Sequence[FeatureDistance], n: int, *, within: str | None = None
-) -> list[FeatureDistance]:
-    """The clearest differences within causes (or one), each feature once, by the Wasserstein distance."""
-    kept = [
-        each
-        for each in found
-        if each.differs and (each.cause != ALL if within is None else each.cause == within)
-    ]
+def largest_distances(found: Sequence[FeatureDistance], n: int) -> list[FeatureDistance]:
+    """The clearest differences within causes, each feature once, by the Wasserstein distance."""
+    kept = [each for each in found if each.differs and each.cause != ALL]
     best: dict[str, FeatureDistance] = {}
     for each in sorted(kept, key=lambda one: -one.distance.wasserstein):
         best.setdefault(each.feature, each)

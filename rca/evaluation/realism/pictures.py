@@ -136,7 +136,7 @@ def _discriminator(found: Realism) -> Any:
     parts = {ALL: held.auc, **held.by_cause}
     value = np.array([one.value for one in parts.values()])
     reach = np.abs(np.array([(one.low, one.high) for one in parts.values()]).T - value)
-    left.barh(range(len(parts)), value, xerr=reach, color=SIMULATED, ecolor="black")
+    left.errorbar(value, range(len(parts)), xerr=reach, fmt="o", color=SIMULATED)
     left.set_yticks(range(len(parts)), list(parts))
     left.invert_yaxis()
     left.axvline(0.5, color="grey", lw=0.8)

@@ -7,11 +7,10 @@ from collections.abc import Sequence
 import numpy as np
 
 from rca.evaluation.intervals import Estimate
-from rca.evaluation.realism.effects import Effect, largest
+from rca.evaluation.realism.effects import ALL, RATIO, Effect, largest
 from rca.evaluation.realism.features import FeatureDistance, largest_distances, missing_differences
 from rca.evaluation.realism.run import Realism
 from rca.evaluation.realism.traces import CAUSES, TraceComparison
-from rca.evaluation.rows import HEALTHY
 from rca.evaluation.tables import TextTable
 
 #: Rows of a table of largest differences.
@@ -33,16 +32,16 @@ def verdict(auc: float) -> str:
 
 def summary_table(found: Realism) -> TextTable:
     """Each part in one line: what was compared, how much differs, the largest difference."""
-    apart = [effect for effect in found.effects if effect.apart]
-    worst = largest(found.effects, 1)
-    slow = [effect for effect in found.at_severity if effect.apart]
+    ratios = [effect for effect in found.effects if effect.moment == RATIO]
+    levels = [effect for effect in found.effects if effect.mechanism == ALL]
     tested = [each for each in found.features if np.isfinite(each.q)]
     differing = [each for each in tested if each.differs]
     top = largest_distances(found.features, 1)
     held = found.discriminated
     rows = [
-        ("effect sizes", f"{len(apart)} of {len(found.effects)} apart", _named(worst)),
-        ("slowdown at severity", f"{len(slow)} of {len(found.at_severity)} apart", _named(largest(slow, 1))),
+        ("effect sizes", _apart(ratios), _named(ratios)),
+        ("levels before any fault", _apart(levels), _named(levels)),
+        ("slowdown at severity", _apart(found.at_severity), _named(found.at_severity)),
         (
             "features",
             f"{len(differing)} of {len(tested)} differ",
@@ -55,23 +54,22 @@ def summary_table(found: Realism) -> TextTable:
     return TextTable(title, ("part", "finding", "largest difference"), tuple(rows))
 
 
-def effects_table(effects: Sequence[Effect], title: str, n: int = MOST) -> TextTable:
-    """The effects that are clearly apart."""
+def effects_table(effects: Sequence[Effect], n: int = MOST) -> TextTable:
+    """What faults change more, or less, than in reality: ratios that are clearly apart."""
     rows = [
         (
             effect.cause,
             effect.mechanism,
             effect.quantity,
-            f"{effect.moment}, {effect.unit}",
             interval(effect.real),
             interval(effect.simulated),
             _number(effect.quantile),
             f"{effect.doublings:+.1f}",
         )
-        for effect in largest(effects, n)
+        for effect in largest([one for one in effects if one.moment == RATIO], n)
     ]
-    header = ("cause", "mechanism", "quantity", "what", "real", "simulated", "quantile", "doublings")
-    return TextTable(title, header, tuple(rows))
+    header = ("cause", "mechanism", "quantity", "real ratio", "simulated ratio", "quantile", "doublings")
+    return TextTable("largest differences of effect sizes", header, tuple(rows))
 
 
 def severity_table(effects: Sequence[Effect]) -> TextTable:
@@ -91,9 +89,9 @@ def severity_table(effects: Sequence[Effect]) -> TextTable:
     return TextTable("step time at the labelled severity", header, tuple(rows))
 
 
-def healthy_table(effects: Sequence[Effect]) -> TextTable:
-    """Levels of a healthy job, apart or not, the furthest apart first."""
-    levels = [effect for effect in effects if effect.cause == HEALTHY and effect.moment == "before"]
+def levels_table(effects: Sequence[Effect]) -> TextTable:
+    """Levels of ranks to which nothing was done (yet), apart or not, the furthest apart first."""
+    levels = [effect for effect in effects if effect.mechanism == ALL]
     known = [effect for effect in levels if np.isfinite(effect.doublings)]
     rows = [
         (
@@ -107,7 +105,7 @@ def healthy_table(effects: Sequence[Effect]) -> TextTable:
         for effect in sorted(known, key=lambda one: -abs(one.doublings))
     ]
     header = ("quantity", "unit", "real", "simulated", "quantile", "doublings")
-    return TextTable("levels of healthy jobs", header, tuple(rows))
+    return TextTable("levels before any fault", header, tuple(rows))
 
 
 def features_table(found: Sequence[FeatureDistance], title: str, n: int = MOST) -> TextTable:
@@ -188,10 +186,16 @@ def _number(value: float) -> str:
     return f"{value:.3g}" if np.isfinite(value) else "-"
 
 
+def _apart(found: Sequence[Effect]) -> str:
+    return f"{sum(effect.apart for effect in found)} of {len(found)} apart"
+
+
 def _named(found: Sequence[Effect]) -> str:
-    if not found:
+    """The largest difference in words."""
+    worst = largest(found, 1)
+    if not worst:
         return "-"
-    first = found[0]
+    first = worst[0]
     values = f"real {first.real.value:.3g}, simulated {first.simulated.value:.3g}"
     return f"{first.mechanism}: {first.quantity} {first.moment}, {values}"
 

@@ -15,8 +15,8 @@ from rca.evaluation.realism.reading import (
     discriminator_table,
     effects_table,
     features_table,
-    healthy_table,
     importance_table,
+    levels_table,
     missing_table,
     severity_table,
     summary_table,
@@ -25,7 +25,6 @@ from rca.evaluation.realism.reading import (
 )
 from rca.evaluation.realism.run import Realism
 from rca.evaluation.realism.traces import CAUSES, TraceComparison
-from rca.evaluation.rows import HEALTHY
 from rca.telemetry.files import replace_file
 
 FORMAT = 1
@@ -107,13 +106,11 @@ def markdown(found: Realism, title: str) -> str:
         discriminator_table(found).to_markdown(),
         importance_table(found).to_markdown(),
         _picture("what tells real from simulated", "discriminator.png"),
-        effects_table(
-            [one for one in found.effects if one.cause != HEALTHY], "largest differences of effect sizes", 40
-        ).to_markdown(),
+        effects_table(found.effects, 40).to_markdown(),
         _picture("effect sizes, real over simulated", "effects.png"),
         severity_table(found.at_severity).to_markdown(),
         _picture("slowdown at the labelled severity", "severity.png"),
-        healthy_table(found.effects).to_markdown(),
+        levels_table(found.effects).to_markdown(),
         features_table(found.features, "largest differences of features", 40).to_markdown(),
         missing_table(found.features).to_markdown(),
         _picture("features, real against simulated", "features.png"),
