@@ -35,8 +35,27 @@ PARAMETERS: dict[str, Any] = {
 ROUNDS = 80
 FOLDS = 5
 BOOTSTRAP_ROUNDS = 300
+#: How often the features relied on most are taken away, and how many at a time.
+LAYERS = 6
+PEELED = 10
 #: Windows of the rarer side that a cause's own figure needs.
 LEAST_WINDOWS = 5
+
+
+@dataclass(frozen=True)
+class Layer:
+    """The discriminator without the features that earlier layers relied on most.
+
+    Attributes
+    ----------
+    auc : Estimate
+        Over all windows.
+    importance : dict of str to float
+        Feature -> share of the total gain, largest first.
+    """
+
+    auc: Estimate
+    importance: dict[str, float]
 
 
 @dataclass(frozen=True)
@@ -46,19 +65,28 @@ class Discriminated:
     Attributes
     ----------
     exact : Estimate
-        Over all windows, features as they are: any constant that is always off by a hair is enough.
-    auc : Estimate
-        Over all windows, features rounded to what an engineer would remark.
+        AUC over all windows, features as they are: any constant that is always off by a hair is enough.
+    layers : tuple of Layer
+        With features rounded to what an engineer would remark; the first with all of them, each further one
+        without the `PEELED` features that the one before relied on most. A few features that tell everything
+        hide all others, which the later layers bring to light.
     by_cause : dict of str to Estimate
-        The latter's out-of-fold scores within the windows of one cause.
-    importance : dict of str to float
-        Feature -> share of the latter's total gain, largest first.
+        The first layer's out-of-fold scores within the windows of one cause.
     """
 
     exact: Estimate
-    auc: Estimate
+    layers: tuple[Layer, ...]
     by_cause: dict[str, Estimate]
-    importance: dict[str, float]
+
+    @property
+    def auc(self) -> Estimate:
+        """Of the first layer."""
+        return self.layers[0].auc
+
+    @property
+    def importance(self) -> dict[str, float]:
+        """Of the first layer."""
+        return self.layers[0].importance
 
 
 def discriminate(real: Sequence[Measured], simulated: Sequence[Measured], seed: int) -> Discriminated:
@@ -70,22 +98,41 @@ def discriminate(real: Sequence[Measured], simulated: Sequence[Measured], seed: 
     rng = np.random.default_rng(seed)
     exact, _ = out_of_fold(features, is_real, group, rng)
     unit = np.array(resolutions())
-    score, gain = out_of_fold(np.round(features / unit) * unit, is_real, group, rng)
+    rounded = np.round(features / unit) * unit
+    left = np.arange(len(columns()))
+    scores, layers = [], []
+    for _ in range(LAYERS):
+        score, gain = out_of_fold(rounded[:, left], is_real, group, rng)
+        order = np.argsort(-gain, kind="stable")
+        scores.append(score)
+        layers.append(Layer(auc_estimate(score, is_real, group, rng), _shares(gain, left, order)))
+        left = np.delete(left, order[:PEELED])
+    return Discriminated(
+        exact=auc_estimate(exact, is_real, group, rng),
+        layers=tuple(layers),
+        by_cause=_by_cause(rows, scores[0], is_real, group, rng),
+    )
+
+
+def _shares(gain: FloatArray, column: IntArray, order: IntArray) -> dict[str, float]:
+    total = max(float(gain.sum()), 1e-300)
+    return {columns()[column[index]]: float(gain[index] / total) for index in order if gain[index] > 0}
+
+
+def _by_cause(
+    rows: Sequence[Measured],
+    score: FloatArray,
+    is_real: np.ndarray[Any, np.dtype[np.bool_]],
+    group: IntArray,
+    rng: np.random.Generator,
+) -> dict[str, Estimate]:
     cause = np.array([one.cause for one in rows])
-    by_cause = {}
+    found = {}
     for name in in_order(set(cause.tolist()), (HEALTHY, *CAUSES)):
         held = cause == name
         if min(is_real[held].sum(), (~is_real[held]).sum()) >= LEAST_WINDOWS:
-            by_cause[name] = auc_estimate(score[held], is_real[held], group[held], rng)
-    order = np.argsort(-gain, kind="stable")
-    total = max(float(gain.sum()), 1e-300)
-    importance = {columns()[index]: float(gain[index] / total) for index in order if gain[index] > 0}
-    return Discriminated(
-        exact=auc_estimate(exact, is_real, group, rng),
-        auc=auc_estimate(score, is_real, group, rng),
-        by_cause=by_cause,
-        importance=importance,
-    )
+            found[name] = auc_estimate(score[held], is_real[held], group[held], rng)
+    return found
 
 
 def out_of_fold(

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from rca.evaluation.intervals import Estimate
+from rca.evaluation.realism.discriminator import PEELED
 from rca.evaluation.realism.effects import ALL, RATIO, Effect, largest
 from rca.evaluation.realism.features import FeatureDistance, largest_distances, missing_differences
 from rca.evaluation.realism.run import Realism
@@ -141,6 +142,20 @@ def discriminator_table(found: Realism) -> TextTable:
     parts = {"all, features exact": held.exact, "all, features rounded": held.auc, **held.by_cause}
     rows = tuple((name, interval(auc), f"{auc.n}", verdict(auc.value)) for name, auc in parts.items())
     return TextTable("discriminator", ("windows", "AUC", "captures", "the discriminator"), rows)
+
+
+def layers_table(found: Realism) -> TextTable:
+    """What is left to tell real from simulated once the most telling features are taken away."""
+    rows = [
+        (
+            f"without the first {PEELED * number}",
+            interval(layer.auc),
+            ", ".join(list(layer.importance)[:PEELED]),
+        )
+        for number, layer in enumerate(found.discriminated.layers)
+    ]
+    header = ("features", "AUC", "relied on most")
+    return TextTable("what is left without the most telling features", header, tuple(rows))
 
 
 def importance_table(found: Realism, n: int = MOST) -> TextTable:

@@ -41,6 +41,8 @@ VARIANT_OF_SCOPE: Mapping[tuple[str, str], str] = {
     ("checkpoint_stall", "job"): "all",
     ("checkpoint_stall", "rank"): "one",
 }
+#: Load columns that tell the length of sequences.
+SEQUENCE_COLUMNS = frozenset(LOAD_COLUMNS) - {"samples"}
 #: Steps from the last sign of progress to the window's end from which on the job has ended.
 FINISHED_SILENCE = 2.0
 #: Seconds between samples where a window has too few to tell.
@@ -90,6 +92,8 @@ class Subject:
         Usual distance between two samples of a series.
     missing_phases : tuple of str
         Phases that nobody measured.
+    sequences : bool
+        The window tells how long its sequences are.
     finished : bool
         The job ended by itself before the window did.
     """
@@ -103,7 +107,7 @@ class Subject:
     n_steps: int
     interval_seconds: float
     missing_phases: tuple[str, ...]
-    load_columns: bool
+    sequences: bool
     events: bool
     finished: bool
     benign: tuple[str, ...]
@@ -153,7 +157,7 @@ def subject_of(name: str, window: Window, label: Label, ratio: float = float("na
         n_steps=phases.n_steps,
         interval_seconds=sampling_interval(window),
         missing_phases=_missing(phases),
-        load_columns=any(name in phases.load for name in LOAD_COLUMNS),
+        sequences=any(name in phases.load for name in SEQUENCE_COLUMNS),
         events=window.events.num_rows > 0,
         finished=_silence(window, phases) > FINISHED_SILENCE,
         benign=tuple(map(str, extra.get("benign", ()))),

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from rca.evaluation.realism.distances import quantile_within
+from rca.evaluation.realism.twin import reshaped
 from rca.features.work import warmup_steps
 from rca.robust import FloatArray, nan_mean, nan_median, row_correlation
 from rca.simulation import Scenario, Telemetry, sample_scenario, simulate
@@ -116,14 +117,14 @@ def like(trace: OpTrace, cause: str, seed: list[int]) -> Scenario:
     drawn = sample_scenario(rng, cause="healthy", dialect="gpu_cluster")
     parallelism = Parallelism(data=trace.n_data, pipeline=trace.n_stages)
     shown = {"ops": True} if "ops" in Telemetry.model_fields else {}
-    changes = {
-        "parallelism": parallelism,
-        "ranks_per_node": min(RANKS_PER_NODE, parallelism.world_size),
-        "n_steps": int(np.unique(trace.step).size),
-        "benign": drawn.benign.model_copy(update={"shift_step": None, "harmless": ()}),
-        "telemetry": Telemetry.model_validate(shown),
-    }
-    base = Scenario.model_validate(drawn.model_copy(update=changes).model_dump())
+    base = reshaped(
+        drawn,
+        parallelism=parallelism,
+        ranks_per_node=min(RANKS_PER_NODE, parallelism.world_size),
+        n_steps=int(np.unique(trace.step).size),
+        benign=drawn.benign.model_copy(update={"shift_step": None, "harmless": ()}),
+        telemetry=Telemetry.model_validate(shown),
+    )
     if cause == "healthy":
         return base
     fault = sample_fault(rng, base, cause).model_copy(update={"first_step": 0, "last_step": None})

@@ -43,24 +43,31 @@ def ratio_at(scenario: Scenario, severity: float) -> float:
     return slowdown(_with_severity(scenario, scenario.faults, float(np.clip(severity, *SEVERITIES))))
 
 
+def reshaped(scenario: Scenario, **changes: object) -> Scenario:
+    """The scenario with another shape; machines drawn for each node do not fit other nodes: all alike."""
+    document = scenario.model_copy(update=changes).model_dump()
+    document.pop("fleet", None)
+    return Scenario.model_validate(document)
+
+
 def _job(subject: Subject, rng: np.random.Generator) -> Scenario:
     drawn = sample_scenario(rng, cause="healthy", dialect="cpu_testbed")
-    shared = {
-        "parallelism": subject.parallelism,
-        "ranks_per_node": subject.ranks_per_node,
-        "n_steps": subject.n_steps,
-        "first_step_number": 0,
-        "benign": _benign(drawn.benign, subject),
-        "telemetry": Telemetry(
+    return reshaped(
+        drawn,
+        parallelism=subject.parallelism,
+        ranks_per_node=subject.ranks_per_node,
+        n_steps=subject.n_steps,
+        first_step_number=0,
+        benign=_benign(drawn.benign, subject),
+        telemetry=Telemetry(
             exporters=TESTBED_EXPORTERS,
             interval_seconds=subject.interval_seconds,
             missing_phases=subject.missing_phases,
-            load_columns=subject.load_columns,
+            load_columns=subject.sequences,
             events=subject.events,
             ending="finished" if subject.finished else "complete",
         ),
-    }
-    return Scenario.model_validate(drawn.model_copy(update=shared).model_dump())
+    )
 
 
 def _benign(drawn: Benign, subject: Subject) -> Benign:
@@ -71,7 +78,8 @@ def _benign(drawn: Benign, subject: Subject) -> Benign:
             "warmup_steps": max(drawn.warmup_steps, 1),
             "slow_step_every": 0,
             "slow_step_factor": 1.0,
-            "sequence_jitter": 0.0,
+            # Only jobs that report their sequences have any.
+            "sequence_jitter": drawn.sequence_jitter if subject.sequences else 0.0,
             "shift_step": None,
             "shift_factor": 1.0,
             "harmless": (HarmlessSignal(kind="load"),) if loaded else (),
