@@ -80,7 +80,7 @@ def effects(
     for cause, mechanism in sorted({(each.cause, each.mechanism) for each in real}):
         sides = [[one for one in side if one.mechanism == mechanism] for side in (real, simulated)]
         for quantity in sorted(set(chain.from_iterable(one.levels for one in chain(*sides)))):
-            floor = floors[quantity]
+            floor = floors[_bare(quantity)]
             for moment in (RATIO, BEFORE, DURING):
                 pair = [_values(side, quantity, moment, floor) for side in sides]
                 raised = 0.0 if moment == RATIO else floor
@@ -101,8 +101,8 @@ def _calm(
     names = set(chain.from_iterable(one.levels for one in (*real, *simulated)))
     found = []
     for quantity in sorted(name for name in names if name.startswith(PEERS)):
-        pair = [_values(side, quantity, BEFORE, floors[quantity]) for side in (real, simulated)]
-        effect = _effect((ALL, ALL, quantity, BEFORE, _unit(quantity)), pair, floors[quantity], rng)
+        pair = [_values(side, quantity, BEFORE, floors[_bare(quantity)]) for side in (real, simulated)]
+        effect = _effect((ALL, ALL, quantity, BEFORE, _unit(quantity)), pair, floors[_bare(quantity)], rng)
         if effect is not None:
             found.append(effect)
     return found
@@ -173,7 +173,7 @@ def _values(side: Sequence[Measured], quantity: str, moment: str, floor: float) 
 
 
 def _floors(measured: Sequence[Measured]) -> dict[str, float]:
-    """Per quantity what is added to both sides of a ratio, so that nearly nothing over nothing is 1."""
+    """Per phase and channel what both sides of a ratio get added, so that hardly anything over nothing is 1."""
     # A resource's unit is what an engineer would remark; a tenth of it is not worth a doubling.
     known = {
         channel.channel: channel.floor if channel.comparison == "growth" else 0.1 * channel.unit
@@ -181,18 +181,22 @@ def _floors(measured: Sequence[Measured]) -> dict[str, float]:
         for channel in channels
         if channel.comparison != "drop"
     }
-    largest_level: dict[str, float] = {}
+    tops: dict[str, float] = {}
     for one in measured:
         for quantity, level in one.levels.items():
-            top = np.fmax(abs(level.before), abs(level.during))
-            largest_level[quantity] = float(np.fmax(largest_level.get(quantity, 0.0), top))
-    floors = {}
-    for quantity, top in largest_level.items():
-        name = quantity.split(" ", 1)[1]
-        floors[quantity] = PHASE_FLOOR if name in _PHASE_NAMES else known.get(name, CHANNEL_FLOOR * top)
-    return floors
+            name = _bare(quantity)
+            tops[name] = float(np.nanmax([tops.get(name, 0.0), abs(level.before), abs(level.during)]))
+    return {
+        name: PHASE_FLOOR if name in _PHASE_NAMES else known.get(name, CHANNEL_FLOOR * top)
+        for name, top in tops.items()
+    }
+
+
+def _bare(quantity: str) -> str:
+    """The phase or channel, without the role."""
+    return quantity.split(" ", 1)[1]
 
 
 def _unit(quantity: str) -> str:
-    name = quantity.split(" ", 1)[1]
+    name = _bare(quantity)
     return "of a step" if name in _PHASE_NAMES else unit_of_channel(name)

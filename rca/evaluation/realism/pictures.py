@@ -13,8 +13,9 @@ from rca.evaluation.realism.effects import Effect
 from rca.evaluation.realism.features import ALL, FeatureDistance, largest_distances
 from rca.evaluation.realism.run import Realism
 from rca.evaluation.realism.traces import CAUSES, TraceComparison
-from rca.evaluation.rows import in_order
+from rca.evaluation.rows import HEALTHY, in_order
 from rca.robust import FloatArray
+from rca.telemetry.causes import CAUSES as CATALOGUE
 
 REAL, SIMULATED = "#b5402a", "#2f6f9f"
 #: Rows of a heat map.
@@ -70,7 +71,7 @@ def _severity(effects: Sequence[Effect]) -> Any:
         reach = np.abs(np.array([(one.low, one.high) for one in held]).reshape(-1, 2).T - value)
         axes.errorbar(value, place + shift, xerr=reach, fmt="o", ms=4, color=colour, label=side)
     axes.set_yticks(place, [f"{effect.mechanism}, {effect.moment}" for effect in effects])
-    axes.invert_yaxis()
+    axes.set_ylim(len(effects) - 0.5, -0.5)
     axes.axvline(1.0, color="grey", lw=0.8)
     axes.set(
         xlabel="step time during over before (median, 95 % interval)",
@@ -101,7 +102,8 @@ def _effects(effects: Sequence[Effect]) -> Any:
 def _features(found: Sequence[FeatureDistance]) -> Any:
     """Kolmogorov-Smirnov statistic of the features that differ most, by cause."""
     rows = [each.feature for each in largest_distances(found, MOST_ROWS)]
-    columns = in_order({each.cause for each in found}, (ALL,))
+    shown = {each.cause for each in found if np.isfinite(each.distance.ks)}
+    columns = in_order(shown, (ALL, HEALTHY, *CATALOGUE))
     values = np.full((len(rows), len(columns)), np.nan)
     for each in found:
         if each.feature in rows:

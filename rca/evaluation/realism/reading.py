@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
 from rca.evaluation.intervals import Estimate
 from rca.evaluation.realism.discriminator import PEELED
-from rca.evaluation.realism.effects import ALL, RATIO, Effect, largest
+from rca.evaluation.realism.effects import ALL, BEFORE, DURING, RATIO, Effect, largest
 from rca.evaluation.realism.features import FeatureDistance, largest_distances, missing_differences
 from rca.evaluation.realism.run import Realism
 from rca.evaluation.realism.traces import CAUSES, TraceComparison
@@ -57,20 +57,40 @@ def summary_table(found: Realism) -> TextTable:
 
 def effects_table(effects: Sequence[Effect], n: int = MOST) -> TextTable:
     """What faults change more, or less, than in reality: ratios that are clearly apart."""
-    rows = [
-        (
-            effect.cause,
-            effect.mechanism,
-            effect.quantity,
-            interval(effect.real),
-            interval(effect.simulated),
-            _number(effect.quantile),
-            f"{effect.doublings:+.1f}",
+    by_key = {(one.mechanism, one.quantity, one.moment): one for one in effects}
+    rows = []
+    for effect in largest([one for one in effects if one.moment == RATIO], n):
+        calm, hurt = (by_key.get((effect.mechanism, effect.quantity, moment)) for moment in (BEFORE, DURING))
+        rows.append(
+            (
+                effect.mechanism,
+                effect.quantity,
+                interval(effect.real),
+                interval(effect.simulated),
+                _levels(calm, hurt, lambda one: one.real),
+                _levels(calm, hurt, lambda one: one.simulated),
+                calm.unit if calm else "",
+                f"{effect.doublings:+.1f}",
+            )
         )
-        for effect in largest([one for one in effects if one.moment == RATIO], n)
-    ]
-    header = ("cause", "mechanism", "quantity", "real ratio", "simulated ratio", "quantile", "doublings")
+    header = (
+        "mechanism",
+        "quantity",
+        "real ratio",
+        "simulated ratio",
+        "real",
+        "simulated",
+        "unit",
+        "doublings",
+    )
     return TextTable("largest differences of effect sizes", header, tuple(rows))
+
+
+def _levels(calm: Effect | None, hurt: Effect | None, side: Callable[[Effect], Estimate]) -> str:
+    """Medians before and during, of one side."""
+    if calm is None or hurt is None:
+        return "-"
+    return f"{_number(side(calm).value)} to {_number(side(hurt).value)}"
 
 
 def severity_table(effects: Sequence[Effect]) -> TextTable:
