@@ -173,7 +173,7 @@ def _values(side: Sequence[Measured], quantity: str, moment: str, floor: float) 
 
 
 def _floors(measured: Sequence[Measured]) -> dict[str, float]:
-    """Per phase and channel what both sides of a ratio get added, so that hardly anything over nothing is 1."""
+    """Per phase and channel what both sides of a ratio get added: next to nothing over nothing is 1."""
     # A resource's unit is what an engineer would remark; a tenth of it is not worth a doubling.
     known = {
         channel.channel: channel.floor if channel.comparison == "growth" else 0.1 * channel.unit

@@ -15,6 +15,8 @@ from rca.telemetry.series import SignalArrays
 from rca.telemetry.window import PHASES, Window
 
 VICTIM, PEERS = "victim", "peers"
+#: Share of a healthy job's steps that count as before.
+CALM_SHARE = 0.4
 #: Fewer steps than this have no level.
 LEAST_STEPS = 4
 #: Smallest difference that matters, by the unit of a feature; a hundredth for all others.
@@ -107,12 +109,17 @@ def measured(window: Window, subject: Subject) -> Measured:
 
 
 def moments(found: FeatureSet, subject: Subject) -> tuple[BoolVector, BoolVector]:
-    """Steps before and during the faults, each of shape (n_steps,); after them nothing counts."""
+    """Steps before and during the faults, each of shape (n_steps,); after them nothing counts.
+
+    A healthy job is split as if a fault began where most do: what changes there is drift, the control that
+    effects of faults are to be held against.
+    """
     n_steps = found.phases.n_steps
     column = np.arange(n_steps)
     warm = column >= found.work.warmup
     if subject.span is None:
-        return warm, np.zeros(n_steps, dtype=bool)
+        early = column < CALM_SHARE * n_steps
+        return _enough(warm & early), _enough(warm & ~early)
     first, last = subject.span
     # A stopped job's last step has no length, and nothing after it is the fault's price.
     during = (column >= first) & (column <= last) & warm & (not subject.stops)

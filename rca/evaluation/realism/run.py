@@ -29,7 +29,7 @@ Result = TypeVar("Result")
 
 TWINS_PER_CAPTURE = 4
 #: Simulated jobs per trace and cause, as a share of the simulated windows.
-TRACE_SHARE = 0.1
+TRACE_SHARE = 0.05
 FEWEST_TRACE_WINDOWS = 10
 
 
