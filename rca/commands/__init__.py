@@ -13,6 +13,7 @@ COMMANDS: tuple[str, ...] = (
     "what-if",
     "serve",
     "evaluate",
+    "realism",
     "simulate",
     "testbed",
     "train",

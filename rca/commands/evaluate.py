@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from rca.commands.output import fail, rendered, write
+from rca.commands.output import fail, rendered, table_of, write
 from rca.commands.progress import Report, progress
 from rca.errors import RcaError
 
@@ -162,8 +162,8 @@ def _text(evaluation: Evaluation, by: list[str]) -> str:
     from rca.evaluation.summary import rounded, summarise
 
     scores = rounded(summarise([row.judged for row in evaluation.product_rows]))
-    parts = [_rich(_cases_table(evaluation)), scores_table(scores, "scores")]
-    parts += [_rich(table) for table in tables(evaluation, by, brief=True)]
+    parts = [table_of(_cases_table(evaluation)), scores_table(scores, "scores")]
+    parts += [table_of(table) for table in tables(evaluation, by, brief=True)]
     return "".join(map(rendered, parts))
 
 
@@ -175,17 +175,6 @@ def scores_table(scores: dict[str, Any], title: str) -> Table:
     for name, row in scores.items():
         interval = f"{row['low']:.3f} .. {row['high']:.3f}" if "low" in row else ""
         table.add_row(name, f"{row['value']:.3f}", interval, f"{row['n']:.0f}")
-    return table
-
-
-def _rich(text: TextTable) -> Table:
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table(*text.header, title=text.title)
-    for row in text.rows:
-        # Brackets of intervals and of names are text, not Rich's markup.
-        table.add_row(*map(Text, row))
     return table
 
 

@@ -14,6 +14,9 @@ from rca.errors import InvalidInput, InvalidWindow, RcaError, SourceError
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.table import Table
+
+    from rca.evaluation.tables import TextTable
 
 BAD_INPUT = 2
 BROKEN_INSTALLATION = 1
@@ -97,3 +100,15 @@ def rendered(renderable: object) -> str:
     held = target.file
     assert isinstance(held, StringIO)  # noqa: S101  (set two lines above; tells the type checker)
     return held.getvalue()
+
+
+def table_of(text: TextTable) -> Table:
+    """Build a Rich table from one of text."""
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(*text.header, title=text.title)
+    for row in text.rows:
+        # Brackets of intervals and of names are text, not Rich's markup.
+        table.add_row(*map(Text, row))
+    return table

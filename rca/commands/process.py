@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 import sys
 from importlib.abc import MetaPathFinder
 from typing import Any
@@ -18,6 +19,13 @@ def take_over() -> None:
         if isinstance(stream, io.TextIOWrapper):
             # A terminal that cannot show a sign gets a replacement, not a UnicodeEncodeError.
             stream.reconfigure(errors="replace")
+
+
+def usable_cores() -> int:
+    """Cores this process may run on."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
 class _WithoutPandas(MetaPathFinder):

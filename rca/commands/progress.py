@@ -30,7 +30,8 @@ def progress() -> Iterator[Report]:
                 console.print(phase)
                 return
             if phase not in tasks:
-                tasks[phase] = bars.add_task(phase, total=total)
+                # What was there before must not count as speed, or a resumed run would promise too much.
+                tasks[phase] = bars.add_task(phase, total=total, completed=done)
                 if not console.is_terminal:
                     console.print(f"{phase}: {total:,}")
             bars.update(tasks[phase], completed=done)  # type: ignore[arg-type]

@@ -8,10 +8,12 @@ from typing import Annotated
 import typer
 
 from rca.commands.output import write
+from rca.commands.process import usable_cores
 from rca.commands.progress import progress
 
 EXAMPLES = """
 rca simulate corpus --windows 100 --seed 7
+rca simulate corpus --windows 10000 --seed 7           resumes: what is there is kept
 rca simulate one --windows 1 --cause gpu_throttling
 rca evaluate corpus
 """
@@ -19,15 +21,21 @@ rca evaluate corpus
 
 def command(
     output: Annotated[
-        Path, typer.Argument(help="Collection folder to write; windows already there are kept.")
+        Path, typer.Argument(help="Collection folder to write, or to resume; windows already there are kept.")
     ],
     windows: Annotated[int, typer.Option(min=1, help="How many.")] = 10,
     seed: Annotated[int, typer.Option(help="The same seed gives the same windows.")] = 0,
     cause: Annotated[
         str | None, typer.Option(help="healthy, or a cause id that every window has. [default: a mixture]")
     ] = None,
+    processes: Annotated[
+        int | None, typer.Option(min=1, help="Worker processes; no influence on the result. [default: cores]")
+    ] = None,
 ) -> None:
-    """Simulate jobs with labelled faults and write their telemetry windows as a collection."""
+    """Simulate jobs with labelled faults and write their telemetry windows as a collection.
+
+    Can be killed at any moment and started again: it goes on where it was, to the same bytes.
+    """
     from rca.errors import InvalidInput
     from rca.simulation import FAULTS
     from rca.training.collection import simulate_collection
@@ -36,6 +44,11 @@ def command(
         raise InvalidInput(f"unknown cause {cause!r}", hint=f"one of: healthy, {', '.join(FAULTS)}")
     with progress() as report:
         written = simulate_collection(
-            output, windows, seed, cause=cause, progress=lambda done, total: report("simulating", done, total)
+            output,
+            windows,
+            seed,
+            cause=cause,
+            processes=processes or usable_cores(),
+            progress=lambda done, total: report("simulating", done, total),
         )
     write(f"{written} windows in {output}")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
@@ -13,6 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from rca.errors import InvalidInput, SourceError
 from rca.telemetry.encodings import directory
+from rca.telemetry.files import replace_file
 from rca.telemetry.read import read_window
 from rca.telemetry.window import Window
 
@@ -159,6 +160,22 @@ def read_collection(path: str | PathLike[str]) -> Collection:
         repeated = next(one for one in ids if ids.count(one) > 1)
         raise InvalidInput(f"{folder / MANIFEST_FILE}: window {repeated!r} is listed more than once")
     return Collection(folder, entries, manifest.model_extra or {})
+
+
+def write_manifest(
+    path: str | PathLike[str], windows: Sequence[Mapping[str, Any]], properties: Mapping[str, Any]
+) -> None:
+    """Write a collection's manifest so that a reader sees the old one or all of the new one.
+
+    Parameters
+    ----------
+    windows : sequence of mapping
+        At least ``id`` and ``path`` of each window that is there.
+    properties : mapping
+        The manifest's other members.
+    """
+    content = {"format": 1, **properties, "windows": list(windows)}
+    replace_file(Path(path) / MANIFEST_FILE, orjson.dumps(content, option=orjson.OPT_INDENT_2))
 
 
 def write_labelled(window: Window, label: Label, path: str | PathLike[str]) -> None:

@@ -16,6 +16,8 @@ from typing import Any, Protocol
 import orjson
 
 from rca.errors import InvalidInput, RcaError
+from rca.telemetry import labels
+from rca.telemetry.files import replace_file
 from rca.telemetry.labels import MANIFEST_FILE, read_collection, read_label
 from rca.testbed.matrix import Matrix, Planned, expand
 from rca.testbed.process import detach
@@ -93,23 +95,21 @@ def run_campaign(
         except RcaError as error:
             failed[each.scenario.name] = error.message
         write_manifest(matrix, folder, planned)
-        _write(folder / FAILURES, failed)
+        replace_file(folder / FAILURES, orjson.dumps(failed, option=orjson.OPT_INDENT_2))
     return Outcome(sum((folder / each.scenario.name).exists() for each in planned), made, failed)
 
 
 def write_manifest(matrix: Matrix, folder: Path, planned: list[Planned]) -> None:
     """Write the collection's manifest: what is there, and which part of the collection it belongs to."""
     entries = [_entry(folder, each) for each in planned if (folder / each.scenario.name).exists()]
-    manifest = {
-        "format": 1,
+    properties = {
         "name": matrix.name,
         "seed": matrix.seed,
         "planned": len(planned),
         "matrix": matrix.model_dump(mode="json"),
         "software": {"python": platform.python_version(), "kernel": platform.release()},
-        "windows": sorted(entries, key=lambda entry: str(entry["id"])),
     }
-    _write(folder / MANIFEST_FILE, manifest)
+    labels.write_manifest(folder, sorted(entries, key=lambda entry: str(entry["id"])), properties)
 
 
 def forked(scenario: Scenario, path: Path, *, max_strangers: float = 1.0) -> None:
@@ -188,9 +188,3 @@ def _refuse_other_matrix(matrix: Matrix, folder: Path) -> None:
     held = read_collection(folder).properties
     if (held.get("name"), held.get("seed")) != (matrix.name, matrix.seed):
         raise InvalidInput(f"{folder}: holds the campaign {held.get('name')!r}, seed {held.get('seed')}")
-
-
-def _write(path: Path, content: object) -> None:
-    fresh = path.with_name(f".{path.name}.new")
-    fresh.write_bytes(orjson.dumps(content, option=orjson.OPT_INDENT_2))
-    fresh.replace(path)

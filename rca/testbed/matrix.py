@@ -15,11 +15,12 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from rca.errors import InvalidInput
+from rca.telemetry import split
+from rca.telemetry.split import Part
 from rca.testbed.catalogue import FAULTS, FaultKind, Scope
 from rca.testbed.scenario import Benign, Fault, JobShape, Model, Scenario, Severity, parsed, read_yaml
 
 When = Literal["middle", "to_end", "whole"]
-Part = Literal["train", "calibration", "validation", "test"]
 
 NODES_OF: dict[int, int] = {2: 2, 4: 2, 6: 3, 8: 4, 12: 4, 16: 4}
 _Checked = ConfigDict(extra="forbid", frozen=True)
@@ -142,15 +143,7 @@ def part_of(matrix: Matrix, group: str, world_size: int) -> Part:
 
     All repetitions, models and severities stay together, or a test would ask for what was learned.
     """
-    digest = hashlib.sha256(f"{matrix.split_seed}/{group}/{world_size}".encode()).digest()
-    draw = int.from_bytes(digest[:8], "big") / 2**64
-    ceiling = 0.0
-    parts = list(matrix.shares.items())
-    for part, share in parts:
-        ceiling += share
-        if draw < ceiling:
-            return part
-    return parts[-1][0]
+    return split.part_of(f"{matrix.split_seed}/{group}/{world_size}", matrix.shares)
 
 
 def _expanded(matrix: Matrix, group: Group) -> list[Planned]:

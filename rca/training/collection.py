@@ -1,15 +1,88 @@
-"""Write simulated windows as a collection folder: resumable, deterministic by seed."""
+"""Write simulated windows as a collection folder: in parallel, resumable, deterministic by seed."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import multiprocessing
+import os
+import shutil
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from multiprocessing.connection import wait
 from pathlib import Path
+from typing import Any
 
 import numpy as np
-import orjson
 
+from rca.errors import InvalidInput
 from rca.simulation import sample_scenario, simulate
-from rca.telemetry.labels import Label, read_label, write_labelled
+from rca.telemetry.labels import (
+    MANIFEST_FILE,
+    Label,
+    read_collection,
+    read_label,
+    write_labelled,
+    write_manifest,
+)
+
+#: Windows handed to a worker at once.
+CHUNK = 8
+#: Below this many new windows, starting workers takes longer than the work.
+FEWEST_FOR_WORKERS = 4 * CHUNK
+#: Between two manifests of a collection that is being written.
+MANIFEST_SECONDS = 5.0
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What every window of a collection follows from, together with its number.
+
+    Attributes
+    ----------
+    cause : str or None
+        Of every window; None is a mixture.
+    """
+
+    folder: Path
+    seed: int
+    cause: str | None
+
+    @property
+    def prefix(self) -> str:
+        """What the names of the plan's windows begin with."""
+        return f"{self.cause or 'mixture'}-{self.seed}-"
+
+    def name(self, number: int) -> str:
+        """Name of a window, counted from 1."""
+        return f"{self.prefix}{number:05d}"
+
+    def holds(self, number: int) -> bool:
+        """Whether a window is there; a folder appears whole or not at all."""
+        return (self.folder / self.name(number)).exists()
+
+    def write(self, number: int) -> dict[str, Any]:
+        """Simulate and write a window; what it is depends on seed, cause and number alone."""
+        # The child that SeedSequence(seed).spawn would give, without spawning all before it.
+        child = np.random.SeedSequence(self.seed, spawn_key=(number - 1,))
+        labelled = simulate(sample_scenario(np.random.default_rng(child), cause=self.cause))
+        label = Label.model_validate(labelled.label)
+        write_labelled(labelled.window, label, self.folder / self.name(number))
+        return self.entry(number, label)
+
+    def entry(self, number: int, label: Label | None = None) -> dict[str, Any]:
+        """The window's line in the manifest."""
+        name = self.name(number)
+        known = read_label(self.folder / name) if label is None else label
+        return {
+            "id": name,
+            "path": name,
+            "failure_mode": known.failure_mode,
+            "causes": [each.cause for each in known.causes],
+            "seed": self.seed,
+        }
 
 
 def simulate_collection(
@@ -18,36 +91,100 @@ def simulate_collection(
     seed: int,
     *,
     cause: str | None = None,
+    processes: int = 1,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> int:
-    """Write `n_windows` labelled windows and their manifest; windows already complete are not redone.
+    """Write `n_windows` labelled windows and their manifest; windows already there are not redone.
+
+    May be killed at any moment and called again: windows appear whole or not at all, and the manifest lists
+    only windows that are there.
+
+    Parameters
+    ----------
+    processes : int
+        Workers; without influence on any byte. A script that asks for more than one needs the usual
+        ``if __name__ == "__main__"`` guard, because workers are started afresh (Arrow keeps threads, which a
+        fork would break).
+    progress : callable
+        ``(done, total)`` windows, those already there included.
 
     Returns
     -------
     int
         Windows in the collection.
+
+    Raises
+    ------
+    InvalidInput
+        If the folder holds another collection, whose manifest would be lost.
     """
+    plan = Plan(folder, seed, cause)
+    _refuse_other_collection(plan)
     folder.mkdir(parents=True, exist_ok=True)
-    children = np.random.SeedSequence(seed).spawn(n_windows)
-    entries = []
-    for position, child in enumerate(children, start=1):
-        name = f"{cause or 'mixture'}-{seed}-{position:05d}"
-        if not (folder / name).exists():
-            labelled = simulate(sample_scenario(np.random.default_rng(child), cause=cause))
-            write_labelled(labelled.window, Label.model_validate(labelled.label), folder / name)
-        label = read_label(folder / name)
-        entries.append(
-            {
-                "id": name,
-                "path": name,
-                "failure_mode": label.failure_mode,
-                "causes": [each.cause for each in label.causes],
-                "seed": seed,
-            }
-        )
-        progress(position, n_windows)
-    manifest = folder / "manifest.json"
-    fresh = folder / ".manifest.json.new"
-    fresh.write_bytes(orjson.dumps({"format": 1, "windows": entries}, option=orjson.OPT_INDENT_2))
-    fresh.replace(manifest)
+    _clear_leftovers(plan)
+    numbers = range(1, n_windows + 1)
+    entries = {number: plan.entry(number) for number in numbers if plan.holds(number)}
+    missing = [number for number in numbers if number not in entries]
+    progress(len(entries), n_windows)
+    written = time.monotonic()
+    try:
+        for number, entry in zip(missing, _written(plan, missing, processes), strict=True):
+            entries[number] = entry
+            progress(len(entries), n_windows)
+            if time.monotonic() - written > MANIFEST_SECONDS:
+                _write_manifest(plan, entries)
+                written = time.monotonic()
+    finally:
+        _write_manifest(plan, entries)
     return len(entries)
+
+
+def _written(plan: Plan, numbers: list[int], processes: int) -> Iterator[dict[str, Any]]:
+    """Manifest lines of windows as they are written, in order."""
+    if processes <= 1 or len(numbers) < FEWEST_FOR_WORKERS:
+        yield from map(plan.write, numbers)
+        return
+    context = multiprocessing.get_context("spawn")
+    pool = ProcessPoolExecutor(processes, mp_context=context, initializer=_leave_with_parent)
+    try:
+        yield from pool.map(plan.write, numbers, chunksize=CHUNK)
+    finally:
+        # An interrupt must not wait for thousands of windows that nobody wants any more.
+        pool.shutdown(cancel_futures=True)
+
+
+def _leave_with_parent() -> None:
+    """Let a worker end when its parent does, even by SIGKILL: nobody would ever tell it to stop."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    parent = multiprocessing.parent_process()
+    if parent is None:
+        return
+    sentinel = parent.sentinel
+
+    def watch() -> None:
+        wait([sentinel])
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
+
+
+def _write_manifest(plan: Plan, entries: dict[int, dict[str, Any]]) -> None:
+    lines = [entries[number] for number in sorted(entries)]
+    write_manifest(plan.folder, lines, {"seed": plan.seed, "cause": plan.cause})
+
+
+def _refuse_other_collection(plan: Plan) -> None:
+    if not (plan.folder / MANIFEST_FILE).exists():
+        return
+    foreign = [entry.id for entry in read_collection(plan.folder) if not entry.id.startswith(plan.prefix)]
+    if foreign:
+        raise InvalidInput(
+            f"{plan.folder}: holds another collection (window {foreign[0]!r})",
+            hint="the same seed and cause resume it; anything else needs a folder of its own",
+        )
+
+
+def _clear_leftovers(plan: Plan) -> None:
+    """Remove windows that a kill left half-written beside the whole ones."""
+    for staged in plan.folder.glob(f".{plan.prefix}*.new"):
+        shutil.rmtree(staged, ignore_errors=True)

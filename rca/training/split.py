@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence
-from typing import Literal
 
 import numpy as np
 
-Part = Literal["train", "calibration", "validation", "test"]
+from rca.telemetry import split
+from rca.telemetry.split import Part
 
-#: Cumulative shares, in order.
-SHARES: tuple[tuple[Part, float], ...] = (
-    ("train", 0.62),
-    ("calibration", 0.74),
-    ("validation", 0.88),
-    ("test", 1.0),
-)
+#: Shares of the simulated scenarios, in order.
+SHARES: dict[Part, float] = {"train": 0.62, "calibration": 0.12, "validation": 0.14, "test": 0.12}
 
 
 def scenario_group(seed: int) -> str:
@@ -26,8 +20,7 @@ def scenario_group(seed: int) -> str:
 
 def part_of(group: str) -> Part:
     """Part a group belongs to; the same in every run and on every machine."""
-    draw = int.from_bytes(hashlib.sha256(group.encode()).digest()[:8], "big") / 2**64
-    return next(part for part, ceiling in SHARES if draw < ceiling)
+    return split.part_of(group, SHARES)
 
 
 def mask(parts: Sequence[str], part: Part) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:

@@ -1,0 +1,1 @@
+"""How far simulated windows are from real ones: effect sizes, features, a discriminator, operation traces."""
