@@ -140,7 +140,7 @@ def _converted(series: pd.Series[Any]) -> FloatArray | None:
             return None
     elif not (pd.api.types.is_numeric_dtype(kind) or pd.api.types.is_bool_dtype(kind)):
         return None
-    elif pd.api.types.is_complex_dtype(kind) or isinstance(kind, pd.CategoricalDtype):
+    elif pd.api.types.is_complex_dtype(kind):
         return None
     if isinstance(kind, pd.SparseDtype):
         return np.asarray(series.sparse.to_dense(), dtype=np.float64)

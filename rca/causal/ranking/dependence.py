@@ -41,7 +41,9 @@ def covariance(normal: FloatArray) -> FloatArray:
     centred = np.where(known, cut - np.where(known, cut, 0.0).sum(axis=0) / count, 0.0)
     n_rows, n_columns = normal.shape
     moments = centred.T @ centred / n_rows
-    moments[np.diag_indices(n_columns)] += RIDGE * (1.0 + 2.0 * n_columns / n_rows)
+    # Constant columns cost nothing: adding one must not change the others' evidence.
+    n_moving = int((np.diag(moments) > 0).sum())
+    moments[np.diag_indices(n_columns)] += RIDGE * (1.0 + 2.0 * n_moving / n_rows)
     result: FloatArray = moments
     return result
 
