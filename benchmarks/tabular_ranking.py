@@ -1,7 +1,8 @@
 """`rca.rank_causes` on incidents it was not calibrated on, beside what else one would use.
 
-``python -m benchmarks tabular`` runs the held-out synthetic families; ``--public FOLDER`` public captures in the
-layout of RCAEval. AC@k: share of incidents whose right answer is among the first k; Avg@5: mean of AC@1 to AC@5.
+``python -m benchmarks tabular`` runs the held-out synthetic families; ``--public FOLDER`` public captures in
+the layout of RCAEval. AC@k: share of incidents whose right answer is among the first k; Avg@5: mean of AC@1
+to AC@5.
 """
 
 from __future__ import annotations
@@ -63,7 +64,9 @@ def _table(
     judge: Callable[[Case, list[Hashable]], np.ndarray],
 ) -> Table:
     columns = cases[0].normal.shape[1]
-    table = Table(title=f"{family}: {len(cases)} incidents, {columns} columns in the first", title_justify="left")
+    table = Table(
+        title=f"{family}: {len(cases)} incidents, {columns} columns in the first", title_justify="left"
+    )
     table.add_column("ranking")
     for name in ("cases", "AC@1", "AC@3", "Avg@5", "ms per case"):
         table.add_column(name, justify="right")

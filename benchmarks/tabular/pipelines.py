@@ -1,4 +1,4 @@
-"""Held-out incidents in a pipeline of stages with finite buffers: backlog integrates, and pushes back upstream.
+"""Held-out incidents in a pipeline with finite buffers: backlog integrates, and pushes back upstream.
 
 Nothing here took part in calibration. A slow stage fills its own buffer, then blocks the stage before it, so
 that symptoms appear on both sides of the cause and grow while the cause stays as it is.

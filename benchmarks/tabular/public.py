@@ -5,8 +5,8 @@ seconds and one column per ``<service>_<metric>``, and ``inject_time.txt``.
 
 References
 ----------
-.. [1] Pham et al., "RCAEval: A Benchmark for Root Cause Analysis of Microservice Systems with Telemetry Data",
-   WWW Companion 2025.
+.. [1] Pham et al., "RCAEval: A Benchmark for Root Cause Analysis of Microservice Systems with Telemetry
+   Data", WWW Companion 2025.
 """
 
 from __future__ import annotations

@@ -44,7 +44,7 @@ class Model:
 def draw(rng: np.random.Generator) -> Case:
     """One incident."""
     mixed = rng.random() < 0.3
-    model = _model(rng, int(rng.integers(4, 30)), mixed)
+    model = _model(rng, int(rng.integers(4, 40)), mixed)
     n_normal, n_anomalous = int(np.exp(rng.uniform(3.7, 6.9))), int(np.exp(rng.uniform(0.0, 5.7)))
     begins = 0 if rng.random() < 0.5 else int(rng.uniform(0, 0.3) * n_anomalous)
     quiet = rng.random() < 0.08
@@ -77,7 +77,7 @@ def _model(rng: np.random.Generator, n: int, mixed: bool) -> Model:
     for node in range(1, n):  # Mostly one system, not many.
         if not edges[:node, node].any() and rng.random() < 0.8:
             edges[rng.integers(max(0, node - 6), node), node] = True
-    strength = rng.lognormal(-0.2, 0.6, (n, n)) * rng.choice([0.3, 1.0, 1.5])
+    strength = rng.lognormal(-0.2, 0.6, (n, n)) * rng.choice([0.2, 0.5, 1.0, 1.5])
     signs = rng.choice([-1.0, 1.0], (n, n)) if mixed else np.ones((n, n))
     lags = rng.integers(0, 4, (n, n)) if rng.random() < 0.6 else np.zeros((n, n), dtype=int)
     return Model(
@@ -139,7 +139,7 @@ def _link(kind: str, heard: np.ndarray) -> np.ndarray:
 def _fault(
     caused: np.ndarray, noise: np.ndarray, start: int, rng: np.random.Generator
 ) -> tuple[np.ndarray, np.ndarray]:
-    kind, size = rng.choice(FAULTS), float(np.exp(rng.uniform(np.log(2.0), np.log(60.0))))
+    kind, size = rng.choice(FAULTS), float(np.exp(rng.uniform(np.log(2.0), np.log(300.0))))
     caused, noise = caused.copy(), noise.copy()
     rows = noise.size - start
     if kind == "step":

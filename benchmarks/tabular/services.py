@@ -127,7 +127,9 @@ def _run(
         if kind == "delay":
             own = own + on * rng.uniform(1.0, 20.0) * system.base.mean()
         below = [(c, system.calls[service, c]) for c in np.flatnonzero(system.calls[service])]
-        latency[service] = own + sum((w * np.roll(latency[c], rng.integers(0, 2)) for c, w in below), np.zeros(n))
+        latency[service] = own + sum(
+            (w * np.roll(latency[c], rng.integers(0, 2)) for c, w in below), np.zeros(n)
+        )
         passed = np.prod([(1 - 0.6 * error[c]) ** w for c, w in below], axis=0) if below else np.ones(n)
         error[service] = 1 - (1 - own_error[service]) * passed
         measured = (
@@ -143,9 +145,7 @@ def _run(
     return metrics
 
 
-def _loads(
-    system: System, own_error: np.ndarray, entry: np.ndarray, rng: np.random.Generator
-) -> np.ndarray:
+def _loads(system: System, own_error: np.ndarray, entry: np.ndarray, rng: np.random.Generator) -> np.ndarray:
     load = np.zeros((system.size, entry.size))
     load[0] = entry
     for service in range(1, system.size):
@@ -167,5 +167,7 @@ def _graph(system: System) -> networkx.DiGraph:
         for callee in np.flatnonzero(system.calls[service]):
             there = f"s{callee:02d}_"
             graph.add_edge(here + "load", there + "load")
-            graph.add_edges_from((there + name, here + name) for name in ("latency-50", "latency-90", "error"))
+            graph.add_edges_from(
+                (there + name, here + name) for name in ("latency-50", "latency-90", "error")
+            )
     return graph

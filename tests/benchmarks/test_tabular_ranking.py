@@ -64,7 +64,9 @@ def public_folder(root: Path) -> Path:
     for run in ("1", "2"):
         place = root / "shop" / "cart_cpu" / run
         place.mkdir(parents=True)
-        table = pd.DataFrame(rng.normal(10.0, 1.0, (90, 3)), columns=["cart_cpu", "cart_latency-90", "web_cpu"])
+        table = pd.DataFrame(
+            rng.normal(10.0, 1.0, (90, 3)), columns=["cart_cpu", "cart_latency-90", "web_cpu"]
+        )
         table.insert(0, "time", np.arange(90))
         table.loc[60:, "cart_cpu"] += 30.0
         table.to_csv(place / "data.csv", index=False)
@@ -93,6 +95,10 @@ def test_calibration_prefers_evidence_that_tells():
     rng = np.random.default_rng(0)
     judged = [calibrate.judge(scms.draw(rng), True, True) for _ in range(60)]
     fitted = calibrate.fit(judged)
-    assert fitted["inherited"] <= 0 <= min(value for name, value in fitted.items() if name not in ("nothing", "inherited"))
+    assert (
+        fitted["inherited"]
+        <= 0
+        <= min(value for name, value in fitted.items() if name not in ("nothing", "inherited"))
+    )
     nothing_known = dict.fromkeys(fitted, 0.0)
     assert calibrate.first_right(judged, fitted)[1] > calibrate.first_right(judged, nothing_known)[1]

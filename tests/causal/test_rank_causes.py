@@ -1,12 +1,14 @@
 """What `rca.rank_causes` says about incidents whose cause is known."""
 
+from itertools import pairwise
+
 import networkx
 import numpy as np
 import pandas as pd
 import pytest
+from incidents import CHAIN, SHAPES, first, system
 
 import rca
-from incidents import CHAIN, SHAPES, first, system
 
 
 @pytest.mark.parametrize("shape", SHAPES)
@@ -33,7 +35,7 @@ def test_one_anomalous_row_is_enough_given_the_graph(shape):
 def test_the_graph_finds_a_cause_that_its_effects_outshout():
     """Each stage triples what the one before it says: the largest shift is three steps from the cause."""
     columns = ("a", "b", "c", "d")
-    edges = list(zip(columns, columns[1:], strict=False))
+    edges = list(pairwise(columns))
     normal, anomalous = system(edges, columns, cause="a", gain=3.0, incident=5)
     assert first(normal, anomalous, networkx.DiGraph(edges)) == "a"
 

@@ -4,9 +4,9 @@ import networkx
 import numpy as np
 import pandas as pd
 import pytest
+from incidents import CHAIN, first, system
 
 import rca
-from incidents import CHAIN, first, system
 
 
 @pytest.fixture
@@ -16,7 +16,9 @@ def incident():
 
 def both(frames, **columns):
     """Both frames with further columns; a function of the number of rows makes the values."""
-    return tuple(frame.assign(**{name: make(len(frame)) for name, make in columns.items()}) for frame in frames)
+    return tuple(
+        frame.assign(**{name: make(len(frame)) for name, make in columns.items()}) for frame in frames
+    )
 
 
 def test_columns_of_any_numeric_type_are_ranked(incident):
@@ -139,7 +141,12 @@ def test_arguments_that_make_no_sense_are_refused_with_a_hint(incident):
     assert "worse is 'up'" in refused(*incident, worse="up")
     assert "target 'pages' is not a column of both frames" in refused(*incident, target="pages")
     normal, anomalous = incident
-    assert refused(normal, anomalous.assign(page=np.nan), target="page") == "target 'page': no value in anomalous"
+    assert (
+        refused(normal, anomalous.assign(page=np.nan), target="page")
+        == "target 'page': no value in anomalous"
+    )
     assert "must be a networkx.DiGraph, not list" in refused(*incident, graph=CHAIN)
     assert "no directions" in refused(*incident, graph=networkx.Graph(CHAIN))
-    assert "no node of the graph is a ranked column" in refused(*incident, graph=networkx.DiGraph([("a", "b")]))
+    assert "no node of the graph is a ranked column" in refused(
+        *incident, graph=networkx.DiGraph([("a", "b")])
+    )

@@ -6,9 +6,9 @@ import pandas as pd
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from incidents import system
 
 import rca
-from incidents import system
 
 COLUMNS = ("a", "b", "c", "d", "e", "f")
 

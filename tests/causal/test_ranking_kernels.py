@@ -70,7 +70,7 @@ def test_precedence_counts_who_comes_after_and_needs_rows():
 
 def test_locations_resample_around_the_estimate():
     rng = np.random.default_rng(0)
-    normal, anomalous = rng.normal(size=(400, 2)), rng.normal(size=(100, 2)) + [5.0, 0.0]
+    normal, anomalous = rng.normal(size=(400, 2)), rng.normal([5.0, 0.0], size=(100, 2))
     found = locations(normal, anomalous, seed=0)
     assert found[0] == pytest.approx([5.0, 0.0], abs=0.3)
     assert found[1:].mean(axis=0) == pytest.approx(found[0], abs=0.05)

@@ -6,7 +6,7 @@ happened to be joined.
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -107,7 +107,7 @@ def _check_frame(frame: object, argument: str) -> None:
         )
 
 
-def _numbers(frame: pd.DataFrame, names: list[Hashable]) -> dict[Hashable, FloatArray]:
+def _numbers(frame: pd.DataFrame, names: Sequence[Hashable]) -> dict[Hashable, FloatArray]:
     """Columns as floats, infinities as NaN; columns that hold no numbers are absent."""
     plain = [name for name, kind in zip(frame.columns, frame.dtypes, strict=True) if _is_plain(kind)]
     found: dict[Hashable, FloatArray] = {}
@@ -138,12 +138,8 @@ def _converted(series: pd.Series[Any]) -> FloatArray | None:
     if isinstance(kind, np.dtype) and kind.kind == "O":
         if pd.api.types.infer_dtype(series, skipna=True) not in NUMBER_OBJECTS:
             return None
-    elif not (pd.api.types.is_numeric_dtype(kind) or pd.api.types.is_bool_dtype(kind)):
+    elif pd.api.types.is_complex_dtype(kind) or not pd.api.types.is_numeric_dtype(kind):
         return None
-    elif pd.api.types.is_complex_dtype(kind):
-        return None
-    if isinstance(kind, pd.SparseDtype):
-        return np.asarray(series.sparse.to_dense(), dtype=np.float64)
     missing = series.isna().to_numpy(dtype=bool)
     values = np.full(series.shape[0], np.nan)
     values[~missing] = series[~missing].to_numpy(dtype=np.float64)
@@ -177,5 +173,7 @@ def _is_clock(name: Hashable, before: FloatArray, after: FloatArray) -> bool:
 def _told(ignored: dict[Hashable, str]) -> str:
     if not ignored:
         return "none"
-    shown = [f"{name!r} ({reason})" for name, reason in sorted(ignored.items(), key=lambda i: label_order(i[0]))]
+    shown = [
+        f"{name!r} ({reason})" for name, reason in sorted(ignored.items(), key=lambda i: label_order(i[0]))
+    ]
     return ", ".join(shown[:5]) + (f" and {len(shown) - 5} more" if len(shown) > 5 else "")

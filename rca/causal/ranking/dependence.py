@@ -1,8 +1,9 @@
 """Which part of a column's shift the other columns account for, read off the normal rows' covariance.
 
-Without a graph: in a linear model, the shift of a root cause's noise moves the root cause and its descendants,
-while the same shift multiplied by the precision matrix is non-zero at the root cause and its *parents* only
-[1]_. A column for which both are large is the root cause. With a graph the parents' part is taken off directly.
+Without a graph: in a linear model, the shift of a root cause's noise moves the root cause and its
+descendants, while the same shift multiplied by the precision matrix is non-zero at the root cause and its
+*parents* only [1]_. A column for which both are large is the root cause. With a graph the parents' part is
+taken off directly.
 
 References
 ----------
@@ -92,7 +93,7 @@ def own_shifts(shift: FloatArray, moments: FloatArray, parents: Sequence[IntArra
 
 
 def resemblance(normal: FloatArray, anomalous: FloatArray, target: int) -> FloatArray:
-    """Correlation of every column with the target over both frames, 0 for the target itself and for opposites.
+    """Correlation of every column with the target over both frames; 0 for itself and for opposites.
 
     Parameters
     ----------
@@ -117,7 +118,9 @@ def resemblance(normal: FloatArray, anomalous: FloatArray, target: int) -> Float
     return result
 
 
-def _centred(rows: FloatArray, used: np.ndarray[tuple[int, ...], np.dtype[np.bool_]], count: IntArray) -> FloatArray:
+def _centred(
+    rows: FloatArray, used: np.ndarray[tuple[int, ...], np.dtype[np.bool_]], count: IntArray
+) -> FloatArray:
     filled = np.where(used, rows, 0.0)
     result: FloatArray = np.where(used, filled - filled.sum(axis=0) / count, 0.0)
     return result

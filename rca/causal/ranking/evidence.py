@@ -13,17 +13,19 @@ import numpy as np
 from rca.causal.ranking.dependence import conditional_shifts, covariance, own_shifts, resemblance
 from rca.causal.ranking.graphs import BoolArray, ColumnGraph
 from rca.causal.ranking.onset import onsets, precedence
-from rca.causal.ranking.shifts import ROUNDS, locations, peaks
+from rca.causal.ranking.shifts import ROUNDS, doubt, locations, peaks
 from rca.robust import FloatArray
 
 #: In the order of the last axis of `Evidence.values`.
-ALWAYS = ("shift", "peak", "unpredicted", "early")
+ALWAYS = ("size", "certain", "early", "unpredicted")
 WITH_GRAPH = ("own", "inherited", "coverage")
 WITH_TARGET = ("resemblance",)
 #: A column's weight among the anomalies stops growing here: a few that explode are not all there is.
 MASS_CUT = 3.0
 #: Below this size a shift is noise and no anomaly that others could explain.
 MASS_FLOOR = 1.0
+#: Standard errors from which on a shift is no accident.
+CERTAIN = 5.0
 
 
 @dataclass(frozen=True)
@@ -68,40 +70,38 @@ def gather(
     rounds : int
     """
     shift = locations(normal, anomalous, seed, rounds)
-    size = np.arcsinh(np.maximum(shift, 0.0))
-    height = np.maximum(peaks(normal, anomalous), 0.0)
+    moved = np.arcsinh(np.maximum(shift, 0.0))
+    # A peak follows the location of its round: quantiles of every round would cost more than all the rest.
+    height = np.arcsinh(np.maximum(peaks(normal, anomalous) + shift - shift[0], 0.0))
+    mass = _mass(moved)
+    early = (
+        precedence(onsets(normal, anomalous), mass[0], anomalous.shape[0]) * mass / (MASS_CUT - MASS_FLOOR)
+    )
     moments = covariance(normal)
-    unpredicted = np.arcsinh(np.maximum(conditional_shifts(shift, moments), 0.0))
-    mass = np.clip(size[0] - MASS_FLOOR, 0.0, MASS_CUT)
-    early = precedence(onsets(normal, anomalous), mass, anomalous.shape[0])
-    found = [size, _every_round(np.arcsinh(height), shift), unpredicted, _every_round(early, shift)]
-    features = ALWAYS
+    unpredicted = _share(conditional_shifts(shift, moments), moved)
+    certain = _ratio(np.maximum(shift, 0.0), CERTAIN * doubt(normal, anomalous.shape[0]))
+    found = [(moved + height) / 2, certain, early, unpredicted]
+    features: tuple[str, ...] = ALWAYS
     if graph is not None:
-        found += _upstream(shift, size, unpredicted, moments, graph)
+        found += _upstream(shift, moved, unpredicted, moments, graph)
         features += WITH_GRAPH
     if target is not None:
-        found.append(_every_round(resemblance(normal, anomalous, target), shift))
+        found.append(np.broadcast_to(resemblance(normal, anomalous, target), shift.shape))
         features += WITH_TARGET
-    return Evidence(np.stack(found, axis=-1), features, _candidates(size[0], height, graph, target))
-
-
-def _every_round(values: FloatArray, shift: FloatArray) -> FloatArray:
-    return np.broadcast_to(values, shift.shape)
+    return Evidence(np.stack(found, axis=-1), features, _candidates(found[0][0], graph, target))
 
 
 def _upstream(
-    shift: FloatArray, size: FloatArray, unpredicted: FloatArray, moments: FloatArray, graph: ColumnGraph
+    shift: FloatArray, moved: FloatArray, unpredicted: FloatArray, moments: FloatArray, graph: ColumnGraph
 ) -> list[FloatArray]:
-    """Shift of the own mechanism, part of the shift that a parent shows too, and anomalies downstream."""
-    own = np.arcsinh(np.maximum(own_shifts(shift, moments, graph.parents), 0.0))
-    inherited = np.zeros_like(size)
+    """Share of the shift that is the own mechanism's, part that a parent shows too, anomalies downstream."""
+    own = _share(own_shifts(shift, moments, graph.parents), moved)
+    inherited = np.zeros_like(moved)
     for column, causes in enumerate(graph.parents):
         if causes.size:
-            inherited[:, column] = np.minimum(size[:, column], size[:, causes].max(axis=1))
-    mass = np.clip(size - MASS_FLOOR, 0.0, MASS_CUT)
-    total = mass.sum(axis=1, keepdims=True)
-    below = mass @ graph.reach.T.astype(np.float64)
-    coverage = np.divide(below, total, out=np.zeros_like(below), where=total > 0)
+            inherited[:, column] = np.minimum(moved[:, column], moved[:, causes].max(axis=1))
+    mass = _mass(moved)
+    coverage = _ratio(mass @ graph.reach.T.astype(np.float64), mass.sum(axis=1, keepdims=True))
     outside = ~graph.known
     if outside.any():
         # The graph is silent on these: neither upstream nor downstream of anybody.
@@ -110,10 +110,26 @@ def _upstream(
     return [own, inherited, coverage]
 
 
-def _candidates(
-    size: FloatArray, height: FloatArray, graph: ColumnGraph | None, target: int | None
-) -> BoolArray:
-    moved: BoolArray = (size > 0) | (height > 0)
+def _mass(moved: FloatArray) -> FloatArray:
+    """How much of an anomaly each column is, 0 to ``MASS_CUT - MASS_FLOOR``."""
+    return np.clip(moved, MASS_FLOOR, MASS_CUT) - MASS_FLOOR
+
+
+def _share(left: FloatArray, moved: FloatArray) -> FloatArray:
+    """Part of a shift that others leave unexplained, 0 to 1, compressed; small shifts count less."""
+    return _ratio(np.arcsinh(np.maximum(left, 0.0)), moved) * np.minimum(moved, 1.0)
+
+
+def _ratio(part: FloatArray, whole: FloatArray) -> FloatArray:
+    """`part` over `whole`, at most 1; 0 where there is no part."""
+    part, whole = np.broadcast_arrays(part, whole)
+    # Where the whole is nothing, any part is more than it.
+    ratio = np.divide(part, whole, out=np.ones(part.shape), where=whole > 0)
+    return np.where(part > 0, np.minimum(ratio, 1.0), 0.0)
+
+
+def _candidates(size: FloatArray, graph: ColumnGraph | None, target: int | None) -> BoolArray:
+    moved: BoolArray = size > 0
     if graph is None or target is None or not graph.known[target]:
         return moved
     return moved & (graph.reach[:, target] | ~graph.known)

@@ -1,4 +1,4 @@
-"""A caller's causal graph as index arrays over the columns: parents, reach, and what had to be bent for it."""
+"""A caller's causal graph as index arrays over the columns: parents, reach, and what had to be bent."""
 
 from __future__ import annotations
 

@@ -38,7 +38,8 @@ def onsets(normal: FloatArray, anomalous: FloatArray) -> IntArray:
     # The departure began where the sum last stood at its lowest.
     before = np.arange(n_rows + 1)[:, None] <= first
     began = np.where(before, sums, np.inf).argmin(axis=0)
-    return np.where(first < n_rows, began, n_rows).astype(np.int64)
+    found: IntArray = np.where(first < n_rows, began, n_rows).astype(np.int64)
+    return found
 
 
 def precedence(onset: IntArray, mass: FloatArray, n_rows: int) -> FloatArray:

@@ -105,7 +105,9 @@ def _position(target: Hashable, columns: Columns) -> int:
         return columns.names.index(target)
     reason = columns.ignored.get(target)
     raise InvalidInput(
-        f"target {target!r} is not a column of both frames" if reason is None else f"target {target!r}: {reason}",
+        f"target {target!r} is not a column of both frames"
+        if reason is None
+        else f"target {target!r}: {reason}",
         hint=f"ranked columns are {', '.join(map(repr, columns.names[:5]))} and so on",
     )
 

@@ -67,7 +67,10 @@ def floors(normal: FloatArray, anomalous: FloatArray, centre: FloatArray) -> Flo
     repeated = (normal == centre).sum(axis=0) / count
     reach = np.fmax(np.nanmax(np.abs(normal - centre), axis=0), np.nanmax(np.abs(anomalous - centre), axis=0))
     seen = REPEATED_SHARE * repeated**2 * reach
-    return np.maximum(np.maximum(LEVEL_SHARE * np.abs(centre), STEP_SHARE * _step(normal)), seen)
+    granted: FloatArray = np.maximum(
+        np.maximum(LEVEL_SHARE * np.abs(centre), STEP_SHARE * _step(normal)), seen
+    )
+    return granted
 
 
 def _step(normal: FloatArray) -> FloatArray:

@@ -14,6 +14,10 @@ from rca.robust import FloatArray, nan_quantile
 ROUNDS = 200
 #: A column's rows are cut at these quantiles before they are averaged.
 CUT = 0.02
+#: Rows are cut here before their noise is measured; units of spread.
+NOISE_CUT = 4.0
+#: Memory beyond this would leave a trend no noise to stand out from.
+MOST_MEMORY = 0.95
 #: Peaks are read here: high enough to see what comes and goes, not the single highest row of many.
 PEAK = 0.95
 
@@ -36,16 +40,39 @@ def locations(normal: FloatArray, anomalous: FloatArray, seed: int, rounds: int 
     rng = np.random.default_rng(seed)
     found = _means(anomalous, _weights(anomalous.shape[0], rounds, rng))
     found -= _means(normal, _weights(normal.shape[0], rounds, rng))
-    # k blocks show (k - 1) / k of the variance only, one block shows none: normal noise stands in for the rest.
+    # k blocks show (k - 1) / k of the variance only, one block none: normal noise stands in for the rest.
     n_rows = anomalous.shape[0]
-    deviation = np.nanstd(np.clip(normal, -4.0, 4.0), axis=0) / np.sqrt(n_rows * _blocks(n_rows)[1])
-    found[1:] += rng.standard_normal(found[1:].shape) * deviation
+    missed = np.sqrt(_noise(normal)[0] / (n_rows * _blocks(n_rows)[1]))
+    found[1:] += rng.standard_normal(found[1:].shape) * missed
     return found
+
+
+def doubt(normal: FloatArray, n_anomalous: int) -> FloatArray:
+    """Standard error of a location over `n_anomalous` rows on a normal day, shape (n_columns,).
+
+    A first-order memory is allowed for: a column that wanders slowly has fewer independent rows than rows.
+    """
+    variance, memory = _noise(normal)
+    shares = 1.0 / n_anomalous + 1.0 / normal.shape[0]
+    result: FloatArray = np.sqrt(variance * np.minimum((1 + memory) / (1 - memory) * shares, 1.0 + shares))
+    return result
 
 
 def peaks(normal: FloatArray, anomalous: FloatArray) -> FloatArray:
     """How much higher a column gets than it usually gets, shape (n_columns,), units of spread."""
     return nan_quantile(anomalous, PEAK) - np.maximum(nan_quantile(normal, PEAK), 0.0)
+
+
+def _noise(normal: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """Variance and lag-one correlation of the normal rows, gaps taken as usual values."""
+    cut = np.clip(normal, -NOISE_CUT, NOISE_CUT)
+    known = np.isfinite(cut)
+    count = known.sum(axis=0)
+    away = np.where(known, cut - np.where(known, cut, 0.0).sum(axis=0) / count, 0.0)
+    variance = (away**2).sum(axis=0) / count
+    following = (away[1:] * away[:-1]).sum(axis=0) / count
+    memory = np.divide(following, variance, out=np.zeros_like(variance), where=variance > 0)
+    return variance, np.clip(memory, 0.0, MOST_MEMORY)
 
 
 def _blocks(n_rows: int) -> tuple[int, int]:

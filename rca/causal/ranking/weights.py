@@ -18,10 +18,10 @@ from rca.robust import FloatArray
 NOTHING = "nothing"
 #: By what the caller gave: (a graph, a target). Printed by `benchmarks.tabular.calibrate`.
 WEIGHTS: Mapping[tuple[bool, bool], Mapping[str, float]] = {
-    (False, False): {"nothing": 2.0, "shift": 1.0, "peak": 0.5, "unpredicted": 1.0, "early": 1.0},
-    (False, True): {"nothing": 2.0, "shift": 1.0, "peak": 0.5, "unpredicted": 1.0, "early": 1.0, "resemblance": 1.0},
-    (True, False): {"nothing": 2.0, "shift": 1.0, "peak": 0.5, "unpredicted": 0.5, "early": 1.0, "own": 1.0, "inherited": -1.0, "coverage": 1.0},
-    (True, True): {"nothing": 2.0, "shift": 1.0, "peak": 0.5, "unpredicted": 0.5, "early": 1.0, "own": 1.0, "inherited": -1.0, "coverage": 1.0, "resemblance": 1.0},
+    (False, False): {"nothing": 1.45, "size": 0.28, "certain": 2.55, "early": 0.78, "unpredicted": 0.82},
+    (False, True): {"nothing": 1.45, "size": 0.28, "certain": 2.55, "early": 0.78, "unpredicted": 0.82, "resemblance": 0.8},
+    (True, False): {"nothing": 1.58, "size": 0.46, "certain": 1.48, "early": 0.29, "unpredicted": 0.05, "own": 0.92, "inherited": -0.89, "coverage": 2.33},
+    (True, True): {"nothing": 1.58, "size": 0.46, "certain": 1.48, "early": 0.29, "unpredicted": 0.05, "own": 0.92, "inherited": -0.89, "coverage": 2.33, "resemblance": 0.72},
 }  # fmt: skip
 
 
