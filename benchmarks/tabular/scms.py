@@ -1,7 +1,8 @@
 """Random structural causal models with one fault: what the weights of `rca.rank_causes` are calibrated on.
 
 Everything that telemetry is known for is drawn at random: graph, functions, noise, lags, units, counts,
-rounding, constant and unrelated columns, missing values, unmeasured nodes, wrong graphs; fault, size, onset.
+rounding, scrape intervals, constant and unrelated columns, missing values, unmeasured nodes, a hidden common
+factor that changed meanwhile, wrong graphs; fault, size, onset.
 """
 
 from __future__ import annotations
@@ -53,7 +54,8 @@ def draw(rng: np.random.Generator) -> Case:
     names = [f"m{rank:02d}" for rank in rng.permutation(len(model.links))]
     kept = [at for at in range(len(names)) if at == root or rng.random() > rng.choice([0.0, 0.2])]
     target = _target(model, values[n_normal:], root, kept, rng)
-    table = {names[at]: _as_measured(values[:, at], rng) for at in kept}
+    slowest = int(rng.choice([1, 1, 5, 15]))
+    table = {names[at]: _scraped(_as_measured(values[:, at], rng), slowest, n_normal, rng) for at in kept}
     table |= _bystanders(rng, n_normal, n_anomalous)
     frame = pd.DataFrame(table)
     if rng.random() < 0.2:
@@ -95,6 +97,7 @@ def _simulate(
     n_rows = SETTLING + n_normal + n_anomalous
     values = np.zeros((n_rows, len(model.links)))
     start = SETTLING + n_normal + begins
+    factor, loads = _common(model, rng, n_rows, SETTLING + n_normal)
     for node, link in enumerate(model.links):
         noise = _remembering(_noise(model.noises[node], n_rows, rng), model.memory[node])
         heard = np.zeros(n_rows)
@@ -103,8 +106,29 @@ def _simulate(
         caused = _link(link, heard)
         if node == root:
             caused, noise = _fault(caused, noise, start, rng)
-        values[:, node] = caused + noise
+        values[:, node] = caused + noise + loads[node] * factor
     return values[SETTLING:]
+
+
+def _common(
+    model: Model, rng: np.random.Generator, n_rows: int, n_before: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Something unmeasured that moves many nodes, often at another level during the incident than before."""
+    factor = _remembering(rng.normal(size=n_rows), 0.8)
+    factor[n_before:] += rng.choice([0.0, 1.0]) * rng.uniform(-1.0, 2.0)
+    affected = rng.random(len(model.links)) < 0.5
+    return factor, affected * rng.uniform(0.2, 1.0, len(model.links)) * rng.choice([0.0, 1.0])
+
+
+def _scraped(values: np.ndarray, slowest: int, n_normal: int, rng: np.random.Generator) -> np.ndarray:
+    """Values that a collector reads every few rows and holds in between, with a phase of its own."""
+    every = int(rng.integers(1, slowest + 1))
+    # A whole incident between two readings would have left no trace.
+    if every == 1 or values.size - n_normal < 2 * every:
+        return values
+    rows = np.arange(values.size)
+    phase = int(rng.integers(every))
+    return values[np.maximum((rows - phase) // every * every + phase, 0)]
 
 
 def _noise(kind: str, n: int, rng: np.random.Generator) -> np.ndarray:
@@ -185,7 +209,7 @@ def _bystanders(rng: np.random.Generator, n_normal: int, n_anomalous: int) -> di
     """Columns that have nothing to do with it: constant, nearly constant, wandering, busy with their own."""
     n = n_normal + n_anomalous
     found = {}
-    for at in range(int(rng.integers(0, 12))):
+    for at in range(int(rng.integers(0, rng.choice([12, 12, 50])))):
         kind = rng.choice(["constant", "blips", "wandering", "plain", "moved"])
         if kind == "constant":
             values = np.full(n, rng.choice([0.0, 1.0, 4096.0]))

@@ -1,5 +1,7 @@
 """What `rca.rank_causes` accepts, leaves aside, and refuses."""
 
+from decimal import Decimal
+
 import networkx
 import numpy as np
 import pandas as pd
@@ -30,6 +32,9 @@ def test_columns_of_any_numeric_type_are_ranked(incident):
         perhaps=lambda n: pd.array([None, *[True] * (n - 1)], dtype="boolean"),
         objects=lambda n: np.array([None, *[1.5] * (n - 1)], dtype=object),
         small=lambda n: np.ones(n, dtype=np.float16),
+        arrow=lambda n: pd.array([None, *[2.5] * (n - 1)], dtype="double[pyarrow]"),
+        sparse=lambda n: pd.arrays.SparseArray(np.arange(n) % 7 == 0, dtype="Sparse[float]"),
+        decimals=lambda n: [Decimal("1.5")] * n,
     )
     found = rca.rank_causes(*frames)
     assert found["cause"].iloc[0] == "disk"

@@ -6,7 +6,7 @@ import pytest
 
 from rca.causal.ranking.dependence import conditional_shifts, covariance, own_shifts
 from rca.causal.ranking.graphs import read_graph
-from rca.causal.ranking.onset import onsets, precedence
+from rca.causal.ranking.onset import holds, onsets, precedence
 from rca.causal.ranking.scales import standardise
 from rca.causal.ranking.shifts import locations
 
@@ -64,8 +64,16 @@ def test_onsets_are_found_where_they_are():
 
 def test_precedence_counts_who_comes_after_and_needs_rows():
     onset, mass = np.array([0, 10, 20]), np.array([1.0, 1.0, 2.0])
-    assert precedence(onset, mass, 60) == pytest.approx([0.75, 0.25, -0.5])
-    assert precedence(onset, mass, 2) == pytest.approx([0.0, 0.0, 0.0])
+    held = np.ones(3)
+    assert precedence(onset, mass, held, 60) == pytest.approx([0.75, 0.25, -0.5])
+    assert precedence(onset, mass, held, 2) == pytest.approx([0.0, 0.0, 0.0])
+    assert precedence(onset, mass, np.array([1.0, 15.0, 1.0]), 60) == pytest.approx([0.5, 0.0, -0.25])
+
+
+def test_a_column_that_is_read_rarely_is_recognised():
+    every_row = np.random.default_rng(0).normal(size=100)
+    normal = np.column_stack([every_row, np.repeat(every_row[:10], 10), np.ones(100)])
+    assert holds(normal) == pytest.approx([1.0, 10.0, 100.0])
 
 
 def test_locations_resample_around_the_estimate():

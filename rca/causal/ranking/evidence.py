@@ -12,7 +12,7 @@ import numpy as np
 
 from rca.causal.ranking.dependence import conditional_shifts, covariance, own_shifts, resemblance
 from rca.causal.ranking.graphs import BoolArray, ColumnGraph
-from rca.causal.ranking.onset import onsets, precedence
+from rca.causal.ranking.onset import holds, onsets, precedence
 from rca.causal.ranking.shifts import ROUNDS, doubt, locations, peaks
 from rca.robust import FloatArray
 
@@ -74,9 +74,8 @@ def gather(
     # A peak follows the location of its round: quantiles of every round would cost more than all the rest.
     height = np.arcsinh(np.maximum(peaks(normal, anomalous) + shift - shift[0], 0.0))
     mass = _mass(moved)
-    early = (
-        precedence(onsets(normal, anomalous), mass[0], anomalous.shape[0]) * mass / (MASS_CUT - MASS_FLOOR)
-    )
+    order = precedence(onsets(normal, anomalous), mass[0], holds(normal), anomalous.shape[0])
+    early = order * mass / (MASS_CUT - MASS_FLOOR)
     moments = covariance(normal)
     unpredicted = _share(conditional_shifts(shift, moments), moved)
     certain = _ratio(np.maximum(shift, 0.0), CERTAIN * doubt(normal, anomalous.shape[0]))

@@ -42,7 +42,14 @@ def onsets(normal: FloatArray, anomalous: FloatArray) -> IntArray:
     return found
 
 
-def precedence(onset: IntArray, mass: FloatArray, n_rows: int) -> FloatArray:
+def holds(normal: FloatArray) -> FloatArray:
+    """Rows for which a column keeps a value on average, shape (n_columns,): collectors read some more rarely."""
+    changes = (np.diff(normal, axis=0) != 0).sum(axis=0)
+    result: FloatArray = normal.shape[0] / (1.0 + changes)
+    return result
+
+
+def precedence(onset: IntArray, mass: FloatArray, held: FloatArray, n_rows: int) -> FloatArray:
     """Share of the other anomalies that begin later minus the share that begins earlier, -1 to 1.
 
     Parameters
@@ -50,13 +57,15 @@ def precedence(onset: IntArray, mass: FloatArray, n_rows: int) -> FloatArray:
     onset : ndarray of shape (n_columns,), rows
     mass : ndarray of shape (n_columns,)
         Weight of each column's anomaly.
+    held : ndarray of shape (n_columns,), rows
+        From `holds`: two onsets closer than that may be in either order.
     n_rows : int
         Anomalous rows; below `LEAST_ROWS` every column gets 0.
     """
     total = float(mass.sum())
     if n_rows < LEAST_ROWS or total <= 0:
         return np.zeros(onset.size)
-    near = max(1.0, TOLERANCE * n_rows)
+    near = np.maximum(np.maximum.outer(held, held), max(1.0, TOLERANCE * n_rows))
     apart = onset[None, :] - onset[:, None]
     order = np.where(apart > near, 1.0, np.where(apart < -near, -1.0, 0.0))
     result: FloatArray = order @ mass / total
