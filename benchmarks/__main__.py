@@ -21,6 +21,7 @@ class Benchmark:
 
 BENCHMARKS = {
     "diagnosis": Benchmark("benchmarks.diagnosis"),
+    "tabular": Benchmark("benchmarks.tabular_ranking"),
     "whatif": Benchmark("benchmarks.whatif_speed", needs="TRACES"),
 }
 

@@ -11,6 +11,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from rca.causal.ranking import rank_causes
     from rca.diagnosis import Bundle, Diagnosis, diagnose
     from rca.errors import (
         BundleError,
@@ -39,12 +40,14 @@ __all__ = [
     "WhatIf",
     "Window",
     "diagnose",
+    "rank_causes",
     "read_window",
     "what_if",
 ]
 
 # Imported when first used: `rca what-if` must not wait for the diagnosis, nor `rca --help` for anything.
 _HOMES = {
+    "rca.causal.ranking": ("rank_causes",),
     "rca.diagnosis": ("Bundle", "Diagnosis", "diagnose"),
     "rca.telemetry": ("Window", "read_window"),
     "rca.whatif": ("WhatIf", "what_if"),

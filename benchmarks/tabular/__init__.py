@@ -1,0 +1,1 @@
+"""Incidents as tables: synthetic families, public captures, rankings to compare with."""

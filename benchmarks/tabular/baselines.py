@@ -1,0 +1,83 @@
+"""Rankings to compare with; each takes a case and returns its columns, best first."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+
+import numpy as np
+import pandas as pd
+
+import rca
+from benchmarks.tabular.cases import Case
+
+#: DoWhy's own defaults take a minute at thirty nodes; see the figures in `docs/rank-causes.md`.
+DOWHY_SAMPLES, DOWHY_PERMUTATIONS = 500, 5
+DOWHY_ROWS = 3
+
+
+def ours(case: Case) -> list[Hashable]:
+    """`rca.rank_causes` with what a case comes with: tables and direction only."""
+    return rca.rank_causes(case.normal, case.anomalous, worse=case.worse)["cause"].tolist()
+
+
+def ours_informed(case: Case) -> list[Hashable]:
+    """`rca.rank_causes` with graph and target too."""
+    found = rca.rank_causes(case.normal, case.anomalous, case.graph, case.target, case.worse)
+    return found["cause"].tolist()
+
+
+def robust_scaler(case: Case) -> list[Hashable]:
+    """Largest departure from the median in interquartile ranges over all anomalous rows, as BARO ranks [1]_.
+
+    References
+    ----------
+    .. [1] Pham et al., "BARO: Robust Root Cause Analysis for Microservices via Multivariate Bayesian Online
+       Change Point Detection", FSE 2024. A range of zero counts as one, as in scikit-learn's scaler.
+    """
+    before, after = numeric(case)
+    middle = before.median()
+    width = before.quantile(0.75) - before.quantile(0.25)
+    away = ((after - middle) / width.where(width > 0, 1.0)).abs().max()
+    return away.sort_values(ascending=False, kind="stable").index.tolist()
+
+
+def chance(case: Case) -> list[Hashable]:
+    """Columns in random order, the same for the same case: the floor."""
+    names = numeric(case)[0].columns
+    return list(np.random.default_rng(len(case.normal) + len(names)).permutation(names))
+
+
+def dowhy(case: Case) -> list[Hashable]:
+    """Attribution of the anomalous rows at the target by DoWhy, linear mechanisms, small budget."""
+    from dowhy import gcm
+    from sklearn.linear_model import LinearRegression
+
+    gcm.config.disable_progress_bars()
+    before, after = numeric(case)
+    graph = case.graph.subgraph(before.columns).copy()
+    model = gcm.InvertibleStructuralCausalModel(graph)
+    for node in graph.nodes:
+        mechanism = (
+            gcm.AdditiveNoiseModel(gcm.ml.SklearnRegressionModel(LinearRegression()))
+            if graph.in_degree(node)
+            else gcm.EmpiricalDistribution()
+        )
+        model.set_causal_mechanism(node, mechanism)
+    nodes = list(graph.nodes)
+    gcm.fit(model, before[nodes].fillna(before[nodes].median()))
+    found = gcm.attribute_anomalies(
+        model,
+        case.target,
+        after[nodes].fillna(before[nodes].median()).tail(DOWHY_ROWS),
+        num_distribution_samples=DOWHY_SAMPLES,
+        shapley_config=gcm.shapley.ShapleyConfig(num_permutations=DOWHY_PERMUTATIONS, n_jobs=1),
+    )
+    means = pd.Series({node: float(np.mean(values)) for node, values in found.items()})
+    return means.sort_values(ascending=False, kind="stable").index.tolist()
+
+
+def numeric(case: Case) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Both tables without the clock."""
+    drop = [name for name in ("time", "timestamp") if name in case.normal.columns]
+    before = case.normal.drop(columns=drop).select_dtypes("number")
+    return before, case.anomalous[before.columns]

@@ -1,0 +1,44 @@
+"""One incident: two tables, what is known of the system, and which answers are right."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from dataclasses import dataclass, field
+
+import networkx
+import pandas as pd
+
+from rca.causal.ranking.rank import Worse
+
+
+@dataclass(frozen=True)
+class Case:
+    """An incident with its true root cause.
+
+    Attributes
+    ----------
+    family : str
+        What the table of results is split by.
+    normal, anomalous : DataFrame
+    causes : frozenset
+        Columns that are right answers; empty where nothing is wrong.
+    services : dict
+        Column -> service, for judging services; empty where columns have none.
+    graph : networkx.DiGraph, optional
+    target : hashable, optional
+    worse : str
+    """
+
+    family: str
+    normal: pd.DataFrame
+    anomalous: pd.DataFrame
+    causes: frozenset[Hashable]
+    services: dict[Hashable, str] = field(default_factory=dict)
+    graph: networkx.DiGraph | None = None
+    target: Hashable | None = None
+    worse: Worse = "higher"
+
+    @property
+    def right_services(self) -> frozenset[str]:
+        """Services of the right columns."""
+        return frozenset(self.services[name] for name in self.causes)

@@ -1,0 +1,105 @@
+"""`rca.rank_causes` on incidents it was not calibrated on, beside what else one would use.
+
+``python -m benchmarks tabular`` runs the held-out synthetic families; ``--public FOLDER`` public captures in
+the layout of RCAEval. AC@k: share of incidents whose right answer is among the first k; Avg@5: mean of AC@1
+to AC@5.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Callable, Hashable, Iterable
+from pathlib import Path
+
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks.tabular import pipelines, services
+from benchmarks.tabular.accuracy import column_hits, service_hits, with_interval
+from benchmarks.tabular.baselines import chance, dowhy, ours, ours_informed, robust_scaler
+from benchmarks.tabular.cases import Case
+from benchmarks.tabular.public import read_cases
+
+Ranking = Callable[[Case], list[Hashable]]
+RANKINGS: dict[str, Ranking] = {
+    "rca.rank_causes": ours,
+    "rca.rank_causes, graph and target": ours_informed,
+    "robust scaler": robust_scaler,
+    "DoWhy attribution, graph and target": dowhy,
+    "random order": chance,
+}
+NEEDS_GRAPH = ("rca.rank_causes, graph and target", "DoWhy attribution, graph and target")
+FAMILIES = {"services": services.draw, "latencies": services.draw_latencies, "pipelines": pipelines.draw}
+
+
+def main() -> None:
+    """Rank, judge, print."""
+    given = _arguments().parse_args()
+    cases = list(read_cases(given.public)) if given.public else held_out(given.cases, given.seed)
+    console = Console(width=140)
+    if not cases:
+        raise SystemExit(f"no inject_time.txt beside a data.csv under {given.public}")
+    judge = service_hits if given.public else column_hits
+    groups: dict[str, list[Case]] = {}
+    for case in cases:
+        groups.setdefault(case.family, []).append(case)
+    for family, members in groups.items():
+        console.print(_table(family, members, given.dowhy, judge))
+    if len(groups) > 1:
+        console.print(_table("all", cases, 0, judge))
+
+
+def held_out(n_cases: int, seed: int) -> list[Case]:
+    """The same number of incidents of every synthetic family."""
+    rng = np.random.default_rng([seed, 1])
+    return [draw(rng) for draw in FAMILIES.values() for _ in range(n_cases)]
+
+
+def _table(
+    family: str,
+    cases: list[Case],
+    dowhy_cases: int,
+    judge: Callable[[Case, list[Hashable]], np.ndarray],
+) -> Table:
+    columns = cases[0].normal.shape[1]
+    table = Table(
+        title=f"{family}: {len(cases)} incidents, {columns} columns in the first", title_justify="left"
+    )
+    table.add_column("ranking")
+    for name in ("cases", "AC@1", "AC@3", "Avg@5", "ms per case"):
+        table.add_column(name, justify="right")
+    for name, rank in RANKINGS.items():
+        usable = [case for case in cases if name not in NEEDS_GRAPH or case.graph is not None]
+        usable = usable[:dowhy_cases] if rank is dowhy else usable
+        if usable:
+            table.add_row(name, *_row(rank, usable, judge))
+    return table
+
+
+def _row(
+    rank: Ranking, cases: Iterable[Case], judge: Callable[[Case, list[Hashable]], np.ndarray]
+) -> list[str]:
+    hits, taken = [], []
+    for case in cases:
+        began = time.perf_counter()
+        order = rank(case)
+        taken.append(time.perf_counter() - began)
+        hits.append(judge(case, order))
+    found = np.array(hits)
+    told = [with_interval(values) for values in (found[:, 0], found[:, 2], found.mean(axis=1))]
+    return [str(len(hits)), *told, f"{1e3 * float(np.median(taken)):.1f}"]
+
+
+def _arguments() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--cases", type=int, default=100, help="incidents per synthetic family")
+    parser.add_argument("--dowhy", type=int, default=0, metavar="N", help="let DoWhy judge N cases per table")
+    parser.add_argument("--public", type=Path, metavar="FOLDER", help="captures in the layout of RCAEval")
+    parser.add_argument("--seed", type=int, default=0)
+    return parser
+
+
+if __name__ == "__main__":
+    main()

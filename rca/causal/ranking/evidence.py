@@ -1,0 +1,134 @@
+"""Every column's evidence of being the root cause, as numbers that grow with it.
+
+Sizes are inverse hyperbolic sines of spreads: linear below one spread, logarithmic above, so that a metric
+that explodes a thousandfold does not outshout everything else there is to know.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from rca.causal.ranking.dependence import conditional_shifts, covariance, own_shifts, resemblance
+from rca.causal.ranking.graphs import BoolArray, ColumnGraph
+from rca.causal.ranking.onset import holds, onsets, precedence
+from rca.causal.ranking.shifts import ROUNDS, doubt, locations, peaks
+from rca.robust import FloatArray
+
+#: In the order of the last axis of `Evidence.values`.
+ALWAYS = ("size", "certain", "early", "unpredicted")
+WITH_GRAPH = ("own", "inherited", "coverage")
+WITH_TARGET = ("resemblance",)
+#: A column's weight among the anomalies stops growing here: a few that explode are not all there is.
+MASS_CUT = 3.0
+#: Below this size a shift is noise and no anomaly that others could explain.
+MASS_FLOOR = 1.0
+#: Standard errors from which on a shift is no accident.
+CERTAIN = 5.0
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """What is known of each column, in every bootstrap round.
+
+    Attributes
+    ----------
+    values : ndarray of shape (1 + n_rounds, n_columns, n_features)
+        Round 0 is the estimate.
+    features : tuple of str, length n_features
+    candidates : ndarray of bool of shape (n_columns,)
+        Columns that moved for the worse and, given graph and target, may act on the target.
+    """
+
+    values: FloatArray
+    features: tuple[str, ...]
+    candidates: BoolArray
+
+
+def gather(
+    normal: FloatArray,
+    anomalous: FloatArray,
+    graph: ColumnGraph | None = None,
+    target: int | None = None,
+    *,
+    seed: int = 0,
+    rounds: int = ROUNDS,
+) -> Evidence:
+    """Evidence of all columns.
+
+    Parameters
+    ----------
+    normal : ndarray of shape (n_normal, n_columns), units of spread
+        The worse direction positive.
+    anomalous : ndarray of shape (n_anomalous, n_columns), units of spread
+    graph : ColumnGraph, optional
+    target : int, optional
+        Column whose trouble is to be explained.
+    seed : int
+        Of the bootstrap.
+    rounds : int
+    """
+    shift = locations(normal, anomalous, seed, rounds)
+    moved = np.arcsinh(np.maximum(shift, 0.0))
+    # A peak follows the location of its round: quantiles of every round would cost more than all the rest.
+    height = np.arcsinh(np.maximum(peaks(normal, anomalous) + shift - shift[0], 0.0))
+    mass = _mass(moved)
+    order = precedence(onsets(normal, anomalous), mass[0], holds(normal), anomalous.shape[0])
+    early = order * mass / (MASS_CUT - MASS_FLOOR)
+    moments = covariance(normal)
+    unpredicted = _share(conditional_shifts(shift, moments), moved)
+    certain = _ratio(np.maximum(shift, 0.0), CERTAIN * doubt(normal, anomalous.shape[0]))
+    found = [(moved + height) / 2, certain, early, unpredicted]
+    features: tuple[str, ...] = ALWAYS
+    if graph is not None:
+        found += _upstream(shift, moved, unpredicted, moments, graph)
+        features += WITH_GRAPH
+    if target is not None:
+        found.append(np.broadcast_to(resemblance(normal, anomalous, target), shift.shape))
+        features += WITH_TARGET
+    return Evidence(np.stack(found, axis=-1), features, _candidates(found[0][0], graph, target))
+
+
+def _upstream(
+    shift: FloatArray, moved: FloatArray, unpredicted: FloatArray, moments: FloatArray, graph: ColumnGraph
+) -> list[FloatArray]:
+    """Share of the shift that is the own mechanism's, part that a parent shows too, anomalies downstream."""
+    own = _share(own_shifts(shift, moments, graph.parents), moved)
+    inherited = np.zeros_like(moved)
+    for column, causes in enumerate(graph.parents):
+        if causes.size:
+            inherited[:, column] = np.minimum(moved[:, column], moved[:, causes].max(axis=1))
+    mass = _mass(moved)
+    coverage = _ratio(mass @ graph.reach.T.astype(np.float64), mass.sum(axis=1, keepdims=True))
+    outside = ~graph.known
+    if outside.any():
+        # The graph is silent on these: neither upstream nor downstream of anybody.
+        own[:, outside] = unpredicted[:, outside]
+        coverage[:, outside] = coverage[:, graph.known].mean(axis=1, keepdims=True)
+    return [own, inherited, coverage]
+
+
+def _mass(moved: FloatArray) -> FloatArray:
+    """How much of an anomaly each column is, 0 to ``MASS_CUT - MASS_FLOOR``."""
+    return np.clip(moved, MASS_FLOOR, MASS_CUT) - MASS_FLOOR
+
+
+def _share(left: FloatArray, moved: FloatArray) -> FloatArray:
+    """Part of a shift that others leave unexplained, 0 to 1, compressed; small shifts count less."""
+    return _ratio(np.arcsinh(np.maximum(left, 0.0)), moved) * np.minimum(moved, 1.0)
+
+
+def _ratio(part: FloatArray, whole: FloatArray) -> FloatArray:
+    """`part` over `whole`, at most 1; 0 where there is no part."""
+    part, whole = np.broadcast_arrays(part, whole)
+    # Where the whole is nothing, any part is more than it.
+    ratio = np.divide(part, whole, out=np.ones(part.shape), where=whole > 0)
+    return np.where(part > 0, np.minimum(ratio, 1.0), 0.0)
+
+
+def _candidates(size: FloatArray, graph: ColumnGraph | None, target: int | None) -> BoolArray:
+    moved: BoolArray = size > 0
+    if graph is None or target is None or not graph.known[target]:
+        return moved
+    return moved & (graph.reach[:, target] | ~graph.known)

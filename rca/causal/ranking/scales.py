@@ -1,0 +1,80 @@
+"""How much a column usually varies, never less than what could matter to anybody.
+
+A robust z-score explodes on columns that hardly ever move: their spread is zero, or one least significant
+digit. Three floors keep that from deciding a ranking: a share of the level, the quantisation step, and, for
+columns that mostly repeat one value, a share of everything ever seen of them.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from rca.robust import FloatArray, nan_median, nan_quantile
+
+#: A change of this share of the usual level counts as one unit of spread at most.
+LEVEL_SHARE = 0.01
+#: So does this share of the smallest difference between two values.
+STEP_SHARE = 0.5
+#: A column that only ever had one value shows at most ten units, whatever it changes to.
+REPEATED_SHARE = 0.1
+#: Standard normal quantiles, for spreads that agree on Gaussian data.
+NORMAL_MAD, NORMAL_IQR, NORMAL_TAIL = 0.6745, 1.349, 1.96
+#: z-scores are cut here: beyond, only rounding is compared.
+LARGEST = 1e6
+
+
+def standardise(normal: FloatArray, anomalous: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """Both arrays in units of the usual spread around the usual level.
+
+    Parameters
+    ----------
+    normal : ndarray of shape (n_normal, n_columns)
+        NaN where nothing was measured; at least two values per column.
+    anomalous : ndarray of shape (n_anomalous, n_columns)
+
+    Returns
+    -------
+    normal, anomalous : ndarray
+        Same shapes; zero is the usual level. A column without any difference in either is zero throughout.
+    """
+    centre = nan_median(normal)
+    scale = np.maximum(spread(normal, centre), floors(normal, anomalous, centre))
+    inverse = np.divide(1.0, scale, out=np.zeros_like(scale), where=scale > 0)
+    return (
+        np.clip((normal - centre) * inverse, -LARGEST, LARGEST),
+        np.clip((anomalous - centre) * inverse, -LARGEST, LARGEST),
+    )
+
+
+def spread(normal: FloatArray, centre: FloatArray) -> FloatArray:
+    """Standard deviation of a Gaussian that is as wide as the column, in the middle or in the longer tail.
+
+    The tail is what keeps skewed metrics (latencies, bytes, counts) from being surprised by themselves.
+    """
+    away = normal - centre
+    low, lower, upper, high = (nan_quantile(away, q) for q in (0.025, 0.25, 0.75, 0.975))
+    middle = np.maximum(nan_median(np.abs(away)) / NORMAL_MAD, (upper - lower) / NORMAL_IQR)
+    tail = np.maximum(high, -low) / NORMAL_TAIL
+    # Few rows tend to understate their spread.
+    count = np.isfinite(normal).sum(axis=0)
+    widened: FloatArray = np.maximum(middle, tail) * (1.0 + 3.0 / count)
+    return widened
+
+
+def floors(normal: FloatArray, anomalous: FloatArray, centre: FloatArray) -> FloatArray:
+    """Least spread that a column is granted, in its own unit."""
+    count = np.isfinite(normal).sum(axis=0)
+    repeated = (normal == centre).sum(axis=0) / count
+    reach = np.fmax(np.nanmax(np.abs(normal - centre), axis=0), np.nanmax(np.abs(anomalous - centre), axis=0))
+    seen = REPEATED_SHARE * repeated**2 * reach
+    granted: FloatArray = np.maximum(
+        np.maximum(LEVEL_SHARE * np.abs(centre), STEP_SHARE * _step(normal)), seen
+    )
+    return granted
+
+
+def _step(normal: FloatArray) -> FloatArray:
+    """Smallest positive difference between two values of a column; 0 where there is none."""
+    gaps = np.diff(np.sort(normal, axis=0), axis=0)
+    positive = np.where(gaps > 0, gaps, np.inf).min(axis=0, initial=np.inf)
+    return np.where(np.isfinite(positive), positive, 0.0)

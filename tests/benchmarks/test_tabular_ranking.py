@@ -1,0 +1,104 @@
+"""The incidents and the judging behind the table of rankings."""
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from benchmarks import tabular_ranking
+from benchmarks.tabular import calibrate, pipelines, scms, services
+from benchmarks.tabular.accuracy import column_hits, service_hits, with_interval
+from benchmarks.tabular.baselines import chance, ours, ours_informed, robust_scaler
+from benchmarks.tabular.cases import Case
+from benchmarks.tabular.public import read_cases
+
+FAMILIES = [scms.draw, services.draw, services.draw_latencies, pipelines.draw]
+
+
+@pytest.mark.parametrize("draw", FAMILIES)
+def test_a_drawn_incident_can_be_ranked_and_judged(draw):
+    case = draw(np.random.default_rng(5))
+    assert case.causes <= set(case.normal.columns)
+    assert case.target in case.normal.columns
+    for rank in (ours, ours_informed, robust_scaler, chance):
+        assert set(rank(case)) <= set(case.normal.columns)
+        assert set(column_hits(case, rank(case))) <= {0.0, 1.0}
+
+
+@pytest.mark.parametrize("draw", FAMILIES)
+def test_incidents_are_reproducible(draw):
+    first, second = (draw(np.random.default_rng(2)) for _ in range(2))
+    pd.testing.assert_frame_equal(first.anomalous, second.anomalous)
+    assert first.causes == second.causes
+
+
+def test_a_pipeline_keeps_every_item():
+    arrivals = np.full(50, 10)
+    seconds = np.full((50, 2), 1 / 8.0)
+    backlog = pipelines._flow(arrivals, seconds)
+    # Two of ten items wait at the first stage in every row, none at the second: it is as fast as its supply.
+    assert backlog[:, 0] == pytest.approx(2.0 * np.arange(1, 51))
+    assert (backlog[:, 1] <= 8.0).all()
+
+
+def test_hits_are_counted_by_depth_and_services_once():
+    case = Case(
+        "x", pd.DataFrame(), pd.DataFrame(), frozenset({"b_cpu"}), {"a_cpu": "a", "a_mem": "a", "b_cpu": "b"}
+    )
+    ranking = ["a_cpu", "a_mem", "b_cpu"]
+    assert column_hits(case, ranking).tolist() == [0, 0, 1, 1, 1]
+    assert service_hits(case, ranking).tolist() == [0, 1, 1, 1, 1]
+    assert with_interval(np.ones(4)) == "1.00 [1.00, 1.00]"
+
+
+def test_the_robust_scaler_counts_interquartile_ranges():
+    normal = pd.DataFrame({"time": range(5), "wide": [0, 10, 20, 30, 40.0], "still": [1.0] * 5})
+    anomalous = pd.DataFrame({"time": [9], "wide": [60.0], "still": [2.5]})
+    case = Case("x", normal, anomalous, frozenset({"wide"}))
+    assert robust_scaler(case) == ["wide", "still"]
+
+
+def public_folder(root: Path) -> Path:
+    rng = np.random.default_rng(0)
+    for run in ("1", "2"):
+        place = root / "shop" / "cart_cpu" / run
+        place.mkdir(parents=True)
+        table = pd.DataFrame(
+            rng.normal(10.0, 1.0, (90, 3)), columns=["cart_cpu", "cart_latency-90", "web_cpu"]
+        )
+        table.insert(0, "time", np.arange(90))
+        table.loc[60:, "cart_cpu"] += 30.0
+        table.to_csv(place / "data.csv", index=False)
+        (place / "inject_time.txt").write_text("60\n")
+    return root
+
+
+def test_public_captures_are_read_by_folder_name_and_injection_time(tmp_path):
+    cases = list(read_cases(public_folder(tmp_path)))
+    assert [case.family for case in cases] == ["shop, cpu"] * 2
+    assert [len(case.normal) for case in cases] == [60, 60]
+    assert cases[0].causes == {"cart_cpu"}
+    assert service_hits(cases[0], ours(cases[0])).tolist() == [1, 1, 1, 1, 1]
+
+
+def test_the_table_is_printed_for_public_captures(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr("sys.argv", ["tabular", "--public", str(public_folder(tmp_path))])
+    tabular_ranking.main()
+    told = capsys.readouterr().out
+    assert "shop, cpu: 2 incidents" in told
+    assert "robust scaler" in told
+    assert "graph and target" not in told
+
+
+def test_calibration_prefers_evidence_that_tells():
+    rng = np.random.default_rng(0)
+    judged = [calibrate.judge(scms.draw(rng), True, True) for _ in range(60)]
+    fitted = calibrate.fit(judged)
+    assert (
+        fitted["inherited"]
+        <= 0
+        <= min(value for name, value in fitted.items() if name not in ("nothing", "inherited"))
+    )
+    nothing_known = dict.fromkeys(fitted, 0.0)
+    assert calibrate.first_right(judged, fitted)[1] > calibrate.first_right(judged, nothing_known)[1]
