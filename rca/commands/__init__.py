@@ -16,6 +16,7 @@ COMMANDS: tuple[str, ...] = (
     "simulate",
     "testbed",
     "train",
+    "models",
     "signals",
     "version",
 )
