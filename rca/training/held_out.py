@@ -15,6 +15,7 @@ from rca.evaluation.summary import rounded, summarise
 from rca.telemetry.labels import read_collection
 from rca.training.corpus import Corpus
 from rca.training.incidents import incidents
+from rca.training.tracking import metric_name
 
 Progress = Callable[[str, int, int], None]
 
@@ -30,16 +31,18 @@ def named(collections: Sequence[Path]) -> dict[str, Path]:
     Raises
     ------
     InvalidInput
-        If two have the same name, or one is called as the simulated source.
+        If two have the same name as far as MLflow can tell, or one is called as the simulated source.
     """
     found: dict[str, Path] = {}
+    taken = {SIMULATED}
     for folder in collections:
         name = folder.name or folder.resolve().name
-        if name in found or name == SIMULATED:
+        if metric_name(name) in taken:
             raise InvalidInput(
                 f"collection {folder}: the name {name!r} is taken",
                 hint="scores are kept by a collection's name: rename the folder",
             )
+        taken.add(metric_name(name))
         found[name] = folder
     return found
 

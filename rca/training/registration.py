@@ -60,5 +60,7 @@ def _signature() -> Any:
     from mlflow.models import ModelSignature
     from mlflow.types import ColSpec, Schema
 
-    outputs = [ColSpec(kind, name) for name, kind in OUTPUTS.items()]
-    return ModelSignature(inputs=Schema([ColSpec("string", INPUT)]), outputs=Schema(outputs))
+    return ModelSignature(
+        inputs=Schema([ColSpec("string", INPUT)]),
+        outputs=Schema([ColSpec(kind, name) for name, kind in OUTPUTS.items()]),
+    )

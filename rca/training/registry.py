@@ -129,7 +129,7 @@ class Registry:
                 artifact_uri=source, dst_path=str(folder), tracking_uri=self.uri
             )
             flavor = mlflow.models.Model.load(place).flavors["python_function"]
-        bundle = Path(place) / flavor["data"]
+        bundle = Path(place, flavor["data"])
         if Bundle.load(bundle).model.sha256 != found.sha256:
             raise BundleError(f"version {found.number} in the store is not the bundle that was registered")
         return bundle

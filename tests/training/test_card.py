@@ -30,7 +30,7 @@ def slow(cause: str, source: str) -> Label:
     )
 
 
-def row(label: Label, said: str | None, *, window: str = "w", world_size: int = 8, signals: str = "all") -> JudgedRow:
+def row(label: Label, said: str | None, *, world_size: int = 8) -> JudgedRow:
     ranks = frozenset({2})
     answer = (
         Answer("healthy", confidence=0.9)
@@ -38,13 +38,13 @@ def row(label: Label, said: str | None, *, window: str = "w", world_size: int = 
         else Answer("fail_slow", ranks, (NamedCause(said, ranks),), "compute", "transient", confidence=0.9)
     )
     return JudgedRow(
-        window=window,
+        window="w",
         source=label.source,
         cause=label.causes[0].cause if label.causes else "healthy",
         severity=0.5,
         world_size=world_size,
         hours=0.1,
-        signals=signals,
+        signals="all",
         method=PRODUCT,
         first_cause=said or "healthy",
         judged=judge(answer, label),
@@ -55,7 +55,8 @@ def row(label: Label, said: str | None, *, window: str = "w", world_size: int = 
 def card() -> Card:
     throttled = slow("gpu_throttling", "simulation")
     rows = [row(throttled, "gpu_throttling", world_size=64)] * 20
-    rows += [row(throttled, "cpu_contention")] * 10 + [row(HEALTHY, None)] * 19 + [row(HEALTHY, "cpu_contention")]
+    rows += [row(throttled, "cpu_contention")] * 10
+    rows += [row(HEALTHY, None)] * 19 + [row(HEALTHY, "cpu_contention")]
     rows += [replace(each, signals="phases-only") for each in rows]
     report = {
         "forward": {
