@@ -171,7 +171,7 @@ def _of_source(source: str, pair: Pair) -> list[Check]:
             finding, reason = _score_finding(found[name], slack)
             values = one[name].value, other[name].value
             checks.append(Check(source, name, *values, found[name].estimate, finding, reason))
-    checks.append(_calibration(source, pair))
+    checks.append(_calibration(source, pair, one[CALIBRATION].value, other[CALIBRATION].value))
     return checks
 
 
@@ -188,13 +188,13 @@ def _score_finding(found: Difference, slack: Slack) -> tuple[Outcome, str]:
     return "as good", f"{change}: no difference shown over {estimate.n} windows"
 
 
-def _calibration(source: str, pair: Pair) -> Check:
+def _calibration(source: str, pair: Pair, champion: float, challenger: float) -> Check:
     one, other = _confidence(pair.champion), _confidence(pair.challenger)
     found = calibration_difference(other, one, np.random.default_rng(0))
     worse = found.value > CALIBRATION_SLACK and found.low > 0
     reason = f"{CALIBRATION} {found.value:+.3f} ({found.low:+.3f} to {found.high:+.3f})"
-    values = estimates(pair.champion)[CALIBRATION].value, estimates(pair.challenger)[CALIBRATION].value
-    return Check(source, CALIBRATION, *values, found, "worse" if worse else "as good", reason)
+    finding: Outcome = "worse" if worse else "as good"
+    return Check(source, CALIBRATION, champion, challenger, found, finding, reason)
 
 
 def _confidence(judged: Sequence[Judged]) -> tuple[FloatArray, FloatArray]:

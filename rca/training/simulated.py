@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import count, islice
+from itertools import islice
 
 import numpy as np
 
 from rca.simulation.seeds import for_each_scenario, simulated_window
 from rca.training.corpus import Example, example
 from rca.training.feature_cache import FeatureCache, cache_key
-from rca.training.split import part_of, scenario_group
+from rca.training.split import scenario_group
 
 #: Scenarios per file of the cache: an interrupted run loses at most these, a longer one finds all before.
 BATCH = 256
@@ -20,11 +20,6 @@ def scenario_seeds(n_windows: int, seed: int) -> list[int]:
     """Seeds of a corpus's scenarios; those of a smaller corpus come first in a larger one."""
     children = np.random.SeedSequence(seed).spawn(n_windows)
     return [int(child.generate_state(1, np.uint64)[0] >> np.uint64(1)) for child in children]
-
-
-def frozen_test_seeds(n_windows: int) -> list[int]:
-    """The first scenarios that the split gives to the test: the same for every corpus and version."""
-    return list(islice((seed for seed in count() if part_of(scenario_group(seed)) == "test"), n_windows))
 
 
 def simulated_examples(

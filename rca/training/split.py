@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
+from itertools import count, islice
 from typing import Literal
 
 import numpy as np
@@ -28,6 +29,11 @@ def part_of(group: str) -> Part:
     """Part a group belongs to; the same in every run and on every machine."""
     draw = int.from_bytes(hashlib.sha256(group.encode()).digest()[:8], "big") / 2**64
     return next(part for part, ceiling in SHARES if draw < ceiling)
+
+
+def seeds_of(part: Part, n: int) -> list[int]:
+    """The first seeds whose simulated scenarios belong to a part, shape (n,): always the same ones."""
+    return list(islice((seed for seed in count() if part_of(scenario_group(seed)) == part), n))
 
 
 def mask(parts: Sequence[str], part: Part) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:

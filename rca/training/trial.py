@@ -21,7 +21,7 @@ from rca.training.digests import joint_digest, window_digest
 from rca.training.gate import Latency, Pair
 from rca.training.held_out import SIMULATED
 from rca.training.incidents import incidents
-from rca.training.simulated import frozen_test_seeds
+from rca.training.split import seeds_of
 
 Progress = Callable[[str, int, int], None]
 
@@ -79,7 +79,8 @@ def run_trial(
     processes : int
         Without influence on the answers; latency is always measured alone.
     """
-    seeds = frozen_test_seeds(n_windows)
+    # Of no corpus, whatever its seed: the split goes by scenario.
+    seeds = seeds_of("test", n_windows)
     one, other = evaluate_simulated(
         seeds,
         [champion, challenger],

@@ -22,8 +22,7 @@ from rca.training.corpus import Example, stack
 from rca.training.digests import files_digest, joint_digest, window_digest
 from rca.training.feature_cache import FeatureCache, cache_key, computing_files
 from rca.training.incidents import incident_examples
-from rca.training.simulated import frozen_test_seeds, scenario_seeds, simulated_examples
-from rca.training.split import part_of, scenario_group
+from rca.training.simulated import scenario_seeds, simulated_examples
 
 WINDOWS = Path(__file__).resolve().parents[2] / "data" / "windows"
 SEED = 11
@@ -179,10 +178,3 @@ def test_a_window_is_known_by_its_content(tmp_path: Path) -> None:
     (copy / "window.json").write_text("{}")
     assert window_digest(copy) != window_digest(original)
     assert joint_digest(["a", "b"]) == joint_digest(["b", "a"]) != joint_digest(["a"])
-
-
-def test_the_frozen_test_is_of_scenarios_that_no_corpus_learns_from() -> None:
-    seeds = frozen_test_seeds(40)
-    assert seeds[:20] == frozen_test_seeds(20)
-    assert len(set(seeds)) == 40
-    assert {part_of(scenario_group(seed)) for seed in seeds} == {"test"}

@@ -12,7 +12,7 @@ import pytest
 
 import rca
 from rca.errors import InvalidInput
-from rca.training import heads, incidents
+from rca.training import heads
 from rca.training.feature_cache import FeatureCache
 from rca.training.promotion import promote
 from rca.training.registry import Registry
@@ -37,12 +37,7 @@ def _few_rounds() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(heads, "MAX_ROUNDS", 12)
         patch.setattr(heads, "PATIENCE", 4)
-        patch.setattr(incidents.incident_examples, "__kwdefaults__", _fewer_variants())
         yield
-
-
-def _fewer_variants() -> dict[str, object]:
-    return {**(incidents.incident_examples.__kwdefaults__ or {}), "variants": 3}
 
 
 def _collection(folder: Path, tested: tuple[str, ...]) -> Path:
