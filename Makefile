@@ -41,8 +41,8 @@ serve: setup ## Serve on http://127.0.0.1:8080 (docs at /docs)
 bench: setup ## Latency and memory tables, each beside its floor (BENCH=name for one)
 	$(RUN)/python -m benchmarks $(BENCH)
 
-train: setup ## Reproduce the shipped model bundle from seeds
-	$(RUN)/rca train --output models/rca_models/baseline
+train: setup ## Reproduce the shipped model bundle from seeds, and its card
+	$(RUN)/rca train --output models/rca_models/baseline --card models/README.md
 
 openapi: setup ## Regenerate api/openapi.json
 	$(RUN)/python -m rca_api.openapi > api/openapi.json

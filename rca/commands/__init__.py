@@ -17,6 +17,7 @@ COMMANDS: tuple[str, ...] = (
     "simulate",
     "testbed",
     "train",
+    "models",
     "signals",
     "version",
 )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from enum import StrEnum
-from itertools import count, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -152,9 +151,9 @@ def _forest(collection: Path, source: Path | None, n_windows: int, processes: in
 
 def training_seeds(n_windows: int) -> list[int]:
     """Seeds of simulated scenarios that the split by scenario gives to training, and so to no test."""
-    from rca.training.split import part_of, scenario_group
+    from rca.training.split import seeds_of
 
-    return list(islice((seed for seed in count() if part_of(scenario_group(seed)) == "train"), n_windows))
+    return seeds_of("train", n_windows)
 
 
 def _text(evaluation: Evaluation, by: list[str]) -> str:

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from rca.commands.output import rendered, write
 from rca.commands.progress import progress
 
+if TYPE_CHECKING:
+    from rca.training.run import TrainingResult
+
 EXAMPLES = """
 rca train --output my-bundle                           the shipped baseline again, byte for byte
 rca train --windows 500 --output quick --no-tracking   a quick look
 rca train --collection my-incidents --output ours      learn from your own labelled windows, too
+rca models promote --collection my-incidents           make it the champion, if the gate agrees
 rca diagnose window.json --bundle my-bundle
 """
 
@@ -39,12 +43,31 @@ def command(
         str | None,
         typer.Option(envvar="MLFLOW_TRACKING_URI", help="MLflow store. [default: sqlite:///mlflow.db]"),
     ] = None,
-    tracking: Annotated[bool, typer.Option(help="Log parameters, metrics and the bundle to MLflow.")] = True,
+    tracking: Annotated[
+        bool, typer.Option(help="Log parameters, metrics, pictures, model card and the bundle to MLflow.")
+    ] = True,
+    register: Annotated[
+        bool, typer.Option(help="Register the bundle as the challenger; nothing is promoted.")
+    ] = True,
+    use_cache: Annotated[
+        bool,
+        typer.Option("--cached/--no-cache", help="Keep features between runs; no influence on the result."),
+    ] = True,
+    cache: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR", envvar="RCA_CACHE_DIR", help="Where. [default: ~/.cache/straggler-rca/examples]"
+        ),
+    ] = None,
+    card: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Also write the model card there.")
+    ] = None,
 ) -> None:
-    """Train the models and the causal mechanisms, test them on held-out scenarios, write a bundle.
+    """Train the models and the causal mechanisms, test them on held-out windows, write a bundle.
 
     Needs the extra [train]. The same seed, number of windows and collections give the same bundle digest.
     """
+    from rca.training.feature_cache import FeatureCache, default_folder
     from rca.training.run import DEFAULT_SEED, DEFAULT_WINDOWS, train
     from rca.training.tracking import DEFAULT_URI
 
@@ -55,16 +78,26 @@ def command(
             seed=DEFAULT_SEED if seed is None else seed,
             collections=collection or (),
             processes=processes,
+            cache=FeatureCache(cache or default_folder()) if use_cache else None,
             tracking_uri=(tracking_uri or DEFAULT_URI) if tracking else None,
+            registered=register,
             progress=report,
         )
+    if card is not None:
+        write(result.card, card)
+    write(_text(result))
+
+
+def _text(result: TrainingResult) -> str:
     from rca.commands.evaluate import scores_table
 
     lines = [f"bundle {result.bundle}  sha256 {result.sha256}", f"corpus sha256 {result.corpus_digest}"]
     if result.run_id is not None:
         lines.append(f"MLflow run {result.run_id}")
+    if result.version is not None:
+        lines.append(f"registered as version {result.version}, the challenger; `rca models promote` is next")
     tables = [scores_table(result.test_scores, "held-out simulated scenarios (test split)")]
     tables += [
         scores_table(scores, f"held-out windows of {name}") for name, scores in result.real_scores.items()
     ]
-    write("\n".join(lines) + "\n" + "".join(map(rendered, tables)))
+    return "\n".join(lines) + "\n" + "".join(map(rendered, tables))

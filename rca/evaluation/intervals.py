@@ -70,7 +70,7 @@ def calibration_error(confidence: FloatArray, right: FloatArray, bins: int = BIN
     """
     if confidence.size == 0:
         return float("nan")
-    gaps = np.bincount(_bin(confidence, bins), confidence - right, minlength=bins)
+    gaps = np.bincount(confidence_bin(confidence, bins), confidence - right, minlength=bins)
     return float(np.abs(gaps).sum() / confidence.size)
 
 
@@ -85,13 +85,43 @@ def calibration_estimate(confidence: FloatArray, right: FloatArray, rng: np.rand
     if confidence.size == 0:
         return UNKNOWN
     value = calibration_error(confidence, right)
-    index, gap = _bin(confidence, BINS), confidence - right
-    drawn = rng.integers(0, gap.size, (BOOTSTRAP_ROUNDS, gap.size))
-    cell = index[drawn] + BINS * np.arange(BOOTSTRAP_ROUNDS)[:, None]
-    summed = np.bincount(cell.ravel(), gap[drawn].ravel(), minlength=BINS * BOOTSTRAP_ROUNDS)
-    errors = np.abs(summed.reshape(BOOTSTRAP_ROUNDS, BINS)).sum(axis=1) / gap.size
+    errors = _drawn_errors(confidence, right, rng.integers(0, right.size, (BOOTSTRAP_ROUNDS, right.size)))
     low, high = np.clip(np.quantile(errors, LEVELS) - (errors.mean() - value), 0.0, 1.0)
-    return Estimate(value, min(float(low), value), max(float(high), value), int(gap.size))
+    return Estimate(value, min(float(low), value), max(float(high), value), int(right.size))
+
+
+def calibration_difference(
+    one: tuple[FloatArray, FloatArray], other: tuple[FloatArray, FloatArray], rng: np.random.Generator
+) -> Estimate:
+    """One method's calibration error minus another's, with a paired bootstrap interval.
+
+    Parameters
+    ----------
+    one, other : pair of ndarray of shape (n_windows,)
+        Confidence, and 1 or 0 whether the answer was right; the same windows in the same order.
+    """
+    known = np.isfinite(one[0]) & np.isfinite(other[0])
+    if not known.any():
+        return UNKNOWN
+    left, right = ((confidence[known], truth[known]) for confidence, truth in (one, other))
+    n = int(known.sum())
+    drawn = rng.integers(0, n, (BOOTSTRAP_ROUNDS, n))
+    value = calibration_error(*left) - calibration_error(*right)
+    errors = _drawn_errors(*left, drawn) - _drawn_errors(*right, drawn)
+    low, high = np.quantile(errors, LEVELS) - (errors.mean() - value)
+    return Estimate(value, float(low), float(high), n)
+
+
+def _drawn_errors(
+    confidence: FloatArray, right: FloatArray, drawn: np.ndarray[tuple[int, int], np.dtype[np.int64]]
+) -> FloatArray:
+    """Calibration error of every draw, shape (n_rounds,); `drawn` holds window numbers, a draw per row."""
+    index, gap = confidence_bin(confidence), confidence - right
+    rounds = drawn.shape[0]
+    cell = index[drawn] + BINS * np.arange(rounds)[:, None]
+    summed = np.bincount(cell.ravel(), gap[drawn].ravel(), minlength=BINS * rounds)
+    errors: FloatArray = np.abs(summed.reshape(rounds, BINS)).sum(axis=1) / gap.size
+    return errors
 
 
 def poisson_rate(events: int, exposure: float) -> tuple[float, float, float]:
@@ -129,5 +159,6 @@ def _mean_with(at_most: int, chance: float) -> float:
     return float(below + above) / 2
 
 
-def _bin(confidence: FloatArray, bins: int) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+def confidence_bin(confidence: FloatArray, bins: int = BINS) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+    """Equal-width bin of each confidence, shape (n_windows,); 1.0 belongs to the last."""
     return np.minimum((confidence * bins).astype(np.int64), bins - 1)

@@ -2,43 +2,94 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
 from os import PathLike
 
 from rca.diagnosis import Bundle, diagnose
+from rca.diagnosis.bundle import baseline
+from rca.evaluation.answer import Answer
 from rca.evaluation.baselines_forest import ForestExample, forest_example
-from rca.evaluation.scores import Judged, judge
+from rca.evaluation.rows import PRODUCT, JudgedRow, judged_row
+from rca.evaluation.signals import restrict
 from rca.simulation.seeds import for_each_scenario, simulated_window
 
-_worker_bundle: Bundle | None = None
+BundlePath = str | PathLike[str] | None
 
 
 def evaluate_simulated(
     seeds: Iterable[int],
-    bundle_path: str | PathLike[str],
+    bundles: Sequence[BundlePath],
     *,
+    signals: Sequence[str] = ("all",),
     processes: int,
     progress: Callable[[int, int], None] = lambda done, total: None,
-) -> list[Judged]:
-    """Simulate the scenarios of the seeds anew, diagnose them end to end, judge the answers."""
+) -> list[list[JudgedRow]]:
+    """Simulate the scenarios of the seeds anew, have every bundle diagnose them, judge the answers.
+
+    Parameters
+    ----------
+    seeds : iterable of int
+    bundles : sequence of path or None
+        Bundle folders; None is the shipped one.
+    signals : sequence of str
+        Keys of `rca.evaluation.signals.SIGNAL_SETS`.
+
+    Returns
+    -------
+    list of list of JudgedRow
+        Per bundle the rows of all scenarios, in order, one per set of signals: bundles pair row by row.
+    """
     todo = list(seeds)
-    found = []
-    with ProcessPoolExecutor(processes, initializer=_load, initargs=(str(bundle_path),)) as pool:
+    found: list[list[JudgedRow]] = [[] for _ in bundles]
+    with ProcessPoolExecutor(processes, initializer=_load, initargs=(tuple(bundles), tuple(signals))) as pool:
         for position, judged in enumerate(pool.map(_judge_seed, todo, chunksize=8), start=1):
-            found.append(judged)
+            for rows, fresh in zip(found, judged, strict=True):
+                rows += fresh
             progress(position, len(todo))
     return found
 
 
-def _load(path: str) -> None:
-    global _worker_bundle
-    _worker_bundle = Bundle.load(path)
+@dataclass(frozen=True)
+class _Judges:
+    """Loaded bundles, and what they are shown of a window."""
+
+    bundles: tuple[Bundle, ...]
+    signals: tuple[str, ...]
+
+    def rows(self, seed: int) -> list[list[JudgedRow]]:
+        window, label = simulated_window(seed)
+        shown = {name: restrict(window, name) for name in self.signals}
+        return [
+            [
+                judged_row(
+                    f"simulation-{seed}",
+                    window,
+                    label,
+                    signals=name,
+                    method=PRODUCT,
+                    answer=Answer.from_diagnosis(diagnose(part, bundle=bundle)),
+                )
+                for name, part in shown.items()
+            ]
+            for bundle in self.bundles
+        ]
 
 
-def _judge_seed(seed: int) -> Judged:
-    window, label = simulated_window(seed)
-    return judge(diagnose(window, bundle=_worker_bundle), label)
+_worker: _Judges | None = None
+
+
+def _load(paths: tuple[BundlePath, ...], signals: tuple[str, ...]) -> None:
+    global _worker
+    bundles = (baseline() if path is None else Bundle.load(path) for path in paths)
+    _worker = _Judges(tuple(bundles), signals)
+
+
+def _judge_seed(seed: int) -> list[list[JudgedRow]]:
+    if _worker is None:
+        raise RuntimeError("the worker was not started with bundles")
+    return _worker.rows(seed)
 
 
 def simulated_forest_examples(seeds: Iterable[int], *, processes: int) -> Iterator[ForestExample]:

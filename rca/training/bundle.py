@@ -15,6 +15,9 @@ from rca.diagnosis.bundle import FORMAT
 from rca.features import VERSION
 from rca.training.heads import FittedHead
 
+#: What a bundle is called unless told otherwise.
+NAME = "baseline"
+
 
 def write_bundle(
     folder: Path,
@@ -23,7 +26,7 @@ def write_bundle(
     mechanisms: Mechanisms,
     provenance: dict[str, Any],
     *,
-    name: str = "baseline",
+    name: str = NAME,
     version: str,
 ) -> str:
     """Write all files to a fresh folder and move it into place; return the manifest's SHA-256.

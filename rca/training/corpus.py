@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
 
 from rca.features import FeatureSet, extract
 from rca.robust import FloatArray, IntArray
-from rca.simulation.seeds import for_each_scenario, simulated_window
 from rca.telemetry.causes import CAUSES
 from rca.telemetry.labels import Label
 from rca.telemetry.window import Window
-from rca.training.split import Part, part_of, scenario_group
+from rca.training.split import Part, part_of
 
 #: Healthy ranks kept of each window; faulty ones are kept up to the same number.
 RANKS_KEPT = 8
@@ -183,17 +182,6 @@ def _weights(examples: list[Example], real_share: float) -> FloatArray:
         if n_real and n_simulated:
             weight[real & (part == name)] = real_share / (1 - real_share) * n_simulated / n_real
     return weight
-
-
-def simulated_examples(n_windows: int, seed: int, *, processes: int) -> Iterator[Example]:
-    """Simulate scenarios and extract their features in parallel; what comes out depends on `seed` only."""
-    children = np.random.SeedSequence(seed).spawn(n_windows)
-    seeds = [int(child.generate_state(1, np.uint64)[0] >> np.uint64(1)) for child in children]
-    return for_each_scenario(_simulated, seeds, processes=processes)
-
-
-def _simulated(seed: int) -> Example:
-    return example(*simulated_window(seed), group=scenario_group(seed), seed=seed)
 
 
 def straggler_type(cause: str) -> str:

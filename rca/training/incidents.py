@@ -17,6 +17,8 @@ from rca.telemetry.window import Window
 from rca.training.blind_spots import blinded
 from rca.training.corpus import Example, example
 from rca.training.crops import crop, without_ranks
+from rca.training.digests import files_digest
+from rca.training.feature_cache import FeatureCache, cache_key
 from rca.training.split import Part, part_of
 
 #: Variants of each window, the window itself among them.
@@ -63,6 +65,7 @@ def incident_examples(
     *,
     processes: int,
     variants: int = VARIANTS,
+    cache: FeatureCache | None = None,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> Iterator[Example]:
     """Examples of a collection's windows, in its order, `variants` of each that is learned from.
@@ -72,6 +75,8 @@ def incident_examples(
     """
     found = [each for each in incidents(read_collection(folder)) if each.part in LEARNED]
     work = partial(_examples, seed=seed, variants=variants)
+    if cache is not None:
+        work = partial(_remembered, cache=cache, seed=seed, variants=variants)
     if processes <= 1:
         yield from _told(map(work, found), len(found), progress)
         return
@@ -85,6 +90,12 @@ def _told(
     for done, batch in enumerate(batches, start=1):
         yield from batch
         progress(done, total)
+
+
+def _remembered(incident: Incident, *, cache: FeatureCache, seed: int, variants: int) -> list[Example]:
+    content = files_digest(incident.entry.path)
+    key = cache_key("incident", content, incident.entry.id, incident.group, incident.part, seed, variants)
+    return cache.remember(key, lambda: _examples(incident, seed=seed, variants=variants))
 
 
 def _examples(incident: Incident, *, seed: int, variants: int) -> list[Example]:

@@ -1,4 +1,4 @@
-"""`rca train` end to end: corpus, heads, thresholds, mechanisms, bundle, honest test, tracking."""
+"""`rca train` end to end: corpus, heads, thresholds, mechanisms, bundle, honest test, card, registry."""
 
 from __future__ import annotations
 
@@ -9,18 +9,22 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from rca.causal.mechanisms import Mechanisms
 from rca.classify.classifier import HEADS
 from rca.classify.heads import Head
-from rca.evaluation.run import Plan, evaluate_entries
-from rca.evaluation.simulated import evaluate_simulated
-from rca.evaluation.summary import rounded, summarise
-from rca.telemetry.labels import read_collection
-from rca.training.bundle import write_bundle
+from rca.training.bundle import NAME, write_bundle
+from rca.training.card import Card
 from rca.training.causal_rows import mechanism_rows
-from rca.training.corpus import Corpus, simulated_examples, stack
-from rca.training.heads import PARAMETERS, fit_heads
-from rca.training.incidents import incident_examples, incidents
+from rca.training.corpus import Corpus, stack
+from rca.training.data_facts import data_facts
+from rca.training.feature_cache import FeatureCache
+from rca.training.heads import PARAMETERS, FittedHead, fit_heads
+from rca.training.held_out import SIMULATED, held_out_rows, named, totals
+from rca.training.incidents import incident_examples
+from rca.training.record import record
+from rca.training.simulated import simulated_examples
 from rca.training.thresholds import choose_thresholds
+from rca.training.tracking import import_mlflow
 
 Progress = Callable[[str, int, int], None]
 
@@ -41,6 +45,12 @@ class TrainingResult:
         On held-out simulated scenarios.
     real_scores : dict of str to dict
         On the test part of each collection of real windows, never averaged with the others.
+    card : str
+        The model card, Markdown.
+    run_id : str or None
+        MLflow run, if tracked.
+    version : int or None
+        Registered version, if registered.
     """
 
     bundle: Path
@@ -48,7 +58,9 @@ class TrainingResult:
     corpus_digest: str
     test_scores: dict[str, Any]
     real_scores: dict[str, dict[str, Any]]
+    card: str
     run_id: str | None
+    version: int | None
 
 
 def train(
@@ -58,11 +70,13 @@ def train(
     seed: int = DEFAULT_SEED,
     collections: Sequence[Path] = (),
     processes: int = 2,
+    cache: FeatureCache | None = None,
     tracking_uri: str | None = None,
+    registered: bool = True,
     bundle_version: str = "1",
     progress: Progress = lambda phase, done, total: None,
 ) -> TrainingResult:
-    """Train, evaluate on held-out scenarios, write the bundle and log the run.
+    """Train, write the bundle, test it on held-out windows, log the run and register the bundle.
 
     Parameters
     ----------
@@ -74,36 +88,91 @@ def train(
         Folders of real labelled windows to learn from and be tested on as well.
     processes : int
         For simulation and evaluation; does not influence the result.
+    cache : FeatureCache, optional
+        Features of earlier runs; does not influence the result.
     tracking_uri : str, optional
-        MLflow store; None logs nowhere.
+        MLflow store; None logs and registers nowhere.
+    registered : bool
+        Make the bundle the registered challenger, if the run is tracked.
     progress : callable
         ``(phase, done, total)``.
     """
+    _can_be_done(collections, tracking_uri)
+    corpus = _corpus(n_windows, seed, collections, processes, cache, progress)
+    fitted = _fit(corpus, seed, progress)
+    provenance = _provenance(n_windows, seed, collections, corpus)
+    sha256 = write_bundle(
+        output, fitted.heads, fitted.thresholds, fitted.mechanisms, provenance, version=bundle_version
+    )
+    card = Card(
+        name=NAME,
+        version=bundle_version,
+        sha256=sha256,
+        provenance=provenance,
+        facts=data_facts(corpus, n_windows, seed, collections),
+        thresholds=fitted.thresholds,
+        rows=held_out_rows(corpus, output, collections, processes, progress),
+        causal_report=fitted.causal_report,
+    )
+    run_id, number = None, None
+    if tracking_uri is not None:
+        progress("recording the run in MLflow", 0, 0)
+        parameters = _parameters(fitted.thresholds, provenance)
+        run_id, number = record(tracking_uri, output, card, parameters, registered=registered)
+    scores = {source: totals(rows) for source, rows in card.rows.items()}
+    return TrainingResult(
+        bundle=output,
+        sha256=sha256,
+        corpus_digest=corpus.digest,
+        test_scores=scores.pop(SIMULATED),
+        real_scores=scores,
+        card=card.to_markdown(),
+        run_id=run_id,
+        version=number,
+    )
+
+
+def _can_be_done(collections: Sequence[Path], tracking_uri: str | None) -> None:
+    """Refuse before an hour of work what would be refused after it."""
+    named(collections)
+    if tracking_uri is not None:
+        import_mlflow()
+
+
+@dataclass(frozen=True)
+class _Fitted:
+    """Everything learned from a corpus."""
+
+    heads: dict[str, FittedHead]
+    thresholds: dict[str, float]
+    mechanisms: Mechanisms
+    causal_report: dict[str, Any]
+
+
+def _fit(corpus: Corpus, seed: int, progress: Progress) -> _Fitted:
+    """Heads with their calibration, thresholds, and the causal mechanisms with their refutation."""
     from rca.causal.fit import fit_mechanisms
 
-    corpus = _corpus(n_windows, seed, collections, processes, progress)
     heads = fit_heads(corpus, seed, lambda text: progress(text, 0, 0))
     document = {name: head.entry() for name, head in heads.items()}
     loaded = {name: Head.load(name, document[name], heads[name].text, HEADS[name]) for name in heads}
     thresholds = choose_thresholds(corpus, loaded)
-    progress("fitting causal mechanisms with DoWhy", 0, 0)
+    progress("fitting and refuting causal mechanisms with DoWhy", 0, 0)
     mechanisms, causal_report = fit_mechanisms(mechanism_rows(corpus, seed), seed)
-    provenance = _provenance(n_windows, seed, collections, corpus)
-    sha256 = write_bundle(output, heads, thresholds, mechanisms, provenance, version=bundle_version)
-    scores = _test(corpus, output, processes, progress)
-    real = {folder.name: _test_real(folder, output, processes, progress) for folder in collections}
-    run_id = None
-    if tracking_uri is not None:
-        all_scores = {"test": scores} | {f"real_{name}": found for name, found in real.items()}
-        run_id = _log(tracking_uri, corpus, output, thresholds, provenance, all_scores, causal_report)
-    return TrainingResult(output, sha256, corpus.digest, scores, real, run_id)
+    return _Fitted(heads, thresholds, mechanisms, causal_report)
 
 
 def _corpus(
-    n_windows: int, seed: int, collections: Sequence[Path], processes: int, progress: Progress
+    n_windows: int,
+    seed: int,
+    collections: Sequence[Path],
+    processes: int,
+    cache: FeatureCache | None,
+    progress: Progress,
 ) -> Corpus:
     examples = []
-    for position, each in enumerate(simulated_examples(n_windows, seed, processes=processes), start=1):
+    simulated = simulated_examples(n_windows, seed, processes=processes, cache=cache)
+    for position, each in enumerate(simulated, start=1):
         examples.append(each)
         progress("simulating and extracting features", position, n_windows)
     for folder in collections:
@@ -111,40 +180,10 @@ def _corpus(
             folder,
             seed,
             processes=processes,
+            cache=cache,
             progress=lambda done, total: progress("varying real windows", done, total),
         )
     return stack(examples, REAL_SHARE)
-
-
-def _test(corpus: Corpus, bundle: Path, processes: int, progress: Progress) -> dict[str, Any]:
-    """End-to-end scores on the test scenarios, none of which any fit or threshold has seen."""
-    held = [
-        group
-        for group, part, real in zip(corpus.group, corpus.part, corpus.real, strict=True)
-        if part == "test" and not real
-    ]
-    seeds = [int(group.rsplit("-", 1)[1]) for group in held]
-    judged = evaluate_simulated(
-        seeds,
-        bundle,
-        processes=processes,
-        progress=lambda done, total: progress("diagnosing held-out scenarios", done, total),
-    )
-    return rounded(summarise(judged))
-
-
-def _test_real(folder: Path, bundle: Path, processes: int, progress: Progress) -> dict[str, Any]:
-    """Scores on a collection's test part; empty where it has none."""
-    held = [each.entry for each in incidents(read_collection(folder)) if each.part == "test"]
-    if not held:
-        return {}
-    found = evaluate_entries(
-        held,
-        Plan(bundle=bundle),
-        processes=processes,
-        progress=lambda done, total: progress("diagnosing held-out real windows", done, total),
-    )
-    return rounded(summarise([row.judged for row in found.product_rows]))
 
 
 def _provenance(n_windows: int, seed: int, collections: Sequence[Path], corpus: Corpus) -> dict[str, Any]:
@@ -161,35 +200,10 @@ def _provenance(n_windows: int, seed: int, collections: Sequence[Path], corpus: 
 
 def _named(collections: Sequence[Path]) -> list[str]:
     # By name, not by path: where a collection lies on this machine must not change the bundle.
-    return [f"--collection {folder.name}" for folder in collections]
+    return [f"--collection {name}" for name in named(collections)]
 
 
-def _log(
-    uri: str,
-    corpus: Corpus,
-    bundle: Path,
-    thresholds: dict[str, float],
-    provenance: dict[str, Any],
-    scores: dict[str, dict[str, Any]],
-    causal_report: dict[str, Any],
-) -> str:
-    from rca.training.tracking import log_run
-
-    metrics = {
-        f"{source}_{name}_{key}".replace("@", "_at_"): value
-        for source, table in scores.items()
-        for name, row in table.items()
-        for key, value in row.items()
-        if value == value
-    }
-    parameters = {f"lightgbm_{key}": value for key, value in PARAMETERS.items()}
-    parameters |= {f"threshold_{key}": value for key, value in thresholds.items()}
-    parameters |= {key: provenance[key] for key in ("n_windows", "seed")}
-    return log_run(
-        uri,
-        parameters=parameters,
-        metrics=metrics,
-        digest=corpus.digest,
-        bundle=bundle,
-        documents={"causal_report.json": causal_report, "provenance.json": provenance},
-    )
+def _parameters(thresholds: dict[str, float], provenance: dict[str, Any]) -> dict[str, Any]:
+    found = {f"lightgbm_{key}": value for key, value in PARAMETERS.items()}
+    found |= {f"threshold_{key}": value for key, value in thresholds.items()}
+    return found | {key: provenance[key] for key in ("command", "n_windows", "n_real_windows", "seed")}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import count, islice
 
 import numpy as np
 
@@ -21,6 +22,11 @@ def scenario_group(seed: int) -> str:
 def part_of(group: str) -> Part:
     """Part a group belongs to; the same in every run and on every machine."""
     return split.part_of(group, SHARES)
+
+
+def seeds_of(part: Part, n: int) -> list[int]:
+    """The first seeds whose simulated scenarios belong to a part, shape (n,): always the same ones."""
+    return list(islice((seed for seed in count() if part_of(scenario_group(seed)) == part), n))
 
 
 def mask(parts: Sequence[str], part: Part) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:

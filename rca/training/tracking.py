@@ -1,26 +1,65 @@
-"""MLflow tracking of a training run: parameters, metrics with intervals, data set digest, bundle."""
+"""MLflow tracking of a training run: parameters, metrics with intervals, data sets, bundle, reports."""
 
 from __future__ import annotations
 
 import os
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from rca.errors import MissingExtra
+from rca.errors import MissingExtra, SourceError
 
 #: Where runs go unless a tracking URI is given: one file, no server.
 DEFAULT_URI = "sqlite:///mlflow.db"
 EXPERIMENT = "straggler-rca"
+SQLITE = "sqlite:///"
+#: What MLflow's data sets hold at most; the whole digests are in ``data.json`` and in the tags.
+_DIGEST_LENGTH = 32
+
+
+def import_mlflow() -> Any:
+    """MLflow, told to send nothing home.
+
+    Raises
+    ------
+    MissingExtra
+        If it is not installed.
+    """
+    os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
+    os.environ.setdefault("DO_NOT_TRACK", "true")
+    # It would copy the lock file of whatever project the command is started in into every model.
+    os.environ.setdefault("MLFLOW_UV_AUTO_DETECT", "false")
+    try:
+        import mlflow
+    except ImportError as error:
+        raise MissingExtra(
+            "tracking runs and versions needs MLflow", hint="pip install 'straggler-rca[train]'"
+        ) from error
+    return mlflow
+
+
+@contextmanager
+def store_errors(uri: str) -> Iterator[None]:
+    """Turn what MLflow raises about its store into our own error."""
+    mlflow = import_mlflow()
+    try:
+        yield
+    except mlflow.exceptions.MlflowException as error:
+        text = str(error.message).splitlines()
+        raise SourceError(f"MLflow at {uri}: {text[0] if text else error!r}") from error
 
 
 def log_run(
     uri: str,
     *,
-    parameters: dict[str, Any],
-    metrics: dict[str, float],
-    digest: str,
+    parameters: Mapping[str, Any],
+    metrics: Mapping[str, float],
+    facts: Mapping[str, Any],
     bundle: Path,
-    documents: dict[str, Any],
+    documents: Mapping[str, Any],
+    artifacts: Path | None = None,
 ) -> str:
     """Log one finished training run; return its MLflow run id.
 
@@ -28,42 +67,62 @@ def log_run(
     ----------
     uri : str
         MLflow tracking URI.
-    parameters, metrics : dict
-    digest : str
-        SHA-256 of the training data; logged as the data set's digest.
+    parameters, metrics : mapping
+    facts : mapping
+        As of `rca.training.data_facts.data_facts`; each source becomes a data set with its digest.
     bundle : Path
         Folder, logged as the artifact ``bundle``.
-    documents : dict of str to JSON-serialisable
+    documents : mapping of str to JSON-serialisable
         Reports, logged as artifacts under their names.
+    artifacts : Path, optional
+        Folder whose content is logged as it is.
     """
-    os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
-    os.environ.setdefault("DO_NOT_TRACK", "true")
-    try:
-        import mlflow
-    except ImportError as error:
-        raise MissingExtra(
-            "tracking a run needs MLflow", hint="pip install 'straggler-rca[train]'"
-        ) from error
-    mlflow.set_tracking_uri(uri)
-    if mlflow.get_experiment_by_name(EXPERIMENT) is None:
-        _create_experiment(mlflow, uri)
-    mlflow.set_experiment(EXPERIMENT)
-    with mlflow.start_run() as run:
-        mlflow.log_params(parameters)
-        mlflow.log_metrics(metrics)
-        mlflow.set_tag("dataset.sha256", digest)
-        for name, document in documents.items():
-            mlflow.log_dict(document, name)
-        mlflow.log_artifacts(str(bundle), "bundle")
-        run_id: str = run.info.run_id
+    mlflow = import_mlflow()
+    with store_errors(uri):
+        mlflow.set_tracking_uri(uri)
+        if mlflow.get_experiment_by_name(EXPERIMENT) is None:
+            _create_experiment(mlflow, uri)
+        mlflow.set_experiment(EXPERIMENT)
+        with mlflow.start_run() as run:
+            mlflow.log_params(dict(parameters))
+            mlflow.log_metrics(dict(metrics))
+            mlflow.set_tag("dataset.sha256", facts["corpus_sha256"])
+            _log_inputs(mlflow, facts)
+            for name, document in documents.items():
+                mlflow.log_dict(document, name)
+            mlflow.log_artifacts(str(bundle), "bundle")
+            if artifacts is not None:
+                mlflow.log_artifacts(str(artifacts))
+            run_id: str = run.info.run_id
     return run_id
+
+
+def _log_inputs(mlflow: Any, facts: Mapping[str, Any]) -> None:
+    from mlflow.data.code_dataset_source import CodeDatasetSource
+    from mlflow.data.meta_dataset import MetaDataset
+
+    # MLflow's own annotations take it for abstract.
+    dataset: Any = MetaDataset
+    simulated = facts["simulated"]
+    told = {"generator": "rca simulate", "windows": simulated["windows"], "seed": simulated["seed"]}
+    sources = [("simulated", facts["corpus_sha256"], told)]
+    sources += [(name, each["sha256"], each["parts"]) for name, each in facts["collections"].items()]
+    for name, digest, told in sources:
+        source = CodeDatasetSource({key: str(value) for key, value in told.items()})
+        described = dataset(source, name=name, digest=digest[:_DIGEST_LENGTH])
+        mlflow.log_input(described, context="training and test")
+
+
+def metric_name(text: str) -> str:
+    """Text with the characters that MLflow allows in the name of a metric or a folder."""
+    return re.sub(r"[^\w.-]+", "-", text.replace("@", "_at_"))
 
 
 def _create_experiment(mlflow: Any, uri: str) -> None:
     """Keep artifacts beside a local store, wherever the command was started."""
     location = None
-    if uri.startswith("sqlite:///"):
-        store = Path(uri.removeprefix("sqlite:///")).resolve()
+    if uri.startswith(SQLITE):
+        store = Path(uri.removeprefix(SQLITE)).resolve()
         store.parent.mkdir(parents=True, exist_ok=True)
         location = (store.parent / "mlartifacts").as_uri()
     mlflow.create_experiment(EXPERIMENT, artifact_location=location)

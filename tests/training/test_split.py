@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rca.training.split import SHARES, mask, part_of
+from rca.training.split import SHARES, mask, part_of, scenario_group, seeds_of
 
 
 def test_the_split_never_moves() -> None:
@@ -26,6 +26,12 @@ def test_the_split_never_moves() -> None:
         25: "calibration",
         26: "validation",
     }
+
+
+def test_the_first_seeds_of_a_part_are_always_the_same() -> None:
+    """The gate's frozen test set is made of them."""
+    assert seeds_of("test", 4) == [13, 19, 21, 23]
+    assert {part_of(scenario_group(seed)) for seed in seeds_of("train", 50)} == {"train"}
 
 
 @given(st.lists(st.text(max_size=8), min_size=1, max_size=20), st.randoms(use_true_random=False))

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
+import orjson
 import pytest
 
 import rca
+from rca.errors import InvalidInput
 from rca.training import heads
+from rca.training.feature_cache import FeatureCache
+from rca.training.promotion import promote
+from rca.training.registry import Registry
 from rca.training.run import TrainingResult, train
 
 pytest.importorskip("mlflow")
@@ -20,6 +27,9 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:The ``noload`` loader strategy is deprecated"),
 ]
 N_WINDOWS, SEED = 260, 3
+REAL = Path(__file__).resolve().parents[2] / "data" / "windows"
+COMMAND = f"rca train --windows {N_WINDOWS} --seed {SEED} --collection mine"
+LEARNED, TESTED = ("slow-dataset", "cpu-contention-node"), ("killed-rank", "healthy")
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -28,6 +38,26 @@ def _few_rounds() -> Iterator[None]:
         patch.setattr(heads, "MAX_ROUNDS", 12)
         patch.setattr(heads, "PATIENCE", 4)
         yield
+
+
+def _collection(folder: Path, tested: tuple[str, ...]) -> Path:
+    """Real windows of which some are tested on and the others are learned from."""
+    entries = []
+    for name in (*LEARNED, *TESTED):
+        shutil.copytree(REAL / name, folder / name)
+        entries.append({"id": name, "path": name, "split": "test" if name in tested else "train"})
+    (folder / "manifest.json").write_bytes(orjson.dumps({"format": 1, "windows": entries}))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def mine(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return _collection(tmp_path_factory.mktemp("collections") / "mine", TESTED)
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> FeatureCache:
+    return FeatureCache(tmp_path_factory.mktemp("cache"))
 
 
 @pytest.fixture(scope="module")
@@ -41,7 +71,13 @@ def phases() -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def result(tmp_path_factory: pytest.TempPathFactory, store: Path, phases: list[str]) -> TrainingResult:
+def result(
+    tmp_path_factory: pytest.TempPathFactory,
+    store: Path,
+    phases: list[str],
+    mine: Path,
+    cache: FeatureCache,
+) -> TrainingResult:
     def progress(phase: str, done: int, total: int) -> None:
         assert 0 <= done <= total
         if phase not in phases:
@@ -52,16 +88,23 @@ def result(tmp_path_factory: pytest.TempPathFactory, store: Path, phases: list[s
         output,
         n_windows=N_WINDOWS,
         seed=SEED,
+        collections=[mine],
         processes=1,
+        cache=cache,
         tracking_uri=f"sqlite:///{store}",
         progress=progress,
     )
 
 
-def test_the_same_seed_gives_the_same_bundle_byte_for_byte(result: TrainingResult, tmp_path: Path) -> None:
-    again = train(tmp_path / "bundle", n_windows=N_WINDOWS, seed=SEED, processes=1)
+def test_the_same_seed_gives_the_same_bundle_byte_for_byte(
+    result: TrainingResult, mine: Path, tmp_path: Path
+) -> None:
+    """Made anew, without the cache that the first run filled."""
+    again = train(tmp_path / "bundle", n_windows=N_WINDOWS, seed=SEED, collections=[mine], processes=2)
     assert again.sha256 == result.sha256
     assert again.corpus_digest == result.corpus_digest
+    assert again.card == result.card
+    assert (again.run_id, again.version) == (None, None)
     for path in result.bundle.iterdir():
         assert (again.bundle / path.name).read_bytes() == path.read_bytes(), path.name
 
@@ -70,7 +113,7 @@ def test_the_bundle_loads_and_diagnoses(result: TrainingResult, make_window) -> 
     bundle = rca.Bundle.load(result.bundle)
     assert bundle.model.sha256 == result.sha256
     assert bundle.manifest["provenance"]["corpus_sha256"] == result.corpus_digest
-    assert bundle.manifest["provenance"]["command"] == f"rca train --windows {N_WINDOWS} --seed {SEED}"
+    assert bundle.manifest["provenance"]["command"] == COMMAND
     diagnosis = rca.diagnose(make_window(late={5: 0.1}, steps=slice(12, 30)), bundle=bundle)
     assert diagnosis.model.sha256 == result.sha256
     assert sum(diagnosis.failure_mode_probability.values()) == pytest.approx(1.0)
@@ -93,7 +136,8 @@ def test_progress_tells_what_is_being_done(result: TrainingResult, phases: list[
     del result
     assert phases[0].startswith("simulating")
     assert any(phase.startswith("head mode") for phase in phases)
-    assert phases[-1].startswith("diagnosing held-out")
+    assert phases[-2].startswith("diagnosing held-out real")
+    assert phases[-1].startswith("recording")
 
 
 def test_the_run_is_tracked_with_what_it_needs_to_be_repeated(result: TrainingResult, store: Path) -> None:
@@ -111,9 +155,49 @@ def test_the_run_is_tracked_with_what_it_needs_to_be_repeated(result: TrainingRe
     assert {"test_cause_ac_at_1_value", "test_cause_ac_at_1_low"} <= run.data.metrics.keys()
     held = {each.path for each in client.list_artifacts(result.run_id, "bundle")}
     assert held == {f"bundle/{path.name}" for path in result.bundle.iterdir()}
-    assert {"causal_report.json", "provenance.json"} <= {
-        each.path for each in client.list_artifacts(result.run_id)
-    }
+    assert {each.path for each in client.list_artifacts(result.run_id)} >= {
+        "causal_report.json", "data.json", "evaluation", "model_card.md", "provenance.json",
+    }  # fmt: skip
+    digests = {each.dataset.name: each.dataset.digest for each in run.inputs.dataset_inputs}
+    assert digests["simulated"] == result.corpus_digest[:32]
+    assert len(digests["mine"]) == 32
+
+
+def test_real_windows_are_scored_apart(result: TrainingResult) -> None:
+    assert set(result.real_scores) == {"mine"}
+    assert result.real_scores["mine"]["failure_mode_accuracy"]["n"] == len(TESTED)
+    assert "### Collection mine" in result.card
+
+
+def test_the_run_is_registered_as_the_challenger_with_its_card(result: TrainingResult, store: Path) -> None:
+    registry = Registry(f"sqlite:///{store}")
+    found = registry.get("challenger")
+    assert (found.number, found.run_id) == (result.version, result.run_id)
+    assert found.sha256 == result.sha256
+    assert found.tags["corpus.sha256"] == result.corpus_digest
+    assert registry.document(found, "model_card.md") == result.card
+    assert f"`{COMMAND}`" in result.card
+
+
+def test_the_gate_asks_for_the_real_windows_and_leaves_out_what_was_learned(
+    result: TrainingResult, store: Path, mine: Path, tmp_path: Path
+) -> None:
+    """The same windows, all of them declared as test by somebody who forgot what was learned from."""
+    registry = Registry(f"sqlite:///{store}")
+    assert not promote(registry, n_windows=100).windows
+    careless = _collection(tmp_path / "mine", (*LEARNED, *TESTED))
+    tried = promote(registry, collections=[careless], n_windows=100)
+    assert tried.windows == {"simulated": 100, "mine": len(TESTED)}
+    kept = json.loads(registry.document(registry.get(str(tried.version)), "gate/against-shipped.json"))
+    assert kept["left_out_as_learned"] == len(LEARNED)
+    assert {check["source"] for check in kept["checks"]} == {"simulated", "mine", "all"}
+
+
+def test_two_collections_of_one_name_are_refused_before_any_work(mine: Path, tmp_path: Path) -> None:
+    other = tmp_path / "mine"
+    with pytest.raises(InvalidInput, match="the name 'mine' is taken"):
+        train(tmp_path / "bundle", collections=[mine, other])
+    assert not (tmp_path / "bundle").exists()
 
 
 def test_the_tracked_bundle_is_the_one_that_was_written(

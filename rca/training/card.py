@@ -1,0 +1,150 @@
+"""The model card, written from what a run measured: intended use, data, scores by subset, limits."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from rca.evaluation.rows import JudgedRow, grouped
+from rca.evaluation.tables import TextTable, alarms_table, group_table
+from rca.features import VERSION
+from rca.training.card_limits import limits
+from rca.training.held_out import SIMULATED, totals, with_all_signals
+from rca.training.split import SHARES
+
+#: Ways to cut a source's scores, where it has more than one group.
+SUBSETS = ("source", "cause", "world_size")
+PARTS = tuple(name for name, _ in SHARES)
+
+
+@dataclass(frozen=True)
+class Card:
+    """What a card is written from.
+
+    Attributes
+    ----------
+    name, version, sha256 : str
+        Of the bundle.
+    provenance : mapping
+        The manifest's: command and library versions.
+    facts : mapping
+        As of `rca.training.data_facts.data_facts`.
+    thresholds : mapping of str to float
+    rows : mapping of str to sequence of JudgedRow
+        Of held-out windows, by source.
+    causal_report : mapping
+        As of `rca.causal.fit.fit_mechanisms`.
+    """
+
+    name: str
+    version: str
+    sha256: str
+    provenance: Mapping[str, Any]
+    facts: Mapping[str, Any]
+    thresholds: Mapping[str, float]
+    rows: Mapping[str, Sequence[JudgedRow]]
+    causal_report: Mapping[str, Any]
+
+    def to_markdown(self) -> str:
+        """The card as Markdown; the same run gives the same text."""
+        from jinja2 import Environment, PackageLoader, StrictUndefined
+
+        environment = Environment(
+            loader=PackageLoader("rca.training", "templates"),
+            # Markdown, not HTML; every cell is escaped for a table instead.
+            autoescape=False,  # noqa: S701
+            undefined=StrictUndefined,
+            trim_blocks=True,
+            lstrip_blocks=True,
+            keep_trailing_newline=True,
+        )
+        return environment.get_template("model_card.md.j2").render(self._content())
+
+    def _content(self) -> dict[str, Any]:
+        return {
+            "name": self.name,
+            "version": self.version,
+            "sha256": self.sha256,
+            "command": self.provenance["command"],
+            "libraries": self.provenance["versions"],
+            "feature_version": VERSION,
+            "parts": PARTS,
+            "split": _split(),
+            "sources": list(map(_cells, self._sources())),
+            "real_note": self._real_note(),
+            "thresholds": self.thresholds,
+            "scores": [_scores(name, rows) for name, rows in self.rows.items()],
+            "mechanisms": [_cells(row) for row in _mechanisms(self.causal_report)],
+            "limits": limits(self.rows, self.facts["collections"]),
+        }
+
+    def _sources(self) -> Iterable[Sequence[str]]:
+        simulated = self.facts["simulated"]
+        told = f"{simulated['windows']:,}, seed {simulated['seed']}"
+        yield _source(SIMULATED, told, simulated["parts"], self.facts["corpus_sha256"])
+        for name, each in self.facts["collections"].items():
+            yield _source(name, f"{sum(each['parts'].values()):,}", each["parts"], each["sha256"])
+
+    def _real_note(self) -> str:
+        learned = sum(len(each["learned"]) for each in self.facts["collections"].values())
+        if not learned:
+            return "No real window took part in any fit, calibration or threshold."
+        return (
+            f"{learned:,} real windows were learned from, each in many variants: shorter, of fewer nodes, "
+            "with less telemetry."
+        )
+
+
+def _split() -> str:
+    shares, before = [], 0.0
+    for name, ceiling in SHARES:
+        shares.append(f"{name} ({ceiling - before:.0%})")
+        before = ceiling
+    return (
+        f"Windows are split by a hash of their scenario or incident into {', '.join(shares)}, unless a "
+        "collection's manifest names the part; what comes from one scenario or incident stays together."
+    )
+
+
+def _source(name: str, windows: str, parts: Mapping[str, int], digest: str) -> list[str]:
+    return [name, windows, *(f"{parts[part]:,}" for part in PARTS), f"`{digest[:16]}`"]
+
+
+def _scores(source: str, rows: Sequence[JudgedRow]) -> dict[str, Any]:
+    whole = with_all_signals(rows)
+    tables = [group_table(whole, by) for by in SUBSETS if len(grouped(whole, by)) > 1]
+    tables += [group_table(rows, "signals"), alarms_table(whole)]
+    title = "Simulated scenarios" if source == SIMULATED else f"Collection {source}"
+    return {
+        "title": _cell(title),
+        "totals": [_cells(row) for row in _totals(rows)],
+        "tables": [_escaped(table) for table in tables if table.rows],
+    }
+
+
+def _totals(rows: Sequence[JudgedRow]) -> Iterable[tuple[str, ...]]:
+    for name, row in totals(rows).items():
+        if row["n"]:
+            yield name, f"{row['value']:.3f}", f"{row['low']:.3f} to {row['high']:.3f}", f"{row['n']:,.0f}"
+
+
+def _mechanisms(report: Mapping[str, Any]) -> Iterable[tuple[str, ...]]:
+    for phase, found in report.items():
+        above = [name for name, slope in found["coefficients"].items() if slope > found["placebo"][name]]
+        below = [name for name in found["coefficients"] if name not in above]
+        yield phase, f"{found['r_squared']:.2f}", ", ".join(above) or "-", ", ".join(below) or "-"
+
+
+def _escaped(table: TextTable) -> TextTable:
+    title = table.title[:1].upper() + table.title[1:]
+    return TextTable(title, tuple(_cells(table.header)), tuple(tuple(_cells(row)) for row in table.rows))
+
+
+def _cells(row: Iterable[str]) -> list[str]:
+    return [_cell(text) for text in row]
+
+
+def _cell(text: str) -> str:
+    """Text that stays in its cell, whatever a collection is called."""
+    return " ".join(text.split()).replace("|", "\\|")

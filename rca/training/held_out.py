@@ -1,0 +1,87 @@
+"""The honest test: a written bundle answers windows that no fit, calibration or threshold has seen."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from rca.errors import InvalidInput
+from rca.evaluation.rows import JudgedRow
+from rca.evaluation.run import Plan, evaluate_entries
+from rca.evaluation.signals import SIGNAL_SETS
+from rca.evaluation.simulated import evaluate_simulated
+from rca.evaluation.summary import rounded, summarise
+from rca.telemetry.labels import read_collection
+from rca.training.corpus import Corpus
+from rca.training.incidents import incidents
+from rca.training.tracking import metric_name
+
+Progress = Callable[[str, int, int], None]
+
+#: Name of the source that is always there; collections go by their folder's name.
+SIMULATED = "simulated"
+#: Totals are about the first; the others say what an answer is worth where less is measured.
+SIGNALS = tuple(SIGNAL_SETS)
+
+
+def named(collections: Sequence[Path]) -> dict[str, Path]:
+    """Collections by name.
+
+    Raises
+    ------
+    InvalidInput
+        If two have the same name as far as MLflow can tell, or one is called as the simulated source.
+    """
+    found: dict[str, Path] = {}
+    taken = {SIMULATED}
+    for folder in collections:
+        name = folder.name or folder.resolve().name
+        if metric_name(name) in taken:
+            raise InvalidInput(
+                f"collection {folder}: the name {name!r} is taken",
+                hint="scores are kept by a collection's name: rename the folder",
+            )
+        taken.add(metric_name(name))
+        found[name] = folder
+    return found
+
+
+def held_out_rows(
+    corpus: Corpus, bundle: Path, collections: Sequence[Path], processes: int, progress: Progress
+) -> dict[str, list[JudgedRow]]:
+    """Rows of the test part of every source, with every set of signals; sources without one are left out."""
+    rows, *_ = evaluate_simulated(
+        _seeds(corpus),
+        [bundle],
+        signals=SIGNALS,
+        processes=processes,
+        progress=lambda done, total: progress("diagnosing held-out scenarios", done, total),
+    )
+    found = {SIMULATED: rows}
+    for name, folder in named(collections).items():
+        held = [each.entry for each in incidents(read_collection(folder)) if each.part == "test"]
+        if held:
+            evaluation = evaluate_entries(
+                held,
+                Plan(signals=SIGNALS, bundle=bundle),
+                processes=processes,
+                progress=lambda done, total: progress("diagnosing held-out real windows", done, total),
+            )
+            found[name] = evaluation.rows
+    return found
+
+
+def _seeds(corpus: Corpus) -> list[int]:
+    held = zip(corpus.group, corpus.part, corpus.real, strict=True)
+    return [int(group.rsplit("-", 1)[1]) for group, part, real in held if part == "test" and not real]
+
+
+def with_all_signals(rows: Sequence[JudgedRow]) -> list[JudgedRow]:
+    """Rows of whole windows, one per window: what totals are about."""
+    return [row for row in rows if row.signals == SIGNALS[0]]
+
+
+def totals(rows: Sequence[JudgedRow]) -> dict[str, Any]:
+    """Scores of whole windows with intervals: ``{score: {value, low, high, n}}``."""
+    return rounded(summarise([row.judged for row in with_all_signals(rows)]))

@@ -1,0 +1,119 @@
+"""A finished run, kept: MLflow run with metrics, pictures and card, and a registered challenger."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import orjson
+
+from rca.evaluation.calibration_picture import reliability_of, write_calibration
+from rca.evaluation.confusion_picture import write_confusion
+from rca.evaluation.rows import GROUPINGS, JudgedRow, grouped, to_table
+from rca.evaluation.summary import summarise
+from rca.evaluation.tables import confusion
+from rca.features import VERSION
+from rca.training.card import Card
+from rca.training.held_out import SIMULATED, totals, with_all_signals
+from rca.training.promotion import FACTS_FILE
+from rca.training.registration import register
+from rca.training.registry import CORPUS, FEATURES, SHA256, Registry
+from rca.training.tracking import log_run, metric_name
+
+CARD_FILE = "model_card.md"
+
+
+def record(
+    uri: str, bundle: Path, card: Card, parameters: Mapping[str, Any], *, registered: bool
+) -> tuple[str, int | None]:
+    """Log a run to MLflow and, if asked for, register its bundle as the challenger.
+
+    Parameters
+    ----------
+    uri : str
+        MLflow tracking URI.
+    bundle : Path
+    card : Card
+        Holds everything that was measured.
+    parameters : mapping
+        What the run was started with and chose.
+    registered : bool
+
+    Returns
+    -------
+    run_id : str
+    version : int or None
+    """
+    with TemporaryDirectory(prefix="rca-run-") as folder:
+        write_artifacts(Path(folder), card)
+        run_id = log_run(
+            uri,
+            parameters=parameters,
+            metrics=metrics(card),
+            facts=card.facts,
+            bundle=bundle,
+            documents={
+                "causal_report.json": card.causal_report,
+                "provenance.json": card.provenance,
+                FACTS_FILE: card.facts,
+            },
+            artifacts=Path(folder),
+        )
+    if not registered:
+        return run_id, None
+    tags = {SHA256: card.sha256, CORPUS: card.facts["corpus_sha256"], FEATURES: str(VERSION)}
+    return run_id, register(Registry(uri), run_id, bundle, tags, card.provenance["command"])
+
+
+def metrics(card: Card) -> dict[str, float]:
+    """Scores with both ends of their intervals; what is unknown is left out."""
+    found = {
+        f"{_prefix(source)}_{metric_name(score)}_{key}": float(value)
+        for source, rows in card.rows.items()
+        for score, row in totals(rows).items()
+        for key, value in row.items()
+        if value == value
+    }
+    return found | {
+        f"causal_r_squared_{phase}": float(each["r_squared"]) for phase, each in card.causal_report.items()
+    }
+
+
+def _prefix(source: str) -> str:
+    return "test" if source == SIMULATED else f"real_{metric_name(source)}"
+
+
+def write_artifacts(folder: Path, card: Card) -> None:
+    """Write the card and, per source, judged rows, scores by subset, confusion and calibration pictures."""
+    (folder / CARD_FILE).write_text(card.to_markdown(), encoding="utf-8")
+    for source, rows in card.rows.items():
+        place = folder / "evaluation" / metric_name(source)
+        place.mkdir(parents=True)
+        _write_source(place, rows)
+    curves = {
+        source: reliability_of([row.judged for row in with_all_signals(rows)])
+        for source, rows in card.rows.items()
+    }
+    write_calibration(curves, folder / "evaluation" / "calibration.png")
+
+
+def _write_source(place: Path, rows: Sequence[JudgedRow]) -> None:
+    import pyarrow.parquet as pq
+
+    whole = with_all_signals(rows)
+    pq.write_table(to_table(rows), place / "judged.parquet")
+    scores = {
+        "scores": totals(rows),
+        "groups": {
+            name: {
+                group: summarise([row.judged for row in members])
+                for group, members in grouped(rows if name == "signals" else whole, name).items()
+            }
+            for name in GROUPINGS
+        },
+    }
+    # orjson writes NaN, which is what an unknown score is, as null.
+    (place / "scores.json").write_bytes(orjson.dumps(scores, option=orjson.OPT_INDENT_2) + b"\n")
+    write_confusion(confusion(whole), place / "confusion.png")

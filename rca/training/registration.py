@@ -1,0 +1,66 @@
+"""A run's bundle as a registered version that MLflow can load: the bundle's files, no pickle, no code."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from rca.training.registry import CHALLENGER, MODEL, Registry
+from rca.training.served_model import INPUT, OUTPUTS
+from rca.training.tracking import import_mlflow, store_errors
+
+
+def register(registry: Registry, run_id: str, bundle: Path, tags: Mapping[str, str], description: str) -> int:
+    """Log a bundle to its run as a model, register it, make it the challenger.
+
+    Parameters
+    ----------
+    registry : Registry
+    run_id : str
+        The training run that made it.
+    bundle : Path
+    tags : mapping of str to str
+        `rca.training.registry.SHA256` among them.
+    description : str
+
+    Returns
+    -------
+    int
+        Number of the version.
+    """
+    mlflow = import_mlflow()
+    with store_errors(registry.uri):
+        mlflow.set_tracking_uri(registry.uri)
+        with mlflow.start_run(run_id=run_id):
+            logged = mlflow.pyfunc.log_model(
+                name="model",
+                loader_module="rca.training.served_model",
+                data_path=str(bundle.resolve()),
+                signature=_signature(),
+                pip_requirements=[f"straggler-rca[train]=={version('straggler-rca')}"],
+            )
+        client = registry.client()
+        if not client.search_registered_models(f"name = '{MODEL}'"):
+            client.create_registered_model(MODEL, description="Bundles for `rca diagnose --bundle`.")
+        made = client.create_model_version(
+            MODEL,
+            logged.model_uri,
+            run_id=run_id,
+            model_id=logged.model_id,
+            tags=dict(tags),
+            description=description,
+        )
+        client.set_registered_model_alias(MODEL, CHALLENGER, made.version)
+    return int(made.version)
+
+
+def _signature() -> Any:
+    from mlflow.models import ModelSignature
+    from mlflow.types import ColSpec, Schema
+
+    return ModelSignature(
+        inputs=Schema([ColSpec("string", INPUT)]),
+        outputs=Schema([ColSpec(kind, name) for name, kind in OUTPUTS.items()]),
+    )

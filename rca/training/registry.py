@@ -1,0 +1,260 @@
+"""Registered model versions in MLflow, told apart by aliases: `challenger`, `champion`, `previous`.
+
+Aliases, not stages: an alias moves in one write of the store, so a reader of
+``models:/straggler-rca@champion`` sees the old champion or the new one and nothing between.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from rca.errors import BundleError, InvalidInput, SourceError
+from rca.training.tracking import SQLITE, import_mlflow, store_errors
+
+MODEL = "straggler-rca"
+CHALLENGER, CHAMPION, PREVIOUS = "challenger", "champion", "previous"
+#: Tags of a version.
+SHA256, CORPUS, FEATURES = "bundle.sha256", "corpus.sha256", "feature.version"
+#: Champion before this version became it; absent where there was none.
+PREDECESSOR = "promotion.predecessor"
+#: Why a version stopped to be the champion.
+ROLLED_BACK = "rollback.reason"
+
+
+@dataclass(frozen=True)
+class RegisteredVersion:
+    """One registered bundle.
+
+    Attributes
+    ----------
+    number : int
+    aliases : tuple of str
+    sha256 : str
+        Of the bundle's manifest.
+    created : datetime
+    run_id : str
+        Training run it came from.
+    tags : dict of str to str
+    scores : dict of str to float
+        The run's metrics.
+    """
+
+    number: int
+    aliases: tuple[str, ...]
+    sha256: str
+    created: datetime
+    run_id: str
+    tags: dict[str, str]
+    scores: dict[str, float]
+
+
+@dataclass(frozen=True)
+class Registry:
+    """The versions of `MODEL` in one MLflow store.
+
+    Attributes
+    ----------
+    uri : str
+        MLflow tracking URI.
+    """
+
+    uri: str
+
+    @classmethod
+    def existing(cls, uri: str) -> Registry:
+        """The registry of a store that is there; a mistyped path must not make an empty one.
+
+        Raises
+        ------
+        SourceError
+            If the URI names a file that does not exist.
+        """
+        if uri.startswith(SQLITE) and not Path(uri.removeprefix(SQLITE)).exists():
+            raise SourceError(
+                f"there is no MLflow store at {uri}",
+                hint="`rca train` makes one; --tracking-uri or MLFLOW_TRACKING_URI names another",
+            )
+        return cls(uri)
+
+    def versions(self) -> list[RegisteredVersion]:
+        """Every version, the newest first."""
+        with store_errors(self.uri):
+            client = self.client()
+            aliases = self._aliases(client)
+            found = client.search_model_versions(f"name = '{MODEL}'") if aliases is not None else []
+            made = [_version(client, each, aliases or {}) for each in found]
+        return sorted(made, key=lambda each: -each.number)
+
+    def get(self, name: str) -> RegisteredVersion:
+        """The version of a number or an alias.
+
+        Raises
+        ------
+        InvalidInput
+            If there is none.
+        """
+        found = self.find(name)
+        if found is None:
+            raise InvalidInput(
+                f"no registered version {name!r}", hint="`rca models list` shows versions and aliases"
+            )
+        return found
+
+    def find(self, name: str) -> RegisteredVersion | None:
+        """As `get`, None where there is none."""
+        return next(
+            (each for each in self.versions() if name == str(each.number) or name in each.aliases), None
+        )
+
+    def fetch(self, found: RegisteredVersion, folder: Path) -> Path:
+        """Copy a version's bundle below `folder`, verified against the digest it was registered with.
+
+        Raises
+        ------
+        BundleError
+            If the store holds another bundle, or a damaged one.
+        """
+        from rca.diagnosis import Bundle
+
+        mlflow = import_mlflow()
+        with store_errors(self.uri):
+            client = self.client()
+            source = client.get_model_version_download_uri(MODEL, str(found.number))
+            place = mlflow.artifacts.download_artifacts(
+                artifact_uri=source, dst_path=str(folder), tracking_uri=self.uri
+            )
+            flavor = mlflow.models.Model.load(place).flavors["python_function"]
+        bundle = Path(place, flavor["data"])
+        if Bundle.load(bundle).model.sha256 != found.sha256:
+            raise BundleError(f"version {found.number} in the store is not the bundle that was registered")
+        return bundle
+
+    def document(self, found: RegisteredVersion, name: str) -> str:
+        """Text of an artifact of the version's run; "" where the run has none of that name."""
+        with store_errors(self.uri):
+            client = self.client()
+            folder = name.rsplit("/", 1)[0] if "/" in name else None
+            if name not in {each.path for each in client.list_artifacts(found.run_id, folder)}:
+                return ""
+            return Path(client.download_artifacts(found.run_id, name)).read_text(encoding="utf-8")
+
+    def tag(self, found: RegisteredVersion, tags: Mapping[str, str | None]) -> None:
+        """Set tags of a version; None takes one away."""
+        with store_errors(self.uri):
+            client = self.client()
+            for key, value in tags.items():
+                if value is not None:
+                    client.set_model_version_tag(MODEL, str(found.number), key, value)
+                elif key in found.tags:
+                    client.delete_model_version_tag(MODEL, str(found.number), key)
+
+    def attach(self, found: RegisteredVersion, name: str, document: dict[str, Any]) -> None:
+        """Keep a document as an artifact of the version's run."""
+        with store_errors(self.uri):
+            self.client().log_dict(found.run_id, document, name)
+
+    def promote(self, found: RegisteredVersion, expected: RegisteredVersion | None) -> None:
+        """Make a version the champion and the champion the previous one.
+
+        Parameters
+        ----------
+        found : RegisteredVersion
+        expected : RegisteredVersion or None
+            The champion it was compared with.
+
+        Raises
+        ------
+        InvalidInput
+            If there is another champion by now.
+        """
+        champion = self.find(CHAMPION)
+        if (champion and champion.number) != (expected and expected.number):
+            raise InvalidInput(
+                "the champion was changed meanwhile", hint="compare with the new one: promote again"
+            )
+        before = None if champion is None else str(champion.number)
+        # The way back is noted before the champion moves.
+        self.tag(found, {PREDECESSOR: before})
+        with store_errors(self.uri):
+            client = self.client()
+            if before is not None:
+                client.set_registered_model_alias(MODEL, PREVIOUS, before)
+            client.set_registered_model_alias(MODEL, CHAMPION, str(found.number))
+            if CHALLENGER in found.aliases:
+                client.delete_registered_model_alias(MODEL, CHALLENGER)
+
+    def rollback(self, reason: str = "") -> tuple[RegisteredVersion, RegisteredVersion | None]:
+        """Move the champion back to the version before it.
+
+        Parameters
+        ----------
+        reason : str
+            Kept as a tag of the version that was.
+
+        Returns
+        -------
+        (RegisteredVersion, RegisteredVersion or None)
+            The champion that was, and the one that is; None where the first champion was rolled back, so
+            that only the shipped bundle is left.
+
+        Raises
+        ------
+        InvalidInput
+            If there is no champion.
+        """
+        champion = self.find(CHAMPION)
+        if champion is None:
+            raise InvalidInput("there is no champion to roll back", hint="`rca models promote` makes one")
+        target = self.find(champion.tags.get(PREDECESSOR, ""))
+        self.tag(champion, {ROLLED_BACK: reason or "no reason given"})
+        with store_errors(self.uri):
+            client = self.client()
+            if target is None:
+                client.delete_registered_model_alias(MODEL, CHAMPION)
+            else:
+                client.set_registered_model_alias(MODEL, CHAMPION, str(target.number))
+            before = target and target.tags.get(PREDECESSOR)
+            if before:
+                client.set_registered_model_alias(MODEL, PREVIOUS, before)
+            elif self.find(PREVIOUS) is not None:
+                client.delete_registered_model_alias(MODEL, PREVIOUS)
+        return champion, target
+
+    def client(self) -> Any:
+        """MLflow's own client of the store."""
+        return import_mlflow().MlflowClient(tracking_uri=self.uri, registry_uri=self.uri)
+
+    def _aliases(self, client: Any) -> dict[str, list[str]] | None:
+        """Aliases by version number; None where nothing was ever registered."""
+        models = client.search_registered_models(f"name = '{MODEL}'")
+        if not models:
+            return None
+        held: dict[str, list[str]] = {}
+        for alias, number in sorted(client.get_registered_model(MODEL).aliases.items()):
+            held.setdefault(str(number), []).append(alias)
+        return held
+
+
+def _version(client: Any, each: Any, aliases: Mapping[str, Iterable[str]]) -> RegisteredVersion:
+    tags = dict(each.tags)
+    return RegisteredVersion(
+        number=int(each.version),
+        aliases=tuple(aliases.get(str(each.version), ())),
+        sha256=tags.get(SHA256, ""),
+        created=datetime.fromtimestamp(each.creation_timestamp / 1000, UTC),
+        run_id=each.run_id,
+        tags=tags,
+        scores=dict(client.get_run(each.run_id).data.metrics),
+    )
+
+
+def copy_bundle(registry: Registry, found: RegisteredVersion, output: Path) -> None:
+    """Copy a version's bundle to a folder, which appears complete or not at all."""
+    output.parent.mkdir(parents=True, exist_ok=True)
+    with TemporaryDirectory(dir=output.parent, prefix=f".{output.name}-") as folder:
+        registry.fetch(found, Path(folder)).rename(output)

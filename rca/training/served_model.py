@@ -1,0 +1,78 @@
+"""The bundle as an MLflow model: a table of windows in, a table of verdicts out.
+
+MLflow keeps the bundle's own files (LightGBM text and JSON) and the name of this module; there is no pickle
+and no code in the store, and the bundle's manifest is verified when it is loaded.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from rca.diagnosis import Bundle, Diagnosis, diagnose
+from rca.telemetry import read_window
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+INPUT = "window"
+#: Column -> MLflow type.
+OUTPUTS = {
+    "failure_mode": "string",
+    "probability": "double",
+    "abstained": "boolean",
+    "cause": "string",
+    "ranks": "string",
+    "seconds_per_step": "double",
+    "diagnosis": "string",
+}
+
+
+class ServedBundle:
+    """What `mlflow.pyfunc.load_model` wraps."""
+
+    def __init__(self, bundle: Bundle) -> None:
+        self.bundle = bundle
+
+    def predict(self, model_input: pd.DataFrame, params: dict[str, Any] | None = None) -> pd.DataFrame:
+        """Diagnose every row's window.
+
+        Parameters
+        ----------
+        model_input : DataFrame of shape (n_windows, 1)
+            Column ``window``: the path of a window, or a whole window as JSON text.
+        params : dict, optional
+            None are known.
+
+        Returns
+        -------
+        DataFrame of shape (n_windows, n_outputs)
+            Columns `OUTPUTS`; `cause`, `ranks` and `seconds_per_step` are of the first cause ("" and 0 where
+            none is named), `diagnosis` is the whole answer as JSON.
+        """
+        import pandas as pd
+
+        del params
+        rows = [_row(diagnose(_window(text), bundle=self.bundle)) for text in model_input[INPUT]]
+        return pd.DataFrame(rows, columns=list(OUTPUTS))
+
+
+def _window(text: str) -> Any:
+    return read_window(text.encode() if text.lstrip().startswith("{") else text)
+
+
+def _row(diagnosis: Diagnosis) -> dict[str, Any]:
+    first = diagnosis.causes[0] if diagnosis.causes else None
+    return {
+        "failure_mode": diagnosis.failure_mode,
+        "probability": diagnosis.failure_mode_probability[diagnosis.failure_mode],
+        "abstained": diagnosis.abstained,
+        "cause": "" if first is None else first.cause,
+        "ranks": "" if first is None else ",".join(map(str, first.ranks)),
+        "seconds_per_step": 0.0 if first is None else first.seconds_per_step,
+        "diagnosis": diagnosis.to_json(),
+    }
+
+
+def _load_pyfunc(path: str) -> ServedBundle:
+    """Load a logged bundle; MLflow calls it by this name."""
+    return ServedBundle(Bundle.load(path))

@@ -1,0 +1,58 @@
+"""Simulated scenarios as training data: in parallel, and only those that are not in the cache."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import islice
+
+import numpy as np
+
+from rca.simulation.seeds import for_each_scenario, simulated_window
+from rca.training.corpus import Example, example
+from rca.training.feature_cache import FeatureCache, cache_key
+from rca.training.split import scenario_group
+
+#: Scenarios per file of the cache: an interrupted run loses at most these, a longer one finds all before.
+BATCH = 256
+
+
+def scenario_seeds(n_windows: int, seed: int) -> list[int]:
+    """Seeds of a corpus's scenarios; those of a smaller corpus come first in a larger one."""
+    children = np.random.SeedSequence(seed).spawn(n_windows)
+    return [int(child.generate_state(1, np.uint64)[0] >> np.uint64(1)) for child in children]
+
+
+def simulated_examples(
+    n_windows: int, seed: int, *, processes: int, cache: FeatureCache | None = None
+) -> Iterator[Example]:
+    """Simulate scenarios and extract their features; what comes out depends on `seed` only.
+
+    Parameters
+    ----------
+    n_windows, seed : int
+    processes : int
+        Without influence on the result.
+    cache : FeatureCache, optional
+        Asked first, and given what it lacks; without influence on the result.
+    """
+    seeds = scenario_seeds(n_windows, seed)
+    batches = [tuple(seeds[begin : begin + BATCH]) for begin in range(0, n_windows, BATCH)]
+    keys = ["" if cache is None else cache_key("simulated", *batch) for batch in batches]
+    held = [None if cache is None else cache.read(key) for key in keys]
+    missing = [each for batch, known in zip(batches, held, strict=True) if known is None for each in batch]
+    # One stream for all that is missing: a pool per batch would start its workers over and over.
+    fresh = for_each_scenario(_simulated, missing, processes=processes)
+    for batch, key, known in zip(batches, keys, held, strict=True):
+        if known is not None:
+            yield from known
+            continue
+        made = []
+        for each in islice(fresh, len(batch)):
+            made.append(each)
+            yield each
+        if cache is not None:
+            cache.write(key, made)
+
+
+def _simulated(seed: int) -> Example:
+    return example(*simulated_window(seed), group=scenario_group(seed), seed=seed)

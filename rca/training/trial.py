@@ -1,0 +1,155 @@
+"""Two bundles over the same frozen test windows: the answers of both, and the time they take."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Set
+from dataclasses import dataclass
+from pathlib import Path
+from time import perf_counter
+
+import numpy as np
+
+from rca.diagnosis import Bundle, diagnose
+from rca.diagnosis.bundle import baseline
+from rca.evaluation.rows import JudgedRow
+from rca.evaluation.run import Plan, evaluate_entries
+from rca.evaluation.simulated import evaluate_simulated
+from rca.simulation.seeds import simulated_window
+from rca.telemetry.labels import CollectionEntry, read_collection
+from rca.telemetry.window import Window
+from rca.training.digests import joint_digest, window_digest
+from rca.training.gate import Latency, Pair
+from rca.training.held_out import SIMULATED
+from rca.training.incidents import incidents
+from rca.training.split import seeds_of
+
+Progress = Callable[[str, int, int], None]
+
+#: Enough to tell a false-alarm rate of one per cent from one of two.
+TEST_WINDOWS = 2000
+LATENCY_WINDOWS = 40
+#: The shortest of so many: what else runs on the machine only ever adds time.
+LATENCY_REPEATS = 3
+
+
+@dataclass(frozen=True)
+class Trial:
+    """What two versions answered.
+
+    Attributes
+    ----------
+    sources : dict of str to Pair
+    windows : dict of str to int
+        How many windows each source has.
+    digest : str
+        Identity of the whole test set.
+    left_out : int
+        Real test windows that one of the two had learned from.
+    """
+
+    sources: dict[str, Pair]
+    windows: dict[str, int]
+    latency: Latency
+    digest: str
+    left_out: int
+
+
+def run_trial(
+    champion: Path | None,
+    challenger: Path,
+    *,
+    collections: Mapping[str, Path],
+    learned: Set[str] = frozenset(),
+    n_windows: int = TEST_WINDOWS,
+    processes: int = 1,
+    progress: Progress = lambda phase, done, total: None,
+) -> Trial:
+    """Have both bundles answer the frozen scenarios and the test part of each collection.
+
+    Parameters
+    ----------
+    champion : Path or None
+        Bundle folder; None is the shipped bundle.
+    challenger : Path
+    collections : mapping of str to Path
+    learned : set of str
+        Digests of windows that either has learned from; they are no test and are left out.
+    n_windows : int
+        Simulated scenarios.
+    processes : int
+        Without influence on the answers; latency is always measured alone.
+    """
+    # Of no corpus, whatever its seed: the split goes by scenario.
+    seeds = seeds_of("test", n_windows)
+    one, other = evaluate_simulated(
+        seeds,
+        [champion, challenger],
+        processes=processes,
+        progress=lambda done, total: progress("both versions on frozen scenarios", done, total),
+    )
+    sources = {SIMULATED: _pair(one, other)}
+    identities = [f"simulation-{seed}" for seed in seeds]
+    left_out = 0
+    for name, folder in collections.items():
+        held, dropped = _test_entries(folder, learned)
+        left_out += dropped
+        identities += list(held)
+        if held:
+            sources[name] = _on_collection(list(held.values()), champion, challenger, processes, progress)
+    return Trial(
+        sources=sources,
+        windows={name: len(pair.champion) for name, pair in sources.items()},
+        latency=_latency(champion, challenger, seeds[:LATENCY_WINDOWS], progress),
+        digest=joint_digest(identities),
+        left_out=left_out,
+    )
+
+
+def _pair(champion: list[JudgedRow], challenger: list[JudgedRow]) -> Pair:
+    return Pair([row.judged for row in champion], [row.judged for row in challenger])
+
+
+def _test_entries(folder: Path, learned: Set[str]) -> tuple[dict[str, CollectionEntry], int]:
+    """Test windows by digest, and how many were left out because they had been learned from."""
+    every = [each.entry for each in incidents(read_collection(folder)) if each.part == "test"]
+    by_digest = {window_digest(entry.path): entry for entry in every}
+    held = {digest: entry for digest, entry in by_digest.items() if digest not in learned}
+    return held, len(by_digest) - len(held)
+
+
+def _on_collection(
+    entries: list[CollectionEntry],
+    champion: Path | None,
+    challenger: Path,
+    processes: int,
+    progress: Progress,
+) -> Pair:
+    rows = [
+        evaluate_entries(
+            entries,
+            Plan(bundle=bundle),
+            processes=processes,
+            progress=lambda done, total: progress("both versions on real windows", done, total),
+        ).product_rows
+        for bundle in (champion, challenger)
+    ]
+    return _pair(*rows)
+
+
+def _latency(champion: Path | None, challenger: Path, seeds: list[int], progress: Progress) -> Latency:
+    """Seconds per diagnosis, both versions by turns on each window so that a busy moment meets both."""
+    bundles = (baseline() if champion is None else Bundle.load(champion), Bundle.load(challenger))
+    taken = []
+    for done, seed in enumerate(seeds, start=1):
+        window, _ = simulated_window(seed)
+        runs = [[_timed(window, bundle) for bundle in bundles] for _ in range(LATENCY_REPEATS)]
+        taken.append(np.min(runs, axis=0))
+        progress("timing both versions", done, len(seeds))
+    columns = np.array(taken).reshape(-1, 2).T
+    return Latency(champion=columns[0], challenger=columns[1])
+
+
+def _timed(window: Window, bundle: Bundle) -> float:
+    begin = perf_counter()
+    diagnose(window, bundle=bundle)
+    return perf_counter() - begin

@@ -1,0 +1,222 @@
+"""Versions, aliases and the gate between them, in a real MLflow store; and `rca models` on top."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+pytest.importorskip("mlflow")
+
+from registered import SHIPPED, add_version, bundle_copy
+
+from rca.cli import run as run_command_line
+from rca.diagnosis import Bundle
+from rca.errors import BundleError, InvalidInput, SourceError
+from rca.training.promotion import FORCED, OUTCOME, Promotion, promote
+from rca.training.registry import Registry
+
+pytestmark = [
+    pytest.mark.slow,
+    # MLflow asks SQLAlchemy for it.
+    pytest.mark.filterwarnings("ignore:The ``noload`` loader strategy is deprecated"),
+]
+#: Enough for a spoilt bundle to be told from a sound one.
+N_WINDOWS = 100
+WINDOWS = Path(__file__).resolve().parents[2] / "data" / "windows"
+
+
+class Ran(NamedTuple):
+    code: int
+    out: str
+    err: str
+
+
+@pytest.fixture(scope="module")
+def uri(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return f"sqlite:///{tmp_path_factory.mktemp('store') / 'mlflow.db'}"
+
+
+@pytest.fixture(scope="module")
+def bundles(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Three that answer alike, and one that hardly ever raises an alarm."""
+    folder = tmp_path_factory.mktemp("bundles")
+    sound = {name: bundle_copy(folder / name, name) for name in ("first", "second")}
+    return {**sound, "deaf": bundle_copy(folder / "deaf", "deaf", fault=0.9999)}
+
+
+@pytest.fixture(scope="module")
+def registry(uri: str, bundles: dict[str, Path]) -> Iterator[Registry]:
+    """Version 1 first, 2 deaf, 3 second."""
+    for name in ("first", "deaf", "second"):
+        add_version(uri, bundles[name])
+    return Registry(uri)
+
+
+def attempt(registry: Registry, name: str, **options: Any) -> Promotion:
+    return promote(registry, name, n_windows=N_WINDOWS, **options)
+
+
+def aliases(registry: Registry) -> dict[str, int]:
+    return {alias: each.number for each in registry.versions() for alias in each.aliases}
+
+
+@pytest.fixture
+def models(uri: str, capsys: pytest.CaptureFixture[str]) -> Any:
+    def run(*arguments: object) -> Ran:
+        with pytest.raises(SystemExit) as left:
+            run_command_line(["models", *map(str, arguments), "--tracking-uri", uri])
+        told = capsys.readouterr()
+        return Ran(left.value.code if isinstance(left.value.code, int) else 0, told.out, told.err)
+
+    return run
+
+
+# The tests below tell one story, in order: a store is too slow to make anew for each of them.
+
+
+def test_the_newest_version_is_the_challenger_and_nothing_is_promoted_by_itself(registry: Registry) -> None:
+    assert [each.number for each in registry.versions()] == [3, 2, 1]
+    assert aliases(registry) == {"challenger": 3}
+    assert registry.get("challenger").sha256 != registry.get("1").sha256
+    assert registry.find("champion") is None
+    with pytest.raises(InvalidInput, match="no registered version 'champion'"):
+        registry.get("champion")
+    with pytest.raises(InvalidInput, match="no champion to roll back"):
+        registry.rollback()
+
+
+def test_without_a_champion_the_shipped_bundle_is_what_has_to_be_matched(registry: Registry) -> None:
+    refused = attempt(registry, "2")
+    assert (refused.promoted, refused.against) == (False, None)
+    assert any("failure_mode_accuracy" in reason for reason in refused.verdict.reasons)
+    assert aliases(registry) == {"challenger": 3}
+
+    accepted = attempt(registry, "1")
+    assert (accepted.promoted, accepted.verdict.outcome) == (True, "as good")
+    assert accepted.windows == {"simulated": N_WINDOWS}
+    assert aliases(registry) == {"challenger": 3, "champion": 1}
+    assert registry.get("champion").tags[OUTCOME] == "as good"
+
+
+def test_promotion_remembers_the_champion_before(registry: Registry) -> None:
+    assert attempt(registry, "challenger").promoted
+    assert aliases(registry) == {"champion": 3, "previous": 1}
+    with pytest.raises(InvalidInput, match="champion already"):
+        attempt(registry, "3")
+
+
+def test_a_worse_version_is_refused_and_the_record_says_why(registry: Registry) -> None:
+    result = attempt(registry, "2")
+    assert (result.promoted, result.against, result.verdict.outcome) == (False, 3, "worse")
+    version = registry.get("2")
+    assert version.tags[OUTCOME] == "worse"
+    kept = json.loads(registry.document(version, "gate/against-3.json"))
+    assert kept["reasons"] == list(result.verdict.reasons)
+    assert len(kept["test_sha256"]) == 64
+    assert aliases(registry) == {"champion": 3, "previous": 1}
+
+
+def test_force_promotes_for_a_reason_that_is_kept(registry: Registry) -> None:
+    result = attempt(registry, "2", force="rehearsing a rollback")
+    assert (result.promoted, result.verdict.outcome) == (True, "worse")
+    assert registry.get("champion").tags[FORCED] == "rehearsing a rollback"
+    assert aliases(registry) == {"champion": 2, "previous": 3}
+
+
+def test_rollback_goes_back_step_by_step_to_the_shipped_bundle(registry: Registry, models: Any) -> None:
+    told = json.loads(models("rollback", "--reason", "deaf", "--format", "json").out)
+    assert told == {"from": 2, "to": 3}
+    assert registry.get("2").tags["rollback.reason"] == "deaf"
+    assert aliases(registry) == {"champion": 3, "previous": 1}
+    assert "version 1 is the champion again" in models("rollback").out
+    assert aliases(registry) == {"champion": 1}
+    assert "the shipped bundle is what is left" in models("rollback").out
+    assert aliases(registry) == {}
+
+
+def test_real_windows_that_were_tested_on_must_be_given(registry: Registry, bundles: dict[str, Path]) -> None:
+    seen = {"windows": {"sha256": "d" * 64, "parts": {}, "learned": [], "tested": ["e" * 64]}}
+    number = add_version(registry.uri, bundles["second"], seen)
+    refused = attempt(registry, str(number))
+    assert not refused.promoted
+    assert refused.windows == {}
+    assert refused.verdict.reasons == ("collection 'windows' was tested on and is not given",)
+
+
+def test_a_champion_moved_meanwhile_is_not_overwritten(registry: Registry) -> None:
+    registry.promote(registry.get("1"), None)
+    with pytest.raises(InvalidInput, match="changed meanwhile"):
+        registry.promote(registry.get("3"), None)
+    assert aliases(registry)["champion"] == 1
+
+
+def test_a_registered_bundle_is_fetched_verified_and_diagnoses(
+    registry: Registry, models: Any, bundles: dict[str, Path], tmp_path: Path
+) -> None:
+    target = tmp_path / "new" / "champion"
+    assert models("fetch", "champion", "--output", target).code == 0
+    assert Bundle.load(target).model.sha256 == registry.get("1").sha256
+    assert sorted(path.name for path in target.parent.iterdir()) == ["champion"]
+    again = models("fetch", "champion", "--output", target)
+    assert (again.code, "exists already" in again.err) == (2, True)
+
+
+def test_mlflow_loads_a_version_without_pickle_and_it_answers_windows(registry: Registry) -> None:
+    import mlflow
+    import pandas as pd
+
+    mlflow.set_tracking_uri(registry.uri)
+    model = mlflow.pyfunc.load_model("models:/straggler-rca/1")
+    asked = pd.DataFrame({"window": [str(WINDOWS / "slow-dataset"), str(WINDOWS / "healthy")]})
+    found = model.predict(asked)
+    assert found["failure_mode"].tolist() == ["fail_slow", "healthy"]
+    assert found["cause"].tolist() == ["data_loader_stall", ""]
+    assert found["seconds_per_step"][0] > 0
+    assert json.loads(found["diagnosis"][0])["model"]["sha256"] == registry.get("1").sha256
+    store = Path(registry.uri.removeprefix("sqlite:///")).parent
+    assert not [path for path in store.rglob("*") if path.suffix in (".pkl", ".pickle", ".py", ".joblib")]
+
+
+def test_a_store_that_holds_something_else_is_found_out(registry: Registry, tmp_path: Path) -> None:
+    from dataclasses import replace
+
+    with pytest.raises(BundleError, match="not the bundle that was registered"):
+        registry.fetch(replace(registry.get("1"), sha256="0" * 64), tmp_path)
+
+
+def test_list_and_show_in_text_and_json(registry: Registry, models: Any) -> None:
+    listed = models("list")
+    assert listed.code == 0
+    assert "champion" in listed.out
+    assert "0.900" in listed.out
+    found = json.loads(models("list", "--format", "json").out)
+    assert [each["version"] for each in found] == [4, 3, 2, 1]
+    shown = models("show", "1")
+    assert f"sha256 {registry.get('1').sha256}" in shown.out
+    assert json.loads(models("show", "1", "--format", "json").out)["tags"]["corpus.sha256"] == "c" * 64
+    missing = models("show", "17")
+    assert (missing.code, "rca models list" in missing.err) == (2, True)
+
+
+def test_the_command_says_what_the_gate_says(models: Any) -> None:
+    refused = models("promote", "2", "--windows", N_WINDOWS)
+    assert refused.code == 3
+    assert "worse" in refused.out
+    assert "not promoted; --force REASON" in refused.out
+    accepted = models("promote", "3", "--windows", N_WINDOWS, "--format", "json")
+    assert accepted.code == 0
+    assert json.loads(accepted.out)["promoted"] is True
+
+
+def test_a_mistyped_store_is_an_error_and_not_a_new_store(tmp_path: Path) -> None:
+    with pytest.raises(SourceError, match="no MLflow store"):
+        Registry.existing(f"sqlite:///{tmp_path / 'none.db'}")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_shipped_bundle_is_untouched_by_all_this() -> None:
+    assert Bundle.load(SHIPPED).model.version == "1"
