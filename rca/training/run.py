@@ -18,6 +18,7 @@ from rca.telemetry.labels import read_collection
 from rca.training.bundle import write_bundle
 from rca.training.causal_rows import mechanism_rows
 from rca.training.corpus import Corpus, simulated_examples, stack
+from rca.training.doubt import fit_doubt
 from rca.training.heads import PARAMETERS, fit_heads
 from rca.training.incidents import incident_examples, incidents
 from rca.training.thresholds import choose_thresholds
@@ -86,10 +87,11 @@ def train(
     document = {name: head.entry() for name, head in heads.items()}
     loaded = {name: Head.load(name, document[name], heads[name].text, HEADS[name]) for name in heads}
     thresholds = choose_thresholds(corpus, loaded)
+    doubt = fit_doubt(corpus, loaded)
     progress("fitting causal mechanisms with DoWhy", 0, 0)
     mechanisms, causal_report = fit_mechanisms(mechanism_rows(corpus, seed), seed)
     provenance = _provenance(n_windows, seed, collections, corpus)
-    sha256 = write_bundle(output, heads, thresholds, mechanisms, provenance, version=bundle_version)
+    sha256 = write_bundle(output, heads, thresholds, doubt, mechanisms, provenance, version=bundle_version)
     scores = _test(corpus, output, processes, progress)
     real = {folder.name: _test_real(folder, output, processes, progress) for folder in collections}
     run_id = None
