@@ -1,4 +1,4 @@
-"""Is the window like those that were learned from? Two cheap scores, each with a limit from held-out windows."""
+"""Is the window like those that were learned from? Two cheap scores with limits from held-out windows."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ class JobShape:
     whitening: FloatArray
 
     def distance(self, window: FloatArray) -> FloatArray:
-        """Mahalanobis distance of windows of shape (..., n_window_features); what is missing counts as usual."""
+        """Mahalanobis distance of windows (..., n_window_features); what is missing counts as usual."""
         white = np.nan_to_num(shape_of(window) - self.centre) @ self.whitening.T
         result: FloatArray = np.sqrt((white * white).sum(axis=-1))
         return result

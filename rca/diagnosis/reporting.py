@@ -60,8 +60,8 @@ def unfamiliar(strangeness: Strangeness, features: FeatureSet) -> list[str]:
     if strangeness.distance > strangeness.distance_limit:
         named = ", ".join(_meaning(name) for name in strangeness.oddest[:_SHOWN_SHAPE])
         found.append(
-            f"the shape of the job is {strangeness.distance:.1f} from the usual, held-out windows stay within "
-            f"{strangeness.distance_limit:.1f}; oddest: {named}"
+            f"the shape of the job is {strangeness.distance:.1f} from the usual, held-out windows stay "
+            f"within {strangeness.distance_limit:.1f}; oddest: {named}"
         )
     return found
 

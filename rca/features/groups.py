@@ -9,8 +9,9 @@ from rca.features.evidence import resource_names
 #: Groups of features that are not about a resource; the names of both tables.
 _GROUPS: dict[str, tuple[str, ...]] = {
     "own_work": (
-        "own_excess", "own_excess_z", "own_excess_p90", "late_share", "last_share", "gain_rank", "excess_rank",
-        "job_late", "lateness", "top_gain_rank", "second_gain_rank", "last_concentration", "last_spread",
+        "own_excess", "own_excess_z", "own_excess_p90", "late_share", "last_share", "gain_rank",
+        "excess_rank", "job_late", "lateness", "top_gain_rank", "second_gain_rank",
+        "last_concentration", "last_spread",
         "max_own_excess", "max_own_excess_z", "max_late_share",
     ),
     "waiting": ("wait_deficit", "wait_share", "max_wait_deficit"),
@@ -23,8 +24,8 @@ _GROUPS: dict[str, tuple[str, ...]] = {
             )
             for prefix, suffix in (("", "_excess"), ("", "_growth"), ("max_", "_excess"))
         ),
-        "compute_balance", "checkpoint_share", "gc_share", "data_loading_share", "forward_backward_correlation",
-        "forward_backward_correlation_job",
+        "compute_balance", "checkpoint_share", "gc_share", "data_loading_share",
+        "forward_backward_correlation", "forward_backward_correlation_job",
     ),
     "temporal": (
         "own_excess_outside", "own_growth", "own_volatility", "late_start", "late_end", "step_variation",
