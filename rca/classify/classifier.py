@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from rca.classify.components import Component, cover, is_whole_stage
+from rca.classify.doubt import Doubt
 from rca.classify.heads import FloatArray, Head
 from rca.classify.settle import settle, settle_stopped
 from rca.classify.sufficiency import can_show_health, long_enough
@@ -56,10 +57,11 @@ class Classification:
 
 @dataclass(frozen=True)
 class Classifier:
-    """All heads of a bundle and the thresholds chosen for them on validation windows."""
+    """All heads of a bundle, the thresholds chosen for them on validation windows, and its known limits."""
 
     heads: dict[str, Head]
     thresholds: dict[str, float]
+    doubt: Doubt
 
     @classmethod
     def load(cls, document: dict[str, Any], texts: dict[str, str]) -> Classifier:
@@ -76,7 +78,8 @@ class Classifier:
             name: Head.load(name, document["heads"][name], texts[name], features)
             for name, features in HEADS.items()
         }
-        return cls(heads, {name: float(value) for name, value in document["thresholds"].items()})
+        thresholds = {name: float(value) for name, value in document["thresholds"].items()}
+        return cls(heads, thresholds, Doubt.load(document))
 
     def classify(self, features: FeatureSet) -> Classification:
         """Decide the failure mode and, unless healthy, who is to blame."""
@@ -160,9 +163,15 @@ class Classifier:
     def _pooled(self, head: str, rows: FloatArray) -> dict[str, float]:
         """One belief for a component: the geometric mean of its ranks' probabilities."""
         model = self.heads[head]
-        logs = np.log(np.maximum(model.probabilities(rows), 1e-9)).mean(axis=0)
-        weights = np.exp(logs - logs.max())
-        return dict(zip(model.classes, (weights / weights.sum()).tolist(), strict=True))
+        return dict(zip(model.classes, pooled(model.probabilities(rows)).tolist(), strict=True))
+
+
+def pooled(chances: FloatArray) -> FloatArray:
+    """Geometric mean of beliefs of shape (n_ranks, n_classes), normalised to shape (n_classes,)."""
+    logs = np.log(np.maximum(chances, 1e-9)).mean(axis=0)
+    weights = np.exp(logs - logs.max())
+    result: FloatArray = weights / weights.sum()
+    return result
 
 
 def _can_be_certain(mode: str, features: FeatureSet) -> bool:

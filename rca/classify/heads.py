@@ -73,3 +73,24 @@ class Head:
     def probabilities(self, rows: FloatArray) -> FloatArray:
         """Calibrated probabilities of shape (n_rows, n_classes) for full feature rows."""
         return self.calibration.probabilities(self.booster.raw(rows[:, self.columns]))
+
+    def contributions(self, rows: FloatArray, answered: str, other: str) -> FloatArray:
+        """What every feature adds to the calibrated log-odds of one class over another.
+
+        Parameters
+        ----------
+        rows : ndarray of shape (n_rows, n_table_features)
+        answered, other : str
+            Classes of the head.
+
+        Returns
+        -------
+        ndarray of shape (n_rows, n_features), log-odds
+            In the order of `columns`; what no feature explains (base rate, calibration shift) is left out.
+        """
+        found = self.booster.contributions(rows[:, self.columns])[:, :, :-1]
+        if len(self.classes) == 2:
+            sign = 1.0 if answered == self.classes[1] else -1.0
+            return self.calibration.scale * sign * found[:, 0]
+        first, second = self.classes.index(answered), self.classes.index(other)
+        return self.calibration.scale * (found[:, first] - found[:, second])

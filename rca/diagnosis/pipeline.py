@@ -8,14 +8,17 @@ from uuid import uuid4
 
 import numpy as np
 
-from rca.classify.classifier import Classification
+from rca.classify.classifier import Classification, Suspect
+from rca.classify.conformal import PredictionSets
 from rca.classify.settle import transfer_grew
+from rca.diagnosis.abstention import abstention
 from rca.diagnosis.advice import actions, next_check
 from rca.diagnosis.bundle import Bundle, baseline
 from rca.diagnosis.causes import slow_causes, stop_causes
+from rca.diagnosis.contributions import mode_evidence, suspect_evidence
 from rca.diagnosis.pricing import Pricing, price
 from rca.diagnosis.reporting import quality, silent_ranks
-from rca.diagnosis.result import Cause, Diagnosis, Interval, Slowdown
+from rca.diagnosis.result import Cause, Diagnosis, Interval, Slowdown, Straggler
 from rca.diagnosis.stragglers import straggler
 from rca.features import WINDOW_FEATURES, FeatureSet, extract
 from rca.features.extract import missing_resources
@@ -58,8 +61,11 @@ def _assemble(
 ) -> Diagnosis:
     found = _causes(classification, features, pricing)
     missing = missing_signals(features)
-    named = bool(found) and found[0].probability >= bundle.classifier.thresholds["name"]
-    faulty = classification.mode != "healthy"
+    doubt, thresholds = bundle.classifier.doubt, bundle.classifier.thresholds
+    strangeness = None if doubt.familiarity is None else doubt.familiarity.judge(features.window)
+    reason = abstention(classification, features, found, thresholds, strangeness)
+    # Nobody asks why a job is healthy; the milliseconds would be spent on nearly every window of a service.
+    explained = classification.mode != "healthy" or reason is not None
     return Diagnosis(
         diagnosis_id=uuid4().hex,
         window_id=window.job.window_id,
@@ -69,11 +75,11 @@ def _assemble(
         failure_mode=classification.mode,
         failure_mode_probability=classification.probability,
         slowdown=_slowdown(window, features, pricing),
-        stragglers=[straggler(suspect, features) for suspect in classification.suspects],
+        stragglers=_stragglers(bundle, features, classification, found),
         causes=found,
         unexplained_seconds_per_step=pricing.attribution.slowdown
         - sum(cause.seconds_per_step for cause in found),
-        abstained=not classification.decided or (faulty and not named),
+        abstained=reason is not None,
         next_check=next_check(
             classification.mode,
             classification.decided,
@@ -84,8 +90,39 @@ def _assemble(
         ),
         actions=actions([cause for cause in found if cause.probability >= 0.3], _alone(pricing)),
         missing_signals=missing,
-        quality=quality(window, features, classification.mode),
+        quality=quality(window, features, classification.mode, strangeness),
+        set_level=None if doubt.sets is None else doubt.sets.level,
+        failure_mode_set=[]
+        if doubt.sets is None
+        else doubt.sets.plausible("mode", classification.probability, classification.mode),
+        failure_mode_evidence=mode_evidence(classification, bundle.classifier, features, found)
+        if explained
+        else [],
+        abstention_reason=reason,
     )
+
+
+def _stragglers(
+    bundle: Bundle, features: FeatureSet, classification: Classification, causes: list[Cause]
+) -> list[Straggler]:
+    classifier = bundle.classifier
+    evidence = suspect_evidence(classification, classifier, features, causes)
+    question = "stop_cause" if classification.mode == "fail_stop" else "cause"
+    return [
+        straggler(suspect, features, _plausible(classifier.doubt.sets, question, suspect, causes), moved)
+        for suspect, moved in zip(classification.suspects, evidence, strict=True)
+    ]
+
+
+def _plausible(
+    sets: PredictionSets | None, question: str, suspect: Suspect, causes: list[Cause]
+) -> list[str]:
+    """Causes of one suspect that are not ruled out; the one named first for it is always among them."""
+    if sets is None:
+        return []
+    ranks = list(suspect.component.ranks)
+    named = next((cause.cause for cause in causes if cause.ranks == ranks), None)
+    return sets.plausible(question, suspect.causes, named)
 
 
 def _causes(classification: Classification, features: FeatureSet, pricing: Pricing) -> list[Cause]:

@@ -6,14 +6,18 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from rca.classify.familiarity import Outside, Strangeness
+from rca.diagnosis.readings import in_user_units, table_of
 from rca.diagnosis.result import Quality
-from rca.features import FeatureSet
+from rca.features import WINDOW_FEATURES, FeatureSet
 from rca.features.endings import FATAL_EVENTS, MISSED_EVENTS
 from rca.telemetry.window import Window
 
 #: Rows that end this many steps before the others' are worth a note.
 EARLY_END_STEPS = 3
 _SHOWN_RANKS = 8
+_SHOWN_OUTSIDE = 5
+_SHOWN_SHAPE = 3
 
 
 def silent_ranks(features: FeatureSet) -> list[int]:
@@ -21,7 +25,9 @@ def silent_ranks(features: FeatureSet) -> list[int]:
     return [int(rank) for rank in np.flatnonzero(~features.phases.present.any(axis=1))]
 
 
-def quality(window: Window, features: FeatureSet, mode: str) -> Quality:
+def quality(
+    window: Window, features: FeatureSet, mode: str, strangeness: Strangeness | None = None
+) -> Quality:
     """What was used, what was not, and who is missing."""
     warmup = features.work.warmup
     unused = int(features.phases.present[:, :warmup].sum())
@@ -38,7 +44,45 @@ def quality(window: Window, features: FeatureSet, mode: str) -> Quality:
         events_unused=len(kinds) - told,
         unknown_metrics=sorted(features.signals.unknown_names),
         notes=[*window.notes, *_absences(features, mode)],
+        out_of_distribution=None if strangeness is None else strangeness.out_of_distribution,
+        unfamiliar=[] if strangeness is None else unfamiliar(strangeness, features),
     )
+
+
+def unfamiliar(strangeness: Strangeness, features: FeatureSet) -> list[str]:
+    """What of a flagged window is unlike the training windows, and how far; empty for any other."""
+    if not strangeness.out_of_distribution:
+        return []
+    found = [_outside(each, features) for each in strangeness.outside[:_SHOWN_OUTSIDE]]
+    rest = len(strangeness.outside) - _SHOWN_OUTSIDE
+    if rest > 0:
+        found.append(f"{rest} more features outside their range in training")
+    if strangeness.distance > strangeness.distance_limit:
+        named = ", ".join(_meaning(name) for name in strangeness.oddest[:_SHOWN_SHAPE])
+        found.append(
+            f"the shape of the job is {strangeness.distance:.1f} from the usual, held-out windows stay "
+            f"within {strangeness.distance_limit:.1f}; oddest: {named}"
+        )
+    return found
+
+
+def _outside(found: Outside, features: FeatureSet) -> str:
+    feature = table_of("window")[WINDOW_FEATURES.index(found.feature)]
+    step = features.work.step_reference
+    (value, unit), (low, _), (high, _) = (
+        in_user_units(feature, number, step) for number in (found.value, found.low, found.high)
+    )
+    learned = f"only {_number(low)}" if low == high else f"{_number(low)} to {_number(high)}"
+    told = f"{feature.meaning}: {_number(value)} {unit}".rstrip()
+    return f"{told}; training windows had {learned}"
+
+
+def _meaning(name: str) -> str:
+    return table_of("window")[WINDOW_FEATURES.index(name)].meaning
+
+
+def _number(value: float) -> str:
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
 
 
 def _absences(features: FeatureSet, mode: str) -> list[str]:

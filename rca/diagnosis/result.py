@@ -12,6 +12,15 @@ StragglerType = Literal["compute", "communication", "host", "input", "workload"]
 Pattern = Literal["transient", "persistent", "deterministic"]
 Scope = Literal["rank", "node", "stage", "data_group", "job"]
 Owner = Literal["infrastructure", "workload", "either"]
+AbstentionCode = Literal[
+    "too_short",
+    "too_few_ranks",
+    "no_step_times",
+    "out_of_distribution",
+    "undecided_mode",
+    "nobody_stands_out",
+    "cause_not_certain",
+]
 Probability = Annotated[float, Field(ge=0.0, le=1.0)]
 Interval = tuple[float, float]
 
@@ -43,8 +52,34 @@ class Slowdown(_Frozen):
     gpu_hours_lost: float
 
 
+class Evidence(_Frozen):
+    """One observation that speaks for a cause, in the user's units."""
+
+    signal: str
+    value: float | None
+    reference: float | None
+    unit: str
+    note: str
+
+
+class Contribution(Evidence):
+    """One observation that moved the model's decision, and by how much.
+
+    `reference` is what healthy training windows usually show, or, for exporter signals, what the peers (else
+    the other steps) show; None where it is not known. `log_odds` is the observation's exact share of the
+    decision's log-odds (a Shapley value over the model's trees): above 0 it speaks for the answer.
+    """
+
+    direction: Literal["for", "against"]
+    log_odds: float
+
+
 class Straggler(_Frozen):
-    """The smallest component that covers one group of slow ranks."""
+    """The smallest component that covers one group of slow ranks.
+
+    `plausible_causes` are the causes that are not ruled out at the diagnosis's `set_level`, the likeliest
+    first; `evidence` is what made these ranks suspects. Both are empty where the bundle cannot tell.
+    """
 
     ranks: list[int]
     nodes: list[str]
@@ -54,16 +89,8 @@ class Straggler(_Frozen):
     probability: Probability
     first_step: int | None
     last_step: int | None
-
-
-class Evidence(_Frozen):
-    """One observation that speaks for a cause, in the user's units."""
-
-    signal: str
-    value: float | None
-    reference: float | None
-    unit: str
-    note: str
+    plausible_causes: list[str] = []
+    evidence: list[Contribution] = []
 
 
 class Cause(_Frozen):
@@ -94,8 +121,19 @@ class Action(_Frozen):
     runbook: str
 
 
+class AbstentionReason(_Frozen):
+    """Why there is no verdict: a code that stays, and a sentence for people."""
+
+    code: AbstentionCode
+    sentence: str
+
+
 class Quality(_Frozen):
-    """What of the window was used, and what was not."""
+    """What of the window was used, what was not, and whether it is like what the model learned from.
+
+    `out_of_distribution` is None where the bundle does not know what it learned from; `unfamiliar` says in
+    words what is unlike it, and how far.
+    """
 
     rows_used: int
     rows_unused: int
@@ -107,13 +145,16 @@ class Quality(_Frozen):
     events_unused: int
     unknown_metrics: list[str]
     notes: list[str]
+    out_of_distribution: bool | None = None
+    unfamiliar: list[str] = []
 
 
 class Diagnosis(_Frozen):
     """Everything the service has to say about one window.
 
     `causes[*].seconds_per_step` and `unexplained_seconds_per_step` add up to
-    `slowdown.seconds_per_step`.
+    `slowdown.seconds_per_step`. `failure_mode_set` holds every failure mode that is not ruled out at
+    `set_level`: of windows like those learned from, at least that share have their true mode in it.
     """
 
     format: Literal[1] = 1
@@ -133,6 +174,10 @@ class Diagnosis(_Frozen):
     actions: list[Action]
     missing_signals: list[str]
     quality: Quality
+    set_level: Probability | None = None
+    failure_mode_set: list[FailureMode] = []
+    failure_mode_evidence: list[Contribution] = []
+    abstention_reason: AbstentionReason | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """Plain Python data, ready for any JSON encoder."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from rca.classify.classifier import Suspect
-from rca.diagnosis.result import Straggler
+from rca.diagnosis.result import Contribution, Straggler
 from rca.features import FeatureSet
 from rca.features.rank_features import late_steps
 from rca.features.temporal import high_segment
@@ -15,7 +15,9 @@ from rca.robust import nan_mean
 MIN_LATE_CONTRAST = 0.3
 
 
-def straggler(suspect: Suspect, features: FeatureSet) -> Straggler:
+def straggler(
+    suspect: Suspect, features: FeatureSet, plausible: list[str], evidence: list[Contribution]
+) -> Straggler:
     """One component with its likeliest type and pattern, and the steps in which it held the job up."""
     ranks = list(suspect.component.ranks)
     first, last = affected_steps(suspect, features)
@@ -28,6 +30,8 @@ def straggler(suspect: Suspect, features: FeatureSet) -> Straggler:
         probability=suspect.component.probability,
         first_step=first,
         last_step=last,
+        plausible_causes=plausible,
+        evidence=evidence,
     )
 
 

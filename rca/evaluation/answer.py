@@ -45,6 +45,13 @@ class Answer:
     confidence : float
         Probability that the method gives its own `mode`; NaN if it gives none.
     abstained : bool
+    mode_set : frozenset of str
+        Failure modes that are not ruled out; empty where the method gives no sets.
+    cause_sets : tuple of (frozenset of int, frozenset of str)
+        Per straggler its ranks and the causes not ruled out for them; empty likewise.
+    unfamiliar : float
+        1 where the method says that the window is unlike those it learned from, 0 where it says it is like
+        them; NaN where it does not say.
     aspects : frozenset of str
         What the method answers at all. What it never answers is not scored instead of scored as wrong.
     """
@@ -56,12 +63,16 @@ class Answer:
     pattern: str | None = None
     confidence: float = float("nan")
     abstained: bool = False
+    mode_set: frozenset[str] = frozenset()
+    cause_sets: tuple[tuple[frozenset[int], frozenset[str]], ...] = ()
+    unfamiliar: float = float("nan")
     aspects: frozenset[Aspect] = EVERY_ASPECT
 
     @classmethod
     def from_diagnosis(cls, diagnosis: Diagnosis) -> Answer:
         """The judged part of a diagnosis."""
         first = diagnosis.stragglers[0] if diagnosis.stragglers else None
+        flagged = diagnosis.quality.out_of_distribution
         return cls(
             mode=diagnosis.failure_mode,
             ranks=frozenset(rank for found in diagnosis.stragglers for rank in found.ranks),
@@ -73,4 +84,11 @@ class Answer:
             pattern=None if first is None else first.pattern,
             confidence=diagnosis.failure_mode_probability[diagnosis.failure_mode],
             abstained=diagnosis.abstained,
+            mode_set=frozenset(diagnosis.failure_mode_set),
+            cause_sets=tuple(
+                (frozenset(found.ranks), frozenset(found.plausible_causes))
+                for found in diagnosis.stragglers
+                if found.plausible_causes
+            ),
+            unfamiliar=float("nan") if flagged is None else float(flagged),
         )

@@ -24,6 +24,12 @@ class Judged:
         Position (1 = first) of the first answer that names a true cause on its true ranks; inf if none does.
     rank_of_cause_name : float
         The same, whatever the ranks.
+    mode_covered, mode_set_size : float
+        Whether the true failure mode is among those not ruled out, and how many those are.
+    cause_covered, cause_set_size : float
+        The same of causes, over the named stragglers that share ranks with a true cause.
+    unfamiliar : float
+        Whether the window was said to be unlike those learned from.
     """
 
     mode: str
@@ -41,6 +47,11 @@ class Judged:
     seconds_error: float
     confidence: float
     abstained: float
+    mode_covered: float = np.nan
+    mode_set_size: float = np.nan
+    cause_covered: float = np.nan
+    cause_set_size: float = np.nan
+    unfamiliar: float = np.nan
 
 
 def judge(said: Diagnosis | Answer, label: Label) -> Judged:
@@ -51,6 +62,7 @@ def judge(said: Diagnosis | Answer, label: Label) -> Judged:
     blamed = faulty and bool(label.causes)
     truth = {rank for cause in label.causes for rank in cause.ranks}
     named = answer.ranks
+    covered, cause_set_size = _cause_sets(answer, label)
     hits = len(truth & named)
     hidden = unfelt(label)
     alarm = float(answer.mode != "healthy")
@@ -74,6 +86,11 @@ def judge(said: Diagnosis | Answer, label: Label) -> Judged:
         seconds_error=told("seconds", slow, _seconds_error(answer, label)),
         confidence=answer.confidence if "confidence" in answer.aspects and not hidden else np.nan,
         abstained=float(answer.abstained),
+        mode_covered=float(label.failure_mode in answer.mode_set) if answer.mode_set else np.nan,
+        mode_set_size=float(len(answer.mode_set)) if answer.mode_set else np.nan,
+        cause_covered=covered,
+        cause_set_size=cause_set_size,
+        unfamiliar=answer.unfamiliar,
     )
 
 
@@ -81,6 +98,22 @@ def unfelt(label: Label) -> bool:
     """Whether something was done to the job that cost too little to be called a fault."""
     known = label.model_extra or {}
     return label.failure_mode == "healthy" and bool(known.get("injected") or known.get("impact"))
+
+
+def _cause_sets(answer: Answer, label: Label) -> tuple[float, float]:
+    """Share of the rightly suspected stragglers whose set holds a true cause of theirs, and the sets' size.
+
+    A straggler on whom nothing was done has no true cause that a set could hold.
+    """
+    if answer.mode != label.failure_mode:
+        return np.nan, np.nan
+    held, sizes = [], []
+    for ranks, plausible in answer.cause_sets:
+        true = [cause for cause in label.causes if ranks & set(cause.ranks)]
+        if true:
+            held.append(any(accepted(cause) & plausible for cause in true))
+            sizes.append(len(plausible))
+    return (float(np.mean(held)), float(np.mean(sizes))) if held else (np.nan, np.nan)
 
 
 def _position(answer: Answer, label: Label, *, with_ranks: bool) -> float:

@@ -15,8 +15,18 @@ from rca.robust import FloatArray
 #: Fewer windows on which two methods differ cannot reach 5 % in a sign test, whatever a bootstrap says.
 MIN_DIFFERING = 6
 LOWER_IS_BETTER = frozenset({"false_alarm_rate", "median_seconds_error"})
-#: Neither more nor less of it is better in itself.
-WITHOUT_DIRECTION = frozenset({"abstention_rate", "unfelt_alarm_rate"})
+#: Neither more nor less of it is better in itself: coverage should be at its level, at a small size.
+WITHOUT_DIRECTION = frozenset(
+    {
+        "abstention_rate",
+        "unfelt_alarm_rate",
+        "mode_set_coverage",
+        "mode_set_size",
+        "cause_set_coverage",
+        "cause_set_size",
+        "out_of_distribution_rate",
+    }
+)
 
 Verdict = Literal["better", "worse", "undecided"]
 
@@ -37,6 +47,11 @@ def score_columns(judged: Sequence[Judged]) -> dict[str, FloatArray]:
         "pattern_accuracy": _column(judged, "pattern_right"),
         "median_seconds_error": _column(judged, "seconds_error"),
         "abstention_rate": _column(judged, "abstained"),
+        "mode_set_coverage": _column(judged, "mode_covered"),
+        "mode_set_size": _column(judged, "mode_set_size"),
+        "cause_set_coverage": _column(judged, "cause_covered"),
+        "cause_set_size": _column(judged, "cause_set_size"),
+        "out_of_distribution_rate": _column(judged, "unfamiliar"),
     }
     position, by_name = _column(judged, "rank_of_cause"), _column(judged, "rank_of_cause_name")
     known = ~np.isnan(position)

@@ -57,7 +57,11 @@ def _abstained(diagnosis: Diagnosis) -> Phrase:
     if mode == "healthy":
         return (f"NOT CERTAIN: probably healthy ({_mode_odds(diagnosis)}), {_cost(diagnosis)}",)
     suspected = mode.replace("_", "-")
-    tail: Phrase = ("; no cause is certain enough to be named",)
+    reason = diagnosis.abstention_reason
+    strange = reason is not None and reason.code == "out_of_distribution"
+    tail: Phrase = (
+        "; the job is unlike those learned from" if strange else "; no cause is certain enough to be named",
+    )
     if diagnosis.stragglers:
         tail = ("; suspects ", *_culprits(diagnosis), *tail)
     cost = f", {_cost(diagnosis)}" if mode == "fail_slow" else ""

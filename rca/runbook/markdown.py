@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 
-from rca.runbook.page import CauseEntry, Page
+from rca.runbook.page import Entry, Page
 from rca.runbook.phrases import Name, Phrase
 
 # Underscores inside words never start emphasis, so `gpu_throttling` stays readable unescaped.
@@ -15,8 +15,11 @@ _SPECIAL = re.compile(r"([\\`*\[\]|]|<(?=[A-Za-z/!?])|~(?=~)|&(?=#?\w+;)|^[>#]|^
 def markdown(page: Page) -> str:
     """Render `page`; ends with a newline."""
     blocks = [f"# {_text(page.headline)}", _bullets(page.facts)]
+    if page.verdict_evidence:
+        blocks += ["## What the verdict rests on", _bullets(page.verdict_evidence)]
     if page.straggler_rows:
         blocks += ["## Who", _table(Page.STRAGGLER_COLUMNS, page.straggler_rows)]
+        blocks += map(_evidence, page.suspicions)
     if page.causes or page.unexplained:
         blocks += ["## Why", *_causes(page)]
     if page.actions or page.next_check:
@@ -34,7 +37,7 @@ def _causes(page: Page) -> Iterable[str]:
     yield _text(page.unexplained)
 
 
-def _evidence(entry: CauseEntry) -> str:
+def _evidence(entry: Entry) -> str:
     title = _text(entry.title)
     if not entry.evidence:
         return f"{title}."

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from rca.diagnosis.result import Action, Cause, Diagnosis, Evidence, Straggler
+from rca.diagnosis.result import Action, Cause, Contribution, Diagnosis, Evidence, Straggler
 from rca.runbook.headline import NOTABLE_SLOWING, headline, verdict
 from rca.runbook.numbers import (
     UNKNOWN,
@@ -26,12 +26,18 @@ _COST_COLUMNS = ("Cost per step", "Interval", "Share")
 
 
 @dataclass(frozen=True)
-class CauseEntry:
-    """One cause: its table row and what speaks for it."""
+class Entry:
+    """Something that is said, and what speaks for it."""
 
-    row: tuple[Phrase, ...]
     title: Phrase
     evidence: tuple[Phrase, ...]
+
+
+@dataclass(frozen=True)
+class CauseEntry(Entry):
+    """One cause: its table row as well."""
+
+    row: tuple[Phrase, ...]
 
 
 @dataclass(frozen=True)
@@ -44,9 +50,13 @@ class Page:
         ``healthy``, ``fail-slow``, ``fail-stop`` or ``abstained``.
     headline : Phrase
     facts : tuple of Phrase
-        Slowdown, interval and what it cost.
+        Why there is no verdict, if there is none; slowdown, interval and what it cost.
+    verdict_evidence : tuple of Phrase
+        What the failure mode was told from.
     straggler_rows : tuple of rows
         One cell per `STRAGGLER_COLUMNS`.
+    suspicions : tuple of Entry
+        Per straggler, where there is something to tell: causes not ruled out, and what made it one.
     causes : tuple of CauseEntry
         Rows have one cell per `cause_columns`.
     cause_columns : tuple of str
@@ -61,7 +71,9 @@ class Page:
     verdict: str
     headline: Phrase
     facts: tuple[Phrase, ...]
+    verdict_evidence: tuple[Phrase, ...]
     straggler_rows: tuple[tuple[Phrase, ...], ...]
+    suspicions: tuple[Entry, ...]
     causes: tuple[CauseEntry, ...]
     cause_columns: tuple[str, ...]
     unexplained: Phrase
@@ -81,7 +93,13 @@ class Page:
             verdict=verdict(diagnosis),
             headline=headline(diagnosis),
             facts=_facts(diagnosis),
+            verdict_evidence=tuple(_contribution(item) for item in diagnosis.failure_mode_evidence),
             straggler_rows=tuple(_straggler_row(group) for group in diagnosis.stragglers),
+            suspicions=tuple(
+                _suspicion(group, diagnosis.set_level)
+                for group in diagnosis.stragglers
+                if group.plausible_causes or group.evidence
+            ),
             causes=tuple(_cause_entry(cause, priced=priced) for cause in diagnosis.causes),
             cause_columns=("Cause", "Who", *(_COST_COLUMNS if priced else ()), "Probability", "Owner"),
             unexplained=_unexplained(diagnosis),
@@ -95,13 +113,17 @@ class Page:
 
 def _facts(diagnosis: Diagnosis) -> tuple[Phrase, ...]:
     slow = diagnosis.slowdown
-    facts: list[Phrase] = [
+    facts: list[Phrase] = []
+    if diagnosis.abstention_reason is not None:
+        reason = diagnosis.abstention_reason
+        facts.append(("Not certain, ", Name(reason.code), f":{_sentence(reason.sentence)}"))
+    facts.append(
         (
             f"The mean step is {ratio(slow.ratio)} its straggler-free replay: "
             f"{seconds(slow.seconds_per_step, signed=True)} per step "
             f"(interval {seconds_interval(slow.interval)}).",
         )
-    ]
+    )
     if slow.versus_own_past is not None:
         trend = "slower" if slow.versus_own_past >= NOTABLE_SLOWING else "about the same"
         facts.append(
@@ -113,6 +135,9 @@ def _facts(diagnosis: Diagnosis) -> tuple[Phrase, ...]:
     told = ", ".join(f"{mode.replace('_', '-')} {probability(odds[mode])}" for mode in odds)
     if told:
         facts.append((f"Probabilities: {told}.",))
+    if diagnosis.failure_mode_set and diagnosis.set_level is not None:
+        plausible = ", ".join(mode.replace("_", "-") for mode in diagnosis.failure_mode_set)
+        facts.append((f"Not ruled out at {percent(diagnosis.set_level)}: {plausible}.",))
     return tuple(facts)
 
 
@@ -124,6 +149,14 @@ def _straggler_row(group: Straggler) -> tuple[Phrase, ...]:
         (steps(group.first_step, group.last_step),),
         (probability(group.probability),),
     )
+
+
+def _suspicion(group: Straggler, level: float | None) -> Entry:
+    title = who(group.ranks, group.nodes, group.scope)
+    if group.plausible_causes and level is not None:
+        causes = joined((Name(cause),) for cause in group.plausible_causes)
+        title = (*title, f", causes not ruled out at {percent(level)}: ", *causes)
+    return Entry(title, tuple(_contribution(item) for item in group.evidence))
 
 
 def _cause_entry(cause: Cause, *, priced: bool) -> CauseEntry:
@@ -142,7 +175,7 @@ def _cause_entry(cause: Cause, *, priced: bool) -> CauseEntry:
         (cause.owner,),
     )
     title = (Name(cause.cause), ", ", *place, f": {said}" if said else "")
-    return CauseEntry(row, title, tuple(_evidence(item) for item in cause.evidence))
+    return CauseEntry(title, tuple(_evidence(item) for item in cause.evidence), row)
 
 
 def _meaning(cause: str) -> str:
@@ -159,6 +192,10 @@ def _evidence(item: Evidence) -> Phrase:
     if item.note.strip():
         parts.append(f" ({clean(item.note)})")
     return (name(item.signal), *parts)
+
+
+def _contribution(item: Contribution) -> Phrase:
+    return (*_evidence(item), f"; speaks {item.direction} it, log-odds {item.log_odds:+.1f}")
 
 
 def _unexplained(diagnosis: Diagnosis) -> Phrase:
@@ -214,6 +251,9 @@ def _quality(diagnosis: Diagnosis) -> tuple[Phrase, ...]:
         more = f" and {rest:,} more" if rest > 0 else ""
         lines.append(("Metrics no rule knows: ", *shown, f"{more}."))
     lines.extend((clean(note),) for note in quality.notes)
+    if quality.out_of_distribution:
+        lines.append(("Unlike the windows the model learned from; its probabilities promise less here.",))
+    lines.extend((clean(told),) for told in quality.unfamiliar)
     return tuple(lines)
 
 

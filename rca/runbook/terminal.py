@@ -9,7 +9,7 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from rca.runbook.page import Page
+from rca.runbook.page import Entry, Page
 from rca.runbook.phrases import Name, Phrase
 
 _COLOURS = {"healthy": "green", "fail-slow": "yellow", "fail-stop": "red", "abstained": "blue"}
@@ -24,8 +24,11 @@ def terminal(page: Page) -> RenderableType:
         Panel(_text(page.headline, style=f"bold {colour}"), border_style=colour),
         *_bullets(page.facts),
     ]
+    if page.verdict_evidence:
+        parts += [_heading("What the verdict rests on"), *_bullets(page.verdict_evidence)]
     if page.straggler_rows:
         parts.append(_table("Who", Page.STRAGGLER_COLUMNS, page.straggler_rows))
+        parts += _entries(page.suspicions)
     if page.causes or page.unexplained:
         parts += _causes(page)
     if page.actions or page.next_check:
@@ -40,13 +43,17 @@ def terminal(page: Page) -> RenderableType:
 def _causes(page: Page) -> Iterable[RenderableType]:
     if page.causes:
         yield _table("Why", page.cause_columns, [entry.row for entry in page.causes])
-        for entry in page.causes:
-            yield _text((*entry.title, "."))
-            yield from _bullets(entry.evidence)
+        yield from _entries(page.causes)
     else:
         yield _heading("Why")
     if page.unexplained:
         yield _text(page.unexplained)
+
+
+def _entries(entries: Iterable[Entry]) -> Iterable[RenderableType]:
+    for entry in entries:
+        yield _text((*entry.title, "."))
+        yield from _bullets(entry.evidence)
 
 
 def _what_to_do(page: Page) -> Iterable[RenderableType]:

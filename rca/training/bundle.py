@@ -23,6 +23,7 @@ def write_bundle(
     folder: Path,
     heads: dict[str, FittedHead],
     thresholds: dict[str, float],
+    doubt: dict[str, Any],
     mechanisms: Mechanisms,
     provenance: dict[str, Any],
     *,
@@ -35,6 +36,8 @@ def write_bundle(
     ----------
     folder : Path
         Replaced if it exists; the old bundle stays until the new one is complete.
+    doubt : dict
+        Optional members of ``heads.json``, see `rca.classify.doubt.Doubt`.
     provenance : dict
         Seeds, corpus digest and library versions; no times or paths, so that a rerun gives the same digest.
     """
@@ -42,6 +45,7 @@ def write_bundle(
         "feature_version": VERSION,
         "heads": {key: head.entry() for key, head in heads.items()},
         "thresholds": thresholds,
+        **doubt,
     }
     contents = {f"{key}.txt": head.text.encode() for key, head in heads.items()}
     contents["heads.json"] = _json(document)

@@ -49,6 +49,8 @@ class Target:
     part : ndarray of shape (n_rows,), str
     weight : ndarray of shape (n_rows,)
         Rows of one window share its weight, however many they are.
+    group : ndarray of shape (n_rows,), str
+        Rows of one group are no independent witnesses.
     """
 
     rows: FloatArray
@@ -56,6 +58,7 @@ class Target:
     classes: tuple[str, ...]
     part: np.ndarray[tuple[int], np.dtype[np.str_]]
     weight: FloatArray
+    group: np.ndarray[tuple[int], np.dtype[np.str_]]
 
 
 @dataclass(frozen=True)
@@ -93,15 +96,15 @@ def targets(corpus: Corpus) -> dict[str, Target]:
     everything = np.ones(mode.size, dtype=bool)
 
     def windows(keep: BoolArray, labels: Sequence[str], classes: tuple[str, ...]) -> Target:
-        part = np.array(corpus.part)[keep]
-        return Target(corpus.window[keep], tuple(np.array(labels)[keep]), classes, part, corpus.weight[keep])
+        part, group = np.array(corpus.part)[keep], np.array(corpus.group)[keep]
+        told = tuple(np.array(labels)[keep])
+        return Target(corpus.window[keep], told, classes, part, corpus.weight[keep], group)
 
     def ranks(keep: BoolArray, labels: Sequence[str], classes: tuple[str, ...]) -> Target:
         owner = corpus.owner[keep]
-        part = np.array(corpus.part)[owner]
-        return Target(
-            corpus.rank[keep], tuple(np.array(labels)[keep]), classes, part, _shared(owner, corpus.weight)
-        )
+        part, group = np.array(corpus.part)[owner], np.array(corpus.group)[owner]
+        told = tuple(np.array(labels)[keep])
+        return Target(corpus.rank[keep], told, classes, part, _shared(owner, corpus.weight), group)
 
     types = [straggler_type(name) if name else "" for name in cause]
     return {

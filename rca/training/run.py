@@ -17,6 +17,7 @@ from rca.training.card import Card
 from rca.training.causal_rows import mechanism_rows
 from rca.training.corpus import Corpus, stack
 from rca.training.data_facts import data_facts
+from rca.training.doubt import fit_doubt
 from rca.training.feature_cache import FeatureCache
 from rca.training.heads import PARAMETERS, FittedHead, fit_heads
 from rca.training.held_out import SIMULATED, held_out_rows, named, totals
@@ -102,7 +103,13 @@ def train(
     fitted = _fit(corpus, seed, progress)
     provenance = _provenance(n_windows, seed, collections, corpus)
     sha256 = write_bundle(
-        output, fitted.heads, fitted.thresholds, fitted.mechanisms, provenance, version=bundle_version
+        output,
+        fitted.heads,
+        fitted.thresholds,
+        fitted.doubt,
+        fitted.mechanisms,
+        provenance,
+        version=bundle_version,
     )
     card = Card(
         name=NAME,
@@ -145,6 +152,7 @@ class _Fitted:
 
     heads: dict[str, FittedHead]
     thresholds: dict[str, float]
+    doubt: dict[str, Any]
     mechanisms: Mechanisms
     causal_report: dict[str, Any]
 
@@ -157,9 +165,10 @@ def _fit(corpus: Corpus, seed: int, progress: Progress) -> _Fitted:
     document = {name: head.entry() for name, head in heads.items()}
     loaded = {name: Head.load(name, document[name], heads[name].text, HEADS[name]) for name in heads}
     thresholds = choose_thresholds(corpus, loaded)
+    doubt = fit_doubt(corpus, loaded)
     progress("fitting and refuting causal mechanisms with DoWhy", 0, 0)
     mechanisms, causal_report = fit_mechanisms(mechanism_rows(corpus, seed), seed)
-    return _Fitted(heads, thresholds, mechanisms, causal_report)
+    return _Fitted(heads, thresholds, doubt, mechanisms, causal_report)
 
 
 def _corpus(

@@ -100,3 +100,13 @@ def test_a_corrupted_tree_is_a_bundle_error_too(text: str) -> None:
         [sys.executable, "-c", script], input=text, capture_output=True, text=True, check=False
     )
     assert (ran.returncode, ran.stdout.splitlines()[-1:]) == (0, ["refused"])
+
+
+@pytest.mark.parametrize("rows", [ROWS[:7], HOLES[:7]], ids=["measured", "with holes"])
+def test_contributions_equal_lightgbms_and_add_up_to_the_score(pair, rows) -> None:
+    reference, ours = pair
+    found = ours.contributions(rows)
+    expected = np.asarray(reference.predict(rows, pred_contrib=True)).reshape(found.shape)
+    assert np.array_equal(found, expected)
+    assert np.allclose(found.sum(axis=2), ours.raw(rows))
+    assert np.ptp(found[:, :, -1], axis=0).max() == 0.0

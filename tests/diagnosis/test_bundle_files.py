@@ -146,6 +146,40 @@ def test_heads_that_contradict_their_models_are_refused(
     refusal(bundle)
 
 
+def drop_doubt(document: dict) -> None:
+    for member in ("sets", "familiarity", "healthy"):
+        document.pop(member, None)
+
+
+def test_a_bundle_that_knows_no_limits_of_its_own_still_answers(bundle: Path, make_window) -> None:
+    """Bundles made before there were any."""
+    edited(bundle / "heads.json", drop_doubt)
+    sign(bundle)
+    diagnosis = rca.diagnose(make_window(late={5: 0.05}), bundle=bundle)
+    assert diagnosis.failure_mode == "fail_slow"
+    assert (diagnosis.set_level, diagnosis.failure_mode_set) == (None, [])
+    assert diagnosis.quality.out_of_distribution is None
+
+
+DOUBT_DAMAGE = {
+    "sets without a level": {"sets": {"floors": {}}},
+    "sets without floors": {"sets": {"level": 0.9, "floors": {}}},
+    "a floor that is no probability": {
+        "sets": {"level": 0.9, "floors": {"mode": {"healthy": 7}, "cause": {}, "stop_cause": {}}}
+    },
+    "familiarity without a shape": {"familiarity": {"ranges": {}}},
+    "a reference of an unknown feature": {"healthy": {"window": {"phase_of_moon": 1.0}}},
+    "references that are a list": {"healthy": {"rank": [1, 2]}},
+}
+
+
+@pytest.mark.parametrize("change", DOUBT_DAMAGE.values(), ids=DOUBT_DAMAGE)
+def test_limits_that_are_malformed_are_refused(bundle: Path, change: dict) -> None:
+    edited(bundle / "heads.json", lambda document: document.update(change))
+    sign(bundle)
+    refusal(bundle)
+
+
 @pytest.mark.parametrize("content", [b"", b"[]", b"{", b"null", b"\xff\xfe"])
 def test_a_manifest_that_is_no_json_object_is_refused(bundle: Path, content: bytes) -> None:
     (bundle / "manifest.json").write_bytes(content)

@@ -208,8 +208,8 @@ def test_the_summary_is_the_mean_over_the_windows_a_score_applies_to() -> None:
     }
     assert (summary["cause_ac@1"]["value"], summary["cause_ac@3"]["value"]) == (0.5, 1.0)
     assert summary["cause_avg@5"]["value"] == pytest.approx((1.0 + 0.6) / 2)
-    for name, row in summary.items():
-        if "low" in row and name != "unfelt_alarm_rate":
+    for row in summary.values():
+        if "low" in row and row["n"]:
             assert row["low"] <= row["value"] <= row["high"]
 
 
@@ -243,3 +243,50 @@ def test_the_summary_is_reproducible() -> None:
 )
 def test_calibration_error_is_the_gap_between_confidence_and_accuracy(confidence, right, error) -> None:
     assert calibration_error(np.array(confidence), np.array(right, dtype=float)) == pytest.approx(error)
+
+
+def with_sets(mode_set: list[str], *cause_sets: tuple[tuple[int, ...], list[str]]) -> Diagnosis:
+    """A fail-slow diagnosis whose stragglers have these plausible causes."""
+    found = answer("fail_slow", named=(6,))
+    groups = [
+        found.stragglers[0].model_copy(update={"ranks": list(ranks), "plausible_causes": causes})
+        for ranks, causes in cause_sets
+    ]
+    return found.model_copy(update={"failure_mode_set": mode_set, "stragglers": groups})
+
+
+def test_a_set_covers_what_is_in_it() -> None:
+    judged = judge(
+        with_sets(["fail_slow", "healthy"], ((6,), ["cpu_contention", "gpu_throttling"])), THROTTLED
+    )
+    assert (judged.mode_covered, judged.mode_set_size) == (1.0, 2.0)
+    assert (judged.cause_covered, judged.cause_set_size) == (1.0, 2.0)
+
+
+def test_a_set_without_the_truth_does_not_cover() -> None:
+    judged = judge(with_sets(["healthy"], ((6,), ["runtime_gc"])), THROTTLED)
+    assert (judged.mode_covered, judged.cause_covered) == (0.0, 0.0)
+
+
+def test_a_look_alike_that_the_label_accepts_is_covered() -> None:
+    assert judge(with_sets(["fail_slow"], ((6,), ["gpu_contention"])), THROTTLED).cause_covered == 1.0
+
+
+def test_causes_are_only_asked_of_stragglers_that_are_some() -> None:
+    """Of a rank on which nothing was done no set can hold the true cause."""
+    judged = judge(with_sets(["fail_slow"], ((2,), ["runtime_gc"])), THROTTLED)
+    assert isnan(judged.cause_covered)
+    both = judge(with_sets(["fail_slow"], ((2,), ["runtime_gc"]), ((6,), ["gpu_throttling"])), THROTTLED)
+    assert (both.cause_covered, both.cause_set_size) == (1.0, 1.0)
+
+
+def test_an_answer_without_sets_has_no_coverage() -> None:
+    judged = judge(answer("fail_slow", named=(6,)), THROTTLED)
+    assert all(
+        isnan(value)
+        for value in (judged.mode_covered, judged.mode_set_size, judged.cause_covered, judged.unfamiliar)
+    )
+    table = summarise([judged])
+    assert table["mode_set_coverage"]["n"] == 0
+    covered = summarise([judge(with_sets(["fail_slow"]), THROTTLED)] * 3)
+    assert (covered["mode_set_coverage"]["value"], covered["mode_set_size"]["value"]) == (1.0, 1.0)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from rca.diagnosis.result import Diagnosis
+from rca.diagnosis.result import AbstentionReason, Diagnosis
 from rca.runbook import render_markdown
 
 Varied = Callable[..., Diagnosis]
@@ -96,3 +96,11 @@ def test_many_stragglers_are_counted_not_listed(varied: Varied, throttled: Diagn
     line = first_line(varied(stragglers=list(throttled.stragglers) * 5))
     assert line.count("rank 6") == 3
     assert " and 2 more, +32 ms" in line
+
+
+def test_a_strange_job_is_doubted_for_being_strange(varied: Varied) -> None:
+    reason = AbstentionReason(code="out_of_distribution", sentence="unlike")
+    line = first_line(varied(abstained=True, abstention_reason=reason))
+    assert "NOT CERTAIN: probably fail-slow" in line
+    assert "unlike those learned from" in line
+    assert "no cause is certain" not in line

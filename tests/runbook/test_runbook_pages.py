@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 from rich.console import Console
 
-from rca.diagnosis.result import Diagnosis
+from rca.diagnosis.result import AbstentionReason, Contribution, Diagnosis
 from rca.runbook import render_html, render_markdown, render_rich
 
 Varied = Callable[..., Diagnosis]
@@ -129,3 +129,67 @@ def test_numbers_that_are_not_numbers_read_unknown(varied: Varied, throttled: Di
 
 def test_a_narrow_terminal_keeps_the_culprit(throttled: Diagnosis) -> None:
     assert "rank 6 on node-3" in terminal_text(throttled, width=60)
+
+
+def contribution(signal: str, direction: str, log_odds: float) -> Contribution:
+    return Contribution(
+        signal=signal,
+        value=0.05,
+        reference=0.001,
+        unit="s",
+        note="own work above stage peers",
+        direction=direction,
+        log_odds=log_odds,
+    )
+
+
+@pytest.fixture
+def doubtful(varied: Varied, throttled: Diagnosis) -> Diagnosis:
+    group = throttled.stragglers[0].model_copy(
+        update={
+            "plausible_causes": ["gpu_throttling", "gpu_contention"],
+            "evidence": [contribution("own_excess", "for", 1.84)],
+        }
+    )
+    quality = throttled.quality.model_copy(
+        update={
+            "out_of_distribution": True,
+            "unfamiliar": ["world size: 9,000 ranks; training had 4,096"],
+        }
+    )
+    return varied(
+        abstained=True,
+        abstention_reason=AbstentionReason(
+            code="cause_not_certain", sentence="no cause is certain enough to be named: between a, b"
+        ),
+        set_level=0.9,
+        failure_mode_set=["fail_slow", "healthy"],
+        failure_mode_evidence=[contribution("lateness", "against", -0.62)],
+        stragglers=[group],
+        quality=quality,
+    )
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "Not certain, cause_not_certain: No cause is certain enough to be named: between a, b.",
+        "Not ruled out at 90 %: fail-slow, healthy.",
+        "lateness: 50 ms, reference 1 ms (own work above stage peers); speaks against it, log-odds -0.6",
+        "rank 6 on node-3, causes not ruled out at 90 %: gpu_throttling, gpu_contention.",
+        "own_excess: 50 ms, reference 1 ms (own work above stage peers); speaks for it, log-odds +1.8",
+        "Unlike the windows the model learned from; its probabilities promise less here.",
+        "world size: 9,000 ranks; training had 4,096",
+    ],
+)
+def test_doubt_is_told_in_every_rendering(doubtful: Diagnosis, line: str) -> None:
+    assert line in from_markdown(render_markdown(doubtful)).text
+    assert line in html_text(render_html(doubtful)).text
+    assert line in terminal_text(doubtful)
+
+
+def test_without_doubt_no_page_speaks_of_it(throttled: Diagnosis) -> None:
+    for page in (render_markdown(throttled), render_html(throttled), terminal_text(throttled)):
+        assert "Not certain" not in page
+        assert "ruled out" not in page
+        assert "What the verdict rests on" not in page

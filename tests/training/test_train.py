@@ -119,6 +119,25 @@ def test_the_bundle_loads_and_diagnoses(result: TrainingResult, make_window) -> 
     assert sum(diagnosis.failure_mode_probability.values()) == pytest.approx(1.0)
 
 
+def test_the_bundle_knows_its_limits_and_their_coverage_is_scored(
+    result: TrainingResult, make_window
+) -> None:
+    doubt = rca.Bundle.load(result.bundle).classifier.doubt
+    assert doubt.sets is not None
+    assert doubt.familiarity is not None
+    diagnosis = rca.diagnose(make_window(late={5: 0.1}, steps=slice(12, 30)), bundle=result.bundle)
+    assert diagnosis.set_level == doubt.sets.level
+    assert diagnosis.failure_mode in diagnosis.failure_mode_set
+    assert diagnosis.quality.out_of_distribution is not None
+    assert any(item.reference is not None for item in diagnosis.failure_mode_evidence)
+    scores = result.test_scores
+    assert scores["mode_set_coverage"]["n"] == scores["failure_mode_accuracy"]["n"]
+    # 0.9 is promised; a few dozen test windows cannot tell more than this.
+    assert scores["mode_set_coverage"]["high"] >= 0.9
+    assert 1 <= scores["mode_set_size"]["value"] <= 3
+    assert scores["cause_set_size"]["value"] >= 1
+
+
 def test_no_time_or_place_of_the_run_is_in_the_bundle(result: TrainingResult) -> None:
     """They would make two equal runs differ."""
     text = "".join(path.read_text() for path in result.bundle.iterdir() if path.suffix == ".json")

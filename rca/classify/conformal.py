@@ -1,0 +1,74 @@
+"""Prediction sets: every class that held-out windows do not rule out, at a stated level of confidence."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+#: What a set can be asked for, and what its classes are: failure modes, causes of slowness, causes of a stop.
+QUESTIONS = ("mode", "cause", "stop_cause")
+
+
+@dataclass(frozen=True)
+class PredictionSets:
+    """Per question and class, the smallest probability at which the class stays plausible.
+
+    Split conformal prediction, conditional on the class where held-out windows of it were many enough: among
+    new windows of a class, exchangeable with the held-out ones, at least `level` have the class in their set.
+    On jobs unlike any that was learned from nothing is promised.
+
+    References
+    ----------
+    Vovk, Gammerman, Shafer, "Algorithmic learning in a random world" (2005), chapter 4: Mondrian
+    conformal prediction.
+
+    Attributes
+    ----------
+    level : float
+        Between 0 and 1.
+    floors : dict of str to dict of str to float
+        Question -> class -> floor. A class without a floor is never ruled out.
+    """
+
+    level: float
+    floors: dict[str, dict[str, float]]
+
+    @classmethod
+    def load(cls, document: dict[str, Any]) -> PredictionSets:
+        """Build from the member ``sets`` of ``heads.json``.
+
+        Raises
+        ------
+        ValueError
+            A level or a floor that is no probability.
+        """
+        level = float(document["level"])
+        floors = {
+            question: {str(name): float(floor) for name, floor in document["floors"][question].items()}
+            for question in QUESTIONS
+        }
+        numbers = [level, *(floor for classes in floors.values() for floor in classes.values())]
+        if not all(0.0 <= number <= 1.0 for number in numbers):
+            raise ValueError("prediction sets: a level or floor outside 0 to 1")
+        return cls(level, floors)
+
+    def plausible(self, question: str, chances: Mapping[str, float], answered: str | None) -> list[str]:
+        """Classes that are not ruled out, the most probable first.
+
+        Parameters
+        ----------
+        question : str
+            One of `QUESTIONS`.
+        chances : mapping of class to probability
+        answered : str or None
+            What the answer says: never ruled out, nor is the most probable class, so that a set is not empty
+            and does not contradict its answer. Both can only raise the coverage.
+        """
+        floors = self.floors[question]
+        ordered = sorted(chances, key=lambda name: (-chances[name], name))
+        return [
+            name
+            for position, name in enumerate(ordered)
+            if position == 0 or name == answered or chances[name] >= floors.get(name, 0.0)
+        ]

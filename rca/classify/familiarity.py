@@ -1,0 +1,203 @@
+"""Is the window like those that were learned from? Two cheap scores with limits from held-out windows."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from rca.features import WINDOW_FEATURES
+from rca.robust import FloatArray, IntArray
+
+#: What a job looks like before anything is wrong with it: size, length, noise, and what is measured.
+SHAPE = (
+    "log2_ranks", "log2_nodes", "stages", "log2_steps", "step_noise", "step_variation", "transfer_share",
+    "phases_measured", "resources_measured",
+)  # fmt: skip
+#: These spread over decades, so that only their logarithm has a centre and a width.
+_LOGGED = ("step_noise", "step_variation")
+_SMALLEST = 1e-4
+#: A value counts as outside from this share of the range beyond it: rounding is not novelty.
+_TOLERANCE = 1e-6
+
+
+@dataclass(frozen=True)
+class Outside:
+    """One feature beyond what was learned from.
+
+    Attributes
+    ----------
+    low, high : float
+        Range of the training windows, the outermost thousandth left out on both sides.
+    beyond : float
+        Distance from the range, in widths of it; infinite where all training windows had one value.
+    """
+
+    feature: str
+    value: float
+    low: float
+    high: float
+    beyond: float
+
+
+@dataclass(frozen=True)
+class Strangeness:
+    """How unlike the training windows a window is.
+
+    Attributes
+    ----------
+    out_of_distribution : bool
+        Either score is above its limit.
+    outside : tuple of Outside
+        The farthest first.
+    share, share_limit : float
+        Features outside among those measured, and what held-out windows reach.
+    distance, distance_limit : float
+        Mahalanobis distance of the job's shape (`SHAPE`), and what held-out windows reach.
+    oddest : tuple of str
+        Features of the shape by their own distance from the centre, the farthest first.
+    """
+
+    out_of_distribution: bool
+    outside: tuple[Outside, ...]
+    share: float
+    share_limit: float
+    distance: float
+    distance_limit: float
+    oddest: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Ranges:
+    """Quantiles of the training windows per feature; arrays of shape (n_window_features,).
+
+    NaN where no training window had the feature: then nothing is outside.
+    """
+
+    low: FloatArray
+    high: FloatArray
+
+    def beyond(self, window: FloatArray) -> FloatArray:
+        """Distance from the range in widths of it, 0 inside, NaN where nothing can be compared.
+
+        Parameters
+        ----------
+        window : ndarray of shape (..., n_window_features)
+        """
+        width = self.high - self.low
+        with np.errstate(invalid="ignore", divide="ignore"):
+            gap = np.fmax(self.low - window, window - self.high)
+            gap = np.where(gap > _TOLERANCE * width, gap, np.where(np.isnan(gap), np.nan, 0.0))
+            return np.where(gap > 0, gap / width, gap)
+
+    def share_outside(self, window: FloatArray) -> FloatArray:
+        """Share of the measured features that are outside, of shape (...,)."""
+        beyond = self.beyond(window)
+        known = (~np.isnan(beyond)).sum(axis=-1)
+        result: FloatArray = (beyond > 0).sum(axis=-1) / np.maximum(known, 1)
+        return result
+
+
+@dataclass(frozen=True)
+class JobShape:
+    """Centre and spread of the job-level features of the training windows, and how they go together.
+
+    Attributes
+    ----------
+    centre, spread : ndarray of shape (n_shape_features,)
+    whitening : ndarray of shape (n_shape_features, n_shape_features)
+        Takes deviations from the centre to uncorrelated ones of variance one.
+    """
+
+    centre: FloatArray
+    spread: FloatArray
+    whitening: FloatArray
+
+    def distance(self, window: FloatArray) -> FloatArray:
+        """Mahalanobis distance of windows (..., n_window_features); what is missing counts as usual."""
+        white = np.nan_to_num(shape_of(window) - self.centre) @ self.whitening.T
+        result: FloatArray = np.sqrt((white * white).sum(axis=-1))
+        return result
+
+    def oddest(self, window: FloatArray) -> tuple[str, ...]:
+        """Features of one window's shape, the farthest from the centre first."""
+        apart = np.abs(np.nan_to_num(shape_of(window) - self.centre)) / self.spread
+        return tuple(SHAPE[index] for index in np.argsort(-apart, kind="stable"))
+
+
+@dataclass(frozen=True)
+class Familiarity:
+    """Both scores of a bundle, with their limits."""
+
+    ranges: Ranges
+    shape: JobShape
+    share_limit: float
+    distance_limit: float
+
+    @classmethod
+    def load(cls, document: dict[str, Any]) -> Familiarity:
+        """Build from the member ``familiarity`` of ``heads.json``.
+
+        Raises
+        ------
+        KeyError, ValueError
+            Features this version does not compute, or a shape of another size.
+        """
+        low, high = (np.full(len(WINDOW_FEATURES), np.nan) for _ in range(2))
+        for name, (smallest, largest) in document["ranges"].items():
+            column = WINDOW_FEATURES.index(name)
+            low[column], high[column] = smallest, largest
+        shape = document["shape"]
+        if tuple(shape["features"]) != SHAPE:
+            raise ValueError(f"familiarity: the job's shape is {list(SHAPE)} here")
+        centre, spread = (np.asarray(shape[name], dtype=float) for name in ("centre", "spread"))
+        whitening = np.asarray(shape["whitening"], dtype=float)
+        if whitening.shape != (len(SHAPE),) * 2 or not centre.size == spread.size == len(SHAPE):
+            raise ValueError("familiarity: centre, spread and whitening do not fit together")
+        limits = document["limits"]
+        return cls(
+            Ranges(low, high),
+            JobShape(centre, spread, whitening),
+            float(limits["share"]),
+            float(limits["distance"]),
+        )
+
+    def judge(self, window: FloatArray) -> Strangeness:
+        """How unlike the training windows one window of shape (n_window_features,) is."""
+        beyond = self.ranges.beyond(window)
+        order = [int(index) for index in np.argsort(-np.nan_to_num(beyond), kind="stable")]
+        outside = tuple(
+            Outside(
+                WINDOW_FEATURES[index],
+                float(window[index]),
+                float(self.ranges.low[index]),
+                float(self.ranges.high[index]),
+                float(beyond[index]),
+            )
+            for index in order
+            if beyond[index] > 0
+        )
+        share = float(self.ranges.share_outside(window))
+        distance = float(self.shape.distance(window))
+        return Strangeness(
+            out_of_distribution=share > self.share_limit or distance > self.distance_limit,
+            outside=outside,
+            share=share,
+            share_limit=self.share_limit,
+            distance=distance,
+            distance_limit=self.distance_limit,
+            oddest=self.shape.oddest(window),
+        )
+
+
+def shape_of(window: FloatArray) -> FloatArray:
+    """The job's shape, of shape (..., n_shape_features), from window features (..., n_window_features)."""
+    values: FloatArray = np.array(window[..., _columns(SHAPE)])
+    logged = [SHAPE.index(name) for name in _LOGGED]
+    values[..., logged] = np.log(np.maximum(values[..., logged], _SMALLEST))
+    return values
+
+
+def _columns(names: tuple[str, ...]) -> IntArray:
+    return np.array([WINDOW_FEATURES.index(name) for name in names])

@@ -1,0 +1,116 @@
+"""Why an answer abstains: one stable code and one sentence, the most fundamental reason first."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from rca.classify.classifier import Classification
+from rca.classify.familiarity import Strangeness
+from rca.classify.sufficiency import MIN_STEPS, can_show_health, long_enough
+from rca.diagnosis.result import AbstentionCode, AbstentionReason, Cause
+from rca.features import FeatureSet
+
+#: On a window unlike those learned from, calibrated probabilities promise nothing: only evidence this strong
+#: is believed. Both are far above what a familiar window needs ("decide" and "name" in the thresholds).
+OVERWHELMING_MODE = 0.95
+OVERWHELMING_CAUSE = 0.7
+
+
+def abstention(
+    classification: Classification,
+    features: FeatureSet,
+    causes: Sequence[Cause],
+    thresholds: dict[str, float],
+    strangeness: Strangeness | None,
+) -> AbstentionReason | None:
+    """Why there is no verdict; None if there is one.
+
+    Parameters
+    ----------
+    classification : Classification
+    features : FeatureSet
+    causes : sequence of Cause
+        The first to name comes first.
+    thresholds : dict of str to float
+        Of the bundle: ``decide`` for the failure mode, ``name`` for a cause.
+    strangeness : Strangeness or None
+        None where the bundle does not know what it learned from.
+    """
+    mode, chance = classification.mode, classification.probability[classification.mode]
+    named = bool(causes) and causes[0].probability >= thresholds["name"]
+    if not classification.decided:
+        return (
+            _insufficient(mode, features)
+            or _if_strange(strangeness)
+            or _reason("undecided_mode", _undecided(classification, thresholds["fault"]))
+        )
+    if mode != "healthy" and not named:
+        return _unnamed(classification, causes)
+    # Crash or hang matters less than that the job stands still.
+    sure = mode != "fail_slow" or causes[0].probability >= OVERWHELMING_CAUSE
+    if chance < OVERWHELMING_MODE or not sure:
+        return _if_strange(strangeness)
+    return None
+
+
+def _insufficient(mode: str, features: FeatureSet) -> AbstentionReason | None:
+    """What of the window is too little to decide anything but an ending."""
+    if mode == "fail_stop":
+        return None
+    steps = int(features.work.steps.size)
+    if not np.isfinite(features.work.step_reference):
+        return _reason("no_step_times", "no finished step has a length, so nothing says how fast the job is")
+    if not long_enough(features):
+        counted = f"{steps} finished step{'s' if steps != 1 else ''}"
+        return _reason("too_short", f"{counted}, of at least {MIN_STEPS} that a verdict needs")
+    if mode == "healthy" and not can_show_health(features):
+        seen = np.isfinite(features.work.own)
+        ranks, total = int(seen.any(axis=1).sum()), seen.shape[0]
+        if 2 * ranks < total:
+            return _reason(
+                "too_few_ranks",
+                f"the own work of {ranks:,} of {total:,} ranks was timed; health needs half of them",
+            )
+        timed = int(seen.any(axis=0).sum())
+        return _reason("too_short", f"own work was timed in {timed} steps, of at least {MIN_STEPS}")
+    return None
+
+
+def _if_strange(strangeness: Strangeness | None) -> AbstentionReason | None:
+    if strangeness is None or not strangeness.out_of_distribution:
+        return None
+    return _reason(
+        "out_of_distribution",
+        "the window is unlike those the model learned from, and what it shows is not overwhelming",
+    )
+
+
+def _undecided(classification: Classification, alarm: float) -> str:
+    chances = sorted(classification.probability.items(), key=lambda item: -item[1])
+    (first, likely), (second, less) = chances[:2]
+    told = f"undecided between {_spoken(first)} ({likely:.2f}) and {_spoken(second)} ({less:.2f})"
+    return told if first == classification.mode else f"{told}; an alarm asks for {alarm:.2f}"
+
+
+def _unnamed(classification: Classification, causes: Sequence[Cause]) -> AbstentionReason:
+    if not classification.suspects:
+        return _reason("nobody_stands_out", "no rank, node or stage explains it")
+    if not causes:
+        return _reason("cause_not_certain", "none of the suspects' causes accounts for time lost")
+    chances: dict[str, float] = {}
+    for cause in causes:
+        chances[cause.cause] = max(chances.get(cause.cause, 0.0), cause.probability)
+    likeliest = sorted(chances.items(), key=lambda item: (-item[1], item[0]))[:3]
+    shown = ", ".join(f"{name} ({chance:.2f})" for name, chance in likeliest)
+    between = f"between {shown}" if len(likeliest) > 1 else f"only {shown} is in question"
+    return _reason("cause_not_certain", f"no cause is certain enough to be named: {between}")
+
+
+def _spoken(mode: str) -> str:
+    return mode.replace("_", "-")
+
+
+def _reason(code: AbstentionCode, sentence: str) -> AbstentionReason:
+    return AbstentionReason(code=code, sentence=sentence)

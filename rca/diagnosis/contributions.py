@@ -1,0 +1,121 @@
+"""What moved the models: exact contributions to a decision, the few largest, in the user's units."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+
+from rca.classify.classifier import HEADS, Classification, Classifier, Suspect
+from rca.diagnosis.readings import read_feature, subject, subject_of_signal, table_of
+from rca.diagnosis.result import Cause, Contribution
+from rca.features import RANK_FEATURES, FeatureSet
+from rca.features.groups import feature_groups
+from rca.robust import FloatArray
+
+#: Observations shown per decision.
+MAX_SHOWN = 4
+#: Smaller shares of the log-odds are not worth a line: a fifth of a unit moves 0.50 to 0.55.
+MIN_LOG_ODDS = 0.2
+#: Stragglers explained; each costs a millisecond, and a headline names as many.
+MAX_EXPLAINED = 3
+#: Size, length and coverage set the scene for a decision; they are no observation of a fault.
+_SCENE = frozenset({"log2_ranks", "log2_nodes", "stages"})
+_SCENE_GROUP = "coverage"
+
+
+def mode_evidence(
+    classification: Classification, classifier: Classifier, features: FeatureSet, causes: Sequence[Cause]
+) -> list[Contribution]:
+    """Why this failure mode rather than the most probable other one.
+
+    Parameters
+    ----------
+    classification : Classification
+    classifier : Classifier
+    features : FeatureSet
+    causes : sequence of Cause
+        What their evidence shows is not told again.
+    """
+    chances = classification.probability
+    other = max((mode for mode in chances if mode != classification.mode), key=lambda mode: chances[mode])
+    moved = classifier.heads["mode"].contributions(features.window[None, :], classification.mode, other)[0]
+    return _largest("mode", moved, None, classifier, features, _told(causes))
+
+
+def suspect_evidence(
+    classification: Classification, classifier: Classifier, features: FeatureSet, causes: Sequence[Cause]
+) -> list[list[Contribution]]:
+    """Why each suspect is one, in the order of the suspects; empty beyond the first `MAX_EXPLAINED`."""
+    slow = classification.mode == "fail_slow"
+    found = []
+    for position, suspect in enumerate(classification.suspects):
+        ranks = set(suspect.component.ranks)
+        told = _told(cause for cause in causes if ranks & set(cause.ranks))
+        shown = position < MAX_EXPLAINED
+        found.append(
+            _of_suspect(suspect, classification, classifier, features, told, slow=slow) if shown else []
+        )
+    return found
+
+
+def _of_suspect(
+    suspect: Suspect,
+    classification: Classification,
+    classifier: Classifier,
+    features: FeatureSet,
+    told: set[str],
+    *,
+    slow: bool,
+) -> list[Contribution]:
+    if slow and suspect.component.scope == "job":
+        moved = classifier.heads["scope"].contributions(features.window[None, :], "job", "some")[0]
+        return _largest("scope", moved, None, classifier, features, told)
+    head = "straggler" if slow else "stopper"
+    ranks = suspect.component.ranks
+    rank = max(ranks, key=lambda each: (classification.rank_probability[each], -each))
+    moved = classifier.heads[head].contributions(features.rank[[rank]], "yes", "no")[0]
+    return _largest(head, moved, rank, classifier, features, told)
+
+
+def _largest(
+    head: str,
+    moved: FloatArray,
+    rank: int | None,
+    classifier: Classifier,
+    features: FeatureSet,
+    told: set[str],
+) -> list[Contribution]:
+    """The observations that moved a decision most, one per subject."""
+    table = "rank" if HEADS[head] is RANK_FEATURES else "window"
+    row = features.window if rank is None else features.rank[rank]
+    usual = classifier.doubt.healthy[table]
+    told, found = set(told), []
+    for index in np.argsort(-np.abs(moved), kind="stable"):
+        log_odds, column = float(moved[index]), int(classifier.heads[head].columns[index])
+        if abs(log_odds) < MIN_LOG_ODDS or len(found) == MAX_SHOWN:
+            break
+        feature = table_of(table)[column]
+        about = subject(feature.name)
+        if about in told or feature.name in _SCENE or feature_groups()[feature.name] == _SCENE_GROUP:
+            continue
+        reading = read_feature(feature, float(row[column]), float(usual[column]), features, rank)
+        if reading is None:
+            continue
+        told.add(about)
+        found.append(
+            Contribution(
+                signal=reading.signal,
+                value=reading.value,
+                reference=reading.reference,
+                unit=reading.unit,
+                note=reading.note,
+                direction="for" if log_odds > 0 else "against",
+                log_odds=log_odds,
+            )
+        )
+    return found
+
+
+def _told(causes: Iterable[Cause]) -> set[str]:
+    return {subject_of_signal(evidence.signal) for cause in causes for evidence in cause.evidence}

@@ -1,0 +1,145 @@
+"""Model features as a user reads them: seconds, per cent, ranks, and an exporter's own units."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+
+import numpy as np
+
+from rca.features import FeatureSet, describe
+from rca.features.evidence import RESOURCES, resource_names
+from rca.features.groups import feature_groups
+from rca.features.table import Feature
+from rca.features.work import OWN_PHASES
+from rca.robust import FloatArray
+from rca.telemetry.catalogue import unit_of_channel
+
+#: Unit of the feature table -> factor and unit for people; "relative" and "log2" are not factors.
+_UNITS = {
+    "share of steps": (100.0, "percent"),
+    "share of ranks": (100.0, "percent"),
+    "share": (100.0, "percent"),
+    "noise": (1.0, "times the healthy spread"),
+    "units": (1.0, "(1 is remarkable)"),
+    "steps": (1.0, "steps"),
+}
+_COUNTED = {"log2_ranks": "ranks", "log2_nodes": "nodes", "log2_steps": "steps"}
+#: Features of an ending -> the signal that evidence for a cause calls it by.
+_ENDINGS = {
+    "progress": "steps_behind",
+    "behind": "steps_behind",
+    "worst_behind": "steps_behind",
+    "ended_early_share": "steps_behind",
+    "fatal_event": "events",
+    "any_fatal_event": "events",
+    "fatal_delay": "events",
+}
+
+
+@dataclass(frozen=True)
+class Reading:
+    """One feature's value in the user's units.
+
+    Attributes
+    ----------
+    signal : str
+        The exporter's channel where the feature scores one, else the feature's name.
+    reference : float or None
+        What is usual, in the same unit.
+    """
+
+    signal: str
+    value: float
+    reference: float | None
+    unit: str
+    note: str
+
+
+@cache
+def table_of(table: str) -> tuple[Feature, ...]:
+    """Features of a table ("window" or "rank") in model order."""
+    return describe()[table]
+
+
+def subject(feature: str) -> str:
+    """What a feature is about, so that the same thing is told once: a phase, a resource, a group."""
+    for column in OWN_PHASES:
+        phase = column.removesuffix("_seconds")
+        if feature.removeprefix("max_") in {f"{phase}_excess", f"{phase}_growth", f"{phase}_share"}:
+            return column
+    group = feature_groups()[feature]
+    return _ENDINGS.get(feature, feature) if group == "endings" else group
+
+
+def subject_of_signal(signal: str) -> str:
+    """What a piece of evidence for a cause is about, in the same terms."""
+    if signal == "communication_transfer_seconds":
+        return "transfer"
+    for resource, channels in RESOURCES.items():
+        if any(channel.channel == signal for channel in channels):
+            return resource
+    return signal
+
+
+def read_feature(
+    feature: Feature, value: float, usual: float, features: FeatureSet, rank: int | None
+) -> Reading | None:
+    """One feature in the user's units; None where there is nothing to read.
+
+    Parameters
+    ----------
+    feature : Feature
+    value, usual : float
+        Of the window, and of healthy training windows (NaN if not known); in the feature's own unit.
+    features : FeatureSet
+        Of the window.
+    rank : int or None
+        Whose feature it is; None for the window's.
+    """
+    if not np.isfinite(value):
+        return None
+    if feature_groups()[feature.name] in RESOURCES:
+        return _channel(feature, features, rank)
+    shown, unit = in_user_units(feature, value, features.work.step_reference)
+    reference, _ = in_user_units(feature, usual, features.work.step_reference)
+    known = bool(np.isfinite(reference))
+    return Reading(feature.name, shown, reference if known else None, unit, feature.meaning)
+
+
+def in_user_units(feature: Feature, value: float, step_seconds: float) -> tuple[float, str]:
+    """Value and unit for people: relative durations in seconds, logarithms undone, shares in per cent."""
+    if feature.unit == "relative":
+        return value * step_seconds, "s"
+    if feature.unit == "log2":
+        # numpy, not `**`: an absurd exponent becomes infinite instead of an error.
+        return float(np.exp2(value)), _COUNTED.get(feature.name, "")
+    factor, unit = _UNITS.get(feature.unit, (1.0, ""))
+    return value * factor, unit
+
+
+def _channel(feature: Feature, features: FeatureSet, rank: int | None) -> Reading | None:
+    """The exporter's channel behind a resource's score, beside what it was compared with."""
+    evidence = features.evidence
+    resource = feature_groups()[feature.name]
+    column = resource_names().index(resource)
+    scores = evidence.versus_past if feature.name.endswith("_past") else evidence.versus_peers
+    worst = _worst(scores[:, column]) if rank is None else rank
+    best = int(evidence.best[worst, column])
+    if best < 0:
+        return None
+    channel = RESOURCES[resource][best].channel
+    value, reference = float(evidence.values[channel][worst]), float(evidence.references[channel][worst])
+    if not np.isfinite(value):
+        return None
+    return Reading(
+        channel,
+        value,
+        reference if np.isfinite(reference) else None,
+        unit_of_channel(channel),
+        f"rank {worst}, mean over the slow steps, beside its peers (or the other steps)",
+    )
+
+
+def _worst(scores: FloatArray) -> int:
+    return int(np.argmax(np.where(np.isfinite(scores), scores, -np.inf)))

@@ -1,0 +1,138 @@
+"""Plausible alternatives and the model's own reasons, in the user's units."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from made_up_doubt import NOTHING_KNOWN
+
+import rca
+from rca.diagnosis.readings import read_feature, subject, subject_of_signal, table_of
+from rca.features import RANK_FEATURES, WINDOW_FEATURES, extract
+from rca.telemetry.causes import SLOW_CAUSES
+
+
+def test_an_ignorant_bundle_gives_no_sets(make_window, doubting) -> None:
+    diagnosis = rca.diagnose(make_window(late={5: 0.05}), bundle=doubting())
+    assert (diagnosis.set_level, diagnosis.failure_mode_set) == (None, [])
+    assert diagnosis.stragglers
+    assert diagnosis.stragglers[0].plausible_causes == []
+
+
+def test_sets_rule_out_what_is_below_its_floor(make_window, doubting, settled) -> None:
+    window = make_window(late={5: 0.05}, phase="data_loading_seconds")
+    diagnosis = rca.diagnose(window, bundle=doubting(sets=settled))
+    assert diagnosis.set_level == 0.9
+    assert diagnosis.failure_mode_set == ["fail_slow"]
+    plausible = diagnosis.stragglers[0].plausible_causes
+    assert diagnosis.causes[0].cause in plausible
+    assert len(plausible) <= 2
+
+
+def test_sets_that_rule_nothing_out_hold_everything(make_window, doubting, undecided) -> None:
+    diagnosis = rca.diagnose(make_window(late={5: 0.05}), bundle=doubting(sets=undecided))
+    assert set(diagnosis.failure_mode_set) == {"healthy", "fail_slow", "fail_stop"}
+    assert set(diagnosis.stragglers[0].plausible_causes) == set(SLOW_CAUSES)
+
+
+def test_a_stopped_jobs_causes_are_asked_of_stops(real_windows, doubting, settled, undecided) -> None:
+    window = rca.read_window(real_windows / "killed-rank")
+    for sets in (settled, undecided):
+        plausible = rca.diagnose(window, bundle=doubting(sets=sets)).stragglers[0].plausible_causes
+        assert set(plausible) <= {"process_crash", "hang"}
+        assert "process_crash" in plausible
+
+
+def test_a_late_rank_is_told_from_seconds_beside_what_healthy_ranks_show(make_window, doubting) -> None:
+    usual = {table: np.zeros_like(medians) for table, medians in NOTHING_KNOWN.items()}
+    window = make_window(late={5: 0.05}, phase="data_loading_seconds")
+    diagnosis = rca.diagnose(window, bundle=doubting(healthy=usual))
+    (straggler,) = diagnosis.stragglers
+    assert straggler.ranks == [5]
+    in_seconds = [item for item in straggler.evidence if item.unit == "s"]
+    assert in_seconds
+    for item in in_seconds:
+        assert item.reference == 0.0
+        assert item.value is not None
+        assert abs(item.value) < 0.2
+    assert any(item.value == pytest.approx(0.05, rel=0.1) for item in in_seconds)
+
+
+def test_the_verdict_and_its_reasons_point_the_same_way(make_window) -> None:
+    diagnosis = rca.diagnose(make_window(late={5: 0.05}))
+    for evidence in (diagnosis.failure_mode_evidence, diagnosis.stragglers[0].evidence):
+        assert evidence
+        assert sum(item.log_odds for item in evidence) > 0
+        assert all((item.log_odds > 0) == (item.direction == "for") for item in evidence)
+        sizes = [abs(item.log_odds) for item in evidence]
+        assert sizes == sorted(sizes, reverse=True)
+
+
+def test_nobody_asks_why_a_job_is_healthy_unless_it_is_uncertain(make_window) -> None:
+    assert rca.diagnose(make_window()).failure_mode_evidence == []
+    short = rca.diagnose(make_window(8, 9))
+    assert short.abstained
+    assert short.failure_mode_evidence
+
+
+def test_what_speaks_for_a_cause_is_not_told_twice(real_windows) -> None:
+    for name in ("cpu-contention-node", "slow-dataset", "killed-rank"):
+        diagnosis = rca.diagnose(rca.read_window(real_windows / name))
+        causal = {subject_of_signal(item.signal) for cause in diagnosis.causes for item in cause.evidence}
+        assert diagnosis.failure_mode_evidence
+        told = [subject_of_feature_or_signal(item.signal) for item in diagnosis.failure_mode_evidence]
+        assert not causal & set(told), name
+        assert len(told) == len(set(told)), name
+
+
+def subject_of_feature_or_signal(signal: str) -> str:
+    known = signal in RANK_FEATURES or signal in WINDOW_FEATURES
+    return subject(signal) if known else subject_of_signal(signal)
+
+
+def test_every_feature_can_be_read_or_is_left_out(real_windows) -> None:
+    features = extract(rca.read_window(real_windows / "cpu-contention-node"))
+    read = 0
+    for column, feature in enumerate(table_of("window")):
+        value = float(features.window[column])
+        reading = read_feature(feature, value, value, features, None)
+        assert (reading is None) == (not np.isfinite(value)), feature.name
+        if reading is not None and reading.signal == feature.name:
+            assert reading.reference == pytest.approx(reading.value)
+            read += 1
+    assert read > 30
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "shown", "unit"),
+    [
+        ("log2_ranks", 6.0, 64.0, "ranks"),
+        ("top_gain_rank", 0.5, None, "s"),
+        ("last_spread", 0.25, 25.0, "percent"),
+        ("silence", 3.0, 3.0, "steps"),
+        ("trend", float("nan"), None, None),
+    ],
+)
+def test_units_are_those_people_use(make_window, name, value, shown, unit) -> None:
+    features = extract(make_window())
+    feature = table_of("window")[WINDOW_FEATURES.index(name)]
+    reading = read_feature(feature, value, float("nan"), features, None)
+    if unit is None:
+        assert reading is None
+        return
+    assert reading is not None
+    expected = value * features.work.step_reference if shown is None else shown
+    assert reading.value == pytest.approx(expected)
+    assert (reading.unit, reading.reference) == (unit, None)
+
+
+def test_a_resource_is_read_as_the_channel_of_the_worst_rank(real_windows) -> None:
+    features = extract(rca.read_window(real_windows / "cpu-contention-node"))
+    column = WINDOW_FEATURES.index("max_cpu_wait_peers")
+    feature = table_of("window")[column]
+    reading = read_feature(feature, float(features.window[column]), float("nan"), features, None)
+    assert reading is not None
+    assert reading.signal in {"psi_cpu", "runqueue_wait", "container_psi_cpu", "ctx_involuntary"}
+    assert "rank 2" in reading.note or "rank 3" in reading.note
+    assert reading.reference is not None
+    assert reading.value > reading.reference

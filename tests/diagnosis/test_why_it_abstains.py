@@ -1,0 +1,174 @@
+"""Whoever abstains says why: one code, one sentence, and the sentence names what it is about."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+from made_up_doubt import familiar_with
+
+import rca
+from rca.classify.classifier import Classification, Suspect
+from rca.classify.components import Component
+from rca.diagnosis.abstention import abstention
+from rca.diagnosis.result import AbstentionReason, Cause
+from rca.features import extract
+
+THRESHOLDS = {"decide": 0.5, "name": 0.4, "fault": 0.94}
+MINIMAL = ("rank", "step", "start_time", "step_seconds")
+
+
+def reason_of(window: rca.Window, **options) -> AbstentionReason:
+    diagnosis = rca.diagnose(window, **options)
+    assert diagnosis.abstained
+    assert diagnosis.abstention_reason is not None
+    return diagnosis.abstention_reason
+
+
+def test_a_short_window_says_how_short(make_window) -> None:
+    reason = reason_of(make_window(8, 9))
+    assert reason.code == "too_short"
+    assert "9 finished steps" in reason.sentence
+    assert "at least 15" in reason.sentence
+
+
+def test_too_few_ranks_are_counted(make_window) -> None:
+    window = make_window()
+    first = window.steps.filter(pc.equal(window.steps["rank"], 0))
+    reason = reason_of(rca.Window.from_tables(window.job, first))
+    assert reason.code == "too_few_ranks"
+    assert "1 of 8 ranks" in reason.sentence
+
+
+def test_step_times_alone_show_no_rank_at_work(make_window) -> None:
+    reason = reason_of(make_window(columns=MINIMAL))
+    assert reason.code == "too_few_ranks"
+    assert "0 of 8 ranks" in reason.sentence
+
+
+def test_steps_without_a_length_say_nothing_of_speed(make_window) -> None:
+    window = make_window()
+    column = window.steps.column_names.index("step_seconds")
+    unknown = pa.array(np.full(window.steps.num_rows, np.nan))
+    features = extract(
+        rca.Window.from_tables(window.job, window.steps.set_column(column, "step_seconds", unknown))
+    )
+    reason = abstention(classified("healthy", 0.9, decided=False), features, [], THRESHOLDS, None)
+    assert reason is not None
+    assert reason.code == "no_step_times"
+
+
+def test_a_verdict_has_no_reason_against_it(make_window, doubting) -> None:
+    for window in (make_window(), make_window(late={5: 0.05}, phase="data_loading_seconds")):
+        diagnosis = rca.diagnose(window, bundle=doubting())
+        assert (diagnosis.abstained, diagnosis.abstention_reason) == (False, None)
+
+
+def classified(mode: str, chance: float, *, decided: bool = True, suspects: int = 0) -> Classification:
+    others = [name for name in ("healthy", "fail_slow", "fail_stop") if name != mode]
+    chances = {mode: chance, others[0]: 0.99 * (1 - chance), others[1]: 0.01 * (1 - chance)}
+    suspect = Suspect(Component("rank", (5,), 0.9), {}, {}, {})
+    return Classification(mode, chances, decided, [suspect] * suspects, np.zeros(8))
+
+
+def cause(name: str, probability: float) -> Cause:
+    return Cause(
+        cause=name,
+        ranks=[5],
+        nodes=[],
+        probability=probability,
+        seconds_per_step=0.01,
+        interval=(0.0, 0.02),
+        share=0.5,
+        owner="either",
+        evidence=[],
+    )
+
+
+@pytest.fixture(scope="module")
+def features(make_window):
+    return extract(make_window(late={5: 0.03}))
+
+
+def test_two_modes_are_named_with_their_odds(features) -> None:
+    reason = abstention(classified("fail_slow", 0.48, decided=False), features, [], THRESHOLDS, None)
+    assert reason is not None
+    assert reason.code == "undecided_mode"
+    assert "fail-slow (0.48)" in reason.sentence
+    assert "healthy (0.51)" in reason.sentence
+
+
+def test_suspicion_below_the_alarm_says_what_an_alarm_asks_for(features) -> None:
+    classification = classified("healthy", 0.2, decided=False)
+    reason = abstention(classification, features, [], THRESHOLDS, None)
+    assert reason is not None
+    assert reason.code == "undecided_mode"
+    assert "fail-slow (0.79)" in reason.sentence
+    assert "an alarm asks for 0.94" in reason.sentence
+
+
+def test_the_causes_it_wavers_between_are_named(features) -> None:
+    causes = [cause("cpu_contention", 0.35), cause("memory_pressure", 0.3), cause("cpu_contention", 0.1)]
+    reason = abstention(classified("fail_slow", 0.99, suspects=1), features, causes, THRESHOLDS, None)
+    assert reason is not None
+    assert reason.code == "cause_not_certain"
+    assert reason.sentence.endswith("between cpu_contention (0.35), memory_pressure (0.30)")
+
+
+def test_a_slow_job_in_which_nobody_stands_out_says_so(features) -> None:
+    reason = abstention(classified("fail_slow", 0.99), features, [], THRESHOLDS, None)
+    assert reason is not None
+    assert reason.code == "nobody_stands_out"
+
+
+def test_suspects_that_cost_nothing_are_no_cause(features) -> None:
+    reason = abstention(classified("fail_slow", 0.99, suspects=1), features, [], THRESHOLDS, None)
+    assert reason is not None
+    assert reason.code == "cause_not_certain"
+
+
+STRANGE = familiar_with(log2_ranks=(0.0, 2.0))
+USUAL = familiar_with(log2_ranks=(0.0, 12.0))
+
+
+@pytest.mark.parametrize(
+    ("mode", "chance", "certainty", "code"),
+    [
+        ("healthy", 0.9, 0.0, "out_of_distribution"),
+        ("healthy", 0.99, 0.0, None),
+        ("fail_slow", 0.9, 0.99, "out_of_distribution"),
+        ("fail_slow", 0.99, 0.5, "out_of_distribution"),
+        ("fail_slow", 0.99, 0.9, None),
+        ("fail_stop", 0.99, 0.5, None),
+    ],
+)
+def test_a_strange_window_needs_overwhelming_evidence(features, mode, chance, certainty, code) -> None:
+    causes = [cause("cpu_contention", certainty)] if certainty else []
+    classification = classified(mode, chance, suspects=1)
+    told = abstention(classification, features, causes, THRESHOLDS, STRANGE.judge(features.window))
+    assert (told.code if told else None) == code
+    usual = abstention(classification, features, causes, THRESHOLDS, USUAL.judge(features.window))
+    assert usual is None
+
+
+def test_what_is_strange_is_told_in_the_users_units(make_window, doubting) -> None:
+    quality = rca.diagnose(make_window(), bundle=doubting(familiarity=STRANGE)).quality
+    assert quality.out_of_distribution is True
+    assert quality.unfamiliar == ["world size: 8 ranks; training windows had 1 to 4"]
+
+
+def test_a_familiar_window_and_an_ignorant_bundle_are_told_apart(make_window, doubting) -> None:
+    window = make_window()
+    familiar = rca.diagnose(window, bundle=doubting(familiarity=USUAL)).quality
+    assert (familiar.out_of_distribution, familiar.unfamiliar) == (False, [])
+    assert rca.diagnose(window, bundle=doubting()).quality.out_of_distribution is None
+
+
+def test_the_shape_of_the_job_is_named_where_it_is_what_is_strange(make_window, doubting) -> None:
+    odd = replace(USUAL, distance_limit=0.1)
+    (told,) = rca.diagnose(make_window(), bundle=doubting(familiarity=odd)).quality.unfamiliar
+    assert told.startswith("the shape of the job is")
+    assert "oddest:" in told
