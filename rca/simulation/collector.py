@@ -18,6 +18,8 @@ Scope = Literal["rank", "node", "job"]
 COLLECTING = frozenset({"dcgm", "dcgm_profiling"})
 # From this relative noise on a signal comes in bursts: counts of rare events, queues, round trips.
 BURSTY = 0.3
+# Series that a process exporter, cAdvisor or the process itself feeds.
+OF_PROCESSES = ("process_", "container_", "python_")
 
 
 class Collector:
@@ -209,8 +211,11 @@ class Collector:
             labels[:, 2] = rows
         if device is not None:
             labels[:, 3] = self._devices.setdefault(device, len(self._devices))
+        kept = self._kept[place]
+        if scope == "rank" and self._telemetry.forgets_dead and name.startswith(OF_PROCESSES):
+            kept = kept & (self._times[place] <= self.world.death[rows][:, None])
         self._labels.append(labels)
-        self._blocks.append((self._times[place], values, self._kept[place]))
+        self._blocks.append((self._times[place], values, kept))
 
 
 def _dictionary(codes: npt.NDArray[np.int64], words: list[str]) -> pa.DictionaryArray:

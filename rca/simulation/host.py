@@ -26,11 +26,28 @@ def launch_gap_ratio(scenario: Scenario, resources: Resources) -> FloatArray:
     return np.maximum(1 / (1 - np.minimum(resources.run_queue, 0.95)) - calm, 0.0)
 
 
-def launch_gaps(scenario: Scenario, resources: Resources) -> dict[str, FloatArray]:
-    """Seconds of launch gaps by phase, each (n_ranks, n_steps)."""
-    shares = GAP_SHARES_TESTBED if scenario.dialect == "cpu_testbed" else GAP_SHARES_GPU
+def launch_gaps(scenario: Scenario, resources: Resources, noise: FloatArray) -> dict[str, FloatArray]:
+    """Seconds of launch gaps by phase, each (n_ranks, n_steps).
+
+    Parameters
+    ----------
+    noise : ndarray of shape (4, n_ranks, n_steps) or (1, 1, 1)
+        Factors by phase: whether a stranger is in the way is decided launch by launch.
+    """
     gap = scenario.workload.launch_seconds * launch_gap_ratio(scenario, resources)
-    return {phase: share * gap for phase, share in shares.items()}
+    return {
+        phase: share * gap * noise[index % noise.shape[0]]
+        for index, (phase, share) in enumerate(_gap_shares(scenario).items())
+    }
+
+
+def _gap_shares(scenario: Scenario) -> dict[str, float]:
+    shares = GAP_SHARES_TESTBED if scenario.dialect == "cpu_testbed" else GAP_SHARES_GPU
+    backward = scenario.workload.backward_gap_share
+    if backward is None:
+        return shares
+    rest = (1 - backward) / (1 - shares["backward"])
+    return {phase: backward if phase == "backward" else rest * share for phase, share in shares.items()}
 
 
 def collector_pauses(scenario: Scenario, resources: Resources, draw: FloatArray) -> dict[str, FloatArray]:

@@ -28,7 +28,8 @@ def exchange_seconds(scenario: Scenario, resources: Resources, noise: Noise) -> 
     """Transfer time of each rank, (n_ranks, n_steps): a ring moves at the pace of its slowest member."""
     load, sizes = scenario.workload, scenario.parallelism
     node_of = np.arange(scenario.world_size) // scenario.ranks_per_node
-    coupling = 1 + load.host_coupling * launch_gap_ratio(scenario, resources)
+    crowded = launch_gap_ratio(scenario, resources)
+    coupling = 1 + load.host_coupling * crowded
     inside = np.maximum(resources.nvlink_stretch[node_of], 1.0)
     grid = (sizes.pipeline, scenario.replicas, sizes.tensor, scenario.n_steps)
 
@@ -42,6 +43,7 @@ def exchange_seconds(scenario: Scenario, resources: Resources, noise: Noise) -> 
     between = np.where(spans, group_max(outside), group_max(inside))
     share = load.intra_node_share
     factor = (1 - share) * between * group_max(coupling) + share * inside * coupling
+    factor = factor + load.own_coupling * crowded
     return np.asarray(load.transfer_seconds * noise.transfer * noise.transfer_rank * factor)
 
 

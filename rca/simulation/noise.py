@@ -27,6 +27,8 @@ class Noise:
     hiccup, warmup : ndarray of shape (n_ranks, n_steps), seconds
     slow_step : ndarray of shape (n_steps,), seconds
         A healthy job's own checkpoints or evaluations.
+    gap : ndarray of shape (4, n_ranks, n_steps) or (1, 1, 1)
+        Factors with mean one on the launch gaps of the four phases they fall into.
     gc_draw : ndarray of shape (n_ranks, n_steps), in [0, 1)
         Decides in which phase a collector pause falls.
     lengths : ndarray of shape (n_steps, n_microbatches, n_data)
@@ -47,6 +49,7 @@ class Noise:
     hiccup: FloatArray
     warmup: FloatArray
     slow_step: FloatArray
+    gap: FloatArray
     gc_draw: FloatArray
     lengths: FloatArray
     place: npt.NDArray[np.int64]
@@ -70,8 +73,8 @@ def draw_noise(scenario: Scenario) -> Noise:
     return Noise(
         forward=own * factor(1.4 * benign.noise),
         backward=own * factor(0.6 * benign.noise),
-        copy=np.exp(rng.normal(0, 0.08, shape)),
-        loading=np.exp(rng.normal(0, 0.5, shape)),
+        copy=np.exp(rng.normal(0, benign.copy_offset, (shape[0], 1)) + rng.normal(0, 0.08, shape)),
+        loading=np.exp(rng.normal(0, benign.loading_noise, shape)),
         batch=np.exp(rng.normal(0, 0.1, shape)),
         optimizer=np.exp(rng.normal(0, 0.05, shape)),
         transfer_rank=1 + rng.normal(0, 0.004, shape),
@@ -80,10 +83,17 @@ def draw_noise(scenario: Scenario) -> Noise:
         hiccup=hiccup,
         warmup=_warmup(rng, scenario),
         slow_step=_slow_steps(rng, scenario),
+        gap=_gaps(rng, shape, benign.gap_noise),
         gc_draw=rng.random(shape),
         lengths=rng.standard_normal((scenario.n_steps, apart, scenario.replicas)),
         place=rng.integers(0, apart, (scenario.n_steps, scenario.replicas)),
     )
+
+
+def _gaps(rng: np.random.Generator, shape: tuple[int, int], sigma: float) -> FloatArray:
+    if sigma == 0:
+        return np.ones((1, 1, 1))
+    return np.asarray(np.exp(rng.normal(-0.5 * sigma * sigma, sigma, (4, *shape))))
 
 
 def _autoregressive(

@@ -59,7 +59,7 @@ def course_of(scenario: Scenario, resources: Resources, timing: Timing, rng: np.
     if stop is not None:
         begun = float(timing.start[:, stop.step].mean())
         if stop.kind == "hang":
-            end = begun + float(np.clip(typical * rng.uniform(12, 120), 5, 1800)) + 3 * typical
+            end = begun + float(np.clip(typical * log_uniform(rng, 6, 150), 2, 1800)) + 3 * typical
             return Course(stop.step, end, alive, begun)
         noticed = begun + typical * rng.uniform(0.6, 1.0) + rng.uniform(0.02, 1.5)
         alive[:] = noticed

@@ -78,8 +78,11 @@ class Resources:
         held back for temperature or power.
     foreign_gpu : ndarray of shape (n_ranks, n_steps)
         Share of the GPU that other processes take.
-    gpu_stall, gc, checkpoint : ndarray of shape (n_ranks, n_steps), seconds
-        Time lost per step to memory recovery, collector pauses, checkpoints.
+    gpu_stall, table_stall, gc, checkpoint : ndarray of shape (n_ranks, n_steps), seconds
+        Time lost per step to memory recovery, to reading back what was reclaimed, to collector pauses and
+        checkpoints.
+    major_faults : ndarray of shape (n_ranks, n_steps), per second
+        Pages read back that a memory limit had pushed out.
     batch_extra : ndarray of shape (n_ranks, n_steps), seconds
         What a loader worker needs for a batch beyond the usual.
     read_stretch : ndarray of shape (n_nodes, n_steps)
@@ -114,6 +117,8 @@ class Resources:
     heat: FloatArray
     foreign_gpu: FloatArray
     gpu_stall: FloatArray
+    table_stall: FloatArray
+    major_faults: FloatArray
     batch_extra: FloatArray
     read_stretch: FloatArray
     gc: FloatArray

@@ -39,7 +39,7 @@ def _victims(
     rng: np.random.Generator, scenario: Scenario, cause: str, variant: str
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
     reach, world = FAULTS[cause].reach, scenario.world_size
-    if variant in {"quota", "rank_hogs"}:
+    if variant in {"quota", "rank_hogs", "limit"}:
         reach = "rank"
     if variant in {"job", "unplanned", "all"} or reach == "job":
         return tuple(range(world)), tuple(range(scenario.n_nodes))

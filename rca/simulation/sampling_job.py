@@ -120,21 +120,23 @@ def _fleet(rng: np.random.Generator, n_nodes: int) -> Fleet:
 
 
 def _testbed_workload(rng: np.random.Generator) -> Workload:
-    """Around the measured testbed: other machines are faster or slower, phase by phase."""
+    """Around two measured testbeds: other machines are faster or slower, phase by phase."""
     scale = log_uniform(rng, 0.5, 3.0)
 
     def around(seconds: float, spread: float = 0.25) -> float:
         return seconds * scale * math.exp(rng.normal(0, spread))
 
     return Workload(
-        data_loading_seconds=around(0.00005, 0.5),
-        host_to_device_seconds=around(0.0048, 0.4),
-        forward_seconds=around(0.0222),
-        backward_seconds=around(0.0407),
-        transfer_seconds=around(0.043, 0.35),
-        optimizer_seconds=around(0.0034, 0.4),
+        data_loading_seconds=scale * log_uniform(rng, 0.00004, 0.0012),
+        host_to_device_seconds=around(log_uniform(rng, 0.0045, 0.0095), 0.2),
+        forward_seconds=around(0.0245),
+        backward_seconds=around(0.046),
+        transfer_seconds=around(log_uniform(rng, 0.017, 0.045), 0.2),
+        optimizer_seconds=around(0.0038, 0.4),
         launch_seconds=around(0.0073),
         host_coupling=rng.uniform(0.3, 0.9),
+        own_coupling=rng.uniform(0.0, 0.5),
+        backward_gap_share=rng.uniform(0.05, 0.55),
         run_queue_share=rng.uniform(0.15, 0.42),
         **_input(rng, workers=1),
         gradient_bytes=log_uniform(rng, 4e5, 5e6),

@@ -35,10 +35,13 @@ def sample_benign(rng: np.random.Generator, scenario: Scenario) -> Benign:
     every = int(rng.integers(8, 60)) if rng.random() < 0.2 else 0
     shifted = rng.random() < 0.06
     return Benign(
-        rank_offset=log_uniform(rng, 0.001, 0.012),
+        rank_offset=log_uniform(rng, 0.002, 0.016) if testbed else log_uniform(rng, 0.001, 0.012),
+        copy_offset=log_uniform(rng, 0.005, 0.15) if testbed else log_uniform(rng, 0.001, 0.03),
+        loading_noise=rng.uniform(0.3, 1.2),
+        gap_noise=rng.uniform(0.1, 0.9),
         noise=rng.uniform(0.02, 0.06) if testbed else log_uniform(rng, 0.004, 0.03),
         noise_memory=rng.uniform(0.0, 0.7),
-        transfer_noise=rng.uniform(0.06, 0.2) if testbed else log_uniform(rng, 0.02, 0.12),
+        transfer_noise=rng.uniform(0.02, 0.2) if testbed else log_uniform(rng, 0.02, 0.12),
         hiccup_probability=log_uniform(rng, 1e-4, 4e-3),
         hiccup_scale=rng.uniform(0.05, 0.5),
         drift=rng.uniform(0, 0.05) if rng.random() < 0.5 else 0.0,
@@ -47,7 +50,7 @@ def sample_benign(rng: np.random.Generator, scenario: Scenario) -> Benign:
         slow_step_every=every,
         # A healthy job spends up to a few per cent of its time on checkpoints and evaluation.
         slow_step_factor=1 + every * rng.uniform(0.005, 0.035),
-        sequence_jitter=rng.uniform(0.005, 0.03) if rng.random() < 0.25 else 0.0,
+        sequence_jitter=rng.uniform(0.005, 0.035) if rng.random() < 0.35 else 0.0,
         shift_step=int(rng.integers(1, scenario.n_steps)) if shifted else None,
         shift_factor=rng.uniform(1.05, 1.6) if shifted else 1.0,
         harmless=_harmless(rng, scenario),
@@ -77,6 +80,8 @@ def sample_telemetry(rng: np.random.Generator, scenario: Scenario, cause: str) -
         hold_seconds=hold,
         lag_seconds=lag,
         ops=bool(scenario.world_size <= TRACED_RANKS and rng.random() < TRACED_SHARE),
+        states_sampled=bool(rng.random() < 0.5),
+        forgets_dead=bool(rng.random() < 0.5),
         visibility=_visibility(rng),
         missing_phases=() if full else _missing_phases(rng),
         ranks_without_phases=_blind_ranks(rng, scenario),

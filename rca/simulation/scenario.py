@@ -61,9 +61,20 @@ class HarmlessSignal(Frozen):
 
 
 class Benign(Frozen):
-    """Everything that varies in a healthy job."""
+    """Everything that varies in a healthy job.
+
+    Attributes
+    ----------
+    rank_offset, copy_offset : float
+        Lasting relative differences between ranks' compute, and between their copies to the device.
+    loading_noise, gap_noise : float
+        Spread of the logarithm of a step's data loading, and of the launch gaps in each of its phases.
+    """
 
     rank_offset: NotNegative = 0.003
+    copy_offset: NotNegative = 0.0
+    loading_noise: NotNegative = 0.5
+    gap_noise: NotNegative = 0.0
     noise: NotNegative = 0.02
     noise_memory: Share = 0.3
     transfer_noise: NotNegative = 0.14
@@ -92,6 +103,10 @@ class Telemetry(Frozen):
         they collect is already old. 0: they look when they are asked.
     ops : bool
         Whether operations are traced.
+    states_sampled : bool
+        Whether a process's state is looked at (and mostly found sleeping), rather than whether it is there.
+    forgets_dead : bool
+        Whether the series of a process end with it.
     """
 
     exporters: tuple[str, ...] = ()
@@ -99,6 +114,8 @@ class Telemetry(Frozen):
     hold_seconds: NotNegative = 0.0
     lag_seconds: NotNegative = 0.0
     ops: bool = False
+    states_sampled: bool = False
+    forgets_dead: bool = False
     visibility: Visibility = "full"
     missing_phases: tuple[str, ...] = ()
     ranks_without_phases: tuple[Index, ...] = ()

@@ -112,13 +112,13 @@ def _phases(course: Course, own: _Own, gc: FloatArray) -> dict[str, FloatArray]:
 
 def _own_work(scenario: Scenario, resources: Resources, noise: Noise, whole: FloatArray) -> _Own:
     load, nothing = scenario.workload, np.zeros((scenario.world_size, scenario.n_steps))
-    gap = launch_gaps(scenario, resources)
+    gap = launch_gaps(scenario, resources, noise.gap)
     pause = collector_pauses(scenario, resources, noise.gc_draw)
     kernel = resources.compute_stretch * noise.job * _share_of_work(scenario, resources, whole)
     lost = resources.gpu_stall + noise.hiccup
     exchanged = job_plan(scenario).shape.exchanged
     return _Own(
-        taking=taking_seconds(scenario, noise) + pause.get("data_loading", nothing),
+        taking=taking_seconds(scenario, noise) + resources.table_stall + pause.get("data_loading", nothing),
         copy=load.host_to_device_seconds * noise.copy * resources.copy_stretch
         + gap["host_to_device"]
         + pause.get("host_to_device", nothing),

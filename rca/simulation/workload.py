@@ -29,6 +29,10 @@ class Workload(Frozen):
         Host time per step whose run-queue waiting delays kernels.
     host_coupling : float
         How much a contended host also slows its collectives (large where a CPU moves the bytes, as in gloo).
+    own_coupling : float
+        How much longer than its peers' a contended host's own transfer is, beyond that.
+    backward_gap_share : float or None
+        Share of launch gaps that fall into the backward; None takes what is usual for the kind of machine.
     p2p_seconds : float
         One microbatch's activations or gradients from one pipeline stage to the next.
     gather_share : float
@@ -55,6 +59,8 @@ class Workload(Frozen):
     optimizer_seconds: Positive = 0.0034
     launch_seconds: NotNegative = 0.0073
     host_coupling: NotNegative = 0.7
+    own_coupling: NotNegative = 0.0
+    backward_gap_share: Share | None = None
     run_queue_share: Share = 0.35
     intra_node_share: Share = 0.0
     p2p_seconds: NotNegative = 0.0

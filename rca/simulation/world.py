@@ -66,6 +66,11 @@ class World:
         return np.clip(total / self.duration * (1 - self.stands_still), 0.0, 1.0)
 
     @cached_property
+    def alive(self) -> FloatArray:
+        """Share of each segment in which a rank's process was there, shape (n_ranks, n_segments)."""
+        return np.clip((self.death[:, None] - self.edges[:-1]) / self.duration, 0.0, 1.0)
+
+    @cached_property
     def waiting(self) -> FloatArray:
         """Share of time spent waiting for others; all of it once the job stands still."""
         waiting = np.maximum(self.share("communication_wait"), self.stands_still)

@@ -97,10 +97,12 @@ def connections(world: World, out: Collector) -> None:
     delay, queued = world.state("nic_delay"), np.clip(world.state("nic_queue"), 0, 2)
     retransmits = _retransmits(world)
     # A ring sends to the next node; the last peer listed is where the data goes.
+    # Two kernels under one bridge, or two machines a few switches apart.
+    usual = float(np.exp(out.rng.uniform(np.log(3e-4), np.log(4e-3))))
     for hop in range(1, min(nodes, 4)):
         peer = (np.arange(nodes) + hop) % nodes
         added = delay + delay[peer]
-        trip = 6e-4 + added + 3e-4 * queued + 4e-4 * world.gap_ratio.max(axis=0, keepdims=True)
+        trip = usual + added + 3e-4 * queued + 4e-4 * world.gap_ratio.max(axis=0, keepdims=True)
         device = f"+{hop}" if world.scenario.dialect != "cpu_testbed" else str(hop)
         out.gauge("node_tcp_rtt_seconds", "node", trip, device=device, quantum=1e-6, noise=0.35)
         out.gauge("node_tcp_rttvar_seconds", "node", 1.5 * trip, device=device, quantum=1e-6, noise=0.35)

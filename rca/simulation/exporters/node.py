@@ -38,7 +38,8 @@ def host_cores(world: World) -> tuple[FloatArray, FloatArray]:
         return user, 0.06 * scale + np.zeros(world.waiting.shape)
     # Waiting for a collective spins: the more a rank waits, the busier its core looks.
     user = 0.8 + 0.35 * world.waiting + 1.5 * load.step_seconds * world.pace + world.state("loader_cpu") * 4
-    return user, 0.15 + 0.3 * world.share("host_to_device") + np.zeros(world.waiting.shape)
+    system = 0.15 + 0.3 * world.share("host_to_device") + np.zeros(world.waiting.shape)
+    return world.alive * user, world.alive * system
 
 
 def cpu(world: World, out: Collector) -> None:
@@ -137,7 +138,8 @@ def memory(world: World, out: Collector) -> None:
     free = total * np.where(stall > 0.02, 0.02 + 0.03 * (1 - stall), 0.62)
     out.gauge("node_memory_MemAvailable_bytes", scope, free, quantum=4096, noise=0.004)
     out.gauge("node_memory_MemTotal_bytes", scope, np.full_like(free, total), noise=0.0)
-    faults = 0.2 + 900 * stall
+    read_back = world.by_node(world.state("major_faults"))
+    faults = 0.2 + 900 * stall + (read_back.sum(axis=0, keepdims=True) if scope == "job" else read_back)
     out.counter("node_vmstat_pgmajfault", scope, faults, quantum=1, noise=0.4, fresh=False)
     out.counter("node_vmstat_pswpin", scope, 2000 * stall, quantum=1, noise=0.4, fresh=False)
 
@@ -148,12 +150,14 @@ def disk(world: World, out: Collector) -> None:
     scope: Scope = "job" if testbed else "node"
     device = "vda" if testbed else "nvme0n1"
     stall = np.clip(world.state("disk_stall"), 0, 1)
-    remote = any(f.cause == "storage_degradation" and f.variant == "remote" for f in world.scenario.faults)
+    variants = {f.variant for f in world.scenario.faults if f.cause == "storage_degradation"}
+    remote = "remote" in variants
     wanted = 3.6e7 * world.scenario.workload.step_seconds * world.pace * np.ones_like(stall)
     if testbed:
         stall, wanted = stall.mean(axis=0, keepdims=True), wanted.mean(axis=0, keepdims=True)
     harmless = 0.2 * _marked(world, "io_pressure") if not testbed else 0.0
-    local = 0.0 if remote else 1.0
+    # Where a limit above it holds readers back, the disk itself has less to do, not more.
+    local = 0.0 if variants & {"remote", "throttle"} else 1.0
     busy = np.clip(0.03 + local * 0.9 * stall + harmless, 0, 1)
     reads = wanted / 5e5
     out.counter("node_disk_io_time_seconds_total", scope, busy, device=device, quantum=1e-3, fresh=False)

@@ -46,15 +46,22 @@ def process(world: World, out: Collector) -> None:
     collecting = np.where(pauses > 0.01, 1.0, 0.0)
     minor = 35 * calm + 15000 * pauses
     out.counter("process_minor_page_faults_total", "rank", minor, device="host", quantum=1, noise=0.3)
-    major = 40 * np.clip(world.state("memory_stall"), 0, 1)[world.node_of]
+    major = 40 * np.clip(world.state("memory_stall"), 0, 1)[world.node_of] + world.state("major_faults")
     out.counter("process_major_page_faults_total", "rank", major, device="host", quantum=1, noise=0.4)
     grown = 1.935e8 * (1 + 0.3 * np.cumsum(collecting, axis=1) / max(1, world.n_segments))
     out.gauge(
         "process_resident_memory_bytes", "rank", grown, device="host", quantum=4096, noise=2e-4, dead=0.0
     )
-    out.gauge("process_state_running", "rank", ones, device="host", noise=0.0, dead=0.0)
-    out.gauge("process_state_running", "rank", ones, device="loader", noise=0.0, dead=0.0)
+    _running(world, out, calm * ones)
     out.gauge("process_state_stopped", "rank", _stopped(world), device="host", noise=0.0, dead=0.0)
+
+
+def _running(world: World, out: Collector, calm: FloatArray) -> None:
+    """Whether processes are there, or how often a look finds them on a core: mostly they sleep."""
+    sampled = world.scenario.telemetry.states_sampled
+    level, noise = (0.08 * calm, 0.4) if sampled else (np.ones_like(calm), 0.0)
+    for process in ("host", "loader"):
+        out.gauge("process_state_running", "rank", level, device=process, noise=noise, dead=0.0)
 
 
 def _stopped(world: World) -> FloatArray:
@@ -80,11 +87,13 @@ def container(world: World, out: Collector) -> None:
     out.counter("container_pressure_cpu_stalled_seconds_total", "rank", 0.85 * pressed, quantum=1e-6)
     stalled = np.clip(world.state("disk_stall"), 0, 1)[world.node_of]
     # A throttled reader is under pressure all the time it wants data, which is nearly always.
-    io = np.clip(0.008 * calm + stalled, 0, 1)
+    thrashing = np.clip((world.state("table_stall") + world.state("gpu_stall")) / world.duration, 0, 1)
+    thrashing = np.where(world.state("major_faults") > 0, thrashing, 0.0)
+    io = np.clip(0.008 * calm + stalled + 0.5 * thrashing, 0, 1)
     out.counter("container_pressure_io_waiting_seconds_total", "rank", io, quantum=1e-6, noise=0.2)
-    short = np.clip(world.state("memory_stall"), 0, 1)[world.node_of]
+    short = np.clip(np.clip(world.state("memory_stall"), 0, 1)[world.node_of] + 0.4 * thrashing, 0, 1)
     out.counter("container_pressure_memory_waiting_seconds_total", "rank", short, quantum=1e-6, noise=0.2)
-    reading = 4.5e6 * calm * np.ones_like(waiting)
+    reading = 4.5e6 * calm * np.ones_like(waiting) + 3e4 * world.state("major_faults")
     out.counter("container_fs_reads_bytes_total", "rank", reading, device="254:0", quantum=512)
 
 

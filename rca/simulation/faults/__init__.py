@@ -25,11 +25,11 @@ FAULTS: dict[str, FaultKind] = {
     "nic_degradation": FaultKind("communication", "node", network.nic, ("bandwidth", "delay", "loss")),
     "network_congestion": FaultKind("communication", "fabric", network.congestion, ("fabric",)),
     "cpu_contention": FaultKind("host", "node", host.cpu_contention, ("hogs", "quota", "rank_hogs")),
-    "memory_pressure": FaultKind("host", "node", host.memory_pressure, ("reclaim",)),
+    "memory_pressure": FaultKind("host", "node", host.memory_pressure, ("reclaim", "limit")),
     "data_loader_stall": FaultKind(
         "input", "rank", input_pipeline.loader, ("slow_dataset", "decoding", "job")
     ),
-    "storage_degradation": FaultKind("input", "node", input_pipeline.storage, ("disk", "remote")),
+    "storage_degradation": FaultKind("input", "node", input_pipeline.storage, ("disk", "remote", "throttle")),
     "runtime_gc": FaultKind("host", "rank", host.garbage_collection, ("leak", "unplanned")),
     "stage_imbalance": FaultKind("workload", "stage", workload.stage_imbalance, ("logits",)),
     "sequence_length_imbalance": FaultKind("workload", "job", workload.sequence_lengths, ("packing",)),

@@ -31,8 +31,11 @@ def cpu_contention(resources: Resources, fault: Fault, scenario: Scenario, rng: 
 
 
 def memory_pressure(resources: Resources, fault: Fault, scenario: Scenario, rng: np.random.Generator) -> None:
-    """Reclaim: bursts of stalls on every rank of the node, and a busier run queue."""
+    """Reclaim on a node (bursts of stalls, a busy run queue), or one rank with too tight a limit."""
     ranks, nodes, active = ranks_of(fault), nodes_of(fault), envelope(fault, scenario, rng)
+    if variant_of(fault, "reclaim") == "limit":
+        _limit(resources, fault, scenario, rng)
+        return
     shape = (nodes.size, scenario.n_steps)
     stall = np.clip(active * (0.1 + 0.6 * fault.severity) * jitter(rng, shape, 0.4), 0, 0.95)
     resources.memory_stall[nodes] = np.maximum(resources.memory_stall[nodes], stall)
@@ -42,6 +45,18 @@ def memory_pressure(resources: Resources, fault: Fault, scenario: Scenario, rng:
     lost = scenario.workload.step_seconds * 0.9 * fault.severity**1.5
     bursts = rng.random((ranks.size, scenario.n_steps)) < 0.7
     resources.gpu_stall[ranks] += active * bursts * lost * jitter(rng, (ranks.size, scenario.n_steps), 0.6)
+
+
+def _limit(resources: Resources, fault: Fault, scenario: Scenario, rng: np.random.Generator) -> None:
+    """A memory limit of one rank: its pages are read back from disk again and again; the node has plenty."""
+    ranks, active = ranks_of(fault), envelope(fault, scenario, rng)
+    shape = (ranks.size, scenario.n_steps)
+    lost = active * scenario.workload.step_seconds * 1.1 * fault.severity**1.5 * jitter(rng, shape, 0.4)
+    # What is read back is wanted by the input pipeline, by the step itself, or by both.
+    in_loading = rng.choice([1.0, 0.5, 0.0])
+    resources.table_stall[ranks] += in_loading * lost
+    resources.gpu_stall[ranks] += (1 - in_loading) * lost
+    resources.major_faults[ranks] += active * (30 + 900 * fault.severity) * jitter(rng, shape, 0.5)
 
 
 def garbage_collection(

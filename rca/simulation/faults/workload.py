@@ -24,6 +24,6 @@ def sequence_lengths(
     """Spread the input's lengths: replicas draw unequal sums of squared lengths, afresh at every step."""
     active = envelope(fault, scenario, rng)
     usual = scenario.benign.sequence_jitter
-    wider = np.hypot(usual, (0.12 + 0.55 * fault.severity) * active)
+    wider = np.hypot(usual, (0.12 + 0.9 * fault.severity) * active)
     spread = np.array([spread_for(scenario.workload, float(deviation)) for deviation in wider])
     resources.length_spread[0] = np.maximum(resources.length_spread[0], spread)
