@@ -102,7 +102,8 @@ class FeatureCache:
     def read(self, key: str) -> list[Example] | None:
         """The examples, or None where there are none or the file is damaged."""
         try:
-            with np.load(self._path(key), allow_pickle=False) as held:
+            # Opened here: of a damaged file NumPy would leave its own handle open.
+            with self._path(key).open("rb") as file, np.load(file, allow_pickle=False) as held:
                 return _examples({name: held[name] for name in held.files})
         except (OSError, KeyError, ValueError, EOFError, zipfile.BadZipFile, zlib.error):
             # Made anew: a cache must never be the reason why a training fails.
