@@ -90,7 +90,8 @@ def _largest(
     table = "rank" if HEADS[head] is RANK_FEATURES else "window"
     row = features.window if rank is None else features.rank[rank]
     usual = classifier.doubt.healthy[table]
-    told, found = set(told), []
+    told = set(told)
+    found: list[Contribution] = []
     for index in np.argsort(-np.abs(moved), kind="stable"):
         log_odds, column = float(moved[index]), int(classifier.heads[head].columns[index])
         if abs(log_odds) < MIN_LOG_ODDS or len(found) == MAX_SHOWN:

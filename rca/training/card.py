@@ -97,10 +97,7 @@ class Card:
 
 
 def _split() -> str:
-    shares, before = [], 0.0
-    for name, ceiling in SHARES:
-        shares.append(f"{name} ({ceiling - before:.0%})")
-        before = ceiling
+    shares = [f"{name} ({share:.0%})" for name, share in SHARES.items()]
     return (
         f"Windows are split by a hash of their scenario or incident into {', '.join(shares)}, unless a "
         "collection's manifest names the part; what comes from one scenario or incident stays together."

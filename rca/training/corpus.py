@@ -12,8 +12,9 @@ from rca.features import FeatureSet, extract
 from rca.robust import FloatArray, IntArray
 from rca.telemetry.causes import CAUSES
 from rca.telemetry.labels import Label
+from rca.telemetry.split import Part
 from rca.telemetry.window import Window
-from rca.training.split import Part, part_of
+from rca.training.split import part_of
 
 #: Healthy ranks kept of each window; faulty ones are kept up to the same number.
 RANKS_KEPT = 8

@@ -40,7 +40,7 @@ def data_facts(corpus: Corpus, n_windows: int, seed: int, collections: Sequence[
 
 def _parts(parts: Iterable[str]) -> dict[str, int]:
     counts = Counter(parts)
-    return {name: counts[name] for name, _ in SHARES}
+    return {name: counts[name] for name in SHARES}
 
 
 def _collection(folder: Path) -> dict[str, Any]:

@@ -24,8 +24,8 @@ import numpy as np
 
 from rca.errors import SourceError
 from rca.features import VERSION
+from rca.telemetry.split import Part
 from rca.training.corpus import Example
-from rca.training.split import Part
 
 #: Raised when the layout of a file changes.
 FORMAT = 1

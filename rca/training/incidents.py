@@ -13,13 +13,14 @@ import numpy as np
 
 from rca.evaluation.scores import unfelt
 from rca.telemetry.labels import Collection, CollectionEntry, Label, read_collection
+from rca.telemetry.split import Part
 from rca.telemetry.window import Window
 from rca.training.blind_spots import blinded
 from rca.training.corpus import Example, example
 from rca.training.crops import crop, without_ranks
 from rca.training.digests import files_digest
 from rca.training.feature_cache import FeatureCache, cache_key
-from rca.training.split import Part, part_of
+from rca.training.split import part_of
 
 #: Variants of each window, the window itself among them.
 VARIANTS = 24
