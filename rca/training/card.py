@@ -15,7 +15,7 @@ from rca.training.split import SHARES
 
 #: Ways to cut a source's scores, where it has more than one group.
 SUBSETS = ("source", "cause", "world_size")
-PARTS = tuple(name for name, _ in SHARES)
+PARTS = tuple(SHARES)
 
 
 @dataclass(frozen=True)
