@@ -41,7 +41,7 @@ class Collector:
         self._node_names = node_names
         # How restless this job's signals are, and how much one rank's level differs from the next one's.
         self._restless = float(np.exp(rng.normal(0, 0.4)))
-        self._spread = float(rng.uniform(0.01, 0.08))
+        self._spread = float(rng.uniform(0.01, 0.15))
         self._names: dict[str, int] = {}
         self._devices: dict[str, int] = {}
         self._blocks: list[tuple[FloatArray, FloatArray, npt.NDArray[np.bool_]]] = []

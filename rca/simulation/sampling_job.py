@@ -138,6 +138,7 @@ def _testbed_workload(rng: np.random.Generator) -> Workload:
         own_coupling=rng.uniform(0.0, 0.5),
         backward_gap_share=rng.uniform(0.05, 0.55),
         run_queue_share=rng.uniform(0.15, 0.42),
+        microbatches=int(rng.choice([1, 1, 2, 4, 8])),
         **_input(rng, workers=1),
         gradient_bytes=log_uniform(rng, 4e5, 5e6),
         samples_per_step=int(rng.choice([8, 16, 32])),

@@ -42,8 +42,9 @@ def sample_benign(rng: np.random.Generator, scenario: Scenario) -> Benign:
         noise=rng.uniform(0.02, 0.06) if testbed else log_uniform(rng, 0.004, 0.03),
         noise_memory=rng.uniform(0.0, 0.7),
         transfer_noise=rng.uniform(0.02, 0.2) if testbed else log_uniform(rng, 0.02, 0.12),
-        hiccup_probability=log_uniform(rng, 1e-4, 4e-3),
-        hiccup_scale=rng.uniform(0.05, 0.5),
+        # Ranks that share cores are late on single steps, often and a little.
+        hiccup_probability=log_uniform(rng, 1e-3, 5e-2) if testbed else log_uniform(rng, 1e-4, 4e-3),
+        hiccup_scale=rng.uniform(0.02, 0.2) if testbed else rng.uniform(0.05, 0.5),
         drift=rng.uniform(0, 0.05) if rng.random() < 0.5 else 0.0,
         warmup_steps=int(rng.integers(1, 4)) if warm else 0,
         warmup_factor=rng.uniform(5, 15) if testbed else log_uniform(rng, 1.5, 15),

@@ -23,7 +23,7 @@ def _queueing(world: World) -> FloatArray:
 def process(world: World, out: Collector) -> None:
     """CPU time, run queue, switches, faults and state of host and loader processes."""
     user, system = host_cores(world)
-    loader_cpu = world.state("loader_cpu")
+    loader_cpu, share = world.state("loader_cpu"), world.scenario.workload.run_queue_share
     waiting, calm = _queueing(world), world.scenario.workload.step_seconds * world.pace
     ones = np.ones_like(waiting)
     pauses = world.state("gc") / world.duration
@@ -36,7 +36,9 @@ def process(world: World, out: Collector) -> None:
     out.counter(running, "rank", loader_user, device="loader", quantum=1e-6)
     queued = "process_schedstat_waiting_seconds_total"
     out.counter(queued, "rank", waiting, device="host", quantum=1e-6, noise=0.1)
-    fought = 0.02 * calm + 0.35 * np.minimum(loader_cpu, 1)
+    # A quota, and strangers on the core, hold for the loader as well.
+    held = 0.15 * np.clip(world.state("quota"), 0, 1) + 0.1 * np.maximum(world.state("run_queue") - share, 0)
+    fought = 0.02 * calm + 0.35 * np.minimum(loader_cpu, 1) + held
     out.counter(queued, "rank", fought, device="loader", quantum=1e-6, noise=0.1)
     switches = "process_context_switches_total"
     out.counter(switches, "rank", 1220 * calm * ones, device="host/nonvoluntary", quantum=1)
@@ -91,7 +93,7 @@ def container(world: World, out: Collector) -> None:
     thrashing = np.where(world.state("major_faults") > 0, thrashing, 0.0)
     io = np.clip(0.008 * calm + stalled + 0.5 * thrashing, 0, 1)
     out.counter("container_pressure_io_waiting_seconds_total", "rank", io, quantum=1e-6, noise=0.2)
-    short = np.clip(np.clip(world.state("memory_stall"), 0, 1)[world.node_of] + 0.4 * thrashing, 0, 1)
+    short = np.clip(np.clip(world.state("memory_stall"), 0, 1)[world.node_of] + 0.03 * thrashing, 0, 1)
     out.counter("container_pressure_memory_waiting_seconds_total", "rank", short, quantum=1e-6, noise=0.2)
     reading = 4.5e6 * calm * np.ones_like(waiting) + 3e4 * world.state("major_faults")
     out.counter("container_fs_reads_bytes_total", "rank", reading, device="254:0", quantum=512)

@@ -18,7 +18,9 @@ def nic(resources: Resources, fault: Fault, scenario: Scenario, rng: np.random.G
         slowdown = 3.6 * severity**3.5 * jitter(rng, shape, 0.12)
         resources.nic_delay[nodes] += active * 0.0034 * severity**2
     elif variant == "loss":
-        slowdown = 18 * severity**3.8 * jitter(rng, shape, 0.6)
+        # Some congestion controls take any loss for congestion, others hardly slow down.
+        sensitivity = np.exp(rng.uniform(np.log(0.08), 0.0))
+        slowdown = 18 * sensitivity * severity**3.8 * jitter(rng, shape, 0.6)
         resources.nic_loss[nodes] += active * 0.06 * severity**2
     else:
         slowdown = 2.1 * severity**3.5 * jitter(rng, shape, 0.08)
