@@ -198,7 +198,7 @@ def _input(rng: np.random.Generator, *, workers: int) -> _Input:
         "loader_workers": int(rng.integers(1, min(workers, max(ahead, 1)) + 1)),
         "loader_share": rng.uniform(0.1, 0.65),
         "read_share": rng.uniform(0.2, 0.8),
-        "attention_share": rng.uniform(0.25, 0.9),
+        "attention_share": rng.uniform(0.4, 0.95),
         "packed": bool(rng.random() < 0.75),
     }
 

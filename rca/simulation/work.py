@@ -20,6 +20,8 @@ FloatArray = npt.NDArray[np.float64]
 
 TOKENS_PER_SAMPLE = 8192.0
 MEAN_LENGTH = 2048.0
+# Contexts have a limit: no microbatch is heavier than one in 160 would be without it.
+LONGEST = 2.5
 _GRID = np.linspace(0.0, 2.5, 501)
 
 
@@ -70,6 +72,7 @@ def drawn_lengths(scenario: Scenario, spread: FloatArray, standard: FloatArray) 
     """
     if not spread.any():
         return None
+    standard = np.minimum(standard, LONGEST)
     each = max(1, _sequences(scenario.workload) // standard.shape[1])
     variance = spread[:, None, None] ** 2
     squares = _lognormal(np.log1p(np.expm1(4 * variance) / each), standard)
