@@ -236,6 +236,7 @@ def test_a_label_that_hides_what_was_done_is_no_truth() -> None:
     assert is_comparable(Label(failure_mode="healthy"))
 
 
+@pytest.mark.slow
 def test_processes_have_no_influence_on_the_comparison(real_windows: Path) -> None:
     alone = compare(real_windows, n_windows=16, seed=2)
     shared = compare(real_windows, n_windows=16, seed=2, processes=2)
@@ -251,6 +252,7 @@ def test_a_collection_without_truth_is_refused(tmp_path: Path) -> None:
         compare(tmp_path)
 
 
+@pytest.mark.slow
 def test_the_command_writes_a_report(
     real_windows: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
