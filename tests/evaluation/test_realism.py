@@ -311,3 +311,14 @@ def test_a_real_trace_is_compared_with_jobs_of_its_shape() -> None:
     made = of_window(simulate(scenario).window)
     assert made.figures["slowdown"] > 1.0
     assert set(made.figures) == set(real.figures)
+
+
+def test_several_faults_are_a_mechanism_of_their_own(contention) -> None:
+    window, label, subject, _ = contention
+    other = label.causes[0].model_copy(update={"cause": "nic_degradation"})
+    both = subject_of("both", window, label.model_copy(update={"causes": (*label.causes, other)}))
+    assert both.mechanism == f"{subject.mechanism} + nic_degradation"
+    assert both.cause == subject.cause
+    assert np.isfinite(subject.severity)
+    assert np.isnan(both.severity)
+    assert [fault.cause for fault in twin(both, 1).faults] == ["cpu_contention", "nic_degradation"]
