@@ -236,6 +236,7 @@ def test_a_label_that_hides_what_was_done_is_no_truth() -> None:
     assert is_comparable(Label(failure_mode="healthy"))
 
 
+@pytest.mark.slow
 def test_processes_have_no_influence_on_the_comparison(real_windows: Path) -> None:
     alone = compare(real_windows, n_windows=16, seed=2)
     shared = compare(real_windows, n_windows=16, seed=2, processes=2)
@@ -251,6 +252,7 @@ def test_a_collection_without_truth_is_refused(tmp_path: Path) -> None:
         compare(tmp_path)
 
 
+@pytest.mark.slow
 def test_the_command_writes_a_report(
     real_windows: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -309,3 +311,14 @@ def test_a_real_trace_is_compared_with_jobs_of_its_shape() -> None:
     made = of_window(simulate(scenario).window)
     assert made.figures["slowdown"] > 1.0
     assert set(made.figures) == set(real.figures)
+
+
+def test_several_faults_are_a_mechanism_of_their_own(contention) -> None:
+    window, label, subject, _ = contention
+    other = label.causes[0].model_copy(update={"cause": "nic_degradation"})
+    both = subject_of("both", window, label.model_copy(update={"causes": (*label.causes, other)}))
+    assert both.mechanism == f"{subject.mechanism} + nic_degradation"
+    assert both.cause == subject.cause
+    assert np.isfinite(subject.severity)
+    assert np.isnan(both.severity)
+    assert [fault.cause for fault in twin(both, 1).faults] == ["cpu_contention", "nic_degradation"]

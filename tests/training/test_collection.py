@@ -37,11 +37,13 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_processes_have_no_influence_on_any_byte(whole: Path, tmp_path: Path) -> None:
     simulate_collection(tmp_path / "corpus", N_WINDOWS, SEED, processes=2)
     assert content(tmp_path / "corpus") == content(whole)
 
 
+@pytest.mark.slow
 def test_a_killed_run_resumes_to_the_same_bytes(whole: Path, tmp_path: Path) -> None:
     folder = tmp_path / "corpus"
     command = (sys.executable, "-m", "rca.cli", "simulate", str(folder), "--seed", str(SEED))
@@ -78,6 +80,7 @@ def settle(folder: Path) -> None:
         time.sleep(0.05)
 
 
+@pytest.mark.slow
 def test_workers_do_not_outlive_a_killed_run(tmp_path: Path) -> None:
     folder = tmp_path / "corpus"
     running = subprocess.Popen(

@@ -26,7 +26,7 @@ LEAST_WINDOWS = 3
 OUTSIDE = (0.05, 0.95)
 RATIO, BEFORE, DURING = "ratio", "before", "during"
 ALL = "all"
-SAME = "step time at the labelled severity"
+STEP = "step time"
 
 _PHASE_NAMES = frozenset(name.removesuffix("_seconds") for name in PHASES)
 
@@ -39,8 +39,8 @@ class Effect:
     ----------
     cause, mechanism, quantity : str
         The quantity is ``"victim forward"``, ``"peers cpu_throttled"``, ...
-    moment : {"ratio", "before", "during"}
-        Ratio during over before, or a level.
+    moment : str
+        ``"ratio"`` (during over before), a level ``"before"`` or ``"during"``, or ``"at severity 0.67"``.
     unit : str
     real, simulated : Estimate
         Medians over windows with bootstrap intervals.
@@ -127,7 +127,7 @@ def severity_effects(
             np.array([each.ratio for each in side]),
             np.concatenate([at_label[each.group] for each in side]),
         ]
-        label = (cause, mechanism, SAME, f"severity {severity:.2f}", "x")
+        label = (cause, mechanism, STEP, f"at severity {severity:.2f}", "x")
         effect = _effect(label, pair, 0.0, rng, least=1)
         if effect is not None:
             found.append(effect)

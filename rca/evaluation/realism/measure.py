@@ -60,7 +60,7 @@ class Measured:
     ratio : float
         Step time during over step time before; NaN without either.
     severity : float
-        Of the first fault, as labelled.
+        As labelled; NaN with several faults.
     """
 
     group: str
@@ -104,7 +104,7 @@ def measured(window: Window, subject: Subject) -> Measured:
         features=_features(found, victim),
         levels=levels,
         ratio=_mean(step[during]) / _mean(step[before]),
-        severity=subject.faults[0].severity if subject.faults else float("nan"),
+        severity=subject.severity,
     )
 
 

@@ -106,7 +106,7 @@ def _features(found: Sequence[FeatureDistance]) -> Any:
     columns = in_order(shown, (ALL, HEALTHY, *CATALOGUE))
     values = np.full((len(rows), len(columns)), np.nan)
     for each in found:
-        if each.feature in rows:
+        if each.feature in rows and each.cause in columns:
             values[rows.index(each.feature), columns.index(each.cause)] = each.distance.ks
     return _heat(values, rows, columns, "Kolmogorov-Smirnov distance of features", "Blues", None)
 

@@ -98,7 +98,7 @@ def severity_table(effects: Sequence[Effect]) -> TextTable:
     rows = [
         (
             effect.mechanism,
-            effect.moment.removeprefix("severity "),
+            effect.moment.removeprefix("at severity "),
             interval(effect.real),
             interval(effect.simulated),
             _number(effect.quantile),

@@ -131,9 +131,8 @@ def _simulated(planned: tuple[Subject, int]) -> tuple[Measured, float]:
     """A twin, measured, and its slowdown had it the severity that its capture is labelled with."""
     subject, seed = planned
     scenario = twin(subject, seed)
-    severity = subject.faults[0].severity if subject.faults else float("nan")
-    told = np.isfinite(severity) and np.isfinite(subject.ratio) and not subject.stops
-    ratio = ratio_at(scenario, severity) if told else float("nan")
+    told = np.isfinite(subject.severity) and np.isfinite(subject.ratio) and not subject.stops
+    ratio = ratio_at(scenario, subject.severity) if told else float("nan")
     return measured(simulate(scenario).window, subject), ratio
 
 

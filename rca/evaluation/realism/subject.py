@@ -85,7 +85,7 @@ class Subject:
     group : str
         The capture's id; nothing of one group may stand on both sides of a cross-validation.
     cause, mechanism : str
-        Of the first fault; both "healthy" without one.
+        Of the first fault, and of all of them; both "healthy" without one.
     ratio : float
         Step time during the faults over step time before, as measured; NaN where there is no before.
     interval_seconds : float
@@ -119,6 +119,11 @@ class Subject:
         return tuple(sorted({rank for fault in self.faults for rank in fault.ranks}))
 
     @property
+    def severity(self) -> float:
+        """As labelled; NaN where it is not, or where several faults share the blame."""
+        return self.faults[0].severity if len(self.faults) == 1 else float("nan")
+
+    @property
     def stops(self) -> bool:
         """Whether a fault stops the job."""
         return any(CAUSES[fault.cause].type == "fail_stop" for fault in self.faults)
@@ -150,7 +155,7 @@ def subject_of(name: str, window: Window, label: Label, ratio: float = float("na
     return Subject(
         group=name,
         cause=faults[0].cause if faults else HEALTHY,
-        mechanism=faults[0].mechanism if faults else HEALTHY,
+        mechanism=" + ".join(fault.mechanism for fault in faults) or HEALTHY,
         faults=faults,
         parallelism=window.job.parallelism or Parallelism(data=window.job.world_size),
         ranks_per_node=-(-topology.n_ranks // max(len(topology.node_names), 1)),
