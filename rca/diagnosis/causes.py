@@ -9,7 +9,7 @@ from rca.diagnosis.pricing import PricedCause, Pricing
 from rca.diagnosis.result import Cause, Evidence
 from rca.features import FeatureSet
 from rca.features.evidence import RESOURCES, resource_names
-from rca.robust import nan_median
+from rca.robust import nan_mean, nan_median
 from rca.telemetry.catalogue import unit_of_channel
 from rca.telemetry.causes import CAUSES
 
@@ -75,17 +75,7 @@ def _phase_evidence(priced: PricedCause, features: FeatureSet) -> list[Evidence]
         if answered <= 0.002 * features.work.step_reference:
             continue
         if phase == "transfer":
-            transfer = nan_median(features.work.transfer)
-            value, reference = float(np.nanmean(transfer[inside])), float(np.nanmean(transfer[~inside]))
-            found.append(
-                Evidence(
-                    signal="communication_transfer_seconds",
-                    value=value,
-                    reference=reference,
-                    unit="s",
-                    note="mean transfer in the slow steps, beside the other steps",
-                )
-            )
+            found.append(_transfer_evidence(rows, features))
         elif column in features.work.phases:
             seconds = features.work.phases[column][rows][:, inside]
             value = float(np.nanmean(seconds))
@@ -110,6 +100,27 @@ def _phase_evidence(priced: PricedCause, features: FeatureSet) -> list[Evidence]
                 )
             )
     return found[:3]
+
+
+def _transfer_evidence(rows: list[int], features: FeatureSet) -> Evidence:
+    """Transfer in the slow steps beside the others; without other steps, the ranks' beside everybody's."""
+    segment = features.comparison.segment
+    inside = segment.mask(features.work.steps.size)
+    group = nan_median(features.work.transfer)
+    value = float(nan_mean(group[inside][:, None])[0])
+    note = "mean transfer in the slow steps, beside the other steps"
+    if segment.whole:
+        own = nan_mean(features.work.transfer[rows][:, inside].ravel()[:, None])
+        value, reference, note = float(own[0]), value, "mean transfer, beside all ranks'"
+    else:
+        reference = float(nan_mean(group[~inside][:, None])[0])
+    return Evidence(
+        signal="communication_transfer_seconds",
+        value=value,
+        reference=reference if np.isfinite(reference) else None,
+        unit="s",
+        note=note,
+    )
 
 
 def _signal_evidence(cause: str, ranks: list[int], features: FeatureSet) -> list[Evidence]:
