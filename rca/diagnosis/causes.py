@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from rca.causal.mechanisms import Mechanisms
+from rca.causal.scores import busy_evidence
 from rca.classify.classifier import Suspect
 from rca.diagnosis.pricing import PricedCause, Pricing
 from rca.diagnosis.result import Cause, Evidence
@@ -18,7 +20,7 @@ REMARKABLE_SCORE = 1.0
 MAX_EVIDENCE = 6
 
 
-def slow_causes(pricing: Pricing, features: FeatureSet) -> list[Cause]:
+def slow_causes(pricing: Pricing, features: FeatureSet, mechanisms: Mechanisms) -> list[Cause]:
     """Causes with their Shapley seconds, the costliest first."""
     found = []
     total = max(pricing.attribution.slowdown, 1e-12)
@@ -36,7 +38,10 @@ def slow_causes(pricing: Pricing, features: FeatureSet) -> list[Cause]:
                 interval=(float(low), float(high)),
                 share=float(np.clip(seconds / total, 0.0, 1.0)),
                 owner=spec.owner,
-                evidence=[*_phase_evidence(priced, features), *_signal_evidence(spec.id, ranks, features)],
+                evidence=[
+                    *_phase_evidence(priced, features),
+                    *_signal_evidence(spec.id, ranks, features, mechanisms),
+                ],
             )
         )
     return sorted(found, key=lambda cause: (-cause.seconds_per_step, cause.cause, cause.ranks))
@@ -123,13 +128,19 @@ def _transfer_evidence(rows: list[int], features: FeatureSet) -> Evidence:
     )
 
 
-def _signal_evidence(cause: str, ranks: list[int], features: FeatureSet) -> list[Evidence]:
-    """The channel that spoke loudest in each of the cause's resources, if it is remarkable."""
+def _signal_evidence(
+    cause: str, ranks: list[int], features: FeatureSet, mechanisms: Mechanisms
+) -> list[Evidence]:
+    """The channel that spoke loudest in each of the cause's resources, if it is remarkable.
+
+    What a rank's waiting explains is not: an idle GPU's low clock says nothing about the GPU.
+    """
     found = []
     evidence = features.evidence
+    loudest = np.fmax(*busy_evidence(features, ranks, mechanisms))
     for name in CAUSES[cause].resources:
         column = resource_names().index(name)
-        scores = np.fmax(evidence.versus_peers[ranks, column], evidence.versus_past[ranks, column])
+        scores = loudest[:, column]
         if not np.isfinite(scores).any() or np.nanmax(scores) < REMARKABLE_SCORE:
             continue
         worst = ranks[int(np.nanargmax(scores))]

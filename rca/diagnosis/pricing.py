@@ -8,11 +8,12 @@ from functools import partial
 
 import numpy as np
 
+from rca.causal import intervals
 from rca.causal.attribution import Attribution, JobWork, Removal, affordable, attribute
 from rca.causal.graph import PHASES
 from rca.causal.mechanisms import Mechanisms
 from rca.causal.responsibility import decided, responsibilities
-from rca.causal.scores import resource_scores
+from rca.causal.scores import busy_scores
 from rca.classify.classifier import Suspect
 from rca.diagnosis.excess import Excess, excess_of, ideal_work, transfer_excess
 from rca.features import FeatureSet
@@ -40,12 +41,18 @@ class PricedCause:
         Probability that these ranks are to blame and this is why, after the mechanisms were consulted.
     phases : dict of str to float, seconds per step
         Mean excess per phase that the cause answers for, on its ranks.
+    coverage : float
+        Share of its ranks' whole excess that this is, 0 to 1.
+    interval_group : str
+        Whose margins its interval is widened by.
     """
 
     removal: Removal
     suspect: int
     belief: float
     phases: dict[str, float]
+    coverage: float
+    interval_group: str
 
 
 @dataclass(frozen=True)
@@ -93,10 +100,22 @@ def price(
     causes = causes[: affordable(own.size)]
     removals = [cause.removal for cause in causes]
     attribution = attribute(work, ideal, removals, partial(_step_seconds, replay))
+    attribution = replace(attribution, intervals=_widened(causes, attribution, mechanisms))
     measured = float(nan_mean(replay.measured[:, None])[0])
     if not np.isfinite(measured):
         measured = float(nan_mean(_step_seconds(replay, work)[:, None])[0])
     return Pricing(causes, attribution, measured)
+
+
+def _widened(causes: list[PricedCause], attribution: Attribution, mechanisms: Mechanisms) -> FloatArray:
+    """The bootstrap intervals with the margins of held-out windows."""
+    found = [
+        intervals.widened(mechanisms.margins, cause.interval_group, float(seconds), float(low), float(high))
+        for cause, seconds, (low, high) in zip(
+            causes, attribution.seconds, attribution.intervals, strict=True
+        )
+    ]
+    return np.array(found, dtype=float).reshape(-1, 2)
 
 
 def _predicted_transfer(
@@ -109,9 +128,8 @@ def _predicted_transfer(
     """
     expected = 0.0
     for suspect in suspects:
-        effects = mechanisms.effects(_scores(features, list(suspect.component.ranks)))[
-            PHASES.index("transfer")
-        ]
+        scores = nan_median(busy_scores(features, list(suspect.component.ranks), mechanisms))
+        effects = mechanisms.effects(scores)[PHASES.index("transfer")]
         for cause, belief in suspect.causes.items():
             columns = [mechanisms.resources.index(name) for name in CAUSES[cause].resources]
             if "transfer" in CAUSES[cause].phases and columns:
@@ -142,7 +160,7 @@ def _causes(
     means = {name: float(values[:, inside].mean()) / unit for name, values in excess.parts.items()}
     means["transfer"] = float((spare + excess.lag.max(axis=0))[inside].mean()) / unit
     rows = list(excess.ranks)
-    scores = _scores(features, rows)
+    scores = nan_median(busy_scores(features, rows, mechanisms))
     beliefs = {cause: suspect.causes.get(cause, 0.0) for cause in SLOW_CAUSES}
     weights = responsibilities(beliefs, mechanisms, scores, means, _measured(features, rows))
     charged = decided(weights)
@@ -153,7 +171,14 @@ def _causes(
         believed = sum(means[name] * weight for name, weight in by_phase.items()) / max(possible, 1e-12)
         seconds = {name: means[name] * share * unit for name, share in charged[cause].items()}
         belief = min(believed, 1.0) * suspect.component.probability
-        found.append(PricedCause(_removal(cause, excess, charged[cause], spare), index, belief, seconds))
+        removal = _removal(cause, excess, charged[cause], spare)
+        group = intervals.group_of(
+            past=not features.comparison.segment.whole,
+            transfer=seconds.get("transfer", 0.0) > MIN_RELATIVE_SAVING * unit,
+            belief=belief,
+        )
+        coverage = sum(seconds.values()) / max(sum(means.values()) * unit, 1e-12)
+        found.append(PricedCause(removal, index, belief, seconds, coverage, group))
     return found
 
 
@@ -165,13 +190,6 @@ def _removal(cause: str, excess: Excess, shares: Mapping[str, float], spare: Flo
             if f"{name}_seconds" in SERIAL_PHASES:
                 serial += excess.parts[name] * share
     return Removal(cause, excess.ranks, own, spare * shares.get("transfer", 0.0), serial)
-
-
-def _scores(features: FeatureSet, rows: list[int]) -> FloatArray:
-    """The component's resource scores: median over its ranks, shape (n_resources,)."""
-    return nan_median(
-        resource_scores(features.evidence.versus_peers[rows], features.evidence.versus_past[rows])
-    )
 
 
 def _measured(features: FeatureSet, rows: list[int]) -> set[str]:

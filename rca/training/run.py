@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import platform
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -16,10 +16,11 @@ from rca.evaluation.simulated import evaluate_simulated
 from rca.evaluation.summary import rounded, summarise
 from rca.telemetry.labels import read_collection
 from rca.training.bundle import write_bundle
-from rca.training.causal_rows import mechanism_rows
+from rca.training.causal_rows import innocent_rows, mechanism_rows
 from rca.training.corpus import Corpus, simulated_examples, stack
 from rca.training.heads import PARAMETERS, fit_heads
 from rca.training.incidents import incident_examples, incidents
+from rca.training.interval_margins import interval_margins
 from rca.training.thresholds import choose_thresholds
 
 Progress = Callable[[str, int, int], None]
@@ -87,8 +88,18 @@ def train(
     loaded = {name: Head.load(name, document[name], heads[name].text, HEADS[name]) for name in heads}
     thresholds = choose_thresholds(corpus, loaded)
     progress("fitting causal mechanisms with DoWhy", 0, 0)
-    mechanisms, causal_report = fit_mechanisms(mechanism_rows(corpus, seed), seed)
+    mechanisms, causal_report = fit_mechanisms(
+        mechanism_rows(corpus, seed), seed, innocent_rows(corpus, seed)
+    )
     provenance = _provenance(n_windows, seed, collections, corpus)
+    write_bundle(output, heads, thresholds, mechanisms, provenance, version=bundle_version)
+    margins, causal_report["intervals"] = interval_margins(
+        corpus,
+        output,
+        processes=processes,
+        progress=lambda done, total: progress("measuring the intervals of held-out costs", done, total),
+    )
+    mechanisms = replace(mechanisms, margins=margins, report=causal_report)
     sha256 = write_bundle(output, heads, thresholds, mechanisms, provenance, version=bundle_version)
     scores = _test(corpus, output, processes, progress)
     real = {folder.name: _test_real(folder, output, processes, progress) for folder in collections}
