@@ -42,10 +42,11 @@ def fit_mechanisms(
     Returns
     -------
     mechanisms : Mechanisms
-        Arrows that a refutation rejects are exported as 0: they are no evidence of an effect.
+        Arrows that a refutation rejects are exported as 0: they are no evidence of an effect. Their `report`
+        holds ``graph`` (falsification), ``mechanisms`` (per node R squared and noise) and ``arrows`` (each
+        effect and what every refutation made of it).
     report : dict
-        ``graph``: falsification. ``mechanisms``: per phase R squared and noise. ``arrows``: per arrow its
-        effect and what each refutation made of it.
+        Per phase: R squared, noise, coefficients, and what the coefficients become with a placebo treatment.
     """
     data = _clipped(rows)
     fits, arrows = _fit_phases(data, seed)
@@ -57,7 +58,7 @@ def fit_mechanisms(
         "arrows": [arrow.to_document() for arrow in arrows],
     }
     refuted = {(arrow.source, arrow.target) for arrow in arrows if not arrow.holds}
-    return _exported(fits, idle, refuted, report), report
+    return _exported(fits, idle, refuted, report), _by_phase(fits, arrows)
 
 
 def causal_model() -> Any:
@@ -155,6 +156,18 @@ def _linear_fit(model: Any, node: str, data: pd.DataFrame) -> dict[str, Any]:
         "slopes": dict(zip(names, slopes.tolist(), strict=True)),
         "intercept": intercept,
         "quality": {"r_squared": explained, "noise": float(residual.std())},
+    }
+
+
+def _by_phase(fits: dict[str, dict[str, Any]], arrows: list[Arrow]) -> dict[str, Any]:
+    return {
+        phase: fit["quality"]
+        | {
+            "coefficients": fit["slopes"],
+            "placebo": {arrow.source: arrow.placebo for arrow in arrows if arrow.target == phase},
+        }
+        for phase, fit in fits.items()
+        if fit["slopes"]
     }
 
 

@@ -5,7 +5,8 @@ Layout of a bundle folder, format 1::
     manifest.json     format, name, version, provenance, and the SHA-256 of every other file
     heads.json        per head: feature names, classes, calibration; thresholds
     <head>.txt        one LightGBM model per head
-    causal.json       mechanisms
+    causal.json       mechanisms, and how the data tested them
+    causal.md         the same for people (optional)
 """
 
 from __future__ import annotations

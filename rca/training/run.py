@@ -93,13 +93,13 @@ def train(
     )
     provenance = _provenance(n_windows, seed, collections, corpus)
     write_bundle(output, heads, thresholds, mechanisms, provenance, version=bundle_version)
-    margins, causal_report["intervals"] = interval_margins(
+    margins, covered = interval_margins(
         corpus,
         output,
         processes=processes,
         progress=lambda done, total: progress("measuring the intervals of held-out costs", done, total),
     )
-    mechanisms = replace(mechanisms, margins=margins, report=causal_report)
+    mechanisms = replace(mechanisms, margins=margins, report={**mechanisms.report, "intervals": covered})
     sha256 = write_bundle(output, heads, thresholds, mechanisms, provenance, version=bundle_version)
     scores = _test(corpus, output, processes, progress)
     real = {folder.name: _test_real(folder, output, processes, progress) for folder in collections}

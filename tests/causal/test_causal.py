@@ -118,27 +118,3 @@ def test_mechanisms_survive_their_document_and_refuse_a_foreign_arrow():
     document["coefficients"][row][column] = 0.5
     with pytest.raises(BundleError, match="gpu_clock has no arrow to data_loading"):
         Mechanisms.from_document(document)
-
-
-@pytest.mark.slow
-def test_exported_mechanisms_equal_dowhys_counterfactual_samples():
-    pd = pytest.importorskip("pandas")
-    gcm = pytest.importorskip("dowhy.gcm")
-    from rca.causal.fit import causal_model, fit_mechanisms
-
-    rng = np.random.default_rng(3)
-    names = [*resource_names(), *PHASES]
-    data = pd.DataFrame(np.abs(rng.normal(0, 1, (400, len(names)))), columns=names)
-    for phase, parents in mechanism_parents().items():
-        data[phase] = 0.1 + 0.2 * data[list(parents)].sum(axis=1) + rng.normal(0, 0.02, 400)
-    mechanisms, report = fit_mechanisms(data, seed=0)
-    assert report["forward"]["r_squared"] > 0.9
-
-    model = causal_model()
-    gcm.fit(model, data)
-    row = data.iloc[[7]]
-    dowhy = gcm.counterfactual_samples(model, {"gpu_clock": lambda _: 0.0}, observed_data=row)
-    ours = mechanisms.counterfactual(
-        row[list(resource_names())].to_numpy()[0], row[list(PHASES)].to_numpy()[0], ("gpu_clock",)
-    )
-    assert ours == pytest.approx(dowhy[list(PHASES)].to_numpy()[0], abs=1e-9)
