@@ -21,12 +21,14 @@ if TYPE_CHECKING:
 
 #: Rows that tests look at: enough power for effects worth having, and a training run stays affordable.
 MAX_ROWS = 2000
+MAX_FALSIFIED_ROWS = 1000
 #: Permuted graphs that the given one has to beat, and the level of single tests.
 PERMUTATIONS = 20
 SIGNIFICANCE = 0.05
 #: Share of implied independences that may fail. DoWhy's own verdict compares with permuted graphs and does
 #: not notice a fifth of missing arrows, which shows in this share (0.4 against 0.1 for the true graph).
 MAX_VIOLATION_RATE = 0.2
+MAX_SUGGESTIONS = 10
 SIMULATIONS = 10
 #: Of the estimated effect: what a placebo may reach, and how far random causes and subsets may move it.
 MAX_PLACEBO = 0.3
@@ -85,11 +87,15 @@ def refutation(
         return Arrow(treatment, outcome, slope, 0.0, 0.0, 0.0, 0.0, False)
     from dowhy import CausalModel
 
-    rows = _some(data[[treatment, outcome, *others]], seed)
+    rows = _some(data[[treatment, outcome, *others]], seed, MAX_ROWS)
+    # A parent that never moved among these rows explains nothing and makes the regression singular.
+    others = [name for name in others if rows[name].std() > 0]
+    rows = rows[[treatment, outcome, *others]]
     with quiet_dowhy():
-        # Without any other parent a constant column stands in: DoWhy asks for at least one.
-        rows = rows if others else rows.assign(constant=0.0)
-        model = CausalModel(rows, treatment, outcome, common_causes=list(others) or ["constant"])
+        # Without any other parent pure noise stands in: DoWhy asks for at least one.
+        chance = np.random.default_rng(seed).normal(size=len(rows))
+        rows = rows if others else rows.assign(chance=chance)
+        model = CausalModel(rows, treatment, outcome, common_causes=list(others) or ["chance"])
         estimand = model.identify_effect(proceed_when_unidentifiable=True, method_name="maximal-adjustment")
         estimate = model.estimate_effect(
             estimand, method_name="backdoor.linear_regression", test_significance=False
@@ -131,7 +137,7 @@ def falsification(graph: Any, data: pd.DataFrame, seed: int) -> dict[str, Any]:
     Parameters
     ----------
     graph : networkx.DiGraph
-        Its nodes are columns of `data`.
+        Acyclic; its nodes are columns of `data`.
     data : DataFrame
     seed : int
 
@@ -139,13 +145,14 @@ def falsification(graph: Any, data: pd.DataFrame, seed: int) -> dict[str, Any]:
     -------
     dict
         ``violations`` of ``tests``, their ``rate``, ``better_than_permuted`` (share of permuted graphs with
-        more violations) and ``holds``: DoWhy does not reject the graph and the rate is small.
+        more violations), ``holds`` (DoWhy does not reject the graph and the rate is small), and as
+        ``suggestions`` the pairs whose claimed independence fails most clearly: for a person to judge.
     """
     import networkx
     from dowhy.gcm.falsify import FalsifyConst, falsify_graph
     from dowhy.gcm.util.general import set_random_seed
 
-    rows = _some(data, seed)
+    rows = _some(data, seed, MAX_FALSIFIED_ROWS)
     # A constant column is independent of everything: its tests would only dilute the rate.
     moving = [name for name in graph.nodes if rows[name].std() > 0]
     plain = networkx.DiGraph()
@@ -166,7 +173,7 @@ def falsification(graph: Any, data: pd.DataFrame, seed: int) -> dict[str, Any]:
             n_jobs=1,
         )
     markov = result.summary[FalsifyConst.VALIDATE_LMC]
-    violations, tests = int(markov[FalsifyConst.N_VIOLATIONS]), int(markov[FalsifyConst.N_TESTS])
+    violations, tests = int(markov[FalsifyConst.GIVEN_VIOLATIONS]), int(markov[FalsifyConst.N_TESTS])
     rate = violations / tests if tests else 0.0
     return {
         "rows": len(rows),
@@ -175,7 +182,26 @@ def falsification(graph: Any, data: pd.DataFrame, seed: int) -> dict[str, Any]:
         "rate": rate,
         "better_than_permuted": 1.0 - float(markov[FalsifyConst.P_VALUE]),
         "holds": not result.falsified and rate <= MAX_VIOLATION_RATE,
+        "suggestions": _most_dependent(plain, rows),
     }
+
+
+def _most_dependent(graph: Any, rows: pd.DataFrame) -> list[list[str]]:
+    """Pairs that the graph calls independent given one's parents, and that are not, the clearest first."""
+    import networkx
+
+    found: dict[tuple[str, str], float] = {}
+    for node in graph.nodes:
+        parents = sorted(graph.predecessors(node))
+        others = set(graph.nodes) - networkx.descendants(graph, node) - {node, *parents}
+        given = rows[parents].to_numpy() if parents else None
+        for other in sorted(others):
+            chance = partial_correlation_p(rows[node].to_numpy(), rows[other].to_numpy(), given)
+            first, second = sorted((node, other))
+            if chance < SIGNIFICANCE:
+                found[first, second] = min(chance, found.get((first, second), 1.0))
+    clearest = sorted(found, key=lambda pair: (found[pair], pair))[:MAX_SUGGESTIONS]
+    return [list(pair) for pair in clearest]
 
 
 def partial_correlation_p(x: FloatArray, y: FloatArray, z: FloatArray | None = None) -> float:
@@ -222,7 +248,7 @@ def gcm_module() -> Any:
     return gcm
 
 
-def _some(data: pd.DataFrame, seed: int) -> pd.DataFrame:
-    if len(data) <= MAX_ROWS:
+def _some(data: pd.DataFrame, seed: int, most: int) -> pd.DataFrame:
+    if len(data) <= most:
         return data.reset_index(drop=True)
-    return data.sample(MAX_ROWS, random_state=seed).reset_index(drop=True)
+    return data.sample(most, random_state=seed).reset_index(drop=True)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from rca.causal.checks import Arrow, falsification, gcm_module, quiet_dowhy, refutation
-from rca.causal.graph import IDLE_RESOURCES, PHASES, WAITING, mechanism_parents, signal_of
+from rca.causal.graph import IDLE_RESOURCES, PHASES, WAITING, hidden_parents, mechanism_parents, signal_of
 from rca.causal.mechanisms import Mechanisms
 from rca.features.evidence import resource_names
 
@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 
 #: Effects are fitted up to here; beyond it scores and excess saturate and would dominate the squares.
 MAX_EXCESS = 3.0
+#: From here on a score (units) or an excess (relative) says something about a fault.
+REMARKABLE_SCORE = 1.0
+REMARKABLE_EXCESS = 0.02
 #: A mechanism needs this many rows.
 MIN_ROWS = 30
 
@@ -53,7 +56,7 @@ def fit_mechanisms(
     idle, idle_arrows, idle_fits = _fit_idle(innocent, seed)
     arrows += idle_arrows
     report = {
-        "graph": falsification(causal_model().graph, data, seed),
+        "graph": falsification(tested_graph(), _remarkable(data), seed),
         "mechanisms": {name: fit["quality"] for name, fit in fits.items()} | idle_fits,
         "arrows": [arrow.to_document() for arrow in arrows],
     }
@@ -67,6 +70,19 @@ def causal_model() -> Any:
         [*resource_names(), *PHASES],
         [(resource, phase) for phase, parents in mechanism_parents().items() for resource in parents],
     )
+
+
+def tested_graph() -> Any:
+    """Graph whose independences are tested: the arrows, and the pairs with a hidden common parent."""
+    import networkx
+
+    graph = networkx.DiGraph()
+    graph.add_nodes_from([*resource_names(), *PHASES])
+    graph.add_edges_from(
+        (resource, phase) for phase, held in mechanism_parents().items() for resource in held
+    )
+    graph.add_edges_from(hidden_parents())
+    return graph
 
 
 def idle_model(resource: str) -> Any:
@@ -98,6 +114,16 @@ def _clipped(rows: pd.DataFrame) -> pd.DataFrame:
     data = rows[[*resource_names(), *PHASES]].clip(lower=-MAX_EXCESS, upper=None)
     data[list(PHASES)] = data[list(PHASES)].clip(upper=MAX_EXCESS)
     return data
+
+
+def _remarkable(data: pd.DataFrame) -> pd.DataFrame:
+    """Scores and excesses worth a remark, 0 for the others.
+
+    An exporter that is absent makes all its scores 0 at once, while a present one adds noise to all of them:
+    below a remark, what moves together says which exporters there are and nothing about faults.
+    """
+    floor = [REMARKABLE_SCORE if name not in PHASES else REMARKABLE_EXCESS for name in data.columns]
+    return data.where(data.ge(floor), 0.0)
 
 
 def _fit_phases(data: pd.DataFrame, seed: int) -> tuple[dict[str, dict[str, Any]], list[Arrow]]:

@@ -42,6 +42,21 @@ def mechanism_parents() -> dict[str, tuple[str, ...]]:
     return {phase: tuple(found) for phase, found in parents.items()}
 
 
+def hidden_parents() -> list[tuple[str, str]]:
+    """Pairs of resources, and of phases, that one cause moves together.
+
+    How severe a fault is, and how sensitive a job is to it, are common parents that nobody measures: the
+    graph does not claim these pairs to be independent. Each pair is in a fixed order.
+    """
+    pairs: dict[tuple[str, str], None] = {}
+    order = {name: index for index, name in enumerate((*resource_names(), *PHASES))}
+    for spec in CAUSES.values():
+        for members in (spec.resources, spec.phases):
+            ordered = sorted(members, key=order.__getitem__)
+            pairs |= {(a, b): None for index, a in enumerate(ordered) for b in ordered[index + 1 :]}
+    return list(pairs)
+
+
 def cause_edges() -> list[tuple[str, str]]:
     """All arrows of the graph, for people and for graph tests."""
     edges = [(resource, signal_of(resource)) for resource in resource_names()]

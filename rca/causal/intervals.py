@@ -28,6 +28,7 @@ class Held(NamedTuple):
     seconds: float
     low: float
     high: float
+    slowdown: float
     true: float
 
 
@@ -50,46 +51,51 @@ def group_of(*, past: bool, transfer: bool, belief: float) -> str:
     return "-".join(names)
 
 
-def fit_margins(held: Sequence[Held], level: float) -> dict[str, tuple[float, float]]:
-    """Margins below and above, relative to the cost, that make the intervals cover at `level`.
+def fit_margins(held: Sequence[Held], level: float) -> dict[str, float]:
+    """Margins that make the intervals cover at `level`, relative as in `widened`.
 
     Parameters
     ----------
     held : sequence of Held
     level : float
-        Two-sided; half of the misses are allowed on either side.
     """
-    margins = {ANY: _margins(held, level)}
+    margins = {ANY: _conformal([_score(each) for each in held], level)}
     for group in sorted({each.group for each in held}):
-        members = [each for each in held if each.group == group]
-        if len(members) >= MIN_GROUP:
-            margins[group] = _margins(members, level)
+        scores = [_score(each) for each in held if each.group == group]
+        if len(scores) >= MIN_GROUP:
+            margins[group] = _conformal(scores, level)
     return margins
 
 
 def widened(
-    margins: Mapping[str, tuple[float, float]], group: str, seconds: float, low: float, high: float
+    margins: Mapping[str, float], group: str, seconds: float, low: float, high: float, slowdown: float
 ) -> tuple[float, float]:
-    """The interval with its group's margins; as it was where none were fitted."""
-    below, above = margins.get(group, margins.get(ANY, (0.0, 0.0)))
-    return max(low - below * seconds, 0.0), high + above * seconds
+    """The interval with its group's margin; as it was where none was fitted.
+
+    Below, the margin is relative to the cost. Above, it is relative to the slowdown: what a cause costs
+    beyond what it was charged with hides in the parts of others and in the unexplained.
+    """
+    margin = margins.get(group, margins.get(ANY, 0.0))
+    return max(low - margin * seconds, 0.0), high + margin * max(slowdown, seconds)
 
 
-def coverage(held: Sequence[Held], margins: Mapping[str, tuple[float, float]]) -> float:
+def coverage(held: Sequence[Held], margins: Mapping[str, float]) -> float:
     """Share of the true costs within the widened intervals; NaN for none."""
     if not held:
         return float("nan")
     inside = 0
     for each in held:
-        low, high = widened(margins, each.group, each.seconds, each.low, each.high)
+        low, high = widened(margins, each.group, each.seconds, each.low, each.high, each.slowdown)
         inside += low <= each.true <= high
     return inside / len(held)
 
 
-def _margins(held: Sequence[Held], level: float) -> tuple[float, float]:
-    below = [(each.low - each.true) / each.seconds for each in held if each.seconds > 0]
-    above = [(each.true - each.high) / each.seconds for each in held if each.seconds > 0]
-    return _conformal(below, (1 + level) / 2), _conformal(above, (1 + level) / 2)
+def _score(held: Held) -> float:
+    """The smallest margin with which the interval would have held the true cost; negative if it does."""
+    tiny = 1e-12
+    below = (held.low - held.true) / max(held.seconds, tiny)
+    above = (held.true - held.high) / max(held.slowdown, held.seconds, tiny)
+    return max(below, above)
 
 
 def _conformal(scores: Sequence[float], level: float) -> float:

@@ -35,8 +35,8 @@ class Mechanisms:
     idle : mapping of resource to float, units per relative waiting
         How much a resource's signal rises for a rank that waits one usual step longer per step, its hardware
         in order. Non-negative; resources without the arrow are absent.
-    margins : mapping of interval group to (float, float), relative to the cost
-        How far the bootstrap interval is widened below and above; see `rca.causal.intervals`.
+    margins : mapping of interval group to float, relative
+        How far bootstrap intervals are widened; see `rca.causal.intervals`.
     report : mapping
         What falsification and refutation said about the graph at training.
     """
@@ -46,7 +46,7 @@ class Mechanisms:
     intercepts: FloatArray
     noise: FloatArray
     idle: Mapping[str, float] = field(default_factory=dict)
-    margins: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    margins: Mapping[str, float] = field(default_factory=dict)
     report: Mapping[str, Any] = field(default_factory=dict)
 
     def effects(self, scores: FloatArray) -> FloatArray:
@@ -104,7 +104,7 @@ class Mechanisms:
             "intercepts": self.intercepts.tolist(),
             "noise": self.noise.tolist(),
             "idle": dict(self.idle),
-            "interval_margins": {group: list(pair) for group, pair in self.margins.items()},
+            "interval_margins": dict(self.margins),
             "report": dict(self.report),
         }
 
@@ -122,10 +122,7 @@ class Mechanisms:
             np.array(document["noise"], dtype=float),
             # Bundles from before these were fitted do without.
             {str(name): float(slope) for name, slope in document.get("idle", {}).items()},
-            {
-                str(group): (float(low), float(high))
-                for group, (low, high) in document.get("interval_margins", {}).items()
-            },
+            {str(group): float(margin) for group, margin in document.get("interval_margins", {}).items()},
             document.get("report", {}),
         )
         unknown = sorted(set(mechanisms.idle) - set(IDLE_RESOURCES))

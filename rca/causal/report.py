@@ -36,7 +36,15 @@ def _graph(found: Mapping[str, Any]) -> list[str]:
         f"fail ({found['rate']:.0%}) on {found['rows']:,} windows; it beats "
         f"{found['better_than_permuted']:.0%} of its permutations.",
         "",
+        *_suggestions(found.get("suggestions", [])),
     ]
+
+
+def _suggestions(pairs: list[list[str]]) -> list[str]:
+    if not pairs:
+        return []
+    named = ", ".join(f"{first} and {second}" for first, second in pairs)
+    return [f"Least independent of what it calls independent, for a person to judge: {named}.", ""]
 
 
 def _arrows(arrows: list[Mapping[str, Any]]) -> list[str]:
@@ -76,6 +84,6 @@ def _intervals(mechanisms: Mechanisms, found: Mapping[str, Any]) -> list[str]:
             f"{found['causes']:,} held-out causes, and are therefore widened:",
             "",
         ]
-    lines += ["| group | below, of the cost | above, of the cost |", "|---|---|---|"]
-    lines += [f"| {group} | {low:.3f} | {high:.3f} |" for group, (low, high) in mechanisms.margins.items()]
+    lines += ["| group | margin: below of the cost, above of the slowdown |", "|---|---|"]
+    lines += [f"| {group} | {margin:.3f} |" for group, margin in mechanisms.margins.items()]
     return [*lines, ""]

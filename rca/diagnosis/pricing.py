@@ -109,11 +109,17 @@ def price(
 
 def _widened(causes: list[PricedCause], attribution: Attribution, mechanisms: Mechanisms) -> FloatArray:
     """The bootstrap intervals with the margins of held-out windows."""
+    rows = zip(causes, attribution.seconds, attribution.intervals, strict=True)
     found = [
-        intervals.widened(mechanisms.margins, cause.interval_group, float(seconds), float(low), float(high))
-        for cause, seconds, (low, high) in zip(
-            causes, attribution.seconds, attribution.intervals, strict=True
+        intervals.widened(
+            mechanisms.margins,
+            cause.interval_group,
+            float(seconds),
+            float(low),
+            float(high),
+            attribution.slowdown,
         )
+        for cause, seconds, (low, high) in rows
     ]
     return np.array(found, dtype=float).reshape(-1, 2)
 

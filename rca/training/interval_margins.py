@@ -21,14 +21,14 @@ from rca.training.corpus import Corpus
 #: Scenarios looked at; enough for the margins of every group, a minute of work.
 MAX_SCENARIOS = 2500
 CHUNK = 16
-NO_MARGINS: dict[str, tuple[float, float]] = {}
+NO_MARGINS: dict[str, float] = {}
 
 Progress = Callable[[int, int], None]
 
 
 def interval_margins(
     corpus: Corpus, bundle: Path, *, processes: int, progress: Progress = lambda done, total: None
-) -> tuple[dict[str, tuple[float, float]], dict[str, Any]]:
+) -> tuple[dict[str, float], dict[str, Any]]:
     """Margins for the bundle's intervals, and what they were fitted on.
 
     Parameters
@@ -40,7 +40,7 @@ def interval_margins(
 
     Returns
     -------
-    margins : dict of interval group to (below, above), relative to the cost
+    margins : dict of interval group to float
     report : dict
         ``causes`` looked at and the share of true costs covered ``before`` widening.
     """
@@ -97,7 +97,8 @@ def matched(label: Label, pricing: Pricing) -> list[Held]:
         best = max(named, key=lambda index: float(pricing.attribution.seconds[index]))
         low, high = pricing.attribution.intervals[best]
         seconds = float(pricing.attribution.seconds[best])
-        found.append(Held(pricing.causes[best].interval_group, seconds, float(low), float(high), cost))
+        group, slowdown = pricing.causes[best].interval_group, pricing.attribution.slowdown
+        found.append(Held(group, seconds, float(low), float(high), slowdown, cost))
     return found
 
 

@@ -19,6 +19,16 @@ UNIT = 0.2
 N_RANKS, N_STEPS = 4, 12
 
 
+@pytest.fixture(scope="module", autouse=True)
+def _few_simulations():
+    from rca.causal import checks
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(checks, "SIMULATIONS", 3)
+        patch.setattr(checks, "PERMUTATIONS", 20)
+        yield
+
+
 @pytest.fixture(scope="module")
 def rows():
     """Ranks and steps whose phases follow the graph: every arrow adds 0.2 of a step per unit."""
@@ -166,9 +176,9 @@ def test_the_graph_holds_on_data_that_follow_it(fitted) -> None:
 def test_a_graph_with_arrows_missing_is_falsified_by_its_violation_rate(rows) -> None:
     """Half of the arrows removed: what they carried shows as dependence that the graph denies."""
     from rca.causal.checks import MAX_VIOLATION_RATE, falsification
-    from rca.causal.fit import causal_model
+    from rca.causal.fit import tested_graph
 
-    graph = causal_model().graph
+    graph = tested_graph()
     graph.remove_edges_from(list(graph.edges)[::2])
     found = falsification(graph, rows, seed=0)
     assert found["rate"] > MAX_VIOLATION_RATE

@@ -97,9 +97,7 @@ def test_the_graph_is_acyclic_and_has_waiting_above_idle_signals_only() -> None:
 
 
 def test_idle_effects_survive_their_document_and_a_foreign_arrow_is_refused() -> None:
-    fitted = replace(
-        mechanisms(gpu_clock=2.0), margins={"any": (0.1, 0.2)}, report={"graph": {"holds": True}}
-    )
+    fitted = replace(mechanisms(gpu_clock=2.0), margins={"any": 0.1}, report={"graph": {"holds": True}})
     document = fitted.to_document()
     again = Mechanisms.from_document(document)
     assert (again.idle, again.margins, again.report) == (fitted.idle, fitted.margins, fitted.report)
