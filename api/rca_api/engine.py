@@ -10,6 +10,7 @@ import pyarrow as pa
 import structlog
 
 import rca
+from rca.classify.priors import read_priors
 from rca.diagnosis.result import Diagnosis, ModelVersion
 from rca.errors import BundleError, RcaError
 from rca.telemetry.window import Window
@@ -28,8 +29,10 @@ class Engine:
         Why it cannot be used, once `load` has failed.
     """
 
-    def __init__(self, folder: Path | None) -> None:
+    def __init__(self, folder: Path | None, priors: Path | None = None) -> None:
         self._folder = folder
+        self._priors_file = priors
+        self._priors: dict[str, float] | None = None
         self._bundle: rca.Bundle | None = None
         self.model: ModelVersion | None = None
         self.failure: str | None = None
@@ -38,7 +41,8 @@ class Engine:
         """Read the bundle and run one diagnosis, so that the first caller does not pay for imports."""
         try:
             self._bundle = rca.Bundle.load(self._folder) if self._folder is not None else None
-            self.model = rca.diagnose(_small_window(), bundle=self._bundle).model
+            self._priors = read_priors(self._priors_file) if self._priors_file is not None else None
+            self.model = rca.diagnose(_small_window(), bundle=self._bundle, priors=self._priors).model
             # What was loaded stays for good: keep full collections from walking it during requests.
             gc.collect()
             gc.freeze()
@@ -54,7 +58,7 @@ class Engine:
         if self.failure is not None:
             # Which file is damaged is the operator's business, and /readyz says it.
             raise BundleError("the model bundle cannot be used; /readyz says why")
-        return rca.diagnose(window, bundle=self._bundle)
+        return rca.diagnose(window, bundle=self._bundle, priors=self._priors)
 
 
 def _small_window(n_ranks: int = 4, n_steps: int = 8) -> Window:

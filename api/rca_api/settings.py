@@ -17,6 +17,8 @@ class Settings(BaseSettings):
     ----------
     bundle : Path, optional
         Directory of the model bundle; the shipped one if not set.
+    priors : Path, optional
+        JSON file of how often each slow cause occurs on this cluster; as in the training data if not set.
     max_body_bytes : ByteSize
         Largest body as sent, compressed or not.
     max_decoded_bytes : ByteSize
@@ -38,6 +40,7 @@ class Settings(BaseSettings):
     model_config = SettingsConfigDict(env_prefix="RCA_", frozen=True)
 
     bundle: Path | None = None
+    priors: Path | None = None
     max_body_bytes: ByteSize = Field(ByteSize(256 * 1024**2), gt=0)
     max_decoded_bytes: ByteSize = Field(ByteSize(512 * 1024**2), gt=0)
     max_json_bytes: ByteSize = Field(ByteSize(128 * 1024**2), gt=0)

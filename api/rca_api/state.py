@@ -29,7 +29,7 @@ class State:
         """Put the parts together; nothing is loaded yet."""
         return cls(
             settings=settings,
-            engine=Engine(settings.bundle),
+            engine=Engine(settings.bundle, settings.priors),
             metrics=Metrics(),
             admission=Admission(settings),
             threads=ThreadPoolExecutor(settings.threads, thread_name_prefix="diagnose"),

@@ -25,7 +25,25 @@ BLOCK_STEPS = 5
 #: Two-sided level of the intervals.
 LEVEL = 0.95
 
-Replay = Callable[[FloatArray, FloatArray], FloatArray]
+
+@dataclass(frozen=True)
+class JobWork:
+    """What the replay turns into step times.
+
+    Attributes
+    ----------
+    own : ndarray of shape (n_ranks, n_steps), seconds
+    transfer : ndarray of shape (n_steps,), seconds
+    serial : ndarray of shape (n_ranks, n_steps), seconds, optional
+        Part of `own` that a pipeline runs once per step; None without a pipeline.
+    """
+
+    own: FloatArray
+    transfer: FloatArray
+    serial: FloatArray | None = None
+
+
+Replay = Callable[[JobWork], FloatArray]
 
 
 @dataclass(frozen=True)
@@ -40,12 +58,15 @@ class Removal:
         Off the ranks' own work.
     transfer : ndarray of shape (n_steps,), seconds
         Off the collectives' transfer.
+    serial : ndarray of shape (len(ranks), n_steps), seconds, optional
+        The part of `own` that a pipeline runs once per step; none of it if absent.
     """
 
     cause: str
     ranks: tuple[int, ...]
     own: FloatArray
     transfer: FloatArray
+    serial: FloatArray | None = None
 
 
 @dataclass(frozen=True)
@@ -71,8 +92,7 @@ class Attribution:
 
 
 def attribute(
-    own: FloatArray,
-    transfer: FloatArray,
+    work: JobWork,
     ideal: FloatArray,
     removals: Sequence[Removal],
     replay: Replay,
@@ -83,19 +103,19 @@ def attribute(
 
     Parameters
     ----------
-    own : ndarray of shape (n_ranks, n_steps), seconds
-    transfer : ndarray of shape (n_steps,), seconds
+    work : JobWork
+        As it was.
     ideal : ndarray of shape (n_steps,), seconds
         Step time of the straggler-free job.
     removals : sequence of Removal
-        At most `affordable(own.size)` of them.
+        At most `affordable(work.own.size)` of them.
     replay : callable
-        ``(own, transfer) -> step seconds``, shapes as above.
+        Work -> step seconds, shape (n_steps,).
     seed : int
         Of the bootstrap over steps.
     """
     n_coalitions = 1 << len(removals)
-    steps = np.stack([replay(*_without(own, transfer, removals, index)) for index in range(n_coalitions)])
+    steps = np.stack([replay(_without(work, removals, index)) for index in range(n_coalitions)])
     lost = steps[0] - ideal
     used = np.isfinite(lost) & np.isfinite(steps).all(axis=0)
     saved = np.maximum(steps[0] - steps, 0.0)[:, used]
@@ -125,17 +145,21 @@ def affordable(cells: int) -> int:
     return int(np.clip(np.log2(max(MAX_CELLS / max(cells, 1), 2.0)), 1, MAX_CAUSES))
 
 
-def _without(
-    own: FloatArray, transfer: FloatArray, removals: Sequence[Removal], coalition: int
-) -> tuple[FloatArray, FloatArray]:
+def _without(work: JobWork, removals: Sequence[Removal], coalition: int) -> JobWork:
+    """The work with the coalition's causes at their reference; everything else keeps its own noise."""
     if coalition == 0:
-        return own, transfer
-    own, transfer = own.copy(), transfer.copy()
+        return work
+    own, transfer = work.own.copy(), work.transfer.copy()
+    serial = None if work.serial is None else work.serial.copy()
     for index, removal in enumerate(removals):
         if coalition >> index & 1:
-            own[list(removal.ranks)] -= removal.own
+            rows = list(removal.ranks)
+            own[rows] -= removal.own
             transfer -= removal.transfer
-    return np.maximum(own, 0.0), np.maximum(transfer, 0.0)
+            if serial is not None and removal.serial is not None:
+                serial[rows] -= removal.serial
+    serial = None if serial is None else np.maximum(serial, 0.0)
+    return JobWork(np.maximum(own, 0.0), np.maximum(transfer, 0.0), serial)
 
 
 def _resampled(values: FloatArray, seed: int) -> FloatArray:

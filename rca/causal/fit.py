@@ -5,14 +5,13 @@ Importing ``dowhy.gcm`` takes seconds, so this module is only imported by traini
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from rca.causal.graph import PHASES, mechanism_parents
+from rca.causal.checks import Arrow, falsification, gcm_module, quiet_dowhy, refutation
+from rca.causal.graph import IDLE_RESOURCES, PHASES, WAITING, hidden_parents, mechanism_parents, signal_of
 from rca.causal.mechanisms import Mechanisms
-from rca.errors import MissingExtra
 from rca.features.evidence import resource_names
 
 if TYPE_CHECKING:
@@ -20,10 +19,17 @@ if TYPE_CHECKING:
 
 #: Effects are fitted up to here; beyond it scores and excess saturate and would dominate the squares.
 MAX_EXCESS = 3.0
+#: From here on a score (units) or an excess (relative) says something about a fault.
+REMARKABLE_SCORE = 1.0
+REMARKABLE_EXCESS = 0.02
+#: A mechanism needs this many rows.
+MIN_ROWS = 30
 
 
-def fit_mechanisms(rows: pd.DataFrame, seed: int) -> tuple[Mechanisms, dict[str, Any]]:
-    """Fit ``excess[phase] ~ scores of its parents`` for every phase of the graph.
+def fit_mechanisms(
+    rows: pd.DataFrame, seed: int, innocent: pd.DataFrame | None = None
+) -> tuple[Mechanisms, dict[str, Any]]:
+    """Fit ``excess[phase] ~ scores of its parents`` for every phase, and ``signal ~ waiting`` where it idles.
 
     Parameters
     ----------
@@ -31,91 +37,183 @@ def fit_mechanisms(rows: pd.DataFrame, seed: int) -> tuple[Mechanisms, dict[str,
         One row per window: columns `resource_names()` (score, 0 where not measured) and `PHASES`
         (excess relative to the usual step).
     seed : int
-        Of the placebo refutation.
+        Of falsification and refutation.
+    innocent : DataFrame, optional
+        One row per rank that nothing is wrong with: `WAITING` and a signal's score per idle resource (NaN
+        where not measured).
 
     Returns
     -------
     mechanisms : Mechanisms
+        Arrows that a refutation rejects are exported as 0: they are no evidence of an effect. Their `report`
+        holds ``graph`` (falsification), ``mechanisms`` (per node R squared and noise) and ``arrows`` (each
+        effect and what every refutation made of it).
     report : dict
-        Per phase: R squared, noise, coefficients and the largest coefficient a permuted (placebo) treatment
-        got; a coefficient not above its placebo is not evidence of an effect.
+        Per phase: R squared, noise, coefficients, and what the coefficients become with a placebo treatment.
     """
-    model = causal_model()
-    gcm = _gcm()
-    data = rows[[*resource_names(), *PHASES]].clip(lower=-MAX_EXCESS, upper=None)
-    data[list(PHASES)] = data[list(PHASES)].clip(upper=MAX_EXCESS)
-    gcm.fit(model, data)
-    resources = resource_names()
-    coefficients = np.zeros((len(PHASES), len(resources)))
-    intercepts, noise = np.zeros(len(PHASES)), np.zeros(len(PHASES))
-    report: dict[str, Any] = {}
-    for row, (phase, parents) in enumerate(mechanism_parents().items()):
-        observed = data[phase].to_numpy()
-        if not parents:
-            noise[row] = float(observed.std())
-            continue
-        names = _parent_order(model, phase)
-        fitted = model.causal_mechanism(phase).prediction_model.sklearn_model
-        slopes = np.maximum(fitted.coef_.ravel(), 0.0)
-        intercepts[row] = float(np.ravel(fitted.intercept_)[0])
-        coefficients[row, [resources.index(name) for name in names]] = slopes
-        residual = observed - intercepts[row] - data[names].to_numpy() @ slopes
-        noise[row] = float(residual.std())
-        report[phase] = {
-            "r_squared": 1.0 - float(residual.var() / max(observed.var(), 1e-12)),
-            "noise": noise[row],
-            "coefficients": dict(zip(names, slopes.tolist(), strict=True)),
-            "placebo": _placebo(data[names].to_numpy(), observed, names, seed),
-        }
-    return Mechanisms(resources, coefficients, intercepts, noise), report
+    data = _clipped(rows)
+    fits, arrows = _fit_phases(data, seed)
+    idle, idle_arrows, idle_fits = _fit_idle(innocent, seed)
+    arrows += idle_arrows
+    report = {
+        "graph": falsification(tested_graph(), _remarkable(data), seed),
+        "mechanisms": {name: fit["quality"] for name, fit in fits.items()} | idle_fits,
+        "arrows": [arrow.to_document() for arrow in arrows],
+    }
+    refuted = {(arrow.source, arrow.target) for arrow in arrows if not arrow.holds}
+    return _exported(fits, idle, refuted, report), _by_phase(fits, arrows)
 
 
 def causal_model() -> Any:
-    """The unfitted structural causal model: empirical roots, non-negative linear mechanisms."""
+    """The unfitted model of the phases: empirical roots, non-negative linear mechanisms."""
+    return _linear_model(
+        [*resource_names(), *PHASES],
+        [(resource, phase) for phase, parents in mechanism_parents().items() for resource in parents],
+    )
+
+
+def tested_graph() -> Any:
+    """Graph whose independences are tested: the arrows, and the pairs with a hidden common parent."""
+    import networkx
+
+    graph = networkx.DiGraph()
+    graph.add_nodes_from([*resource_names(), *PHASES])
+    graph.add_edges_from(
+        (resource, phase) for phase, held in mechanism_parents().items() for resource in held
+    )
+    graph.add_edges_from(hidden_parents())
+    return graph
+
+
+def idle_model(resource: str) -> Any:
+    """The unfitted model of what waiting does to one resource's signal."""
+    return _linear_model([WAITING, signal_of(resource)], [(WAITING, signal_of(resource))])
+
+
+def _linear_model(nodes: list[str], edges: list[tuple[str, str]]) -> Any:
     import networkx
     from sklearn.linear_model import LinearRegression
 
-    gcm = _gcm()
+    gcm = gcm_module()
+    # Mechanisms live on the graph's nodes, so every model gets a graph of its own.
     graph = networkx.DiGraph()
-    graph.add_nodes_from([*resource_names(), *PHASES])
-    for phase, resources in mechanism_parents().items():
-        graph.add_edges_from((resource, phase) for resource in resources)
+    graph.add_nodes_from(nodes)
+    graph.add_edges_from(edges)
     model = gcm.InvertibleStructuralCausalModel(graph)
     for node in graph.nodes:
         if graph.in_degree(node) == 0:
             model.set_causal_mechanism(node, gcm.EmpiricalDistribution())
             continue
+        # Physics: a worse resource never shortens a phase, and idling never speeds up a clock.
         regression = gcm.ml.SklearnRegressionModel(LinearRegression(positive=True))
         model.set_causal_mechanism(node, gcm.AdditiveNoiseModel(prediction_model=regression))
     return model
 
 
-def _parent_order(model: Any, node: str) -> list[str]:
-    """Columns of a mechanism: DoWhy sorts a node's parents by name."""
+def _clipped(rows: pd.DataFrame) -> pd.DataFrame:
+    data = rows[[*resource_names(), *PHASES]].clip(lower=-MAX_EXCESS, upper=None)
+    data[list(PHASES)] = data[list(PHASES)].clip(upper=MAX_EXCESS)
+    return data
+
+
+def _remarkable(data: pd.DataFrame) -> pd.DataFrame:
+    """Scores and excesses worth a remark, 0 for the others.
+
+    An exporter that is absent makes all its scores 0 at once, while a present one adds noise to all of them:
+    below a remark, what moves together says which exporters there are and nothing about faults.
+    """
+    floor = [REMARKABLE_SCORE if name not in PHASES else REMARKABLE_EXCESS for name in data.columns]
+    return data.where(data.ge(floor), 0.0)
+
+
+def _fit_phases(data: pd.DataFrame, seed: int) -> tuple[dict[str, dict[str, Any]], list[Arrow]]:
+    """Slopes, intercept and noise per phase; every arrow refuted with the phase's other parents held."""
+    model = causal_model()
+    with quiet_dowhy():
+        gcm_module().fit(model, data)
+    fits: dict[str, dict[str, Any]] = {}
+    arrows: list[Arrow] = []
+    for phase, parents in mechanism_parents().items():
+        if not parents:
+            noise = float(data[phase].std(ddof=0))
+            fits[phase] = {"slopes": {}, "intercept": 0.0, "quality": {"r_squared": 0.0, "noise": noise}}
+            continue
+        fits[phase] = _linear_fit(model, phase, data)
+        for resource, slope in fits[phase]["slopes"].items():
+            others = [name for name in parents if name != resource]
+            arrows.append(refutation(data, resource, phase, others, slope, seed))
+    return fits, arrows
+
+
+def _fit_idle(
+    innocent: pd.DataFrame | None, seed: int
+) -> tuple[dict[str, float], list[Arrow], dict[str, dict[str, float]]]:
+    """What waiting does to the signals of ranks whose hardware is in order."""
+    idle: dict[str, float] = {}
+    arrows: list[Arrow] = []
+    quality: dict[str, dict[str, float]] = {}
+    for resource in IDLE_RESOURCES if innocent is not None else ():
+        signal = signal_of(resource)
+        measured = innocent[[WAITING, signal]].dropna()
+        if len(measured) < MIN_ROWS:
+            continue
+        model = idle_model(resource)
+        with quiet_dowhy():
+            gcm_module().fit(model, measured)
+        fit = _linear_fit(model, signal, measured)
+        idle[resource] = fit["slopes"][WAITING]
+        quality[signal] = fit["quality"]
+        arrows.append(refutation(measured, WAITING, signal, [], idle[resource], seed))
+    return idle, arrows, quality
+
+
+def _linear_fit(model: Any, node: str, data: pd.DataFrame) -> dict[str, Any]:
     from dowhy.graph import get_ordered_predecessors
 
-    return list(get_ordered_predecessors(model.graph, node))
+    # DoWhy sorts a node's parents by name.
+    names = list(get_ordered_predecessors(model.graph, node))
+    fitted = model.causal_mechanism(node).prediction_model.sklearn_model
+    slopes = np.maximum(fitted.coef_.ravel(), 0.0)
+    intercept = float(np.ravel(fitted.intercept_)[0])
+    observed = data[node].to_numpy()
+    residual = observed - intercept - data[names].to_numpy() @ slopes
+    explained = 1.0 - float(residual.var() / max(observed.var(), 1e-12))
+    return {
+        "slopes": dict(zip(names, slopes.tolist(), strict=True)),
+        "intercept": intercept,
+        "quality": {"r_squared": explained, "noise": float(residual.std())},
+    }
 
 
-def _placebo(scores: Any, observed: Any, names: Iterable[str], seed: int) -> dict[str, float]:
-    """Coefficient each parent gets after its values are permuted, the others kept."""
-    from sklearn.linear_model import LinearRegression
+def _by_phase(fits: dict[str, dict[str, Any]], arrows: list[Arrow]) -> dict[str, Any]:
+    return {
+        phase: fit["quality"]
+        | {
+            "coefficients": fit["slopes"],
+            "placebo": {arrow.source: arrow.placebo for arrow in arrows if arrow.target == phase},
+        }
+        for phase, fit in fits.items()
+        if fit["slopes"]
+    }
 
-    rng = np.random.default_rng(seed)
-    found = {}
-    for column, name in enumerate(names):
-        shuffled = scores.copy()
-        shuffled[:, column] = rng.permutation(shuffled[:, column])
-        found[name] = float(LinearRegression(positive=True).fit(shuffled, observed).coef_[column])
-    return found
 
-
-def _gcm() -> Any:
-    try:
-        from dowhy import gcm
-    except ImportError as error:
-        raise MissingExtra(
-            "fitting the causal mechanisms needs DoWhy", hint="pip install 'straggler-rca[causal]'"
-        ) from error
-    gcm.config.disable_progress_bars()
-    return gcm
+def _exported(
+    fits: dict[str, dict[str, Any]],
+    idle: dict[str, float],
+    refuted: set[tuple[str, str]],
+    report: dict[str, Any],
+) -> Mechanisms:
+    resources = resource_names()
+    coefficients = np.zeros((len(PHASES), len(resources)))
+    for row, phase in enumerate(PHASES):
+        for resource, slope in fits[phase]["slopes"].items():
+            if (resource, phase) not in refuted:
+                coefficients[row, resources.index(resource)] = slope
+    return Mechanisms(
+        resources,
+        coefficients,
+        np.array([fits[phase]["intercept"] for phase in PHASES]),
+        np.array([fits[phase]["quality"]["noise"] for phase in PHASES]),
+        idle={name: slope for name, slope in idle.items() if (WAITING, signal_of(name)) not in refuted},
+        report=report,
+    )

@@ -2,17 +2,18 @@
 
 They are fitted with DoWhy at training (`rca.causal.fit`) as additive-noise models with non-negative linear
 mechanisms, and exported as plain numbers: a diagnosis takes microseconds where DoWhy takes milliseconds, and
-needs none of its imports. A test holds both equal on counterfactuals.
+needs none of its imports. Tests hold both equal on counterfactuals.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
-from rca.causal.graph import PHASES, mechanism_parents
+from rca.causal.graph import IDLE_RESOURCES, PHASES, mechanism_parents
 from rca.errors import BundleError
 from rca.robust import FloatArray
 
@@ -31,12 +32,22 @@ class Mechanisms:
         Non-negative: a worse resource never shortens a phase. 0 where the graph has no arrow.
     intercepts, noise : ndarray of shape (n_phases,), relative
         `noise` is the standard deviation of what the mechanism leaves unexplained.
+    idle : mapping of resource to float, units per relative waiting
+        How much a resource's signal rises for a rank that waits one usual step longer per step, its hardware
+        in order. Non-negative; resources without the arrow are absent.
+    margins : mapping of interval group to float, relative
+        How far bootstrap intervals are widened; see `rca.causal.intervals`.
+    report : mapping
+        What falsification and refutation said about the graph at training.
     """
 
     resources: tuple[str, ...]
     coefficients: FloatArray
     intercepts: FloatArray
     noise: FloatArray
+    idle: Mapping[str, float] = field(default_factory=dict)
+    margins: Mapping[str, float] = field(default_factory=dict)
+    report: Mapping[str, Any] = field(default_factory=dict)
 
     def effects(self, scores: FloatArray) -> FloatArray:
         """Part of every phase's excess that each resource accounts for.
@@ -64,6 +75,25 @@ class Mechanisms:
         result: FloatArray = excess - removed
         return result
 
+    def without_waiting(self, scores: FloatArray, waiting: FloatArray) -> FloatArray:
+        """Scores had nobody waited longer than the reference: what idling explains is no evidence.
+
+        Parameters
+        ----------
+        scores : ndarray of shape (n_ranks, n_resources), units
+        waiting : ndarray of shape (n_ranks, n_resources), relative
+            Waiting beyond that of whom the score compares with (one column does for all); NaN where unknown.
+
+        Returns
+        -------
+        ndarray of shape (n_ranks, n_resources), units
+            Never above `scores`, and never pushed below zero: a sound machine is sound, not better.
+        """
+        slopes = np.array([max(self.idle.get(name, 0.0), 0.0) for name in self.resources])
+        explained = slopes * np.maximum(np.nan_to_num(waiting), 0.0)
+        result: FloatArray = np.where(scores > 0, np.maximum(scores - explained, 0.0), scores)
+        return result
+
     def to_document(self) -> dict[str, Any]:
         """Plain data for ``causal.json``."""
         return {
@@ -73,6 +103,9 @@ class Mechanisms:
             "coefficients": self.coefficients.tolist(),
             "intercepts": self.intercepts.tolist(),
             "noise": self.noise.tolist(),
+            "idle": dict(self.idle),
+            "interval_margins": dict(self.margins),
+            "report": dict(self.report),
         }
 
     @classmethod
@@ -87,7 +120,14 @@ class Mechanisms:
             np.array(document["coefficients"], dtype=float),
             np.array(document["intercepts"], dtype=float),
             np.array(document["noise"], dtype=float),
+            # Bundles from before these were fitted do without.
+            {str(name): float(slope) for name, slope in document.get("idle", {}).items()},
+            {str(group): float(margin) for group, margin in document.get("interval_margins", {}).items()},
+            document.get("report", {}),
         )
+        unknown = sorted(set(mechanisms.idle) - set(IDLE_RESOURCES))
+        if unknown:
+            raise BundleError(f"causal.json: waiting has no arrow to {', '.join(unknown)}")
         allowed = mechanism_parents()
         for row, phase in enumerate(PHASES):
             for column in np.flatnonzero(mechanisms.coefficients[row]):

@@ -15,6 +15,8 @@ from rca.telemetry.causes import CAUSES
 MIN_BELIEF = 0.03
 #: Odds that a cause gains when its measured resources account for a phase's whole excess.
 SUPPORT_ODDS = 4.0
+#: How far the likelier explanation of the same time is preferred: 1 shares by belief, infinity picks one.
+DECISIVENESS = 2.0
 #: Pseudo-phase for time that no phase column covers.
 UNMEASURED = "unmeasured"
 
@@ -60,6 +62,41 @@ def responsibilities(
             if _may_lengthen(cause, phase, measured):
                 weights[cause][phase] = weight / total
     return weights
+
+
+def decided(weights: Mapping[str, Mapping[str, float]]) -> dict[str, dict[str, float]]:
+    """Shares of every phase's excess that the causes are charged with.
+
+    Look-alikes explain the *same* time, in different worlds: in each of them one pays all of it and the
+    others nothing. Sharing in proportion to belief would give a cost that is right in none of them, so
+    shares lean towards the likelier world; equal beliefs still share equally.
+
+    Parameters
+    ----------
+    weights : mapping of cause to mapping of phase to float
+        From `responsibilities`.
+
+    Returns
+    -------
+    dict of cause to dict of phase to float
+        At most 1 per phase; the rest stays unexplained.
+    """
+    charged: dict[str, dict[str, float]] = {cause: {} for cause in weights}
+    for phase in sorted({phase for by_phase in weights.values() for phase in by_phase}):
+        held = {cause: by_phase[phase] for cause, by_phase in weights.items() if phase in by_phase}
+        claimed = sum(held.values())
+        if claimed <= 0:
+            continue
+        sharp = {cause: (weight / claimed) ** DECISIVENESS for cause, weight in held.items()}
+        explained = _sharpened(min(claimed, 1.0))
+        for cause, weight in sharp.items():
+            charged[cause][phase] = explained * weight / sum(sharp.values())
+    return charged
+
+
+def _sharpened(chance: float) -> float:
+    yes, no = chance**DECISIVENESS, (1.0 - chance) ** DECISIVENESS
+    return yes / (yes + no)
 
 
 def _may_lengthen(cause: str, phase: str, measured: Collection[str]) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -10,6 +11,7 @@ import numpy as np
 from rca.classify.components import Component, cover, is_whole_stage
 from rca.classify.doubt import Doubt
 from rca.classify.heads import FloatArray, Head
+from rca.classify.priors import ratios, reweighted
 from rca.classify.settle import settle, settle_stopped
 from rca.classify.sufficiency import can_show_health, long_enough
 from rca.errors import BundleError
@@ -81,8 +83,15 @@ class Classifier:
         thresholds = {name: float(value) for name, value in document["thresholds"].items()}
         return cls(heads, thresholds, Doubt.load(document))
 
-    def classify(self, features: FeatureSet) -> Classification:
-        """Decide the failure mode and, unless healthy, who is to blame."""
+    def classify(self, features: FeatureSet, priors: Mapping[str, float] | None = None) -> Classification:
+        """Decide the failure mode and, unless healthy, who is to blame.
+
+        Parameters
+        ----------
+        features : FeatureSet
+        priors : mapping of cause to float, optional
+            Shares of the slow causes on this cluster, from `rca.classify.priors.checked_priors`.
+        """
         mode_head = self.heads["mode"]
         chances = mode_head.probabilities(features.window[None, :])[0]
         probability = dict(zip(mode_head.classes, (float(chance) for chance in chances), strict=True))
@@ -95,7 +104,7 @@ class Classifier:
         if mode == "fail_slow" and not np.isfinite(features.work.own).any():
             # Whole steps are as long on every rank: only the job can be meant.
             components = [component for component in components if component.scope == "job"]
-        suspects = [self._suspect(component, features, mode) for component in components]
+        suspects = [self._suspect(component, features, mode, priors) for component in components]
         return Classification(mode, probability, decided, suspects, per_rank)
 
     def _mode(self, probability: dict[str, float], features: FeatureSet) -> str:
@@ -144,7 +153,9 @@ class Classifier:
             return []
         return [Component("rank", (best,), float(per_rank[best]))]
 
-    def _suspect(self, component: Component, features: FeatureSet, mode: str) -> Suspect:
+    def _suspect(
+        self, component: Component, features: FeatureSet, mode: str, priors: Mapping[str, float] | None
+    ) -> Suspect:
         if mode == "fail_stop":
             head = self.heads["stop_cause"]
             chances = head.probabilities(features.window[None, :])[0]
@@ -153,6 +164,9 @@ class Classifier:
         rows = features.rank[list(component.ranks[:64])]
         types = self._pooled("type", rows)
         causes = combine(types, self._pooled("cause", rows))
+        if priors is not None:
+            causes = _ordered(reweighted(causes, ratios(priors, self.heads["cause"].priors)))
+            types = _types_of(causes)
         if component.scope == "job" and len(features.topology.node_names) != 1:
             causes = without_single_culprits(causes)
         if next(iter(causes)) == "stage_imbalance" and is_whole_stage(component, features.topology):
@@ -195,6 +209,16 @@ def combine(types: dict[str, float], causes: dict[str, float]) -> dict[str, floa
         for cause in members:
             combined[cause] = types.get(straggler_type, 0.0) * causes[cause] / max(total, 1e-12)
     return _ordered(combined)
+
+
+def _types_of(causes: dict[str, float]) -> dict[str, float]:
+    """Belief in each type: that in its causes."""
+    return {
+        straggler_type: sum(
+            chance for cause, chance in causes.items() if CAUSES[cause].type == straggler_type
+        )
+        for straggler_type in STRAGGLER_TYPES
+    }
 
 
 def _ordered(chances: dict[str, float]) -> dict[str, float]:

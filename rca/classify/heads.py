@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -36,13 +37,17 @@ class Calibration:
 
 @dataclass(frozen=True)
 class Head:
-    """One decision: feature rows in, calibrated class probabilities out."""
+    """One decision: feature rows in, calibrated class probabilities out.
+
+    `priors` are the classes' shares in the training data; empty in bundles that do not say.
+    """
 
     name: str
     classes: tuple[str, ...]
     columns: npt.NDArray[np.int64]
     booster: Booster
     calibration: Calibration
+    priors: Mapping[str, float] = field(default_factory=dict)
 
     @classmethod
     def load(cls, name: str, entry: dict[str, Any], text: str, features: tuple[str, ...]) -> Head:
@@ -68,6 +73,7 @@ class Head:
             calibration=Calibration(
                 float(entry["calibration"]["scale"]), tuple(entry["calibration"]["shift"])
             ),
+            priors={str(label): float(share) for label, share in entry.get("priors", {}).items()},
         )
 
     def probabilities(self, rows: FloatArray) -> FloatArray:

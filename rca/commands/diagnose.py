@@ -59,6 +59,14 @@ def command(
     bundle: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Model bundle to use. [default: the shipped one]")
     ] = None,
+    priors: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            envvar="RCA_PRIORS",
+            help='How often each slow cause occurs on this cluster: {"nic_degradation": 12, ...}, any unit.',
+        ),
+    ] = None,
 ) -> None:
     """Diagnose one telemetry window.
 
@@ -67,7 +75,7 @@ def command(
     """
     chosen = format_ or _default_format(output)
     try:
-        diagnosis = _diagnose(path, bundle)
+        diagnosis = _diagnose(path, bundle, priors)
     except RcaError as error:
         fail(error, as_json=chosen is Format.json)
     write(_render(diagnosis, chosen), output)
@@ -96,10 +104,17 @@ def _read_stdin() -> bytes:
     return b"".join(pieces)
 
 
-def _diagnose(path: str, bundle: Path | None) -> Diagnosis:
+def _diagnose(path: str, bundle: Path | None, priors: Path | None) -> Diagnosis:
+    # Before anything that imports Arrow: it must not import pandas as well.
+    forgo_pandas()
     import rca
+    from rca.classify.priors import read_priors
 
-    return rca.diagnose(read(path), bundle=rca.Bundle.load(bundle) if bundle is not None else None)
+    return rca.diagnose(
+        read(path),
+        bundle=rca.Bundle.load(bundle) if bundle is not None else None,
+        priors=read_priors(priors) if priors is not None else None,
+    )
 
 
 def _default_format(output: Path | None) -> Format:

@@ -24,6 +24,8 @@ def abstention(
     causes: Sequence[Cause],
     thresholds: dict[str, float],
     strangeness: Strangeness | None,
+    *,
+    named: bool,
 ) -> AbstentionReason | None:
     """Why there is no verdict; None if there is one.
 
@@ -37,9 +39,10 @@ def abstention(
         Of the bundle: ``decide`` for the failure mode, ``name`` for a cause.
     strangeness : Strangeness or None
         None where the bundle does not know what it learned from.
+    named : bool
+        Whether the first cause is probable enough and answers for most of the loss.
     """
     mode, chance = classification.mode, classification.probability[classification.mode]
-    named = bool(causes) and causes[0].probability >= thresholds["name"]
     if not classification.decided:
         return (
             _insufficient(mode, features)
@@ -47,7 +50,7 @@ def abstention(
             or _reason("undecided_mode", _undecided(classification, thresholds["fault"]))
         )
     if mode != "healthy" and not named:
-        return _unnamed(classification, causes)
+        return _unnamed(classification, causes, thresholds["name"])
     # Crash or hang matters less than that the job stands still.
     sure = mode != "fail_slow" or causes[0].probability >= OVERWHELMING_CAUSE
     if chance < OVERWHELMING_MODE or not sure:
@@ -94,11 +97,14 @@ def _undecided(classification: Classification, alarm: float) -> str:
     return told if first == classification.mode else f"{told}; an alarm asks for {alarm:.2f}"
 
 
-def _unnamed(classification: Classification, causes: Sequence[Cause]) -> AbstentionReason:
+def _unnamed(classification: Classification, causes: Sequence[Cause], enough: float) -> AbstentionReason:
     if not classification.suspects:
         return _reason("nobody_stands_out", "no rank, node or stage explains it")
     if not causes:
         return _reason("cause_not_certain", "none of the suspects' causes accounts for time lost")
+    if causes[0].probability >= enough:
+        told = f"{causes[0].cause} is likely, but answers for less than half of what its ranks lost"
+        return _reason("cause_not_certain", told)
     chances: dict[str, float] = {}
     for cause in causes:
         chances[cause.cause] = max(chances.get(cause.cause, 0.0), cause.probability)

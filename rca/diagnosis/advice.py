@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from rca.diagnosis.naming import deciding_resource
 from rca.diagnosis.reporting import listed
 from rca.diagnosis.result import Action, Cause, Interval
+from rca.features.evidence import RESOURCES
+from rca.telemetry.catalogue import channels
 from rca.telemetry.causes import CAUSES
 
 #: First actions by cause: the cheapest that removes it. The recovery planner prices alternatives.
@@ -52,6 +55,9 @@ _COLLECT = {
 }
 
 
+#: Metrics named when one resource would settle a question.
+_SHOWN_METRICS = 2
+
 #: The family that tells most about a type of fault.
 _TELLS = {"communication": "nic", "compute": "gpu_clock", "host": "cpu_wait", "input": "storage"}
 
@@ -91,6 +97,26 @@ def actions(
     return found
 
 
+def _settling(causes: list[Cause], missing: list[str]) -> str | None:
+    """What tells the candidates of the first component apart, in words."""
+    if not causes or "phases" in missing:
+        return None
+    beliefs = {cause.cause: cause.probability for cause in causes if cause.ranks == causes[0].ranks}
+    resource = deciding_resource(beliefs, [name for name in missing if name in RESOURCES])
+    if resource is None:
+        return None
+    likeliest = sorted(beliefs, key=lambda name: (-beliefs[name], name))[:2]
+    metrics = ", ".join(_exporter_names(resource))
+    return f"no cause is certain ({' or '.join(likeliest)}?); {resource} would settle it: collect {metrics}"
+
+
+def _exporter_names(resource: str) -> list[str]:
+    """Metrics that show the resource, the most telling first."""
+    known = channels()
+    names = [known[each.channel][0].name for each in RESOURCES[resource] if each.channel in known]
+    return names[:_SHOWN_METRICS]
+
+
 def next_check(
     mode: str,
     decided: bool,
@@ -99,6 +125,7 @@ def next_check(
     *,
     suspected: str | None = None,
     silent: Sequence[int] = (),
+    named: bool = True,
 ) -> str:
     """The one thing to look at next.
 
@@ -113,6 +140,8 @@ def next_check(
         Straggler type that more signals should settle.
     silent : sequence of int
         Ranks that reported nothing.
+    named : bool
+        Whether the first cause may be named.
     """
     if mode == "healthy" and decided:
         return "nothing to do; the slowdown figures show what noise costs this job"
@@ -123,8 +152,10 @@ def next_check(
         return "not sure enough to call it healthy; " + (
             f"collect {wanted[0]}" if wanted else "send a longer window"
         )
-    if causes and causes[0].probability >= 0.5:
+    if causes and causes[0].probability >= 0.5 and named:
         return CAUSES[causes[0].cause].next_check
+    if mode == "fail_slow" and (settling := _settling(causes, missing)) is not None:
+        return settling
     if wanted:
         return f"no cause is certain; collect {wanted[0]}"
     if causes:

@@ -6,7 +6,8 @@ Layout of a bundle folder, format 1::
     heads.json        per head: feature names, classes, calibration; thresholds; optionally what the bundle
                       knows of its limits: prediction sets, familiar ranges, healthy references
     <head>.txt        one LightGBM model per head
-    causal.json       mechanisms
+    causal.json       mechanisms, and how the data tested them
+    causal.md         the same for people (optional)
 """
 
 from __future__ import annotations

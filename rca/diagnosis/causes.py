@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 
+from rca.causal.mechanisms import Mechanisms
+from rca.causal.scores import busy_evidence
 from rca.classify.classifier import Suspect
 from rca.diagnosis.pricing import PricedCause, Pricing
 from rca.diagnosis.result import Cause, Evidence
 from rca.features import FeatureSet
 from rca.features.evidence import RESOURCES, resource_names
-from rca.robust import nan_median
+from rca.robust import nan_mean, nan_median
 from rca.telemetry.catalogue import unit_of_channel
 from rca.telemetry.causes import CAUSES
 
@@ -18,7 +20,7 @@ REMARKABLE_SCORE = 1.0
 MAX_EVIDENCE = 6
 
 
-def slow_causes(pricing: Pricing, features: FeatureSet) -> list[Cause]:
+def slow_causes(pricing: Pricing, features: FeatureSet, mechanisms: Mechanisms) -> list[Cause]:
     """Causes with their Shapley seconds, the costliest first."""
     found = []
     total = max(pricing.attribution.slowdown, 1e-12)
@@ -36,7 +38,10 @@ def slow_causes(pricing: Pricing, features: FeatureSet) -> list[Cause]:
                 interval=(float(low), float(high)),
                 share=float(np.clip(seconds / total, 0.0, 1.0)),
                 owner=spec.owner,
-                evidence=[*_phase_evidence(priced, features), *_signal_evidence(spec.id, ranks, features)],
+                evidence=[
+                    *_phase_evidence(priced, features),
+                    *_signal_evidence(spec.id, ranks, features, mechanisms),
+                ],
             )
         )
     return sorted(found, key=lambda cause: (-cause.seconds_per_step, cause.cause, cause.ranks))
@@ -75,17 +80,7 @@ def _phase_evidence(priced: PricedCause, features: FeatureSet) -> list[Evidence]
         if answered <= 0.002 * features.work.step_reference:
             continue
         if phase == "transfer":
-            transfer = nan_median(features.work.transfer)
-            value, reference = float(np.nanmean(transfer[inside])), float(np.nanmean(transfer[~inside]))
-            found.append(
-                Evidence(
-                    signal="communication_transfer_seconds",
-                    value=value,
-                    reference=reference,
-                    unit="s",
-                    note="mean transfer in the slow steps, beside the other steps",
-                )
-            )
+            found.append(_transfer_evidence(rows, features))
         elif column in features.work.phases:
             seconds = features.work.phases[column][rows][:, inside]
             value = float(np.nanmean(seconds))
@@ -112,13 +107,40 @@ def _phase_evidence(priced: PricedCause, features: FeatureSet) -> list[Evidence]
     return found[:3]
 
 
-def _signal_evidence(cause: str, ranks: list[int], features: FeatureSet) -> list[Evidence]:
-    """The channel that spoke loudest in each of the cause's resources, if it is remarkable."""
+def _transfer_evidence(rows: list[int], features: FeatureSet) -> Evidence:
+    """Transfer in the slow steps beside the others; without other steps, the ranks' beside everybody's."""
+    segment = features.comparison.segment
+    inside = segment.mask(features.work.steps.size)
+    group = nan_median(features.work.transfer)
+    value = float(nan_mean(group[inside][:, None])[0])
+    note = "mean transfer in the slow steps, beside the other steps"
+    if segment.whole:
+        own = nan_mean(features.work.transfer[rows][:, inside].ravel()[:, None])
+        value, reference, note = float(own[0]), value, "mean transfer, beside all ranks'"
+    else:
+        reference = float(nan_mean(group[~inside][:, None])[0])
+    return Evidence(
+        signal="communication_transfer_seconds",
+        value=value,
+        reference=reference if np.isfinite(reference) else None,
+        unit="s",
+        note=note,
+    )
+
+
+def _signal_evidence(
+    cause: str, ranks: list[int], features: FeatureSet, mechanisms: Mechanisms
+) -> list[Evidence]:
+    """The channel that spoke loudest in each of the cause's resources, if it is remarkable.
+
+    What a rank's waiting explains is not: an idle GPU's low clock says nothing about the GPU.
+    """
     found = []
     evidence = features.evidence
+    loudest = np.fmax(*busy_evidence(features, ranks, mechanisms))
     for name in CAUSES[cause].resources:
         column = resource_names().index(name)
-        scores = np.fmax(evidence.versus_peers[ranks, column], evidence.versus_past[ranks, column])
+        scores = loudest[:, column]
         if not np.isfinite(scores).any() or np.nanmax(scores) < REMARKABLE_SCORE:
             continue
         worst = ranks[int(np.nanargmax(scores))]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from os import PathLike
 from uuid import uuid4
@@ -10,12 +11,14 @@ import numpy as np
 
 from rca.classify.classifier import Classification, Suspect
 from rca.classify.conformal import PredictionSets
+from rca.classify.priors import checked_priors
 from rca.classify.settle import transfer_grew
 from rca.diagnosis.abstention import abstention
 from rca.diagnosis.advice import actions, next_check
 from rca.diagnosis.bundle import Bundle, baseline
 from rca.diagnosis.causes import slow_causes, stop_causes
 from rca.diagnosis.contributions import mode_evidence, suspect_evidence
+from rca.diagnosis.naming import covers_the_loss, is_named
 from rca.diagnosis.pricing import Pricing, price
 from rca.diagnosis.reporting import quality, silent_ranks
 from rca.diagnosis.result import Cause, Diagnosis, Interval, Slowdown, Straggler
@@ -31,7 +34,12 @@ MIN_SHARE = 0.05
 MIN_PROBABILITY = 0.05
 
 
-def diagnose(window: Window, *, bundle: Bundle | str | PathLike[str] | None = None) -> Diagnosis:
+def diagnose(
+    window: Window,
+    *,
+    bundle: Bundle | str | PathLike[str] | None = None,
+    priors: Mapping[str, float] | None = None,
+) -> Diagnosis:
     """Diagnose one telemetry window.
 
     Parameters
@@ -40,6 +48,9 @@ def diagnose(window: Window, *, bundle: Bundle | str | PathLike[str] | None = No
         Validated; see `rca.read_window`.
     bundle : Bundle or path, optional
         A loaded bundle or a bundle folder; the shipped baseline if absent.
+    priors : mapping of cause to float, optional
+        How often each slow cause occurs on this cluster, in any unit; see `rca.classify.priors`. As often as
+        in the training data if absent.
 
     Returns
     -------
@@ -48,22 +59,31 @@ def diagnose(window: Window, *, bundle: Bundle | str | PathLike[str] | None = No
     """
     if not isinstance(bundle, Bundle):
         bundle = baseline() if bundle is None else Bundle.load(bundle)
+    features, classification, pricing = analyse(window, bundle, priors)
+    return _assemble(window, bundle, features, classification, pricing)
+
+
+def analyse(
+    window: Window, bundle: Bundle, priors: Mapping[str, float] | None = None
+) -> tuple[FeatureSet, Classification, Pricing]:
+    """Everything a diagnosis is assembled from; training measures its intervals on it."""
     features = extract(window)
-    classification = bundle.classifier.classify(features)
+    classification = bundle.classifier.classify(features, None if priors is None else checked_priors(priors))
     replay = PhaseReplay.from_arrays(features.phases.without_first(features.work.warmup), window.job)
     slow = classification.mode == "fail_slow"
     pricing = price(features, classification.suspects if slow else [], bundle.mechanisms, replay)
-    return _assemble(window, bundle, features, classification, pricing)
+    return features, classification, pricing
 
 
 def _assemble(
     window: Window, bundle: Bundle, features: FeatureSet, classification: Classification, pricing: Pricing
 ) -> Diagnosis:
-    found = _causes(classification, features, pricing)
+    found = _causes(classification, features, pricing, bundle)
     missing = missing_signals(features)
     doubt, thresholds = bundle.classifier.doubt, bundle.classifier.thresholds
+    named = is_named(found, pricing, thresholds["name"])
     strangeness = None if doubt.familiarity is None else doubt.familiarity.judge(features.window)
-    reason = abstention(classification, features, found, thresholds, strangeness)
+    reason = abstention(classification, features, found, thresholds, strangeness, named=named)
     # Nobody asks why a job is healthy; the milliseconds would be spent on nearly every window of a service.
     explained = classification.mode != "healthy" or reason is not None
     return Diagnosis(
@@ -87,8 +107,12 @@ def _assemble(
             missing,
             suspected=_suspected_type(classification, features),
             silent=silent_ranks(features),
+            named=named,
         ),
-        actions=actions([cause for cause in found if cause.probability >= 0.3], _alone(pricing)),
+        actions=actions(
+            [cause for cause in found if cause.probability >= 0.3 and covers_the_loss(cause, pricing)],
+            _alone(pricing),
+        ),
         missing_signals=missing,
         quality=quality(window, features, classification.mode, strangeness),
         set_level=None if doubt.sets is None else doubt.sets.level,
@@ -125,11 +149,13 @@ def _plausible(
     return sets.plausible(question, suspect.causes, named)
 
 
-def _causes(classification: Classification, features: FeatureSet, pricing: Pricing) -> list[Cause]:
+def _causes(
+    classification: Classification, features: FeatureSet, pricing: Pricing, bundle: Bundle
+) -> list[Cause]:
     if classification.mode == "fail_stop":
         found = stop_causes(classification.suspects, features)
     else:
-        found = slow_causes(pricing, features)
+        found = slow_causes(pricing, features, bundle.mechanisms)
     return [cause for cause in found if cause.share >= MIN_SHARE or cause.probability >= MIN_PROBABILITY]
 
 

@@ -2,22 +2,31 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 
-from rca.causal.attribution import Attribution, Removal, affordable, attribute
+from rca.causal import intervals
+from rca.causal.attribution import Attribution, JobWork, Removal, affordable, attribute
+from rca.causal.graph import PHASES
 from rca.causal.mechanisms import Mechanisms
-from rca.causal.responsibility import UNMEASURED, responsibilities
-from rca.causal.scores import resource_scores
+from rca.causal.responsibility import decided, responsibilities
+from rca.causal.scores import busy_scores
 from rca.classify.classifier import Suspect
+from rca.diagnosis.excess import Excess, excess_of, ideal_work, transfer_excess
 from rca.features import FeatureSet
-from rca.robust import FloatArray, nan_mean, nan_median, nan_quantile
-from rca.telemetry.causes import SLOW_CAUSES
+from rca.robust import FloatArray, nan_mean, nan_median
+from rca.telemetry.causes import CAUSES, SLOW_CAUSES
+from rca.telemetry.own_work import SERIAL_PHASES
 from rca.whatif.coarse import PhaseReplay
 
 #: A cause that takes less than this off the step is not carried into the replay.
 MIN_RELATIVE_SAVING = 1e-3
+#: Transfer predicted by a mechanism counts from this share of the step on, up to this share of the transfer.
+MIN_PREDICTED = 0.02
+MAX_PREDICTED_SHARE = 0.8
 
 
 @dataclass(frozen=True)
@@ -32,12 +41,18 @@ class PricedCause:
         Probability that these ranks are to blame and this is why, after the mechanisms were consulted.
     phases : dict of str to float, seconds per step
         Mean excess per phase that the cause answers for, on its ranks.
+    coverage : float
+        Share of its ranks' whole excess that this is, 0 to 1.
+    interval_group : str
+        Whose margins its interval is widened by.
     """
 
     removal: Removal
     suspect: int
     belief: float
     phases: dict[str, float]
+    coverage: float
+    interval_group: str
 
 
 @dataclass(frozen=True)
@@ -47,16 +62,6 @@ class Pricing:
     causes: list[PricedCause]
     attribution: Attribution
     measured: float
-
-
-@dataclass(frozen=True)
-class _Excess:
-    """A component's time above its reference; arrays of shape (n_ranks_of_component, n_steps), seconds."""
-
-    ranks: tuple[int, ...]
-    total: FloatArray
-    phases: dict[str, FloatArray]
-    reference: FloatArray
 
 
 def price(
@@ -74,10 +79,15 @@ def price(
         Of the same steps as ``features.work`` (warm-up left out).
     """
     own = np.where(np.isfinite(replay.own), replay.own, np.nan)
-    spare = _transfer_excess(features)
-    excesses = [_excess(suspect, features) for suspect in suspects]
-    ideal_own = _ideal(own, features, excesses)
-    ideal = replay.step_seconds_own(ideal_own, np.maximum(replay.transfer - spare, 0.0))
+    spare = transfer_excess(features)
+    if features.comparison.segment.whole:
+        spare = _predicted_transfer(features, suspects, mechanisms, replay.transfer)
+    excesses = [excess_of(suspect, features) for suspect in suspects]
+    ideal_own, ideal_serial = ideal_work(own, replay.serial, features, excesses)
+    for excess in excesses:
+        own[list(excess.ranks)] += excess.lag
+    work = JobWork(own, replay.transfer, replay.serial)
+    ideal = _step_seconds(replay, JobWork(ideal_own, np.maximum(work.transfer - spare, 0.0), ideal_serial))
     unit = features.work.step_reference
     causes = [
         cause
@@ -88,120 +98,109 @@ def price(
     causes = [cause for cause in causes if _size(cause.removal) > MIN_RELATIVE_SAVING * unit]
     causes.sort(key=lambda cause: (-_size(cause.removal) * cause.belief, cause.removal.cause))
     causes = causes[: affordable(own.size)]
-    attribution = attribute(
-        own, replay.transfer, ideal, [cause.removal for cause in causes], replay.step_seconds_own
-    )
+    removals = [cause.removal for cause in causes]
+    attribution = attribute(work, ideal, removals, partial(_step_seconds, replay))
+    attribution = replace(attribution, intervals=_widened(causes, attribution, mechanisms))
     measured = float(nan_mean(replay.measured[:, None])[0])
     if not np.isfinite(measured):
-        measured = float(nan_mean(replay.step_seconds_own(own, replay.transfer)[:, None])[0])
+        measured = float(nan_mean(_step_seconds(replay, work)[:, None])[0])
     return Pricing(causes, attribution, measured)
 
 
-def _transfer_excess(features: FeatureSet) -> FloatArray:
-    """Transfer above the job's own quiet level, seconds, shape (n_steps,); 0 where there is none."""
-    transfer = nan_median(features.work.transfer)
-    segment = features.comparison.segment
-    if segment.whole:
+def _widened(causes: list[PricedCause], attribution: Attribution, mechanisms: Mechanisms) -> FloatArray:
+    """The bootstrap intervals with the margins of held-out windows."""
+    rows = zip(causes, attribution.seconds, attribution.intervals, strict=True)
+    found = [
+        intervals.widened(
+            mechanisms.margins,
+            cause.interval_group,
+            float(seconds),
+            float(low),
+            float(high),
+            attribution.slowdown,
+        )
+        for cause, seconds, (low, high) in rows
+    ]
+    return np.array(found, dtype=float).reshape(-1, 2)
+
+
+def _predicted_transfer(
+    features: FeatureSet, suspects: list[Suspect], mechanisms: Mechanisms, transfer: FloatArray
+) -> FloatArray:
+    """Transfer that the suspects' link signals account for, where no quiet step says what it should be.
+
+    Everybody shares a collective, so a link that was slow from the first step to the last has no peers and
+    no past to compare with; the fitted mechanism is then the only one that knows.
+    """
+    expected = 0.0
+    for suspect in suspects:
+        scores = nan_median(busy_scores(features, list(suspect.component.ranks), mechanisms))
+        effects = mechanisms.effects(scores)[PHASES.index("transfer")]
+        for cause, belief in suspect.causes.items():
+            columns = [mechanisms.resources.index(name) for name in CAUSES[cause].resources]
+            if "transfer" in CAUSES[cause].phases and columns:
+                expected += suspect.component.probability * belief * float(np.nansum(effects[columns]))
+    usual = float(nan_mean(transfer[:, None])[0])
+    if expected < MIN_PREDICTED or not usual > 0:
         return np.zeros(transfer.size)
-    inside = segment.mask(transfer.size)
-    quiet = nan_median(transfer[~inside][:, None])[0]
-    above = np.where(inside, transfer - quiet, 0.0)
-    return np.where(np.isfinite(above), np.maximum(above, 0.0), 0.0)
+    share = min(expected * features.work.step_reference / usual, MAX_PREDICTED_SHARE)
+    return np.nan_to_num(transfer) * share
 
 
-def _excess(suspect: Suspect, features: FeatureSet) -> _Excess:
-    """Time above the reference that fits the component: peers, other stages, or the job's own usual."""
-    ranks = suspect.component.ranks
-    rows = list(ranks)
-    work, comparison = features.work, features.comparison
-    own = work.own[rows]
-    reference = comparison.reference[rows]
-    phases = {name: excess[rows] for name, excess in comparison.phase_excess.items()}
-    if suspect.component.scope == "stage":
-        reference = np.fmin(reference, _other_stages(features, rows))
-        phases = {name: _above_usual(seconds, rows, features) for name, seconds in work.phases.items()}
-    elif suspect.component.scope == "job":
-        reference = np.fmin(reference, nan_quantile(own, 0.35, axis=1)[:, None])
-        phases = {
-            name: seconds[rows] - nan_quantile(seconds[rows], 0.35, axis=1)[:, None]
-            for name, seconds in work.phases.items()
-        }
-    total = np.maximum(np.where(np.isfinite(own - reference), own - reference, 0.0), 0.0)
-    positive = {
-        name.removesuffix("_seconds"): np.maximum(np.where(np.isfinite(values), values, 0.0), 0.0)
-        for name, values in phases.items()
-    }
-    return _Excess(ranks, total, positive, reference)
-
-
-def _other_stages(features: FeatureSet, rows: list[int]) -> FloatArray:
-    """Median own work of the other stages, per step."""
-    stage = features.topology.stage
-    others = features.work.own[~np.isin(stage, stage[rows])]
-    return nan_median(others)[None, :]
-
-
-def _above_usual(seconds: FloatArray, rows: list[int], features: FeatureSet) -> FloatArray:
-    stage = features.topology.stage
-    return seconds[rows] - nan_median(seconds[~np.isin(stage, stage[rows])])[None, :]
-
-
-def _ideal(own: FloatArray, features: FeatureSet, excesses: list[_Excess]) -> FloatArray:
-    """Own work had nobody been above the reference; whoever was below stays as fast as they were."""
-    ideal = np.where(np.isfinite(own), np.fmin(own, features.comparison.reference), np.nan)
-    for excess in excesses:
-        rows = list(excess.ranks)
-        ideal[rows] = np.fmin(ideal[rows], np.where(np.isfinite(own[rows]), excess.reference, np.nan))
-    return ideal
+def _step_seconds(replay: PhaseReplay, work: JobWork) -> FloatArray:
+    if not replay.informative:
+        return replay.measured
+    return replay.evaluate(work.own, work.serial, work.transfer)
 
 
 def _causes(
     index: int,
     suspect: Suspect,
-    excess: _Excess,
+    excess: Excess,
     spare: FloatArray,
     features: FeatureSet,
     mechanisms: Mechanisms,
 ) -> list[PricedCause]:
     unit = features.work.step_reference
     inside = features.comparison.segment.mask(features.work.steps.size)
-    parts = _parts(excess)
-    means = {name: float(values[:, inside].mean()) / unit for name, values in parts.items()}
-    means["transfer"] = float(spare[inside].mean()) / unit
+    means = {name: float(values[:, inside].mean()) / unit for name, values in excess.parts.items()}
+    means["transfer"] = float((spare + excess.lag.max(axis=0))[inside].mean()) / unit
     rows = list(excess.ranks)
-    scores = nan_median(
-        resource_scores(features.evidence.versus_peers[rows], features.evidence.versus_past[rows])
-    )
+    scores = nan_median(busy_scores(features, rows, mechanisms))
     beliefs = {cause: suspect.causes.get(cause, 0.0) for cause in SLOW_CAUSES}
     weights = responsibilities(beliefs, mechanisms, scores, means, _measured(features, rows))
+    charged = decided(weights)
     found = []
     for cause, by_phase in weights.items():
-        own = sum(
-            (parts[name] * weight for name, weight in by_phase.items() if name in parts),
-            np.zeros(excess.total.shape),
-        )
         # Over the phases the cause may lengthen: how sure we are of it is not how much of the loss it is.
         possible = sum(means[name] for name in by_phase)
         believed = sum(means[name] * weight for name, weight in by_phase.items()) / max(possible, 1e-12)
-        removal = Removal(cause, excess.ranks, own, spare * by_phase.get("transfer", 0.0))
-        seconds = {name: means[name] * weight * unit for name, weight in by_phase.items()}
+        seconds = {name: means[name] * share * unit for name, share in charged[cause].items()}
         belief = min(believed, 1.0) * suspect.component.probability
-        found.append(PricedCause(removal, index, belief, seconds))
+        removal = _removal(cause, excess, charged[cause], spare)
+        group = intervals.group_of(
+            past=not features.comparison.segment.whole,
+            transfer=seconds.get("transfer", 0.0) > MIN_RELATIVE_SAVING * unit,
+            belief=belief,
+        )
+        coverage = sum(seconds.values()) / max(sum(means.values()) * unit, 1e-12)
+        found.append(PricedCause(removal, index, belief, seconds, coverage, group))
     return found
+
+
+def _removal(cause: str, excess: Excess, shares: Mapping[str, float], spare: FloatArray) -> Removal:
+    own, serial = excess.lag * shares.get("transfer", 0.0), np.zeros(excess.total.shape)
+    for name, share in shares.items():
+        if name in excess.parts:
+            own += excess.parts[name] * share
+            if f"{name}_seconds" in SERIAL_PHASES:
+                serial += excess.parts[name] * share
+    return Removal(cause, excess.ranks, own, spare * shares.get("transfer", 0.0), serial)
 
 
 def _measured(features: FeatureSet, rows: list[int]) -> set[str]:
     columns = {**features.work.phases, "transfer_seconds": features.work.transfer}
     return {name.removesuffix("_seconds") for name, held in columns.items() if np.isfinite(held[rows]).any()}
-
-
-def _parts(excess: _Excess) -> dict[str, FloatArray]:
-    """Split the total excess over the phases in proportion to theirs; what none covers is unmeasured."""
-    covered = sum(excess.phases.values(), np.zeros(excess.total.shape))
-    scale = np.where(covered > 0, np.minimum(excess.total / np.maximum(covered, 1e-12), 1.0), 0.0)
-    parts = {name: values * scale for name, values in excess.phases.items()}
-    parts[UNMEASURED] = np.maximum(excess.total - covered * scale, 0.0)
-    return parts
 
 
 def _share_transfer(causes: list[PricedCause], spare: FloatArray) -> list[PricedCause]:
@@ -211,14 +210,7 @@ def _share_transfer(causes: list[PricedCause], spare: FloatArray) -> list[Priced
     if (scale >= 1).all():
         return causes
     return [
-        PricedCause(
-            Removal(
-                cause.removal.cause, cause.removal.ranks, cause.removal.own, cause.removal.transfer * scale
-            ),
-            cause.suspect,
-            cause.belief,
-            cause.phases,
-        )
+        replace(cause, removal=replace(cause.removal, transfer=cause.removal.transfer * scale))
         for cause in causes
     ]
 

@@ -11,6 +11,7 @@ from typing import Any
 import orjson
 
 from rca.causal.mechanisms import Mechanisms
+from rca.causal.report import causal_page
 from rca.diagnosis.bundle import FORMAT
 from rca.features import VERSION
 from rca.training.heads import FittedHead
@@ -50,6 +51,8 @@ def write_bundle(
     contents = {f"{key}.txt": head.text.encode() for key, head in heads.items()}
     contents["heads.json"] = _json(document)
     contents["causal.json"] = _json(mechanisms.to_document())
+    if mechanisms.report:
+        contents["causal.md"] = causal_page(mechanisms).encode()
     manifest = _json(
         {
             "format": FORMAT,

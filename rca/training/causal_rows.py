@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from rca.causal.graph import PHASES
+from rca.causal.graph import IDLE_RESOURCES, PHASES, WAITING, signal_of
 from rca.causal.scores import resource_scores
 from rca.features import RANK_FEATURES
 from rca.features.evidence import resource_names
@@ -26,8 +26,9 @@ def mechanism_rows(corpus: Corpus, seed: int) -> pd.DataFrame:
     """One row per training window: a blamed rank of faulty windows, any rank of healthy ones.
 
     The transfer of a collective is everybody's, so a healthy rank beside a sick NIC shows the effect without
-    the cause; taking the blamed rank keeps such rows out. Windows whose guilty resource was not measured are
-    left out too: they would teach that the effect comes from nowhere.
+    the cause; taking the blamed rank keeps such rows out. Windows whose guilty resource was not measured, or
+    whose cause has none (the job's own work), are left out too: they would teach that the effect comes from
+    nowhere.
     """
     import pandas as pd
 
@@ -56,9 +57,29 @@ def _usable(corpus: Corpus, row: int) -> bool:
     if not all(np.isfinite(values[_column(f"{phase}_excess")]) for phase in REQUIRED):
         return False
     cause = corpus.rank_cause[row]
-    resources = CAUSES[cause].resources if cause else ()
-    measured = [np.isfinite(values[_column(f"{name}_peers")]) for name in resources]
-    return not resources or any(measured)
+    if not cause:
+        return True
+    return any(np.isfinite(values[_column(f"{name}_peers")]) for name in CAUSES[cause].resources)
+
+
+def innocent_rows(corpus: Corpus, seed: int) -> pd.DataFrame:
+    """One row per training window: a rank that nothing is wrong with, how long it waits, what its GPU shows.
+
+    On such ranks the hardware is in order, so whatever its signals do in the slow stretch, beside the other
+    steps, is the waiting's doing.
+    """
+    import pandas as pd
+
+    rng = np.random.default_rng(seed)
+    chosen = []
+    for window in np.flatnonzero(mask(corpus.part, "train")):
+        rows = np.flatnonzero(corpus.owner == window)
+        clean = rows[~corpus.faulty[rows]]
+        if corpus.mode[window] != "fail_stop" and clean.size:
+            chosen.append(int(rng.choice(clean)))
+    names = ["wait_share", *(f"{resource}_past" for resource in IDLE_RESOURCES)]
+    columns = [WAITING, *(signal_of(resource) for resource in IDLE_RESOURCES)]
+    return pd.DataFrame(corpus.rank[np.ix_(chosen, [_column(name) for name in names])], columns=columns)
 
 
 def _scores(rows: FloatArray) -> FloatArray:

@@ -71,6 +71,7 @@ class FittedHead:
     text: str
     calibration: Calibration
     rounds: int
+    priors: dict[str, float]
 
     def entry(self) -> dict[str, Any]:
         """The head's part of ``heads.json``."""
@@ -79,6 +80,7 @@ class FittedHead:
             "classes": list(self.classes),
             "calibration": {"scale": self.calibration.scale, "shift": list(self.calibration.shift)},
             "rounds": self.rounds,
+            "priors": self.priors,
         }
 
 
@@ -161,7 +163,14 @@ def _fit(name: str, target: Target, seed: int) -> FittedHead:
         text=booster.model_to_string(num_iteration=booster.best_iteration),
         calibration=calibrate(raw, codes[held], len(target.classes), _scaled(target.weight[held])),
         rounds=booster.best_iteration,
+        priors=_shares(target, held),
     )
+
+
+def _shares(target: Target, held: BoolArray) -> dict[str, float]:
+    """Weighted share of each class among the rows that the probabilities were calibrated on."""
+    labels, weight = np.array(target.labels)[held], target.weight[held]
+    return {name: float(weight[labels == name].sum() / weight.sum()) for name in target.classes}
 
 
 def _scaled(weight: FloatArray) -> FloatArray:

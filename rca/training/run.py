@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import platform
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ from rca.classify.classifier import HEADS
 from rca.classify.heads import Head
 from rca.training.bundle import NAME, write_bundle
 from rca.training.card import Card
-from rca.training.causal_rows import mechanism_rows
+from rca.training.causal_rows import innocent_rows, mechanism_rows
 from rca.training.corpus import Corpus, stack
 from rca.training.data_facts import data_facts
 from rca.training.doubt import fit_doubt
@@ -22,6 +22,7 @@ from rca.training.feature_cache import FeatureCache
 from rca.training.heads import PARAMETERS, FittedHead, fit_heads
 from rca.training.held_out import SIMULATED, held_out_rows, named, totals
 from rca.training.incidents import incident_examples
+from rca.training.interval_margins import interval_margins
 from rca.training.record import record
 from rca.training.simulated import simulated_examples
 from rca.training.thresholds import choose_thresholds
@@ -102,15 +103,9 @@ def train(
     corpus = _corpus(n_windows, seed, collections, processes, cache, progress)
     fitted = _fit(corpus, seed, progress)
     provenance = _provenance(n_windows, seed, collections, corpus)
-    sha256 = write_bundle(
-        output,
-        fitted.heads,
-        fitted.thresholds,
-        fitted.doubt,
-        fitted.mechanisms,
-        provenance,
-        version=bundle_version,
-    )
+    _written(output, fitted, provenance, bundle_version)
+    fitted = _with_margins(fitted, corpus, output, processes, progress)
+    sha256 = _written(output, fitted, provenance, bundle_version)
     card = Card(
         name=NAME,
         version=bundle_version,
@@ -167,8 +162,36 @@ def _fit(corpus: Corpus, seed: int, progress: Progress) -> _Fitted:
     thresholds = choose_thresholds(corpus, loaded)
     doubt = fit_doubt(corpus, loaded)
     progress("fitting and refuting causal mechanisms with DoWhy", 0, 0)
-    mechanisms, causal_report = fit_mechanisms(mechanism_rows(corpus, seed), seed)
+    mechanisms, causal_report = fit_mechanisms(
+        mechanism_rows(corpus, seed), seed, innocent_rows(corpus, seed)
+    )
     return _Fitted(heads, thresholds, doubt, mechanisms, causal_report)
+
+
+def _written(output: Path, fitted: _Fitted, provenance: dict[str, Any], bundle_version: str) -> str:
+    return write_bundle(
+        output,
+        fitted.heads,
+        fitted.thresholds,
+        fitted.doubt,
+        fitted.mechanisms,
+        provenance,
+        version=bundle_version,
+    )
+
+
+def _with_margins(
+    fitted: _Fitted, corpus: Corpus, bundle: Path, processes: int, progress: Progress
+) -> _Fitted:
+    """The same with intervals widened by what the written bundle's held-out costs ask for."""
+    margins, covered = interval_margins(
+        corpus,
+        bundle,
+        processes=processes,
+        progress=lambda done, total: progress("measuring the intervals of held-out costs", done, total),
+    )
+    report = {**fitted.mechanisms.report, "intervals": covered}
+    return replace(fitted, mechanisms=replace(fitted.mechanisms, margins=margins, report=report))
 
 
 def _corpus(

@@ -164,3 +164,19 @@ def test_settings_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setenv("RCA_QUEUE_LIMIT", "7")
     settings = Settings()
     assert (int(settings.max_body_bytes), settings.queue_limit) == (3 * 1024**2, 7)
+
+
+def test_a_service_with_cluster_priors_answers_with_them(tmp_path: Path, make_window) -> None:
+    window = make_window(late={5: 0.05}, phase="data_loading_seconds").to_json()
+    priors = tmp_path / "priors.json"
+    priors.write_text('{"storage_degradation": 1000, "data_loader_stall": 1}')
+    with TestClient(create_app(Settings(priors=priors))) as held:
+        answer = held.post("/v1/diagnoses", content=window, headers=JSON).json()
+    assert answer["causes"][0]["cause"] == "storage_degradation"
+
+
+def test_a_service_whose_priors_mean_nothing_is_not_ready(tmp_path: Path) -> None:
+    priors = tmp_path / "priors.json"
+    priors.write_text('{"nic": 1}')
+    with TestClient(create_app(Settings(priors=priors)), raise_server_exceptions=False) as held:
+        assert held.get("/readyz").status_code == 503

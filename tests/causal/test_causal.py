@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rca.causal import Mechanisms, attribute
-from rca.causal.attribution import Removal
+from rca.causal.attribution import JobWork, Removal
 from rca.causal.graph import PHASES, mechanism_parents
 from rca.causal.responsibility import UNMEASURED, responsibilities
 from rca.causal.shapley import shapley
@@ -12,8 +12,8 @@ from rca.errors import BundleError
 from rca.features.evidence import resource_names
 
 
-def step_of(own, transfer):
-    return own.max(axis=0) + transfer
+def step_of(work):
+    return work.own.max(axis=0) + work.transfer
 
 
 def linear_mechanisms():
@@ -44,7 +44,7 @@ def test_two_ranks_equally_late_share_the_cost_and_neither_alone_saves_anything(
         Removal("runtime_gc", (1,), off, np.zeros(10)),
         Removal("runtime_gc", (2,), off, np.zeros(10)),
     ]
-    found = attribute(own, np.zeros(10), np.ones(10), removals, step_of)
+    found = attribute(JobWork(own, np.zeros(10)), np.ones(10), removals, step_of)
     assert found.seconds == pytest.approx([0.25, 0.25])
     assert found.alone == pytest.approx([0.0, 0.0])
     assert found.unexplained == pytest.approx(0.0)
@@ -54,7 +54,7 @@ def test_what_no_removal_explains_is_left_as_unexplained():
     own = np.full((4, 10), 1.0)
     own[1] += 0.5
     removal = Removal("runtime_gc", (1,), np.full((1, 10), 0.2), np.zeros(10))
-    found = attribute(own, np.zeros(10), np.ones(10), [removal], step_of)
+    found = attribute(JobWork(own, np.zeros(10)), np.ones(10), [removal], step_of)
     assert found.seconds[0] == pytest.approx(0.2)
     assert found.unexplained == pytest.approx(0.3)
     assert found.slowdown == pytest.approx(0.5)
@@ -69,7 +69,7 @@ def test_parts_always_add_up_to_the_slowdown(seed):
         for rank in rng.integers(0, 5, 3)
     ]
     ideal = np.quantile(own, 0.3, axis=0)
-    found = attribute(own, np.full(12, 0.1), ideal, removals, step_of)
+    found = attribute(JobWork(own, np.full(12, 0.1)), ideal, removals, step_of)
     assert found.seconds.sum() + found.unexplained == pytest.approx(found.slowdown)
     assert (found.seconds >= -1e-12).all()
     assert (found.intervals[:, 0] <= found.seconds + 1e-9).all()
@@ -78,7 +78,8 @@ def test_parts_always_add_up_to_the_slowdown(seed):
 def test_intervals_are_reproducible():
     own = np.random.default_rng(0).gamma(5.0, 0.1, (5, 30))
     removal = Removal("a", (int(own.mean(axis=1).argmax()),), np.full((1, 30), 0.1), np.zeros(30))
-    first, second = (attribute(own, np.zeros(30), own.min(axis=0), [removal], step_of) for _ in range(2))
+    work = JobWork(own, np.zeros(30))
+    first, second = (attribute(work, own.min(axis=0), [removal], step_of) for _ in range(2))
     assert (first.intervals == second.intervals).all()
 
 
@@ -117,27 +118,3 @@ def test_mechanisms_survive_their_document_and_refuse_a_foreign_arrow():
     document["coefficients"][row][column] = 0.5
     with pytest.raises(BundleError, match="gpu_clock has no arrow to data_loading"):
         Mechanisms.from_document(document)
-
-
-@pytest.mark.slow
-def test_exported_mechanisms_equal_dowhys_counterfactual_samples():
-    pd = pytest.importorskip("pandas")
-    gcm = pytest.importorskip("dowhy.gcm")
-    from rca.causal.fit import causal_model, fit_mechanisms
-
-    rng = np.random.default_rng(3)
-    names = [*resource_names(), *PHASES]
-    data = pd.DataFrame(np.abs(rng.normal(0, 1, (400, len(names)))), columns=names)
-    for phase, parents in mechanism_parents().items():
-        data[phase] = 0.1 + 0.2 * data[list(parents)].sum(axis=1) + rng.normal(0, 0.02, 400)
-    mechanisms, report = fit_mechanisms(data, seed=0)
-    assert report["forward"]["r_squared"] > 0.9
-
-    model = causal_model()
-    gcm.fit(model, data)
-    row = data.iloc[[7]]
-    dowhy = gcm.counterfactual_samples(model, {"gpu_clock": lambda _: 0.0}, observed_data=row)
-    ours = mechanisms.counterfactual(
-        row[list(resource_names())].to_numpy()[0], row[list(PHASES)].to_numpy()[0], ("gpu_clock",)
-    )
-    assert ours == pytest.approx(dowhy[list(PHASES)].to_numpy()[0], abs=1e-9)

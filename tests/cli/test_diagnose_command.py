@@ -36,7 +36,7 @@ def test_the_exit_code_is_the_verdict(
     answer = rca.diagnose(rca.read_window(SLOW)).model_copy(
         update={"failure_mode": mode, "abstained": abstained}
     )
-    monkeypatch.setattr("rca.diagnose", lambda window, *, bundle: answer)
+    monkeypatch.setattr("rca.diagnose", lambda window, **_: answer)
     assert rca_command("diagnose", SLOW).code == code
 
 
@@ -155,3 +155,23 @@ def test_a_diagnosis_imports_nothing_heavy() -> None:
     )
     ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert ran.stderr.strip() == "[]"
+
+
+def test_cluster_priors_move_the_causes(rca_command: Run, tmp_path: Path, make_window) -> None:
+    window = make_window(late={5: 0.05}, phase="data_loading_seconds")
+    window.to_directory(tmp_path / "window")
+    priors = tmp_path / "priors.json"
+    priors.write_text('{"storage_degradation": 1000, "data_loader_stall": 1}')
+    ran = rca_command("diagnose", tmp_path / "window", "--format", "json", "--priors", priors)
+    assert json.loads(ran.out)["causes"][0]["cause"] == "storage_degradation"
+
+
+def test_cluster_priors_come_from_the_environment_too(
+    rca_command: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    priors = tmp_path / "priors.json"
+    priors.write_text('{"nic": 1}')
+    monkeypatch.setenv("RCA_PRIORS", str(priors))
+    ran = rca_command("diagnose", SLOW, "--format", "json")
+    assert ran.code == 2
+    assert "'nic' is not in the catalogue" in ran.err

@@ -151,6 +151,19 @@ def test_the_scores_are_of_held_out_windows_with_intervals(result: TrainingResul
     assert accuracy["value"] > 0.5
 
 
+def test_the_bundle_carries_its_causal_report_and_margins(result: TrainingResult) -> None:
+    mechanisms = rca.Bundle.load(result.bundle).mechanisms
+    assert {"graph", "mechanisms", "arrows", "intervals"} <= set(mechanisms.report)
+    assert mechanisms.report["intervals"]["causes"] > 0
+    assert all(margin >= 0 for margin in mechanisms.margins.values())
+    assert "## Arrows" in (result.bundle / "causal.md").read_text()
+
+
+def test_the_classes_shares_are_in_the_bundle(result: TrainingResult) -> None:
+    priors = rca.Bundle.load(result.bundle).classifier.heads["cause"].priors
+    assert sum(priors.values()) == pytest.approx(1.0)
+
+
 def test_progress_tells_what_is_being_done(result: TrainingResult, phases: list[str]) -> None:
     del result
     assert phases[0].startswith("simulating")

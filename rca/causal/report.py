@@ -1,0 +1,89 @@
+"""The page that goes with the mechanisms: what the data said about the graph when they were fitted."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from rca.causal.graph import graph_as_dot
+from rca.causal.mechanisms import Mechanisms
+
+
+def causal_page(mechanisms: Mechanisms) -> str:
+    """Markdown: falsification of the graph, refutation of every arrow, intervals, and the graph itself.
+
+    Parameters
+    ----------
+    mechanisms : Mechanisms
+        With the report of `rca.causal.fit.fit_mechanisms`.
+    """
+    report = mechanisms.report
+    parts = ["# The causal model of this bundle", ""]
+    if "graph" in report:
+        parts += _graph(report["graph"])
+    if "arrows" in report:
+        parts += _arrows(report["arrows"])
+    if "mechanisms" in report:
+        parts += _mechanisms(report["mechanisms"])
+    parts += _intervals(mechanisms, report.get("intervals", {}))
+    return "\n".join([*parts, "## Graph", "", "```dot", graph_as_dot().rstrip(), "```", ""])
+
+
+def _graph(found: Mapping[str, Any]) -> list[str]:
+    verdict = "not contradicted by the data" if found["holds"] else "CONTRADICTED by the data"
+    return [
+        f"The graph is **{verdict}**: {found['violations']} of the {found['tests']} independences it implies "
+        f"fail ({found['rate']:.0%}) on {found['rows']:,} windows; it beats "
+        f"{found['better_than_permuted']:.0%} of its permutations.",
+        "",
+        *_suggestions(found.get("suggestions", [])),
+    ]
+
+
+def _suggestions(pairs: list[list[str]]) -> list[str]:
+    if not pairs:
+        return []
+    named = ", ".join(f"{first} and {second}" for first, second in pairs)
+    return [f"Least independent of what it calls independent, for a person to judge: {named}.", ""]
+
+
+def _arrows(arrows: list[Mapping[str, Any]]) -> list[str]:
+    lines = [
+        "## Arrows",
+        "",
+        "Effect per unit of score, and what it becomes with a permuted treatment (should vanish), a random",
+        "common cause and half of the rows (should stay). Arrows that fail are exported as 0.",
+        "",
+        "| arrow | exported | effect | placebo | random cause | subset | holds |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for each in arrows:
+        numbers = (each[name] for name in ("effect", "placebo", "random_common_cause", "subset"))
+        exported = each["slope"] if each["holds"] else 0.0
+        lines.append(
+            f"| {each['source']} -> {each['target']} | {exported:.4f} | "
+            + " | ".join(f"{number:.4f}" for number in numbers)
+            + f" | {'yes' if each['holds'] else 'no'} |"
+        )
+    return [*lines, ""]
+
+
+def _mechanisms(found: Mapping[str, Mapping[str, float]]) -> list[str]:
+    lines = ["## Mechanisms", "", "| node | R squared | noise |", "|---|---|---|"]
+    lines += [f"| {name} | {each['r_squared']:.2f} | {each['noise']:.4f} |" for name, each in found.items()]
+    return [*lines, ""]
+
+
+def _intervals(mechanisms: Mechanisms, found: Mapping[str, Any]) -> list[str]:
+    if not mechanisms.margins:
+        return []
+    lines = ["## Intervals", ""]
+    if found:
+        lines += [
+            f"Bootstrap intervals at {found['level']:.0%} covered {found['before']:.1%} of the true costs of "
+            f"{found['causes']:,} held-out causes, and are therefore widened:",
+            "",
+        ]
+    lines += ["| group | margin: below of the cost, above of the slowdown |", "|---|---|"]
+    lines += [f"| {group} | {margin:.3f} |" for group, margin in mechanisms.margins.items()]
+    return [*lines, ""]

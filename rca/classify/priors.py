@@ -1,0 +1,97 @@
+"""How often each cause occurs on *this* cluster: a setting that moves beliefs by Bayes' rule.
+
+The classifier learned from a corpus in which causes occur as often as its authors chose. On a real cluster
+one fleet sees the network dominate, another its own jobs. With ``pi`` how often a cause occurs there and
+``pi_0`` how often it occurred in training, ``P'(cause | window)`` is proportional to
+``P(cause | window) pi / pi_0`` (Saerens et al., 2002): the evidence stays what it was.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from math import isfinite
+from os import PathLike
+from pathlib import Path
+
+import orjson
+
+from rca.errors import InvalidInput, SourceError
+from rca.telemetry.causes import CAUSES, SLOW_CAUSES
+
+
+def checked_priors(priors: Mapping[str, float]) -> dict[str, float]:
+    """Shares of all slow causes, adding up to 1.
+
+    Parameters
+    ----------
+    priors : mapping of cause to float
+        Positive, in any unit: counts from an incident log will do. A cause that is not mentioned is taken to
+        be as rare as the rarest that is, because never having seen a fault is no proof against it.
+
+    Raises
+    ------
+    InvalidInput
+        For an unknown cause, a cause of stopped jobs, a number that is not positive, or no number at all.
+    """
+    for name, value in priors.items():
+        if name not in SLOW_CAUSES:
+            why = "stops jobs; priors are about slow ones" if name in CAUSES else "is not in the catalogue"
+            raise InvalidInput(f"cluster priors: {name!r} {why}", hint=f"known: {', '.join(SLOW_CAUSES)}")
+        if (
+            isinstance(value, bool)
+            or not isinstance(value, (int, float))
+            or not isfinite(value)
+            or value <= 0
+        ):
+            raise InvalidInput(
+                f"cluster priors: {name} has {value!r}, expected a positive number",
+                hint="give a cause that never occurred a small number, or leave it out",
+            )
+    if not priors:
+        raise InvalidInput("cluster priors: no cause is given")
+    rarest = min(priors.values())
+    full = {name: float(priors.get(name, rarest)) for name in SLOW_CAUSES}
+    total = sum(full.values())
+    return {name: value / total for name, value in full.items()}
+
+
+def read_priors(path: str | PathLike[str]) -> dict[str, float]:
+    """Read and check a JSON object of cause to frequency.
+
+    Raises
+    ------
+    SourceError
+        If the file cannot be read.
+    InvalidInput
+        If it holds anything else.
+    """
+    try:
+        document = orjson.loads(Path(path).read_bytes())
+    except OSError as error:
+        raise SourceError(f"{path}: cannot be read: {error.strerror or error}") from error
+    except orjson.JSONDecodeError as error:
+        raise InvalidInput(f"{path}: is not JSON: {error.msg}") from None
+    if not isinstance(document, dict):
+        raise InvalidInput(f'{path}: expected an object of cause to number, as in {{"nic_degradation": 12}}')
+    return checked_priors(document)
+
+
+def ratios(priors: Mapping[str, float], trained: Mapping[str, float]) -> dict[str, float]:
+    """By how much each cause is more frequent here than it was in training.
+
+    Parameters
+    ----------
+    priors : mapping of cause to float
+        From `checked_priors`.
+    trained : mapping of cause to float
+        Shares in the training data; empty where the bundle does not say: then all alike.
+    """
+    floor = min(trained.values(), default=1.0 / len(priors))
+    return {name: share / max(trained.get(name, floor), 1e-9) for name, share in priors.items()}
+
+
+def reweighted(beliefs: Mapping[str, float], factors: Mapping[str, float]) -> dict[str, float]:
+    """Beliefs times factors, adding up to what they added up to before."""
+    moved = {name: belief * factors.get(name, 1.0) for name, belief in beliefs.items()}
+    total, before = sum(moved.values()), sum(beliefs.values())
+    return {name: value / total * before for name, value in moved.items()} if total > 0 else dict(beliefs)

@@ -1,0 +1,197 @@
+"""How far a suspected component was above its reference, phase by phase: what a counterfactual takes away."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from rca.causal.responsibility import UNMEASURED
+from rca.classify.classifier import Suspect
+from rca.features import FeatureSet
+from rca.robust import FloatArray, group_members, nan_mean, nan_median, nan_quantile
+from rca.telemetry.own_work import SERIAL_PHASES
+
+#: A component's transfer above everybody's by this share of the step is a lag of its own, not noise.
+MIN_LAG = 0.02
+#: Quantile of a job's own steps that stands for its usual where nobody else can.
+USUAL_QUANTILE = 0.35
+_SERIAL = frozenset(name.removesuffix("_seconds") for name in SERIAL_PHASES)
+
+
+@dataclass(frozen=True)
+class Excess:
+    """A component's time above its reference; arrays of shape (n_ranks_of_component, n_steps), seconds.
+
+    Attributes
+    ----------
+    parts : dict of str to ndarray
+        The total split over the phases; what none covers is `UNMEASURED`. They add up to `total`.
+    lag : ndarray
+        Transfer beyond the group's. The rank begins its next step that much later than the others, so it
+        delays the job like own work; 0 where it is not clearly there.
+    reference : ndarray
+        Own work had the cause been at its reference.
+    """
+
+    ranks: tuple[int, ...]
+    total: FloatArray
+    parts: dict[str, FloatArray]
+    lag: FloatArray
+    reference: FloatArray
+
+    def serial(self) -> FloatArray:
+        """Part of the total in phases that a pipeline runs once per step."""
+        held = [values for name, values in self.parts.items() if name in _SERIAL]
+        return sum(held, np.zeros(self.total.shape))
+
+
+def excess_of(suspect: Suspect, features: FeatureSet) -> Excess:
+    """Time above the reference that fits the suspect: its peers, the other stages, or the job's own usual.
+
+    Parameters
+    ----------
+    suspect : Suspect
+    features : FeatureSet
+    """
+    rows = list(suspect.component.ranks)
+    work, comparison = features.work, features.comparison
+    own = work.own[rows]
+    reference = comparison.reference[rows]
+    phases = {name: excess[rows] for name, excess in comparison.phase_excess.items()}
+    if next(iter(suspect.causes), None) == "sequence_length_imbalance":
+        # Balancing moves work, it does not remove any: everybody would get the mean, not the least.
+        reference = _balanced(work.own, features)[rows]
+        phases = {
+            name: (seconds - _balanced(seconds, features))[rows] for name, seconds in work.phases.items()
+        }
+    elif suspect.component.scope == "stage":
+        reference = np.fmin(reference, _other_stages(work.own, rows, features))
+        phases = {
+            name: seconds[rows] - _other_stages(seconds, rows, features)
+            for name, seconds in work.phases.items()
+        }
+    elif suspect.component.scope == "job":
+        reference = np.fmin(reference, _usual(own))
+        phases = {name: seconds[rows] - _usual(seconds[rows]) for name, seconds in work.phases.items()}
+    elif (alone := _without_peers(rows, features)).any():
+        # The others of its stage suffer from the same: only its own past can be its reference.
+        reference = np.where(alone, np.fmin(reference, _quiet(own, features)), reference)
+        phases = {
+            name: np.where(alone, seconds[rows] - _quiet(seconds[rows], features), phases[name])
+            for name, seconds in work.phases.items()
+        }
+    total = _positive(own - reference)
+    positive = {name.removesuffix("_seconds"): _positive(values) for name, values in phases.items()}
+    return Excess(suspect.component.ranks, total, split(total, positive), _lag(rows, features), reference)
+
+
+def split(total: FloatArray, phases: dict[str, FloatArray]) -> dict[str, FloatArray]:
+    """Split the total over the phases in proportion to their own excess; what none covers is unmeasured.
+
+    Parameters
+    ----------
+    total : ndarray of shape (n_ranks, n_steps), seconds
+    phases : dict of str to ndarray of shape (n_ranks, n_steps), seconds
+
+    Notes
+    -----
+    A collector's pause lies inside the phase it interrupts, so that it is counted there as well. It goes
+    first and the phases share the rest: why the phase was longer is then known.
+    """
+    parts = {}
+    left = total
+    if "gc" in phases:
+        parts["gc"] = np.minimum(phases["gc"], total)
+        left = total - parts["gc"]
+    others = {name: values for name, values in phases.items() if name != "gc"}
+    covered = sum(others.values(), np.zeros(total.shape))
+    scale = np.where(covered > 0, np.minimum(left / np.maximum(covered, 1e-12), 1.0), 0.0)
+    parts |= {name: values * scale for name, values in others.items()}
+    parts[UNMEASURED] = np.maximum(left - covered * scale, 0.0)
+    return parts
+
+
+def ideal_work(
+    own: FloatArray, serial: FloatArray | None, features: FeatureSet, excesses: list[Excess]
+) -> tuple[FloatArray, FloatArray | None]:
+    """Own work, and its serial part, had nobody been above the reference.
+
+    Whoever was below stays as fast as they were.
+
+    Parameters
+    ----------
+    own : ndarray of shape (n_ranks, n_steps), seconds
+    serial : ndarray of shape (n_ranks, n_steps), seconds, optional
+        Only where a pipeline tells it from the rest.
+    features : FeatureSet
+    excesses : list of Excess
+    """
+    ideal = np.where(np.isfinite(own), np.fmin(own, features.comparison.reference), np.nan)
+    for excess in excesses:
+        rows = list(excess.ranks)
+        ideal[rows] = np.where(np.isfinite(own[rows]), np.fmin(own[rows], excess.reference), np.nan)
+    if serial is None:
+        return ideal, None
+    above = features.comparison.phase_excess
+    taken = sum((_positive(above[name]) for name in SERIAL_PHASES if name in above), np.zeros(own.shape))
+    for excess in excesses:
+        taken[list(excess.ranks)] = excess.serial()
+    return ideal, np.maximum(serial - np.minimum(taken, _positive(own - ideal)), 0.0)
+
+
+def transfer_excess(features: FeatureSet) -> FloatArray:
+    """Transfer above the job's own quiet level, seconds, shape (n_steps,); 0 where there is none."""
+    transfer = nan_median(features.work.transfer)
+    segment = features.comparison.segment
+    if segment.whole:
+        return np.zeros(transfer.size)
+    inside = segment.mask(transfer.size)
+    quiet = nan_median(transfer[~inside][:, None])[0]
+    return _positive(np.where(inside, transfer - quiet, 0.0))
+
+
+def _lag(rows: list[int], features: FeatureSet) -> FloatArray:
+    transfer = features.work.transfer
+    above = _positive(transfer[rows] - nan_median(transfer)[None, :])
+    inside = features.comparison.segment.mask(transfer.shape[1])
+    noticed = above[:, inside].mean(axis=1) >= MIN_LAG * features.work.step_reference
+    return above * noticed[:, None]
+
+
+def _without_peers(rows: list[int], features: FeatureSet) -> np.ndarray[tuple[int, int], np.dtype[np.bool_]]:
+    """Ranks whose stage lies mostly within the component, while the job has quiet steps; (len(rows), 1)."""
+    stage = features.topology.stage
+    size = np.bincount(stage, minlength=features.topology.n_stages)
+    within = np.bincount(stage[rows], minlength=size.size)
+    mostly = 2 * within[stage[rows]] > size[stage[rows]]
+    return (mostly & (not features.comparison.segment.whole))[:, None]
+
+
+def _quiet(seconds: FloatArray, features: FeatureSet) -> FloatArray:
+    """Each rank's median outside the slow stretch, shape (n_ranks, 1)."""
+    inside = features.comparison.segment.mask(seconds.shape[1])
+    return nan_median(seconds[:, ~inside], axis=1)[:, None]
+
+
+def _balanced(seconds: FloatArray, features: FeatureSet) -> FloatArray:
+    """Mean over the ranks of each stage, per step."""
+    result = np.full(seconds.shape, np.nan)
+    for members in group_members(features.topology.stage):
+        result[members] = nan_mean(seconds[members])
+    return result
+
+
+def _other_stages(seconds: FloatArray, rows: list[int], features: FeatureSet) -> FloatArray:
+    """Median of the other stages, per step."""
+    stage = features.topology.stage
+    return nan_median(seconds[~np.isin(stage, stage[rows])])[None, :]
+
+
+def _usual(seconds: FloatArray) -> FloatArray:
+    return nan_quantile(seconds, USUAL_QUANTILE, axis=1)[:, None]
+
+
+def _positive(values: FloatArray) -> FloatArray:
+    result: FloatArray = np.maximum(np.where(np.isfinite(values), values, 0.0), 0.0)
+    return result
