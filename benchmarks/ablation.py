@@ -25,7 +25,7 @@ from rca.evaluation.intervals import Estimate, bootstrap
 from rca.features import RANK_FEATURES, WINDOW_FEATURES
 from rca.features.evidence import resource_names
 from rca.features.groups import feature_groups, group_names
-from rca.robust import FloatArray
+from rca.robust import FloatArray, IntArray
 from rca.training.corpus import Corpus, simulated_examples, stack
 from rca.training.heads import fit_heads, targets
 from rca.training.run import DEFAULT_SEED
@@ -75,8 +75,12 @@ def held_out_losses(corpus: Corpus, seed: int, progress: Progress) -> dict[str, 
         chance = loaded.probabilities(target.rows[held])[np.arange(len(codes)), codes]
         loss = -np.log(np.maximum(chance, 1e-12)) * target.weight[held]
         _, group = np.unique(target.group[held], return_inverse=True)
-        found[name] = Losses(np.bincount(group, loss), np.bincount(group, target.weight[held]))
+        found[name] = Losses(_per_group(group, loss), _per_group(group, target.weight[held]))
     return found
+
+
+def _per_group(group: IntArray, values: FloatArray) -> FloatArray:
+    return np.bincount(group, values).astype(np.float64)
 
 
 def change(base: Losses, ablated: Losses, seed: int = 0) -> Estimate:
@@ -89,14 +93,16 @@ def ablate(
     corpus: Corpus, questions: dict[str, tuple[str, ...]], seed: int, progress: Progress
 ) -> tuple[dict[str, Losses], dict[str, dict[str, Estimate]]]:
     """Losses with everything, and per question (name -> groups hidden) the change of every head's."""
-    base = held_out_losses(corpus, seed, lambda text: progress(f"everything: {text}"))
+    base = held_out_losses(corpus, seed, _prefixed("everything: ", progress))
     changes = {}
     for question, groups in questions.items():
-        found = held_out_losses(
-            without(corpus, groups), seed, lambda text, asked=question: progress(f"without {asked}: {text}")
-        )
+        found = held_out_losses(without(corpus, groups), seed, _prefixed(f"without {question}: ", progress))
         changes[question] = {name: change(base[name], found[name]) for name in base}
     return base, changes
+
+
+def _prefixed(prefix: str, progress: Progress) -> Progress:
+    return lambda text: progress(prefix + text)
 
 
 def questions_of(groups: Sequence[str]) -> dict[str, tuple[str, ...]]:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from rca.features import WINDOW_FEATURES
-from rca.robust import FloatArray, IntArray
+from rca.robust import FloatArray
 
 #: What a job looks like before anything is wrong with it: size, length, noise, and what is measured.
 SHAPE = (
@@ -18,6 +18,8 @@ SHAPE = (
 #: These spread over decades, so that only their logarithm has a centre and a width.
 _LOGGED = ("step_noise", "step_variation")
 _SMALLEST = 1e-4
+_SHAPE_COLUMNS = [WINDOW_FEATURES.index(name) for name in SHAPE]
+_LOGGED_COLUMNS = [SHAPE.index(name) for name in _LOGGED]
 #: A value counts as outside from this share of the range beyond it: rounding is not novelty.
 _TOLERANCE = 1e-6
 
@@ -193,11 +195,6 @@ class Familiarity:
 
 def shape_of(window: FloatArray) -> FloatArray:
     """The job's shape, of shape (..., n_shape_features), from window features (..., n_window_features)."""
-    values: FloatArray = np.array(window[..., _columns(SHAPE)])
-    logged = [SHAPE.index(name) for name in _LOGGED]
-    values[..., logged] = np.log(np.maximum(values[..., logged], _SMALLEST))
+    values: FloatArray = np.array(window[..., _SHAPE_COLUMNS])
+    values[..., _LOGGED_COLUMNS] = np.log(np.maximum(values[..., _LOGGED_COLUMNS], _SMALLEST))
     return values
-
-
-def _columns(names: tuple[str, ...]) -> IntArray:
-    return np.array([WINDOW_FEATURES.index(name) for name in names])

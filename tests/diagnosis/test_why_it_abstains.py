@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
+from typing import get_args
 
 import numpy as np
 import pyarrow as pa
@@ -14,7 +16,7 @@ import rca
 from rca.classify.classifier import Classification, Suspect
 from rca.classify.components import Component
 from rca.diagnosis.abstention import abstention
-from rca.diagnosis.result import AbstentionReason, Cause
+from rca.diagnosis.result import AbstentionCode, AbstentionReason, Cause
 from rca.features import extract
 
 THRESHOLDS = {"decide": 0.5, "name": 0.4, "fault": 0.94}
@@ -26,6 +28,11 @@ def reason_of(window: rca.Window, **options) -> AbstentionReason:
     assert diagnosis.abstained
     assert diagnosis.abstention_reason is not None
     return diagnosis.abstention_reason
+
+
+def test_every_code_is_documented() -> None:
+    page = (Path(__file__).resolve().parents[2] / "docs" / "doubt.md").read_text(encoding="utf-8")
+    assert all(f"| `{code}` |" in page for code in get_args(AbstentionCode))
 
 
 def test_a_short_window_says_how_short(make_window) -> None:
