@@ -14,7 +14,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from rca.errors import BundleError, InvalidInput, SourceError
-from rca.training.tracking import SQLITE, import_mlflow, store_errors
+from rca.training.tracking import SQLITE, import_mlflow, import_pyfunc, store_errors
 
 MODEL = "straggler-rca"
 CHALLENGER, CHAMPION, PREVIOUS = "challenger", "champion", "previous"
@@ -121,7 +121,7 @@ class Registry:
         """
         from rca.diagnosis import Bundle
 
-        mlflow = import_mlflow()
+        mlflow = import_pyfunc()
         with store_errors(self.uri):
             client = self.client()
             source = client.get_model_version_download_uri(MODEL, str(found.number))
