@@ -110,7 +110,7 @@ def promote_command(
         ),
     ] = None,
     windows: Annotated[
-        int | None, typer.Option(min=100, help="Frozen simulated test windows. [default: 2000]")
+        int | None, typer.Option(min=20, help="Frozen simulated test windows. [default: 2000]")
     ] = None,
     processes: Annotated[int, typer.Option(min=1, help="Worker processes; no influence on the answers.")] = 2,
     force: Annotated[
@@ -164,7 +164,7 @@ def fetch_command(
     version: Version = "champion",
     tracking_uri: Uri = None,
 ) -> None:
-    """Copy a version's bundle out of the registry, verified, for `rca diagnose --bundle`."""
+    """Copy a version's bundle out of the registry, for `rca diagnose --bundle`."""
     from rca.errors import InvalidInput
     from rca.training.registry import copy_bundle
 

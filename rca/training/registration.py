@@ -9,7 +9,7 @@ from typing import Any
 
 from rca.training.registry import CHALLENGER, MODEL, Registry
 from rca.training.served_model import INPUT, OUTPUTS
-from rca.training.tracking import import_mlflow, store_errors
+from rca.training.tracking import import_pyfunc, store_errors, without_remarks
 
 
 def register(registry: Registry, run_id: str, bundle: Path, tags: Mapping[str, str], description: str) -> int:
@@ -30,10 +30,10 @@ def register(registry: Registry, run_id: str, bundle: Path, tags: Mapping[str, s
     int
         Number of the version.
     """
-    mlflow = import_mlflow()
+    mlflow = import_pyfunc()
     with store_errors(registry.uri):
         mlflow.set_tracking_uri(registry.uri)
-        with mlflow.start_run(run_id=run_id):
+        with mlflow.start_run(run_id=run_id), without_remarks():
             logged = mlflow.pyfunc.log_model(
                 name="model",
                 loader_module="rca.training.served_model",

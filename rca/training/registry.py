@@ -6,6 +6,7 @@ Aliases, not stages: an alias moves in one write of the store, so a reader of
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -14,7 +15,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from rca.errors import BundleError, InvalidInput, SourceError
-from rca.training.tracking import SQLITE, import_mlflow, store_errors
+from rca.training.tracking import SQLITE, import_mlflow, import_pyfunc, store_errors
 
 MODEL = "straggler-rca"
 CHALLENGER, CHAMPION, PREVIOUS = "challenger", "champion", "previous"
@@ -112,16 +113,16 @@ class Registry:
         )
 
     def fetch(self, found: RegisteredVersion, folder: Path) -> Path:
-        """Copy a version's bundle below `folder`, verified against the digest it was registered with.
+        """Copy a version's bundle below `folder`; its manifest has the digest it was registered with.
+
+        The manifest has the digests of all other files, which are compared whenever a bundle is loaded.
 
         Raises
         ------
         BundleError
-            If the store holds another bundle, or a damaged one.
+            If the store holds another bundle.
         """
-        from rca.diagnosis import Bundle
-
-        mlflow = import_mlflow()
+        mlflow = import_pyfunc()
         with store_errors(self.uri):
             client = self.client()
             source = client.get_model_version_download_uri(MODEL, str(found.number))
@@ -130,7 +131,8 @@ class Registry:
             )
             flavor = mlflow.models.Model.load(place).flavors["python_function"]
         bundle = Path(place, flavor["data"])
-        if Bundle.load(bundle).model.sha256 != found.sha256:
+        manifest = bundle / "manifest.json"
+        if not manifest.exists() or hashlib.sha256(manifest.read_bytes()).hexdigest() != found.sha256:
             raise BundleError(f"version {found.number} in the store is not the bundle that was registered")
         return bundle
 

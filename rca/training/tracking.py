@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import re
+import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +19,7 @@ EXPERIMENT = "straggler-rca"
 SQLITE = "sqlite:///"
 #: What MLflow's data sets hold at most; the whole digests are in ``data.json`` and in the tags.
 _DIGEST_LENGTH = 32
+_REMARKS = ("Any type hint is inferred as AnyType", "An input example was not provided")
 
 
 def import_mlflow() -> Any:
@@ -38,6 +41,23 @@ def import_mlflow() -> Any:
             "tracking runs and versions needs MLflow", hint="pip install 'straggler-rca[train]'"
         ) from error
     return mlflow
+
+
+def import_pyfunc() -> Any:
+    """MLflow with its generic model flavour."""
+    mlflow = import_mlflow()
+    with without_remarks():
+        import_module("mlflow.pyfunc")
+    return mlflow
+
+
+@contextmanager
+def without_remarks() -> Iterator[None]:
+    """Without MLflow's advice about its own type hints and examples that we leave out on purpose."""
+    with warnings.catch_warnings():
+        for text in _REMARKS:
+            warnings.filterwarnings("ignore", message=f".*{text}", category=UserWarning)
+        yield
 
 
 @contextmanager

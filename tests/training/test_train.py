@@ -97,10 +97,12 @@ def result(
 
 
 def test_the_same_seed_gives_the_same_bundle_byte_for_byte(
-    result: TrainingResult, mine: Path, tmp_path: Path
+    result: TrainingResult, mine: Path, cache: FeatureCache, tmp_path: Path
 ) -> None:
-    """Made anew, without the cache that the first run filled."""
-    again = train(tmp_path / "bundle", n_windows=N_WINDOWS, seed=SEED, collections=[mine], processes=2)
+    """The second time with the features that the first run kept; two workers instead of one."""
+    again = train(
+        tmp_path / "bundle", n_windows=N_WINDOWS, seed=SEED, collections=[mine], processes=2, cache=cache
+    )
     assert again.sha256 == result.sha256
     assert again.corpus_digest == result.corpus_digest
     assert again.card == result.card
@@ -216,10 +218,10 @@ def test_the_gate_asks_for_the_real_windows_and_leaves_out_what_was_learned(
 ) -> None:
     """The same windows, all of them declared as test by somebody who forgot what was learned from."""
     registry = Registry(f"sqlite:///{store}")
-    assert not promote(registry, n_windows=100).windows
+    assert not promote(registry, n_windows=40).windows
     careless = _collection(tmp_path / "mine", (*LEARNED, *TESTED))
-    tried = promote(registry, collections=[careless], n_windows=100)
-    assert tried.windows == {"simulated": 100, "mine": len(TESTED)}
+    tried = promote(registry, collections=[careless], n_windows=40)
+    assert tried.windows == {"simulated": 40, "mine": len(TESTED)}
     kept = json.loads(registry.document(registry.get(str(tried.version)), "gate/against-shipped.json"))
     assert kept["left_out_as_learned"] == len(LEARNED)
     assert {check["source"] for check in kept["checks"]} == {"simulated", "mine", "all"}
