@@ -11,6 +11,7 @@ import numpy as np
 from rca.classify.components import Component, cover, is_whole_stage
 from rca.classify.doubt import Doubt
 from rca.classify.heads import FloatArray, Head
+from rca.classify.ports import through_ports
 from rca.classify.priors import ratios, reweighted
 from rca.classify.settle import settle, settle_stopped
 from rca.classify.sufficiency import can_show_health, long_enough
@@ -105,7 +106,21 @@ class Classifier:
             # Whole steps are as long on every rank: only the job can be meant.
             components = [component for component in components if component.scope == "job"]
         suspects = [self._suspect(component, features, mode, priors) for component in components]
+        if mode == "fail_slow" and suspects and suspects[0].component.scope != "job":
+            suspects = self._through_ports(suspects, features, priors)
         return Classification(mode, probability, decided, suspects, per_rank)
+
+    def _through_ports(
+        self, suspects: list[Suspect], features: FeatureSet, priors: Mapping[str, float] | None
+    ) -> list[Suspect]:
+        """The same, where a link that ranks share is suspected of all who share it."""
+        held = {suspect.component: suspect for suspect in suspects}
+        likeliest = [next(iter(suspect.causes)) for suspect in suspects]
+        wider = through_ports(list(held), likeliest, features.topology)
+        return [
+            held[component] if component in held else self._suspect(component, features, "fail_slow", priors)
+            for component in wider
+        ]
 
     def _mode(self, probability: dict[str, float], features: FeatureSet) -> str:
         """Faulty only above the false-alarm threshold, slow only over enough steps."""

@@ -82,6 +82,8 @@ RESOURCES: dict[str, tuple[Channel, ...]] = {
         Channel("net_drops", "growth", 1.0, 1.0),
         Channel("qdisc_backlog", "growth", 1.0, 400.0),
         Channel("qdisc_drops", "growth", 1.0, 1.0),
+        # The queue itself is mostly empty when somebody looks; its counter forgets nothing.
+        Channel("qdisc_overlimits", "growth", 1.0, 5.0),
     ),
     "tcp": (
         Channel("tcp_retrans", "growth", 1.0, 5.0),

@@ -73,9 +73,18 @@ def test_ports_and_disks_add_up() -> None:
 
 def test_the_worst_queue_counts() -> None:
     found = signals(
+        ("node_tcp_send_queue_bytes", 10.0, "a", None, "1"),
+        ("node_tcp_send_queue_bytes", 9e3, "a", None, "2"),
+    )
+    assert found.values["tcp_send_queue"][0, 0] == pytest.approx(9e3)
+
+
+def test_round_trips_average_over_peers() -> None:
+    """A bad port slows all its connections, and one of each of its neighbours'."""
+    found = signals(
         ("node_tcp_rtt_seconds", 0.001, "a", None, "1"), ("node_tcp_rtt_seconds", 0.2, "a", None, "2")
     )
-    assert found.values["tcp_rtt"][0, 0] == pytest.approx(0.2)
+    assert found.values["tcp_rtt"][0, 0] == pytest.approx(0.1005)
 
 
 def test_cpu_time_is_a_share_of_one_cpu() -> None:

@@ -99,7 +99,8 @@ SIGNALS: tuple[Signal, ...] = (
     _traffic("node_infiniband_port_data_received_bytes_total", "net_rx", "bytes received"),
     _count("node_netstat_Tcp_RetransSegs", "tcp_retrans", "segments sent again", "segments"),
     Signal("node_netstat_Tcp_OutSegs", "tcp_out_segs", "segments sent", "segments", "counter", "sum"),
-    _worst("node_tcp_rtt_seconds", "tcp_rtt", "smoothed round-trip time, by peer", "s"),
+    # The mean, because a bad port makes all its connections slow, and one of each of its neighbours'.
+    Signal("node_tcp_rtt_seconds", "tcp_rtt", "smoothed round-trip time, over peers", "s", worse="higher"),
     _worst("node_tcp_send_queue_bytes", "tcp_send_queue", "unacknowledged bytes, by peer", "B"),
     _worst(
         "node_qdisc_backlog",
@@ -110,6 +111,7 @@ SIGNALS: tuple[Signal, ...] = (
         aliases=("node_qdisc_backlog_bytes",),
     ),
     _drops("node_qdisc_drops_total", "qdisc_drops", "packets dropped by the queueing discipline"),
+    _drops("node_qdisc_overlimits_total", "qdisc_overlimits", "times a rate limit held a packet back"),
     *unused(
         "node_netstat_TcpExt_TCPBacklogDrop",
         "node_netstat_TcpExt_TCPFastRetrans",
@@ -141,7 +143,6 @@ SIGNALS: tuple[Signal, ...] = (
         "node_qdisc_bytes_total",
         "node_qdisc_packets_total",
         "node_qdisc_current_queue_length",
-        "node_qdisc_overlimits_total",
         "node_qdisc_requeues_total",
         "node_tcp_busy_seconds_total",
         "node_tcp_bytes_acked_total",

@@ -1,0 +1,55 @@
+"""A port serves its whole node; bad ports on most nodes are a bad fabric."""
+
+from __future__ import annotations
+
+from rca.classify.components import Component
+from rca.classify.ports import through_ports
+from rca.telemetry.job import Job, RankPlace, Topology
+
+NIC = "nic_degradation"
+
+
+def topology(n_nodes: int = 4, per_node: int = 2, *, named: bool = True) -> Topology:
+    places = tuple(
+        RankPlace(rank=rank, node=f"n{rank // per_node}" if named else None)
+        for rank in range(n_nodes * per_node)
+    )
+    job = Job(job_id="j", world_size=n_nodes * per_node, ranks=places, start=0.0, end=1.0)
+    return job.topology
+
+
+def rank(number: int, chance: float = 0.9) -> Component:
+    return Component("rank", (number,), chance)
+
+
+def test_one_rank_of_a_bad_port_means_its_node() -> None:
+    assert through_ports([rank(3, 0.7)], [NIC], topology()) == [Component("node", (2, 3), 0.7)]
+
+
+def test_two_ranks_of_one_node_become_one_component() -> None:
+    assert through_ports([rank(3), rank(2, 0.8)], [NIC, NIC], topology()) == [Component("node", (2, 3), 0.9)]
+
+
+def test_other_causes_stay_with_their_rank() -> None:
+    found = through_ports([rank(3), rank(6)], ["cpu_contention", NIC], topology())
+    assert found == [rank(3), Component("node", (6, 7), 0.9)]
+
+
+def test_bad_ports_on_half_of_the_nodes_are_the_fabric() -> None:
+    suspected = [Component("node", (0, 1), 0.9), rank(5, 0.6), rank(7, 0.5)]
+    found = through_ports(suspected, [NIC, NIC, "runtime_gc"], topology())
+    assert found == [Component("job", tuple(range(8)), 0.9), rank(7, 0.5)]
+
+
+def test_two_bad_ports_of_many_stay_two() -> None:
+    suspected = [Component("node", (0, 1), 0.9), Component("node", (8, 9), 0.8)]
+    assert through_ports(suspected, [NIC, NIC], topology(8)) == suspected
+
+
+def test_a_single_port_of_a_two_node_job_is_no_fabric() -> None:
+    found = through_ports([rank(0)], [NIC], topology(2))
+    assert found == [Component("node", (0, 1), 0.9)]
+
+
+def test_without_node_names_nothing_is_widened() -> None:
+    assert through_ports([rank(3)], [NIC], topology(named=False)) == [rank(3)]
