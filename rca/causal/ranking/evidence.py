@@ -24,8 +24,8 @@ WITH_TARGET = ("resemblance",)
 MASS_CUT = 3.0
 #: Below this size a shift is noise and no anomaly that others could explain.
 MASS_FLOOR = 1.0
-#: Up to here (some forty spreads) a larger shift is the better suspect; beyond, effects grow as loud as causes
-#: do, and size counts at half of its logarithm. A compromise between metrics that explode alone and cascades.
+#: Up to here (some forty spreads) a larger shift is the better suspect; beyond, effects are as loud as causes
+#: and half a logarithm is left: a compromise between metrics that explode alone and cascades.
 SIZE_KNEE = 4.5
 #: Standard errors from which on a shift is no accident.
 CERTAIN = 5.0
