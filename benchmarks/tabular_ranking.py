@@ -18,7 +18,14 @@ from rich.table import Table
 
 from benchmarks.tabular import pipelines, services
 from benchmarks.tabular.accuracy import column_hits, service_hits, with_interval
-from benchmarks.tabular.baselines import chance, dowhy, ours, ours_informed, robust_scaler
+from benchmarks.tabular.baselines import (
+    DOWHY_NODES,
+    chance,
+    dowhy,
+    ours,
+    ours_informed,
+    robust_scaler,
+)
 from benchmarks.tabular.cases import Case
 from benchmarks.tabular.public import read_cases
 
@@ -72,7 +79,8 @@ def _table(
         table.add_column(name, justify="right")
     for name, rank in RANKINGS.items():
         usable = [case for case in cases if name not in NEEDS_GRAPH or case.graph is not None]
-        usable = usable[:dowhy_cases] if rank is dowhy else usable
+        if rank is dowhy:
+            usable = [case for case in usable if len(case.graph) <= DOWHY_NODES][:dowhy_cases]
         if usable:
             table.add_row(name, *_row(rank, usable, judge))
     return table

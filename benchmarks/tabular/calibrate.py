@@ -89,7 +89,7 @@ def first_right(judged: Sequence[Judged], weights: dict[str, float]) -> tuple[fl
 def main() -> None:
     """Draw, fit and print."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--cases", type=int, default=3000)
+    parser.add_argument("--cases", type=int, default=1600)
     parser.add_argument("--seed", type=int, default=0)
     given = parser.parse_args()
     rng = np.random.default_rng(given.seed)

@@ -24,6 +24,9 @@ WITH_TARGET = ("resemblance",)
 MASS_CUT = 3.0
 #: Below this size a shift is noise and no anomaly that others could explain.
 MASS_FLOOR = 1.0
+#: Up to here (some forty spreads) a larger shift is the better suspect; beyond, effects are as loud as causes
+#: and half a logarithm is left: a compromise between metrics that explode alone and cascades.
+SIZE_KNEE = 4.5
 #: Standard errors from which on a shift is no accident.
 CERTAIN = 5.0
 
@@ -78,8 +81,8 @@ def gather(
     early = order * mass / (MASS_CUT - MASS_FLOOR)
     moments = covariance(normal)
     unpredicted = _share(conditional_shifts(shift, moments), moved)
-    certain = _ratio(np.maximum(shift, 0.0), CERTAIN * doubt(normal, anomalous.shape[0]))
-    found = [(moved + height) / 2, certain, early, unpredicted]
+    certain = _ratio(np.maximum(shift, 0.0), CERTAIN * doubt(normal, anomalous)) * np.minimum(moved, 1.0)
+    found = [_bent((moved + height) / 2), certain, early, unpredicted]
     features: tuple[str, ...] = ALWAYS
     if graph is not None:
         found += _upstream(shift, moved, unpredicted, moments, graph)
@@ -112,6 +115,13 @@ def _upstream(
 def _mass(moved: FloatArray) -> FloatArray:
     """How much of an anomaly each column is, 0 to ``MASS_CUT - MASS_FLOOR``."""
     return np.clip(moved, MASS_FLOOR, MASS_CUT) - MASS_FLOOR
+
+
+def _bent(size: FloatArray) -> FloatArray:
+    """Sizes as they are up to the knee, and growing slowly from there on."""
+    beyond = np.maximum(size - SIZE_KNEE, 0.0)
+    result: FloatArray = size - beyond + 0.5 * np.log1p(beyond)
+    return result
 
 
 def _share(left: FloatArray, moved: FloatArray) -> FloatArray:

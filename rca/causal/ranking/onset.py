@@ -43,7 +43,7 @@ def onsets(normal: FloatArray, anomalous: FloatArray) -> IntArray:
 
 
 def holds(normal: FloatArray) -> FloatArray:
-    """Rows for which a column keeps a value on average, shape (n_columns,): collectors read some more rarely."""
+    """Rows for which a column keeps a value on average, shape (n_columns,): some are read rarely."""
     changes = (np.diff(normal, axis=0) != 0).sum(axis=0)
     result: FloatArray = normal.shape[0] / (1.0 + changes)
     return result

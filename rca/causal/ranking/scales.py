@@ -65,7 +65,7 @@ def floors(normal: FloatArray, anomalous: FloatArray, centre: FloatArray) -> Flo
     """Least spread that a column is granted, in its own unit."""
     count = np.isfinite(normal).sum(axis=0)
     repeated = (normal == centre).sum(axis=0) / count
-    reach = np.fmax(np.nanmax(np.abs(normal - centre), axis=0), np.nanmax(np.abs(anomalous - centre), axis=0))
+    reach = np.nanmax(np.abs(np.concatenate([normal, anomalous]) - centre), axis=0)
     seen = REPEATED_SHARE * repeated**2 * reach
     granted: FloatArray = np.maximum(
         np.maximum(LEVEL_SHARE * np.abs(centre), STEP_SHARE * _step(normal)), seen

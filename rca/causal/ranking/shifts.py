@@ -47,13 +47,13 @@ def locations(normal: FloatArray, anomalous: FloatArray, seed: int, rounds: int 
     return found
 
 
-def doubt(normal: FloatArray, n_anomalous: int) -> FloatArray:
-    """Standard error of a location over `n_anomalous` rows on a normal day, shape (n_columns,).
+def doubt(normal: FloatArray, anomalous: FloatArray) -> FloatArray:
+    """Standard error of a shift on a normal day over as many rows, shape (n_columns,), units of spread.
 
     A first-order memory is allowed for: a column that wanders slowly has fewer independent rows than rows.
     """
     variance, memory = _noise(normal)
-    shares = 1.0 / n_anomalous + 1.0 / normal.shape[0]
+    shares = sum(1.0 / np.isfinite(rows).sum(axis=0) for rows in (normal, anomalous))
     result: FloatArray = np.sqrt(variance * np.minimum((1 + memory) / (1 - memory) * shares, 1.0 + shares))
     return result
 
