@@ -26,6 +26,13 @@ def test_floors_keep_still_columns_small():
     assert anomalous[0, 2] < 3.0
 
 
+@pytest.mark.parametrize("unit", [5e-324, 1e-310, 1e-300, 1e300])
+def test_extreme_units_neither_overflow_nor_warn(unit):
+    normal = np.tile([1.0, 2.0], 50)[:, None] * unit
+    _, anomalous = standardise(normal, np.full((1, 1), 8.0) * unit)
+    assert 0.0 <= anomalous[0, 0] <= 1e6
+
+
 def test_the_shift_of_a_cause_is_unpredicted_and_that_of_its_effect_is_not():
     rng = np.random.default_rng(0)
     cause = rng.normal(size=3000)

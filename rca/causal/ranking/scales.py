@@ -39,11 +39,14 @@ def standardise(normal: FloatArray, anomalous: FloatArray) -> tuple[FloatArray, 
     """
     centre = nan_median(normal)
     scale = np.maximum(spread(normal, centre), floors(normal, anomalous, centre))
-    inverse = np.divide(1.0, scale, out=np.zeros_like(scale), where=scale > 0)
-    return (
-        np.clip((normal - centre) * inverse, -LARGEST, LARGEST),
-        np.clip((anomalous - centre) * inverse, -LARGEST, LARGEST),
-    )
+    # The smallest floats have no finite inverse; a column of that size is as good as zero.
+    usable = scale > 1.0 / np.finfo(np.float64).max
+    inverse = np.divide(1.0, scale, out=np.zeros_like(scale), where=usable)
+    with np.errstate(over="ignore"):  # What overflows is cut like everything beyond the largest.
+        return (
+            np.clip((normal - centre) * inverse, -LARGEST, LARGEST),
+            np.clip((anomalous - centre) * inverse, -LARGEST, LARGEST),
+        )
 
 
 def spread(normal: FloatArray, centre: FloatArray) -> FloatArray:
