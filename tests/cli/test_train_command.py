@@ -1,0 +1,52 @@
+"""`rca train` hands on what it is asked for; training itself is tested in tests/training."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rca.training import run
+from rca.training.run import TrainingResult
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> dict[str, Any]:
+    """What `train` was called with."""
+    held: dict[str, Any] = {}
+
+    def train(output: Path, **options: Any) -> TrainingResult:
+        held.update(options)
+        score = {"accuracy": {"value": 0.9, "low": 0.8, "high": 1.0, "n": 20}}
+        return TrainingResult(output, "a" * 64, "c" * 64, score, {"mine": score}, "# Card", "run-1", 7)
+
+    monkeypatch.setattr(run, "train", train)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.delenv("RCA_CACHE_DIR", raising=False)
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    return held
+
+
+def test_features_are_kept_and_the_bundle_is_registered_unless_told_otherwise(
+    rca_command: Any, asked: dict[str, Any], tmp_path: Path
+) -> None:
+    ran = rca_command("train", "--output", tmp_path / "bundle", "--card", tmp_path / "card.md")
+    assert ran.code == 0
+    assert asked["cache"].folder == tmp_path / "straggler-rca" / "examples"
+    assert (asked["registered"], asked["tracking_uri"]) == (True, "sqlite:///mlflow.db")
+    assert "registered as version 7, the challenger" in ran.out
+    assert "held-out windows of mine" in ran.out
+    assert (tmp_path / "card.md").read_text() == "# Card\n"
+
+
+def test_neither_cache_nor_registry_nor_tracking_if_not_wanted(
+    rca_command: Any, asked: dict[str, Any], tmp_path: Path
+) -> None:
+    rca_command("train", "--output", tmp_path / "bundle", "--no-cache", "--no-tracking", "--no-register")
+    assert (asked["cache"], asked["registered"], asked["tracking_uri"]) == (None, False, None)
+
+
+def test_the_cache_may_lie_elsewhere(rca_command: Any, asked: dict[str, Any], tmp_path: Path) -> None:
+    rca_command("train", "--output", tmp_path / "bundle", "--cache", tmp_path / "elsewhere")
+    assert asked["cache"].folder == tmp_path / "elsewhere"
