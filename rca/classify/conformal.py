@@ -63,12 +63,18 @@ class PredictionSets:
         chances : mapping of class to probability
         answered : str or None
             What the answer says: never ruled out, nor is the most probable class, so that a set is not empty
-            and does not contradict its answer. Both can only raise the coverage.
+            and does not contradict its answer.
+
+        Notes
+        -----
+        Where the model is right more often than `level`, floors alone would rule out what is nearly as likely
+        as not. A class with a probability of at least ``1 - level`` therefore stays as well. All three
+        exceptions only add classes, so they only raise the coverage.
         """
-        floors = self.floors[question]
+        floors, likely = self.floors[question], 1.0 - self.level
         ordered = sorted(chances, key=lambda name: (-chances[name], name))
         return [
             name
             for position, name in enumerate(ordered)
-            if position == 0 or name == answered or chances[name] >= floors.get(name, 0.0)
+            if position == 0 or name == answered or chances[name] >= min(floors.get(name, 0.0), likely)
         ]

@@ -14,7 +14,14 @@ probability = st.floats(0, 1)
 
 
 def sets(**floors: float) -> PredictionSets:
-    return PredictionSets(0.9, {"mode": floors})
+    """Floors alone: at level 0 no class is kept for being likely."""
+    return PredictionSets(0.0, {"mode": floors})
+
+
+def test_what_is_likelier_than_the_level_allows_to_miss_stays_whatever_its_floor() -> None:
+    chances = {"healthy": 0.85, "fail_slow": 0.12, "fail_stop": 0.03}
+    asked = PredictionSets(0.9, {"mode": dict.fromkeys(MODES, 0.6)})
+    assert asked.plausible("mode", chances, None) == ["healthy", "fail_slow"]
 
 
 def test_a_class_stays_in_the_set_from_its_own_floor_on() -> None:

@@ -59,7 +59,8 @@ def test_every_class_is_covered_at_its_level_although_the_beliefs_are_off() -> N
     chances, truth = draw(rng, 3000)
     names = np.array(CLASSES)[truth]
     found = floors(chances, names, CLASSES, np.ones(3000), alone(3000), 0.9)
-    sets = PredictionSets(0.9, {"mode": found})
+    # Level 0: the floors alone, no class kept for being likely.
+    sets = PredictionSets(0.0, {"mode": found})
     fresh, answers = draw(rng, 6000)
     held = np.array(
         [
