@@ -118,7 +118,9 @@ def refutation(
                 ("data_subset_refuter", {"subset_fraction": 0.5}),
             )
         ]
-    return Arrow(treatment, outcome, slope, effect, *after, holds=survives(effect, *after))
+    placebo, random_common_cause, subset = after
+    holds = survives(effect, placebo, random_common_cause, subset)
+    return Arrow(treatment, outcome, slope, effect, placebo, random_common_cause, subset, holds)
 
 
 def survives(effect: float, placebo: float, random_common_cause: float, subset: float) -> bool:

@@ -156,7 +156,7 @@ def _lag(rows: list[int], features: FeatureSet) -> FloatArray:
     above = _positive(transfer[rows] - nan_median(transfer)[None, :])
     inside = features.comparison.segment.mask(transfer.shape[1])
     noticed = above[:, inside].mean(axis=1) >= MIN_LAG * features.work.step_reference
-    return above * noticed[:, None]
+    return np.asarray(above * noticed[:, None])
 
 
 def _without_peers(rows: list[int], features: FeatureSet) -> np.ndarray[tuple[int, int], np.dtype[np.bool_]]:
