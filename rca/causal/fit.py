@@ -152,7 +152,9 @@ def _fit_idle(
     idle: dict[str, float] = {}
     arrows: list[Arrow] = []
     quality: dict[str, dict[str, float]] = {}
-    for resource in IDLE_RESOURCES if innocent is not None else ():
+    if innocent is None:
+        return idle, arrows, quality
+    for resource in IDLE_RESOURCES:
         signal = signal_of(resource)
         measured = innocent[[WAITING, signal]].dropna()
         if len(measured) < MIN_ROWS:

@@ -95,7 +95,7 @@ def decided(weights: Mapping[str, Mapping[str, float]]) -> dict[str, dict[str, f
 
 
 def _sharpened(chance: float) -> float:
-    yes, no = chance**DECISIVENESS, (1.0 - chance) ** DECISIVENESS
+    yes, no = float(chance**DECISIVENESS), float((1.0 - chance) ** DECISIVENESS)
     return yes / (yes + no)
 
 
