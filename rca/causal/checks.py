@@ -101,7 +101,7 @@ def refutation(
             estimand, method_name="backdoor.linear_regression", test_significance=False
         )
         effect = float(estimate.value)
-        after = [
+        placebo, common, subset = (
             float(
                 model.refute_estimate(
                     estimand,
@@ -117,10 +117,9 @@ def refutation(
                 ("random_common_cause", {}),
                 ("data_subset_refuter", {"subset_fraction": 0.5}),
             )
-        ]
-    placebo, random_common_cause, subset = after
-    holds = survives(effect, placebo, random_common_cause, subset)
-    return Arrow(treatment, outcome, slope, effect, placebo, random_common_cause, subset, holds)
+        )
+    holds = survives(effect, placebo, common, subset)
+    return Arrow(treatment, outcome, slope, effect, placebo, common, subset, holds)
 
 
 def survives(effect: float, placebo: float, random_common_cause: float, subset: float) -> bool:

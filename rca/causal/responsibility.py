@@ -95,8 +95,8 @@ def decided(weights: Mapping[str, Mapping[str, float]]) -> dict[str, dict[str, f
 
 
 def _sharpened(chance: float) -> float:
-    yes, no = chance**DECISIVENESS, (1.0 - chance) ** DECISIVENESS
-    return float(yes / (yes + no))
+    yes, no = float(chance**DECISIVENESS), float((1.0 - chance) ** DECISIVENESS)
+    return yes / (yes + no)
 
 
 def _may_lengthen(cause: str, phase: str, measured: Collection[str]) -> bool:
