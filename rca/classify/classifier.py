@@ -11,7 +11,7 @@ import numpy as np
 from rca.classify.components import Component, cover, is_whole_stage
 from rca.classify.doubt import Doubt
 from rca.classify.heads import FloatArray, Head
-from rca.classify.ports import through_ports
+from rca.classify.ports import Ports, Suspected, through_ports
 from rca.classify.priors import ratios, reweighted
 from rca.classify.settle import settle, settle_stopped
 from rca.classify.sufficiency import can_show_health, long_enough
@@ -115,8 +115,9 @@ class Classifier:
     ) -> list[Suspect]:
         """The same, where a link that ranks share is suspected of all who share it."""
         held = {suspect.component: suspect for suspect in suspects}
-        likeliest = [next(iter(suspect.causes)) for suspect in suspects]
-        wider = through_ports(list(held), likeliest, features.topology)
+        suspected = [Suspected(suspect.component, next(iter(suspect.causes))) for suspect in suspects]
+        ports = Ports.from_evidence(features.evidence, features.topology)
+        wider = through_ports(suspected, ports, features.topology)
         return [
             held[component] if component in held else self._suspect(component, features, "fail_slow", priors)
             for component in wider

@@ -3,70 +3,115 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
 from rca.classify.components import Component
+from rca.features.evidence import Evidence, resource_names
+from rca.robust import FloatArray
 from rca.telemetry.job import Topology
 
+NIC = "nic_degradation"
 #: Causes that hit all ranks of a node alike, by the catalogue.
-OF_THE_NODE = frozenset({"nic_degradation", "nvlink_degradation"})
+OF_THE_NODE = frozenset({NIC, "nvlink_degradation"})
 #: Bad ports on this share of the nodes, two at least, are one bad fabric.
 FABRIC_SHARE = 0.5
+#: A score from here on is evidence, in units; ports with less than this share of the worst one's are not meant.
+REMARKABLE, COMPARABLE = 1.0, 0.5
 
 
-def through_ports(
-    components: Sequence[Component], causes: Sequence[str], topology: Topology
-) -> list[Component]:
+@dataclass(frozen=True)
+class Ports:
+    """What a node's own port and its connections show against the other nodes'.
+
+    Attributes
+    ----------
+    queues, connections : ndarray of shape (n_nodes,), units
+        Queues, limits and errors of the port itself; round trips and retransmissions, which a ring shares
+        with its neighbours.
+    """
+
+    queues: FloatArray
+    connections: FloatArray
+
+    @classmethod
+    def from_evidence(cls, evidence: Evidence, topology: Topology) -> Ports:
+        """The worst rank's scores of every known node."""
+        scores = [evidence.versus_peers[:, resource_names().index(name)] for name in ("nic", "tcp")]
+        worst = np.zeros((2, len(topology.node_names)))
+        known = topology.node >= 0
+        for row, values in enumerate(scores):
+            np.maximum.at(worst[row], topology.node[known], np.nan_to_num(values[known], nan=0.0))
+        return cls(worst[0], worst[1])
+
+
+@dataclass(frozen=True)
+class Suspected:
+    """A component and its likeliest cause."""
+
+    component: Component
+    cause: str
+
+    def node(self, topology: Topology) -> int:
+        """The one node it lies on; -1 if unknown or several."""
+        nodes = np.unique(topology.node[list(self.component.ranks)])
+        return int(nodes[0]) if nodes.size == 1 else -1
+
+
+def through_ports(suspects: Sequence[Suspected], ports: Ports, topology: Topology) -> list[Component]:
     """Widen components whose likeliest cause is a shared link to what shares it.
 
-    A collective makes everybody slow alike, so timers rarely tell which of a node's ranks a bad port
-    belongs to; it belongs to all of them.
-
-    Parameters
-    ----------
-    components : sequence of Component
-    causes : sequence of str
-        Likeliest cause of each.
+    A collective makes everybody slow alike, so timers rarely tell which of a node's ranks, or which of two
+    neighbours, a bad port belongs to.
 
     Returns
     -------
     list of Component
-        In the same order, those that became one another's part left out.
+        In the same order; without those that became part of another, and without ports that only share
+        their neighbour's symptoms.
     """
-    if _is_fabric(components, causes, topology):
-        kept = [each for each, cause in zip(components, causes, strict=True) if cause != "nic_degradation"]
-        chance = max(
-            each.probability
-            for each, cause in zip(components, causes, strict=True)
-            if cause == "nic_degradation"
-        )
-        return [Component("job", tuple(range(topology.n_ranks)), chance), *kept]
+    meant = _meant(suspects, ports, topology)
+    bad = [each for each in meant if each.cause == NIC]
+    nodes = {each.node(topology) for each in bad}
+    if -1 not in nodes and len(nodes) >= max(2.0, FABRIC_SHARE * len(topology.node_names)):
+        chance = max(each.component.probability for each in bad)
+        rest = [each.component for each in meant if each.cause != NIC]
+        return [Component("job", tuple(range(topology.n_ranks)), chance), *rest]
     widened: list[Component] = []
-    for component, cause in zip(components, causes, strict=True):
-        wider = _whole_node(component, topology) if cause in OF_THE_NODE else component
+    for each in meant:
+        wider = _whole_node(each, topology)
         if not any(set(wider.ranks) <= set(other.ranks) for other in widened):
             widened = [other for other in widened if not set(other.ranks) <= set(wider.ranks)]
             widened.append(wider)
     return widened
 
 
-def _is_fabric(components: Sequence[Component], causes: Sequence[str], topology: Topology) -> bool:
-    nodes = {
-        int(topology.node[rank])
-        for component, cause in zip(components, causes, strict=True)
-        for rank in component.ranks
-        if cause == "nic_degradation"
-    }
-    known = len(topology.node_names)
-    return -1 not in nodes and len(nodes) >= max(2.0, FABRIC_SHARE * known)
+def _meant(suspects: Sequence[Suspected], ports: Ports, topology: Topology) -> list[Suspected]:
+    """Leave out ports that others outdo: by what is the port's own, or else by its connections."""
+    bad = [each for each in suspects if each.cause == NIC]
+    nodes = [each.node(topology) for each in bad]
+    if len(set(nodes)) < 2 or -1 in nodes:
+        return list(suspects)
+    if ports.queues[nodes].max() >= REMARKABLE:
+        kept = set(np.array(nodes)[ports.queues[nodes] >= COMPARABLE * ports.queues[nodes].max()].tolist())
+    elif ports.connections[nodes].max() >= REMARKABLE:
+        # Both ends of a slow connection see it: only the worse end is meant.
+        order = [
+            (ports.connections[node], each.component.probability)
+            for node, each in zip(nodes, bad, strict=True)
+        ]
+        kept = {nodes[max(range(len(nodes)), key=lambda index: order[index])]}
+    else:
+        return list(suspects)
+    return [each for each in suspects if each.cause != NIC or each.node(topology) in kept]
 
 
-def _whole_node(component: Component, topology: Topology) -> Component:
-    node = topology.node[list(component.ranks)]
-    if component.scope != "rank" or node[0] < 0 or len(topology.node_names) < 2:
+def _whole_node(suspected: Suspected, topology: Topology) -> Component:
+    component, node = suspected.component, suspected.node(topology)
+    if suspected.cause not in OF_THE_NODE or component.scope != "rank" or node < 0:
         return component
-    members = np.flatnonzero(topology.node == node[0])
-    if members.size == 1:
+    members = np.flatnonzero(topology.node == node)
+    if members.size == 1 or len(topology.node_names) < 2:
         return component
     return Component("node", tuple(int(rank) for rank in members), component.probability)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from rca.classify.components import Component
-from rca.classify.ports import through_ports
+from rca.classify.ports import Ports, Suspected
+from rca.classify.ports import through_ports as through
 from rca.telemetry.job import Job, RankPlace, Topology
 
 NIC = "nic_degradation"
@@ -16,6 +19,23 @@ def topology(n_nodes: int = 4, per_node: int = 2, *, named: bool = True) -> Topo
     )
     job = Job(job_id="j", world_size=n_nodes * per_node, ranks=places, start=0.0, end=1.0)
     return job.topology
+
+
+def ports(
+    n_nodes: int = 4, *, queues: dict[int, float] | None = None, trips: dict[int, float] | None = None
+) -> Ports:
+    shown = np.zeros((2, n_nodes))
+    for row, given in enumerate((queues or {}, trips or {})):
+        for node, score in given.items():
+            shown[row, node] = score
+    return Ports(shown[0], shown[1])
+
+
+def through_ports(
+    components: list[Component], causes: list[str], topology: Topology, shown: Ports | None = None
+) -> list[Component]:
+    suspects = [Suspected(component, cause) for component, cause in zip(components, causes, strict=True)]
+    return through(suspects, shown or ports(len(topology.node_names)), topology)
 
 
 def rank(number: int, chance: float = 0.9) -> Component:
@@ -53,3 +73,20 @@ def test_a_single_port_of_a_two_node_job_is_no_fabric() -> None:
 
 def test_without_node_names_nothing_is_widened() -> None:
     assert through_ports([rank(3)], [NIC], topology(named=False)) == [rank(3)]
+
+
+def test_a_port_whose_neighbour_queues_is_not_meant() -> None:
+    found = through_ports([rank(2), rank(4)], [NIC, NIC], topology(), ports(queues={1: 4.2, 2: 0.3}))
+    assert found == [Component("node", (2, 3), 0.9)]
+
+
+def test_ports_that_queue_alike_are_the_fabric() -> None:
+    found = through_ports([rank(0), rank(4)], [NIC, NIC], topology(), ports(queues={0: 4.1, 2: 3.2}))
+    assert found == [Component("job", tuple(range(8)), 0.9)]
+
+
+def test_of_two_ends_of_a_slow_connection_the_worse_is_meant() -> None:
+    found = through_ports([rank(5), rank(7)], [NIC, NIC], topology(), ports(trips={2: 1.4, 3: 1.2}))
+    assert found == [Component("node", (4, 5), 0.9)]
+    tied = through_ports([rank(1, 0.5), rank(7, 0.6)], [NIC, NIC], topology(), ports(trips={0: 1.8, 3: 1.8}))
+    assert tied == [Component("node", (6, 7), 0.6)]
