@@ -11,9 +11,9 @@ import numpy as np
 from rca.classify.components import Component, cover, is_whole_stage
 from rca.classify.doubt import Doubt
 from rca.classify.heads import FloatArray, Head
-from rca.classify.ports import Ports, Suspected, through_ports
+from rca.classify.ports import Ports, Suspected, slowest_link, through_ports
 from rca.classify.priors import ratios, reweighted
-from rca.classify.settle import settle, settle_stopped
+from rca.classify.settle import settle, settle_stopped, transfer_grew
 from rca.classify.sufficiency import can_show_health, long_enough
 from rca.errors import BundleError
 from rca.features import RANK_FEATURES, VERSION, WINDOW_FEATURES, FeatureSet
@@ -147,7 +147,12 @@ class Classifier:
         if not components:
             components = self._best_guess(per_rank)
         parts = [part for component in components for part in self._parts(component, features, per_rank)]
-        return settle(parts, features) if parts else []
+        if parts:
+            return settle(parts, features)
+        if not transfer_grew(features):
+            return []
+        ports = Ports.from_evidence(features.evidence, features.topology)
+        return [slowest_link(per_rank, ports, features.topology)]
 
     def _parts(self, component: Component, features: FeatureSet, per_rank: FloatArray) -> list[Component]:
         """A node whose ranks suffer from different types of fault is several components."""

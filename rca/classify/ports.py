@@ -17,8 +17,12 @@ NIC = "nic_degradation"
 OF_THE_NODE = frozenset({NIC, "nvlink_degradation"})
 #: Bad ports on this share of the nodes, two at least, are one bad fabric.
 FABRIC_SHARE = 0.5
-#: A score from here on is evidence, in units; ports with less than this share of the worst one's are not meant.
+#: A score from here on is evidence, in units; ports with less than this share of the worst are not meant.
 REMARKABLE, COMPARABLE = 1.0, 0.5
+#: Where collectives slowed down and nobody is late, connections point to a port from here on, in units.
+NOTICEABLE = 0.7
+#: Belief in a component that evidence points to and no rank's lateness.
+POINTED_TO = 0.5
 
 
 @dataclass(frozen=True)
@@ -85,6 +89,27 @@ def through_ports(suspects: Sequence[Suspected], ports: Ports, topology: Topolog
             widened = [other for other in widened if not set(other.ranks) <= set(wider.ranks)]
             widened.append(wider)
     return widened
+
+
+def slowest_link(per_rank: FloatArray, ports: Ports, topology: Topology) -> Component:
+    """Whom to suspect where the collectives slowed down and no rank is late: a port, or everybody's fabric.
+
+    Parameters
+    ----------
+    per_rank : ndarray of shape (n_ranks,)
+        Straggler probabilities; they decide between ports that show the same.
+    """
+    everybody = Component("job", tuple(range(topology.n_ranks)), POINTED_TO)
+    if len(topology.node_names) < 2:
+        return everybody
+    chance = [float(per_rank[topology.node == node].max()) for node in range(len(topology.node_names))]
+    for scores, enough in ((ports.queues, REMARKABLE), (ports.connections, NOTICEABLE)):
+        alike = np.flatnonzero(scores >= max(enough, 0.95 * scores.max()))
+        if alike.size and alike.size < FABRIC_SHARE * len(chance) + 1:
+            node = max(alike.tolist(), key=lambda index: chance[index])
+            ranks = tuple(int(rank) for rank in np.flatnonzero(topology.node == node))
+            return Component("node" if len(ranks) > 1 else "rank", ranks, max(chance[node], POINTED_TO))
+    return everybody
 
 
 def _meant(suspects: Sequence[Suspected], ports: Ports, topology: Topology) -> list[Suspected]:
