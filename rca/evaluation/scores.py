@@ -8,7 +8,7 @@ import numpy as np
 
 from rca.diagnosis.result import Diagnosis
 from rca.evaluation.answer import Answer, Aspect
-from rca.telemetry.labels import Label, LabelledCause
+from rca.telemetry.labels import Label, LabelledCause, unfelt
 
 
 @dataclass(frozen=True)
@@ -92,12 +92,6 @@ def judge(said: Diagnosis | Answer, label: Label) -> Judged:
         cause_set_size=cause_set_size,
         unfamiliar=answer.unfamiliar,
     )
-
-
-def unfelt(label: Label) -> bool:
-    """Whether something was done to the job that cost too little to be called a fault."""
-    known = label.model_extra or {}
-    return label.failure_mode == "healthy" and bool(known.get("injected") or known.get("impact"))
 
 
 def _cause_sets(answer: Answer, label: Label) -> tuple[float, float]:

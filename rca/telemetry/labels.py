@@ -76,6 +76,12 @@ class _Manifest(_Record):
     windows: tuple[_Entry, ...]
 
 
+def unfelt(label: Label) -> bool:
+    """Whether something was done to the job that cost too little to be called a fault."""
+    known = label.model_extra or {}
+    return label.failure_mode == "healthy" and bool(known.get("injected") or known.get("impact"))
+
+
 @dataclass(frozen=True)
 class CollectionEntry:
     """One labelled window of a collection, read only when asked for.

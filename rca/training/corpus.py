@@ -11,7 +11,7 @@ import numpy as np
 from rca.features import FeatureSet, extract
 from rca.robust import FloatArray, IntArray
 from rca.telemetry.causes import CAUSES
-from rca.telemetry.labels import Label
+from rca.telemetry.labels import Label, unfelt
 from rca.telemetry.split import Part
 from rca.telemetry.window import Window
 from rca.training.split import part_of
@@ -20,6 +20,8 @@ from rca.training.split import part_of
 RANKS_KEPT = 8
 #: A label that blames at least this share of the ranks is about the job, not about some of its ranks.
 JOB_SHARE = 0.75
+#: Weight of a variant of a real window that is not learned from: some two dozen of them make five windows.
+WITNESS = 0.2
 
 
 @dataclass(frozen=True)
@@ -45,6 +47,8 @@ class Example:
         Which part of the data the group belongs to.
     real : bool
         Captured, not simulated.
+    unfelt : bool
+        Something was done to the job that cost too little to be called a fault.
     """
 
     window: FloatArray
@@ -58,6 +62,7 @@ class Example:
     group: str
     part: Part
     real: bool = False
+    unfelt: bool = False
 
 
 @dataclass(frozen=True)
@@ -86,6 +91,7 @@ class Corpus:
     group: tuple[str, ...]
     part: tuple[Part, ...]
     real: tuple[bool, ...]
+    unfelt: tuple[bool, ...]
     weight: FloatArray
 
     @property
@@ -134,6 +140,7 @@ def example_from_features(features: FeatureSet, label: Label, group: str, seed: 
         scope=_scope(len(blamed), n_ranks),
         group=group,
         part=part_of(group),
+        unfelt=unfelt(label),
     )
 
 
@@ -154,7 +161,7 @@ def stack(examples: Iterable[Example], real_share: float = 0.0) -> Corpus:
     ----------
     examples : iterable of Example
     real_share : float
-        Share of each part's weight that its real windows get together; of no effect without both kinds.
+        Share of the training part's weight that its real windows get together; of no effect without both.
     """
     found = list(examples)
     return Corpus(
@@ -170,18 +177,24 @@ def stack(examples: Iterable[Example], real_share: float = 0.0) -> Corpus:
         group=tuple(each.group for each in found),
         part=tuple(each.part for each in found),
         real=tuple(each.real for each in found),
+        unfelt=tuple(each.unfelt for each in found),
         weight=_weights(found, real_share),
     )
 
 
 def _weights(examples: list[Example], real_share: float) -> FloatArray:
+    """Weight per window: one if simulated.
+
+    Real windows get their share of what is learned from. Where rounds, calibration and thresholds are chosen
+    they are witnesses, each capture as good as a few simulated windows: with a share of the weight, a
+    handful of captures would decide alone.
+    """
     real = np.array([each.real for each in examples])
-    part = np.array([each.part for each in examples])
-    weight = np.ones(len(examples))
-    for name in np.unique(part):
-        n_real, n_simulated = int((real & (part == name)).sum()), int((~real & (part == name)).sum())
-        if n_real and n_simulated:
-            weight[real & (part == name)] = real_share / (1 - real_share) * n_simulated / n_real
+    train = np.array([each.part for each in examples]) == "train"
+    weight = np.where(real, WITNESS, 1.0)
+    n_real, n_simulated = int((real & train).sum()), int((~real & train).sum())
+    if n_real and n_simulated:
+        weight[real & train] = real_share / (1 - real_share) * n_simulated / n_real
     return weight
 
 

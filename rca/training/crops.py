@@ -78,7 +78,7 @@ def _cropped(cause: LabelledCause, clock: StepClock, first: int, end: int) -> La
 def _relabelled(label: Label, causes: list[LabelledCause], first: int, end: int) -> Label:
     if not causes:
         healthy = {"failure_mode": "healthy", "straggler_type": None, "pattern": None, "causes": ()}
-        return label.model_copy(update=healthy)
+        return label.model_copy(update=healthy | {"injected": [], "impact": None})
     changes: dict[str, Any] = {"causes": tuple(causes)}
     if label.failure_mode == "fail_slow":
         # The label's pattern is the costliest cause's, which comes first where prices are known.

@@ -45,6 +45,7 @@ COMPUTED_BY = (
     "whatif",
 )
 _LIBRARIES = ("numba", "numpy", "pyarrow", "scipy")
+_FLAGS = ("real", "unfelt")
 _TEXTS = ("pattern", "mode", "cause", "scope", "group", "part")
 
 
@@ -146,7 +147,7 @@ def _arrays(examples: Sequence[Example]) -> dict[str, Any]:
         "faulty": np.concatenate([each.faulty for each in examples]) if examples else np.empty(0, bool),
         "causes": np.array([cause for each in examples for cause in each.causes], dtype=np.str_),
         "rows": np.array([each.rank.shape[0] for each in examples], dtype=np.int64),
-        "real": np.array([each.real for each in examples], dtype=bool),
+        **{name: np.array([getattr(each, name) for each in examples], dtype=bool) for name in _FLAGS},
         **{name: np.array([getattr(each, name) for each in examples], dtype=np.str_) for name in _TEXTS},
     }
 
@@ -166,7 +167,7 @@ def _examples(held: dict[str, Any]) -> list[Example]:
             scope=str(held["scope"][position]),
             group=str(held["group"][position]),
             part=cast("Part", str(held["part"][position])),
-            real=bool(held["real"][position]),
+            **{name: bool(held[name][position]) for name in _FLAGS},
         )
         for position, (begin, end) in enumerate(spans)
     ]

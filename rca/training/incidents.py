@@ -11,8 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from rca.evaluation.scores import unfelt
-from rca.telemetry.labels import Collection, CollectionEntry, Label, read_collection
+from rca.telemetry.labels import Collection, CollectionEntry, Label, read_collection, unfelt
 from rca.telemetry.split import Part
 from rca.telemetry.window import Window
 from rca.training.blind_spots import blinded

@@ -34,6 +34,7 @@ def made_up_corpus(n_windows: int, seed: int = 0, **changes: Any) -> Corpus:
         "group": tuple(f"simulation-{number}" for number in range(n_windows)),
         "part": tuple(rng.choice(PARTS, n_windows, p=[0.5, 0.1, 0.3, 0.1]).tolist()),
         "real": (False,) * n_windows,
+        "unfelt": (False,) * n_windows,
         "weight": np.ones(n_windows),
     }
     return Corpus(**(corpus | changes))

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from rca.telemetry import read_window
-from rca.telemetry.labels import Label, read_label
+from rca.telemetry.labels import Label, read_label, unfelt
 from rca.telemetry.window import Window
 from rca.training.crops import crop, without_ranks
 
@@ -34,6 +34,7 @@ def test_what_lies_before_the_fault_is_healthy() -> None:
         None,
         None,
     )
+    assert not unfelt(label)
     assert sorted(set(window.steps.column("step").to_pylist())) == list(range(22))
 
 
