@@ -15,12 +15,18 @@ from made_up_doubt import familiar_with
 import rca
 from rca.classify.classifier import Classification, Suspect
 from rca.classify.components import Component
-from rca.diagnosis.abstention import abstention
+from rca.diagnosis import abstention as module
 from rca.diagnosis.result import AbstentionCode, AbstentionReason, Cause
 from rca.features import extract
 
 THRESHOLDS = {"decide": 0.5, "name": 0.4, "fault": 0.94}
 MINIMAL = ("rank", "step", "start_time", "step_seconds")
+
+
+def abstention(classification, features, causes, thresholds, strangeness, *, covers: bool = True):
+    """As the pipeline asks: the first cause is named if it is probable enough and covers the loss."""
+    named = covers and bool(causes) and causes[0].probability >= thresholds["name"]
+    return module.abstention(classification, features, causes, thresholds, strangeness, named=named)
 
 
 def reason_of(window: rca.Window, **options) -> AbstentionReason:
@@ -123,6 +129,15 @@ def test_the_causes_it_wavers_between_are_named(features) -> None:
     assert reason is not None
     assert reason.code == "cause_not_certain"
     assert reason.sentence.endswith("between cpu_contention (0.35), memory_pressure (0.30)")
+
+
+def test_a_likely_cause_that_leaves_most_of_the_loss_open_is_not_named(features) -> None:
+    causes = [cause("cpu_contention", 0.8)]
+    classification = classified("fail_slow", 0.99, suspects=1)
+    reason = abstention(classification, features, causes, THRESHOLDS, None, covers=False)
+    assert reason is not None
+    assert reason.code == "cause_not_certain"
+    assert reason.sentence.startswith("cpu_contention is likely, but answers for less than half")
 
 
 def test_a_slow_job_in_which_nobody_stands_out_says_so(features) -> None:
