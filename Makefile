@@ -41,8 +41,11 @@ serve: setup ## Serve on http://127.0.0.1:8080 (docs at /docs)
 bench: setup ## Latency and memory tables, each beside its floor (BENCH=name for one)
 	$(RUN)/python -m benchmarks $(BENCH)
 
-train: setup ## Reproduce the shipped model bundle from seeds, and its card
-	$(RUN)/rca train --output models/rca_models/baseline --card models/README.md
+.cache/captures: | setup
+	$(RUN)/rca testbed unpack data/testbed/captures --output $@
+
+train: setup .cache/captures ## Reproduce the shipped model bundle from seeds and captures, and its card
+	$(RUN)/rca train --collection .cache/captures --output models/rca_models/baseline --card models/README.md
 
 openapi: setup ## Regenerate api/openapi.json
 	$(RUN)/python -m rca_api.openapi > api/openapi.json

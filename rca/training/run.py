@@ -31,9 +31,9 @@ from rca.training.tracking import import_mlflow
 Progress = Callable[[str, int, int], None]
 
 #: What the shipped baseline was trained with.
-DEFAULT_WINDOWS = 28000
+DEFAULT_WINDOWS = 24000
 DEFAULT_SEED = 20261121
-#: Share of the weight that real windows get; see docs/decisions for how it was chosen.
+#: Share of the training weight that real windows get (docs/decisions/0024).
 REAL_SHARE = 0.3
 
 
