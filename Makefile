@@ -45,7 +45,7 @@ bench: setup ## Latency and memory tables, each beside its floor (BENCH=name for
 	$(RUN)/rca testbed unpack data/testbed/captures --output $@
 
 train: setup .cache/captures ## Reproduce the shipped model bundle from seeds and captures, and its card
-	$(RUN)/rca train --collection .cache/captures --output models/rca_models/baseline --card models/README.md
+	$(RUN)/rca train --collection .cache/captures --collection data/windows --output models/rca_models/baseline --card models/README.md
 
 openapi: setup ## Regenerate api/openapi.json
 	$(RUN)/python -m rca_api.openapi > api/openapi.json

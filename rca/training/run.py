@@ -27,6 +27,7 @@ from rca.training.record import record
 from rca.training.simulated import simulated_examples
 from rca.training.thresholds import choose_thresholds
 from rca.training.tracking import import_mlflow
+from rca.training.weighting import balanced
 
 Progress = Callable[[str, int, int], None]
 
@@ -34,7 +35,7 @@ Progress = Callable[[str, int, int], None]
 DEFAULT_WINDOWS = 24000
 DEFAULT_SEED = 20261121
 #: Share of the training weight that real windows get (docs/decisions/0024).
-REAL_SHARE = 0.3
+REAL_SHARE = 0.25
 
 
 @dataclass(frozen=True)
@@ -215,7 +216,8 @@ def _corpus(
             cache=cache,
             progress=lambda done, total: progress("varying real windows", done, total),
         )
-    return stack(examples, REAL_SHARE)
+    corpus = stack(examples)
+    return replace(corpus, weight=balanced(corpus, REAL_SHARE))
 
 
 def _provenance(n_windows: int, seed: int, collections: Sequence[Path], corpus: Corpus) -> dict[str, Any]:
