@@ -11,7 +11,7 @@ import numpy as np
 from rca.classify.components import Component, cover, is_whole_stage
 from rca.classify.doubt import Doubt
 from rca.classify.heads import FloatArray, Head
-from rca.classify.ports import Ports, Suspected, slowest_link, through_ports
+from rca.classify.ports import Ports, Suspected, odd_port, slowest_link, through_ports
 from rca.classify.priors import ratios, reweighted
 from rca.classify.settle import settle, settle_stopped, transfer_grew
 from rca.classify.sufficiency import can_show_health, long_enough
@@ -140,7 +140,8 @@ class Classifier:
         if mode == "fail_slow":
             whole = float(self.heads["scope"].probabilities(features.window[None, :])[0, 1])
             if whole >= 0.5:
-                return [Component("job", tuple(range(per_rank.size)), whole)]
+                everybody = Component("job", tuple(range(per_rank.size)), whole)
+                return [self._odd_port(features) or everybody]
         components = cover(per_rank, self.thresholds["straggler"], features.topology)
         if mode == "fail_stop":
             return settle_stopped(components, features)
@@ -153,6 +154,12 @@ class Classifier:
             return []
         ports = Ports.from_evidence(features.evidence, features.topology)
         return [slowest_link(per_rank, ports, features.topology)]
+
+    def _odd_port(self, features: FeatureSet) -> Component | None:
+        """The one port that alone shows why everybody's collectives slowed down, if there is one."""
+        if not transfer_grew(features):
+            return None
+        return odd_port(Ports.from_evidence(features.evidence, features.topology), features.topology)
 
     def _parts(self, component: Component, features: FeatureSet, per_rank: FloatArray) -> list[Component]:
         """A node whose ranks suffer from different types of fault is several components."""

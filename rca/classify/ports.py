@@ -21,6 +21,8 @@ FABRIC_SHARE = 0.5
 REMARKABLE, COMPARABLE = 1.0, 0.5
 #: Where collectives slowed down and nobody is late, connections point to a port from here on, in units.
 NOTICEABLE = 0.7
+#: A port that outweighs the model's belief in a fault of the whole job, in units.
+UNMISTAKABLE = 3.0
 #: Belief in a component that evidence points to and no rank's lateness.
 POINTED_TO = 0.5
 
@@ -110,6 +112,18 @@ def slowest_link(per_rank: FloatArray, ports: Ports, topology: Topology) -> Comp
             ranks = tuple(int(rank) for rank in np.flatnonzero(topology.node == node))
             return Component("node" if len(ranks) > 1 else "rank", ranks, max(chance[node], POINTED_TO))
     return everybody
+
+
+def odd_port(ports: Ports, topology: Topology) -> Component | None:
+    """The node whose own port shows far more than any other's; None if there is no such node."""
+    scores = ports.queues
+    if scores.size < 2:
+        return None
+    second, worst = np.sort(scores)[-2:]
+    if worst < UNMISTAKABLE or second >= COMPARABLE * worst:
+        return None
+    ranks = tuple(int(rank) for rank in np.flatnonzero(topology.node == int(scores.argmax())))
+    return Component("node" if len(ranks) > 1 else "rank", ranks, POINTED_TO)
 
 
 def _meant(suspects: Sequence[Suspected], ports: Ports, topology: Topology) -> list[Suspected]:

@@ -46,7 +46,8 @@ def _victims(
     if reach == "stage":
         return _stage(rng, scenario), ()
     if reach == "fabric":
-        return _across(rng, scenario, share=rng.uniform(0.6, 1.0))
+        # Mostly all of it; one of several switches now and then.
+        return _across(rng, scenario, share=1.0 if rng.random() < 0.7 else rng.uniform(0.6, 1.0))
     if reach == "node":
         node = int(rng.integers(scenario.n_nodes))
         if cause == "storage_degradation" and rng.random() < 0.3:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from rca.classify.components import Component
-from rca.classify.ports import Ports, Suspected, slowest_link
+from rca.classify.ports import Ports, Suspected, odd_port, slowest_link
 from rca.classify.ports import through_ports as through
 from rca.telemetry.job import Job, RankPlace, Topology
 
@@ -109,3 +109,10 @@ def test_without_evidence_slow_collectives_are_everybodys() -> None:
     assert slowest_link(np.full(8, 0.1), ports(), topology()) == everybody
     same = ports(queues=dict.fromkeys(range(4), 4.0), trips=dict.fromkeys(range(4), 2.0))
     assert slowest_link(np.full(8, 0.1), same, topology()) == everybody
+
+
+def test_only_an_unmistakable_port_stands_against_a_fault_of_the_whole_job() -> None:
+    assert odd_port(ports(queues={1: 4.0}), topology()) == Component("node", (2, 3), 0.5)
+    assert odd_port(ports(queues={1: 2.0}), topology()) is None
+    assert odd_port(ports(queues={1: 4.0, 2: 3.0}), topology()) is None
+    assert odd_port(ports(trips={1: 8.0}), topology()) is None

@@ -80,4 +80,11 @@ def test_what_a_stage_is_charged_with_needs_stages(make_window) -> None:
 @pytest.mark.parametrize("steps", [slice(12, 30), slice(None)], ids=["for a while", "always"])
 def test_half_of_the_job_may_be_slow(make_window, steps: slice) -> None:
     flat = make_window(8, late=HALF_OF_THE_JOB, phase=KERNELS, ranks_per_node=4, steps=steps)
-    assert blamed(rca.diagnose(flat)) == set(HALF_OF_THE_JOB)
+    diagnosis = rca.diagnose(flat)
+    if diagnosis.failure_mode == "healthy":
+        # From the first step to the last it could be two kinds of machine: then the answer stays open.
+        assert steps == slice(None)
+        assert diagnosis.abstained
+        assert diagnosis.failure_mode_probability["fail_slow"] > 0.8
+        return
+    assert blamed(diagnosis) == set(HALF_OF_THE_JOB)

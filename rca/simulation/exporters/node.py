@@ -34,12 +34,22 @@ def host_cores(world: World) -> tuple[FloatArray, FloatArray]:
         # 2.6 ms of user and 7 ms of system time per step of 116 ms in healthy captures.
         scale = load.step_seconds * world.pace
         pauses = world.state("gc") / world.duration
-        user = 0.022 * scale + 0.45 * pauses + world.state("loader_cpu") + np.zeros(world.waiting.shape)
+        user = 0.022 * scale + 0.45 * pauses + world.state("loader_cpu") + _failing(world)
         return user, 0.06 * scale + np.zeros(world.waiting.shape)
     # Waiting for a collective spins: the more a rank waits, the busier its core looks.
     user = 0.8 + 0.35 * world.waiting + 1.5 * load.step_seconds * world.pace + world.state("loader_cpu") * 4
     system = 0.15 + 0.3 * world.share("host_to_device") + np.zeros(world.waiting.shape)
     return world.alive * user, world.alive * system
+
+
+def _failing(world: World) -> FloatArray:
+    """Cores used by ranks that lost a peer, (n_ranks, n_segments): errors are raised, printed, tried again."""
+    cores = np.zeros(world.waiting.shape)
+    stop = world.resources.stop
+    if stop is not None and stop.kind == "crash":
+        rng = np.random.default_rng([world.scenario.seed, 3])
+        cores[:, world.n_run :] = 0.08 * rng.uniform(0, 1.2, (cores.shape[0], 1))
+    return cores
 
 
 def cpu(world: World, out: Collector) -> None:

@@ -52,8 +52,8 @@ def _limit(resources: Resources, fault: Fault, scenario: Scenario, rng: np.rando
     ranks, active = ranks_of(fault), envelope(fault, scenario, rng)
     shape = (ranks.size, scenario.n_steps)
     lost = active * scenario.workload.step_seconds * 1.1 * fault.severity**1.5 * jitter(rng, shape, 0.4)
-    # What is read back is wanted by the input pipeline, by the step itself, or by both.
-    in_loading = rng.choice([1.0, 0.5, 0.0])
+    # What is read back is mostly wanted by the input pipeline, sometimes by the step itself.
+    in_loading = rng.choice([1.0, 1.0, 0.6])
     resources.table_stall[ranks] += in_loading * lost
     resources.gpu_stall[ranks] += (1 - in_loading) * lost
     resources.major_faults[ranks] += active * (30 + 900 * fault.severity) * jitter(rng, shape, 0.5)
