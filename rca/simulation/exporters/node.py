@@ -43,12 +43,12 @@ def host_cores(world: World) -> tuple[FloatArray, FloatArray]:
 
 
 def _failing(world: World) -> FloatArray:
-    """Cores used by ranks that lost a peer, (n_ranks, n_segments): errors are raised, printed, tried again."""
+    """Cores used by ranks that lost a peer, (n_ranks, n_segments): errors are raised, printed, retried."""
     cores = np.zeros(world.waiting.shape)
     stop = world.resources.stop
     if stop is not None and stop.kind == "crash":
         rng = np.random.default_rng([world.scenario.seed, 3])
-        cores[:, world.n_run :] = 0.08 * rng.uniform(0, 1.2, (cores.shape[0], 1))
+        cores[:, world.n_run :] = 0.08 * rng.uniform(0, 1.2, (world.scenario.world_size, 1))
     return cores
 
 
