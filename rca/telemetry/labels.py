@@ -79,7 +79,9 @@ class _Manifest(_Record):
 def unfelt(label: Label) -> bool:
     """Whether something was done to the job that cost too little to be called a fault."""
     known = label.model_extra or {}
-    return label.failure_mode == "healthy" and bool(known.get("injected") or known.get("impact"))
+    # The simulator tells of an impact only where it injected something; others measure hiccups, too.
+    done = known.get("injected") or (label.source == "simulation" and known.get("impact"))
+    return label.failure_mode == "healthy" and bool(done)
 
 
 @dataclass(frozen=True)

@@ -157,7 +157,10 @@ def test_seconds_are_compared_with_the_mean_of_marginal_and_alone() -> None:
     assert judged.seconds_error == pytest.approx(0.25)
 
 
-@pytest.mark.parametrize("known", [{"injected": [{"kind": "nic_loss"}]}, {"impact": {"ratio": 1.03}}])
+@pytest.mark.parametrize(
+    "known",
+    [{"injected": [{"kind": "nic_loss"}]}, {"source": "simulation", "impact": {"ratio": 1.03}}],
+)
 def test_a_fault_that_nobody_felt_is_judged_apart(known: dict[str, object]) -> None:
     hidden = Label.model_validate(HEALTHY.model_dump() | known)
     judged = judge(answer("fail_slow"), hidden)
