@@ -10,7 +10,7 @@ from rca.training.corpus import Corpus
 from rca.training.split import mask
 
 #: Share of healthy windows that may be called faulty, and how sure validation must make us of it.
-FALSE_ALARM_BUDGET = 0.01
+FALSE_ALARM_BUDGET = 0.005
 CONFIDENCE = 0.95
 GRID = np.round(np.arange(0.30, 0.99, 0.01), 2)
 
