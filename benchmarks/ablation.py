@@ -26,9 +26,10 @@ from rca.features import RANK_FEATURES, WINDOW_FEATURES
 from rca.features.evidence import resource_names
 from rca.features.groups import feature_groups, group_names
 from rca.robust import FloatArray, IntArray
-from rca.training.corpus import Corpus, simulated_examples, stack
+from rca.training.corpus import Corpus, stack
 from rca.training.heads import fit_heads, targets
 from rca.training.run import DEFAULT_SEED
+from rca.training.simulated import simulated_examples
 
 N_WINDOWS = 6000
 #: Parts that neither fit nor calibration looks at; with no threshold to choose, validation is one of them.

@@ -9,7 +9,8 @@ from benchmarks.ablation import Losses, ablate, change, main, questions_of, with
 from rca.features import RANK_FEATURES, WINDOW_FEATURES
 from rca.features.groups import feature_groups, group_names
 from rca.training import heads
-from rca.training.corpus import Corpus, simulated_examples, stack
+from rca.training.corpus import Corpus, stack
+from rca.training.simulated import simulated_examples
 
 
 @pytest.fixture(scope="module")
@@ -42,7 +43,7 @@ def test_endings_are_worth_something_to_those_who_judge_endings(corpus: Corpus) 
     base, changes = ablate(corpus, questions_of(["endings"]), 3, told.append)
     assert set(changes) == {"endings"}
     assert set(changes["endings"]) == set(base) == set(heads.targets(corpus))
-    assert changes["endings"]["stopper"].value > 0
+    assert changes["endings"]["mode"].value > 0
     assert any(text.startswith("everything: head mode") for text in told)
 
 

@@ -200,7 +200,10 @@ def test_a_store_that_holds_something_else_is_found_out(registry: Registry, tmp_
         registry.fetch(replace(registry.get("1"), sha256="0" * 64), tmp_path)
 
 
-def test_list_and_show_in_text_and_json(registry: Registry, models: Any) -> None:
+def test_list_and_show_in_text_and_json(
+    registry: Registry, models: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "140")  # pytest-xdist hands its own width to the workers
     listed = models("list")
     assert listed.code == 0
     assert "champion" in listed.out
