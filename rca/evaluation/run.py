@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterator
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
@@ -23,6 +22,7 @@ from rca.evaluation.observed import Observed
 from rca.evaluation.rows import PRODUCT, JudgedRow, judged_row, select
 from rca.evaluation.scores import Judged
 from rca.evaluation.signals import restrict
+from rca.processes import pool as pool_of
 from rca.telemetry.labels import Collection, CollectionEntry, Label, read_collection
 from rca.telemetry.window import Window
 
@@ -227,7 +227,7 @@ def _cases(judging: _Judging, entries: list[CollectionEntry], processes: int) ->
     if processes <= 1:
         yield from map(judging.case, entries)
         return
-    with ProcessPoolExecutor(processes, initializer=_start_worker, initargs=(judging.plan,)) as pool:
+    with pool_of(processes, initializer=_start_worker, initargs=(judging.plan,)) as pool:
         yield from pool.map(_case_in_worker, entries, chunksize=1)
 
 

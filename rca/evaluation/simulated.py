@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from os import PathLike
 
@@ -13,6 +12,7 @@ from rca.evaluation.answer import Answer
 from rca.evaluation.baselines_forest import ForestExample, forest_example
 from rca.evaluation.rows import PRODUCT, JudgedRow, judged_row
 from rca.evaluation.signals import restrict
+from rca.processes import pool as pool_of
 from rca.simulation.seeds import for_each_scenario, simulated_window
 
 BundlePath = str | PathLike[str] | None
@@ -43,7 +43,7 @@ def evaluate_simulated(
     """
     todo = list(seeds)
     found: list[list[JudgedRow]] = [[] for _ in bundles]
-    with ProcessPoolExecutor(processes, initializer=_load, initargs=(tuple(bundles), tuple(signals))) as pool:
+    with pool_of(processes, initializer=_load, initargs=(tuple(bundles), tuple(signals))) as pool:
         for position, judged in enumerate(pool.map(_judge_seed, todo, chunksize=8), start=1):
             for rows, fresh in zip(found, judged, strict=True):
                 rows += fresh

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ProcessPoolExecutor
 from typing import TypeVar
 
 import numpy as np
 
+from rca.processes import pool as pool_of
 from rca.simulation.engine import simulate
 from rca.simulation.sampling import sample_scenario
 from rca.telemetry.labels import Label
@@ -32,5 +32,5 @@ def for_each_scenario(
     if processes <= 1:
         yield from map(work, seeds)
         return
-    with ProcessPoolExecutor(processes) as pool:
+    with pool_of(processes) as pool:
         yield from pool.map(work, seeds, chunksize=CHUNK)

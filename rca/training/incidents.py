@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterator
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
 import numpy as np
 
+from rca.processes import pool as pool_of
 from rca.telemetry.labels import Collection, CollectionEntry, Label, read_collection, unfelt
 from rca.telemetry.split import Part
 from rca.telemetry.window import Window
@@ -80,7 +80,7 @@ def incident_examples(
     if processes <= 1:
         yield from _told(map(work, found), len(found), progress)
         return
-    with ProcessPoolExecutor(processes) as pool:
+    with pool_of(processes) as pool:
         yield from _told(pool.map(work, found), len(found), progress)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from concurrent.futures import ProcessPoolExecutor
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ from rca.diagnosis.bundle import Bundle
 from rca.diagnosis.pipeline import analyse
 from rca.diagnosis.pricing import PricedCause, Pricing
 from rca.evaluation.scores import accepted, true_seconds
+from rca.processes import pool as pool_of
 from rca.simulation.seeds import simulated_window
 from rca.telemetry.labels import Label, LabelledCause
 from rca.training.corpus import Corpus
@@ -67,7 +67,7 @@ def held_costs(
     """
     todo = list(seeds)
     found: list[Held] = []
-    with ProcessPoolExecutor(processes) as pool:
+    with pool_of(processes) as pool:
         costs = pool.map(partial(_costs, str(bundle)), todo, chunksize=CHUNK)
         for position, each in enumerate(costs, start=1):
             found += each

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
 from os import PathLike
 from pathlib import Path
@@ -19,6 +18,7 @@ from rca.evaluation.realism.measure import Measured, measured
 from rca.evaluation.realism.subject import Subject, is_comparable, subject_of
 from rca.evaluation.realism.traces import TraceComparison, compare_traces
 from rca.evaluation.realism.twin import ratio_at, twin
+from rca.processes import pool as pool_of
 from rca.robust import FloatArray
 from rca.simulation import simulate
 from rca.telemetry.labels import CollectionEntry, read_collection
@@ -158,5 +158,5 @@ def _mapped(work: Callable[[Item], Result], items: Sequence[Item], processes: in
     if processes <= 1:
         yield from map(work, items)
         return
-    with ProcessPoolExecutor(processes) as pool:
+    with pool_of(processes) as pool:
         yield from pool.map(work, items, chunksize=4)
