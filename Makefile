@@ -41,7 +41,8 @@ serve: setup ## Serve on http://127.0.0.1:8080 (docs at /docs)
 bench: setup ## Latency and memory tables, each beside its floor (BENCH=name for one)
 	$(RUN)/python -m benchmarks $(BENCH)
 
-.cache/captures: | setup
+.cache/captures: data/testbed/captures/manifest.json | setup
+	rm -rf $@
 	$(RUN)/rca testbed unpack data/testbed/captures --output $@
 
 train: setup .cache/captures ## Reproduce the shipped model bundle from seeds and captures, and its card

@@ -3,9 +3,23 @@
 from __future__ import annotations
 
 import multiprocessing
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
-from typing import Any
+from typing import Any, TypeVar
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+
+def mapped(
+    work: Callable[[Item], Result], items: Iterable[Item], processes: int, *, chunk: int = 1
+) -> Iterator[Result]:
+    """`work` of every item, in order; the number of processes has no influence on the results."""
+    if processes <= 1:
+        yield from map(work, items)
+        return
+    with pool(processes) as workers:
+        yield from workers.map(work, items, chunksize=chunk)
 
 
 def pool(

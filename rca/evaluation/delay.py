@@ -124,14 +124,18 @@ class StepClock:
             window,
             job=window.job.model_copy(update={"end": min(moment, window.job.end)}),
             steps=window.steps.filter(past),
-            metrics=_until(window.metrics, moment),
-            events=_until(window.events, moment),
+            metrics=sampled_within(window.metrics, -np.inf, moment),
+            events=sampled_within(window.events, -np.inf, moment),
             ops=window.ops.slice(0, 0),
         )
 
 
-def _until(table: pa.Table, moment: float) -> pa.Table:
-    return table.filter(pc.less(table.column("time"), pa.scalar(moment))) if table.num_rows else table
+def sampled_within(table: pa.Table, begin: float, end: float) -> pa.Table:
+    """Rows of a metrics or events table from `begin` up to, not including, `end` (Unix seconds)."""
+    if not table.num_rows:
+        return table
+    time = table.column("time")
+    return table.filter(pc.and_(pc.greater_equal(time, begin), pc.less(time, end)))
 
 
 class DelaySummary(NamedTuple):

@@ -14,7 +14,7 @@ from rca.telemetry.window import Window
 GPU_PREFIXES = ("dcgm_", "nvidia_")
 #: node exporter, process exporters, cAdvisor: counters that the kernel keeps.
 KERNEL_PREFIXES = ("node_", "process_", "namedprocess_", "container_")
-_STEP_TIMES = ("rank", "step", "start_time", "step_seconds")
+STEP_TIMES = ("rank", "step", "start_time", "step_seconds")
 
 SIGNAL_SETS = {
     "all": "everything the window holds",
@@ -46,7 +46,7 @@ def restrict(window: Window, signals: str) -> Window:
         events=window.events.slice(0, 0),
         ops=window.ops.slice(0, 0),
     )
-    return bare if signals == "phases-only" else replace(bare, steps=bare.steps.select(_STEP_TIMES))
+    return bare if signals == "phases-only" else replace(bare, steps=bare.steps.select(STEP_TIMES))
 
 
 def _without(metrics: pa.Table, prefixes: tuple[str, ...]) -> pa.Table:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import multiprocessing
 from collections import deque
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures import Future
 
 import numpy as np
 
+from rca.processes import pool as pool_of
 from rca.simulation.engine import LabelledWindow, simulate
 from rca.simulation.sampling import sample_scenario
 
@@ -55,8 +55,7 @@ def _in_processes(n: int, seed: int, processes: int) -> Iterator[LabelledWindow]
     """Keep every worker busy, yet never hold more than a few chunks of finished windows."""
     chunks = range(0, n, CHUNK)
     waiting: deque[Future[list[LabelledWindow]]] = deque()
-    context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(min(processes, n), mp_context=context) as pool:
+    with pool_of(min(processes, n)) as pool:
         for first in chunks:
             waiting.append(pool.submit(_chunk, seed, first, min(first + CHUNK, n)))
             if len(waiting) > AHEAD_PER_PROCESS * processes:

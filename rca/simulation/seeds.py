@@ -7,7 +7,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from rca.processes import pool as pool_of
+from rca.processes import mapped
 from rca.simulation.engine import simulate
 from rca.simulation.sampling import sample_scenario
 from rca.telemetry.labels import Label
@@ -29,8 +29,4 @@ def for_each_scenario(
     work: Callable[[int], Result], seeds: Iterable[int], *, processes: int
 ) -> Iterator[Result]:
     """`work` of every seed, in order; `processes` has no influence on the results."""
-    if processes <= 1:
-        yield from map(work, seeds)
-        return
-    with pool_of(processes) as pool:
-        yield from pool.map(work, seeds, chunksize=CHUNK)
+    return mapped(work, seeds, processes, chunk=CHUNK)

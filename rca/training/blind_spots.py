@@ -8,8 +8,10 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from rca.evaluation.signals import STEP_TIMES
+from rca.simulation.sampling_noise import CORE_PHASES, OPTIONAL_PHASES
 from rca.telemetry.grouping import codes_of
-from rca.telemetry.window import Window
+from rca.telemetry.window import LOAD_COLUMNS, Window
 
 #: Metrics that come and go together, by how their names begin (lower case).
 EXPORTERS: tuple[tuple[str, ...], ...] = (
@@ -25,17 +27,9 @@ EXPORTERS: tuple[tuple[str, ...], ...] = (
     ("container_",),
     ("python_",),
 )
-OPTIONAL_PHASES = (
-    "data_loading_seconds", "host_to_device_seconds", "optimizer_seconds", "checkpoint_seconds", "gc_seconds",
-    "samples", "tokens", "sum_squared_sequence_length",
-)  # fmt: skip
-CORE_PHASES = (
-    "forward_seconds", "backward_seconds", "communication_wait_seconds", "communication_transfer_seconds",
-)  # fmt: skip
 WAIT, TRANSFER, TOGETHER = (
     "communication_wait_seconds", "communication_transfer_seconds", "communication_seconds",
 )  # fmt: skip
-MINIMAL = ("rank", "step", "start_time", "step_seconds")
 BoolArray = npt.NDArray[np.bool_]
 
 
@@ -57,12 +51,12 @@ def blinded(window: Window, rng: np.random.Generator) -> Window:
 def _fewer_phases(steps: pa.Table, rng: np.random.Generator) -> pa.Table:
     draw = rng.random()
     if draw < 0.06:
-        return steps.select(MINIMAL)
+        return steps.select(STEP_TIMES)
     if draw < 0.2:
         steps = _unsplit(steps)
     if rng.random() < 0.5:
         return steps
-    lost = {name for name in OPTIONAL_PHASES if rng.random() < 0.35}
+    lost = {name for name in (*OPTIONAL_PHASES, *LOAD_COLUMNS) if rng.random() < 0.35}
     lost |= {name for name in CORE_PHASES if rng.random() < 0.1}
     return steps.select([name for name in steps.column_names if name not in lost])
 

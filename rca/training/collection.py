@@ -9,7 +9,6 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from multiprocessing.connection import wait
 from pathlib import Path
@@ -18,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from rca.errors import InvalidInput
+from rca.processes import pool as pool_of
 from rca.simulation import sample_scenario, simulate
 from rca.telemetry.labels import (
     MANIFEST_FILE,
@@ -144,8 +144,7 @@ def _written(plan: Plan, numbers: list[int], processes: int) -> Iterator[dict[st
     if processes <= 1 or len(numbers) < FEWEST_FOR_WORKERS:
         yield from map(plan.write, numbers)
         return
-    context = multiprocessing.get_context("spawn")
-    pool = ProcessPoolExecutor(processes, mp_context=context, initializer=_leave_with_parent)
+    pool = pool_of(processes, initializer=_leave_with_parent)
     try:
         yield from pool.map(plan.write, numbers, chunksize=CHUNK)
     finally:

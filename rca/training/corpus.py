@@ -20,8 +20,6 @@ from rca.training.split import part_of
 RANKS_KEPT = 8
 #: A label that blames at least this share of the ranks is about the job, not about some of its ranks.
 JOB_SHARE = 0.75
-#: Weight of a variant of a real window that is not learned from: some two dozen of them make five windows.
-WITNESS = 0.2
 
 
 @dataclass(frozen=True)
@@ -154,15 +152,8 @@ def _some(ranks: IntArray, rng: np.random.Generator) -> IntArray:
     return ranks if ranks.size <= RANKS_KEPT else rng.choice(ranks, RANKS_KEPT, replace=False)
 
 
-def stack(examples: Iterable[Example], real_share: float = 0.0) -> Corpus:
-    """Put examples into one corpus, in order.
-
-    Parameters
-    ----------
-    examples : iterable of Example
-    real_share : float
-        Share of the training part's weight that its real windows get together; of no effect without both.
-    """
+def stack(examples: Iterable[Example]) -> Corpus:
+    """Put examples into one corpus, in order; all windows count alike (see `rca.training.weighting`)."""
     found = list(examples)
     return Corpus(
         window=np.stack([each.window for each in found]),
@@ -178,24 +169,8 @@ def stack(examples: Iterable[Example], real_share: float = 0.0) -> Corpus:
         part=tuple(each.part for each in found),
         real=tuple(each.real for each in found),
         unfelt=tuple(each.unfelt for each in found),
-        weight=_weights(found, real_share),
+        weight=np.ones(len(found)),
     )
-
-
-def _weights(examples: list[Example], real_share: float) -> FloatArray:
-    """Weight per window: one if simulated.
-
-    Real windows get their share of what is learned from. Where rounds, calibration and thresholds are chosen
-    they are witnesses, each capture as good as a few simulated windows: with a share of the weight, a
-    handful of captures would decide alone.
-    """
-    real = np.array([each.real for each in examples])
-    train = np.array([each.part for each in examples]) == "train"
-    weight = np.where(real, WITNESS, 1.0)
-    n_real, n_simulated = int((real & train).sum()), int((~real & train).sum())
-    if n_real and n_simulated:
-        weight[real & train] = real_share / (1 - real_share) * n_simulated / n_real
-    return weight
 
 
 def straggler_type(cause: str) -> str:

@@ -10,7 +10,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from rca.evaluation.delay import StepClock
+from rca.evaluation.delay import StepClock, sampled_within
 from rca.telemetry.job import Job, Parallelism
 from rca.telemetry.labels import Label, LabelledCause, Pattern
 from rca.telemetry.window import Window
@@ -103,17 +103,10 @@ def _between(window: Window, clock: StepClock, first: int, end: int, *, until_en
         window,
         job=window.job.model_copy(update={"start": begin, "end": finish}),
         steps=window.steps.filter(inside),
-        metrics=_timed(window.metrics, begin, finish),
-        events=_timed(window.events, begin, finish),
+        metrics=sampled_within(window.metrics, begin, finish),
+        events=sampled_within(window.events, begin, finish),
         ops=window.ops.slice(0, 0),
     )
-
-
-def _timed(table: pa.Table, begin: float, finish: float) -> pa.Table:
-    if not table.num_rows:
-        return table
-    time = table.column("time")
-    return table.filter(pc.and_(pc.greater_equal(time, begin), pc.less(time, finish)))
 
 
 def without_ranks(window: Window, label: Label, dropped: npt.NDArray[np.int64]) -> tuple[Window, Label]:

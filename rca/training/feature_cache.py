@@ -32,7 +32,9 @@ FORMAT = 1
 #: All of our code that has a say in an example, below the package. A test follows the calls and compares.
 COMPUTED_BY = (
     "evaluation/delay.py",
+    "evaluation/signals.py",
     "features",
+    "processes.py",
     "robust.py",
     "simulation",
     "telemetry",

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from rca.processes import pool as pool_of
+from rca.processes import mapped
 from rca.telemetry.labels import Collection, CollectionEntry, Label, read_collection, unfelt
 from rca.telemetry.split import Part
 from rca.telemetry.window import Window
@@ -77,19 +77,9 @@ def incident_examples(
     work = partial(_examples, seed=seed, variants=variants)
     if cache is not None:
         work = partial(_remembered, cache=cache, seed=seed, variants=variants)
-    if processes <= 1:
-        yield from _told(map(work, found), len(found), progress)
-        return
-    with pool_of(processes) as pool:
-        yield from _told(pool.map(work, found), len(found), progress)
-
-
-def _told(
-    batches: Iterator[list[Example]], total: int, progress: Callable[[int, int], None]
-) -> Iterator[Example]:
-    for done, batch in enumerate(batches, start=1):
+    for done, batch in enumerate(mapped(work, found, processes), start=1):
         yield from batch
-        progress(done, total)
+        progress(done, len(found))
 
 
 def _remembered(incident: Incident, *, cache: FeatureCache, seed: int, variants: int) -> list[Example]:

@@ -13,7 +13,7 @@ from rca.diagnosis.bundle import Bundle
 from rca.diagnosis.pipeline import analyse
 from rca.diagnosis.pricing import PricedCause, Pricing
 from rca.evaluation.scores import accepted, true_seconds
-from rca.processes import pool as pool_of
+from rca.processes import mapped
 from rca.simulation.seeds import simulated_window
 from rca.telemetry.labels import Label, LabelledCause
 from rca.training.corpus import Corpus
@@ -67,11 +67,10 @@ def held_costs(
     """
     todo = list(seeds)
     found: list[Held] = []
-    with pool_of(processes) as pool:
-        costs = pool.map(partial(_costs, str(bundle)), todo, chunksize=CHUNK)
-        for position, each in enumerate(costs, start=1):
-            found += each
-            progress(position, len(todo))
+    costs = mapped(partial(_costs, str(bundle)), todo, processes, chunk=CHUNK)
+    for position, each in enumerate(costs, start=1):
+        found += each
+        progress(position, len(todo))
     return found
 
 

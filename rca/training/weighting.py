@@ -5,7 +5,10 @@ from __future__ import annotations
 import numpy as np
 
 from rca.robust import FloatArray
-from rca.training.corpus import WITNESS, Corpus
+from rca.training.corpus import Corpus
+
+#: Weight of a variant of a real window that is not learned from: some two dozen of them make five windows.
+WITNESS = 0.2
 
 
 def balanced(corpus: Corpus, real_share: float) -> FloatArray:

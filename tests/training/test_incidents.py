@@ -14,6 +14,7 @@ from rca.telemetry.labels import read_collection, read_label
 from rca.training.blind_spots import blinded
 from rca.training.corpus import Example, stack
 from rca.training.incidents import incident_examples, incidents, varied
+from rca.training.weighting import balanced
 
 WINDOWS = Path(__file__).resolve().parents[2] / "data" / "windows"
 
@@ -77,7 +78,8 @@ def test_real_windows_get_their_share_of_the_weight(collection: Path) -> None:
 
     real = examples(collection)
     simulated = [replace(each, real=False) for each in real for _ in range(5)]
-    corpus = stack([*simulated, *real], real_share=0.4)
+    corpus = stack([*simulated, *real])
+    corpus = replace(corpus, weight=balanced(corpus, 0.4))
     learned = np.array(corpus.part) == "train"
     assert corpus.weight[learned & corpus.real].sum() / corpus.weight[learned].sum() == pytest.approx(0.4)
     # One capture's variants must not choose rounds, calibration and thresholds on their own.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from os import PathLike
 from pathlib import Path
@@ -18,7 +18,7 @@ from rca.evaluation.realism.measure import Measured, measured
 from rca.evaluation.realism.subject import Subject, is_comparable, subject_of
 from rca.evaluation.realism.traces import TraceComparison, compare_traces
 from rca.evaluation.realism.twin import ratio_at, twin
-from rca.processes import pool as pool_of
+from rca.processes import mapped
 from rca.robust import FloatArray
 from rca.simulation import simulate
 from rca.telemetry.labels import CollectionEntry, read_collection
@@ -148,15 +148,7 @@ def _each(
     work: Callable[[Item], Result], items: Sequence[Item], processes: int, phase: str, report: Report
 ) -> list[Result]:
     found = []
-    for result in _mapped(work, items, processes):
+    for result in mapped(work, items, processes, chunk=4):
         found.append(result)
         report(phase, len(found), len(items))
     return found
-
-
-def _mapped(work: Callable[[Item], Result], items: Sequence[Item], processes: int) -> Iterator[Result]:
-    if processes <= 1:
-        yield from map(work, items)
-        return
-    with pool_of(processes) as pool:
-        yield from pool.map(work, items, chunksize=4)
