@@ -52,7 +52,7 @@ openapi: setup ## Regenerate api/openapi.json
 	$(RUN)/python -m rca_api.openapi > api/openapi.json
 
 lock: .tools/bin/uv ## Re-resolve requirements.lock
-	$(UV) pip compile --quiet --universal --generate-hashes --python-version 3.11 --extra api --extra train --group dev pyproject.toml --output-file requirements.lock
+	$(UV) pip compile --quiet --universal --generate-hashes --python-version 3.11 --extra api --extra postgres --extra tracing --extra train --group dev pyproject.toml --output-file requirements.lock
 
 clean: ## Remove the environment and caches
 	rm -rf .venv .tools .cache .pytest_cache .mypy_cache .ruff_cache .hypothesis

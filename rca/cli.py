@@ -15,7 +15,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from rca.commands import COMMANDS
+from rca.commands import COMMANDS, SERVICE_COMMANDS
 from rca.commands.output import exit_code, print_error
 from rca.commands.process import take_over
 from rca.errors import RcaError
@@ -42,14 +42,16 @@ class LazyCommands(TyperGroup):
     def __init__(self, **attributes: Any) -> None:
         super().__init__(**attributes)
         # The base class suggests close matches from these names; the values are never used.
-        self.commands = dict.fromkeys(COMMANDS)  # type: ignore[assignment]
+        self.commands = dict.fromkeys((*COMMANDS, *SERVICE_COMMANDS))  # type: ignore[assignment]
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        """Import ``rca.commands.<name>`` and build its command."""
+        """Import the command's module and build its command."""
         del ctx
-        if cmd_name not in COMMANDS:
+        if cmd_name not in self.commands:
             return None
-        module = import_module(f"rca.commands.{cmd_name.replace('-', '_')}")
+        # The library does not import its service; it only knows where the service's commands are.
+        package = "rca_api" if cmd_name in SERVICE_COMMANDS else "rca"
+        module = import_module(f"{package}.commands.{cmd_name.replace('-', '_')}")
         group: typer.Typer | None = getattr(module, "app", None)
         if group is None:
             group = typer.Typer(add_completion=False, rich_markup_mode=None)

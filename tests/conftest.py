@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +13,15 @@ from rca.telemetry import Window
 
 ROOT = Path(__file__).resolve().parents[1]
 START = 1_700_000_000.0
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _data_dir(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """No test touches the data of the user who runs it."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RCA_DATA_DIR", str(tmp_path_factory.mktemp("service-data")))
+        yield
+
 
 MakeWindow = Callable[..., Window]
 

@@ -9,6 +9,7 @@ from importlib.metadata import version
 
 import structlog
 from fastapi import FastAPI
+from fastapi.concurrency import run_in_threadpool
 
 from rca_api import diagnoses, health, logs, problems, what_if
 from rca_api.diagnoses import endpoints as diagnosis_endpoints
@@ -60,6 +61,8 @@ def create_app(settings: Settings | None = None) -> FastAPI:
 async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     """Warm the model before the first request, and finish what runs before the process ends."""
     state: State = app.state.parts
+    if state.settings.migrate:
+        await run_in_threadpool(state.database.upgrade)
     await asyncio.get_running_loop().run_in_executor(state.threads, state.engine.load)
     if state.engine.model is not None:
         state.metrics.bundle_loaded(state.engine.model)
@@ -68,3 +71,4 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
         _log.error("bundle cannot be used", reason=state.engine.failure)
     yield
     state.threads.shutdown(wait=True, cancel_futures=True)
+    state.database.close()

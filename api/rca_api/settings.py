@@ -6,8 +6,14 @@ import os
 from pathlib import Path
 from typing import Literal
 
-from pydantic import ByteSize, Field
+from pydantic import ByteSize, Field, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
+
+
+def default_data_dir() -> Path:
+    """Where a user's data belong: in ``$XDG_DATA_HOME``, mostly ``~/.local/share``."""
+    base = os.environ.get("XDG_DATA_HOME")
+    return (Path(base) if base else Path.home() / ".local" / "share") / "straggler-rca"
 
 
 class Settings(BaseSettings):
@@ -15,6 +21,14 @@ class Settings(BaseSettings):
 
     Attributes
     ----------
+    data_dir : Path
+        Folder of what the service keeps: the SQLite database and the windows, unless URLs name other places.
+    database_url : str
+        SQLAlchemy URL; ``sqlite:///<data_dir>/rca.db`` if not set (``RCA_DATABASE_URL=postgresql://...``).
+    window_store_url : str
+        Folder or fsspec URL of the windows; ``<data_dir>/windows`` if not set.
+    migrate : bool
+        Bring the database's schema up to date at start. Off where `rca db upgrade` does it before a rollout.
     bundle : Path, optional
         Directory of the model bundle; the shipped one if not set.
     priors : Path, optional
@@ -39,6 +53,10 @@ class Settings(BaseSettings):
 
     model_config = SettingsConfigDict(env_prefix="RCA_", frozen=True)
 
+    data_dir: Path = Field(default_factory=default_data_dir)
+    database_url: str = ""
+    window_store_url: str = ""
+    migrate: bool = True
     bundle: Path | None = None
     priors: Path | None = None
     max_body_bytes: ByteSize = Field(ByteSize(256 * 1024**2), gt=0)
@@ -50,3 +68,13 @@ class Settings(BaseSettings):
     body_timeout_seconds: float = Field(60.0, gt=0)
     retry_after_seconds: int = Field(2, ge=1)
     log_level: Literal["debug", "info", "warning", "error"] = "info"
+
+    @model_validator(mode="after")
+    def _places(self) -> Settings:
+        """Put what has no place of its own into the data folder."""
+        folder = self.data_dir.expanduser().absolute()
+        # The model is frozen for its users; this is still its construction.
+        object.__setattr__(self, "data_dir", folder)
+        object.__setattr__(self, "database_url", self.database_url or f"sqlite:///{folder / 'rca.db'}")
+        object.__setattr__(self, "window_store_url", self.window_store_url or str(folder / "windows"))
+        return self

@@ -21,3 +21,5 @@ COMMANDS: tuple[str, ...] = (
     "signals",
     "version",
 )
+#: Groups that work on the service's own data; their modules are in `rca_api.commands`.
+SERVICE_COMMANDS: tuple[str, ...] = ("db",)

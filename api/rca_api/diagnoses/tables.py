@@ -1,0 +1,80 @@
+"""Tables of windows and diagnoses."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from sqlalchemy import ForeignKey, Index, LargeBinary, String
+from sqlalchemy.orm import Mapped, mapped_column, relationship
+
+from rca_api.store.base import Base, UtcDateTime, new_id, now
+
+
+class WindowRow(Base):
+    """A window in the window store, once per content however often it was posted."""
+
+    __tablename__ = "windows"
+
+    digest: Mapped[str] = mapped_column(String(64), primary_key=True)
+    job_id: Mapped[str] = mapped_column(String(256), index=True)
+    n_bytes: Mapped[int]
+    created_at: Mapped[datetime] = mapped_column(UtcDateTime, default=now)
+    #: Last time it was posted or asked for; retention goes by it.
+    used_at: Mapped[datetime] = mapped_column(UtcDateTime, default=now, index=True)
+
+
+class DiagnosisRow(Base):
+    """One diagnosis: queued, running, done or failed; `document` is the answer as it was given."""
+
+    __tablename__ = "diagnoses"
+    __table_args__ = (
+        Index("ix_diagnoses_newest", "created_at", "id"),
+        Index("ix_diagnoses_job_newest", "job_id", "created_at", "id"),
+    )
+
+    id: Mapped[str] = mapped_column(String(32), primary_key=True, default=new_id)
+    created_at: Mapped[datetime] = mapped_column(UtcDateTime, default=now)
+    finished_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
+    #: queued, running, done, failed
+    state: Mapped[str] = mapped_column(String(16), default="done", index=True)
+    #: Null once retention has deleted the window.
+    window_digest: Mapped[str | None] = mapped_column(
+        ForeignKey("windows.digest", ondelete="SET NULL"), index=True
+    )
+    window_id: Mapped[str | None] = mapped_column(String(256))
+    job_id: Mapped[str] = mapped_column(String(256))
+    #: Bounds of the window, in Unix seconds: diagnoses of one job are in the order of their windows.
+    window_start: Mapped[float]
+    window_end: Mapped[float]
+    #: API key or token subject that asked; null where authentication is off.
+    asked_by: Mapped[str | None] = mapped_column(String(128))
+    failure_mode: Mapped[str | None] = mapped_column(String(16), index=True)
+    abstained: Mapped[bool | None]
+    #: First cause, the one that costs most.
+    cause: Mapped[str | None] = mapped_column(String(64), index=True)
+    seconds_per_step: Mapped[float | None]
+    model_sha256: Mapped[str | None] = mapped_column(String(64))
+    #: JSON of `rca.diagnosis.result.Diagnosis`.
+    document: Mapped[bytes | None] = mapped_column(LargeBinary)
+    #: Problem document (JSON) of a failed one.
+    problem: Mapped[bytes | None] = mapped_column(LargeBinary)
+
+    blames: Mapped[list[BlameRow]] = relationship(cascade="all, delete-orphan", passive_deletes=True)
+
+
+class BlameRow(Base):
+    """A node that a cause of a diagnosis was put on; a cause on no node has one row without a node."""
+
+    __tablename__ = "blames"
+    __table_args__ = (Index("ix_blames_node_cause", "node", "cause"),)
+
+    id: Mapped[int] = mapped_column(primary_key=True, autoincrement=True)
+    diagnosis_id: Mapped[str] = mapped_column(ForeignKey("diagnoses.id", ondelete="CASCADE"), index=True)
+    #: 1 for the first cause.
+    place: Mapped[int]
+    cause: Mapped[str] = mapped_column(String(64), index=True)
+    node: Mapped[str | None] = mapped_column(String(256))
+    #: infrastructure, workload or either
+    owner: Mapped[str] = mapped_column(String(16))
+    probability: Mapped[float]
+    seconds_per_step: Mapped[float]

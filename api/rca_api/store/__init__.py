@@ -1,0 +1,1 @@
+"""What the service remembers: one SQL database, one folder of windows."""

@@ -1,0 +1,174 @@
+"""The SQL database: SQLite beside the service, or PostgreSQL by its URL."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from alembic import command
+from alembic.config import Config
+from alembic.migration import MigrationContext
+from alembic.script import ScriptDirectory
+from sqlalchemy import Connection, Engine, create_engine, event, make_url, text
+from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError
+from sqlalchemy.exc import TimeoutError as PoolTimeoutError
+from sqlalchemy.orm import Session, sessionmaker
+
+from rca.errors import SourceError
+
+#: Seconds a writer waits for another one's transaction in SQLite before it gives up.
+_BUSY_SECONDS = 10.0
+#: Seconds to wait for a PostgreSQL server that does not answer.
+_CONNECT_SECONDS = 5
+_MIGRATION_LOCK = 7_221_001
+_MIGRATIONS = Path(__file__).parent / "migrations"
+
+
+class StoreError(SourceError):
+    """The database cannot be used at the moment; what was asked for was not done."""
+
+    code = "store-unavailable"
+
+
+class Database:
+    """Sessions on one database; safe to use from many threads, never across a fork.
+
+    Parameters
+    ----------
+    url : str
+        SQLAlchemy URL; ``postgresql://`` means psycopg 3.
+    """
+
+    def __init__(self, url: str) -> None:
+        self.url = make_url(url)
+        if self.url.drivername in ("postgresql", "postgres"):
+            self.url = self.url.set(drivername="postgresql+psycopg")
+        self.is_sqlite = self.url.get_backend_name() == "sqlite"
+        self.engine = _sqlite_engine(self.url) if self.is_sqlite else _server_engine(self.url)
+        self._writers = sessionmaker(self.engine.execution_options(begin="IMMEDIATE"), expire_on_commit=False)
+        self._readers = sessionmaker(self.engine, expire_on_commit=False)
+
+    @contextmanager
+    def session(self) -> Iterator[Session]:
+        """Open a transaction that writes: durable when the context ends, rolled back on any error.
+
+        In SQLite it takes the write lock at once, so what it reads cannot change before it writes;
+        PostgreSQL leaves that to row locks (``with_for_update``) and unique constraints.
+
+        Raises
+        ------
+        StoreError
+            If the database cannot be reached, is full or stays locked.
+        """
+        with _translated(), self._writers.begin() as session:
+            yield session
+
+    @contextmanager
+    def reading(self) -> Iterator[Session]:
+        """Open a transaction that only reads; in SQLite it neither waits for a writer nor holds one up.
+
+        Raises
+        ------
+        StoreError
+            If the database cannot be reached.
+        """
+        with _translated(), self._readers.begin() as session:
+            yield session
+
+    def check(self) -> None:
+        """Raise `StoreError` unless the database answers and has the schema this version needs."""
+        with self.reading() as session:
+            session.execute(text("SELECT 1"))
+        current, wanted = self.revisions()
+        if current is None or current != wanted:
+            known = current in {script.revision for script in self._scripts().walk_revisions()}
+            if current is not None and not known:
+                # A newer version has migrated already: migrations only add, so the old one goes on working.
+                return
+            raise StoreError(
+                f"the database has schema {current or 'none'}, this version needs {wanted}",
+                hint="run `rca db upgrade`",
+            )
+
+    def revisions(self) -> tuple[str | None, str | None]:
+        """Schema revision of the database, and the newest one this version knows."""
+        try:
+            with self.engine.connect() as connection:
+                current = MigrationContext.configure(connection).get_current_revision()
+        except DBAPIError as error:
+            raise StoreError(f"the database cannot be used: {_reason(error)}") from error
+        return current, self._scripts().get_current_head()
+
+    def upgrade(self) -> None:
+        """Bring the schema to the newest revision; does nothing if it is there already."""
+        try:
+            with self.engine.execution_options(begin="IMMEDIATE").begin() as connection:
+                if not self.is_sqlite:
+                    # Two replicas that start together must not migrate at once.
+                    connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _MIGRATION_LOCK})
+                config = _config()
+                config.attributes["connection"] = connection
+                command.upgrade(config, "head")
+        except (OperationalError, InterfaceError) as error:
+            raise StoreError(f"the database cannot be migrated: {_reason(error)}") from error
+
+    def close(self) -> None:
+        """Close all connections."""
+        self.engine.dispose()
+
+    @staticmethod
+    def _scripts() -> ScriptDirectory:
+        return ScriptDirectory.from_config(_config())
+
+
+def _config() -> Config:
+    config = Config()
+    config.set_main_option("script_location", str(_MIGRATIONS).replace("%", "%%"))
+    return config
+
+
+def _sqlite_engine(url: Any) -> Engine:
+    if url.database and url.database != ":memory:":
+        Path(url.database).parent.mkdir(parents=True, exist_ok=True)
+    engine = create_engine(url, connect_args={"timeout": _BUSY_SECONDS})
+    event.listen(engine, "connect", _on_sqlite_connect)
+    event.listen(engine, "begin", _on_sqlite_begin)
+    return engine
+
+
+def _on_sqlite_connect(connection: Any, _: object) -> None:
+    # The driver's own BEGIN comes late and not before every statement: `_on_sqlite_begin` sends it instead.
+    connection.isolation_level = None
+    for pragma in (
+        # Readers go on while somebody writes.
+        "journal_mode=WAL",
+        # An acknowledged diagnosis survives a power cut, not only a crash.
+        "synchronous=FULL",
+        "foreign_keys=ON",
+    ):
+        connection.execute(f"PRAGMA {pragma}")
+
+
+def _on_sqlite_begin(connection: Connection) -> None:
+    connection.exec_driver_sql(f"BEGIN {connection.get_execution_options().get('begin', 'DEFERRED')}")
+
+
+def _server_engine(url: Any) -> Engine:
+    # Connections a restarted server has dropped are noticed before use, so nobody has to restart us.
+    return create_engine(url, pool_pre_ping=True, connect_args={"connect_timeout": _CONNECT_SECONDS})
+
+
+@contextmanager
+def _translated() -> Iterator[None]:
+    try:
+        yield
+    except (OperationalError, InterfaceError, PoolTimeoutError) as error:
+        raise StoreError(f"the database cannot be used: {_reason(error)}") from error
+
+
+def _reason(error: Exception) -> str:
+    """First line of what the driver says; SQLAlchemy's own text would show statements and values."""
+    told = str(getattr(error, "orig", None) or error).strip().splitlines()
+    return told[0] if told else type(error).__name__

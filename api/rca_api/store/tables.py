@@ -1,0 +1,8 @@
+"""Every table of the service: importing this module fills ``Base.metadata``."""
+
+from __future__ import annotations
+
+from rca_api.diagnoses import tables as diagnoses
+from rca_api.store.base import Base
+
+__all__ = ["Base", "diagnoses"]

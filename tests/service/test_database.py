@@ -1,0 +1,119 @@
+"""The store: schema, transactions, moments, and what is said when it cannot be used."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime, timedelta, timezone
+from pathlib import Path
+
+import pytest
+from alembic.autogenerate import compare_metadata
+from alembic.migration import MigrationContext
+from sqlalchemy import func, select
+from sqlalchemy.exc import StatementError
+
+from rca_api.diagnoses.tables import WindowRow
+from rca_api.store.database import Database, StoreError
+from rca_api.store.tables import Base
+
+
+def row(digest: str, **values: object) -> WindowRow:
+    return WindowRow(**{"digest": digest, "job_id": "job", "n_bytes": 0, **values})
+
+
+def test_migrations_make_exactly_the_tables_of_the_code(database: Database) -> None:
+    with database.engine.connect() as connection:
+        context = MigrationContext.configure(connection, opts={"compare_type": True})
+        assert compare_metadata(context, Base.metadata) == []
+
+
+def test_upgrading_twice_does_nothing(database: Database) -> None:
+    database.upgrade()
+    current, newest = database.revisions()
+    assert current == newest
+    database.check()
+
+
+def test_an_empty_database_is_not_ready_and_says_what_to_do(database_url: str) -> None:
+    database = Database(database_url)
+    with pytest.raises(StoreError) as caught:
+        database.check()
+    database.close()
+    assert "needs" in caught.value.message
+    assert caught.value.hint == "run `rca db upgrade`"
+
+
+def test_replicas_that_start_together_migrate_once(database_url: str) -> None:
+    databases = [Database(database_url) for _ in range(4)]
+    with ThreadPoolExecutor(4) as threads:
+        list(threads.map(Database.upgrade, databases))
+    databases[0].check()
+    for held in databases:
+        held.close()
+
+
+def test_what_fails_midway_leaves_nothing(database: Database) -> None:
+    def fail_midway() -> None:
+        with database.session() as session:
+            session.add(row("a"))
+            session.flush()
+            raise RuntimeError
+
+    with pytest.raises(RuntimeError):
+        fail_midway()
+    with database.reading() as session:
+        assert session.scalar(select(func.count()).select_from(WindowRow)) == 0
+
+
+def test_writers_at_once_lose_no_update(database: Database) -> None:
+    with database.session() as session:
+        session.add(row("a"))
+
+    def add_one(_: int) -> None:
+        with database.session() as session:
+            held = session.scalars(select(WindowRow).with_for_update()).one()
+            held.n_bytes += 1
+
+    with ThreadPoolExecutor(8) as threads:
+        list(threads.map(add_one, range(40)))
+    with database.reading() as session:
+        assert session.scalars(select(WindowRow.n_bytes)).one() == 40
+
+
+def test_moments_come_back_in_utc(database: Database) -> None:
+    noon_in_tokyo = datetime(2026, 1, 1, 12, tzinfo=timezone(timedelta(hours=9)))
+    with database.session() as session:
+        session.add(row("a", created_at=noon_in_tokyo))
+    with database.reading() as session:
+        found = session.scalars(select(WindowRow.created_at)).one()
+    assert found == noon_in_tokyo
+    assert found.tzinfo == UTC
+
+
+def test_a_moment_without_time_zone_is_refused(database: Database) -> None:
+    def store() -> None:
+        with database.session() as session:
+            session.add(row("a", created_at=datetime(2026, 1, 1)))
+
+    with pytest.raises(StatementError, match="no time zone"):
+        store()
+
+
+def test_a_server_that_is_not_there_is_named_without_the_password() -> None:
+    database = Database("postgresql://rca:hidden-word@127.0.0.1:9/rca")
+    with pytest.raises(StoreError) as caught:
+        database.check()
+    assert "9" in caught.value.message
+    assert "hidden-word" not in caught.value.message
+
+
+def test_a_database_of_a_newer_version_goes_on_being_used(database: Database) -> None:
+    with database.engine.begin() as connection:
+        connection.exec_driver_sql("UPDATE alembic_version SET version_num = '9999'")
+    database.check()
+
+
+def test_a_folder_that_cannot_be_made_is_said(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises((StoreError, OSError)):
+        Database(f"sqlite:///{tmp_path / 'file' / 'rca.db'}").upgrade()
