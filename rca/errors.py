@@ -34,6 +34,16 @@ class RcaError(Exception):
         """Machine-readable evidence, merged into JSON error bodies."""
         return {} if self.hint is None else {"hint": self.hint}
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        # The default would call the class with the message alone; evidence has to reach other processes.
+        return _rebuilt, (type(self), self.args, self.__dict__)
+
+
+def _rebuilt(kind: type[RcaError], arguments: tuple[Any, ...], members: dict[str, Any]) -> RcaError:
+    error = kind.__new__(kind, *arguments)
+    error.__dict__.update(members)
+    return error
+
 
 class InvalidInput(RcaError):
     """The caller's data or arguments cannot be used; retrying unchanged will fail again."""

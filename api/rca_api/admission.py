@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from rca_api.problems import ProblemError
 from rca_api.settings import Settings
+
+_LONGEST_WAIT_SECONDS = 60
 
 
 class Ticket:
@@ -25,14 +28,22 @@ class Ticket:
 
 
 class Admission:
-    """Counts of what is in progress; used from the event loop only, so it needs no lock."""
+    """Counts of what is in progress; used from the event loop only, so it needs no lock.
 
-    def __init__(self, settings: Settings) -> None:
-        self.max_requests = settings.threads + settings.queue_limit
+    Parameters
+    ----------
+    settings : Settings
+    seconds_until_free : callable
+        Estimates how long so many requests take, to tell callers when to come back.
+    """
+
+    def __init__(self, settings: Settings, seconds_until_free: Callable[[int], float]) -> None:
+        self.max_requests = settings.processes + settings.queue_limit
         self.max_bytes = int(settings.max_buffered_bytes)
         self.held_bytes = 0
         self.requests = 0
-        self._retry_after = str(settings.retry_after_seconds)
+        self._least_wait = settings.retry_after_seconds
+        self._seconds_until_free = seconds_until_free
 
     @contextmanager
     def enter(self) -> Iterator[Ticket]:
@@ -49,5 +60,10 @@ class Admission:
 
     def busy(self, reason: str, *, close: bool) -> ProblemError:
         """Build the refusal; `close` because the rest of the body is not going to be read."""
-        headers = {"Retry-After": self._retry_after} | ({"Connection": "close"} if close else {})
-        return ProblemError("busy", f"{reason}; retry after {self._retry_after} s", headers=headers)
+        headers = self.retry_after() | ({"Connection": "close"} if close else {})
+        return ProblemError("busy", f"{reason}; retry after {headers['Retry-After']} s", headers=headers)
+
+    def retry_after(self) -> dict[str, str]:
+        """Make the header that says when what is in progress now will probably be done."""
+        expected = math.ceil(self._seconds_until_free(self.requests))
+        return {"Retry-After": str(min(_LONGEST_WAIT_SECONDS, max(self._least_wait, expected)))}

@@ -12,12 +12,15 @@ from fastapi import FastAPI
 from fastapi.concurrency import run_in_threadpool
 
 from rca_api import diagnoses, health, logs, problems, what_if
+from rca_api.background import tidy_up
 from rca_api.diagnoses import endpoints as diagnosis_endpoints
 from rca_api.health import endpoints as health_endpoints
 from rca_api.middleware import RequestContext
 from rca_api.openapi import document
 from rca_api.settings import Settings
 from rca_api.state import State
+from rca_api.store.database import StoreError
+from rca_api.stored_windows import endpoints as window_endpoints
 from rca_api.what_if import endpoints as what_if_endpoints
 
 _log = structlog.stdlib.get_logger("rca_api")
@@ -50,6 +53,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     problems.install(app, settings.retry_after_seconds)
     app.add_middleware(RequestContext, metrics=state.metrics)
     app.include_router(diagnosis_endpoints.router)
+    app.include_router(window_endpoints.router)
     app.include_router(what_if_endpoints.router)
     app.include_router(health_endpoints.router)
     # FastAPI's documented way to serve a document of one's own.
@@ -59,16 +63,27 @@ def create_app(settings: Settings | None = None) -> FastAPI:
 
 @asynccontextmanager
 async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
-    """Warm the model before the first request, and finish what runs before the process ends."""
+    """Start what runs beside the requests, and end it in the opposite order."""
     state: State = app.state.parts
-    if state.settings.migrate:
-        await run_in_threadpool(state.database.upgrade)
-    await asyncio.get_running_loop().run_in_executor(state.threads, state.engine.load)
-    if state.engine.model is not None:
-        state.metrics.bundle_loaded(state.engine.model)
-        _log.info("ready", **state.engine.model.model_dump())
-    else:
-        _log.error("bundle cannot be used", reason=state.engine.failure)
-    yield
-    state.threads.shutdown(wait=True, cancel_futures=True)
-    state.database.close()
+    # First, because getting warm takes longest; whoever asks meanwhile waits for it.
+    state.pool.start()
+    try:
+        if state.settings.migrate:
+            await run_in_threadpool(_upgrade, state)
+        await run_in_threadpool(state.spool.clean)
+        state.dispatcher.start()
+        tidying = asyncio.create_task(tidy_up(state))
+        yield
+        tidying.cancel()
+        await state.dispatcher.stop()
+    finally:
+        await state.pool.close()
+        state.database.close()
+
+
+def _upgrade(state: State) -> None:
+    """Migrate; a database that is away does not keep the service from starting and saying so."""
+    try:
+        state.database.upgrade()
+    except StoreError as error:
+        _log.error("the database cannot be migrated", reason=error.message)

@@ -7,31 +7,37 @@ server process and a real socket.
 from __future__ import annotations
 
 import argparse
+import os
 import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from tempfile import TemporaryFile
+from tempfile import TemporaryDirectory, TemporaryFile
 
 from rca.client import Client, ServiceError
 from rca.errors import RcaError
 
 DEFAULT_WINDOW = "data/windows/cpu-contention-node"
 _START_SECONDS = 60.0
-_STOP_SECONDS = 10.0
+_STOP_SECONDS = 15.0
+#: Whatever the user's own service uses, this one keeps to its folder.
+_EMBEDDED = {"RCA_DATABASE_URL": "", "RCA_WINDOW_STORE_URL": ""}
 
 
 @contextmanager
-def running_service(start_seconds: float = _START_SECONDS) -> Iterator[str]:
+def running_service(
+    start_seconds: float = _START_SECONDS, settings: Mapping[str, str] | None = None
+) -> Iterator[str]:
     """Run the service on a free loopback port until the context ends; gives its address.
 
+    Its data are in a folder of their own, which goes with it; `settings` are further ``RCA_*`` variables.
     The socket is bound here and inherited by the server, so no other process can take the port
     in between.
     """
-    with socket.socket() as listener, TemporaryFile() as log:
+    with socket.socket() as listener, TemporaryFile() as log, TemporaryDirectory(prefix="rca-demo-") as data:
         listener.bind(("127.0.0.1", 0))
         listener.listen()
         url = f"http://127.0.0.1:{listener.getsockname()[1]}"
@@ -41,6 +47,7 @@ def running_service(start_seconds: float = _START_SECONDS) -> Iterator[str]:
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
+            env={**os.environ, "RCA_DATA_DIR": data, **_EMBEDDED, **(settings or {})},
         )
         # Only the server holds the socket from here: if it dies, connections are refused at once.
         listener.close()

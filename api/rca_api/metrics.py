@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
-from prometheus_client.multiprocess import MultiProcessCollector
 
-from rca.diagnosis.result import Diagnosis, ModelVersion
+from rca.diagnosis.result import ModelVersion
 
 MEDIA_TYPE = "text/plain; version=0.0.4; charset=utf-8"
-STAGES = ("receive", "queue", "decompress", "decode", "diagnose", "render")
+STAGES = ("receive", "queue", "decompress", "decode", "diagnose", "keep", "render", "commit")
 _BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 _METHODS = frozenset({"GET", "POST", "PUT", "PATCH", "DELETE", "HEAD", "OPTIONS"})
 
@@ -59,14 +57,12 @@ class Metrics:
             "rca_diagnoses_in_progress",
             "Windows being received, waiting or being diagnosed.",
             registry=self.registry,
-            multiprocess_mode="livesum",
         )
         self.bundle = Gauge(
             "rca_bundle_info",
             "The model bundle in use; always 1.",
             ("name", "version", "sha256"),
             registry=self.registry,
-            multiprocess_mode="max",
         )
         # Labelled series exist from the start, so that a rate() over the first minute is not empty.
         for stage in STAGES:
@@ -86,19 +82,17 @@ class Metrics:
         self.requests.labels(method if method in _METHODS else "other", route, str(status)).inc()
         self.request_seconds.labels(route).observe(seconds)
 
-    def diagnosed(self, diagnosis: Diagnosis) -> None:
+    def diagnosed(self, failure_mode: str, causes: Iterable[str], *, abstained: bool) -> None:
         """Count one diagnosis and the causes it names."""
-        self.diagnoses.labels(diagnosis.failure_mode, str(diagnosis.abstained).lower()).inc()
-        for cause in diagnosis.causes:
-            self.causes.labels(cause.cause).inc()
+        self.diagnoses.labels(failure_mode, str(abstained).lower()).inc()
+        for cause in causes:
+            self.causes.labels(cause).inc()
 
     def bundle_loaded(self, model: ModelVersion) -> None:
+        """Name the bundle in use, and no other."""
+        self.bundle.clear()
         self.bundle.labels(model.name, model.version, model.sha256).set(1)
 
     def exposition(self) -> bytes:
-        """Write all series; those of every worker where several share a metrics directory."""
-        if "PROMETHEUS_MULTIPROC_DIR" not in os.environ:
-            return generate_latest(self.registry)
-        shared = CollectorRegistry()
-        MultiProcessCollector(shared)  # type: ignore[no-untyped-call]
-        return generate_latest(shared)
+        """Write all series."""
+        return generate_latest(self.registry)

@@ -10,7 +10,7 @@ from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 from pydantic.json_schema import models_json_schema
 
-from rca_api.diagnoses.schemas import ArrowWindow, TelemetryWindow
+from rca_api.diagnoses.schemas import ArrowWindow, TelemetryWindow, WindowBatch
 from rca_api.problems import Problem
 from rca_api.what_if.schemas import AskedScenarios, TraceWithScenarios
 
@@ -33,6 +33,7 @@ def document(app: FastAPI) -> dict[str, Any]:
             [
                 (TelemetryWindow, "validation"),
                 (ArrowWindow, "validation"),
+                (WindowBatch, "validation"),
                 (AskedScenarios, "validation"),
                 (TraceWithScenarios, "validation"),
                 (Problem, "serialization"),

@@ -52,6 +52,7 @@ CATALOGUE: dict[str, Kind] = {
     "rate-limited": Kind(429, "The caller asks more often than it may"),
     "conflict": Kind(409, "The state of the resource does not allow this"),
     "idempotency-mismatch": Kind(422, "The idempotency key was used for another request"),
+    "diagnosis-failed": Kind(410, "The diagnosis failed, and there will be none"),
     "deadline-exceeded": Kind(504, "The answer was not ready before the deadline"),
     "missing-extra": Kind(501, "This installation lacks an optional part"),
     "source-error": Kind(502, "A telemetry source cannot be read"),
@@ -100,20 +101,26 @@ class ProblemError(Exception):
 
 def problem_response(request: Request, error: ProblemError) -> Response:
     """Write `error` as a problem document."""
-    kind = CATALOGUE[error.code]
     request.state.problem_code = error.code
+    request_id = getattr(request.state, "request_id", None)
+    content = problem_document(error, request.url.path, request_id)
+    return Response(content, CATALOGUE[error.code].status, error.headers, MEDIA_TYPE)
+
+
+def problem_document(error: ProblemError, instance: str, request_id: str | None = None) -> bytes:
+    """Encode `error`; `instance` is the path of what it happened to."""
+    kind = CATALOGUE[error.code]
     body: dict[str, Any] = {
         "type": TYPE_PREFIX + error.code,
         "title": kind.title,
         "status": kind.status,
         "detail": error.detail,
-        "instance": request.url.path,
+        "instance": instance,
         "code": error.code,
-        "request_id": getattr(request.state, "request_id", None),
+        "request_id": request_id,
     }
     body |= {key: _plain(value) for key, value in error.members.items() if value is not None}
-    content = orjson.dumps(body, default=str, option=orjson.OPT_NON_STR_KEYS)
-    return Response(content, kind.status, error.headers, MEDIA_TYPE)
+    return orjson.dumps(body, default=str, option=orjson.OPT_NON_STR_KEYS)
 
 
 def from_rca_error(error: RcaError, retry_after_seconds: int) -> ProblemError:

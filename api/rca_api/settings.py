@@ -9,6 +9,8 @@ from typing import Literal
 from pydantic import ByteSize, Field, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
+from rca.commands.process import usable_cores
+
 
 def default_data_dir() -> Path:
     """Where a user's data belong: in ``$XDG_DATA_HOME``, mostly ``~/.local/share``."""
@@ -41,14 +43,33 @@ class Settings(BaseSettings):
         Largest JSON document, in either form: parsed, one takes about eight times its size in memory.
     max_buffered_bytes : ByteSize
         Bodies being received or waiting, all requests together; beyond it callers are told to retry.
-    threads : int
-        Diagnoses computed at once.
+    processes : int
+        Processes that compute, so diagnoses computed at once (`rca serve --processes`).
+    tasks_per_process : int
+        After so many tasks a process is replaced by a fresh one; 0 for never.
     queue_limit : int
         Requests that may wait beyond those computed; further ones get 503.
+    deadline_seconds : float
+        Longest an answer may take from the moment its request is there, waiting included; callers ask for
+        less with ``Prefer: wait=5``.
+    max_queued : int
+        Diagnoses that may be queued (``Prefer: respond-async``); further ones get 503.
+    lease_seconds : float
+        How long a process that was killed keeps its queued diagnoses from others.
+    idempotency_hours : float
+        How long an ``Idempotency-Key`` is remembered.
+    batch_limit : int
+        Windows one batch may have.
+    window_days : float
+        Windows not used for so long are deleted, unless feedback refers to them.
+    max_window_store_bytes : ByteSize
+        Beyond it the windows used longest ago are deleted.
+    retention_interval_seconds : float
+        How often the service looks for windows to delete.
     body_timeout_seconds : float
         How long a caller may take to send its body.
     retry_after_seconds : int
-        What a refused caller is told to wait.
+        Least a refused caller is told to wait; more where the queue takes longer.
     """
 
     model_config = SettingsConfigDict(env_prefix="RCA_", frozen=True)
@@ -63,10 +84,19 @@ class Settings(BaseSettings):
     max_decoded_bytes: ByteSize = Field(ByteSize(512 * 1024**2), gt=0)
     max_json_bytes: ByteSize = Field(ByteSize(128 * 1024**2), gt=0)
     max_buffered_bytes: ByteSize = Field(ByteSize(1024**3), gt=0)
-    threads: int = Field(default_factory=lambda: os.cpu_count() or 1, ge=1)
+    processes: int = Field(default_factory=usable_cores, ge=1)
+    tasks_per_process: int = Field(5000, ge=0)
     queue_limit: int = Field(32, ge=0)
+    deadline_seconds: float = Field(60.0, gt=0)
+    max_queued: int = Field(10_000, ge=0)
+    lease_seconds: float = Field(15.0, gt=0)
+    idempotency_hours: float = Field(24.0, gt=0)
+    batch_limit: int = Field(64, ge=1)
+    window_days: float = Field(90.0, gt=0)
+    max_window_store_bytes: ByteSize = Field(ByteSize(50 * 1024**3), gt=0)
+    retention_interval_seconds: float = Field(3600.0, gt=0)
     body_timeout_seconds: float = Field(60.0, gt=0)
-    retry_after_seconds: int = Field(2, ge=1)
+    retry_after_seconds: int = Field(1, ge=1)
     log_level: Literal["debug", "info", "warning", "error"] = "info"
 
     @model_validator(mode="after")

@@ -1,4 +1,4 @@
-"""Receiving a window, whatever is asked about it: media types, limits, decoding."""
+"""Receiving a window, whatever is asked about it: media types and limits."""
 
 from __future__ import annotations
 
@@ -8,14 +8,10 @@ from typing import Any
 
 from fastapi import Request
 
-from rca.errors import InvalidInput
-from rca.telemetry.encodings import arrow, json
-from rca.telemetry.window import Window
+from rca_api.decoding import JSON, MULTIPART, media_type
 from rca_api.problems import ProblemError
 from rca_api.settings import Settings
 
-JSON = "application/json"
-MULTIPART = "multipart/form-data"
 WINDOW_TYPES = (JSON, MULTIPART)
 #: How a window is sent, for the OpenAPI document.
 WINDOW_BODY: dict[str, Any] = {
@@ -64,11 +60,6 @@ class Limits:
         return cls(sent, decoded)
 
 
-def media_type(content_type: str) -> str:
-    """The media type alone, without parameters, lower case."""
-    return content_type.partition(";")[0].strip().lower()
-
-
 def content_type_of(request: Request, taken: Sequence[str]) -> str:
     """The request's Content-Type, if it is one of those taken.
 
@@ -88,14 +79,3 @@ def content_type_of(request: Request, taken: Sequence[str]) -> str:
         expected=" or ".join(taken),
         hint="curl needs -H 'Content-Type: application/json'; what curl sends by default is a web form",
     )
-
-
-def decode_window(body: bytes, content_type: str, max_bytes: int) -> Window:
-    """Decode and validate a window; Arrow buffers may be compressed, so the limit goes into the decoder."""
-    if not body:
-        raise InvalidInput(
-            "the body is empty", hint="send a telemetry window: job, steps and, if there are any, metrics"
-        )
-    if media_type(content_type) == MULTIPART:
-        return arrow.decode(body, content_type, max_bytes=max_bytes)
-    return json.decode(body)

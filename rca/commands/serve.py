@@ -6,9 +6,6 @@ import errno
 import ipaddress
 import os
 import socket
-import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
 from importlib.util import find_spec
 from typing import Annotated
 
@@ -18,17 +15,19 @@ from rca.errors import MissingExtra
 
 EXAMPLES = """
 rca serve
-rca serve --port 9000 --workers 2
+rca serve --port 9000 --processes 2
 curl -s http://127.0.0.1:8080/v1/diagnoses -H 'Content-Type: application/json' --data-binary @window.json
 """
-_MULTIPROCESS = "PROMETHEUS_MULTIPROC_DIR"
 _SHUTDOWN_SECONDS = 20
 
 
 def command(
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port; 0 picks a free one.")] = 8080,
-    workers: Annotated[int, typer.Option(min=1, help="Processes that answer requests.")] = 1,
+    processes: Annotated[
+        int | None,
+        typer.Option(min=1, envvar="RCA_PROCESSES", help="Processes that compute. [default: one a core]"),
+    ] = None,
 ) -> None:
     """Serve diagnoses over HTTP.
 
@@ -42,18 +41,18 @@ def command(
     import uvicorn
 
     _refuse_used_port(host, port)
-    with _shared_metrics(workers):
-        uvicorn.run(
-            "rca_api.app:create_app",
-            factory=True,
-            host=host,
-            port=port,
-            workers=workers,
-            log_config=None,
-            access_log=False,
-            server_header=False,
-            timeout_graceful_shutdown=_SHUTDOWN_SECONDS,
-        )
+    if processes is not None:
+        os.environ["RCA_PROCESSES"] = str(processes)
+    uvicorn.run(
+        "rca_api.app:create_app",
+        factory=True,
+        host=host,
+        port=port,
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        timeout_graceful_shutdown=_SHUTDOWN_SECONDS,
+    )
 
 
 def _refuse_open_host(host: str) -> None:
@@ -91,17 +90,3 @@ def _is_loopback(host: str) -> bool:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return False
-
-
-@contextmanager
-def _shared_metrics(workers: int) -> Iterator[None]:
-    """Give several workers one place for their counters, so that any of them can be scraped."""
-    if workers == 1 or _MULTIPROCESS in os.environ:
-        yield
-        return
-    with tempfile.TemporaryDirectory(prefix="rca-metrics-") as folder:
-        os.environ[_MULTIPROCESS] = folder
-        try:
-            yield
-        finally:
-            del os.environ[_MULTIPROCESS]

@@ -13,14 +13,14 @@ from rca_api.settings import Settings
 
 @pytest.fixture(scope="session")
 def client() -> Iterator[TestClient]:
-    """The service as an operator gets it: default settings, shipped bundle."""
-    with TestClient(create_app(Settings()), raise_server_exceptions=False) as held:
+    """The service as an operator gets it: shipped bundle, and a database and windows of its own."""
+    with TestClient(create_app(Settings(processes=1)), raise_server_exceptions=False) as held:
         yield held
 
 
 @pytest.fixture(scope="session")
 def small_client() -> Iterator[TestClient]:
     """A service with limits small enough to be reached in a test."""
-    settings = Settings(max_body_bytes=50_000, max_decoded_bytes=80_000)
+    settings = Settings(processes=1, max_body_bytes=50_000, max_decoded_bytes=80_000)
     with TestClient(create_app(settings), raise_server_exceptions=False) as held:
         yield held

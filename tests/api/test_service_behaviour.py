@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from bad_windows import REFUSED, WHOLE
@@ -27,10 +29,17 @@ def state_of(client: TestClient) -> State:
     return parts
 
 
+def wait_until(true: Callable[[], bool], seconds: float = 60.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
 @pytest.fixture
 def own_client() -> Iterator[TestClient]:
     """An app of the test's own, to be tampered with."""
-    with TestClient(create_app(Settings(threads=1, queue_limit=0)), raise_server_exceptions=False) as held:
+    with TestClient(create_app(Settings(processes=1, queue_limit=0)), raise_server_exceptions=False) as held:
         yield held
 
 
@@ -53,20 +62,21 @@ def test_unknown_paths_and_methods_are_problems(client: TestClient) -> None:
     assert (missing.status_code, missing.json()["code"]) == (404, "not-found")
     wrong = client.put("/v1/diagnoses")
     assert (wrong.status_code, wrong.json()["code"]) == (405, "method-not-allowed")
-    assert wrong.headers["allow"] == "POST"
+    assert wrong.headers["allow"] in ("GET", "POST")
     assert {missing.headers["content-type"], wrong.headers["content-type"]} == {"application/problem+json"}
 
 
 def test_probes_name_the_model(client: TestClient) -> None:
     assert client.get("/healthz").json() == {"status": "ok"}
+    wait_until(lambda: client.get("/readyz").status_code == 200)
     ready = client.get("/readyz")
-    assert ready.status_code == 200
-    assert ready.json()["model"] == state_of(client).engine.model.model_dump()  # type: ignore[union-attr]
+    assert ready.json()["model"] == state_of(client).pool.model.model_dump()  # type: ignore[union-attr]
     assert len(ready.json()["model"]["sha256"]) == 64
 
 
 def test_a_broken_bundle_is_reported_not_hidden(tmp_path: Path) -> None:
-    with TestClient(create_app(Settings(bundle=tmp_path / "nothing"))) as client:
+    with TestClient(create_app(Settings(processes=1, bundle=tmp_path / "nothing"))) as client:
+        wait_until(lambda: client.get("/readyz").json()["code"] != "not-ready")
         assert client.get("/healthz").status_code == 200
         ready = client.get("/readyz")
         assert (ready.status_code, ready.json()["code"]) == (503, "bundle-error")
@@ -76,16 +86,16 @@ def test_a_broken_bundle_is_reported_not_hidden(tmp_path: Path) -> None:
 
 
 def test_before_the_bundle_is_loaded_the_service_is_not_ready() -> None:
-    answer = TestClient(create_app(Settings())).get("/readyz")
+    answer = TestClient(create_app(Settings(processes=1))).get("/readyz")
     assert (answer.status_code, answer.json()["code"]) == (503, "not-ready")
     assert int(answer.headers["retry-after"]) >= 1
 
 
 def test_an_unexpected_failure_leaks_nothing(own_client: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(self: object, window: object) -> None:
+    def fail(self: object, *arguments: object, **options: object) -> None:
         raise RuntimeError("secret at /srv/bundle")
 
-    monkeypatch.setattr("rca_api.engine.Engine.diagnose", fail)
+    monkeypatch.setattr("rca_api.diagnoses.journal.Journal.record", fail)
     answer = own_client.post("/v1/diagnoses", content=WHOLE, headers=JSON)
     assert answer.status_code == 500
     assert answer.headers["content-type"] == "application/problem+json"
@@ -95,29 +105,23 @@ def test_an_unexpected_failure_leaks_nothing(own_client: TestClient, monkeypatch
     assert 'status="500"' in own_client.get("/metrics").text
 
 
-def test_beyond_its_limit_the_service_says_when_to_come_back(
-    own_client: TestClient, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    entered, leave = threading.Event(), threading.Event()
-    diagnose = state_of(own_client).engine.diagnose
-
-    def slow(self: object, window: Any) -> Any:
-        entered.set()
-        assert leave.wait(20)
-        return diagnose(window)
-
-    monkeypatch.setattr("rca_api.engine.Engine.diagnose", slow)
+def test_beyond_its_limit_the_service_says_when_to_come_back(own_client: TestClient) -> None:
+    wait_until(lambda: own_client.get("/readyz").status_code == 200)
+    [process] = state_of(own_client).pool.processes()
     answers: list[int] = []
     first = threading.Thread(
         target=lambda: answers.append(
             own_client.post("/v1/diagnoses", content=WHOLE, headers=JSON).status_code
         )
     )
-    first.start()
-    assert entered.wait(20)
-    refused = own_client.post("/v1/diagnoses", content=WHOLE, headers=JSON)
-    alive = own_client.get("/healthz")
-    leave.set()
+    os.kill(process, signal.SIGSTOP)
+    try:
+        first.start()
+        wait_until(lambda: state_of(own_client).admission.requests == 1)
+        refused = own_client.post("/v1/diagnoses", content=WHOLE, headers=JSON)
+        alive = own_client.get("/healthz")
+    finally:
+        os.kill(process, signal.SIGCONT)
     first.join()
     assert (refused.status_code, refused.json()["code"]) == (503, "busy")
     assert int(refused.headers["retry-after"]) >= 1
@@ -127,7 +131,7 @@ def test_beyond_its_limit_the_service_says_when_to_come_back(
 
 
 def test_bodies_in_memory_are_bounded() -> None:
-    with TestClient(create_app(Settings(max_buffered_bytes=1000))) as client:
+    with TestClient(create_app(Settings(processes=1, max_buffered_bytes=1000))) as client:
         answer = client.post("/v1/diagnoses", content=WHOLE, headers=JSON)
         assert (answer.status_code, answer.json()["code"]) == (503, "busy")
         assert state_of(client).admission.held_bytes == 0
@@ -150,7 +154,7 @@ def test_metrics_count_by_route_status_mode_and_problem(own_client: TestClient) 
 
 
 def test_every_log_line_is_json_with_the_request_id(capsys: pytest.CaptureFixture[str]) -> None:
-    with TestClient(create_app(Settings())) as client:
+    with TestClient(create_app(Settings(processes=1))) as client:
         client.post("/v1/diagnoses", content=b"", headers={**JSON, "X-Request-ID": "find-me"})
     lines = [json.loads(line) for line in capsys.readouterr().err.splitlines()]
     mine = [line for line in lines if line.get("request_id") == "find-me"]
@@ -170,7 +174,7 @@ def test_a_service_with_cluster_priors_answers_with_them(tmp_path: Path, make_wi
     window = make_window(late={5: 0.05}, phase="data_loading_seconds").to_json()
     priors = tmp_path / "priors.json"
     priors.write_text('{"storage_degradation": 1000, "data_loader_stall": 1}')
-    with TestClient(create_app(Settings(priors=priors))) as held:
+    with TestClient(create_app(Settings(processes=1, priors=priors))) as held:
         answer = held.post("/v1/diagnoses", content=window, headers=JSON).json()
     assert answer["causes"][0]["cause"] == "storage_degradation"
 
@@ -178,5 +182,6 @@ def test_a_service_with_cluster_priors_answers_with_them(tmp_path: Path, make_wi
 def test_a_service_whose_priors_mean_nothing_is_not_ready(tmp_path: Path) -> None:
     priors = tmp_path / "priors.json"
     priors.write_text('{"nic": 1}')
-    with TestClient(create_app(Settings(priors=priors)), raise_server_exceptions=False) as held:
+    with TestClient(create_app(Settings(processes=1, priors=priors)), raise_server_exceptions=False) as held:
+        wait_until(lambda: held.get("/readyz").json().get("code") != "not-ready")
         assert held.get("/readyz").status_code == 503

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import socket
 import sys
 from collections.abc import Callable
@@ -14,6 +13,7 @@ from typing import Any
 import pytest
 
 from rca.commands import COMMANDS
+from rca_api.settings import Settings
 
 Run = Callable[..., Any]
 
@@ -72,7 +72,7 @@ def served(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     held: dict[str, Any] = {}
 
     def run(app: str, **options: Any) -> None:
-        held.update(options, app=app, metrics=os.environ.get("PROMETHEUS_MULTIPROC_DIR"))
+        held.update(options, app=app)
 
     monkeypatch.setattr("uvicorn.run", run)
     monkeypatch.delenv("RCA_ALLOW_UNAUTHENTICATED", raising=False)
@@ -82,7 +82,7 @@ def served(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "::1", "127.8.9.1"])
 def test_loopback_is_served(rca_command: Run, served: dict[str, Any], host: str) -> None:
     assert rca_command("serve", "--host", host, "--port", "0").code == 0
-    assert (served["host"], served["app"], served["metrics"]) == (host, "rca_api.app:create_app", None)
+    assert (served["host"], served["app"]) == (host, "rca_api.app:create_app")
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.168.1.4", "gpu-head-1"])  # noqa: S104
@@ -107,8 +107,10 @@ def test_a_port_in_use_is_told_before_anything_is_loaded(rca_command: Run, serve
     assert "Another port" in ran.err
 
 
-def test_several_workers_share_their_metrics(rca_command: Run, served: dict[str, Any]) -> None:
-    assert rca_command("serve", "--workers", "2").code == 0
-    assert served["workers"] == 2
-    assert served["metrics"] is not None
-    assert "PROMETHEUS_MULTIPROC_DIR" not in os.environ
+def test_the_number_of_processes_reaches_the_settings(
+    rca_command: Run, served: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RCA_PROCESSES", "5")
+    assert rca_command("serve", "--processes", "2").code == 0
+    assert Settings().processes == 2
+    assert "workers" not in served

@@ -13,7 +13,7 @@ from rca_api.settings import Settings
 @pytest.fixture(scope="session")
 def service() -> Iterator[TestClient]:
     """The service with its default settings and the shipped bundle."""
-    with TestClient(create_app(Settings()), raise_server_exceptions=False) as held:
+    with TestClient(create_app(Settings(processes=1)), raise_server_exceptions=False) as held:
         yield held
 
 

@@ -35,7 +35,7 @@ LINKS = {"name": "links", "changes": [{"select": {"kind": "communication"}, "to"
 
 @pytest.fixture(scope="module")
 def client() -> Iterator[TestClient]:
-    with TestClient(create_app(Settings())) as held:
+    with TestClient(create_app(Settings(processes=1))) as held:
         yield held
 
 

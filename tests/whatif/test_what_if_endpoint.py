@@ -32,13 +32,13 @@ EXECUTION = execute(make_job(pp=2, dp=2, microbatches=4))
 
 @pytest.fixture(scope="module")
 def client() -> Iterator[TestClient]:
-    with TestClient(create_app(Settings())) as held:
+    with TestClient(create_app(Settings(processes=1))) as held:
         yield held
 
 
 @pytest.fixture
 def small_client() -> Iterator[TestClient]:
-    settings = Settings(max_body_bytes=50_000, max_decoded_bytes=80_000)
+    settings = Settings(processes=1, max_body_bytes=50_000, max_decoded_bytes=80_000)
     with TestClient(create_app(settings)) as held:
         yield held
 

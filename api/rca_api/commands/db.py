@@ -51,10 +51,32 @@ def status(database_url: Url = None) -> None:
         raise typer.Exit(1)
 
 
-def _database(url: str | None) -> Database:
+@app.command()
+def prune() -> None:
+    """Delete windows over the limits (RCA_WINDOW_DAYS, RCA_MAX_WINDOW_STORE_BYTES), as the service does."""
+    _require_service()
+    from rca_api.settings import Settings
+    from rca_api.state import State
+
+    state = State.build(Settings())
+    pruned = state.retention.prune()
+    state.database.close()
+    typer.echo(
+        f"{pruned.windows} windows ({pruned.n_bytes:,} bytes) and {pruned.orphans} files without a row"
+    )
+
+
+def _require_service() -> None:
     try:
-        from rca_api.settings import Settings
-        from rca_api.store.database import Database
+        import rca_api.settings
+        import rca_api.store.database  # noqa: F401
     except ImportError as error:
         raise MissingExtra("the service is not installed", hint="pip install 'straggler-rca[api]'") from error
+
+
+def _database(url: str | None) -> Database:
+    _require_service()
+    from rca_api.settings import Settings
+    from rca_api.store.database import Database
+
     return Database(url or Settings().database_url)

@@ -1,18 +1,22 @@
-"""The documented shape of a posted window.
+"""The documented shape of a posted window, and of what is told about stored diagnoses.
 
-These models describe the JSON encoding for readers and client generators. Bodies are not parsed
+The models of a window describe the JSON encoding for readers and client generators. Bodies are not parsed
 through them: `rca.telemetry` reads columns straight into arrays and says which rows are wrong,
 which a model built value by value would do a hundred times slower.
 """
 
 from __future__ import annotations
 
-from typing import Annotated
+from datetime import datetime
+from typing import Annotated, Any, Literal, Self
 
+import orjson
 from pydantic import BaseModel, ConfigDict, Field
 from pydantic.config import JsonDict
 
+from rca.diagnosis.result import Diagnosis, FailureMode
 from rca.telemetry.job import Job
+from rca_api.diagnoses.tables import DiagnosisRow
 
 Seconds = Annotated[float, Field(ge=0)]
 Durations = list[Seconds | None] | None
@@ -140,3 +144,73 @@ class ArrowWindow(BaseModel):
     metrics: bytes | None = None
     events: bytes | None = None
     ops: bytes | None = None
+
+
+class WindowBatch(BaseModel):
+    """Several windows; as multipart, one part named `window` each (JSON, or a whole Arrow encoding)."""
+
+    model_config = ConfigDict(extra="forbid", json_schema_extra={"examples": [{"windows": [EXAMPLE]}]})
+
+    windows: list[TelemetryWindow] = Field(min_length=1)
+
+
+State = Literal["queued", "running", "done", "failed"]
+
+
+class PendingDiagnosis(BaseModel):
+    """A diagnosis that is not there yet; ask again at its address."""
+
+    diagnosis_id: str
+    state: Literal["queued", "running"]
+    created_at: datetime
+    job_id: str
+    window_id: str | None
+
+
+class BatchItem(BaseModel):
+    """What one window of a batch led to, in the order of the batch."""
+
+    status: int = Field(description="The HTTP status it would have had alone.")
+    location: str | None = None
+    diagnosis: Diagnosis | PendingDiagnosis | None = None
+    problem: dict[str, Any] | None = Field(None, description="A problem document.")
+
+
+class BatchAnswer(BaseModel):
+    """One item per window."""
+
+    items: list[BatchItem]
+
+
+class DiagnosisSummary(BaseModel):
+    """What a list says of a diagnosis; the rest is at `/v1/diagnoses/{diagnosis_id}`."""
+
+    diagnosis_id: str
+    state: State
+    created_at: datetime
+    finished_at: datetime | None
+    job_id: str
+    window_id: str | None
+    window_digest: str | None = Field(description="Null once retention has deleted the window.")
+    window_start: float = Field(description="Unix seconds.")
+    window_end: float
+    failure_mode: FailureMode | None
+    abstained: bool | None
+    cause: str | None = Field(description="The cause that costs most.")
+    seconds_per_step: float | None
+    model_sha256: str | None
+    problem: dict[str, Any] | None = Field(description="Why there is none, if it failed.")
+
+    @classmethod
+    def of(cls, row: DiagnosisRow) -> Self:
+        """Summarize a stored diagnosis."""
+        held = {name: getattr(row, name) for name in cls.model_fields if hasattr(row, name)}
+        problem = orjson.loads(row.problem) if row.problem is not None else None
+        return cls.model_validate(held | {"diagnosis_id": row.id, "problem": problem})
+
+
+class DiagnosisList(BaseModel):
+    """One page, newest first."""
+
+    items: list[DiagnosisSummary]
+    next: str | None = Field(description="Cursor of the next page; null on the last.")

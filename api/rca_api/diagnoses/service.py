@@ -1,81 +1,136 @@
-"""From a received body to a rendered diagnosis, off the event loop."""
+"""From a posted body to an answer: admitted, received, diagnosed in the pool, stored, and only then told."""
 
 from __future__ import annotations
 
 import asyncio
+import hashlib
+import re
 import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 
-import orjson
-from fastapi import Request
+from fastapi import Request, Response
+from fastapi.concurrency import run_in_threadpool
 
-from rca.diagnosis.result import Diagnosis
-from rca_api.limits import content_encoding, decompress, read_body
+from rca_api.compute.body import Received
+from rca_api.compute.deadline import Deadline
+from rca_api.compute.sent import Sent
+from rca_api.diagnoses import answers, work
+from rca_api.diagnoses.keys import Hold, Key
+from rca_api.limits import content_encoding
 from rca_api.negotiation import choose
+from rca_api.preferences import Preferences
+from rca_api.problems import ProblemError
+from rca_api.security.principal import Principal
 from rca_api.state import State
-from rca_api.windows import JSON, WINDOW_TYPES, Limits, content_type_of, decode_window
+from rca_api.store.database import StoreError
+from rca_api.windows import WINDOW_TYPES, Limits, content_type_of
 
-OFFERED = (JSON, "text/markdown", "text/html")
+_KEY = re.compile(r"[\x21-\x7e]{1,200}")
 
 
 @dataclass(frozen=True)
-class Posted:
-    """What a caller sent and how it wants its answer."""
+class Asked:
+    """A received request."""
 
-    body: bytes
-    content_type: str
-    encoding: str
+    sent: Sent
     accept: str
-    max_decoded_bytes: int
+    preferences: Preferences
+    key: Key | None
+    deadline: Deadline
+    asked_by: str | None
 
 
-async def diagnose(request: Request) -> tuple[bytes, str]:
-    """Answer one request: the encoded diagnosis and its media type."""
+async def create(request: Request, principal: Principal) -> Response:
+    """Answer one window: at once, or later if the caller prefers that."""
+    state = State.of(request)
+    async with received(request, principal, answers.OFFERED) as asked, held(state, asked.key) as hold:
+        if isinstance(hold, str):
+            return await run_in_threadpool(answers.replay, state, hold, asked.accept)
+        if asked.preferences.respond_async:
+            return await _later(state, asked, hold)
+        return await _now(state, asked, hold)
+
+
+async def _now(state: State, asked: Asked, hold: Hold | None) -> Response:
+    window, answer = await state.pool.run(
+        work.diagnose, asked.sent, state.models.champion, asked.accept, deadline=asked.deadline
+    )
+    await run_in_threadpool(state.journal.record, window, answer, asked_by=asked.asked_by, hold=hold)
+    return answers.finished(answer.diagnosis_id, answer.content, asked.accept)
+
+
+async def _later(state: State, asked: Asked, hold: Hold | None) -> Response:
+    window = await state.pool.run(work.accept_window, asked.sent, deadline=asked.deadline)
+    diagnosis_id = await run_in_threadpool(
+        state.journal.enqueue, window, asked_by=asked.asked_by, most=state.settings.max_queued, hold=hold
+    )
+    state.dispatcher.wake()
+    if asked.preferences.wait_seconds:
+        await state.dispatcher.wait_for(diagnosis_id, asked.deadline.left())
+    response = await run_in_threadpool(answers.current, state, diagnosis_id, asked.accept)
+    if response.status_code == answers.ACCEPTED:
+        response.headers["Preference-Applied"] = "respond-async"
+    return response
+
+
+@asynccontextmanager
+async def received(request: Request, principal: Principal, offered: tuple[str, ...]) -> AsyncIterator[Asked]:
+    """Admit a request and receive its body; both last as long as the context."""
     state = State.of(request)
     # Everything that can be refused from the headers alone is, before the body is touched.
-    accept = choose(request.headers.get("accept"), OFFERED)
+    accept = choose(request.headers.get("accept"), offered)
     content_type = content_type_of(request, WINDOW_TYPES)
     encoding = content_encoding(request)
+    preferences = Preferences.of(request)
+    key = _key_of(request)
     limits = Limits.of(state.settings, content_type)
-    with state.admission.enter() as ticket:
-        state.metrics.in_progress.inc()
-        try:
-            with state.metrics.stage("receive"):
-                body = await read_body(request, ticket, limits.sent, state.settings.body_timeout_seconds)
-            posted = Posted(body, content_type, encoding, accept, limits.decoded)
-            answer = await _in_thread(state, posted)
-        finally:
-            state.metrics.in_progress.dec()
-    return answer, accept
+    with state.admission.enter() as ticket, state.metrics.in_progress.track_inprogress():
+        began = time.perf_counter()
+        timeout = state.settings.body_timeout_seconds
+        async with state.spool.receive(request, ticket, limits.sent, timeout) as body:
+            state.metrics.stage_seconds.labels("receive").observe(time.perf_counter() - began)
+            granted = state.settings.deadline_seconds
+            yield Asked(
+                sent=Sent(body.body, content_type, encoding, limits.decoded),
+                accept=accept,
+                preferences=preferences,
+                key=_bound(key, principal, request, body),
+                deadline=Deadline.after(min(granted, preferences.wait_seconds or granted)),
+                asked_by=principal.id,
+            )
 
 
-async def _in_thread(state: State, posted: Posted) -> bytes:
-    queued = time.perf_counter()
-
-    def work() -> bytes:
-        state.metrics.stage_seconds.labels("queue").observe(time.perf_counter() - queued)
-        return _work(state, posted)
-
-    return await asyncio.get_running_loop().run_in_executor(state.threads, work)
-
-
-def _work(state: State, posted: Posted) -> bytes:
-    metrics = state.metrics
-    with metrics.stage("decompress"):
-        body = decompress(posted.body, posted.encoding, posted.max_decoded_bytes)
-    with metrics.stage("decode"):
-        window = decode_window(body, posted.content_type, posted.max_decoded_bytes)
-    with metrics.stage("diagnose"):
-        diagnosis = state.engine.diagnose(window)
-    metrics.diagnosed(diagnosis)
-    with metrics.stage("render"):
-        return _render(diagnosis, posted.accept)
+@asynccontextmanager
+async def held(state: State, key: Key | None) -> AsyncIterator[Hold | str | None]:
+    """Hold a key while its request is worked on; gives the diagnosis' id if it was answered before."""
+    hold = None if key is None else await run_in_threadpool(state.keys.take, key)
+    try:
+        yield hold
+    except BaseException:
+        if isinstance(hold, Hold):
+            # Where the database is away, the hold runs out by itself.
+            with suppress(StoreError):
+                await asyncio.shield(run_in_threadpool(state.keys.release, hold))
+        raise
 
 
-def _render(diagnosis: Diagnosis, accept: str) -> bytes:
-    if accept == "text/markdown":
-        return diagnosis.to_markdown().encode()
-    if accept == "text/html":
-        return diagnosis.to_html().encode()
-    # orjson writes NaN as null, which is what the format says.
-    return orjson.dumps(diagnosis.to_dict())
+def _key_of(request: Request) -> str | None:
+    given = request.headers.getlist("idempotency-key")
+    if not given:
+        return None
+    if len(given) > 1 or not _KEY.fullmatch(given[0]):
+        raise ProblemError(
+            "invalid-parameters", "Idempotency-Key: needs 1 to 200 visible ASCII characters, once"
+        )
+    return given[0]
+
+
+def _bound(key: str | None, principal: Principal, request: Request, body: Received) -> Key | None:
+    """Bind a key to all that the answer depends on."""
+    if key is None:
+        return None
+    headers = [request.headers.get(name, "") for name in ("content-type", "content-encoding")]
+    asked = "\n".join([request.url.path, *headers, body.sha256])
+    return Key(principal.id or "", key, hashlib.sha256(asked.encode()).hexdigest())

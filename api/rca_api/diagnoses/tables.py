@@ -1,10 +1,10 @@
-"""Tables of windows and diagnoses."""
+"""Tables of windows, diagnoses and idempotency keys."""
 
 from __future__ import annotations
 
 from datetime import datetime
 
-from sqlalchemy import ForeignKey, Index, LargeBinary, String
+from sqlalchemy import JSON, ForeignKey, Index, LargeBinary, String
 from sqlalchemy.orm import Mapped, mapped_column, relationship
 
 from rca_api.store.base import Base, UtcDateTime, new_id, now
@@ -59,7 +59,16 @@ class DiagnosisRow(Base):
     #: Problem document (JSON) of a failed one.
     problem: Mapped[bytes | None] = mapped_column(LargeBinary)
 
-    blames: Mapped[list[BlameRow]] = relationship(cascade="all, delete-orphan", passive_deletes=True)
+    #: Nodes the job ran on; null where the window does not say.
+    nodes: Mapped[list[str] | None] = mapped_column(JSON(none_as_null=True))
+    #: Who works on a running one, until when without a sign of life, and how often it was begun.
+    lease_owner: Mapped[str | None] = mapped_column(String(64))
+    lease_until: Mapped[datetime | None] = mapped_column(UtcDateTime)
+    attempts: Mapped[int] = mapped_column(default=0)
+
+    blames: Mapped[list[BlameRow]] = relationship(
+        cascade="all, delete-orphan", passive_deletes=True, order_by="BlameRow.id"
+    )
 
 
 class BlameRow(Base):
@@ -78,3 +87,24 @@ class BlameRow(Base):
     owner: Mapped[str] = mapped_column(String(16))
     probability: Mapped[float]
     seconds_per_step: Mapped[float]
+
+
+class IdempotencyRow(Base):
+    """A key a caller gave to a request, and what became of that request."""
+
+    __tablename__ = "idempotency_keys"
+
+    #: "" where authentication is off: everybody is one caller then.
+    caller: Mapped[str] = mapped_column(String(128), primary_key=True)
+    key: Mapped[str] = mapped_column(String(255), primary_key=True)
+    #: SHA-256 of what was asked.
+    request_digest: Mapped[str] = mapped_column(String(64))
+    #: Null while the first request with this key is worked on.
+    diagnosis_id: Mapped[str | None] = mapped_column(
+        ForeignKey("diagnoses.id", ondelete="CASCADE"), index=True
+    )
+    #: Which request works on it; one that lost it to another must not finish.
+    holder: Mapped[str] = mapped_column(String(32))
+    held_until: Mapped[datetime] = mapped_column(UtcDateTime)
+    created_at: Mapped[datetime] = mapped_column(UtcDateTime, default=now)
+    expires_at: Mapped[datetime] = mapped_column(UtcDateTime, index=True)

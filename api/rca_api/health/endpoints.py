@@ -19,16 +19,21 @@ async def healthz() -> Alive:
     return Alive()
 
 
-@router.get("/readyz", summary="Can it diagnose?", responses=problem_responses("bundle-error", "not-ready"))
-async def readyz(request: Request) -> Ready:
-    """Name the model bundle in use, or say why there is none."""
-    engine = State.of(request).engine
-    retry = {"Retry-After": str(State.of(request).settings.retry_after_seconds)}
-    if engine.failure is not None:
-        raise ProblemError("bundle-error", engine.failure, headers=retry)
-    if engine.model is None:
-        raise ProblemError("not-ready", "the model bundle is still being loaded", headers=retry)
-    return Ready(model=engine.model)
+@router.get(
+    "/readyz",
+    summary="Can it diagnose?",
+    responses=problem_responses("bundle-error", "not-ready", "store-unavailable"),
+)
+def readyz(request: Request) -> Ready:
+    """Name the model bundle in use, or say why nothing can be diagnosed."""
+    state = State.of(request)
+    retry = {"Retry-After": str(state.settings.retry_after_seconds)}
+    if state.pool.failure is not None:
+        raise ProblemError("bundle-error", state.pool.failure, headers=retry)
+    if state.pool.model is None:
+        raise ProblemError("not-ready", "no process is warm yet", headers=retry)
+    state.database.check()
+    return Ready(model=state.pool.model)
 
 
 @router.get(

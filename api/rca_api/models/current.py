@@ -20,3 +20,10 @@ class BundleRef:
 
     folder: Path | None
     sha256: str = ""
+
+
+@dataclass
+class CurrentModels:
+    """Which bundles are in use; replacing one is a single assignment, seen by the next request."""
+
+    champion: BundleRef

@@ -18,7 +18,7 @@ from rca.telemetry.window import Window
 from rca.whatif.reader import require_columns
 from rca.whatif.scenario import Scenario
 from rca.whatif.scenarios import described_all
-from rca_api.windows import JSON, MULTIPART, decode_window, media_type
+from rca_api.decoding import JSON, MULTIPART, decode_window, media_type
 
 PARQUET = "application/vnd.apache.parquet"
 SCENARIOS = "scenarios"

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Query, Request, Response
+from fastapi import APIRouter, Query, Request, Response, Security
 
+from rca_api.decoding import JSON, MULTIPART
+from rca_api.preferences import PREFER_PARAMETER
 from rca_api.responses import problem_responses
+from rca_api.security.access import requires
+from rca_api.security.principal import Principal, Scope
 from rca_api.what_if import service
 from rca_api.what_if.body import PARQUET, SCENARIOS, TRACE
 from rca_api.what_if.schemas import WhatIfAnswer
-from rca_api.windows import JSON, MULTIPART, WINDOW_BODY
+from rca_api.what_if.work import Form, Wanted
+from rca_api.windows import WINDOW_BODY
 
 router = APIRouter(prefix="/v1/what-if", tags=["what-if"])
 
@@ -26,7 +31,7 @@ def _with_scenarios(media_type: str) -> dict[str, Any]:
 
 
 _BODY: dict[str, Any] = {
-    **WINDOW_BODY,
+    "parameters": [*WINDOW_BODY["parameters"], PREFER_PARAMETER],
     "requestBody": {
         "required": True,
         "description": "A telemetry window (its operations are replayed, else its phases), or a bare "
@@ -62,6 +67,8 @@ _PROBLEMS = problem_responses(
     "unsupported-media-type",
     "unsupported-encoding",
     "busy",
+    "store-unavailable",
+    "deadline-exceeded",
 )
 
 
@@ -80,7 +87,8 @@ _PROBLEMS = problem_responses(
 )
 async def create_what_if(
     request: Request,
-    form: Annotated[service.Form, Query(description="Layout of the answer.")] = "full",
+    _: Annotated[Principal, Security(requires(Scope.diagnose))],
+    form: Annotated[Form, Query(description="Layout of the answer.")] = "full",
     per_step: Annotated[bool, Query(description="Whether to list every step.")] = True,
     worker_steps: Annotated[
         bool, Query(description="Whether to list the slowdown of every worker in every step.")
@@ -102,5 +110,5 @@ async def create_what_if(
         "world_size": world_size,
     }
     given = {name: size for name, size in sizes.items() if size is not None}
-    content = await service.answer(request, service.Wanted(form, per_step, worker_steps, given))
+    content = await service.answer(request, Wanted(form, per_step, worker_steps, given))
     return Response(content, media_type=JSON)

@@ -35,14 +35,27 @@ FILE_MAGIC = b"ARROW1\x00\x00"
 
 def encode(window: Window) -> bytes:
     """The window as one multipart body; its content type is `CONTENT_TYPE`."""
-    pieces: list[bytes | memoryview] = []
-    _add(pieces, "job", "application/json", orjson.dumps(job_fields(window.job)))
+    return b"".join(pieces(window))
+
+
+def pieces(window: Window, *, compression: str | None = "lz4") -> list[bytes | memoryview]:
+    """What `encode` joins; uncompressed, the same tables give the same bytes with every version of a codec.
+
+    Parameters
+    ----------
+    window : Window
+    compression : {"lz4", "zstd"} or None
+        Of the tables' buffers.
+    """
+    held: list[bytes | memoryview] = []
+    job = orjson.dumps(job_fields(window.job), option=orjson.OPT_SORT_KEYS)
+    _add(held, "job", "application/json", job)
     for name in SPECS:
         table: pa.Table = getattr(window, name)
         if table.num_rows:
-            _add(pieces, name, TABLE_TYPE, memoryview(_stream(table)))
-    pieces.append(f"--{BOUNDARY}--\r\n".encode())
-    return b"".join(pieces)
+            _add(held, name, TABLE_TYPE, memoryview(_stream(table, compression)))
+    held.append(f"--{BOUNDARY}--\r\n".encode())
+    return held
 
 
 def decode(
@@ -100,9 +113,9 @@ def _add(pieces: list[bytes | memoryview], name: str, content_type: str, content
     pieces += [head.encode(), content, b"\r\n"]
 
 
-def _stream(table: pa.Table) -> pa.Buffer:
+def _stream(table: pa.Table, compression: str | None) -> pa.Buffer:
     sink = pa.BufferOutputStream()
-    options = pa.ipc.IpcWriteOptions(compression="lz4")
+    options = pa.ipc.IpcWriteOptions(compression=compression)
     with pa.ipc.new_stream(sink, table.schema, options=options) as writer:
         writer.write_table(table)
     return sink.getvalue()

@@ -44,6 +44,10 @@ def upgrade() -> None:
         sa.Column("model_sha256", sa.String(length=64), nullable=True),
         sa.Column("document", sa.LargeBinary(), nullable=True),
         sa.Column("problem", sa.LargeBinary(), nullable=True),
+        sa.Column("nodes", sa.JSON(none_as_null=True), nullable=True),
+        sa.Column("lease_owner", sa.String(length=64), nullable=True),
+        sa.Column("lease_until", sa.DateTime(timezone=True), nullable=True),
+        sa.Column("attempts", sa.Integer(), nullable=False),
         sa.ForeignKeyConstraint(
             ["window_digest"],
             ["windows.digest"],
@@ -83,8 +87,35 @@ def upgrade() -> None:
         batch_op.create_index(batch_op.f("ix_blames_diagnosis_id"), ["diagnosis_id"], unique=False)
         batch_op.create_index("ix_blames_node_cause", ["node", "cause"], unique=False)
 
+    op.create_table(
+        "idempotency_keys",
+        sa.Column("caller", sa.String(length=128), nullable=False),
+        sa.Column("key", sa.String(length=255), nullable=False),
+        sa.Column("request_digest", sa.String(length=64), nullable=False),
+        sa.Column("diagnosis_id", sa.String(length=32), nullable=True),
+        sa.Column("holder", sa.String(length=32), nullable=False),
+        sa.Column("held_until", sa.DateTime(timezone=True), nullable=False),
+        sa.Column("created_at", sa.DateTime(timezone=True), nullable=False),
+        sa.Column("expires_at", sa.DateTime(timezone=True), nullable=False),
+        sa.ForeignKeyConstraint(
+            ["diagnosis_id"],
+            ["diagnoses.id"],
+            name=op.f("fk_idempotency_keys_diagnosis_id_diagnoses"),
+            ondelete="CASCADE",
+        ),
+        sa.PrimaryKeyConstraint("caller", "key", name=op.f("pk_idempotency_keys")),
+    )
+    with op.batch_alter_table("idempotency_keys", schema=None) as batch_op:
+        batch_op.create_index(batch_op.f("ix_idempotency_keys_diagnosis_id"), ["diagnosis_id"], unique=False)
+        batch_op.create_index(batch_op.f("ix_idempotency_keys_expires_at"), ["expires_at"], unique=False)
+
 
 def downgrade() -> None:
+    with op.batch_alter_table("idempotency_keys", schema=None) as batch_op:
+        batch_op.drop_index(batch_op.f("ix_idempotency_keys_expires_at"))
+        batch_op.drop_index(batch_op.f("ix_idempotency_keys_diagnosis_id"))
+
+    op.drop_table("idempotency_keys")
     with op.batch_alter_table("blames", schema=None) as batch_op:
         batch_op.drop_index("ix_blames_node_cause")
         batch_op.drop_index(batch_op.f("ix_blames_diagnosis_id"))

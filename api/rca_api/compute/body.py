@@ -1,0 +1,118 @@
+"""A received body on its way to a process: in memory while small, else in a file that both can read.
+
+What goes through a process's pipe is copied four times; a hundred megabytes would hold it up for longer
+than diagnosing them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+from uuid import uuid4
+
+from fastapi import Request
+
+from rca.errors import SourceError
+from rca_api.admission import Ticket
+from rca_api.compute.sent import Body
+from rca_api.limits import chunks_of
+
+#: Larger bodies travel in a file.
+IN_MEMORY_BYTES = 1 << 20
+_ABANDONED_SECONDS = 3600.0
+
+
+@dataclass(frozen=True)
+class Received:
+    """A whole body, and the SHA-256 of its bytes as they were sent."""
+
+    body: Body
+    sha256: str
+
+
+class SpoolError(SourceError):
+    """The spool folder cannot be written."""
+
+    code = "store-unavailable"
+
+
+class Spool:
+    """A folder of bodies that are being worked on.
+
+    Parameters
+    ----------
+    folder : Path
+        On this machine; files that a killed process left there are deleted at start.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def clean(self) -> None:
+        """Make the folder, and delete what was abandoned in it."""
+        self._folder.mkdir(parents=True, exist_ok=True)
+        for path in self._folder.iterdir():
+            if time.time() - path.stat().st_mtime > _ABANDONED_SECONDS:
+                path.unlink(missing_ok=True)
+
+    @asynccontextmanager
+    async def receive(
+        self, request: Request, ticket: Ticket, limit: int, timeout_seconds: float
+    ) -> AsyncIterator[Received]:
+        """Receive a request's body; it exists as long as the context lasts.
+
+        Raises
+        ------
+        TooLarge, ProblemError
+            As `rca_api.limits.chunks_of` says.
+        SpoolError
+            If a large one cannot be written.
+        """
+        digest = hashlib.sha256()
+        held: list[bytes] = []
+        size = 0
+        path: Path | None = None
+        file: IO[bytes] | None = None
+        try:
+            async for chunk in chunks_of(request, ticket, limit, timeout_seconds):
+                digest.update(chunk)
+                held.append(chunk)
+                size += len(chunk)
+                if size > IN_MEMORY_BYTES:
+                    if file is None or path is None:
+                        path = self._folder / f"body-{uuid4().hex}"
+                        file = await asyncio.to_thread(_opened, path)
+                    await asyncio.to_thread(_write, file, held)
+                    held, size = [], 0
+            if file is None or path is None:
+                yield Received(Body(b"".join(held), None), digest.hexdigest())
+            else:
+                await asyncio.to_thread(_write, file, held)
+                file.close()
+                yield Received(Body(b"", path), digest.hexdigest())
+        finally:
+            if file is not None:
+                file.close()
+            if path is not None:
+                path.unlink(missing_ok=True)
+
+
+def _opened(path: Path) -> IO[bytes]:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        return path.open("wb")
+    except OSError as error:
+        raise SpoolError(f"a large body cannot be kept: {error.strerror}") from error
+
+
+def _write(file: IO[bytes], chunks: list[bytes]) -> None:
+    try:
+        file.write(b"".join(chunks))
+    except OSError as error:
+        raise SpoolError(f"a large body cannot be kept: {error.strerror}") from error

@@ -1,0 +1,111 @@
+"""The bundles one process of the pool has loaded: the last few it was asked for."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+
+import rca
+from rca.classify.priors import read_priors
+from rca.diagnosis.bundle import baseline
+from rca.diagnosis.result import Diagnosis, ModelVersion
+from rca.errors import BundleError
+from rca.telemetry.window import Window
+from rca_api.models.current import BundleRef
+
+#: Champion, challenger and the one before: enough that a swap never loads twice.
+KEPT = 3
+
+
+class LoadedBundles:
+    """Diagnoses windows with the bundle a task names.
+
+    Parameters
+    ----------
+    priors : Path, optional
+        JSON file of how often each slow cause occurs on this cluster.
+    """
+
+    def __init__(self, priors: Path | None = None) -> None:
+        self._priors_file = priors
+        self._priors: dict[str, float] | None = None
+        self._held: OrderedDict[BundleRef, rca.Bundle] = OrderedDict()
+
+    def diagnose(self, ref: BundleRef, window: Window) -> Diagnosis:
+        """Diagnose one validated window.
+
+        Raises
+        ------
+        RcaError
+            As `prepare` does.
+        """
+        bundle = self.prepare(ref)
+        return rca.diagnose(window, bundle=bundle, priors=self._priors)
+
+    def warm(self, ref: BundleRef) -> ModelVersion:
+        """Load a bundle and run one diagnosis, so that no caller pays for imports and compilation.
+
+        Raises
+        ------
+        RcaError
+            If the bundle or the priors cannot be used.
+        """
+        return self.diagnose(ref, small_window()).model
+
+    def prepare(self, ref: BundleRef) -> rca.Bundle:
+        """Load what a diagnosis needs, unless it is loaded.
+
+        Raises
+        ------
+        RcaError
+            If the bundle or the priors cannot be used; operators are told why, callers are not.
+        """
+        if self._priors is None and self._priors_file is not None:
+            self._priors = read_priors(self._priors_file)
+        held = self._held.get(ref)
+        if held is None:
+            held = baseline() if ref.folder is None else rca.Bundle.load(ref.folder)
+            if ref.sha256 not in ("", held.model.sha256):
+                raise BundleError(f"the bundle in {ref.folder} is not {ref.sha256}: it was replaced")
+            self._held[ref] = held
+            if len(self._held) > KEPT:
+                self._held.popitem(last=False)
+        self._held.move_to_end(ref)
+        return held
+
+
+def small_window(n_ranks: int = 4, n_steps: int = 8) -> Window:
+    """Build a healthy job just large enough to pass through every stage."""
+    rank, step = (axis.ravel() for axis in np.indices((n_ranks, n_steps)))
+    steps = pa.table(
+        {
+            "rank": pa.array(rank, pa.int32()),
+            "step": pa.array(step, pa.int64()),
+            "start_time": 1.7e9 + 0.1 * step,
+            "forward_seconds": np.full(rank.size, 0.03),
+            "backward_seconds": np.full(rank.size, 0.06),
+            "communication_wait_seconds": np.full(rank.size, 0.001),
+            "step_seconds": np.full(rank.size, 0.1),
+        }
+    )
+    metrics = pa.table(
+        {
+            "time": 1.7e9 + 0.1 * step,
+            "node": pa.array(["warm-up"] * rank.size),
+            "rank": pa.array(rank, pa.int32()),
+            "device": pa.nulls(rank.size, pa.string()),
+            "name": pa.array(["DCGM_FI_DEV_SM_CLOCK"] * rank.size),
+            "value": np.full(rank.size, 1410.0),
+        }
+    )
+    job: dict[str, object] = {
+        "format": 1,
+        "job_id": "warm-up",
+        "world_size": n_ranks,
+        "start": 1.7e9,
+        "end": 1.7e9 + 0.1 * n_steps,
+    }
+    return Window.from_tables(job, steps, metrics)

@@ -1,0 +1,186 @@
+"""The pool of warm processes that everything heavy runs in."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from typing import Any
+
+import structlog
+
+from rca.diagnosis.result import ModelVersion
+from rca_api.compute.deadline import Deadline
+from rca_api.compute.process import Reply, Report, Setup
+from rca_api.compute.slot import Slot, WorkerDied, WorkerLost
+from rca_api.metrics import Metrics
+from rca_api.problems import ProblemError
+
+_log = structlog.stdlib.get_logger("rca_api")
+#: A task that ends two processes is refused: it would end the third as well.
+MOST_DEATHS = 2
+_LONGEST_PAUSE_SECONDS = 30.0
+#: Share of the newest task in the moving mean: about the last twenty count.
+_NEWEST_WEIGHT = 0.1
+
+
+class ComputePool:
+    """Hands tasks to free processes in the order in which they come.
+
+    A process that dies, overruns a deadline or has worked long enough is replaced; those who wait
+    notice nothing. Use it from one event loop.
+
+    Parameters
+    ----------
+    setup : callable
+        Gives what a process is started with, at the moment it is started.
+    processes : int
+    tasks_per_process : int
+        After so many tasks a process is replaced, so that whatever grows in it does not grow for ever;
+        0 for never.
+    metrics : Metrics
+    """
+
+    def __init__(
+        self, setup: Callable[[], Setup], processes: int, tasks_per_process: int, metrics: Metrics
+    ) -> None:
+        self._setup = setup
+        self._tasks_per_process = tasks_per_process
+        self._metrics = metrics
+        self._slots = [Slot() for _ in range(processes)]
+        # The one used last is warmest in the processor's caches.
+        self._free: asyncio.LifoQueue[Slot] = asyncio.LifoQueue()
+        self._renewals: set[asyncio.Task[None]] = set()
+        self._closed = False
+        self._last: Report | None = None
+        self._mean_seconds = 0.0
+
+    @property
+    def model(self) -> ModelVersion | None:
+        """The champion as the process started last has it; None while none is warm."""
+        return self._last.model if self._last is not None else None
+
+    @property
+    def failure(self) -> str | None:
+        """Why the champion cannot be used, as the process started last has it."""
+        return self._last.failure if self._last is not None else None
+
+    def processes(self) -> list[int]:
+        """Process ids of those that are warm."""
+        return [slot.report.pid for slot in self._slots if slot.report is not None]
+
+    def seconds_until_free(self, ahead: int) -> float:
+        """Estimate when `ahead` tasks will have been worked off, by what the last ones took."""
+        return self._mean_seconds * ahead / len(self._slots)
+
+    def start(self) -> None:
+        """Start the processes; tasks may be given at once and wait for the first warm one."""
+        for slot in self._slots:
+            self._renew(slot)
+
+    async def close(self) -> None:
+        """End all processes at once."""
+        self._closed = True
+        for renewal in tuple(self._renewals):
+            renewal.cancel()
+        await asyncio.gather(*self._renewals, return_exceptions=True)
+        await asyncio.gather(*(slot.stop() for slot in self._slots))
+
+    async def run(self, task: Callable[..., Any], *arguments: Any, deadline: Deadline) -> Any:
+        """Run ``task(context, *arguments)`` in a process and give what it returns.
+
+        Parameters
+        ----------
+        task : callable
+            A function of a module, whose first argument is a `rca_api.compute.process.Context`.
+        arguments
+            Picklable, and small: large bodies go by file (`rca_api.compute.body`).
+        deadline : Deadline
+            Waiting for a free process counts.
+
+        Raises
+        ------
+        RcaError
+            What the task raised.
+        ProblemError
+            ``deadline-exceeded``, or ``internal-error`` if the task failed unexpectedly or ended two
+            processes.
+        """
+        deaths = 0
+        while True:
+            slot = await self._next(deadline)
+            usable = False
+            try:
+                reply = await slot.ask(task, arguments, deadline)
+                usable = True
+                return self._value(reply)
+            except WorkerLost:
+                _log.warning("a process was gone", task=task.__name__)
+            except WorkerDied as error:
+                deaths += 1
+                _log.error("a process died of a task", task=task.__name__, deaths=deaths, how=str(error))
+                if deaths >= MOST_DEATHS:
+                    raise ProblemError(
+                        "internal-error", "The process that worked on this ended unexpectedly, twice."
+                    ) from error
+            except TimeoutError:
+                raise exceeded(deadline) from None
+            finally:
+                self._give_back(slot, usable=usable)
+
+    async def _next(self, deadline: Deadline) -> Slot:
+        began = time.perf_counter()
+        try:
+            async with asyncio.timeout(deadline.left()):
+                return await self._free.get()
+        except TimeoutError:
+            raise exceeded(deadline) from None
+        finally:
+            self._metrics.stage_seconds.labels("queue").observe(time.perf_counter() - began)
+
+    def _value(self, reply: Reply) -> Any:
+        for stage, seconds in reply.stages.items():
+            self._metrics.stage_seconds.labels(stage).observe(seconds)
+        self._mean_seconds += _NEWEST_WEIGHT * (reply.seconds - self._mean_seconds)
+        if reply.crash is not None:
+            _log.error("a task failed", traceback=reply.crash)
+            raise ProblemError("internal-error", "Something failed on our side; quote the request id.")
+        if reply.error is not None:
+            raise reply.error
+        return reply.value
+
+    def _give_back(self, slot: Slot, *, usable: bool) -> None:
+        worn = self._tasks_per_process and slot.tasks >= self._tasks_per_process
+        if usable and not worn:
+            self._free.put_nowait(slot)
+        elif not self._closed:
+            self._renew(slot)
+
+    def _renew(self, slot: Slot) -> None:
+        renewal = asyncio.get_running_loop().create_task(self._until_warm(slot))
+        self._renewals.add(renewal)
+        renewal.add_done_callback(self._renewals.discard)
+
+    async def _until_warm(self, slot: Slot) -> None:
+        pause = 0.5
+        while True:
+            try:
+                self._last = await slot.start(self._setup())
+            except WorkerLost as error:
+                _log.error("a process cannot be started", reason=str(error), pause_seconds=pause)
+                await asyncio.sleep(pause)
+                pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
+            else:
+                if self._last.model is not None:
+                    self._metrics.bundle_loaded(self._last.model)
+                self._free.put_nowait(slot)
+                return
+
+
+def exceeded(deadline: Deadline) -> ProblemError:
+    """Say that time is up."""
+    return ProblemError(
+        "deadline-exceeded",
+        f"there was no answer within {deadline.seconds:g} s",
+        hint="ask again with Prefer: respond-async, or send fewer steps or metrics",
+    )

@@ -1,0 +1,91 @@
+"""From the bytes of a body to a window: content codings and encodings, within limits.
+
+Imported by the processes of the pool, so nothing of the web framework is.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable, Iterator
+
+import pyarrow as pa
+
+from rca.errors import InvalidInput, TooLarge
+from rca.telemetry.encodings import arrow, json
+from rca.telemetry.window import Window
+
+JSON = "application/json"
+MULTIPART = "multipart/form-data"
+_CHUNK = 1 << 20
+
+
+def media_type(content_type: str) -> str:
+    """The media type alone, without parameters, lower case."""
+    return content_type.partition(";")[0].strip().lower()
+
+
+def decode_window(body: bytes, content_type: str, max_bytes: int) -> Window:
+    """Decode and validate a window; Arrow buffers may be compressed, so the limit goes into the decoder."""
+    if not body:
+        raise InvalidInput(
+            "the body is empty", hint="send a telemetry window: job, steps and, if there are any, metrics"
+        )
+    if media_type(content_type) == MULTIPART:
+        return arrow.decode(body, content_type, max_bytes=max_bytes)
+    return json.decode(body)
+
+
+def decompress(body: bytes, encoding: str, limit: int) -> bytes:
+    """Unpack piece by piece, and stop at the first piece beyond `limit` bytes."""
+    if encoding == "identity" or not body:
+        return body
+    pieces: list[bytes] = []
+    size = 0
+    for piece in DECODERS[encoding](body):
+        size += len(piece)
+        if size > limit:
+            raise too_large(f"the {encoding} body unpacks to more", limit)
+        pieces.append(piece)
+    return b"".join(pieces)
+
+
+def _gzip(body: bytes) -> Iterator[bytes]:
+    """Unpack gzip members one after the other, never more than a piece at a time."""
+    rest = body
+    while rest:
+        decoder = zlib.decompressobj(wbits=31)
+        try:
+            while not decoder.eof:
+                piece = decoder.decompress(rest, _CHUNK)
+                if not piece and not decoder.eof:
+                    raise _damaged("gzip", "it ends too early")
+                rest = decoder.unconsumed_tail
+                yield piece
+        except zlib.error as error:
+            raise _damaged("gzip", str(error)) from None
+        rest = decoder.unused_data
+
+
+def _zstd(body: bytes) -> Iterator[bytes]:
+    try:
+        with pa.CompressedInputStream(pa.BufferReader(body), "zstd") as stream:
+            while piece := stream.read(_CHUNK):
+                yield piece
+    except OSError as error:
+        raise _damaged("zstd", str(error)) from None
+
+
+DECODERS: dict[str, Callable[[bytes], Iterator[bytes]]] = {"gzip": _gzip, "zstd": _zstd}
+
+
+def _damaged(encoding: str, reason: str) -> InvalidInput:
+    return InvalidInput(f"the body cannot be unpacked as {encoding}: {reason}")
+
+
+def too_large(what: str, limit: int) -> TooLarge:
+    """Say which limit was met, and who can do what about it."""
+    return TooLarge(
+        f"{what}; the limit is {limit:,} bytes",
+        hint="send fewer steps or metrics, or the Arrow encoding; operators raise the limit with "
+        "RCA_MAX_BODY_BYTES, RCA_MAX_DECODED_BYTES and RCA_MAX_JSON_BYTES",
+    )

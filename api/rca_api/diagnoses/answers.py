@@ -1,0 +1,74 @@
+"""How a diagnosis is told, whatever state it is in."""
+
+from __future__ import annotations
+
+import orjson
+from fastapi import Response
+
+from rca.diagnosis.result import Diagnosis
+from rca_api.decoding import JSON
+from rca_api.diagnoses import repository
+from rca_api.diagnoses.schemas import PendingDiagnosis
+from rca_api.diagnoses.tables import DiagnosisRow
+from rca_api.diagnoses.work import HTML, MARKDOWN, rendered
+from rca_api.problems import ProblemError
+from rca_api.state import State
+
+OFFERED = (JSON, MARKDOWN, HTML)
+ACCEPTED = 202
+_POLL_SECONDS = "1"
+
+
+def place(diagnosis_id: str) -> str:
+    """Path of a diagnosis."""
+    return f"/v1/diagnoses/{diagnosis_id}"
+
+
+def finished(diagnosis_id: str, content: bytes, media_type: str) -> Response:
+    """Answer with a diagnosis."""
+    headers = {"Location": place(diagnosis_id), "Vary": "Accept"}
+    return Response(content, media_type=media_type, headers=headers)
+
+
+def current(state: State, diagnosis_id: str, accept: str) -> Response:
+    """Answer with a stored diagnosis as it is now: 200 when it is there, 202 as long as it is not.
+
+    Raises
+    ------
+    ProblemError
+        ``not-found``, or ``diagnosis-failed`` with the problem it failed with.
+    """
+    with state.database.reading() as session:
+        row = repository.find(session, diagnosis_id)
+    if row is None:
+        raise ProblemError("not-found", f"there is no diagnosis {diagnosis_id!r}")
+    if row.state == repository.FAILED:
+        problem = orjson.loads(row.problem or b"{}")
+        raise ProblemError("diagnosis-failed", problem.get("detail", "it failed"), problem=problem)
+    if row.document is None:
+        return _pending(row)
+    return finished(row.id, _written(row.document, accept), accept)
+
+
+def replay(state: State, diagnosis_id: str, accept: str) -> Response:
+    """Answer a repeated request with what the first one led to."""
+    response = current(state, diagnosis_id, accept)
+    response.headers["Idempotency-Replayed"] = "true"
+    return response
+
+
+def _pending(row: DiagnosisRow) -> Response:
+    content = PendingDiagnosis(
+        diagnosis_id=row.id,
+        state="running" if row.state == repository.RUNNING else "queued",
+        created_at=row.created_at,
+        job_id=row.job_id,
+        window_id=row.window_id,
+    )
+    headers = {"Location": place(row.id), "Retry-After": _POLL_SECONDS}
+    return Response(content.model_dump_json(), ACCEPTED, headers, JSON)
+
+
+def _written(document: bytes, accept: str) -> bytes:
+    """Every media type is written from the same stored document."""
+    return document if accept == JSON else rendered(Diagnosis.model_validate_json(document), accept)

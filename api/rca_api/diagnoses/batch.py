@@ -1,0 +1,84 @@
+"""Several windows in one request: each is stored and answered on its own."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import orjson
+import structlog
+from fastapi import Request, Response
+from fastapi.concurrency import run_in_threadpool
+
+from rca.errors import RcaError
+from rca_api.decoding import JSON
+from rca_api.diagnoses import answers, work
+from rca_api.diagnoses.keys import Hold, Key
+from rca_api.diagnoses.service import Asked, held, received
+from rca_api.diagnoses.work import Kept
+from rca_api.problems import CATALOGUE, ProblemError, from_rca_error, internal_error, problem_document
+from rca_api.security.principal import Principal
+from rca_api.state import State
+from rca_api.store.base import new_id
+
+_log = structlog.stdlib.get_logger("rca_api")
+
+
+async def create(request: Request, principal: Principal) -> Response:
+    """Answer a batch: every item has the status and the content it would have had alone."""
+    state = State.of(request)
+    async with received(request, principal, (JSON,)) as asked:
+        kept = await state.pool.run(
+            work.accept_batch, asked.sent, state.settings.batch_limit, deadline=asked.deadline
+        )
+        # No more at once than the pool has processes: single requests must get their turns.
+        turns = asyncio.Semaphore(state.settings.processes)
+
+        async def one(number: int, window: Kept | RcaError) -> dict[str, Any]:
+            async with turns:
+                return await _item(state, asked, number, window)
+
+        items = await asyncio.gather(*(one(number, window) for number, window in enumerate(kept)))
+    return Response(orjson.dumps({"items": items}), media_type=JSON)
+
+
+async def _item(state: State, asked: Asked, number: int, window: Kept | RcaError) -> dict[str, Any]:
+    try:
+        if isinstance(window, RcaError):
+            raise window
+        async with held(state, _item_key(asked.key, number, window)) as hold:
+            response = await _answered(state, asked, window, hold)
+        return {
+            "status": response.status_code,
+            "location": response.headers["location"],
+            "diagnosis": orjson.Fragment(bytes(response.body)),
+        }
+    except (ProblemError, RcaError) as error:
+        problem = error if isinstance(error, ProblemError) else from_rca_error(error, 1)
+    except Exception:
+        _log.exception("an item of a batch failed")
+        problem = internal_error()
+    document = problem_document(problem, f"/v1/diagnoses/batch#{number}")
+    return {"status": CATALOGUE[problem.code].status, "problem": orjson.Fragment(document)}
+
+
+async def _answered(state: State, asked: Asked, window: Kept, hold: Hold | str | None) -> Response:
+    if isinstance(hold, str):
+        return await run_in_threadpool(answers.replay, state, hold, JSON)
+    if asked.preferences.respond_async:
+        most = state.settings.max_queued
+        diagnosis_id = await run_in_threadpool(
+            state.journal.enqueue, window, asked_by=asked.asked_by, most=most, hold=hold
+        )
+        state.dispatcher.wake()
+        return await run_in_threadpool(answers.current, state, diagnosis_id, JSON)
+    answer = await state.pool.run(
+        work.diagnose_stored, window.digest, state.models.champion, new_id(), deadline=asked.deadline
+    )
+    await run_in_threadpool(state.journal.record, window, answer, asked_by=asked.asked_by, hold=hold)
+    return answers.finished(answer.diagnosis_id, answer.content, JSON)
+
+
+def _item_key(key: Key | None, number: int, window: Kept) -> Key | None:
+    """Each item has a key of its own: a batch that broke off is completed, not repeated."""
+    return None if key is None else Key(key.caller, f"{key.key}#{number}", window.digest)

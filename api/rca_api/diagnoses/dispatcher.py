@@ -1,0 +1,170 @@
+"""Works off queued diagnoses: claimed under a lease, so that none is lost with its process or done twice."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+
+import structlog
+from fastapi.concurrency import run_in_threadpool
+
+from rca.errors import RcaError
+from rca_api.compute.deadline import Deadline
+from rca_api.compute.pool import ComputePool
+from rca_api.diagnoses import work
+from rca_api.diagnoses.journal import Claimed, Journal
+from rca_api.models.current import CurrentModels
+from rca_api.problems import ProblemError, from_rca_error
+from rca_api.settings import Settings
+from rca_api.store.base import new_id
+from rca_api.store.database import StoreError
+
+_log = structlog.stdlib.get_logger("rca_api")
+_POLL_SECONDS = 1.0
+#: Not the fault of the diagnosis: it stays queued.
+_PASSING = frozenset({"store-unavailable", "bundle-error", "busy"})
+_SHUTDOWN_SECONDS = 10.0
+
+
+class Dispatcher:
+    """One per service process; several share a database.
+
+    Parameters
+    ----------
+    journal : Journal
+    pool : ComputePool
+    models : CurrentModels
+    settings : Settings
+    """
+
+    def __init__(
+        self, journal: Journal, pool: ComputePool, models: CurrentModels, settings: Settings
+    ) -> None:
+        self._journal = journal
+        self._pool = pool
+        self._models = models
+        self._most = settings.processes
+        self._deadline_seconds = settings.deadline_seconds
+        self._lease_seconds = settings.lease_seconds
+        self._owner = new_id()
+        self._woken = asyncio.Event()
+        self._running: dict[str, asyncio.Task[None]] = {}
+        self._waiting: dict[str, asyncio.Event] = {}
+        self._loops: list[asyncio.Task[None]] = []
+
+    def start(self) -> None:
+        """Begin to work, with what is queued already."""
+        loop = asyncio.get_running_loop()
+        self._loops = [loop.create_task(self._claim_on()), loop.create_task(self._renew_on())]
+
+    def wake(self) -> None:
+        """Say that something was queued."""
+        self._woken.set()
+
+    async def wait_for(self, diagnosis_id: str, seconds: float) -> None:
+        """Wait until a diagnosis is finished here, or `seconds` have passed."""
+        finished = self._waiting.setdefault(diagnosis_id, asyncio.Event())
+        try:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(seconds):
+                    await finished.wait()
+        finally:
+            self._waiting.pop(diagnosis_id, None)
+
+    async def stop(self) -> None:
+        """Finish what runs, put back what does not finish in time, and leave the rest queued."""
+        claiming, renewing = self._loops
+        claiming.cancel()
+        await asyncio.gather(claiming, return_exceptions=True)
+        if self._running:
+            await asyncio.wait(self._running.values(), timeout=_SHUTDOWN_SECONDS)
+        left = dict(self._running)
+        for task in (*left.values(), renewing):
+            task.cancel()
+        await asyncio.gather(*left.values(), renewing, return_exceptions=True)
+        if left:
+            await self._put_back(list(left))
+
+    async def _claim_on(self) -> None:
+        while True:
+            self._woken.clear()
+            claimed: list[Claimed] = []
+            room = self._most - len(self._running)
+            if room:
+                try:
+                    # Shielded: what was claimed must be known here, even if we are stopped meanwhile.
+                    claiming = asyncio.ensure_future(
+                        run_in_threadpool(self._journal.claim, self._owner, self._lease_seconds, room)
+                    )
+                    claimed = await asyncio.shield(claiming)
+                except asyncio.CancelledError:
+                    with suppress(StoreError):
+                        await self._put_back([each.diagnosis_id for each in await claiming])
+                    raise
+                except StoreError as error:
+                    _log.warning("the queue cannot be read", reason=error.message)
+            for each in claimed:
+                self._begin(each)
+            if not claimed:
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(_POLL_SECONDS):
+                        await self._woken.wait()
+
+    async def _renew_on(self) -> None:
+        while True:
+            await asyncio.sleep(self._lease_seconds / 3)
+            if self._running:
+                try:
+                    await run_in_threadpool(
+                        self._journal.renew, self._owner, list(self._running), self._lease_seconds
+                    )
+                except StoreError as error:
+                    _log.warning("the lease cannot be renewed", reason=error.message)
+
+    def _begin(self, claimed: Claimed) -> None:
+        if claimed.diagnosis_id in self._running:
+            # Its lease ran out while the database was away, and now it is ours again.
+            return
+        task = asyncio.get_running_loop().create_task(self._work(claimed))
+        self._running[claimed.diagnosis_id] = task
+        task.add_done_callback(lambda _: self._ended(claimed.diagnosis_id))
+
+    def _ended(self, diagnosis_id: str) -> None:
+        self._running.pop(diagnosis_id, None)
+        if diagnosis_id in self._waiting:
+            self._waiting[diagnosis_id].set()
+        self._woken.set()
+
+    async def _work(self, claimed: Claimed) -> None:
+        try:
+            answer = await self._pool.run(
+                work.diagnose_stored,
+                claimed.window_digest,
+                self._models.champion,
+                claimed.diagnosis_id,
+                deadline=Deadline.after(self._deadline_seconds),
+            )
+            if not await run_in_threadpool(self._journal.complete, self._owner, answer):
+                _log.warning("a diagnosis was taken over by another", diagnosis_id=claimed.diagnosis_id)
+        except (RcaError, ProblemError) as error:
+            problem = error if isinstance(error, ProblemError) else from_rca_error(error, 1)
+            await self._failed(claimed.diagnosis_id, problem)
+        except Exception:
+            _log.exception("a queued diagnosis failed", diagnosis_id=claimed.diagnosis_id)
+            await self._failed(claimed.diagnosis_id, ProblemError("internal-error", "It failed on our side."))
+
+    async def _failed(self, diagnosis_id: str, problem: ProblemError) -> None:
+        _log.warning("a queued diagnosis failed", diagnosis_id=diagnosis_id, code=problem.code)
+        try:
+            if problem.code in _PASSING:
+                await self._put_back([diagnosis_id])
+                # Whatever is away is not back at once.
+                await asyncio.sleep(_POLL_SECONDS)
+            else:
+                await run_in_threadpool(self._journal.fail, self._owner, diagnosis_id, problem)
+        except StoreError:
+            _log.warning("it is tried again when its lease has run out", diagnosis_id=diagnosis_id)
+
+    async def _put_back(self, diagnosis_ids: list[str]) -> None:
+        if diagnosis_ids:
+            await run_in_threadpool(self._journal.release, self._owner, diagnosis_ids)

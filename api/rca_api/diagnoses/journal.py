@@ -1,0 +1,139 @@
+"""Storing what was found, and whatever follows from it, in one transaction each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from sqlalchemy.orm import Session
+
+from rca_api.diagnoses import repository
+from rca_api.diagnoses.keys import Hold, settle
+from rca_api.diagnoses.tables import DiagnosisRow
+from rca_api.diagnoses.work import Answer, Kept
+from rca_api.metrics import Metrics
+from rca_api.problems import ProblemError, problem_document
+from rca_api.store.base import new_id, now
+from rca_api.store.database import Database
+
+OnDiagnosed = Callable[[Session, DiagnosisRow], None]
+#: A diagnosis that was begun so often and never ended takes its process with it each time.
+MOST_ATTEMPTS = 5
+
+
+@dataclass(frozen=True)
+class Claimed:
+    """A queued diagnosis to be worked on."""
+
+    diagnosis_id: str
+    window_digest: str
+
+
+class Journal:
+    """Writes diagnoses down; every method is one transaction and may block.
+
+    Parameters
+    ----------
+    database : Database
+    metrics : Metrics
+    on_diagnosed : tuple of callables
+        Told of every finished diagnosis, in the transaction that stores it.
+    clock : callable
+    """
+
+    def __init__(
+        self,
+        database: Database,
+        metrics: Metrics,
+        on_diagnosed: tuple[OnDiagnosed, ...],
+        clock: Callable[[], datetime] = now,
+    ) -> None:
+        self._database = database
+        self._metrics = metrics
+        self._on_diagnosed = on_diagnosed
+        self._clock = clock
+
+    def record(self, window: Kept, answer: Answer, *, asked_by: str | None, hold: Hold | None = None) -> None:
+        """Store a finished diagnosis; durable when this returns."""
+        with self._metrics.stage("commit"), self._database.session() as session:
+            row = repository.add_done(session, window, answer, asked_by=asked_by, at=self._clock())
+            if hold is not None:
+                settle(session, hold, row.id)
+            self._tell(session, row)
+        self._count(answer)
+
+    def enqueue(self, window: Kept, *, asked_by: str | None, most: int, hold: Hold | None = None) -> str:
+        """Store the intention to diagnose a stored window, and give it its id.
+
+        Raises
+        ------
+        ProblemError
+            ``busy`` if `most` wait already.
+        """
+        diagnosis_id = new_id()
+        with self._metrics.stage("commit"), self._database.session() as session:
+            if repository.n_queued(session) >= most:
+                raise ProblemError(
+                    "busy", f"{most:,} diagnoses are queued already", headers={"Retry-After": "30"}
+                )
+            repository.add_queued(
+                session, window, diagnosis_id=diagnosis_id, asked_by=asked_by, at=self._clock()
+            )
+            if hold is not None:
+                settle(session, hold, diagnosis_id)
+        return diagnosis_id
+
+    def claim(self, owner: str, lease_seconds: float, most: int) -> list[Claimed]:
+        """Take queued diagnoses for `owner`, as long as it goes on renewing its lease."""
+        at = self._clock()
+        with self._database.session() as session:
+            rows = repository.claim(session, owner, at, at + timedelta(seconds=lease_seconds), most)
+            claimed = [
+                Claimed(row.id, row.window_digest)
+                for row in rows
+                if row.window_digest is not None and row.attempts <= MOST_ATTEMPTS
+            ]
+            usable = {each.diagnosis_id for each in claimed}
+            for row in rows:
+                if row.id not in usable:
+                    problem = ProblemError("internal-error", f"given up after {row.attempts - 1} attempts")
+                    repository.fail(session, owner, row.id, _document(problem, row.id), at)
+        return claimed
+
+    def renew(self, owner: str, diagnosis_ids: list[str], lease_seconds: float) -> None:
+        """Give a sign of life for what `owner` works on."""
+        until = self._clock() + timedelta(seconds=lease_seconds)
+        with self._database.session() as session:
+            repository.renew(session, owner, diagnosis_ids, until)
+
+    def release(self, owner: str, diagnosis_ids: list[str]) -> None:
+        """Put diagnoses back that `owner` does not finish."""
+        with self._database.session() as session:
+            repository.release(session, owner, diagnosis_ids)
+
+    def complete(self, owner: str, answer: Answer) -> bool:
+        """Store the answer of a queued diagnosis; False if somebody else has taken it over."""
+        with self._metrics.stage("commit"), self._database.session() as session:
+            row = repository.complete(session, owner, answer, self._clock())
+            if row is None:
+                return False
+            self._tell(session, row)
+        self._count(answer)
+        return True
+
+    def fail(self, owner: str, diagnosis_id: str, problem: ProblemError) -> None:
+        """Note why a queued diagnosis will never be there."""
+        with self._database.session() as session:
+            repository.fail(session, owner, diagnosis_id, _document(problem, diagnosis_id), self._clock())
+
+    def _tell(self, session: Session, row: DiagnosisRow) -> None:
+        for told in self._on_diagnosed:
+            told(session, row)
+
+    def _count(self, answer: Answer) -> None:
+        self._metrics.diagnosed(answer.failure_mode, answer.causes, abstained=answer.abstained)
+
+
+def _document(problem: ProblemError, diagnosis_id: str) -> bytes:
+    return problem_document(problem, f"/v1/diagnoses/{diagnosis_id}")

@@ -1,0 +1,154 @@
+"""Idempotency keys: a request that is sent again gets the answer of the first one.
+
+As in the IETF draft "The Idempotency-Key HTTP Header Field": the key is the caller's own, it is bound to what
+was asked, and it is forgotten after a while.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import cast
+
+from sqlalchemy import ColumnElement, CursorResult, delete, update
+from sqlalchemy.exc import IntegrityError
+from sqlalchemy.orm import Session
+
+from rca_api.diagnoses.tables import IdempotencyRow
+from rca_api.problems import ProblemError
+from rca_api.store.base import new_id, now
+from rca_api.store.database import Database
+
+
+@dataclass(frozen=True)
+class Key:
+    """A key as one caller uses it for one request.
+
+    Attributes
+    ----------
+    caller : str
+        "" where authentication is off.
+    key : str
+    request_digest : str
+        Of everything the answer depends on.
+    """
+
+    caller: str
+    key: str
+    request_digest: str
+
+
+@dataclass(frozen=True)
+class Hold:
+    """The right to answer the request of a key; the first one has it."""
+
+    key: Key
+    holder: str
+
+
+class Keys:
+    """Keys in the database.
+
+    Parameters
+    ----------
+    database : Database
+    kept : timedelta
+        How long a key is remembered.
+    held : timedelta
+        After this long a request that has not ended is taken for dead.
+    """
+
+    def __init__(self, database: Database, *, kept: timedelta, held: timedelta) -> None:
+        self._database = database
+        self._kept = kept
+        self._held = held
+
+    def take(self, key: Key) -> Hold | str:
+        """Get the right to answer, or the id of the diagnosis that answered already.
+
+        Raises
+        ------
+        ProblemError
+            ``idempotency-mismatch`` if the key was used for another request, ``conflict`` with Retry-After
+            while the first request is still worked on.
+        """
+        hold = Hold(key, new_id())
+        at = now()
+        try:
+            with self._database.session() as session:
+                known = session.get(IdempotencyRow, (key.caller, key.key), with_for_update=True)
+                if known is not None and known.expires_at <= at:
+                    session.delete(known)
+                    session.flush()
+                    known = None
+                if known is None:
+                    session.add(self._row(hold, at))
+                    return hold
+                return self._of_known(known, hold, at)
+        except IntegrityError:
+            # Somebody else inserted it between our look and our insert.
+            raise _in_progress() from None
+
+    def release(self, hold: Hold) -> None:
+        """Forget the key of a request that failed, so that it can be tried again."""
+        with self._database.session() as session:
+            session.execute(delete(IdempotencyRow).where(_mine(hold), IdempotencyRow.diagnosis_id.is_(None)))
+
+    def forget_expired(self) -> int:
+        """Delete the keys that nobody needs to remember; return how many."""
+        with self._database.session() as session:
+            gone = session.execute(delete(IdempotencyRow).where(IdempotencyRow.expires_at <= now()))
+            return cast("CursorResult[None]", gone).rowcount
+
+    def _of_known(self, known: IdempotencyRow, hold: Hold, at: datetime) -> Hold | str:
+        if known.request_digest != hold.key.request_digest:
+            raise ProblemError(
+                "idempotency-mismatch",
+                f"the key {hold.key.key!r} was used for another request",
+                hint="use a new key for every new request, and the same bytes when you repeat one",
+            )
+        if known.diagnosis_id is not None:
+            return known.diagnosis_id
+        if known.held_until > at:
+            raise _in_progress()
+        known.holder, known.held_until = hold.holder, at + self._held
+        return hold
+
+    def _row(self, hold: Hold, at: datetime) -> IdempotencyRow:
+        return IdempotencyRow(
+            caller=hold.key.caller,
+            key=hold.key.key,
+            request_digest=hold.key.request_digest,
+            holder=hold.holder,
+            held_until=at + self._held,
+            created_at=at,
+            expires_at=at + self._kept,
+        )
+
+
+def settle(session: Session, hold: Hold, diagnosis_id: str) -> None:
+    """Bind the key to its diagnosis, in the transaction that stores it.
+
+    Raises
+    ------
+    ProblemError
+        ``conflict`` if another request has taken the key over meanwhile: nothing must be stored then.
+    """
+    mine = update(IdempotencyRow).where(_mine(hold), IdempotencyRow.diagnosis_id.is_(None))
+    done = session.execute(mine.values(diagnosis_id=diagnosis_id))
+    if cast("CursorResult[None]", done).rowcount != 1:
+        raise _in_progress()
+
+
+def _mine(hold: Hold) -> ColumnElement[bool]:
+    return (
+        (IdempotencyRow.caller == hold.key.caller)
+        & (IdempotencyRow.key == hold.key.key)
+        & (IdempotencyRow.holder == hold.holder)
+    )
+
+
+def _in_progress() -> ProblemError:
+    return ProblemError(
+        "conflict", "a request with this key is being worked on", headers={"Retry-After": "1"}
+    )

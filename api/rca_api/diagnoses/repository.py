@@ -1,0 +1,192 @@
+"""Diagnoses and their windows in the database; every function works in the caller's transaction."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+
+from sqlalchemy import ColumnElement, Select, and_, func, or_, select, update
+from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.orm import Session
+
+from rca_api.diagnoses.tables import BlameRow, DiagnosisRow, WindowRow
+from rca_api.diagnoses.work import Answer, Kept
+
+QUEUED, RUNNING, DONE, FAILED = "queued", "running", "done", "failed"
+
+
+def keep_window(session: Session, window: Kept, at: datetime) -> None:
+    """Note that a window is in the window store and was used just now."""
+    values = {
+        "digest": window.digest,
+        "job_id": window.job_id,
+        "n_bytes": window.n_bytes,
+        "created_at": at,
+        "used_at": at,
+    }
+    # Two requests may store the same window at once: one statement, not a look and then an insert.
+    dialect = postgresql if session.get_bind().dialect.name == "postgresql" else sqlite
+    statement = dialect.insert(WindowRow).values(values)
+    session.execute(statement.on_conflict_do_update(index_elements=["digest"], set_={"used_at": at}))
+
+
+def add_done(
+    session: Session, window: Kept, answer: Answer, *, asked_by: str | None, at: datetime
+) -> DiagnosisRow:
+    """Store a diagnosis that was asked for and answered in one request."""
+    row = _row(session, window, asked_by=asked_by, at=at)
+    row.id = answer.diagnosis_id
+    _finish(row, answer, at)
+    session.add(row)
+    session.flush()
+    return row
+
+
+def add_queued(
+    session: Session, window: Kept, *, diagnosis_id: str, asked_by: str | None, at: datetime
+) -> DiagnosisRow:
+    """Store the intention to diagnose a window that is in the window store."""
+    row = _row(session, window, asked_by=asked_by, at=at)
+    row.id, row.state = diagnosis_id, QUEUED
+    session.add(row)
+    session.flush()
+    return row
+
+
+def claim(session: Session, owner: str, at: datetime, until: datetime, most: int) -> Sequence[DiagnosisRow]:
+    """Take the oldest diagnoses that nobody works on, or whose worker has given no sign of life."""
+    free = or_(
+        DiagnosisRow.state == QUEUED, and_(DiagnosisRow.state == RUNNING, DiagnosisRow.lease_until < at)
+    )
+    oldest = select(DiagnosisRow).where(free).order_by(DiagnosisRow.created_at, DiagnosisRow.id).limit(most)
+    rows = session.scalars(oldest.with_for_update(skip_locked=True)).all()
+    for row in rows:
+        row.state, row.lease_owner, row.lease_until = RUNNING, owner, until
+        row.attempts += 1
+    return rows
+
+
+def renew(session: Session, owner: str, diagnosis_ids: Sequence[str], until: datetime) -> None:
+    """Give a sign of life for what `owner` works on."""
+    mine = and_(DiagnosisRow.lease_owner == owner, DiagnosisRow.id.in_(diagnosis_ids))
+    renewed = update(DiagnosisRow).where(mine, DiagnosisRow.state == RUNNING).values(lease_until=until)
+    session.execute(renewed)
+
+
+def release(session: Session, owner: str, diagnosis_ids: Sequence[str]) -> None:
+    """Put back what was begun and is not going to be finished here; it does not count as a try."""
+    mine = and_(DiagnosisRow.lease_owner == owner, DiagnosisRow.id.in_(diagnosis_ids))
+    values = {
+        "state": QUEUED,
+        "lease_owner": None,
+        "lease_until": None,
+        "attempts": DiagnosisRow.attempts - 1,
+    }
+    session.execute(update(DiagnosisRow).where(mine, DiagnosisRow.state == RUNNING).values(values))
+
+
+def complete(session: Session, owner: str, answer: Answer, at: datetime) -> DiagnosisRow | None:
+    """Store the answer of a queued diagnosis; None if `owner` has lost it to somebody else meanwhile."""
+    row = _held(session, owner, answer.diagnosis_id)
+    if row is not None:
+        _finish(row, answer, at)
+        session.flush()
+    return row
+
+
+def fail(
+    session: Session, owner: str, diagnosis_id: str, problem: bytes, at: datetime
+) -> DiagnosisRow | None:
+    """Give up on a queued diagnosis; None if `owner` has lost it to somebody else meanwhile."""
+    row = _held(session, owner, diagnosis_id)
+    if row is not None:
+        row.state, row.problem, row.finished_at, row.lease_until = FAILED, problem, at, None
+    return row
+
+
+def find(session: Session, diagnosis_id: str) -> DiagnosisRow | None:
+    """Look a diagnosis up."""
+    return session.get(DiagnosisRow, diagnosis_id)
+
+
+def n_queued(session: Session) -> int:
+    """Count the diagnoses that wait."""
+    return session.scalar(select(func.count()).where(DiagnosisRow.state == QUEUED)) or 0
+
+
+def matching(
+    *,
+    job: str | None = None,
+    node: str | None = None,
+    cause: str | None = None,
+    failure_mode: str | None = None,
+    abstained: bool | None = None,
+    state: str | None = None,
+    since: datetime | None = None,
+    until: datetime | None = None,
+) -> Select[DiagnosisRow]:
+    """Select diagnoses by what they found; a node and a cause have to be blamed together."""
+    wanted: list[ColumnElement[bool]] = [
+        column == value
+        for column, value in (
+            (DiagnosisRow.job_id, job),
+            (DiagnosisRow.failure_mode, failure_mode),
+            (DiagnosisRow.abstained, abstained),
+            (DiagnosisRow.state, state),
+        )
+        if value is not None
+    ]
+    blamed: list[ColumnElement[bool]] = []
+    if node is not None:
+        blamed.append(BlameRow.node == node)
+    if cause is not None:
+        blamed.append(BlameRow.cause == cause)
+    if blamed:
+        wanted.append(DiagnosisRow.blames.any(and_(*blamed)))
+    if since is not None:
+        wanted.append(DiagnosisRow.created_at >= since)
+    if until is not None:
+        wanted.append(DiagnosisRow.created_at < until)
+    return select(DiagnosisRow).where(*wanted)
+
+
+def _held(session: Session, owner: str, diagnosis_id: str) -> DiagnosisRow | None:
+    mine = select(DiagnosisRow).where(
+        DiagnosisRow.id == diagnosis_id, DiagnosisRow.state == RUNNING, DiagnosisRow.lease_owner == owner
+    )
+    return session.scalars(mine.with_for_update()).one_or_none()
+
+
+def _row(session: Session, window: Kept, *, asked_by: str | None, at: datetime) -> DiagnosisRow:
+    keep_window(session, window, at)
+    return DiagnosisRow(
+        created_at=at,
+        window_digest=window.digest,
+        window_id=window.window_id,
+        job_id=window.job_id,
+        window_start=window.start,
+        window_end=window.end,
+        nodes=window.nodes or None,
+        asked_by=asked_by,
+    )
+
+
+def _finish(row: DiagnosisRow, answer: Answer, at: datetime) -> None:
+    row.state, row.finished_at, row.lease_until = DONE, at, None
+    row.failure_mode = answer.failure_mode
+    row.abstained = answer.abstained
+    row.cause = answer.causes[0] if answer.causes else None
+    row.seconds_per_step = answer.seconds_per_step
+    row.model_sha256 = answer.model_sha256
+    row.document = answer.document
+    row.blames = [
+        BlameRow(
+            place=blame.place,
+            cause=blame.cause,
+            node=blame.node,
+            owner=blame.owner,
+            probability=blame.probability,
+            seconds_per_step=blame.seconds_per_step,
+        )
+        for blame in answer.blames
+    ]

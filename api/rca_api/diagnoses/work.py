@@ -1,0 +1,254 @@
+"""What is done to windows in the processes of the pool; see `rca_api.compute.process`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+
+import orjson
+
+from rca.diagnosis.result import Cause, Diagnosis
+from rca.errors import BundleError, InvalidInput, InvalidWindow, RcaError, TooLarge
+from rca.telemetry.encodings import arrow, json
+from rca.telemetry.encodings.multipart import boundary_of, split_parts
+from rca.telemetry.window import Window
+from rca_api.compute.process import Context
+from rca_api.compute.sent import Sent
+from rca_api.decoding import JSON, MULTIPART, decode_window, media_type
+from rca_api.models.current import BundleRef
+from rca_api.store.window_store import Stored
+
+MARKDOWN = "text/markdown"
+HTML = "text/html"
+LONGEST_NAME = 256
+_BATCH = "windows"
+_PART = "window"
+
+
+@dataclass(frozen=True)
+class Kept:
+    """A stored window, and what the database holds of it."""
+
+    digest: str
+    n_bytes: int
+    job_id: str
+    window_id: str | None
+    start: float
+    end: float
+    nodes: list[str]
+
+
+@dataclass(frozen=True)
+class Blame:
+    """A cause of a diagnosis on one of its nodes, or on none."""
+
+    place: int
+    cause: str
+    node: str | None
+    owner: str
+    probability: float
+    seconds_per_step: float
+
+
+@dataclass(frozen=True)
+class Answer:
+    """A finished diagnosis: as the caller gets it, as it is stored, and what is searched for.
+
+    Attributes
+    ----------
+    content : bytes
+        In the media type that was asked for.
+    document : bytes
+        JSON, as it is stored.
+    """
+
+    diagnosis_id: str
+    content: bytes
+    document: bytes
+    failure_mode: str
+    abstained: bool
+    seconds_per_step: float
+    model_sha256: str
+    causes: tuple[str, ...]
+    blames: tuple[Blame, ...]
+
+
+def diagnose(context: Context, sent: Sent, ref: BundleRef, accept: str) -> tuple[Kept, Answer]:
+    """Decode, diagnose and render a posted window, and store it meanwhile."""
+    window = _decoded(context, sent)
+    # Compressing and flushing to the disk leave Python alone: they run beside the diagnosis.
+    with ThreadPoolExecutor(1) as beside:
+        keeping = beside.submit(context.windows.put, window)
+        diagnosis = _diagnosed(context, ref, window)
+        with context.stage("keep"):
+            stored = keeping.result()
+    return _kept(window, stored), _answer(context, diagnosis, accept)
+
+
+def accept_window(context: Context, sent: Sent) -> Kept:
+    """Decode and store a posted window that is diagnosed later."""
+    return _keep(context, _decoded(context, sent))
+
+
+def diagnose_stored(context: Context, digest: str, ref: BundleRef, diagnosis_id: str) -> Answer:
+    """Diagnose a window of the window store under an id that is known already."""
+    with context.stage("decode"):
+        window = context.windows.get(digest)
+    found = _diagnosed(context, ref, window)
+    return _answer(context, found.model_copy(update={"diagnosis_id": diagnosis_id}), JSON)
+
+
+def try_bundle(context: Context, ref: BundleRef, window: Window | str) -> Diagnosis:
+    """Diagnose a window, or a stored one by its digest, with a bundle that may not answer yet."""
+    return context.bundles.diagnose(ref, context.windows.get(window) if isinstance(window, str) else window)
+
+
+def accept_batch(context: Context, sent: Sent, most: int) -> list[Kept | RcaError]:
+    """Split a batch, and decode and store every window of it; a bad one does not spoil the others.
+
+    Raises
+    ------
+    InvalidInput
+        If the batch itself cannot be read, is empty or has more than `most` windows.
+    """
+    with context.stage("decompress"):
+        body = sent.plain()
+    windows = _split(body, sent)
+    if not windows:
+        raise InvalidInput("the batch has no window")
+    if len(windows) > most:
+        raise TooLarge(f"the batch has {len(windows):,} windows; the limit is {most:,}")
+    held: list[Kept | RcaError] = []
+    with context.stage("decode"):
+        for read in windows:
+            try:
+                window = read()
+                _refuse_unstorable_names(window)
+                held.append(_keep(context, window))
+            except InvalidInput as error:
+                held.append(error)
+    return held
+
+
+def window_as_json(context: Context, digest: str) -> bytes:
+    """Give a stored window as a JSON document."""
+    return context.windows.get(digest).to_json()
+
+
+def rendered(diagnosis: Diagnosis, accept: str) -> bytes:
+    """Write a diagnosis in the media type `accept`."""
+    if accept == MARKDOWN:
+        return diagnosis.to_markdown().encode()
+    if accept == HTML:
+        return diagnosis.to_html().encode()
+    # orjson writes NaN as null, which is what the format says.
+    return orjson.dumps(diagnosis.to_dict())
+
+
+def _diagnosed(context: Context, ref: BundleRef, window: Window) -> Diagnosis:
+    with context.stage("diagnose"):
+        try:
+            context.bundles.prepare(ref)
+        except RcaError as error:
+            # Which file is damaged is the operator's business, and /readyz says it.
+            raise BundleError("the model bundle cannot be used; /readyz says why") from error
+        return context.bundles.diagnose(ref, window)
+
+
+def _split(body: bytes, sent: Sent) -> list[Callable[[], Window]]:
+    """One reader per window of a batch: members of a JSON array, or parts that are whole encodings."""
+    if media_type(sent.content_type) == JSON:
+        return [partial(_member, value) for value in _members(body)]
+    readers: list[Callable[[], Window]] = []
+    for name, content in split_parts(body, boundary_of(body, sent.content_type)):
+        if name != _PART:
+            raise InvalidInput(f"a batch has parts named {_PART!r}, this one has {name!r}")
+        part = bytes(content)
+        kind = JSON if part.lstrip()[:1] == b"{" else MULTIPART
+        readers.append(partial(_part, part, kind, sent.max_decoded_bytes))
+    return readers
+
+
+def _member(value: object) -> Window:
+    return json.decode(orjson.dumps(value))
+
+
+def _part(part: bytes, kind: str, max_bytes: int) -> Window:
+    """An Arrow encoding says its boundary in its own first line."""
+    if kind == MULTIPART:
+        return arrow.decode(part, None, max_bytes=max_bytes)
+    return decode_window(part, kind, max_bytes)
+
+
+def _members(body: bytes) -> list[object]:
+    try:
+        document = orjson.loads(body)
+    except orjson.JSONDecodeError as error:
+        raise InvalidInput(f"the batch is not JSON: {error.msg} (byte {error.pos})") from None
+    windows = document.get(_BATCH) if isinstance(document, dict) and set(document) == {_BATCH} else None
+    if not isinstance(windows, list):
+        raise InvalidInput(f'a batch is an object with one member, "{_BATCH}", an array of windows')
+    return windows
+
+
+def _decoded(context: Context, sent: Sent) -> Window:
+    with context.stage("decompress"):
+        body = sent.plain()
+    with context.stage("decode"):
+        window = decode_window(body, sent.content_type, sent.max_decoded_bytes)
+    _refuse_unstorable_names(window)
+    return window
+
+
+def _keep(context: Context, window: Window) -> Kept:
+    with context.stage("keep"):
+        stored = context.windows.put(window)
+    return _kept(window, stored)
+
+
+def _kept(window: Window, stored: Stored) -> Kept:
+    job = window.job
+    nodes = sorted(job.topology.node_names)
+    return Kept(stored.digest, stored.n_bytes, job.job_id, job.window_id, job.start, job.end, nodes)
+
+
+def _refuse_unstorable_names(window: Window) -> None:
+    """The format sets no limit to a name; a database that searches for it does."""
+    job = window.job
+    named = [("job_id", job.job_id), ("window_id", job.window_id or "")]
+    for field, name in [*named, *(("ranks.node", node) for node in job.topology.node_names)]:
+        if len(name) > LONGEST_NAME or "\0" in name:
+            raise InvalidWindow(
+                "cannot be stored",
+                table="job",
+                column=field,
+                expected=f"at most {LONGEST_NAME} characters, none of them NUL",
+            )
+
+
+def _nodes(cause: Cause) -> list[str | None]:
+    """A cause on no node is one that is searched for without a node."""
+    return [*cause.nodes] or [None]
+
+
+def _answer(context: Context, diagnosis: Diagnosis, accept: str) -> Answer:
+    with context.stage("render"):
+        document = rendered(diagnosis, JSON)
+        content = document if accept == JSON else rendered(diagnosis, accept)
+    return Answer(
+        diagnosis_id=diagnosis.diagnosis_id,
+        content=content,
+        document=document,
+        failure_mode=diagnosis.failure_mode,
+        abstained=diagnosis.abstained,
+        seconds_per_step=diagnosis.slowdown.seconds_per_step,
+        model_sha256=diagnosis.model.sha256,
+        causes=tuple(cause.cause for cause in diagnosis.causes),
+        blames=tuple(
+            Blame(place, cause.cause, node, cause.owner, cause.probability, cause.seconds_per_step)
+            for place, cause in enumerate(diagnosis.causes, 1)
+            for node in _nodes(cause)
+        ),
+    )

@@ -1,0 +1,67 @@
+"""One sequence of bytes for one window, however it was sent: what its digest is taken of.
+
+The tables of a validated window have fixed columns and types; what is left to chance is made equal here:
+the order of a dictionary's entries and those nobody uses, and whatever lies under missing integers.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from rca.telemetry.encodings import arrow
+from rca.telemetry.schema import SPECS, TEXT
+from rca.telemetry.window import Window
+
+
+def canonical_pieces(window: Window) -> list[bytes | memoryview]:
+    """The multipart Arrow encoding, uncompressed; two windows with equal tables give equal bytes."""
+    tables = {name: canonical_table(getattr(window, name)) for name in SPECS}
+    return arrow.pieces(replace(window, **tables), compression=None)
+
+
+def canonical_table(table: pa.Table) -> pa.Table:
+    """The table with every column as one array that holds nothing but its values."""
+    columns = {name: _canonical(_one_array(table.column(name))) for name in table.column_names}
+    return pa.table(columns)
+
+
+def _one_array(column: pa.ChunkedArray) -> pa.Array:
+    if pa.types.is_dictionary(column.type):
+        column = column.unify_dictionaries()
+    return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
+
+
+def _canonical(array: pa.Array) -> pa.Array:
+    if pa.types.is_dictionary(array.type):
+        return _texts(array)
+    if not array.null_count:
+        return array
+    missing = array.is_null().to_numpy(zero_copy_only=False)
+    return pa.array(array.fill_null(0).to_numpy(), array.type, mask=missing)
+
+
+def _texts(array: pa.DictionaryArray) -> pa.DictionaryArray:
+    """Codes in the order in which the texts first appear."""
+    entries = array.dictionary
+    if entries.null_count or pc.count_distinct(entries).as_py() < len(entries):
+        # Repeated entries, or nulls spelled as one: rare enough to take the long way.
+        return _texts(array.cast(entries.type).dictionary_encode().cast(TEXT))
+    missing = array.is_null().to_numpy(zero_copy_only=False) if array.null_count else None
+    codes = array.indices.fill_null(0).to_numpy() if array.null_count else array.indices.to_numpy()
+    used = pc.unique(array.indices.drop_null()).to_numpy()
+    places = _places(used, len(entries))
+    return pa.DictionaryArray.from_arrays(
+        pa.array(places[codes] if len(entries) else codes, pa.int32(), mask=missing),
+        entries.take(pa.array(used)),
+    )
+
+
+def _places(used: npt.NDArray[np.int32], n_entries: int) -> npt.NDArray[np.int32]:
+    places = np.zeros(n_entries, np.int32)
+    places[used] = np.arange(len(used), dtype=np.int32)
+    return places

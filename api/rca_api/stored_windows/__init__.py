@@ -1,0 +1,1 @@
+"""The windows that diagnoses are of, kept as long as retention allows."""

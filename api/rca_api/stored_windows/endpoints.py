@@ -1,0 +1,61 @@
+"""`/v1/windows`: what was diagnosed, to be looked at again."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter, Path, Request, Response, Security
+from fastapi.concurrency import run_in_threadpool
+
+from rca.telemetry.encodings import arrow
+from rca_api.compute.deadline import Deadline
+from rca_api.decoding import JSON, MULTIPART
+from rca_api.diagnoses import work
+from rca_api.diagnoses.schemas import TelemetryWindow
+from rca_api.negotiation import choose
+from rca_api.responses import problem_responses
+from rca_api.security.access import requires
+from rca_api.security.principal import Principal, Scope
+from rca_api.state import State
+
+router = APIRouter(prefix="/v1/windows", tags=["diagnoses"])
+
+
+@router.get(
+    "/{digest}",
+    summary="Get a stored window",
+    response_class=Response,
+    responses={
+        200: {
+            "description": "The window, as it could be posted again; what is sent as multipart has the "
+            "SHA-256 of the address.",
+            "model": TelemetryWindow,
+            "content": {MULTIPART: {"schema": {"$ref": "#/components/schemas/ArrowWindow"}}},
+        },
+        **problem_responses(
+            "not-found",
+            "invalid-parameters",
+            "not-acceptable",
+            "busy",
+            "store-unavailable",
+            "source-error",
+            "deadline-exceeded",
+        ),
+    },
+)
+async def get_window(
+    request: Request,
+    _: Annotated[Principal, Security(requires(Scope.read))],
+    digest: Annotated[str, Path(pattern="^[0-9a-f]{64}$")],
+) -> Response:
+    """Give the window a diagnosis was made of, by its `window_digest`; its content is verified."""
+    state = State.of(request)
+    accept = choose(request.headers.get("accept"), (MULTIPART, JSON))
+    headers = {"Vary": "Accept", "Cache-Control": "private, max-age=31536000, immutable"}
+    with state.admission.enter():
+        if accept == JSON:
+            deadline = Deadline.after(state.settings.deadline_seconds)
+            content = await state.pool.run(work.window_as_json, digest, deadline=deadline)
+            return Response(content, media_type=JSON, headers=headers)
+        content = await run_in_threadpool(state.windows.read, digest)
+        return Response(content, media_type=arrow.CONTENT_TYPE, headers=headers)

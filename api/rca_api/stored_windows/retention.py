@@ -1,0 +1,116 @@
+"""Deleting windows that are old or too many; diagnoses stay, and say that their window is gone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from sqlalchemy import ColumnElement, delete, func, or_, select
+from sqlalchemy.orm import Session
+
+from rca_api.diagnoses.repository import QUEUED, RUNNING
+from rca_api.diagnoses.tables import DiagnosisRow, WindowRow
+from rca_api.settings import Settings
+from rca_api.store.base import now
+from rca_api.store.database import Database
+from rca_api.store.window_store import YOUNG_SECONDS, WindowStore
+
+#: A condition on `WindowRow` under which a window is kept.
+Keeper = ColumnElement[bool]
+#: Windows deleted in one transaction, so that nobody waits for the database for long.
+_AT_ONCE = 500
+
+
+@dataclass(frozen=True)
+class Pruned:
+    """What was deleted.
+
+    Attributes
+    ----------
+    windows, n_bytes : int
+        Windows that were too old or too many, and their size.
+    orphans : int
+        Files of requests that ended before their row was written.
+    """
+
+    windows: int
+    n_bytes: int
+    orphans: int
+
+
+class Retention:
+    """Keeps the window store within its limits.
+
+    Parameters
+    ----------
+    database : Database
+    windows : WindowStore
+    settings : Settings
+    keepers : tuple of conditions
+        Windows that meet one of them are never deleted.
+    """
+
+    def __init__(
+        self, database: Database, windows: WindowStore, settings: Settings, keepers: tuple[Keeper, ...] = ()
+    ) -> None:
+        self._database = database
+        self._windows = windows
+        self._age = timedelta(days=settings.window_days)
+        self._max_bytes = int(settings.max_window_store_bytes)
+        self._keepers = keepers
+
+    def prune(self, at: datetime | None = None, young_seconds: float = YOUNG_SECONDS) -> Pruned:
+        """Delete what is over the limits; files younger than `young_seconds` are left alone."""
+        at = at or now()
+        count, n_bytes = 0, 0
+        while gone := self._forget(at):
+            for row in gone:
+                self._windows.delete(row.digest, older_than_seconds=young_seconds)
+                n_bytes += row.n_bytes
+            count += len(gone)
+        return Pruned(count, n_bytes, self._sweep(young_seconds))
+
+    def _forget(self, at: datetime) -> Sequence[WindowRow]:
+        """Delete rows first: a row without a file would promise what is not there."""
+        with self._database.session() as session:
+            doomed = self._too_old(session, at) or self._too_many(session)
+            digests = [row.digest for row in doomed]
+            # Databases that enforce it set it to null themselves; said here for the session as well.
+            session.execute(delete(WindowRow).where(WindowRow.digest.in_(digests)))
+        return doomed
+
+    def _deletable(self) -> ColumnElement[bool]:
+        waiting = select(DiagnosisRow.id).where(
+            DiagnosisRow.window_digest == WindowRow.digest, DiagnosisRow.state.in_([QUEUED, RUNNING])
+        )
+        return ~or_(waiting.exists(), *self._keepers)
+
+    def _too_old(self, session: Session, at: datetime) -> Sequence[WindowRow]:
+        old = select(WindowRow).where(WindowRow.used_at < at - self._age, self._deletable())
+        return session.scalars(old.limit(_AT_ONCE)).all()
+
+    def _too_many(self, session: Session) -> Sequence[WindowRow]:
+        excess = (session.scalar(select(func.sum(WindowRow.n_bytes))) or 0) - self._max_bytes
+        if excess <= 0:
+            return []
+        oldest = select(WindowRow).where(self._deletable()).order_by(WindowRow.used_at).limit(_AT_ONCE)
+        return list(_until(session.scalars(oldest), excess))
+
+    def _sweep(self, young_seconds: float) -> int:
+        """Delete files that no row speaks of."""
+        count = 0
+        for digest in self._windows.digests():
+            with self._database.reading() as session:
+                known = session.get(WindowRow, digest)
+            if known is None:
+                count += self._windows.delete(digest, older_than_seconds=young_seconds)
+        return count
+
+
+def _until(rows: Iterable[WindowRow], n_bytes: int) -> Iterable[WindowRow]:
+    for row in rows:
+        if n_bytes <= 0:
+            return
+        n_bytes -= row.n_bytes
+        yield row

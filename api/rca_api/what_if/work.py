@@ -1,0 +1,76 @@
+"""Answering a what-if question, in a process of the pool."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import orjson
+import pyarrow as pa
+
+from rca.errors import InvalidInput, TooLarge
+from rca.telemetry.window import Window
+from rca.whatif.analysis import what_if
+from rca.whatif.report import Extras, document
+from rca.whatif.result import finite
+from rca.whatif.scenarios import analysed_scenarios
+from rca_api.compute.process import Context
+from rca_api.compute.sent import Sent
+from rca_api.what_if.body import decode
+
+MOST_REPLAYED = 1_000_000_000
+"""Rows times scenarios of one request, about half a minute of one core."""
+
+Form = Literal["full", "published"]
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """How the caller wants its answer, and the sizes of the job where the body is a bare trace."""
+
+    form: Form
+    per_step: bool
+    worker_steps: bool
+    sizes: dict[str, int]
+
+
+def answer(context: Context, sent: Sent, wanted: Wanted) -> bytes:
+    """Decode a window or a trace with its scenarios, and replay it."""
+    with context.stage("decompress"):
+        plain = sent.plain()
+    return answered(plain, sent.content_type, wanted, sent.max_decoded_bytes)
+
+
+def answered(body: bytes, content_type: str, wanted: Wanted, max_bytes: int) -> bytes:
+    """Answer for a body without its content coding."""
+    asked = decode(body, content_type, max_bytes)
+    if isinstance(asked.source, Window) and wanted.sizes:
+        raise InvalidInput("sizes are parameters of bare traces; a window carries its own in job.parallelism")
+    if wanted.form == "published":
+        if asked.scenarios is not None or wanted.worker_steps:
+            raise InvalidInput("the published layout has no scenarios and no worker_steps", hint="form=full")
+        # The published tool leaves skewed clocks alone: numbers to compare with its own must too.
+        result = what_if(asked.source, wanted.sizes, correct_clocks=False)
+        return orjson.dumps(finite(result.published()))
+    described = asked.scenarios or []
+    _refuse_long_replays(asked.source, len(described))
+    result, seconds = analysed_scenarios(asked.source, described, wanted.sizes)
+    extras = Extras(
+        per_step=wanted.per_step,
+        worker_steps=wanted.worker_steps,
+        scenarios=described,
+        scenario_seconds=seconds if asked.scenarios is not None else None,
+    )
+    return orjson.dumps(document(result, extras))
+
+
+def _refuse_long_replays(source: Window | pa.Table, n_scenarios: int) -> None:
+    """Every scenario replays the job: bound what one request may cost."""
+    rows = (
+        source.num_rows if isinstance(source, pa.Table) else max(source.ops.num_rows, source.steps.num_rows)
+    )
+    if n_scenarios * rows > MOST_REPLAYED:
+        raise TooLarge(
+            f"{n_scenarios:,} scenarios of {rows:,} rows; one request may replay {MOST_REPLAYED:,} rows",
+            hint="send fewer scenarios at once, or fewer steps",
+        )
