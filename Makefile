@@ -35,8 +35,8 @@ lint: setup ## Formatting, style, types, import contract
 	$(RUN)/mypy
 	$(RUN)/lint-imports
 
-serve: setup ## Serve on http://127.0.0.1:8080 (docs at /docs)
-	$(RUN)/rca serve
+serve: setup ## Serve on http://127.0.0.1:8080 without keys (docs at /docs)
+	$(RUN)/rca serve --no-auth
 
 bench: setup ## Latency and memory tables, each beside its floor (BENCH=name for one)
 	$(RUN)/python -m benchmarks $(BENCH)

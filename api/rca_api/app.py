@@ -16,6 +16,7 @@ from rca_api.diagnoses import endpoints as diagnosis_endpoints
 from rca_api.health import endpoints as health_endpoints
 from rca_api.middleware import RequestContext
 from rca_api.openapi import document
+from rca_api.security.headers import SecurityHeaders
 from rca_api.settings import Settings
 from rca_api.state import State
 from rca_api.what_if import endpoints as what_if_endpoints
@@ -49,6 +50,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     app.state.parts = state
     problems.install(app, settings.retry_after_seconds)
     app.add_middleware(RequestContext, metrics=state.metrics)
+    app.add_middleware(SecurityHeaders)
     app.include_router(diagnosis_endpoints.router)
     app.include_router(what_if_endpoints.router)
     app.include_router(health_endpoints.router)
@@ -63,6 +65,7 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     state: State = app.state.parts
     if state.settings.migrate:
         await run_in_threadpool(state.database.upgrade)
+    state.authority.warn_if_nobody_can_call()
     await asyncio.get_running_loop().run_in_executor(state.threads, state.engine.load)
     if state.engine.model is not None:
         state.metrics.bundle_loaded(state.engine.model)

@@ -7,6 +7,7 @@ server process and a real socket.
 from __future__ import annotations
 
 import argparse
+import os
 import socket
 import subprocess
 import sys
@@ -38,6 +39,7 @@ def running_service(start_seconds: float = _START_SECONDS) -> Iterator[str]:
         server = subprocess.Popen(  # noqa: S603  (our own interpreter and module)
             [sys.executable, "-m", "rca_api.demo", "--serve-on", str(listener.fileno())],
             pass_fds=[listener.fileno()],
+            env=os.environ | {"RCA_AUTH": "off"},
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,

@@ -53,6 +53,7 @@ CATALOGUE: dict[str, Kind] = {
     "conflict": Kind(409, "The state of the resource does not allow this"),
     "idempotency-mismatch": Kind(422, "The idempotency key was used for another request"),
     "deadline-exceeded": Kind(504, "The answer was not ready before the deadline"),
+    "issuer-unavailable": Kind(503, "The issuer of the token cannot be asked at the moment"),
     "missing-extra": Kind(501, "This installation lacks an optional part"),
     "source-error": Kind(502, "A telemetry source cannot be read"),
     "http-error": Kind(400, "The request was refused"),

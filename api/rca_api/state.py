@@ -14,6 +14,7 @@ from rca_api.admission import Admission
 from rca_api.diagnoses.tables import DiagnosisRow
 from rca_api.engine import Engine
 from rca_api.metrics import Metrics
+from rca_api.security.authority import Authority
 from rca_api.settings import Settings
 from rca_api.store.database import Database
 
@@ -28,6 +29,7 @@ class State:
     database: Database
     engine: Engine
     metrics: Metrics
+    authority: Authority
     admission: Admission
     threads: ThreadPoolExecutor
     #: Told of every finished diagnosis, in the transaction that stores it.
@@ -36,9 +38,11 @@ class State:
     @classmethod
     def build(cls, settings: Settings) -> State:
         """Put the parts together; nothing is loaded yet."""
+        database = Database(settings.database_url)
         return cls(
             settings=settings,
-            database=Database(settings.database_url),
+            database=database,
+            authority=Authority(settings, database),
             engine=Engine(settings.bundle, settings.priors),
             metrics=Metrics(),
             admission=Admission(settings),

@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
-
 import typer
 
-from rca.errors import MissingExtra
-
-if TYPE_CHECKING:
-    from rca_api.store.database import Database
+from rca_api.commands.parts import Url, database_of
 
 app = typer.Typer(
     add_completion=False,
@@ -20,10 +15,6 @@ app = typer.Typer(
     "  rca db status\n"
     "  RCA_DATABASE_URL=postgresql://rca@db/rca rca db upgrade     before a rollout",
 )
-Url = Annotated[
-    str | None,
-    typer.Option("--database-url", envvar="RCA_DATABASE_URL", help="[default: rca.db in RCA_DATA_DIR]"),
-]
 
 
 @app.command()
@@ -32,7 +23,7 @@ def upgrade(database_url: Url = None) -> None:
 
     Migrations only add, so the version that is running goes on working meanwhile.
     """
-    database = _database(database_url)
+    database = database_of(database_url)
     before, _ = database.revisions()
     database.upgrade()
     after, _ = database.revisions()
@@ -42,19 +33,10 @@ def upgrade(database_url: Url = None) -> None:
 @app.command()
 def status(database_url: Url = None) -> None:
     """Say which revision the database has; exit code 1 if this version needs a newer one."""
-    database = _database(database_url)
+    database = database_of(database_url)
     current, wanted = database.revisions()
     typer.echo(
         f"{database.url.render_as_string(hide_password=True)}: schema {current or 'none'}, newest {wanted}"
     )
     if current != wanted:
         raise typer.Exit(1)
-
-
-def _database(url: str | None) -> Database:
-    try:
-        from rca_api.settings import Settings
-        from rca_api.store.database import Database
-    except ImportError as error:
-        raise MissingExtra("the service is not installed", hint="pip install 'straggler-rca[api]'") from error
-    return Database(url or Settings().database_url)

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from fastapi import APIRouter, Request, Response
+from fastapi import APIRouter, Request, Response, Security
 
 from rca.diagnosis.result import Diagnosis
 from rca_api.diagnoses import service
 from rca_api.responses import problem_responses
+from rca_api.security.access import requires
+from rca_api.security.principal import Scope
 from rca_api.windows import WINDOW_BODY
 
-router = APIRouter(prefix="/v1/diagnoses", tags=["diagnoses"])
+router = APIRouter(
+    prefix="/v1/diagnoses", tags=["diagnoses"], dependencies=[Security(requires(Scope.diagnose))]
+)
 
 _RENDERED = {"text/markdown": {"schema": {"type": "string"}}, "text/html": {"schema": {"type": "string"}}}
 _PROBLEMS = problem_responses(

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Query, Request, Response
+from fastapi import APIRouter, Query, Request, Response, Security
 
 from rca_api.responses import problem_responses
+from rca_api.security.access import requires
+from rca_api.security.principal import Scope
 from rca_api.what_if import service
 from rca_api.what_if.body import PARQUET, SCENARIOS, TRACE
 from rca_api.what_if.schemas import WhatIfAnswer
 from rca_api.windows import JSON, MULTIPART, WINDOW_BODY
 
-router = APIRouter(prefix="/v1/what-if", tags=["what-if"])
+router = APIRouter(prefix="/v1/what-if", tags=["what-if"], dependencies=[Security(requires(Scope.diagnose))])
 
 Size = Annotated[int | None, Query(ge=1, description="Size of the job; for bare traces only.")]
 
