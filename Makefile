@@ -6,7 +6,7 @@ WINDOW ?= data/windows/cpu-contention-node
 BENCH  ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint serve bench train lock openapi clean
+.PHONY: help setup demo test lint audit serve bench train lock openapi clean
 
 help: ## Show this list
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-9s %s\n", $$1, $$2}'
@@ -34,6 +34,9 @@ lint: setup ## Formatting, style, types, import contract
 	$(RUN)/ruff check .
 	$(RUN)/mypy
 	$(RUN)/lint-imports
+
+audit: setup ## Compare requirements.lock with the database of known vulnerabilities
+	$(RUN)/python .ci/audit.py
 
 serve: setup ## Serve on http://127.0.0.1:8080 without keys (docs at /docs)
 	$(RUN)/rca serve --no-auth

@@ -53,4 +53,4 @@ def test_answers_follow_the_schema(document: dict[str, Any], client: TestClient)
 
 def test_every_answer_of_the_endpoint_is_declared(document: dict[str, Any]) -> None:
     declared = set(document["paths"]["/v1/diagnoses"]["post"]["responses"])
-    assert declared == {"200", "400", "406", "408", "413", "415", "422", "500", "503"}
+    assert declared == {"200", "400", "401", "403", "406", "408", "413", "415", "422", "429", "500", "503"}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from rca_api.commands.parts import Url, database_of
+from rca_api.commands.parts import Url, any_database
 
 app = typer.Typer(
     add_completion=False,
@@ -23,20 +23,19 @@ def upgrade(database_url: Url = None) -> None:
 
     Migrations only add, so the version that is running goes on working meanwhile.
     """
-    database = database_of(database_url)
-    before, _ = database.revisions()
-    database.upgrade()
-    after, _ = database.revisions()
+    with any_database(database_url) as database:
+        before, _ = database.revisions()
+        database.upgrade()
+        after, _ = database.revisions()
     typer.echo(f"schema {after}" + (" (nothing to do)" if before == after else f", was {before or 'empty'}"))
 
 
 @app.command()
 def status(database_url: Url = None) -> None:
     """Say which revision the database has; exit code 1 if this version needs a newer one."""
-    database = database_of(database_url)
-    current, wanted = database.revisions()
-    typer.echo(
-        f"{database.url.render_as_string(hide_password=True)}: schema {current or 'none'}, newest {wanted}"
-    )
+    with any_database(database_url) as database:
+        current, wanted = database.revisions()
+        place = database.url.render_as_string(hide_password=True)
+    typer.echo(f"{place}: schema {current or 'none'}, newest {wanted}")
     if current != wanted:
         raise typer.Exit(1)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from rca.errors import InvalidInput
-from rca_api.commands.parts import Url, open_database
+from rca_api.commands.parts import Url, ready_database
 
 if TYPE_CHECKING:
     from rca_api.security.tables import ApiKeyRow
@@ -48,10 +48,9 @@ def create(
     from rca_api.security import keys
     from rca_api.store.base import now
 
-    database = open_database(database_url)
     scopes = _scopes(scope)
     until = None if expires is None else now() + _life(expires)
-    with database.session() as session:
+    with ready_database(database_url) as database, database.session() as session:
         row, key = keys.create(session, name, scopes, until)
     if quiet:
         typer.echo(key)
@@ -67,7 +66,7 @@ def list_command(
     """List all keys, the newest first; never the keys themselves."""
     from rca_api.security import keys
 
-    with open_database(database_url).reading() as session:
+    with ready_database(database_url) as database, database.reading() as session:
         rows = keys.listed(session)
     if as_json:
         typer.echo(json.dumps([_document(row) for row in rows], indent=2))
@@ -89,7 +88,7 @@ def revoke(key_id: Annotated[str, typer.Argument(metavar="ID")], database_url: U
     """End a key; every replica refuses it from its next request on."""
     from rca_api.security import keys
 
-    with open_database(database_url).session() as session:
+    with ready_database(database_url) as database, database.session() as session:
         row = keys.revoke(session, key_id)
     typer.echo(f"{row.id} ({row.name}) is revoked")
 

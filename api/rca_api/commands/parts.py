@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -17,8 +19,9 @@ Url = Annotated[
 ]
 
 
-def database_of(url: str | None) -> Database:
-    """The database as it is, whatever its schema.
+@contextmanager
+def any_database(url: str | None) -> Iterator[Database]:
+    """Open the database as it is, whatever its schema.
 
     Raises
     ------
@@ -30,20 +33,25 @@ def database_of(url: str | None) -> Database:
         from rca_api.store.database import Database
     except ImportError as error:
         raise MissingExtra("the service is not installed", hint="pip install 'straggler-rca[api]'") from error
-    return Database(url or Settings().database_url)
+    database = Database(url or Settings().database_url)
+    try:
+        yield database
+    finally:
+        database.close()
 
 
-def open_database(url: str | None) -> Database:
-    """The database with the schema this version needs; a new SQLite file is made on the way.
+@contextmanager
+def ready_database(url: str | None) -> Iterator[Database]:
+    """Open the database with the schema this version needs; a new SQLite file is made on the way.
 
     Raises
     ------
     StoreError
         If it cannot be used, or if a server's schema is old: `rca db upgrade` is a decision there.
     """
-    database = database_of(url)
-    if database.is_sqlite:
-        database.upgrade()
-    else:
-        database.check()
-    return database
+    with any_database(url) as database:
+        if database.is_sqlite:
+            database.upgrade()
+        else:
+            database.check()
+        yield database
