@@ -2,6 +2,9 @@
 PYTHON ?= python3.11
 UV     := .tools/bin/uv
 RUN    := .venv/bin
+COMPILE := $(UV) pip compile --quiet --universal --generate-hashes --python-version 3.11 pyproject.toml
+SERVICE := --extra api --extra postgres --extra tracing
+WORKER  := $(SERVICE) --extra train
 WINDOW ?= data/windows/cpu-contention-node
 BENCH  ?=
 
@@ -55,7 +58,9 @@ openapi: setup ## Regenerate api/openapi.json
 	$(RUN)/python -m rca_api.openapi > api/openapi.json
 
 lock: .tools/bin/uv ## Re-resolve requirements.lock
-	$(UV) pip compile --quiet --universal --generate-hashes --python-version 3.11 --extra api --extra postgres --extra tracing --extra train --group dev pyproject.toml --output-file requirements.lock
+	$(COMPILE) --group dev $(WORKER) --output-file requirements.lock
+	$(COMPILE) --constraint requirements.lock $(SERVICE) --output-file api/deploy/service.lock
+	$(COMPILE) --constraint requirements.lock $(WORKER) --output-file api/deploy/worker.lock
 
 clean: ## Remove the environment and caches
 	rm -rf .venv .tools .cache .pytest_cache .mypy_cache .ruff_cache .hypothesis
