@@ -149,7 +149,9 @@ def _start_neighbours(bed: Bed) -> None:
         bed.neighbours[rank] = []
         for _ in range(neighbour.NEIGHBOURS):
             control = shared_floats(len(neighbour.Control))
-            process = bed.family.spawn("gpu_neighbour", partial(neighbour.serve, gpu.index, control), place)
+            process = bed.family.spawn(
+                "gpu_neighbour", partial(neighbour.serve, gpu.torch_device, control), place
+            )
             bed.neighbours[rank].append(Neighbour(process, control))
     deadline = time.monotonic() + _NEIGHBOURS_READY_SECONDS
     controls = [held.control for beside in bed.neighbours.values() for held in beside]
@@ -181,7 +183,7 @@ def _start_ranks(bed: Bed, folder: Path) -> None:
         spawn = partial(bed.family.spawn, rank=rank)
         processes = {"loader": spawn("loader", read, Placement(core=node.core, groups=mine))}
         if rank in bed.gpus:
-            where = f"cuda:{bed.gpus[rank].index}"
+            where = bed.gpus[rank].torch_device
             ready: Callable[[], Accelerator] = partial(prepare, built, shared, where, job, rank)
         else:
             serve = partial(device.serve, built, shared, wires, job.scale)

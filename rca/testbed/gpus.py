@@ -48,6 +48,11 @@ class Gpu:
     name: str
     driver: str
 
+    @property
+    def torch_device(self) -> str:
+        """What PyTorch calls it."""
+        return f"cuda:{self.index}"
+
 
 def find_gpus() -> tuple[Gpu, ...]:
     """All GPUs that PyTorch can use and NVML can watch; at least one.

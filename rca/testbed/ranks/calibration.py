@@ -15,6 +15,7 @@ import numpy as np
 from rca.testbed.ranks.accelerator import Accelerator
 from rca.testbed.ranks.copier import CHUNK_SECONDS, CHUNKS
 from rca.testbed.ranks.device import OPTIMIZER_SECONDS
+from rca.testbed.ranks.marks import selected
 from rca.testbed.ranks.models import TYPICAL, Network
 from rca.testbed.ranks.shared import FloatArray, Pace, Row, Shared
 from rca.testbed.ranks.torch_device import TorchDevice
@@ -122,12 +123,7 @@ def prepare(network: Network, shared: Shared, where: str, job: JobShape, rank: i
     where : str
         A PyTorch device such as ``cuda:0``.
     """
-    import torch
-
-    device = torch.device(where)
-    if device.type == "cuda":
-        torch.cuda.set_device(device)
-    ready = TorchDevice(network, shared, device)
+    ready = TorchDevice(network, shared, selected(where))
     if rank == job.gpu_ranks[0]:
         length = TYPICAL if job.model == "transformer" else 0
         calibrate(ready, network, length, job.scale, shared.pace)

@@ -62,3 +62,13 @@ class CudaMarks:
 def marks_on(device: Any, count: int) -> Marks:
     """Marks for a ``torch.device``."""
     return CudaMarks(count) if device.type == "cuda" else HostMarks(count)
+
+
+def selected(where: str) -> Any:
+    """The ``torch.device`` of this name, made the current one: events and pinned memory belong to that."""
+    import torch
+
+    device = torch.device(where)
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+    return device

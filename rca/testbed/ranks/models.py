@@ -30,7 +30,7 @@ class Size:
 #: Small enough for many ranks on few cores.
 NARROW = Size(features=136, channels=24, embedding=64)
 #: Wide enough to occupy a GPU, which repeats the batch; a CPU still manages it within the padded time.
-WIDE = Size(features=512, channels=64, embedding=192)
+WIDE = Size(features=512, channels=64, embedding=128)
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from enum import IntEnum
 from itertools import cycle
 from typing import Any
 
-from rca.testbed.ranks.marks import Marks, marks_on
+from rca.testbed.ranks.marks import Marks, marks_on, selected
 from rca.testbed.ranks.shared import FloatArray
 
 #: Beside each GPU rank.
@@ -95,20 +95,20 @@ class Works:
         return done
 
 
-def serve(gpu: int, control: FloatArray) -> None:
-    """Be a neighbour on a GPU until killed.
+def serve(where: str, control: FloatArray) -> None:
+    """Be a neighbour on a device until killed.
 
     Parameters
     ----------
-    gpu : int
-        As CUDA counts.
+    where : str
+        A PyTorch device such as ``cuda:0``.
     control : ndarray of shape (len(Control),)
     """
     import torch
 
     torch.set_num_threads(1)
-    torch.cuda.set_device(gpu)
-    works = Works(torch.device("cuda", gpu))
+    device = selected(where)
+    works = Works(device)
     works.warm_up()
     control[Control.READY] = 1
     while True:
