@@ -25,8 +25,6 @@ from rca.testbed.scenario import JobShape
 COPY_SECONDS = 8.0e-3
 _TRIAL_BYTES = 16 * 1024 * 1024
 _MOST_BYTES = 512 * 1024 * 1024
-# Attention kernels launch a block per sequence and head, up to 65535 of them.
-_MOST_REPEATS = 4000
 _WARM_UP, _ROUGH, _THOROUGH = 3, 2, 8
 _PATIENCE_SECONDS = 60.0
 
@@ -60,7 +58,7 @@ def calibrate(device: Resizable, network: Network, length: float, scale: float, 
     measure(device, length, _WARM_UP)
     copied = float(measure(device, length, _ROUGH)[Row.HOST_TO_DEVICE])
     device.resize(int(min(_MOST_BYTES, _TRIAL_BYTES * COPY_SECONDS * scale / copied)), 1)
-    _fill(device, length, network.compute_seconds)
+    _fill(device, length, network)
     took = measure(device, length, _THOROUGH)
     pace[Pace.COPY] = took[Row.HOST_TO_DEVICE] / (CHUNKS * CHUNK_SECONDS * scale)
     pace[Pace.FORWARD] = took[Row.FORWARD] / sum(network.forward_seconds)
@@ -98,14 +96,15 @@ def measure(device: Accelerator, length: float, steps: int) -> FloatArray:
     return np.asarray(np.median(rows, axis=0))
 
 
-def _fill(device: Resizable, length: float, wanted: float) -> None:
-    """Repeat the batch until a pass forward and back takes `wanted` seconds, or memory gets short."""
+def _fill(device: Resizable, length: float, network: Network) -> None:
+    """Repeat the batch until a pass forward and back takes its nominal time, or memory gets short."""
+    wanted, most = network.compute_seconds, network.most_repeats
     taken = _compute_seconds(device, length)
-    while taken < wanted / 2 and device.room() >= 2 and device.repeats <= _MOST_REPEATS / 2:
+    while taken < wanted / 2 and device.room() >= 2 and device.repeats <= most / 2:
         device.resize(device.n_bytes, 2 * device.repeats)
         taken = _compute_seconds(device, length)
     factor = min(wanted / taken, max(1.0, device.room()))
-    device.resize(device.n_bytes, min(_MOST_REPEATS, max(1, round(factor * device.repeats))))
+    device.resize(device.n_bytes, min(most, max(1, round(factor * device.repeats))))
 
 
 def _compute_seconds(device: Accelerator, length: float) -> float:

@@ -47,6 +47,8 @@ class Network:
         From ``(bytes tensor, tokens per sequence)`` to the first block's input.
     untrained : list of torch.nn.Module
         What `inputs` looks up in.
+    most_repeats : int
+        How often a GPU's kernels can take the batch at once.
     """
 
     blocks: list[Any]
@@ -54,6 +56,7 @@ class Network:
     backward_seconds: list[float]
     inputs: Callable[[Any, int], Any]
     untrained: list[Any] = field(default_factory=list)
+    most_repeats: int = 100_000
 
     @property
     def compute_seconds(self) -> float:
@@ -173,4 +176,6 @@ def _transformer(scale: float, size: Size) -> Network:
         with torch.no_grad():
             return embedding(tokens.long())
 
-    return Network(blocks, [2.5e-3 * scale] * 8, [4.9e-3 * scale] * 8, inputs, [embedding])
+    # Attention kernels launch a block per sequence and head, up to 65535 of them.
+    most = 65_535 // (SEQUENCES * _HEADS)
+    return Network(blocks, [2.5e-3 * scale] * 8, [4.9e-3 * scale] * 8, inputs, [embedding], most)
