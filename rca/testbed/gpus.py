@@ -67,7 +67,7 @@ def find_gpus() -> tuple[Gpu, ...]:
             raise GpuMissing(f"{what} is not installed", hint=_INSTALL)
     answer = _asked()
     if "lacking" in answer:
-        raise GpuMissing(answer["lacking"], hint=_INSTALL)
+        raise GpuMissing(answer["lacking"], hint=answer.get("hint", "does `nvidia-smi` list a GPU?"))
     return tuple(Gpu(**each) for each in answer["gpus"])
 
 
@@ -94,11 +94,11 @@ def look() -> dict[str, Any]:
     import torch
 
     if torch.version.cuda is None:
-        return {"lacking": f"PyTorch {torch.__version__} was built without CUDA"}
+        return {"lacking": f"PyTorch {torch.__version__} was built without CUDA", "hint": _INSTALL}
     try:
         torch.cuda.init()
     except (RuntimeError, AssertionError) as error:
-        return {"lacking": f"no usable GPU: {str(error).splitlines()[0]}"}
+        return {"lacking": f"no usable GPU: {str(error).split('. ')[0]}"}
     try:
         pynvml.nvmlInit()
         driver = pynvml.nvmlSystemGetDriverVersion()

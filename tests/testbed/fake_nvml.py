@@ -23,8 +23,8 @@ class FakeNvml:
     NVML_PCIE_UTIL_TX_BYTES, NVML_PCIE_UTIL_RX_BYTES = 0, 1
     NVML_PAGE_RETIREMENT_CAUSE_MULTIPLE_SINGLE_BIT_ECC_ERRORS = 0
     NVML_PAGE_RETIREMENT_CAUSE_DOUBLE_BIT_ECC_ERROR = 1
-    nvmlEventTypeXidCriticalError = 8
-    nvmlMemory_v2 = 0x02000028
+    nvmlEventTypeXidCriticalError = 8  # noqa: N815 (NVML's names)
+    nvmlMemory_v2 = 0x02000028  # noqa: N815
 
     def __init__(self, *fails: str) -> None:
         self.fails = set(fails)
@@ -34,7 +34,8 @@ class FakeNvml:
             "nvmlDeviceGetClockInfo": lambda kind: {1: 1755, 2: 2619}[kind],
             "nvmlDeviceGetTemperature": lambda sensor: 61 + sensor,
             "nvmlDeviceGetFieldValues": lambda fields: [
-                SimpleNamespace(nvmlReturn=0, value=SimpleNamespace(uiVal={82: 74}[field])) for field in fields
+                SimpleNamespace(nvmlReturn=0, value=SimpleNamespace(uiVal={82: 74}[field]))
+                for field in fields
             ],
             "nvmlDeviceGetPowerUsage": lambda: 412_500,
             "nvmlDeviceGetTotalEnergyConsumption": lambda: 9_876_543_210,

@@ -143,9 +143,7 @@ def both_installed(monkeypatch):
 @pytest.mark.usefixtures("both_installed")
 def test_gpus_are_looked_for_in_another_process(monkeypatch):
     def look():
-        return {
-            "gpus": [{"index": 0, "uuid": f"GPU-{os.getpid()}", "name": "Imaginary", "driver": "570.00"}]
-        }
+        return {"gpus": [{"index": 0, "uuid": f"GPU-{os.getpid()}", "name": "Imaginary", "driver": "570.00"}]}
 
     monkeypatch.setattr(gpus, "look", look)
     [found] = find_gpus()
@@ -422,8 +420,6 @@ def test_only_real_gpus_are_placed_beside_real_gpus():
 
 
 def test_the_matrix_names_what_is_wrong_with_a_drawn_scenario():
-    matrix = matrix_of(
-        faults=[{"kind": "sequence_lengths"}], models=["transformer"], world_sizes=[4], gpus=1
-    )
+    matrix = matrix_of(faults=[{"kind": "sequence_lengths"}], models=["transformer"], world_sizes=[4], gpus=1)
     with pytest.raises(InvalidInput, match="acts on a stand-in"):
         expand(matrix)
