@@ -44,14 +44,6 @@ class RankProcesses:
 
 
 @dataclass(frozen=True)
-class Neighbour:
-    """A foreign process on a rank's GPU, and what it is told through (`rca.testbed.ranks.neighbour`)."""
-
-    process: Spawned
-    control: FloatArray
-
-
-@dataclass(frozen=True)
 class Bed:
     """Everything an injector or a sampler may want to touch.
 
@@ -67,8 +59,8 @@ class Bed:
         Tracebacks of processes that failed.
     gpus : dict of int to Gpu
         The GPU of each rank that has one.
-    neighbours : dict of int to list of Neighbour
-        Foreign processes on it, idle so far.
+    neighbours : dict of int to list of ndarray of shape (len(Control),)
+        What the foreign processes on it are told through (`rca.testbed.ranks.neighbour`).
     """
 
     scenario: Scenario
@@ -82,7 +74,7 @@ class Bed:
     disk: tuple[str, str] | None
     log: Path
     gpus: dict[int, Gpu]
-    neighbours: dict[int, list[Neighbour]]
+    neighbours: dict[int, list[FloatArray]]
 
     @property
     def job(self) -> JobShape:
@@ -146,15 +138,12 @@ def _start_neighbours(bed: Bed) -> None:
     for rank, gpu in bed.gpus.items():
         # Anywhere but in the rank's own group: what they take from it is to be the GPU.
         place = Placement(groups=bed.groups.others(bed.job.node_of(rank)))
-        bed.neighbours[rank] = []
-        for _ in range(neighbour.NEIGHBOURS):
-            control = shared_floats(len(neighbour.Control))
-            process = bed.family.spawn(
-                "gpu_neighbour", partial(neighbour.serve, gpu.torch_device, control), place
-            )
-            bed.neighbours[rank].append(Neighbour(process, control))
+        bed.neighbours[rank] = [shared_floats(len(neighbour.Control)) for _ in range(neighbour.NEIGHBOURS)]
+        for control in bed.neighbours[rank]:
+            work = partial(neighbour.serve, gpu.torch_device, control)
+            bed.family.spawn("gpu_neighbour", work, place)
     deadline = time.monotonic() + _NEIGHBOURS_READY_SECONDS
-    controls = [held.control for beside in bed.neighbours.values() for held in beside]
+    controls = [control for beside in bed.neighbours.values() for control in beside]
     while not all(control[neighbour.Control.READY] for control in controls):
         if bed.family.reap() or time.monotonic() > deadline:
             tail = bed.log.read_text(encoding="utf-8")[-2000:] if bed.log.exists() else ""

@@ -317,7 +317,7 @@ def beside(n_ranks: int = 4):
     shared = [Shared(2, 1) for _ in range(n_ranks)]
     bed = SimpleNamespace(
         job=gpu_scenario().job,
-        neighbours={1: [SimpleNamespace(control=each) for each in controls]},
+        neighbours={1: controls},
         ranks=[SimpleNamespace(shared=each) for each in shared],
     )
     return bed, controls, shared

@@ -23,4 +23,4 @@ class ForeignWork(Injector):
 
     def _tell(self, deed: Deed, load: float) -> None:
         for rank in self.victims:
-            instruct([held.control for held in self.bed.neighbours[rank]], deed, load)
+            instruct(self.bed.neighbours[rank], deed, load)
