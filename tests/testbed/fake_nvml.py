@@ -64,7 +64,12 @@ class FakeNvml:
     def nvmlInit(self) -> None:  # noqa: N802 (NVML's name)
         """Nothing to load."""
 
+    def nvmlSystemGetDriverVersion(self) -> str:  # noqa: N802
+        return "570.00"
+
     def nvmlDeviceGetHandleByUUID(self, uuid: str) -> str:  # noqa: N802
+        if "nvmlDeviceGetHandleByUUID" in self.fails:
+            raise FakeError("Not Found")
         return uuid
 
     def nvmlEventSetCreate(self) -> list[int]:  # noqa: N802

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections import defaultdict
 from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from fake_nvml import FakeNvml
 from testbed_records import acted_of, record_of, rows_of, scenario_of
 
 from rca.cli import run as run_command_line
@@ -168,6 +170,45 @@ def test_a_process_that_dies_of_the_question_is_an_answer(monkeypatch):
     monkeypatch.setattr(gpus, "look", look)
     with pytest.raises(GpuMissing, match="CUDA could not be asked: OSError: libcuda: bad image"):
         find_gpus()
+
+
+def libraries(monkeypatch, *fails: str, cuda: str | None = "13.0", error: Exception | None = None) -> None:
+    """Stand-ins for PyTorch and the binding, on a machine with one GPU unless told otherwise."""
+
+    def init() -> None:
+        if error is not None:
+            raise error
+
+    torch = SimpleNamespace(
+        __version__="2.13.0",
+        version=SimpleNamespace(cuda=cuda),
+        cuda=SimpleNamespace(
+            init=init,
+            device_count=lambda: 1,
+            get_device_properties=lambda index: SimpleNamespace(name="NVIDIA Imaginary", uuid="ff-00"),
+        ),
+    )
+    monkeypatch.setitem(sys.modules, "torch", torch)
+    monkeypatch.setitem(sys.modules, "pynvml", FakeNvml(*fails))
+
+
+def test_a_gpu_is_described_by_the_name_nvml_finds_it_by(monkeypatch):
+    libraries(monkeypatch)
+    [found] = gpus.look()["gpus"]
+    assert Gpu(**found) == Gpu(0, "GPU-ff-00", "NVIDIA Imaginary", "570.00")
+
+
+@pytest.mark.parametrize(
+    ("fails", "cuda", "error", "said"),
+    [
+        ([], None, None, "PyTorch 2.13.0 was built without CUDA"),
+        ([], "13.0", RuntimeError("Found no driver. Please check"), "no usable GPU: Found no driver"),
+        (["nvmlDeviceGetHandleByUUID"], "13.0", None, "NVML does not answer: Not Found"),
+    ],
+)
+def test_what_stands_between_us_and_the_gpu_is_said(monkeypatch, fails, cuda, error, said):
+    libraries(monkeypatch, *fails, cuda=cuda, error=error)
+    assert gpus.look()["lacking"] == said
 
 
 @pytest.fixture
