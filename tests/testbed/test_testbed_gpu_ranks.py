@@ -8,37 +8,21 @@ from collections import defaultdict
 from pathlib import Path
 from types import SimpleNamespace
 
-import numpy as np
 import pytest
 from fake_nvml import FakeNvml
-from testbed_records import acted_of, record_of, rows_of, scenario_of
+from testbed_records import GEMMS, gpu_scenario, scenario_of
 
 from rca.cli import run as run_command_line
 from rca.errors import InvalidInput
 from rca.testbed import FAULTS, gpus
 from rca.testbed.campaign import require_gpus_of
 from rca.testbed.gpus import Gpu, GpuMissing, find_gpus, require_gpus
-from rca.testbed.injection import injector
-from rca.testbed.labels import label_of
 from rca.testbed.matrix import Matrix, expand, read_matrix
-from rca.testbed.ranks.calibration import COPY_SECONDS, calibrate, follow
-from rca.testbed.ranks.copier import CHUNK_SECONDS, CHUNKS
-from rca.testbed.ranks.models import Network
-from rca.testbed.ranks.neighbour import Control, Deed, instruct
-from rca.testbed.ranks.shared import Knob, Pace, Row, Shared, job_pace
-from rca.testbed.sampling.gpu_watch import GpuSeen
-from rca.testbed.sampling.nvml import NAMES
-from rca.testbed.window import window_of
 
 ROOT = Path(__file__).parents[2]
 GPU_MATRIX = ROOT / "data/testbed/matrix-gpu.yaml"
 EXAMPLE = ROOT / "data/testbed/examples/gpu-gemms.yaml"
 GPU_FAULTS = sorted(kind for kind, spec in FAULTS.items() if spec.device == "gpu")
-GEMMS = {"kind": "gpu_gemms", "scope": "rank", "ranks": [1], "first_step": 15, "last_step": 30}
-
-
-def gpu_scenario(*faults: dict[str, object], **job: object):
-    return scenario_of(*faults, job={"nodes": 4, "gpu_ranks": [1], **job})
 
 
 # Scenarios
@@ -125,6 +109,12 @@ def test_a_group_without_a_rank_to_act_on_is_named():
         matrix_of(faults=[{"kind": "device_clock"}], world_sizes=[2], gpus=2)
     with pytest.raises(ValueError, match="5 GPU ranks in a job of 4"):
         matrix_of(world_sizes=[4, 8], gpus=5)
+
+
+def test_the_matrix_names_what_is_wrong_with_a_drawn_scenario():
+    matrix = matrix_of(faults=[{"kind": "sequence_lengths"}], models=["transformer"], world_sizes=[4], gpus=1)
+    with pytest.raises(InvalidInput, match="acts on a stand-in"):
+        expand(matrix)
 
 
 # Looking for GPUs
@@ -254,213 +244,3 @@ def test_the_gpu_campaign_can_be_listed_anywhere(capsys):
         run_command_line(["testbed", "campaign", str(GPU_MATRIX), "--dry-run", "-o", "nowhere"])
     assert ended.value.code in (0, None)
     assert len(capsys.readouterr().out.splitlines()) == len(expand(read_matrix(GPU_MATRIX)))
-
-
-# Calibration, on a device whose times follow a law
-
-
-class Modelled:
-    """An accelerator with a bandwidth, a time per repetition, and so much memory."""
-
-    def __init__(self, per_repeat: float, bandwidth: float, room_for: float = np.inf) -> None:
-        self.gradients = np.zeros(4)
-        self.n_bytes, self.repeats = 1, 1
-        self.most_repeats = 1
-        self.updates: list[float] = []
-        self._per_repeat, self._bandwidth, self._room_for = per_repeat, bandwidth, room_for
-        self.gradients = SimpleNamespace(zero_=lambda: self.updates.append(0.0))
-
-    def resize(self, n_bytes: int, repeats: int) -> None:
-        self.n_bytes, self.repeats = n_bytes, repeats
-        self.most_repeats = max(self.most_repeats, repeats)
-
-    def room(self) -> float:
-        return self._room_for / self.most_repeats
-
-    def copy(self, slot, row):
-        row[Row.HOST_TO_DEVICE] = self.n_bytes / self._bandwidth
-
-    def forward(self, length, row):
-        row[Row.FORWARD] = 1e-4 + self._per_repeat * self.repeats
-
-    def backward(self, row):
-        row[Row.BACKWARD] = 1e-4 + 2 * self._per_repeat * self.repeats
-
-    def optimize(self, row):
-        row[Row.OPTIMIZER] = 6e-4
-
-
-def network_of(scale: float = 1.0, **fields: int) -> Network:
-    return Network([], [2.5e-3 * scale] * 8, [4.9e-3 * scale] * 8, lambda raw, length: raw, **fields)
-
-
-@pytest.mark.parametrize("scale", [1.0, 2.0])
-@pytest.mark.parametrize("per_repeat", [5e-6, 1.3e-4, 7e-3])
-def test_the_gpu_is_given_the_work_of_a_nominal_step_and_the_others_its_pace(per_repeat, scale):
-    device, pace, network = Modelled(per_repeat, bandwidth=25e9), job_pace(), network_of(scale)
-    calibrate(device, network, 0, scale, pace)
-    took = 3 * per_repeat * device.repeats
-    assert took == pytest.approx(network.compute_seconds, abs=1.6 * per_repeat + 4e-4)
-    assert device.n_bytes / 25e9 == pytest.approx(COPY_SECONDS * scale, rel=1e-6)
-    assert pace[Pace.COPY] * CHUNKS * CHUNK_SECONDS * scale == pytest.approx(COPY_SECONDS * scale)
-    forward = pace[Pace.FORWARD] * sum(network.forward_seconds)
-    backward = pace[Pace.BACKWARD] * sum(network.backward_seconds)
-    assert forward + backward == pytest.approx(took + 2e-4)
-    assert pace[Pace.REPEATS] == device.repeats
-
-
-def test_memory_limits_the_batch_and_the_others_keep_the_shorter_step():
-    device, pace = Modelled(1e-4, bandwidth=25e9, room_for=40), job_pace()
-    calibrate(device, network_of(), 0, 1.0, pace)
-    assert device.most_repeats <= 40
-    assert pace[Pace.FORWARD] < 0.5
-
-
-def test_kernels_that_take_only_so_much_limit_the_batch():
-    device, pace = Modelled(1e-6, bandwidth=25e9), job_pace()
-    calibrate(device, network_of(most_repeats=4095), 0, 1.0, pace)
-    assert device.most_repeats == 4095
-
-
-def test_a_huge_link_does_not_ask_for_a_huge_buffer():
-    device, pace = Modelled(1e-4, bandwidth=1e12), job_pace()
-    calibrate(device, network_of(), 0, 1.0, pace)
-    assert device.n_bytes <= 512 * 1024**2
-
-
-def test_nothing_is_learned_before_the_job():
-    device = Modelled(1e-3, bandwidth=25e9)
-    calibrate(device, network_of(), 0, 1.0, job_pace())
-    assert device.updates
-    assert set(device.updates) == {0.0}
-
-
-def test_other_gpus_follow_the_first():
-    pace = job_pace()
-    pace[Pace.COPIED_BYTES], pace[Pace.REPEATS] = 1000, 7
-    device = Modelled(1e-3, bandwidth=25e9)
-    follow(device, pace)
-    assert (device.n_bytes, device.repeats) == (1000, 7)
-
-
-def test_a_job_without_gpus_keeps_the_nominal_pace():
-    shared = Shared(2, 1)
-    assert shared.pace[: Pace.REPEATS].tolist() == [1, 1, 1, 1]
-    assert shared.pace[Pace.REPEATS] == 0
-
-
-# Faults
-
-
-def beside(n_ranks: int = 4):
-    """A bed with nothing but what the injectors of GPU faults touch."""
-    controls = [np.zeros(len(Control)) for _ in range(3)]
-    shared = [Shared(2, 1) for _ in range(n_ranks)]
-    bed = SimpleNamespace(
-        job=gpu_scenario().job,
-        neighbours={1: controls},
-        ranks=[SimpleNamespace(shared=each) for each in shared],
-    )
-    return bed, controls, shared
-
-
-@pytest.mark.parametrize(
-    ("kind", "severity", "deed", "shares"),
-    [
-        ("gpu_gemms", 1, Deed.GEMMS, [0.4, 0, 0]),
-        ("gpu_gemms", 3, Deed.GEMMS, [1, 1, 0]),
-        ("gpu_memory_traffic", 2, Deed.MEMORY_TRAFFIC, [1, 0, 0]),
-        ("pinned_copies", 3, Deed.PINNED_COPIES, [1, 1, 1]),
-    ],
-)
-def test_foreign_work_starts_on_the_victims_gpu_and_ends(kind, severity, deed, shares):
-    bed, controls, _ = beside()
-    fault = gpu_scenario(GEMMS | {"kind": kind, "severity": severity}).faults[0]
-    held = injector(bed, fault)
-    held.start()
-    assert [each[Control.SHARE] for each in controls] == shares
-    assert {each[Control.DEED] for each in controls} == {deed}
-    held.stop()
-    assert {each[Control.DEED] for each in controls} == {Deed.NOTHING}
-
-
-def test_a_load_is_spread_over_the_neighbours():
-    controls = [np.zeros(len(Control)) for _ in range(3)]
-    instruct(controls, Deed.GEMMS, 1.5)
-    assert [each[Control.SHARE] for each in controls] == [1.0, 0.5, 0.0]
-
-
-def test_pageable_copies_are_a_knob_of_the_victim_alone():
-    bed, _, shared = beside()
-    held = injector(bed, gpu_scenario(GEMMS | {"kind": "pageable_copies", "severity": 2}).faults[0])
-    held.start()
-    assert [each.knobs[Knob.PAGEABLE_SHARE] for each in shared] == [0, 0.6, 0, 0]
-    held.stop()
-    assert [each.knobs[Knob.PAGEABLE_SHARE] for each in shared] == [0, 0, 0, 0]
-
-
-# What is written
-
-
-def gpu_record(scenario, **seen: object):
-    seconds = np.full(40, 0.1)
-    seconds[15:31] = 0.15
-    pace = job_pace()
-    pace[Pace.REPEATS], pace[Pace.COPIED_BYTES] = 1200, 200e6
-    record = record_of(rows_of(seconds, 4), [acted_of(scenario, i) for i in range(len(scenario.faults))])
-    gpu = Gpu(0, "GPU-1", "NVIDIA Imaginary", "570.00")
-    held = GpuSeen(1, gpu, answered=list(NAMES), rounds=10, **seen)
-    held.samples.update(dict.fromkeys(NAMES, 10))
-    record.gpus.append(held)
-    return SimpleNamespace(record=record, seen=held, pace=pace)
-
-
-def test_the_label_says_what_was_real():
-    from dataclasses import replace
-
-    scenario = gpu_scenario(GEMMS)
-    made = gpu_record(scenario, reasons=0x4, sm_percent={"host of rank 1": 600.0, "gpu_neighbour": 300.0})
-    made.seen.samples["DCGM_FI_DEV_POWER_USAGE"] = 4
-    label = label_of(scenario, replace(made.record, pace=made.pace))
-    assert [(cause.cause, cause.ranks) for cause in label.causes] == [("gpu_contention", (1,))]
-    for said in (
-        "rank 1 computes on a NVIDIA Imaginary (driver 570.00)",
-        "clock event reasons were software power cap",
-        "stopped answering at times: DCGM_FI_DEV_POWER_USAGE",
-        "DCGM did not run",
-        "batch 1200 times over and copies 200 MB",
-        "the other ranks' devices are CPU processes",
-        "gpu_gemms, severity 2 (1 processes' worth of matrix products)",
-    ):
-        assert said in label.notes
-    assert label.model_extra is not None
-    [gpu] = label.model_extra["gpus"]
-    assert gpu["mean_sm_percent"] == {"gpu_neighbour": 30.0, "host of rank 1": 60.0}
-    assert label.model_extra["gpu_pace"]["repeats"] == 1200
-
-
-def test_a_job_of_gpus_only_has_no_stand_ins_to_speak_of():
-    scenario = gpu_scenario(gpu_ranks=[0, 1, 2, 3])
-    assert "Stand-ins" not in label_of(scenario, gpu_record(scenario).record).notes
-
-
-def test_a_job_without_gpus_says_nothing_of_them():
-    label = label_of(scenario_of(), record_of(rows_of(np.full(40, 0.1), 4)))
-    assert "GPU" not in label.notes
-    assert not {"gpus", "gpu_pace"} & set(label.model_extra or {})
-
-
-def test_only_real_gpus_are_placed_beside_real_gpus():
-    record = record_of(rows_of(np.full(40, 0.1), 4))
-    placed = window_of(gpu_scenario(nodes=2), record).job.ranks
-    assert placed is not None
-    assert [place.gpu for place in placed] == [None, 1, None, None]
-    stand_ins = window_of(scenario_of(), record).job.ranks
-    assert stand_ins is not None
-    assert [place.gpu for place in stand_ins] == [0, 1, 0, 1]
-
-
-def test_the_matrix_names_what_is_wrong_with_a_drawn_scenario():
-    matrix = matrix_of(faults=[{"kind": "sequence_lengths"}], models=["transformer"], world_sizes=[4], gpus=1)
-    with pytest.raises(InvalidInput, match="acts on a stand-in"):
-        expand(matrix)
