@@ -2,11 +2,14 @@
 PYTHON ?= python3.11
 UV     := .tools/bin/uv
 RUN    := .venv/bin
+COMPILE := $(UV) pip compile --quiet --universal --generate-hashes --python-version 3.11 pyproject.toml
+SERVICE := --extra api --extra postgres --extra tracing
+WORKER  := $(SERVICE) --extra train
 WINDOW ?= data/windows/cpu-contention-node
 BENCH  ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint serve bench train lock openapi clean
+.PHONY: help setup demo test lint audit serve bench train lock openapi clean
 
 help: ## Show this list
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-9s %s\n", $$1, $$2}'
@@ -35,8 +38,11 @@ lint: setup ## Formatting, style, types, import contract
 	$(RUN)/mypy
 	$(RUN)/lint-imports
 
-serve: setup ## Serve on http://127.0.0.1:8080 (docs at /docs)
-	$(RUN)/rca serve
+audit: setup ## Compare requirements.lock with the database of known vulnerabilities
+	$(RUN)/python .ci/audit.py
+
+serve: setup ## Serve on http://127.0.0.1:8080 without keys (docs at /docs)
+	$(RUN)/rca serve --no-auth
 
 bench: setup ## Latency and memory tables, each beside its floor (BENCH=name for one)
 	$(RUN)/python -m benchmarks $(BENCH)
@@ -52,7 +58,9 @@ openapi: setup ## Regenerate api/openapi.json
 	$(RUN)/python -m rca_api.openapi > api/openapi.json
 
 lock: .tools/bin/uv ## Re-resolve requirements.lock
-	$(UV) pip compile --quiet --universal --generate-hashes --python-version 3.11 --extra api --extra postgres --extra tracing --extra train --group dev pyproject.toml --output-file requirements.lock
+	$(COMPILE) --group dev $(WORKER) --output-file requirements.lock
+	$(COMPILE) --constraint requirements.lock $(SERVICE) --output-file api/deploy/service.lock
+	$(COMPILE) --constraint requirements.lock $(WORKER) --output-file api/deploy/worker.lock
 
 clean: ## Remove the environment and caches
 	rm -rf .venv .tools .cache .pytest_cache .mypy_cache .ruff_cache .hypothesis

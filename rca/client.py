@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import os
 import random
 import time
 from collections.abc import Mapping
@@ -70,6 +71,8 @@ class Client:
     retries : int
         Further tries after 429, 502, 503, 504 or a refused connection, with growing, jittered waits
         or the wait the service asks for in ``Retry-After``.
+    api_key : str, optional
+        An API key or bearer token; ``RCA_API_KEY`` of the environment if not given.
     headers : mapping of str to str, optional
         Sent with every request, for example for a proxy that authenticates.
     """
@@ -80,6 +83,7 @@ class Client:
         *,
         timeout_seconds: float = 60.0,
         retries: int = 3,
+        api_key: str | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> None:
         parts = urlsplit(base_url)
@@ -90,7 +94,8 @@ class Client:
         self._prefix = parts.path.rstrip("/")
         self._timeout = timeout_seconds
         self._retries = retries
-        self._headers = dict(headers or {})
+        key = api_key or os.environ.get("RCA_API_KEY")
+        self._headers = ({"Authorization": f"Bearer {key}"} if key else {}) | dict(headers or {})
 
     def diagnose(self, window: Window | str | PathLike[str]) -> Diagnosis:
         """Diagnose a window, or the window at a path, on the service.

@@ -30,6 +30,10 @@ class RcaError(Exception):
         self.message = message
         self.hint = hint
 
+    def __str__(self) -> str:
+        """The message, with what was put before it on the way."""
+        return self.message
+
     def details(self) -> dict[str, Any]:
         """Machine-readable evidence, merged into JSON error bodies."""
         return {} if self.hint is None else {"hint": self.hint}

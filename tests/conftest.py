@@ -16,10 +16,11 @@ START = 1_700_000_000.0
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _data_dir(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """No test touches the data of the user who runs it."""
+def _service_settings(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """No test touches the data of the user who runs it; those about access switch it on themselves."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("RCA_DATA_DIR", str(tmp_path_factory.mktemp("service-data")))
+        patch.setenv("RCA_AUTH", "off")
         yield
 
 

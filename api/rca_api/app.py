@@ -17,6 +17,7 @@ from rca_api.diagnoses import endpoints as diagnosis_endpoints
 from rca_api.health import endpoints as health_endpoints
 from rca_api.middleware import RequestContext
 from rca_api.openapi import document
+from rca_api.security.headers import SecurityHeaders
 from rca_api.settings import Settings
 from rca_api.state import State
 from rca_api.store.database import StoreError
@@ -52,6 +53,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     app.state.parts = state
     problems.install(app, settings.retry_after_seconds)
     app.add_middleware(RequestContext, metrics=state.metrics)
+    app.add_middleware(SecurityHeaders)
     app.include_router(diagnosis_endpoints.router)
     app.include_router(window_endpoints.router)
     app.include_router(what_if_endpoints.router)
@@ -70,6 +72,7 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     try:
         if state.settings.migrate:
             await run_in_threadpool(_upgrade, state)
+        await run_in_threadpool(state.authority.warn_if_nobody_can_call)
         await run_in_threadpool(state.spool.clean)
         state.dispatcher.start()
         tidying = asyncio.create_task(tidy_up(state))

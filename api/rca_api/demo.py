@@ -24,7 +24,7 @@ DEFAULT_WINDOW = "data/windows/cpu-contention-node"
 _START_SECONDS = 60.0
 _STOP_SECONDS = 15.0
 #: Whatever the user's own service uses, this one keeps to its folder.
-_EMBEDDED = {"RCA_DATABASE_URL": "", "RCA_WINDOW_STORE_URL": ""}
+_EMBEDDED = {"RCA_AUTH": "off", "RCA_DATABASE_URL": "", "RCA_WINDOW_STORE_URL": ""}
 
 
 @contextmanager

@@ -7,6 +7,8 @@ import sys
 
 import structlog
 
+from rca_api.security.redaction import redact
+
 
 def configure(level: str) -> None:
     """Send all logging through structlog as JSON; safe to call again."""
@@ -29,6 +31,7 @@ def configure(level: str) -> None:
             foreign_pre_chain=shared,
             processors=[
                 structlog.stdlib.ProcessorFormatter.remove_processors_meta,
+                redact,
                 structlog.processors.JSONRenderer(),
             ],
         )

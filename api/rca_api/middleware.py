@@ -72,6 +72,7 @@ class RequestContext:
             path=scope["path"],
             status=status,
             milliseconds=round(seconds * 1e3, 2),
+            caller=scope["state"].get("caller"),
             code=code,
         )
 

@@ -54,6 +54,7 @@ CATALOGUE: dict[str, Kind] = {
     "idempotency-mismatch": Kind(422, "The idempotency key was used for another request"),
     "diagnosis-failed": Kind(410, "The diagnosis failed, and there will be none"),
     "deadline-exceeded": Kind(504, "The answer was not ready before the deadline"),
+    "issuer-unavailable": Kind(503, "The issuer of the token cannot be asked at the moment"),
     "missing-extra": Kind(501, "This installation lacks an optional part"),
     "source-error": Kind(502, "A telemetry source cannot be read"),
     "http-error": Kind(400, "The request was refused"),

@@ -6,7 +6,8 @@ import os
 from pathlib import Path
 from typing import Literal
 
-from pydantic import ByteSize, Field, model_validator
+import limits
+from pydantic import ByteSize, Field, field_validator, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from rca.commands.process import usable_cores
@@ -31,6 +32,21 @@ class Settings(BaseSettings):
         Folder or fsspec URL of the windows; ``<data_dir>/windows`` if not set.
     migrate : bool
         Bring the database's schema up to date at start. Off where `rca db upgrade` does it before a rollout.
+    auth : {"keys", "off"}
+        Whether callers have to show an API key or a token. "off" is for one's own machine: the service then
+        answers on loopback only.
+    oidc_issuer : str
+        Issuer whose bearer tokens are taken as well, as its URL stands in them; "" for none.
+    oidc_audience : str
+        What the `aud` of such a token has to contain.
+    oidc_scope_claim : str
+        Claim with the scopes: ``scope`` of an access token, or a list such as ``roles`` or ``groups``.
+    rate_limit : str
+        What one caller may ask, such as ``600/minute``; "" for no limit.
+    rate_limit_storage_url : str
+        Where calls are counted: this process, or a Redis URL that replicas share.
+    public_metrics : bool
+        Whether `/metrics` is open. It holds counts, no names; off, it needs the scope `read`.
     bundle : Path, optional
         Directory of the model bundle; the shipped one if not set.
     priors : Path, optional
@@ -78,6 +94,13 @@ class Settings(BaseSettings):
     database_url: str = ""
     window_store_url: str = ""
     migrate: bool = True
+    auth: Literal["keys", "off"] = "keys"
+    oidc_issuer: str = ""
+    oidc_audience: str = "straggler-rca"
+    oidc_scope_claim: str = "scope"
+    rate_limit: str = "600/minute"
+    rate_limit_storage_url: str = "memory://"
+    public_metrics: bool = True
     bundle: Path | None = None
     priors: Path | None = None
     max_body_bytes: ByteSize = Field(ByteSize(256 * 1024**2), gt=0)
@@ -98,6 +121,14 @@ class Settings(BaseSettings):
     body_timeout_seconds: float = Field(60.0, gt=0)
     retry_after_seconds: int = Field(1, ge=1)
     log_level: Literal["debug", "info", "warning", "error"] = "info"
+
+    @field_validator("rate_limit")
+    @classmethod
+    def _is_a_rate(cls, value: str) -> str:
+        """Refuse a rate nobody can count at start, not at the first request."""
+        if value:
+            limits.parse(value)
+        return value
 
     @model_validator(mode="after")
     def _places(self) -> Settings:

@@ -17,6 +17,7 @@ from rca_api.diagnoses.journal import Journal, OnDiagnosed
 from rca_api.diagnoses.keys import Keys
 from rca_api.metrics import Metrics
 from rca_api.models.current import BundleRef, CurrentModels
+from rca_api.security.authority import Authority
 from rca_api.settings import Settings
 from rca_api.store.database import Database
 from rca_api.store.window_store import WindowStore
@@ -35,6 +36,7 @@ class State:
     settings: Settings
     database: Database
     metrics: Metrics
+    authority: Authority
     admission: Admission
     models: CurrentModels
     pool: ComputePool
@@ -62,6 +64,7 @@ class State:
         return cls(
             settings=settings,
             database=database,
+            authority=Authority(settings, database),
             metrics=metrics,
             admission=Admission(settings, pool.seconds_until_free),
             models=models,

@@ -14,16 +14,21 @@ import typer
 from rca.errors import MissingExtra
 
 EXAMPLES = """
-rca serve
-rca serve --port 9000 --processes 2
+rca serve --no-auth                                      on one's own machine
+rca keys create --scope diagnose --name on-call          then, for others:
+rca serve --host 0.0.0.0 --port 9000 --processes 2
 curl -s http://127.0.0.1:8080/v1/diagnoses -H 'Content-Type: application/json' --data-binary @window.json
 """
+_AUTH = "RCA_AUTH"
 _SHUTDOWN_SECONDS = 20
 
 
 def command(
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port; 0 picks a free one.")] = 8080,
+    no_auth: Annotated[
+        bool, typer.Option("--no-auth", help="Ask nobody for a key; on loopback only. Same as RCA_AUTH=off.")
+    ] = False,
     processes: Annotated[
         int | None,
         typer.Option(min=1, envvar="RCA_PROCESSES", help="Processes that compute. [default: one a core]"),
@@ -31,11 +36,13 @@ def command(
 ) -> None:
     """Serve diagnoses over HTTP.
 
-    Documentation of the running service: http://127.0.0.1:8080/docs. Limits and the bundle are set
-    with RCA_* environment variables. There are no API keys yet, so it listens on loopback only,
-    unless RCA_ALLOW_UNAUTHENTICATED=true says that something in front of it checks who calls.
+    Documentation of the running service: http://127.0.0.1:8080/docs. Everything else is set with RCA_*
+    environment variables. Callers need a key (`rca keys create`), unless --no-auth on one's own machine.
     """
-    _refuse_open_host(host)
+    if no_auth:
+        os.environ[_AUTH] = "off"
+    if os.environ.get(_AUTH, "").lower() == "off":
+        _refuse_open_host(host)
     if find_spec("uvicorn") is None or find_spec("rca_api") is None:
         raise MissingExtra("the HTTP service is not installed", hint="pip install 'straggler-rca[api]'")
     import uvicorn
@@ -56,12 +63,12 @@ def command(
 
 
 def _refuse_open_host(host: str) -> None:
-    if _is_loopback(host) or os.environ.get("RCA_ALLOW_UNAUTHENTICATED", "").lower() in ("true", "1"):
+    if _is_loopback(host):
         return
     raise typer.BadParameter(
-        f"{host} can be reached from other machines, and this version has no API keys: anybody could "
-        "post windows and read node names. Listen on 127.0.0.1, or set RCA_ALLOW_UNAUTHENTICATED=true "
-        "if a proxy in front authenticates callers.",
+        f"{host} can be reached from other machines: without authentication anybody could post windows and "
+        "read node names. Leave out --no-auth (and RCA_AUTH=off) and give callers keys: rca keys create "
+        "--scope diagnose. Or listen on 127.0.0.1.",
         param_hint="--host",
     )
 

@@ -24,7 +24,7 @@ def command(
         Path, typer.Argument(help="Collection folder to write, or to resume; windows already there are kept.")
     ],
     windows: Annotated[int, typer.Option(min=1, help="How many.")] = 10,
-    seed: Annotated[int, typer.Option(help="The same seed gives the same windows.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="The same seed gives the same windows.")] = 0,
     cause: Annotated[
         str | None, typer.Option(help="healthy, or a cause id that every window has. [default: a mixture]")
     ] = None,

@@ -31,15 +31,22 @@ def probe_command(
 ) -> None:
     """Tell what this machine permits, and which faults that allows."""
     from rca.testbed import FAULTS, probe
+    from rca.testbed.gpus import GpuMissing, find_gpus
     from rca.testbed.sweep import exclusive, sweep
 
     with exclusive():
         removed = sweep() if clean else []
         permitted = probe()
+    try:
+        gpus = ", ".join(gpu.name for gpu in find_gpus())
+        without_gpu = []
+    except GpuMissing as error:
+        gpus = f"no: {error.message}"
+        without_gpu = ["a GPU"]
     lines = [f"{name:15} {_said(value)}" for name, value in permitted.as_dict().items()]
-    lines += ["", "faults:"]
+    lines += [f"{'gpus':15} {gpus}", "", "faults:"]
     for kind, spec in FAULTS.items():
-        lacking = permitted.lacking(kind)
+        lacking = [*permitted.lacking(kind), *(without_gpu if spec.device == "gpu" else [])]
         state = f"needs {', '.join(lacking)}" if lacking else "possible"
         lines.append(f"  {kind:18} {state:12} {spec.cause}")
     if clean:
@@ -79,14 +86,16 @@ def campaign_command(
     ] = False,
 ) -> None:
     """Make every capture of a matrix that is not there yet; can be stopped and resumed at any time."""
-    from rca.testbed.campaign import Progress, forked, run_campaign
+    from rca.testbed.campaign import Progress, forked, require_gpus_of, run_campaign
     from rca.testbed.matrix import expand, read_matrix
     from rca.testbed.ranks.models import preload
 
     described = read_matrix(matrix)
+    planned = expand(described)
     if dry_run:
-        write("\n".join(f"{each.part:11} {each.scenario.name}" for each in expand(described)))
+        write("\n".join(f"{each.part:11} {each.scenario.name}" for each in planned))
         return
+    require_gpus_of(planned)
     preload()
     with progress() as report:
 

@@ -28,7 +28,7 @@ def command(
         int | None, typer.Option(min=200, help="Simulated windows. [default: as the shipped bundle]")
     ] = None,
     seed: Annotated[
-        int | None, typer.Option(help="Seed of everything. [default: as the shipped bundle]")
+        int | None, typer.Option(min=0, help="Seed of everything. [default: as the shipped bundle]")
     ] = None,
     collection: Annotated[
         list[Path] | None,

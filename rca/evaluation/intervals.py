@@ -1,4 +1,4 @@
-"""95 % intervals: bootstrap over windows for scores, exact Poisson for rates."""
+"""95 % intervals: exact for shares of windows and for rates, bootstrap over windows for other scores."""
 
 from __future__ import annotations
 
@@ -54,6 +54,17 @@ def bootstrap(
     finite = bool(np.isfinite(drawn).all())
     low, high = np.quantile(drawn, LEVELS, method="linear" if finite else "inverted_cdf")
     return Estimate(float(statistic(held)), float(low), float(high), int(held.size))
+
+
+def score(values: FloatArray, rng: np.random.Generator) -> Estimate:
+    """Mean of a score; where every window is simply right or wrong, with the exact interval of a share.
+
+    Draws from eight successes hold no failure, which does not mean that there is none to come.
+    """
+    held = values[~np.isnan(values)]
+    if held.size and np.isin(held, (0.0, 1.0)).all():
+        return Estimate(float(held.mean()), *share_interval(int(held.sum()), held.size), int(held.size))
+    return bootstrap(held, rng)
 
 
 def calibration_error(confidence: FloatArray, right: FloatArray, bins: int = BINS) -> float:
@@ -157,6 +168,35 @@ def _mean_with(at_most: int, chance: float) -> float:
         likely = np.exp(counts * np.log(mean) - mean - log_factorials).sum() > chance
         below, above = (mean, above) if likely else (below, mean)
     return float(below + above) / 2
+
+
+def share_interval(successes: int, n: int) -> tuple[float, float]:
+    """95 % interval of a share.
+
+    References
+    ----------
+    Clopper, Pearson, "The use of confidence or fiducial limits illustrated in the case of the binomial",
+    Biometrika 26 (1934): the shares at which as many successes or more, and as many or fewer, have a
+    probability of 2.5 %.
+    """
+    low = _share_with(successes - 1, n, LEVELS[1]) if successes else 0.0
+    high = _share_with(successes, n, LEVELS[0]) if successes < n else 1.0
+    return low, high
+
+
+def _share_with(at_most: int, n: int, chance: float) -> float:
+    """Share at which a binomial variable of `n` draws is `at_most` or less with the given chance."""
+    counts = np.arange(at_most + 1)
+    log_factorials = np.concatenate([[0.0], np.cumsum(np.log(np.arange(1, n + 1)))])
+    log_ways = log_factorials[n] - log_factorials[counts] - log_factorials[n - counts]
+    below, above = 0.0, 1.0
+    for _ in range(BISECTIONS):
+        share = (below + above) / 2
+        with np.errstate(divide="ignore", invalid="ignore"):
+            terms = log_ways + counts * np.log(share) + (n - counts) * np.log1p(-share)
+        # The chance falls as the share grows.
+        below, above = (share, above) if np.exp(terms).sum() > chance else (below, share)
+    return (below + above) / 2
 
 
 def confidence_bin(confidence: FloatArray, bins: int = BINS) -> np.ndarray[tuple[int], np.dtype[np.int64]]:

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from rca.evaluation.intervals import Estimate, bootstrap, calibration_estimate
+from rca.evaluation.intervals import Estimate, bootstrap, calibration_estimate, score
 from rca.evaluation.scores import Judged
 from rca.robust import FloatArray
 
@@ -72,10 +72,10 @@ def _column(judged: Sequence[Judged], name: str) -> FloatArray:
 
 
 def estimates(judged: Sequence[Judged], seed: int = 0) -> dict[str, Estimate]:
-    """Every score with its 95 % bootstrap interval over windows."""
+    """Every score with its 95 % interval over windows."""
     rng = np.random.default_rng(seed)
     found = {
-        name: bootstrap(values, rng, np.median if name.startswith("median") else np.mean)
+        name: bootstrap(values, rng, np.median) if name.startswith("median") else score(values, rng)
         for name, values in score_columns(judged).items()
     }
     found["expected_calibration_error"] = calibration_estimate(

@@ -1,7 +1,9 @@
-"""Files that readers see whole or not at all."""
+"""Files and folders that readers see whole or not at all."""
 
 from __future__ import annotations
 
+import secrets
+import shutil
 from pathlib import Path
 
 
@@ -13,3 +15,20 @@ def replace_file(path: Path, content: bytes) -> None:
     fresh = path.with_name(f".{path.name}.new")
     fresh.write_bytes(content)
     fresh.replace(path)
+
+
+def replace_folder(target: Path, staged: Path) -> None:
+    """Rename a finished folder into place; where that fails, what was there before is put back.
+
+    A folder cannot be renamed onto a full one, so the old one steps aside for the moment.
+    """
+    aside = target.parent / f".{target.name}.{secrets.token_hex(4)}.old"
+    if target.exists():
+        target.rename(aside)
+    try:
+        staged.rename(target)
+    except OSError:
+        if aside.exists():
+            aside.rename(target)
+        raise
+    shutil.rmtree(aside, ignore_errors=True)

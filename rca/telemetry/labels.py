@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal, TypeVar
 import orjson
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from rca.errors import InvalidInput, SourceError
+from rca.errors import InvalidInput, RcaError, SourceError
 from rca.telemetry.encodings import directory
 from rca.telemetry.files import replace_file
 from rca.telemetry.read import read_window
@@ -102,8 +102,17 @@ class CollectionEntry:
     summary: dict[str, Any]
 
     def read_window(self) -> Window:
-        """The window, validated."""
-        return read_window(self.path)
+        """The window, validated; an error says which of perhaps thousands it is about."""
+        if not self.path.exists():
+            raise SourceError(
+                f"window {self.id!r}: {self.path}: no such directory",
+                hint="if the manifest names archives: `rca testbed unpack` makes a collection of them",
+            )
+        try:
+            return read_window(self.path)
+        except RcaError as error:
+            error.message = f"window {self.id!r}: {error.message}"
+            raise
 
     def read_label(self) -> Label:
         """The truth about it."""

@@ -5,36 +5,42 @@ from __future__ import annotations
 import contextlib
 import os
 import tempfile
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 from rca.testbed.cgroups import Groups, control_groups, find_hierarchies
+from rca.testbed.gpus import Gpu, GpuMissing
 from rca.testbed.names import PREFIX
 from rca.testbed.network import Node, network
 from rca.testbed.probe import Capabilities
 from rca.testbed.process import Family, Placement, Spawned
-from rca.testbed.ranks import copier, device, host, loader, models
-from rca.testbed.ranks.shared import Shared
+from rca.testbed.ranks import copier, device, host, loader, models, neighbour
+from rca.testbed.ranks.accelerator import Accelerator
+from rca.testbed.ranks.calibration import prepare
+from rca.testbed.ranks.shared import FloatArray, Shared, job_pace, shared_floats
+from rca.testbed.ranks.stand_in import StandIn
 from rca.testbed.ranks.wires import TOKEN, Pipe, Wires
 from rca.testbed.sampling.machine_signals import disk_of
 from rca.testbed.scenario import JobShape, Scenario
 
 _PORT = 29_471
+_NEIGHBOURS_READY_SECONDS = 60.0
 
 
 @dataclass(frozen=True)
 class RankProcesses:
-    """One rank: what it shares with us, and its processes."""
+    """One rank: what it shares with us, and its processes by role.
+
+    Every rank has ``host`` and ``loader``; one without a GPU has ``device`` and ``copier``, too.
+    """
 
     rank: int
     node: Node
     shared: Shared
-    host: Spawned
-    loader: Spawned
-    device: Spawned
-    copier: Spawned
+    processes: dict[str, Spawned]
 
 
 @dataclass(frozen=True)
@@ -51,6 +57,10 @@ class Bed:
         Name and number of the disk the loaders read from.
     log : Path
         Tracebacks of processes that failed.
+    gpus : dict of int to Gpu
+        The GPU of each rank that has one.
+    neighbours : dict of int to list of ndarray of shape (len(Control),)
+        What the foreign processes on it are told through (`rca.testbed.ranks.neighbour`).
     """
 
     scenario: Scenario
@@ -63,6 +73,8 @@ class Bed:
     ranks: list[RankProcesses]
     disk: tuple[str, str] | None
     log: Path
+    gpus: dict[int, Gpu]
+    neighbours: dict[int, list[FloatArray]]
 
     @property
     def job(self) -> JobShape:
@@ -79,73 +91,100 @@ class Bed:
 
 
 @contextlib.contextmanager
-def assembled(scenario: Scenario, permitted: Capabilities) -> Iterator[Bed]:
+def assembled(scenario: Scenario, permitted: Capabilities, gpus: Sequence[Gpu] = ()) -> Iterator[Bed]:
     """Set everything up, start the ranks, and take everything down again however the body ends.
+
+    Parameters
+    ----------
+    gpus : sequence of Gpu
+        One for each of the job's `gpu_ranks`.
 
     Raises
     ------
     MissingExtra
         If PyTorch is not installed.
+    GpuMissing
+        If a GPU does not let several processes in.
     """
     models.preload()
     job = scenario.job
     ranks_of_nodes = [job.ranks_of_node(node) for node in range(job.nodes)]
     with contextlib.ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix=f"{PREFIX}-")))
+        log = folder / "processes.log"
         cabled = network(job.nodes, permitted.cores, namespaces=permitted.namespaces, shaped=permitted.htb)
         nodes = stack.enter_context(cabled)
         groups = stack.enter_context(control_groups(find_hierarchies(), ranks_of_nodes))
-        family = Family(folder / "processes.log")
+        family = Family(log)
         stack.callback(family.end_all)
         holders = [family.spawn("holder", _hold, Placement(namespace=node.namespace)) for node in nodes]
-        links = [_link() for _ in nodes]
-        ranks = _start_ranks(scenario, permitted, nodes, groups, family, links, folder)
-        disk = disk_of(folder)
-        yield Bed(
-            scenario, permitted, nodes, groups, family, links, holders, ranks, disk, folder / "processes.log"
-        )
+        bed = Bed(
+            scenario, permitted, nodes, groups, family,
+            links=[_link() for _ in nodes],
+            holders=holders,
+            ranks=[],
+            disk=disk_of(folder),
+            log=log,
+            gpus=dict(zip(job.gpu_ranks, gpus, strict=True)),
+            neighbours={},
+        )  # fmt: skip
+        _start_neighbours(bed)
+        _start_ranks(bed, folder)
+        yield bed
 
 
-def _start_ranks(
-    scenario: Scenario,
-    permitted: Capabilities,
-    nodes: list[Node],
-    groups: Groups,
-    family: Family,
-    links: list[Pipe],
-    folder: Path,
-) -> list[RankProcesses]:
-    job = scenario.job
-    built = models.build(job.model, job.scale)
+def _start_neighbours(bed: Bed) -> None:
+    """Start the foreign processes on the ranks' GPUs, and wait until they have set themselves up."""
+    for rank, gpu in bed.gpus.items():
+        # Anywhere but in the rank's own group: what they take from it is to be the GPU.
+        place = Placement(groups=bed.groups.others(bed.job.node_of(rank)))
+        bed.neighbours[rank] = [shared_floats(len(neighbour.Control)) for _ in range(neighbour.NEIGHBOURS)]
+        for control in bed.neighbours[rank]:
+            work = partial(neighbour.serve, gpu.torch_device, control)
+            bed.family.spawn("gpu_neighbour", work, place)
+    deadline = time.monotonic() + _NEIGHBOURS_READY_SECONDS
+    controls = [control for beside in bed.neighbours.values() for control in beside]
+    while not all(control[neighbour.Control.READY] for control in controls):
+        if bed.family.reap() or time.monotonic() > deadline:
+            tail = bed.log.read_text(encoding="utf-8")[-2000:] if bed.log.exists() else ""
+            raise GpuMissing("the GPU does not serve several processes at once", hint=tail or None)
+        time.sleep(0.01)
+
+
+def _start_ranks(bed: Bed, folder: Path) -> None:
+    job, permitted = bed.job, bed.permitted
+    built = models.build(job.model, job.scale, models.WIDE if job.gpu_ranks else models.NARROW)
     n_parameters = sum(parameter.numel() for parameter in built.parameters())
     dataset = folder / "dataset"
-    loader.write_dataset(dataset, scenario.seed)
-    started = []
+    loader.write_dataset(dataset, bed.scenario.seed)
+    pace = job_pace()
     for rank in range(job.world_size):
-        node = nodes[job.node_of(rank)]
-        shared = Shared(job.steps, n_parameters)
-        wires = Wires(links[node.index])
-        mine = groups.joined_by(node.index, rank)
+        node = bed.nodes[job.node_of(rank)]
+        shared = Shared(job.steps, n_parameters, pace)
+        wires = Wires(bed.links[node.index])
+        mine = bed.groups.joined_by(node.index, rank)
         hardware = Placement(core=node.core, real_time=permitted.real_time)
-        plan = host.HostPlan(
-            rank, job, len(built.blocks), f"tcp://{nodes[0].address}:{_PORT}", node.interface, folder
-        )
+        plan = host.HostPlan(rank, job, f"tcp://{bed.nodes[0].address}:{_PORT}", node.interface, folder)
         read = partial(
-            loader.load, job.model, shared, wires, dataset, scenario.seed * 1000 + rank,
+            loader.load, job.model, shared, wires, dataset, bed.scenario.seed * 1000 + rank,
             direct=permitted.direct_reads,
         )  # fmt: skip
-        spawn = partial(family.spawn, rank=rank)
-        home = Placement(node.core, node.namespace, mine)
-        started.append(
-            RankProcesses(
-                rank, node, shared,
-                device=spawn("device", partial(device.serve, built, shared, wires, job.scale), hardware),
-                copier=spawn("copier", partial(copier.copy, shared, wires, job.scale), hardware),
-                loader=spawn("loader", read, Placement(core=node.core, groups=mine)),
-                host=spawn("host", partial(host.train, plan, shared, wires), home),
-            )
-        )  # fmt: skip
-    return started
+        spawn = partial(bed.family.spawn, rank=rank)
+        processes = {"loader": spawn("loader", read, Placement(core=node.core, groups=mine))}
+        if rank in bed.gpus:
+            where = bed.gpus[rank].torch_device
+            ready: Callable[[], Accelerator] = partial(prepare, built, shared, where, job, rank)
+        else:
+            serve = partial(device.serve, built, shared, wires, job.scale)
+            copy = partial(copier.copy, shared, wires, job.scale)
+            processes |= {
+                "device": spawn("device", serve, hardware),
+                "copier": spawn("copier", copy, hardware),
+            }
+            ready = partial(StandIn, shared, wires, len(built.blocks))
+        train = partial(host.train, plan, shared, wires, ready)
+        processes["host"] = spawn("host", train, Placement(node.core, node.namespace, mine))
+        bed.ranks.append(RankProcesses(rank, node, shared, processes))
 
 
 def _link() -> Pipe:

@@ -19,6 +19,7 @@ from rca.errors import InvalidInput, RcaError
 from rca.telemetry import labels
 from rca.telemetry.files import replace_file
 from rca.telemetry.labels import MANIFEST_FILE, read_collection, read_label
+from rca.testbed.gpus import require_gpus
 from rca.testbed.matrix import Matrix, Planned, expand
 from rca.testbed.process import detach
 from rca.testbed.scenario import Scenario
@@ -99,6 +100,19 @@ def run_campaign(
     return Outcome(sum((folder / each.scenario.name).exists() for each in planned), made, failed)
 
 
+def require_gpus_of(planned: list[Planned]) -> None:
+    """Refuse to begin where the captures with GPU ranks could only fail, one by one.
+
+    Raises
+    ------
+    GpuMissing
+        With the first thing that is missing.
+    """
+    count = max((len(each.scenario.job.gpu_ranks) for each in planned), default=0)
+    if count:
+        require_gpus(count)
+
+
 def write_manifest(matrix: Matrix, folder: Path, planned: list[Planned]) -> None:
     """Write the collection's manifest: what is there, and which part of the collection it belongs to."""
     entries = [_entry(folder, each) for each in planned if (folder / each.scenario.name).exists()]
@@ -173,6 +187,7 @@ def _entry(folder: Path, planned: Planned) -> dict[str, Any]:
         "split": planned.part,
         "model": planned.scenario.job.model,
         "world_size": planned.scenario.job.world_size,
+        "gpu_ranks": list(planned.scenario.job.gpu_ranks),
         "failure_mode": label.failure_mode,
         "causes": [cause.cause for cause in label.causes],
         "visible": extra.get("visible"),

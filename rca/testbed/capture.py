@@ -17,6 +17,7 @@ from rca.errors import InvalidInput, RcaError
 from rca.telemetry.labels import Label, write_labelled
 from rca.telemetry.window import Window
 from rca.testbed.bed import Bed, assembled
+from rca.testbed.gpus import require_gpus
 from rca.testbed.injection import Hiccup, NeighbourLoad, SlowWarmUp, injector
 from rca.testbed.labels import label_of
 from rca.testbed.probe import Capabilities, probe
@@ -68,6 +69,8 @@ def capture(scenario: Scenario, *, tell: Tell = lambda phase, done, total: None)
     ------
     InvalidInput
         If a fault needs something this machine does not permit.
+    GpuMissing
+        If the job has more GPU ranks than this machine has usable GPUs.
     CaptureFailed
         If the job failed by itself.
     Busy
@@ -75,9 +78,10 @@ def capture(scenario: Scenario, *, tell: Tell = lambda phase, done, total: None)
     """
     with exclusive(), interrupted_once():
         sweep()
+        gpus = require_gpus(len(scenario.job.gpu_ranks)) if scenario.job.gpu_ranks else ()
         permitted = probe()
         refuse_impossible(scenario, permitted)
-        with assembled(scenario, permitted) as bed:
+        with assembled(scenario, permitted, gpus) as bed:
             record = _run(bed, tell)
     return Captured(window_of(scenario, record), label_of(scenario, record))
 
@@ -168,6 +172,8 @@ def _run(bed: Bed, tell: Tell) -> Record:
         unix_offset=offset,
         stranger_share=account.stranger_share(bed.permitted.cores),
         permitted=bed.permitted,
+        gpus=sampler.gpus,
+        pace=bed.ranks[0].shared.pace.copy() if bed.gpus else None,
     )
 
 
@@ -225,7 +231,7 @@ class _Watch:
         self.exits.append(exit_)
         if exit_.process.role == "device":
             # What a lost device does to its host: the next call into it aborts the process.
-            send(held.host, signal.SIGABRT)
+            send(held.processes["host"], signal.SIGABRT)
 
     def _failure(self, what: str) -> CaptureFailed:
         log = self._bed.log

@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from rca.telemetry.labels import StragglerType
 
 Scope = Literal["rank", "node", "stage", "job"]
+Device = Literal["any", "stand_in", "gpu"]
 Need = Literal["namespaces", "htb", "relay", "cpu_groups", "disk_groups", "memory_groups", "direct_reads"]
 
 
@@ -32,6 +33,8 @@ class FaultKind:
         What is really done, for the label's notes.
     periodic : bool
         It hits single steps, so that its price is in the mean of the steps, not in their median.
+    device : {"any", "stand_in", "gpu"}
+        What its victims must compute on.
     """
 
     cause: str
@@ -42,6 +45,7 @@ class FaultKind:
     alike: tuple[str, ...] = ()
     needs: tuple[Need, ...] = ()
     periodic: bool = False
+    device: Device = "any"
 
     @property
     def straggler_type(self) -> StragglerType | None:
@@ -146,6 +150,7 @@ FAULTS: dict[str, FaultKind] = {
         "share of time stopped",
         "the device process is stopped and continued every 40 ms; stands in for a throttled GPU",
         alike=_CONTENTION,
+        device="stand_in",
     ),
     "device_clock": FaultKind(
         "gpu_throttling",
@@ -154,6 +159,7 @@ FAULTS: dict[str, FaultKind] = {
         "times the kernel time",
         "the device process pads its kernels to a longer time; stands in for a lowered GPU clock",
         alike=_CONTENTION,
+        device="stand_in",
     ),
     "copy_bandwidth": FaultKind(
         "pcie_degradation",
@@ -161,6 +167,40 @@ FAULTS: dict[str, FaultKind] = {
         (3, 6, 12),
         "foreign copiers",
         "other processes take turns on the token that stands in for the node's PCIe link",
+        device="stand_in",
+    ),
+    "gpu_gemms": FaultKind(
+        "gpu_contention",
+        ("rank",),
+        (0.4, 1.0, 2.0),
+        "processes' worth of matrix products",
+        "other processes multiply matrices on the rank's GPU, which shares its time among them",
+        device="gpu",
+    ),
+    "gpu_memory_traffic": FaultKind(
+        "gpu_contention",
+        ("rank",),
+        (0.4, 1.0, 2.0),
+        "processes' worth of copies inside GPU memory",
+        "other processes copy within the memory of the rank's GPU, which shares its time and bandwidth",
+        device="gpu",
+    ),
+    "pinned_copies": FaultKind(
+        "pcie_degradation",
+        ("rank",),
+        (1.0, 2.0, 3.0),
+        "processes that copy without pause",
+        "other processes copy pinned memory over the PCIe link of the rank's GPU; the link itself is sound",
+        alike=_CONTENTION,
+        device="gpu",
+    ),
+    "pageable_copies": FaultKind(
+        "pcie_degradation",
+        ("rank",),
+        (0.3, 0.6, 1.0),
+        "share of the batch in pageable memory",
+        "the rank copies its batch from pageable instead of pinned memory; the PCIe link itself is sound",
+        device="gpu",
     ),
     "gc_pauses": FaultKind(
         "runtime_gc",
@@ -185,6 +225,7 @@ FAULTS: dict[str, FaultKind] = {
         (0.25, 0.4, 0.6),
         "spread of log length",
         "batches of really uneven length; kernel time follows tokens and squared lengths",
+        device="stand_in",
     ),
     "full_last_stage": FaultKind(
         "stage_imbalance",
@@ -192,6 +233,7 @@ FAULTS: dict[str, FaultKind] = {
         (1.3, 1.6, 2.2),
         "times the kernel time",
         "the last stage's device processes pad to a longer time; stands in for more layers",
+        device="stand_in",
     ),
     "checkpoint_stall": FaultKind(
         "checkpoint_stall",
@@ -203,10 +245,17 @@ FAULTS: dict[str, FaultKind] = {
     ),
     "killed_rank": FaultKind("process_crash", ("rank",), (1, 1, 1), "-", "SIGKILL to the host process"),
     "killed_device": FaultKind(
-        "process_crash", ("rank",), (1, 1, 1), "-", "SIGKILL to the device process; the host then fails"
+        "process_crash",
+        ("rank",),
+        (1, 1, 1),
+        "-",
+        "SIGKILL to the device process; the host then fails",
+        device="stand_in",
     ),
     "hung_rank": FaultKind("hang", ("rank",), (1, 1, 1), "-", "SIGSTOP to the host process"),
-    "hung_device": FaultKind("hang", ("rank",), (1, 1, 1), "-", "SIGSTOP to the device process"),
+    "hung_device": FaultKind(
+        "hang", ("rank",), (1, 1, 1), "-", "SIGSTOP to the device process", device="stand_in"
+    ),
 }
 
 BENIGN: dict[str, str] = {

@@ -9,20 +9,15 @@ import numpy as np
 import numpy.typing as npt
 
 from rca.telemetry.labels import Label, Pattern
-from rca.testbed.catalogue import BENIGN
 from rca.testbed.names import node_name
-from rca.testbed.ranks.shared import FloatArray
+from rca.testbed.notes import notes_of
+from rca.testbed.ranks.shared import FloatArray, Pace
 from rca.testbed.record import Record
 from rca.testbed.scenario import WARM_UP_STEPS, Fault, JobShape, Scenario
 from rca.testbed.schedule import Acted
 
 VISIBLE_SLOWDOWN = 0.08
 ENOUGH_STEPS = 5
-MODELS = {
-    "mlp": "an 8-layer MLP",
-    "transformer": "a small transformer encoder",
-    "convolution": "an 8-layer convolutional network",
-}
 BoolArray = npt.NDArray[np.bool_]
 
 
@@ -90,6 +85,7 @@ def label_of(scenario: Scenario, record: Record) -> Label:
             "benign": list(scenario.benign),
             "stranger_cpu_share": record.stranger_share,
             "scenario": scenario.model_dump(mode="json"),
+            **_of_gpus(record),
         }
     )
 
@@ -137,36 +133,17 @@ def pattern_of(fault: Fault) -> Pattern:
     return "deterministic" if fault.first_step <= WARM_UP_STEPS else "persistent"
 
 
-def notes_of(scenario: Scenario, record: Record) -> str:
-    """What was real, in words."""
-    job = scenario.job
-    place = "network namespaces with a pinned core" if record.permitted.namespaces else "one loopback"
-    done = [_in_words(acted.fault) for acted in record.acted]
-    harmless = [f"{kind}: {BENIGN[kind]}" for kind in scenario.benign]
-    parts = [
-        f"Real: {job.world_size} processes train {MODELS[job.model]} over gloo and TCP; nodes are {place}.",
-        "Stand-ins: devices are CPU processes with padded kernels, copy engines take turns on a token.",
-        "Done: " + ("; ".join(done) or "nothing") + ".",
-        *(["Harmless: " + "; ".join(harmless) + "."] if harmless else []),
-        *(
-            ["Between pipeline stages tensors of a real size travel, their content is not used."]
-            if job.pipeline > 1
-            else []
-        ),
-        f"Strangers used {record.stranger_share:.0%} of the CPU time.",
-    ]
-    return " ".join(parts)
-
-
-def _in_words(fault: Fault) -> str:
-    if fault.spec.stops_the_job:
-        return f"{fault.kind}: {fault.spec.real}"
-    return f"{fault.kind}, severity {fault.severity} ({fault.level:g} {fault.spec.unit}): {fault.spec.real}"
-
-
 def _felt(acted: Acted, impact: Impact | None) -> bool:
     # Without a before there is nothing to compare: what was done is believed.
     return acted.fault.spec.stops_the_job or impact is None or impact.visible
+
+
+def _of_gpus(record: Record) -> dict[str, Any]:
+    """What is known about the GPUs; nothing where there were none."""
+    if record.pace is None:
+        return {}
+    pace = {each.name.lower(): float(record.pace[each]) for each in Pace}
+    return {"gpus": [seen.as_dict() for seen in record.gpus], "gpu_pace": pace}
 
 
 def _cost(impact: Impact | None) -> float:

@@ -50,7 +50,13 @@ class FaultPlan(BaseModel):
 
 
 class Group(BaseModel):
-    """Scenarios that differ in model, world size, severity and repetition only."""
+    """Scenarios that differ in model, world size, severity and repetition only.
+
+    Attributes
+    ----------
+    gpus : int
+        How many ranks compute on a real GPU; which ones is drawn. Every rank then has a node of its own.
+    """
 
     model_config = _Checked
 
@@ -60,6 +66,7 @@ class Group(BaseModel):
     models: tuple[Model, ...] = ("mlp", "transformer")
     world_sizes: tuple[int, ...] = (8,)
     pipeline: int = 1
+    gpus: Annotated[int, Field(ge=0)] = 0
     severities: tuple[Severity, ...] = (2,)
     repeat: Annotated[int, Field(ge=1)] = 1
 
@@ -71,6 +78,12 @@ class Group(BaseModel):
         sizes = [size for size in self.world_sizes if size not in NODES_OF]
         if sizes:
             raise ValueError(f"world size {sizes[0]}; one of: {', '.join(map(str, NODES_OF))}")
+        if self.gpus > min(self.world_sizes):
+            raise ValueError(f"{self.gpus} GPU ranks in a job of {min(self.world_sizes)}")
+        lacking = {"gpu": self.gpus == 0, "stand_in": self.gpus == min(self.world_sizes), "any": False}
+        homeless = [plan.kind for plan in self.faults if lacking[plan.spec.device]]
+        if homeless:
+            raise ValueError(f"{homeless[0]} finds no rank to act on among {self.gpus} with a GPU")
         return self
 
 
@@ -169,9 +182,14 @@ def _scenario(
         job = JobShape(
             model=model,
             world_size=world_size,
-            nodes=NODES_OF[world_size],
+            # The process that feeds a GPU gets a core of its own.
+            nodes=world_size if group.gpus else NODES_OF[world_size],
             pipeline=group.pipeline,
             steps=matrix.steps,
+            # Any rank may be the one with the GPU: it must not be told by its number.
+            gpu_ranks=tuple(sorted(draw.permutation(world_size)[: group.gpus].tolist()))
+            if group.gpus
+            else (),
         )
         return Scenario(
             name=name,
@@ -188,6 +206,7 @@ def _scenario(
 
 def _drawn(plan: FaultPlan, job: JobShape, severity: Severity, draw: np.random.Generator) -> Fault:
     scope = plan.scope or plan.spec.scopes[0]
+    possible = _possible(plan, job)
     third, fifth = job.steps // 3, job.steps // 5
     first = 0 if plan.when == "whole" else third + int(draw.integers(-fifth // 2, fifth // 2 + 1))
     last = None
@@ -196,9 +215,19 @@ def _drawn(plan: FaultPlan, job: JobShape, severity: Severity, draw: np.random.G
     return Fault(
         kind=plan.kind,
         scope=scope,
-        ranks=(int(draw.integers(job.world_size)),) if scope == "rank" else (),
+        ranks=(possible[int(draw.integers(len(possible)))],) if scope == "rank" else (),
         nodes=(int(draw.integers(job.nodes)),) if scope == "node" else (),
         first_step=first,
         last_step=last,
         severity=plan.severity or severity,
     )
+
+
+def _possible(plan: FaultPlan, job: JobShape) -> list[int]:
+    """Ranks whose device the fault can act on."""
+    device = plan.spec.device
+    return [
+        rank
+        for rank in range(job.world_size)
+        if device == "any" or (device == "gpu") == (rank in job.gpu_ranks)
+    ]

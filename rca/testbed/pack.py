@@ -14,6 +14,7 @@ import orjson
 import pyarrow.parquet as pq
 
 from rca.errors import InvalidInput, SourceError
+from rca.telemetry.files import replace_file
 from rca.telemetry.labels import MANIFEST_FILE, CollectionEntry, read_collection
 
 Tell = Callable[[str, int, int], None]
@@ -32,6 +33,12 @@ def pack(campaign: Path, output: Path, tell: Tell = lambda text, done, total: No
         Bytes of each archive.
     """
     collection = read_collection(campaign)
+    unsplit = next((entry.id for entry in collection if "split" not in entry.summary), None)
+    if unsplit is not None:
+        raise InvalidInput(
+            f"{campaign}: window {unsplit!r} has no split",
+            hint="`rca testbed campaign` says in its manifest which part a capture belongs to",
+        )
     output.mkdir(parents=True, exist_ok=True)
     entries = sorted(collection, key=lambda entry: entry.id)
     archives: dict[str, dict[str, Any]] = {}
@@ -48,9 +55,7 @@ def pack(campaign: Path, output: Path, tell: Tell = lambda text, done, total: No
         fresh.replace(output / name)
         archives[name] = {"sha256": _digest(output / name), "bytes": (output / name).stat().st_size}
     manifest = orjson.loads((campaign / MANIFEST_FILE).read_bytes()) | {"archives": archives}
-    fresh = output / f".{MANIFEST_FILE}.new"
-    fresh.write_bytes(orjson.dumps(manifest, option=orjson.OPT_INDENT_2))
-    fresh.replace(output / MANIFEST_FILE)
+    replace_file(output / MANIFEST_FILE, orjson.dumps(manifest, option=orjson.OPT_INDENT_2))
     return {name: int(each["bytes"]) for name, each in archives.items()}
 
 

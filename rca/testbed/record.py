@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -10,6 +10,7 @@ from rca.robust import nan_median
 from rca.testbed.probe import Capabilities
 from rca.testbed.process import Exit
 from rca.testbed.ranks.shared import FloatArray, Row
+from rca.testbed.sampling.gpu_watch import GpuSeen
 from rca.testbed.sampling.series import Sample
 from rca.testbed.schedule import Acted
 
@@ -30,6 +31,10 @@ class Record:
         Unix time minus monotonic time, seconds.
     stranger_share : float
         Share of all CPU time that processes outside the testbed used.
+    gpus : list of GpuSeen
+        One per GPU rank.
+    pace : ndarray of shape (len(Pace),) or None
+        What the first GPU rank found out before the job; None without one.
     """
 
     rows: list[FloatArray]
@@ -39,6 +44,8 @@ class Record:
     unix_offset: float
     stranger_share: float
     permitted: Capabilities
+    gpus: list[GpuSeen] = field(default_factory=list)
+    pace: FloatArray | None = None
 
     def step_seconds(self) -> FloatArray:
         """Length of each step, shape (n_steps,): median over ranks, NaN where nobody finished it."""

@@ -33,6 +33,8 @@ class JobShape(BaseModel):
     world_size, nodes, pipeline : int
         `nodes` and `pipeline` divide `world_size`. Pipeline ranks are numbered stage by stage.
     steps : int
+    gpu_ranks : tuple of int
+        Ranks that compute on a real GPU, one each; the others' devices are stand-ins.
     """
 
     model_config = _Checked
@@ -42,6 +44,17 @@ class JobShape(BaseModel):
     nodes: Annotated[int, Field(ge=1, le=MAX_WORLD_SIZE)] = 4
     pipeline: Annotated[int, Field(ge=1)] = 1
     steps: Annotated[int, Field(ge=8, le=2000)] = 66
+    gpu_ranks: tuple[Annotated[int, Field(ge=0)], ...] = ()
+
+    @model_validator(mode="after")
+    def _gpus_fit(self) -> JobShape:
+        if any(rank >= self.world_size for rank in self.gpu_ranks):
+            raise ValueError(f"gpu_ranks: a rank outside 0..{self.world_size - 1}")
+        if len(set(self.gpu_ranks)) < len(self.gpu_ranks):
+            raise ValueError("gpu_ranks: a rank occurs twice")
+        if self.gpu_ranks and self.pipeline > 1:
+            raise ValueError("a job with GPU ranks is data-parallel: pipeline must be 1")
+        return self
 
     @model_validator(mode="after")
     def _divisible(self) -> JobShape:
@@ -71,6 +84,10 @@ class JobShape(BaseModel):
     def node_of(self, rank: int) -> int:
         """Index of the node that hosts `rank`."""
         return rank // self.ranks_per_node
+
+    def place_in_node(self, rank: int) -> int:
+        """Number of `rank` among the ranks of its node."""
+        return rank % self.ranks_per_node
 
     def ranks_of_node(self, node: int) -> list[int]:
         """Ranks that `node` hosts."""
@@ -165,9 +182,17 @@ class Scenario(BaseModel):
                 raise ValueError("full_last_stage needs a job with pipeline stages")
             if fault.kind == "sequence_lengths" and self.job.model != "transformer":
                 raise ValueError("sequence_lengths needs the transformer")
+            self._refuse_wrong_device(fault)
         if sum(fault.spec.stops_the_job for fault in self.faults) > 1:
             raise ValueError("a job stops only once")
         return self
+
+    def _refuse_wrong_device(self, fault: Fault) -> None:
+        victims, real = set(fault.victims(self.job)), set(self.job.gpu_ranks)
+        if fault.spec.device == "gpu" and not victims <= real:
+            raise ValueError(f"{fault.kind} needs a real GPU: aim it at one of job.gpu_ranks")
+        if fault.spec.device == "stand_in" and victims & real:
+            raise ValueError(f"{fault.kind} acts on a stand-in; rank {min(victims & real)} has a real GPU")
 
 
 def read_scenario(path: Path) -> Scenario:

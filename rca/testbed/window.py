@@ -47,16 +47,21 @@ def window_of(scenario: Scenario, record: Record) -> Window:
         "framework": "pytorch",
         "world_size": job.world_size,
         "parallelism": {"data": job.data, "pipeline": job.pipeline},
-        "ranks": [
-            {"rank": rank, "node": node_name(job.node_of(rank)), "gpu": rank % job.ranks_per_node}
-            for rank in range(job.world_size)
-        ],
+        "ranks": [_place(job, rank) for rank in range(job.world_size)],
         "start": start + float(skew.min()),
         "end": end + float(skew.max()),
     }
     return Window.from_tables(
         metadata, steps, _metrics(record.samples, job, record.unix_offset, skew), events
     )
+
+
+def _place(job: JobShape, rank: int) -> dict[str, object]:
+    """Where a rank runs; beside real GPUs, a stand-in is no GPU."""
+    place: dict[str, object] = {"rank": rank, "node": node_name(job.node_of(rank))}
+    if not job.gpu_ranks or rank in job.gpu_ranks:
+        place["gpu"] = job.place_in_node(rank)
+    return place
 
 
 def clock_offsets(scenario: Scenario) -> FloatArray:

@@ -13,11 +13,14 @@ import orjson
 from rca.causal.mechanisms import Mechanisms
 from rca.causal.report import causal_page
 from rca.diagnosis.bundle import FORMAT
+from rca.errors import SourceError
 from rca.features import VERSION
+from rca.telemetry.files import replace_folder
 from rca.training.heads import FittedHead
 
 #: What a bundle is called unless told otherwise.
 NAME = "baseline"
+MANIFEST = "manifest.json"
 
 
 def write_bundle(
@@ -36,7 +39,7 @@ def write_bundle(
     Parameters
     ----------
     folder : Path
-        Replaced if it exists; the old bundle stays until the new one is complete.
+        Replaced if it holds a bundle; the old one stays until the new one is complete.
     doubt : dict
         Optional members of ``heads.json``, see `rca.classify.doubt.Doubt`.
     provenance : dict
@@ -65,15 +68,33 @@ def write_bundle(
     folder.parent.mkdir(parents=True, exist_ok=True)
     fresh = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name}-"))
     try:
-        for key, value in (contents | {"manifest.json": manifest}).items():
+        for key, value in (contents | {MANIFEST: manifest}).items():
             (fresh / key).write_bytes(value)
         fresh.chmod(0o755)
-        if folder.exists():
-            shutil.rmtree(folder)
-        fresh.rename(folder)
+        refuse_to_replace(folder)
+        replace_folder(folder, fresh)
     finally:
         shutil.rmtree(fresh, ignore_errors=True)
     return hashlib.sha256(manifest).hexdigest()
+
+
+def refuse_to_replace(folder: Path) -> None:
+    """Leave everything alone that is not a bundle.
+
+    Raises
+    ------
+    SourceError
+        If `folder` is a file, or a folder with something else in it.
+    """
+    if not folder.exists():
+        return
+    if not folder.is_dir():
+        raise SourceError(f"{folder}: exists and is not a directory")
+    if any(folder.iterdir()) and not (folder / MANIFEST).exists():
+        raise SourceError(
+            f"{folder}: holds something else than a bundle, so it is not replaced",
+            hint="name a folder that does not exist, is empty or holds a bundle",
+        )
 
 
 def _json(document: dict[str, Any]) -> bytes:

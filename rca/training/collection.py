@@ -123,7 +123,9 @@ def simulate_collection(
     folder.mkdir(parents=True, exist_ok=True)
     _clear_leftovers(plan)
     numbers = range(1, n_windows + 1)
-    entries = {number: plan.entry(number) for number in numbers if plan.holds(number)}
+    # Windows beyond those asked for stay listed: a smaller number does not make orphans of them.
+    there = (int(path.name.removeprefix(plan.prefix)) for path in folder.glob(f"{plan.prefix}[0-9]*"))
+    entries = {number: plan.entry(number) for number in sorted(there)}
     missing = [number for number in numbers if number not in entries]
     progress(len(entries), n_windows)
     written = time.monotonic()

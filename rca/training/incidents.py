@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
+from rca.errors import InvalidInput
 from rca.processes import mapped
 from rca.telemetry.labels import Collection, CollectionEntry, Label, read_collection, unfelt
 from rca.telemetry.split import Part
@@ -26,6 +27,7 @@ VARIANTS = 24
 SHORTEST_CROP = 20
 #: Test windows are judged as they are; only what is learned from is varied.
 LEARNED: tuple[Part, ...] = ("train", "calibration", "validation")
+PARTS: tuple[Part, ...] = (*LEARNED, "test")
 
 
 @dataclass(frozen=True)
@@ -42,21 +44,31 @@ def incidents(collection: Collection) -> list[Incident]:
 
     Without a ``group`` a window is its own, so related windows of one's own collection should name one:
     what was learned must not be asked again.
+
+    Raises
+    ------
+    InvalidInput
+        If a ``split`` is none of `PARTS`: a window that was meant to be held out would be learned from.
     """
     found = []
     for entry in collection:
-        group = f"{collection.path.name}/{entry.summary.get('group', entry.id)}"
-        group += f"/{entry.summary.get('world_size', '')}"
+        # Without the collection's name: a renamed folder must not deal its windows anew.
+        group = f"incident/{entry.summary.get('group', entry.id)}"
         found.append(Incident(entry, group, _part(entry, group)))
     return found
 
 
 def _part(entry: CollectionEntry, group: str) -> Part:
     named = entry.summary.get("split")
-    for part in (*LEARNED, "test"):
+    if named is None:
+        return part_of(group)
+    for part in PARTS:
         if named == part:
             return part
-    return part_of(group)
+    raise InvalidInput(
+        f"window {entry.id!r}: the manifest's split {named!r} is none of {', '.join(PARTS)}",
+        hint="without a split a hash of the window's group decides",
+    )
 
 
 def incident_examples(

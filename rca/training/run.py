@@ -7,12 +7,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from rca.causal.mechanisms import Mechanisms
 from rca.classify.classifier import HEADS
 from rca.classify.heads import Head
-from rca.training.bundle import NAME, write_bundle
+from rca.errors import SourceError
+from rca.telemetry.labels import read_collection
+from rca.training.bundle import NAME, refuse_to_replace, write_bundle
 from rca.training.card import Card
 from rca.training.causal_rows import innocent_rows, mechanism_rows
 from rca.training.corpus import Corpus, stack
@@ -21,12 +24,12 @@ from rca.training.doubt import fit_doubt
 from rca.training.feature_cache import FeatureCache
 from rca.training.heads import PARAMETERS, FittedHead, fit_heads
 from rca.training.held_out import SIMULATED, held_out_rows, named, totals
-from rca.training.incidents import incident_examples
+from rca.training.incidents import incident_examples, incidents
 from rca.training.interval_margins import interval_margins
 from rca.training.record import record
 from rca.training.simulated import simulated_examples
 from rca.training.thresholds import choose_thresholds
-from rca.training.tracking import import_mlflow
+from rca.training.tracking import check_store
 from rca.training.weighting import balanced
 
 Progress = Callable[[str, int, int], None]
@@ -100,12 +103,15 @@ def train(
     progress : callable
         ``(phase, done, total)``.
     """
-    _can_be_done(collections, tracking_uri)
+    _can_be_done(output, collections, tracking_uri)
     corpus = _corpus(n_windows, seed, collections, processes, cache, progress)
     fitted = _fit(corpus, seed, progress)
     provenance = _provenance(n_windows, seed, collections, corpus)
-    _written(output, fitted, provenance, bundle_version)
-    fitted = _with_margins(fitted, corpus, output, processes, progress)
+    # What has no intervals yet is nobody's bundle: an interrupted run leaves the old one in place.
+    with TemporaryDirectory(dir=output.parent, prefix=f".{output.name}-") as folder:
+        unmeasured = Path(folder) / "bundle"
+        _written(unmeasured, fitted, provenance, bundle_version)
+        fitted = _with_margins(fitted, corpus, unmeasured, processes, progress)
     sha256 = _written(output, fitted, provenance, bundle_version)
     card = Card(
         name=NAME,
@@ -135,11 +141,19 @@ def train(
     )
 
 
-def _can_be_done(collections: Sequence[Path], tracking_uri: str | None) -> None:
+def _can_be_done(output: Path, collections: Sequence[Path], tracking_uri: str | None) -> None:
     """Refuse before an hour of work what would be refused after it."""
-    named(collections)
+    for folder in named(collections).values():
+        incidents(read_collection(folder))
+    refuse_to_replace(output)
+    try:
+        output.parent.mkdir(parents=True, exist_ok=True)
+        with TemporaryDirectory(dir=output.parent, prefix=f".{output.name}-"):
+            pass
+    except OSError as error:
+        raise SourceError(f"{output}: cannot be written: {error.strerror or error}") from error
     if tracking_uri is not None:
-        import_mlflow()
+        check_store(tracking_uri)
 
 
 @dataclass(frozen=True)

@@ -71,6 +71,20 @@ def store_errors(uri: str) -> Iterator[None]:
         raise SourceError(f"MLflow at {uri}: {text[0] if text else error!r}") from error
 
 
+def check_store(uri: str) -> None:
+    """Ask the store for something small.
+
+    Raises
+    ------
+    MissingExtra
+        If MLflow is not installed.
+    SourceError
+        If the store does not answer or the URI is of no kind that MLflow knows.
+    """
+    with store_errors(uri):
+        import_mlflow().MlflowClient(tracking_uri=uri, registry_uri=uri).search_experiments(max_results=1)
+
+
 def log_run(
     uri: str,
     *,

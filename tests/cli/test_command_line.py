@@ -75,7 +75,7 @@ def served(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
         held.update(options, app=app)
 
     monkeypatch.setattr("uvicorn.run", run)
-    monkeypatch.delenv("RCA_ALLOW_UNAUTHENTICATED", raising=False)
+    monkeypatch.setenv("RCA_AUTH", "keys")
     return held
 
 
@@ -86,14 +86,14 @@ def test_loopback_is_served(rca_command: Run, served: dict[str, Any], host: str)
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.168.1.4", "gpu-head-1"])  # noqa: S104
-def test_an_open_address_needs_a_decision(
+def test_an_open_address_needs_authentication(
     rca_command: Run, served: dict[str, Any], monkeypatch: pytest.MonkeyPatch, host: str
 ) -> None:
-    ran = rca_command("serve", "--host", host, "--port", "0")
+    ran = rca_command("serve", "--no-auth", "--host", host, "--port", "0")
     assert ran.code == 2
-    assert "RCA_ALLOW_UNAUTHENTICATED=true" in ran.err
+    assert "rca keys create" in ran.err
     assert served == {}
-    monkeypatch.setenv("RCA_ALLOW_UNAUTHENTICATED", "true")
+    monkeypatch.setenv("RCA_AUTH", "keys")
     assert rca_command("serve", "--host", host, "--port", "0").code == 0
     assert served["host"] == host
 

@@ -7,7 +7,7 @@ from math import exp, inf, isnan, log
 import numpy as np
 import pytest
 
-from rca.evaluation.intervals import bootstrap, calibration_estimate, poisson_rate
+from rca.evaluation.intervals import bootstrap, calibration_estimate, poisson_rate, score, share_interval
 
 
 def rng() -> np.random.Generator:
@@ -78,3 +78,18 @@ def test_a_calibration_interval_is_not_moved_by_its_own_noise() -> None:
 def test_answers_without_confidence_have_no_calibration() -> None:
     found = calibration_estimate(np.array([np.nan, np.nan]), np.array([1.0, 0.0]), rng())
     assert found.n == 0
+
+
+@pytest.mark.parametrize(("successes", "n"), [(0, 8), (8, 8), (3, 8), (1, 1), (0, 1), (2700, 2876)])
+def test_the_interval_of_a_share_is_the_exact_one(successes: int, n: int) -> None:
+    from scipy.stats import beta
+
+    low, high = share_interval(successes, n)
+    assert low == pytest.approx(beta.ppf(0.025, successes, n - successes + 1) if successes else 0.0)
+    assert high == pytest.approx(beta.ppf(0.975, successes + 1, n - successes) if successes < n else 1.0)
+
+
+def test_no_false_alarm_among_eight_is_no_proof_that_there_are_none() -> None:
+    found = score(np.zeros(8), rng())
+    assert (found.value, found.low) == (0.0, 0.0)
+    assert found.high > 0.3

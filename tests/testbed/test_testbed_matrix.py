@@ -75,11 +75,11 @@ def test_a_mistake_in_the_matrix_is_named():
         expand(matrix({"name": "x", "faults": [{"kind": "sequence_lengths"}], "models": ["mlp"]}))
 
 
-def test_the_shipped_matrix_covers_every_fault_and_leaves_no_cause_out_of_a_part():
+def test_the_shipped_matrix_covers_every_fault_without_a_gpu_and_leaves_no_cause_out_of_a_part():
     planned = expand(read_matrix(SHIPPED))
     assert len(planned) >= 150
     kinds = {fault.kind for each in planned for fault in each.scenario.faults}
-    assert kinds == set(FAULTS)
+    assert kinds == {kind for kind, spec in FAULTS.items() if spec.device != "gpu"}
     parts = defaultdict(set)
     for each in planned:
         for cause in {fault.spec.cause for fault in each.scenario.faults} or {"healthy"}:

@@ -14,6 +14,8 @@ from rca.testbed.schedule import Acted
 
 EVERYTHING = Capabilities(2, *[True] * 11)
 UNIX_OFFSET = 1_700_000_000.0
+#: A fault of rank 1's GPU.
+GEMMS = {"kind": "gpu_gemms", "scope": "rank", "ranks": [1], "first_step": 15, "last_step": 30}
 
 
 def rows_of(step_seconds: FloatArray, n_ranks: int) -> list[FloatArray]:
@@ -43,6 +45,11 @@ def record_of(
 def scenario_of(*faults: dict[str, object], **fields: object) -> Scenario:
     job = {"world_size": 4, "nodes": 2, "steps": 40, **fields.pop("job", {})}  # type: ignore[dict-item]
     return Scenario.model_validate({"name": "made-up", "job": job, "faults": faults, **fields})
+
+
+def gpu_scenario(*faults: dict[str, object], **job: object) -> Scenario:
+    """A job in which rank 1 has a GPU and every rank a node."""
+    return scenario_of(*faults, job={"nodes": 4, "gpu_ranks": [1], **job})
 
 
 def acted_of(scenario: Scenario, index: int = 0) -> Acted:

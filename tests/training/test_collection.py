@@ -147,3 +147,9 @@ def test_an_interrupted_run_leaves_a_manifest_of_what_is_there(tmp_path: Path) -
     with pytest.raises(KeyboardInterrupt):
         simulate_collection(tmp_path, 9, SEED, progress=interrupt)
     assert [entry.path.exists() for entry in read_collection(tmp_path)] == [True] * 3
+
+
+def test_asking_for_fewer_windows_leaves_the_others_listed(tmp_path: Path) -> None:
+    simulate_collection(tmp_path, 3, seed=5)
+    assert simulate_collection(tmp_path, 2, seed=5) == 3
+    assert len(read_collection(tmp_path)) == 3

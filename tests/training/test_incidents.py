@@ -9,8 +9,9 @@ import numpy as np
 import orjson
 import pytest
 
+from rca.errors import InvalidInput
 from rca.telemetry import Window, read_window
-from rca.telemetry.labels import read_collection, read_label
+from rca.telemetry.labels import read_collection, read_label, write_manifest
 from rca.training.blind_spots import blinded
 from rca.training.corpus import Example, stack
 from rca.training.incidents import incident_examples, incidents, varied
@@ -110,3 +111,21 @@ def test_blind_spots_only_take_away() -> None:
         added = set(less.steps.column_names) - set(window.steps.column_names)
         assert added <= {"communication_seconds"}
         assert less.steps.column("step_seconds").equals(window.steps.column("step_seconds"))
+
+
+def test_a_mistyped_split_is_refused_and_not_learned_from(tmp_path: Path) -> None:
+    write_manifest(tmp_path, [{"id": "held", "path": "held", "split": "Test"}], {})
+    with pytest.raises(InvalidInput, match="'Test' is none of train, calibration, validation, test"):
+        incidents(read_collection(tmp_path))
+
+
+def test_one_incident_is_in_one_part_whatever_its_sizes_and_its_folder_are(tmp_path: Path) -> None:
+    parts = set()
+    for name in ("a", "b", "c"):
+        (tmp_path / name).mkdir()
+        windows = [
+            {"id": f"w{size}", "path": f"w{size}", "group": "g", "world_size": size} for size in (8, 16, 64)
+        ]
+        write_manifest(tmp_path / name, windows, {})
+        parts |= {each.part for each in incidents(read_collection(tmp_path / name))}
+    assert len(parts) == 1

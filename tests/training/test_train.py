@@ -11,7 +11,7 @@ import orjson
 import pytest
 
 import rca
-from rca.errors import InvalidInput
+from rca.errors import InvalidInput, SourceError
 from rca.training import heads
 from rca.training.feature_cache import FeatureCache
 from rca.training.promotion import promote
@@ -247,3 +247,40 @@ def test_the_tracked_bundle_is_the_one_that_was_written(
 def test_a_local_store_keeps_its_artifacts_beside_it(result: TrainingResult, store: Path) -> None:
     del result
     assert (store.parent / "mlartifacts").is_dir()
+
+
+def test_a_folder_of_something_else_is_not_replaced(tmp_path: Path) -> None:
+    thesis = tmp_path / "precious" / "thesis.txt"
+    thesis.parent.mkdir()
+    thesis.write_text("years of work")
+    with pytest.raises(SourceError, match="holds something else than a bundle"):
+        train(thesis.parent, n_windows=10)
+    assert thesis.read_text() == "years of work"
+
+
+def test_what_cannot_be_written_is_refused_before_the_work(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    worked: list[str] = []
+    for output in (tmp_path / "file", tmp_path / "file" / "bundle"):
+        with pytest.raises(SourceError):
+            train(output, n_windows=10, progress=lambda phase, done, total: worked.append(phase))
+    assert worked == []
+
+
+def test_a_store_or_collection_that_is_not_there_is_refused_before_the_work(tmp_path: Path) -> None:
+    worked: list[str] = []
+    with pytest.raises(SourceError):
+        train(
+            tmp_path / "bundle",
+            n_windows=10,
+            collections=[tmp_path / "missing"],
+            progress=lambda phase, done, total: worked.append(phase),
+        )
+    with pytest.raises(SourceError):
+        train(
+            tmp_path / "bundle",
+            n_windows=10,
+            tracking_uri="carrier-pigeon://loft",
+            progress=lambda phase, done, total: worked.append(phase),
+        )
+    assert worked == []

@@ -8,9 +8,12 @@ from rca_api import metrics
 from rca_api.health.schemas import Alive, Ready
 from rca_api.problems import ProblemError
 from rca_api.responses import problem_responses
+from rca_api.security.access import requires
+from rca_api.security.principal import Scope
 from rca_api.state import State
 
 router = APIRouter(tags=["operations"])
+read_access = requires(Scope.read)
 
 
 @router.get("/healthz", summary="Is the process alive?")
@@ -22,7 +25,7 @@ async def healthz() -> Alive:
 @router.get(
     "/readyz",
     summary="Can it diagnose?",
-    responses=problem_responses("bundle-error", "not-ready", "store-unavailable"),
+    responses=problem_responses("bundle-error", "not-ready", "store-unavailable", public=True),
 )
 def readyz(request: Request) -> Ready:
     """Name the model bundle in use, or say why nothing can be diagnosed."""
@@ -40,8 +43,14 @@ def readyz(request: Request) -> Ready:
     "/metrics",
     summary="Prometheus metrics",
     response_class=Response,
-    responses={200: {"description": "Prometheus text format", "content": {"text/plain": {}}}},
+    responses={
+        200: {"description": "Prometheus text format", "content": {"text/plain": {}}},
+        **problem_responses(),
+    },
 )
-async def exposition(request: Request) -> Response:
-    """Give all series of this service."""
+def exposition(request: Request) -> Response:
+    """Give all series of this service; without a key where `RCA_PUBLIC_METRICS` is on."""
+    state = State.of(request)
+    if not state.settings.public_metrics:
+        read_access(request, None, None)
     return Response(State.of(request).metrics.exposition(), media_type=metrics.MEDIA_TYPE)

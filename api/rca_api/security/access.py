@@ -3,26 +3,42 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Annotated
 
-from fastapi import Request
+from fastapi import Request, Security
+from fastapi.security import APIKeyHeader, HTTPBearer
 
 from rca_api.problems import ProblemError
-from rca_api.security.principal import ANYBODY, Principal, Scope
+from rca_api.security.principal import Principal, Scope
+from rca_api.state import State
+
+# Only for the OpenAPI document: `Authority` reads the headers, and says better what is wrong with them.
+_BEARER = HTTPBearer(
+    auto_error=False, description="An API key (`rca_...`), or a token of the configured OIDC issuer."
+)
+_HEADER = APIKeyHeader(name="X-API-Key", auto_error=False, description="An API key.")
 
 
-def requires(scope: Scope) -> Callable[[Request], Principal]:
-    """Make a dependency that gives the caller, if it holds `scope`; else 401 or 403."""
+def requires(scope: Scope) -> Callable[..., Principal]:
+    """Make a dependency that gives the caller, if it holds `scope`; else 401, 403 or 429.
 
-    def caller(request: Request) -> Principal:
-        found = identify(request)
+    A plain function, so that FastAPI runs it in a thread: it asks the database.
+    """
+
+    def caller(
+        request: Request,
+        _bearer: Annotated[object, Security(_BEARER)],
+        _header: Annotated[object, Security(_HEADER)],
+    ) -> Principal:
+        found = State.of(request).authority.identify(request)
         if not found.may(scope):
-            raise ProblemError("forbidden", f"this needs the scope {scope.value!r}")
+            held = ", ".join(sorted(each.value for each in found.scopes)) or "none"
+            raise ProblemError(
+                "forbidden",
+                f"this needs the scope {scope.value!r}; the caller has: {held}",
+                headers={"Connection": "close"},
+            )
+        request.state.caller = found.id
         return found
 
     return caller
-
-
-def identify(request: Request) -> Principal:
-    """Find out who asks; as long as there are no keys, everybody may do everything."""
-    del request
-    return ANYBODY

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from rca_api.diagnoses import tables as diagnoses
+from rca_api.security import tables as security
 from rca_api.store.base import Base
 
-__all__ = ["Base", "diagnoses"]
+__all__ = ["Base", "diagnoses", "security"]

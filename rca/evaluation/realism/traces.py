@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
+from rca.errors import SourceError
 from rca.evaluation.realism.distances import quantile_within
 from rca.evaluation.realism.twin import reshaped
 from rca.features.work import warmup_steps
@@ -89,10 +90,17 @@ def compare_traces(
     ----------
     n_windows : int
         Simulated jobs per trace and cause.
+
+    Raises
+    ------
+    SourceError
+        If the folder holds no trace.
     """
     from rca.whatif.reader import read_trace
 
     paths = sorted(folder.rglob("trace-*.parquet"))
+    if not paths:
+        raise SourceError(f"{folder}: holds no trace-*.parquet")
     found = []
     total = len(paths) * len(CAUSES) * n_windows
     for number, path in enumerate(paths):

@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 
 from rca.errors import InvalidWindow, SourceError
 from rca.telemetry.encodings.json import job_fields, parsed_job
+from rca.telemetry.files import replace_folder
 from rca.telemetry.schema import METRICS, SPECS, TableSpec
 from rca.telemetry.validation import validated_window
 from rca.telemetry.window import Window
@@ -59,12 +60,11 @@ def write(
     attached = dict(attachments or {})
     _refuse_to_replace(target, attached)
     target.parent.mkdir(parents=True, exist_ok=True)
-    token = secrets.token_hex(4)
-    staged = target.parent / f".{target.name}.{token}.new"
+    staged = target.parent / f".{target.name}.{secrets.token_hex(4)}.new"
     staged.mkdir()
     try:
         _write_files(window, staged, attached)
-        _swap(staged, target, target.parent / f".{target.name}.{token}.old")
+        replace_folder(target, staged)
     except OSError as error:
         raise SourceError(f"{target}: cannot be written: {error.strerror or error}") from error
     finally:
@@ -80,19 +80,6 @@ def _write_files(window: Window, folder: Path, attached: Mapping[str, bytes]) ->
     (folder / JOB_FILE).write_bytes(fields)
     for name, content in attached.items():
         (folder / name).write_bytes(content)
-
-
-def _swap(staged: Path, target: Path, aside: Path) -> None:
-    """Rename into place; a folder cannot be renamed onto a full one, so the old one steps aside."""
-    if target.exists():
-        target.rename(aside)
-    try:
-        staged.rename(target)
-    except OSError:
-        if aside.exists():
-            aside.rename(target)
-        raise
-    shutil.rmtree(aside, ignore_errors=True)
 
 
 def _refuse_to_replace(target: Path, attached: Mapping[str, bytes]) -> None:

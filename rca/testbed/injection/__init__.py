@@ -6,6 +6,7 @@ from rca.testbed.bed import Bed
 from rca.testbed.injection.benign import Hiccup, NeighbourLoad, SlowWarmUp
 from rca.testbed.injection.cpu import CpuHogs, CpuQuota
 from rca.testbed.injection.device import CopyCrowd, DutyCycle
+from rca.testbed.injection.gpu import DEEDS, ForeignWork
 from rca.testbed.injection.injector import Injector
 from rca.testbed.injection.knobs import KNOB_FAULTS, KnobFault
 from rca.testbed.injection.memory import MemoryLimit
@@ -32,6 +33,7 @@ _KINDS: dict[str, type[Injector]] = {
     "hung_rank": Signalled,
     "hung_device": Signalled,
     **dict.fromkeys(KNOB_FAULTS, KnobFault),
+    **dict.fromkeys(DEEDS, ForeignWork),
 }
 
 

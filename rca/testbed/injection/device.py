@@ -34,7 +34,7 @@ class DutyCycle(Injector):
         placement = Placement(real_time=self.bed.permitted.real_time)
         self._pacers = tuple(
             self.bed.family.spawn(
-                "pacer", partial(stop_and_go, self.bed.ranks[rank].device.pid, self.fault.level), placement
+                "pacer", partial(stop_and_go, self._device(rank).pid, self.fault.level), placement
             )
             for rank in self.victims
         )
@@ -42,7 +42,10 @@ class DutyCycle(Injector):
     def stop(self) -> None:
         self.bed.family.end(*self._pacers)
         for rank in self.victims:
-            send(self.bed.ranks[rank].device, signal.SIGCONT)
+            send(self._device(rank), signal.SIGCONT)
+
+    def _device(self, rank: int) -> Spawned:
+        return self.bed.ranks[rank].processes["device"]
 
 
 class CopyCrowd(Injector):

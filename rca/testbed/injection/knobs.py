@@ -16,6 +16,7 @@ KNOB_FAULTS: dict[str, Setting] = {
     "heavy_decoding": lambda level, job: {Knob.DECODE_SECONDS: level * job.nominal_step_seconds},
     "device_clock": lambda level, _job: {Knob.KERNEL_FACTOR: level},
     "full_last_stage": lambda level, _job: {Knob.KERNEL_FACTOR: level},
+    "pageable_copies": lambda level, _job: {Knob.PAGEABLE_SHARE: level},
     "gc_pauses": lambda level, _job: {Knob.KEPT_OBJECTS: level},
     "sequence_lengths": lambda level, _job: {Knob.LENGTH_SPREAD: level},
     "checkpoint_stall": lambda level, job: {

@@ -21,8 +21,7 @@ class Signalled(Injector):
     def start(self) -> None:
         role, number = _SIGNALS[self.fault.kind]
         for rank in self.victims:
-            held = self.bed.ranks[rank]
-            send(held.host if role == "host" else held.device, number)
+            send(self.bed.ranks[rank].processes[role], number)
 
     def stop(self) -> None:
         """Nothing brings a stopped job back; the teardown ends its processes."""

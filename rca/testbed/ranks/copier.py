@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from rca.testbed.ranks.shared import BATCH_BYTES, Shared
+from rca.testbed.ranks.shared import BATCH_BYTES, Pace, Shared
 from rca.testbed.ranks.wires import TOKEN, Pipe, Wires
 
 CHUNKS = 16
@@ -23,7 +23,8 @@ def copy(shared: Shared, wires: Wires, scale: float) -> None:
             wires.link.receive(1)
             started = time.monotonic()
             shared.device_batch[part] = shared.slots[slot, part]
-            time.sleep(max(0.0, started + CHUNK_SECONDS * scale - time.monotonic()))
+            seconds = CHUNK_SECONDS * scale * shared.pace[Pace.COPY]
+            time.sleep(max(0.0, started + seconds - time.monotonic()))
             wires.link.send(TOKEN)
             time.sleep(PAUSE_SECONDS)
         wires.copied.send(TOKEN)

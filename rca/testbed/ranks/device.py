@@ -6,7 +6,7 @@ import time
 from typing import Any
 
 from rca.testbed.ranks.models import TYPICAL, Network
-from rca.testbed.ranks.shared import Knob, Shared
+from rca.testbed.ranks.shared import Knob, Pace, Shared
 from rca.testbed.ranks.wires import KERNEL, TOKEN, Wires
 
 FORWARD, BACKWARD, OPTIMIZE, SYNCHRONIZE = range(4)
@@ -42,7 +42,7 @@ class Device:
         self._scale = scale
         self._parameters = network.parameters()
         self._batch = torch.from_numpy(shared.device_batch)
-        self._gradients = _views(torch.frombuffer(shared.gradients, dtype=torch.float32), self._parameters)
+        self._gradients = views(torch.frombuffer(shared.gradients, dtype=torch.float32), self._parameters)
         self._held: list[tuple[Any, Any]] = []
         self._gradient: Any = None
 
@@ -57,11 +57,14 @@ class Device:
 
     def padded_seconds(self, kind: int, block: int, length: float) -> float:
         """Time the kernel is padded to; longer sequences cost their tokens and their squares."""
+        pace = self._shared.pace
         if kind == OPTIMIZE:
-            return OPTIMIZER_SECONDS * self._scale
-        held = self._network.forward_seconds if kind == FORWARD else self._network.backward_seconds
+            return OPTIMIZER_SECONDS * self._scale * float(pace[Pace.OPTIMIZER])
+        forward = kind == FORWARD
+        held = self._network.forward_seconds if forward else self._network.backward_seconds
+        nominal = held[block] * float(pace[Pace.FORWARD if forward else Pace.BACKWARD])
         relative = length / TYPICAL
-        return held[block] * (1.0 if length == 0 else 0.5 * relative + 0.5 * relative**2)
+        return nominal * (1.0 if length == 0 else 0.5 * relative + 0.5 * relative**2)
 
     def _forward(self, block: int, length: int) -> None:
         if block == 0:
@@ -93,7 +96,7 @@ class Device:
             parameter.data.sub_(view, alpha=LEARNING_RATE)
 
 
-def _views(flat: Any, parameters: list[Any]) -> list[Any]:
+def views(flat: Any, parameters: list[Any]) -> list[Any]:
     """Each parameter's part of a flat buffer, in its shape."""
     parts = flat.split([parameter.numel() for parameter in parameters])
     return [part.view(parameter.shape) for part, parameter in zip(parts, parameters, strict=True)]

@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from rca.testbed.ranks import device
+from rca.testbed.ranks.accelerator import Accelerator
 from rca.testbed.ranks.checkpoint import CheckpointWriter
 from rca.testbed.ranks.collectives import Collectives
 from rca.testbed.ranks.collector import Collector
-from rca.testbed.ranks.shared import SLOTS, Gauge, Row, Shared
+from rca.testbed.ranks.shared import SLOTS, FloatArray, Gauge, Row, Shared
 from rca.testbed.ranks.table import LookupTable
-from rca.testbed.ranks.wires import BATCH_READY, KERNEL, Wires
+from rca.testbed.ranks.wires import BATCH_READY, Wires
 from rca.testbed.scenario import JobShape
-
-DISPATCH_SECONDS = 0.06e-3
 
 
 @dataclass(frozen=True)
@@ -26,8 +24,6 @@ class HostPlan:
 
     Attributes
     ----------
-    n_blocks : int
-        Kernels per direction.
     rendezvous : str
         ``tcp://address:port`` of rank 0.
     interface : str
@@ -38,19 +34,29 @@ class HostPlan:
 
     rank: int
     job: JobShape
-    n_blocks: int
     rendezvous: str
     interface: str
     folder: Path
 
 
-def train(plan: HostPlan, shared: Shared, wires: Wires) -> None:
-    """Train for the job's steps, writing a row of `shared.rows` for each."""
+def train(plan: HostPlan, shared: Shared, wires: Wires, prepare: Callable[[], Accelerator]) -> None:
+    """Train for the job's steps, writing a row of `shared.rows` for each.
+
+    Parameters
+    ----------
+    prepare : callable
+        Makes the accelerator in this process, ready for the first step.
+    """
+    import torch
+
+    # Worker threads would spin for the one core that the host shares with its neighbours.
+    torch.set_num_threads(1)
     os.environ["GLOO_SOCKET_IFNAME"] = plan.interface
+    accelerator = prepare()
     for slot in range(SLOTS):
         wires.slots.send(bytes([slot]))
     collectives = Collectives(plan.rank, plan.job, plan.rendezvous)
-    host = Host(plan, shared, wires, collectives)
+    host = Host(plan, shared, wires, collectives, accelerator)
     for step in range(plan.job.steps):
         shared.gauges[Gauge.STEP] = step
         host.step(step)
@@ -61,16 +67,18 @@ def train(plan: HostPlan, shared: Shared, wires: Wires) -> None:
 class Host:
     """One rank's training loop."""
 
-    def __init__(self, plan: HostPlan, shared: Shared, wires: Wires, collectives: Collectives) -> None:
-        import torch
-
-        # Worker threads would spin for the one core that the host shares with its neighbours.
-        torch.set_num_threads(1)
-        self._plan = plan
+    def __init__(
+        self,
+        plan: HostPlan,
+        shared: Shared,
+        wires: Wires,
+        collectives: Collectives,
+        accelerator: Accelerator,
+    ) -> None:
         self._shared = shared
         self._wires = wires
         self._collectives = collectives
-        self._gradients = torch.frombuffer(shared.gradients, dtype=torch.float32)
+        self._accelerator = accelerator
         self._collector = Collector(shared)
         self._table = LookupTable(plan.folder / f"table-{plan.rank}", plan.rank)
         self._checkpoints = CheckpointWriter(plan.folder / f"checkpoint-{plan.rank}", shared)
@@ -85,53 +93,32 @@ class Host:
         self._load(row)
         self._compute(row)
         row[Row.ARRIVAL_TIME] = time.monotonic()
-        self._collectives.all_reduce(self._gradients)
+        self._collectives.all_reduce(self._accelerator.gradients)
         row[Row.DONE_TIME] = time.monotonic()
-        row[Row.OPTIMIZER] = self._launch(device.OPTIMIZE, [0])
+        self._accelerator.optimize(row)
         self._collector.after_step(step)
         row[Row.CHECKPOINT] = self._checkpoints.after_step(step)
         row[Row.GC] = self._shared.gauges[Gauge.GC_SECONDS] - collected
         row[Row.STEP] = time.monotonic() - began
 
-    def _load(self, row: Any) -> None:
+    def _load(self, row: FloatArray) -> None:
         began = time.monotonic()
         message = self._wires.batches.receive(BATCH_READY.size)
         slot, row[Row.SAMPLES], row[Row.TOKENS], row[Row.SQUARED_LENGTHS], self._length = BATCH_READY.unpack(
             message
         )
         self._table.touch()
-        loaded = time.monotonic()
-        row[Row.DATA_LOADING] = loaded - began
-        self._wires.copies.send(bytes([slot]))
-        self._wires.copied.receive(1)
-        row[Row.HOST_TO_DEVICE] = time.monotonic() - loaded
+        row[Row.DATA_LOADING] = time.monotonic() - began
+        self._accelerator.copy(slot, row)
         self._wires.slots.send(bytes([slot]))
 
-    def _compute(self, row: Any) -> None:
+    def _compute(self, row: FloatArray) -> None:
         """Forward and backward; between pipeline stages, with activations sent over the network."""
-        blocks = range(self._plan.n_blocks)
         waited = self._collectives.receive_activations()
-        row[Row.FORWARD] = self._launch(device.FORWARD, blocks)
+        self._accelerator.forward(self._length, row)
         sent = self._collectives.send_activations()
         returned = self._collectives.receive_gradients()
-        row[Row.BACKWARD] = self._launch(device.BACKWARD, reversed(blocks))
+        self._accelerator.backward(row)
         sent += self._collectives.send_gradients()
         row[Row.PEER_WAIT] = waited + returned
         row[Row.PEER_TRANSFER] = sent
-
-    def _launch(self, kind: int, blocks: Any) -> float:
-        """Dispatch kernels, wait until the device has run them; seconds from first to last."""
-        began = time.monotonic()
-        for block in blocks:
-            _dispatch()
-            self._wires.kernels.send(KERNEL.pack(kind, block, self._length))
-        self._wires.kernels.send(KERNEL.pack(device.SYNCHRONIZE, 0, 0.0))
-        self._wires.synchronized.receive(1)
-        return time.monotonic() - began
-
-
-def _dispatch() -> None:
-    """Spend the CPU time that a framework spends on the way to a kernel launch."""
-    until = time.thread_time() + DISPATCH_SECONDS
-    while time.thread_time() < until:
-        {name: [name] for name in ("grid", "block", "arguments")}.get("grid")

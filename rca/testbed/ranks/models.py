@@ -4,19 +4,33 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib import import_module
 from typing import Any
 
 from rca.errors import MissingExtra
 from rca.testbed.scenario import Model
 
-WIDTH = 136
 BATCH = 32
-_CHANNELS, _PIXELS = 24, 12
-_EMBEDDING, _VOCABULARY, _HEADS = 64, 256, 4
+_PIXELS = 12
+_VOCABULARY, _HEADS = 256, 4
 LONGEST, TYPICAL = 64, 24
 SEQUENCES = 4
+
+
+@dataclass(frozen=True)
+class Size:
+    """Widths of the networks' layers."""
+
+    features: int
+    channels: int
+    embedding: int
+
+
+#: Small enough for many ranks on few cores.
+NARROW = Size(features=136, channels=24, embedding=64)
+#: Wide enough to occupy a GPU, which repeats the batch; a CPU still manages it within the padded time.
+WIDE = Size(features=512, channels=64, embedding=128)
 
 
 @dataclass(frozen=True)
@@ -31,12 +45,28 @@ class Network:
         Time each kernel is padded to.
     inputs : callable
         From ``(bytes tensor, tokens per sequence)`` to the first block's input.
+    untrained : list of torch.nn.Module
+        What `inputs` looks up in.
+    most_repeats : int
+        How often a GPU's kernels can take the batch at once.
     """
 
     blocks: list[Any]
     forward_seconds: list[float]
     backward_seconds: list[float]
     inputs: Callable[[Any, int], Any]
+    untrained: list[Any] = field(default_factory=list)
+    most_repeats: int = 100_000
+
+    @property
+    def compute_seconds(self) -> float:
+        """Nominal time of a forward and a backward pass."""
+        return sum(self.forward_seconds) + sum(self.backward_seconds)
+
+    def move(self, device: Any) -> None:
+        """Move all parameters to a device."""
+        for module in (*self.blocks, *self.untrained):
+            module.to(device)
 
     def parameters(self) -> list[Any]:
         """All parameters, in block order."""
@@ -63,7 +93,7 @@ def preload() -> None:
         import_module("torch.fx.experimental.symbolic_shapes")
 
 
-def build(model: Model, scale: float) -> Network:
+def build(model: Model, scale: float, size: Size = NARROW) -> Network:
     """Build a network; the same on every rank.
 
     Parameters
@@ -74,24 +104,25 @@ def build(model: Model, scale: float) -> Network:
     import torch
 
     torch.manual_seed(0)
-    return {"mlp": _mlp, "transformer": _transformer, "convolution": _convolution}[model](scale)
+    return {"mlp": _mlp, "transformer": _transformer, "convolution": _convolution}[model](scale, size)
 
 
-def _mlp(scale: float) -> Network:
+def _mlp(scale: float, size: Size) -> Network:
     from torch import nn
 
-    blocks: list[Any] = [nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.ReLU()) for _ in range(8)]
+    width = size.features
+    blocks: list[Any] = [nn.Sequential(nn.Linear(width, width), nn.ReLU()) for _ in range(8)]
 
     def inputs(raw: Any, _length: int) -> Any:
-        return raw[: BATCH * WIDTH].reshape(BATCH, WIDTH).float() / 255
+        return raw[: BATCH * width].reshape(BATCH, width).float() / 255
 
     return Network(blocks, [2.5e-3 * scale] * 8, [4.9e-3 * scale] * 8, inputs)
 
 
-def _convolution(scale: float) -> Network:
+def _convolution(scale: float, size: Size) -> Network:
     from torch import nn
 
-    sizes = [(3, _CHANNELS), *[(_CHANNELS, _CHANNELS)] * 7]
+    sizes = [(3, size.channels), *[(size.channels, size.channels)] * 7]
     blocks: list[Any] = [
         nn.Sequential(nn.Conv2d(inner, outer, 3, padding=1), nn.ReLU()) for inner, outer in sizes
     ]
@@ -106,15 +137,17 @@ def _convolution(scale: float) -> Network:
     return Network(blocks, forward, [2 * seconds for seconds in forward], inputs)
 
 
-def _transformer(scale: float) -> Network:
+def _transformer(scale: float, size: Size) -> Network:
     import torch
     from torch import nn
+
+    width = size.embedding
 
     class Attention(nn.Module):  # type: ignore[misc, unused-ignore]
         def __init__(self) -> None:
             super().__init__()
-            self.norm = nn.LayerNorm(_EMBEDDING)
-            self.heads = nn.MultiheadAttention(_EMBEDDING, _HEADS, batch_first=True)
+            self.norm = nn.LayerNorm(width)
+            self.heads = nn.MultiheadAttention(width, _HEADS, batch_first=True)
 
         def forward(self, hidden: Any) -> Any:
             normed = self.norm(hidden)
@@ -123,18 +156,18 @@ def _transformer(scale: float) -> Network:
     class FeedForward(nn.Module):  # type: ignore[misc, unused-ignore]
         def __init__(self) -> None:
             super().__init__()
-            inner = 2 * _EMBEDDING
+            inner = 2 * width
             self.layers = nn.Sequential(
-                nn.LayerNorm(_EMBEDDING),
-                nn.Linear(_EMBEDDING, inner),
+                nn.LayerNorm(width),
+                nn.Linear(width, inner),
                 nn.GELU(),
-                nn.Linear(inner, _EMBEDDING),
+                nn.Linear(inner, width),
             )
 
         def forward(self, hidden: Any) -> Any:
             return hidden + self.layers(hidden)
 
-    embedding = nn.Embedding(_VOCABULARY, _EMBEDDING)
+    embedding = nn.Embedding(_VOCABULARY, width)
     embedding.weight.requires_grad_(False)
     blocks: list[Any] = [kind() for _ in range(4) for kind in (Attention, FeedForward)]
 
@@ -143,4 +176,6 @@ def _transformer(scale: float) -> Network:
         with torch.no_grad():
             return embedding(tokens.long())
 
-    return Network(blocks, [2.5e-3 * scale] * 8, [4.9e-3 * scale] * 8, inputs)
+    # Attention kernels launch a block per sequence and head, up to 65535 of them.
+    most = 65_535 // (SEQUENCES * _HEADS)
+    return Network(blocks, [2.5e-3 * scale] * 8, [4.9e-3 * scale] * 8, inputs, [embedding], most)

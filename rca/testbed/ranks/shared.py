@@ -50,6 +50,7 @@ class Knob(IntEnum):
     KEPT_OBJECTS = 4
     CHECKPOINT_EVERY = 5
     CHECKPOINT_SECONDS = 6
+    PAGEABLE_SHARE = 7
 
 
 #: Where the knobs stand while nothing is done to the job.
@@ -66,8 +67,28 @@ class Gauge(IntEnum):
     FINISHED = 4
 
 
+class Pace(IntEnum):
+    """What a GPU rank found out before the job, for everybody: see `rca.testbed.ranks.calibration`.
+
+    The first four are factors on the stand-ins' nominal times, 1 in a job without GPUs.
+    """
+
+    COPY = 0
+    FORWARD = 1
+    BACKWARD = 2
+    OPTIMIZER = 3
+    #: How often the served batch is repeated on the GPU; 0 until it is known.
+    REPEATS = 4
+    COPIED_BYTES = 5
+
+
 class Shared:
     """The shared memory of one rank; create it before forking.
+
+    Parameters
+    ----------
+    pace : ndarray of shape (len(Pace),), optional
+        The job's, from `job_pace`; a rank alone gets its own.
 
     Attributes
     ----------
@@ -81,15 +102,17 @@ class Shared:
         The batch on the device.
     gradients : memoryview
         ``4 * n_parameters`` bytes, float32.
+    pace : ndarray of shape (len(Pace),)
     """
 
-    def __init__(self, n_steps: int, n_parameters: int) -> None:
-        self.rows = _floats(n_steps * len(Row)).reshape(n_steps, len(Row))
+    def __init__(self, n_steps: int, n_parameters: int, pace: FloatArray | None = None) -> None:
+        self.rows = shared_floats(n_steps * len(Row)).reshape(n_steps, len(Row))
         self.rows[:] = np.nan
-        self.knobs = _floats(len(Knob))
+        self.knobs = shared_floats(len(Knob))
         self.knobs[list(NEUTRAL)] = list(NEUTRAL.values())
-        self.gauges = _floats(len(Gauge))
+        self.gauges = shared_floats(len(Gauge))
         self.gauges[Gauge.STEP] = -1
+        self.pace = job_pace() if pace is None else pace
         self.slots = np.frombuffer(mmap.mmap(-1, SLOTS * BATCH_BYTES), np.uint8).reshape(SLOTS, BATCH_BYTES)
         self.device_batch: ByteArray = np.frombuffer(mmap.mmap(-1, BATCH_BYTES), np.uint8)
         self.gradients = memoryview(mmap.mmap(-1, 4 * n_parameters))
@@ -104,5 +127,13 @@ class Shared:
         return bool(self.gauges[Gauge.FINISHED])
 
 
-def _floats(count: int) -> FloatArray:
+def job_pace() -> FloatArray:
+    """Pace of a job, shared by all its ranks: the stand-ins' nominal one until a GPU rank says otherwise."""
+    pace = shared_floats(len(Pace))
+    pace[: Pace.REPEATS] = 1.0
+    return pace
+
+
+def shared_floats(count: int) -> FloatArray:
+    """Zeros that forked processes share, shape (count,)."""
     return np.frombuffer(mmap.mmap(-1, 8 * count), np.float64)

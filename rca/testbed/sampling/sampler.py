@@ -9,6 +9,7 @@ from rca.testbed.names import address, node_name
 from rca.testbed.process import entered
 from rca.testbed.ranks.shared import Gauge
 from rca.testbed.sampling import parsers
+from rca.testbed.sampling.gpu_watch import GpuSeen, GpuWatch
 from rca.testbed.sampling.group_signals import sample_node_groups, sample_rank_groups
 from rca.testbed.sampling.machine_signals import sample_machine
 from rca.testbed.sampling.netlink import NamespaceProbe
@@ -30,14 +31,22 @@ class Sampler:
             with entered(node.namespace):
                 self._probes.append(NamespaceProbe(node.interface))
         self._peers = {address(index): str(index) for index in range(bed.job.nodes)}
+        self._gpus = GpuWatch(bed.job, bed.gpus, bed.family, PERIOD_SECONDS) if bed.gpus else None
+        self._began: float | None = None
+
+    @property
+    def gpus(self) -> list[GpuSeen]:
+        """What was seen of the GPUs."""
+        return [] if self._gpus is None else self._gpus.seen
 
     def sample(self, time: float) -> None:
         """Take one round at `time`, monotonic seconds."""
         bed = self._bed
+        self._began = time if self._began is None else self._began
         for held in bed.ranks:
             node = held.node.index
             name = node_name(node)
-            for process in (held.host, held.loader):
+            for process in (held.processes["host"], held.processes["loader"]):
                 if process.pid in bed.family.alive:
                     sample_process(self.series, time, process.pid, process.role, node=name, rank=held.rank)
             sample_rank_groups(self.series, time, bed.groups, node, held.rank)
@@ -49,9 +58,13 @@ class Sampler:
         for node in range(bed.job.nodes):
             sample_node_groups(self.series, time, bed.groups, node)
         sample_machine(self.series, time, None if bed.disk is None else bed.disk[0])
+        if self._gpus is not None:
+            self._gpus.take(self.series, self._began)
 
     def close(self) -> None:
-        """Close the sockets that keep namespaces alive."""
+        """Close the sockets that keep namespaces alive, and the GPUs' pipe."""
+        if self._gpus is not None:
+            self._gpus.close()
         for probe in self._probes:
             probe.close()
 

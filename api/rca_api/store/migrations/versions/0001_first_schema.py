@@ -13,6 +13,18 @@ depends_on = None
 
 def upgrade() -> None:
     op.create_table(
+        "api_keys",
+        sa.Column("id", sa.String(length=16), nullable=False),
+        sa.Column("name", sa.String(length=128), nullable=False),
+        sa.Column("secret_sha256", sa.String(length=64), nullable=False),
+        sa.Column("scopes", sa.String(length=256), nullable=False),
+        sa.Column("created_at", sa.DateTime(timezone=True), nullable=False),
+        sa.Column("expires_at", sa.DateTime(timezone=True), nullable=True),
+        sa.Column("revoked_at", sa.DateTime(timezone=True), nullable=True),
+        sa.Column("used_at", sa.DateTime(timezone=True), nullable=True),
+        sa.PrimaryKeyConstraint("id", name=op.f("pk_api_keys")),
+    )
+    op.create_table(
         "windows",
         sa.Column("digest", sa.String(length=64), nullable=False),
         sa.Column("job_id", sa.String(length=256), nullable=False),
@@ -136,3 +148,4 @@ def downgrade() -> None:
         batch_op.drop_index(batch_op.f("ix_windows_job_id"))
 
     op.drop_table("windows")
+    op.drop_table("api_keys")

@@ -1,0 +1,102 @@
+"""Who is asking: an API key, a token of the configured issuer, or nobody."""
+
+from __future__ import annotations
+
+import structlog
+from fastapi import Request
+
+from rca_api.problems import ProblemError
+from rca_api.security import keys, loopback
+from rca_api.security.principal import ANYBODY, Principal
+from rca_api.security.rates import Failures, Rates
+from rca_api.security.tokens import RefusedToken, TokenVerifier
+from rca_api.settings import Settings
+from rca_api.store.database import Database, StoreError
+
+_log = structlog.stdlib.get_logger("rca_api.security")
+#: Failed attempts one address may make, so that guessing does not keep the database busy.
+_FAILURES = "60/minute"
+
+
+class Authority:
+    """Identifies callers and counts their requests."""
+
+    def __init__(self, settings: Settings, database: Database) -> None:
+        self._off = settings.auth == "off"
+        self._database = database
+        self._rates = Rates(settings.rate_limit, settings.rate_limit_storage_url)
+        self._failures = Failures(_FAILURES)
+        self._tokens = (
+            TokenVerifier(settings.oidc_issuer, settings.oidc_audience, scope_claim=settings.oidc_scope_claim)
+            if settings.oidc_issuer
+            else None
+        )
+
+    def warn_if_nobody_can_call(self) -> None:
+        """Tell the operator of a new service what is missing, before the first caller gets a 401."""
+        if self._off or self._tokens is not None:
+            return
+        try:
+            with self._database.reading() as session:
+                if not keys.listed(session):
+                    _log.warning("there is no API key yet; make one: rca keys create --scope diagnose")
+        except StoreError:
+            # /readyz says it; a service whose database is away starts all the same.
+            return
+
+    def identify(self, request: Request) -> Principal:
+        """Find out who asks.
+
+        Raises
+        ------
+        ProblemError
+            401 for nobody or a credential that proves nothing, 403 where authentication is off and the
+            request comes from elsewhere, 429 for a caller that asks too often.
+        """
+        address = request.client.host if request.client is not None else "unknown"
+        if self._off:
+            reason = loopback.refusal(request)
+            if reason is not None:
+                raise ProblemError("forbidden", reason, headers={"Connection": "close"})
+            return ANYBODY
+        found = self._credential(request, address)
+        self._rates.hit(found.id or address)
+        return found
+
+    def _credential(self, request: Request, address: str) -> Principal:
+        given = _presented(request)
+        if given is None:
+            raise _unauthenticated("an API key or a token is needed")
+        self._failures.check(address)
+        found = keys.verified(self._database, given) if given.startswith(keys.PREFIX) else self._token(given)
+        if found is None:
+            self._failures.count(address)
+            _log.warning("refused credential", address=address)
+            raise _unauthenticated("the API key or token is not valid (any more)")
+        return found
+
+    def _token(self, token: str) -> Principal | None:
+        if self._tokens is None:
+            return None
+        try:
+            return self._tokens.verify(token)
+        except RefusedToken as error:
+            _log.info("refused token", reason=str(error))
+            return None
+
+
+def _presented(request: Request) -> str | None:
+    """The credential of ``Authorization: Bearer`` or ``X-API-Key``."""
+    kind, _, value = request.headers.get("authorization", "").partition(" ")
+    if kind.lower() == "bearer" and value.strip():
+        return value.strip()
+    return request.headers.get("x-api-key")
+
+
+def _unauthenticated(detail: str) -> ProblemError:
+    return ProblemError(
+        "unauthenticated",
+        detail,
+        headers={"WWW-Authenticate": 'Bearer realm="straggler-rca"', "Connection": "close"},
+        hint="`rca keys create --scope diagnose` makes a key; send it as Authorization: Bearer <key>",
+    )

@@ -1,0 +1,91 @@
+"""API keys: ``rca_<id>_<secret>``, of which only a digest of the secret is kept.
+
+The secret has 256 random bits, so a plain SHA-256 of it cannot be searched for; a slow password hash
+would only slow down every request.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import re
+import secrets
+from collections.abc import Collection
+from datetime import datetime, timedelta
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from rca.errors import InvalidInput
+from rca_api.security.principal import Principal, Scope
+from rca_api.security.tables import ApiKeyRow
+from rca_api.store.base import now
+from rca_api.store.database import Database
+
+PREFIX = "rca_"
+_FORM = re.compile(r"rca_([0-9a-f]{16})_([A-Za-z0-9_-]{43})")
+_USED_AT_STEP = timedelta(hours=1)
+
+
+def create(
+    session: Session, name: str, scopes: Collection[Scope], expires_at: datetime | None = None
+) -> tuple[ApiKeyRow, str]:
+    """Make a key; gives its row and the key itself, which cannot be shown again."""
+    if not scopes:
+        raise InvalidInput("a key without a scope could do nothing", hint="--scope diagnose, for example")
+    secret = secrets.token_urlsafe(32)
+    row = ApiKeyRow(
+        id=secrets.token_hex(8),
+        name=name,
+        secret_sha256=_digest(secret),
+        scopes=" ".join(sorted(scope.value for scope in set(scopes))),
+        expires_at=expires_at,
+    )
+    session.add(row)
+    return row, f"{PREFIX}{row.id}_{secret}"
+
+
+def listed(session: Session) -> list[ApiKeyRow]:
+    """All keys, the newest first; revoked ones too, because somebody may ask what they did."""
+    return list(session.scalars(select(ApiKeyRow).order_by(ApiKeyRow.created_at.desc())))
+
+
+def revoke(session: Session, key_id: str) -> ApiKeyRow:
+    """End a key; it is refused from the next request on. Revoking it again changes nothing.
+
+    Raises
+    ------
+    InvalidInput
+        If there is no such key.
+    """
+    row = session.get(ApiKeyRow, key_id)
+    if row is None:
+        raise InvalidInput(f"there is no key {key_id!r}", hint="`rca keys list` shows the ids")
+    row.revoked_at = row.revoked_at or now()
+    return row
+
+
+def verified(database: Database, key: str, moment: datetime | None = None) -> Principal | None:
+    """Whose key this is; None for keys that are malformed, unknown, expired or revoked.
+
+    Asked of the database each time, so that a revoked key is refused everywhere at once.
+    """
+    form = _FORM.fullmatch(key)
+    if form is None:
+        return None
+    key_id, secret = form.groups()
+    moment = moment or now()
+    with database.reading() as session:
+        row = session.get(ApiKeyRow, key_id)
+    if row is None or not hmac.compare_digest(row.secret_sha256, _digest(secret)):
+        return None
+    if row.revoked_at is not None or (row.expires_at is not None and row.expires_at <= moment):
+        return None
+    if row.used_at is None or moment - row.used_at > _USED_AT_STEP:
+        with database.session() as session:
+            session.merge(row).used_at = moment
+    return Principal(f"key:{row.id}", row.name, frozenset(Scope(scope) for scope in row.scopes.split()))
+
+
+def _digest(secret: str) -> str:
+    return hashlib.sha256(secret.encode()).hexdigest()

@@ -1,0 +1,38 @@
+"""Keeping secrets out of the logs, whoever logs them."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from structlog.types import EventDict, WrappedLogger
+
+_SECRETS = re.compile(
+    r"(?P<key>rca_[0-9a-f]{16}_)[A-Za-z0-9_-]{43}"
+    r"|(?P<scheme>(?i:bearer|basic)\s+)[A-Za-z0-9._~+/=-]{8,}"
+    r"|(?P<token>eyJ[A-Za-z0-9_-]+\.)[A-Za-z0-9_-]+\.[A-Za-z0-9_-]+"
+    r"|(?P<url>[a-z][a-z0-9+.-]*://[^\s/:@]*:)[^\s/@]+(?=@)"
+)
+_NAMES = frozenset({"authorization", "x-api-key", "api_key", "password", "secret", "token", "cookie"})
+_HIDDEN = "***"
+
+
+def redact(_: WrappedLogger, __: str, event: EventDict) -> EventDict:
+    """Be a structlog processor: hides keys, tokens and passwords in all values, however deep."""
+    return {key: _clean(key, value) for key, value in event.items()}
+
+
+def _clean(key: str, value: Any) -> Any:
+    if key.lower() in _NAMES and value:
+        return _HIDDEN
+    if isinstance(value, str):
+        return _SECRETS.sub(_shown, value)
+    if isinstance(value, dict):
+        return {name: _clean(str(name), item) for name, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_clean("", item) for item in value]
+    return value
+
+
+def _shown(match: re.Match[str]) -> str:
+    return next(group for group in match.groups() if group is not None) + _HIDDEN

@@ -1,0 +1,131 @@
+"""Before the job: give the GPU as much work as a nominal step has time for, and tell the stand-ins its pace.
+
+One rank cannot be a straggler in a job whose ranks differ anyway. So the first GPU rank repeats its batch
+until the GPU is busy for the nominal time, copies as much as the link takes for its share of the step, and
+publishes what its phases then really take; the other ranks' stand-ins pad to that.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Protocol
+
+import numpy as np
+
+from rca.testbed.ranks.accelerator import Accelerator
+from rca.testbed.ranks.copier import CHUNK_SECONDS, CHUNKS
+from rca.testbed.ranks.device import OPTIMIZER_SECONDS
+from rca.testbed.ranks.marks import selected
+from rca.testbed.ranks.models import TYPICAL, Network
+from rca.testbed.ranks.shared import FloatArray, Pace, Row, Shared
+from rca.testbed.ranks.torch_device import TorchDevice
+from rca.testbed.scenario import JobShape
+
+# Long enough for a crowded link to be felt in the step.
+COPY_SECONDS = 8.0e-3
+_TRIAL_BYTES = 16 * 1024 * 1024
+_MOST_BYTES = 512 * 1024 * 1024
+_WARM_UP, _ROUGH, _THOROUGH = 3, 2, 8
+_PATIENCE_SECONDS = 60.0
+
+
+class Resizable(Accelerator, Protocol):
+    """An accelerator whose work can be scaled."""
+
+    n_bytes: int
+    repeats: int
+
+    def resize(self, n_bytes: int, repeats: int) -> None:
+        """Set the bytes copied and the batch's repetitions per step."""
+
+    def room(self) -> float:
+        """Factor by which the batch may still grow."""
+
+
+def calibrate(device: Resizable, network: Network, length: float, scale: float, pace: FloatArray) -> None:
+    """Find the work that fills a nominal step, measure its phases, publish both.
+
+    Parameters
+    ----------
+    length : float
+        Tokens per sequence to measure with, 0 where the model has none.
+    scale : float
+        The job's factor on all nominal times.
+    pace : ndarray of shape (len(Pace),)
+        Written; `Pace.REPEATS` last, because others wait for it.
+    """
+    device.resize(_TRIAL_BYTES, 1)
+    measure(device, length, _WARM_UP)
+    copied = float(measure(device, length, _ROUGH)[Row.HOST_TO_DEVICE])
+    device.resize(int(min(_MOST_BYTES, _TRIAL_BYTES * COPY_SECONDS * scale / copied)), 1)
+    _fill(device, length, network)
+    took = measure(device, length, _THOROUGH)
+    pace[Pace.COPY] = took[Row.HOST_TO_DEVICE] / (CHUNKS * CHUNK_SECONDS * scale)
+    pace[Pace.FORWARD] = took[Row.FORWARD] / sum(network.forward_seconds)
+    pace[Pace.BACKWARD] = took[Row.BACKWARD] / sum(network.backward_seconds)
+    pace[Pace.OPTIMIZER] = took[Row.OPTIMIZER] / (OPTIMIZER_SECONDS * scale)
+    pace[Pace.COPIED_BYTES] = device.n_bytes
+    pace[Pace.REPEATS] = device.repeats
+
+
+def follow(device: Resizable, pace: FloatArray) -> None:
+    """Take over the work that another GPU rank has found.
+
+    Raises
+    ------
+    TimeoutError
+        If it does not come.
+    """
+    deadline = time.monotonic() + _PATIENCE_SECONDS
+    while pace[Pace.REPEATS] == 0:
+        if time.monotonic() > deadline:
+            raise TimeoutError("the first GPU rank published no pace")
+        time.sleep(0.01)
+    device.resize(int(pace[Pace.COPIED_BYTES]), int(pace[Pace.REPEATS]))
+
+
+def measure(device: Accelerator, length: float, steps: int) -> FloatArray:
+    """Run some steps alone and without learning; the median row, shape (len(Row),)."""
+    rows = np.full((steps, len(Row)), np.nan)
+    for row in rows:
+        device.copy(0, row)
+        device.forward(length, row)
+        device.backward(row)
+        device.gradients.zero_()
+        device.optimize(row)
+    return np.asarray(np.median(rows, axis=0))
+
+
+def _fill(device: Resizable, length: float, network: Network) -> None:
+    """Repeat the batch until a pass forward and back takes its nominal time, or memory gets short."""
+    wanted, most = network.compute_seconds, network.most_repeats
+    taken = _compute_seconds(device, length)
+    while taken < wanted / 2 and device.room() >= 2 and device.repeats <= most / 2:
+        device.resize(device.n_bytes, 2 * device.repeats)
+        taken = _compute_seconds(device, length)
+    factor = min(wanted / taken, max(1.0, device.room()))
+    device.resize(device.n_bytes, min(most, max(1, round(factor * device.repeats))))
+
+
+def _compute_seconds(device: Accelerator, length: float) -> float:
+    # The first of them pays for the new size: memory, and the choice of kernels.
+    measure(device, length, 1)
+    row = measure(device, length, _ROUGH)
+    return float(row[Row.FORWARD] + row[Row.BACKWARD])
+
+
+def prepare(network: Network, shared: Shared, where: str, job: JobShape, rank: int) -> TorchDevice:
+    """Set up a rank's device in the calling process, ready for the first step.
+
+    Parameters
+    ----------
+    where : str
+        A PyTorch device such as ``cuda:0``.
+    """
+    ready = TorchDevice(network, shared, selected(where))
+    if rank == job.gpu_ranks[0]:
+        length = TYPICAL if job.model == "transformer" else 0
+        calibrate(ready, network, length, job.scale, shared.pace)
+    else:
+        follow(ready, shared.pace)
+    return ready

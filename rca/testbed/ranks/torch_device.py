@@ -1,0 +1,142 @@
+"""The accelerator of a rank with a GPU: the host itself copies, computes and times by the device's marks.
+
+Nothing here but memory pinning and the marks is CUDA's own, so the same path runs on a CPU.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import Any
+
+from rca.testbed.ranks.device import LEARNING_RATE, views
+from rca.testbed.ranks.marks import marks_on
+from rca.testbed.ranks.models import Network
+from rca.testbed.ranks.shared import BATCH_BYTES, FloatArray, Knob, Row, Shared
+
+# Of the device's memory; the rest is for its other users.
+_OUR_SHARE = 0.5
+
+
+class Point(IntEnum):
+    """Marks of a step, in order."""
+
+    BEGUN = 0
+    COPIED = 1
+    FORWARD_DONE = 2
+    BACKWARD_DONE = 3
+    GRADIENTS_LEFT = 4
+    AVERAGED = 5
+    GRADIENTS_BACK = 6
+    UPDATED = 7
+
+
+class TorchDevice:
+    """A network on a device, with the buffers it is fed from.
+
+    Every copy over the link, batch and gradients, counts as host to device: the window has one such phase.
+    The host waits twice per step, before and after the collective, as gloo makes every host do.
+
+    Parameters
+    ----------
+    network : Network
+        Moved to the device.
+    device : torch.device
+    """
+
+    def __init__(self, network: Network, shared: Shared, device: Any) -> None:
+        import torch
+
+        network.move(device)
+        self._torch = torch
+        self._device = device
+        self._network = network
+        self._shared = shared
+        self._pinned = device.type == "cuda"
+        self._parameters = network.parameters()
+        n_parameters = sum(parameter.numel() for parameter in self._parameters)
+        self.gradients: Any = torch.zeros(n_parameters, pin_memory=self._pinned)
+        self._flat = torch.zeros(n_parameters, device=device)
+        self._views = views(self._flat, self._parameters)
+        self._marks = marks_on(device, len(Point))
+        self._output: Any = None
+        self.n_bytes = 0
+        self.resize(BATCH_BYTES, 1)
+
+    def resize(self, n_bytes: int, repeats: int) -> None:
+        """Set how much is copied per step and how often the served batch is repeated on the device.
+
+        Parameters
+        ----------
+        n_bytes : int
+            At least a served batch; what exceeds it is ballast, copied and not used.
+        """
+        self.repeats = repeats
+        if n_bytes == self.n_bytes:
+            return
+        torch, self.n_bytes = self._torch, max(n_bytes, BATCH_BYTES)
+        # Both are always there: the memory a rank holds must not tell which of them it copies from.
+        self._pageable = torch.ones(self.n_bytes, dtype=torch.uint8)
+        self._staged = torch.ones(self.n_bytes, dtype=torch.uint8, pin_memory=self._pinned)
+        self._arrived = torch.ones(self.n_bytes, dtype=torch.uint8, device=self._device)
+
+    def room(self) -> float:
+        """Factor by which the batch may still grow before the device's memory gets short."""
+        if self._device.type != "cuda":
+            return float("inf")
+        free, _ = self._torch.cuda.mem_get_info(self._device)
+        held = self._torch.cuda.memory_reserved(self._device)
+        peak = self._torch.cuda.max_memory_allocated(self._device)
+        return float(_OUR_SHARE * (free + held) / max(1, peak))
+
+    def copy(self, slot: int, row: FloatArray) -> None:
+        """Start copying the batch."""
+        del row  # known only once the device has come that far
+        served = self._torch.from_numpy(self._shared.slots[slot])
+        self._pageable[:BATCH_BYTES] = served
+        self._staged[:BATCH_BYTES] = served
+        split = int(self.n_bytes * float(self._shared.knobs[Knob.PAGEABLE_SHARE]))
+        self._marks.mark(Point.BEGUN)
+        self._arrived[:split].copy_(self._pageable[:split])
+        self._arrived[split:].copy_(self._staged[split:], non_blocking=True)
+        self._marks.mark(Point.COPIED)
+
+    def forward(self, length: float, row: FloatArray) -> None:
+        """Start the forward pass."""
+        del row
+        served = self._network.inputs(self._arrived[:BATCH_BYTES], int(length))
+        held = served.repeat(self.repeats, *[1] * (served.dim() - 1))
+        for block in self._network.blocks:
+            held = block(held)
+        self._output = held
+        self._marks.mark(Point.FORWARD_DONE)
+
+    def backward(self, row: FloatArray) -> None:
+        """Run the backward pass, fetch the gradients, wait for all of it."""
+        for parameter in self._parameters:
+            parameter.grad = None
+        self._output.backward(self._output.detach() / self._output.numel())
+        self._output = None
+        for parameter, view in zip(self._parameters, self._views, strict=True):
+            view.copy_(parameter.grad)
+        self._marks.mark(Point.BACKWARD_DONE)
+        self.gradients.copy_(self._flat, non_blocking=True)
+        self._marks.mark(Point.GRADIENTS_LEFT)
+        self._marks.wait(Point.GRADIENTS_LEFT)
+        seconds = self._marks.seconds
+        row[Row.FORWARD] = seconds(Point.COPIED, Point.FORWARD_DONE)
+        row[Row.BACKWARD] = seconds(Point.FORWARD_DONE, Point.BACKWARD_DONE)
+        row[Row.HOST_TO_DEVICE] = seconds(Point.BEGUN, Point.COPIED) + seconds(
+            Point.BACKWARD_DONE, Point.GRADIENTS_LEFT
+        )
+
+    def optimize(self, row: FloatArray) -> None:
+        """Send the averaged gradients back and apply them."""
+        self._marks.mark(Point.AVERAGED)
+        self._flat.copy_(self.gradients, non_blocking=True)
+        self._marks.mark(Point.GRADIENTS_BACK)
+        for parameter, view in zip(self._parameters, self._views, strict=True):
+            parameter.data.sub_(view, alpha=LEARNING_RATE)
+        self._marks.mark(Point.UPDATED)
+        self._marks.wait(Point.UPDATED)
+        row[Row.HOST_TO_DEVICE] += self._marks.seconds(Point.AVERAGED, Point.GRADIENTS_BACK)
+        row[Row.OPTIMIZER] = self._marks.seconds(Point.GRADIENTS_BACK, Point.UPDATED)

@@ -1,0 +1,181 @@
+"""Who gets in: every route asks, and says what is missing."""
+
+from __future__ import annotations
+
+import io
+import json
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import structlog
+from starlette.testclient import TestClient
+
+from rca_api import logs
+from rca_api.app import create_app
+from rca_api.security import keys
+from rca_api.security.principal import Scope
+from rca_api.security.rates import Rates
+from rca_api.security.redaction import redact
+from rca_api.settings import Settings
+from rca_api.state import State
+
+OPEN_TO_ALL = {"/healthz", "/readyz", "/metrics"}
+WINDOW = {"job": {}, "steps": {}}
+
+
+class Service:
+    """A service with authentication on, and keys for it."""
+
+    def __init__(self, folder: Path, **settings: object) -> None:
+        self.settings = Settings(data_dir=folder, auth="keys", **settings)
+        self.app = create_app(self.settings)
+        self.parts: State = self.app.state.parts
+        self.parts.database.upgrade()
+        self.client = TestClient(self.app, raise_server_exceptions=False)
+
+    def key(self, *scopes: Scope) -> dict[str, str]:
+        with self.parts.database.session() as session:
+            return {"Authorization": f"Bearer {keys.create(session, 'test', scopes)[1]}"}
+
+
+@pytest.fixture
+def service(tmp_path: Path) -> Iterator[Service]:
+    held = Service(tmp_path)
+    yield held
+    held.parts.database.close()
+    held.parts.threads.shutdown()
+
+
+def test_every_route_but_the_probes_asks_who_calls(service: Service) -> None:
+    paths = service.app.openapi()["paths"]
+    open_ones = {path for path, held in paths.items() for told in held.values() if not told.get("security")}
+    assert open_ones == OPEN_TO_ALL
+    assert len(paths) > len(OPEN_TO_ALL)
+
+
+def test_nobody_gets_401_and_learns_how_to_get_a_key(service: Service) -> None:
+    answer = service.client.post("/v1/diagnoses", json=WINDOW)
+    assert answer.status_code == 401
+    assert answer.headers["WWW-Authenticate"].startswith("Bearer")
+    assert answer.json()["code"] == "unauthenticated"
+    assert "rca keys create" in answer.json()["hint"]
+
+
+def test_a_key_of_another_scope_gets_403(service: Service) -> None:
+    answer = service.client.post("/v1/diagnoses", json=WINDOW, headers=service.key(Scope.read))
+    assert answer.status_code == 403
+    assert "'diagnose'" in answer.json()["detail"]
+
+
+@pytest.mark.parametrize("scope", [Scope.diagnose, Scope.admin])
+def test_the_right_key_gets_to_the_window(service: Service, scope: Scope) -> None:
+    answer = service.client.post("/v1/diagnoses", json=WINDOW, headers=service.key(scope))
+    assert answer.status_code not in (401, 403)
+
+
+def test_the_other_header_works_as_well(service: Service) -> None:
+    key = service.key(Scope.diagnose)["Authorization"].removeprefix("Bearer ")
+    answer = service.client.post("/v1/diagnoses", json=WINDOW, headers={"X-API-Key": key})
+    assert answer.status_code not in (401, 403)
+
+
+def test_a_wrong_key_is_refused_before_the_body_is_read(service: Service) -> None:
+    def never() -> Iterator[bytes]:
+        yield b"{"
+        raise AssertionError("the body was read")
+
+    headers = {"Authorization": "Bearer rca_" + "0" * 16 + "_" + "A" * 43, "Content-Type": "application/json"}
+    assert service.client.post("/v1/diagnoses", content=b"{" * 1000, headers=headers).status_code == 401
+
+
+def test_who_guesses_is_not_listened_to_for_a_while(service: Service) -> None:
+    wrong = {"Authorization": "Bearer rca_" + "0" * 16 + "_" + "A" * 43}
+    codes = [service.client.post("/v1/diagnoses", json=WINDOW, headers=wrong).status_code for _ in range(62)]
+    assert codes[:60] == [401] * 60
+    assert set(codes[60:]) == {429}
+
+
+def test_a_caller_that_asks_too_often_is_told_when_to_come_back(tmp_path: Path) -> None:
+    service = Service(tmp_path, rate_limit="3/minute")
+    one, other = service.key(Scope.diagnose), service.key(Scope.diagnose)
+    answers = [service.client.post("/v1/diagnoses", json=WINDOW, headers=one) for _ in range(4)]
+    assert [answer.status_code == 429 for answer in answers] == [False, False, False, True]
+    assert 1 <= int(answers[-1].headers["Retry-After"]) <= 60
+    assert service.client.post("/v1/diagnoses", json=WINDOW, headers=other).status_code != 429
+    service.parts.database.close()
+
+
+def test_shared_counts_that_are_away_do_not_let_everybody_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    rates = Rates("1000/minute")
+
+    def fail(*_: object) -> bool:
+        raise ConnectionError
+
+    monkeypatch.setattr(rates._limiter, "hit", fail)
+    rates.hit("caller")
+
+
+def test_metrics_can_be_closed(tmp_path: Path) -> None:
+    service = Service(tmp_path, public_metrics=False)
+    assert service.client.get("/metrics").status_code == 401
+    assert service.client.get("/metrics", headers=service.key(Scope.read)).status_code == 200
+    service.parts.database.close()
+
+
+@pytest.mark.parametrize(
+    ("address", "headers", "allowed"),
+    [
+        ("http://127.0.0.1", {}, True),
+        ("http://localhost", {}, True),
+        ("http://[::1]", {}, True),
+        ("http://10.0.0.7", {}, False),
+        ("http://127.0.0.1", {"Host": "rebound.evil.example"}, False),
+        ("http://127.0.0.1", {"Origin": "https://evil.example"}, False),
+        ("http://127.0.0.1", {"Origin": "null"}, False),
+        ("http://127.0.0.1", {"Origin": "http://127.0.0.1:8080"}, True),
+    ],
+)
+def test_without_authentication_only_this_machine_is_answered(
+    tmp_path: Path, address: str, headers: dict[str, str], *, allowed: bool
+) -> None:
+    app = create_app(Settings(data_dir=tmp_path, auth="off"))
+    answer = TestClient(app, base_url=address).post("/v1/diagnoses", json=WINDOW, headers=headers)
+    assert (answer.status_code == 403) is not allowed
+
+
+def test_answers_carry_the_headers_browsers_need(service: Service) -> None:
+    headers = service.client.get("/healthz").headers
+    assert headers["X-Content-Type-Options"] == "nosniff"
+    assert "default-src 'none'" in headers["Content-Security-Policy"]
+    assert headers["Cache-Control"] == "no-store"
+
+
+def test_no_secret_reaches_the_log(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+    written = io.StringIO()
+    logs.configure("debug")
+    handler = logging.getLogger("rca_api").handlers[0]
+    monkeypatch.setattr(handler, "stream", written)
+    key = service.key(Scope.diagnose)["Authorization"].removeprefix("Bearer ")
+    secret = key.rsplit("_", 1)[1]
+    log = structlog.stdlib.get_logger("rca_api.test")
+    log.error(
+        f"request with {key} failed",
+        authorization=f"Bearer {key}",
+        headers={"X-API-Key": key, "list": [f"Bearer {key}"]},
+        database="postgresql://rca:hunter2@db/rca",
+    )
+    try:
+        raise ValueError(f"bad key {key}")
+    except ValueError:
+        log.exception("failed")
+    told = written.getvalue()
+    assert secret not in told
+    assert "hunter2" not in told
+    assert len([json.loads(line) for line in told.splitlines()]) == 2
+
+
+def test_redaction_leaves_ordinary_text_alone() -> None:
+    event = {"event": "rca_diagnoses 12, http://127.0.0.1:8080/v1", "n": 3, "nodes": ["node-1"]}
+    assert redact(None, "", dict(event)) == event

@@ -1,0 +1,102 @@
+"""What a GPU rank finds out before the job, on a device whose times follow a law."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from rca.testbed.ranks.calibration import COPY_SECONDS, calibrate, follow
+from rca.testbed.ranks.copier import CHUNK_SECONDS, CHUNKS
+from rca.testbed.ranks.models import Network
+from rca.testbed.ranks.shared import Pace, Row, Shared, job_pace
+
+
+class Modelled:
+    """An accelerator with a bandwidth, a time per repetition, and so much memory."""
+
+    def __init__(self, per_repeat: float, bandwidth: float, room_for: float = np.inf) -> None:
+        self.n_bytes, self.repeats = 1, 1
+        self.most_repeats = 1
+        self.updates: list[float] = []
+        self._per_repeat, self._bandwidth, self._room_for = per_repeat, bandwidth, room_for
+        self.gradients = SimpleNamespace(zero_=lambda: self.updates.append(0.0))
+
+    def resize(self, n_bytes: int, repeats: int) -> None:
+        self.n_bytes, self.repeats = n_bytes, repeats
+        self.most_repeats = max(self.most_repeats, repeats)
+
+    def room(self) -> float:
+        return self._room_for / self.most_repeats
+
+    def copy(self, slot, row):
+        row[Row.HOST_TO_DEVICE] = self.n_bytes / self._bandwidth
+
+    def forward(self, length, row):
+        row[Row.FORWARD] = 1e-4 + self._per_repeat * self.repeats
+
+    def backward(self, row):
+        row[Row.BACKWARD] = 1e-4 + 2 * self._per_repeat * self.repeats
+
+    def optimize(self, row):
+        row[Row.OPTIMIZER] = 6e-4
+
+
+def network_of(scale: float = 1.0, **fields: int) -> Network:
+    return Network([], [2.5e-3 * scale] * 8, [4.9e-3 * scale] * 8, lambda raw, length: raw, **fields)
+
+
+@pytest.mark.parametrize("scale", [1.0, 2.0])
+@pytest.mark.parametrize("per_repeat", [5e-6, 1.3e-4, 7e-3])
+def test_the_gpu_is_given_the_work_of_a_nominal_step_and_the_others_its_pace(per_repeat, scale):
+    device, pace, network = Modelled(per_repeat, bandwidth=25e9), job_pace(), network_of(scale)
+    calibrate(device, network, 0, scale, pace)
+    took = 3 * per_repeat * device.repeats
+    assert took == pytest.approx(network.compute_seconds, abs=1.6 * per_repeat + 4e-4)
+    assert device.n_bytes / 25e9 == pytest.approx(COPY_SECONDS * scale, rel=1e-6)
+    assert pace[Pace.COPY] * CHUNKS * CHUNK_SECONDS * scale == pytest.approx(COPY_SECONDS * scale)
+    forward = pace[Pace.FORWARD] * sum(network.forward_seconds)
+    backward = pace[Pace.BACKWARD] * sum(network.backward_seconds)
+    assert forward + backward == pytest.approx(took + 2e-4)
+    assert pace[Pace.REPEATS] == device.repeats
+
+
+def test_memory_limits_the_batch_and_the_others_keep_the_shorter_step():
+    device, pace = Modelled(1e-4, bandwidth=25e9, room_for=40), job_pace()
+    calibrate(device, network_of(), 0, 1.0, pace)
+    assert device.most_repeats <= 40
+    assert pace[Pace.FORWARD] < 0.5
+
+
+def test_kernels_that_take_only_so_much_limit_the_batch():
+    device, pace = Modelled(1e-6, bandwidth=25e9), job_pace()
+    calibrate(device, network_of(most_repeats=4095), 0, 1.0, pace)
+    assert device.most_repeats == 4095
+
+
+def test_a_huge_link_does_not_ask_for_a_huge_buffer():
+    device, pace = Modelled(1e-4, bandwidth=1e12), job_pace()
+    calibrate(device, network_of(), 0, 1.0, pace)
+    assert device.n_bytes <= 512 * 1024**2
+
+
+def test_nothing_is_learned_before_the_job():
+    device = Modelled(1e-3, bandwidth=25e9)
+    calibrate(device, network_of(), 0, 1.0, job_pace())
+    assert device.updates
+    assert set(device.updates) == {0.0}
+
+
+def test_other_gpus_follow_the_first():
+    pace = job_pace()
+    pace[Pace.COPIED_BYTES], pace[Pace.REPEATS] = 1000, 7
+    device = Modelled(1e-3, bandwidth=25e9)
+    follow(device, pace)
+    assert (device.n_bytes, device.repeats) == (1000, 7)
+
+
+def test_a_job_without_gpus_keeps_the_nominal_pace():
+    shared = Shared(2, 1)
+    assert shared.pace[: Pace.REPEATS].tolist() == [1, 1, 1, 1]
+    assert shared.pace[Pace.REPEATS] == 0

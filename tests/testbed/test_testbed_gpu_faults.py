@@ -1,0 +1,122 @@
+"""What is done to GPU ranks, and what is written about them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from testbed_records import GEMMS, acted_of, gpu_scenario, record_of, rows_of, scenario_of
+
+from rca.testbed.gpus import Gpu
+from rca.testbed.injection import injector
+from rca.testbed.labels import label_of
+from rca.testbed.ranks.neighbour import Control, Deed, instruct
+from rca.testbed.ranks.shared import Knob, Pace, Shared, job_pace
+from rca.testbed.sampling.gpu_watch import GpuSeen
+from rca.testbed.sampling.nvml import NAMES
+from rca.testbed.window import window_of
+
+
+def beside(n_ranks: int = 4):
+    """A bed with nothing but what the injectors of GPU faults touch."""
+    controls = [np.zeros(len(Control)) for _ in range(3)]
+    shared = [Shared(2, 1) for _ in range(n_ranks)]
+    bed = SimpleNamespace(
+        job=gpu_scenario().job,
+        neighbours={1: controls},
+        ranks=[SimpleNamespace(shared=each) for each in shared],
+    )
+    return bed, controls, shared
+
+
+@pytest.mark.parametrize(
+    ("kind", "severity", "deed", "shares"),
+    [
+        ("gpu_gemms", 1, Deed.GEMMS, [0.4, 0, 0]),
+        ("gpu_gemms", 3, Deed.GEMMS, [1, 1, 0]),
+        ("gpu_memory_traffic", 2, Deed.MEMORY_TRAFFIC, [1, 0, 0]),
+        ("pinned_copies", 3, Deed.PINNED_COPIES, [1, 1, 1]),
+    ],
+)
+def test_foreign_work_starts_on_the_victims_gpu_and_ends(kind, severity, deed, shares):
+    bed, controls, _ = beside()
+    fault = gpu_scenario(GEMMS | {"kind": kind, "severity": severity}).faults[0]
+    held = injector(bed, fault)
+    held.start()
+    assert [each[Control.SHARE] for each in controls] == shares
+    assert {each[Control.DEED] for each in controls} == {deed}
+    held.stop()
+    assert {each[Control.DEED] for each in controls} == {Deed.NOTHING}
+
+
+def test_a_load_is_spread_over_the_neighbours():
+    controls = [np.zeros(len(Control)) for _ in range(3)]
+    instruct(controls, Deed.GEMMS, 1.5)
+    assert [each[Control.SHARE] for each in controls] == [1.0, 0.5, 0.0]
+
+
+def test_pageable_copies_are_a_knob_of_the_victim_alone():
+    bed, _, shared = beside()
+    held = injector(bed, gpu_scenario(GEMMS | {"kind": "pageable_copies", "severity": 2}).faults[0])
+    held.start()
+    assert [each.knobs[Knob.PAGEABLE_SHARE] for each in shared] == [0, 0.6, 0, 0]
+    held.stop()
+    assert [each.knobs[Knob.PAGEABLE_SHARE] for each in shared] == [0, 0, 0, 0]
+
+
+def gpu_record(scenario, **seen: object):
+    seconds = np.full(40, 0.1)
+    seconds[15:31] = 0.15
+    pace = job_pace()
+    pace[Pace.REPEATS], pace[Pace.COPIED_BYTES] = 1200, 200e6
+    record = record_of(rows_of(seconds, 4), [acted_of(scenario, i) for i in range(len(scenario.faults))])
+    gpu = Gpu(0, "GPU-1", "NVIDIA Imaginary", "570.00")
+    held = GpuSeen(1, gpu, answered=list(NAMES), rounds=10, **seen)
+    held.samples.update(dict.fromkeys(NAMES, 10))
+    record.gpus.append(held)
+    return SimpleNamespace(record=record, seen=held, pace=pace)
+
+
+def test_the_label_says_what_was_real():
+    scenario = gpu_scenario(GEMMS)
+    made = gpu_record(scenario, reasons=0x4, sm_percent={"host of rank 1": 600.0, "gpu_neighbour": 300.0})
+    made.seen.samples["DCGM_FI_DEV_POWER_USAGE"] = 4
+    label = label_of(scenario, replace(made.record, pace=made.pace))
+    assert [(cause.cause, cause.ranks) for cause in label.causes] == [("gpu_contention", (1,))]
+    for said in (
+        "rank 1 computes on a NVIDIA Imaginary (driver 570.00)",
+        "clock event reasons were software power cap",
+        "stopped answering at times: DCGM_FI_DEV_POWER_USAGE",
+        "DCGM did not run",
+        "batch 1200 times over and copies 200 MB",
+        "the other ranks' devices are CPU processes",
+        "gpu_gemms, severity 2 (1 processes' worth of matrix products)",
+    ):
+        assert said in label.notes
+    assert label.model_extra is not None
+    [gpu] = label.model_extra["gpus"]
+    assert gpu["mean_sm_percent"] == {"gpu_neighbour": 30.0, "host of rank 1": 60.0}
+    assert label.model_extra["gpu_pace"]["repeats"] == 1200
+
+
+def test_a_job_of_gpus_only_has_no_stand_ins_to_speak_of():
+    scenario = gpu_scenario(gpu_ranks=[0, 1, 2, 3])
+    assert "Stand-ins" not in label_of(scenario, gpu_record(scenario).record).notes
+
+
+def test_a_job_without_gpus_says_nothing_of_them():
+    label = label_of(scenario_of(), record_of(rows_of(np.full(40, 0.1), 4)))
+    assert "GPU" not in label.notes
+    assert not {"gpus", "gpu_pace"} & set(label.model_extra or {})
+
+
+def test_only_real_gpus_are_placed_beside_real_gpus():
+    record = record_of(rows_of(np.full(40, 0.1), 4))
+    placed = window_of(gpu_scenario(nodes=2), record).job.ranks
+    assert placed is not None
+    assert [place.gpu for place in placed] == [None, 1, None, None]
+    stand_ins = window_of(scenario_of(), record).job.ranks
+    assert stand_ins is not None
+    assert [place.gpu for place in stand_ins] == [0, 1, 0, 1]
