@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
+import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -37,7 +39,7 @@ def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestClient]:
 @pytest.fixture(scope="module")
 def body_of(make_window) -> Callable[..., bytes]:
     def body(job_id: str = "job", *, late: dict[int, float] | None = None) -> bytes:
-        window: Window = make_window(4, 12, late=late)
+        window: Window = make_window(8, 40, late=late) if late else make_window(4, 12)
         document = orjson.loads(window.to_json())
         document["job"]["job_id"] = job_id
         return orjson.dumps(document)
@@ -185,9 +187,6 @@ def test_a_key_has_to_be_plain(client: TestClient, body_of, key: str) -> None:
 
 def test_a_deadline_of_the_callers_own(client: TestClient, body_of) -> None:
     [process] = state_of(client).pool.processes()
-    import os
-    import signal
-
     os.kill(process, signal.SIGSTOP)
     began = time.monotonic()
     answer = client.post(URL, content=body_of(), headers={**JSON, "Prefer": "wait=1"})
