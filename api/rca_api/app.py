@@ -11,13 +11,19 @@ import structlog
 from fastapi import FastAPI
 from fastapi.concurrency import run_in_threadpool
 
-from rca_api import diagnoses, health, logs, problems, what_if
+from rca_api import diagnoses, feedback, health, incidents, logs, nodes, problems, webhooks, what_if
+from rca_api.background import running
 from rca_api.diagnoses import endpoints as diagnosis_endpoints
+from rca_api.feedback import endpoints as feedback_endpoints
 from rca_api.health import endpoints as health_endpoints
+from rca_api.incidents import endpoints as incident_endpoints
 from rca_api.middleware import RequestContext
+from rca_api.nodes import endpoints as node_endpoints
 from rca_api.openapi import document
 from rca_api.settings import Settings
 from rca_api.state import State
+from rca_api.webhooks import endpoints as webhook_endpoints
+from rca_api.webhooks.documented import document_webhooks
 from rca_api.what_if import endpoints as what_if_endpoints
 
 _log = structlog.stdlib.get_logger("rca_api")
@@ -41,6 +47,10 @@ def create_app(settings: Settings | None = None) -> FastAPI:
         lifespan=_lifespan,
         openapi_tags=[
             {"name": "diagnoses", "description": diagnoses.__doc__},
+            {"name": "feedback", "description": feedback.__doc__},
+            {"name": "incidents", "description": incidents.__doc__},
+            {"name": "nodes", "description": nodes.__doc__},
+            {"name": "webhooks", "description": webhooks.__doc__},
             {"name": "what-if", "description": what_if.__doc__},
             {"name": "operations", "description": health.__doc__},
         ],
@@ -50,6 +60,11 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     problems.install(app, settings.retry_after_seconds)
     app.add_middleware(RequestContext, metrics=state.metrics)
     app.include_router(diagnosis_endpoints.router)
+    app.include_router(feedback_endpoints.router)
+    app.include_router(incident_endpoints.router)
+    app.include_router(node_endpoints.router)
+    app.include_router(webhook_endpoints.router)
+    document_webhooks(app)
     app.include_router(what_if_endpoints.router)
     app.include_router(health_endpoints.router)
     # FastAPI's documented way to serve a document of one's own.
@@ -69,6 +84,7 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
         _log.info("ready", **state.engine.model.model_dump())
     else:
         _log.error("bundle cannot be used", reason=state.engine.failure)
-    yield
+    async with running(state.dispatcher.run, state.sweeper.run):
+        yield
     state.threads.shutdown(wait=True, cancel_futures=True)
     state.database.close()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from sqlalchemy import ForeignKey, Index, LargeBinary, String
+from sqlalchemy import JSON, ForeignKey, Index, LargeBinary, String
 from sqlalchemy.orm import Mapped, mapped_column, relationship
 
 from rca_api.store.base import Base, UtcDateTime, new_id, now
@@ -54,6 +54,9 @@ class DiagnosisRow(Base):
     cause: Mapped[str | None] = mapped_column(String(64), index=True)
     seconds_per_step: Mapped[float | None]
     model_sha256: Mapped[str | None] = mapped_column(String(64))
+    #: From the window's job: ranks it has, and names of the nodes it runs on where it says so.
+    world_size: Mapped[int | None]
+    nodes: Mapped[list[str] | None] = mapped_column(JSON)
     #: JSON of `rca.diagnosis.result.Diagnosis`.
     document: Mapped[bytes | None] = mapped_column(LargeBinary)
     #: Problem document (JSON) of a failed one.

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 from rca_api.diagnoses import tables as diagnoses
+from rca_api.feedback import tables as feedback
+from rca_api.incidents import tables as incidents
+from rca_api.nodes import tables as nodes
 from rca_api.store.base import Base
+from rca_api.webhooks import tables as webhooks
 
-__all__ = ["Base", "diagnoses"]
+__all__ = ["Base", "diagnoses", "feedback", "incidents", "nodes", "webhooks"]
