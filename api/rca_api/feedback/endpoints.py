@@ -141,9 +141,7 @@ def list_feedback(
     return FeedbackPage(items=found.items, next=found.next)
 
 
-def _page(
-    session: Session, statement: Select[FeedbackRow], limit: int, cursor: str | None
-) -> Page[Feedback]:
+def _page(session: Session, statement: Select[FeedbackRow], limit: int, cursor: str | None) -> Page[Feedback]:
     keys = (FeedbackRow.created_at, FeedbackRow.id)
     found: Page[FeedbackRow] = page(
         session, statement, keys=keys, limit=limit, cursor=cursor, read=lambda row: row

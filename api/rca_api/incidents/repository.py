@@ -61,6 +61,25 @@ def around(session: Session, row: ObservationRow) -> IncidentRow | None:
     return session.scalars(statement.order_by(IncidentRow.began.desc()).limit(1)).one_or_none()
 
 
+def after(session: Session, row: ObservationRow) -> IncidentRow | None:
+    """Find the job's first incident that begins after a window."""
+    statement = select(IncidentRow).where(
+        IncidentRow.job_id == row.job_id, IncidentRow.began > row.window_start
+    )
+    return session.scalars(statement.order_by(IncidentRow.began).limit(1)).one_or_none()
+
+
+def unclaimed(session: Session, row: ObservationRow, until: float) -> list[ObservationRow]:
+    """Windows from a window on that are no incident's and end by `until`, oldest first."""
+    statement = select(ObservationRow).where(
+        ObservationRow.job_id == row.job_id,
+        ObservationRow.window_start >= row.window_start,
+        ObservationRow.window_end <= until,
+        ObservationRow.incident_id.is_(None),
+    )
+    return list(session.scalars(statement.order_by(ObservationRow.window_end, ObservationRow.window_start)))
+
+
 def attach(session: Session, incident: IncidentRow, row: ObservationRow) -> None:
     """Count a window to an incident, once."""
     if row.incident_id is not None:

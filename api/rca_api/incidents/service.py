@@ -52,9 +52,7 @@ class Follower:
         if not late:
             job.advanced_at = at
             self._replay(session, job, at)
-        around = repository.around(session, seen)
-        if around is not None:
-            repository.attach(session, around, seen)
+        self._count(session, seen)
 
     def silenced(self, session: Session, job_id: str, heard_before: datetime) -> bool:
         """Resolve the job's incident if nothing new was heard of it since; tells whether it was."""
@@ -67,6 +65,23 @@ class Follower:
         self._apply(session, row, ended_in_silence(life), at)
         _forget_order(job, at)
         return True
+
+    def _count(self, session: Session, seen: ObservationRow) -> None:
+        """Count a window that decided nothing to the incident it belongs to, if there is one."""
+        around = repository.around(session, seen)
+        if around is not None:
+            repository.attach(session, around, seen)
+            return
+        following = repository.after(session, seen)
+        if seen.verdict != "sick" or following is None:
+            return
+        # A sick window shortly before an incident is its true beginning, unless the job recovered between.
+        between = repository.unclaimed(session, seen, following.ended)
+        healthy = sum(row.verdict == "healthy" for row in between)
+        gap = following.began - seen.window_end
+        if gap <= self._settings.silence_seconds and healthy < self._settings.healthy_windows:
+            for row in between:
+                repository.attach(session, following, row)
 
     @staticmethod
     def _is_late(job: FollowedJobRow, seen: ObservationRow) -> bool:

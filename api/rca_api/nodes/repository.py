@@ -87,7 +87,7 @@ def records(
     for node, start, end, probability, seconds in session.execute(_blames(since, nodes, besides)):
         if node in found:
             found[node].blames.append(Blame(start, end, probability))
-            found[node].highest_seconds_per_step = max(found[node].seconds_lost_per_step, seconds)
+            found[node].highest_seconds_per_step = max(found[node].highest_seconds_per_step, seconds)
     return list(found.values())
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, cast
 
-from sqlalchemy import CursorResult, Table
+from sqlalchemy import Table
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.orm import Session
 
@@ -18,8 +18,12 @@ def insert_if_absent(session: Session, table: type[Base], **values: Any) -> bool
     """
     session.flush()
     held = cast("Table", table.__table__)
+    # What is returned is what was inserted; row counts of such statements are not reliable.
+    key = next(iter(held.primary_key))
     if session.get_bind().dialect.name == "postgresql":
-        result = session.execute(postgresql.insert(held).values(**values).on_conflict_do_nothing())
+        result = session.execute(
+            postgresql.insert(held).values(**values).on_conflict_do_nothing().returning(key)
+        )
     else:
-        result = session.execute(sqlite.insert(held).values(**values).on_conflict_do_nothing())
-    return cast("CursorResult[Any]", result).rowcount == 1
+        result = session.execute(sqlite.insert(held).values(**values).on_conflict_do_nothing().returning(key))
+    return result.first() is not None
