@@ -21,12 +21,12 @@ class Refused(SourceError):
 
 @dataclass(frozen=True)
 class Target:
-    """A checked URL, and the one address to connect to."""
+    """A checked URL, and the addresses that may be connected to."""
 
     scheme: str
     host: str
     port: int
-    address: str
+    addresses: tuple[str, ...]
     #: Path and query.
     request: str
 
@@ -35,6 +35,10 @@ class Target:
         """What goes into the Host header."""
         name = f"[{self.host}]" if ":" in self.host else self.host
         return name if self.port == _default_port(self.scheme) else f"{name}:{self.port}"
+
+    def address(self, attempt: int) -> str:
+        """Choose the address of the `attempt`-th attempt, counted from 1: each tries the next one."""
+        return self.addresses[(attempt - 1) % len(self.addresses)]
 
 
 @dataclass(frozen=True)
@@ -106,7 +110,7 @@ class Policy:
                     f"{host} has an address that is not public", hint="RCA_WEBHOOK_HOSTS can allow it"
                 )
         request = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
-        return Target(parts.scheme, host, port, addresses[0], request)
+        return Target(parts.scheme, host, port, tuple(addresses), request)
 
     def _named(self, host: str) -> bool:
         host = host.rstrip(".").lower()

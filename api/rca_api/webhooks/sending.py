@@ -68,10 +68,10 @@ class Sender:
             "Connection": "close",
             **headers(leased.secret, leased.id, timestamp, leased.body),
         }
-        return self._exchanged(target, leased.body, sent)
+        connection = _connection(target, target.address(leased.attempt), self.timeout_seconds)
+        return self._exchanged(connection, target.request, leased.body, sent)
 
-    def _exchanged(self, target: Target, body: bytes, sent: dict[str, str]) -> Outcome:
-        connection = _connection(target, self.timeout_seconds)
+    def _exchanged(self, connection: HTTPConnection, path: str, body: bytes, sent: dict[str, str]) -> Outcome:
         overdue = threading.Event()
 
         def cut() -> None:
@@ -82,13 +82,16 @@ class Sender:
         timer.daemon = True
         timer.start()
         try:
-            connection.request("POST", target.request, body=body, headers=sent, preload_content=False)
+            connection.request("POST", path, body=body, headers=sent, preload_content=False)
             response = connection.getresponse()
+            if overdue.is_set():
+                # Headers that were cut off look as if they had ended.
+                return self._late()
             # The body of the answer says nothing we need; it is not read, however long it is.
             return _judged(response.status, response.headers.get("Retry-After"))
         except (HTTPError, OSError, ValueError) as error:
             if overdue.is_set() or isinstance(error, TimeoutError):
-                return Outcome(None, f"no answer within {self.timeout_seconds:g} s")
+                return self._late()
             return Outcome(None, f"{type(error).__name__}: the connection failed")
         except Exception as error:
             # http.client raises many kinds for answers that are not HTTP.
@@ -97,13 +100,16 @@ class Sender:
             timer.cancel()
             connection.close()
 
+    def _late(self) -> Outcome:
+        return Outcome(None, f"no answer within {self.timeout_seconds:g} s")
 
-def _connection(target: Target, timeout: float) -> HTTPConnection:
+
+def _connection(target: Target, address: str, timeout: float) -> HTTPConnection:
     """Connect to the checked address, but speak to the host: its certificate has to be the host's."""
     if target.scheme == "http":
-        return HTTPConnection(target.address, target.port, timeout=timeout)
+        return HTTPConnection(address, target.port, timeout=timeout)
     return HTTPSConnection(
-        target.address,
+        address,
         target.port,
         timeout=timeout,
         server_hostname=target.host,
