@@ -1,8 +1,8 @@
 r"""Is a node a lemon? A small Bayesian model of what it was blamed for, in which jobs, and in which not.
 
 Every job that ran on a node is one trial: did the node have a fault of its own in it? An ordinary node has
-with probability ``b`` = `ORDINARY`; a lemon with an unknown rate ``a``, drawn from Beta(1, 4) (a fifth of
-its jobs on average). Nobody sees the trials: a diagnosis gives ``q``, its probability that the node was at
+with probability ``b`` = `ORDINARY`; a lemon with an unknown rate ``a = b + (1 - b) u``, where ``u`` is drawn
+from Beta(1, 4): a fifth of its jobs on average, and never less than an ordinary node. Nobody sees the trials: a diagnosis gives ``q``, its probability that the node was at
 fault, reached with the ordinary node's rate in mind, so that a trial's likelihood ratio for a rate ``a`` is
 
 .. math:: \Lambda(a, q) = \frac{a}{b}\, q + \frac{1 - a}{1 - b}\, (1 - q).
@@ -10,7 +10,7 @@ fault, reached with the ordinary node's rate in mind, so that a trial's likeliho
 With ``pi`` the share of lemons among all nodes,
 
 .. math:: \frac{P(lemon)}{1 - P(lemon)} = \frac{\pi}{1 - \pi}
-          \int_0^1 \prod_i \Lambda(a, q_i)\; \mathrm{Beta}(a; 1, 4)\, da.
+          \int_0^1 \prod_i \Lambda(a(u), q_i)\; \mathrm{Beta}(u; 1, 4)\, du.
 
 A job in which the node was never blamed has ``q = 0`` and counts against it. All windows of a job are one
 trial with the highest ``q``, because they share whatever misled them; blames of different jobs at the same
@@ -29,8 +29,9 @@ ORDINARY = 0.005
 #: From here on a node is called a lemon.
 THRESHOLD = 0.5
 _GRID = 256
-_RATES = (np.arange(_GRID) + 0.5) / _GRID
-_WEIGHTS = (1 - _RATES) ** 3 / np.sum((1 - _RATES) ** 3)
+_DRAWN = (np.arange(_GRID) + 0.5) / _GRID
+_RATES = ORDINARY + (1 - ORDINARY) * _DRAWN
+_WEIGHTS = (1 - _DRAWN) ** 3 / np.sum((1 - _DRAWN) ** 3)
 
 
 @dataclass(frozen=True)
