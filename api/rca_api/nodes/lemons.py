@@ -2,8 +2,9 @@ r"""Is a node a lemon? A small Bayesian model of what it was blamed for, in whic
 
 Every job that ran on a node is one trial: did the node have a fault of its own in it? An ordinary node has
 with probability ``b`` = `ORDINARY`; a lemon with an unknown rate ``a = b + (1 - b) u``, where ``u`` is drawn
-from Beta(1, 4): a fifth of its jobs on average, and never less than an ordinary node. Nobody sees the trials: a diagnosis gives ``q``, its probability that the node was at
-fault, reached with the ordinary node's rate in mind, so that a trial's likelihood ratio for a rate ``a`` is
+from Beta(1, 4): a fifth of its jobs on average, and never less than an ordinary node. Nobody sees the
+trials: a diagnosis gives ``q``, its probability that the node was at fault, reached with the ordinary node's
+rate in mind, so that a trial's likelihood ratio for a rate ``a`` is
 
 .. math:: \Lambda(a, q) = \frac{a}{b}\, q + \frac{1 - a}{1 - b}\, (1 - q).
 
