@@ -56,7 +56,7 @@ class DiagnosisRow(Base):
     model_sha256: Mapped[str | None] = mapped_column(String(64))
     #: From the window's job: ranks it has, and names of the nodes it runs on where it says so.
     world_size: Mapped[int | None]
-    nodes: Mapped[list[str] | None] = mapped_column(JSON)
+    nodes: Mapped[list[str] | None] = mapped_column(JSON(none_as_null=True))
     #: JSON of `rca.diagnosis.result.Diagnosis`.
     document: Mapped[bytes | None] = mapped_column(LargeBinary)
     #: Problem document (JSON) of a failed one.

@@ -25,7 +25,7 @@ from rca_api.incidents.schemas import (
 from rca_api.incidents.tables import IncidentRow, ObservationRow
 from rca_api.negotiation import choose
 from rca_api.nodes.service import known_lemons
-from rca_api.pagination import MAX_LIMIT, Cursor, Limit, link_next, page
+from rca_api.pagination import Cursor, Limit, link_next, page
 from rca_api.problems import ProblemError
 from rca_api.responses import problem_responses
 from rca_api.security.access import requires
@@ -41,6 +41,8 @@ Status = Annotated[IncidentState | None, Query(description="Only open or only re
 Since = Annotated[AwareDatetime | None, Query(description="Only those that were open then or later.")]
 _COMMON = ("invalid-parameters", "unauthenticated", "forbidden", "rate-limited", "store-unavailable")
 _MARKDOWN = "text/markdown"
+#: Windows an incident is shown with.
+_SHOWN_WINDOWS = 200
 
 
 @router.get("/incidents", summary="List incidents", responses=problem_responses(*_COMMON))
@@ -128,7 +130,7 @@ def _detail(session: Session, row: IncidentRow, *, lemons: bool, prior: float) -
         session,
         repository.observed(row.id),
         keys=(ObservationRow.window_end, ObservationRow.window_start),
-        limit=MAX_LIMIT,
+        limit=_SHOWN_WINDOWS,
         cursor=None,
         read=read_window,
     )

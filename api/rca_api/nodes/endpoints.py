@@ -11,10 +11,10 @@ from sqlalchemy.orm import Session
 from rca_api.diagnoses.tables import BlameRow, DiagnosisRow
 from rca_api.incidents.schemas import moment
 from rca_api.incidents.tables import ObservationRow
-from rca_api.nodes import repository
+from rca_api.nodes import ranking, repository
 from rca_api.nodes.schemas import NodeBlame, NodeHistory, NodePage, read_node
 from rca_api.nodes.service import MEMORY, judged
-from rca_api.pagination import Cursor, Limit, encoded, link_next, page, typed, values
+from rca_api.pagination import Cursor, Limit, link_next, page
 from rca_api.problems import ProblemError
 from rca_api.responses import problem_responses
 from rca_api.security.access import requires
@@ -47,16 +47,10 @@ def list_nodes(
     with state.database.reading() as session:
         found = repository.records(session, since=now() - MEMORY)
     ranked = [read_node(record, judged(record, state.settings.node_lemon_prior)) for record in found]
-    order = sorted(((-each.lemon_probability, each.node, each) for each in ranked), key=lambda item: item[:2])
-    if cursor is not None:
-        probability, name = values(cursor, 2)
-        after = (float(typed(probability, float)), str(typed(name, str)))
-        order = [item for item in order if item[:2] > after]
-    kept = [item for item in order if item[2].is_lemon or not lemons]
-    more = len(kept) > limit
-    following = encoded(kept[limit - 1][:2]) if more else None
+    kept = [node for node in ranked if node.is_lemon or not lemons]
+    items, following = ranking.page(kept, limit, cursor)
     link_next(request, response, following)
-    return NodePage(items=[item[2] for item in kept[:limit]], next=following)
+    return NodePage(items=items, next=following)
 
 
 @router.get(

@@ -108,7 +108,7 @@ def upgrade() -> None:
         sa.Column("seconds_per_step", sa.Double(), nullable=True),
         sa.Column("model_sha256", sa.String(length=64), nullable=True),
         sa.Column("world_size", sa.Integer(), nullable=True),
-        sa.Column("nodes", sa.JSON(), nullable=True),
+        sa.Column("nodes", sa.JSON(none_as_null=True), nullable=True),
         sa.Column("document", sa.LargeBinary(), nullable=True),
         sa.Column("problem", sa.LargeBinary(), nullable=True),
         sa.ForeignKeyConstraint(
