@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from diagnosed import SETTINGS, Clock, diagnosed
@@ -48,12 +49,12 @@ def judge(session: Session, row: DiagnosisRow, label: Label, **more: object) -> 
     return given
 
 
-def stored(session: Session, digest: str, **more: object) -> DiagnosisRow:
+def stored(session: Session, digest: str, **more: Any) -> DiagnosisRow:
     if session.get(WindowRow, digest) is None:
         session.add(WindowRow(digest=digest, job_id="job", n_bytes=1))
         session.flush()
     follower = Follower(SETTINGS, Announcer(Metrics()), Clock())
-    return diagnosed(session, follower, digest=digest, said="nic_degradation", **more)  # type: ignore[arg-type]
+    return diagnosed(session, follower, digest=digest, said="nic_degradation", **more)
 
 
 def exported(database: Database, windows: dict[str, Window], folder: Path) -> ExportCounts:

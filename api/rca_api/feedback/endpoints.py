@@ -26,10 +26,11 @@ from rca_api.problems import ProblemError
 from rca_api.responses import problem_responses
 from rca_api.security.access import requires
 from rca_api.security.principal import Principal, Scope
+from rca_api.small_bodies import BODY_PROBLEMS, SmallBodies
 from rca_api.state import State
 from rca_api.store.base import now
 
-router = APIRouter(prefix="/v1", tags=["feedback"])
+router = APIRouter(prefix="/v1", tags=["feedback"], route_class=SmallBodies)
 
 Giver = Annotated[Principal, Security(requires(Scope.feedback))]
 DiagnosisId = Annotated[str, Path(pattern="^[0-9a-f]{32}$")]
@@ -42,7 +43,7 @@ _JUDGED = problem_responses(*_COMMON, "not-found", "conflict")
     "/diagnoses/{diagnosis_id}/feedback",
     status_code=status.HTTP_201_CREATED,
     summary="Confirm or correct a diagnosis",
-    responses=_JUDGED,
+    responses=problem_responses(*_COMMON, *BODY_PROBLEMS, "not-found", "conflict"),
 )
 def give_feedback(request: Request, diagnosis_id: DiagnosisId, given: NewFeedback, caller: Giver) -> Feedback:
     """Say whether the diagnosis was right, or what was really wrong.

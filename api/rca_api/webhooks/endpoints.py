@@ -13,6 +13,7 @@ from rca_api.problems import ProblemError
 from rca_api.responses import problem_responses
 from rca_api.security.access import requires
 from rca_api.security.principal import Principal, Scope
+from rca_api.small_bodies import BODY_PROBLEMS, SmallBodies
 from rca_api.state import State
 from rca_api.store.base import now
 from rca_api.webhooks import outbox
@@ -31,16 +32,23 @@ from rca_api.webhooks.schemas import (
 from rca_api.webhooks.signing import new_secret
 from rca_api.webhooks.tables import DeliveryRow, WebhookRow
 
-router = APIRouter(prefix="/v1/webhooks", tags=["webhooks"])
+router = APIRouter(prefix="/v1/webhooks", tags=["webhooks"], route_class=SmallBodies)
 
 Admin = Annotated[Principal, Security(requires(Scope.admin))]
 Id = Annotated[str, Path(max_length=32, pattern="^[0-9a-f]{32}$")]
 _COMMON = ("invalid-parameters", "unauthenticated", "forbidden", "rate-limited", "store-unavailable")
 _LISTED = problem_responses(*_COMMON)
 _ONE = problem_responses(*_COMMON, "not-found")
+_GIVEN = problem_responses(*_COMMON, *BODY_PROBLEMS)
+_CHANGED = problem_responses(*_COMMON, *BODY_PROBLEMS, "not-found")
 
 
-@router.post("", status_code=status.HTTP_201_CREATED, summary="Subscribe to incidents", responses=_LISTED)
+@router.post(
+    "",
+    status_code=status.HTTP_201_CREATED,
+    summary="Subscribe to incidents",
+    responses=problem_responses(*_COMMON, *BODY_PROBLEMS),
+)
 def create_webhook(request: Request, response: Response, given: NewWebhook, caller: Admin) -> CreatedWebhook:
     """Add a webhook. Its secret is in this answer and in no other."""
     state = State.of(request)
@@ -90,7 +98,11 @@ def show_webhook(request: Request, webhook_id: Id, _: Admin) -> Webhook:
         return read_webhook(_webhook(session, webhook_id))
 
 
-@router.patch("/{webhook_id}", summary="Change a webhook", responses=_ONE)
+@router.patch(
+    "/{webhook_id}",
+    summary="Change a webhook",
+    responses=problem_responses(*_COMMON, *BODY_PROBLEMS, "not-found"),
+)
 def change_webhook(request: Request, webhook_id: Id, given: WebhookChange, _: Admin) -> Webhook:
     """Change what is given. A new URL holds for deliveries that wait, too."""
     state = State.of(request)
@@ -142,7 +154,7 @@ def list_deliveries(
     "/{webhook_id}/deliveries/{delivery_id}/retry",
     status_code=status.HTTP_202_ACCEPTED,
     summary="Send a dead delivery again",
-    responses=problem_responses(*_COMMON, "not-found", "conflict"),
+    responses=problem_responses(*_COMMON, *BODY_PROBLEMS, "not-found", "conflict"),
 )
 def retry_delivery(request: Request, webhook_id: Id, delivery_id: Id, _: Admin) -> Delivery:
     """Queue a delivery that was given up once more, before the younger ones of its webhook."""
