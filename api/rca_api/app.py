@@ -2,26 +2,32 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 from importlib.metadata import version
 
 import structlog
 from fastapi import FastAPI
 from fastapi.concurrency import run_in_threadpool
 
-from rca_api import diagnoses, health, logs, problems, what_if
-from rca_api.background import tidy_up
+from rca_api import diagnoses, feedback, health, incidents, logs, nodes, problems, webhooks, what_if
+from rca_api.background import running
 from rca_api.diagnoses import endpoints as diagnosis_endpoints
+from rca_api.feedback import endpoints as feedback_endpoints
 from rca_api.health import endpoints as health_endpoints
+from rca_api.incidents import endpoints as incident_endpoints
 from rca_api.middleware import RequestContext
+from rca_api.nodes import endpoints as node_endpoints
 from rca_api.openapi import document
 from rca_api.security.headers import SecurityHeaders
 from rca_api.settings import Settings
 from rca_api.state import State
 from rca_api.store.database import StoreError
 from rca_api.stored_windows import endpoints as window_endpoints
+from rca_api.tidying import tidy_up
+from rca_api.webhooks import endpoints as webhook_endpoints
+from rca_api.webhooks.documented import document_webhooks
 from rca_api.what_if import endpoints as what_if_endpoints
 
 _log = structlog.stdlib.get_logger("rca_api")
@@ -45,6 +51,10 @@ def create_app(settings: Settings | None = None) -> FastAPI:
         lifespan=_lifespan,
         openapi_tags=[
             {"name": "diagnoses", "description": diagnoses.__doc__},
+            {"name": "feedback", "description": feedback.__doc__},
+            {"name": "incidents", "description": incidents.__doc__},
+            {"name": "nodes", "description": nodes.__doc__},
+            {"name": "webhooks", "description": webhooks.__doc__},
             {"name": "what-if", "description": what_if.__doc__},
             {"name": "operations", "description": health.__doc__},
         ],
@@ -56,6 +66,11 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     app.add_middleware(SecurityHeaders)
     app.include_router(diagnosis_endpoints.router)
     app.include_router(window_endpoints.router)
+    app.include_router(feedback_endpoints.router)
+    app.include_router(incident_endpoints.router)
+    app.include_router(node_endpoints.router)
+    app.include_router(webhook_endpoints.router)
+    document_webhooks(app)
     app.include_router(what_if_endpoints.router)
     app.include_router(health_endpoints.router)
     # FastAPI's documented way to serve a document of one's own.
@@ -75,9 +90,8 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
         await run_in_threadpool(state.authority.warn_if_nobody_can_call)
         await run_in_threadpool(state.spool.clean)
         state.dispatcher.start()
-        tidying = asyncio.create_task(tidy_up(state))
-        yield
-        tidying.cancel()
+        async with running(state.webhook_dispatcher.run, state.sweeper.run, partial(tidy_up, state)):
+            yield
         await state.dispatcher.stop()
     finally:
         await state.pool.close()

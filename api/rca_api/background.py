@@ -1,27 +1,37 @@
-"""Tasks that run now and then beside the requests."""
+"""Work that goes on beside the requests for as long as the service runs."""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 
 import structlog
-from fastapi.concurrency import run_in_threadpool
 
-from rca.errors import RcaError
-from rca_api.state import State
+#: Pause before work that failed is begun anew.
+_PAUSE_SECONDS = 5.0
+_log = structlog.stdlib.get_logger("rca_api.background")
 
-_log = structlog.stdlib.get_logger("rca_api")
+Work = Callable[[], Awaitable[None]]
 
 
-async def tidy_up(state: State) -> None:
-    """Delete windows over the limits and expired idempotency keys, until cancelled."""
+@asynccontextmanager
+async def running(*works: Work, pause_seconds: float = _PAUSE_SECONDS) -> AsyncIterator[None]:
+    """Run each work until the context ends, then cancel it and wait for what it has to finish."""
+    tasks = [asyncio.create_task(_forever(work, pause_seconds)) for work in works]
+    try:
+        yield
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def _forever(work: Work, pause_seconds: float) -> None:
+    """Begin anew what failed: one surprise must not end it until somebody restarts the service."""
     while True:
-        # Not at once: a service that starts has better things to do.
-        await asyncio.sleep(state.settings.retention_interval_seconds)
         try:
-            pruned = await run_in_threadpool(state.retention.prune)
-            keys = await run_in_threadpool(state.keys.forget_expired)
-        except RcaError as error:
-            _log.warning("tidying up has to wait", reason=error.message)
-        else:
-            _log.info("tidied up", windows=pruned.windows, n_bytes=pruned.n_bytes, keys=keys)
+            await work()
+        except Exception:
+            _log.exception("background work failed")
+        await asyncio.sleep(pause_seconds)

@@ -64,9 +64,25 @@ class Metrics:
             ("name", "version", "sha256"),
             registry=self.registry,
         )
+        self.incident_events = Counter(
+            "rca_incident_events",
+            "Incidents opened, changed and resolved.",
+            ("kind",),
+            registry=self.registry,
+        )
+        self.webhook_attempts = Counter(
+            "rca_webhook_attempts",
+            "Attempts to send a webhook, by what became of the delivery.",
+            ("outcome",),
+            registry=self.registry,
+        )
         # Labelled series exist from the start, so that a rate() over the first minute is not empty.
         for stage in STAGES:
             self.stage_seconds.labels(stage)
+        for kind in ("opened", "cause_changed", "resolved"):
+            self.incident_events.labels(kind)
+        for outcome in ("delivered", "failed", "dead", "lost"):
+            self.webhook_attempts.labels(outcome)
 
     @contextmanager
     def stage(self, name: str) -> Iterator[None]:

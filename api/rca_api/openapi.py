@@ -26,6 +26,7 @@ def document(app: FastAPI) -> dict[str, Any]:
             version=app.version,
             openapi_version="3.1.0",
             routes=app.routes,
+            webhooks=app.webhooks.routes,
             tags=app.openapi_tags,
             license_info={"name": "Apache-2.0", "identifier": "Apache-2.0"},
         )

@@ -86,6 +86,33 @@ class Settings(BaseSettings):
         How long a caller may take to send its body.
     retry_after_seconds : int
         Least a refused caller is told to wait; more where the queue takes longer.
+    incident_healthy_windows : int
+        Healthy windows in a row that resolve an incident.
+    incident_changed_windows : int
+        Confident diagnoses in a row of another cause that change an incident's cause.
+    incident_silence_seconds : float
+        Time without a window after which an open incident of a job is resolved.
+    webhook_http : bool
+        Webhooks may go to http:// URLs, too.
+    webhook_hosts : tuple of str
+        The only hosts webhooks may go to, as JSON (``["hooks.example.org", ".corp.example"]``); they may have
+        private addresses. Empty: all hosts with public addresses.
+    webhook_private : bool
+        Webhooks may go to private and loopback addresses of any host.
+    webhook_timeout_seconds : float
+        For one attempt, from looking up the host to the status of the answer.
+    webhook_attempts : int
+        After so many failures a delivery is dead.
+    webhook_pause_seconds : float
+        Before the second attempt; later pauses grow fourfold, up to six hours.
+    webhook_threads : int
+        Webhooks sent at once.
+    webhook_keep_days : float
+        How long delivered ones are listed; dead ones stay.
+    node_lemon_prior : float
+        Share of lemons among all nodes, before anything is known of one.
+    node_priors : {"off", "on"}
+        Tell in an incident which of its nodes were at fault in other jobs, too.
     """
 
     model_config = SettingsConfigDict(env_prefix="RCA_", frozen=True)
@@ -120,6 +147,19 @@ class Settings(BaseSettings):
     retention_interval_seconds: float = Field(3600.0, gt=0)
     body_timeout_seconds: float = Field(60.0, gt=0)
     retry_after_seconds: int = Field(1, ge=1)
+    incident_healthy_windows: int = Field(3, ge=1, le=32)
+    incident_changed_windows: int = Field(2, ge=1, le=32)
+    incident_silence_seconds: float = Field(6 * 3600.0, gt=0)
+    webhook_http: bool = False
+    webhook_hosts: tuple[str, ...] = ()
+    webhook_private: bool = False
+    webhook_timeout_seconds: float = Field(10.0, gt=0)
+    webhook_attempts: int = Field(8, ge=1)
+    webhook_pause_seconds: float = Field(5.0, gt=0)
+    webhook_threads: int = Field(4, ge=1)
+    webhook_keep_days: float = Field(30.0, gt=0)
+    node_lemon_prior: float = Field(0.01, gt=0, lt=1)
+    node_priors: Literal["off", "on"] = "off"
     log_level: Literal["debug", "info", "warning", "error"] = "info"
 
     @field_validator("rate_limit")

@@ -15,18 +15,23 @@ from rca_api.compute.process import Setup
 from rca_api.diagnoses.dispatcher import Dispatcher
 from rca_api.diagnoses.journal import Journal, OnDiagnosed
 from rca_api.diagnoses.keys import Keys
+from rca_api.feedback.repository import has_feedback
+from rca_api.incidents.announcing import Announcer
+from rca_api.incidents.life import Hysteresis
+from rca_api.incidents.service import Follower
+from rca_api.incidents.sweeping import Sweeper
 from rca_api.metrics import Metrics
 from rca_api.models.current import BundleRef, CurrentModels
+from rca_api.nodes.service import Exposures
 from rca_api.security.authority import Authority
 from rca_api.settings import Settings
 from rca_api.store.database import Database
 from rca_api.store.window_store import WindowStore
-from rca_api.stored_windows.retention import Keeper, Retention
-
-#: Told of every finished diagnosis, in the transaction that stores it; a line here per resource that follows.
-ON_DIAGNOSED: tuple[OnDiagnosed, ...] = ()
-#: Conditions on `WindowRow` under which retention leaves a window alone, whatever its age.
-KEEPERS: tuple[Keeper, ...] = ()
+from rca_api.stored_windows.retention import Retention
+from rca_api.webhooks.addresses import Policy
+from rca_api.webhooks.dispatcher import Dispatcher as WebhookDispatcher
+from rca_api.webhooks.dispatcher import Retries
+from rca_api.webhooks.sending import Sender
 
 
 @dataclass(frozen=True)
@@ -46,6 +51,11 @@ class State:
     keys: Keys
     dispatcher: Dispatcher
     retention: Retention
+    webhook_policy: Policy
+    webhook_dispatcher: WebhookDispatcher
+    sweeper: Sweeper
+    #: Told of every finished diagnosis, in the transaction that stores it.
+    on_diagnosed: tuple[OnDiagnosed, ...]
 
     @classmethod
     def build(cls, settings: Settings) -> State:
@@ -60,7 +70,11 @@ class State:
             metrics,
         )
         windows = WindowStore(settings.window_store_url)
-        journal = Journal(database, metrics, ON_DIAGNOSED)
+        follower = _follower(settings, metrics)
+        # Incidents first: nodes ask whether the window was new to them.
+        on_diagnosed: tuple[OnDiagnosed, ...] = (follower, Exposures())
+        journal = Journal(database, metrics, on_diagnosed)
+        policy = _policy(settings)
         return cls(
             settings=settings,
             database=database,
@@ -78,7 +92,13 @@ class State:
                 held=timedelta(seconds=settings.deadline_seconds + settings.lease_seconds),
             ),
             dispatcher=Dispatcher(journal, pool, models, settings),
-            retention=Retention(database, windows, settings, KEEPERS),
+            retention=Retention(database, windows, settings, (has_feedback(),)),
+            webhook_policy=policy,
+            webhook_dispatcher=_webhook_dispatcher(settings, database, metrics, policy),
+            sweeper=Sweeper(
+                database, follower, settings.incident_silence_seconds, settings.webhook_keep_days
+            ),
+            on_diagnosed=on_diagnosed,
         )
 
     @classmethod
@@ -86,3 +106,28 @@ class State:
         """Get the state of the app that handles `request`."""
         app: FastAPI = request.app
         return cast("State", app.state.parts)
+
+
+def _follower(settings: Settings, metrics: Metrics) -> Follower:
+    hysteresis = Hysteresis(
+        settings.incident_healthy_windows,
+        settings.incident_changed_windows,
+        settings.incident_silence_seconds,
+    )
+    return Follower(hysteresis, Announcer(metrics))
+
+
+def _policy(settings: Settings) -> Policy:
+    return Policy(http=settings.webhook_http, hosts=settings.webhook_hosts, private=settings.webhook_private)
+
+
+def _webhook_dispatcher(
+    settings: Settings, database: Database, metrics: Metrics, policy: Policy
+) -> WebhookDispatcher:
+    return WebhookDispatcher(
+        database,
+        Sender(policy, settings.webhook_timeout_seconds),
+        Retries(settings.webhook_attempts, settings.webhook_pause_seconds),
+        metrics,
+        threads=settings.webhook_threads,
+    )

@@ -17,6 +17,7 @@ def kept(name: str = "w", **changes: Any) -> Kept:
         "window_id": None,
         "start": 1.7e9,
         "end": 1.7e9 + 60,
+        "world_size": 4,
         "nodes": ["n0", "n1"],
     }
     return Kept(**values | changes)

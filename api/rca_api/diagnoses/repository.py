@@ -166,6 +166,7 @@ def _row(session: Session, window: Kept, *, asked_by: str | None, at: datetime) 
         job_id=window.job_id,
         window_start=window.start,
         window_end=window.end,
+        world_size=window.world_size,
         nodes=window.nodes or None,
         asked_by=asked_by,
     )

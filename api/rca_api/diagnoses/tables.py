@@ -54,13 +54,14 @@ class DiagnosisRow(Base):
     cause: Mapped[str | None] = mapped_column(String(64), index=True)
     seconds_per_step: Mapped[float | None]
     model_sha256: Mapped[str | None] = mapped_column(String(64))
+    #: From the window's job: ranks it has, and names of the nodes it runs on where it says so.
+    world_size: Mapped[int | None]
+    nodes: Mapped[list[str] | None] = mapped_column(JSON(none_as_null=True))
     #: JSON of `rca.diagnosis.result.Diagnosis`.
     document: Mapped[bytes | None] = mapped_column(LargeBinary)
     #: Problem document (JSON) of a failed one.
     problem: Mapped[bytes | None] = mapped_column(LargeBinary)
 
-    #: Nodes the job ran on; null where the window does not say.
-    nodes: Mapped[list[str] | None] = mapped_column(JSON(none_as_null=True))
     #: Who works on a running one, until when without a sign of life, and how often it was begun.
     lease_owner: Mapped[str | None] = mapped_column(String(64))
     lease_until: Mapped[datetime | None] = mapped_column(UtcDateTime)

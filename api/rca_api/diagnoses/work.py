@@ -37,6 +37,7 @@ class Kept:
     window_id: str | None
     start: float
     end: float
+    world_size: int
     nodes: list[str]
 
 
@@ -210,8 +211,16 @@ def _keep(context: Context, window: Window) -> Kept:
 
 def _kept(window: Window, stored: Stored) -> Kept:
     job = window.job
-    nodes = sorted(job.topology.node_names)
-    return Kept(stored.digest, stored.n_bytes, job.job_id, job.window_id, job.start, job.end, nodes)
+    return Kept(
+        digest=stored.digest,
+        n_bytes=stored.n_bytes,
+        job_id=job.job_id,
+        window_id=job.window_id,
+        start=job.start,
+        end=job.end,
+        world_size=job.world_size,
+        nodes=sorted(job.topology.node_names),
+    )
 
 
 def _refuse_unstorable_names(window: Window) -> None:

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 from rca_api.diagnoses import tables as diagnoses
+from rca_api.feedback import tables as feedback
+from rca_api.incidents import tables as incidents
+from rca_api.nodes import tables as nodes
 from rca_api.security import tables as security
 from rca_api.store.base import Base
+from rca_api.webhooks import tables as webhooks
 
-__all__ = ["Base", "diagnoses", "security"]
+__all__ = ["Base", "diagnoses", "feedback", "incidents", "nodes", "security", "webhooks"]

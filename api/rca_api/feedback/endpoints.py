@@ -1,0 +1,161 @@
+"""`/v1/diagnoses/{id}/feedback` and `/v1/feedback`."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter, Path, Query, Request, Response, Security, status
+from pydantic import AwareDatetime
+from sqlalchemy import Select, select
+from sqlalchemy.orm import Session
+
+from rca_api.diagnoses.tables import DiagnosisRow
+from rca_api.feedback import labels, repository
+from rca_api.feedback.schemas import (
+    DiagnosisFeedback,
+    Feedback,
+    FeedbackPage,
+    NewFeedback,
+    Verdict,
+    read_feedback,
+    read_side,
+)
+from rca_api.feedback.tables import FeedbackRow
+from rca_api.pagination import Cursor, Limit, Page, link_next, page
+from rca_api.problems import ProblemError
+from rca_api.responses import problem_responses
+from rca_api.security.access import requires
+from rca_api.security.principal import Principal, Scope
+from rca_api.small_bodies import BODY_PROBLEMS, SmallBodies
+from rca_api.state import State
+from rca_api.store.base import now
+
+router = APIRouter(prefix="/v1", tags=["feedback"], route_class=SmallBodies)
+
+Giver = Annotated[Principal, Security(requires(Scope.feedback))]
+DiagnosisId = Annotated[str, Path(pattern="^[0-9a-f]{32}$")]
+_COMMON = ("invalid-parameters", "unauthenticated", "forbidden", "rate-limited", "store-unavailable")
+_ONE = problem_responses(*_COMMON, "not-found")
+_JUDGED = problem_responses(*_COMMON, "not-found", "conflict")
+
+
+@router.post(
+    "/diagnoses/{diagnosis_id}/feedback",
+    status_code=status.HTTP_201_CREATED,
+    summary="Confirm or correct a diagnosis",
+    responses=problem_responses(*_COMMON, *BODY_PROBLEMS, "not-found", "conflict"),
+)
+def give_feedback(request: Request, diagnosis_id: DiagnosisId, given: NewFeedback, caller: Giver) -> Feedback:
+    """Say whether the diagnosis was right, or what was really wrong.
+
+    Every opinion is kept with who gave it. Where opinions disagree, all are shown and none is learned from.
+    """
+    with State.of(request).database.session() as session:
+        diagnosis = _done(session, diagnosis_id)
+        label = (
+            labels.checked(given.label, diagnosis) if given.label is not None else labels.confirmed(diagnosis)
+        )
+        row = FeedbackRow(
+            diagnosis_id=diagnosis_id,
+            verdict=given.verdict,
+            label=label.model_dump(mode="json"),
+            meaning=labels.meaning(label),
+            given_by=caller.id,
+            given_by_name=caller.name,
+            reported_by=given.reported_by,
+            note=given.note,
+        )
+        session.add(row)
+        session.flush()
+        return read_feedback(row, conflict=bool(repository.disputed(session, [diagnosis_id])))
+
+
+@router.get("/diagnoses/{diagnosis_id}/feedback", summary="List feedback on a diagnosis", responses=_JUDGED)
+def list_diagnosis_feedback(
+    request: Request,
+    response: Response,
+    diagnosis_id: DiagnosisId,
+    _: Giver,
+    limit: Limit = 50,
+    cursor: Cursor = None,
+) -> DiagnosisFeedback:
+    """List what was said about a diagnosis, withdrawn feedback included, and who disagrees."""
+    with State.of(request).database.reading() as session:
+        _done(session, diagnosis_id)
+        statement = select(FeedbackRow).where(FeedbackRow.diagnosis_id == diagnosis_id)
+        found = _page(session, statement, limit, cursor)
+        sides = repository.sides(repository.standing(session, diagnosis_id))
+    link_next(request, response, found.next)
+    return DiagnosisFeedback(
+        conflict=len(sides) > 1, sides=[read_side(side) for side in sides], items=found.items, next=found.next
+    )
+
+
+@router.delete(
+    "/diagnoses/{diagnosis_id}/feedback/{feedback_id}",
+    summary="Withdraw feedback",
+    responses=_ONE,
+)
+def withdraw_feedback(
+    request: Request, diagnosis_id: DiagnosisId, feedback_id: DiagnosisId, caller: Giver
+) -> Feedback:
+    """Take back what one said oneself. It stays in the lists, and nothing is learned from it any more."""
+    with State.of(request).database.session() as session:
+        statement = select(FeedbackRow).where(
+            FeedbackRow.id == feedback_id, FeedbackRow.diagnosis_id == diagnosis_id
+        )
+        row = session.scalars(statement.with_for_update()).one_or_none()
+        if row is None:
+            raise ProblemError("not-found", f"there is no feedback {feedback_id} on this diagnosis")
+        if row.given_by != caller.id:
+            raise ProblemError("forbidden", "only its author may withdraw feedback")
+        row.withdrawn_at = row.withdrawn_at or now()
+        session.flush()
+        return read_feedback(row, conflict=bool(repository.disputed(session, [diagnosis_id])))
+
+
+@router.get("/feedback", summary="List all feedback", responses=problem_responses(*_COMMON))
+def list_feedback(
+    request: Request,
+    response: Response,
+    _: Giver,
+    verdict: Annotated[Verdict | None, Query()] = None,
+    conflict: Annotated[
+        bool | None, Query(description="Only on diagnoses where opinions disagree, or only on the others.")
+    ] = None,
+    since: Annotated[AwareDatetime | None, Query(description="Only what was given then or later.")] = None,
+    limit: Limit = 50,
+    cursor: Cursor = None,
+) -> FeedbackPage:
+    """List feedback on all diagnoses, newest first."""
+    statement = select(FeedbackRow)
+    if verdict is not None:
+        statement = statement.where(FeedbackRow.verdict == verdict)
+    if since is not None:
+        statement = statement.where(FeedbackRow.created_at >= since)
+    if conflict is not None:
+        is_disputed = FeedbackRow.diagnosis_id.in_(repository.all_disputed())
+        statement = statement.where(is_disputed if conflict else ~is_disputed)
+    with State.of(request).database.reading() as session:
+        found = _page(session, statement, limit, cursor)
+    link_next(request, response, found.next)
+    return FeedbackPage(items=found.items, next=found.next)
+
+
+def _page(session: Session, statement: Select[FeedbackRow], limit: int, cursor: str | None) -> Page[Feedback]:
+    keys = (FeedbackRow.created_at, FeedbackRow.id)
+    found: Page[FeedbackRow] = page(
+        session, statement, keys=keys, limit=limit, cursor=cursor, read=lambda row: row
+    )
+    disputed = repository.disputed(session, [row.diagnosis_id for row in found.items])
+    items = [read_feedback(row, conflict=row.diagnosis_id in disputed) for row in found.items]
+    return Page(items, found.next)
+
+
+def _done(session: Session, diagnosis_id: str) -> DiagnosisRow:
+    row = session.get(DiagnosisRow, diagnosis_id)
+    if row is None:
+        raise ProblemError("not-found", f"there is no diagnosis {diagnosis_id}")
+    if row.document is None:
+        raise ProblemError("conflict", f"the diagnosis is {row.state}, so there is nothing to judge yet")
+    return row

@@ -1,0 +1,152 @@
+"""Feedback as training data: a collection as `rca train --collection` takes it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import asdict, dataclass
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from rca.errors import RcaError
+from rca.telemetry.labels import Label, write_labelled, write_manifest
+from rca.telemetry.window import Window
+from rca_api.diagnoses.tables import DiagnosisRow
+from rca_api.feedback import labels
+from rca_api.feedback.tables import FeedbackRow
+from rca_api.incidents.tables import ObservationRow
+
+ReadWindow = Callable[[str], Window]
+SOURCE = "incident"
+
+
+@dataclass(frozen=True)
+class ExportCounts:
+    """What became of the windows that somebody judged.
+
+    Attributes
+    ----------
+    written : int
+    conflicting : int
+        Opinions disagree.
+    missing : int
+        The window is no longer there, or cannot be read.
+    incomplete : int
+        Said to be sick, but not by which cause on which ranks.
+    """
+
+    written: int = 0
+    conflicting: int = 0
+    missing: int = 0
+    incomplete: int = 0
+
+
+@dataclass(frozen=True)
+class _Judged:
+    """Everything that was said about one window, by feedback on any of its diagnoses."""
+
+    digest: str | None
+    opinions: list[tuple[FeedbackRow, DiagnosisRow]]
+    incident_id: str | None
+
+
+def export_collection(session: Session, read_window: ReadWindow, folder: Path) -> ExportCounts:
+    """Write windows with the labels that people gave them.
+
+    Parameters
+    ----------
+    session : Session
+        For reading.
+    read_window : callable
+        From a digest to its window; may raise `RcaError` or `LookupError` where it is gone.
+    folder : Path
+        Where the collection goes: empty, or what an earlier export wrote.
+
+    Notes
+    -----
+    Windows of one incident share a group, so that they are never split between training and test; windows
+    of no incident are grouped by their job. The order, and with it the manifest, depends on content alone.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    entries: list[dict[str, Any]] = []
+    outcomes: Counter[str] = Counter()
+    for judged in _windows(session):
+        outcome, entry = _exported(judged, read_window, folder)
+        outcomes[outcome] += 1
+        entries += [entry] if entry is not None else []
+    counts = ExportCounts(**outcomes)
+    write_manifest(folder, entries, {"source": SOURCE, "export": asdict(counts)})
+    return counts
+
+
+def _windows(session: Session) -> Iterator[_Judged]:
+    observed = (ObservationRow.job_id == DiagnosisRow.job_id) & (
+        ObservationRow.window_end == DiagnosisRow.window_end
+    )
+    statement = (
+        select(FeedbackRow, DiagnosisRow, ObservationRow.incident_id)
+        .join(DiagnosisRow, DiagnosisRow.id == FeedbackRow.diagnosis_id)
+        .outerjoin(ObservationRow, observed & (ObservationRow.window_start == DiagnosisRow.window_start))
+        .where(FeedbackRow.withdrawn_at.is_(None))
+        .order_by(FeedbackRow.created_at, FeedbackRow.id)
+    )
+    # A window that is gone cannot be compared with others: each diagnosis of such a one stands alone.
+    found = sorted(
+        session.execute(statement), key=lambda row: (row[1].window_digest or "", _identity(row[1]))
+    )
+    for _, rows in groupby(found, key=lambda row: _identity(row[1])):
+        held = list(rows)
+        yield _Judged(held[0][1].window_digest, [(row[0], row[1]) for row in held], held[0][2])
+
+
+def _identity(row: DiagnosisRow) -> str:
+    return row.window_digest or row.id
+
+
+def _exported(judged: _Judged, read_window: ReadWindow, folder: Path) -> tuple[str, dict[str, Any] | None]:
+    if len({feedback.meaning for feedback, _ in judged.opinions}) > 1:
+        return "conflicting", None
+    if judged.digest is None:
+        return "missing", None
+    try:
+        window = read_window(judged.digest)
+    except (RcaError, LookupError, OSError):
+        return "missing", None
+    # The latest of several equal opinions: it may tell more about steps and severity.
+    latest = judged.opinions[-1][0]
+    label = labels.located(labels.read(latest.label), window.job)
+    somewhere = bool(label.causes) and all(cause.ranks for cause in label.causes)
+    if label.failure_mode != "healthy" and not somewhere:
+        return "incomplete", None
+    label = label.model_copy(update={"source": SOURCE, "notes": _notes(judged.opinions)})
+    write_labelled(window, label, folder / judged.digest)
+    return "written", _entry(judged, label, window)
+
+
+def _entry(judged: _Judged, label: Label, window: Window) -> dict[str, Any]:
+    group = f"incident-{judged.incident_id}" if judged.incident_id else f"job-{window.job.job_id}"
+    return {
+        "id": judged.digest,
+        "path": judged.digest,
+        "group": group,
+        "world_size": window.job.world_size,
+        "failure_mode": label.failure_mode,
+        "causes": [cause.cause for cause in label.causes],
+        "feedback": [feedback.id for feedback, _ in judged.opinions],
+        "diagnoses": sorted({diagnosis.id for _, diagnosis in judged.opinions}),
+    }
+
+
+def _notes(opinions: Iterable[tuple[FeedbackRow, DiagnosisRow]]) -> str:
+    """Where the label comes from: one line per opinion."""
+    lines = []
+    for feedback, diagnosis in opinions:
+        who = feedback.reported_by or feedback.given_by_name
+        line = f"{feedback.verdict} by {who} on {feedback.created_at:%Y-%m-%d} (feedback {feedback.id}"
+        line += f", diagnosis {diagnosis.id}, model {diagnosis.model_sha256 or 'unknown'})"
+        lines.append(f"{line}: {feedback.note}" if feedback.note else line)
+    return "\n".join(lines)

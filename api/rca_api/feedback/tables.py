@@ -1,0 +1,36 @@
+"""Table of feedback."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import JSON, ForeignKey, Index, String, Text
+from sqlalchemy.orm import Mapped, mapped_column
+
+from rca_api.store.base import Base, UtcDateTime, new_id, now
+
+
+class FeedbackRow(Base):
+    """What somebody said about a diagnosis; never deleted, at most withdrawn."""
+
+    __tablename__ = "feedback"
+    __table_args__ = (Index("ix_feedback_newest", "created_at", "id"),)
+
+    id: Mapped[str] = mapped_column(String(32), primary_key=True, default=new_id)
+    created_at: Mapped[datetime] = mapped_column(UtcDateTime, default=now)
+    #: No cascade: a diagnosis somebody judged cannot be deleted.
+    diagnosis_id: Mapped[str] = mapped_column(ForeignKey("diagnoses.id"), index=True)
+    #: confirmed or corrected
+    verdict: Mapped[str] = mapped_column(String(16))
+    #: The truth it amounts to, in the words of ``label.json``.
+    label: Mapped[dict[str, Any]] = mapped_column(JSON)
+    #: The label without its prose, for comparing: equal text, equal meaning.
+    meaning: Mapped[str] = mapped_column(Text)
+    #: Key id or token subject; null where authentication is off.
+    given_by: Mapped[str | None] = mapped_column(String(128))
+    given_by_name: Mapped[str] = mapped_column(String(128))
+    #: In the caller's words: a person, a ticket.
+    reported_by: Mapped[str | None] = mapped_column(String(256))
+    note: Mapped[str] = mapped_column(Text)
+    withdrawn_at: Mapped[datetime | None] = mapped_column(UtcDateTime)

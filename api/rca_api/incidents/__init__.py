@@ -1,0 +1,1 @@
+"""What a job suffered from, over many diagnoses: opened, cause changed, resolved."""

@@ -1,0 +1,144 @@
+"""`/v1/incidents` and `/v1/jobs/{job_id}/incidents`."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Path, Query, Request, Response, Security
+from pydantic import AwareDatetime, StringConstraints
+from sqlalchemy.orm import Session
+
+from rca_api.incidents import repository
+from rca_api.incidents.markdown import page as as_markdown
+from rca_api.incidents.schemas import (
+    Incident,
+    IncidentDetail,
+    IncidentPage,
+    Lemon,
+    read_event,
+    read_incident,
+    read_window,
+)
+from rca_api.incidents.schemas import (
+    State as IncidentState,
+)
+from rca_api.incidents.tables import IncidentRow, ObservationRow
+from rca_api.negotiation import choose
+from rca_api.nodes.service import known_lemons
+from rca_api.pagination import Cursor, Limit, link_next, page
+from rca_api.problems import ProblemError
+from rca_api.responses import problem_responses
+from rca_api.security.access import requires
+from rca_api.security.principal import Principal, Scope
+from rca_api.state import State
+
+router = APIRouter(prefix="/v1", tags=["incidents"])
+
+Reader = Annotated[Principal, Security(requires(Scope.read))]
+#: No NUL, which PostgreSQL cannot compare with.
+Name = Annotated[str, StringConstraints(min_length=1, max_length=256, pattern=r"^[^\x00]*$")]
+Status = Annotated[IncidentState | None, Query(description="Only open or only resolved ones.")]
+Since = Annotated[AwareDatetime | None, Query(description="Only those that were open then or later.")]
+_COMMON = ("invalid-parameters", "unauthenticated", "forbidden", "rate-limited", "store-unavailable")
+_MARKDOWN = "text/markdown"
+#: Windows an incident is shown with.
+_SHOWN_WINDOWS = 200
+
+
+@router.get("/incidents", summary="List incidents", responses=problem_responses(*_COMMON))
+def list_incidents(
+    request: Request,
+    response: Response,
+    _: Reader,
+    state: Status = None,
+    job: Annotated[Name | None, Query(description="Id of the job.")] = None,
+    cause: Annotated[Name | None, Query(description="A cause it has or had.")] = None,
+    node: Annotated[Name | None, Query(description="A node that was blamed in it.")] = None,
+    since: Since = None,
+    limit: Limit = 50,
+    cursor: Cursor = None,
+) -> IncidentPage:
+    """List incidents of all jobs, newest first."""
+    filters = {"state": state, "job_id": job, "cause": cause, "node": node, "since": since}
+    return _listed(request, response, filters, limit, cursor)
+
+
+@router.get(
+    "/jobs/{job_id}/incidents", summary="List a job's incidents", responses=problem_responses(*_COMMON)
+)
+def list_job_incidents(
+    request: Request,
+    response: Response,
+    job_id: Annotated[Name, Path()],
+    _: Reader,
+    state: Status = None,
+    since: Since = None,
+    limit: Limit = 50,
+    cursor: Cursor = None,
+) -> IncidentPage:
+    """List a job's incidents, newest first; a job that was never sick, or is not known, has none."""
+    return _listed(request, response, {"state": state, "job_id": job_id, "since": since}, limit, cursor)
+
+
+@router.get(
+    "/incidents/{incident_id}",
+    summary="Show an incident",
+    response_class=Response,
+    responses={
+        200: {
+            "description": "The incident with its timeline, in the media type of Accept.",
+            "model": IncidentDetail,
+            "content": {_MARKDOWN: {"schema": {"type": "string"}}},
+        },
+        **problem_responses(*_COMMON, "not-found", "not-acceptable"),
+    },
+)
+def show_incident(
+    request: Request, incident_id: Annotated[str, Path(pattern="^[0-9a-f]{32}$")], _: Reader
+) -> Response:
+    """Show what happened when, what it cost so far, and the diagnoses it rests on."""
+    accept = choose(request.headers.get("accept"), ("application/json", _MARKDOWN))
+    state = State.of(request)
+    with state.database.reading() as session:
+        row = session.get(IncidentRow, incident_id)
+        if row is None:
+            raise ProblemError("not-found", f"there is no incident {incident_id}")
+        detail = _detail(
+            session, row, lemons=state.settings.node_priors == "on", prior=state.settings.node_lemon_prior
+        )
+    content = as_markdown(detail) if accept == _MARKDOWN else detail.model_dump_json()
+    return Response(content, media_type=accept)
+
+
+def _listed(
+    request: Request, response: Response, filters: dict[str, Any], limit: int, cursor: str | None
+) -> IncidentPage:
+    with State.of(request).database.reading() as session:
+
+        def read(row: IncidentRow) -> Incident:
+            return read_incident(row, repository.nodes_of(session, row.id))
+
+        keys = (IncidentRow.opened_at, IncidentRow.id)
+        found = page(session, repository.found(**filters), keys=keys, limit=limit, cursor=cursor, read=read)
+    link_next(request, response, found.next)
+    return IncidentPage(items=found.items, next=found.next)
+
+
+def _detail(session: Session, row: IncidentRow, *, lemons: bool, prior: float) -> IncidentDetail:
+    nodes = repository.nodes_of(session, row.id)
+    newest = page(
+        session,
+        repository.observed(row.id),
+        keys=(ObservationRow.window_end, ObservationRow.window_start),
+        limit=_SHOWN_WINDOWS,
+        cursor=None,
+        read=read_window,
+    )
+    # The incident itself says nothing about whether the node was bad before.
+    known = known_lemons(session, [node for node, _ in nodes], prior, besides=row.job_id) if lemons else {}
+    return IncidentDetail(
+        **read_incident(row, nodes).model_dump(),
+        timeline=[read_event(each) for each in repository.timeline(session, row.id)],
+        diagnoses=newest.items,
+        lemons=[Lemon(node=node, probability=probability) for node, probability in known.items()],
+    )

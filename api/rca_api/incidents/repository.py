@@ -1,0 +1,186 @@
+"""Incidents and observations in the database."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import datetime
+
+from sqlalchemy import Select, and_, exists, func, or_, select, tuple_
+from sqlalchemy.orm import Session
+
+from rca_api.diagnoses.tables import BlameRow
+from rca_api.incidents.life import Observation, Subject, Verdict
+from rca_api.incidents.losses import Loss, total
+from rca_api.incidents.tables import FollowedJobRow, IncidentEventRow, IncidentRow, ObservationRow
+from rca_api.store.upsert import insert_if_absent
+
+#: Windows since the last event that are looked at again; a streak that matters is far shorter.
+HORIZON = 64
+
+
+def follow(session: Session, job_id: str, at: datetime) -> FollowedJobRow:
+    """Get the job's row and hold its lock until the transaction ends."""
+    insert_if_absent(session, FollowedJobRow, job_id=job_id, advanced_at=at)
+    statement = select(FollowedJobRow).where(FollowedJobRow.job_id == job_id)
+    return session.scalars(statement.with_for_update().execution_options(populate_existing=True)).one()
+
+
+def open_incident(session: Session, job_id: str) -> IncidentRow | None:
+    """Get the job's open incident, if it has one."""
+    return session.scalars(select(IncidentRow).where(IncidentRow.open_job_id == job_id)).one_or_none()
+
+
+def pending(session: Session, job: FollowedJobRow) -> list[ObservationRow]:
+    """Windows newer than what was decided, oldest first; the newest `HORIZON` of them."""
+    statement = select(ObservationRow).where(ObservationRow.job_id == job.job_id)
+    if job.decided_end is not None:
+        order = tuple_(ObservationRow.window_end, ObservationRow.window_start)
+        statement = statement.where(order > tuple_(job.decided_end, job.decided_start))
+    if job.since is not None:
+        statement = statement.where(ObservationRow.observed_at >= job.since)
+    newest = statement.order_by(ObservationRow.window_end.desc(), ObservationRow.window_start.desc())
+    return list(session.scalars(newest.limit(HORIZON)))[::-1]
+
+
+def observation(row: ObservationRow) -> Observation:
+    """Read a row as the life of an incident sees it."""
+    verdict: Verdict = (
+        "healthy" if row.verdict == "healthy" else "sick" if row.verdict == "sick" else "unsure"
+    )
+    subject = Subject(row.failure_mode, row.cause) if verdict == "sick" else None
+    return Observation(row.diagnosis_id, row.window_start, row.window_end, verdict, subject)
+
+
+def around(session: Session, row: ObservationRow) -> IncidentRow | None:
+    """Find the incident in whose time a late window lies."""
+    statement = select(IncidentRow).where(
+        IncidentRow.job_id == row.job_id,
+        IncidentRow.began <= row.window_start,
+        IncidentRow.ended >= row.window_end,
+    )
+    return session.scalars(statement.order_by(IncidentRow.began.desc()).limit(1)).one_or_none()
+
+
+def after(session: Session, row: ObservationRow) -> IncidentRow | None:
+    """Find the job's first incident that begins after a window."""
+    statement = select(IncidentRow).where(
+        IncidentRow.job_id == row.job_id, IncidentRow.began > row.window_start
+    )
+    return session.scalars(statement.order_by(IncidentRow.began).limit(1)).one_or_none()
+
+
+def unclaimed(session: Session, row: ObservationRow, until: float) -> list[ObservationRow]:
+    """Windows from a window on that are no incident's and end by `until`, oldest first."""
+    statement = select(ObservationRow).where(
+        ObservationRow.job_id == row.job_id,
+        ObservationRow.window_start >= row.window_start,
+        ObservationRow.window_end <= until,
+        ObservationRow.incident_id.is_(None),
+    )
+    return list(session.scalars(statement.order_by(ObservationRow.window_end, ObservationRow.window_start)))
+
+
+def attach(session: Session, incident: IncidentRow, row: ObservationRow) -> None:
+    """Count a window to an incident, once."""
+    if row.incident_id is not None:
+        return
+    row.incident_id = incident.id
+    session.flush()
+    incident.windows += 1
+    incident.began = min(incident.began, row.window_start)
+    incident.ended = max(incident.ended, row.window_end)
+    if _overlaps(session, row):
+        incident.seconds_lost, incident.gpu_hours_lost = total(_losses(session, incident.id))
+    else:
+        incident.seconds_lost += row.seconds_lost
+        incident.gpu_hours_lost += row.gpu_hours_lost
+
+
+def _overlaps(session: Session, row: ObservationRow) -> bool:
+    others = select(func.count()).where(
+        ObservationRow.incident_id == row.incident_id,
+        ObservationRow.window_start < row.window_end,
+        ObservationRow.window_end > row.window_start,
+    )
+    return session.scalar(others) != 1
+
+
+def _losses(session: Session, incident_id: str) -> Iterator[Loss]:
+    columns = select(
+        ObservationRow.window_start,
+        ObservationRow.window_end,
+        ObservationRow.seconds_lost,
+        ObservationRow.gpu_hours_lost,
+    )
+    for row in session.execute(columns.where(ObservationRow.incident_id == incident_id)):
+        yield Loss(*row)
+
+
+def silent_since(moment: datetime) -> Select[str]:
+    """Jobs with an open incident of which nothing new was heard since `moment`."""
+    return (
+        select(FollowedJobRow.job_id)
+        .join(IncidentRow, IncidentRow.open_job_id == FollowedJobRow.job_id)
+        .where(FollowedJobRow.advanced_at < moment)
+    )
+
+
+def found(
+    *,
+    state: str | None = None,
+    job_id: str | None = None,
+    cause: str | None = None,
+    node: str | None = None,
+    since: datetime | None = None,
+) -> Select[IncidentRow]:
+    """Select incidents; those of a `cause` had it at some time, those of a `node` blamed it in some window.
+
+    `since` keeps those that were open at that moment or opened later.
+    """
+    statement = select(IncidentRow)
+    if state is not None:
+        is_open = IncidentRow.open_job_id.is_not(None)
+        statement = statement.where(is_open if state == "open" else ~is_open)
+    if job_id is not None:
+        statement = statement.where(IncidentRow.job_id == job_id)
+    if cause is not None:
+        had = and_(IncidentEventRow.incident_id == IncidentRow.id, IncidentEventRow.cause == cause)
+        statement = statement.where(exists().where(had))
+    if node is not None:
+        blamed = (
+            select(ObservationRow.incident_id)
+            .join(BlameRow, BlameRow.diagnosis_id == ObservationRow.diagnosis_id)
+            .where(BlameRow.node == node, ObservationRow.verdict == "sick")
+        )
+        statement = statement.where(IncidentRow.id.in_(blamed))
+    if since is not None:
+        statement = statement.where(or_(IncidentRow.resolved_at.is_(None), IncidentRow.resolved_at >= since))
+    return statement
+
+
+def timeline(session: Session, incident_id: str) -> list[IncidentEventRow]:
+    """Events of an incident, in the order in which they were announced."""
+    statement = select(IncidentEventRow).where(IncidentEventRow.incident_id == incident_id)
+    return list(session.scalars(statement.order_by(IncidentEventRow.id)))
+
+
+def observed(incident_id: str) -> Select[ObservationRow]:
+    """Select the windows of an incident."""
+    return select(ObservationRow).where(ObservationRow.incident_id == incident_id)
+
+
+def nodes_of(session: Session, incident_id: str) -> list[tuple[str, float]]:
+    """Nodes that the incident's confident diagnoses blamed, each with its highest probability, that first."""
+    highest = func.max(BlameRow.probability)
+    statement = (
+        select(BlameRow.node, highest)
+        .join(ObservationRow, ObservationRow.diagnosis_id == BlameRow.diagnosis_id)
+        .where(
+            ObservationRow.incident_id == incident_id,
+            ObservationRow.verdict == "sick",
+            BlameRow.node.is_not(None),
+        )
+        .group_by(BlameRow.node)
+        .order_by(highest.desc(), BlameRow.node)
+    )
+    return [(node, each) for node, each in session.execute(statement) if node is not None]

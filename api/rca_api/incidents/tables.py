@@ -1,0 +1,92 @@
+"""Tables of incidents."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from sqlalchemy import ForeignKey, Index, String
+from sqlalchemy.orm import Mapped, mapped_column
+
+from rca_api.store.base import Base, UtcDateTime, new_id, now
+
+
+class FollowedJobRow(Base):
+    """A job whose diagnoses are followed; locked by whoever takes one in, so that they go one by one."""
+
+    __tablename__ = "followed_jobs"
+
+    job_id: Mapped[str] = mapped_column(String(256), primary_key=True)
+    #: Bounds of the window of the last event: what was announced stays; null as long as nothing was.
+    decided_end: Mapped[float | None]
+    decided_start: Mapped[float | None]
+    #: Service's clock: windows taken in before it are no longer looked at.
+    since: Mapped[datetime | None] = mapped_column(UtcDateTime)
+    #: Service's clock when a window newer than the decided one was last taken in.
+    advanced_at: Mapped[datetime] = mapped_column(UtcDateTime, default=now, index=True)
+
+
+class IncidentRow(Base):
+    """One incident; while it is open, the state of its life as of its last event."""
+
+    __tablename__ = "incidents"
+    __table_args__ = (Index("ix_incidents_newest", "opened_at", "id"),)
+
+    id: Mapped[str] = mapped_column(String(32), primary_key=True, default=new_id)
+    job_id: Mapped[str] = mapped_column(String(256), index=True)
+    #: The job while the incident is open, else null: the database itself allows one open incident a job.
+    open_job_id: Mapped[str | None] = mapped_column(String(256), unique=True)
+    failure_mode: Mapped[str] = mapped_column(String(16))
+    cause: Mapped[str | None] = mapped_column(String(64), index=True)
+    #: Service's clock.
+    opened_at: Mapped[datetime] = mapped_column(UtcDateTime, default=now)
+    resolved_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
+    #: healthy or silence
+    resolution: Mapped[str | None] = mapped_column(String(16))
+    #: Window time, Unix seconds: begin of the first window and end of the last one.
+    began: Mapped[float]
+    ended: Mapped[float]
+    windows: Mapped[int] = mapped_column(default=0)
+    seconds_lost: Mapped[float] = mapped_column(default=0.0)
+    gpu_hours_lost: Mapped[float] = mapped_column(default=0.0)
+
+
+class IncidentEventRow(Base):
+    """A step in an incident's life, as it was announced."""
+
+    __tablename__ = "incident_events"
+
+    id: Mapped[int] = mapped_column(primary_key=True, autoincrement=True)
+    incident_id: Mapped[str] = mapped_column(ForeignKey("incidents.id", ondelete="CASCADE"), index=True)
+    #: opened, cause_changed, resolved
+    kind: Mapped[str] = mapped_column(String(16))
+    at: Mapped[datetime] = mapped_column(UtcDateTime, default=now)
+    #: End of the window that decided, Unix seconds.
+    window_end: Mapped[float]
+    diagnosis_id: Mapped[str | None] = mapped_column(ForeignKey("diagnoses.id", ondelete="SET NULL"))
+    failure_mode: Mapped[str] = mapped_column(String(16))
+    cause: Mapped[str | None] = mapped_column(String(64))
+    previous_cause: Mapped[str | None] = mapped_column(String(64))
+    reason: Mapped[str | None] = mapped_column(String(16))
+
+
+class ObservationRow(Base):
+    """What the first diagnosis of a window said; further ones of the same window change nothing."""
+
+    __tablename__ = "observations"
+
+    job_id: Mapped[str] = mapped_column(String(256), primary_key=True)
+    window_end: Mapped[float] = mapped_column(primary_key=True)
+    window_start: Mapped[float] = mapped_column(primary_key=True)
+    diagnosis_id: Mapped[str] = mapped_column(ForeignKey("diagnoses.id", ondelete="CASCADE"), index=True)
+    incident_id: Mapped[str | None] = mapped_column(
+        ForeignKey("incidents.id", ondelete="SET NULL"), index=True
+    )
+    #: Service's clock.
+    observed_at: Mapped[datetime] = mapped_column(UtcDateTime)
+    #: healthy, sick, unsure
+    verdict: Mapped[str] = mapped_column(String(8))
+    failure_mode: Mapped[str] = mapped_column(String(16))
+    cause: Mapped[str | None] = mapped_column(String(64))
+    #: Over all steps of the window.
+    seconds_lost: Mapped[float]
+    gpu_hours_lost: Mapped[float]

@@ -1,0 +1,103 @@
+"""`/v1/nodes`: nodes by how likely they are lemons, and the history of one."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter, Path, Query, Request, Response, Security
+from pydantic import StringConstraints
+from sqlalchemy.orm import Session
+
+from rca_api.diagnoses.tables import BlameRow, DiagnosisRow
+from rca_api.incidents.schemas import moment
+from rca_api.incidents.tables import ObservationRow
+from rca_api.nodes import ranking, repository
+from rca_api.nodes.schemas import NodeBlame, NodeHistory, NodePage, read_node
+from rca_api.nodes.service import MEMORY, judged
+from rca_api.pagination import Cursor, Limit, link_next, page
+from rca_api.problems import ProblemError
+from rca_api.responses import problem_responses
+from rca_api.security.access import requires
+from rca_api.security.principal import Principal, Scope
+from rca_api.state import State
+from rca_api.store.base import now
+
+router = APIRouter(prefix="/v1/nodes", tags=["nodes"])
+
+Reader = Annotated[Principal, Security(requires(Scope.read))]
+Name = Annotated[str, StringConstraints(min_length=1, max_length=256, pattern=r"^[^\x00]*$")]
+_COMMON = ("invalid-parameters", "unauthenticated", "forbidden", "rate-limited", "store-unavailable")
+
+
+@router.get("", summary="Rank nodes", responses=problem_responses(*_COMMON))
+def list_nodes(
+    request: Request,
+    response: Response,
+    _: Reader,
+    lemons: Annotated[bool, Query(description="Only lemons.")] = False,
+    limit: Limit = 50,
+    cursor: Cursor = None,
+) -> NodePage:
+    """List the nodes of the last 90 days' jobs, the likeliest lemon first.
+
+    A node that several jobs blamed independently is one; a node that was blamed once is not, and every job
+    that ran on it without a complaint speaks for it.
+    """
+    state = State.of(request)
+    with state.database.reading() as session:
+        found = repository.records(session, since=now() - MEMORY)
+    ranked = [read_node(record, judged(record, state.settings.node_lemon_prior)) for record in found]
+    kept = [node for node in ranked if node.is_lemon or not lemons]
+    items, following = ranking.page(kept, limit, cursor)
+    link_next(request, response, following)
+    return NodePage(items=items, next=following)
+
+
+@router.get(
+    "/{node}/history",
+    summary="Show what a node was blamed for",
+    responses=problem_responses(*_COMMON, "not-found"),
+)
+def show_history(
+    request: Request,
+    response: Response,
+    node: Annotated[Name, Path()],
+    _: Reader,
+    limit: Limit = 50,
+    cursor: Cursor = None,
+) -> NodeHistory:
+    """Show every blame of a node, in which job and when, newest first, with what it amounts to."""
+    state = State.of(request)
+    with state.database.reading() as session:
+        found = repository.records(session, since=now() - MEMORY, nodes=[node])
+        blames = page(
+            session,
+            repository.history(node),
+            keys=(BlameRow.id,),
+            limit=limit,
+            cursor=cursor,
+            read=lambda row: _read(session, row),
+        )
+    if not found and not blames.items and cursor is None:
+        raise ProblemError("not-found", f"no diagnosed job ran on {node!r}")
+    link_next(request, response, blames.next)
+    summary = read_node(found[0], judged(found[0], state.settings.node_lemon_prior)) if found else None
+    return NodeHistory(node=node, summary=summary, items=blames.items, next=blames.next)
+
+
+def _read(session: Session, row: BlameRow) -> NodeBlame:
+    diagnosis = session.get_one(DiagnosisRow, row.diagnosis_id)
+    key = (diagnosis.job_id, diagnosis.window_end, diagnosis.window_start)
+    observed = session.get(ObservationRow, key)
+    return NodeBlame(
+        diagnosis_id=diagnosis.id,
+        incident_id=observed.incident_id if observed is not None else None,
+        job_id=diagnosis.job_id,
+        window_start=moment(diagnosis.window_start),
+        window_end=moment(diagnosis.window_end),
+        cause=row.cause,
+        owner=row.owner,
+        probability=row.probability,
+        seconds_per_step=row.seconds_per_step,
+        abstained=bool(diagnosis.abstained),
+    )

@@ -1,0 +1,101 @@
+"""What is told about nodes."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from rca_api.incidents.schemas import moment
+from rca_api.nodes import lemons
+from rca_api.nodes.repository import Record
+
+
+class Node(BaseModel):
+    """What the jobs of the last 90 days say about a node."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [
+                {
+                    "node": "node-12",
+                    "lemon_probability": 0.96,
+                    "is_lemon": True,
+                    "jobs": 3,
+                    "jobs_blamed": 2,
+                    "independent_blames": 2,
+                    "windows": 412,
+                    "first_seen": "2026-11-02T08:00:00Z",
+                    "last_seen": "2026-11-21T20:10:00Z",
+                    "highest_seconds_per_step": 0.31,
+                }
+            ]
+        }
+    )
+
+    node: str
+    lemon_probability: float = Field(
+        ge=0, le=1, description="That the node itself is bad, given all jobs that ran on it, blamed or not."
+    )
+    is_lemon: bool = Field(description=f"Whether that is at least {lemons.THRESHOLD}.")
+    jobs: int = Field(description="Diagnosed jobs that ran on it.")
+    jobs_blamed: int = Field(
+        description="Those in which it was blamed for something that is not the workload's."
+    )
+    independent_blames: int = Field(
+        description="As before, but jobs that blamed it at the same time count once."
+    )
+    windows: int = Field(description="Diagnosed windows it was part of.")
+    first_seen: datetime
+    last_seen: datetime
+    highest_seconds_per_step: float = Field(description="The most that one diagnosis blamed on it.")
+
+
+class NodePage(BaseModel):
+    """One page of nodes, the likeliest lemon first."""
+
+    items: list[Node]
+    next: str | None
+
+
+class NodeBlame(BaseModel):
+    """One cause that one diagnosis put on the node."""
+
+    diagnosis_id: str
+    incident_id: str | None
+    job_id: str
+    window_start: datetime
+    window_end: datetime
+    cause: str
+    owner: Literal["infrastructure", "workload", "either"] = Field(
+        description="`workload` never counts against a node."
+    )
+    probability: float
+    seconds_per_step: float
+    abstained: bool = Field(description="Such a diagnosis does not count either.")
+
+
+class NodeHistory(BaseModel):
+    """What a node was blamed for, newest first."""
+
+    node: str
+    summary: Node | None = Field(description="null if no job of the last 90 days ran on it.")
+    items: list[NodeBlame]
+    next: str | None
+
+
+def read_node(record: Record, probability: float) -> Node:
+    """Make the summary of a node."""
+    return Node(
+        node=record.node,
+        lemon_probability=probability,
+        is_lemon=probability >= lemons.THRESHOLD,
+        jobs=record.jobs,
+        jobs_blamed=len(record.blames),
+        independent_blames=len(lemons.independent(record.blames)),
+        windows=record.windows,
+        first_seen=moment(record.first_seen),
+        last_seen=moment(record.last_seen),
+        highest_seconds_per_step=record.highest_seconds_per_step,
+    )

@@ -1,0 +1,1 @@
+"""Telling other systems of incidents: signed, retried, never lost silently."""

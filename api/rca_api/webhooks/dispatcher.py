@@ -1,0 +1,170 @@
+"""Sends what is due, again and again with growing pauses, and gives up in the open."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import random
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+import structlog
+from sqlalchemy.orm import Session
+
+from rca.errors import RcaError
+from rca_api.metrics import Metrics
+from rca_api.store.base import now
+from rca_api.store.database import Database
+from rca_api.webhooks import outbox
+from rca_api.webhooks.outbox import Leased
+from rca_api.webhooks.sending import Outcome, Sender
+from rca_api.webhooks.tables import DeliveryRow, WebhookRow
+
+#: Longest pause between two attempts, also where a receiver asks for more.
+MAX_PAUSE_SECONDS = 6 * 3600.0
+#: Each pause is so many times the one before.
+_GROWTH = 4.0
+#: What a lease outlasts the longest exchange by.
+_LEASE_MARGIN_SECONDS = 30.0
+_log = structlog.stdlib.get_logger("rca_api.webhooks")
+
+
+@dataclass(frozen=True)
+class Retries:
+    """How often and how soon.
+
+    Attributes
+    ----------
+    attempts : int
+        After so many failures a delivery is dead.
+    first_pause_seconds : float
+        Before the second attempt; later pauses grow fourfold.
+    """
+
+    attempts: int = 8
+    first_pause_seconds: float = 5.0
+
+    def pause(self, attempt: int, asked: float | None, jitter: float) -> float:
+        """Seconds to wait after the `attempt`-th failure; `jitter` from 0 to 1 spreads receivers' load."""
+        # The exponent is bounded, lest a large number of attempts overflows.
+        grown = self.first_pause_seconds * _GROWTH ** min(attempt - 1, 40)
+        waited = min(grown, MAX_PAUSE_SECONDS) * (0.5 + 0.5 * jitter)
+        return min(max(waited, asked or 0.0), MAX_PAUSE_SECONDS)
+
+
+class Dispatcher:
+    """Works the outbox off; several of them on one database share the work.
+
+    Parameters
+    ----------
+    threads : int
+        Deliveries sent at once.
+    clock : callable
+        The service's time.
+    """
+
+    def __init__(
+        self,
+        database: Database,
+        sender: Sender,
+        retries: Retries,
+        metrics: Metrics,
+        *,
+        threads: int = 4,
+        poll_seconds: float = 1.0,
+        clock: Callable[[], datetime] = now,
+    ) -> None:
+        self._database = database
+        self._sender = sender
+        self._retries = retries
+        self._metrics = metrics
+        self._threads = threads
+        self._poll_seconds = poll_seconds
+        self._clock = clock
+
+    async def run(self) -> None:
+        """Send until cancelled; then what is being sent is finished, the rest stays in the database."""
+        loop = asyncio.get_running_loop()
+        pool = ThreadPoolExecutor(self._threads, thread_name_prefix="webhook")
+        sending: set[asyncio.Future[None]] = set()
+        try:
+            while True:
+                free = self._threads - len(sending)
+                leased = await loop.run_in_executor(None, self._lease, free) if free else []
+                sending |= {loop.run_in_executor(pool, self._deliver, each) for each in leased}
+                if not sending:
+                    await asyncio.sleep(self._poll_seconds)
+                    continue
+                # A receiver that hangs does not keep the others waiting.
+                done, sending = await asyncio.wait(
+                    sending, timeout=self._poll_seconds, return_when=asyncio.FIRST_COMPLETED
+                )
+                for each in done:
+                    each.result()
+        finally:
+            await loop.run_in_executor(None, pool.shutdown)
+
+    def run_once(self) -> int:
+        """Send what is due now, one after the other; tells how many attempts were made."""
+        leased = self._lease(self._threads)
+        for each in leased:
+            self._deliver(each)
+        return len(leased)
+
+    def _lease(self, limit: int) -> list[Leased]:
+        seconds = self._sender.timeout_seconds + _LEASE_MARGIN_SECONDS
+        try:
+            with self._database.session() as session:
+                return outbox.lease(session, self._clock(), limit, seconds)
+        except RcaError as error:
+            # The database is away; what is due stays due.
+            _log.warning("webhooks wait for the database", reason=error.message)
+            return []
+
+    def _deliver(self, leased: Leased) -> None:
+        outcome = self._sender.send(leased, math.floor(self._clock().timestamp()))
+        try:
+            with self._database.session() as session:
+                state = self._finish(session, leased, outcome)
+        except RcaError as error:
+            # The lease runs out and it is sent again; the receiver knows it by its id.
+            _log.warning("the outcome of a webhook was not stored", delivery=leased.id, reason=error.message)
+            return
+        self._metrics.webhook_attempts.labels(state).inc()
+        _log.info(
+            "webhook",
+            delivery=leased.id,
+            webhook=leased.webhook_id,
+            attempt=leased.attempt,
+            state=state,
+            status=outcome.status,
+            error=outcome.error,
+        )
+
+    def _finish(self, session: Session, leased: Leased, outcome: Outcome) -> str:
+        row = outbox.held(session, leased)
+        if row is None:
+            return "lost"
+        row.lease = row.leased_until = None
+        row.attempts = leased.attempt
+        row.last_status, row.last_error = outcome.status, outcome.error
+        return self._judged(session, row, outcome)
+
+    def _judged(self, session: Session, row: DeliveryRow, outcome: Outcome) -> str:
+        at = self._clock()
+        if outcome.error is None:
+            row.state, row.finished_at = "delivered", at
+            return "delivered"
+        if outcome.gone:
+            webhook = session.get(WebhookRow, row.webhook_id)
+            if webhook is not None:
+                webhook.active = False
+        if outcome.gone or row.attempts >= self._retries.attempts:
+            row.state, row.finished_at = "dead", at
+            return "dead"
+        # Spreading load needs no secret randomness.
+        wait = self._retries.pause(row.attempts, outcome.retry_after_seconds, random.random())  # noqa: S311
+        row.next_attempt_at = at + timedelta(seconds=wait)
+        return "failed"

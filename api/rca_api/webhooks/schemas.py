@@ -1,0 +1,129 @@
+"""What webhooks look like to callers."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, field_validator
+
+from rca.telemetry.causes import CAUSES, UNKNOWN
+from rca_api.incidents.schemas import EventType
+from rca_api.webhooks.tables import DeliveryRow, WebhookRow
+
+EVENT_TYPES: tuple[EventType, ...] = ("incident.opened", "incident.cause_changed", "incident.resolved")
+#: No NUL, which PostgreSQL cannot store.
+JobId = Annotated[str, StringConstraints(min_length=1, max_length=256, pattern=r"^[^\x00]*$")]
+Description = Annotated[str, StringConstraints(max_length=256, pattern=r"^[^\x00]*$")]
+Url = Annotated[str, StringConstraints(min_length=1, max_length=2048, pattern=r"^[\x21-\x7e]+$")]
+CauseId = Annotated[str, Field(json_schema_extra={"enum": [*CAUSES, UNKNOWN]})]
+
+
+class _Given(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+    @field_validator("causes", check_fields=False)
+    @classmethod
+    def _known(cls, causes: list[str] | None) -> list[str] | None:
+        for cause in causes or ():
+            if cause not in CAUSES and cause != UNKNOWN:
+                raise ValueError(f"{cause!r} is not in the cause catalogue")
+        return causes
+
+
+class NewWebhook(_Given):
+    """Whom to tell, and of what."""
+
+    url: Url = Field(
+        description="Where to POST to; https, and publicly reachable unless the operator allows more.",
+        examples=["https://hooks.example.org/rca"],
+    )
+    events: list[EventType] = Field(list(EVENT_TYPES), min_length=1, max_length=len(EVENT_TYPES))
+    job_id: JobId | None = Field(None, description="Only incidents of this job.")
+    causes: list[CauseId] = Field(
+        [], max_length=32, description="Only incidents of these causes; empty: all."
+    )
+    description: Description = ""
+
+
+class WebhookChange(_Given):
+    """What to change; what is left out stays."""
+
+    url: Url | None = None
+    events: list[EventType] | None = Field(None, min_length=1, max_length=len(EVENT_TYPES))
+    job_id: JobId | None = Field(None, description="null: of every job.")
+    causes: list[CauseId] | None = Field(None, max_length=32)
+    description: Description | None = None
+    active: bool | None = Field(
+        None, description="While false nothing new is sent or queued; what waits goes on waiting."
+    )
+
+
+class Webhook(BaseModel):
+    """A webhook; its secret was shown when it was created."""
+
+    id: str
+    created_at: datetime
+    created_by: str | None
+    url: str
+    events: list[EventType]
+    job_id: str | None
+    causes: list[str]
+    description: str
+    active: bool = Field(description="False also after the receiver answered 410 Gone.")
+
+
+class CreatedWebhook(Webhook):
+    """A new webhook, with the secret that is shown this once."""
+
+    secret: str = Field(
+        description="Key of the signatures (Standard Webhooks): `webhook-signature` is `v1,` and the base64 "
+        "of HMAC-SHA256 over `{webhook-id}.{webhook-timestamp}.{body}`, keyed with the base64-decoded part "
+        "after `whsec_`.",
+        examples=["whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSwMfKQ9r8GKYo="],
+    )
+
+
+class WebhookPage(BaseModel):
+    """One page of webhooks, newest first."""
+
+    items: list[Webhook]
+    next: str | None
+
+
+class Delivery(BaseModel):
+    """One event for one webhook."""
+
+    id: str = Field(
+        description="The header `webhook-id`; the same in every attempt, for the receiver to deduplicate by."
+    )
+    webhook_id: str
+    event: EventType
+    incident_id: str
+    state: Literal["pending", "delivered", "dead"] = Field(
+        description="`dead`: given up; POST .../retry sends it again."
+    )
+    attempts: int
+    created_at: datetime
+    next_attempt_at: datetime | None = Field(description="Of a pending one.")
+    finished_at: datetime | None
+    last_status: int | None = Field(description="HTTP status of the last answer.")
+    last_error: str | None
+
+
+class DeliveryPage(BaseModel):
+    """One page of deliveries, newest first."""
+
+    items: list[Delivery]
+    next: str | None
+
+
+def read_webhook(row: WebhookRow) -> Webhook:
+    """Read a webhook without its secret."""
+    return Webhook(**{name: getattr(row, name) for name in Webhook.model_fields})
+
+
+def read_delivery(row: DeliveryRow) -> Delivery:
+    """Read a delivery without its body."""
+    fields = {name: getattr(row, name) for name in Delivery.model_fields}
+    return Delivery(**fields | {"next_attempt_at": row.next_attempt_at if row.state == "pending" else None})

@@ -1,0 +1,148 @@
+"""Feedback becomes a collection that training takes: labels, groups, provenance, and what is left out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from diagnosed import SETTINGS, Clock, diagnosed
+from sqlalchemy.orm import Session
+
+from rca.errors import SourceError
+from rca.telemetry.labels import Label, LabelledCause, read_collection
+from rca.telemetry.window import Window
+from rca.training.incidents import incident_examples, incidents
+from rca_api.diagnoses.tables import DiagnosisRow, WindowRow
+from rca_api.feedback import labels
+from rca_api.feedback.export import ExportCounts, export_collection
+from rca_api.feedback.tables import FeedbackRow
+from rca_api.incidents.announcing import Announcer
+from rca_api.incidents.service import Follower
+from rca_api.metrics import Metrics
+from rca_api.store.base import now
+from rca_api.store.database import Database
+
+MakeWindow = Callable[..., Window]
+SLOW_NIC = Label(
+    failure_mode="fail_slow",
+    causes=(LabelledCause(cause="nic_degradation", ranks=(2, 3), nodes=("node-1",)),),
+)
+SLOW_CPU = Label(failure_mode="fail_slow", causes=(LabelledCause(cause="cpu_contention", nodes=("node-2",)),))
+HEALTHY = Label(failure_mode="healthy")
+
+
+def judge(session: Session, row: DiagnosisRow, label: Label, **more: object) -> FeedbackRow:
+    given = FeedbackRow(
+        diagnosis_id=row.id,
+        verdict="corrected",
+        label=label.model_dump(mode="json"),
+        meaning=labels.meaning(label),
+        given_by="key-1",
+        given_by_name="operations",
+        note="cable replaced",
+        **more,
+    )
+    session.add(given)
+    session.flush()
+    return given
+
+
+def stored(session: Session, digest: str, **more: Any) -> DiagnosisRow:
+    if session.get(WindowRow, digest) is None:
+        session.add(WindowRow(digest=digest, job_id="job", n_bytes=1))
+        session.flush()
+    follower = Follower(SETTINGS, Announcer(Metrics()), Clock())
+    return diagnosed(session, follower, digest=digest, said="nic_degradation", **more)
+
+
+def exported(database: Database, windows: dict[str, Window], folder: Path) -> ExportCounts:
+    def read(digest: str) -> Window:
+        if digest not in windows:
+            raise SourceError("the window is gone")
+        return windows[digest]
+
+    with database.reading() as session:
+        return export_collection(session, read, folder)
+
+
+def test_labelled_windows_can_be_trained_on(
+    database: Database, tmp_path: Path, make_window: MakeWindow
+) -> None:
+    windows = {"a": make_window(late={2: 0.05}), "b": make_window(seed=1), "c": make_window(seed=2)}
+    with database.session() as session:
+        first = judge(session, stored(session, "a", number=0), SLOW_NIC, reported_by="on-call")
+        judge(session, stored(session, "b", number=1), SLOW_CPU)
+        judge(session, stored(session, "c", number=0, job="other"), HEALTHY)
+    counts = exported(database, windows, tmp_path / "collection")
+    assert counts == ExportCounts(written=3)
+    collection = read_collection(tmp_path / "collection")
+    assert [entry.id for entry in collection] == ["a", "b", "c"]
+    a, b, c = collection
+    label = a.read_label()
+    assert (label.source, label.causes[0].ranks, label.causes[0].nodes) == ("incident", (2, 3), ("node-1",))
+    assert f"feedback {first.id}" in label.notes
+    assert "on-call" in label.notes
+    assert "cable replaced" in label.notes
+    # Only the node was named: its ranks are where the job says.
+    assert b.read_label().causes[0].ranks == (4, 5)
+    assert c.read_label().failure_mode == "healthy"
+    groups = [each.group for each in incidents(collection)]
+    assert groups[0] == groups[1] != groups[2]
+    examples = list(incident_examples(collection.path, 0, processes=1, variants=1))
+    assert {each.mode for each in examples} <= {"fail_slow", "healthy"}
+    again = exported(database, windows, tmp_path / "again")
+    assert again == counts
+    manifests = [(tmp_path / name / "manifest.json").read_bytes() for name in ("collection", "again")]
+    assert manifests[0] == manifests[1]
+
+
+def test_what_is_disputed_withdrawn_gone_or_vague_is_left_out_and_counted(
+    database: Database, tmp_path: Path, make_window: MakeWindow
+) -> None:
+    windows = {name: make_window(n_steps=4) for name in "abde"}
+    vague = Label(failure_mode="fail_slow", causes=(LabelledCause(cause="nic_degradation"),))
+    with database.session() as session:
+        disputed = stored(session, "a", number=0)
+        judge(session, disputed, SLOW_NIC)
+        judge(session, disputed, SLOW_CPU)
+        # The same window, diagnosed twice: the two opinions are about one truth.
+        judge(session, stored(session, "b", number=1), SLOW_NIC)
+        judge(session, stored(session, "b", number=1), HEALTHY)
+        judge(session, stored(session, "c", number=2), SLOW_NIC)
+        judge(session, stored(session, "d", number=3), vague)
+        settled = stored(session, "e", number=4)
+        judge(session, settled, SLOW_NIC)
+        judge(session, settled, HEALTHY, withdrawn_at=now())
+        # Retention deleted this one's window.
+        forgotten = diagnosed(session, number=5, said="nic_degradation")
+        judge(session, forgotten, SLOW_NIC)
+    counts = exported(database, windows, tmp_path / "collection")
+    assert counts == ExportCounts(written=1, conflicting=2, missing=2, incomplete=1)
+    collection = read_collection(tmp_path / "collection")
+    assert [entry.id for entry in collection] == ["e"]
+    assert collection.properties["export"]["conflicting"] == 2
+
+
+def test_without_feedback_the_collection_is_empty(database: Database, tmp_path: Path) -> None:
+    assert exported(database, {}, tmp_path) == ExportCounts()
+    assert len(read_collection(tmp_path)) == 0
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "same"),
+    [
+        (SLOW_NIC, SLOW_NIC.model_copy(update={"pattern": "persistent"}), True),
+        (
+            SLOW_NIC,
+            Label(failure_mode="fail_slow", causes=(LabelledCause(cause="nic_degradation", ranks=(3, 2)),)),
+            True,
+        ),
+        (SLOW_NIC, SLOW_CPU, False),
+        (SLOW_NIC, HEALTHY, False),
+        (SLOW_NIC, SLOW_NIC.model_copy(update={"failure_mode": "fail_stop"}), False),
+    ],
+)
+def test_labels_that_say_the_same_have_one_meaning(one: Label, other: Label, same: bool) -> None:
+    assert (labels.meaning(one) == labels.meaning(other)) is same

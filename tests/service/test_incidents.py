@@ -1,0 +1,258 @@
+"""Incidents in the database: late and repeated windows, replicas at once, silence, what they cost."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from itertools import permutations
+
+import pytest
+from diagnosed import SECONDS, SETTINGS, START, Clock, diagnosed
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sqlalchemy import func, select
+
+from rca_api.incidents import repository
+from rca_api.incidents.announcing import Announcer
+from rca_api.incidents.service import Follower
+from rca_api.incidents.sweeping import Sweeper
+from rca_api.incidents.tables import IncidentEventRow, IncidentRow, ObservationRow
+from rca_api.metrics import Metrics
+from rca_api.store.base import new_id
+from rca_api.store.database import Database
+
+WORDS = {"h": "healthy", "u": "unsure", "n": "nic_degradation", "c": "cpu_contention"}
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def follower(clock: Clock) -> Follower:
+    return Follower(SETTINGS, Announcer(Metrics()), clock)
+
+
+def post(
+    database: Database, follower: Follower, letters: str, numbers: Sequence[float] = (), job: str = "job"
+) -> None:
+    for number, letter in zip(numbers or range(len(letters)), letters, strict=True):
+        with database.session() as session:
+            diagnosed(session, follower, job=job, number=number, said=WORDS[letter])
+
+
+def events(database: Database, job: str = "job") -> list[str]:
+    statement = select(IncidentEventRow).join(IncidentRow).where(IncidentRow.job_id == job)
+    with database.reading() as session:
+        rows = session.scalars(statement.order_by(IncidentEventRow.id))
+        return [f"{(row.window_end - START) / SECONDS - 1:g} {row.kind}" for row in rows]
+
+
+def incidents(database: Database) -> list[IncidentRow]:
+    with database.reading() as session:
+        return list(session.scalars(select(IncidentRow).order_by(IncidentRow.began)))
+
+
+def test_an_incident_from_its_first_to_its_last_window(database: Database, follower: Follower) -> None:
+    post(database, follower, "hnnucchhhhn")
+    assert events(database) == ["1 opened", "5 cause_changed", "8 resolved", "10 opened"]
+    first, second = incidents(database)
+    assert (first.cause, first.windows, first.resolution) == ("cpu_contention", 8, "healthy")
+    # Four windows of 100 steps that each lost 0.1 s; what was healthy or undecided lost nothing.
+    assert first.seconds_lost == pytest.approx(40.0)
+    assert first.gpu_hours_lost == pytest.approx(40.0 * 8 / 3600)
+    assert (first.began, first.ended) == (START + SECONDS, START + 9 * SECONDS)
+    assert (second.open_job_id, second.windows) == ("job", 1)
+
+
+def test_healthy_jobs_never_open_anything(database: Database, follower: Follower) -> None:
+    post(database, follower, "hhuhhuuh")
+    assert incidents(database) == []
+
+
+def test_the_same_window_again_changes_nothing(database: Database, follower: Follower) -> None:
+    post(database, follower, "nhhhh", [0, 1, 1, 1, 1])
+    assert events(database) == ["0 opened"]
+    post(database, follower, "nc", [0, 0])
+    assert incidents(database)[0].windows == 2
+    assert incidents(database)[0].seconds_lost == pytest.approx(10.0)
+
+
+def test_windows_since_the_last_event_may_come_in_any_order(database: Database, follower: Follower) -> None:
+    for order in permutations([1, 2, 3]):
+        post(database, follower, "nhhh", [0, *order], job=str(order))
+        assert events(database, str(order)) == ["0 opened", "3 resolved"]
+    assert {row.windows for row in incidents(database)} == {4}
+
+
+def test_a_sick_window_that_comes_late_still_opens_and_the_healthy_ones_after_it_count(
+    database: Database, follower: Follower
+) -> None:
+    post(database, follower, "hhn", [1, 2, 0])
+    assert events(database) == ["0 opened"]
+    post(database, follower, "h", [3])
+    assert events(database) == ["0 opened", "3 resolved"]
+
+
+def test_a_window_older_than_the_last_event_only_counts_its_cost(
+    database: Database, follower: Follower
+) -> None:
+    post(database, follower, "nccn", [0, 2, 3, 1])
+    assert events(database) == ["0 opened", "3 cause_changed"]
+    assert incidents(database)[0].windows == 4
+    post(database, follower, "n", [-500])
+    assert incidents(database)[0].windows == 4
+    assert events(database) == ["0 opened", "3 cause_changed"]
+
+
+def test_a_late_window_just_before_an_incident_is_its_beginning(
+    database: Database, follower: Follower
+) -> None:
+    post(database, follower, "nuhn", [5, 4, 3, 2])
+    assert events(database) == ["5 opened"]
+    (row,) = incidents(database)
+    assert (row.windows, row.began, row.seconds_lost) == (4, START + 2 * SECONDS, pytest.approx(20.0))
+
+
+def test_a_late_window_before_a_recovery_is_no_part_of_what_came_after(
+    database: Database, follower: Follower
+) -> None:
+    post(database, follower, "nhhhn", [5, 4, 3, 2, 1])
+    (row,) = incidents(database)
+    assert (row.windows, row.began) == (1, START + 5 * SECONDS)
+
+
+def test_overlapping_windows_lose_their_common_time_once(database: Database, follower: Follower) -> None:
+    post(database, follower, "nnn", [0, 0.5, 1.0])
+    assert incidents(database)[0].seconds_lost == pytest.approx(20.0)
+
+
+def test_jobs_do_not_mix(database: Database, follower: Follower) -> None:
+    post(database, follower, "nnn", job="a")
+    post(database, follower, "hhh", job="b")
+    assert [row.open_job_id for row in incidents(database)] == ["a"]
+    assert events(database, "b") == []
+
+
+def test_a_producer_whose_clock_went_back_is_followed_again_after_the_silence(
+    database: Database, follower: Follower, clock: Clock
+) -> None:
+    post(database, follower, "n", [10_000])
+    post(database, follower, "hhhh", [0, 1, 2, 3])
+    assert events(database) == ["10000 opened"]
+    clock.go(SETTINGS.silence_seconds + 1)
+    post(database, follower, "hhhh", [100, 101, 102, 103])
+    assert events(database) == ["10000 opened", "102 resolved"]
+
+
+def test_replicas_at_once_open_one_incident(database: Database, follower: Follower) -> None:
+    # SQLite serves one writer at a time; PostgreSQL is where they could meet.
+    barrier = threading.Barrier(6)
+
+    def replica(number: int) -> None:
+        barrier.wait()
+        with database.session() as session:
+            diagnosed(session, follower, number=number, said="nic_degradation")
+
+    with ThreadPoolExecutor(6) as threads:
+        list(threads.map(replica, range(6)))
+    assert [row.open_job_id for row in incidents(database)] == ["job"]
+    assert incidents(database)[0].seconds_lost == pytest.approx(60.0)
+    with database.reading() as session:
+        assert session.scalar(select(func.count()).select_from(ObservationRow)) == 6
+
+
+def test_what_fails_later_in_the_transaction_leaves_no_incident(
+    database: Database, follower: Follower
+) -> None:
+    def fail() -> None:
+        with database.session() as session:
+            diagnosed(session, follower, said="nic_degradation")
+            raise RuntimeError
+
+    with pytest.raises(RuntimeError):
+        fail()
+    assert incidents(database) == []
+    post(database, follower, "n")
+    assert events(database) == ["0 opened"]
+
+
+def sweeper_of(database: Database, follower: Follower, clock: Clock) -> Sweeper:
+    return Sweeper(database, follower, SETTINGS.silence_seconds, 30.0, clock=clock, ticks=lambda: clock.ticks)
+
+
+def test_silence_resolves(database: Database, follower: Follower, clock: Clock) -> None:
+    sweeper = sweeper_of(database, follower, clock)
+    post(database, follower, "n")
+    clock.go(SETTINGS.silence_seconds)
+    assert sweeper.sweep() == 0
+    clock.go(1)
+    assert sweeper.sweep() == 1
+    assert sweeper.sweep() == 0
+    assert incidents(database)[0].resolution == "silence"
+    # What was said before does not open it again, and the next sick window opens another one.
+    post(database, follower, "hn", [5, 6])
+    assert events(database) == ["0 opened", "0 resolved", "6 opened"]
+
+
+def test_a_service_that_was_away_has_not_heard_silence(
+    database: Database, follower: Follower, clock: Clock
+) -> None:
+    post(database, follower, "n")
+    clock.go(10 * SETTINGS.silence_seconds)
+    restarted = sweeper_of(database, follower, clock)
+    assert restarted.sweep() == 0
+    clock.go(SETTINGS.silence_seconds + 1)
+    assert restarted.sweep() == 1
+
+
+def test_a_clock_that_jumps_is_no_silence(database: Database, follower: Follower, clock: Clock) -> None:
+    sweeper = sweeper_of(database, follower, clock)
+    clock.go(2 * SETTINGS.silence_seconds)
+    post(database, follower, "n")
+    sweeper.sweep()
+    clock.set(2 * SETTINGS.silence_seconds)
+    assert sweeper.sweep() == 0
+    clock.set(-2 * SETTINGS.silence_seconds)
+    assert sweeper.sweep() == 0
+    assert incidents(database)[0].open_job_id == "job"
+
+
+def test_a_long_incident_looks_back_a_bounded_way(
+    database: Database, follower: Follower, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(repository, "HORIZON", 4)
+    post(database, follower, "nnnnnnnnhhh")
+    assert events(database) == ["0 opened", "10 resolved"]
+    assert incidents(database)[0].windows == 11
+
+
+@pytest.fixture(scope="module")
+def one_database(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Database]:
+    held = Database(f"sqlite:///{tmp_path_factory.mktemp('order') / 'rca.db'}")
+    held.upgrade()
+    yield held
+    held.close()
+
+
+@settings(max_examples=25, deadline=None)
+@given(data=st.data())
+def test_as_long_as_nothing_is_announced_the_order_of_arrival_is_without_influence(
+    one_database: Database, data: st.DataObject
+) -> None:
+    quiet = data.draw(st.text("hhu", max_size=5))
+    sick = data.draw(st.integers(0, len(quiet)))
+    letters = quiet[:sick] + "n" + quiet[sick:]
+    numbers = data.draw(st.permutations([i for i in range(len(letters)) if i != sick]))
+    follower = Follower(SETTINGS, Announcer(Metrics()), Clock())
+    jobs = new_id(), new_id()
+    with one_database.session() as session:
+        for number in (*numbers, sick):
+            diagnosed(session, follower, job=jobs[0], number=number, said=WORDS[letters[number]])
+        for number, letter in enumerate(letters):
+            diagnosed(session, follower, job=jobs[1], number=number, said=WORDS[letter])
+    assert events(one_database, jobs[0]) == events(one_database, jobs[1])
+    shuffled, ordered = (next(row for row in incidents(one_database) if row.job_id == job) for job in jobs)
+    assert (shuffled.windows, shuffled.ended) == (ordered.windows, ordered.ended)

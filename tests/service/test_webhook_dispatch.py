@@ -1,0 +1,321 @@
+"""Webhooks from the event to the receiver: order, retries, dead letters, replicas, and bad receivers."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+import receivers
+from diagnosed import SETTINGS, Clock, diagnosed
+from receivers import Behaviour, answers, receiver
+from sqlalchemy import select
+
+from rca_api.incidents.announcing import Announcer
+from rca_api.incidents.service import Follower
+from rca_api.metrics import Metrics
+from rca_api.store.database import Database
+from rca_api.webhooks import outbox
+from rca_api.webhooks.addresses import Policy
+from rca_api.webhooks.dispatcher import Dispatcher, Retries
+from rca_api.webhooks.schemas import EVENT_TYPES
+from rca_api.webhooks.sending import Sender
+from rca_api.webhooks.signing import new_secret, verified
+from rca_api.webhooks.tables import DeliveryRow, WebhookRow
+
+SECRET = new_secret()
+POLICY = Policy(http=True, private=True)
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+def dispatcher_of(database: Database, clock: Clock, *, timeout: float = 5.0, **more: Any) -> Dispatcher:
+    retries = Retries(attempts=3, first_pause_seconds=10.0)
+    sender = Sender(POLICY, timeout)
+    return Dispatcher(database, sender, retries, Metrics(), clock=clock, poll_seconds=0.01, **more)
+
+
+def subscribe(database: Database, url: str, **more: Any) -> str:
+    values: dict[str, Any] = {"url": url, "secret": SECRET, "events": list(EVENT_TYPES), "causes": []}
+    with database.session() as session:
+        row = WebhookRow(**(values | more))
+        session.add(row)
+        session.flush()
+        return row.id
+
+
+def happen(database: Database, clock: Clock, *said: str, job: str = "job") -> None:
+    follower = Follower(SETTINGS, Announcer(Metrics()), clock)
+    for number, each in enumerate(said):
+        with database.session() as session:
+            diagnosed(session, follower, job=job, number=number, said=each)
+
+
+def deliveries(database: Database) -> list[DeliveryRow]:
+    with database.reading() as session:
+        return list(session.scalars(select(DeliveryRow).order_by(DeliveryRow.number)))
+
+
+LIFE = ("nic_degradation", "cpu_contention", "cpu_contention", "healthy", "healthy", "healthy")
+KINDS = ["incident.opened", "incident.cause_changed", "incident.resolved"]
+
+
+def test_a_receiver_gets_the_whole_life_in_order_and_can_check_it(database: Database, clock: Clock) -> None:
+    with receiver() as held:
+        subscribe(database, held.url)
+        happen(database, clock, *LIFE)
+        dispatcher = dispatcher_of(database, clock)
+        assert [dispatcher.run_once() for _ in range(4)] == [1, 1, 1, 0]
+    bodies = [orjson.loads(body) for _, body in held.received]
+    assert [body["type"] for body in bodies] == KINDS
+    assert bodies[1]["data"]["event"]["previous_cause"] == "nic_degradation"
+    assert bodies[1]["data"]["incident"]["nodes"] == [{"node": "node-1", "probability": 0.9}]
+    assert bodies[2]["data"]["incident"]["resolution"] == "healthy"
+    for headers, body in held.received:
+        assert verified(SECRET, headers, body, clock().timestamp())
+        assert headers["host"] == f"127.0.0.1:{held.port}"
+        assert headers["content-type"] == "application/json"
+    assert held.paths == ["POST /hook?team=a HTTP/1.1"] * 3
+    assert {row.state for row in deliveries(database)} == {"delivered"}
+
+
+def test_only_what_was_asked_for_is_sent(database: Database, clock: Clock) -> None:
+    with receiver() as held:
+        subscribe(database, held.url, events=["incident.resolved"])
+        subscribe(database, held.url, job_id="other")
+        subscribe(database, held.url, causes=["runtime_gc"])
+        subscribe(database, held.url, active=False)
+        # Who was told of this cause is told when it becomes another one.
+        subscribe(database, held.url, causes=["nic_degradation"])
+        happen(database, clock, *LIFE)
+    assert [row.event for row in deliveries(database)] == [*KINDS[:2], "incident.resolved"]
+
+
+def test_failures_are_tried_again_in_order_with_the_same_id(database: Database, clock: Clock) -> None:
+    with receiver(answers(500), receivers.closes, answers(200)) as held:
+        subscribe(database, held.url)
+        happen(database, clock, *LIFE)
+        dispatcher = dispatcher_of(database, clock)
+        assert dispatcher.run_once() == 1
+        assert dispatcher.run_once() == 0
+        clock.go(11)
+        assert dispatcher.run_once() == 1
+        clock.go(41)
+        while dispatcher.run_once():
+            pass
+    assert [orjson.loads(body)["type"] for _, body in held.received] == [KINDS[0], KINDS[0], *KINDS]
+    assert len(set(held.ids)) == 3
+    first, *_ = deliveries(database)
+    assert (first.state, first.attempts, first.last_error) == ("delivered", 3, None)
+
+
+@pytest.mark.parametrize(
+    ("behaviour", "expected"),
+    [
+        (answers(301, "Location: http://127.0.0.1:1/"), "redirects are not followed"),
+        (answers(404), "status 404"),
+        (receivers.closes, "the connection failed"),
+        (receivers.lies, "the answer is not HTTP"),
+        (receivers.hangs, "no answer within 0.3 s"),
+        (receivers.drips, "no answer within 0.3 s"),
+    ],
+)
+def test_bad_receivers(tmp_path: Path, clock: Clock, behaviour: Behaviour, expected: str) -> None:
+    with sqlite(tmp_path) as database, receiver(behaviour) as held:
+        subscribe(database, held.url)
+        happen(database, clock, "nic_degradation")
+        began = time.monotonic()
+        assert dispatcher_of(database, clock, timeout=0.3).run_once() == 1
+        assert time.monotonic() - began < 3.0
+        (row,) = deliveries(database)
+    assert row.state == "pending"
+    assert expected in (row.last_error or "")
+    assert len(held.received) == 1
+
+
+def test_the_body_of_an_answer_is_not_waited_for(tmp_path: Path, clock: Clock) -> None:
+    with sqlite(tmp_path) as database, receiver(receivers.promises_more_than_it_sends) as held:
+        subscribe(database, held.url)
+        happen(database, clock, "nic_degradation")
+        dispatcher_of(database, clock).run_once()
+        assert deliveries(database)[0].state == "delivered"
+
+
+@contextmanager
+def sqlite(folder: Path) -> Iterator[Database]:
+    held = Database(f"sqlite:///{folder / 'rca.db'}")
+    held.upgrade()
+    yield held
+    held.close()
+
+
+def test_what_is_refused_too_often_is_dead_and_lets_the_next_pass(database: Database, clock: Clock) -> None:
+    with receiver(answers(500), answers(500), answers(500), answers(204)) as held:
+        subscribe(database, held.url)
+        happen(database, clock, *LIFE)
+        dispatcher = dispatcher_of(database, clock)
+        for _ in range(3):
+            dispatcher.run_once()
+            clock.go(1000)
+        while dispatcher.run_once():
+            pass
+        dead, *others = deliveries(database)
+        assert (dead.state, dead.attempts, dead.last_status) == ("dead", 3, 500)
+        assert {row.state for row in others} == {"delivered"}
+        with database.session() as session:
+            outbox.ready_again(session.get_one(DeliveryRow, dead.number), clock())
+        dispatcher.run_once()
+    assert deliveries(database)[0].state == "delivered"
+    assert held.ids.count(dead.id) == 4
+
+
+def test_a_receiver_that_is_gone_is_asked_no_more(database: Database, clock: Clock) -> None:
+    with receiver(answers(410)) as held:
+        webhook = subscribe(database, held.url)
+        happen(database, clock, *LIFE)
+        dispatcher = dispatcher_of(database, clock)
+        dispatcher.run_once()
+        clock.go(10_000)
+        assert dispatcher.run_once() == 0
+    with database.reading() as session:
+        assert not session.get_one(WebhookRow, webhook).active
+    assert deliveries(database)[0].state == "dead"
+
+
+def test_a_receiver_may_say_when_to_come_again(database: Database, clock: Clock) -> None:
+    with receiver(answers(429, "Retry-After: 600")) as held:
+        subscribe(database, held.url)
+        happen(database, clock, "nic_degradation")
+        dispatcher_of(database, clock).run_once()
+    assert deliveries(database)[0].next_attempt_at == clock() + timedelta(seconds=600)
+
+
+def test_one_bad_receiver_does_not_hold_up_another(database: Database, clock: Clock) -> None:
+    with receiver(answers(500)) as bad, receiver() as good:
+        subscribe(database, bad.url)
+        subscribe(database, good.url)
+        happen(database, clock, *LIFE)
+        dispatcher = dispatcher_of(database, clock)
+        while dispatcher.run_once():
+            pass
+    assert len(good.received) == 3
+    assert len(bad.received) == 1
+
+
+def test_replicas_share_the_work_and_send_nothing_twice(database: Database, clock: Clock) -> None:
+    with receiver() as held:
+        for _ in range(6):
+            subscribe(database, held.url)
+        happen(database, clock, *LIFE)
+        dispatchers = [dispatcher_of(database, clock) for _ in range(3)]
+        with ThreadPoolExecutor(3) as threads:
+            for _ in range(8):
+                list(threads.map(Dispatcher.run_once, dispatchers))
+    assert len(held.ids) == 18
+    assert len(set(held.ids)) == 18
+
+
+def test_what_a_killed_sender_had_leased_is_sent_by_another(database: Database, clock: Clock) -> None:
+    with receiver() as held:
+        subscribe(database, held.url)
+        happen(database, clock, "nic_degradation")
+        with database.session() as session:
+            (lost,) = outbox.lease(session, clock(), 4, 60.0)
+        dispatcher = dispatcher_of(database, clock)
+        assert dispatcher.run_once() == 0
+        clock.go(61)
+        assert dispatcher.run_once() == 1
+        with database.session() as session:
+            assert outbox.held(session, lost) is None
+    assert len(held.received) == 1
+
+
+def test_a_name_that_points_inside_is_refused_without_a_connection(tmp_path: Path, clock: Clock) -> None:
+    with sqlite(tmp_path) as database, receiver() as held:
+        subscribe(database, f"http://hooks.example.org:{held.port}/")
+        happen(database, clock, "nic_degradation")
+        sender = Sender(Policy(http=True), 1.0, look_up=lambda host, port: ["127.0.0.1"])
+        Dispatcher(database, sender, Retries(), Metrics(), clock=clock).run_once()
+        assert "not public" in (deliveries(database)[0].last_error or "")
+    assert held.received == []
+
+
+def certificate(folder: Path, name: str) -> tuple[Path, Path]:
+    """A certificate of its own authority, and its key."""
+    from cryptography import x509
+    from cryptography.hazmat.primitives import hashes, serialization
+    from cryptography.hazmat.primitives.asymmetric import ec
+
+    key = ec.generate_private_key(ec.SECP256R1())
+    subject = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, name)])
+    today = datetime.now(UTC)
+    made = (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(subject)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(today - timedelta(days=1))
+        .not_valid_after(today + timedelta(days=1))
+        .add_extension(x509.SubjectAlternativeName([x509.DNSName(name)]), critical=False)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+        .sign(key, hashes.SHA256())
+    )
+    paths = folder / "certificate.pem", folder / "key.pem"
+    paths[0].write_bytes(made.public_bytes(serialization.Encoding.PEM))
+    form = serialization.PrivateFormat.PKCS8
+    paths[1].write_bytes(key.private_bytes(serialization.Encoding.PEM, form, serialization.NoEncryption()))
+    return paths
+
+
+@pytest.mark.parametrize(
+    ("host", "taken"), [("hooks.example.org", True), ("other.example.org", False)], ids=["its", "another's"]
+)
+def test_the_certificate_has_to_be_the_hosts_although_an_address_is_connected_to(
+    tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch, host: str, taken: bool
+) -> None:
+    chain, key = certificate(tmp_path, "hooks.example.org")
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(chain, key)
+    monkeypatch.setenv("SSL_CERT_FILE", str(chain))
+    with sqlite(tmp_path) as database, receiver(tls=context) as held:
+        subscribe(database, f"https://{host}:{held.port}/")
+        happen(database, clock, "nic_degradation")
+        policy = Policy(hosts=(".example.org",))
+        sender = Sender(policy, 5.0, look_up=lambda name, port: ["127.0.0.1"])
+        Dispatcher(database, sender, Retries(), Metrics(), clock=clock).run_once()
+        assert (deliveries(database)[0].state == "delivered") is taken
+    assert [headers["host"] for headers, _ in held.received] == [f"{host}:{held.port}"] * taken
+
+
+def test_the_running_dispatcher_sends_while_one_receiver_hangs_and_stops_when_told(
+    tmp_path: Path, clock: Clock
+) -> None:
+    with sqlite(tmp_path) as database, receiver(receivers.hangs) as bad, receiver() as good:
+        subscribe(database, bad.url)
+        subscribe(database, good.url)
+        happen(database, clock, *LIFE)
+
+        async def work() -> None:
+            task = asyncio.create_task(dispatcher_of(database, clock, timeout=0.5).run())
+            async with asyncio.timeout(5.0):
+                while len(good.received) < 3:
+                    await asyncio.sleep(0.01)
+            task.cancel()
+            await asyncio.wait([task])
+
+        asyncio.run(work())
+        states = [row.state for row in deliveries(database)]
+    assert states.count("delivered") == 3
+    assert len(bad.received) == 1
