@@ -11,13 +11,15 @@ import structlog
 from fastapi import FastAPI
 from fastapi.concurrency import run_in_threadpool
 
-from rca_api import diagnoses, health, logs, problems, what_if
+from rca_api import diagnoses, health, logs, models, problems, training_runs, what_if
 from rca_api.diagnoses import endpoints as diagnosis_endpoints
 from rca_api.health import endpoints as health_endpoints
 from rca_api.middleware import RequestContext
+from rca_api.models import endpoints as model_endpoints
 from rca_api.openapi import document
 from rca_api.settings import Settings
 from rca_api.state import State
+from rca_api.training_runs import endpoints as training_run_endpoints
 from rca_api.what_if import endpoints as what_if_endpoints
 
 _log = structlog.stdlib.get_logger("rca_api")
@@ -42,6 +44,8 @@ def create_app(settings: Settings | None = None) -> FastAPI:
         openapi_tags=[
             {"name": "diagnoses", "description": diagnoses.__doc__},
             {"name": "what-if", "description": what_if.__doc__},
+            {"name": "training runs", "description": training_runs.__doc__},
+            {"name": "models", "description": models.__doc__},
             {"name": "operations", "description": health.__doc__},
         ],
         redoc_url=None,
@@ -51,6 +55,8 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     app.add_middleware(RequestContext, metrics=state.metrics)
     app.include_router(diagnosis_endpoints.router)
     app.include_router(what_if_endpoints.router)
+    app.include_router(training_run_endpoints.router)
+    app.include_router(model_endpoints.router)
     app.include_router(health_endpoints.router)
     # FastAPI's documented way to serve a document of one's own.
     app.openapi = lambda: document(app)  # type: ignore[method-assign]
@@ -69,6 +75,13 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
         _log.info("ready", **state.engine.model.model_dump())
     else:
         _log.error("bundle cannot be used", reason=state.engine.failure)
+    await run_in_threadpool(state.follower.resume)
+    following = asyncio.create_task(state.follower.follow())
     yield
+    following.cancel()
+    await state.shadow.close()
+    # Ends a poll that waits for the registry, too, so that nobody waits for it.
+    await run_in_threadpool(state.registry.close)
+    await asyncio.gather(following, return_exceptions=True)
     state.threads.shutdown(wait=True, cancel_futures=True)
     state.database.close()

@@ -42,7 +42,7 @@ class Engine:
         try:
             self._bundle = rca.Bundle.load(self._folder) if self._folder is not None else None
             self._priors = read_priors(self._priors_file) if self._priors_file is not None else None
-            self.model = rca.diagnose(_small_window(), bundle=self._bundle, priors=self._priors).model
+            self.model = rca.diagnose(small_window(), bundle=self._bundle, priors=self._priors).model
             # What was loaded stays for good: keep full collections from walking it during requests.
             gc.collect()
             gc.freeze()
@@ -61,7 +61,7 @@ class Engine:
         return rca.diagnose(window, bundle=self._bundle, priors=self._priors)
 
 
-def _small_window(n_ranks: int = 4, n_steps: int = 8) -> Window:
+def small_window(n_ranks: int = 4, n_steps: int = 8) -> Window:
     """Build a healthy job just large enough to pass through every stage."""
     rank, step = (axis.ravel() for axis in np.indices((n_ranks, n_steps)))
     steps = pa.table(
