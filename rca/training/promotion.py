@@ -239,7 +239,9 @@ def pass_judged(
 
 def has_passed(found: RegisteredVersion, champion: RegisteredVersion | None) -> bool | None:
     """What the kept verdict says of a version against this champion; None where there is none."""
-    if OUTCOME not in found.tags or found.tags.get(AGAINST) != _opponent(champion and champion.number):
+    if OUTCOME not in found.tags or found.tags.get(AGAINST) != _opponent(
+        None if champion is None else champion.number
+    ):
         return None
     return found.tags[OUTCOME] != "worse"
 

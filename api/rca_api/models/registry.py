@@ -101,13 +101,13 @@ class RegistryClient:
             # A question that waits for it gets an error and lets the turn go.
             companion.end()
 
-    def _ask(self, name: str, **details: Any) -> Any:
+    def _ask(self, ask: str, **details: Any) -> Any:
         deadline = self._clock() + self._timeout
         if not self._turn.acquire(timeout=self._timeout):
             raise RegistryAway("the registry is busy with other questions")
         try:
             self._asked = self._clock()
-            return self._answer({"ask": name, **details}, max(0.1, deadline - self._clock()))
+            return self._answer({"ask": ask, **details}, max(0.1, deadline - self._clock()))
         finally:
             self._turn.release()
 

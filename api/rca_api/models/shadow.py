@@ -118,7 +118,7 @@ def facts(diagnosis: Diagnosis) -> dict[str, Any]:
         "probability": diagnosis.failure_mode_probability[diagnosis.failure_mode],
         "abstained": diagnosis.abstained,
         "cause": None if first is None else first.cause,
-        "ranks": sorted(straggler.rank for straggler in diagnosis.stragglers),
+        "ranks": sorted({rank for each in diagnosis.stragglers for rank in each.ranks}),
         "seconds_per_step": None if first is None else first.seconds_per_step,
     }
 

@@ -1,7 +1,8 @@
 """Training runs in the database: who may work on one, and the only ways their state changes.
 
 States go forward only: queued -> running -> succeeded, failed or cancelled. A running one belongs to the
-worker whose lease has not run out; every write of a worker names it, so one that lost its lease changes nothing.
+worker whose lease has not run out; every write of a worker names it, so one that lost its lease changes
+nothing.
 """
 
 from __future__ import annotations

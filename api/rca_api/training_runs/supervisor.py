@@ -87,7 +87,7 @@ class Supervisor:
             companion.end()
 
     def _follow(self, run_id: str, companion: Companion) -> Outcome:
-        watched = _Watched(time.monotonic() + self._terms.lease.total_seconds())
+        watched = _Watched()
         while True:
             if self._stopping.is_set():
                 self._release(run_id, counted=False)
@@ -100,17 +100,17 @@ class Supervisor:
                 return "released"
             if "result" in message or "problem" in message:
                 # Before anything else: what is registered must not be called cancelled.
-                return self._finish(run_id, message, watched)
+                return self._finish(run_id, message)
             watched.note(message)
-            told = self._beat(run_id, watched, wanted="may_write" in message)
+            told = self._beat(run_id, watched)
             if told == "lost":
                 _log.warning("another worker has the run", run=run_id)
                 return "lost"
             if told == "cancel" and not watched.writes_for(self._pace.write_grace_seconds):
                 companion.end()
-                return self._finish(run_id, {}, watched)
-            if "may_write" in message and told == "go on":
-                watched.writing_since = time.monotonic()
+                return self._finish(run_id, {})
+            if watched.asks_to_write and told == "go on":
+                watched.begins_to_write()
                 companion.send({"go": True})
 
     def _hear(self, companion: Companion) -> Message | None:
@@ -120,25 +120,26 @@ class Supervisor:
         except TimeoutError:
             return {}
 
-    def _beat(self, run_id: str, watched: _Watched, *, wanted: bool) -> repository.Order:
-        """Renew the lease when it is time, or when it matters that it is ours."""
+    def _beat(self, run_id: str, watched: _Watched) -> repository.Order | None:
+        """Renew the lease when it is time; None if it was not, or if the database is away.
+
+        A run is not given up because of the latter: nobody else can take it up without the database, and
+        nothing is written to the registry without a lease that has just been renewed.
+        """
         moment = time.monotonic()
-        if not wanted and moment < watched.beat_due:
-            return "go on"
+        if moment < watched.beat_due:
+            return None
         watched.beat_due = moment + self._pace.heartbeat_seconds
         try:
             with self._database.session() as session:
-                told = repository.heartbeat(
+                return repository.heartbeat(
                     session, run_id, self._worker, self._clock(), self._terms, watched.progress
                 )
         except StoreError as error:
-            # Whoever cannot renew its lease must be gone before somebody else may take the run up.
             _log.warning("no heartbeat", run=run_id, reason=error.message)
-            return "lost" if wanted or moment > watched.lease_ends else "go on"
-        watched.lease_ends = moment + self._terms.lease.total_seconds() / 2
-        return told
+            return None
 
-    def _finish(self, run_id: str, message: Message, watched: _Watched) -> Outcome:
+    def _finish(self, run_id: str, message: Message) -> Outcome:
         state: Literal["succeeded", "failed", "cancelled"] = "cancelled"
         if message:
             state = "succeeded" if "result" in message else "failed"
@@ -147,11 +148,10 @@ class Supervisor:
             try:
                 return self._write_end(run_id, state, result, problem)
             except StoreError as error:
-                # The next worker finds what is registered already, so giving up loses nothing.
-                if self._stopping.is_set() or time.monotonic() > watched.lease_ends:
-                    return "lost"
+                # Who takes the run up instead of us finds what is registered already.
                 _log.warning("the end of a run cannot be stored", run=run_id, reason=error.message)
-                time.sleep(self._pace.heartbeat_seconds)
+                if self._stopping.wait(self._pace.heartbeat_seconds):
+                    return "lost"
 
     def _write_end(
         self,
@@ -179,18 +179,25 @@ class Supervisor:
 class _Watched:
     """What is known of a companion."""
 
-    def __init__(self, lease_ends: float) -> None:
+    def __init__(self) -> None:
         self.progress = Progress("starting")
         self.beat_due = 0.0
-        self.lease_ends = lease_ends
-        self.writing_since: float | None = None
+        self.asks_to_write = False
+        self._writing_since: float | None = None
 
     def note(self, message: Message) -> None:
         if "phase" in message:
             self.progress = Progress(message["phase"], message["completed"], message["total"])
             # It is past its write, or waits for the registry to come back.
-            self.writing_since = None
+            self._writing_since = None
+        if "may_write" in message:
+            self.asks_to_write = True
+            self.beat_due = 0.0
+
+    def begins_to_write(self) -> None:
+        self.asks_to_write = False
+        self._writing_since = time.monotonic()
 
     def writes_for(self, grace: float) -> bool:
         """Whether it writes to the registry, and has not done so for longer than `grace` seconds."""
-        return self.writing_since is not None and time.monotonic() - self.writing_since < grace
+        return self._writing_since is not None and time.monotonic() - self._writing_since < grace

@@ -71,11 +71,11 @@ def _train(task: Task, reporter: Reporter) -> dict[str, Any]:
         judged = patiently(
             task,
             reporter,
-            lambda: _judged(task, reporter, registry, lambda: trained.bundle, trained.card.facts),
+            lambda: _judged(task, reporter, registry, lambda: trained.bundle, dict(trained.card.facts)),
         )
         found = patiently(task, reporter, lambda: _recorded(task, reporter, registry, trained, judged))
-    if task.auto_promote and CHAMPION not in found.aliases:
-        found = patiently(task, reporter, lambda: _promoted(task, reporter, registry, found))
+    if task.auto_promote:
+        found = _promoted(task, reporter, registry, found)
     return _result(found)
 
 
@@ -91,7 +91,7 @@ def _promote(task: Task, reporter: Reporter) -> dict[str, Any]:
             lambda: _judged(task, reporter, registry, lambda: registry.fetch(found, fetched), facts),
         )
         found = patiently(task, reporter, lambda: _kept(reporter, registry, found, judged))
-        found = patiently(task, reporter, lambda: _promoted(task, reporter, registry, found))
+        found = _promoted(task, reporter, registry, found)
     return _result(found)
 
 
@@ -151,11 +151,16 @@ def _promoted(
     task: Task, reporter: Reporter, registry: Registry, found: RegisteredVersion
 ) -> RegisteredVersion:
     """Promote a version whose kept verdict lets it through, and leave any other as it is."""
-    if not has_passed(found, registry.find(CHAMPION)):
-        return found
-    reporter.may_write()
-    pass_judged(registry, found, by=f"training run {task.id}")
-    return registry.get(str(found.number))
+
+    def attempt() -> RegisteredVersion:
+        now = registry.get(str(found.number))
+        if CHAMPION in now.aliases or not has_passed(now, registry.find(CHAMPION)):
+            return now
+        reporter.may_write()
+        pass_judged(registry, now, by=f"training run {task.id}")
+        return registry.get(str(now.number))
+
+    return patiently(task, reporter, attempt)
 
 
 def _result(found: RegisteredVersion) -> dict[str, Any]:
