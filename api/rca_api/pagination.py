@@ -1,32 +1,50 @@
-"""Cursor pagination, newest first: `?limit=`, an opaque `?cursor=`, and a ``Link`` to the next page."""
+"""Long lists in pages: newest first, by a cursor that stays right while rows are added.
+
+::
+
+    keys = (Row.created_at, Row.id)
+    found = page(session, select(Row), keys=keys, limit=limit, cursor=cursor, read=Item.of)
+    link_next(request, response, found.next)
+    return Items(items=found.items, next=found.next)
+"""
 
 from __future__ import annotations
 
 import base64
-import binascii
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Annotated, Any, Generic, TypeVar
 
 import orjson
 from fastapi import Query, Request, Response
-from sqlalchemy import Select, tuple_
+from sqlalchemy import Select, literal, tuple_
 from sqlalchemy.orm import InstrumentedAttribute, Session
 
 from rca_api.problems import ProblemError
+from rca_api.store.base import UtcDateTime
 
+Row = TypeVar("Row")
 Item = TypeVar("Item")
-MAX_LIMIT = 200
-Limit = Annotated[int, Query(ge=1, le=MAX_LIMIT, description="Most items of one page.")]
+
+Limit = Annotated[int, Query(ge=1, le=200, description="Most items of one page.")]
 Cursor = Annotated[
-    str | None, Query(max_length=1024, description="`next` of the page before; opaque, do not build it.")
+    str | None,
+    Query(max_length=1024, description="`next` of the page before; leave the other parameters as they were."),
 ]
+DEFAULT_LIMIT = 50
+#: Documents the header that `link_next` sets.
+LINK_HEADER: dict[str, Any] = {
+    "Link": {
+        "description": 'The next page, as `<…>; rel="next"`; absent on the last.',
+        "schema": {"type": "string"},
+    }
+}
 
 
 @dataclass(frozen=True)
 class Page(Generic[Item]):
-    """One page, and the cursor of the one after it; None on the last."""
+    """One page, and the cursor of the next; None on the last."""
 
     items: list[Item]
     next: str | None
@@ -34,82 +52,75 @@ class Page(Generic[Item]):
 
 def page(
     session: Session,
-    statement: Select[Any],
+    statement: Select[Row],
     *,
     keys: tuple[InstrumentedAttribute[Any], ...],
     limit: int,
     cursor: str | None,
-    read: Callable[[Any], Item],
+    read: Callable[[Row], Item],
 ) -> Page[Item]:
-    """Read one page in descending order of `keys`.
+    """Read one page.
 
     Parameters
     ----------
+    session : Session
     statement : Select
-        Of one entity, with its filters and without an order.
-    keys : tuple of columns
-        Unique together; what comes later never moves what a cursor stands for.
+        Rows of one mapped class, without an order.
+    keys : tuple of mapped columns
+        The order, all descending; together they tell any two rows apart, and none is ever null.
+    limit : int
+    cursor : str or None
+        As the page before gave it.
     read : callable
-        From a row to an item.
+        Turns a row into an item; called while the session is open.
 
     Raises
     ------
     ProblemError
-        422 if the cursor is not one of ours.
+        ``invalid-parameters`` if the cursor is none of ours.
     """
     if cursor is not None:
-        statement = statement.where(tuple_(*keys) < tuple_(*decoded(cursor, keys)))
-    statement = statement.order_by(*(key.desc() for key in keys)).limit(limit + 1)
-    rows = list(session.scalars(statement))
+        # With the columns' types: a moment is written as the column has it, or it compares as text.
+        after_values = zip(keys, _read_cursor(cursor, keys), strict=True)
+        last = tuple_(*(literal(value, key.type) for key, value in after_values))
+        statement = statement.where(tuple_(*keys) < last)
+    # One more than asked for says whether there is another page.
+    rows = session.scalars(statement.order_by(*(key.desc() for key in keys)).limit(limit + 1)).all()
     more = len(rows) > limit
-    last = [getattr(rows[limit - 1], key.key) for key in keys] if more else None
-    return Page([read(row) for row in rows[:limit]], encoded(last) if last is not None else None)
+    after = _cursor([getattr(rows[limit - 1], key.key) for key in keys]) if more else None
+    return Page([read(row) for row in rows[:limit]], after)
 
 
 def link_next(request: Request, response: Response, cursor: str | None) -> None:
-    """Say where the next page is, as RFC 8288 has it."""
+    """Set the header that leads to the next page."""
     if cursor is not None:
-        response.headers["Link"] = f'<{request.url.include_query_params(cursor=cursor)}>; rel="next"'
+        target = request.url.include_query_params(cursor=cursor)
+        response.headers["Link"] = f'<{target.path}?{target.query}>; rel="next"'
 
 
-def encoded(values: Sequence[Any]) -> str:
-    """Write the keys of a page's last item as a cursor."""
-    return base64.urlsafe_b64encode(orjson.dumps(list(values))).decode().rstrip("=")
+def _cursor(values: list[Any]) -> str:
+    return base64.urlsafe_b64encode(orjson.dumps(values)).decode().rstrip("=")
 
 
-def decoded(cursor: str, keys: Sequence[InstrumentedAttribute[Any]]) -> list[Any]:
-    """Read a cursor back into values of the types of `keys`."""
-    return [
-        typed(value, key.type.python_type) for value, key in zip(values(cursor, len(keys)), keys, strict=True)
-    ]
-
-
-def values(cursor: str, n: int) -> list[Any]:
-    """Read the `n` plain values of a cursor."""
+def _read_cursor(cursor: str, keys: tuple[InstrumentedAttribute[Any], ...]) -> list[Any]:
     try:
-        found = orjson.loads(base64.urlsafe_b64decode(cursor.encode() + b"=" * (-len(cursor) % 4)))
-    except (ValueError, binascii.Error):
-        raise _refused() from None
-    if not isinstance(found, list) or len(found) != n:
-        raise _refused()
-    return found
+        values = orjson.loads(base64.urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4)))
+        if not isinstance(values, list) or len(values) != len(keys):
+            raise ValueError("wrong number of keys")
+        return [_key_value(key, value) for key, value in zip(keys, values, strict=True)]
+    except (ValueError, TypeError, OverflowError):
+        raise ProblemError("invalid-parameters", "cursor: is not one that this list gave") from None
 
 
-def typed(value: Any, wanted: type) -> Any:
-    """Check that a cursor's value has the type of its key."""
-    try:
-        value = datetime.fromisoformat(value) if wanted is datetime else value
-    except (TypeError, ValueError):
-        raise _refused() from None
-    fits = isinstance(value, (int, float) if wanted is float else wanted) and not isinstance(value, bool)
-    naive = isinstance(value, datetime) and value.tzinfo is None
-    huge = isinstance(value, int) and abs(value) >= 2**63
-    if not fits or naive or huge or (isinstance(value, str) and "\0" in value):
-        raise _refused()
+def _key_value(key: InstrumentedAttribute[Any], value: Any) -> Any:
+    if isinstance(key.type, UtcDateTime):
+        moment = datetime.fromisoformat(value)
+        if moment.tzinfo is None:
+            raise ValueError("no time zone")
+        return moment.astimezone(UTC)
+    wanted = key.type.python_type
+    if not isinstance(value, wanted) or isinstance(value, bool):
+        raise TypeError(wanted.__name__)
+    if (isinstance(value, str) and "\0" in value) or (isinstance(value, int) and abs(value) >> 63):
+        raise ValueError("no database takes it")
     return value
-
-
-def _refused() -> ProblemError:
-    return ProblemError(
-        "invalid-parameters", "query.cursor: is not a cursor of this service", hint="start without a cursor"
-    )

@@ -128,11 +128,11 @@ def test_runs_are_listed_page_by_page_the_newest_first(client: TestClient) -> No
         made.append(client.post(URL, json={}).json()["id"])
         work_off(client)
     found, url = [], f"{URL}?limit=2"
-    while url:
+    for _ in range(3):
         page = client.get(url)
         found += [each["id"] for each in page.json()["items"]]
         url = page.links.get("next", {}).get("url", "")
-    assert found == made[::-1]
+    assert (found, url) == (made[::-1], "")
 
 
 def test_the_defaults_are_those_of_the_command() -> None:
