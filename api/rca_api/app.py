@@ -82,6 +82,7 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     await state.shadow.close()
     # Ends a poll that waits for the registry, too, so that nobody waits for it.
     await run_in_threadpool(state.registry.close)
+    state.bell.close()
     await asyncio.gather(following, return_exceptions=True)
     state.threads.shutdown(wait=True, cancel_futures=True)
     state.database.close()

@@ -42,11 +42,13 @@ def command(
     stopping = Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stopping.set())
-    worker = Worker(settings, database, QueueBell(settings.queue_url), stopping)
+    bell = QueueBell(settings.queue_url)
+    worker = Worker(settings, database, bell, stopping)
     try:
         if not once:
             worker.run()
         while once and not stopping.is_set() and worker.work_once() is not None:
             pass
     finally:
+        bell.close()
         database.close()

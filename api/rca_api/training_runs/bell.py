@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -30,6 +31,9 @@ class Bell(Protocol):
     def wait(self, seconds: float) -> bool:
         """Wait to be rung, so long at most; whether it was."""
 
+    def close(self) -> None:
+        """Let go of what it holds."""
+
 
 class QueueBell:
     """A bell that is one of huey's storages."""
@@ -51,21 +55,28 @@ class QueueBell:
                 rung = True
             if rung:
                 return True
-            # Storages that block have waited already.
-            time.sleep(max(0.0, min(left, _LOOK_SECONDS - (time.monotonic() - asked))))
+            # Storages that block have waited already; one that is away is not asked all the time.
+            pause = _LOOK_SECONDS - (time.monotonic() - asked) if self._storage is not None else left
+            time.sleep(max(0.0, min(left, pause)))
         return False
+
+    def close(self) -> None:
+        """Close its connections; the next use opens them again."""
+        storage, self._storage = self._storage, None
+        if storage is not None:
+            with suppress(Exception):
+                storage.close()
 
     def _use(self, work: Callable[[Any], Any]) -> Any:
         try:
             if self._storage is None:
                 self._storage = _storage(self._url)
             return work(self._storage)
-        except MissingExtra:
-            raise
         except Exception as error:
             # Of drivers that are not ours: whatever they raise, the row is what counts.
-            _log.warning("the queue cannot be used", reason=type(error).__name__)
-            self._storage = None
+            reason = error.message if isinstance(error, MissingExtra) else type(error).__name__
+            _log.warning("the queue cannot be used", reason=reason)
+            self.close()
             return None
 
 
