@@ -67,7 +67,7 @@ class Installation:
             return session.get_one(TrainingRunRow, run_id)
 
     def until(
-        self, run_id: str, met: Callable[[TrainingRunRow], bool], seconds: float = 300
+        self, run_id: str, met: Callable[[TrainingRunRow], bool], seconds: float = 900
     ) -> TrainingRunRow:
         deadline = time.monotonic() + seconds
         while not met(row := self.row(run_id)):
@@ -97,7 +97,7 @@ def trainers() -> list[str]:
     return [
         line
         for line in found.stdout.splitlines()
-        if "quick_training.py" in line and "RCA" not in line and not line.startswith("Z") and "-c" not in line
+        if "quick_training.py" in line and "--report" in line and not line.startswith("Z")
     ]
 
 

@@ -18,7 +18,7 @@ from rca_api.companion import REPORT, Owner
 from rca_api.training_runs.task import Task
 
 #: The service beside it comes first.
-_NICENESS = 10
+NICENESS = 10
 _TELL_SECONDS = 0.2
 _log = logging.getLogger("rca_api.training")
 
@@ -51,7 +51,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument(REPORT, type=int, required=True)
     given = parser.parse_args(arguments)
     owner = Owner(given.report)
-    os.nice(_NICENESS)
+    os.nice(NICENESS)
     # MLflow's own patience is minutes a call; a cancelled run should not have to wait for it.
     os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "1")
     os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "15")
