@@ -64,7 +64,7 @@ def rollback(
     responses={
         200: {
             "description": "The version; its model card where Accept asks for Markdown.",
-            "model": schemas.ModelVersion,
+            "model": schemas.RegisteredModel,
             "content": {"text/markdown": {"schema": {"type": "string"}}},
         },
         **problem_responses(*_REGISTRY, "not-found", "not-acceptable", "invalid-parameters"),
@@ -83,7 +83,7 @@ def get_model(request: Request, version: Version) -> Response:
     "/{version}/promote",
     summary="Make a version the champion",
     responses={
-        200: {"description": "It is the champion now.", "model": schemas.ModelVersion},
+        200: {"description": "It is the champion now.", "model": schemas.RegisteredModel},
         202: {
             "description": "The gate has not compared it with the present champion yet: the run at "
             "Location does, and promotes it if it passes.",
@@ -100,7 +100,7 @@ def promote(
     version: Version,
     caller: Annotated[Principal, Security(requires(Scope.promote))],
     asked: Annotated[schemas.PromotionRequest | None, Body(examples=schemas.PROMOTION_EXAMPLES)] = None,
-) -> schemas.ModelVersion | TrainingRun:
+) -> schemas.RegisteredModel | TrainingRun:
     """Promote what the gate lets through; `force` with a reason promotes whatever it says."""
     done = service.promote(State.of(request), version, asked or schemas.PromotionRequest(), caller)
     if isinstance(done, TrainingRun):

@@ -31,7 +31,7 @@ class GateVerdict(BaseModel):
     promoted_by: str | None = None
 
 
-class ModelVersion(BaseModel):
+class RegisteredModel(BaseModel):
     """A registered version of the model."""
 
     version: int
@@ -60,7 +60,7 @@ class Models(BaseModel):
     """All versions, the newest first, and which one answers."""
 
     answering: Answering
-    items: list[ModelVersion]
+    items: list[RegisteredModel]
 
 
 class PromotionRequest(BaseModel):
@@ -93,7 +93,7 @@ class RolledBack(BaseModel):
     to_version: int | None = Field(alias="to", description="Null: the shipped bundle is what is left.")
 
 
-class Facts(BaseModel):
+class AnswerFacts(BaseModel):
     """What an answer comes down to."""
 
     failure_mode: Literal["healthy", "fail_slow", "fail_stop"]
@@ -109,8 +109,8 @@ class Disagreement(BaseModel):
 
     diagnosis_id: str
     at: datetime
-    champion: Facts
-    challenger: Facts
+    champion: AnswerFacts
+    challenger: AnswerFacts
 
 
 class ShadowSummary(BaseModel):

@@ -22,7 +22,7 @@ def models(state: State) -> schemas.Models:
     return schemas.Models(answering=_answering(choice), items=[_told(each, choice) for each in found])
 
 
-def model(state: State, version: str) -> schemas.ModelVersion:
+def model(state: State, version: str) -> schemas.RegisteredModel:
     """One version, by number or alias."""
     found = state.registry.version(version) if state.settings.has_registry else None
     if found is None:
@@ -40,7 +40,7 @@ def card(state: State, version: str) -> str:
 
 def promote(
     state: State, version: str, asked: schemas.PromotionRequest, caller: Principal
-) -> schemas.ModelVersion | TrainingRun:
+) -> schemas.RegisteredModel | TrainingRun:
     """Promote by the verdict that is there, or order the comparison that is missing."""
     number = model(state, version).version
     done = _promoted(state, str(number), caller.name, asked.force)
@@ -91,8 +91,8 @@ def _answering(choice: Choice) -> schemas.Answering:
     )
 
 
-def _told(found: dict[str, Any], choice: Choice) -> schemas.ModelVersion:
-    return schemas.ModelVersion.model_validate(
+def _told(found: dict[str, Any], choice: Choice) -> schemas.RegisteredModel:
+    return schemas.RegisteredModel.model_validate(
         {
             **found,
             "answers": choice.champion.version == found["version"],

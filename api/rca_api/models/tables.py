@@ -30,6 +30,6 @@ class ShadowRow(Base):
     mode_agrees: Mapped[bool]
     cause_agrees: Mapped[bool]
     ranks_agree: Mapped[bool]
-    #: What either said, as of `shadow.Facts`.
+    #: What either said, as of `schemas.AnswerFacts`.
     champion: Mapped[dict[str, Any]] = mapped_column(JSON)
     challenger: Mapped[dict[str, Any]] = mapped_column(JSON)
