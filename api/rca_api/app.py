@@ -11,13 +11,26 @@ import structlog
 from fastapi import FastAPI
 from fastapi.concurrency import run_in_threadpool
 
-from rca_api import diagnoses, feedback, health, incidents, logs, nodes, problems, webhooks, what_if
+from rca_api import (
+    diagnoses,
+    feedback,
+    health,
+    incidents,
+    logs,
+    models,
+    nodes,
+    problems,
+    training_runs,
+    webhooks,
+    what_if,
+)
 from rca_api.background import running
 from rca_api.diagnoses import endpoints as diagnosis_endpoints
 from rca_api.feedback import endpoints as feedback_endpoints
 from rca_api.health import endpoints as health_endpoints
 from rca_api.incidents import endpoints as incident_endpoints
 from rca_api.middleware import RequestContext
+from rca_api.models import endpoints as model_endpoints
 from rca_api.nodes import endpoints as node_endpoints
 from rca_api.openapi import document
 from rca_api.security.headers import SecurityHeaders
@@ -26,6 +39,7 @@ from rca_api.state import State
 from rca_api.store.database import StoreError
 from rca_api.stored_windows import endpoints as window_endpoints
 from rca_api.tidying import tidy_up
+from rca_api.training_runs import endpoints as training_run_endpoints
 from rca_api.webhooks import endpoints as webhook_endpoints
 from rca_api.webhooks.documented import document_webhooks
 from rca_api.what_if import endpoints as what_if_endpoints
@@ -56,6 +70,8 @@ def create_app(settings: Settings | None = None) -> FastAPI:
             {"name": "nodes", "description": nodes.__doc__},
             {"name": "webhooks", "description": webhooks.__doc__},
             {"name": "what-if", "description": what_if.__doc__},
+            {"name": "training runs", "description": training_runs.__doc__},
+            {"name": "models", "description": models.__doc__},
             {"name": "operations", "description": health.__doc__},
         ],
         redoc_url=None,
@@ -72,6 +88,8 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     app.include_router(webhook_endpoints.router)
     document_webhooks(app)
     app.include_router(what_if_endpoints.router)
+    app.include_router(training_run_endpoints.router)
+    app.include_router(model_endpoints.router)
     app.include_router(health_endpoints.router)
     # FastAPI's documented way to serve a document of one's own.
     app.openapi = lambda: document(app)  # type: ignore[method-assign]
@@ -89,11 +107,22 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
             await run_in_threadpool(_upgrade, state)
         await run_in_threadpool(state.authority.warn_if_nobody_can_call)
         await run_in_threadpool(state.spool.clean)
+        await run_in_threadpool(state.follower.resume)
         state.dispatcher.start()
-        async with running(state.webhook_dispatcher.run, state.sweeper.run, partial(tidy_up, state)):
+        beside = (
+            state.webhook_dispatcher.run,
+            state.sweeper.run,
+            state.follower.follow,
+            partial(tidy_up, state),
+        )
+        async with running(*beside):
             yield
+            # Ends a poll that waits for the registry, so that nobody waits for it.
+            await run_in_threadpool(state.registry.close)
         await state.dispatcher.stop()
     finally:
+        await state.shadow.close()
+        state.bell.close()
         await state.pool.close()
         state.database.close()
 

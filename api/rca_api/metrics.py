@@ -76,6 +76,23 @@ class Metrics:
             ("outcome",),
             registry=self.registry,
         )
+        self.model_swaps = Counter(
+            "rca_model_swaps", "Times another model began to answer.", registry=self.registry
+        )
+        self.models_rejected = Counter(
+            "rca_models_rejected", "Models of the registry found to be broken.", registry=self.registry
+        )
+        self.registry_failures = Counter(
+            "rca_registry_failures", "Times the model registry could not be followed.", registry=self.registry
+        )
+        self.shadow = Counter(
+            "rca_shadow_comparisons",
+            "Windows for the challenger: agreed or disagreed with the champion, failed, dropped when busy.",
+            ("outcome",),
+            registry=self.registry,
+        )
+        for outcome in ("agreed", "disagreed", "failed", "dropped"):
+            self.shadow.labels(outcome)
         # Labelled series exist from the start, so that a rate() over the first minute is not empty.
         for stage in STAGES:
             self.stage_seconds.labels(stage)

@@ -50,6 +50,8 @@ CATALOGUE: dict[str, Kind] = {
     "unauthenticated": Kind(401, "The caller is not known"),
     "forbidden": Kind(403, "The caller may not do this"),
     "rate-limited": Kind(429, "The caller asks more often than it may"),
+    "registry-unavailable": Kind(503, "The model registry cannot be used at the moment"),
+    "gate-refused": Kind(409, "The promotion gate does not let this version through"),
     "conflict": Kind(409, "The state of the resource does not allow this"),
     "idempotency-mismatch": Kind(422, "The idempotency key was used for another request"),
     "diagnosis-failed": Kind(410, "The diagnosis failed, and there will be none"),

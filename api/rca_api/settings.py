@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Literal
 
 import limits
-from pydantic import ByteSize, Field, field_validator, model_validator
+from pydantic import AliasChoices, ByteSize, Field, field_validator, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from rca.commands.process import usable_cores
@@ -113,9 +113,34 @@ class Settings(BaseSettings):
         Share of lemons among all nodes, before anything is known of one.
     node_priors : {"off", "on"}
         Tell in an incident which of its nodes were at fault in other jobs, too.
+    tracking_uri : str
+        MLflow store of models (also ``MLFLOW_TRACKING_URI``); ``sqlite:///<data_dir>/mlflow.db`` if not set.
+    follow_seconds : float
+        How often the registry is asked for its champion; 0 to keep to `bundle`.
+    registry_timeout_seconds : float
+        How long a caller waits for the registry at most.
+    shadow_share : float
+        Share of windows that the challenger diagnoses as well, after the answer; 0 for none.
+    queue_url : str
+        Where the worker is woken: ``sqlite:///``, ``redis://`` or ``postgresql://``; if not set, a file in
+        the data folder, or the PostgreSQL database.
+    collections_dir : Path, optional
+        Folder of the labelled collections that training runs may name.
+    cache_dir : Path
+        Features that trainings share; ``<data_dir>/examples`` if not set.
+    training_processes : int
+        Processes of a training.
+    training_attempts : int
+        Workers that may die of one run before it counts as failed.
+    gate_windows : int
+        Frozen simulated windows that a new version is compared with the champion on.
+    auto_promote : bool
+        Promote what passes the gate; otherwise a person does.
+    registry_patience_seconds : float
+        How long a training run waits for a registry that is away before it fails.
     """
 
-    model_config = SettingsConfigDict(env_prefix="RCA_", frozen=True)
+    model_config = SettingsConfigDict(env_prefix="RCA_", frozen=True, populate_by_name=True)
 
     data_dir: Path = Field(default_factory=default_data_dir)
     database_url: str = ""
@@ -160,6 +185,18 @@ class Settings(BaseSettings):
     webhook_keep_days: float = Field(30.0, gt=0)
     node_lemon_prior: float = Field(0.01, gt=0, lt=1)
     node_priors: Literal["off", "on"] = "off"
+    tracking_uri: str = Field("", validation_alias=AliasChoices("RCA_TRACKING_URI", "MLFLOW_TRACKING_URI"))
+    follow_seconds: float = Field(30.0, ge=0)
+    registry_timeout_seconds: float = Field(30.0, gt=0)
+    shadow_share: float = Field(0.0, ge=0, le=1)
+    queue_url: str = Field("", pattern=r"^((sqlite|rediss?|unix|postgres(ql)?)://.*)?$")
+    collections_dir: Path | None = None
+    cache_dir: Path = Path()
+    training_processes: int = Field(default_factory=lambda: max(1, (os.cpu_count() or 1) - 1), ge=1)
+    training_attempts: int = Field(3, ge=1)
+    gate_windows: int = Field(2000, ge=20)
+    auto_promote: bool = False
+    registry_patience_seconds: float = Field(900.0, ge=0)
     log_level: Literal["debug", "info", "warning", "error"] = "info"
 
     @field_validator("rate_limit")
@@ -178,4 +215,22 @@ class Settings(BaseSettings):
         object.__setattr__(self, "data_dir", folder)
         object.__setattr__(self, "database_url", self.database_url or f"sqlite:///{folder / 'rca.db'}")
         object.__setattr__(self, "window_store_url", self.window_store_url or str(folder / "windows"))
+        object.__setattr__(self, "queue_url", self.queue_url or self._own_queue(folder))
+        if self.cache_dir == Path():
+            object.__setattr__(self, "cache_dir", folder / "examples")
         return self
+
+    def _own_queue(self, folder: Path) -> str:
+        if self.database_url.startswith("postgres"):
+            return "postgresql://" + self.database_url.partition("://")[2]
+        return f"sqlite:///{folder / 'queue.db'}"
+
+    @property
+    def registry_uri(self) -> str:
+        """The MLflow store, named or our own."""
+        return self.tracking_uri or f"sqlite:///{self.data_dir / 'mlflow.db'}"
+
+    @property
+    def has_registry(self) -> bool:
+        """Whether a store was named, or training runs have made one here."""
+        return bool(self.tracking_uri) or (self.data_dir / "mlflow.db").exists()

@@ -4,30 +4,38 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 from typing import cast
 
 from fastapi import FastAPI, Request
 
 from rca_api.admission import Admission
 from rca_api.compute.body import Spool
+from rca_api.compute.bundles import small_window
 from rca_api.compute.pool import ComputePool
 from rca_api.compute.process import Setup
 from rca_api.diagnoses.dispatcher import Dispatcher
 from rca_api.diagnoses.journal import Journal, OnDiagnosed
 from rca_api.diagnoses.keys import Keys
+from rca_api.diagnoses.repository import newest_windows
 from rca_api.feedback.repository import has_feedback
 from rca_api.incidents.announcing import Announcer
 from rca_api.incidents.life import Hysteresis
-from rca_api.incidents.service import Follower
+from rca_api.incidents.service import Follower as IncidentFollower
 from rca_api.incidents.sweeping import Sweeper
 from rca_api.metrics import Metrics
 from rca_api.models.current import BundleRef, CurrentModels
+from rca_api.models.follower import Follower
+from rca_api.models.registry import RegistryClient
+from rca_api.models.shadow import Shadow
+from rca_api.models.trial import Trial
 from rca_api.nodes.service import Exposures
 from rca_api.security.authority import Authority
 from rca_api.settings import Settings
 from rca_api.store.database import Database
 from rca_api.store.window_store import WindowStore
 from rca_api.stored_windows.retention import Retention
+from rca_api.training_runs.bell import Bell, QueueBell
 from rca_api.webhooks.addresses import Policy
 from rca_api.webhooks.dispatcher import Dispatcher as WebhookDispatcher
 from rca_api.webhooks.dispatcher import Retries
@@ -54,6 +62,10 @@ class State:
     webhook_policy: Policy
     webhook_dispatcher: WebhookDispatcher
     sweeper: Sweeper
+    registry: RegistryClient
+    follower: Follower
+    shadow: Shadow
+    bell: Bell
     #: Told of every finished diagnosis, in the transaction that stores it.
     on_diagnosed: tuple[OnDiagnosed, ...]
 
@@ -70,11 +82,12 @@ class State:
             metrics,
         )
         windows = WindowStore(settings.window_store_url)
-        follower = _follower(settings, metrics)
+        incidents = _incidents(settings, metrics)
         # Incidents first: nodes ask whether the window was new to them.
-        on_diagnosed: tuple[OnDiagnosed, ...] = (follower, Exposures())
+        on_diagnosed: tuple[OnDiagnosed, ...] = (incidents, Exposures())
         journal = Journal(database, metrics, on_diagnosed)
         policy = _policy(settings)
+        registry = RegistryClient(settings.registry_uri, settings.registry_timeout_seconds)
         return cls(
             settings=settings,
             database=database,
@@ -96,9 +109,21 @@ class State:
             webhook_policy=policy,
             webhook_dispatcher=_webhook_dispatcher(settings, database, metrics, policy),
             sweeper=Sweeper(
-                database, follower, settings.incident_silence_seconds, settings.webhook_keep_days
+                database, incidents, settings.incident_silence_seconds, settings.webhook_keep_days
             ),
             on_diagnosed=on_diagnosed,
+            registry=registry,
+            follower=Follower(
+                settings,
+                models,
+                registry,
+                metrics,
+                diagnose=Trial(pool),
+                healthy=small_window,
+                recent=partial(newest_windows, database),
+            ),
+            shadow=Shadow(settings.shadow_share, models, database, metrics),
+            bell=QueueBell(settings.queue_url),
         )
 
     @classmethod
@@ -108,13 +133,13 @@ class State:
         return cast("State", app.state.parts)
 
 
-def _follower(settings: Settings, metrics: Metrics) -> Follower:
+def _incidents(settings: Settings, metrics: Metrics) -> IncidentFollower:
     hysteresis = Hysteresis(
         settings.incident_healthy_windows,
         settings.incident_changed_windows,
         settings.incident_silence_seconds,
     )
-    return Follower(hysteresis, Announcer(metrics))
+    return IncidentFollower(hysteresis, Announcer(metrics))
 
 
 def _policy(settings: Settings) -> Policy:

@@ -21,7 +21,9 @@ Progress = Callable[[str, int, int], None]
 #: Artifact of a training run that says what it saw.
 FACTS_FILE = "data.json"
 SHIPPED = "shipped"
-OUTCOME, AGAINST, REASONS, FORCED = "gate.outcome", "gate.against", "gate.reasons", "promotion.forced"
+GATE_FOLDER = "gate"
+OUTCOME, AGAINST, REASONS = "gate.outcome", "gate.against", "gate.reasons"
+FORCED, BY = "promotion.forced", "promotion.by"
 #: MLflow's limit for the value of a version's tag, with room to spare; the whole verdict is an artifact.
 _TAG_LENGTH = 900
 
@@ -62,6 +64,50 @@ class Promotion:
         }
 
 
+@dataclass(frozen=True)
+class Judgement:
+    """What the gate found of a bundle.
+
+    Attributes
+    ----------
+    against : int or None
+        The champion it was compared with; None is the shipped bundle.
+    verdict : Verdict
+    trial : Trial or None
+        None where no comparison was possible.
+    """
+
+    against: int | None
+    verdict: Verdict
+    trial: Trial | None
+
+    @property
+    def windows(self) -> dict[str, int]:
+        """Test windows by source."""
+        return {} if self.trial is None else self.trial.windows
+
+    @property
+    def file(self) -> str:
+        """Artifact of the bundle's run that keeps it."""
+        return f"{GATE_FOLDER}/against-{_opponent(self.against)}.json"
+
+    def tags(self) -> dict[str, str | None]:
+        """Tags of the version."""
+        reasons = _short("; ".join(self.verdict.reasons))
+        return {OUTCOME: self.verdict.outcome, AGAINST: _opponent(self.against), REASONS: reasons}
+
+    def to_document(self) -> dict[str, Any]:
+        """Plain data for JSON."""
+        document = {
+            "against": SHIPPED if self.against is None else self.against,
+            "windows": self.windows,
+            **self.verdict.to_document(),
+        }
+        if self.trial is not None:
+            document |= {"test_sha256": self.trial.digest, "left_out_as_learned": self.trial.left_out}
+        return document
+
+
 def promote(
     registry: Registry,
     name: str = CHALLENGER,
@@ -98,35 +144,121 @@ def promote(
     challenger, champion = registry.get(name), registry.find(CHAMPION)
     if champion is not None and champion.number == challenger.number:
         raise InvalidInput(f"version {challenger.number} is the champion already")
-    verdict, trial = _verdict(registry, champion, challenger, collections, n_windows, processes, progress)
+    with TemporaryDirectory(prefix="rca-gate-") as folder:
+        judged = judge(
+            registry,
+            lambda: registry.fetch(challenger, Path(folder)),
+            facts_of(registry, challenger),
+            collections=collections,
+            n_windows=n_windows,
+            processes=processes,
+            progress=progress,
+        )
+    verdict = judged.verdict
     forced = None if verdict.passed else force
     result = Promotion(
         version=challenger.number,
-        against=None if champion is None else champion.number,
+        against=judged.against,
         verdict=verdict,
-        windows={} if trial is None else trial.windows,
+        windows=judged.windows,
         promoted=verdict.passed or forced is not None,
         forced=forced,
     )
     if result.promoted:
         registry.promote(challenger, champion)
-    _record(registry, challenger, result, trial)
+    keep_judgement(registry, challenger, judged)
+    registry.tag(challenger, {FORCED: _short(forced)})
     return result
+
+
+def judge(
+    registry: Registry,
+    bundle: Callable[[], Path],
+    facts: dict[str, Any],
+    *,
+    collections: Sequence[Path] = (),
+    n_windows: int = TEST_WINDOWS,
+    processes: int = 1,
+    progress: Progress = lambda phase, done, total: None,
+) -> Judgement:
+    """Compare a bundle, registered or not, with the champion; nothing is written anywhere.
+
+    Parameters
+    ----------
+    registry : Registry
+        Whose champion it has to match; without one, the shipped bundle.
+    bundle : callable
+        Gives the folder; asked only if there is a comparison.
+    facts : dict
+        What the bundle's run saw, as of `rca.training.data_facts.data_facts`.
+    """
+    champion = registry.find(CHAMPION)
+    verdict, trial = _verdict(registry, champion, bundle, facts, collections, n_windows, processes, progress)
+    return Judgement(None if champion is None else champion.number, verdict, trial)
+
+
+def keep_judgement(registry: Registry, found: RegisteredVersion, judged: Judgement) -> None:
+    """Keep what the gate found with the version: the outcome as tags, the whole with its run."""
+    registry.attach(found, judged.file, judged.to_document())
+    registry.tag(found, judged.tags())
+
+
+def pass_judged(
+    registry: Registry, found: RegisteredVersion, *, by: str, forced: str | None = None
+) -> RegisteredVersion | None:
+    """Make a version the champion by the verdict that is kept with it; nothing is compared.
+
+    Parameters
+    ----------
+    registry : Registry
+    found : RegisteredVersion
+    by : str
+        Who wants it; kept as a tag.
+    forced : str, optional
+        Reason to promote whatever was found, or without a verdict; kept as a tag where it mattered.
+
+    Returns
+    -------
+    RegisteredVersion or None
+        The champion before.
+
+    Raises
+    ------
+    InvalidInput
+        If there is no verdict against the present champion, or it says no.
+    """
+    champion = registry.find(CHAMPION)
+    passed = has_passed(found, champion)
+    if not passed and forced is None:
+        told = found.tags.get(REASONS, "it was never compared with the present champion")
+        raise InvalidInput(f"the gate does not let version {found.number} through: {told}")
+    registry.promote(found, champion)
+    registry.tag(found, {FORCED: None if passed else _short(forced), BY: _short(by)})
+    return champion
+
+
+def has_passed(found: RegisteredVersion, champion: RegisteredVersion | None) -> bool | None:
+    """What the kept verdict says of a version against this champion; None where there is none."""
+    if OUTCOME not in found.tags or found.tags.get(AGAINST) != _opponent(
+        None if champion is None else champion.number
+    ):
+        return None
+    return found.tags[OUTCOME] != "worse"
 
 
 def _verdict(
     registry: Registry,
     champion: RegisteredVersion | None,
-    challenger: RegisteredVersion,
+    bundle: Callable[[], Path],
+    facts: dict[str, Any],
     collections: Sequence[Path],
     n_windows: int,
     processes: int,
     progress: Progress,
 ) -> tuple[Verdict, Trial | None]:
     given = named(collections)
-    versions = [each for each in (champion, challenger) if each is not None]
-    facts = [_facts(registry, each) for each in versions]
-    tested: set[str] = set().union(*map(tested_on, facts))
+    seen = [facts] if champion is None else [facts, facts_of(registry, champion)]
+    tested: set[str] = set().union(*map(tested_on, seen))
     missing = sorted(tested - set(given))
     if missing:
         return _no_comparison(f"collection {name!r} was tested on and is not given" for name in missing), None
@@ -134,9 +266,9 @@ def _verdict(
         with TemporaryDirectory(prefix="rca-gate-") as folder:
             trial = run_trial(
                 None if champion is None else registry.fetch(champion, Path(folder, "champion")),
-                registry.fetch(challenger, Path(folder, "challenger")),
+                bundle(),
                 collections=given,
-                learned=set().union(*map(learned_from, facts)),
+                learned=set().union(*map(learned_from, seen)),
                 n_windows=n_windows,
                 processes=processes,
                 progress=progress,
@@ -152,22 +284,15 @@ def _no_comparison(objections: Iterable[str]) -> Verdict:
     return Verdict((), tuple(objections))
 
 
-def _facts(registry: Registry, found: RegisteredVersion) -> dict[str, Any]:
+def facts_of(registry: Registry, found: RegisteredVersion) -> dict[str, Any]:
+    """What a version's run saw."""
     facts: dict[str, Any] = json.loads(registry.document(found, FACTS_FILE) or "{}")
     return facts
 
 
-def _record(
-    registry: Registry, challenger: RegisteredVersion, result: Promotion, trial: Trial | None
-) -> None:
-    against = SHIPPED if result.against is None else str(result.against)
-    reasons = "; ".join(result.verdict.reasons)[:_TAG_LENGTH]
-    forced = result.forced and result.forced[:_TAG_LENGTH]
-    registry.tag(
-        challenger,
-        {OUTCOME: result.verdict.outcome, AGAINST: against, REASONS: reasons, FORCED: forced},
-    )
-    document = result.to_document()
-    if trial is not None:
-        document |= {"test_sha256": trial.digest, "left_out_as_learned": trial.left_out}
-    registry.attach(challenger, f"gate/against-{against}.json", document)
+def _opponent(number: int | None) -> str:
+    return SHIPPED if number is None else str(number)
+
+
+def _short(text: str | None) -> str | None:
+    return text and text[:_TAG_LENGTH]

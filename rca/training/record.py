@@ -18,15 +18,22 @@ from rca.features import VERSION
 from rca.training.card import Card
 from rca.training.held_out import SIMULATED, totals, with_all_signals
 from rca.training.promotion import FACTS_FILE
-from rca.training.registration import register
-from rca.training.registry import CORPUS, FEATURES, SHA256, Registry
+from rca.training.registration import register, withdraw_unfinished
+from rca.training.registry import CORPUS, FEATURES, ORDER, SHA256, Registry
 from rca.training.tracking import log_run, metric_name
 
 CARD_FILE = "model_card.md"
 
 
 def record(
-    uri: str, bundle: Path, card: Card, parameters: Mapping[str, Any], *, registered: bool
+    uri: str,
+    bundle: Path,
+    card: Card,
+    parameters: Mapping[str, Any],
+    *,
+    registered: bool,
+    tags: Mapping[str, str] | None = None,
+    documents: Mapping[str, Any] | None = None,
 ) -> tuple[str, int | None]:
     """Log a run to MLflow and, if asked for, register its bundle as the challenger.
 
@@ -40,12 +47,22 @@ def record(
     parameters : mapping
         What the run was started with and chose.
     registered : bool
+    tags : mapping of str to str, optional
+        Further tags of the version; with `rca.training.registry.ORDER` among them, a version that has the
+        same order already is not registered again.
+    documents : mapping of str to JSON-serialisable, optional
+        Further artifacts.
 
     Returns
     -------
     run_id : str
     version : int or None
     """
+    tags = tags or {}
+    if ORDER in tags:
+        known = withdraw_unfinished(Registry(uri), tags[ORDER])
+        if known is not None:
+            return known.run_id, known.number
     with TemporaryDirectory(prefix="rca-run-") as folder:
         write_artifacts(Path(folder), card)
         run_id = log_run(
@@ -58,13 +75,15 @@ def record(
                 "causal_report.json": card.causal_report,
                 "provenance.json": card.provenance,
                 FACTS_FILE: card.facts,
+                **(documents or {}),
             },
             artifacts=Path(folder),
+            tags={ORDER: tags[ORDER]} if ORDER in tags else {},
         )
     if not registered:
         return run_id, None
-    tags = {SHA256: card.sha256, CORPUS: card.facts["corpus_sha256"], FEATURES: str(VERSION)}
-    return run_id, register(Registry(uri), run_id, bundle, tags, card.provenance["command"])
+    facts = {SHA256: card.sha256, CORPUS: card.facts["corpus_sha256"], FEATURES: str(VERSION)}
+    return run_id, register(Registry(uri), run_id, bundle, {**tags, **facts}, card.provenance["command"])
 
 
 def metrics(card: Card) -> dict[str, float]:

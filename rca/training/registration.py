@@ -7,9 +7,9 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from rca.training.registry import CHALLENGER, MODEL, Registry
+from rca.training.registry import CHALLENGER, MODEL, ORDER, RegisteredVersion, Registry
 from rca.training.served_model import INPUT, OUTPUTS
-from rca.training.tracking import import_pyfunc, store_errors, without_remarks
+from rca.training.tracking import EXPERIMENT, import_pyfunc, store_errors, without_remarks
 
 
 def register(registry: Registry, run_id: str, bundle: Path, tags: Mapping[str, str], description: str) -> int:
@@ -54,6 +54,29 @@ def register(registry: Registry, run_id: str, bundle: Path, tags: Mapping[str, s
         )
         client.set_registered_model_alias(MODEL, CHALLENGER, made.version)
     return int(made.version)
+
+
+def withdraw_unfinished(registry: Registry, order: str) -> RegisteredVersion | None:
+    """Clean up after whoever was killed while it recorded an order.
+
+    Returns
+    -------
+    RegisteredVersion or None
+        The order's version, if the kill came after it was registered. Otherwise there is none, and what was
+        logged of runs is deleted (MLflow keeps deleted runs restorable).
+    """
+    found = registry.ordered(order)
+    with store_errors(registry.uri):
+        client = registry.client()
+        if found is not None:
+            if not found.aliases and found.number == registry.versions()[0].number:
+                client.set_registered_model_alias(MODEL, CHALLENGER, str(found.number))
+            return found
+        experiment = client.get_experiment_by_name(EXPERIMENT)
+        if experiment is not None:
+            for run in client.search_runs([experiment.experiment_id], f"tags.`{ORDER}` = '{order}'"):
+                client.delete_run(run.info.run_id)
+    return None
 
 
 def _signature() -> Any:

@@ -21,6 +21,8 @@ MODEL = "straggler-rca"
 CHALLENGER, CHAMPION, PREVIOUS = "challenger", "champion", "previous"
 #: Tags of a version.
 SHA256, CORPUS, FEATURES = "bundle.sha256", "corpus.sha256", "feature.version"
+#: What somebody ordered the training under; at most one version has it (`rca.training.record.record`).
+ORDER = "training.order"
 #: Champion before this version became it; absent where there was none.
 PREDECESSOR = "promotion.predecessor"
 #: Why a version stopped to be the champion.
@@ -111,6 +113,10 @@ class Registry:
         return next(
             (each for each in self.versions() if name == str(each.number) or name in each.aliases), None
         )
+
+    def ordered(self, order: str) -> RegisteredVersion | None:
+        """The version that was made to this order."""
+        return next((each for each in self.versions() if each.tags.get(ORDER) == order), None)
 
     def fetch(self, found: RegisteredVersion, folder: Path) -> Path:
         """Copy a version's bundle below `folder`; its manifest has the digest it was registered with.

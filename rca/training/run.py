@@ -39,6 +39,8 @@ DEFAULT_WINDOWS = 24000
 DEFAULT_SEED = 20261121
 #: Share of the training weight that real windows get (docs/decisions/0024).
 REAL_SHARE = 0.25
+#: Name of the phase in which the registry is written.
+RECORDING = "recording the run in MLflow"
 
 
 @dataclass(frozen=True)
@@ -67,6 +69,24 @@ class TrainingResult:
     card: str
     run_id: str | None
     version: int | None
+
+
+@dataclass(frozen=True)
+class Trained:
+    """A bundle that was written and tested.
+
+    Attributes
+    ----------
+    bundle : Path
+    card : Card
+        Everything that was measured.
+    parameters : dict
+        What the run was started with and chose, for MLflow.
+    """
+
+    bundle: Path
+    card: Card
+    parameters: dict[str, Any]
 
 
 def train(
@@ -104,6 +124,46 @@ def train(
         ``(phase, done, total)``.
     """
     _can_be_done(output, collections, tracking_uri)
+    trained = fit(
+        output,
+        n_windows=n_windows,
+        seed=seed,
+        collections=collections,
+        processes=processes,
+        cache=cache,
+        bundle_version=bundle_version,
+        progress=progress,
+    )
+    run_id, number = None, None
+    if tracking_uri is not None:
+        progress(RECORDING, 0, 0)
+        run_id, number = record(tracking_uri, output, trained.card, trained.parameters, registered=registered)
+    scores = {source: totals(rows) for source, rows in trained.card.rows.items()}
+    return TrainingResult(
+        bundle=output,
+        sha256=trained.card.sha256,
+        corpus_digest=trained.card.facts["corpus_sha256"],
+        test_scores=scores.pop(SIMULATED),
+        real_scores=scores,
+        card=trained.card.to_markdown(),
+        run_id=run_id,
+        version=number,
+    )
+
+
+def fit(
+    output: Path,
+    *,
+    n_windows: int = DEFAULT_WINDOWS,
+    seed: int = DEFAULT_SEED,
+    collections: Sequence[Path] = (),
+    processes: int = 2,
+    cache: FeatureCache | None = None,
+    bundle_version: str = "1",
+    progress: Progress = lambda phase, done, total: None,
+) -> Trained:
+    """Write and test the bundle, and record it nowhere; parameters as of `train`."""
+    _can_be_done(output, collections, None)
     corpus = _corpus(n_windows, seed, collections, processes, cache, progress)
     fitted = _fit(corpus, seed, progress)
     provenance = _provenance(n_windows, seed, collections, corpus)
@@ -123,22 +183,7 @@ def train(
         rows=held_out_rows(corpus, output, collections, processes, progress),
         causal_report=fitted.causal_report,
     )
-    run_id, number = None, None
-    if tracking_uri is not None:
-        progress("recording the run in MLflow", 0, 0)
-        parameters = _parameters(fitted.thresholds, provenance)
-        run_id, number = record(tracking_uri, output, card, parameters, registered=registered)
-    scores = {source: totals(rows) for source, rows in card.rows.items()}
-    return TrainingResult(
-        bundle=output,
-        sha256=sha256,
-        corpus_digest=corpus.digest,
-        test_scores=scores.pop(SIMULATED),
-        real_scores=scores,
-        card=card.to_markdown(),
-        run_id=run_id,
-        version=number,
-    )
+    return Trained(output, card, _parameters(fitted.thresholds, provenance))
 
 
 def _can_be_done(output: Path, collections: Sequence[Path], tracking_uri: str | None) -> None:

@@ -94,6 +94,7 @@ def log_run(
     bundle: Path,
     documents: Mapping[str, Any],
     artifacts: Path | None = None,
+    tags: Mapping[str, str] | None = None,
 ) -> str:
     """Log one finished training run; return its MLflow run id.
 
@@ -110,6 +111,8 @@ def log_run(
         Reports, logged as artifacts under their names.
     artifacts : Path, optional
         Folder whose content is logged as it is.
+    tags : mapping of str to str, optional
+        There from the run's first moment.
     """
     mlflow = import_mlflow()
     with store_errors(uri):
@@ -117,7 +120,7 @@ def log_run(
         if mlflow.get_experiment_by_name(EXPERIMENT) is None:
             _create_experiment(mlflow, uri)
         mlflow.set_experiment(EXPERIMENT)
-        with mlflow.start_run() as run:
+        with mlflow.start_run(tags=dict(tags or {})) as run:
             mlflow.log_params(dict(parameters))
             mlflow.log_metrics(dict(metrics))
             mlflow.set_tag("dataset.sha256", facts["corpus_sha256"])

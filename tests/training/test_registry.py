@@ -11,14 +11,15 @@ import pytest
 
 pytest.importorskip("mlflow")
 
-from registered import SHIPPED, add_version, bundle_copy
+from registered import SHIPPED, add_version, bundle_copy, facts
 
 from rca.cli import run as run_command_line
 from rca.diagnosis import Bundle
 from rca.errors import BundleError, InvalidInput, SourceError
-from rca.training import gate, trial
+from rca.training import gate, record, trial
+from rca.training.card import Card
 from rca.training.promotion import FORCED, OUTCOME, Promotion, promote
-from rca.training.registry import Registry
+from rca.training.registry import ORDER, Registry
 
 pytestmark = [
     pytest.mark.slow,
@@ -225,3 +226,58 @@ def test_a_mistyped_store_is_an_error_and_not_a_new_store(tmp_path: Path) -> Non
 
 def test_the_shipped_bundle_is_untouched_by_all_this() -> None:
     assert Bundle.load(SHIPPED).model.version == "1"
+
+
+def test_an_order_is_recorded_once_whenever_its_recorder_is_killed(
+    uri: str, bundles: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Killed while the run is logged, before the version is made, before it becomes the challenger."""
+    registry = Registry(uri)
+    before = registry.versions()
+    # There is nothing to be seen in pictures of no test windows.
+    monkeypatch.setattr(record, "write_artifacts", lambda *_: None)
+
+    def attempt() -> tuple[str, int | None]:
+        return record.record(uri, bundles["second"], card(bundles["second"]), {}, registered=True, tags=order)
+
+    order = {ORDER: "0" * 32}
+    with monkeypatch.context() as patch:
+        patch.setattr(record, "register", killed)
+        with pytest.raises(Killed):
+            attempt()
+    client = registry.client()
+    with monkeypatch.context() as patch:
+        patch.setattr(type(client), "set_registered_model_alias", killed)
+        with pytest.raises(Killed):
+            attempt()
+    found = registry.ordered("0" * 32)
+    assert found is not None
+    assert found.aliases == ()
+    assert attempt() == (found.run_id, found.number)
+    assert registry.get("challenger").number == found.number
+    assert len(registry.versions()) == len(before) + 1
+    experiment = client.get_experiment_by_name("straggler-rca").experiment_id
+    runs = client.search_runs([experiment], f"tags.`{ORDER}` = '{'0' * 32}'")
+    assert [run.info.run_id for run in runs] == [found.run_id]
+
+
+class Killed(BaseException):
+    """What a signal would do."""
+
+
+def killed(*_: object, **__: object) -> None:
+    raise Killed
+
+
+def card(bundle: Path) -> Card:
+    """Of a bundle that was tested on nothing."""
+    return Card(
+        name="baseline",
+        version="1",
+        sha256=Bundle.load(bundle).model.sha256,
+        provenance={"command": "rca train", "versions": {}},
+        facts=facts(),
+        thresholds={},
+        rows={},
+        causal_report={},
+    )

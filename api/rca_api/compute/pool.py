@@ -54,6 +54,7 @@ class ComputePool:
         self._closed = False
         self._last: Report | None = None
         self._mean_seconds = 0.0
+        self._loop: asyncio.AbstractEventLoop | None = None
 
     @property
     def model(self) -> ModelVersion | None:
@@ -75,6 +76,7 @@ class ComputePool:
 
     def start(self) -> None:
         """Start the processes; tasks may be given at once and wait for the first warm one."""
+        self._loop = asyncio.get_running_loop()
         for slot in self._slots:
             self._renew(slot)
 
@@ -127,6 +129,13 @@ class ComputePool:
                 raise exceeded(deadline) from None
             finally:
                 self._give_back(slot, usable=usable)
+
+    def run_from_thread(self, task: Callable[..., Any], *arguments: Any, deadline: Deadline) -> Any:
+        """As `run`, for a thread that may wait; the pool has to be started."""
+        if self._loop is None:
+            raise RuntimeError("the pool is not started")
+        asked = asyncio.run_coroutine_threadsafe(self.run(task, *arguments, deadline=deadline), self._loop)
+        return asked.result()
 
     async def _next(self, deadline: Deadline) -> Slot:
         began = time.perf_counter()

@@ -191,3 +191,10 @@ def _finish(row: DiagnosisRow, answer: Answer, at: datetime) -> None:
         )
         for blame in answer.blames
     ]
+
+
+def newest_windows(database: Database, most: int = 3) -> list[str]:
+    """Digests of the windows posted last."""
+    with database.reading() as session:
+        newest = select(WindowRow.digest).order_by(WindowRow.used_at.desc()).limit(most)
+        return list(session.scalars(newest))

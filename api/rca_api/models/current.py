@@ -1,8 +1,9 @@
-"""Which bundle answers at the moment."""
+"""Which bundles answer at the moment."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 
@@ -16,14 +17,78 @@ class BundleRef:
         None for the bundle that is shipped with the package.
     sha256 : str
         Of its manifest; "" until it was loaded once.
+    version : int or None
+        Its number in the registry, if it came from there.
     """
 
     folder: Path | None
     sha256: str = ""
+    version: int | None = None
 
 
-@dataclass
-class CurrentModels:
-    """Which bundles are in use; replacing one is a single assignment, seen by the next request."""
+@dataclass(frozen=True)
+class Choice:
+    """Who plays which part; replaced as a whole, so that nobody ever sees half a change.
+
+    Attributes
+    ----------
+    champion : BundleRef
+        It answers.
+    previous : BundleRef or None
+        The champion before, kept on the disk.
+    challenger : BundleRef or None
+        Asked beside the champion in shadow mode.
+    rejected : mapping of str to str
+        Why a bundle of the registry is not used, by its SHA-256.
+    failure : str or None
+        Why the registry could not be asked the last time.
+    """
 
     champion: BundleRef
+    previous: BundleRef | None = None
+    challenger: BundleRef | None = None
+    rejected: Mapping[str, str] = field(default_factory=dict)
+    failure: str | None = None
+
+
+class CurrentModels:
+    """The bundles in use: read by every request, changed by the follower alone.
+
+    Parameters
+    ----------
+    own : BundleRef
+        The operator's bundle or the shipped one; answers where the registry has no champion.
+    """
+
+    def __init__(self, own: BundleRef) -> None:
+        self.own = own
+        self.choice = Choice(own)
+
+    @property
+    def champion(self) -> BundleRef:
+        return self.choice.champion
+
+    @property
+    def previous(self) -> BundleRef | None:
+        return self.choice.previous
+
+    @property
+    def challenger(self) -> BundleRef | None:
+        return self.choice.challenger
+
+    def swap(self, champion: BundleRef) -> None:
+        """Let another bundle answer from the next request on."""
+        if champion != self.choice.champion:
+            self.choice = replace(self.choice, champion=champion, previous=self.choice.champion)
+
+    def challenge(self, challenger: BundleRef | None) -> None:
+        """Have another bundle asked in the shadow."""
+        self.choice = replace(self.choice, challenger=challenger)
+
+    def reject(self, sha256: str, reason: str) -> None:
+        """Remember why a bundle is not used."""
+        self.choice = replace(self.choice, rejected={**self.choice.rejected, sha256: reason})
+
+    def registry_failed(self, reason: str | None) -> None:
+        """Remember whether the registry could be asked."""
+        self.choice = replace(self.choice, failure=reason)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import sqlalchemy as sa
 from alembic import op
 
-
 revision = "0001"
 down_revision = None
 branch_labels = None
@@ -72,6 +71,35 @@ def upgrade() -> None:
     )
     with op.batch_alter_table("node_exposures", schema=None) as batch_op:
         batch_op.create_index(batch_op.f("ix_node_exposures_updated_at"), ["updated_at"], unique=False)
+
+    op.create_table(
+        "training_runs",
+        sa.Column("id", sa.String(length=32), nullable=False),
+        sa.Column("kind", sa.String(length=16), nullable=False),
+        sa.Column("order", sa.JSON(), nullable=False),
+        sa.Column("state", sa.String(length=16), nullable=False),
+        sa.Column("active", sa.Integer(), nullable=True),
+        sa.Column("created_at", sa.DateTime(timezone=True), nullable=False),
+        sa.Column("started_at", sa.DateTime(timezone=True), nullable=True),
+        sa.Column("finished_at", sa.DateTime(timezone=True), nullable=True),
+        sa.Column("cancel_requested_at", sa.DateTime(timezone=True), nullable=True),
+        sa.Column("asked_by", sa.String(length=128), nullable=True),
+        sa.Column("asked_by_name", sa.String(length=256), nullable=False),
+        sa.Column("phase", sa.String(length=128), nullable=False),
+        sa.Column("completed", sa.Integer(), nullable=False),
+        sa.Column("total", sa.Integer(), nullable=False),
+        sa.Column("attempts", sa.Integer(), nullable=False),
+        sa.Column("worker", sa.String(length=128), nullable=True),
+        sa.Column("heartbeat_at", sa.DateTime(timezone=True), nullable=True),
+        sa.Column("lease_until", sa.DateTime(timezone=True), nullable=True),
+        sa.Column("result", sa.JSON(none_as_null=True), nullable=True),
+        sa.Column("problem", sa.JSON(none_as_null=True), nullable=True),
+        sa.PrimaryKeyConstraint("id", name=op.f("pk_training_runs")),
+        sa.UniqueConstraint("active", name=op.f("uq_training_runs_active")),
+    )
+    with op.batch_alter_table("training_runs", schema=None) as batch_op:
+        batch_op.create_index("ix_training_runs_newest", ["created_at", "id"], unique=False)
+        batch_op.create_index(batch_op.f("ix_training_runs_state"), ["state"], unique=False)
 
     op.create_table(
         "webhooks",
@@ -300,8 +328,39 @@ def upgrade() -> None:
         batch_op.create_index(batch_op.f("ix_observations_diagnosis_id"), ["diagnosis_id"], unique=False)
         batch_op.create_index(batch_op.f("ix_observations_incident_id"), ["incident_id"], unique=False)
 
+    op.create_table(
+        "shadow_comparisons",
+        sa.Column("id", sa.Integer(), autoincrement=True, nullable=False),
+        sa.Column("diagnosis_id", sa.String(length=32), nullable=False),
+        sa.Column("created_at", sa.DateTime(timezone=True), nullable=False),
+        sa.Column("version", sa.Integer(), nullable=False),
+        sa.Column("champion_sha256", sa.String(length=64), nullable=False),
+        sa.Column("challenger_sha256", sa.String(length=64), nullable=False),
+        sa.Column("mode_agrees", sa.Boolean(), nullable=False),
+        sa.Column("cause_agrees", sa.Boolean(), nullable=False),
+        sa.Column("ranks_agree", sa.Boolean(), nullable=False),
+        sa.Column("champion", sa.JSON(), nullable=False),
+        sa.Column("challenger", sa.JSON(), nullable=False),
+        sa.ForeignKeyConstraint(
+            ["diagnosis_id"],
+            ["diagnoses.id"],
+            name=op.f("fk_shadow_comparisons_diagnosis_id_diagnoses"),
+            ondelete="CASCADE",
+        ),
+        sa.PrimaryKeyConstraint("id", name=op.f("pk_shadow_comparisons")),
+        sa.UniqueConstraint(
+            "diagnosis_id", "challenger_sha256", name=op.f("uq_shadow_comparisons_diagnosis_id")
+        ),
+    )
+    with op.batch_alter_table("shadow_comparisons", schema=None) as batch_op:
+        batch_op.create_index("ix_shadow_comparisons_version_newest", ["version", "id"], unique=False)
+
 
 def downgrade() -> None:
+    with op.batch_alter_table("shadow_comparisons", schema=None) as batch_op:
+        batch_op.drop_index("ix_shadow_comparisons_version_newest")
+
+    op.drop_table("shadow_comparisons")
     with op.batch_alter_table("observations", schema=None) as batch_op:
         batch_op.drop_index(batch_op.f("ix_observations_incident_id"))
         batch_op.drop_index(batch_op.f("ix_observations_diagnosis_id"))
@@ -350,6 +409,11 @@ def downgrade() -> None:
         batch_op.drop_index("ix_webhooks_newest")
 
     op.drop_table("webhooks")
+    with op.batch_alter_table("training_runs", schema=None) as batch_op:
+        batch_op.drop_index(batch_op.f("ix_training_runs_state"))
+        batch_op.drop_index("ix_training_runs_newest")
+
+    op.drop_table("training_runs")
     with op.batch_alter_table("node_exposures", schema=None) as batch_op:
         batch_op.drop_index(batch_op.f("ix_node_exposures_updated_at"))
 

@@ -1,0 +1,63 @@
+"""`rca worker`: trains what the service was asked to train, in a process apart from it."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+from threading import Event
+from typing import Annotated
+
+import typer
+
+from rca.errors import MissingExtra
+
+EXAMPLES = """
+rca worker                                             beside `rca serve`, with the same RCA_* settings
+rca worker --once                                      work off what is ordered, then leave
+RCA_DATABASE_URL=postgresql://rca@db/rca MLFLOW_TRACKING_URI=http://mlflow:5000 rca worker
+"""
+
+
+def command(
+    once: Annotated[bool, typer.Option("--once", help="Leave when nothing is ordered any more.")] = False,
+) -> None:
+    """Work on the training runs of the service.
+
+    Any number may run; a run is worked on by one at a time. When one is killed, another takes its run up
+    after half a minute, and what it had computed of the corpus is kept. SIGTERM gives the run back at once.
+    Needs the extras [api,train].
+    """
+    try:
+        from rca_api import logs
+        from rca_api.feedback.export import export_collection
+        from rca_api.settings import Settings
+        from rca_api.store.database import Database
+        from rca_api.store.window_store import WindowStore
+        from rca_api.training_runs.bell import QueueBell
+        from rca_api.training_runs.worker import Worker
+    except ImportError as error:
+        raise MissingExtra("the service is not installed", hint="pip install 'straggler-rca[api]'") from error
+    settings = Settings()
+    logs.configure(settings.log_level)
+    database = Database(settings.database_url)
+    if settings.migrate:
+        database.upgrade()
+    stopping = Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stopping.set())
+    bell = QueueBell(settings.queue_url)
+    windows = WindowStore(settings.window_store_url)
+
+    def export_feedback(folder: Path) -> int:
+        with database.reading() as session:
+            return export_collection(session, windows.get, folder).written
+
+    worker = Worker(settings, database, bell, stopping, export_feedback=export_feedback)
+    try:
+        if not once:
+            worker.run()
+        while once and not stopping.is_set() and worker.work_once() is not None:
+            pass
+    finally:
+        bell.close()
+        database.close()

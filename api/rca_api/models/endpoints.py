@@ -1,0 +1,122 @@
+"""`/v1/models`: versions, scores, promotion, rollback, shadow mode.
+
+Plain functions: they wait for the registry in threads, so nothing else waits for it.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter, Body, Path, Request, Response, Security
+
+from rca_api.models import schemas, service
+from rca_api.negotiation import choose
+from rca_api.responses import problem_responses
+from rca_api.security.access import requires
+from rca_api.security.principal import Principal, Scope
+from rca_api.state import State
+from rca_api.training_runs.schemas import TrainingRun
+
+router = APIRouter(prefix="/v1/models", tags=["models"])
+Version = Annotated[
+    str, Path(pattern=r"^[a-z0-9]{1,20}$", description="Number or alias.", examples=["champion", "3"])
+]
+_REGISTRY = (
+    "unauthenticated",
+    "forbidden",
+    "rate-limited",
+    "registry-unavailable",
+    "missing-extra",
+    "bundle-error",
+)
+
+
+@router.get(
+    "",
+    summary="List the versions of the model",
+    dependencies=[Security(requires(Scope.read))],
+    responses=problem_responses(*_REGISTRY),
+)
+def list_models(request: Request) -> schemas.Models:
+    """Versions with their scores, intervals and the gate's verdict, and which one answers now."""
+    return service.models(State.of(request))
+
+
+@router.post(
+    "/rollback",
+    summary="Go back to the champion before",
+    responses=problem_responses(*_REGISTRY, "conflict", "invalid-parameters"),
+)
+def rollback(
+    request: Request,
+    asked: schemas.RollbackRequest,
+    caller: Annotated[Principal, Security(requires(Scope.rollback))],
+) -> schemas.RolledBack:
+    """Move the alias `champion` back; replicas follow within their polling interval. Compares nothing."""
+    return service.rollback(State.of(request), asked.reason, caller)
+
+
+@router.get(
+    "/{version}",
+    summary="Show a version",
+    dependencies=[Security(requires(Scope.read))],
+    response_class=Response,
+    responses={
+        200: {
+            "description": "The version; its model card where Accept asks for Markdown.",
+            "model": schemas.RegisteredModel,
+            "content": {"text/markdown": {"schema": {"type": "string"}}},
+        },
+        **problem_responses(*_REGISTRY, "not-found", "not-acceptable", "invalid-parameters"),
+    },
+)
+def get_model(request: Request, version: Version) -> Response:
+    """Scores, tags and verdict of one version, or its model card."""
+    accept = choose(request.headers.get("accept"), ("application/json", "text/markdown"))
+    state = State.of(request)
+    if accept == "text/markdown":
+        return Response(service.card(state, version), media_type=accept)
+    return Response(service.model(state, version).model_dump_json(), media_type=accept)
+
+
+@router.post(
+    "/{version}/promote",
+    summary="Make a version the champion",
+    responses={
+        200: {"description": "It is the champion now.", "model": schemas.RegisteredModel},
+        202: {
+            "description": "The gate has not compared it with the present champion yet: the run at "
+            "Location does, and promotes it if it passes.",
+            "model": TrainingRun,
+        },
+        **problem_responses(
+            *_REGISTRY, "not-found", "conflict", "gate-refused", "store-unavailable", "invalid-parameters"
+        ),
+    },
+)
+def promote(
+    request: Request,
+    response: Response,
+    version: Version,
+    caller: Annotated[Principal, Security(requires(Scope.promote))],
+    asked: Annotated[schemas.PromotionRequest | None, Body(examples=schemas.PROMOTION_EXAMPLES)] = None,
+) -> schemas.RegisteredModel | TrainingRun:
+    """Promote what the gate lets through; `force` with a reason promotes whatever it says."""
+    done = service.promote(State.of(request), version, asked or schemas.PromotionRequest(), caller)
+    if isinstance(done, TrainingRun):
+        response.status_code = 202
+        response.headers["Location"] = f"/v1/training-runs/{done.id}"
+    return done
+
+
+@router.get(
+    "/{version}/shadow",
+    summary="How a version compares in shadow mode",
+    dependencies=[Security(requires(Scope.read))],
+    responses=problem_responses(
+        "unauthenticated", "forbidden", "rate-limited", "store-unavailable", "invalid-parameters"
+    ),
+)
+def get_shadow(request: Request, version: Annotated[int, Path(ge=1, le=2**31 - 1)]) -> schemas.ShadowSummary:
+    """Windows that both this version and the champion have diagnosed, and where they disagree."""
+    return service.shadow(State.of(request), version)

@@ -1,0 +1,105 @@
+"""What the endpoints of models do."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rca.errors import InvalidInput
+from rca_api.models import schemas
+from rca_api.models.current import Choice
+from rca_api.models.shadow import summary
+from rca_api.problems import ProblemError
+from rca_api.security.principal import Principal
+from rca_api.state import State
+from rca_api.training_runs import service as training_runs
+from rca_api.training_runs.schemas import TrainingRun
+
+
+def models(state: State) -> schemas.Models:
+    """Every version, and which one answers; without a registry only the latter."""
+    choice = state.models.choice
+    found = state.registry.versions() if state.settings.has_registry else []
+    return schemas.Models(answering=_answering(choice), items=[_told(each, choice) for each in found])
+
+
+def model(state: State, version: str) -> schemas.RegisteredModel:
+    """One version, by number or alias."""
+    found = state.registry.version(version) if state.settings.has_registry else None
+    if found is None:
+        raise _unknown(version)
+    return _told(found, state.models.choice)
+
+
+def card(state: State, version: str) -> str:
+    """The model card of a version."""
+    found = state.registry.card(version) if state.settings.has_registry else None
+    if not found:
+        raise _unknown(version)
+    return found
+
+
+def promote(
+    state: State, version: str, asked: schemas.PromotionRequest, caller: Principal
+) -> schemas.RegisteredModel | TrainingRun:
+    """Promote by the verdict that is there, or order the comparison that is missing."""
+    number = model(state, version).version
+    done = _promoted(state, str(number), caller.name, asked.force)
+    if done["unjudged"]:
+        return training_runs.order_promotion(state, str(number), asked.windows, caller)
+    told = _told(done["version"], state.models.choice)
+    if not done["promoted"]:
+        gate = told.gate
+        raise ProblemError(
+            "gate-refused",
+            f"version {number} is not promoted: {gate.reasons if gate else 'the gate says no'}",
+            hint="`force` with a reason promotes it all the same",
+        )
+    return told
+
+
+def _promoted(state: State, version: str, by: str, force: str | None) -> dict[str, Any]:
+    try:
+        return state.registry.promote(version, by, force)
+    except InvalidInput as error:
+        raise ProblemError("conflict", error.message, hint=error.hint) from None
+
+
+def rollback(state: State, reason: str, caller: Principal) -> schemas.RolledBack:
+    """Move the champion back to the version before it."""
+    if not state.settings.has_registry:
+        raise ProblemError("conflict", "there is no registry, so there is no champion to roll back")
+    try:
+        done = state.registry.rollback(f"{reason} ({caller.name})")
+    except InvalidInput as error:
+        raise ProblemError("conflict", error.message, hint=error.hint) from None
+    return schemas.RolledBack.model_validate(done)
+
+
+def shadow(state: State, version: int) -> schemas.ShadowSummary:
+    """How often a version agreed with the champion."""
+    with state.database.reading() as session:
+        return schemas.ShadowSummary.model_validate(summary(session, version))
+
+
+def _answering(choice: Choice) -> schemas.Answering:
+    return schemas.Answering(
+        version=choice.champion.version,
+        sha256=choice.champion.sha256,
+        previous=choice.previous.version if choice.previous else None,
+        challenger=choice.challenger.version if choice.challenger else None,
+        registry_failure=choice.failure,
+    )
+
+
+def _told(found: dict[str, Any], choice: Choice) -> schemas.RegisteredModel:
+    return schemas.RegisteredModel.model_validate(
+        {
+            **found,
+            "answers": choice.champion.version == found["version"],
+            "rejected": choice.rejected.get(found["sha256"]),
+        }
+    )
+
+
+def _unknown(version: str) -> ProblemError:
+    return ProblemError("not-found", f"there is no version {version!r}", hint="GET /v1/models lists them")

@@ -1,0 +1,158 @@
+"""Shadow mode: the challenger diagnoses a share of the windows, too, and what differs is kept.
+
+It begins when the answer is out, one window at a time, and a window that comes while another one is being
+compared, or while callers wait, is let go.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import structlog
+from sqlalchemy import Integer, cast, func, select
+from sqlalchemy.exc import IntegrityError
+from sqlalchemy.orm import Session
+
+from rca.diagnosis.result import Diagnosis
+from rca.errors import RcaError
+from rca_api.metrics import Metrics
+from rca_api.models.current import BundleRef, CurrentModels
+from rca_api.models.tables import ShadowRow
+from rca_api.problems import ProblemError
+from rca_api.store.database import Database
+
+#: Asks a pool for the diagnosis of the window at hand with another bundle.
+Ask = Callable[[BundleRef], Awaitable[Diagnosis]]
+_SHOWN = 50
+_log = structlog.stdlib.get_logger("rca_api.models")
+
+
+class Shadow:
+    """Compares champion and challenger beside the requests; used from the event loop only.
+
+    Parameters
+    ----------
+    share : float
+        Of the windows, 0 to 1.
+    """
+
+    def __init__(self, share: float, current: CurrentModels, database: Database, metrics: Metrics) -> None:
+        self._share = share
+        self._current = current
+        self._database = database
+        self._metrics = metrics
+        self._running: asyncio.Task[None] | None = None
+
+    def answered(self, diagnosis_id: str, champion: bytes, ask: Ask, *, busy: bool) -> None:
+        """Say that an answer is stored; returns at once.
+
+        Parameters
+        ----------
+        diagnosis_id : str
+            Row of the champion's answer.
+        champion : bytes
+            Its document.
+        ask : callable
+            For the same window.
+        busy : bool
+            Callers wait, so there is no time for this.
+        """
+        ref = self._current.challenger
+        if ref is None or not _drawn(diagnosis_id, self._share):
+            return
+        if busy or (self._running is not None and not self._running.done()):
+            self._metrics.shadow.labels("dropped").inc()
+            return
+        self._running = asyncio.create_task(self._compare(diagnosis_id, champion, ask, ref))
+
+    async def close(self) -> None:
+        """Let go of what is being compared."""
+        if self._running is not None:
+            self._running.cancel()
+            await asyncio.gather(self._running, return_exceptions=True)
+
+    async def _compare(self, diagnosis_id: str, champion: bytes, ask: Ask, ref: BundleRef) -> None:
+        try:
+            row = comparison(diagnosis_id, Diagnosis.model_validate_json(champion), await ask(ref), ref)
+            await asyncio.to_thread(self._store, row)
+        except (RcaError, ProblemError) as error:
+            self._metrics.shadow.labels("failed").inc()
+            _log.warning("the challenger did not answer", version=ref.version, reason=str(error))
+        except Exception:
+            self._metrics.shadow.labels("failed").inc()
+            _log.exception("the challenger failed", version=ref.version)
+        else:
+            agrees = row.mode_agrees and row.cause_agrees and row.ranks_agree
+            self._metrics.shadow.labels("agreed" if agrees else "disagreed").inc()
+
+    def _store(self, row: ShadowRow) -> None:
+        try:
+            with self._database.session() as session:
+                session.add(row)
+        except IntegrityError:
+            # Compared before, or the diagnosis was deleted meanwhile.
+            return
+
+
+def comparison(diagnosis_id: str, champion: Diagnosis, challenger: Diagnosis, ref: BundleRef) -> ShadowRow:
+    """Set the key facts of two answers to one window side by side."""
+    one, other = facts(champion), facts(challenger)
+    return ShadowRow(
+        diagnosis_id=diagnosis_id,
+        version=ref.version or 0,
+        champion_sha256=champion.model.sha256,
+        challenger_sha256=challenger.model.sha256,
+        mode_agrees=(one["failure_mode"], one["abstained"]) == (other["failure_mode"], other["abstained"]),
+        cause_agrees=one["cause"] == other["cause"],
+        ranks_agree=one["ranks"] == other["ranks"],
+        champion=one,
+        challenger=other,
+    )
+
+
+def facts(diagnosis: Diagnosis) -> dict[str, Any]:
+    """What an answer comes down to."""
+    first = diagnosis.causes[0] if diagnosis.causes else None
+    return {
+        "failure_mode": diagnosis.failure_mode,
+        "probability": diagnosis.failure_mode_probability[diagnosis.failure_mode],
+        "abstained": diagnosis.abstained,
+        "cause": None if first is None else first.cause,
+        "ranks": sorted({rank for each in diagnosis.stragglers for rank in each.ranks}),
+        "seconds_per_step": None if first is None else first.seconds_per_step,
+    }
+
+
+def summary(session: Session, version: int) -> dict[str, Any]:
+    """How often a version agreed with the champion, and where it last did not."""
+    mine = ShadowRow.version == version
+    counted = [
+        func.coalesce(func.sum(cast(column, Integer)), 0)
+        for column in (ShadowRow.mode_agrees, ShadowRow.cause_agrees, ShadowRow.ranks_agree)
+    ]
+    compared, *agreed = session.execute(select(func.count(), *counted).where(mine)).one()
+    differs = ~(ShadowRow.mode_agrees & ShadowRow.cause_agrees & ShadowRow.ranks_agree)
+    newest = select(ShadowRow).where(mine, differs).order_by(ShadowRow.id.desc()).limit(_SHOWN)
+    return {
+        "version": version,
+        "windows": compared,
+        "mode_agrees": agreed[0],
+        "cause_agrees": agreed[1],
+        "ranks_agree": agreed[2],
+        "disagreements": [
+            {
+                "diagnosis_id": row.diagnosis_id,
+                "at": row.created_at,
+                "champion": row.champion,
+                "challenger": row.challenger,
+            }
+            for row in session.scalars(newest)
+        ],
+    }
+
+
+def _drawn(diagnosis_id: str, share: float) -> bool:
+    """Draw by the id, so that a retry of the same request is not drawn again."""
+    return int(diagnosis_id[:8], 16) < share * 2**32

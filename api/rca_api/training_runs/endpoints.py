@@ -1,0 +1,84 @@
+"""`/v1/training-runs`."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter, Path, Request, Response, Security
+
+from rca_api.pagination import Cursor, Limit, link_next
+from rca_api.responses import problem_responses
+from rca_api.security.access import requires
+from rca_api.security.principal import Principal, Scope
+from rca_api.state import State
+from rca_api.training_runs import service
+from rca_api.training_runs.schemas import TrainingOrder, TrainingRun, TrainingRuns
+
+router = APIRouter(prefix="/v1/training-runs", tags=["training runs"])
+RunId = Annotated[str, Path(pattern=r"^[0-9a-f]{32}$", description="Id of a run.")]
+_ANY = ("unauthenticated", "forbidden", "rate-limited", "store-unavailable", "invalid-parameters")
+
+
+@router.post(
+    "",
+    status_code=202,
+    summary="Train a new version",
+    responses={
+        202: {
+            "description": "Ordered; Location says where it can be followed.",
+            "headers": {"Location": {"description": "Of the run.", "schema": {"type": "string"}}},
+        },
+        **problem_responses(*_ANY, "conflict"),
+    },
+)
+def create_training_run(
+    request: Request,
+    response: Response,
+    order: TrainingOrder,
+    caller: Annotated[Principal, Security(requires(Scope.train))],
+) -> TrainingRun:
+    """Have a worker train, compare with the champion and register a challenger.
+
+    One run at a time: while another one is queued or running, 409 with the Location of that one.
+    """
+    run = service.order_training(State.of(request), order, caller)
+    response.headers["Location"] = f"/v1/training-runs/{run.id}"
+    return run
+
+
+@router.get(
+    "",
+    summary="List training runs",
+    dependencies=[Security(requires(Scope.read))],
+    responses=problem_responses(*_ANY),
+)
+def list_training_runs(
+    request: Request, response: Response, limit: Limit = 50, cursor: Cursor = None
+) -> TrainingRuns:
+    """The newest first."""
+    found = service.runs(State.of(request), limit, cursor)
+    link_next(request, response, found.next)
+    return found
+
+
+@router.get(
+    "/{run_id}",
+    summary="Follow a training run",
+    dependencies=[Security(requires(Scope.read))],
+    responses=problem_responses(*_ANY, "not-found"),
+)
+def get_training_run(request: Request, run_id: RunId) -> TrainingRun:
+    """State, phase and amount, and at the end the result or the problem."""
+    return service.get(State.of(request), run_id)
+
+
+@router.post(
+    "/{run_id}/cancel",
+    status_code=202,
+    summary="Cancel a training run",
+    dependencies=[Security(requires(Scope.train))],
+    responses=problem_responses(*_ANY, "not-found", "conflict"),
+)
+def cancel_training_run(request: Request, run_id: RunId) -> TrainingRun:
+    """End a run within seconds, wherever it is; one that is just being registered may still succeed."""
+    return service.cancel(State.of(request), run_id)

@@ -1,0 +1,113 @@
+"""Training runs as callers order and see them."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from rca_api.models.schemas import GateVerdict, Score, Sha256
+
+#: Defaults of `rca train`, which is imported only where it runs; a test holds them equal.
+DEFAULT_WINDOWS, DEFAULT_SEED = 24_000, 20_261_121
+CollectionName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$")]
+RunState = Literal["queued", "running", "succeeded", "failed", "cancelled"]
+
+
+class TrainingOrder(BaseModel):
+    """What to train on."""
+
+    model_config = ConfigDict(
+        extra="forbid",
+        json_schema_extra={
+            "examples": [{"windows": 24000, "collections": ["my-incidents"], "include_feedback": True}]
+        },
+    )
+
+    windows: int = Field(DEFAULT_WINDOWS, ge=200, le=200_000, description="Simulated windows.")
+    seed: int = Field(
+        DEFAULT_SEED,
+        ge=0,
+        le=2**31 - 1,
+        description="The same order with the same seed gives the same bundle.",
+    )
+    collections: list[CollectionName] = Field(
+        [], max_length=20, description="Names of labelled collections that the operator has put there."
+    )
+    include_feedback: bool = Field(
+        False, description="Learn from windows whose diagnosis was confirmed or corrected, too."
+    )
+    gate_windows: int | None = Field(
+        None, ge=20, le=20_000, description="Frozen windows of the promotion gate; as set by the operator."
+    )
+
+
+class PromotionOrder(BaseModel):
+    """Which version to compare with the champion, and to promote if it passes."""
+
+    version: str
+    gate_windows: int | None = None
+
+
+class TrainingResult(BaseModel):
+    """What a run came to."""
+
+    mlflow_run_id: str
+    version: int = Field(description="Registered version.")
+    sha256: Sha256
+    scores: dict[str, Score] = Field(description="On held-out windows, with 95 % intervals.")
+    gate: GateVerdict | None
+    promoted: bool
+
+
+class RunProblem(BaseModel):
+    """Why a run failed."""
+
+    model_config = ConfigDict(extra="allow")
+
+    code: str
+    detail: str
+
+
+class TrainingRun(BaseModel):
+    """One run: what was ordered, how far it is, what came of it."""
+
+    id: str
+    kind: Literal["train", "promotion"]
+    order: TrainingOrder | PromotionOrder
+    state: RunState
+    phase: str
+    completed: int
+    total: int = Field(description="0 where the phase has no amount.")
+    unit: str | None = Field(description="Of completed and total.", examples=["windows"])
+    created_at: datetime
+    started_at: datetime | None
+    finished_at: datetime | None
+    heartbeat_at: datetime | None = Field(description="Last sign of life of its worker.")
+    cancel_requested_at: datetime | None
+    asked_by: str
+    attempts: int = Field(description="Workers that have taken it up.")
+    result: TrainingResult | None
+    problem: RunProblem | None
+
+    @classmethod
+    def of(cls, row: Any) -> TrainingRun:
+        """Read a row."""
+        known = {name: getattr(row, name) for name in cls.model_fields if hasattr(row, name)}
+        order = TrainingOrder if row.kind == "train" else PromotionOrder
+        return cls.model_validate(
+            known
+            | {
+                "order": order.model_validate(row.order),
+                "asked_by": row.asked_by_name,
+                "unit": "windows" if row.total else None,
+            }
+        )
+
+
+class TrainingRuns(BaseModel):
+    """A page of runs, the newest first."""
+
+    items: list[TrainingRun]
+    next: str | None

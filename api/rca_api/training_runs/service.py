@@ -1,0 +1,97 @@
+"""What the endpoints of training runs do."""
+
+from __future__ import annotations
+
+from typing import Any, NoReturn
+
+from sqlalchemy import select
+
+from rca_api.pagination import page
+from rca_api.problems import ProblemError
+from rca_api.security.principal import Principal
+from rca_api.state import State
+from rca_api.store.base import now
+from rca_api.training_runs import repository
+from rca_api.training_runs.collections import available
+from rca_api.training_runs.repository import ActiveRun
+from rca_api.training_runs.schemas import PromotionOrder, TrainingOrder, TrainingRun, TrainingRuns
+from rca_api.training_runs.tables import TrainingRunRow
+
+
+def order_training(state: State, order: TrainingOrder, caller: Principal) -> TrainingRun:
+    """Store an order to train and wake a worker."""
+    found = available(state.settings.collections_dir)
+    unknown = sorted(set(order.collections) - set(found))
+    if unknown:
+        raise ProblemError(
+            "invalid-parameters",
+            f"there is no collection {unknown[0]!r}",
+            expected=", ".join(found) or None,
+            hint="the operator puts collections into the folder RCA_COLLECTIONS_DIR",
+        )
+    order = order.model_copy(update={"collections": sorted(set(order.collections))})
+    return _ordered(state, "train", order.model_dump(), caller)
+
+
+def order_promotion(state: State, version: str, gate_windows: int | None, caller: Principal) -> TrainingRun:
+    """Store an order to compare a version with the champion and to promote it if it passes."""
+    order = PromotionOrder(version=version, gate_windows=gate_windows)
+    return _ordered(state, "promotion", order.model_dump(), caller)
+
+
+def get(state: State, run_id: str) -> TrainingRun:
+    """Look a run up."""
+    with state.database.session() as session:
+        row = repository.get(session, run_id, now())
+        if row is None:
+            _unknown(run_id)
+        return TrainingRun.of(row)
+
+
+def runs(state: State, limit: int, cursor: str | None) -> TrainingRuns:
+    """One page of runs, the newest first."""
+    with state.database.reading() as session:
+        found = page(
+            session,
+            select(TrainingRunRow),
+            keys=(TrainingRunRow.created_at, TrainingRunRow.id),
+            limit=limit,
+            cursor=cursor,
+            read=TrainingRun.of,
+        )
+        return TrainingRuns(items=found.items, next=found.next)
+
+
+def cancel(state: State, run_id: str) -> TrainingRun:
+    """Ask for a run to end."""
+    with state.database.session() as session:
+        row = repository.cancel(session, run_id, now())
+        if row is None:
+            _unknown(run_id)
+        if row.state in repository.FINAL and row.state != "cancelled":
+            raise ProblemError("conflict", f"the run has {row.state} already")
+        told = TrainingRun.of(row)
+    state.bell.ring(run_id)
+    return told
+
+
+def _ordered(state: State, kind: str, order: dict[str, Any], caller: Principal) -> TrainingRun:
+    try:
+        with state.database.session() as session:
+            row = repository.create(
+                session, kind, order, now=now(), asked_by=caller.id, asked_by_name=caller.name
+            )
+            told = TrainingRun.of(row)
+    except ActiveRun as active:
+        raise ProblemError(
+            "conflict",
+            f"run {active.run_id} is queued or running; there is one at a time",
+            headers={"Location": f"/v1/training-runs/{active.run_id}"},
+            hint="wait for it, or cancel it",
+        ) from None
+    state.bell.ring(told.id)
+    return told
+
+
+def _unknown(run_id: str) -> NoReturn:
+    raise ProblemError("not-found", f"there is no training run {run_id!r}")

@@ -1,0 +1,203 @@
+"""One run, watched: the process that trains, its lease, and who ends which when."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from threading import Event
+from typing import Any, Literal
+
+import structlog
+
+from rca_api.companion import Companion, Message
+from rca_api.store.base import now
+from rca_api.store.database import Database, StoreError
+from rca_api.training_runs import repository
+from rca_api.training_runs.repository import Progress, Terms
+
+Outcome = Literal["succeeded", "failed", "cancelled", "released", "lost"]
+LOG = "log.txt"
+_log = structlog.stdlib.get_logger("rca_api.training")
+
+
+@dataclass(frozen=True)
+class Pace:
+    """How often a worker gives a sign of life, and how long it waits.
+
+    Attributes
+    ----------
+    heartbeat_seconds : float
+        Also how soon a cancelled run is noticed.
+    write_grace_seconds : float
+        How long a write to the registry, once begun, is let go on in a run that was cancelled meanwhile.
+    """
+
+    heartbeat_seconds: float = 1.0
+    write_grace_seconds: float = 20.0
+
+
+class Supervisor:
+    """Runs one claimed run in a companion and keeps its row true.
+
+    Parameters
+    ----------
+    database : Database
+    worker : str
+        Name under which the run was claimed.
+    command : sequence of str
+        Of the companion; the run's folder is appended.
+    stopping : Event
+        Set when this worker has to leave; the run is given back.
+    """
+
+    def __init__(
+        self,
+        database: Database,
+        worker: str,
+        command: Sequence[str],
+        stopping: Event,
+        terms: Terms | None = None,
+        pace: Pace | None = None,
+        clock: Callable[[], datetime] = now,
+    ) -> None:
+        self._database = database
+        self._worker = worker
+        self._command = command
+        self._stopping = stopping
+        self._terms = terms or Terms()
+        self._pace = pace or Pace()
+        self._clock = clock
+
+    def run(self, run_id: str, folder: Path) -> Outcome:
+        """Start the companion, follow it to its end, write down what came of it.
+
+        Returns
+        -------
+        str
+            ``released`` if another worker may take the run up, ``lost`` if one has.
+        """
+        companion = Companion([*self._command, str(folder)], folder / LOG)
+        _log.info("training", run=run_id, pid=companion.pid)
+        try:
+            return self._follow(run_id, companion)
+        finally:
+            companion.end()
+
+    def _follow(self, run_id: str, companion: Companion) -> Outcome:
+        watched = _Watched()
+        while True:
+            if self._stopping.is_set():
+                self._release(run_id, counted=False)
+                return "released"
+            message = self._hear(companion)
+            if message is None:
+                status = companion.end()
+                _log.error("the training process died", run=run_id, status=status)
+                self._release(run_id, counted=True)
+                return "released"
+            if "result" in message or "problem" in message:
+                # Before anything else: what is registered must not be called cancelled.
+                return self._finish(run_id, message)
+            watched.note(message)
+            told = self._beat(run_id, watched)
+            if told == "lost":
+                _log.warning("another worker has the run", run=run_id)
+                return "lost"
+            if told == "cancel" and not watched.writes_for(self._pace.write_grace_seconds):
+                companion.end()
+                return self._finish(run_id, {})
+            if watched.asks_to_write and told == "go on":
+                watched.begins_to_write()
+                companion.send({"go": True})
+
+    def _hear(self, companion: Companion) -> Message | None:
+        """Its next message, an empty one if it says nothing for the length of a heartbeat."""
+        try:
+            return companion.next(self._pace.heartbeat_seconds)
+        except TimeoutError:
+            return {}
+
+    def _beat(self, run_id: str, watched: _Watched) -> repository.Order | None:
+        """Renew the lease when it is time; None if it was not, or if the database is away.
+
+        A run is not given up because of the latter: nobody else can take it up without the database, and
+        nothing is written to the registry without a lease that has just been renewed.
+        """
+        moment = time.monotonic()
+        if moment < watched.beat_due:
+            return None
+        watched.beat_due = moment + self._pace.heartbeat_seconds
+        try:
+            with self._database.session() as session:
+                return repository.heartbeat(
+                    session, run_id, self._worker, self._clock(), self._terms, watched.progress
+                )
+        except StoreError as error:
+            _log.warning("no heartbeat", run=run_id, reason=error.message)
+            return None
+
+    def _finish(self, run_id: str, message: Message) -> Outcome:
+        state: Literal["succeeded", "failed", "cancelled"] = "cancelled"
+        if message:
+            state = "succeeded" if "result" in message else "failed"
+        result, problem = message.get("result"), message.get("problem")
+        while True:
+            try:
+                return self._write_end(run_id, state, result, problem)
+            except StoreError as error:
+                # Who takes the run up instead of us finds what is registered already.
+                _log.warning("the end of a run cannot be stored", run=run_id, reason=error.message)
+                if self._stopping.wait(self._pace.heartbeat_seconds):
+                    return "lost"
+
+    def _write_end(
+        self,
+        run_id: str,
+        state: Literal["succeeded", "failed", "cancelled"],
+        result: dict[str, Any] | None,
+        problem: dict[str, Any] | None,
+    ) -> Outcome:
+        with self._database.session() as session:
+            mine = repository.finish(
+                session, run_id, self._worker, state, self._clock(), result=result, problem=problem
+            )
+        _log.info("training ended", run=run_id, state=state, problem=problem)
+        return state if mine else "lost"
+
+    def _release(self, run_id: str, *, counted: bool) -> None:
+        try:
+            with self._database.session() as session:
+                repository.release(session, run_id, self._worker, self._clock(), counted=counted)
+        except StoreError as error:
+            # The lease runs out by itself.
+            _log.warning("a run cannot be given back", run=run_id, reason=error.message)
+
+
+class _Watched:
+    """What is known of a companion."""
+
+    def __init__(self) -> None:
+        self.progress = Progress("starting")
+        self.beat_due = 0.0
+        self.asks_to_write = False
+        self._writing_since: float | None = None
+
+    def note(self, message: Message) -> None:
+        if "phase" in message:
+            self.progress = Progress(message["phase"], message["completed"], message["total"])
+            # It is past its write, or waits for the registry to come back.
+            self._writing_since = None
+        if "may_write" in message:
+            self.asks_to_write = True
+            self.beat_due = 0.0
+
+    def begins_to_write(self) -> None:
+        self.asks_to_write = False
+        self._writing_since = time.monotonic()
+
+    def writes_for(self, grace: float) -> bool:
+        """Whether it writes to the registry, and has not done so for longer than `grace` seconds."""
+        return self._writing_since is not None and time.monotonic() - self._writing_since < grace

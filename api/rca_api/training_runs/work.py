@@ -1,0 +1,201 @@
+"""What is done for a run: train, compare with the champion, register; or compare a version and promote it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Protocol, TypeVar
+
+from rca.errors import SourceError
+from rca.training.data_facts import tested_on
+from rca.training.feature_cache import FeatureCache
+from rca.training.promotion import (
+    Judgement,
+    facts_of,
+    has_passed,
+    judge,
+    keep_judgement,
+    pass_judged,
+)
+from rca.training.record import record
+from rca.training.registry import CHAMPION, ORDER, RegisteredVersion, Registry
+from rca.training.run import RECORDING, Trained, fit
+from rca_api.models.describe import gate_of, scores_of
+from rca_api.training_runs.task import Task
+
+_FIRST_WAIT_SECONDS, _LONGEST_WAIT_SECONDS = 1.0, 60.0
+WAITING = "waiting for the registry"
+Result = TypeVar("Result")
+
+
+class Reporter(Protocol):
+    """Who is told how it goes."""
+
+    def progress(self, phase: str, completed: int, total: int) -> None:
+        """Say how far a phase is."""
+
+    def may_write(self) -> None:
+        """Return once the registry may be written; never, if the run is not wanted any more."""
+
+
+def work(task: Task, reporter: Reporter) -> dict[str, Any]:
+    """Do what a task says; does nothing twice that an earlier attempt has brought to its end.
+
+    Returns
+    -------
+    dict
+        The run's result.
+
+    Raises
+    ------
+    RcaError
+        If it cannot be done.
+    """
+    return _train(task, reporter) if task.kind == "train" else _promote(task, reporter)
+
+
+def _train(task: Task, reporter: Reporter) -> dict[str, Any]:
+    registry = Registry(task.tracking_uri)
+    found = patiently(task, reporter, lambda: registry.ordered(task.id))
+    if found is None:
+        trained = fit(
+            task.folder / "bundle",
+            n_windows=task.windows,
+            seed=task.seed,
+            collections=list(task.collections.values()),
+            processes=task.processes,
+            cache=FeatureCache(task.cache),
+            progress=reporter.progress,
+        )
+        judged = patiently(
+            task,
+            reporter,
+            lambda: _judged(task, reporter, registry, lambda: trained.bundle, dict(trained.card.facts)),
+        )
+        found = patiently(task, reporter, lambda: _recorded(task, reporter, registry, trained, judged))
+    if task.auto_promote:
+        found = _promoted(task, reporter, registry, found)
+    return _result(found)
+
+
+def _promote(task: Task, reporter: Reporter) -> dict[str, Any]:
+    registry = Registry(task.tracking_uri)
+    found = patiently(task, reporter, lambda: registry.get(task.version))
+    if CHAMPION not in found.aliases:
+        facts = patiently(task, reporter, lambda: facts_of(registry, found))
+        fetched = task.folder / "fetched"
+        judged = patiently(
+            task,
+            reporter,
+            lambda: _judged(task, reporter, registry, lambda: registry.fetch(found, fetched), facts),
+        )
+        found = patiently(task, reporter, lambda: _kept(reporter, registry, found, judged))
+        found = _promoted(task, reporter, registry, found)
+    return _result(found)
+
+
+def _judged(
+    task: Task,
+    reporter: Reporter,
+    registry: Registry,
+    bundle: Callable[[], Path],
+    facts: dict[str, Any],
+) -> Judgement:
+    return judge(
+        registry,
+        bundle,
+        facts,
+        collections=_gate_collections(task, registry, facts),
+        n_windows=task.gate_windows,
+        processes=task.processes,
+        progress=reporter.progress,
+    )
+
+
+def _gate_collections(task: Task, registry: Registry, facts: dict[str, Any]) -> Sequence[Path]:
+    """Those that either side was tested on; one that is not there any more is the gate's to object to."""
+    champion = registry.find(CHAMPION)
+    names = set(task.collections) | tested_on(facts)
+    names |= tested_on(facts_of(registry, champion)) if champion is not None else set()
+    return [folder for name, folder in sorted((task.available | task.collections).items()) if name in names]
+
+
+def _recorded(
+    task: Task, reporter: Reporter, registry: Registry, trained: Trained, judged: Judgement
+) -> RegisteredVersion:
+    reporter.progress(RECORDING, 0, 0)
+    reporter.may_write()
+    told = {key: value for key, value in judged.tags().items() if value}
+    _, number = record(
+        task.tracking_uri,
+        trained.bundle,
+        trained.card,
+        trained.parameters,
+        registered=True,
+        tags={ORDER: task.id, **told},
+        documents={judged.file: judged.to_document()},
+    )
+    return registry.get(str(number))
+
+
+def _kept(
+    reporter: Reporter, registry: Registry, found: RegisteredVersion, judged: Judgement
+) -> RegisteredVersion:
+    reporter.may_write()
+    keep_judgement(registry, found, judged)
+    return registry.get(str(found.number))
+
+
+def _promoted(
+    task: Task, reporter: Reporter, registry: Registry, found: RegisteredVersion
+) -> RegisteredVersion:
+    """Promote a version whose kept verdict lets it through, and leave any other as it is."""
+
+    def attempt() -> RegisteredVersion:
+        now = registry.get(str(found.number))
+        if CHAMPION in now.aliases or not has_passed(now, registry.find(CHAMPION)):
+            return now
+        reporter.may_write()
+        pass_judged(registry, now, by=f"training run {task.id}")
+        return registry.get(str(now.number))
+
+    return patiently(task, reporter, attempt)
+
+
+def _result(found: RegisteredVersion) -> dict[str, Any]:
+    return {
+        "mlflow_run_id": found.run_id,
+        "version": found.number,
+        "sha256": found.sha256,
+        "scores": scores_of(found.scores),
+        "gate": gate_of(found.tags),
+        "promoted": CHAMPION in found.aliases,
+    }
+
+
+def patiently(
+    task: Task,
+    reporter: Reporter,
+    attempt: Callable[[], Result],
+    sleep: Callable[[float], None] = time.sleep,
+) -> Result:
+    """Try until the registry is there; an answer that it gives, even a refusal, is not tried again.
+
+    Raises
+    ------
+    SourceError
+        When the task's patience is at its end.
+    """
+    waited, pause = 0.0, _FIRST_WAIT_SECONDS
+    while True:
+        try:
+            return attempt()
+        except SourceError as error:
+            if waited >= task.patience_seconds:
+                raise SourceError(
+                    f"the registry could not be used for {waited:.0f} s: {error.message}", hint=error.hint
+                ) from error
+        reporter.progress(WAITING, 0, 0)
+        sleep(pause)
+        waited, pause = waited + pause, min(2 * pause, _LONGEST_WAIT_SECONDS)

@@ -1,0 +1,171 @@
+"""The worker: takes up what is ordered, one run after the other."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import sys
+from collections.abc import Callable, Sequence
+from datetime import datetime
+from pathlib import Path
+from threading import Event
+
+import structlog
+
+from rca.errors import RcaError
+from rca_api.settings import Settings
+from rca_api.store.base import new_id, now
+from rca_api.store.database import Database, StoreError
+from rca_api.training_runs import repository
+from rca_api.training_runs.bell import Bell
+from rca_api.training_runs.collections import FEEDBACK, available
+from rca_api.training_runs.repository import Terms
+from rca_api.training_runs.supervisor import LOG, Outcome, Pace, Supervisor
+from rca_api.training_runs.tables import TrainingRunRow
+from rca_api.training_runs.task import Task
+
+#: Writes the windows that have feedback as a labelled collection; gives how many.
+ExportFeedback = Callable[[Path], int]
+CHILD = (sys.executable, "-m", "rca_api.training_runs.child")
+#: How often the rows are looked at where no bell rings.
+_LOOK_SECONDS = 2.0
+_log = structlog.stdlib.get_logger("rca_api.training")
+
+
+class Worker:
+    """Works on training runs until it is told to stop.
+
+    Parameters
+    ----------
+    settings : Settings
+    database : Database
+    bell : Bell
+    stopping : Event
+    export_feedback : callable, optional
+        Where there is none, runs that ask for feedback fail and say so.
+    command : sequence of str
+        Of the process that trains.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        database: Database,
+        bell: Bell,
+        stopping: Event,
+        *,
+        export_feedback: ExportFeedback | None = None,
+        command: Sequence[str] = CHILD,
+        terms: Terms | None = None,
+        pace: Pace | None = None,
+        clock: Callable[[], datetime] = now,
+    ) -> None:
+        self.name = f"{socket.gethostname()}-{os.getpid()}-{new_id()[:8]}"
+        self._settings = settings
+        self._database = database
+        self._bell = bell
+        self._stopping = stopping
+        self._export = export_feedback
+        self._terms = terms or Terms(attempts=settings.training_attempts)
+        self._clock = clock
+        self._supervisor = Supervisor(database, self.name, command, stopping, self._terms, pace, clock)
+
+    def run(self) -> None:
+        """Work until stopped, waiting for orders in between."""
+        _log.info("worker started", worker=self.name)
+        while not self._stopping.is_set():
+            if self.work_once() is None:
+                self._bell.wait(_LOOK_SECONDS)
+        _log.info("worker stopped", worker=self.name)
+
+    def work_once(self) -> Outcome | None:
+        """Take up a run, if there is one that nobody works on, and see it through."""
+        try:
+            with self._database.session() as session:
+                row = repository.claim(session, self.name, self._clock(), self._terms)
+        except StoreError as error:
+            _log.warning("the database cannot be used", reason=error.message)
+            return None
+        return None if row is None else self._work(row)
+
+    def _work(self, row: TrainingRunRow) -> Outcome:
+        folder = self._settings.data_dir / "training" / row.id
+        folder.mkdir(parents=True, exist_ok=True)
+        try:
+            self._task(row, folder).write()
+            outcome = self._supervisor.run(row.id, folder)
+        except (RcaError, OSError) as error:
+            _log.exception("the run cannot be started", run=row.id)
+            outcome = self._refuse(row, error)
+        if outcome in ("succeeded", "cancelled"):
+            shutil.rmtree(folder, ignore_errors=True)
+        elif outcome == "failed":
+            _keep_only_the_log(folder)
+        return outcome
+
+    def _task(self, row: TrainingRunRow, folder: Path) -> Task:
+        """Look everything up that the order only names.
+
+        Raises
+        ------
+        RcaError
+            If something is not there any more.
+        """
+        settings, order = self._settings, row.order
+        found = available(settings.collections_dir)
+        feedback = self._feedback(folder / FEEDBACK, wanted=bool(order.get("include_feedback")))
+        missing = sorted(set(order.get("collections", ())) - set(found))
+        if missing:
+            raise RcaError(f"the collection {missing[0]!r} is not there any more")
+        return Task(
+            id=row.id,
+            kind=row.kind,
+            folder=folder,
+            tracking_uri=settings.registry_uri,
+            processes=settings.training_processes,
+            cache=settings.cache_dir,
+            windows=order.get("windows", 0),
+            seed=order.get("seed", 0),
+            collections={name: found[name] for name in order.get("collections", ())}
+            | (feedback if order.get("include_feedback") else {}),
+            available=found | feedback,
+            gate_windows=order.get("gate_windows") or settings.gate_windows,
+            auto_promote=settings.auto_promote,
+            version=str(order.get("version", "")),
+            patience_seconds=settings.registry_patience_seconds,
+        )
+
+    def _feedback(self, folder: Path, *, wanted: bool) -> dict[str, Path]:
+        if self._export is None:
+            if wanted:
+                raise RcaError("this worker has nothing to export feedback with")
+            return {}
+        # Of an attempt before, perhaps half written.
+        shutil.rmtree(folder, ignore_errors=True)
+        return {FEEDBACK: folder} if self._export(folder) else {}
+
+    def _refuse(self, row: TrainingRunRow, error: Exception) -> Outcome:
+        """End a run that cannot be started; one that only lacked the database may be taken up again."""
+        told = error.message if isinstance(error, RcaError) else "The worker cannot write its files."
+        problem = {"code": getattr(error, "code", "internal-error"), "detail": told}
+        now = self._clock()
+        try:
+            with self._database.session() as session:
+                if isinstance(error, StoreError):
+                    repository.release(session, row.id, self.name, now, counted=True)
+                    return "released"
+                mine = repository.finish(session, row.id, self.name, "failed", now, problem=problem)
+        except StoreError:
+            # Its lease runs out by itself.
+            return "lost"
+        return "failed" if mine else "lost"
+
+
+def _keep_only_the_log(folder: Path) -> None:
+    """What a failed run leaves for whoever wants to know why."""
+    for each in folder.iterdir():
+        if each.is_dir():
+            shutil.rmtree(each, ignore_errors=True)
+        elif each.name != LOG:
+            each.unlink(missing_ok=True)

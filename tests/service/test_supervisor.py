@@ -1,0 +1,229 @@
+"""A run and the process that trains, with real processes that succeed, fail, hang and are killed."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from companions import RESULT, WRITING, command
+
+from rca_api.companion import Companion
+from rca_api.store.base import now
+from rca_api.store.database import Database, StoreError
+from rca_api.training_runs import repository
+from rca_api.training_runs.repository import Terms
+from rca_api.training_runs.supervisor import Pace, Supervisor
+from rca_api.training_runs.tables import TrainingRunRow
+
+TERMS = Terms(lease=timedelta(seconds=30), attempts=2)
+PACE = Pace(heartbeat_seconds=0.05, write_grace_seconds=10.0)
+
+
+@pytest.fixture
+def held(tmp_path: Path) -> Iterator[Database]:
+    database = Database(f"sqlite:///{tmp_path / 'rca.db'}")
+    database.upgrade()
+    yield database
+    database.close()
+
+
+class Runs:
+    """One claimed run after the other, each with a companion that behaves as asked."""
+
+    def __init__(self, database: Database, folder: Path) -> None:
+        self.database = database
+        self.folder = folder
+        self.stopping = threading.Event()
+        self.id = ""
+
+    def order(self) -> None:
+        with self.database.session() as session:
+            self.id = repository.create(session, "train", {}, now=now()).id
+
+    def claim(self) -> None:
+        with self.database.session() as session:
+            row = repository.claim(session, "mine", now(), TERMS)
+            assert row is not None
+            self.id = row.id
+
+    def watch(self, behaviour: str, pace: Pace = PACE) -> str:
+        supervisor = Supervisor(self.database, "mine", command(behaviour), self.stopping, TERMS, pace)
+        return supervisor.run(self.id, self.folder)
+
+    @property
+    def row(self) -> TrainingRunRow:
+        with self.database.reading() as session:
+            return session.get_one(TrainingRunRow, self.id)
+
+    def cancel(self) -> None:
+        with self.database.session() as session:
+            repository.cancel(session, self.id, now())
+
+
+@pytest.fixture
+def runs(held: Database, tmp_path: Path) -> Runs:
+    made = Runs(held, tmp_path)
+    made.order()
+    made.claim()
+    return made
+
+
+def until(met: Callable[[], bool], seconds: float = 20.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not met():
+        assert time.monotonic() < deadline, "it did not happen in time"
+        time.sleep(0.02)
+
+
+def group_members(leader: int) -> list[int]:
+    """Living processes of a group."""
+    found = subprocess.run(["ps", "-eo", "pid=,pgid=,stat="], capture_output=True, text=True, check=True)
+    rows = (line.split() for line in found.stdout.splitlines())
+    return [int(pid) for pid, group, state in rows if int(group) == leader and not state.startswith("Z")]
+
+
+def test_a_result_ends_the_run(runs: Runs) -> None:
+    assert runs.watch("succeed") == "succeeded"
+    assert (runs.row.state, runs.row.result) == ("succeeded", RESULT)
+    assert (runs.row.phase, runs.row.completed, runs.row.total) == ("fitting", 1, 2)
+
+
+def test_a_problem_ends_the_run(runs: Runs) -> None:
+    assert runs.watch("fail") == "failed"
+    assert runs.row.problem == {"code": "invalid-input", "detail": "two windows are one"}
+
+
+def test_a_companion_that_dies_leaves_the_run_to_the_next_until_too_many_did(runs: Runs) -> None:
+    assert runs.watch("die") == "released"
+    assert (runs.row.state, runs.row.attempts) == ("running", 1)
+    runs.claim()
+    assert runs.watch("die") == "released"
+    with runs.database.session() as session:
+        assert repository.claim(session, "mine", now(), TERMS) is None
+    assert runs.row.problem is not None
+    assert runs.row.problem["code"] == "worker-lost"
+
+
+def test_cancelling_kills_whatever_it_does_with_all_it_has_started(
+    runs: Runs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    leaders: list[int] = []
+    began = Companion.__init__
+
+    def remember(self: Companion, *arguments: object) -> None:
+        began(self, *arguments)  # type: ignore[arg-type]
+        leaders.append(self.pid)
+
+    monkeypatch.setattr(Companion, "__init__", remember)
+    with ThreadPoolExecutor(1) as thread:
+        outcome = thread.submit(runs.watch, "toil")
+        until(lambda: runs.row.phase == "fitting" and len(group_members(leaders[0])) == 2)
+        asked = time.monotonic()
+        runs.cancel()
+        assert outcome.result(10) == "cancelled"
+    assert time.monotonic() - asked < 3
+    assert runs.row.state == "cancelled"
+    until(lambda: group_members(leaders[0]) == [])
+
+
+def test_a_write_that_has_begun_is_let_go_on_by_a_cancellation(runs: Runs) -> None:
+    with ThreadPoolExecutor(1) as thread:
+        outcome = thread.submit(runs.watch, "write-slowly")
+        until((runs.folder / WRITING).exists)
+        runs.cancel()
+        assert outcome.result(10) == "succeeded"
+    assert runs.row.state == "succeeded"
+
+
+def test_but_not_for_ever(runs: Runs) -> None:
+    with ThreadPoolExecutor(1) as thread:
+        outcome = thread.submit(runs.watch, "write-for-ever", Pace(0.05, write_grace_seconds=0.3))
+        until((runs.folder / WRITING).exists)
+        runs.cancel()
+        assert outcome.result(10) == "cancelled"
+
+
+def test_a_worker_that_leaves_gives_the_run_back(runs: Runs) -> None:
+    with ThreadPoolExecutor(1) as thread:
+        outcome = thread.submit(runs.watch, "toil")
+        until(lambda: runs.row.phase == "fitting")
+        runs.stopping.set()
+        assert outcome.result(10) == "released"
+    assert (runs.row.state, runs.row.attempts) == ("running", 0)
+    runs.claim()
+
+
+def test_who_has_lost_the_run_stops_before_it_writes(runs: Runs) -> None:
+    with runs.database.session() as session:
+        other = repository.claim(session, "other", now() + TERMS.lease, TERMS)
+        assert other is not None
+    assert runs.watch("write-slowly") == "lost"
+    assert (runs.row.worker, runs.row.state) == ("other", "running")
+
+
+def test_a_database_that_is_away_is_waited_for_before_anything_is_written(
+    runs: Runs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    renew, away = repository.heartbeat, threading.Event()
+    away.set()
+    asked = 0
+
+    def heartbeat(*arguments: Any) -> repository.Order:
+        nonlocal asked
+        asked += 1
+        if away.is_set():
+            raise StoreError("the database cannot be used")
+        return renew(*arguments)
+
+    monkeypatch.setattr(repository, "heartbeat", heartbeat)
+    with ThreadPoolExecutor(1) as thread:
+        outcome = thread.submit(runs.watch, "write-slowly")
+        until(lambda: asked > 5)
+        assert not (runs.folder / WRITING).exists()
+        away.clear()
+        assert outcome.result(10) == "succeeded"
+
+
+def test_the_end_is_stored_when_the_database_is_back(runs: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
+    store, failures = repository.finish, iter([StoreError("away"), StoreError("away")])
+
+    def finish(*arguments: Any, **details: Any) -> bool:
+        for failure in failures:
+            raise failure
+        return store(*arguments, **details)
+
+    monkeypatch.setattr(repository, "finish", finish)
+    assert runs.watch("fail") == "failed"
+    assert runs.row.state == "failed"
+
+
+def test_a_companion_ends_with_its_owner(tmp_path: Path) -> None:
+    """kill -9 of the owner: nothing of the companion's group is left."""
+    toil = command("toil")
+    owner = subprocess.Popen(
+        [
+            sys.executable,
+            "-c",
+            "import sys, time; from rca_api.companion import Companion;"
+            f" c = Companion({toil!r}); c.next(30); print(c.pid, flush=True); time.sleep(600)",
+        ],
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert owner.stdout is not None
+    with owner, owner.stdout:
+        leader = int(owner.stdout.readline())
+        assert len(group_members(leader)) == 2
+        os.kill(owner.pid, signal.SIGKILL)
+        owner.wait()
+    until(lambda: group_members(leader) == [])

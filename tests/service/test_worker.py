@@ -1,0 +1,214 @@
+"""The worker around a run: what wakes it, what it hands on, and how it leaves."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+from companions import RESULT, command
+
+from rca.cli import run as run_command_line
+from rca.errors import InvalidInput, SourceError
+from rca_api.settings import Settings
+from rca_api.store.base import now
+from rca_api.store.database import Database
+from rca_api.training_runs import repository
+from rca_api.training_runs.bell import QueueBell
+from rca_api.training_runs.supervisor import Pace
+from rca_api.training_runs.tables import TrainingRunRow
+from rca_api.training_runs.task import Task
+from rca_api.training_runs.work import WAITING, patiently
+from rca_api.training_runs.worker import Worker
+
+
+class Installation:
+    """A data folder with one collection, and workers on it."""
+
+    def __init__(self, folder: Path) -> None:
+        (folder / "collections" / "mine").mkdir(parents=True)
+        (folder / "collections" / "mine" / "manifest.json").write_text("{}")
+        self.settings = Settings(data_dir=folder, collections_dir=folder / "collections")
+        self.database = Database(self.settings.database_url)
+        self.database.upgrade()
+        self.bell = QueueBell(self.settings.queue_url)
+        self.stopping = threading.Event()
+
+    def worker(self, behaviour: str, **options: Any) -> Worker:
+        pace = Pace(heartbeat_seconds=0.05)
+        return Worker(
+            self.settings,
+            self.database,
+            self.bell,
+            self.stopping,
+            command=command(behaviour),
+            pace=pace,
+            **options,
+        )
+
+    def order(self, **order: Any) -> str:
+        with self.database.session() as session:
+            return repository.create(session, "train", {"windows": 300, "seed": 1} | order, now=now()).id
+
+    def row(self, run_id: str) -> TrainingRunRow:
+        with self.database.reading() as session:
+            return session.get_one(TrainingRunRow, run_id)
+
+    def folder(self, run_id: str) -> Path:
+        return self.settings.data_dir / "training" / run_id
+
+
+@pytest.fixture
+def installation(tmp_path: Path) -> Iterator[Installation]:
+    made = Installation(tmp_path)
+    yield made
+    made.database.close()
+
+
+def test_a_worker_waits_for_the_bell_works_and_leaves_when_told(installation: Installation) -> None:
+    with ThreadPoolExecutor(1) as thread:
+        working = thread.submit(installation.worker("succeed").run)
+        run = installation.order()
+        installation.bell.ring(run)
+        deadline = time.monotonic() + 20
+        while installation.row(run).state != "succeeded":
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+        installation.stopping.set()
+        working.result(10)
+    assert installation.row(run).result == RESULT
+    assert not installation.folder(run).exists()
+
+
+def test_with_nothing_ordered_there_is_nothing_to_do(installation: Installation) -> None:
+    assert installation.worker("succeed").work_once() is None
+
+
+def test_a_failed_run_leaves_its_log_and_nothing_else(installation: Installation) -> None:
+    run = installation.order()
+    assert installation.worker("fail").work_once() == "failed"
+    assert [each.name for each in installation.folder(run).iterdir()] == ["log.txt"]
+
+
+@pytest.mark.parametrize(
+    ("order", "told"),
+    [({"collections": ["gone"]}, "'gone' is not there"), ({"include_feedback": True}, "export feedback")],
+)
+def test_what_is_not_there_any_more_fails_the_run_with_a_reason(
+    installation: Installation, order: dict[str, Any], told: str
+) -> None:
+    run = installation.order(**order)
+    assert installation.worker("succeed").work_once() == "failed"
+    problem = installation.row(run).problem
+    assert problem is not None
+    assert told in problem["detail"]
+
+
+@pytest.mark.parametrize("wanted", [True, False])
+def test_feedback_is_exported_for_the_gate_and_learned_from_if_asked_for(
+    installation: Installation, wanted: bool
+) -> None:
+    def export(folder: Path) -> int:
+        folder.mkdir()
+        return 3
+
+    run = installation.order(include_feedback=wanted, collections=["mine"])
+    # It dies, so that what it was told is still there.
+    assert installation.worker("die", export_feedback=export).work_once() == "released"
+    task = Task.read(installation.folder(run))
+    assert set(task.available) == {"mine", "feedback"}
+    assert set(task.collections) == ({"mine", "feedback"} if wanted else {"mine"})
+    assert (task.windows, task.gate_windows, task.auto_promote) == (300, 2000, False)
+    assert task.tracking_uri == f"sqlite:///{installation.settings.data_dir / 'mlflow.db'}"
+
+
+def test_the_bell_is_heard_on_every_kind_of_database(database_url: str, tmp_path: Path) -> None:
+    settings = Settings(data_dir=tmp_path, database_url=database_url)
+    heard, rung = QueueBell(settings.queue_url), QueueBell(settings.queue_url)
+    assert not heard.wait(0.05)
+    for _ in range(3):
+        rung.ring("run")
+    assert heard.wait(5)
+    assert not heard.wait(0.05)
+    heard.close()
+    rung.close()
+
+
+@pytest.mark.parametrize(
+    "url", ["sqlite:////proc/none/queue.db", "redis://127.0.0.1:9/0", "postgresql://nobody@127.0.0.1:9/none"]
+)
+def test_a_queue_that_is_away_costs_waiting_and_nothing_else(url: str) -> None:
+    bell = QueueBell(url)
+    bell.ring("run")
+    began = time.monotonic()
+    assert not bell.wait(0.1)
+    assert time.monotonic() - began >= 0.1
+
+
+def test_the_command_works_off_what_there_is(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("RCA_DATA_DIR", str(tmp_path))
+    monkeypatch.setattr("signal.signal", lambda *_: None)
+    with pytest.raises(SystemExit) as left:
+        run_command_line(["worker", "--once"])
+    assert left.value.code in (0, None)
+    assert (tmp_path / "rca.db").exists()
+
+
+class Listener:
+    """Hears what a task tells."""
+
+    def __init__(self) -> None:
+        self.phases: list[str] = []
+
+    def progress(self, phase: str, completed: int, total: int) -> None:
+        self.phases.append(phase)
+
+    def may_write(self) -> None:
+        pass
+
+
+def attempts(*outcomes: Exception | int) -> Callable[[], int]:
+    left = iter(outcomes)
+
+    def attempt() -> int:
+        outcome = next(left)
+        if isinstance(outcome, Exception):
+            raise outcome
+        return outcome
+
+    return attempt
+
+
+def test_a_registry_that_is_away_is_waited_for_longer_each_time(tmp_path: Path) -> None:
+    task, slept, listener = some_task(tmp_path), list[float](), Listener()
+    away = SourceError("connection refused")
+    assert patiently(task, listener, attempts(away, away, away, 7), slept.append) == 7
+    assert (slept, listener.phases) == ([1.0, 2.0, 4.0], [WAITING] * 3)
+
+
+def test_but_not_for_ever_and_a_refusal_is_an_answer(tmp_path: Path) -> None:
+    task, slept = some_task(tmp_path), list[float]()
+    away = SourceError("connection refused")
+    with pytest.raises(SourceError, match="could not be used for 123 s: connection refused"):
+        patiently(task, Listener(), attempts(*[away] * 20), slept.append)
+    with pytest.raises(InvalidInput, match="no such version"):
+        patiently(task, Listener(), attempts(InvalidInput("no such version")), slept.append)
+
+
+def some_task(folder: Path) -> Task:
+    return Task(
+        id="0" * 32,
+        kind="train",
+        folder=folder,
+        tracking_uri="http://registry",
+        processes=1,
+        cache=folder,
+        gate_windows=20,
+        patience_seconds=100.0,
+    )
