@@ -11,6 +11,7 @@ from sqlalchemy.orm import Session
 
 from rca_api.diagnoses.tables import BlameRow, DiagnosisRow, WindowRow
 from rca_api.diagnoses.work import Answer, Kept
+from rca_api.store.database import Database
 
 QUEUED, RUNNING, DONE, FAILED = "queued", "running", "done", "failed"
 

@@ -178,6 +178,8 @@ class Follower:
                 self._registry.fetch(ref.version, ref.folder)
             except BundleError as error:
                 return error.message
+            # Its age is counted from here, whatever times the registry's files have.
+            os.utime(ref.folder)
         return None
 
     def _objection(self, ref: BundleRef) -> str | None:
