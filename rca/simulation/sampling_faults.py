@@ -39,7 +39,7 @@ def _victims(
     rng: np.random.Generator, scenario: Scenario, cause: str, variant: str
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
     reach, world = FAULTS[cause].reach, scenario.world_size
-    if variant in {"quota", "rank_hogs", "limit"}:
+    if variant in {"quota", "rank_hogs", "limit"} or (variant == "throttle" and rng.random() < 0.6):
         reach = "rank"
     if variant in {"job", "unplanned", "all"} or reach == "job":
         return tuple(range(world)), tuple(range(scenario.n_nodes))
@@ -50,7 +50,7 @@ def _victims(
         return _across(rng, scenario, share=1.0 if rng.random() < 0.7 else rng.uniform(0.6, 1.0))
     if reach == "node":
         node = int(rng.integers(scenario.n_nodes))
-        if cause == "storage_degradation" and rng.random() < 0.3:
+        if cause == "storage_degradation" and variant != "throttle" and rng.random() < 0.3:
             return _across(rng, scenario, share=rng.uniform(0.3, 1.0))
         return scenario.ranks_on(node), (node,)
     rank = int(rng.integers(world))

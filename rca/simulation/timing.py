@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from rca.simulation.forward import Course, Durations, Feed, n_rows, row_of, run_forward
-from rca.simulation.host import collector_pauses, launch_gaps
+from rca.simulation.host import HOST_PHASES, collector_pauses, host_stalls, launch_gaps
 from rca.simulation.links import exchange_seconds, stage_link_seconds
 from rca.simulation.loading import service_seconds, taking_seconds
 from rca.simulation.noise import Noise
@@ -51,7 +51,8 @@ class Timing:
 class _Own:
     """What each rank does by itself, all of shape (n_ranks, n_steps), seconds.
 
-    ``forward`` and ``backward`` hold the steady part, ``stalls`` by phase what falls into one microbatch.
+    ``forward`` and ``backward`` hold the steady part, ``stalls`` by phase what falls into one microbatch;
+    ``copy`` is as long as beside all neighbours; ``scatter`` and ``gather`` add up to the transfer.
     """
 
     taking: FloatArray
@@ -59,21 +60,31 @@ class _Own:
     forward: FloatArray
     backward: FloatArray
     stalls: dict[str, FloatArray]
-    transfer: FloatArray
+    scatter: FloatArray
+    gather: FloatArray
     optimizer: FloatArray
     checkpoint: FloatArray
+
+    @property
+    def transfer(self) -> FloatArray:
+        return self.scatter + self.gather
 
 
 def run_steps(scenario: Scenario, resources: Resources, noise: Noise, *, keep_ends: bool = False) -> Timing:
     """Run one job; `keep_ends` keeps the end of every operation."""
     plan, parts = job_plan(scenario), _parts(scenario, resources, noise)
     own = _own_work(scenario, resources, noise, parts[0])
+    # The testbed's copies pass one machine's memory, whatever its "nodes" are.
+    single = scenario.dialect == "cpu_testbed"
     feed = Feed(
         service=service_seconds(scenario, resources, noise),
-        before=own.taking + own.copy,
+        taking=own.taking,
+        copy=own.copy,
         after=own.optimizer + own.checkpoint,
         workers=scenario.workload.loader_workers,
         depth=scenario.workload.prefetch_steps,
+        link=scenario.world_size if single else scenario.ranks_per_node,
+        sharing=scenario.workload.copy_sharing,
     )
     durations = _durations(scenario, resources, noise, plan, own, parts[1])
     course = run_forward(plan, durations, feed, keep_ends=keep_ends)
@@ -93,16 +104,17 @@ def _parts(scenario: Scenario, resources: Resources, noise: Noise) -> tuple[Floa
 def _phases(course: Course, own: _Own, gc: FloatArray) -> dict[str, FloatArray]:
     loading = course.fetched - course.start[:, :-1] + own.taking
     forward, backward = (getattr(own, name) + own.stalls[name] for name in ("forward", "backward"))
-    alone = loading + own.copy + forward + backward + own.transfer
+    transfer = own.transfer
+    alone = loading + course.copying + forward + backward + transfer
     wait = np.maximum(course.exchanged - course.start[:, :-1] - alone, 0.0)
     return {
         "data_loading_seconds": loading,
-        "host_to_device_seconds": own.copy,
+        "host_to_device_seconds": course.copying,
         "forward_seconds": forward,
         "backward_seconds": backward,
         "communication_wait_seconds": wait,
-        "communication_transfer_seconds": own.transfer,
-        "communication_seconds": wait + own.transfer,
+        "communication_transfer_seconds": transfer,
+        "communication_seconds": wait + transfer,
         "optimizer_seconds": own.optimizer,
         "checkpoint_seconds": own.checkpoint,
         "gc_seconds": gc,
@@ -113,25 +125,28 @@ def _phases(course: Course, own: _Own, gc: FloatArray) -> dict[str, FloatArray]:
 def _own_work(scenario: Scenario, resources: Resources, noise: Noise, whole: FloatArray) -> _Own:
     load, nothing = scenario.workload, np.zeros((scenario.world_size, scenario.n_steps))
     gap = launch_gaps(scenario, resources, noise.gap)
-    pause = collector_pauses(scenario, resources, noise.gc_draw)
+    pauses = collector_pauses(scenario, resources, noise.gc_draw)
+    stalls = host_stalls(scenario, resources.host_stall + noise.hiccup, noise.stall_draw)
+    pause = {phase: pauses.get(phase, nothing) + stalls.get(phase, nothing) for phase in HOST_PHASES}
     kernel = resources.compute_stretch * noise.job * _share_of_work(scenario, resources, whole)
-    lost = resources.gpu_stall + noise.hiccup
-    exchanged = job_plan(scenario).shape.exchanged
+    lost = resources.gpu_stall
+    exchanged = exchange_seconds(scenario, resources, noise) if job_plan(scenario).shape.exchanged else None
     return _Own(
-        taking=taking_seconds(scenario, noise) + resources.table_stall + pause.get("data_loading", nothing),
+        taking=taking_seconds(scenario, noise) + resources.table_stall + pause["data_loading"],
         copy=load.host_to_device_seconds * noise.copy * resources.copy_stretch
         + gap["host_to_device"]
-        + pause.get("host_to_device", nothing),
+        + pause["host_to_device"],
         forward=load.forward_seconds * noise.forward * kernel + gap["forward"],
         backward=load.backward_seconds * noise.backward * kernel + gap["backward"],
         stalls={
-            "forward": 0.4 * lost + 0.7 * noise.warmup + pause.get("forward", nothing),
-            "backward": 0.6 * lost + 0.3 * noise.warmup + pause.get("backward", nothing),
+            "forward": 0.4 * lost + 0.7 * noise.warmup + pause["forward"],
+            "backward": 0.6 * lost + 0.3 * noise.warmup + pause["backward"],
         },
-        transfer=exchange_seconds(scenario, resources, noise) if exchanged else nothing,
+        scatter=nothing if exchanged is None else exchanged[0],
+        gather=nothing if exchanged is None else exchanged[1],
         optimizer=load.optimizer_seconds * noise.optimizer * resources.compute_stretch
         + gap["optimizer"]
-        + pause.get("optimizer", nothing),
+        + pause["optimizer"],
         checkpoint=resources.checkpoint + noise.slow_step,
     )
 
@@ -167,15 +182,15 @@ def _durations(
         first = row_of(plan.shape, optype, 0)
         seconds[:, first : first + stages] = values
 
-    transfer, gathered = slowest(own.transfer), scenario.workload.gather_share * plan.shape.gathered
     fill(FORWARD, slowest(own.forward))
     fill(BACKWARD, slowest(own.backward))
-    fill(REDUCE_SCATTER, (1 - gathered) * transfer)
-    fill(ALL_GATHER, gathered * transfer)
+    fill(REDUCE_SCATTER, slowest(own.scatter))
+    fill(ALL_GATHER, slowest(own.gather))
     fill(OPTIMIZER, slowest(own.optimizer))
     if stages > 1 and scenario.workload.p2p_seconds:
         fill(FORWARD_SEND, stage_link_seconds(scenario, resources))
     stalled = [slowest(getattr(own, name) + own.stalls[name]) for name in ("forward", "backward")]
     lump = np.concatenate(stalled, axis=1) - seconds[:, : 2 * stages]
     ones = np.ones((steps, 1, width))
-    return Durations(seconds, np.concatenate([parts, ones], axis=1), np.maximum(lump, 0.0), noise.place)
+    shares = np.concatenate([parts, ones, noise.sends], axis=1)
+    return Durations(seconds, shares, np.maximum(lump, 0.0), noise.place)

@@ -89,7 +89,7 @@ def container(world: World, out: Collector) -> None:
     out.counter("container_pressure_cpu_stalled_seconds_total", "rank", 0.85 * pressed, quantum=1e-6)
     stalled = np.clip(world.state("disk_stall"), 0, 1)[world.node_of]
     # A throttled reader is under pressure all the time it wants data, which is nearly always.
-    thrashing = np.clip((world.state("table_stall") + world.state("gpu_stall")) / world.duration, 0, 1)
+    thrashing = np.clip((world.state("table_stall") + world.state("host_stall")) / world.duration, 0, 1)
     thrashing = np.where(world.state("major_faults") > 0, thrashing, 0.0)
     io = np.clip(0.008 * calm + stalled + 0.5 * thrashing, 0, 1)
     out.counter("container_pressure_io_waiting_seconds_total", "rank", io, quantum=1e-6, noise=0.2)

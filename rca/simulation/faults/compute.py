@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from rca.simulation.faults.kind import envelope, jitter, ranks_of, variant_of
+from rca.simulation.faults.kind import envelope, jitter, ranks_of, strength, variant_of
 from rca.simulation.heat import WORST_STRETCH, cooling_for, power_at
 from rca.simulation.resources import Resources
 from rca.simulation.scenario import Fault, Scenario
@@ -17,7 +17,8 @@ def throttling(resources: Resources, fault: Fault, scenario: Scenario, rng: np.r
     """Too little cooling, too little power, or a brake: the controller settles at a lower clock."""
     ranks, active = ranks_of(fault), envelope(fault, scenario, rng)
     testbed = scenario.dialect == "cpu_testbed"
-    stretch = (1.0 if testbed else WORST_STRETCH) * fault.severity**1.6
+    stretch = strength(rng, 0.7, 2.0) if testbed else WORST_STRETCH
+    stretch *= fault.severity ** rng.uniform(1.2, 1.8)
     clock = 1 / (1 + stretch * jitter(rng, (ranks.size, scenario.n_steps), 0.03))
     variant = variant_of(fault, "thermal")
     # The testbed's stand-ins for devices are stopped part of the time: nothing there heats up.
@@ -53,7 +54,7 @@ def memory_errors(resources: Resources, fault: Fault, scenario: Scenario, rng: n
 def pcie(resources: Resources, fault: Fault, scenario: Scenario, rng: np.random.Generator) -> None:
     """Narrow the link between a GPU and its switch: copies pass it, and so may the NIC's traffic."""
     ranks, active = ranks_of(fault), envelope(fault, scenario, rng)
-    worst = 8.5 if scenario.dialect == "cpu_testbed" else 48.0
+    worst = 8.5 * strength(rng, 0.7, 1.4) if scenario.dialect == "cpu_testbed" else 48.0
     stretch = 1 + (worst**fault.severity - 1) * active * jitter(rng, (ranks.size, scenario.n_steps), 0.08)
     resources.copy_stretch[ranks] *= stretch
     if variant_of(fault, "width") == "replay":

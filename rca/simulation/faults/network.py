@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from rca.simulation.faults.kind import envelope, jitter, nodes_of, variant_of
+from rca.simulation.faults.kind import envelope, jitter, nodes_of, strength, variant_of
 from rca.simulation.resources import Resources
 from rca.simulation.scenario import Fault, Scenario
 
@@ -15,7 +15,8 @@ def nic(resources: Resources, fault: Fault, scenario: Scenario, rng: np.random.G
     shape = (nodes.size, scenario.n_steps)
     variant, severity = variant_of(fault, "bandwidth"), fault.severity
     if variant == "delay":
-        slowdown = 3.6 * severity**3.5 * jitter(rng, shape, 0.12)
+        # What a longer way costs depends on how often a collective goes back and forth.
+        slowdown = strength(rng, 1.5, 8.0) * severity ** rng.uniform(1.0, 3.5) * jitter(rng, shape, 0.12)
         resources.nic_delay[nodes] += active * 0.0034 * severity**2
     elif variant == "loss":
         # Some congestion controls take any loss for congestion, others hardly slow down.
@@ -23,7 +24,7 @@ def nic(resources: Resources, fault: Fault, scenario: Scenario, rng: np.random.G
         slowdown = 18 * sensitivity * severity**3.8 * jitter(rng, shape, 0.6)
         resources.nic_loss[nodes] += active * 0.06 * severity**2
     else:
-        slowdown = 2.1 * severity**3.5 * jitter(rng, shape, 0.08)
+        slowdown = strength(rng, 1.2, 3.5) * severity ** rng.uniform(1.0, 3.5) * jitter(rng, shape, 0.08)
         if scenario.dialect != "cpu_testbed":
             slowdown = slowdown * 3
         resources.nic_queue[nodes] += active * severity**2
@@ -37,7 +38,8 @@ def congestion(resources: Resources, fault: Fault, scenario: Scenario, rng: np.r
     nodes, active = nodes_of(fault), envelope(fault, scenario, rng)
     tide = jitter(rng, (1, scenario.n_steps), 0.25)
     own = jitter(rng, (nodes.size, 1), 0.15) * jitter(rng, (nodes.size, scenario.n_steps), 0.1)
-    resources.nic_stretch[nodes] *= 1 + 6.0 * fault.severity**2 * active * tide * own
+    worst = strength(rng, 1.5, 7.0)
+    resources.nic_stretch[nodes] *= 1 + worst * fault.severity**2 * active * tide * own
     resources.congestion[nodes] += active * fault.severity * tide * own
     resources.nic_loss[nodes] += active * 0.004 * fault.severity * own
     resources.nic_queue[nodes] += 0.3 * active * fault.severity * own
