@@ -96,8 +96,8 @@ class Resources:
         Share of time it is stopped by a CPU quota.
     copy_stretch : ndarray of shape (n_ranks, n_steps)
         How many times narrower the GPU's link to its PCIe switch is; the NIC's traffic passes it as well.
-    loader_cpu : ndarray of shape (n_ranks, n_steps)
-        Extra cores used by the input pipeline.
+    loader_cpu, group_cpu : ndarray of shape (n_ranks, n_steps)
+        Extra cores used by the input pipeline, and by strangers in a rank's own control group.
     stage_extra : ndarray of shape (n_stages, n_steps)
         Work a stage has beyond its balanced part, relative to that part.
     length_spread : ndarray of shape (1, n_steps)
@@ -133,6 +133,7 @@ class Resources:
     quota: FloatArray
     copy_stretch: FloatArray
     loader_cpu: FloatArray
+    group_cpu: FloatArray
     stage_extra: FloatArray
     length_spread: FloatArray
     ecc: FloatArray

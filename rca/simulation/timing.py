@@ -33,12 +33,15 @@ class Timing:
         By format column; ``gc_seconds`` is contained in the others, which add up to ``step_seconds``.
     start : ndarray of shape (n_ranks, n_steps), seconds
         Since the job's first step, on one true clock.
+    queued : ndarray of shape (n_ranks, n_steps), seconds
+        For how long single launches waited for a core.
     course : Course
         When the replay says that things happened.
     """
 
     phases: dict[str, FloatArray]
     start: FloatArray
+    queued: FloatArray
     course: Course
 
     @property
@@ -88,7 +91,7 @@ def run_steps(scenario: Scenario, resources: Resources, noise: Noise, *, keep_en
     )
     durations = _durations(scenario, resources, noise, plan, own, parts[1])
     course = run_forward(plan, durations, feed, keep_ends=keep_ends)
-    return Timing(_phases(course, own, resources.gc), course.start[:, :-1], course)
+    return Timing(_phases(course, own, resources.gc), course.start[:, :-1], noise.hiccup, course)
 
 
 def job_plan(scenario: Scenario) -> Plan:

@@ -8,6 +8,9 @@ from rca.simulation.faults.kind import envelope, jitter, nodes_of, ranks_of, str
 from rca.simulation.resources import Resources
 from rca.simulation.scenario import Fault, Scenario
 
+# Of strangers that crowd a single rank: how often they run in its own control group.
+IN_GROUP_SHARE = 0.6
+
 
 def cpu_contention(resources: Resources, fault: Fault, scenario: Scenario, rng: np.random.Generator) -> None:
     """Strangers on the cores, or a CPU quota: the host process waits in the run queue."""
@@ -22,7 +25,10 @@ def cpu_contention(resources: Resources, fault: Fault, scenario: Scenario, rng: 
         aim = np.clip(0.35 + 0.42 * strength(rng, 0.6, 1.1) * fault.severity**0.7, 0, 0.93)
     else:
         aim = np.clip(0.35 + 0.48 * strength(rng, 0.6, 1.1) * fault.severity, 0, 0.93)
-        resources.foreign_cpu[nodes] += active * (0.3 + 0.6 * fault.severity)
+        taken = active * (0.3 + 0.6 * fault.severity)
+        resources.foreign_cpu[nodes] += taken
+        if variant == "rank_hogs" and rng.random() < IN_GROUP_SHARE:
+            resources.group_cpu[ranks] += taken
     busy = np.clip(aim * jitter(rng, shape, 0.03), 0, 0.94)
     resources.run_queue[ranks] = np.maximum(calm, calm + (busy - calm) * active)
     if scenario.dialect == "cpu_testbed" and variant != "quota":

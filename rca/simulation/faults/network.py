@@ -42,7 +42,7 @@ def congestion(resources: Resources, fault: Fault, scenario: Scenario, rng: np.r
     resources.nic_stretch[nodes] *= 1 + worst * fault.severity**2 * active * tide * own
     resources.congestion[nodes] += active * fault.severity * tide * own
     resources.nic_loss[nodes] += active * 0.004 * fault.severity * own
-    resources.nic_queue[nodes] += 0.3 * active * fault.severity * own
+    resources.nic_queue[nodes] += strength(rng, 0.1, 1.2) * active * fault.severity * own
 
 
 def nvlink(resources: Resources, fault: Fault, scenario: Scenario, rng: np.random.Generator) -> None:
