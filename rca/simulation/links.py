@@ -24,9 +24,7 @@ def nic_factor(scenario: Scenario, resources: Resources) -> FloatArray:
     return np.asarray(np.maximum(resources.nic_stretch, share * narrowest))
 
 
-def exchange_seconds(
-    scenario: Scenario, resources: Resources, noise: Noise
-) -> tuple[FloatArray, FloatArray]:
+def exchange_seconds(scenario: Scenario, resources: Resources, noise: Noise) -> tuple[FloatArray, FloatArray]:
     """Seconds each rank exchanges gradients, and gathers parameters, both (n_ranks, n_steps).
 
     A ring moves at the pace of its slowest member; that one's own end of it is sometimes later still.

@@ -12,6 +12,10 @@ from rca.simulation.scenario import Scenario
 from rca.simulation.work import microbatches_apart
 
 
+# How long a beginning job takes to settle.
+SETTLING_STEPS = 10.0
+
+
 @dataclass(frozen=True)
 class Noise:
     """Factors on the healthy phases, and seconds that appear out of nowhere.
@@ -31,8 +35,8 @@ class Noise:
         Decides in which phase a hiccup falls, and whatever else stops a host for a moment.
     slow_step : ndarray of shape (n_steps,), seconds
         A healthy job's own checkpoints or evaluations.
-    gap : ndarray of shape (4, n_ranks, n_steps) or (1, 1, 1)
-        Factors with mean one on the launch gaps of the four phases they fall into.
+    gap : ndarray of shape (5, n_ranks, n_steps) or (1, 1, 1)
+        Factors with mean one on the launch gaps of the five phases they fall into.
     gc_draw : ndarray of shape (n_ranks, n_steps), in [0, 1)
         Decides in which phase a collector pause falls.
     lengths : ndarray of shape (n_steps, n_microbatches, n_data)
@@ -77,8 +81,8 @@ def draw_noise(scenario: Scenario) -> Noise:
         loading=np.exp(rng.normal(0, benign.loading_noise, shape)),
         batch=np.exp(rng.normal(0, 0.1, shape)),
         optimizer=np.exp(rng.normal(0, benign.optimizer_noise, shape)),
-        transfer_rank=1 + rng.normal(0, 0.004, shape),
-        transfer=np.exp(rng.normal(0, benign.transfer_noise, shape[1])),
+        transfer_rank=_ends(rng, benign.transfer_ends, shape),
+        transfer=_settling(scenario) ** 2 * np.exp(rng.normal(0, benign.transfer_noise, shape[1])),
         # What all ranks gather is there already: nobody's late gradients stretch it.
         gather=np.exp(rng.normal(0, 0.3 * benign.transfer_noise, shape[1])),
         sends=_sends(rng, scenario, apart),
@@ -103,7 +107,20 @@ def _kernels(rng: np.random.Generator, scenario: Scenario) -> tuple[FloatArray, 
         # The backward keeps its variance, but takes this share of it from the forward's.
         backward = np.sqrt(benign.common_noise) * forward + np.sqrt(1 - benign.common_noise) * backward
     spread = benign.noise * benign.backward_calm
-    return np.exp(lasting + benign.noise * forward), np.exp(lasting + spread * backward)
+    # Where the backward is the calmer one, ranks differ less in it, too.
+    calmer = min(1.0, benign.backward_calm)
+    return np.exp(lasting + benign.noise * forward), np.exp(calmer * lasting + spread * backward)
+
+
+def _ends(rng: np.random.Generator, sigma: float, shape: tuple[int, int]) -> FloatArray:
+    """Factors on a collective's length as each rank sees it: some are always the last to be let go."""
+    return np.exp(rng.normal(0, 0.3 * sigma, (shape[0], 1)) + rng.normal(0, sigma, shape))
+
+
+def _settling(scenario: Scenario) -> FloatArray:
+    """Factors of the first steps, in which caches and windows of connections still fill, (n_steps,)."""
+    fading = np.exp(-np.arange(scenario.n_steps) / SETTLING_STEPS)
+    return np.asarray(1 + scenario.benign.settling * fading)
 
 
 def _hiccups(rng: np.random.Generator, scenario: Scenario) -> FloatArray:
@@ -126,7 +143,7 @@ def _sends(rng: np.random.Generator, scenario: Scenario, apart: int) -> FloatArr
 def _gaps(rng: np.random.Generator, shape: tuple[int, int], sigma: float) -> FloatArray:
     if sigma == 0:
         return np.ones((1, 1, 1))
-    return np.asarray(np.exp(rng.normal(-0.5 * sigma * sigma, sigma, (4, *shape))))
+    return np.asarray(np.exp(rng.normal(-0.5 * sigma * sigma, sigma, (5, *shape))))
 
 
 def _autoregressive(
@@ -144,7 +161,9 @@ def _autoregressive(
 def _job_factor(rng: np.random.Generator, scenario: Scenario) -> FloatArray:
     benign, steps = scenario.benign, np.arange(scenario.n_steps)
     phase, periods = rng.uniform(0, 2 * np.pi), rng.uniform(0.3, 2.0)
-    factor = 1 + benign.drift * np.sin(phase + 2 * np.pi * periods * steps / scenario.n_steps)
+    factor = _settling(scenario) * (
+        1 + benign.drift * np.sin(phase + 2 * np.pi * periods * steps / scenario.n_steps)
+    )
     if benign.shift_step is not None:
         factor = factor * np.where(steps >= benign.shift_step, benign.shift_factor, 1.0)
     return np.asarray(factor)

@@ -44,13 +44,15 @@ def sample_benign(rng: np.random.Generator, scenario: Scenario, *, lengths_told:
         noise=log_uniform(rng, 0.002, 0.06) if testbed else log_uniform(rng, 0.004, 0.04),
         noise_memory=rng.uniform(0.0, 0.7),
         backward_calm=log_uniform(rng, 0.08, 0.8) if testbed else log_uniform(rng, 0.4, 1.6),
-        common_noise=rng.uniform(0.0, 0.5) ** 2 if testbed else rng.beta(1.2, 0.6),
+        common_noise=max(0.0, rng.uniform(-0.3, 0.35)) ** 2 if testbed else rng.beta(1.2, 0.6),
         copy_noise=log_uniform(rng, 0.03, 0.3) if testbed else log_uniform(rng, 0.02, 0.15),
         optimizer_noise=log_uniform(rng, 0.002, 0.05),
         p2p_noise=log_uniform(rng, 0.05, 1.5),
-        transfer_noise=rng.uniform(0.03, 0.45) if testbed else log_uniform(rng, 0.015, 0.15),
+        transfer_noise=rng.uniform(0.03, 0.6) if testbed else log_uniform(rng, 0.015, 0.15),
+        transfer_ends=log_uniform(rng, 0.002, 0.05) if testbed else log_uniform(rng, 0.001, 0.02),
+        settling=log_uniform(rng, 0.005, 0.12) if warm and rng.random() < 0.5 else 0.0,
         # Ranks that share cores are late on single steps, often and a little.
-        hiccup_probability=log_uniform(rng, 8e-3, 0.15) if testbed else log_uniform(rng, 1e-4, 4e-3),
+        hiccup_probability=log_uniform(rng, 0.015, 0.2) if testbed else log_uniform(rng, 1e-4, 4e-3),
         hiccup_scale=log_uniform(rng, 0.03, 0.3) if testbed else rng.uniform(0.05, 0.5),
         hiccup_spread=rng.uniform(0.0, 1.0),
         hiccup_backward=log_uniform(rng, 0.02, 0.35),
@@ -58,7 +60,7 @@ def sample_benign(rng: np.random.Generator, scenario: Scenario, *, lengths_told:
         bursts=sample_bursts(rng, scenario) if rng.random() < (0.25 if testbed else 0.12) else (),
         slow_batches=late[0],
         slow_batch_factor=late[1],
-        drift=rng.uniform(0, 0.05) if rng.random() < 0.5 else 0.0,
+        drift=log_uniform(rng, 0.001, 0.05) if rng.random() < 0.5 else 0.0,
         warmup_steps=int(rng.integers(1, 4)) if warm else 0,
         warmup_factor=rng.uniform(5, 15) if testbed else log_uniform(rng, 1.5, 15),
         slow_step_every=every,
@@ -73,7 +75,7 @@ def sample_benign(rng: np.random.Generator, scenario: Scenario, *, lengths_told:
 
 def _jitter(rng: np.random.Generator, scenario: Scenario, *, lengths_told: bool) -> float:
     """How unequal healthy replicas' input is: pipelined models are mostly language models."""
-    usual = 0.6 if scenario.parallelism.pipeline > 1 else 0.35
+    usual = 0.6 if scenario.parallelism.pipeline > 1 else 0.3
     return log_uniform(rng, 0.002, 0.035) if rng.random() < (0.95 if lengths_told else usual) else 0.0
 
 

@@ -93,6 +93,10 @@ class Benign(Frozen):
     hiccup_probability, hiccup_scale, hiccup_spread, hiccup_backward : float
         Single late phases: how often, how long relative to a step, the spread of the logarithm of how often
         between ranks, and the share that falls into the backward.
+    transfer_ends : float
+        Spread of the logarithm of a collective's length between the ranks that take part in it.
+    settling : float
+        How much longer a beginning job's first steps are than later ones, beyond the warm-up.
     queue_spread : float
         Spread of the logarithm of what ranks wait in run queues, half of it lasting, without cost to anybody.
     slow_batches, slow_batch_factor : int, float
@@ -111,6 +115,8 @@ class Benign(Frozen):
     optimizer_noise: NotNegative = 0.02
     p2p_noise: NotNegative = 0.0
     transfer_noise: NotNegative = 0.14
+    transfer_ends: NotNegative = 0.004
+    settling: NotNegative = 0.0
     hiccup_probability: Share = 0.002
     hiccup_scale: NotNegative = 0.15
     hiccup_spread: NotNegative = 0.0
@@ -246,7 +252,9 @@ class Scenario(Frozen):
     def _bursts_fit(self) -> Self:
         for burst in self.benign.bursts:
             if burst.node >= self.n_nodes or burst.first_step >= self.n_steps:
-                raise ValueError(f"a burst on node {burst.node} at step {burst.first_step} is not of this job")
+                raise ValueError(
+                    f"a burst on node {burst.node} at step {burst.first_step} is not of this job"
+                )
         return self
 
     @model_validator(mode="after")

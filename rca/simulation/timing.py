@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from rca.simulation.forward import Course, Durations, Feed, n_rows, row_of, run_forward
-from rca.simulation.host import HOST_PHASES, collector_pauses, host_stalls, launch_gaps
+from rca.simulation.host import BETWEEN, HOST_PHASES, collector_pauses, host_stalls, launch_gaps
 from rca.simulation.links import exchange_seconds, stage_link_seconds
 from rca.simulation.loading import service_seconds, taking_seconds
 from rca.simulation.noise import Noise
@@ -30,7 +30,8 @@ class Timing:
     Attributes
     ----------
     phases : mapping of str to ndarray of shape (n_ranks, n_steps), seconds
-        By format column; ``gc_seconds`` is contained in the others, which add up to ``step_seconds``.
+        By format column; ``gc_seconds`` is contained in the others, which add up to ``step_seconds`` but for
+        what a host does between steps.
     start : ndarray of shape (n_ranks, n_steps), seconds
         Since the job's first step, on one true clock.
     queued : ndarray of shape (n_ranks, n_steps), seconds
@@ -55,7 +56,8 @@ class _Own:
     """What each rank does by itself, all of shape (n_ranks, n_steps), seconds.
 
     ``forward`` and ``backward`` hold the steady part, ``stalls`` by phase what falls into one microbatch;
-    ``copy`` is as long as beside all neighbours; ``scatter`` and ``gather`` add up to the transfer.
+    ``copy`` is as long as beside all neighbours; ``scatter`` and ``gather`` add up to the transfer;
+    ``between`` steps nothing is timed.
     """
 
     taking: FloatArray
@@ -67,6 +69,7 @@ class _Own:
     gather: FloatArray
     optimizer: FloatArray
     checkpoint: FloatArray
+    between: FloatArray
 
     @property
     def transfer(self) -> FloatArray:
@@ -77,16 +80,14 @@ def run_steps(scenario: Scenario, resources: Resources, noise: Noise, *, keep_en
     """Run one job; `keep_ends` keeps the end of every operation."""
     plan, parts = job_plan(scenario), _parts(scenario, resources, noise)
     own = _own_work(scenario, resources, noise, parts[0])
-    # The testbed's copies pass one machine's memory, whatever its "nodes" are.
-    single = scenario.dialect == "cpu_testbed"
     feed = Feed(
         service=service_seconds(scenario, resources, noise),
         taking=own.taking,
         copy=own.copy,
-        after=own.optimizer + own.checkpoint,
+        after=own.optimizer + own.checkpoint + own.between,
         workers=scenario.workload.loader_workers,
         depth=scenario.workload.prefetch_steps,
-        link=scenario.world_size if single else scenario.ranks_per_node,
+        link=scenario.ranks_per_node,
         sharing=scenario.workload.copy_sharing,
     )
     durations = _durations(scenario, resources, noise, plan, own, parts[1])
@@ -121,7 +122,7 @@ def _phases(course: Course, own: _Own, gc: FloatArray) -> dict[str, FloatArray]:
         "optimizer_seconds": own.optimizer,
         "checkpoint_seconds": own.checkpoint,
         "gc_seconds": gc,
-        "step_seconds": alone + wait + own.optimizer + own.checkpoint,
+        "step_seconds": alone + wait + own.optimizer + own.checkpoint + own.between,
     }
 
 
@@ -135,7 +136,10 @@ def _own_work(scenario: Scenario, resources: Resources, noise: Noise, whole: Flo
     lost = resources.gpu_stall
     exchanged = exchange_seconds(scenario, resources, noise) if job_plan(scenario).shape.exchanged else None
     return _Own(
-        taking=taking_seconds(scenario, noise) + resources.table_stall + pause["data_loading"],
+        taking=taking_seconds(scenario, noise)
+        + resources.table_stall
+        + gap["data_loading"]
+        + pause["data_loading"],
         copy=load.host_to_device_seconds * noise.copy * resources.copy_stretch
         + gap["host_to_device"]
         + pause["host_to_device"],
@@ -151,6 +155,7 @@ def _own_work(scenario: Scenario, resources: Resources, noise: Noise, whole: Flo
         + gap["optimizer"]
         + pause["optimizer"],
         checkpoint=resources.checkpoint + noise.slow_step,
+        between=pause[BETWEEN],
     )
 
 

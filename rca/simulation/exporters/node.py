@@ -38,7 +38,8 @@ def host_cores(world: World) -> tuple[FloatArray, FloatArray]:
         user = level(world, "user", 0.008, 0.05) * scale + 0.45 * pauses
         reading_back = 3e-5 * world.state("major_faults")
         system = level(world, "system", 0.02, 0.09) * scale + reading_back
-        return user + world.state("loader_cpu") + _failing(world), system
+        idle = level(world, "idle", 3e-4, 6e-3)
+        return user + world.state("loader_cpu") + _failing(world) + idle, system
     # Waiting for a collective spins: the more a rank waits, the busier its core looks.
     user = 0.8 + 0.35 * world.waiting + 1.5 * load.step_seconds * world.pace + world.state("loader_cpu") * 4
     system = 0.15 + 0.3 * world.share("host_to_device") + np.zeros(world.waiting.shape)
@@ -146,7 +147,8 @@ def pressure(world: World, out: Collector) -> None:
     if testbed:
         signals["cpu_stalled"] = 0.66 * cpu_wait * np.where(crowd > 0, 0.5, 1.0)
     for name, rate in signals.items():
-        out.counter(f"node_pressure_{name}_seconds_total", "node", rate, quantum=1e-6, noise=0.12)
+        noise = 0.4 if name.startswith("io") else 0.12
+        out.counter(f"node_pressure_{name}_seconds_total", "node", rate, quantum=1e-6, noise=noise)
     if testbed:
         whole = np.clip(per_node.mean(axis=0, keepdims=True) + 0.35, 0, 1)
         out.counter("node_pressure_cpu_waiting_seconds_total", "job", whole, fresh=False)
@@ -186,11 +188,21 @@ def disk(world: World, out: Collector) -> None:
     wanted = level(world, "disk reads", 1.5e7, 8e7) * work
     reads = wanted / 5e5 + read_back
     wanted = wanted + 4096 * read_back
-    out.counter("node_disk_io_time_seconds_total", scope, busy, device=device, quantum=1e-3, fresh=False)
+    out.counter(
+        "node_disk_io_time_seconds_total", scope, busy, device=device, quantum=1e-3, noise=0.3, fresh=False
+    )
     out.counter("node_disk_read_bytes_total", scope, wanted, device=device, quantum=512, fresh=False)
     out.counter("node_disk_reads_completed_total", scope, reads, device=device, quantum=1, fresh=False)
     waited = (reads - read_back) * (0.001 + 0.08 * stall) + 5e-5 * read_back
-    out.counter("node_disk_read_time_seconds_total", scope, waited, device=device, quantum=1e-3, fresh=False)
+    out.counter(
+        "node_disk_read_time_seconds_total",
+        scope,
+        waited,
+        device=device,
+        quantum=1e-3,
+        noise=0.3,
+        fresh=False,
+    )
     if remote.any():
         resent = 12 * (remote.mean(axis=0, keepdims=True) if testbed else remote)
         out.counter("node_nfs_rpc_retransmissions_total", scope, resent, quantum=1, fresh=False)

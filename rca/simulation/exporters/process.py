@@ -69,7 +69,8 @@ def _loader_queueing(world: World) -> FloatArray:
     share, decoding = world.scenario.workload.run_queue_share, np.minimum(world.state("loader_cpu"), 1)
     held = 0.15 * np.clip(world.state("quota"), 0, 1) + 0.1 * np.maximum(world.state("run_queue") - share, 0)
     awake = 1 - world.share("data_loading")
-    return np.asarray(level(world, "loader wait", 0.012, 0.08) * _calm(world) * awake + 0.35 * decoding + held)
+    usual = level(world, "loader wait", 0.012, 0.08) * _calm(world) * _uneven(world)
+    return np.asarray(usual * awake**2 + 0.35 * decoding + held)
 
 
 def _wanted(world: World) -> FloatArray:

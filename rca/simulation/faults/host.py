@@ -64,7 +64,9 @@ def _limit(resources: Resources, fault: Fault, scenario: Scenario, rng: np.rando
     in_loading = rng.choice([1.0, 1.0, 0.6])
     resources.table_stall[ranks] += in_loading * lost
     resources.host_stall[ranks] += (1 - in_loading) * lost
-    resources.major_faults[ranks] += active * (30 + 900 * strength(rng, 0.3, 6.0) * fault.severity) * jitter(rng, shape, 0.5)
+    resources.major_faults[ranks] += (
+        active * (30 + 900 * strength(rng, 0.3, 6.0) * fault.severity) * jitter(rng, shape, 0.5)
+    )
 
 
 def garbage_collection(
