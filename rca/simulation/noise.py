@@ -77,12 +77,12 @@ def draw_noise(scenario: Scenario) -> Noise:
     return Noise(
         forward=forward,
         backward=backward,
-        copy=np.exp(lasting + rng.normal(0, benign.copy_noise, shape)),
+        copy=_settling(scenario) * np.exp(lasting + rng.normal(0, benign.copy_noise, shape)),
         loading=np.exp(rng.normal(0, benign.loading_noise, shape)),
         batch=np.exp(rng.normal(0, 0.1, shape)),
         optimizer=np.exp(rng.normal(0, benign.optimizer_noise, shape)),
         transfer_rank=_ends(rng, benign.transfer_ends, shape),
-        transfer=_settling(scenario) ** 2 * np.exp(rng.normal(0, benign.transfer_noise, shape[1])),
+        transfer=_settling(scenario) * np.exp(rng.normal(0, benign.transfer_noise, shape[1])),
         # What all ranks gather is there already: nobody's late gradients stretch it.
         gather=np.exp(rng.normal(0, 0.3 * benign.transfer_noise, shape[1])),
         sends=_sends(rng, scenario, apart),
@@ -114,7 +114,7 @@ def _kernels(rng: np.random.Generator, scenario: Scenario) -> tuple[FloatArray, 
 
 def _ends(rng: np.random.Generator, sigma: float, shape: tuple[int, int]) -> FloatArray:
     """Factors on a collective's length as each rank sees it: some are always the last to be let go."""
-    return np.exp(rng.normal(0, 0.3 * sigma, (shape[0], 1)) + rng.normal(0, sigma, shape))
+    return np.exp(rng.normal(0, 0.6 * sigma, (shape[0], 1)) + rng.normal(0, sigma, shape))
 
 
 def _settling(scenario: Scenario) -> FloatArray:
@@ -161,9 +161,7 @@ def _autoregressive(
 def _job_factor(rng: np.random.Generator, scenario: Scenario) -> FloatArray:
     benign, steps = scenario.benign, np.arange(scenario.n_steps)
     phase, periods = rng.uniform(0, 2 * np.pi), rng.uniform(0.3, 2.0)
-    factor = _settling(scenario) * (
-        1 + benign.drift * np.sin(phase + 2 * np.pi * periods * steps / scenario.n_steps)
-    )
+    factor = 1 + benign.drift * np.sin(phase + 2 * np.pi * periods * steps / scenario.n_steps)
     if benign.shift_step is not None:
         factor = factor * np.where(steps >= benign.shift_step, benign.shift_factor, 1.0)
     return np.asarray(factor)

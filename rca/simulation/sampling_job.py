@@ -152,8 +152,8 @@ def _cluster_workload(rng: np.random.Generator, parallelism: Parallelism, per_no
     """Shares of a step as GPU jobs have them, exposed communication from a few to forty per cent."""
     step = log_uniform(rng, 0.2, 30.0)
     shares = {
-        "data_loading": log_uniform(rng, 0.0005, 0.02),
-        "host_to_device": log_uniform(rng, 0.002, 0.03),
+        "data_loading": log_uniform(rng, 0.0002, 0.02),
+        "host_to_device": log_uniform(rng, 0.0005, 0.03),
         "transfer": rng.uniform(0.05, 0.4),
         "optimizer": rng.uniform(0.01, 0.06),
     }

@@ -96,7 +96,7 @@ class Benign(Frozen):
     transfer_ends : float
         Spread of the logarithm of a collective's length between the ranks that take part in it.
     settling : float
-        How much longer a beginning job's first steps are than later ones, beyond the warm-up.
+        How much longer copies and transfers of a beginning job's first steps are, beyond the warm-up.
     queue_spread : float
         Spread of the logarithm of what ranks wait in run queues, half of it lasting, without cost to anybody.
     slow_batches, slow_batch_factor : int, float

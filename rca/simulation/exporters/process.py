@@ -69,7 +69,7 @@ def _loader_queueing(world: World) -> FloatArray:
     share, decoding = world.scenario.workload.run_queue_share, np.minimum(world.state("loader_cpu"), 1)
     held = 0.15 * np.clip(world.state("quota"), 0, 1) + 0.1 * np.maximum(world.state("run_queue") - share, 0)
     awake = 1 - world.share("data_loading")
-    usual = level(world, "loader wait", 0.012, 0.08) * _calm(world) * _uneven(world)
+    usual = level(world, "loader wait", 0.012, 0.08) * _calm(world) * _uneven(world) ** 2
     return np.asarray(usual * awake**2 + 0.35 * decoding + held)
 
 
@@ -140,7 +140,7 @@ def container(world: World, out: Collector) -> None:
 def python(world: World, out: Collector) -> None:
     """Record the collector's own account; trainers often keep it off between steps."""
     pauses, calm = world.state("gc") / world.duration, _calm(world)
-    usual = 0.0 if is_so(world, "collector off", 0.4) else level(world, "collections", 0.1, 1.5) * calm
+    usual = 0.0 if is_so(world, "collector off", 0.6) else level(world, "collections", 0.1, 1.5) * calm
     out.counter("python_gc_pause_seconds_total", "rank", 1.5e-4 * usual + pauses, quantum=1e-6, noise=0.1)
     runs = usual + level(world, "collections per second of pause", 8, 600) * pauses
     out.counter("python_gc_collections_total", "rank", runs, quantum=1, noise=0.1)

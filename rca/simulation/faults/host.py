@@ -58,7 +58,7 @@ def _limit(resources: Resources, fault: Fault, scenario: Scenario, rng: np.rando
     """A memory limit of one rank: its pages are read back from disk again and again; the node has plenty."""
     ranks, active = ranks_of(fault), envelope(fault, scenario, rng)
     shape = (ranks.size, scenario.n_steps)
-    worst = scenario.workload.step_seconds * strength(rng, 0.25, 1.1)
+    worst = scenario.workload.step_seconds * strength(rng, 0.15, 1.1)
     lost = active * worst * fault.severity**1.5 * jitter(rng, shape, 0.4)
     # What is read back is mostly wanted by the input pipeline, sometimes by the step itself.
     in_loading = rng.choice([1.0, 1.0, 0.6])

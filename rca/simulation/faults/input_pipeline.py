@@ -18,7 +18,7 @@ def loader(resources: Resources, fault: Fault, scenario: Scenario, rng: np.rando
         mean = strength(rng, 0.5, 1.5) * step * fault.severity ** rng.uniform(1.2, 2.0)
         resources.loader_cpu[ranks] += 0.95 * active
     else:
-        mean = strength(rng, 1.5, 4.0) * step * fault.severity ** rng.uniform(1.6, 2.4)
+        mean = strength(rng, 1.3, 4.5) * step * fault.severity ** rng.uniform(1.3, 2.6)
     felt = active * mean * jitter(rng, (ranks.size, scenario.n_steps), 0.25)
     resources.batch_extra[ranks] += _extra(scenario, felt)
 
@@ -26,7 +26,7 @@ def loader(resources: Resources, fault: Fault, scenario: Scenario, rng: np.rando
 def storage(resources: Resources, fault: Fault, scenario: Scenario, rng: np.random.Generator) -> None:
     """Slow down the disk or file server under some nodes, or hold one rank's reads back."""
     nodes, active = nodes_of(fault), envelope(fault, scenario, rng)
-    mean = strength(rng, 1.5, 4.5) * scenario.workload.step_seconds * fault.severity ** rng.uniform(1.6, 3.0)
+    mean = strength(rng, 1.5, 5.0) * scenario.workload.step_seconds * fault.severity ** rng.uniform(1.2, 3.0)
     variant = variant_of(fault, "disk")
     if variant == "throttle":
         ranks = ranks_of(fault)

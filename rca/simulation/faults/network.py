@@ -16,15 +16,15 @@ def nic(resources: Resources, fault: Fault, scenario: Scenario, rng: np.random.G
     variant, severity = variant_of(fault, "bandwidth"), fault.severity
     if variant == "delay":
         # What a longer way costs depends on how often a collective goes back and forth.
-        slowdown = strength(rng, 1.5, 8.0) * severity ** rng.uniform(1.0, 3.5) * jitter(rng, shape, 0.12)
+        slowdown = strength(rng, 2.0, 9.0) * severity ** rng.uniform(0.8, 3.5) * jitter(rng, shape, 0.12)
         resources.nic_delay[nodes] += active * 0.0034 * severity**2
     elif variant == "loss":
         # Some congestion controls take any loss for congestion, others hardly slow down.
-        sensitivity = np.exp(rng.uniform(np.log(0.08), 0.0))
+        sensitivity = strength(rng, 0.02, 1.0)
         slowdown = 18 * sensitivity * severity**3.8 * jitter(rng, shape, 0.6)
         resources.nic_loss[nodes] += active * 0.06 * severity**2
     else:
-        slowdown = strength(rng, 1.2, 3.5) * severity ** rng.uniform(1.0, 3.5) * jitter(rng, shape, 0.08)
+        slowdown = strength(rng, 1.2, 4.5) * severity ** rng.uniform(0.8, 3.5) * jitter(rng, shape, 0.08)
         if scenario.dialect != "cpu_testbed":
             slowdown = slowdown * 3
         resources.nic_queue[nodes] += active * severity**2
@@ -38,7 +38,7 @@ def congestion(resources: Resources, fault: Fault, scenario: Scenario, rng: np.r
     nodes, active = nodes_of(fault), envelope(fault, scenario, rng)
     tide = jitter(rng, (1, scenario.n_steps), 0.25)
     own = jitter(rng, (nodes.size, 1), 0.15) * jitter(rng, (nodes.size, scenario.n_steps), 0.1)
-    worst = strength(rng, 1.5, 7.0)
+    worst = strength(rng, 0.8, 7.0)
     resources.nic_stretch[nodes] *= 1 + worst * fault.severity**2 * active * tide * own
     resources.congestion[nodes] += active * fault.severity * tide * own
     resources.nic_loss[nodes] += active * 0.004 * fault.severity * own

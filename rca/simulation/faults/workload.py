@@ -25,6 +25,6 @@ def sequence_lengths(
     """Spread the input's lengths: replicas draw unequal sums of squared lengths, afresh at every step."""
     active = envelope(fault, scenario, rng)
     usual = scenario.benign.sequence_jitter
-    wider = np.hypot(usual, (0.12 + strength(rng, 0.8, 1.5) * fault.severity) * active)
+    wider = np.hypot(usual, (0.12 + strength(rng, 0.8, 2.2) * fault.severity) * active)
     spread = np.array([spread_for(scenario.workload, float(deviation)) for deviation in wider])
     resources.length_spread[0] = np.maximum(resources.length_spread[0], spread)
