@@ -11,7 +11,6 @@ from rca.simulation.resources import FloatArray
 from rca.simulation.scenario import Scenario
 from rca.simulation.work import microbatches_apart
 
-
 # How long a beginning job takes to settle.
 SETTLING_STEPS = 10.0
 

@@ -36,6 +36,9 @@ class Fault(Frozen):
         Indices of the nodes that suffer it.
     severity : float
         0 (no effect) to 1 (the worst that is simulated).
+    strength, curve : float
+        How badly these machines take it: a factor on what the worst costs, and the power of the severity
+        that its cost follows, both relative to usual machines.
     first_step, last_step : int
         Inclusive; a fail-stop fault has no last step.
     shape : {"step", "ramp", "intermittent"}
@@ -47,10 +50,17 @@ class Fault(Frozen):
     ranks: tuple[Index, ...] = ()
     nodes: tuple[Index, ...] = ()
     severity: Share = 0.7
+    strength: Positive = 1.0
+    curve: Positive = 1.0
     first_step: Index = 0
     last_step: Index | None = None
     pattern: Pattern | None = None
     shape: Shape = "step"
+
+    @property
+    def force(self) -> float:
+        """Severity as its cost follows it."""
+        return self.severity**self.curve
 
 
 class HarmlessSignal(Frozen):

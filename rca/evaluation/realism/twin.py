@@ -12,7 +12,7 @@ import numpy as np
 from rca.evaluation.realism.subject import Injected, Subject
 from rca.simulation import FAULTS, Benign, Fault, HarmlessSignal, Scenario, Telemetry, sample_scenario
 from rca.simulation.engine import slowdown
-from rca.simulation.sampling_faults import sample_fault
+from rca.simulation.sampling_faults import sample_fault, sample_strength
 from rca.simulation.sampling_noise import (
     TESTBED_EXPORTERS,
     sample_benign,
@@ -102,11 +102,13 @@ def _benign(base: Scenario, subject: Subject, rng: np.random.Generator) -> Benig
 def _fault(injected: Injected, base: Scenario, rng: np.random.Generator) -> Fault:
     drawn = sample_fault(rng, base, injected.cause)
     known = injected.variant in FAULTS[injected.cause].variants
+    variant = injected.variant if known else drawn.variant
     ranks = injected.ranks or drawn.ranks
     stops = FAULTS[injected.cause].straggler_type is None
     return drawn.model_copy(
         update={
-            "variant": injected.variant if known else drawn.variant,
+            "variant": variant,
+            "strength": sample_strength(rng, injected.cause, variant),
             "ranks": ranks,
             "nodes": injected.nodes or tuple(sorted({rank // base.ranks_per_node for rank in ranks})),
             "first_step": injected.first,

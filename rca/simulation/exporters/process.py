@@ -65,7 +65,7 @@ def process(world: World, out: Collector) -> None:
 
 
 def _loader_queueing(world: World) -> FloatArray:
-    """Run-queue waiting of loaders: a quota and strangers hold for them, too; who sleeps waits for nothing."""
+    """Run-queue waiting of loaders: a quota and strangers hold for them, too, sleepers wait for nothing."""
     share, decoding = world.scenario.workload.run_queue_share, np.minimum(world.state("loader_cpu"), 1)
     held = 0.15 * np.clip(world.state("quota"), 0, 1) + 0.1 * np.maximum(world.state("run_queue") - share, 0)
     awake = 1 - world.share("data_loading")

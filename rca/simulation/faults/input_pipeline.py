@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from rca.simulation.faults.kind import envelope, jitter, nodes_of, ranks_of, strength, variant_of
+from rca.simulation.faults.kind import envelope, jitter, nodes_of, ranks_of, variant_of
 from rca.simulation.loading import batch_seconds, late_batch_seconds, read_seconds
 from rca.simulation.resources import FloatArray, Resources
 from rca.simulation.scenario import Fault, Scenario
@@ -15,10 +15,10 @@ def loader(resources: Resources, fault: Fault, scenario: Scenario, rng: np.rando
     ranks, active = ranks_of(fault), envelope(fault, scenario, rng)
     step = scenario.workload.step_seconds
     if variant_of(fault, "slow_dataset") == "decoding":
-        mean = strength(rng, 0.5, 1.5) * step * fault.severity ** rng.uniform(1.2, 2.0)
+        mean = fault.strength * step * fault.force**1.9
         resources.loader_cpu[ranks] += 0.95 * active
     else:
-        mean = strength(rng, 1.3, 4.5) * step * fault.severity ** rng.uniform(1.3, 2.6)
+        mean = 2.3 * fault.strength * step * fault.force**2.35
     felt = active * mean * jitter(rng, (ranks.size, scenario.n_steps), 0.25)
     resources.batch_extra[ranks] += _extra(scenario, felt)
 
@@ -26,7 +26,7 @@ def loader(resources: Resources, fault: Fault, scenario: Scenario, rng: np.rando
 def storage(resources: Resources, fault: Fault, scenario: Scenario, rng: np.random.Generator) -> None:
     """Slow down the disk or file server under some nodes, or hold one rank's reads back."""
     nodes, active = nodes_of(fault), envelope(fault, scenario, rng)
-    mean = strength(rng, 1.5, 5.0) * scenario.workload.step_seconds * fault.severity ** rng.uniform(1.2, 3.0)
+    mean = 2.0 * fault.strength * scenario.workload.step_seconds * fault.force**3
     variant = variant_of(fault, "disk")
     if variant == "throttle":
         ranks = ranks_of(fault)
@@ -55,7 +55,6 @@ def checkpoint(resources: Resources, fault: Fault, scenario: Scenario, rng: np.r
     period = max(2, int(length * rng.uniform(0.12, 0.34)))
     steps = np.arange(scenario.n_steps)
     due = (active > 0) & ((steps - fault.first_step) % period == period // 2)
-    worst = scenario.workload.step_seconds * period * strength(rng, 0.6, 1.3)
-    mean = worst * (0.08 + fault.severity**1.5)
+    mean = scenario.workload.step_seconds * period * (0.08 + 1.2 * fault.strength * fault.force**1.5)
     each = mean * jitter(rng, (1, scenario.n_steps), 0.12)
     resources.checkpoint[ranks] += due * each * jitter(rng, (ranks.size, scenario.n_steps), 0.03)

@@ -54,11 +54,6 @@ def variant_of(fault: Fault, default: str) -> str:
     return fault.variant or default
 
 
-def strength(rng: np.random.Generator, low: float, high: float) -> float:
-    """How badly this machine takes a fault of a given severity: the logarithm is uniform."""
-    return float(np.exp(rng.uniform(np.log(low), np.log(high))))
-
-
 def jitter(rng: np.random.Generator, shape: tuple[int, ...], sigma: float) -> FloatArray:
     """Log-normal factors with mean one."""
     return np.asarray(np.exp(rng.normal(-0.5 * sigma * sigma, sigma, shape)))

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from rca.simulation.faults.kind import envelope, jitter, nodes_of, strength, variant_of
+from rca.simulation.faults.kind import envelope, jitter, nodes_of, variant_of
 from rca.simulation.resources import Resources
+from rca.simulation.sampling_job import log_uniform
 from rca.simulation.scenario import Fault, Scenario
 
 
@@ -15,16 +16,13 @@ def nic(resources: Resources, fault: Fault, scenario: Scenario, rng: np.random.G
     shape = (nodes.size, scenario.n_steps)
     variant, severity = variant_of(fault, "bandwidth"), fault.severity
     if variant == "delay":
-        # What a longer way costs depends on how often a collective goes back and forth.
-        slowdown = strength(rng, 2.0, 9.0) * severity ** rng.uniform(0.8, 3.5) * jitter(rng, shape, 0.12)
+        slowdown = 3.6 * fault.strength * fault.force**3.5 * jitter(rng, shape, 0.12)
         resources.nic_delay[nodes] += active * 0.0034 * severity**2
     elif variant == "loss":
-        # Some congestion controls take any loss for congestion, others hardly slow down.
-        sensitivity = strength(rng, 0.02, 1.0)
-        slowdown = 18 * sensitivity * severity**3.8 * jitter(rng, shape, 0.6)
+        slowdown = 18 * fault.strength * fault.force**3.8 * jitter(rng, shape, 0.6)
         resources.nic_loss[nodes] += active * 0.06 * severity**2
     else:
-        slowdown = strength(rng, 1.2, 4.5) * severity ** rng.uniform(0.8, 3.5) * jitter(rng, shape, 0.08)
+        slowdown = 2.1 * fault.strength * fault.force**3.5 * jitter(rng, shape, 0.08)
         if scenario.dialect != "cpu_testbed":
             slowdown = slowdown * 3
         resources.nic_queue[nodes] += active * severity**2
@@ -38,15 +36,15 @@ def congestion(resources: Resources, fault: Fault, scenario: Scenario, rng: np.r
     nodes, active = nodes_of(fault), envelope(fault, scenario, rng)
     tide = jitter(rng, (1, scenario.n_steps), 0.25)
     own = jitter(rng, (nodes.size, 1), 0.15) * jitter(rng, (nodes.size, scenario.n_steps), 0.1)
-    worst = strength(rng, 0.8, 7.0)
-    resources.nic_stretch[nodes] *= 1 + worst * fault.severity**2 * active * tide * own
+    worst = 6.0 * fault.strength * fault.force**2
+    resources.nic_stretch[nodes] *= 1 + worst * active * tide * own
     resources.congestion[nodes] += active * fault.severity * tide * own
     resources.nic_loss[nodes] += active * 0.004 * fault.severity * own
-    resources.nic_queue[nodes] += strength(rng, 0.1, 1.2) * active * fault.severity * own
+    resources.nic_queue[nodes] += log_uniform(rng, 0.1, 1.2) * active * fault.severity * own
 
 
 def nvlink(resources: Resources, fault: Fault, scenario: Scenario, rng: np.random.Generator) -> None:
     """Links inside one node retrain and replay; collectives inside it take longer."""
     nodes, active = nodes_of(fault), envelope(fault, scenario, rng)
-    slowdown = 14 * fault.severity**2 * jitter(rng, (nodes.size, scenario.n_steps), 0.15)
+    slowdown = 14 * fault.strength * fault.force**2 * jitter(rng, (nodes.size, scenario.n_steps), 0.15)
     resources.nvlink_stretch[nodes] *= 1 + slowdown * active

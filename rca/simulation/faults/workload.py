@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from rca.simulation.faults.kind import envelope, ranks_of, strength
+from rca.simulation.faults.kind import envelope, ranks_of
 from rca.simulation.resources import Resources
 from rca.simulation.scenario import Fault, Scenario
 from rca.simulation.work import spread_for
@@ -14,9 +14,8 @@ def stage_imbalance(resources: Resources, fault: Fault, scenario: Scenario, rng:
     """Give one pipeline stage more layers' worth of work (mostly the last: the logits)."""
     active = envelope(fault, scenario, rng)
     per_stage = scenario.world_size // scenario.parallelism.pipeline
-    extra = strength(rng, 0.5, 1.5)
     for stage in np.unique(ranks_of(fault) // per_stage):
-        resources.stage_extra[stage] += (0.1 + extra * fault.severity) * active
+        resources.stage_extra[stage] += (0.12 + 1.4 * fault.strength * fault.force) * active
 
 
 def sequence_lengths(
@@ -25,6 +24,6 @@ def sequence_lengths(
     """Spread the input's lengths: replicas draw unequal sums of squared lengths, afresh at every step."""
     active = envelope(fault, scenario, rng)
     usual = scenario.benign.sequence_jitter
-    wider = np.hypot(usual, (0.12 + strength(rng, 0.8, 2.2) * fault.severity) * active)
+    wider = np.hypot(usual, (0.12 + 0.9 * fault.strength * fault.force) * active)
     spread = np.array([spread_for(scenario.workload, float(deviation)) for deviation in wider])
     resources.length_spread[0] = np.maximum(resources.length_spread[0], spread)
