@@ -16,7 +16,7 @@ GC_SHARES_TESTBED = (0.4, 0.12, 0.16, 0.12, 0.15, 0.05)
 GC_SHARES_GPU = (0.1, 0.03, 0.72, 0.0, 0.1, 0.05)
 GC_SHARES_CALLED = (0.0, 0.0, 0.0, 0.0, 0.0, 1.0)
 # Where single stalls of a host fall: mostly where it launches kernels one by one.
-STALL_SHARES = (0.11, 0.13, 0.44, 0.2, 0.07, 0.05)
+STALL_SHARES = (0.07, 0.12, 0.49, 0.2, 0.07, 0.05)
 # Where launch gaps fall.
 GAP_SHARES_TESTBED = {
     "data_loading": 0.04, "host_to_device": 0.04, "forward": 0.38, "backward": 0.46, "optimizer": 0.08

@@ -167,12 +167,12 @@ def _job_factor(rng: np.random.Generator, scenario: Scenario) -> FloatArray:
 
 
 def _warmup(rng: np.random.Generator, scenario: Scenario) -> FloatArray:
-    """First steps compile, allocate and connect: long on every rank, shorter each time."""
+    """First steps compile, allocate and connect: long on all ranks, longer on some, shorter each time."""
     benign = scenario.benign
     seconds = np.zeros((scenario.world_size, scenario.n_steps))
     for step in range(min(benign.warmup_steps, scenario.n_steps)):
         extra = scenario.workload.step_seconds * (benign.warmup_factor - 1) / 3.0**step
-        seconds[:, step] = extra * np.exp(rng.normal(0, 0.05, scenario.world_size))
+        seconds[:, step] = extra * np.exp(rng.normal(-0.08, 0.4, scenario.world_size))
     return seconds
 
 

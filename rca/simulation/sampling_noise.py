@@ -44,13 +44,13 @@ def sample_benign(rng: np.random.Generator, scenario: Scenario, *, lengths_told:
         noise=log_uniform(rng, 0.002, 0.06) if testbed else log_uniform(rng, 0.002, 0.04),
         noise_memory=rng.uniform(0.0, 0.7),
         backward_calm=log_uniform(rng, 0.08, 0.8) if testbed else log_uniform(rng, 0.4, 1.6),
-        common_noise=max(0.0, rng.uniform(-0.3, 0.35)) ** 2 if testbed else rng.beta(1.2, 0.6),
+        common_noise=max(0.0, rng.uniform(-0.6, 0.35)) ** 2 if testbed else rng.beta(1.2, 0.6),
         copy_noise=log_uniform(rng, 0.03, 0.3) if testbed else log_uniform(rng, 0.02, 0.15),
         optimizer_noise=log_uniform(rng, 0.002, 0.05),
         p2p_noise=log_uniform(rng, 0.05, 1.5),
         transfer_noise=log_uniform(rng, 0.04, 0.5) if testbed else log_uniform(rng, 0.008, 0.15),
         transfer_ends=log_uniform(rng, 0.004, 0.08) if testbed else log_uniform(rng, 0.001, 0.03),
-        settling=log_uniform(rng, 0.02, 0.6) if warm and rng.random() < 0.5 else 0.0,
+        settling=log_uniform(rng, 0.02, 0.5) if warm and rng.random() < 0.3 else 0.0,
         # Ranks that share cores are late on single steps, often and a little.
         hiccup_probability=log_uniform(rng, 0.02, 0.25) if testbed else log_uniform(rng, 1e-4, 4e-3),
         hiccup_scale=log_uniform(rng, 0.02, 0.2) if testbed else rng.uniform(0.05, 0.5),
@@ -61,8 +61,8 @@ def sample_benign(rng: np.random.Generator, scenario: Scenario, *, lengths_told:
         slow_batches=late[0],
         slow_batch_factor=late[1],
         drift=log_uniform(rng, 0.001, 0.05) if rng.random() < 0.5 else 0.0,
-        warmup_steps=int(rng.integers(1, 4)) if warm else 0,
-        warmup_factor=log_uniform(rng, 1.2, 15),
+        warmup_steps=int(rng.choice([1, 1, 1, 2, 3])) if warm else 0,
+        warmup_factor=log_uniform(rng, 1.1, 15),
         slow_step_every=every,
         # A healthy job spends up to a few per cent of its time on checkpoints and evaluation.
         slow_step_factor=1 + every * rng.uniform(0.005, 0.035),
@@ -75,7 +75,7 @@ def sample_benign(rng: np.random.Generator, scenario: Scenario, *, lengths_told:
 
 def _jitter(rng: np.random.Generator, scenario: Scenario, *, lengths_told: bool) -> float:
     """How unequal healthy replicas' input is: pipelined models are mostly language models."""
-    usual = 0.6 if scenario.parallelism.pipeline > 1 else 0.25
+    usual = 0.6 if scenario.parallelism.pipeline > 1 else 0.2
     return log_uniform(rng, 0.002, 0.035) if rng.random() < (0.95 if lengths_told else usual) else 0.0
 
 

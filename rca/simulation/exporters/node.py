@@ -184,7 +184,9 @@ def disk(world: World, out: Collector) -> None:
         read_back = read_back.sum(axis=0, keepdims=True)
     harmless = 0.2 * _marked(world, "io_pressure") if not testbed else 0.0
     usual = level(world, "disk busy", 0.015, 0.12) * work
-    busy = np.clip(usual + 3e-5 * read_back + 0.9 * stall + harmless, 0, 1)
+    writing = np.broadcast_to(world.share("checkpoint").mean(axis=0), work.shape)
+    written = level(world, "checkpoints written", 0.05, 1.0) * writing
+    busy = np.clip(usual + 3e-5 * read_back + 0.9 * stall + written + harmless, 0, 1)
     wanted = level(world, "disk reads", 1.5e7, 8e7) * work
     reads = wanted / 5e5 + read_back
     wanted = wanted + 4096 * read_back

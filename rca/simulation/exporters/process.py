@@ -12,6 +12,8 @@ from rca.simulation.world import World
 
 # Bytes read back per major fault, on average: a page and what is read ahead of it.
 PAGE = 6e3
+# Of their waiting for a core, how much happens in the thread that a look at the state sees: host, loader.
+SEEN_IN_LINE = (0.15, 0.8)
 
 
 def _queueing(world: World) -> FloatArray:
@@ -60,7 +62,7 @@ def process(world: World, out: Collector) -> None:
     out.counter("process_io_read_bytes_total", "rank", reading, device="loader", quantum=512)
     out.counter("process_io_read_bytes_total", "rank", PAGE * read_back, device="host", quantum=512)
     _memory(world, out)
-    _running(world, out, calm * ones)
+    _running(world, out, user - loader_cpu + system, loader_user)
     out.gauge("process_state_stopped", "rank", _stopped(world), device="host", noise=0.0, dead=0.0)
 
 
@@ -96,11 +98,15 @@ def _memory(world: World, out: Collector) -> None:
     )
 
 
-def _running(world: World, out: Collector, calm: FloatArray) -> None:
-    """Whether processes are there, or how often a look finds them on a core: mostly they sleep."""
+def _running(world: World, out: Collector, host: FloatArray, loader: FloatArray) -> None:
+    """Whether processes are there, or how often a look finds them on a core or in line for one."""
     sampled = world.scenario.telemetry.states_sampled
-    found, noise = (0.08 * calm, 0.4) if sampled else (np.ones_like(calm), 0.0)
-    for process in ("host", "loader"):
+    seen = {
+        "host": host + SEEN_IN_LINE[0] * _queueing(world),
+        "loader": loader + SEEN_IN_LINE[1] * _loader_queueing(world),
+    }
+    for process, share in seen.items():
+        found, noise = (np.clip(share, 0, 1), 0.4) if sampled else (np.ones_like(share), 0.0)
         out.gauge("process_state_running", "rank", found, device=process, noise=noise, dead=0.0)
 
 
@@ -129,7 +135,8 @@ def container(world: World, out: Collector) -> None:
     slow_disk = np.clip(world.state("disk_stall") + world.state("remote_stall"), 0, 1)[world.node_of]
     # A throttled reader is under pressure all the time it wants data, which is nearly always.
     held, waited = world.state("read_held"), thrashing(world)
-    io = np.clip(level(world, "io", 0.003, 0.02) * calm + slow_disk + held + 0.5 * waited, 0, 1)
+    writing = level(world, "writing", 0.05, 0.8) * world.share("checkpoint")
+    io = np.clip(level(world, "io", 0.003, 0.02) * calm + slow_disk + held + 0.5 * waited + writing, 0, 1)
     out.counter("container_pressure_io_waiting_seconds_total", "rank", io, quantum=1e-6, noise=0.2)
     short = np.clip(np.clip(world.state("memory_stall"), 0, 1)[world.node_of] + 0.03 * waited, 0, 1)
     out.counter("container_pressure_memory_waiting_seconds_total", "rank", short, quantum=1e-6, noise=0.2)

@@ -26,6 +26,7 @@ def nic(resources: Resources, fault: Fault, scenario: Scenario, rng: np.random.G
         if scenario.dialect != "cpu_testbed":
             slowdown = slowdown * 3
         resources.nic_queue[nodes] += active * severity**2
+        resources.nic_delay[nodes] += active * log_uniform(rng, 5e-5, 2e-3) * severity
         # Downgraded links often show errors, but not always.
         resources.nic_errors[nodes] += active * severity * rng.choice([0.0, 0.05, 1.0])
     resources.nic_stretch[nodes] *= 1 + slowdown * active
@@ -39,7 +40,9 @@ def congestion(resources: Resources, fault: Fault, scenario: Scenario, rng: np.r
     worst = 6.0 * fault.strength * fault.force**2
     resources.nic_stretch[nodes] *= 1 + worst * active * tide * own
     resources.congestion[nodes] += active * fault.severity * tide * own
-    resources.nic_loss[nodes] += active * 0.004 * fault.severity * own
+    # Full queues drop packets or delay them, as they were set up to.
+    resources.nic_loss[nodes] += rng.choice([0.0, 0.5, 1.0]) * active * 0.004 * fault.severity * own
+    resources.nic_delay[nodes] += active * log_uniform(rng, 1e-4, 4e-3) * fault.severity * own
     resources.nic_queue[nodes] += log_uniform(rng, 0.1, 1.2) * active * fault.severity * own
 
 
