@@ -6,8 +6,9 @@ from typing import get_args
 
 import numpy as np
 
+from rca.simulation.benign import Benign, Burst, HarmlessSignal
 from rca.simulation.sampling_job import log_uniform
-from rca.simulation.scenario import Benign, Burst, Ending, HarmlessSignal, Scenario, Telemetry, Visibility
+from rca.simulation.scenario import Ending, Scenario, Telemetry, Visibility
 
 HARMLESS_KINDS = get_args(HarmlessSignal.model_fields["kind"].annotation)
 TESTBED_EXPORTERS = (

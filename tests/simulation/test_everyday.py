@@ -8,10 +8,10 @@ from pydantic import ValidationError
 from simulated import change, cluster_workload, fault, phase, scenario
 
 from rca.simulation import Benign, Workload, simulate
+from rca.simulation.benign import Burst
 from rca.simulation.engine import slowdown
 from rca.simulation.faults import apply_faults
 from rca.simulation.noise import draw_noise
-from rca.simulation.scenario import Burst
 from rca.simulation.timing import run_steps
 
 CALM = Benign(warmup_steps=0, hiccup_probability=0.0, copy_noise=0.0, loading_noise=0.0)

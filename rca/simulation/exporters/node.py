@@ -161,7 +161,7 @@ def memory(world: World, out: Collector) -> None:
     stall = np.clip(world.state("memory_stall"), 0, 1)
     if scope == "job":
         stall = stall.max(axis=0, keepdims=True)
-    free = total * np.where(stall > 0.02, 0.02 + 0.03 * (1 - stall), level(world, "free", 0.35, 0.97))
+    free = total * np.where(stall > 0.02, 0.02 + 0.03 * (1 - stall), 1 - level(world, "in use", 0.02, 0.6))
     out.gauge("node_memory_MemAvailable_bytes", scope, free, quantum=4096, noise=0.004)
     out.gauge("node_memory_MemTotal_bytes", scope, np.full_like(free, total), noise=0.0)
     read_back = world.by_node(world.state("major_faults"))
