@@ -10,6 +10,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
+from rca.simulation.benign import Benign
 from rca.simulation.workload import Fleet, Frozen, Index, NotNegative, Positive, Share, Workload
 from rca.telemetry.job import Parallelism
 
@@ -36,6 +37,9 @@ class Fault(Frozen):
         Indices of the nodes that suffer it.
     severity : float
         0 (no effect) to 1 (the worst that is simulated).
+    strength, curve : float
+        How badly these machines take it: a factor on what the worst costs, and the power of the severity
+        that its cost follows, both relative to usual machines.
     first_step, last_step : int
         Inclusive; a fail-stop fault has no last step.
     shape : {"step", "ramp", "intermittent"}
@@ -47,48 +51,17 @@ class Fault(Frozen):
     ranks: tuple[Index, ...] = ()
     nodes: tuple[Index, ...] = ()
     severity: Share = 0.7
+    strength: Positive = 1.0
+    curve: Positive = 1.0
     first_step: Index = 0
     last_step: Index | None = None
     pattern: Pattern | None = None
     shape: Shape = "step"
 
-
-class HarmlessSignal(Frozen):
-    """A signal that looks guilty and costs nothing."""
-
-    kind: Literal["ecc_sbe", "tcp_retransmits", "load", "hot_gpu", "power_cap", "pcie_replay", "io_pressure"]
-    rank: Index = 0
-
-
-class Benign(Frozen):
-    """Everything that varies in a healthy job.
-
-    Attributes
-    ----------
-    rank_offset, copy_offset : float
-        Lasting relative differences between ranks' compute, and between their copies to the device.
-    loading_noise, gap_noise : float
-        Spread of the logarithm of a step's data loading, and of the launch gaps in each of its phases.
-    """
-
-    rank_offset: NotNegative = 0.003
-    copy_offset: NotNegative = 0.0
-    loading_noise: NotNegative = 0.5
-    gap_noise: NotNegative = 0.0
-    noise: NotNegative = 0.02
-    noise_memory: Share = 0.3
-    transfer_noise: NotNegative = 0.14
-    hiccup_probability: Share = 0.002
-    hiccup_scale: NotNegative = 0.15
-    drift: NotNegative = 0.0
-    warmup_steps: Index = 1
-    warmup_factor: Positive = 10.0
-    slow_step_every: Index = 0
-    slow_step_factor: Positive = 1.0
-    sequence_jitter: NotNegative = 0.0
-    shift_step: Index | None = None
-    shift_factor: Positive = 1.0
-    harmless: tuple[HarmlessSignal, ...] = ()
+    @property
+    def force(self) -> float:
+        """Severity as its cost follows it."""
+        return float(self.severity**self.curve)
 
 
 class Telemetry(Frozen):
@@ -201,6 +174,15 @@ class Scenario(Frozen):
             given = len(getattr(self.fleet, name))
             if given not in (0, self.n_nodes):
                 raise ValueError(f"fleet.{name} has {given} entries for {self.n_nodes} nodes")
+        return self
+
+    @model_validator(mode="after")
+    def _bursts_fit(self) -> Self:
+        for burst in self.benign.bursts:
+            if burst.node >= self.n_nodes or burst.first_step >= self.n_steps:
+                raise ValueError(
+                    f"a burst on node {burst.node} at step {burst.first_step} is not of this job"
+                )
         return self
 
     @model_validator(mode="after")

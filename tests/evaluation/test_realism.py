@@ -16,7 +16,12 @@ from rca.errors import InvalidInput
 from rca.evaluation.realism.discriminator import auc, discriminate
 from rca.evaluation.realism.distances import benjamini_hochberg, distance, kolmogorov_p, quantile_within
 from rca.evaluation.realism.effects import effects, largest, severity_effects
-from rca.evaluation.realism.features import feature_distances, largest_distances, missing_differences
+from rca.evaluation.realism.features import (
+    FeatureDistance,
+    feature_distances,
+    largest_distances,
+    missing_differences,
+)
 from rca.evaluation.realism.measure import Level, Measured, columns, measured
 from rca.evaluation.realism.run import compare
 from rca.evaluation.realism.subject import is_comparable, subject_of
@@ -294,6 +299,13 @@ def test_evenness_separates_steps_from_workers() -> None:
     assert found["forward variation"] == pytest.approx(0.1 / np.sqrt(2), rel=0.02)
     assert found["forward-backward correlation"] == pytest.approx(1.0)
     assert found["worker spread"] == pytest.approx(1 / 11)
+
+
+def test_a_feature_is_covered_where_simulated_windows_reach_around_the_real_median() -> None:
+    simulated = np.linspace(0.0, 1.0, 101)
+    for real, covered in ((0.5, True), (0.07, True), (0.02, False), (3.0, False)):
+        compared = FeatureDistance("all", "trend", distance(np.full(9, real), simulated), 0.5)
+        assert compared.covered is covered
 
 
 @pytest.mark.skipif(not TRACES.is_dir(), reason="no real operation traces beside this checkout")

@@ -31,6 +31,8 @@ class Distance(NamedTuple):
         Share of NaN.
     real, simulated : float
         Medians.
+    quantile : float
+        Where the real median lies in the simulated sample.
     """
 
     ks: float
@@ -40,6 +42,7 @@ class Distance(NamedTuple):
     missing_simulated: float
     real: float
     simulated: float
+    quantile: float
 
 
 def distance(real: FloatArray, simulated: FloatArray, least_spread: float = 0.0) -> Distance:
@@ -70,7 +73,8 @@ def distance(real: FloatArray, simulated: FloatArray, least_spread: float = 0.0)
         ks = float(gap.max())
         area = _scaled(float((gap[:-1] * np.diff(pooled)).sum()), pooled, least_spread)
         p = kolmogorov_p(ks, left.size, right.size)
-    return Distance(ks, area, p, missing[0], missing[1], medians[0], medians[1])
+    within = quantile_within(medians[0], right)
+    return Distance(ks, area, p, missing[0], missing[1], medians[0], medians[1], within)
 
 
 def kolmogorov_p(ks: float, n: int, m: int) -> float:

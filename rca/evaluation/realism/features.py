@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from rca.evaluation.realism.distances import Distance, benjamini_hochberg, distance
+from rca.evaluation.realism.effects import OUTSIDE
 from rca.evaluation.realism.measure import Measured, columns, resolutions
 from rca.evaluation.rows import HEALTHY, in_order
 from rca.telemetry.causes import CAUSES
@@ -36,6 +37,11 @@ class FeatureDistance:
     def differs(self) -> bool:
         """Whether chance is ruled out."""
         return bool(self.q < RATE)
+
+    @property
+    def covered(self) -> bool:
+        """Whether simulated windows reach around the real median, as ranges wider than reality should."""
+        return bool(OUTSIDE[0] <= self.distance.quantile <= OUTSIDE[1])
 
 
 def feature_distances(real: Sequence[Measured], simulated: Sequence[Measured]) -> list[FeatureDistance]:

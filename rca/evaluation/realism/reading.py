@@ -48,11 +48,19 @@ def summary_table(found: Realism) -> TextTable:
             f"{len(differing)} of {len(tested)} differ",
             f"{top[0].feature} ({top[0].cause})" if top else "-",
         ),
+        ("medians of features", *_uncovered(tested)),
         ("discriminator", f"AUC {interval(held.auc)}", next(iter(held.importance), "-")),
     ]
     rows += [_trace_row(each) for each in found.traces]
     title = f"realism: {len(found.real)} captures, {len(found.simulated)} simulated windows"
     return TextTable(title, ("part", "finding", "largest difference"), tuple(rows))
+
+
+def _uncovered(tested: Sequence[FeatureDistance]) -> tuple[str, str]:
+    """How many real medians no simulated range reaches, and the first of them over all windows or causes."""
+    left = sorted((each for each in tested if not each.covered), key=lambda each: -each.distance.ks)
+    named = f"{left[0].feature} ({left[0].cause})" if left else "-"
+    return f"{len(left)} of {len(tested)} outside the simulated 5 to 95 %", named
 
 
 def effects_table(effects: Sequence[Effect], n: int = MOST) -> TextTable:
