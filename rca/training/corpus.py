@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from rca.classify.components import LEARNED_AMONG
 from rca.features import FeatureSet, extract
 from rca.robust import FloatArray, IntArray
 from rca.telemetry.causes import CAUSES
@@ -17,7 +18,7 @@ from rca.telemetry.window import Window
 from rca.training.split import part_of
 
 #: Healthy ranks kept of each window; faulty ones are kept up to the same number.
-RANKS_KEPT = 8
+RANKS_KEPT = LEARNED_AMONG
 #: A label that blames at least this share of the ranks is about the job, not about some of its ranks.
 JOB_SHARE = 0.75
 
