@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import cache
 
-from rca.features.evidence import resource_names
+from rca.features.evidence import resource_names, sound_resources
 
 #: Groups of features that are not about a resource; the names of both tables.
 _GROUPS: dict[str, tuple[str, ...]] = {
@@ -15,21 +15,24 @@ _GROUPS: dict[str, tuple[str, ...]] = {
         "max_own_excess", "max_own_excess_z", "max_late_share",
     ),
     "waiting": ("wait_deficit", "wait_share", "max_wait_deficit"),
-    "transfer": ("transfer_excess", "transfer_share", "transfer_growth", "transfer_variation"),
+    "transfer": (
+        "transfer_excess", "transfer_share", "transfer_growth", "transfer_growth_z", "transfer_variation",
+    ),
     "phases": (
         *(
             f"{prefix}{phase}{suffix}"
             for phase in (
                 "data_loading", "host_to_device", "forward", "backward", "optimizer", "checkpoint", "gc",
             )
-            for prefix, suffix in (("", "_excess"), ("", "_growth"), ("max_", "_excess"))
+            for prefix, suffix in (("", "_excess"), ("", "_growth"), ("", "_growth_job"), ("max_", "_excess"))
         ),
         "compute_balance", "checkpoint_share", "gc_share", "data_loading_share",
         "forward_backward_correlation", "forward_backward_correlation_job",
     ),
     "temporal": (
         "own_excess_outside", "own_growth", "own_volatility", "late_start", "late_end", "step_variation",
-        "stretch_found", "stretch_share", "stretch_start", "stretch_end", "stretch_contrast", "versus_past",
+        "stretch_found", "stretch_share", "stretch_start", "stretch_end", "stretch_contrast", "stretch_z",
+        "versus_past",
         "lateness_growth", "spike_share", "spike_cost", "period_strength", "period_steps", "trend",
     ),
     "load": ("load_correlation", "load_correlation_job", "load_imbalance"),
@@ -56,6 +59,9 @@ def feature_groups() -> dict[str, str]:
     for resource in resource_names():
         for against in ("peers", "past"):
             groups[f"{resource}_{against}"] = groups[f"max_{resource}_{against}"] = resource
+    for resource in sound_resources():
+        for prefix in ("", "max_", "median_"):
+            groups[f"{prefix}{resource}_sound"] = resource
     return groups
 
 

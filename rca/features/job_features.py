@@ -6,8 +6,8 @@ import numpy as np
 
 from rca.features.comparison import Comparison, stretch_mean
 from rca.features.endings import Endings
-from rca.features.evidence import Evidence, resource_names
-from rca.features.rank_features import MAX_STEPS_BEHIND
+from rca.features.evidence import Evidence, resource_names, sound_resources
+from rca.features.rank_features import MAX_NOISE_UNITS, MAX_STEPS_BEHIND
 from rca.features.temporal import periodicity, trend
 from rca.features.work import OWN_PHASES, Work
 from rca.robust import FloatArray, nan_max, nan_mean, nan_median, nan_quantile
@@ -30,6 +30,7 @@ def job_features(
     return (
         _shape(work, topology, comparison)
         | _stretch(work, comparison, inside)
+        | _grown(per_rank)
         | _concentration(comparison, inside, work.step_reference)
         | _rhythm(work)
         | _load(work, per_rank)
@@ -58,7 +59,8 @@ def _stretch(
     high, low = _mean(step[inside]), _mean(step[~inside])
     calm = step[~inside] if (~inside).sum() >= 4 else step
     spread = nan_quantile(calm[:, None], 0.75)[0] - nan_quantile(calm[:, None], 0.25)[0]
-    moved = transfer[inside]
+    limit = MAX_NOISE_UNITS
+    moved, growth = transfer[inside], _mean(transfer[inside]) - _mean(transfer[~inside])
     return {
         "step_variation": float(spread / unit),
         "stretch_found": 0.0 if segment.whole else 1.0,
@@ -66,15 +68,23 @@ def _stretch(
         "stretch_start": segment.first / n_steps,
         "stretch_end": (segment.last + 1) / n_steps,
         "stretch_contrast": (high - low) / unit,
+        "stretch_z": min(segment.z, limit),
         "versus_past": high / low,
         "transfer_share": _mean(moved) / unit,
-        "transfer_growth": (_mean(moved) - _mean(transfer[~inside])) / unit,
+        "transfer_growth": growth / unit,
+        "transfer_growth_z": float(np.clip(growth / _spread(transfer[~inside], unit), -limit, limit)),
         "transfer_variation": float(
             (nan_quantile(moved[:, None], 0.9)[0] - nan_quantile(moved[:, None], 0.1)[0]) / unit
         ),
         "lateness": _mean(lateness[inside]) / unit,
         "lateness_growth": (_mean(lateness[inside]) - _mean(lateness[~inside])) / unit,
     }
+
+
+def _grown(per_rank: dict[str, FloatArray]) -> dict[str, float]:
+    """Which phases became longer on everybody: what peers cannot show."""
+    names = (f"{column.removesuffix('_seconds')}_growth" for column in OWN_PHASES)
+    return {f"{name}_job": _median(per_rank[name]) for name in names}
 
 
 def _concentration(
@@ -154,15 +164,27 @@ def _coverage(work: Work, evidence: Evidence) -> dict[str, float]:
 
 
 def window_maxima(evidence: Evidence, per_rank: dict[str, FloatArray]) -> dict[str, float]:
-    """The largest rank's value of what single ranks are judged by."""
+    """The largest rank's value of what single ranks are judged by, and the usual one where zero is sound."""
     peers, past = nan_max(evidence.versus_peers), nan_max(evidence.versus_past)
     maxima = {}
     for column, name in enumerate(resource_names()):
         maxima[f"max_{name}_peers"] = float(peers[column])
         maxima[f"max_{name}_past"] = float(past[column])
+    for name in sound_resources():
+        scores = evidence.versus_sound[:, resource_names().index(name)]
+        maxima[f"max_{name}_sound"] = float(nan_max(scores[:, None])[0])
+        maxima[f"median_{name}_sound"] = _median(scores)
     singles = ["own_excess", "own_excess_z", "wait_deficit", "late_share"]
     singles += [f"{column.removesuffix('_seconds')}_excess" for column in OWN_PHASES]
     return maxima | {f"max_{name}": float(nan_max(per_rank[name][:, None])[0]) for name in singles}
+
+
+def _spread(values: FloatArray, unit: float) -> float:
+    """Robust deviation, at least a thousandth of the step, so that a silent series has a scale."""
+    low, high = (
+        (float(nan_quantile(values[:, None], q)[0]) for q in (0.25, 0.75)) if values.size else (np.nan,) * 2
+    )
+    return max(float((high - low) / 1.349), 1e-3 * unit)
 
 
 def _phase_share(work: Work, column: str) -> float:

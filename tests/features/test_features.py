@@ -1,4 +1,5 @@
 import numpy as np
+import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -188,3 +189,52 @@ def test_an_orderly_exit_is_not_fatal(make_window):
     features = extract(_exits(make_window(), after=0.0, code="0"))
     assert window_value(features, "any_fatal_event") == 0.0
     assert np.isnan(window_value(features, "fatal_delay"))
+
+
+def _metrics(name: str, window: Window, values: dict[int, float]) -> pa.Table:
+    """Ten samples of a gauge per rank, the same from first to last."""
+    times = np.linspace(window.job.start, window.job.end, 10)
+    ranks = np.repeat(list(values), times.size)
+    return pa.table(
+        {
+            "time": np.tile(times, len(values)),
+            "name": [name] * ranks.size,
+            "rank": pa.array(ranks, pa.int32()),
+            "value": np.repeat(list(values.values()), times.size).astype(float),
+        }
+    )
+
+
+def test_where_all_suffer_alike_from_the_start_the_value_itself_is_evidence(make_window):
+    """Thermal slowdown (0x40) on every GPU: no peer and no past is better, but a sound GPU shows none."""
+    metrics = _metrics("DCGM_FI_DEV_CLOCKS_EVENT_REASONS", make_window(), dict.fromkeys(range(8), 64.0))
+    features = extract(make_window(metrics=metrics))
+    assert window_value(features, "max_gpu_clock_peers") == 0.0
+    assert np.isnan(window_value(features, "max_gpu_clock_past"))
+    assert (rank_column(features, "gpu_clock_sound") > 3.0).all()
+    assert window_value(features, "median_gpu_clock_sound") == window_value(features, "max_gpu_clock_sound")
+
+
+def test_a_load_has_no_zero_to_be_compared_with(make_window):
+    values = dict.fromkeys(range(8), 9.0)
+    features = extract(make_window(metrics=_metrics("node_load1", make_window(), values)))
+    assert window_value(features, "max_cpu_load_peers") == 0.0
+    assert np.isnan(window_value(features, "max_cpu_load_sound"))
+
+
+def test_what_grows_on_everybody_is_told_by_phase(make_window):
+    """All ranks load for longer from step 20 on: nobody is above their peers."""
+    late = dict.fromkeys(range(8), 0.03)
+    features = extract(make_window(late=late, steps=slice(20, 40), phase="data_loading_seconds"))
+    unit = features.work.step_reference
+    assert window_value(features, "data_loading_growth_job") * unit == pytest.approx(0.03, rel=0.05)
+    assert abs(window_value(features, "forward_growth_job")) < 0.01
+    assert window_value(features, "stretch_z") > 9.0
+
+
+def test_growth_of_transfer_is_measured_by_its_own_noise(make_window):
+    transfer = np.where(np.arange(40) < 20, 0.04, 0.06)
+    calm = window_value(extract(make_window(transfer=transfer)), "transfer_growth_z")
+    restless = transfer + 0.01 * np.sin(np.arange(40))
+    assert 1.0 < window_value(extract(make_window(transfer=restless)), "transfer_growth_z") < calm / 2
+    assert np.isnan(window_value(extract(make_window()), "transfer_growth_z"))
