@@ -144,7 +144,7 @@ class Evidence:
         The same against a sound machine; NaN where no channel is measured that is zero there.
     best : ndarray of shape (n_ranks, n_resources), int
         Index into the resource's channels of the one that scored highest against peers or past, or, where
-        there is neither, against a sound machine; -1 = none.
+        none is worse than those, against a sound machine; -1 = none.
     values, references : dict of str to ndarray of shape (n_ranks,)
         Per channel, in its own unit: mean over the suspicious stretch, and what it was compared with.
     """
@@ -222,7 +222,8 @@ def gather_evidence(
         past[:, column] = nan_max(by_past)
         sound[:, column] = nan_max(by_zero)
         strongest = np.fmax(by_peers, by_past)
-        strongest = np.where(np.isfinite(strongest).any(axis=0), strongest, by_zero)
+        silent = ~(nan_max(strongest) > 0) & np.isfinite(by_zero).any(axis=0)
+        strongest = np.where(silent, by_zero, strongest)
         known = np.isfinite(strongest).any(axis=0)
         best[:, column] = np.where(known, np.where(np.isfinite(strongest), strongest, -np.inf).argmax(0), -1)
     return Evidence(peers, past, sound, best, dict(active), references)

@@ -15,9 +15,7 @@ _GROUPS: dict[str, tuple[str, ...]] = {
         "max_own_excess", "max_own_excess_z", "max_late_share",
     ),
     "waiting": ("wait_deficit", "wait_share", "max_wait_deficit"),
-    "transfer": (
-        "transfer_excess", "transfer_share", "transfer_growth", "transfer_growth_z", "transfer_variation",
-    ),
+    "transfer": ("transfer_excess", "transfer_share", "transfer_growth", "transfer_variation"),
     "phases": (
         *(
             f"{prefix}{phase}{suffix}"
@@ -31,8 +29,7 @@ _GROUPS: dict[str, tuple[str, ...]] = {
     ),
     "temporal": (
         "own_excess_outside", "own_growth", "own_volatility", "late_start", "late_end", "step_variation",
-        "stretch_found", "stretch_share", "stretch_start", "stretch_end", "stretch_contrast", "stretch_z",
-        "versus_past",
+        "stretch_found", "stretch_share", "stretch_start", "stretch_end", "stretch_contrast", "versus_past",
         "lateness_growth", "spike_share", "spike_cost", "period_strength", "period_steps", "trend",
     ),
     "load": ("load_correlation", "load_correlation_job", "load_imbalance"),

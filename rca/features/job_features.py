@@ -7,7 +7,7 @@ import numpy as np
 from rca.features.comparison import Comparison, stretch_mean
 from rca.features.endings import Endings
 from rca.features.evidence import Evidence, resource_names, sound_resources
-from rca.features.rank_features import MAX_NOISE_UNITS, MAX_STEPS_BEHIND
+from rca.features.rank_features import MAX_STEPS_BEHIND
 from rca.features.temporal import periodicity, trend
 from rca.features.work import OWN_PHASES, Work
 from rca.robust import FloatArray, nan_max, nan_mean, nan_median, nan_quantile
@@ -59,8 +59,7 @@ def _stretch(
     high, low = _mean(step[inside]), _mean(step[~inside])
     calm = step[~inside] if (~inside).sum() >= 4 else step
     spread = nan_quantile(calm[:, None], 0.75)[0] - nan_quantile(calm[:, None], 0.25)[0]
-    limit = MAX_NOISE_UNITS
-    moved, growth = transfer[inside], _mean(transfer[inside]) - _mean(transfer[~inside])
+    moved = transfer[inside]
     return {
         "step_variation": float(spread / unit),
         "stretch_found": 0.0 if segment.whole else 1.0,
@@ -68,11 +67,9 @@ def _stretch(
         "stretch_start": segment.first / n_steps,
         "stretch_end": (segment.last + 1) / n_steps,
         "stretch_contrast": (high - low) / unit,
-        "stretch_z": min(segment.z, limit),
         "versus_past": high / low,
         "transfer_share": _mean(moved) / unit,
-        "transfer_growth": growth / unit,
-        "transfer_growth_z": float(np.clip(growth / _spread(transfer[~inside], unit), -limit, limit)),
+        "transfer_growth": (_mean(moved) - _mean(transfer[~inside])) / unit,
         "transfer_variation": float(
             (nan_quantile(moved[:, None], 0.9)[0] - nan_quantile(moved[:, None], 0.1)[0]) / unit
         ),
@@ -177,14 +174,6 @@ def window_maxima(evidence: Evidence, per_rank: dict[str, FloatArray]) -> dict[s
     singles = ["own_excess", "own_excess_z", "wait_deficit", "late_share"]
     singles += [f"{column.removesuffix('_seconds')}_excess" for column in OWN_PHASES]
     return maxima | {f"max_{name}": float(nan_max(per_rank[name][:, None])[0]) for name in singles}
-
-
-def _spread(values: FloatArray, unit: float) -> float:
-    """Robust deviation, at least a thousandth of the step, so that a silent series has a scale."""
-    low, high = (
-        (float(nan_quantile(values[:, None], q)[0]) for q in (0.25, 0.75)) if values.size else (np.nan,) * 2
-    )
-    return max(float((high - low) / 1.349), 1e-3 * unit)
 
 
 def _phase_share(work: Work, column: str) -> float:
