@@ -7,8 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rca.classify.components import Component, believable, cover
+from rca.classify.components import LEARNED_AMONG, Component, believable, cover
 from rca.telemetry.job import Job, Parallelism, Topology
+from rca.training.corpus import RANKS_KEPT
 
 
 def topology(n_ranks: int = 16, *, per_node: int | None = 4, pipeline: int = 1) -> Topology:
@@ -105,6 +106,10 @@ def test_an_unlikely_first_suspect_stays_and_two_sure_ones_do() -> None:
     assert believable([Component("rank", (7,), 0.5)], 4096) == [Component("rank", (7,), 0.5)]
     sure = [Component("rank", (1,), 0.999), Component("rank", (2,), 0.999)]
     assert believable(sure, 512) == sure
+
+
+def test_the_correction_is_for_as_many_ranks_as_training_keeps() -> None:
+    assert LEARNED_AMONG == RANKS_KEPT
 
 
 def test_a_whole_node_needs_less_than_one_of_its_ranks() -> None:
