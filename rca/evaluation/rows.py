@@ -22,6 +22,12 @@ HEALTHY = "healthy"
 NOT_KNOWN = "not known"
 
 SEVERITIES = ((1 / 3, "mild, below 1/3"), (2 / 3, "medium, below 2/3"), (math.inf, "severe, from 2/3"))
+SLOWDOWNS = (
+    (1.08, "hardly felt, below 8 %"),
+    (1.15, "8 to 15 % longer steps"),
+    (1.5, "15 to 50 % longer steps"),
+    (math.inf, "over 50 % longer steps"),
+)
 WORLD_SIZES = (
     (8, "1 to 8 ranks"),
     (32, "9 to 32 ranks"),
@@ -120,12 +126,6 @@ def _band(value: float, bands: Sequence[tuple[float, str]], *, closed: bool) -> 
     return next(name for top, name in bands if value < top or (closed and value == top))
 
 
-SLOWDOWNS = (
-    (1.08, "hardly felt, below 8 %"),
-    (1.15, "8 to 15 % longer steps"),
-    (1.5, "15 to 50 % longer steps"),
-    (math.inf, "over 50 % longer steps"),
-)
 GROUPINGS: dict[str, Callable[[JudgedRow], str]] = {
     "cause": lambda row: row.cause,
     "severity": _severity,
