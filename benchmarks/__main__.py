@@ -26,6 +26,7 @@ class Benchmark:
 BENCHMARKS = {
     "ablation": Benchmark("benchmarks.ablation", long=True),
     "diagnosis": Benchmark("benchmarks.diagnosis"),
+    "errors": Benchmark("benchmarks.errors", long=True),
     "tabular": Benchmark("benchmarks.tabular_ranking"),
     "whatif": Benchmark("benchmarks.whatif_speed", needs="TRACES"),
 }

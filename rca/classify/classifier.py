@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from rca.classify.components import Component, cover, is_whole_stage
+from rca.classify.components import Component, believable, cover, is_whole_stage
 from rca.classify.doubt import Doubt
 from rca.classify.heads import FloatArray, Head
+from rca.classify.joined import joined
 from rca.classify.ports import Ports, Suspected, odd_port, slowest_link, through_ports
 from rca.classify.priors import ratios, reweighted
 from rca.classify.settle import settle, settle_stopped, transfer_grew
-from rca.classify.sufficiency import can_show_health, long_enough
+from rca.classify.sufficiency import alarm_threshold, can_show_health, long_enough
 from rca.errors import BundleError
 from rca.features import RANK_FEATURES, VERSION, WINDOW_FEATURES, FeatureSet
 from rca.telemetry.causes import CAUSES, STRAGGLER_TYPES
@@ -107,25 +108,28 @@ class Classifier:
             components = [component for component in components if component.scope == "job"]
         suspects = [self._suspect(component, features, mode, priors) for component in components]
         if mode == "fail_slow" and suspects and suspects[0].component.scope != "job":
-            suspects = self._through_ports(suspects, features, priors)
+            suspects = self._rearranged(_joined, suspects, features, priors)
+            suspects = self._rearranged(_through_ports, suspects, features, priors)
         return Classification(mode, probability, decided, suspects, per_rank)
 
-    def _through_ports(
-        self, suspects: list[Suspect], features: FeatureSet, priors: Mapping[str, float] | None
+    def _rearranged(
+        self,
+        rule: Callable[[list[Suspected], FeatureSet], list[Component]],
+        suspects: list[Suspect],
+        features: FeatureSet,
+        priors: Mapping[str, float] | None,
     ) -> list[Suspect]:
-        """The same, where a link that ranks share is suspected of all who share it."""
+        """The suspects after a rule that knows what shares a cause has put their ranks together anew."""
         held = {suspect.component: suspect for suspect in suspects}
         suspected = [Suspected(suspect.component, next(iter(suspect.causes))) for suspect in suspects]
-        ports = Ports.from_evidence(features.evidence, features.topology)
-        wider = through_ports(suspected, ports, features.topology)
         return [
             held[component] if component in held else self._suspect(component, features, "fail_slow", priors)
-            for component in wider
+            for component in rule(suspected, features)
         ]
 
     def _mode(self, probability: dict[str, float], features: FeatureSet) -> str:
         """Faulty only above the false-alarm threshold, slow only over enough steps."""
-        if 1.0 - probability["healthy"] < self.thresholds["fault"]:
+        if 1.0 - probability["healthy"] < alarm_threshold(self.thresholds, features.window):
             return "healthy"
         fault = max(("fail_slow", "fail_stop"), key=lambda mode: probability[mode])
         return "healthy" if fault == "fail_slow" and not long_enough(features) else fault
@@ -144,12 +148,12 @@ class Classifier:
                 return [self._odd_port(features) or everybody]
         components = cover(per_rank, self.thresholds["straggler"], features.topology)
         if mode == "fail_stop":
-            return settle_stopped(components, features)
+            return believable(settle_stopped(components, features), per_rank.size)
         if not components:
             components = self._best_guess(per_rank)
         parts = [part for component in components for part in self._parts(component, features, per_rank)]
         if parts:
-            return settle(parts, features)
+            return believable(settle(parts, features), per_rank.size)
         if not transfer_grew(features):
             return []
         ports = Ports.from_evidence(features.evidence, features.topology)
@@ -206,6 +210,15 @@ class Classifier:
         """One belief for a component: the geometric mean of its ranks' probabilities."""
         model = self.heads[head]
         return dict(zip(model.classes, pooled(model.probabilities(rows)).tolist(), strict=True))
+
+
+def _joined(suspects: list[Suspected], features: FeatureSet) -> list[Component]:
+    return joined(suspects, features.topology)
+
+
+def _through_ports(suspects: list[Suspected], features: FeatureSet) -> list[Component]:
+    ports = Ports.from_evidence(features.evidence, features.topology)
+    return through_ports(suspects, ports, features.topology)
 
 
 def pooled(chances: FloatArray) -> FloatArray:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -13,6 +13,8 @@ from rca.telemetry.job import Topology
 
 Scope = Literal["rank", "node", "stage", "data_group", "job"]
 
+#: Innocent ranks of a window that the rank models learn from, at most.
+LEARNED_AMONG = 8
 #: A component is named when at least this share of its ranks is suspected.
 COVER = 0.75
 
@@ -62,6 +64,34 @@ def cover(probability: FloatArray, threshold: float, topology: Topology) -> list
             left[members] = False
     found.extend(_component("rank", np.array([rank]), probability) for rank in np.flatnonzero(left))
     return sorted(found, key=lambda component: (-component.probability, component.ranks))
+
+
+def believable(components: Sequence[Component], n_ranks: int) -> list[Component]:
+    """The likeliest component, and those beside it that are likely even among so many ranks.
+
+    Parameters
+    ----------
+    components : sequence of Component
+    n_ranks : int
+        Of the job.
+
+    Notes
+    -----
+    Somebody has to be slow in a slow job, so the likeliest needs no more. Of thousands of innocent ranks a
+    few look guilty by chance: the models learned from at most `LEARNED_AMONG` of each window, so the odds of
+    every other are corrected for the ranks they did not see (case-control sampling; King and Zeng, 2001).
+    """
+    found = sorted(components, key=lambda component: (-component.probability, component.ranks))
+    return [
+        component
+        for position, component in enumerate(found)
+        if position == 0 or _odds_among(component, n_ranks) >= 1.0
+    ]
+
+
+def _odds_among(component: Component, n_ranks: int) -> float:
+    odds = component.probability / max(1.0 - component.probability, 1e-9)
+    return odds * min(1.0, LEARNED_AMONG * len(component.ranks) / n_ranks)
 
 
 def is_whole_stage(component: Component, topology: Topology) -> bool:

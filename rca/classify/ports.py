@@ -19,10 +19,11 @@ OF_THE_NODE = frozenset({NIC, "nvlink_degradation"})
 FABRIC_SHARE = 0.5
 #: A score from here on is evidence, in units; ports with less than this share of the worst are not meant.
 REMARKABLE, COMPARABLE = 1.0, 0.5
-#: Where collectives slowed down and nobody is late, connections point to a port from here on, in units.
+#: Without a late rank, connections or a lone port explain slow collectives from here on, in units.
 NOTICEABLE = 0.7
-#: A port that outweighs the model's belief in a fault of the whole job, in units.
-UNMISTAKABLE = 3.0
+#: A port stands alone if every other shows less than this share of it. A crowded fabric shows on many
+#: ports, so that standing alone, not the height, outweighs the model's belief in a fault of the whole job.
+ALONE = 0.25
 #: Belief in a component that evidence points to and no rank's lateness.
 POINTED_TO = 0.5
 
@@ -104,6 +105,8 @@ def slowest_link(per_rank: FloatArray, ports: Ports, topology: Topology) -> Comp
     everybody = Component("job", tuple(range(topology.n_ranks)), POINTED_TO)
     if len(topology.node_names) < 2:
         return everybody
+    if (alone := odd_port(ports, topology)) is not None:
+        return alone
     chance = [float(per_rank[topology.node == node].max()) for node in range(len(topology.node_names))]
     for scores, enough in ((ports.queues, REMARKABLE), (ports.connections, NOTICEABLE)):
         alike = np.flatnonzero(scores >= max(enough, 0.95 * scores.max()))
@@ -115,12 +118,12 @@ def slowest_link(per_rank: FloatArray, ports: Ports, topology: Topology) -> Comp
 
 
 def odd_port(ports: Ports, topology: Topology) -> Component | None:
-    """The node whose own port shows far more than any other's; None if there is no such node."""
+    """The node whose own port alone shows something; None if there is no such node."""
     scores = ports.queues
     if scores.size < 2:
         return None
     second, worst = np.sort(scores)[-2:]
-    if worst < UNMISTAKABLE or second >= COMPARABLE * worst:
+    if worst < NOTICEABLE or second >= ALONE * worst:
         return None
     ranks = tuple(int(rank) for rank in np.flatnonzero(topology.node == int(scores.argmax())))
     return Component("node" if len(ranks) > 1 else "rank", ranks, POINTED_TO)

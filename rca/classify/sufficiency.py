@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 
-from rca.features import FeatureSet
+from rca.features import WINDOW_FEATURES, FeatureSet
+from rca.robust import FloatArray
 
 #: The shortest windows of the training corpus; below, healthy jobs are called slow far too often.
 MIN_STEPS = 15
@@ -23,3 +26,24 @@ def can_show_health(features: FeatureSet) -> bool:
     seen = np.isfinite(features.work.own)
     ranks, steps = int(seen.any(axis=1).sum()), int(seen.any(axis=0).sum())
     return 2 * ranks >= seen.shape[0] and steps >= MIN_STEPS
+
+
+def work_seen(window: FloatArray) -> np.ndarray[tuple[int, ...], np.dtype[np.bool_]]:
+    """Whether anybody's own work was timed, shape (...,); from window features (..., n_window_features)."""
+    seen: np.ndarray[tuple[int, ...], np.dtype[np.bool_]] = np.isfinite(
+        window[..., WINDOW_FEATURES.index("step_noise")]
+    )
+    return seen
+
+
+def alarm_threshold(thresholds: Mapping[str, float], window: FloatArray) -> float:
+    """Probability of a fault from which a job is called faulty.
+
+    Parameters
+    ----------
+    thresholds : mapping of str to float
+        Of a bundle; those made before it had one for jobs whose own work was not timed use one for all.
+    window : ndarray of shape (n_window_features,)
+    """
+    name = "fault" if work_seen(window) else "fault_unseen"
+    return thresholds.get(name, thresholds["fault"])

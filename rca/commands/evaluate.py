@@ -50,6 +50,7 @@ class By(StrEnum):
 
     cause = "cause"
     severity = "severity"
+    slowdown = "slowdown"
     world_size = "world_size"
     source = "source"
     signals = "signals"

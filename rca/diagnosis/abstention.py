@@ -8,7 +8,7 @@ import numpy as np
 
 from rca.classify.classifier import Classification
 from rca.classify.familiarity import Strangeness
-from rca.classify.sufficiency import MIN_STEPS, can_show_health, long_enough
+from rca.classify.sufficiency import MIN_STEPS, alarm_threshold, can_show_health, long_enough
 from rca.diagnosis.result import AbstentionCode, AbstentionReason, Cause
 from rca.features import FeatureSet
 
@@ -43,11 +43,12 @@ def abstention(
         Whether the first cause is probable enough and answers for most of the loss.
     """
     mode, chance = classification.mode, classification.probability[classification.mode]
+    alarm = alarm_threshold(thresholds, features.window)
     if not classification.decided:
         return (
             _insufficient(mode, features)
             or _if_strange(strangeness)
-            or _reason("undecided_mode", _undecided(classification, thresholds["fault"]))
+            or _reason("undecided_mode", _undecided(classification, alarm))
         )
     if mode != "healthy" and not named:
         return _unnamed(classification, causes, thresholds["name"])

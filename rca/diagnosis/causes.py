@@ -138,6 +138,9 @@ def _signal_evidence(
     found = []
     evidence = features.evidence
     loudest = np.fmax(*busy_evidence(features, ranks, mechanisms))
+    if len(ranks) == features.topology.n_ranks:
+        # All suffer alike and nobody stands out: what a sound machine would show is left to compare with.
+        loudest = np.fmax(loudest, evidence.versus_sound[ranks])
     for name in CAUSES[cause].resources:
         column = resource_names().index(name)
         scores = loudest[:, column]

@@ -66,7 +66,8 @@ def subject(feature: str) -> str:
     """What a feature is about, so that the same thing is told once: a phase, a resource, a group."""
     for column in OWN_PHASES:
         phase = column.removesuffix("_seconds")
-        if feature.removeprefix("max_") in {f"{phase}_excess", f"{phase}_growth", f"{phase}_share"}:
+        told = {f"{phase}_{suffix}" for suffix in ("excess", "growth", "growth_job", "share")}
+        if feature.removeprefix("max_") in told:
             return column
     group = feature_groups()[feature]
     return _ENDINGS.get(feature, feature) if group == "endings" else group
@@ -123,7 +124,8 @@ def _channel(feature: Feature, features: FeatureSet, rank: int | None) -> Readin
     evidence = features.evidence
     resource = feature_groups()[feature.name]
     column = resource_names().index(resource)
-    scores = evidence.versus_past if feature.name.endswith("_past") else evidence.versus_peers
+    kinds = {"peers": evidence.versus_peers, "past": evidence.versus_past, "sound": evidence.versus_sound}
+    scores = kinds[feature.name.rsplit("_", 1)[1]]
     worst = _worst(scores[:, column]) if rank is None else rank
     best = int(evidence.best[worst, column])
     if best < 0:
@@ -137,7 +139,7 @@ def _channel(feature: Feature, features: FeatureSet, rank: int | None) -> Readin
         value,
         reference if np.isfinite(reference) else None,
         unit_of_channel(channel),
-        f"rank {worst}, mean over the slow steps, beside its peers (or the other steps)",
+        f"rank {worst}, mean over the slow steps, beside its peers (or the other steps, or a sound machine)",
     )
 
 

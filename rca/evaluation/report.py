@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ from rca.evaluation.tables import (
     confusion,
     delay_table,
     differences_table,
+    errors_table,
     group_table,
     methods_table,
 )
@@ -38,7 +40,7 @@ def tables(evaluation: Evaluation, by: Sequence[str], *, brief: bool = False) ->
     for name in by:
         members = rows if name == "signals" else evaluation.product_rows
         found.append(group_table(members, name, BRIEF if brief else tuple(GROUP_SCORES)))
-    found.append(alarms_table(rows))
+    found += [errors_table(evaluation.product_rows), alarms_table(rows)]
     if plan.delay:
         found.append(delay_table(rows))
     return found
@@ -69,6 +71,7 @@ def document(evaluation: Evaluation, by: Sequence[str] = tuple(GROUPINGS)) -> di
             }
             for name in by
         },
+        "errors": Counter(row.judged.kind for row in product if row.judged.kind),
         "windows": [{"id": row.window, **vars(row.judged)} for row in product],
     }
     if evaluation.plan.delay:

@@ -22,6 +22,12 @@ HEALTHY = "healthy"
 NOT_KNOWN = "not known"
 
 SEVERITIES = ((1 / 3, "mild, below 1/3"), (2 / 3, "medium, below 2/3"), (math.inf, "severe, from 2/3"))
+SLOWDOWNS = (
+    (1.08, "hardly felt, below 8 %"),
+    (1.15, "8 to 15 % longer steps"),
+    (1.5, "15 to 50 % longer steps"),
+    (math.inf, "over 50 % longer steps"),
+)
 WORLD_SIZES = (
     (8, "1 to 8 ranks"),
     (32, "9 to 32 ranks"),
@@ -52,6 +58,8 @@ class JudgedRow:
         First cause of the answer; its failure mode where it names none.
     delay_steps : float
         `rca.evaluation.delay.detection_delay`; NaN also where it was not asked for.
+    slowdown : float
+        Step time with the fault over step time without, as far as the label knows it; NaN where it does not.
     judged : Judged
     """
 
@@ -66,6 +74,7 @@ class JudgedRow:
     first_cause: str
     judged: Judged
     delay_steps: float = math.nan
+    slowdown: float = math.nan
 
 
 def judged_row(
@@ -92,7 +101,19 @@ def judged_row(
         first_cause=answer.causes[0].cause if answer.causes else answer.mode,
         judged=judge(answer, label),
         delay_steps=delay_steps,
+        slowdown=_slowdown(label),
     )
+
+
+def _slowdown(label: Label) -> float:
+    impact = (label.model_extra or {}).get("impact")
+    return float(impact["ratio"]) if isinstance(impact, dict) and impact.get("ratio") else math.nan
+
+
+def _felt(row: JudgedRow) -> str:
+    if row.cause == HEALTHY:
+        return HEALTHY
+    return NOT_KNOWN if math.isnan(row.slowdown) else _band(row.slowdown, SLOWDOWNS, closed=False)
 
 
 def _severity(row: JudgedRow) -> str:
@@ -108,6 +129,7 @@ def _band(value: float, bands: Sequence[tuple[float, str]], *, closed: bool) -> 
 GROUPINGS: dict[str, Callable[[JudgedRow], str]] = {
     "cause": lambda row: row.cause,
     "severity": _severity,
+    "slowdown": _felt,
     "world_size": lambda row: _band(row.world_size, WORLD_SIZES, closed=True),
     "source": lambda row: row.source,
     "signals": lambda row: row.signals,
@@ -116,6 +138,7 @@ _ORDER = (
     HEALTHY,
     *CAUSES,
     *(name for _, name in SEVERITIES),
+    *(name for _, name in SLOWDOWNS),
     *(name for _, name in WORLD_SIZES),
     *SIGNAL_SETS,
 )

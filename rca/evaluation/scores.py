@@ -8,7 +8,8 @@ import numpy as np
 
 from rca.diagnosis.result import Diagnosis
 from rca.evaluation.answer import Answer, Aspect
-from rca.telemetry.labels import Label, LabelledCause, unfelt
+from rca.evaluation.errors import kind_of_error
+from rca.telemetry.labels import Label, LabelledCause, accepted, unfelt
 
 
 @dataclass(frozen=True)
@@ -30,6 +31,8 @@ class Judged:
         The same of causes, over the named stragglers that share ranks with a true cause.
     unfamiliar : float
         Whether the window was said to be unlike those learned from.
+    kind : str
+        Key of `rca.evaluation.errors.KINDS`; "" where none applies.
     """
 
     mode: str
@@ -52,6 +55,7 @@ class Judged:
     cause_covered: float = np.nan
     cause_set_size: float = np.nan
     unfamiliar: float = np.nan
+    kind: str = ""
 
 
 def judge(said: Diagnosis | Answer, label: Label) -> Judged:
@@ -91,6 +95,7 @@ def judge(said: Diagnosis | Answer, label: Label) -> Judged:
         cause_covered=covered,
         cause_set_size=cause_set_size,
         unfamiliar=answer.unfamiliar,
+        kind=kind_of_error(answer, label),
     )
 
 
@@ -117,11 +122,6 @@ def _position(answer: Answer, label: Label, *, with_ranks: bool) -> float:
             if named.cause in accepted(true) and same_ranks:
                 return float(position)
     return np.inf
-
-
-def accepted(true: LabelledCause) -> set[str]:
-    """Answers that count as right: the cause, and those the label says its signals cannot tell apart."""
-    return {true.cause, *(true.model_extra or {}).get("accepted", ())}
 
 
 def true_seconds(true: LabelledCause) -> float:

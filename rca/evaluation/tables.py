@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from rca.evaluation.alarms import alarm_rate
 from rca.evaluation.delay import DelaySummary, delay_summary
+from rca.evaluation.errors import KINDS
 from rca.evaluation.intervals import Estimate
 from rca.evaluation.rows import HEALTHY, PRODUCT, JudgedRow, grouped, methods_of, select
 from rca.evaluation.summary import Difference, differences, estimates
@@ -107,6 +108,19 @@ def group_table(rows: Sequence[JudgedRow], by: str, scores: Sequence[str] = tupl
         (by.replace("_", " "), "windows", *(GROUP_SCORES[score] for score in scores)),
         tuple(lines),
     )
+
+
+def errors_table(rows: Sequence[JudgedRow]) -> TextTable:
+    """How many of the product's answers are wrong in which way, and how many of those abstain."""
+    judged = [row.judged for row in select(rows, method=PRODUCT) if row.judged.kind]
+    lines = []
+    for kind, meaning in KINDS.items():
+        found = [each for each in judged if each.kind == kind]
+        if found:
+            unsure = sum(each.abstained for each in found)
+            lines.append((kind, meaning, str(len(found)), f"{len(found) / len(judged):.3f}", f"{unsure:.0f}"))
+    header = ("kind of answer", "meaning", "windows", "share", "of these abstain")
+    return TextTable("kinds of errors", header, tuple(lines))
 
 
 def alarms_table(rows: Sequence[JudgedRow]) -> TextTable:

@@ -1,4 +1,4 @@
-"""Hardware and kernel signals as evidence per resource: how far from peers, how far from the own past.
+"""Hardware and kernel signals as evidence per resource: how far from peers, own past, and a sound machine.
 
 Exporters differ between clusters, resources do not. Each resource (clock, NIC, run queue, ...) therefore
 gets one score from whichever of its channels are there, in *units*: 1 is a deviation an engineer would
@@ -38,21 +38,26 @@ class Channel:
     floor : float
         In the channel's unit; below it nothing is remarkable. Keeps a constant signal's first tiny
         change from exploding.
+    sound_at_zero : bool
+        Whether a sound machine shows (nearly) none of it on any cluster, as of errors, drops, throttling
+        and stalls. Then the value alone is evidence where all suffer alike from the first step on, and
+        neither peers nor the past can tell. Load, traffic and queues have no such zero.
     """
 
     channel: str
     comparison: Comparison
     unit: float = 1.0
     floor: float = 0.0
+    sound_at_zero: bool = False
 
 
 #: Resource -> channels. Floors and units are engineering judgement, stated once, not fitted.
 RESOURCES: dict[str, tuple[Channel, ...]] = {
     "gpu_clock": (
         Channel("sm_clock_mhz", "drop", 0.08),
-        Channel("throttled", "more", 0.3),
-        Channel("thermal_violation", "growth", 1.0, 1e7),
-        Channel("power_violation", "growth", 1.0, 1e7),
+        Channel("throttled", "more", 0.3, sound_at_zero=True),
+        Channel("thermal_violation", "growth", 1.0, 1e7, sound_at_zero=True),
+        Channel("power_violation", "growth", 1.0, 1e7, sound_at_zero=True),
     ),
     "gpu_heat": (
         Channel("gpu_temp", "more", 8.0),
@@ -63,25 +68,25 @@ RESOURCES: dict[str, tuple[Channel, ...]] = {
         Channel("gpu_util", "more", 15.0),
     ),
     "gpu_memory": (
-        Channel("ecc_sbe", "growth", 1.0, 0.02),
-        Channel("ecc_dbe", "growth", 1.0, 0.001),
-        Channel("row_remap", "growth", 1.0, 0.001),
-        Channel("xid", "more", 1.0),
+        Channel("ecc_sbe", "growth", 1.0, 0.02, sound_at_zero=True),
+        Channel("ecc_dbe", "growth", 1.0, 0.001, sound_at_zero=True),
+        Channel("row_remap", "growth", 1.0, 0.001, sound_at_zero=True),
+        Channel("xid", "more", 1.0, sound_at_zero=True),
     ),
     "pcie": (
         Channel("pcie_gen", "drop", 0.2),
         Channel("pcie_width", "drop", 0.2),
-        Channel("pcie_replay", "growth", 1.0, 0.5),
+        Channel("pcie_replay", "growth", 1.0, 0.5, sound_at_zero=True),
     ),
-    "nvlink": (Channel("nvlink_errors", "growth", 1.0, 0.5),),
+    "nvlink": (Channel("nvlink_errors", "growth", 1.0, 0.5, sound_at_zero=True),),
     "nic": (
         Channel("ib_wait", "growth", 1.0, 1e5),
-        Channel("ib_errors", "growth", 1.0, 0.05),
-        Channel("ib_link_down", "growth", 1.0, 0.005),
+        Channel("ib_errors", "growth", 1.0, 0.05, sound_at_zero=True),
+        Channel("ib_link_down", "growth", 1.0, 0.005, sound_at_zero=True),
         Channel("roce_errors", "growth", 1.0, 1.0),
-        Channel("net_drops", "growth", 1.0, 1.0),
+        Channel("net_drops", "growth", 1.0, 1.0, sound_at_zero=True),
         Channel("qdisc_backlog", "growth", 1.0, 400.0),
-        Channel("qdisc_drops", "growth", 1.0, 1.0),
+        Channel("qdisc_drops", "growth", 1.0, 1.0, sound_at_zero=True),
         # The queue itself is mostly empty when somebody looks; its counter forgets nothing.
         Channel("qdisc_overlimits", "growth", 1.0, 5.0),
     ),
@@ -92,38 +97,38 @@ RESOURCES: dict[str, tuple[Channel, ...]] = {
     ),
     "fabric": (Channel("roce_congestion", "growth", 1.0, 50.0),),
     "cpu_wait": (
-        Channel("runqueue_wait", "more", 0.1),
-        Channel("psi_cpu", "more", 0.1),
-        Channel("container_psi_cpu", "more", 0.1),
+        Channel("runqueue_wait", "more", 0.1, sound_at_zero=True),
+        Channel("psi_cpu", "more", 0.1, sound_at_zero=True),
+        Channel("container_psi_cpu", "more", 0.1, sound_at_zero=True),
         Channel("ctx_involuntary", "growth", 1.0, 30.0),
     ),
-    "cpu_quota": (Channel("cpu_throttled", "more", 0.05),),
+    "cpu_quota": (Channel("cpu_throttled", "more", 0.05, sound_at_zero=True),),
     "cpu_load": (
         Channel("node_cpu_user", "more", 0.15),
-        Channel("node_cpu_steal", "more", 0.05),
+        Channel("node_cpu_steal", "more", 0.05, sound_at_zero=True),
         Channel("load1", "growth", 1.0, 2.0),
     ),
     "memory": (
-        Channel("psi_mem", "more", 0.05),
-        Channel("container_psi_mem", "more", 0.05),
+        Channel("psi_mem", "more", 0.05, sound_at_zero=True),
+        Channel("container_psi_mem", "more", 0.05, sound_at_zero=True),
         Channel("major_faults", "growth", 1.0, 20.0),
         Channel("vmstat_pressure", "growth", 1.0, 200.0),
         Channel("mem_available", "drop", 0.3),
     ),
     "storage": (
-        Channel("psi_io", "more", 0.1),
-        Channel("container_psi_io", "more", 0.1),
+        Channel("psi_io", "more", 0.1, sound_at_zero=True),
+        Channel("container_psi_io", "more", 0.1, sound_at_zero=True),
         Channel("disk_io_time", "more", 0.2),
         Channel("disk_read_latency", "growth", 1.0, 2e-3),
-        Channel("nfs_retrans", "growth", 1.0, 0.5),
+        Channel("nfs_retrans", "growth", 1.0, 0.5, sound_at_zero=True),
         Channel("node_cpu_iowait", "more", 0.1),
     ),
     "loader_cpu": (
         Channel("loader_cpu", "more", 0.2),
-        Channel("loader_runqueue_wait", "more", 0.15),
+        Channel("loader_runqueue_wait", "more", 0.15, sound_at_zero=True),
     ),
-    "collector": (Channel("gc_pause", "more", 0.01),),
-    "stopped": (Channel("process_stopped", "more", 0.3),),
+    "collector": (Channel("gc_pause", "more", 0.01, sound_at_zero=True),),
+    "stopped": (Channel("process_stopped", "more", 0.3, sound_at_zero=True),),
 }
 
 
@@ -135,14 +140,18 @@ class Evidence:
     ----------
     versus_peers, versus_past : ndarray of shape (n_ranks, n_resources), units
         Positive is worse. NaN where the resource is not measured or has nothing to compare with.
+    versus_sound : ndarray of shape (n_ranks, n_resources), units
+        The same against a sound machine; NaN where no channel is measured that is zero there.
     best : ndarray of shape (n_ranks, n_resources), int
-        Index into the resource's channels of the one that scored highest against peers or past; -1 = none.
+        Index into the resource's channels of the one that scored highest against peers or past, or, where
+        none is worse than those, against a sound machine; -1 = none.
     values, references : dict of str to ndarray of shape (n_ranks,)
         Per channel, in its own unit: mean over the suspicious stretch, and what it was compared with.
     """
 
     versus_peers: FloatArray
     versus_past: FloatArray
+    versus_sound: FloatArray
     best: IntArray
     values: dict[str, FloatArray]
     references: dict[str, FloatArray]
@@ -151,6 +160,11 @@ class Evidence:
 def resource_names() -> tuple[str, ...]:
     """Resources in the order of the evidence columns."""
     return tuple(RESOURCES)
+
+
+def sound_resources() -> tuple[str, ...]:
+    """Resources with a channel that a sound machine shows none of."""
+    return tuple(name for name, channels in RESOURCES.items() if any(one.sound_at_zero for one in channels))
 
 
 def compare(channel: Channel, value: FloatArray, reference: FloatArray) -> FloatArray:
@@ -184,7 +198,7 @@ def gather_evidence(
     """
     n_ranks = topology.n_ranks
     shape = (n_ranks, len(RESOURCES))
-    peers, past = np.full(shape, np.nan), np.full(shape, np.nan)
+    peers, past, sound = (np.full(shape, np.nan) for _ in range(3))
     best = np.full(shape, -1)
     by_peers_reference = _peer_references(active, levels, topology)
     references: dict[str, FloatArray] = {}
@@ -193,19 +207,26 @@ def gather_evidence(
         if not measured:
             continue
         by_peers = np.full((len(channels), n_ranks), np.nan)
-        by_past = np.full((len(channels), n_ranks), np.nan)
+        by_past, by_zero = by_peers.copy(), by_peers.copy()
         for index, channel in measured:
             name = channel.channel
             reference = by_peers_reference[name]
             references[name] = np.where(np.isfinite(reference), reference, quiet[name])
+            if channel.sound_at_zero:
+                zero = np.zeros(n_ranks)
+                references[name] = np.where(np.isfinite(references[name]), references[name], zero)
+                by_zero[index] = compare(channel, active[name], zero)
             by_peers[index] = compare(channel, active[name], reference)
             by_past[index] = compare(channel, active[name], quiet[name])
         peers[:, column] = nan_max(by_peers)
         past[:, column] = nan_max(by_past)
+        sound[:, column] = nan_max(by_zero)
         strongest = np.fmax(by_peers, by_past)
+        silent = ~(nan_max(strongest) > 0) & np.isfinite(by_zero).any(axis=0)
+        strongest = np.where(silent, by_zero, strongest)
         known = np.isfinite(strongest).any(axis=0)
         best[:, column] = np.where(known, np.where(np.isfinite(strongest), strongest, -np.inf).argmax(0), -1)
-    return Evidence(peers, past, best, dict(active), references)
+    return Evidence(peers, past, sound, best, dict(active), references)
 
 
 def _peer_references(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import cache
 
-from rca.features.evidence import resource_names
+from rca.features.evidence import resource_names, sound_resources
 
 #: Groups of features that are not about a resource; the names of both tables.
 _GROUPS: dict[str, tuple[str, ...]] = {
@@ -22,7 +22,7 @@ _GROUPS: dict[str, tuple[str, ...]] = {
             for phase in (
                 "data_loading", "host_to_device", "forward", "backward", "optimizer", "checkpoint", "gc",
             )
-            for prefix, suffix in (("", "_excess"), ("", "_growth"), ("max_", "_excess"))
+            for prefix, suffix in (("", "_excess"), ("", "_growth"), ("", "_growth_job"), ("max_", "_excess"))
         ),
         "compute_balance", "checkpoint_share", "gc_share", "data_loading_share",
         "forward_backward_correlation", "forward_backward_correlation_job",
@@ -56,6 +56,9 @@ def feature_groups() -> dict[str, str]:
     for resource in resource_names():
         for against in ("peers", "past"):
             groups[f"{resource}_{against}"] = groups[f"max_{resource}_{against}"] = resource
+    for resource in sound_resources():
+        for prefix in ("", "max_", "median_"):
+            groups[f"{prefix}{resource}_sound"] = resource
     return groups
 
 

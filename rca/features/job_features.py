@@ -6,7 +6,7 @@ import numpy as np
 
 from rca.features.comparison import Comparison, stretch_mean
 from rca.features.endings import Endings
-from rca.features.evidence import Evidence, resource_names
+from rca.features.evidence import Evidence, resource_names, sound_resources
 from rca.features.rank_features import MAX_STEPS_BEHIND
 from rca.features.temporal import periodicity, trend
 from rca.features.work import OWN_PHASES, Work
@@ -30,6 +30,7 @@ def job_features(
     return (
         _shape(work, topology, comparison)
         | _stretch(work, comparison, inside)
+        | _grown(per_rank)
         | _concentration(comparison, inside, work.step_reference)
         | _rhythm(work)
         | _load(work, per_rank)
@@ -75,6 +76,12 @@ def _stretch(
         "lateness": _mean(lateness[inside]) / unit,
         "lateness_growth": (_mean(lateness[inside]) - _mean(lateness[~inside])) / unit,
     }
+
+
+def _grown(per_rank: dict[str, FloatArray]) -> dict[str, float]:
+    """Which phases became longer on everybody: what peers cannot show."""
+    names = (f"{column.removesuffix('_seconds')}_growth" for column in OWN_PHASES)
+    return {f"{name}_job": _median(per_rank[name]) for name in names}
 
 
 def _concentration(
@@ -154,12 +161,16 @@ def _coverage(work: Work, evidence: Evidence) -> dict[str, float]:
 
 
 def window_maxima(evidence: Evidence, per_rank: dict[str, FloatArray]) -> dict[str, float]:
-    """The largest rank's value of what single ranks are judged by."""
+    """The largest rank's value of what single ranks are judged by, and the usual one where zero is sound."""
     peers, past = nan_max(evidence.versus_peers), nan_max(evidence.versus_past)
     maxima = {}
     for column, name in enumerate(resource_names()):
         maxima[f"max_{name}_peers"] = float(peers[column])
         maxima[f"max_{name}_past"] = float(past[column])
+    for name in sound_resources():
+        scores = evidence.versus_sound[:, resource_names().index(name)]
+        maxima[f"max_{name}_sound"] = float(nan_max(scores[:, None])[0])
+        maxima[f"median_{name}_sound"] = _median(scores)
     singles = ["own_excess", "own_excess_z", "wait_deficit", "late_share"]
     singles += [f"{column.removesuffix('_seconds')}_excess" for column in OWN_PHASES]
     return maxima | {f"max_{name}": float(nan_max(per_rank[name][:, None])[0]) for name in singles}

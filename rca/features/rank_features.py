@@ -6,7 +6,7 @@ import numpy as np
 
 from rca.features.comparison import Comparison, stretch_mean
 from rca.features.endings import Endings
-from rca.features.evidence import Evidence, resource_names
+from rca.features.evidence import Evidence, resource_names, sound_resources
 from rca.features.work import OWN_PHASES, Work
 from rca.robust import (
     FloatArray,
@@ -200,4 +200,6 @@ def _signals(evidence: Evidence) -> dict[str, FloatArray]:
     for column, name in enumerate(resource_names()):
         features[f"{name}_peers"] = evidence.versus_peers[:, column]
         features[f"{name}_past"] = evidence.versus_past[:, column]
+    for name in sound_resources():
+        features[f"{name}_sound"] = evidence.versus_sound[:, resource_names().index(name)]
     return features

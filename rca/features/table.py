@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from rca.features.evidence import resource_names
+from rca.features.evidence import resource_names, sound_resources
 
 VERSION = 2
 
@@ -72,6 +72,10 @@ _RANK: tuple[Feature, ...] = (
             Feature(f"{name}_past", "units", f"{name} signals in the stretch versus outside it"),
         )
     ),
+    *(
+        Feature(f"{name}_sound", "units", f"{name} signals versus a sound machine's, which shows none")
+        for name in sound_resources()
+    ),
     Feature("progress", "steps", "how far behind the furthest rank the rows end"),
     Feature("behind", "steps", "how far behind the median rank the rows end"),
     Feature("unfinished", "0/1", "the last row was never finished"),
@@ -102,6 +106,12 @@ _JOB: tuple[Feature, ...] = (
     Feature("transfer_variation", "relative", "spread of transfer over the stretch"),
     Feature("lateness", "relative", "last arrival behind the peers' reference, mean over the stretch"),
     Feature("lateness_growth", "relative", "the same, inside minus outside the stretch"),
+    *(
+        Feature(
+            f"{name}_growth_job", "relative", f"{words} in the stretch minus outside it, median of the ranks"
+        )
+        for name, words in _PHASES.items()
+    ),
     Feature("top_gain_rank", "relative", "largest gain_rank"),
     Feature("second_gain_rank", "relative", "second largest gain_rank"),
     Feature("top_gain_node", "relative", "largest gain_node"),
@@ -144,6 +154,14 @@ _WINDOW: tuple[Feature, ...] = (
     *(
         Feature(f"max_{name}_past", "units", f"largest {name} score versus the past")
         for name in resource_names()
+    ),
+    *(
+        feature
+        for name in sound_resources()
+        for feature in (
+            Feature(f"max_{name}_sound", "units", f"largest {name} score versus a sound machine"),
+            Feature(f"median_{name}_sound", "units", f"median {name} score versus a sound machine"),
+        )
     ),
     Feature("max_own_excess", "relative", "largest own excess of a rank"),
     Feature("max_own_excess_z", "noise", "the same in units of the healthy spread"),

@@ -84,6 +84,11 @@ def unfelt(label: Label) -> bool:
     return label.failure_mode == "healthy" and bool(done)
 
 
+def accepted(true: LabelledCause) -> set[str]:
+    """Answers that count as right: the cause, and those the label says its signals cannot tell apart."""
+    return {true.cause, *(true.model_extra or {}).get("accepted", ())}
+
+
 @dataclass(frozen=True)
 class CollectionEntry:
     """One labelled window of a collection, read only when asked for.

@@ -16,7 +16,8 @@ from rca.telemetry.split import Part
 from rca.telemetry.window import Window
 from rca.training.split import part_of
 
-#: Healthy ranks kept of each window; faulty ones are kept up to the same number.
+#: Healthy ranks kept of each window; faulty ones are kept up to the same number. The classifier corrects for
+#: it (`rca.classify.components.LEARNED_AMONG`): not imported, or changing its rules would void the cache.
 RANKS_KEPT = 8
 #: A label that blames at least this share of the ranks is about the job, not about some of its ranks.
 JOB_SHARE = 0.75

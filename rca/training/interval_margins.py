@@ -12,10 +12,10 @@ from rca.causal.intervals import Held, coverage, fit_margins
 from rca.diagnosis.bundle import Bundle
 from rca.diagnosis.pipeline import analyse
 from rca.diagnosis.pricing import PricedCause, Pricing
-from rca.evaluation.scores import accepted, true_seconds
+from rca.evaluation.scores import true_seconds
 from rca.processes import mapped
 from rca.simulation.seeds import simulated_window
-from rca.telemetry.labels import Label, LabelledCause
+from rca.telemetry.labels import Label, LabelledCause, accepted
 from rca.training.corpus import Corpus
 
 #: Scenarios looked at; enough for the margins of every group, a minute of work.

@@ -7,8 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rca.classify.components import cover
+from rca.classify.components import LEARNED_AMONG, Component, believable, cover
 from rca.telemetry.job import Job, Parallelism, Topology
+from rca.training.corpus import RANKS_KEPT
 
 
 def topology(n_ranks: int = 16, *, per_node: int | None = 4, pipeline: int = 1) -> Topology:
@@ -93,3 +94,25 @@ def test_a_rank_is_suspected_at_the_threshold_itself(threshold: float) -> None:
     probability = np.full(16, 0.1)
     probability[3] = 0.9
     assert len(cover(probability, threshold, topology())) == (threshold <= 0.9)
+
+
+@pytest.mark.parametrize(("n_ranks", "kept"), [(8, [4, 1]), (512, [4])])
+def test_a_second_suspect_has_to_be_likely_among_so_many(n_ranks: int, kept: list[int]) -> None:
+    suspects = [Component("rank", (1,), 0.8), Component("rank", (4,), 0.95)]
+    assert [component.ranks[0] for component in believable(suspects, n_ranks)] == kept
+
+
+def test_an_unlikely_first_suspect_stays_and_two_sure_ones_do() -> None:
+    assert believable([Component("rank", (7,), 0.5)], 4096) == [Component("rank", (7,), 0.5)]
+    sure = [Component("rank", (1,), 0.999), Component("rank", (2,), 0.999)]
+    assert believable(sure, 512) == sure
+
+
+def test_the_correction_is_for_as_many_ranks_as_training_keeps() -> None:
+    assert LEARNED_AMONG == RANKS_KEPT
+
+
+def test_a_whole_node_needs_less_than_one_of_its_ranks() -> None:
+    first, node = Component("rank", (1,), 0.99), Component("node", tuple(range(8, 16)), 0.8)
+    assert believable([first, node], 256) == [first, node]
+    assert believable([first, Component("rank", (8,), 0.8)], 256) == [first]

@@ -19,7 +19,7 @@ def familiarity(**limits: float) -> Familiarity:
     # Noise and variation are compared by their logarithms.
     shape.centre[[SHAPE.index("step_noise"), SHAPE.index("step_variation")]] = np.log(0.5)
     return Familiarity(
-        Ranges(np.zeros(N), np.ones(N)), shape, **({"share_limit": 0.01, "distance_limit": 3.0} | limits)
+        Ranges(np.zeros(N), np.ones(N)), shape, **({"share_limit": 0.5 / N, "distance_limit": 3.0} | limits)
     )
 
 

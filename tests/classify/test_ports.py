@@ -95,6 +95,7 @@ def test_of_two_ends_of_a_slow_connection_the_worse_is_meant() -> None:
 def test_slow_collectives_without_a_late_rank_point_to_the_port_that_shows_it() -> None:
     calm = np.full(8, 0.1)
     assert slowest_link(calm, ports(queues={2: 3.0}), topology()) == Component("node", (4, 5), 0.5)
+    assert slowest_link(calm, ports(queues={2: 0.8}, trips={1: 2.0}), topology()).ranks == (4, 5)
     assert slowest_link(calm, ports(trips={1: 0.8}), topology()) == Component("node", (2, 3), 0.5)
 
 
@@ -111,8 +112,9 @@ def test_without_evidence_slow_collectives_are_everybodys() -> None:
     assert slowest_link(np.full(8, 0.1), same, topology()) == everybody
 
 
-def test_only_an_unmistakable_port_stands_against_a_fault_of_the_whole_job() -> None:
+def test_only_a_port_that_stands_alone_stands_against_a_fault_of_the_whole_job() -> None:
     assert odd_port(ports(queues={1: 4.0}), topology()) == Component("node", (2, 3), 0.5)
-    assert odd_port(ports(queues={1: 2.0}), topology()) is None
-    assert odd_port(ports(queues={1: 4.0, 2: 3.0}), topology()) is None
+    assert odd_port(ports(queues={1: 0.9, 2: 0.1}), topology()) == Component("node", (2, 3), 0.5)
+    assert odd_port(ports(queues={1: 0.6}), topology()) is None
+    assert odd_port(ports(queues={1: 4.0, 2: 1.5}), topology()) is None
     assert odd_port(ports(trips={1: 8.0}), topology()) is None

@@ -15,9 +15,9 @@ from starlette.testclient import TestClient
 
 import rca
 from rca.cli import run
-from rca.evaluation.scores import accepted, judge
+from rca.evaluation.scores import judge
 from rca.telemetry.encodings import arrow
-from rca.telemetry.labels import read_label
+from rca.telemetry.labels import accepted, read_label
 
 each_window = pytest.mark.parametrize(("name", "expected"), EXPECTED.items(), ids=EXPECTED)
 HEALTHY = [name for name, expected in EXPECTED.items() if expected.mode == "healthy"]

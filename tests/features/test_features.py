@@ -1,9 +1,11 @@
 import numpy as np
+import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from rca.features import RANK_FEATURES, WINDOW_FEATURES, describe, extract
+from rca.features.evidence import RESOURCES, resource_names
 from rca.features.temporal import high_segment, periodicity
 from rca.robust import leader_and_runner_up, nan_quantile, peer_reference
 from rca.telemetry import Window
@@ -188,3 +190,45 @@ def test_an_orderly_exit_is_not_fatal(make_window):
     features = extract(_exits(make_window(), after=0.0, code="0"))
     assert window_value(features, "any_fatal_event") == 0.0
     assert np.isnan(window_value(features, "fatal_delay"))
+
+
+def _metrics(name: str, window: Window, values: dict[int, float]) -> pa.Table:
+    """Ten samples of a gauge per rank, the same from first to last."""
+    times = np.linspace(window.job.start, window.job.end, 10)
+    ranks = np.repeat(list(values), times.size)
+    return pa.table(
+        {
+            "time": np.tile(times, len(values)),
+            "name": [name] * ranks.size,
+            "rank": pa.array(ranks, pa.int32()),
+            "value": np.repeat(list(values.values()), times.size).astype(float),
+        }
+    )
+
+
+def test_where_all_suffer_alike_from_the_start_the_value_itself_is_evidence(make_window):
+    """Thermal slowdown (0x40) on every GPU: no peer and no past is better, but a sound GPU shows none."""
+    metrics = _metrics("DCGM_FI_DEV_CLOCKS_EVENT_REASONS", make_window(), dict.fromkeys(range(8), 64.0))
+    features = extract(make_window(metrics=metrics))
+    assert window_value(features, "max_gpu_clock_peers") == 0.0
+    assert np.isnan(window_value(features, "max_gpu_clock_past"))
+    assert (rank_column(features, "gpu_clock_sound") > 3.0).all()
+    assert window_value(features, "median_gpu_clock_sound") == window_value(features, "max_gpu_clock_sound")
+    channel = RESOURCES["gpu_clock"][features.evidence.best[0, resource_names().index("gpu_clock")]].channel
+    assert (channel, features.evidence.references[channel][0]) == ("throttled", 1.0)
+
+
+def test_a_load_has_no_zero_to_be_compared_with(make_window):
+    values = dict.fromkeys(range(8), 9.0)
+    features = extract(make_window(metrics=_metrics("node_load1", make_window(), values)))
+    assert window_value(features, "max_cpu_load_peers") == 0.0
+    assert np.isnan(window_value(features, "max_cpu_load_sound"))
+
+
+def test_what_grows_on_everybody_is_told_by_phase(make_window):
+    """All ranks load for longer from step 20 on: nobody is above their peers."""
+    late = dict.fromkeys(range(8), 0.03)
+    features = extract(make_window(late=late, steps=slice(20, 40), phase="data_loading_seconds"))
+    unit = features.work.step_reference
+    assert window_value(features, "data_loading_growth_job") * unit == pytest.approx(0.03, rel=0.05)
+    assert abs(window_value(features, "forward_growth_job")) < 0.01

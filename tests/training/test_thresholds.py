@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any
+
 import numpy as np
 import pytest
+from made_up_corpus import made_up_corpus
 
-from rca.training.thresholds import FALSE_ALARM_BUDGET, _alarm
+from rca.features import WINDOW_FEATURES
+from rca.training.thresholds import FALSE_ALARM_BUDGET, GRID, _alarm, choose_thresholds
 
 
 def chances(n: int, loud: int) -> np.ndarray:
@@ -27,3 +32,32 @@ def test_a_small_validation_set_asks_for_no_alarm_at_all() -> None:
 
 def test_guilty_windows_raise_no_false_alarm() -> None:
     assert _alarm(chances(400, 100), np.arange(400) >= 100) == 0.30
+
+
+class Read:
+    """A head that reads the probability of a fault, or of a straggler, off the first column."""
+
+    classes = ("healthy", "fail_slow", "fail_stop")
+
+    def probabilities(self, rows: np.ndarray) -> np.ndarray:
+        return np.column_stack([1.0 - rows[:, 0], rows[:, 0], np.zeros(len(rows))])
+
+
+def chosen(**changes: Any) -> dict[str, float]:
+    """Thresholds of 4,000 windows, healthy ones without timed work looking 0.8 faulty, the others 0.35."""
+    corpus = made_up_corpus(4000)
+    unseen = np.arange(4000) % 2 == 0
+    corpus.window[:, 0] = np.where(unseen, 0.8, 0.35)
+    corpus.window[unseen, WINDOW_FEATURES.index("step_noise")] = np.nan
+    corpus.rank[:, 0] = 0.5
+    return choose_thresholds(replace(corpus, **changes), {"mode": Read(), "straggler": Read()})
+
+
+def test_jobs_whose_work_nobody_timed_have_a_threshold_of_their_own() -> None:
+    found = chosen()
+    assert (found["fault"], found["fault_unseen"]) == (0.36, 0.81)
+
+
+def test_thresholds_are_told_by_simulated_windows_that_no_tree_was_fitted_on() -> None:
+    assert chosen(part=("train",) * 4000)["fault"] == chosen(real=(True,) * 4000)["fault"] == GRID[0]
+    assert chosen(part=("calibration",) * 4000)["fault"] == 0.36

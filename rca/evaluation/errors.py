@@ -1,0 +1,64 @@
+"""What kind of error an answer is: misses, wrong ranks and wrong causes are mended in different places."""
+
+from __future__ import annotations
+
+from rca.evaluation.answer import Answer
+from rca.telemetry.labels import Label, accepted, unfelt
+
+#: Kinds in the order of a diagnosis: the first that applies is told, because what follows is its consequence.
+KINDS: dict[str, str] = {
+    "right": "failure mode, ranks, and first cause on its ranks",
+    "false alarm": "healthy, called anything else",
+    "missed": "faulty, called healthy with a verdict",
+    "left open": "faulty, called healthy while abstaining",
+    "other failure mode": "slow taken for stopped, or the other way round",
+    "nobody named": "right failure mode, no ranks",
+    "one of several": "exactly the ranks of one true cause, of several",
+    "too many ranks": "all true ranks, and others",
+    "too few ranks": "some of the true ranks, no others",
+    "some other ranks": "some of the true ranks, and others",
+    "only other ranks": "none of the true ranks",
+    "other cause": "right ranks, first cause is none of the true ones",
+    "divided otherwise": "right ranks and cause, but told apart where the label has them as one, or as one",
+}
+
+
+def kind_of_error(answer: Answer, label: Label) -> str:
+    """Key of `KINDS`.
+
+    "" for a fault that nobody would have felt, and where a method never names ranks or causes.
+    """
+    if unfelt(label) or not {"ranks", "causes"} <= answer.aspects:
+        return ""
+    if label.failure_mode == "healthy":
+        return "right" if answer.mode == "healthy" else "false alarm"
+    if answer.mode == "healthy":
+        return "left open" if answer.abstained else "missed"
+    if answer.mode != label.failure_mode:
+        return "other failure mode"
+    return _kind_by_ranks(answer, label) or _kind_by_cause(answer, label)
+
+
+def _kind_by_ranks(answer: Answer, label: Label) -> str:
+    """Whose ranks are told wrongly; "" where they are right or not known."""
+    truth = {rank for cause in label.causes for rank in cause.ranks}
+    named = answer.ranks
+    if not truth or truth == named:
+        return ""
+    if not named:
+        return "nobody named"
+    if any(named == set(cause.ranks) for cause in label.causes):
+        return "one of several"
+    if not truth & named:
+        return "only other ranks"
+    return "too many ranks" if truth < named else "too few ranks" if named < truth else "some other ranks"
+
+
+def _kind_by_cause(answer: Answer, label: Label) -> str:
+    first = answer.causes[0] if answer.causes else None
+    true = [cause for cause in label.causes if first is not None and first.cause in accepted(cause)]
+    if not label.causes:
+        return "right"
+    if first is None or not true:
+        return "other cause"
+    return "right" if any(first.ranks == set(cause.ranks) for cause in true) else "divided otherwise"

@@ -1,0 +1,63 @@
+"""Every wrong answer is of one kind, and a right one of none."""
+
+from __future__ import annotations
+
+import pytest
+from judged import HEALTHY, SILENT, row, slow_answer, slow_label
+
+from rca.evaluation.answer import Answer, NamedCause
+from rca.evaluation.errors import KINDS, kind_of_error
+from rca.evaluation.tables import errors_table
+from rca.telemetry.labels import Label
+
+ONE = slow_label(ranks=(5, 6))
+TWO = Label.model_validate(
+    {
+        "failure_mode": "fail_slow",
+        "causes": [{"cause": "gpu_throttling", "ranks": [6]}, {"cause": "cpu_contention", "ranks": [2]}],
+    }
+)
+APART = Answer(
+    "fail_slow",
+    frozenset((5, 6)),
+    tuple(NamedCause("gpu_throttling", frozenset((rank,))) for rank in (5, 6)),
+)
+
+
+@pytest.mark.parametrize(
+    ("answer", "label", "kind"),
+    [
+        (SILENT, HEALTHY, "right"),
+        (slow_answer(ranks=(5, 6)), ONE, "right"),
+        (slow_answer(), HEALTHY, "false alarm"),
+        (SILENT, ONE, "missed"),
+        (Answer("healthy", abstained=True), ONE, "left open"),
+        (Answer("fail_stop", frozenset((5, 6))), ONE, "other failure mode"),
+        (Answer("fail_slow"), ONE, "nobody named"),
+        (slow_answer(ranks=(6,)), TWO, "one of several"),
+        (slow_answer(ranks=(4, 5, 6)), ONE, "too many ranks"),
+        (slow_answer(ranks=(5,)), ONE, "too few ranks"),
+        (slow_answer(ranks=(4, 5)), ONE, "some other ranks"),
+        (slow_answer(ranks=(1,)), ONE, "only other ranks"),
+        (slow_answer("gpu_contention", ranks=(5, 6)), ONE, "other cause"),
+        (APART, ONE, "divided otherwise"),
+    ],
+)
+def test_the_first_thing_that_is_wrong_names_the_kind(answer: Answer, label: Label, kind: str) -> None:
+    assert kind in KINDS
+    assert kind_of_error(answer, label) == kind
+
+
+def test_what_is_not_judged_has_no_kind() -> None:
+    unfelt = Label.model_validate({"failure_mode": "healthy", "injected": [{"cause": "gpu_throttling"}]})
+    assert kind_of_error(slow_answer(), unfelt) == ""
+    assert kind_of_error(Answer("fail_slow", aspects=frozenset({"ranks"})), ONE) == ""
+
+
+def test_the_table_counts_kinds_in_order_and_leaves_out_what_does_not_occur() -> None:
+    rows = [row(SILENT), row(Answer("healthy", abstained=True), ONE), row(slow_answer(ranks=(5, 6)), ONE)]
+    table = errors_table(rows)
+    assert [(line[0], *line[2:]) for line in table.rows] == [
+        ("right", "2", "0.667", "0"),
+        ("left open", "1", "0.333", "1"),
+    ]
