@@ -40,8 +40,9 @@ class Durations:
     ----------
     seconds : ndarray of shape (n_steps, n_rows, n_data), seconds
         Of a stage's whole step, by kind (see `row_of`).
-    parts : ndarray of shape (n_steps, n_microbatches + 1, n_data)
-        What each microbatch takes of its worker's compute; the last row is one.
+    parts : ndarray of shape (n_steps, 2 * n_microbatches + 1, n_data)
+        What each microbatch takes of its worker's compute; a row of ones; how much longer or shorter than
+        others of its step each microbatch's transfers between stages are.
     lump : ndarray of shape (n_steps, 2 * n_stages, n_data), seconds
         Stalls in one of a step's forwards, then in one of its backwards, by stage.
     place : ndarray of shape (n_steps, n_data), int
@@ -62,15 +63,22 @@ class Feed:
     ----------
     service : ndarray
         A loader worker's time for the batch; `workers` and `depth` shape the queue.
-    before, after : ndarray
-        From the batch to the first operation; from the end of communication to the next step.
+    taking, copy : ndarray
+        Taking a batch that is there, and copying it to the device while all neighbours do.
+    after : ndarray
+        From the end of communication to the next step.
+    link, sharing : int, float
+        So many ranks in a row copy over one link, and owe this part of their copy's time to each other.
     """
 
     service: FloatArray
-    before: FloatArray
+    taking: FloatArray
+    copy: FloatArray
     after: FloatArray
     workers: int
     depth: int
+    link: int = 1
+    sharing: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -83,6 +91,8 @@ class Course:
         Of every step, and the end of the last.
     fetched, exchanged : ndarray of shape (n_ranks, n_steps)
         When the batch was there; when all communication was over.
+    copying : ndarray of shape (n_ranks, n_steps), seconds
+        How long the copy took.
     ready : ndarray of shape (n_stages, n_data, n_steps)
         When each worker could begin its first operation.
     ends : ndarray of shape (n_ops, n_data, n_steps) or None
@@ -92,6 +102,7 @@ class Course:
     start: FloatArray
     fetched: FloatArray
     exchanged: FloatArray
+    copying: FloatArray
     ready: FloatArray
     ends: FloatArray | None
 
@@ -130,9 +141,12 @@ def _keys(plan: Plan) -> _Keys:
     # A stalled microbatch stalls in one of its chunks.
     hit = computes & (plan.chunk == 0)
     before = plan.graph.predecessors
+    part = np.where(computes, plan.microbatch, shape.microbatches)
+    moves = plan.link >= 0
+    part[moves] = shape.microbatches + 1 + plan.microbatch[moves]
     return _Keys(
         row=row,
-        part=np.where(computes, plan.microbatch, shape.microbatches),
+        part=part,
         share=np.where(computes, 1.0 / shape.chunks, 1.0),
         lumpy=np.where(hit, lumpy, -1),
         root=np.array([not before.get(op, ()) for op in range(plan.optype.size)]),
@@ -157,22 +171,25 @@ def run_forward(plan: Plan, durations: Durations, feed: Feed, *, keep_ends: bool
     n_steps, _, n_data = durations.seconds.shape
     n_ranks = feed.service.shape[0]
     start, fetched = np.zeros((n_steps + 1, n_ranks)), np.empty((n_steps, n_ranks))
+    copying = np.empty((n_steps, n_ranks))
     ready = np.empty((n_steps, stages, n_data))
     exchanged = np.empty_like(ready)
     kept = np.full((n_steps if keep_ends else 0, plan.optype.size, n_data), np.nan)
     width = n_ranks // (stages * n_data)
-    fed = (feed.service, feed.before, feed.after)
-    service, before, after = (np.ascontiguousarray(each.T) for each in fed)
+    fed = (feed.service, feed.taking, feed.copy, feed.after)
+    service, taking, copy, after = (np.ascontiguousarray(each.T) for each in fed)
     run_job(
         program.dep_start, program.dep_slot, program.member_start, program.member_op, program.member_slot,
         program.across, keys.root, keys.closing, plan.stage, keys.row, keys.part, keys.share, keys.lumpy,
         program.n_slots, durations.seconds, durations.parts, durations.lump, durations.place, stages, width,
-        feed.workers, feed.depth, service, before, after, start, fetched, ready, exchanged, kept,
+        feed.workers, feed.depth, feed.link, feed.sharing, service, taking, copy, after,
+        start, fetched, copying, ready, exchanged, kept,
     )  # fmt: skip
     return Course(
         start=np.ascontiguousarray(start.T),
         fetched=np.ascontiguousarray(fetched.T),
         exchanged=np.repeat(exchanged.reshape(n_steps, -1).T, width, axis=0),
+        copying=np.ascontiguousarray(copying.T),
         ready=ready.transpose(1, 2, 0),
         ends=kept.transpose(1, 2, 0) if keep_ends else None,
     )

@@ -136,6 +136,34 @@ def fetch_batches(
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
+def copy_batches(begin: Floats, copy: Floats, link: int, sharing: float, lasted: Floats) -> None:
+    """Copy batches to their devices: whoever copies alone is spared what neighbours usually cost.
+
+    Parameters
+    ----------
+    begin, copy : ndarray of shape (n_ranks,), seconds
+        When each rank begins, and how long it takes beside all neighbours.
+    link : int
+        So many ranks in a row copy over the same link.
+    sharing : float
+        Part of a copy's time that is owed to them.
+    lasted : ndarray of shape (n_ranks,), seconds
+        Out.
+    """
+    for rank in range(begin.size):
+        lasted[rank] = copy[rank]
+        first = rank - rank % link
+        last = min(first + link, begin.size)
+        if sharing == 0 or last - first < 2 or copy[rank] <= 0:
+            continue
+        crowd = 0.0
+        for other in range(first, last):
+            if other != rank:
+                crowd += max(0.0, 1 - abs(begin[other] - begin[rank]) / copy[rank])
+        lasted[rank] *= 1 - sharing * (1 - crowd / (last - first - 1))
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
 def run_job(
     dep_start: Slots,
     dep_slot: Slots,
@@ -159,11 +187,15 @@ def run_job(
     width: int,
     workers: int,
     depth: int,
+    link: int,
+    sharing: float,
     service: Floats,
-    before: Floats,
+    taking: Floats,
+    copy: Floats,
     after: Floats,
     start: Floats,
     fetched: Floats,
+    copying: Floats,
     ready: Floats,
     exchanged: Floats,
     kept: Floats,
@@ -178,11 +210,13 @@ def run_job(
         Ranks per worker (a tensor group), which compute in lock-step.
     workers, depth : int
         Of the batch queue.
-    service, before, after : ndarray of shape (n_steps, n_ranks), seconds
-        Loader's work on a batch; from its arrival to the first operation; from the end of communication to
-        the next step.
-    start, fetched : ndarray of shape (n_steps + 1 and n_steps, n_ranks), seconds
-        Out.
+    link, sharing
+        As in `copy_batches`.
+    service, taking, copy, after : ndarray of shape (n_steps, n_ranks), seconds
+        Loader's work on a batch; taking one that is there; copying it beside all neighbours; from the end of
+        communication to the next step.
+    start, fetched, copying : ndarray of shape (n_steps + 1, n_steps and n_steps, n_ranks), seconds
+        Out: begins of steps, arrivals of batches, lengths of copies.
     ready, exchanged : ndarray of shape (n_steps, n_stages, n_data), seconds
         Out: when each group may begin, when its communication is over.
     kept : ndarray of shape (n_steps or 0, n_ops, n_data), seconds
@@ -200,10 +234,11 @@ def run_job(
             done[worker, rank] = -service[min(worker, n_steps - 1), rank]
     for step in range(n_steps):
         fetch_batches(step, workers, depth, start[step], service[step], done, taken, fetched[step])
+        copy_batches(fetched[step] + taking[step], copy[step], link, sharing, copying[step])
         for group in range(n_stages * n_data):
             latest = -np.inf
             for rank in range(group * width, (group + 1) * width):
-                latest = max(latest, fetched[step, rank] + before[step, rank])
+                latest = max(latest, fetched[step, rank] + taking[step, rank] + copying[step, rank])
             ready[step, group // n_data, group % n_data] = latest
         replay_step(
             dep_start, dep_slot, member_start, member_op, member_slot, across, root, closing,

@@ -24,8 +24,11 @@ def nic_factor(scenario: Scenario, resources: Resources) -> FloatArray:
     return np.asarray(np.maximum(resources.nic_stretch, share * narrowest))
 
 
-def exchange_seconds(scenario: Scenario, resources: Resources, noise: Noise) -> FloatArray:
-    """Transfer time of each rank, (n_ranks, n_steps): a ring moves at the pace of its slowest member."""
+def exchange_seconds(scenario: Scenario, resources: Resources, noise: Noise) -> tuple[FloatArray, FloatArray]:
+    """Seconds each rank exchanges gradients, and gathers parameters, both (n_ranks, n_steps).
+
+    A ring moves at the pace of its slowest member; that one's own end of it is sometimes later still.
+    """
     load, sizes = scenario.workload, scenario.parallelism
     node_of = np.arange(scenario.world_size) // scenario.ranks_per_node
     crowded = launch_gap_ratio(scenario, resources)
@@ -43,8 +46,10 @@ def exchange_seconds(scenario: Scenario, resources: Resources, noise: Noise) -> 
     between = np.where(spans, group_max(outside), group_max(inside))
     share = load.intra_node_share
     factor = (1 - share) * between * group_max(coupling) + share * inside * coupling
-    factor = factor + load.own_coupling * crowded
-    return np.asarray(load.transfer_seconds * noise.transfer * noise.transfer_rank * factor)
+    factor = factor + load.own_coupling * crowded + load.own_port * np.where(spans, outside - 1, 0.0)
+    seconds = load.transfer_seconds * noise.transfer_rank * factor
+    gathered = load.gather_share
+    return seconds * (1 - gathered) * noise.transfer, seconds * gathered * noise.gather
 
 
 def stage_link_seconds(scenario: Scenario, resources: Resources) -> FloatArray:

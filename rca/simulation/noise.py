@@ -11,6 +11,9 @@ from rca.simulation.resources import FloatArray
 from rca.simulation.scenario import Scenario
 from rca.simulation.work import microbatches_apart
 
+# How long a beginning job takes to settle.
+SETTLING_STEPS = 10.0
+
 
 @dataclass(frozen=True)
 class Noise:
@@ -20,15 +23,19 @@ class Noise:
     ----------
     forward, backward, copy, loading, batch, optimizer, transfer_rank : ndarray of shape (n_ranks, n_steps)
         Factors with mean near one; `batch` on what loader workers do.
-    transfer : ndarray of shape (n_steps,)
-        Factor common to all members of a collective.
+    transfer, gather : ndarray of shape (n_steps,)
+        Factors common to all members of a collective: exchanging gradients, gathering parameters.
+    sends : ndarray of shape (n_steps, n_microbatches, n_data)
+        Factors on what stages send each other.
     job : ndarray of shape (n_steps,)
         Factor on everybody's compute: drift, and a lasting change of the job.
     hiccup, warmup : ndarray of shape (n_ranks, n_steps), seconds
+    stall_draw : ndarray of shape (n_ranks, n_steps), in [0, 1)
+        Decides in which phase a hiccup falls, and whatever else stops a host for a moment.
     slow_step : ndarray of shape (n_steps,), seconds
         A healthy job's own checkpoints or evaluations.
-    gap : ndarray of shape (4, n_ranks, n_steps) or (1, 1, 1)
-        Factors with mean one on the launch gaps of the four phases they fall into.
+    gap : ndarray of shape (5, n_ranks, n_steps) or (1, 1, 1)
+        Factors with mean one on the launch gaps of the five phases they fall into.
     gc_draw : ndarray of shape (n_ranks, n_steps), in [0, 1)
         Decides in which phase a collector pause falls.
     lengths : ndarray of shape (n_steps, n_microbatches, n_data)
@@ -45,8 +52,11 @@ class Noise:
     optimizer: FloatArray
     transfer_rank: FloatArray
     transfer: FloatArray
+    gather: FloatArray
+    sends: FloatArray
     job: FloatArray
     hiccup: FloatArray
+    stall_draw: FloatArray
     warmup: FloatArray
     slow_step: FloatArray
     gap: FloatArray
@@ -58,29 +68,26 @@ class Noise:
 def draw_noise(scenario: Scenario) -> Noise:
     """Noise of one scenario; depends on its seed and benign settings, never on its faults."""
     rng = np.random.default_rng([scenario.seed, 0])
-    benign, step = scenario.benign, scenario.workload.step_seconds
+    benign = scenario.benign
     shape = (scenario.world_size, scenario.n_steps)
-    offset = rng.normal(0, benign.rank_offset, (shape[0], 1))
     apart = microbatches_apart(scenario)
-
-    def factor(sigma: float) -> FloatArray:
-        return np.asarray(np.exp(_autoregressive(rng, shape, sigma, benign.noise_memory)))
-
-    own = np.exp(offset)
-    hit = rng.random(shape) < benign.hiccup_probability
-    # Pareto tail: most hiccups are small, a few are several times the scale.
-    hiccup = np.where(hit, step * benign.hiccup_scale * np.minimum(rng.pareto(2.5, shape), 6.0), 0.0)
+    forward, backward = _kernels(rng, scenario)
+    lasting = rng.normal(0, benign.copy_offset, (shape[0], 1))
     return Noise(
-        forward=own * factor(1.4 * benign.noise),
-        backward=own * factor(0.6 * benign.noise),
-        copy=np.exp(rng.normal(0, benign.copy_offset, (shape[0], 1)) + rng.normal(0, 0.08, shape)),
+        forward=forward,
+        backward=backward,
+        copy=_settling(scenario) * np.exp(lasting + rng.normal(0, benign.copy_noise, shape)),
         loading=np.exp(rng.normal(0, benign.loading_noise, shape)),
         batch=np.exp(rng.normal(0, 0.1, shape)),
-        optimizer=np.exp(rng.normal(0, 0.05, shape)),
-        transfer_rank=1 + rng.normal(0, 0.004, shape),
-        transfer=np.exp(rng.normal(0, benign.transfer_noise, shape[1])),
+        optimizer=np.exp(rng.normal(0, benign.optimizer_noise, shape)),
+        transfer_rank=_ends(rng, benign.transfer_ends, shape),
+        transfer=_settling(scenario) * np.exp(rng.normal(0, benign.transfer_noise, shape[1])),
+        # What all ranks gather is there already: nobody's late gradients stretch it.
+        gather=np.exp(rng.normal(0, 0.3 * benign.transfer_noise, shape[1])),
+        sends=_sends(rng, scenario, apart),
         job=_job_factor(rng, scenario),
-        hiccup=hiccup,
+        hiccup=_hiccups(rng, scenario),
+        stall_draw=rng.random(shape),
         warmup=_warmup(rng, scenario),
         slow_step=_slow_steps(rng, scenario),
         gap=_gaps(rng, shape, benign.gap_noise),
@@ -90,10 +97,52 @@ def draw_noise(scenario: Scenario) -> Noise:
     )
 
 
+def _kernels(rng: np.random.Generator, scenario: Scenario) -> tuple[FloatArray, FloatArray]:
+    """Factors on forward and backward: lasting differences of ranks, and what varies from step to step."""
+    benign, shape = scenario.benign, (scenario.world_size, scenario.n_steps)
+    lasting = rng.normal(0, benign.rank_offset, (shape[0], 1))
+    forward, backward = (_autoregressive(rng, shape, 1.0, benign.noise_memory) for _ in range(2))
+    if benign.common_noise:
+        # The backward keeps its variance, but takes this share of it from the forward's.
+        backward = np.sqrt(benign.common_noise) * forward + np.sqrt(1 - benign.common_noise) * backward
+    spread = benign.noise * benign.backward_calm
+    # Where the backward is the calmer one, ranks differ less in it, too.
+    calmer = min(1.0, benign.backward_calm)
+    return np.exp(lasting + benign.noise * forward), np.exp(calmer * lasting + spread * backward)
+
+
+def _ends(rng: np.random.Generator, sigma: float, shape: tuple[int, int]) -> FloatArray:
+    """Factors on a collective's length as each rank sees it: some are always the last to be let go."""
+    return np.exp(rng.normal(0, 0.6 * sigma, (shape[0], 1)) + rng.normal(0, sigma, shape))
+
+
+def _settling(scenario: Scenario) -> FloatArray:
+    """Factors of the first steps, in which caches and windows of connections still fill, (n_steps,)."""
+    fading = np.exp(-np.arange(scenario.n_steps) / SETTLING_STEPS)
+    return np.asarray(1 + scenario.benign.settling * fading)
+
+
+def _hiccups(rng: np.random.Generator, scenario: Scenario) -> FloatArray:
+    """Seconds of single stalls; some hosts have them more often than others."""
+    benign, shape = scenario.benign, (scenario.world_size, scenario.n_steps)
+    often = np.exp(rng.normal(-0.5 * benign.hiccup_spread**2, benign.hiccup_spread, (shape[0], 1)))
+    hit = rng.random(shape) < benign.hiccup_probability * often
+    # Pareto tail: most hiccups are small, a few are several times the scale.
+    length = benign.hiccup_scale * np.minimum(rng.pareto(2.5, shape), 6.0)
+    return np.where(hit, scenario.workload.step_seconds * length, 0.0)
+
+
+def _sends(rng: np.random.Generator, scenario: Scenario, apart: int) -> FloatArray:
+    sigma, shape = scenario.benign.p2p_noise, (scenario.n_steps, apart, scenario.replicas)
+    if sigma == 0 or scenario.parallelism.pipeline == 1:
+        return np.ones(shape)
+    return np.asarray(np.exp(rng.normal(-0.5 * sigma * sigma, sigma, shape)))
+
+
 def _gaps(rng: np.random.Generator, shape: tuple[int, int], sigma: float) -> FloatArray:
     if sigma == 0:
         return np.ones((1, 1, 1))
-    return np.asarray(np.exp(rng.normal(-0.5 * sigma * sigma, sigma, (4, *shape))))
+    return np.asarray(np.exp(rng.normal(-0.5 * sigma * sigma, sigma, (5, *shape))))
 
 
 def _autoregressive(
@@ -118,12 +167,12 @@ def _job_factor(rng: np.random.Generator, scenario: Scenario) -> FloatArray:
 
 
 def _warmup(rng: np.random.Generator, scenario: Scenario) -> FloatArray:
-    """First steps compile, allocate and connect: long on every rank, shorter each time."""
+    """First steps compile, allocate and connect: long on all ranks, longer on some, shorter each time."""
     benign = scenario.benign
     seconds = np.zeros((scenario.world_size, scenario.n_steps))
     for step in range(min(benign.warmup_steps, scenario.n_steps)):
         extra = scenario.workload.step_seconds * (benign.warmup_factor - 1) / 3.0**step
-        seconds[:, step] = extra * np.exp(rng.normal(0, 0.05, scenario.world_size))
+        seconds[:, step] = extra * np.exp(rng.normal(-0.08, 0.4, scenario.world_size))
     return seconds
 
 

@@ -61,7 +61,7 @@ def course_of(scenario: Scenario, resources: Resources, timing: Timing, rng: np.
         if stop.kind == "hang":
             end = begun + float(np.clip(typical * log_uniform(rng, 6, 150), 2, 1800)) + 3 * typical
             return Course(stop.step, end, alive, begun)
-        noticed = begun + typical * rng.uniform(0.6, 1.0) + rng.uniform(0.02, 1.5)
+        noticed = begun + typical * rng.uniform(0.6, 1.0) + log_uniform(rng, 0.02, 6)
         alive[:] = noticed
         alive[list(stop.ranks)] = begun + 0.5 * typical
         # Somebody looks at once, or long after.

@@ -46,6 +46,7 @@ OF_NODES = frozenset(
         "foreign_cpu",
         "memory_stall",
         "disk_stall",
+        "remote_stall",
         "read_stretch",
     }
 )
@@ -78,23 +79,25 @@ class Resources:
         held back for temperature or power.
     foreign_gpu : ndarray of shape (n_ranks, n_steps)
         Share of the GPU that other processes take.
-    gpu_stall, table_stall, gc, checkpoint : ndarray of shape (n_ranks, n_steps), seconds
-        Time lost per step to memory recovery, to reading back what was reclaimed, to collector pauses and
-        checkpoints.
+    gpu_stall, host_stall, table_stall, gc, checkpoint : ndarray of shape (n_ranks, n_steps), seconds
+        Time lost per step to memory recovery, to a host that stands still, to reading back what the loading
+        of data needs and was reclaimed, to collector pauses and checkpoints.
     major_faults : ndarray of shape (n_ranks, n_steps), per second
         Pages read back that a memory limit had pushed out.
     batch_extra : ndarray of shape (n_ranks, n_steps), seconds
         What a loader worker needs for a batch beyond the usual.
     read_stretch : ndarray of shape (n_nodes, n_steps)
         Factor on the time to read a batch from storage.
+    read_held : ndarray of shape (n_ranks, n_steps)
+        Share of time a limit holds a rank's reads back, above a disk that has time.
     run_queue : ndarray of shape (n_ranks, n_steps)
         Share of its runnable time the host process waits for a core.
     quota : ndarray of shape (n_ranks, n_steps)
         Share of time it is stopped by a CPU quota.
     copy_stretch : ndarray of shape (n_ranks, n_steps)
         How many times narrower the GPU's link to its PCIe switch is; the NIC's traffic passes it as well.
-    loader_cpu : ndarray of shape (n_ranks, n_steps)
-        Extra cores used by the input pipeline.
+    loader_cpu, group_cpu : ndarray of shape (n_ranks, n_steps)
+        Extra cores used by the input pipeline, and by strangers in a rank's own control group.
     stage_extra : ndarray of shape (n_stages, n_steps)
         Work a stage has beyond its balanced part, relative to that part.
     length_spread : ndarray of shape (1, n_steps)
@@ -105,8 +108,9 @@ class Resources:
     nic_queue, nic_delay, nic_loss, nic_errors, congestion : ndarray of shape (n_nodes, n_steps)
         Symptoms at the port: queued share, added seconds of round trip, lost share, link errors per second,
         marked share.
-    foreign_cpu, memory_stall, disk_stall : ndarray of shape (n_nodes, n_steps)
-        Cores used by strangers; share of time stalled on memory; share of time the disk is saturated.
+    foreign_cpu, memory_stall, disk_stall, remote_stall : ndarray of shape (n_nodes, n_steps)
+        Cores used by strangers; share of time stalled on memory; share of time the disk is saturated, or the
+        file server.
     """
 
     compute_stretch: FloatArray
@@ -117,16 +121,19 @@ class Resources:
     heat: FloatArray
     foreign_gpu: FloatArray
     gpu_stall: FloatArray
+    host_stall: FloatArray
     table_stall: FloatArray
     major_faults: FloatArray
     batch_extra: FloatArray
     read_stretch: FloatArray
+    read_held: FloatArray
     gc: FloatArray
     checkpoint: FloatArray
     run_queue: FloatArray
     quota: FloatArray
     copy_stretch: FloatArray
     loader_cpu: FloatArray
+    group_cpu: FloatArray
     stage_extra: FloatArray
     length_spread: FloatArray
     ecc: FloatArray
@@ -143,6 +150,7 @@ class Resources:
     foreign_cpu: FloatArray
     memory_stall: FloatArray
     disk_stall: FloatArray
+    remote_stall: FloatArray
     stop: Stop | None = None
 
     @classmethod

@@ -68,8 +68,9 @@ def _pick_dialect(rng: np.random.Generator, cause: str) -> Dialect:
 def _base(rng: np.random.Generator, dialect: Dialect, cause: str) -> Scenario:
     job = sample_job(rng, dialect, cause)
     draft = Scenario(seed=int(rng.integers(0, 2**31)), dialect=dialect, **job)
-    benign = sample_benign(rng, draft)
-    return _revalidated(draft, benign=benign, telemetry=sample_telemetry(rng, draft, cause))
+    telemetry = sample_telemetry(rng, draft, cause)
+    benign = sample_benign(rng, draft, lengths_told=telemetry.load_columns)
+    return _revalidated(draft, benign=benign, telemetry=telemetry)
 
 
 def _faults(rng: np.random.Generator, base: Scenario, cause: str) -> tuple[Fault, ...]:

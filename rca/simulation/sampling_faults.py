@@ -5,11 +5,40 @@ from __future__ import annotations
 import numpy as np
 
 from rca.simulation.faults import FAULTS
+from rca.simulation.sampling_job import log_uniform
 from rca.simulation.scenario import Fault, Pattern, Scenario, Shape
 
 # What a cause mostly looks like in time; the rest are transient, persistent and deterministic alike.
 ALWAYS_ON = frozenset({"stage_imbalance"})
 MOSTLY_ON = frozenset({"sequence_length_imbalance", "checkpoint_stall", "runtime_gc"})
+
+# How much less or more than usual machines others suffer: ranges of `Fault.strength`, wide around what two
+# testbeds showed. Some congestion controls take any loss for congestion, others hardly slow down.
+STRENGTHS: dict[str, tuple[float, float]] = {
+    "gpu_throttling": (0.7, 1.9),
+    "gpu_contention": (0.7, 1.1),
+    "pcie_degradation": (0.7, 1.4),
+    "nic_degradation": (0.5, 2.2),
+    "nic_degradation/loss": (0.02, 1.0),
+    "network_congestion": (0.15, 1.2),
+    "cpu_contention": (0.55, 1.1),
+    "memory_pressure": (0.6, 1.2),
+    "memory_pressure/limit": (0.15, 1.1),
+    "data_loader_stall": (0.5, 1.9),
+    "storage_degradation": (0.75, 2.5),
+    "runtime_gc": (0.4, 1.2),
+    "stage_imbalance": (0.35, 1.1),
+    "sequence_length_imbalance": (0.8, 2.4),
+    "checkpoint_stall": (0.5, 1.1),
+}
+USUAL_STRENGTH = (0.7, 1.4)
+# The same of `Fault.curve`: a longer way costs as often as a collective goes back and forth.
+CURVES: dict[str, tuple[float, float]] = {
+    "nic_degradation": (0.25, 1.0),
+    "data_loader_stall": (0.55, 1.1),
+    "storage_degradation": (0.4, 1.0),
+}
+USUAL_CURVE = (0.75, 1.15)
 
 
 def sample_fault(rng: np.random.Generator, scenario: Scenario, cause: str) -> Fault:
@@ -28,6 +57,8 @@ def sample_fault(rng: np.random.Generator, scenario: Scenario, cause: str) -> Fa
         ranks=ranks,
         nodes=nodes,
         severity=float(rng.uniform(0.15, 1.0)),
+        strength=sample_strength(rng, cause, variant),
+        curve=log_uniform(rng, *CURVES.get(cause, USUAL_CURVE)),
         first_step=first,
         last_step=last,
         pattern=pattern,
@@ -35,11 +66,17 @@ def sample_fault(rng: np.random.Generator, scenario: Scenario, cause: str) -> Fa
     )
 
 
+def sample_strength(rng: np.random.Generator, cause: str, variant: str) -> float:
+    """Draw how badly some machines take a cause's variant."""
+    usual = STRENGTHS.get(cause, USUAL_STRENGTH)
+    return log_uniform(rng, *STRENGTHS.get(f"{cause}/{variant}", usual))
+
+
 def _victims(
     rng: np.random.Generator, scenario: Scenario, cause: str, variant: str
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
     reach, world = FAULTS[cause].reach, scenario.world_size
-    if variant in {"quota", "rank_hogs", "limit"}:
+    if variant in {"quota", "rank_hogs", "limit"} or (variant == "throttle" and rng.random() < 0.6):
         reach = "rank"
     if variant in {"job", "unplanned", "all"} or reach == "job":
         return tuple(range(world)), tuple(range(scenario.n_nodes))
@@ -50,7 +87,7 @@ def _victims(
         return _across(rng, scenario, share=1.0 if rng.random() < 0.7 else rng.uniform(0.6, 1.0))
     if reach == "node":
         node = int(rng.integers(scenario.n_nodes))
-        if cause == "storage_degradation" and rng.random() < 0.3:
+        if cause == "storage_degradation" and variant != "throttle" and rng.random() < 0.3:
             return _across(rng, scenario, share=rng.uniform(0.3, 1.0))
         return scenario.ranks_on(node), (node,)
     rank = int(rng.integers(world))

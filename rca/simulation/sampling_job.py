@@ -127,15 +127,18 @@ def _testbed_workload(rng: np.random.Generator) -> Workload:
         return seconds * scale * math.exp(rng.normal(0, spread))
 
     return Workload(
-        data_loading_seconds=scale * log_uniform(rng, 0.00004, 0.0012),
-        host_to_device_seconds=around(log_uniform(rng, 0.0045, 0.0095), 0.2),
+        data_loading_seconds=scale * log_uniform(rng, 0.0001, 0.0015),
+        host_to_device_seconds=around(log_uniform(rng, 0.0045, 0.014), 0.2),
         forward_seconds=around(0.0245),
         backward_seconds=around(0.046),
-        transfer_seconds=around(log_uniform(rng, 0.017, 0.045), 0.2),
+        transfer_seconds=around(log_uniform(rng, 0.005, 0.038), 0.2),
         optimizer_seconds=around(0.0038, 0.4),
-        launch_seconds=around(0.0073),
-        host_coupling=rng.uniform(0.3, 0.9),
+        launch_seconds=around(log_uniform(rng, 0.003, 0.009)),
+        host_coupling=rng.uniform(0.3, 1.4),
         own_coupling=rng.uniform(0.0, 0.5),
+        own_port=rng.uniform(0.0, 0.3),
+        calls_collector=bool(rng.random() < 0.5),
+        copy_sharing=rng.uniform(0.05, 0.8),
         backward_gap_share=rng.uniform(0.05, 0.55),
         run_queue_share=rng.uniform(0.15, 0.42),
         microbatches=int(rng.choice([1, 1, 2, 4, 8])),
@@ -149,8 +152,8 @@ def _cluster_workload(rng: np.random.Generator, parallelism: Parallelism, per_no
     """Shares of a step as GPU jobs have them, exposed communication from a few to forty per cent."""
     step = log_uniform(rng, 0.2, 30.0)
     shares = {
-        "data_loading": log_uniform(rng, 0.0005, 0.02),
-        "host_to_device": log_uniform(rng, 0.002, 0.03),
+        "data_loading": log_uniform(rng, 0.0002, 0.02),
+        "host_to_device": log_uniform(rng, 0.0005, 0.03),
         "transfer": rng.uniform(0.05, 0.4),
         "optimizer": rng.uniform(0.01, 0.06),
     }
@@ -167,6 +170,9 @@ def _cluster_workload(rng: np.random.Generator, parallelism: Parallelism, per_no
         optimizer_seconds=step * shares["optimizer"],
         launch_seconds=step * rng.uniform(0.04, 0.2),
         host_coupling=rng.uniform(0.01, 0.12),
+        calls_collector=bool(rng.random() < 0.25),
+        own_port=max(0.0, rng.uniform(-0.2, 0.2)),
+        copy_sharing=max(0.0, rng.uniform(-0.3, 0.3)),
         run_queue_share=rng.uniform(0.0, 0.08),
         intra_node_share=rng.uniform(0.1, 0.4) if several else 0.3,
         microbatches=microbatches,

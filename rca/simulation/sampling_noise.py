@@ -7,7 +7,7 @@ from typing import get_args
 import numpy as np
 
 from rca.simulation.sampling_job import log_uniform
-from rca.simulation.scenario import Benign, Ending, HarmlessSignal, Scenario, Telemetry, Visibility
+from rca.simulation.scenario import Benign, Burst, Ending, HarmlessSignal, Scenario, Telemetry, Visibility
 
 HARMLESS_KINDS = get_args(HarmlessSignal.model_fields["kind"].annotation)
 TESTBED_EXPORTERS = (
@@ -28,34 +28,74 @@ TRACED_SHARE, TRACED_RANKS = 0.02, 64
 HELD_SHARE = 0.25
 
 
-def sample_benign(rng: np.random.Generator, scenario: Scenario) -> Benign:
-    """Healthy variation."""
+def sample_benign(rng: np.random.Generator, scenario: Scenario, *, lengths_told: bool) -> Benign:
+    """Healthy variation; where a job reports its sequences' lengths, they do vary."""
     testbed = scenario.dialect == "cpu_testbed"
     warm = scenario.first_step_number == 0
     every = int(rng.integers(8, 60)) if rng.random() < 0.2 else 0
     shifted = rng.random() < 0.06
+    late = sample_late_batches(rng, scenario) if warm and rng.random() < 0.25 else (0, 0.0)
     return Benign(
-        rank_offset=log_uniform(rng, 0.002, 0.016) if testbed else log_uniform(rng, 0.001, 0.012),
-        copy_offset=log_uniform(rng, 0.005, 0.15) if testbed else log_uniform(rng, 0.001, 0.03),
+        rank_offset=log_uniform(rng, 0.0003, 0.016) if testbed else log_uniform(rng, 0.001, 0.012),
+        copy_offset=log_uniform(rng, 0.004, 0.1) if testbed else log_uniform(rng, 0.001, 0.03),
         loading_noise=rng.uniform(0.3, 1.2),
         gap_noise=rng.uniform(0.1, 0.9),
-        noise=rng.uniform(0.02, 0.06) if testbed else log_uniform(rng, 0.004, 0.03),
+        # Kernels themselves are even; what makes steps restless are mostly single stalls of their hosts.
+        noise=log_uniform(rng, 0.002, 0.06) if testbed else log_uniform(rng, 0.002, 0.04),
         noise_memory=rng.uniform(0.0, 0.7),
-        transfer_noise=rng.uniform(0.02, 0.2) if testbed else log_uniform(rng, 0.02, 0.12),
+        backward_calm=log_uniform(rng, 0.08, 0.8) if testbed else log_uniform(rng, 0.4, 1.6),
+        common_noise=max(0.0, rng.uniform(-0.6, 0.35)) ** 2 if testbed else rng.beta(1.2, 0.6),
+        copy_noise=log_uniform(rng, 0.03, 0.3) if testbed else log_uniform(rng, 0.02, 0.15),
+        optimizer_noise=log_uniform(rng, 0.002, 0.05),
+        p2p_noise=log_uniform(rng, 0.05, 1.5),
+        transfer_noise=log_uniform(rng, 0.04, 0.5) if testbed else log_uniform(rng, 0.008, 0.15),
+        transfer_ends=log_uniform(rng, 0.004, 0.08) if testbed else log_uniform(rng, 0.001, 0.03),
+        settling=log_uniform(rng, 0.02, 0.5) if warm and rng.random() < 0.3 else 0.0,
         # Ranks that share cores are late on single steps, often and a little.
-        hiccup_probability=log_uniform(rng, 1e-3, 5e-2) if testbed else log_uniform(rng, 1e-4, 4e-3),
-        hiccup_scale=rng.uniform(0.02, 0.2) if testbed else rng.uniform(0.05, 0.5),
-        drift=rng.uniform(0, 0.05) if rng.random() < 0.5 else 0.0,
-        warmup_steps=int(rng.integers(1, 4)) if warm else 0,
-        warmup_factor=rng.uniform(5, 15) if testbed else log_uniform(rng, 1.5, 15),
+        hiccup_probability=log_uniform(rng, 0.02, 0.25) if testbed else log_uniform(rng, 1e-4, 4e-3),
+        hiccup_scale=log_uniform(rng, 0.02, 0.2) if testbed else rng.uniform(0.05, 0.5),
+        hiccup_spread=rng.uniform(0.0, 1.0),
+        hiccup_backward=log_uniform(rng, 0.02, 0.35),
+        queue_spread=log_uniform(rng, 0.02, 0.3),
+        bursts=sample_bursts(rng, scenario) if rng.random() < (0.25 if testbed else 0.12) else (),
+        slow_batches=late[0],
+        slow_batch_factor=late[1],
+        drift=log_uniform(rng, 0.001, 0.05) if rng.random() < 0.5 else 0.0,
+        warmup_steps=int(rng.choice([1, 1, 1, 2, 3])) if warm else 0,
+        warmup_factor=log_uniform(rng, 1.1, 15),
         slow_step_every=every,
         # A healthy job spends up to a few per cent of its time on checkpoints and evaluation.
         slow_step_factor=1 + every * rng.uniform(0.005, 0.035),
-        sequence_jitter=rng.uniform(0.005, 0.035) if rng.random() < 0.35 else 0.0,
+        sequence_jitter=_jitter(rng, scenario, lengths_told=lengths_told),
         shift_step=int(rng.integers(1, scenario.n_steps)) if shifted else None,
         shift_factor=rng.uniform(1.05, 1.6) if shifted else 1.0,
         harmless=_harmless(rng, scenario),
     )
+
+
+def _jitter(rng: np.random.Generator, scenario: Scenario, *, lengths_told: bool) -> float:
+    """How unequal healthy replicas' input is: pipelined models are mostly language models."""
+    usual = 0.6 if scenario.parallelism.pipeline > 1 else 0.2
+    return log_uniform(rng, 0.002, 0.035) if rng.random() < (0.95 if lengths_told else usual) else 0.0
+
+
+def sample_bursts(rng: np.random.Generator, scenario: Scenario) -> tuple[Burst, ...]:
+    """One or two short visits of a neighbour."""
+    longest = max(1, min(5, scenario.n_steps // 20))
+    return tuple(
+        Burst(
+            node=int(rng.integers(scenario.n_nodes)),
+            first_step=int(rng.integers(scenario.n_steps)),
+            steps=int(rng.integers(1, longest + 1)),
+            level=rng.uniform(0.45, 0.9),
+        )
+        for _ in range(int(rng.integers(1, 3)))
+    )
+
+
+def sample_late_batches(rng: np.random.Generator, scenario: Scenario) -> tuple[int, float]:
+    """Caches are cold when a job begins: so many batches are late, by this much of a step."""
+    return int(rng.integers(1, max(2, min(10, scenario.n_steps // 6)))), log_uniform(rng, 0.1, 1.5)
 
 
 def _harmless(rng: np.random.Generator, scenario: Scenario) -> tuple[HarmlessSignal, ...]:

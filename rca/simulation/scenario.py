@@ -36,6 +36,9 @@ class Fault(Frozen):
         Indices of the nodes that suffer it.
     severity : float
         0 (no effect) to 1 (the worst that is simulated).
+    strength, curve : float
+        How badly these machines take it: a factor on what the worst costs, and the power of the severity
+        that its cost follows, both relative to usual machines.
     first_step, last_step : int
         Inclusive; a fail-stop fault has no last step.
     shape : {"step", "ramp", "intermittent"}
@@ -47,10 +50,17 @@ class Fault(Frozen):
     ranks: tuple[Index, ...] = ()
     nodes: tuple[Index, ...] = ()
     severity: Share = 0.7
+    strength: Positive = 1.0
+    curve: Positive = 1.0
     first_step: Index = 0
     last_step: Index | None = None
     pattern: Pattern | None = None
     shape: Shape = "step"
+
+    @property
+    def force(self) -> float:
+        """Severity as its cost follows it."""
+        return self.severity**self.curve
 
 
 class HarmlessSignal(Frozen):
@@ -58,6 +68,21 @@ class HarmlessSignal(Frozen):
 
     kind: Literal["ecc_sbe", "tcp_retransmits", "load", "hot_gpu", "power_cap", "pcie_replay", "io_pressure"]
     rank: Index = 0
+
+
+class Burst(Frozen):
+    """A neighbour that takes the cores of one node for a few steps, and is gone before anybody minds.
+
+    Attributes
+    ----------
+    level : float
+        Share of its runnable time that a host process waits for a core meanwhile.
+    """
+
+    node: Index
+    first_step: Index
+    steps: Annotated[int, Field(ge=1)] = 1
+    level: Share = 0.7
 
 
 class Benign(Frozen):
@@ -69,17 +94,47 @@ class Benign(Frozen):
         Lasting relative differences between ranks' compute, and between their copies to the device.
     loading_noise, gap_noise : float
         Spread of the logarithm of a step's data loading, and of the launch gaps in each of its phases.
+    noise, backward_calm : float
+        Spread of the logarithm of the forward's kernel time, and that of the backward relative to it.
+    common_noise : float
+        Share of that variance that forward and backward of a step have in common: a clock, lengths of input.
+    copy_noise, optimizer_noise, p2p_noise : float
+        The same spread of copies to the device, optimizer steps, and of each transfer between stages.
+    hiccup_probability, hiccup_scale, hiccup_spread, hiccup_backward : float
+        Single late phases: how often, how long relative to a step, the spread of the logarithm of how often
+        between ranks, and the share that falls into the backward.
+    transfer_ends : float
+        Spread of the logarithm of a collective's length between the ranks that take part in it.
+    settling : float
+        How much longer copies and transfers of a beginning job's first steps are, beyond the warm-up.
+    queue_spread : float
+        Spread of the logarithm of what ranks wait in run queues, half of it lasting, without cost to anybody.
+    slow_batches, slow_batch_factor : int, float
+        The first batches of a starting job come late: how many, and how many steps' time each takes.
     """
 
     rank_offset: NotNegative = 0.003
     copy_offset: NotNegative = 0.0
     loading_noise: NotNegative = 0.5
     gap_noise: NotNegative = 0.0
-    noise: NotNegative = 0.02
+    noise: NotNegative = 0.028
     noise_memory: Share = 0.3
+    backward_calm: NotNegative = 0.43
+    common_noise: Share = 0.0
+    copy_noise: NotNegative = 0.08
+    optimizer_noise: NotNegative = 0.02
+    p2p_noise: NotNegative = 0.0
     transfer_noise: NotNegative = 0.14
+    transfer_ends: NotNegative = 0.004
+    settling: NotNegative = 0.0
     hiccup_probability: Share = 0.002
     hiccup_scale: NotNegative = 0.15
+    hiccup_spread: NotNegative = 0.0
+    hiccup_backward: Share = 0.25
+    queue_spread: NotNegative = 0.0
+    bursts: tuple[Burst, ...] = ()
+    slow_batches: Index = 0
+    slow_batch_factor: NotNegative = 0.0
     drift: NotNegative = 0.0
     warmup_steps: Index = 1
     warmup_factor: Positive = 10.0
@@ -201,6 +256,15 @@ class Scenario(Frozen):
             given = len(getattr(self.fleet, name))
             if given not in (0, self.n_nodes):
                 raise ValueError(f"fleet.{name} has {given} entries for {self.n_nodes} nodes")
+        return self
+
+    @model_validator(mode="after")
+    def _bursts_fit(self) -> Self:
+        for burst in self.benign.bursts:
+            if burst.node >= self.n_nodes or burst.first_step >= self.n_steps:
+                raise ValueError(
+                    f"a burst on node {burst.node} at step {burst.first_step} is not of this job"
+                )
         return self
 
     @model_validator(mode="after")

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from rca.simulation.forward import Course, Durations, Feed, n_rows, row_of, run_forward
-from rca.simulation.host import collector_pauses, launch_gaps
+from rca.simulation.host import BETWEEN, HOST_PHASES, collector_pauses, host_stalls, launch_gaps
 from rca.simulation.links import exchange_seconds, stage_link_seconds
 from rca.simulation.loading import service_seconds, taking_seconds
 from rca.simulation.noise import Noise
@@ -30,15 +30,19 @@ class Timing:
     Attributes
     ----------
     phases : mapping of str to ndarray of shape (n_ranks, n_steps), seconds
-        By format column; ``gc_seconds`` is contained in the others, which add up to ``step_seconds``.
+        By format column; ``gc_seconds`` is contained in the others, which add up to ``step_seconds`` but for
+        what a host does between steps.
     start : ndarray of shape (n_ranks, n_steps), seconds
         Since the job's first step, on one true clock.
+    queued : ndarray of shape (n_ranks, n_steps), seconds
+        For how long single launches waited for a core.
     course : Course
         When the replay says that things happened.
     """
 
     phases: dict[str, FloatArray]
     start: FloatArray
+    queued: FloatArray
     course: Course
 
     @property
@@ -51,7 +55,9 @@ class Timing:
 class _Own:
     """What each rank does by itself, all of shape (n_ranks, n_steps), seconds.
 
-    ``forward`` and ``backward`` hold the steady part, ``stalls`` by phase what falls into one microbatch.
+    ``forward`` and ``backward`` hold the steady part, ``stalls`` by phase what falls into one microbatch;
+    ``copy`` is as long as beside all neighbours; ``scatter`` and ``gather`` add up to the transfer;
+    ``between`` steps nothing is timed.
     """
 
     taking: FloatArray
@@ -59,9 +65,15 @@ class _Own:
     forward: FloatArray
     backward: FloatArray
     stalls: dict[str, FloatArray]
-    transfer: FloatArray
+    scatter: FloatArray
+    gather: FloatArray
     optimizer: FloatArray
     checkpoint: FloatArray
+    between: FloatArray
+
+    @property
+    def transfer(self) -> FloatArray:
+        return self.scatter + self.gather
 
 
 def run_steps(scenario: Scenario, resources: Resources, noise: Noise, *, keep_ends: bool = False) -> Timing:
@@ -70,14 +82,17 @@ def run_steps(scenario: Scenario, resources: Resources, noise: Noise, *, keep_en
     own = _own_work(scenario, resources, noise, parts[0])
     feed = Feed(
         service=service_seconds(scenario, resources, noise),
-        before=own.taking + own.copy,
-        after=own.optimizer + own.checkpoint,
+        taking=own.taking,
+        copy=own.copy,
+        after=own.optimizer + own.checkpoint + own.between,
         workers=scenario.workload.loader_workers,
         depth=scenario.workload.prefetch_steps,
+        link=scenario.ranks_per_node,
+        sharing=scenario.workload.copy_sharing,
     )
     durations = _durations(scenario, resources, noise, plan, own, parts[1])
     course = run_forward(plan, durations, feed, keep_ends=keep_ends)
-    return Timing(_phases(course, own, resources.gc), course.start[:, :-1], course)
+    return Timing(_phases(course, own, resources.gc), course.start[:, :-1], noise.hiccup, course)
 
 
 def job_plan(scenario: Scenario) -> Plan:
@@ -93,46 +108,54 @@ def _parts(scenario: Scenario, resources: Resources, noise: Noise) -> tuple[Floa
 def _phases(course: Course, own: _Own, gc: FloatArray) -> dict[str, FloatArray]:
     loading = course.fetched - course.start[:, :-1] + own.taking
     forward, backward = (getattr(own, name) + own.stalls[name] for name in ("forward", "backward"))
-    alone = loading + own.copy + forward + backward + own.transfer
+    transfer = own.transfer
+    alone = loading + course.copying + forward + backward + transfer
     wait = np.maximum(course.exchanged - course.start[:, :-1] - alone, 0.0)
     return {
         "data_loading_seconds": loading,
-        "host_to_device_seconds": own.copy,
+        "host_to_device_seconds": course.copying,
         "forward_seconds": forward,
         "backward_seconds": backward,
         "communication_wait_seconds": wait,
-        "communication_transfer_seconds": own.transfer,
-        "communication_seconds": wait + own.transfer,
+        "communication_transfer_seconds": transfer,
+        "communication_seconds": wait + transfer,
         "optimizer_seconds": own.optimizer,
         "checkpoint_seconds": own.checkpoint,
         "gc_seconds": gc,
-        "step_seconds": alone + wait + own.optimizer + own.checkpoint,
+        "step_seconds": alone + wait + own.optimizer + own.checkpoint + own.between,
     }
 
 
 def _own_work(scenario: Scenario, resources: Resources, noise: Noise, whole: FloatArray) -> _Own:
     load, nothing = scenario.workload, np.zeros((scenario.world_size, scenario.n_steps))
     gap = launch_gaps(scenario, resources, noise.gap)
-    pause = collector_pauses(scenario, resources, noise.gc_draw)
+    pauses = collector_pauses(scenario, resources, noise.gc_draw)
+    stalls = host_stalls(scenario, resources.host_stall + noise.hiccup, noise.stall_draw)
+    pause = {phase: pauses.get(phase, nothing) + stalls.get(phase, nothing) for phase in HOST_PHASES}
     kernel = resources.compute_stretch * noise.job * _share_of_work(scenario, resources, whole)
-    lost = resources.gpu_stall + noise.hiccup
-    exchanged = job_plan(scenario).shape.exchanged
+    lost = resources.gpu_stall
+    exchanged = exchange_seconds(scenario, resources, noise) if job_plan(scenario).shape.exchanged else None
     return _Own(
-        taking=taking_seconds(scenario, noise) + resources.table_stall + pause.get("data_loading", nothing),
+        taking=taking_seconds(scenario, noise)
+        + resources.table_stall
+        + gap["data_loading"]
+        + pause["data_loading"],
         copy=load.host_to_device_seconds * noise.copy * resources.copy_stretch
         + gap["host_to_device"]
-        + pause.get("host_to_device", nothing),
+        + pause["host_to_device"],
         forward=load.forward_seconds * noise.forward * kernel + gap["forward"],
         backward=load.backward_seconds * noise.backward * kernel + gap["backward"],
         stalls={
-            "forward": 0.4 * lost + 0.7 * noise.warmup + pause.get("forward", nothing),
-            "backward": 0.6 * lost + 0.3 * noise.warmup + pause.get("backward", nothing),
+            "forward": 0.4 * lost + 0.7 * noise.warmup + pause["forward"],
+            "backward": 0.6 * lost + 0.3 * noise.warmup + pause["backward"],
         },
-        transfer=exchange_seconds(scenario, resources, noise) if exchanged else nothing,
+        scatter=nothing if exchanged is None else exchanged[0],
+        gather=nothing if exchanged is None else exchanged[1],
         optimizer=load.optimizer_seconds * noise.optimizer * resources.compute_stretch
         + gap["optimizer"]
-        + pause.get("optimizer", nothing),
+        + pause["optimizer"],
         checkpoint=resources.checkpoint + noise.slow_step,
+        between=pause[BETWEEN],
     )
 
 
@@ -167,15 +190,15 @@ def _durations(
         first = row_of(plan.shape, optype, 0)
         seconds[:, first : first + stages] = values
 
-    transfer, gathered = slowest(own.transfer), scenario.workload.gather_share * plan.shape.gathered
     fill(FORWARD, slowest(own.forward))
     fill(BACKWARD, slowest(own.backward))
-    fill(REDUCE_SCATTER, (1 - gathered) * transfer)
-    fill(ALL_GATHER, gathered * transfer)
+    fill(REDUCE_SCATTER, slowest(own.scatter))
+    fill(ALL_GATHER, slowest(own.gather))
     fill(OPTIMIZER, slowest(own.optimizer))
     if stages > 1 and scenario.workload.p2p_seconds:
         fill(FORWARD_SEND, stage_link_seconds(scenario, resources))
     stalled = [slowest(getattr(own, name) + own.stalls[name]) for name in ("forward", "backward")]
     lump = np.concatenate(stalled, axis=1) - seconds[:, : 2 * stages]
     ones = np.ones((steps, 1, width))
-    return Durations(seconds, np.concatenate([parts, ones], axis=1), np.maximum(lump, 0.0), noise.place)
+    shares = np.concatenate([parts, ones, noise.sends], axis=1)
+    return Durations(seconds, shares, np.maximum(lump, 0.0), noise.place)

@@ -31,6 +31,12 @@ class Workload(Frozen):
         How much a contended host also slows its collectives (large where a CPU moves the bytes, as in gloo).
     own_coupling : float
         How much longer than its peers' a contended host's own transfer is, beyond that.
+    own_port : float
+        The same of a node with a slow port: part of what it adds that only the node's own ranks see.
+    copy_sharing : float
+        Part of a copy's time that is owed to neighbours who copy at the same time.
+    calls_collector : bool
+        Whether the trainer collects garbage itself, between steps, rather than whenever Python sees fit.
     backward_gap_share : float or None
         Share of launch gaps that fall into the backward; None takes what is usual for the kind of machine.
     p2p_seconds : float
@@ -60,6 +66,9 @@ class Workload(Frozen):
     launch_seconds: NotNegative = 0.0073
     host_coupling: NotNegative = 0.7
     own_coupling: NotNegative = 0.0
+    own_port: Share = 0.0
+    calls_collector: bool = False
+    copy_sharing: Share = 0.0
     backward_gap_share: Share | None = None
     run_queue_share: Share = 0.35
     intra_node_share: Share = 0.0

@@ -85,6 +85,12 @@ class World:
         return self._extended(launch_gap_ratio(self.scenario, self.resources))
 
     @cached_property
+    def queued(self) -> FloatArray:
+        """Share of each segment in which single launches waited for a core, (n_ranks, n_segments)."""
+        queued = self._extended(self.timing.queued) / self.duration
+        return np.clip(queued * (1 - self.stands_still), 0.0, 1.0)
+
+    @cached_property
     def pace(self) -> FloatArray:
         """Steps per second, shape (n_segments,); 0 once the job stands still."""
         return (1 - self.stands_still) / self.duration

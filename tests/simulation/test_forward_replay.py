@@ -27,9 +27,8 @@ def _random_durations(plan: Plan, n_data: int, n_steps: int, rng: np.random.Gene
     stages, microbatches = plan.shape.pipeline, plan.shape.microbatches
     seconds = rng.random((n_steps, n_rows(plan.shape), n_data))
     seconds[:, -1] = 0.0
-    parts = np.concatenate(
-        [rng.random((n_steps, microbatches, n_data)), np.ones((n_steps, 1, n_data))], axis=1
-    )
+    parts = rng.random((n_steps, 2 * microbatches + 1, n_data))
+    parts[:, microbatches] = 1.0
     lump = rng.random((n_steps, 2 * stages, n_data))
     return Durations(seconds, parts, lump, rng.integers(0, microbatches, (n_steps, n_data)))
 
@@ -40,18 +39,18 @@ def _even(shape: StepShape, n_data: int = 2) -> float:
     seconds = np.zeros((1, n_rows(shape), n_data))
     seconds[:, :stages] = FORWARD_SECONDS * microbatches
     seconds[:, stages : 2 * stages] = BACKWARD_SECONDS * microbatches
-    parts = np.full((1, microbatches + 1, n_data), 1 / microbatches)
-    parts[:, -1] = 1.0
+    parts = np.ones((1, 2 * microbatches + 1, n_data))
+    parts[:, :microbatches] = 1 / microbatches
     nothing = np.zeros((stages * n_data, 1))
     durations = Durations(seconds, parts, np.zeros((1, 2 * stages, n_data)), np.zeros((1, n_data), np.int64))
-    return float(run_forward(plan, durations, Feed(nothing, nothing, nothing, 1, 0)).exchanged.max())
+    return float(run_forward(plan, durations, Feed(nothing, nothing, nothing, nothing, 1, 0)).exchanged.max())
 
 
 @pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
 def test_starts_and_ends_are_those_of_the_what_if_replay(shape):
     rng, plan = np.random.default_rng(3), plan_of(shape)
     durations = _random_durations(plan, n_data=3, n_steps=2, rng=rng)
-    feed = Feed(*rng.random((3, shape.pipeline * 3 * 2, 2)), workers=1, depth=2)
+    feed = Feed(*rng.random((4, shape.pipeline * 3 * 2, 2)), workers=1, depth=2, link=3, sharing=0.5)
     course = run_forward(plan, durations, feed, keep_ends=True)
     delays = np.zeros((plan.optype.size, 3, 2))
     for op, before in plan.graph.predecessors.items():
@@ -102,7 +101,7 @@ def test_a_data_parallel_step_is_a_handful_of_operations():
 def test_a_rank_begins_its_next_step_when_it_ended_the_one_before():
     rng, plan = np.random.default_rng(0), plan_of(StepShape())
     durations = _random_durations(plan, n_data=4, n_steps=6, rng=rng)
-    feed = Feed(*rng.random((3, 4, 6)), workers=1, depth=0)
+    feed = Feed(*rng.random((4, 4, 6)), workers=1, depth=0)
     course = run_forward(plan, durations, feed)
     np.testing.assert_allclose(course.start[:, 1:], course.exchanged + feed.after)
     np.testing.assert_allclose(course.fetched, course.start[:, :-1] + feed.service)

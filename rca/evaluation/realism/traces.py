@@ -12,8 +12,9 @@ from rca.evaluation.realism.distances import quantile_within
 from rca.evaluation.realism.twin import reshaped
 from rca.features.work import warmup_steps
 from rca.robust import FloatArray, nan_mean, nan_median, row_correlation
-from rca.simulation import Scenario, Telemetry, sample_scenario, simulate
+from rca.simulation import Benign, Scenario, Telemetry, sample_scenario, simulate
 from rca.simulation.sampling_faults import sample_fault
+from rca.simulation.sampling_noise import sample_benign
 from rca.telemetry.job import Parallelism
 from rca.telemetry.phases import PhaseArrays
 from rca.telemetry.window import Window
@@ -122,9 +123,12 @@ def like(trace: OpTrace, cause: str, seed: list[int]) -> Scenario:
         parallelism=parallelism,
         ranks_per_node=min(RANKS_PER_NODE, parallelism.world_size),
         n_steps=int(np.unique(trace.step).size),
-        benign=drawn.benign.model_copy(update={"shift_step": None, "harmless": ()}),
+        benign=Benign(),
         telemetry=Telemetry.model_validate(shown),
     )
+    benign = sample_benign(rng, base, lengths_told=False)
+    calm = benign.model_copy(update={"shift_step": None, "harmless": (), "bursts": ()})
+    base = base.model_copy(update={"benign": calm})
     if cause == "healthy":
         return base
     fault = sample_fault(rng, base, cause).model_copy(update={"first_step": 0, "last_step": None})

@@ -12,8 +12,13 @@ import numpy as np
 from rca.evaluation.realism.subject import Injected, Subject
 from rca.simulation import FAULTS, Benign, Fault, HarmlessSignal, Scenario, Telemetry, sample_scenario
 from rca.simulation.engine import slowdown
-from rca.simulation.sampling_faults import sample_fault
-from rca.simulation.sampling_noise import TESTBED_EXPORTERS
+from rca.simulation.sampling_faults import sample_fault, sample_strength
+from rca.simulation.sampling_noise import (
+    TESTBED_EXPORTERS,
+    sample_benign,
+    sample_bursts,
+    sample_late_batches,
+)
 
 #: Severities a twin may have; the weakest still acts.
 SEVERITIES = (0.02, 1.0)
@@ -52,30 +57,37 @@ def reshaped(scenario: Scenario, **changes: object) -> Scenario:
 
 def _job(subject: Subject, rng: np.random.Generator) -> Scenario:
     drawn = sample_scenario(rng, cause="healthy", dialect="cpu_testbed")
-    return reshaped(
+    base = reshaped(
         drawn,
         parallelism=subject.parallelism,
         ranks_per_node=subject.ranks_per_node,
         n_steps=subject.n_steps,
         first_step_number=0,
-        benign=_benign(drawn.benign, subject),
+        benign=Benign(),
         telemetry=Telemetry(
             exporters=TESTBED_EXPORTERS,
             interval_seconds=subject.interval_seconds,
+            states_sampled=True,
             missing_phases=subject.missing_phases,
             load_columns=subject.sequences,
             events=subject.events,
             ending="finished" if subject.finished else "complete",
         ),
     )
+    return base.model_copy(update={"benign": _benign(base, subject, rng)})
 
 
-def _benign(drawn: Benign, subject: Subject) -> Benign:
-    """Healthy variation without the confounders that nobody put into the capture."""
+def _benign(base: Scenario, subject: Subject, rng: np.random.Generator) -> Benign:
+    """Healthy variation with those confounders that somebody put into the capture, and no others."""
     loaded = "neighbour_load" in subject.benign
+    drawn = sample_benign(rng, base, lengths_told=subject.sequences)
+    late = sample_late_batches(rng, base) if "slow_warm_up" in subject.benign else (0, 0.0)
     return drawn.model_copy(
         update={
             "warmup_steps": max(drawn.warmup_steps, 1),
+            "bursts": sample_bursts(rng, base) if "hiccup" in subject.benign else (),
+            "slow_batches": late[0],
+            "slow_batch_factor": late[1],
             "slow_step_every": 0,
             "slow_step_factor": 1.0,
             # Only jobs that report their sequences have any.
@@ -90,11 +102,13 @@ def _benign(drawn: Benign, subject: Subject) -> Benign:
 def _fault(injected: Injected, base: Scenario, rng: np.random.Generator) -> Fault:
     drawn = sample_fault(rng, base, injected.cause)
     known = injected.variant in FAULTS[injected.cause].variants
+    variant = injected.variant if known else drawn.variant
     ranks = injected.ranks or drawn.ranks
     stops = FAULTS[injected.cause].straggler_type is None
     return drawn.model_copy(
         update={
-            "variant": injected.variant if known else drawn.variant,
+            "variant": variant,
+            "strength": sample_strength(rng, injected.cause, variant),
             "ranks": ranks,
             "nodes": injected.nodes or tuple(sorted({rank // base.ranks_per_node for rank in ranks})),
             "first_step": injected.first,

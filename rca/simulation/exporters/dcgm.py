@@ -20,7 +20,7 @@ def _variant(scenario: Scenario, cause: str) -> list[tuple[str, tuple[int, ...]]
 
 def _busy(world: World) -> FloatArray:
     """Share of time kernels of the model run; launch gaps and stalls are not busy."""
-    lost = world.state("gpu_stall") / world.duration
+    lost = (world.state("gpu_stall") + world.state("host_stall")) / world.duration
     gap = world.scenario.workload.launch_seconds * world.gap_ratio / world.duration
     return np.clip(world.share("forward", "backward", "optimizer") - lost - gap, 0.01, 1.0)
 

@@ -5,8 +5,12 @@ from __future__ import annotations
 import numpy as np
 
 from rca.simulation.collector import Collector
+from rca.simulation.exporters.levels import is_so, level
 from rca.simulation.resources import FloatArray
 from rca.simulation.world import World
+
+# What waits to be acknowledged per second of delay.
+BYTES_UNDERWAY = 2.5e6
 
 
 def _moved(world: World) -> FloatArray:
@@ -24,7 +28,7 @@ def _retransmits(world: World) -> FloatArray:
     )
     # A ring hands a lossy neighbour's stalls on: everybody retransmits somewhat more.
     shared = 0.35 * lossy.max(axis=0, keepdims=True)
-    late = 4.0 * world.gap_ratio.max(axis=0, keepdims=True)
+    late = level(world, "late probes", 0.3, 5.0) * world.gap_ratio.max(axis=0, keepdims=True)
     probes = 2.0 if world.scenario.dialect == "cpu_testbed" else 0.3
     harmless = np.zeros((world.scenario.n_nodes, 1))
     for signal in world.scenario.benign.harmless:
@@ -96,17 +100,18 @@ def connections(world: World, out: Collector) -> None:
         return
     delay, queued = world.state("nic_delay"), np.clip(world.state("nic_queue"), 0, 2)
     retransmits = _retransmits(world)
+    late = level(world, "late answers", 3e-5, 5e-4) * world.gap_ratio.max(axis=0, keepdims=True)
     # A ring sends to the next node; the last peer listed is where the data goes.
     # Two kernels under one bridge, or two machines a few switches apart.
-    usual = float(np.exp(out.rng.uniform(np.log(3e-4), np.log(4e-3))))
+    usual = level(world, "round trip", 3e-4, 4e-3) * np.exp(out.rng.normal(0, 0.15, (nodes, 1)))
     for hop in range(1, min(nodes, 4)):
         peer = (np.arange(nodes) + hop) % nodes
         added = delay + delay[peer]
-        trip = usual + added + 3e-4 * queued + 4e-4 * world.gap_ratio.max(axis=0, keepdims=True)
+        trip = usual + added + 3e-4 * queued + late
         device = f"+{hop}" if world.scenario.dialect != "cpu_testbed" else str(hop)
         out.gauge("node_tcp_rtt_seconds", "node", trip, device=device, quantum=1e-6, noise=0.35)
         out.gauge("node_tcp_rttvar_seconds", "node", 1.5 * trip, device=device, quantum=1e-6, noise=0.35)
-        waiting = 1500 + 2800 * queued
+        waiting = level(world, "send queue", 800, 12000) + 2800 * queued + BYTES_UNDERWAY * delay
         out.gauge("node_tcp_send_queue_bytes", "node", waiting, device=device, quantum=1, noise=0.8)
         share = retransmits / (nodes - 1)
         out.counter(
@@ -122,7 +127,7 @@ def queues(world: World, out: Collector) -> None:
     out.gauge(
         "node_qdisc_current_queue_length", "node", 2 * queued * moving, device="eth0", quantum=1, noise=0.5
     )
-    over = 0.5 + 1500 * queued * moving
+    over = 1500 * queued * moving + (0.5 if is_so(world, "limits in use", 0.5) else 0.0)
     out.counter("node_qdisc_overlimits_total", "node", over, device="eth0", quantum=1, noise=0.2)
     drops = 30 * world.state("nic_loss")
     out.counter("node_qdisc_drops_total", "node", drops, device="eth0", quantum=1, noise=0.4)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from rca.simulation.collector import Collector, Scope
+from rca.simulation.exporters.levels import level
 from rca.simulation.resources import FloatArray
 from rca.simulation.world import World
 
@@ -31,11 +32,14 @@ def host_cores(world: World) -> tuple[FloatArray, FloatArray]:
     """User and system cores used by each rank's host process and loader, (n_ranks, n_segments)."""
     load = world.scenario.workload
     if world.scenario.dialect == "cpu_testbed":
-        # 2.6 ms of user and 7 ms of system time per step of 116 ms in healthy captures.
+        # Around 2.6 ms of user and 7 ms of system time per step of 116 ms in healthy captures.
         scale = load.step_seconds * world.pace
         pauses = world.state("gc") / world.duration
-        user = 0.022 * scale + 0.45 * pauses + world.state("loader_cpu") + _failing(world)
-        return user, 0.06 * scale + np.zeros(world.waiting.shape)
+        user = level(world, "user", 0.008, 0.05) * scale + 0.45 * pauses
+        reading_back = 3e-5 * world.state("major_faults")
+        system = level(world, "system", 0.02, 0.09) * scale + reading_back
+        idle = level(world, "idle", 3e-4, 6e-3)
+        return user + world.state("loader_cpu") + _failing(world) + idle, system
     # Waiting for a collective spins: the more a rank waits, the busier its core looks.
     user = 0.8 + 0.35 * world.waiting + 1.5 * load.step_seconds * world.pace + world.state("loader_cpu") * 4
     system = 0.15 + 0.3 * world.share("host_to_device") + np.zeros(world.waiting.shape)
@@ -50,6 +54,12 @@ def _failing(world: World) -> FloatArray:
         rng = np.random.default_rng([world.scenario.seed, 3])
         cores[:, world.n_run :] = 0.08 * rng.uniform(0, 1.2, (world.scenario.world_size, 1))
     return cores
+
+
+def thrashing(world: World) -> FloatArray:
+    """Share of time a rank waits for pages that a memory limit had pushed out, (n_ranks, n_segments)."""
+    waited = (world.state("table_stall") + world.state("host_stall")) / world.duration
+    return np.where(world.state("major_faults") > 0, np.clip(waited, 0, 1), 0.0)
 
 
 def cpu(world: World, out: Collector) -> None:
@@ -81,8 +91,8 @@ def cpu(world: World, out: Collector) -> None:
     }
     for mode, rate in modes.items():
         out.counter("node_cpu_seconds_total", "node", rate, device=mode, quantum=0.01, noise=0.02)
-    level = node_user + node_system + load_extra + 0.6 * foreign + waiting_disk * 10
-    out.gauge("node_load1", "node", level, quantum=0.01, noise=0.05)
+    tasks = node_user + node_system + load_extra + 0.6 * foreign + waiting_disk * 10
+    out.gauge("node_load1", "node", tasks, quantum=0.01, noise=0.05)
     switches = 2e4 + 4e3 * world.by_node(world.pace + np.zeros(user.shape)) + 3e3 * foreign
     out.counter("node_context_switches_total", "node", switches, quantum=1)
 
@@ -95,7 +105,7 @@ def _steal(world: World) -> FloatArray:
 
 def _machine(world: World, out: Collector, user: FloatArray, system: FloatArray) -> None:
     # Device stand-ins keep the pinned cores mostly busy whatever the ranks do.
-    kernels = 1.6 * world.share("forward", "backward").mean(axis=0, keepdims=True)
+    kernels = level(world, "kernels", 0.5, 1.7) * world.share("forward", "backward").mean(axis=0)[None]
     for core in range(2):
         busy = np.clip(0.5 * (user + kernels), 0, 0.8)
         rest = np.clip(0.5 * system + 0.08, 0, 0.3)
@@ -103,10 +113,10 @@ def _machine(world: World, out: Collector, user: FloatArray, system: FloatArray)
         out.counter("node_cpu_seconds_total", "job", rest, device=f"{core}/system", quantum=0.01, fresh=False)
         idle = np.maximum(1 - busy - rest, 0.0)
         out.counter("node_cpu_seconds_total", "job", idle, device=f"{core}/idle", quantum=0.01, fresh=False)
-    base = 5 + 9 * out.rng.random()
-    level = base + 2 * user + 4 * _marked(world, "load").max()
+    base = 2 + 12 * out.rng.random()
+    tasks = base + 2 * user + 4 * _marked(world, "load").max()
     # A one-minute average hardly moves within a window of seconds.
-    out.gauge("node_load1", "job", level.mean(axis=1, keepdims=True) + 0 * level, quantum=0.01, noise=0.02)
+    out.gauge("node_load1", "job", tasks.mean(axis=1, keepdims=True) + 0 * tasks, quantum=0.01, noise=0.02)
     switches = 3.1e4 * world.scenario.workload.step_seconds * world.pace[None]
     out.counter("node_context_switches_total", "job", switches, quantum=1, fresh=False)
 
@@ -120,19 +130,25 @@ def pressure(world: World, out: Collector) -> None:
     per_node = np.maximum.reduceat(queue, np.arange(0, queue.shape[0], world.scenario.ranks_per_node), axis=0)
     crowd = world.state("foreign_cpu")
     cpu_wait = np.clip(1.04 * per_node + (0.5 * crowd if testbed else 0.2 * crowd), 0, 1)
-    memory = np.clip(world.state("memory_stall"), 0, 1)
-    disk = np.clip(world.state("disk_stall") + 0.25 * _marked(world, "io_pressure"), 0, 1) * 0.9 + 0.01
+    first = np.arange(0, world.scenario.world_size, world.scenario.ranks_per_node)
+    held = np.maximum.reduceat(world.state("read_held"), first, axis=0)
+    waited = np.maximum.reduceat(thrashing(world), first, axis=0)
+    memory = np.clip(world.state("memory_stall") + 0.03 * waited, 0, 1)
+    slow = world.state("disk_stall") + world.state("remote_stall") + 0.25 * _marked(world, "io_pressure")
+    usual = level(world, "node io", 0.006, 0.04)
+    disk = np.clip(slow + np.maximum(held, 0.5 * waited), 0, 1) * 0.95 + usual
     signals = {
         "cpu_waiting": cpu_wait,
         "memory_waiting": memory,
         "memory_stalled": 0.5 * memory,
         "io_waiting": np.clip(disk + 0.2 * memory, 0, 1),
-        "io_stalled": 0.3 * np.clip(disk - 0.008, 0, 1),
+        "io_stalled": 0.3 * np.clip(disk - 0.8 * usual, 0, 1),
     }
     if testbed:
         signals["cpu_stalled"] = 0.66 * cpu_wait * np.where(crowd > 0, 0.5, 1.0)
     for name, rate in signals.items():
-        out.counter(f"node_pressure_{name}_seconds_total", "node", rate, quantum=1e-6, noise=0.12)
+        noise = 0.4 if name.startswith("io") else 0.12
+        out.counter(f"node_pressure_{name}_seconds_total", "node", rate, quantum=1e-6, noise=noise)
     if testbed:
         whole = np.clip(per_node.mean(axis=0, keepdims=True) + 0.35, 0, 1)
         out.counter("node_pressure_cpu_waiting_seconds_total", "job", whole, fresh=False)
@@ -145,7 +161,7 @@ def memory(world: World, out: Collector) -> None:
     stall = np.clip(world.state("memory_stall"), 0, 1)
     if scope == "job":
         stall = stall.max(axis=0, keepdims=True)
-    free = total * np.where(stall > 0.02, 0.02 + 0.03 * (1 - stall), 0.62)
+    free = total * np.where(stall > 0.02, 0.02 + 0.03 * (1 - stall), level(world, "free", 0.35, 0.97))
     out.gauge("node_memory_MemAvailable_bytes", scope, free, quantum=4096, noise=0.004)
     out.gauge("node_memory_MemTotal_bytes", scope, np.full_like(free, total), noise=0.0)
     read_back = world.by_node(world.state("major_faults"))
@@ -159,21 +175,36 @@ def disk(world: World, out: Collector) -> None:
     testbed = world.scenario.dialect == "cpu_testbed"
     scope: Scope = "job" if testbed else "node"
     device = "vda" if testbed else "nvme0n1"
-    stall = np.clip(world.state("disk_stall"), 0, 1)
-    variants = {f.variant for f in world.scenario.faults if f.cause == "storage_degradation"}
-    remote = "remote" in variants
-    wanted = 3.6e7 * world.scenario.workload.step_seconds * world.pace * np.ones_like(stall)
+    stall, remote = (np.clip(world.state(name), 0, 1) for name in ("disk_stall", "remote_stall"))
+    # Readers that a limit above the disk holds back leave it less to do, not more.
+    work = world.scenario.workload.step_seconds * world.pace * np.ones_like(stall)
+    read_back = world.by_node(world.state("major_faults"))
     if testbed:
-        stall, wanted = stall.mean(axis=0, keepdims=True), wanted.mean(axis=0, keepdims=True)
+        stall, work = stall.mean(axis=0, keepdims=True), work.mean(axis=0, keepdims=True)
+        read_back = read_back.sum(axis=0, keepdims=True)
     harmless = 0.2 * _marked(world, "io_pressure") if not testbed else 0.0
-    # Where a limit above it holds readers back, the disk itself has less to do, not more.
-    local = 0.0 if variants & {"remote", "throttle"} else 1.0
-    busy = np.clip(0.03 + local * 0.9 * stall + harmless, 0, 1)
-    reads = wanted / 5e5
-    out.counter("node_disk_io_time_seconds_total", scope, busy, device=device, quantum=1e-3, fresh=False)
+    usual = level(world, "disk busy", 0.015, 0.12) * work
+    writing = np.broadcast_to(world.share("checkpoint").mean(axis=0), work.shape)
+    written = level(world, "checkpoints written", 0.05, 1.0) * writing
+    busy = np.clip(usual + 3e-5 * read_back + 0.9 * stall + written + harmless, 0, 1)
+    wanted = level(world, "disk reads", 1.5e7, 8e7) * work
+    reads = wanted / 5e5 + read_back
+    wanted = wanted + 4096 * read_back
+    out.counter(
+        "node_disk_io_time_seconds_total", scope, busy, device=device, quantum=1e-3, noise=0.3, fresh=False
+    )
     out.counter("node_disk_read_bytes_total", scope, wanted, device=device, quantum=512, fresh=False)
     out.counter("node_disk_reads_completed_total", scope, reads, device=device, quantum=1, fresh=False)
-    waited = reads * (0.001 + 0.08 * local * stall)
-    out.counter("node_disk_read_time_seconds_total", scope, waited, device=device, quantum=1e-3, fresh=False)
-    if remote:
-        out.counter("node_nfs_rpc_retransmissions_total", scope, 12 * stall, quantum=1, fresh=False)
+    waited = (reads - read_back) * (0.001 + 0.08 * stall) + 5e-5 * read_back
+    out.counter(
+        "node_disk_read_time_seconds_total",
+        scope,
+        waited,
+        device=device,
+        quantum=1e-3,
+        noise=0.3,
+        fresh=False,
+    )
+    if remote.any():
+        resent = 12 * (remote.mean(axis=0, keepdims=True) if testbed else remote)
+        out.counter("node_nfs_rpc_retransmissions_total", scope, resent, quantum=1, fresh=False)

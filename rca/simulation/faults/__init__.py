@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from rca.simulation.everyday import vary
 from rca.simulation.faults import compute, host, input_pipeline, network, stop, workload
 from rca.simulation.faults.kind import FaultKind
 from rca.simulation.heat import settle
@@ -45,6 +46,7 @@ def apply_faults(scenario: Scenario, indices: tuple[int, ...] | None = None) -> 
     Each fault draws from its own stream, so leaving one out changes nothing about the others.
     """
     resources = Resources.healthy(scenario)
+    vary(resources, scenario)
     chosen = range(len(scenario.faults)) if indices is None else indices
     for index in chosen:
         fault = scenario.faults[index]

@@ -17,7 +17,7 @@ def throttling(resources: Resources, fault: Fault, scenario: Scenario, rng: np.r
     """Too little cooling, too little power, or a brake: the controller settles at a lower clock."""
     ranks, active = ranks_of(fault), envelope(fault, scenario, rng)
     testbed = scenario.dialect == "cpu_testbed"
-    stretch = (1.0 if testbed else WORST_STRETCH) * fault.severity**1.6
+    stretch = (1.0 if testbed else WORST_STRETCH) * fault.strength * fault.force**1.6
     clock = 1 / (1 + stretch * jitter(rng, (ranks.size, scenario.n_steps), 0.03))
     variant = variant_of(fault, "thermal")
     # The testbed's stand-ins for devices are stopped part of the time: nothing there heats up.
@@ -34,7 +34,9 @@ def throttling(resources: Resources, fault: Fault, scenario: Scenario, rng: np.r
 def contention(resources: Resources, fault: Fault, scenario: Scenario, rng: np.random.Generator) -> None:
     """Another process on the GPU: time-sliced and jittery, at the normal clock."""
     ranks, active = ranks_of(fault), envelope(fault, scenario, rng)
-    taken = np.clip(0.72 * fault.severity * active, 0, 0.8) * jitter(rng, (ranks.size, scenario.n_steps), 0.2)
+    taken = np.clip(0.72 * fault.strength * fault.force * active, 0, 0.8) * jitter(
+        rng, (ranks.size, scenario.n_steps), 0.2
+    )
     taken = np.clip(taken, 0, 0.85)
     resources.foreign_gpu[ranks] = np.maximum(resources.foreign_gpu[ranks], taken)
     resources.compute_stretch[ranks] /= 1 - taken
@@ -45,7 +47,7 @@ def memory_errors(resources: Resources, fault: Fault, scenario: Scenario, rng: n
     ranks, active = ranks_of(fault), envelope(fault, scenario, rng)
     shape = (ranks.size, scenario.n_steps)
     bursts = rng.random(shape) < 0.35 + 0.6 * fault.severity
-    lost = scenario.workload.step_seconds * (0.1 + 1.2 * fault.severity**1.5)
+    lost = scenario.workload.step_seconds * (0.1 + 1.2 * fault.strength * fault.force**1.5)
     resources.gpu_stall[ranks] += active * bursts * lost * jitter(rng, shape, 0.5)
     resources.ecc[ranks] += active * (2 + 60 * fault.severity) * jitter(rng, shape, 0.6)
 
@@ -53,8 +55,8 @@ def memory_errors(resources: Resources, fault: Fault, scenario: Scenario, rng: n
 def pcie(resources: Resources, fault: Fault, scenario: Scenario, rng: np.random.Generator) -> None:
     """Narrow the link between a GPU and its switch: copies pass it, and so may the NIC's traffic."""
     ranks, active = ranks_of(fault), envelope(fault, scenario, rng)
-    worst = 8.5 if scenario.dialect == "cpu_testbed" else 48.0
-    stretch = 1 + (worst**fault.severity - 1) * active * jitter(rng, (ranks.size, scenario.n_steps), 0.08)
+    worst = (8.5 if scenario.dialect == "cpu_testbed" else 48.0) * fault.strength
+    stretch = 1 + (worst**fault.force - 1) * active * jitter(rng, (ranks.size, scenario.n_steps), 0.08)
     resources.copy_stretch[ranks] *= stretch
     if variant_of(fault, "width") == "replay":
         resources.pcie_replays[ranks] += active * (1 + 40 * fault.severity)

@@ -6,7 +6,11 @@ import numpy as np
 
 from rca.simulation.faults.kind import envelope, jitter, nodes_of, ranks_of, variant_of
 from rca.simulation.resources import Resources
+from rca.simulation.sampling_job import log_uniform
 from rca.simulation.scenario import Fault, Scenario
+
+# Of strangers that crowd a single rank: how often they run in its own control group.
+IN_GROUP_SHARE = 0.6
 
 
 def cpu_contention(resources: Resources, fault: Fault, scenario: Scenario, rng: np.random.Generator) -> None:
@@ -16,12 +20,15 @@ def cpu_contention(resources: Resources, fault: Fault, scenario: Scenario, rng: 
     variant = variant_of(fault, "hogs")
     calm = resources.run_queue[ranks]
     if variant == "quota":
-        stopped = np.clip((0.58 * fault.severity**0.85) * jitter(rng, shape, 0.1), 0, 0.9)
+        stopped = np.clip(0.58 * fault.strength * fault.force**0.85 * jitter(rng, shape, 0.1), 0, 0.9)
         resources.quota[ranks] += active * stopped
-        aim = np.clip(0.35 + 0.42 * fault.severity**0.7, 0, 0.93)
+        aim = np.clip(0.35 + 0.42 * fault.strength * fault.force**0.7, 0, 0.93)
     else:
-        aim = np.clip(0.35 + 0.48 * fault.severity, 0, 0.93)
-        resources.foreign_cpu[nodes] += active * (0.3 + 0.6 * fault.severity)
+        aim = np.clip(0.35 + 0.48 * fault.strength * fault.force, 0, 0.93)
+        taken = active * (0.3 + 0.6 * fault.severity)
+        resources.foreign_cpu[nodes] += taken
+        if variant == "rank_hogs" and rng.random() < IN_GROUP_SHARE:
+            resources.group_cpu[ranks] += taken
     busy = np.clip(aim * jitter(rng, shape, 0.03), 0, 0.94)
     resources.run_queue[ranks] = np.maximum(calm, calm + (busy - calm) * active)
     if scenario.dialect == "cpu_testbed" and variant != "quota":
@@ -42,21 +49,24 @@ def memory_pressure(resources: Resources, fault: Fault, scenario: Scenario, rng:
     calm = resources.run_queue[ranks]
     level = np.clip(0.35 + 0.45 * fault.severity * jitter(rng, (ranks.size, scenario.n_steps), 0.2), 0, 0.9)
     resources.run_queue[ranks] = np.maximum(calm, calm + (level - calm) * active)
-    lost = scenario.workload.step_seconds * 0.9 * fault.severity**1.5
+    lost = scenario.workload.step_seconds * 0.9 * fault.strength * fault.force**1.5
     bursts = rng.random((ranks.size, scenario.n_steps)) < 0.7
-    resources.gpu_stall[ranks] += active * bursts * lost * jitter(rng, (ranks.size, scenario.n_steps), 0.6)
+    resources.host_stall[ranks] += active * bursts * lost * jitter(rng, (ranks.size, scenario.n_steps), 0.6)
 
 
 def _limit(resources: Resources, fault: Fault, scenario: Scenario, rng: np.random.Generator) -> None:
     """A memory limit of one rank: its pages are read back from disk again and again; the node has plenty."""
     ranks, active = ranks_of(fault), envelope(fault, scenario, rng)
     shape = (ranks.size, scenario.n_steps)
-    lost = active * scenario.workload.step_seconds * 1.1 * fault.severity**1.5 * jitter(rng, shape, 0.4)
+    worst = 1.1 * scenario.workload.step_seconds * fault.strength
+    lost = active * worst * fault.force**1.5 * jitter(rng, shape, 0.4)
     # What is read back is mostly wanted by the input pipeline, sometimes by the step itself.
     in_loading = rng.choice([1.0, 1.0, 0.6])
     resources.table_stall[ranks] += in_loading * lost
-    resources.gpu_stall[ranks] += (1 - in_loading) * lost
-    resources.major_faults[ranks] += active * (30 + 900 * fault.severity) * jitter(rng, shape, 0.5)
+    resources.host_stall[ranks] += (1 - in_loading) * lost
+    # Whether a page at a time is read back or many decides how often.
+    often = 30 + log_uniform(rng, 300, 5000) * fault.severity
+    resources.major_faults[ranks] += active * often * jitter(rng, shape, 0.5)
 
 
 def garbage_collection(
@@ -69,9 +79,9 @@ def garbage_collection(
     growth = np.cumsum(active) / max(active.sum(), 1.0)
     if variant_of(fault, "leak") == "leak":
         hit = rng.random(shape) < 0.55
-        mean = 0.55 * step * fault.severity**2 * np.minimum(1.2, 0.3 + 3 * growth)
+        mean = 0.55 * fault.strength * step * fault.force**2 * np.minimum(1.2, 0.3 + 3 * growth)
     else:
         # Every rank collects on its own schedule: the job pays for nearly every one of these pauses.
         hit = rng.random(shape) < min(0.5, 1.2 / ranks.size)
-        mean = 0.9 * step * fault.severity**1.5 * (0.8 + 0.4 * growth)
+        mean = 0.9 * fault.strength * step * fault.force**1.5 * (0.8 + 0.4 * growth)
     resources.gc[ranks] += active * hit * mean * jitter(rng, shape, 0.35)

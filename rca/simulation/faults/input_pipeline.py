@@ -15,23 +15,32 @@ def loader(resources: Resources, fault: Fault, scenario: Scenario, rng: np.rando
     ranks, active = ranks_of(fault), envelope(fault, scenario, rng)
     step = scenario.workload.step_seconds
     if variant_of(fault, "slow_dataset") == "decoding":
-        mean = step * fault.severity**1.9
+        mean = fault.strength * step * fault.force**1.9
         resources.loader_cpu[ranks] += 0.95 * active
     else:
-        mean = 2.3 * step * fault.severity**2.35
+        mean = 2.3 * fault.strength * step * fault.force**2.35
     felt = active * mean * jitter(rng, (ranks.size, scenario.n_steps), 0.25)
     resources.batch_extra[ranks] += _extra(scenario, felt)
 
 
 def storage(resources: Resources, fault: Fault, scenario: Scenario, rng: np.random.Generator) -> None:
-    """Slow down the disk or file system under some nodes: all their loaders read from it."""
+    """Slow down the disk or file server under some nodes, or hold one rank's reads back."""
     nodes, active = nodes_of(fault), envelope(fault, scenario, rng)
-    mean = 2.0 * scenario.workload.step_seconds * fault.severity**3
+    mean = 2.0 * fault.strength * scenario.workload.step_seconds * fault.force**3
+    variant = variant_of(fault, "disk")
+    if variant == "throttle":
+        ranks = ranks_of(fault)
+        felt = active * mean * jitter(rng, (ranks.size, scenario.n_steps), 0.2)
+        resources.batch_extra[ranks] += _extra(scenario, felt)
+        resources.read_held[ranks] += active
+        return
     common = jitter(rng, (1, scenario.n_steps), 0.3)
     own = jitter(rng, (nodes.size, scenario.n_steps), 0.15)
     extra = _extra(scenario, active * mean * common * own)
     resources.read_stretch[nodes] += extra / read_seconds(scenario)
-    resources.disk_stall[nodes] += active * min(1.0, 0.6 + 0.6 * fault.severity)
+    stalled = active * min(1.0, 0.6 + 0.6 * fault.severity)
+    busy = resources.remote_stall if variant == "remote" else resources.disk_stall
+    busy[nodes] += stalled
 
 
 def _extra(scenario: Scenario, felt: FloatArray) -> FloatArray:
@@ -46,6 +55,6 @@ def checkpoint(resources: Resources, fault: Fault, scenario: Scenario, rng: np.r
     period = max(2, int(length * rng.uniform(0.12, 0.34)))
     steps = np.arange(scenario.n_steps)
     due = (active > 0) & ((steps - fault.first_step) % period == period // 2)
-    mean = scenario.workload.step_seconds * period * (0.08 + 1.2 * fault.severity**1.5)
+    mean = scenario.workload.step_seconds * period * (0.08 + 1.2 * fault.strength * fault.force**1.5)
     each = mean * jitter(rng, (1, scenario.n_steps), 0.12)
     resources.checkpoint[ranks] += due * each * jitter(rng, (ranks.size, scenario.n_steps), 0.03)

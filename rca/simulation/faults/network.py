@@ -6,6 +6,7 @@ import numpy as np
 
 from rca.simulation.faults.kind import envelope, jitter, nodes_of, variant_of
 from rca.simulation.resources import Resources
+from rca.simulation.sampling_job import log_uniform
 from rca.simulation.scenario import Fault, Scenario
 
 
@@ -15,18 +16,17 @@ def nic(resources: Resources, fault: Fault, scenario: Scenario, rng: np.random.G
     shape = (nodes.size, scenario.n_steps)
     variant, severity = variant_of(fault, "bandwidth"), fault.severity
     if variant == "delay":
-        slowdown = 3.6 * severity**3.5 * jitter(rng, shape, 0.12)
+        slowdown = 3.6 * fault.strength * fault.force**3.5 * jitter(rng, shape, 0.12)
         resources.nic_delay[nodes] += active * 0.0034 * severity**2
     elif variant == "loss":
-        # Some congestion controls take any loss for congestion, others hardly slow down.
-        sensitivity = np.exp(rng.uniform(np.log(0.08), 0.0))
-        slowdown = 18 * sensitivity * severity**3.8 * jitter(rng, shape, 0.6)
+        slowdown = 18 * fault.strength * fault.force**3.8 * jitter(rng, shape, 0.6)
         resources.nic_loss[nodes] += active * 0.06 * severity**2
     else:
-        slowdown = 2.1 * severity**3.5 * jitter(rng, shape, 0.08)
+        slowdown = 2.1 * fault.strength * fault.force**3.5 * jitter(rng, shape, 0.08)
         if scenario.dialect != "cpu_testbed":
             slowdown = slowdown * 3
         resources.nic_queue[nodes] += active * severity**2
+        resources.nic_delay[nodes] += active * log_uniform(rng, 5e-5, 2e-3) * severity
         # Downgraded links often show errors, but not always.
         resources.nic_errors[nodes] += active * severity * rng.choice([0.0, 0.05, 1.0])
     resources.nic_stretch[nodes] *= 1 + slowdown * active
@@ -37,14 +37,17 @@ def congestion(resources: Resources, fault: Fault, scenario: Scenario, rng: np.r
     nodes, active = nodes_of(fault), envelope(fault, scenario, rng)
     tide = jitter(rng, (1, scenario.n_steps), 0.25)
     own = jitter(rng, (nodes.size, 1), 0.15) * jitter(rng, (nodes.size, scenario.n_steps), 0.1)
-    resources.nic_stretch[nodes] *= 1 + 6.0 * fault.severity**2 * active * tide * own
+    worst = 6.0 * fault.strength * fault.force**2
+    resources.nic_stretch[nodes] *= 1 + worst * active * tide * own
     resources.congestion[nodes] += active * fault.severity * tide * own
-    resources.nic_loss[nodes] += active * 0.004 * fault.severity * own
-    resources.nic_queue[nodes] += 0.3 * active * fault.severity * own
+    # Full queues drop packets or delay them, as they were set up to.
+    resources.nic_loss[nodes] += rng.choice([0.0, 0.5, 1.0]) * active * 0.004 * fault.severity * own
+    resources.nic_delay[nodes] += active * log_uniform(rng, 1e-4, 4e-3) * fault.severity * own
+    resources.nic_queue[nodes] += log_uniform(rng, 0.1, 1.2) * active * fault.severity * own
 
 
 def nvlink(resources: Resources, fault: Fault, scenario: Scenario, rng: np.random.Generator) -> None:
     """Links inside one node retrain and replay; collectives inside it take longer."""
     nodes, active = nodes_of(fault), envelope(fault, scenario, rng)
-    slowdown = 14 * fault.severity**2 * jitter(rng, (nodes.size, scenario.n_steps), 0.15)
+    slowdown = 14 * fault.strength * fault.force**2 * jitter(rng, (nodes.size, scenario.n_steps), 0.15)
     resources.nvlink_stretch[nodes] *= 1 + slowdown * active

@@ -15,7 +15,7 @@ def stage_imbalance(resources: Resources, fault: Fault, scenario: Scenario, rng:
     active = envelope(fault, scenario, rng)
     per_stage = scenario.world_size // scenario.parallelism.pipeline
     for stage in np.unique(ranks_of(fault) // per_stage):
-        resources.stage_extra[stage] += (0.12 + 1.4 * fault.severity) * active
+        resources.stage_extra[stage] += (0.12 + 1.4 * fault.strength * fault.force) * active
 
 
 def sequence_lengths(
@@ -24,6 +24,6 @@ def sequence_lengths(
     """Spread the input's lengths: replicas draw unequal sums of squared lengths, afresh at every step."""
     active = envelope(fault, scenario, rng)
     usual = scenario.benign.sequence_jitter
-    wider = np.hypot(usual, (0.12 + 0.9 * fault.severity) * active)
+    wider = np.hypot(usual, (0.12 + 0.9 * fault.strength * fault.force) * active)
     spread = np.array([spread_for(scenario.workload, float(deviation)) for deviation in wider])
     resources.length_spread[0] = np.maximum(resources.length_spread[0], spread)

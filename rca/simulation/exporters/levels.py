@@ -1,0 +1,21 @@
+"""Constants that differ between machines, and mean nothing: how much a kernel counts when all is well."""
+
+from __future__ import annotations
+
+import zlib
+
+import numpy as np
+
+from rca.simulation.world import World
+
+
+def level(world: World, name: str, low: float, high: float) -> float:
+    """Draw one constant of a job's machines, log-uniform; the same name gives the same one."""
+    rng = np.random.default_rng([world.scenario.seed, 4, zlib.crc32(name.encode())])
+    return float(np.exp(rng.uniform(np.log(low), np.log(high))))
+
+
+def is_so(world: World, name: str, probability: float) -> bool:
+    """Whether a job's machines have a property that this share of all have."""
+    rng = np.random.default_rng([world.scenario.seed, 5, zlib.crc32(name.encode())])
+    return bool(rng.random() < probability)
