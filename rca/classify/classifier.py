@@ -15,9 +15,11 @@ from rca.classify.joined import joined
 from rca.classify.ports import Ports, Suspected, odd_port, slowest_link, through_ports
 from rca.classify.priors import ratios, reweighted
 from rca.classify.settle import settle, settle_stopped, transfer_grew
+from rca.classify.single_event import single_events
 from rca.classify.sufficiency import alarm_threshold, can_show_health, long_enough
 from rca.errors import BundleError
 from rca.features import RANK_FEATURES, VERSION, WINDOW_FEATURES, FeatureSet
+from rca.features.reduced import without_steps
 from rca.telemetry.causes import CAUSES, STRAGGLER_TYPES
 
 #: Ranks of one node are told apart only where each one's type is at least this probable.
@@ -49,7 +51,8 @@ class Suspect:
 class Classification:
     """Failure mode with calibrated probabilities, and the suspected components.
 
-    `decided` is False where no failure mode is probable enough to act on.
+    `decided` is False where no failure mode is probable enough to act on. `events` are the columns of single
+    long steps that alone made the job look slow.
     """
 
     mode: str
@@ -57,6 +60,7 @@ class Classification:
     decided: bool
     suspects: list[Suspect]
     rank_probability: FloatArray
+    events: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -94,11 +98,13 @@ class Classifier:
         priors : mapping of cause to float, optional
             Shares of the slow causes on this cluster, from `rca.classify.priors.checked_priors`.
         """
-        mode_head = self.heads["mode"]
-        chances = mode_head.probabilities(features.window[None, :])[0]
-        probability = dict(zip(mode_head.classes, (float(chance) for chance in chances), strict=True))
+        probability = self._mode_probability(features)
         mode = self._mode(probability, features)
         decided = probability[mode] >= self.thresholds["decide"] and _can_be_certain(mode, features)
+        if mode == "fail_slow" or (mode == "healthy" and not decided and long_enough(features)):
+            alone = self._only_events(features)
+            if alone is not None:
+                return alone
         if mode == "healthy":
             return Classification(mode, probability, decided, [], np.zeros(features.rank.shape[0]))
         per_rank = self._rank_probability(features, mode)
@@ -111,6 +117,24 @@ class Classifier:
             suspects = self._rearranged(_joined, suspects, features, priors)
             suspects = self._rearranged(_through_ports, suspects, features, priors)
         return Classification(mode, probability, decided, suspects, per_rank)
+
+    def _mode_probability(self, features: FeatureSet) -> dict[str, float]:
+        head = self.heads["mode"]
+        chances = head.probabilities(features.window[None, :])[0]
+        return dict(zip(head.classes, (float(chance) for chance in chances), strict=True))
+
+    def _only_events(self, features: FeatureSet) -> Classification | None:
+        """The answer where the job is healthy but for a few single steps; None where that is not so."""
+        events = single_events(features)
+        if events is None:
+            return None
+        rest = without_steps(features, events)
+        probability = self._mode_probability(rest)
+        if self._mode(probability, rest) != "healthy":
+            return None
+        nobody = np.zeros(features.rank.shape[0])
+        columns = tuple(int(column) for column in np.flatnonzero(events))
+        return Classification("healthy", probability, False, [], nobody, columns)
 
     def _rearranged(
         self,

@@ -9,6 +9,7 @@ import numpy as np
 from rca.classify.classifier import Classification
 from rca.classify.familiarity import Strangeness
 from rca.classify.sufficiency import MIN_STEPS, alarm_threshold, can_show_health, long_enough
+from rca.diagnosis.events import told_events
 from rca.diagnosis.result import AbstentionCode, AbstentionReason, Cause
 from rca.features import FeatureSet
 
@@ -44,6 +45,8 @@ def abstention(
     """
     mode, chance = classification.mode, classification.probability[classification.mode]
     alarm = alarm_threshold(thresholds, features.window)
+    if classification.events:
+        return _reason("single_event", told_events(classification, features))
     if not classification.decided:
         return (
             _insufficient(mode, features)

@@ -18,6 +18,7 @@ from rca.diagnosis.advice import actions, next_check
 from rca.diagnosis.bundle import Bundle, baseline
 from rca.diagnosis.causes import slow_causes, stop_causes
 from rca.diagnosis.contributions import mode_evidence, suspect_evidence
+from rca.diagnosis.events import events_check
 from rca.diagnosis.naming import covers_the_loss, is_named
 from rca.diagnosis.pricing import Pricing, price
 from rca.diagnosis.reporting import quality, silent_ranks
@@ -100,7 +101,9 @@ def _assemble(
         unexplained_seconds_per_step=pricing.attribution.slowdown
         - sum(cause.seconds_per_step for cause in found),
         abstained=reason is not None,
-        next_check=next_check(
+        next_check=events_check(classification, features)
+        if classification.events
+        else next_check(
             classification.mode,
             classification.decided,
             found,

@@ -18,6 +18,7 @@ AbstentionCode = Literal[
     "no_step_times",
     "out_of_distribution",
     "undecided_mode",
+    "single_event",
     "nobody_stands_out",
     "cause_not_certain",
 ]
