@@ -12,10 +12,11 @@ from rca.classify.components import Component, believable, cover, is_whole_stage
 from rca.classify.doubt import Doubt
 from rca.classify.heads import FloatArray, Head
 from rca.classify.joined import joined
-from rca.classify.ports import Ports, Suspected, odd_port, slowest_link, through_ports
+from rca.classify.ports import POINTED_TO, Ports, Suspected, odd_port, slowest_link, through_ports
 from rca.classify.priors import ratios, reweighted
 from rca.classify.settle import settle, settle_stopped, transfer_grew
 from rca.classify.single_event import single_events
+from rca.classify.rotation import takes_turns, without
 from rca.classify.sufficiency import alarm_threshold, can_show_health, long_enough
 from rca.errors import BundleError
 from rca.features import RANK_FEATURES, VERSION, WINDOW_FEATURES, FeatureSet
@@ -166,6 +167,9 @@ class Classifier:
     def _components(self, features: FeatureSet, mode: str, per_rank: FloatArray) -> list[Component]:
         """Who is to blame: the job as a whole, or the smallest components that cover the suspected ranks."""
         if mode == "fail_slow":
+            if (slowed := features.comparison.slowed) is not None:
+                together = tuple(int(rank) for rank in np.flatnonzero(slowed))
+                return [Component("rank", together, max(float(per_rank[slowed].mean()), POINTED_TO))]
             whole = float(self.heads["scope"].probabilities(features.window[None, :])[0, 1])
             if whole >= 0.5:
                 everybody = Component("job", tuple(range(per_rank.size)), whole)
@@ -223,6 +227,8 @@ class Classifier:
         if priors is not None:
             causes = _ordered(reweighted(causes, ratios(priors, self.heads["cause"].priors)))
             types = _types_of(causes)
+        if not takes_turns(features):
+            causes = without("sequence_length_imbalance", causes)
         if component.scope == "job" and len(features.topology.node_names) != 1:
             causes = without_single_culprits(causes)
         if next(iter(causes)) == "stage_imbalance" and is_whole_stage(component, features.topology):
