@@ -21,7 +21,7 @@ from rca.classify.sufficiency import alarm_threshold, can_show_health, long_enou
 from rca.errors import BundleError
 from rca.features import RANK_FEATURES, VERSION, WINDOW_FEATURES, FeatureSet
 from rca.features.reduced import without_steps
-from rca.telemetry.causes import CAUSES, STRAGGLER_TYPES
+from rca.telemetry.causes import CAUSES, STRAGGLER_TYPES, UNKNOWN
 
 #: Ranks of one node are told apart only where each one's type is at least this probable.
 SURE_TYPE = 0.6
@@ -272,13 +272,17 @@ def without_single_culprits(causes: dict[str, float]) -> dict[str, float]:
 
 
 def combine(types: dict[str, float], causes: dict[str, float]) -> dict[str, float]:
-    """P(cause) = P(type) P(cause | type): the two heads cannot contradict each other."""
-    combined: dict[str, float] = {}
+    """P(cause) = P(type) P(cause | type): the two heads cannot contradict each other.
+
+    Slowness of no catalogue cause has no type; the causes share what belief it leaves.
+    """
+    combined = {UNKNOWN: causes[UNKNOWN]} if UNKNOWN in causes else {}
+    catalogued = 1.0 - combined.get(UNKNOWN, 0.0)
     for straggler_type in STRAGGLER_TYPES:
-        members = [cause for cause in causes if CAUSES[cause].type == straggler_type]
+        members = [name for name in causes if name in CAUSES and CAUSES[name].type == straggler_type]
         total = sum(causes[cause] for cause in members)
         for cause in members:
-            combined[cause] = types.get(straggler_type, 0.0) * causes[cause] / max(total, 1e-12)
+            combined[cause] = catalogued * types.get(straggler_type, 0.0) * causes[cause] / max(total, 1e-12)
     return _ordered(combined)
 
 
@@ -286,7 +290,9 @@ def _types_of(causes: dict[str, float]) -> dict[str, float]:
     """Belief in each type: that in its causes."""
     return {
         straggler_type: sum(
-            chance for cause, chance in causes.items() if CAUSES[cause].type == straggler_type
+            chance
+            for cause, chance in causes.items()
+            if cause in CAUSES and CAUSES[cause].type == straggler_type
         )
         for straggler_type in STRAGGLER_TYPES
     }

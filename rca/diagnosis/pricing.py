@@ -19,7 +19,7 @@ from rca.diagnosis.excess import Excess, excess_of, ideal_work, transfer_excess
 from rca.diagnosis.pooling import PricedCause, affordable_causes
 from rca.features import FeatureSet
 from rca.robust import FloatArray, nan_mean, nan_median
-from rca.telemetry.causes import CAUSES, SLOW_CAUSES
+from rca.telemetry.causes import CAUSES, SLOW_CAUSES, UNKNOWN
 from rca.telemetry.own_work import SERIAL_PHASES
 from rca.whatif.coarse import PhaseReplay
 
@@ -114,6 +114,8 @@ def _predicted_transfer(
         scores = nan_median(busy_scores(features, list(suspect.component.ranks), mechanisms))
         effects = mechanisms.effects(scores)[PHASES.index("transfer")]
         for cause, belief in suspect.causes.items():
+            if cause == UNKNOWN:
+                continue
             columns = [mechanisms.resources.index(name) for name in CAUSES[cause].resources]
             if "transfer" in CAUSES[cause].phases and columns:
                 expected += suspect.component.probability * belief * float(np.nansum(effects[columns]))

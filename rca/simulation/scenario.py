@@ -85,6 +85,20 @@ class Burst(Frozen):
     level: Share = 0.7
 
 
+class LongStall(Frozen):
+    """One step in which some ranks stand still: a file server hangs, a log is flushed. Nobody is to blame.
+
+    Attributes
+    ----------
+    length : float
+        In usual steps.
+    """
+
+    ranks: tuple[Index, ...]
+    step: Index
+    length: NotNegative
+
+
 class Benign(Frozen):
     """Everything that varies in a healthy job.
 
@@ -133,6 +147,7 @@ class Benign(Frozen):
     hiccup_backward: Share = 0.25
     queue_spread: NotNegative = 0.0
     bursts: tuple[Burst, ...] = ()
+    events: tuple[LongStall, ...] = ()
     slow_batches: Index = 0
     slow_batch_factor: NotNegative = 0.0
     drift: NotNegative = 0.0
@@ -265,6 +280,9 @@ class Scenario(Frozen):
                 raise ValueError(
                     f"a burst on node {burst.node} at step {burst.first_step} is not of this job"
                 )
+        for event in self.benign.events:
+            if event.step >= self.n_steps or any(rank >= self.world_size for rank in event.ranks):
+                raise ValueError(f"a stall of ranks {event.ranks} at step {event.step} is not of this job")
         return self
 
     @model_validator(mode="after")
