@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from rca.classify.collectives import between_machines, collectives_left_over
 from rca.classify.components import Component, believable, cover, is_whole_stage
 from rca.classify.doubt import Doubt
 from rca.classify.heads import FloatArray, Head
@@ -117,6 +118,7 @@ class Classifier:
         if mode == "fail_slow" and suspects and suspects[0].component.scope != "job":
             suspects = self._rearranged(_joined, suspects, features, priors)
             suspects = self._rearranged(_through_ports, suspects, features, priors)
+            suspects = [*suspects, *self._collectives(suspects, features, priors)]
         return Classification(mode, probability, decided, suspects, per_rank)
 
     def _mode_probability(self, features: FeatureSet) -> dict[str, float]:
@@ -146,11 +148,22 @@ class Classifier:
     ) -> list[Suspect]:
         """The suspects after a rule that knows what shares a cause has put their ranks together anew."""
         held = {suspect.component: suspect for suspect in suspects}
-        suspected = [Suspected(suspect.component, next(iter(suspect.causes))) for suspect in suspects]
+        suspected = [_suspected(suspect) for suspect in suspects]
         return [
             held[component] if component in held else self._suspect(component, features, "fail_slow", priors)
             for component in rule(suspected, features)
         ]
+
+    def _collectives(
+        self, suspects: list[Suspect], features: FeatureSet, priors: Mapping[str, float] | None
+    ) -> list[Suspect]:
+        """The links as a suspect of their own, where stragglers leave slower collectives unexplained."""
+        if not collectives_left_over([_suspected(suspect) for suspect in suspects], features):
+            return []
+        everybody = Component("job", tuple(range(features.topology.n_ranks)), POINTED_TO)
+        found = self._suspect(self._odd_port(features) or everybody, features, "fail_slow", priors)
+        causes = between_machines(found.causes)
+        return [replace(found, causes=causes, types=_types_of(causes))] if causes else []
 
     def _mode(self, probability: dict[str, float], features: FeatureSet) -> str:
         """Faulty only above the false-alarm threshold, slow only over enough steps."""
@@ -240,6 +253,10 @@ class Classifier:
         """One belief for a component: the geometric mean of its ranks' probabilities."""
         model = self.heads[head]
         return dict(zip(model.classes, pooled(model.probabilities(rows)).tolist(), strict=True))
+
+
+def _suspected(suspect: Suspect) -> Suspected:
+    return Suspected(suspect.component, next(iter(suspect.causes)))
 
 
 def _joined(suspects: list[Suspected], features: FeatureSet) -> list[Component]:

@@ -50,6 +50,9 @@ def objection(found: Sequence[Cause], pricing: Pricing, threshold: float) -> str
         return f"{first.cause} would fit, but what belongs to it was measured and is normal: {measured}"
     if first.probability < threshold:
         return f"no cause is certain enough to be named: {_candidates(found)}"
+    # Crash or hang matters less than that the job stands still, and nothing of a stopped job is priced.
+    if not pricing.causes:
+        return None
     if first.probability - _second(found) < MIN_MARGIN:
         return f"no cause is likely enough beside the next one: {_candidates(found)}"
     if not covers_the_loss(first, pricing):

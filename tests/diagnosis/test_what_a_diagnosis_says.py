@@ -57,7 +57,7 @@ def test_gpu_hours_lost_are_the_ranks_times_the_time(make_window) -> None:
 def test_every_slow_cause_has_an_action_a_meaning_and_a_check(make_window) -> None:
     cause = rca.diagnose(make_window(late={5: 0.05}, phase="data_loading_seconds")).causes[0]
     for name in SLOW_CAUSES:
-        given = cause.model_copy(update={"cause": name, "probability": 0.9})
+        given = cause.model_copy(update={"cause": name, "probability": 0.9, "evidence": [SPEAKS_FOR]})
         (action,) = actions([given], {})
         assert action.action
         assert next_check("fail_slow", True, [given], []) == CAUSES[name].next_check
