@@ -139,7 +139,9 @@ def _cause(
 
 
 def _type(fault: Fault) -> str | None:
-    return TYPES[variant_of(fault, "compute")] if fault.cause == UNKNOWN else FAULTS[fault.cause].straggler_type
+    return (
+        TYPES[variant_of(fault, "compute")] if fault.cause == UNKNOWN else FAULTS[fault.cause].straggler_type
+    )
 
 
 def _accepted(fault: Fault, scenario: Scenario) -> list[str]:

@@ -7,7 +7,16 @@ from typing import get_args
 import numpy as np
 
 from rca.simulation.sampling_job import log_uniform
-from rca.simulation.scenario import Benign, Burst, Ending, HarmlessSignal, LongStall, Scenario, Telemetry, Visibility
+from rca.simulation.scenario import (
+    Benign,
+    Burst,
+    Ending,
+    HarmlessSignal,
+    LongStall,
+    Scenario,
+    Telemetry,
+    Visibility,
+)
 
 HARMLESS_KINDS = get_args(HarmlessSignal.model_fields["kind"].annotation)
 TESTBED_EXPORTERS = (

@@ -151,7 +151,10 @@ def _own_work(scenario: Scenario, resources: Resources, noise: Noise, whole: Flo
         },
         scatter=nothing if exchanged is None else exchanged[0],
         gather=nothing if exchanged is None else exchanged[1],
-        optimizer=load.optimizer_seconds * noise.optimizer * resources.compute_stretch * resources.launch_stretch
+        optimizer=load.optimizer_seconds
+        * noise.optimizer
+        * resources.compute_stretch
+        * resources.launch_stretch
         + gap["optimizer"]
         + pause["optimizer"],
         checkpoint=resources.checkpoint + noise.slow_step,

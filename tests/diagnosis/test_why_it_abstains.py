@@ -30,7 +30,9 @@ MINIMAL = ("rank", "step", "start_time", "step_seconds")
 def abstention(classification, features, causes, thresholds, strangeness, *, coverage: float = 1.0):
     """As the pipeline asks: the first cause is named unless something is to be said against it."""
     priced = [
-        PricedCause(Removal(each.cause, tuple(each.ranks), np.zeros((1, 1)), np.zeros(1)), 0, 0.0, {}, coverage, "")
+        PricedCause(
+            Removal(each.cause, tuple(each.ranks), np.zeros((1, 1)), np.zeros(1)), 0, 0.0, {}, coverage, ""
+        )
         for each in causes
     ]
     nothing = Attribution(np.zeros(0), np.zeros(0), np.zeros((0, 2)), 0.0, 0.0, (0.0, 0.0))
