@@ -15,9 +15,9 @@ from rca.classify.heads import FloatArray, Head
 from rca.classify.joined import joined
 from rca.classify.ports import POINTED_TO, Ports, Suspected, odd_port, slowest_link, through_ports
 from rca.classify.priors import ratios, reweighted
+from rca.classify.rotation import takes_turns, without
 from rca.classify.settle import settle, settle_stopped, transfer_grew
 from rca.classify.single_event import single_events
-from rca.classify.rotation import takes_turns, without
 from rca.classify.sufficiency import alarm_threshold, can_show_health, long_enough
 from rca.errors import BundleError
 from rca.features import RANK_FEATURES, VERSION, WINDOW_FEATURES, FeatureSet

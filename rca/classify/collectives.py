@@ -1,4 +1,4 @@
-"""Two faults at once: a straggler explains why others wait, never why moving data takes longer for everybody."""
+"""Two faults at once: a straggler explains why others wait, never why moving data takes longer for all."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from rca.features import FeatureSet
 from rca.robust import FloatArray, nan_mean, nan_median
 from rca.telemetry.causes import CAUSES
 
-#: Share of what the steps became longer by that the collectives have to account for, and least share of a step.
+#: Share of the steps' growth that the collectives have to account for, and least share of a step.
 OWN_MATTER, MIN_GROWTH = 0.2, 0.05
 
 

@@ -1,7 +1,7 @@
 """One long step is no straggler: a verdict has to stand without the few worst steps.
 
-A file server that hangs, a page that is read back, a log that is flushed: one step of a healthy job may take a
-hundred times the usual. Its mean step is longer for that and somebody was late, yet nobody *is* late.
+A file server that hangs, a page that is read back, a log that is flushed: one step of a healthy job may
+take a hundred times the usual. Its mean step is longer for that and somebody was late, yet nobody *is* late.
 """
 
 from __future__ import annotations

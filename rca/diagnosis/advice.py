@@ -115,11 +115,11 @@ def signals_for(cause: Cause) -> list[str]:
 
 
 def swap_check(cause: Cause) -> str:
-    """What to look at where the likeliest cause's own signals are normal: does the slowness move along?"""
+    """What to look at where the likeliest cause's own signals are normal: whether slowness moves along."""
     normal = ", ".join(evidence.signal for evidence in cause.evidence if evidence.direction == "against")
     return (
-        f"{normal} measured and normal, so {cause.cause} is unlikely; give {listed(cause.ranks)} other machines "
-        "(or run the same test on them and on a quick peer): does the slowness stay with the machine or the work?"
+        f"{normal} measured and normal, so {cause.cause} is unlikely; give {listed(cause.ranks)} other "
+        "machines (or run one test on them and on a quick peer): does slowness stay with machine or work?"
     )
 
 

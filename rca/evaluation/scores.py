@@ -118,9 +118,9 @@ def _cause_sets(answer: Answer, label: Label) -> tuple[float, float]:
 
 def _position(answer: Answer, label: Label, *, with_ranks: bool) -> float:
     for true in label.causes:
-        if UNKNOWN in accepted(true) and answer.names_no_cause:
-            if not with_ranks or answer.ranks == set(true.ranks):
-                return 1.0
+        same_ranks = not with_ranks or answer.ranks == set(true.ranks)
+        if UNKNOWN in accepted(true) and answer.names_no_cause and same_ranks:
+            return 1.0
     for position, named in enumerate(answer.causes, start=1):
         for true in label.causes:
             same_ranks = not with_ranks or named.ranks == set(true.ranks)

@@ -68,7 +68,7 @@ class Comparison:
 
     @classmethod
     def from_work(cls, work: Work, topology: Topology) -> Comparison:
-        """Compare every rank with its stage peers at the same step, or, if most became slow, with its past."""
+        """Compare every rank with its stage peers at the same step; if most became slow, with its past."""
         reference = _with_own_past(peer_reference(work.own, topology.stage), work.own)
         excess = work.own - reference
         references = {

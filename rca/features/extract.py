@@ -76,7 +76,7 @@ def table_rows(
     topology: Topology,
     aftermath: Aftermath,
 ) -> tuple[FloatArray, FloatArray]:
-    """The models' rows: per rank, shape (n_ranks, n_rank_features), and for the window, (n_window_features,)."""
+    """Model rows: of ranks, (n_ranks, n_rank_features), and of the window, (n_window_features,)."""
     per_rank = rank_features(work, comparison, evidence, endings, topology) | aftermath.rank_features()
     per_job = job_features(work, comparison, evidence, endings, topology, per_rank)
     per_job |= aftermath.job_features()

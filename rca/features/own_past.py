@@ -54,7 +54,7 @@ def most_slowed(own: FloatArray, segment: Segment) -> BoolArray | None:
 
 
 def past_reference(seconds: FloatArray, grown: BoolArray, segment: Segment) -> FloatArray:
-    """What everybody would have needed: their quiet past, moved as the ranks that were not slowed moved since.
+    """What everybody would have needed: their quiet past, moved as the ranks not slowed moved since.
 
     Parameters
     ----------

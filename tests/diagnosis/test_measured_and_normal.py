@@ -1,4 +1,4 @@
-"""A cause whose own signals were measured and are normal is not named; what was not measured excludes nothing."""
+"""A cause whose own signals are measured and normal is not named; what was not measured excludes nothing."""
 
 from __future__ import annotations
 

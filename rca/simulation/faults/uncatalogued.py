@@ -22,7 +22,7 @@ _WORST = {"compute": 1.2, "jitter": 0.8, "older": 0.5, "host": 2.0, "copies": 30
 
 
 def unexplained(resources: Resources, fault: Fault, scenario: Scenario, rng: np.random.Generator) -> None:
-    """A debug build, a bad kernel, a slower generation of machines: longer by a factor, with nothing to see."""
+    """A debug build, a bad kernel, older machines: longer by a factor, with nothing to see."""
     ranks, variant = ranks_of(fault), variant_of(fault, "compute")
     shape = (ranks.size, scenario.n_steps)
     active = np.ones(scenario.n_steps) if variant == "older" else envelope(fault, scenario, rng)
