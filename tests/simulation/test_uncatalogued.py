@@ -1,4 +1,4 @@
-"""Slowness outside the catalogue: times grow, what exporters watch does not; single long steps are healthy."""
+"""Slowness outside the catalogue: times grow, watched signals do not; single long steps are healthy."""
 
 from __future__ import annotations
 
