@@ -60,7 +60,7 @@ class Fault(Frozen):
     @property
     def force(self) -> float:
         """Severity as its cost follows it."""
-        return self.severity**self.curve
+        return float(self.severity**self.curve)
 
 
 class HarmlessSignal(Frozen):
@@ -114,6 +114,8 @@ class Benign(Frozen):
         Share of that variance that forward and backward of a step have in common: a clock, lengths of input.
     copy_noise, optimizer_noise, p2p_noise : float
         The same spread of copies to the device, optimizer steps, and of each transfer between stages.
+    events : tuple of LongStall
+        Single long steps that a healthy job may have.
     hiccup_probability, hiccup_scale, hiccup_spread, hiccup_backward : float
         Single late phases: how often, how long relative to a step, the spread of the logarithm of how often
         between ranks, and the share that falls into the backward.
