@@ -8,17 +8,21 @@ from typing import Any
 
 import numpy as np
 
+from rca.classify.collectives import between_machines, collectives_left_over
 from rca.classify.components import Component, believable, cover, is_whole_stage
 from rca.classify.doubt import Doubt
 from rca.classify.heads import FloatArray, Head
 from rca.classify.joined import joined
-from rca.classify.ports import Ports, Suspected, odd_port, slowest_link, through_ports
+from rca.classify.ports import POINTED_TO, Ports, Suspected, odd_port, slowest_link, through_ports
 from rca.classify.priors import ratios, reweighted
+from rca.classify.rotation import takes_turns, without
 from rca.classify.settle import settle, settle_stopped, transfer_grew
+from rca.classify.single_event import single_events
 from rca.classify.sufficiency import alarm_threshold, can_show_health, long_enough
 from rca.errors import BundleError
 from rca.features import RANK_FEATURES, VERSION, WINDOW_FEATURES, FeatureSet
-from rca.telemetry.causes import CAUSES, STRAGGLER_TYPES
+from rca.features.reduced import without_steps
+from rca.telemetry.causes import CAUSES, STRAGGLER_TYPES, UNKNOWN
 
 #: Ranks of one node are told apart only where each one's type is at least this probable.
 SURE_TYPE = 0.6
@@ -49,7 +53,8 @@ class Suspect:
 class Classification:
     """Failure mode with calibrated probabilities, and the suspected components.
 
-    `decided` is False where no failure mode is probable enough to act on.
+    `decided` is False where no failure mode is probable enough to act on. `events` are the columns of single
+    long steps that alone made the job look slow.
     """
 
     mode: str
@@ -57,6 +62,7 @@ class Classification:
     decided: bool
     suspects: list[Suspect]
     rank_probability: FloatArray
+    events: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -94,11 +100,13 @@ class Classifier:
         priors : mapping of cause to float, optional
             Shares of the slow causes on this cluster, from `rca.classify.priors.checked_priors`.
         """
-        mode_head = self.heads["mode"]
-        chances = mode_head.probabilities(features.window[None, :])[0]
-        probability = dict(zip(mode_head.classes, (float(chance) for chance in chances), strict=True))
+        probability = self._mode_probability(features)
         mode = self._mode(probability, features)
         decided = probability[mode] >= self.thresholds["decide"] and _can_be_certain(mode, features)
+        if mode == "fail_slow" or (mode == "healthy" and not decided and long_enough(features)):
+            alone = self._only_events(features)
+            if alone is not None:
+                return alone
         if mode == "healthy":
             return Classification(mode, probability, decided, [], np.zeros(features.rank.shape[0]))
         per_rank = self._rank_probability(features, mode)
@@ -110,7 +118,26 @@ class Classifier:
         if mode == "fail_slow" and suspects and suspects[0].component.scope != "job":
             suspects = self._rearranged(_joined, suspects, features, priors)
             suspects = self._rearranged(_through_ports, suspects, features, priors)
+            suspects = [*suspects, *self._collectives(suspects, features, priors)]
         return Classification(mode, probability, decided, suspects, per_rank)
+
+    def _mode_probability(self, features: FeatureSet) -> dict[str, float]:
+        head = self.heads["mode"]
+        chances = head.probabilities(features.window[None, :])[0]
+        return dict(zip(head.classes, (float(chance) for chance in chances), strict=True))
+
+    def _only_events(self, features: FeatureSet) -> Classification | None:
+        """The answer where the job is healthy but for a few single steps; None where that is not so."""
+        events = single_events(features)
+        if events is None:
+            return None
+        rest = without_steps(features, events)
+        probability = self._mode_probability(rest)
+        if self._mode(probability, rest) != "healthy":
+            return None
+        nobody = np.zeros(features.rank.shape[0])
+        columns = tuple(int(column) for column in np.flatnonzero(events))
+        return Classification("healthy", probability, False, [], nobody, columns)
 
     def _rearranged(
         self,
@@ -121,11 +148,22 @@ class Classifier:
     ) -> list[Suspect]:
         """The suspects after a rule that knows what shares a cause has put their ranks together anew."""
         held = {suspect.component: suspect for suspect in suspects}
-        suspected = [Suspected(suspect.component, next(iter(suspect.causes))) for suspect in suspects]
+        suspected = [_suspected(suspect) for suspect in suspects]
         return [
             held[component] if component in held else self._suspect(component, features, "fail_slow", priors)
             for component in rule(suspected, features)
         ]
+
+    def _collectives(
+        self, suspects: list[Suspect], features: FeatureSet, priors: Mapping[str, float] | None
+    ) -> list[Suspect]:
+        """The links as a suspect of their own, where stragglers leave slower collectives unexplained."""
+        if not collectives_left_over([_suspected(suspect) for suspect in suspects], features):
+            return []
+        everybody = Component("job", tuple(range(features.topology.n_ranks)), POINTED_TO)
+        found = self._suspect(self._odd_port(features) or everybody, features, "fail_slow", priors)
+        causes = between_machines(found.causes)
+        return [replace(found, causes=causes, types=_types_of(causes))] if causes else []
 
     def _mode(self, probability: dict[str, float], features: FeatureSet) -> str:
         """Faulty only above the false-alarm threshold, slow only over enough steps."""
@@ -142,6 +180,9 @@ class Classifier:
     def _components(self, features: FeatureSet, mode: str, per_rank: FloatArray) -> list[Component]:
         """Who is to blame: the job as a whole, or the smallest components that cover the suspected ranks."""
         if mode == "fail_slow":
+            if (slowed := features.comparison.slowed) is not None:
+                together = tuple(int(rank) for rank in np.flatnonzero(slowed))
+                return [Component("rank", together, max(float(per_rank[slowed].mean()), POINTED_TO))]
             whole = float(self.heads["scope"].probabilities(features.window[None, :])[0, 1])
             if whole >= 0.5:
                 everybody = Component("job", tuple(range(per_rank.size)), whole)
@@ -199,6 +240,8 @@ class Classifier:
         if priors is not None:
             causes = _ordered(reweighted(causes, ratios(priors, self.heads["cause"].priors)))
             types = _types_of(causes)
+        if not takes_turns(features):
+            causes = without("sequence_length_imbalance", causes)
         if component.scope == "job" and len(features.topology.node_names) != 1:
             causes = without_single_culprits(causes)
         if next(iter(causes)) == "stage_imbalance" and is_whole_stage(component, features.topology):
@@ -210,6 +253,10 @@ class Classifier:
         """One belief for a component: the geometric mean of its ranks' probabilities."""
         model = self.heads[head]
         return dict(zip(model.classes, pooled(model.probabilities(rows)).tolist(), strict=True))
+
+
+def _suspected(suspect: Suspect) -> Suspected:
+    return Suspected(suspect.component, next(iter(suspect.causes)))
 
 
 def _joined(suspects: list[Suspected], features: FeatureSet) -> list[Component]:
@@ -242,13 +289,17 @@ def without_single_culprits(causes: dict[str, float]) -> dict[str, float]:
 
 
 def combine(types: dict[str, float], causes: dict[str, float]) -> dict[str, float]:
-    """P(cause) = P(type) P(cause | type): the two heads cannot contradict each other."""
-    combined: dict[str, float] = {}
+    """P(cause) = P(type) P(cause | type): the two heads cannot contradict each other.
+
+    Slowness of no catalogue cause has no type; the causes share what belief it leaves.
+    """
+    combined = {UNKNOWN: causes[UNKNOWN]} if UNKNOWN in causes else {}
+    catalogued = 1.0 - combined.get(UNKNOWN, 0.0)
     for straggler_type in STRAGGLER_TYPES:
-        members = [cause for cause in causes if CAUSES[cause].type == straggler_type]
+        members = [name for name in causes if name in CAUSES and CAUSES[name].type == straggler_type]
         total = sum(causes[cause] for cause in members)
         for cause in members:
-            combined[cause] = types.get(straggler_type, 0.0) * causes[cause] / max(total, 1e-12)
+            combined[cause] = catalogued * types.get(straggler_type, 0.0) * causes[cause] / max(total, 1e-12)
     return _ordered(combined)
 
 
@@ -256,7 +307,9 @@ def _types_of(causes: dict[str, float]) -> dict[str, float]:
     """Belief in each type: that in its causes."""
     return {
         straggler_type: sum(
-            chance for cause, chance in causes.items() if CAUSES[cause].type == straggler_type
+            chance
+            for cause, chance in causes.items()
+            if cause in CAUSES and CAUSES[cause].type == straggler_type
         )
         for straggler_type in STRAGGLER_TYPES
     }

@@ -9,6 +9,7 @@ import numpy as np
 from rca.classify.classifier import Classification
 from rca.classify.familiarity import Strangeness
 from rca.classify.sufficiency import MIN_STEPS, alarm_threshold, can_show_health, long_enough
+from rca.diagnosis.events import told_events
 from rca.diagnosis.result import AbstentionCode, AbstentionReason, Cause
 from rca.features import FeatureSet
 
@@ -24,8 +25,7 @@ def abstention(
     causes: Sequence[Cause],
     thresholds: dict[str, float],
     strangeness: Strangeness | None,
-    *,
-    named: bool,
+    objection: str | None,
 ) -> AbstentionReason | None:
     """Why there is no verdict; None if there is one.
 
@@ -36,22 +36,26 @@ def abstention(
     causes : sequence of Cause
         The first to name comes first.
     thresholds : dict of str to float
-        Of the bundle: ``decide`` for the failure mode, ``name`` for a cause.
+        Of the bundle: ``decide`` for the failure mode among them.
     strangeness : Strangeness or None
         None where the bundle does not know what it learned from.
-    named : bool
-        Whether the first cause is probable enough and answers for most of the loss.
+    objection : str or None
+        Why the first cause may not be named (`rca.diagnosis.naming.objection`).
     """
     mode, chance = classification.mode, classification.probability[classification.mode]
     alarm = alarm_threshold(thresholds, features.window)
+    if classification.events:
+        return _reason("single_event", told_events(classification, features))
     if not classification.decided:
         return (
             _insufficient(mode, features)
             or _if_strange(strangeness)
             or _reason("undecided_mode", _undecided(classification, alarm))
         )
-    if mode != "healthy" and not named:
-        return _unnamed(classification, causes, thresholds["name"])
+    if mode != "healthy" and not classification.suspects:
+        return _reason("nobody_stands_out", "no rank, node or stage explains it")
+    if mode != "healthy" and objection is not None:
+        return _reason("cause_not_certain", objection)
     # Crash or hang matters less than that the job stands still.
     sure = mode != "fail_slow" or causes[0].probability >= OVERWHELMING_CAUSE
     if chance < OVERWHELMING_MODE or not sure:
@@ -96,23 +100,6 @@ def _undecided(classification: Classification, alarm: float) -> str:
     (first, likely), (second, less) = chances[:2]
     told = f"undecided between {_spoken(first)} ({likely:.2f}) and {_spoken(second)} ({less:.2f})"
     return told if first == classification.mode else f"{told}; an alarm asks for {alarm:.2f}"
-
-
-def _unnamed(classification: Classification, causes: Sequence[Cause], enough: float) -> AbstentionReason:
-    if not classification.suspects:
-        return _reason("nobody_stands_out", "no rank, node or stage explains it")
-    if not causes:
-        return _reason("cause_not_certain", "none of the suspects' causes accounts for time lost")
-    if causes[0].probability >= enough:
-        told = f"{causes[0].cause} is likely, but answers for less than half of what its ranks lost"
-        return _reason("cause_not_certain", told)
-    chances: dict[str, float] = {}
-    for cause in causes:
-        chances[cause.cause] = max(chances.get(cause.cause, 0.0), cause.probability)
-    likeliest = sorted(chances.items(), key=lambda item: (-item[1], item[0]))[:3]
-    shown = ", ".join(f"{name} ({chance:.2f})" for name, chance in likeliest)
-    between = f"between {shown}" if len(likeliest) > 1 else f"only {shown} is in question"
-    return _reason("cause_not_certain", f"no cause is certain enough to be named: {between}")
 
 
 def _spoken(mode: str) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from rca.diagnosis.naming import deciding_resource
+from rca.diagnosis.readings import subject_of_signal
 from rca.diagnosis.reporting import listed
 from rca.diagnosis.result import Action, Cause, Interval
 from rca.features.evidence import RESOURCES
@@ -31,6 +32,8 @@ _ACTIONS = {
     "process_crash": "restart_from_checkpoint",
     "hang": "restart_from_checkpoint",
 }
+#: Actions that take a machine out of service.
+DESTRUCTIVE = frozenset({"drain_node", "replace_gpu"})
 #: What a person does for each action.
 _INSTRUCTIONS = {
     "drain_node": "cordon the node, restart from the last checkpoint without it, have it checked",
@@ -80,9 +83,14 @@ def _wanted(missing: list[str], suspected: str | None) -> list[str]:
 def actions(
     causes: list[Cause], alone: dict[tuple[str, tuple[int, ...]], tuple[float, Interval]]
 ) -> list[Action]:
-    """One action per named cause, with the seconds per step that removing that cause alone would save."""
+    """One action per named cause, with the seconds per step that removing that cause alone would save.
+
+    Machines are taken out of service on a signal, never on times alone: those fit too many causes.
+    """
     found = []
     for cause in causes:
+        if _ACTIONS[cause.cause] in DESTRUCTIVE and not signals_for(cause):
+            continue
         saved = alone.get((cause.cause, tuple(cause.ranks)))
         found.append(
             Action(
@@ -95,6 +103,24 @@ def actions(
             )
         )
     return found
+
+
+def signals_for(cause: Cause) -> list[str]:
+    """Exporter signals, phases apart, that speak for the cause."""
+    return [
+        evidence.signal
+        for evidence in cause.evidence
+        if evidence.direction == "for" and subject_of_signal(evidence.signal) in RESOURCES
+    ]
+
+
+def swap_check(cause: Cause) -> str:
+    """What to look at where the likeliest cause's own signals are normal: whether slowness moves along."""
+    normal = ", ".join(evidence.signal for evidence in cause.evidence if evidence.direction == "against")
+    return (
+        f"{normal} measured and normal, so {cause.cause} is unlikely; give {listed(cause.ranks)} other "
+        "machines (or run one test on them and on a quick peer): does slowness stay with machine or work?"
+    )
 
 
 def _settling(causes: list[Cause], missing: list[str]) -> str | None:

@@ -7,13 +7,15 @@ import numpy as np
 from rca.causal.mechanisms import Mechanisms
 from rca.causal.scores import busy_evidence
 from rca.classify.classifier import Suspect
-from rca.diagnosis.pricing import PricedCause, Pricing
+from rca.diagnosis.contradiction import is_contradicted
+from rca.diagnosis.pooling import PricedCause
+from rca.diagnosis.pricing import Pricing
 from rca.diagnosis.result import Cause, Evidence
 from rca.features import FeatureSet
 from rca.features.evidence import RESOURCES, resource_names
 from rca.robust import nan_mean, nan_median
 from rca.telemetry.catalogue import unit_of_channel
-from rca.telemetry.causes import CAUSES
+from rca.telemetry.causes import CAUSES, DECIDING
 
 #: Resource scores from here on are worth showing, in units.
 REMARKABLE_SCORE = 1.0
@@ -41,6 +43,7 @@ def slow_causes(pricing: Pricing, features: FeatureSet, mechanisms: Mechanisms) 
                 evidence=[
                     *_phase_evidence(priced, features),
                     *_signal_evidence(spec.id, ranks, features, mechanisms),
+                    *_normal_evidence(spec.id, ranks, features, mechanisms),
                 ],
             )
         )
@@ -160,6 +163,30 @@ def _signal_evidence(
             )
         )
     return found[:MAX_EVIDENCE]
+
+
+def _normal_evidence(
+    cause: str, ranks: list[int], features: FeatureSet, mechanisms: Mechanisms
+) -> list[Evidence]:
+    """One channel of each resource that the cause cannot do without, where all of these are normal."""
+    if not is_contradicted(cause, ranks, features, mechanisms):
+        return []
+    evidence, found = features.evidence, []
+    for name in DECIDING[cause]:
+        channel = next(each.channel for each in RESOURCES[name] if each.channel in evidence.values)
+        value = float(nan_mean(evidence.values[channel][ranks][:, None])[0])
+        reference = float(nan_mean(evidence.references[channel][ranks][:, None])[0])
+        found.append(
+            Evidence(
+                signal=channel,
+                value=value if np.isfinite(value) else None,
+                reference=reference if np.isfinite(reference) else None,
+                unit=unit_of_channel(channel),
+                note="measured and normal, mean over the slow steps",
+                direction="against",
+            )
+        )
+    return found
 
 
 def _ending_evidence(ranks: list[int], features: FeatureSet) -> list[Evidence]:

@@ -5,11 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from rca.diagnosis.pricing import Pricing
-from rca.diagnosis.result import Cause
+from rca.diagnosis.result import Cause, Evidence
 from rca.telemetry.causes import CAUSES
 
 #: Share of its ranks' excess that a cause has to answer for.
 MIN_COVERAGE = 0.5
+#: Belief by which the first cause has to lead the next one of the same ranks.
+MIN_MARGIN = 0.1
+#: A cause with less than this share of the slowdown is not its explanation while most of it is open.
+MIN_SHARE, MOSTLY = 0.2, 0.5
 #: Belief that a signal must be able to move between candidates to be worth collecting.
 MIN_SPLIT = 0.1
 
@@ -27,9 +31,62 @@ def covers_the_loss(cause: Cause, pricing: Pricing) -> bool:
     return not shares or max(shares) >= MIN_COVERAGE
 
 
-def is_named(found: Sequence[Cause], pricing: Pricing, threshold: float) -> bool:
-    """Whether the first cause is both probable enough and covers the loss."""
-    return bool(found) and found[0].probability >= threshold and covers_the_loss(found[0], pricing)
+def objection(found: Sequence[Cause], pricing: Pricing, threshold: float) -> str | None:
+    """Why the first cause may not be named, a sentence for people; None if it may.
+
+    Parameters
+    ----------
+    found : sequence of Cause
+        The first to name comes first.
+    pricing : Pricing
+    threshold : float
+        Least belief.
+    """
+    if not found:
+        return "none of the suspects' causes accounts for time lost"
+    first = found[0]
+    if against := speaks_against(first):
+        measured = ", ".join(evidence.signal for evidence in against)
+        return f"{first.cause} would fit, but what belongs to it was measured and is normal: {measured}"
+    if first.probability < threshold:
+        return f"no cause is certain enough to be named: {_candidates(found)}"
+    # Crash or hang matters less than that the job stands still, and nothing of a stopped job is priced.
+    if not pricing.causes:
+        return None
+    if first.probability - _second(found) < MIN_MARGIN:
+        return f"no cause is likely enough beside the next one: {_candidates(found)}"
+    if not covers_the_loss(first, pricing):
+        return f"{first.cause} is likely, but answers for less than half of what its ranks lost"
+    if _leaves_the_slowdown_open(first, pricing):
+        return f"{first.cause} is likely, but answers for {first.share:.0%} of the slowdown, and most is open"
+    return None
+
+
+def speaks_against(cause: Cause) -> list[Evidence]:
+    """Signals that belong to the cause, were measured, and are normal."""
+    return [evidence for evidence in cause.evidence if evidence.direction == "against"]
+
+
+def _second(found: Sequence[Cause]) -> float:
+    """Belief in the next cause of the first one's ranks."""
+    rest = [cause.probability for cause in found[1:] if cause.ranks == found[0].ranks]
+    return max(rest, default=0.0)
+
+
+def _leaves_the_slowdown_open(first: Cause, pricing: Pricing) -> bool:
+    total = pricing.attribution.slowdown
+    if total <= 0:
+        return False
+    return first.share < MIN_SHARE and pricing.attribution.unexplained > MOSTLY * total
+
+
+def _candidates(found: Sequence[Cause]) -> str:
+    chances: dict[str, float] = {}
+    for cause in found:
+        chances[cause.cause] = max(chances.get(cause.cause, 0.0), cause.probability)
+    likeliest = sorted(chances.items(), key=lambda item: (-item[1], item[0]))[:3]
+    shown = ", ".join(f"{name} ({chance:.2f})" for name, chance in likeliest)
+    return f"between {shown}" if len(likeliest) > 1 else f"only {shown} is in question"
 
 
 def deciding_resource(beliefs: Mapping[str, float], missing: Sequence[str]) -> str | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from datetime import UTC, datetime
 from os import PathLike
 from uuid import uuid4
@@ -14,11 +15,13 @@ from rca.classify.conformal import PredictionSets
 from rca.classify.priors import checked_priors
 from rca.classify.settle import transfer_grew
 from rca.diagnosis.abstention import abstention
-from rca.diagnosis.advice import actions, next_check
+from rca.diagnosis.advice import actions, next_check, swap_check
 from rca.diagnosis.bundle import Bundle, baseline
 from rca.diagnosis.causes import slow_causes, stop_causes
+from rca.diagnosis.contradiction import contradicted
 from rca.diagnosis.contributions import mode_evidence, suspect_evidence
-from rca.diagnosis.naming import covers_the_loss, is_named
+from rca.diagnosis.events import events_check
+from rca.diagnosis.naming import covers_the_loss, objection, speaks_against
 from rca.diagnosis.pricing import Pricing, price
 from rca.diagnosis.reporting import quality, silent_ranks
 from rca.diagnosis.result import Cause, Diagnosis, Interval, Slowdown, Straggler
@@ -71,6 +74,9 @@ def analyse(
     classification = bundle.classifier.classify(features, None if priors is None else checked_priors(priors))
     replay = PhaseReplay.from_arrays(features.phases.without_first(features.work.warmup), window.job)
     slow = classification.mode == "fail_slow"
+    if slow:
+        weighed = [contradicted(suspect, features, bundle.mechanisms) for suspect in classification.suspects]
+        classification = replace(classification, suspects=weighed)
     pricing = price(features, classification.suspects if slow else [], bundle.mechanisms, replay)
     return features, classification, pricing
 
@@ -81,9 +87,10 @@ def _assemble(
     found = _causes(classification, features, pricing, bundle)
     missing = missing_signals(features)
     doubt, thresholds = bundle.classifier.doubt, bundle.classifier.thresholds
-    named = is_named(found, pricing, thresholds["name"])
+    against = objection(found, pricing, thresholds["name"])
+    named = against is None
     strangeness = None if doubt.familiarity is None else doubt.familiarity.judge(features.window)
-    reason = abstention(classification, features, found, thresholds, strangeness, named=named)
+    reason = abstention(classification, features, found, thresholds, strangeness, against)
     # Nobody asks why a job is healthy; the milliseconds would be spent on nearly every window of a service.
     explained = classification.mode != "healthy" or reason is not None
     return Diagnosis(
@@ -100,7 +107,11 @@ def _assemble(
         unexplained_seconds_per_step=pricing.attribution.slowdown
         - sum(cause.seconds_per_step for cause in found),
         abstained=reason is not None,
-        next_check=next_check(
+        next_check=events_check(classification, features)
+        if classification.events
+        else swap_check(found[0])
+        if found and speaks_against(found[0])
+        else next_check(
             classification.mode,
             classification.decided,
             found,
@@ -110,7 +121,11 @@ def _assemble(
             named=named,
         ),
         actions=actions(
-            [cause for cause in found if cause.probability >= 0.3 and covers_the_loss(cause, pricing)],
+            [
+                cause
+                for cause in found
+                if cause.probability >= 0.3 and covers_the_loss(cause, pricing) and not speaks_against(cause)
+            ],
             _alone(pricing),
         ),
         missing_signals=missing,

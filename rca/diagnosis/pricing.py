@@ -16,9 +16,10 @@ from rca.causal.responsibility import decided, responsibilities
 from rca.causal.scores import busy_scores
 from rca.classify.classifier import Suspect
 from rca.diagnosis.excess import Excess, excess_of, ideal_work, transfer_excess
+from rca.diagnosis.pooling import PricedCause, affordable_causes
 from rca.features import FeatureSet
 from rca.robust import FloatArray, nan_mean, nan_median
-from rca.telemetry.causes import CAUSES, SLOW_CAUSES
+from rca.telemetry.causes import CAUSES, SLOW_CAUSES, UNKNOWN
 from rca.telemetry.own_work import SERIAL_PHASES
 from rca.whatif.coarse import PhaseReplay
 
@@ -27,32 +28,6 @@ MIN_RELATIVE_SAVING = 1e-3
 #: Transfer predicted by a mechanism counts from this share of the step on, up to this share of the transfer.
 MIN_PREDICTED = 0.02
 MAX_PREDICTED_SHARE = 0.8
-
-
-@dataclass(frozen=True)
-class PricedCause:
-    """One removal with what the replay said about it.
-
-    Attributes
-    ----------
-    suspect : int
-        Index of the suspect it belongs to.
-    belief : float
-        Probability that these ranks are to blame and this is why, after the mechanisms were consulted.
-    phases : dict of str to float, seconds per step
-        Mean excess per phase that the cause answers for, on its ranks.
-    coverage : float
-        Share of its ranks' whole excess that this is, 0 to 1.
-    interval_group : str
-        Whose margins its interval is widened by.
-    """
-
-    removal: Removal
-    suspect: int
-    belief: float
-    phases: dict[str, float]
-    coverage: float
-    interval_group: str
 
 
 @dataclass(frozen=True)
@@ -97,7 +72,7 @@ def price(
     causes = _share_transfer(causes, spare)
     causes = [cause for cause in causes if _size(cause.removal) > MIN_RELATIVE_SAVING * unit]
     causes.sort(key=lambda cause: (-_size(cause.removal) * cause.belief, cause.removal.cause))
-    causes = causes[: affordable(own.size)]
+    causes = affordable_causes(causes, affordable(own.size))
     removals = [cause.removal for cause in causes]
     attribution = attribute(work, ideal, removals, partial(_step_seconds, replay))
     attribution = replace(attribution, intervals=_widened(causes, attribution, mechanisms))
@@ -108,7 +83,8 @@ def price(
 
 
 def _widened(causes: list[PricedCause], attribution: Attribution, mechanisms: Mechanisms) -> FloatArray:
-    """The bootstrap intervals with the margins of held-out windows."""
+    """The bootstrap intervals with the margins of held-out windows; no cause costs more than was lost."""
+    lost = attribution.slowdown_interval[1]
     rows = zip(causes, attribution.seconds, attribution.intervals, strict=True)
     found = [
         intervals.widened(
@@ -121,7 +97,9 @@ def _widened(causes: list[PricedCause], attribution: Attribution, mechanisms: Me
         )
         for cause, seconds, (low, high) in rows
     ]
-    return np.array(found, dtype=float).reshape(-1, 2)
+    ends = np.array(found, dtype=float).reshape(-1, 2)
+    clipped: FloatArray = np.clip(ends, 0.0, np.maximum(lost, attribution.seconds)[:, None])
+    return clipped
 
 
 def _predicted_transfer(
@@ -137,6 +115,8 @@ def _predicted_transfer(
         scores = nan_median(busy_scores(features, list(suspect.component.ranks), mechanisms))
         effects = mechanisms.effects(scores)[PHASES.index("transfer")]
         for cause, belief in suspect.causes.items():
+            if cause == UNKNOWN:
+                continue
             columns = [mechanisms.resources.index(name) for name in CAUSES[cause].resources]
             if "transfer" in CAUSES[cause].phases and columns:
                 expected += suspect.component.probability * belief * float(np.nansum(effects[columns]))

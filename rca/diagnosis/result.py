@@ -18,6 +18,7 @@ AbstentionCode = Literal[
     "no_step_times",
     "out_of_distribution",
     "undecided_mode",
+    "single_event",
     "nobody_stands_out",
     "cause_not_certain",
 ]
@@ -53,13 +54,17 @@ class Slowdown(_Frozen):
 
 
 class Evidence(_Frozen):
-    """One observation that speaks for a cause, in the user's units."""
+    """One observation about a cause, in the user's units.
+
+    It speaks for the cause; or, where a signal that belongs to the cause was measured and is normal, against.
+    """
 
     signal: str
     value: float | None
     reference: float | None
     unit: str
     note: str
+    direction: Literal["for", "against"] = "for"
 
 
 class Contribution(Evidence):
@@ -70,7 +75,6 @@ class Contribution(Evidence):
     decision's log-odds (a Shapley value over the model's trees): above 0 it speaks for the answer.
     """
 
-    direction: Literal["for", "against"]
     log_odds: float
 
 

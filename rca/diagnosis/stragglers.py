@@ -13,6 +13,8 @@ from rca.robust import nan_mean
 
 #: A component's own stretch is told apart from the rest if its late share differs by this much.
 MIN_LATE_CONTRAST = 0.3
+#: A step is one of a component's late ones if this share of its ranks was late.
+HELD_UP = 0.5
 
 
 def straggler(
@@ -51,6 +53,9 @@ def affected_steps(suspect: Suspect, features: FeatureSet) -> tuple[int | None, 
     late = late_steps(features.comparison, features.work.step_reference)[ranks]
     segment = high_segment(nan_mean(late.astype(float)), min_z=4.0, min_contrast=MIN_LATE_CONTRAST)
     if segment.whole:
+        held_up = np.flatnonzero(late.mean(axis=0) >= HELD_UP)
+        if features.comparison.segment.whole and held_up.size:
+            return int(steps[held_up[0]]), int(steps[held_up[-1]])
         segment = features.comparison.segment
     return int(steps[segment.first]), int(steps[segment.last])
 

@@ -68,6 +68,11 @@ class Answer:
     unfamiliar: float = float("nan")
     aspects: frozenset[Aspect] = EVERY_ASPECT
 
+    @property
+    def names_no_cause(self) -> bool:
+        """Whether it says that the job is slow, and leaves open why: right where the truth is unknown."""
+        return self.mode == "fail_slow" and (self.abstained or not self.causes)
+
     @classmethod
     def from_diagnosis(cls, diagnosis: Diagnosis) -> Answer:
         """The judged part of a diagnosis."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from rca.evaluation.answer import Answer
+from rca.telemetry.causes import UNKNOWN
 from rca.telemetry.labels import Label, accepted, unfelt
 
 #: Kinds in the order of a diagnosis: the first that applies is told, because what follows is its consequence.
@@ -57,7 +58,7 @@ def _kind_by_ranks(answer: Answer, label: Label) -> str:
 def _kind_by_cause(answer: Answer, label: Label) -> str:
     first = answer.causes[0] if answer.causes else None
     true = [cause for cause in label.causes if first is not None and first.cause in accepted(cause)]
-    if not label.causes:
+    if not label.causes or (answer.names_no_cause and any(UNKNOWN in accepted(c) for c in label.causes)):
         return "right"
     if first is None or not true:
         return "other cause"

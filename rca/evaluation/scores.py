@@ -9,6 +9,7 @@ import numpy as np
 from rca.diagnosis.result import Diagnosis
 from rca.evaluation.answer import Answer, Aspect
 from rca.evaluation.errors import kind_of_error
+from rca.telemetry.causes import UNKNOWN
 from rca.telemetry.labels import Label, LabelledCause, accepted, unfelt
 
 
@@ -116,6 +117,10 @@ def _cause_sets(answer: Answer, label: Label) -> tuple[float, float]:
 
 
 def _position(answer: Answer, label: Label, *, with_ranks: bool) -> float:
+    for true in label.causes:
+        same_ranks = not with_ranks or answer.ranks == set(true.ranks)
+        if UNKNOWN in accepted(true) and answer.names_no_cause and same_ranks:
+            return 1.0
     for position, named in enumerate(answer.causes, start=1):
         for true in label.causes:
             same_ranks = not with_ranks or named.ranks == set(true.ranks)
@@ -138,7 +143,7 @@ def true_seconds(true: LabelledCause) -> float:
 
 def _seconds_error(answer: Answer, label: Label) -> float:
     """Absolute error of the first cause's cost relative to the true cost of the costliest cause."""
-    costs = [(true_seconds(cause), cause) for cause in label.causes]
+    costs = [(true_seconds(cause), cause) for cause in label.causes if cause.cause != UNKNOWN]
     known = [(seconds, cause) for seconds, cause in costs if seconds]
     if not known:
         return np.nan

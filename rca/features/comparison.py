@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from rca.features.own_past import most_slowed, past_reference
 from rca.features.temporal import Segment, high_segment
 from rca.features.work import Work
 from rca.robust import (
@@ -35,7 +36,8 @@ class Comparison:
     Attributes
     ----------
     reference : ndarray of shape (n_ranks, n_steps), seconds
-        What stage peers needed for the same step; the rank's own usual where it has no peers.
+        What stage peers needed for the same step; the rank's own usual where it has no peers, its own past
+        where most ranks were slowed.
     excess : ndarray of shape (n_ranks, n_steps), seconds
         Own work above the reference.
     phase_excess : dict of str to ndarray of shape (n_ranks, n_steps), seconds
@@ -49,6 +51,8 @@ class Comparison:
         Steps (columns) in which the job was slow.
     noise : float, seconds
         Robust spread of the healthy excess.
+    slowed : ndarray of shape (n_ranks,), bool, or None
+        Ranks that became slower together, where these are most of the job; their past is the reference then.
     """
 
     reference: FloatArray
@@ -60,16 +64,26 @@ class Comparison:
     last: IntArray
     segment: Segment
     noise: float
+    slowed: np.ndarray[tuple[int], np.dtype[np.bool_]] | None = None
 
     @classmethod
     def from_work(cls, work: Work, topology: Topology) -> Comparison:
-        """Compare every rank with its stage peers at the same step."""
+        """Compare every rank with its stage peers at the same step; if most became slow, with its past."""
         reference = _with_own_past(peer_reference(work.own, topology.stage), work.own)
         excess = work.own - reference
-        phase_excess = {
-            name: seconds - _with_own_past(peer_reference(seconds, topology.stage), seconds)
+        references = {
+            name: _with_own_past(peer_reference(seconds, topology.stage), seconds)
             for name, seconds in work.phases.items()
         }
+        segment = slow_stretch(work, excess)
+        slowed = most_slowed(work.own, segment)
+        if slowed is not None:
+            reference = past_reference(work.own, slowed, segment)
+            references = {
+                name: past_reference(seconds, slowed, segment) for name, seconds in work.phases.items()
+            }
+            excess = work.own - reference
+        phase_excess = {name: seconds - references[name] for name, seconds in work.phases.items()}
         _, last, _ = leader_and_runner_up(excess)
         return cls(
             reference=reference,
@@ -79,7 +93,8 @@ class Comparison:
             gain_node=_node_gain(excess, topology),
             gain_stage=_stage_gain(work.own, topology),
             last=last,
-            segment=slow_stretch(work, excess),
+            segment=segment,
+            slowed=slowed,
             noise=float(1.4826 * nan_median(np.abs(excess).ravel()[:, None])[0]),
         )
 

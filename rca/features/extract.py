@@ -54,16 +54,10 @@ def extract(window: Window) -> FeatureSet:
     comparison = Comparison.from_work(work, topology)
     endings = Endings.from_window(window, phases, work.step_reference)
     signals, evidence, aftermath = collect_evidence(window, work, comparison, endings, topology)
-    per_rank = rank_features(work, comparison, evidence, endings, topology) | aftermath.rank_features()
-    per_job = job_features(work, comparison, evidence, endings, topology, per_rank)
-    per_job |= aftermath.job_features()
-    per_window = per_job | window_maxima(evidence, per_rank)
-    n_ranks = topology.n_ranks
-    repeated = {name: np.full(n_ranks, per_job[name]) for name in JOB_FEATURES}
-    columns = per_rank | repeated
+    rank_table, window_row = table_rows(work, comparison, evidence, endings, topology, aftermath)
     return FeatureSet(
-        rank=np.column_stack([columns[name] for name in RANK_FEATURES]),
-        window=np.array([per_window[name] for name in WINDOW_FEATURES]),
+        rank=rank_table,
+        window=window_row,
         topology=topology,
         phases=phases,
         work=work,
@@ -72,6 +66,25 @@ def extract(window: Window) -> FeatureSet:
         endings=endings,
         signals=signals,
     )
+
+
+def table_rows(
+    work: Work,
+    comparison: Comparison,
+    evidence: Evidence,
+    endings: Endings,
+    topology: Topology,
+    aftermath: Aftermath,
+) -> tuple[FloatArray, FloatArray]:
+    """Model rows: of ranks, (n_ranks, n_rank_features), and of the window, (n_window_features,)."""
+    per_rank = rank_features(work, comparison, evidence, endings, topology) | aftermath.rank_features()
+    per_job = job_features(work, comparison, evidence, endings, topology, per_rank)
+    per_job |= aftermath.job_features()
+    per_window = per_job | window_maxima(evidence, per_rank)
+    repeated = {name: np.full(topology.n_ranks, per_job[name]) for name in JOB_FEATURES}
+    columns = per_rank | repeated
+    ranks = np.column_stack([columns[name] for name in RANK_FEATURES])
+    return ranks, np.array([per_window[name] for name in WINDOW_FEATURES])
 
 
 def collect_evidence(

@@ -175,7 +175,7 @@ def _cause_entry(cause: Cause, *, priced: bool) -> CauseEntry:
         (cause.owner,),
     )
     title = (Name(cause.cause), ", ", *place, f": {said}" if said else "")
-    return CauseEntry(title, tuple(_evidence(item) for item in cause.evidence), row)
+    return CauseEntry(title, tuple(_cause_evidence(item) for item in cause.evidence), row)
 
 
 def _meaning(cause: str) -> str:
@@ -192,6 +192,10 @@ def _evidence(item: Evidence) -> Phrase:
     if item.note.strip():
         parts.append(f" ({clean(item.note)})")
     return (name(item.signal), *parts)
+
+
+def _cause_evidence(item: Evidence) -> Phrase:
+    return _evidence(item) if item.direction == "for" else (*_evidence(item), "; speaks against it")
 
 
 def _contribution(item: Contribution) -> Phrase:

@@ -31,6 +31,20 @@ class Burst(Frozen):
     level: Share = 0.7
 
 
+class LongStall(Frozen):
+    """One step in which some ranks stand still: a file server hangs, a log is flushed. Nobody is to blame.
+
+    Attributes
+    ----------
+    length : float
+        In usual steps.
+    """
+
+    ranks: tuple[Index, ...]
+    step: Index
+    length: NotNegative
+
+
 class Benign(Frozen):
     """Everything that varies in a healthy job.
 
@@ -46,6 +60,8 @@ class Benign(Frozen):
         Share of that variance that forward and backward of a step have in common: a clock, lengths of input.
     copy_noise, optimizer_noise, p2p_noise : float
         The same spread of copies to the device, optimizer steps, and of each transfer between stages.
+    events : tuple of LongStall
+        Single long steps that a healthy job may have.
     hiccup_probability, hiccup_scale, hiccup_spread, hiccup_backward : float
         Single late phases: how often, how long relative to a step, the spread of the logarithm of how often
         between ranks, and the share that falls into the backward.
@@ -79,6 +95,7 @@ class Benign(Frozen):
     hiccup_backward: Share = 0.25
     queue_spread: NotNegative = 0.0
     bursts: tuple[Burst, ...] = ()
+    events: tuple[LongStall, ...] = ()
     slow_batches: Index = 0
     slow_batch_factor: NotNegative = 0.0
     drift: NotNegative = 0.0

@@ -12,10 +12,13 @@ from typing import Any
 import numpy as np
 
 from rca.simulation.faults import FAULTS, apply_faults
+from rca.simulation.faults.kind import variant_of
+from rca.simulation.faults.uncatalogued import TYPES
 from rca.simulation.noise import Noise
 from rca.simulation.resources import FloatArray
 from rca.simulation.scenario import Fault, Scenario
 from rca.simulation.timing import Timing, run_steps
+from rca.telemetry.causes import UNKNOWN
 
 VISIBLE_SLOWDOWN = 0.05
 Label = dict[str, Any]
@@ -105,7 +108,7 @@ def label_of(scenario: Scenario, noise: Noise, timing: Timing, node_names: Seque
     return {
         "format": 1,
         "failure_mode": "fail_stop" if stopped else "fail_slow" if slow else "healthy",
-        "straggler_type": None if slow_only is None else FAULTS[slow_only.cause].straggler_type,
+        "straggler_type": None if slow_only is None else _type(slow_only),
         "pattern": None if slow_only is None else slow_only.pattern or _pattern(slow_only, scenario),
         "causes": [_cause(fault, cost, scenario, node_names) for fault, cost in causes],
         "source": "simulation",
@@ -135,6 +138,12 @@ def _cause(
     }
 
 
+def _type(fault: Fault) -> str | None:
+    return (
+        TYPES[variant_of(fault, "compute")] if fault.cause == UNKNOWN else FAULTS[fault.cause].straggler_type
+    )
+
+
 def _accepted(fault: Fault, scenario: Scenario) -> list[str]:
     """List the cause, and those nobody could tell from it with what this window shows."""
     telemetry = scenario.telemetry
@@ -149,8 +158,8 @@ def _accepted(fault: Fault, scenario: Scenario) -> list[str]:
     testbed_device = scenario.dialect == "cpu_testbed" and fault.cause == "gpu_throttling"
     if not seen & tells or testbed_device:
         accepted += list(alike)
-    if blind and FAULTS[fault.cause].straggler_type is not None:
-        accepted.append("unknown")
+    if blind and fault.cause != UNKNOWN and FAULTS[fault.cause].straggler_type is not None:
+        accepted.append(UNKNOWN)
     return accepted
 
 

@@ -29,7 +29,8 @@ class Noise:
         Factors on what stages send each other.
     job : ndarray of shape (n_steps,)
         Factor on everybody's compute: drift, and a lasting change of the job.
-    hiccup, warmup : ndarray of shape (n_ranks, n_steps), seconds
+    hiccup, event, warmup : ndarray of shape (n_ranks, n_steps), seconds
+        Single stalls: many small ones while waiting for a core, a few long ones in I/O; the first steps'.
     stall_draw : ndarray of shape (n_ranks, n_steps), in [0, 1)
         Decides in which phase a hiccup falls, and whatever else stops a host for a moment.
     slow_step : ndarray of shape (n_steps,), seconds
@@ -56,6 +57,7 @@ class Noise:
     sends: FloatArray
     job: FloatArray
     hiccup: FloatArray
+    event: FloatArray
     stall_draw: FloatArray
     warmup: FloatArray
     slow_step: FloatArray
@@ -87,6 +89,7 @@ def draw_noise(scenario: Scenario) -> Noise:
         sends=_sends(rng, scenario, apart),
         job=_job_factor(rng, scenario),
         hiccup=_hiccups(rng, scenario),
+        event=_events(scenario),
         stall_draw=rng.random(shape),
         warmup=_warmup(rng, scenario),
         slow_step=_slow_steps(rng, scenario),
@@ -130,6 +133,14 @@ def _hiccups(rng: np.random.Generator, scenario: Scenario) -> FloatArray:
     # Pareto tail: most hiccups are small, a few are several times the scale.
     length = benign.hiccup_scale * np.minimum(rng.pareto(2.5, shape), 6.0)
     return np.where(hit, scenario.workload.step_seconds * length, 0.0)
+
+
+def _events(scenario: Scenario) -> FloatArray:
+    """Seconds of the job's few long stalls."""
+    seconds = np.zeros((scenario.world_size, scenario.n_steps))
+    for event in scenario.benign.events:
+        seconds[list(event.ranks), event.step] += event.length * scenario.workload.step_seconds
+    return seconds
 
 
 def _sends(rng: np.random.Generator, scenario: Scenario, apart: int) -> FloatArray:

@@ -24,6 +24,7 @@ StopKind = Literal["crash", "hang"]
 FACTORS = frozenset(
     {
         "compute_stretch",
+        "launch_stretch",
         "clock",
         "clock_ceiling",
         "power_limit",
@@ -71,6 +72,8 @@ class Resources:
     ----------
     compute_stretch : ndarray of shape (n_ranks, n_steps)
         Factor on kernel time from a shared GPU; once settled, from lost clock too.
+    launch_stretch : ndarray of shape (n_ranks, n_steps)
+        Factor on what the host's own program paces, forward and optimizer: no counter knows of it.
     cooling, power_limit, clock_ceiling : ndarray of shape (n_ranks, n_steps)
         Heat carried off, power allowed and clock allowed, relative to what full load needs.
     clock, heat, thermal, power_cap : ndarray of shape (n_ranks, n_steps)
@@ -114,6 +117,7 @@ class Resources:
     """
 
     compute_stretch: FloatArray
+    launch_stretch: FloatArray
     cooling: FloatArray
     power_limit: FloatArray
     clock_ceiling: FloatArray

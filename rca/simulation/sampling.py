@@ -12,6 +12,7 @@ from rca.simulation.sampling_faults import sample_fault
 from rca.simulation.sampling_job import sample_job
 from rca.simulation.sampling_noise import sample_benign, sample_telemetry
 from rca.simulation.scenario import Dialect, Fault, Scenario
+from rca.telemetry.causes import UNKNOWN
 
 HEALTHY_SHARE = 0.35
 COMPOUND_SHARE = 0.15
@@ -20,6 +21,8 @@ ATTEMPTS = 10
 DIALECTS: tuple[tuple[Dialect, float], ...] = (("gpu_cluster", 0.5), ("cpu_testbed", 0.35), ("mixed", 0.15))
 # Fail-stop windows are easier and need fewer examples.
 CAUSE_WEIGHTS = {cause: 0.6 if kind.straggler_type is None else 1.0 for cause, kind in FAULTS.items()}
+# What nobody thought of is about as frequent as any two causes together.
+CAUSE_WEIGHTS[UNKNOWN] = 1.6
 
 
 def sample_scenario(

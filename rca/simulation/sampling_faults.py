@@ -5,8 +5,10 @@ from __future__ import annotations
 import numpy as np
 
 from rca.simulation.faults import FAULTS
+from rca.simulation.faults.kind import Reach
 from rca.simulation.sampling_job import log_uniform
 from rca.simulation.scenario import Fault, Pattern, Scenario, Shape
+from rca.telemetry.causes import UNKNOWN
 
 # What a cause mostly looks like in time; the rest are transient, persistent and deterministic alike.
 ALWAYS_ON = frozenset({"stage_imbalance"})
@@ -49,7 +51,7 @@ def sample_fault(rng: np.random.Generator, scenario: Scenario, cause: str) -> Fa
     if kind.straggler_type is None:
         first, last, pattern = _stop_step(rng, scenario), None, None
     else:
-        pattern = _pattern(rng, cause)
+        pattern = "deterministic" if variant == "older" else _pattern(rng, cause)
         first, last = _interval(rng, scenario.n_steps, pattern)
     return Fault(
         cause=cause,
@@ -78,6 +80,8 @@ def _victims(
     reach, world = FAULTS[cause].reach, scenario.world_size
     if variant in {"quota", "rank_hogs", "limit"} or (variant == "throttle" and rng.random() < 0.6):
         reach = "rank"
+    if cause == UNKNOWN:
+        reach = _unknown_reach(rng, variant)
     if variant in {"job", "unplanned", "all"} or reach == "job":
         return tuple(range(world)), tuple(range(scenario.n_nodes))
     if reach == "stage":
@@ -98,6 +102,13 @@ def _victims(
     if cause == "runtime_gc" or cause == "data_loader_stall" or rng.random() < 0.9:
         return (rank,), (node,)
     return _pair(rng, scenario, rank, node, stops=FAULTS[cause].straggler_type is None)
+
+
+def _unknown_reach(rng: np.random.Generator, variant: str) -> Reach:
+    """Machines are bought, and programs started, by the node; transfers are mostly everybody's."""
+    if variant == "transfer":
+        return "fabric" if rng.random() < 0.8 else "node"
+    return "node" if rng.random() < (0.9 if variant == "older" else 0.35) else "rank"
 
 
 def _pair(

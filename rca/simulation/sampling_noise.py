@@ -6,7 +6,7 @@ from typing import get_args
 
 import numpy as np
 
-from rca.simulation.benign import Benign, Burst, HarmlessSignal
+from rca.simulation.benign import Benign, Burst, HarmlessSignal, LongStall
 from rca.simulation.sampling_job import log_uniform
 from rca.simulation.scenario import Ending, Scenario, Telemetry, Visibility
 
@@ -27,6 +27,8 @@ MAX_SAMPLES = 120
 TRACED_SHARE, TRACED_RANKS = 0.02, 64
 #: Share of jobs whose device exporters collect less often than they are scraped.
 HELD_SHARE = 0.25
+#: Share of jobs with single long steps, and the longest, in usual steps.
+EVENTFUL_SHARE, LONGEST_EVENT = 0.15, 100.0
 
 
 def sample_benign(rng: np.random.Generator, scenario: Scenario, *, lengths_told: bool) -> Benign:
@@ -71,6 +73,7 @@ def sample_benign(rng: np.random.Generator, scenario: Scenario, *, lengths_told:
         shift_step=int(rng.integers(1, scenario.n_steps)) if shifted else None,
         shift_factor=rng.uniform(1.05, 1.6) if shifted else 1.0,
         harmless=_harmless(rng, scenario),
+        events=sample_events(rng, scenario) if rng.random() < EVENTFUL_SHARE else (),
     )
 
 
@@ -92,6 +95,20 @@ def sample_bursts(rng: np.random.Generator, scenario: Scenario) -> tuple[Burst, 
         )
         for _ in range(int(rng.integers(1, 3)))
     )
+
+
+def sample_events(rng: np.random.Generator, scenario: Scenario) -> tuple[LongStall, ...]:
+    """One or two single long steps, heavy-tailed; of one rank mostly, else of a node or of everybody."""
+    world = scenario.world_size
+    found = []
+    for _ in range(int(rng.choice([1, 2], p=[0.75, 0.25]))):
+        rank = int(rng.integers(world))
+        reach = rng.random()
+        mates = scenario.ranks_on(rank // scenario.ranks_per_node) if reach > 0.7 else (rank,)
+        ranks = tuple(range(world)) if reach > 0.9 else tuple(mates)
+        length = min(0.5 * (1 + float(rng.pareto(0.8))), LONGEST_EVENT)
+        found.append(LongStall(ranks=ranks, step=int(rng.integers(scenario.n_steps)), length=length))
+    return tuple(found)
 
 
 def sample_late_batches(rng: np.random.Generator, scenario: Scenario) -> tuple[int, float]:

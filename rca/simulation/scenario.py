@@ -183,6 +183,9 @@ class Scenario(Frozen):
                 raise ValueError(
                     f"a burst on node {burst.node} at step {burst.first_step} is not of this job"
                 )
+        for event in self.benign.events:
+            if event.step >= self.n_steps or any(rank >= self.world_size for rank in event.ranks):
+                raise ValueError(f"a stall of ranks {event.ranks} at step {event.step} is not of this job")
         return self
 
     @model_validator(mode="after")

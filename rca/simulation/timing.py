@@ -130,7 +130,7 @@ def _own_work(scenario: Scenario, resources: Resources, noise: Noise, whole: Flo
     load, nothing = scenario.workload, np.zeros((scenario.world_size, scenario.n_steps))
     gap = launch_gaps(scenario, resources, noise.gap)
     pauses = collector_pauses(scenario, resources, noise.gc_draw)
-    stalls = host_stalls(scenario, resources.host_stall + noise.hiccup, noise.stall_draw)
+    stalls = host_stalls(scenario, resources.host_stall + noise.hiccup + noise.event, noise.stall_draw)
     pause = {phase: pauses.get(phase, nothing) + stalls.get(phase, nothing) for phase in HOST_PHASES}
     kernel = resources.compute_stretch * noise.job * _share_of_work(scenario, resources, whole)
     lost = resources.gpu_stall
@@ -143,7 +143,7 @@ def _own_work(scenario: Scenario, resources: Resources, noise: Noise, whole: Flo
         copy=load.host_to_device_seconds * noise.copy * resources.copy_stretch
         + gap["host_to_device"]
         + pause["host_to_device"],
-        forward=load.forward_seconds * noise.forward * kernel + gap["forward"],
+        forward=load.forward_seconds * noise.forward * kernel * resources.launch_stretch + gap["forward"],
         backward=load.backward_seconds * noise.backward * kernel + gap["backward"],
         stalls={
             "forward": 0.4 * lost + 0.7 * noise.warmup + pause["forward"],
@@ -151,7 +151,10 @@ def _own_work(scenario: Scenario, resources: Resources, noise: Noise, whole: Flo
         },
         scatter=nothing if exchanged is None else exchanged[0],
         gather=nothing if exchanged is None else exchanged[1],
-        optimizer=load.optimizer_seconds * noise.optimizer * resources.compute_stretch
+        optimizer=load.optimizer_seconds
+        * noise.optimizer
+        * resources.compute_stretch
+        * resources.launch_stretch
         + gap["optimizer"]
         + pause["optimizer"],
         checkpoint=resources.checkpoint + noise.slow_step,

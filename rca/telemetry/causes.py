@@ -196,3 +196,18 @@ UNKNOWN = "unknown"
 SLOW_CAUSES = tuple(spec.id for spec in _CATALOGUE if spec.type != "fail_stop")
 STOP_CAUSES = tuple(spec.id for spec in _CATALOGUE if spec.type == "fail_stop")
 STRAGGLER_TYPES = ("compute", "communication", "host", "input", "workload")
+#: Cause -> the evidence resources without which it cannot be: by its definition in the catalogue at least one
+#: of them moves. Causes that are defined by a phase or by the job's layout alone are not among them.
+DECIDING: dict[str, tuple[str, ...]] = {
+    "gpu_throttling": ("gpu_clock",),
+    "gpu_contention": ("gpu_activity",),
+    "gpu_memory_errors": ("gpu_memory",),
+    "pcie_degradation": ("pcie",),
+    "nvlink_degradation": ("nvlink",),
+    "nic_degradation": ("nic", "tcp"),
+    "network_congestion": ("nic", "tcp", "fabric"),
+    "cpu_contention": ("cpu_wait", "cpu_quota", "cpu_load"),
+    "memory_pressure": ("memory",),
+    "storage_degradation": ("storage",),
+    "runtime_gc": ("collector",),
+}

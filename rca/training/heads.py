@@ -11,7 +11,7 @@ import numpy as np
 from rca.classify.classifier import HEADS
 from rca.classify.heads import Calibration
 from rca.robust import FloatArray, IntArray
-from rca.telemetry.causes import SLOW_CAUSES, STOP_CAUSES, STRAGGLER_TYPES
+from rca.telemetry.causes import SLOW_CAUSES, STOP_CAUSES, STRAGGLER_TYPES, UNKNOWN
 from rca.training.corpus import Corpus, straggler_type
 
 BoolArray = np.ndarray[tuple[int], np.dtype[np.bool_]]
@@ -108,14 +108,15 @@ def targets(corpus: Corpus) -> dict[str, Target]:
         told = tuple(np.array(labels)[keep])
         return Target(corpus.rank[keep], told, classes, part, _shared(owner, corpus.weight), group)
 
-    types = [straggler_type(name) if name else "" for name in cause]
+    # What is in no catalogue has no type of its own.
+    types = ["" if name in ("", UNKNOWN) else straggler_type(name) for name in cause]
     return {
         "mode": windows(everything, corpus.mode, ("healthy", "fail_slow", "fail_stop")),
         "straggler": ranks(single, flag.tolist(), ("no", "yes")),
         "scope": windows(mode == "fail_slow", corpus.scope, ("some", "job")),
         "stopper": ranks(stop, flag.tolist(), ("no", "yes")),
-        "type": ranks(slow, types, STRAGGLER_TYPES),
-        "cause": ranks(slow, cause.tolist(), SLOW_CAUSES),
+        "type": ranks(slow & (cause != UNKNOWN), types, STRAGGLER_TYPES),
+        "cause": ranks(slow, cause.tolist(), (*SLOW_CAUSES, UNKNOWN)),
         "stop_cause": windows(mode == "fail_stop", corpus.cause, STOP_CAUSES),
         "pattern": ranks(slow, owner_pattern.tolist(), ("transient", "persistent", "deterministic")),
     }

@@ -11,7 +11,8 @@ from rca.causal.attribution import LEVEL
 from rca.causal.intervals import Held, coverage, fit_margins
 from rca.diagnosis.bundle import Bundle
 from rca.diagnosis.pipeline import analyse
-from rca.diagnosis.pricing import PricedCause, Pricing
+from rca.diagnosis.pooling import PricedCause
+from rca.diagnosis.pricing import Pricing
 from rca.evaluation.scores import true_seconds
 from rca.processes import mapped
 from rca.simulation.seeds import simulated_window

@@ -9,7 +9,7 @@ import pytest
 import rca
 from rca.diagnosis.advice import next_check
 from rca.diagnosis.bundle import baseline
-from rca.diagnosis.naming import deciding_resource, is_named
+from rca.diagnosis.naming import deciding_resource, objection
 from rca.diagnosis.pipeline import analyse
 
 
@@ -22,7 +22,7 @@ def test_a_cause_that_covers_the_loss_is_named(stalled) -> None:
     _, _, pricing = analyse(stalled, baseline())
     diagnosis = rca.diagnose(stalled)
     assert pricing.causes[0].coverage > 0.8
-    assert is_named(diagnosis.causes, pricing, 0.4)
+    assert objection(diagnosis.causes, pricing, 0.4) is None
     assert diagnosis.actions
 
 
@@ -31,13 +31,13 @@ def test_a_probable_cause_that_covers_little_of_the_loss_is_not_named(stalled) -
     _, _, pricing = analyse(stalled, baseline())
     found = rca.diagnose(stalled).causes
     thin = replace(pricing, causes=[replace(each, coverage=0.3) for each in pricing.causes])
-    assert not is_named(found, thin, 0.0)
-    assert is_named(found, pricing, 0.0)
+    assert objection(found, thin, 0.0) is not None
+    assert objection(found, pricing, 0.0) is None
 
 
 def test_nobody_named_is_not_named(stalled) -> None:
     _, _, pricing = analyse(stalled, baseline())
-    assert not is_named([], pricing, 0.0)
+    assert objection([], pricing, 0.0) is not None
 
 
 def test_the_signal_that_splits_the_candidates_settles_the_question() -> None:

@@ -9,7 +9,10 @@ import pytest
 
 import rca
 from rca.diagnosis.advice import actions, next_check
+from rca.diagnosis.result import Evidence
 from rca.telemetry.causes import CAUSES, SLOW_CAUSES
+
+SPEAKS_FOR = Evidence(signal="sm_clock_mhz", value=900.0, reference=1700.0, unit="MHz", note="")
 
 
 def test_what_was_not_measured_is_listed(make_window) -> None:
@@ -57,10 +60,18 @@ def test_gpu_hours_lost_are_the_ranks_times_the_time(make_window) -> None:
 def test_every_slow_cause_has_an_action_a_meaning_and_a_check(make_window) -> None:
     cause = rca.diagnose(make_window(late={5: 0.05}, phase="data_loading_seconds")).causes[0]
     for name in SLOW_CAUSES:
-        given = cause.model_copy(update={"cause": name, "probability": 0.9})
+        given = cause.model_copy(update={"cause": name, "probability": 0.9, "evidence": [SPEAKS_FOR]})
         (action,) = actions([given], {})
         assert action.action
         assert next_check("fail_slow", True, [given], []) == CAUSES[name].next_check
+
+
+@pytest.mark.parametrize("name", ["gpu_throttling", "gpu_memory_errors", "nic_degradation"])
+@pytest.mark.parametrize("evidence", [[], [SPEAKS_FOR.model_copy(update={"signal": "forward_seconds"})]])
+def test_no_machine_is_taken_out_of_service_on_times_alone(make_window, name: str, evidence) -> None:
+    cause = rca.diagnose(make_window(late={5: 0.05}, phase="data_loading_seconds")).causes[0]
+    given = cause.model_copy(update={"cause": name, "probability": 0.99, "evidence": evidence})
+    assert actions([given], {}) == []
 
 
 def test_the_next_check_asks_for_what_is_missing() -> None:

@@ -13,9 +13,13 @@ import pytest
 from made_up_doubt import familiar_with
 
 import rca
+from rca.causal.attribution import Attribution, Removal
 from rca.classify.classifier import Classification, Suspect
 from rca.classify.components import Component
 from rca.diagnosis import abstention as module
+from rca.diagnosis.naming import objection
+from rca.diagnosis.pooling import PricedCause
+from rca.diagnosis.pricing import Pricing
 from rca.diagnosis.result import AbstentionCode, AbstentionReason, Cause
 from rca.features import extract
 
@@ -23,10 +27,17 @@ THRESHOLDS = {"decide": 0.5, "name": 0.4, "fault": 0.94}
 MINIMAL = ("rank", "step", "start_time", "step_seconds")
 
 
-def abstention(classification, features, causes, thresholds, strangeness, *, covers: bool = True):
-    """As the pipeline asks: the first cause is named if it is probable enough and covers the loss."""
-    named = covers and bool(causes) and causes[0].probability >= thresholds["name"]
-    return module.abstention(classification, features, causes, thresholds, strangeness, named=named)
+def abstention(classification, features, causes, thresholds, strangeness, *, coverage: float = 1.0):
+    """As the pipeline asks: the first cause is named unless something is to be said against it."""
+    priced = [
+        PricedCause(
+            Removal(each.cause, tuple(each.ranks), np.zeros((1, 1)), np.zeros(1)), 0, 0.0, {}, coverage, ""
+        )
+        for each in causes
+    ]
+    nothing = Attribution(np.zeros(0), np.zeros(0), np.zeros((0, 2)), 0.0, 0.0, (0.0, 0.0))
+    against = objection(causes, Pricing(priced, nothing, 0.0), thresholds["name"])
+    return module.abstention(classification, features, causes, thresholds, strangeness, against)
 
 
 def reason_of(window: rca.Window, **options) -> AbstentionReason:
@@ -134,7 +145,7 @@ def test_the_causes_it_wavers_between_are_named(features) -> None:
 def test_a_likely_cause_that_leaves_most_of_the_loss_open_is_not_named(features) -> None:
     causes = [cause("cpu_contention", 0.8)]
     classification = classified("fail_slow", 0.99, suspects=1)
-    reason = abstention(classification, features, causes, THRESHOLDS, None, covers=False)
+    reason = abstention(classification, features, causes, THRESHOLDS, None, coverage=0.3)
     assert reason is not None
     assert reason.code == "cause_not_certain"
     assert reason.sentence.startswith("cpu_contention is likely, but answers for less than half")

@@ -6,6 +6,7 @@ from math import inf, isnan
 
 import numpy as np
 import pytest
+from judged import slow_answer, slow_label
 
 from rca.diagnosis import Diagnosis
 from rca.evaluation.intervals import calibration_error
@@ -293,3 +294,14 @@ def test_an_answer_without_sets_has_no_coverage() -> None:
     assert table["mode_set_coverage"]["n"] == 0
     covered = summarise([judge(with_sets(["fail_slow"]), THROTTLED)] * 3)
     assert (covered["mode_set_coverage"]["value"], covered["mode_set_size"]["value"]) == (1.0, 1.0)
+
+
+def test_the_truth_unknown_is_met_by_the_right_ranks_and_no_named_cause() -> None:
+    label = slow_label("unknown")
+    open_answer = judge(slow_answer(abstained=True), label)
+    assert (open_answer.rank_of_cause, open_answer.kind) == (1.0, "right")
+    assert np.isnan(open_answer.seconds_error)
+    blamed = judge(slow_answer(), label)
+    assert (blamed.rank_of_cause, blamed.kind) == (np.inf, "other cause")
+    elsewhere = judge(slow_answer(ranks=(2,), abstained=True), label)
+    assert (elsewhere.rank_of_cause, elsewhere.kind) == (np.inf, "only other ranks")

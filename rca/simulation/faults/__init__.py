@@ -9,11 +9,12 @@ from __future__ import annotations
 import numpy as np
 
 from rca.simulation.everyday import vary
-from rca.simulation.faults import compute, host, input_pipeline, network, stop, workload
+from rca.simulation.faults import compute, host, input_pipeline, network, stop, uncatalogued, workload
 from rca.simulation.faults.kind import FaultKind
 from rca.simulation.heat import settle
 from rca.simulation.resources import Resources
 from rca.simulation.scenario import Scenario
+from rca.telemetry.causes import UNKNOWN
 
 __all__ = ["FAULTS", "FaultKind", "apply_faults"]
 
@@ -35,6 +36,7 @@ FAULTS: dict[str, FaultKind] = {
     "stage_imbalance": FaultKind("workload", "stage", workload.stage_imbalance, ("logits",)),
     "sequence_length_imbalance": FaultKind("workload", "job", workload.sequence_lengths, ("packing",)),
     "checkpoint_stall": FaultKind("input", "job", input_pipeline.checkpoint, ("all", "one")),
+    UNKNOWN: FaultKind("compute", "rank", uncatalogued.unexplained, tuple(uncatalogued.TYPES)),
     "process_crash": FaultKind(None, "rank", stop.crash, ("killed", "device", "oom")),
     "hang": FaultKind(None, "rank", stop.hang, ("stopped", "deadlock", "collective")),
 }

@@ -1,0 +1,74 @@
+"""One long step is no straggler: a verdict has to stand without the few worst steps.
+
+A file server that hangs, a page that is read back, a log that is flushed: one step of a healthy job may
+take a hundred times the usual. Its mean step is longer for that and somebody was late, yet nobody *is* late.
+"""
+
+from __future__ import annotations
+
+from math import ceil
+
+import numpy as np
+
+from rca.features import FeatureSet
+from rca.robust import FloatArray, nan_max, nan_median
+
+#: This share of the steps, one at least, may be events of their own.
+EVENT_SHARE = 0.02
+#: A step is an outlier if it is longer, or its last rank later, by this share of the usual step.
+OUTLYING = 0.25
+#: ... and by this many robust deviations, or restless jobs consist of outliers.
+OUTLYING_NOISE = 6.0
+#: Adjacent outliers from this many on last: a fault, however short.
+LASTING_STEPS = 3
+#: What the job itself does now and then. Twice is a habit, not an event.
+PLANNED_PHASES = ("checkpoint_seconds", "gc_seconds")
+
+BoolArray = np.ndarray[tuple[int], np.dtype[np.bool_]]
+
+
+def single_events(features: FeatureSet) -> BoolArray | None:
+    """The few steps that stand out alone, bool of shape (n_steps,); None if there are none, or too many.
+
+    Parameters
+    ----------
+    features : FeatureSet
+    """
+    work = features.work
+    if not np.isfinite(work.step_reference):
+        return None
+    height = _height(features)
+    spread = 1.4826 * float(np.median(np.abs(height)))
+    outlying = height > max(OUTLYING * work.step_reference, OUTLYING_NOISE * spread)
+    begins, ends = runs(outlying)
+    allowed = max(1, ceil(EVENT_SHARE * height.size))
+    if not 0 < begins.size <= allowed or (ends - begins).max() >= LASTING_STEPS:
+        return None
+    if begins.size > 1 and _planned(features, outlying):
+        return None
+    return outlying
+
+
+def runs(marked: BoolArray) -> tuple[np.ndarray[tuple[int], np.dtype[np.int64]], ...]:
+    """First and past-the-last index of every run of marked steps."""
+    edges = np.diff(np.concatenate([[0], marked.astype(np.int8), [0]]))
+    return np.flatnonzero(edges > 0), np.flatnonzero(edges < 0)
+
+
+def _height(features: FeatureSet) -> FloatArray:
+    """How far each step, or the lateness of its last rank, is above the median, shape (n_steps,), seconds.
+
+    Work after the collective delays nobody before the next step: its own step shows it by lateness alone.
+    """
+    found = np.zeros(features.work.steps.size)
+    for series in (features.work.job_step, nan_max(features.comparison.excess)):
+        above = series - nan_median(series[None, :], axis=1)[0]
+        found = np.fmax(found, above)
+    return found
+
+
+def _planned(features: FeatureSet, outlying: BoolArray) -> bool:
+    """Whether planned work accounts for most of what the outlying steps were longer by."""
+    held = [features.work.phases[name] for name in PLANNED_PHASES if name in features.work.phases]
+    spent = sum((np.nan_to_num(nan_max(each[:, outlying])).sum() for each in held), 0.0)
+    return bool(spent >= 0.5 * _height(features)[outlying].sum())

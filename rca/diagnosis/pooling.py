@@ -1,0 +1,97 @@
+"""More stragglers than can be priced one by one: those of one cause are one player.
+
+A collective waits for the last: taking one of eight equal stragglers away saves nothing. Only coalitions that
+hold all of them show what they cost, and coalitions are enumerated.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from rca.causal.attribution import Removal
+from rca.robust import FloatArray, IntArray
+
+
+@dataclass(frozen=True)
+class PricedCause:
+    """One removal with what the replay said about it.
+
+    Attributes
+    ----------
+    suspect : int
+        Index of the suspect it belongs to; of the costliest, where several were put together.
+    belief : float
+        Probability that these ranks are to blame and this is why, after the mechanisms were consulted.
+    phases : dict of str to float, seconds per step
+        Mean excess per phase that the cause answers for, on its ranks.
+    coverage : float
+        Share of its ranks' whole excess that this is, 0 to 1.
+    interval_group : str
+        Whose margins its interval is widened by.
+    """
+
+    removal: Removal
+    suspect: int
+    belief: float
+    phases: dict[str, float]
+    coverage: float
+    interval_group: str
+
+
+def affordable_causes(causes: Sequence[PricedCause], limit: int) -> list[PricedCause]:
+    """At most `limit` causes; those of one cause are put together if there are more suspects than that.
+
+    Parameters
+    ----------
+    causes : sequence of PricedCause
+        The weightiest first.
+    limit : int
+    """
+    if len({cause.suspect for cause in causes}) <= limit:
+        return list(causes[:limit])
+    groups: dict[str, list[PricedCause]] = {}
+    for cause in causes:
+        groups.setdefault(cause.removal.cause, []).append(cause)
+    return [_together(group) for group in groups.values()][:limit]
+
+
+def _together(group: list[PricedCause]) -> PricedCause:
+    if len(group) == 1:
+        return group[0]
+    ranks = np.concatenate([each.removal.ranks for each in group])
+    weights = np.array([len(each.removal.ranks) for each in group]) / ranks.size
+    # Components may overlap: a rank within two of them is taken back once, by the larger removal.
+    kept = np.unique(ranks)
+    first = group[0].removal
+    removal = Removal(
+        first.cause,
+        tuple(int(rank) for rank in kept),
+        _largest(ranks, kept, [each.removal.own for each in group]),
+        np.sum([each.removal.transfer for each in group], axis=0),
+        _largest(ranks, kept, [_serial(each.removal) for each in group]),
+    )
+    names = {name for each in group for name in each.phases}
+    return replace(
+        group[0],
+        removal=removal,
+        belief=max(each.belief for each in group),
+        phases={
+            name: float(weights @ [each.phases.get(name, 0.0) for each in group]) for name in sorted(names)
+        },
+        coverage=float(weights @ [each.coverage for each in group]),
+    )
+
+
+def _serial(removal: Removal) -> FloatArray:
+    return np.zeros(removal.own.shape) if removal.serial is None else removal.serial
+
+
+def _largest(ranks: IntArray, kept: IntArray, parts: list[FloatArray]) -> FloatArray:
+    """Stack the parts' rows by rank, shape (n_kept, n_steps)."""
+    stacked = np.concatenate(parts)
+    found = np.zeros((kept.size, stacked.shape[1]))
+    np.maximum.at(found, np.searchsorted(kept, ranks), stacked)
+    return found

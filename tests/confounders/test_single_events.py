@@ -1,0 +1,56 @@
+"""One long step is no straggler, however long it is and wherever it falls."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import rca
+from rca.classify.single_event import single_events
+from rca.features import extract
+
+#: A usual step of `make_window`, seconds.
+STEP = 0.113
+PHASES = ("data_loading_seconds", "host_to_device_seconds", "forward_seconds", "backward_seconds")
+
+
+@pytest.mark.parametrize("phase", PHASES)
+@pytest.mark.parametrize("length", [2, 5, 20, 50])
+@pytest.mark.parametrize(("n_steps", "at"), [(60, 30), (60, 59), (200, 77)])
+def test_one_long_step_of_one_rank_is_healthy(make_window, phase, length, n_steps, at) -> None:
+    window = make_window(n_steps=n_steps, late={5: length * STEP}, steps=slice(at, at + 1), phase=phase)
+    diagnosis = rca.diagnose(window)
+    assert diagnosis.failure_mode == "healthy"
+    assert diagnosis.causes == []
+    if diagnosis.abstained and diagnosis.abstention_reason.code == "single_event":
+        assert f"step {at} " in diagnosis.abstention_reason.sentence
+        assert "rank 5" in diagnosis.next_check
+
+
+@pytest.mark.parametrize("length", [5, 50])
+def test_several_ranks_hit_at_once_are_one_event(make_window, length) -> None:
+    late = dict.fromkeys((1, 4, 6), length * STEP)
+    diagnosis = rca.diagnose(make_window(n_steps=60, late=late, steps=slice(30, 31)))
+    assert diagnosis.failure_mode == "healthy"
+    assert diagnosis.abstention_reason.code == "single_event"
+
+
+def test_three_slow_steps_in_a_row_are_no_single_event(make_window) -> None:
+    assert single_events(extract(make_window(n_steps=200, late={5: 1.0}, steps=slice(50, 53)))) is None
+    found = single_events(extract(make_window(n_steps=200, late={5: 1.0}, steps=slice(50, 52))))
+    assert np.flatnonzero(found).tolist() == [50, 51]
+
+
+def test_a_checkpoint_every_so_often_is_a_habit(make_window) -> None:
+    often = slice(20, None, 100)
+    told = make_window(
+        n_steps=200, late=dict.fromkeys(range(8), 2.0), steps=often, phase="checkpoint_seconds"
+    )
+    assert single_events(extract(told)) is None
+    assert single_events(extract(make_window(n_steps=200, late={5: 2.0}, steps=often))) is not None
+
+
+def test_a_straggler_stays_one_beside_a_single_long_step(make_window) -> None:
+    # The long step is the straggler's own, on top of ten that are late.
+    window = make_window(n_steps=60, late={5: 0.1}, steps=slice(30, None))
+    assert rca.diagnose(window).failure_mode == "fail_slow"
