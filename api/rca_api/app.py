@@ -7,23 +7,19 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from importlib.metadata import version
 
-import structlog
 from fastapi import FastAPI
 from fastapi.concurrency import run_in_threadpool
 
 from rca_api import diagnoses, health, logs, problems, what_if
-from rca_api.background import tidy_up
+from rca_api.background import tidy_up, upgrade_later, upgraded
 from rca_api.diagnoses import endpoints as diagnosis_endpoints
 from rca_api.health import endpoints as health_endpoints
 from rca_api.middleware import RequestContext
 from rca_api.openapi import document
 from rca_api.settings import Settings
 from rca_api.state import State
-from rca_api.store.database import StoreError
 from rca_api.stored_windows import endpoints as window_endpoints
 from rca_api.what_if import endpoints as what_if_endpoints
-
-_log = structlog.stdlib.get_logger("rca_api")
 
 
 def create_app(settings: Settings | None = None) -> FastAPI:
@@ -68,22 +64,15 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     # First, because getting warm takes longest; whoever asks meanwhile waits for it.
     state.pool.start()
     try:
-        if state.settings.migrate:
-            await run_in_threadpool(_upgrade, state)
+        beside = [asyncio.create_task(tidy_up(state))]
+        if state.settings.migrate and not await run_in_threadpool(upgraded, state):
+            beside.append(asyncio.create_task(upgrade_later(state)))
         await run_in_threadpool(state.spool.clean)
         state.dispatcher.start()
-        tidying = asyncio.create_task(tidy_up(state))
         yield
-        tidying.cancel()
+        for task in beside:
+            task.cancel()
         await state.dispatcher.stop()
     finally:
         await state.pool.close()
         state.database.close()
-
-
-def _upgrade(state: State) -> None:
-    """Migrate; a database that is away does not keep the service from starting and saying so."""
-    try:
-        state.database.upgrade()
-    except StoreError as error:
-        _log.error("the database cannot be migrated", reason=error.message)
