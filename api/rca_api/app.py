@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import partial
 from importlib.metadata import version
 
-import structlog
 from fastapi import FastAPI
 from fastapi.concurrency import run_in_threadpool
 
@@ -36,15 +36,12 @@ from rca_api.openapi import document
 from rca_api.security.headers import SecurityHeaders
 from rca_api.settings import Settings
 from rca_api.state import State
-from rca_api.store.database import StoreError
 from rca_api.stored_windows import endpoints as window_endpoints
-from rca_api.tidying import tidy_up
 from rca_api.training_runs import endpoints as training_run_endpoints
+from rca_api.upkeep import tidy_up, upgrade_later, upgraded
 from rca_api.webhooks import endpoints as webhook_endpoints
 from rca_api.webhooks.documented import document_webhooks
 from rca_api.what_if import endpoints as what_if_endpoints
-
-_log = structlog.stdlib.get_logger("rca_api")
 
 
 def create_app(settings: Settings | None = None) -> FastAPI:
@@ -102,9 +99,10 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     state: State = app.state.parts
     # First, because getting warm takes longest; whoever asks meanwhile waits for it.
     state.pool.start()
+    migrating: asyncio.Task[None] | None = None
     try:
-        if state.settings.migrate:
-            await run_in_threadpool(_upgrade, state)
+        if state.settings.migrate and not await run_in_threadpool(upgraded, state):
+            migrating = asyncio.create_task(upgrade_later(state))
         await run_in_threadpool(state.authority.warn_if_nobody_can_call)
         await run_in_threadpool(state.spool.clean)
         await run_in_threadpool(state.follower.resume)
@@ -119,17 +117,11 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
             yield
             # Ends a poll that waits for the registry, so that nobody waits for it.
             await run_in_threadpool(state.registry.close)
+        if migrating is not None:
+            migrating.cancel()
         await state.dispatcher.stop()
     finally:
         await state.shadow.close()
         state.bell.close()
         await state.pool.close()
         state.database.close()
-
-
-def _upgrade(state: State) -> None:
-    """Migrate; a database that is away does not keep the service from starting and saying so."""
-    try:
-        state.database.upgrade()
-    except StoreError as error:
-        _log.error("the database cannot be migrated", reason=error.message)
