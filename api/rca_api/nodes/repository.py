@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from typing import cast
 
-from sqlalchemy import ColumnElement, Select, case, func, select
+from sqlalchemy import ColumnElement, Select, Table, case, func, select
 from sqlalchemy.orm import Session
 
 from rca_api.diagnoses.tables import BlameRow, DiagnosisRow
 from rca_api.nodes.lemons import Blame
 from rca_api.nodes.tables import NodeExposureRow
-from rca_api.store.upsert import insert_if_absent
+from rca_api.store.upsert import insert_of
 
 #: What a blame weighs where it is as likely the workload's fault (a crash, a hang).
 EITHER = 0.5
@@ -31,19 +32,21 @@ class Record:
     highest_seconds_per_step: float = 0.0
 
 
-def expose(session: Session, node: str, row: DiagnosisRow, at: datetime) -> None:
-    """Note that a window of a job ran on a node."""
-    start, end = row.window_start, row.window_end
-    values = {"first_seen": start, "last_seen": end, "windows": 1, "updated_at": at}
-    if insert_if_absent(session, NodeExposureRow, node=node, job_id=row.job_id, **values):
-        return
-    statement = select(NodeExposureRow).where(
-        NodeExposureRow.node == node, NodeExposureRow.job_id == row.job_id
-    )
-    held = session.scalars(statement.with_for_update().execution_options(populate_existing=True)).one()
-    held.first_seen, held.last_seen = min(held.first_seen, start), max(held.last_seen, end)
-    held.windows += 1
-    held.updated_at = at
+def expose(session: Session, nodes: Sequence[str], row: DiagnosisRow, at: datetime) -> None:
+    """Note that a window of a job ran on nodes."""
+    session.flush()
+    insert = insert_of(session, cast("Table", NodeExposureRow.__table__))
+    held, new = NodeExposureRow, insert.excluded
+    changed = {
+        "first_seen": case((new.first_seen < held.first_seen, new.first_seen), else_=held.first_seen),
+        "last_seen": case((new.last_seen > held.last_seen, new.last_seen), else_=held.last_seen),
+        "windows": held.windows + 1,
+        "updated_at": new.updated_at,
+    }
+    window = {"first_seen": row.window_start, "last_seen": row.window_end, "windows": 1, "updated_at": at}
+    rows = [{"node": node, "job_id": row.job_id, **window} for node in nodes]
+    if rows:
+        session.execute(insert.on_conflict_do_update(index_elements=["node", "job_id"], set_=changed), rows)
 
 
 def against_node() -> list[ColumnElement[bool]]:

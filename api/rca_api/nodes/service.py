@@ -35,10 +35,9 @@ class Exposures:
         if seen is None or seen.diagnosis_id != row.id:
             return
         nodes = {*(row.nodes or ()), *(blame.node for blame in row.blames if blame.node is not None)}
-        # In one order everywhere: two jobs on the same nodes must not wait for each other in a ring.
-        for node in sorted(nodes):
-            if 0 < len(node) <= _LONGEST_NAME and "\0" not in node:
-                repository.expose(session, node, row, self._clock())
+        # In one order everywhere: two replicas must not wait for each other in a ring.
+        named = sorted(node for node in nodes if 0 < len(node) <= _LONGEST_NAME and "\0" not in node)
+        repository.expose(session, named, row, self._clock())
 
 
 def judged(record: Record, prior: float) -> float:

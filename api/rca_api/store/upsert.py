@@ -19,11 +19,11 @@ def insert_if_absent(session: Session, table: type[Base], **values: Any) -> bool
     session.flush()
     held = cast("Table", table.__table__)
     # What is returned is what was inserted; row counts of such statements are not reliable.
-    key = next(iter(held.primary_key))
-    if session.get_bind().dialect.name == "postgresql":
-        result = session.execute(
-            postgresql.insert(held).values(**values).on_conflict_do_nothing().returning(key)
-        )
-    else:
-        result = session.execute(sqlite.insert(held).values(**values).on_conflict_do_nothing().returning(key))
-    return result.first() is not None
+    statement = insert_of(session, held).values(**values).on_conflict_do_nothing()
+    return session.execute(statement.returning(next(iter(held.primary_key)))).first() is not None
+
+
+def insert_of(session: Session, table: Table) -> postgresql.Insert | sqlite.Insert:
+    """Begin an INSERT that knows ON CONFLICT, for the database of the session."""
+    is_server = session.get_bind().dialect.name == "postgresql"
+    return postgresql.insert(table) if is_server else sqlite.insert(table)
