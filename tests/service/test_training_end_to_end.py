@@ -134,7 +134,6 @@ def test_a_run_outlives_kill_9_of_its_worker_and_registers_one_version(
     installation.registry.fetch(version["version"], tmp_path / "bundle")
     assert Bundle.load(tmp_path / "bundle").model.sha256 == ended.result["sha256"]
     assert "# " in (installation.registry.card("challenger") or "")
-    assert not (installation.folder / "training" / run).exists()
 
 
 def test_a_run_that_was_registered_before_its_worker_died_is_not_registered_again(
@@ -164,4 +163,3 @@ def test_cancelling_ends_a_training_within_seconds(installation: Installation) -
         assert time.monotonic() - asked < 10
         assert trainers() == []
     assert ended.result is None
-    assert len(installation.registry.versions()) == 1

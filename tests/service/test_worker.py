@@ -21,7 +21,7 @@ from rca_api.training_runs import repository
 from rca_api.training_runs.bell import QueueBell
 from rca_api.training_runs.supervisor import Pace
 from rca_api.training_runs.tables import TrainingRunRow
-from rca_api.training_runs.task import Task
+from rca_api.training_runs.task import FILE, Task
 from rca_api.training_runs.work import WAITING, patiently
 from rca_api.training_runs.worker import Worker
 
@@ -86,6 +86,18 @@ def test_a_worker_waits_for_the_bell_works_and_leaves_when_told(installation: In
 
 def test_with_nothing_ordered_there_is_nothing_to_do(installation: Installation) -> None:
     assert installation.worker("succeed").work_once() is None
+
+
+def test_what_a_killed_worker_left_is_deleted_and_logs_of_failures_are_not(
+    installation: Installation,
+) -> None:
+    left, log = installation.folder("left"), installation.folder("failed")
+    for folder, name in ((left, FILE), (log, "log.txt")):
+        folder.mkdir(parents=True)
+        (folder / name).touch()
+    installation.order()
+    assert installation.worker("succeed").work_once() == "succeeded"
+    assert (left.exists(), log.exists()) == (False, True)
 
 
 def test_a_failed_run_leaves_its_log_and_nothing_else(installation: Installation) -> None:

@@ -45,7 +45,7 @@ def list_models(request: Request) -> schemas.Models:
 @router.post(
     "/rollback",
     summary="Go back to the champion before",
-    responses=problem_responses(*_REGISTRY, "conflict", "invalid-parameters"),
+    responses=problem_responses(*_REGISTRY, "conflict", "http-error", "invalid-parameters"),
 )
 def rollback(
     request: Request,
@@ -90,7 +90,13 @@ def get_model(request: Request, version: Version) -> Response:
             "model": TrainingRun,
         },
         **problem_responses(
-            *_REGISTRY, "not-found", "conflict", "gate-refused", "store-unavailable", "invalid-parameters"
+            *_REGISTRY,
+            "not-found",
+            "conflict",
+            "gate-refused",
+            "http-error",
+            "store-unavailable",
+            "invalid-parameters",
         ),
     },
 )

@@ -28,7 +28,7 @@ _ANY = ("unauthenticated", "forbidden", "rate-limited", "store-unavailable", "in
             "description": "Ordered; Location says where it can be followed.",
             "headers": {"Location": {"description": "Of the run.", "schema": {"type": "string"}}},
         },
-        **problem_responses(*_ANY, "conflict"),
+        **problem_responses(*_ANY, "conflict", "http-error"),
     },
 )
 def create_training_run(

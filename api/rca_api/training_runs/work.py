@@ -19,6 +19,7 @@ from rca.training.promotion import (
     pass_judged,
 )
 from rca.training.record import record
+from rca.training.registration import withdraw_unfinished
 from rca.training.registry import CHAMPION, ORDER, RegisteredVersion, Registry
 from rca.training.run import RECORDING, Trained, fit
 from rca_api.models.describe import gate_of, scores_of
@@ -57,7 +58,7 @@ def work(task: Task, reporter: Reporter) -> dict[str, Any]:
 
 def _train(task: Task, reporter: Reporter) -> dict[str, Any]:
     registry = Registry(task.tracking_uri)
-    found = patiently(task, reporter, lambda: registry.ordered(task.id))
+    found = patiently(task, reporter, lambda: _registered_before(task, reporter, registry))
     if found is None:
         trained = fit(
             task.folder / "bundle",
@@ -77,6 +78,16 @@ def _train(task: Task, reporter: Reporter) -> dict[str, Any]:
     if task.auto_promote:
         found = _promoted(task, reporter, registry, found)
     return _result(found)
+
+
+def _registered_before(task: Task, reporter: Reporter, registry: Registry) -> RegisteredVersion | None:
+    """The version of an attempt that was killed after it had registered it."""
+    found = registry.ordered(task.id)
+    if found is None:
+        return None
+    reporter.may_write()
+    withdraw_unfinished(registry, task.id)
+    return registry.get(str(found.number))
 
 
 def _promote(task: Task, reporter: Reporter) -> dict[str, Any]:

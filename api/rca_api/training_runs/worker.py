@@ -23,7 +23,7 @@ from rca_api.training_runs.collections import FEEDBACK, available
 from rca_api.training_runs.repository import Terms
 from rca_api.training_runs.supervisor import LOG, Outcome, Pace, Supervisor
 from rca_api.training_runs.tables import TrainingRunRow
-from rca_api.training_runs.task import Task
+from rca_api.training_runs.task import FILE, Task
 
 #: Writes the windows that have feedback as a labelled collection; gives how many.
 ExportFeedback = Callable[[Path], int]
@@ -92,6 +92,7 @@ class Worker:
     def _work(self, row: TrainingRunRow) -> Outcome:
         folder = self._settings.data_dir / "training" / row.id
         folder.mkdir(parents=True, exist_ok=True)
+        _delete_unfinished(folder)
         try:
             self._task(row, folder).write()
             outcome = self._supervisor.run(row.id, folder)
@@ -160,6 +161,13 @@ class Worker:
             # Its lease runs out by itself.
             return "lost"
         return "failed" if mine else "lost"
+
+
+def _delete_unfinished(own: Path) -> None:
+    """Delete what workers left that were killed; one run is active at a time, so nobody works there."""
+    for other in own.parent.iterdir():
+        if other != own and (other / FILE).exists():
+            shutil.rmtree(other, ignore_errors=True)
 
 
 def _keep_only_the_log(folder: Path) -> None:
