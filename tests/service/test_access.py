@@ -45,7 +45,6 @@ def service(tmp_path: Path) -> Iterator[Service]:
     held = Service(tmp_path)
     yield held
     held.parts.database.close()
-    held.parts.threads.shutdown()
 
 
 def test_every_route_but_the_probes_asks_who_calls(service: Service) -> None:
