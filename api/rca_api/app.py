@@ -11,10 +11,11 @@ import structlog
 from fastapi import FastAPI
 from fastapi.concurrency import run_in_threadpool
 
-from rca_api import diagnoses, health, logs, problems, what_if
+from rca_api import diagnoses, health, logs, problems, tracing, viewer, what_if
 from rca_api.background import tidy_up
 from rca_api.diagnoses import endpoints as diagnosis_endpoints
 from rca_api.health import endpoints as health_endpoints
+from rca_api.live import count_rows
 from rca_api.middleware import RequestContext
 from rca_api.openapi import document
 from rca_api.security.headers import SecurityHeaders
@@ -37,6 +38,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     """
     settings = settings or Settings()
     logs.configure(settings.log_level)
+    tracing.start(settings.tracing)
     state = State.build(settings)
     app = FastAPI(
         title="straggler-rca",
@@ -48,6 +50,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
             {"name": "what-if", "description": what_if.__doc__},
             {"name": "operations", "description": health.__doc__},
         ],
+        docs_url=None,
         redoc_url=None,
     )
     app.state.parts = state
@@ -58,6 +61,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     app.include_router(window_endpoints.router)
     app.include_router(what_if_endpoints.router)
     app.include_router(health_endpoints.router)
+    viewer.install(app)
     # FastAPI's documented way to serve a document of one's own.
     app.openapi = lambda: document(app)  # type: ignore[method-assign]
     return app
@@ -75,13 +79,19 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
         await run_in_threadpool(state.authority.warn_if_nobody_can_call)
         await run_in_threadpool(state.spool.clean)
         state.dispatcher.start()
-        tidying = asyncio.create_task(tidy_up(state))
+        beside = [
+            asyncio.create_task(tidy_up(state)),
+            asyncio.create_task(count_rows(state.database, state.metrics)),
+        ]
         yield
-        tidying.cancel()
+        for task in beside:
+            task.cancel()
+        await asyncio.gather(*beside, return_exceptions=True)
         await state.dispatcher.stop()
     finally:
         await state.pool.close()
         state.database.close()
+        await run_in_threadpool(tracing.stop)
 
 
 def _upgrade(state: State) -> None:

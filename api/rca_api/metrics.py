@@ -5,9 +5,9 @@ Every label has few values, all known beforehand: no job, node or caller is ever
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from threading import Lock
 from typing import TYPE_CHECKING, get_args
 
 from prometheus_client import (
@@ -24,7 +24,7 @@ from rca.diagnosis.result import AbstentionCode, ModelVersion
 from rca.features import WINDOW_FEATURES
 from rca_api import timing
 from rca_api.drift import SIGNALS, AnswerDrift
-from rca_api.timing import Timed
+from rca_api.timing import Timed, Watch
 
 if TYPE_CHECKING:
     from rca_api.diagnoses.work import Answer
@@ -58,6 +58,7 @@ class Metrics:
         self._count_models()
         self.drift = AnswerDrift(self.registry)
         self._bundles: dict[str, ModelVersion] = {}
+        self._lock = Lock()
 
     def _count_requests(self) -> None:
         self.requests = self._counter(
@@ -183,11 +184,11 @@ class Metrics:
     @contextmanager
     def stage(self, name: str) -> Iterator[None]:
         """Time one stage, whether it succeeds or not."""
-        at, began = time.time(), time.perf_counter()
+        watch = Watch()
         try:
             yield
         finally:
-            self.staged(name, Timed(at, time.perf_counter() - began))
+            self.staged(name, watch.read())
 
     def staged(self, name: str, timed: Timed) -> None:
         """Count a stage that was timed elsewhere."""
@@ -218,13 +219,14 @@ class Metrics:
 
     def bundle_loaded(self, model: ModelVersion, role: str = "champion") -> None:
         """Name the bundle in use as `role`, and no other."""
-        before = self._bundles.get(role)
-        if before == model:
-            return
-        if before is not None:
-            self.bundle.remove(before.name, before.version, before.sha256, role)
-        self._bundles[role] = model
-        self.bundle.labels(model.name, model.version, model.sha256, role).set(1)
+        with self._lock:
+            before = self._bundles.get(role)
+            if before == model:
+                return
+            if before is not None:
+                self.bundle.remove(before.name, before.version, before.sha256, role)
+            self._bundles[role] = model
+            self.bundle.labels(model.name, model.version, model.sha256, role).set(1)
 
     def exposition(self) -> bytes:
         """Write all series."""

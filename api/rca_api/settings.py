@@ -68,7 +68,9 @@ class Settings(BaseSettings):
     max_buffered_bytes: ByteSize = Field(ByteSize(1024**3), gt=0)
     """Bodies being received or waiting, all requests together; beyond it callers are told to retry."""
     processes: int = Field(default_factory=usable_cores, ge=1)
-    """Processes that compute, so diagnoses computed at once (`rca serve --processes`); one a core if not set."""
+    """Processes that compute, so diagnoses computed at once (`rca serve --processes`); one a core if not
+    set.
+    """
     tasks_per_process: int = Field(5000, ge=0)
     """After so many tasks a process is replaced by a fresh one; 0 for never."""
     queue_limit: int = Field(32, ge=0)

@@ -15,6 +15,7 @@ from rca_api.compute.process import Setup
 from rca_api.diagnoses.dispatcher import Dispatcher
 from rca_api.diagnoses.journal import Journal, OnDiagnosed
 from rca_api.diagnoses.keys import Keys
+from rca_api.live import LiveGauges
 from rca_api.metrics import Metrics
 from rca_api.models.current import BundleRef, CurrentModels
 from rca_api.security.authority import Authority
@@ -51,22 +52,24 @@ class State:
     def build(cls, settings: Settings) -> State:
         """Put the parts together; nothing is loaded yet."""
         metrics = Metrics()
-        database = Database(settings.database_url)
+        database = Database(settings.database_url, metrics.database_failures.inc)
         models = CurrentModels(BundleRef(settings.bundle))
         pool = ComputePool(
-            lambda: Setup(models.champion, settings.priors, settings.window_store_url),
+            lambda: Setup(models.champion, settings.priors, settings.window_store_url, settings.log_level),
             settings.processes,
             settings.tasks_per_process,
             metrics,
         )
         windows = WindowStore(settings.window_store_url)
         journal = Journal(database, metrics, ON_DIAGNOSED)
+        admission = Admission(settings, pool.seconds_until_free, metrics)
+        metrics.registry.register(LiveGauges(pool, admission, database))
         return cls(
             settings=settings,
             database=database,
             authority=Authority(settings, database),
             metrics=metrics,
-            admission=Admission(settings, pool.seconds_until_free),
+            admission=admission,
             models=models,
             pool=pool,
             spool=Spool(settings.data_dir / "spool"),

@@ -26,7 +26,7 @@ from rca_api import logs
 from rca_api.compute.bundles import LoadedBundles
 from rca_api.models.current import BundleRef
 from rca_api.store.window_store import WindowStore
-from rca_api.timing import Timed
+from rca_api.timing import Timed, Watch
 
 _log = structlog.stdlib.get_logger("rca_api.compute")
 
@@ -60,11 +60,11 @@ class Context:
     @contextmanager
     def stage(self, name: str) -> Iterator[None]:
         """Time one stage, whether it succeeds or not."""
-        at, began = time.time(), time.perf_counter()
+        watch = Watch()
         try:
             yield
         finally:
-            self.stages[name] = Timed(at, time.perf_counter() - began)
+            self.stages[name] = watch.read()
 
 
 @dataclass(frozen=True)
