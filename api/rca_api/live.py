@@ -90,7 +90,7 @@ def count(database: Database, metrics: Metrics) -> None:
             if table is not None:
                 state = table.c.state
                 wanted = select(state, func.count()).where(state.in_(states)).group_by(state)
-                rows[name] = dict(session.execute(wanted).tuples().all())
+                rows[name] = dict(session.execute(wanted).all())
     metrics.windows_stored.set(windows)
     metrics.window_bytes.set(float(n_bytes))
     for name, found in rows.items():

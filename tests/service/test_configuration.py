@@ -31,15 +31,15 @@ def test_every_setting_says_what_it_is(name: str) -> None:
 def test_the_page_has_the_table_of_this_version() -> None:
     page = PAGE.read_text(encoding="utf-8")
     assert page == configuration.with_table(page), "python -m rca_api.configuration docs/service.md writes it"
-    assert page.count("| `RCA_") == len(Settings.model_fields)
+    assert page.count("\n| `RCA_") == len(Settings.model_fields)
 
 
 def test_an_old_table_is_replaced_and_the_rest_kept() -> None:
-    page = f"before\n{configuration.BEGIN}\nold\n{configuration.END}\nafter\n"
+    page = f"before\n{configuration.BEGIN}\nformer table\n{configuration.END}\nafter\n"
     written = configuration.with_table(page)
     assert written.startswith("before\n")
     assert written.endswith("\nafter\n")
-    assert "old" not in written
+    assert "former table" not in written
     assert "| `RCA_QUEUE_LIMIT` | `32` |" in written
 
 

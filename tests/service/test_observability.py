@@ -162,7 +162,7 @@ def test_a_refused_request_is_told_by_its_route_and_status(observed: Observed) -
         for span in observed.spans
         if span.name == "POST /v1/diagnoses" and span.attributes
     ]
-    assert sorted(statuses) == [200, 202, 400]
+    assert sorted(statuses) == [200, 202, 422]
 
 
 def test_every_stage_was_timed(observed: Observed) -> None:

@@ -1,4 +1,4 @@
-"""A bundle's own answers to held-out windows: decided as a diagnosis decides, and absent from older bundles."""
+"""A bundle's answers to held-out windows: decided as a diagnosis decides, absent from older bundles."""
 
 from __future__ import annotations
 
