@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+from rca_api.metrics import Metrics
 from rca_api.problems import ProblemError
 from rca_api.settings import Settings
 
@@ -22,7 +23,7 @@ class Ticket:
     def hold(self, n_bytes: int) -> None:
         """Account for `n_bytes` more of a body, or refuse the request."""
         if self._admission.held_bytes + n_bytes > self._admission.max_bytes:
-            raise self._admission.busy("bodies in memory are at their limit", close=True)
+            raise self._admission.busy("bytes", "bodies in memory are at their limit")
         self.held_bytes += n_bytes
         self._admission.held_bytes += n_bytes
 
@@ -35,21 +36,25 @@ class Admission:
     settings : Settings
     seconds_until_free : callable
         Estimates how long so many requests take, to tell callers when to come back.
+    metrics : Metrics
     """
 
-    def __init__(self, settings: Settings, seconds_until_free: Callable[[int], float]) -> None:
+    def __init__(
+        self, settings: Settings, seconds_until_free: Callable[[int], float], metrics: Metrics
+    ) -> None:
         self.max_requests = settings.processes + settings.queue_limit
         self.max_bytes = int(settings.max_buffered_bytes)
         self.held_bytes = 0
         self.requests = 0
         self._least_wait = settings.retry_after_seconds
         self._seconds_until_free = seconds_until_free
+        self._metrics = metrics
 
     @contextmanager
     def enter(self) -> Iterator[Ticket]:
         """Admit one request for as long as the context lasts."""
         if self.requests >= self.max_requests:
-            raise self.busy(f"{self.requests} windows are being diagnosed or wait for it", close=True)
+            raise self.busy("requests", f"{self.requests} windows are being diagnosed or wait for it")
         self.requests += 1
         ticket = Ticket(self)
         try:
@@ -58,9 +63,10 @@ class Admission:
             self.requests -= 1
             self.held_bytes -= ticket.held_bytes
 
-    def busy(self, reason: str, *, close: bool) -> ProblemError:
-        """Build the refusal; `close` because the rest of the body is not going to be read."""
-        headers = self.retry_after() | ({"Connection": "close"} if close else {})
+    def busy(self, limit: str, reason: str) -> ProblemError:
+        """Build the refusal; the connection closes, because the rest of the body is not going to be read."""
+        self._metrics.shed.labels(limit).inc()
+        headers = self.retry_after() | {"Connection": "close"}
         return ProblemError("busy", f"{reason}; retry after {headers['Retry-After']} s", headers=headers)
 
     def retry_after(self) -> dict[str, str]:

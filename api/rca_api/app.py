@@ -20,7 +20,9 @@ from rca_api import (
     models,
     nodes,
     problems,
+    tracing,
     training_runs,
+    viewer,
     webhooks,
     what_if,
 )
@@ -29,6 +31,7 @@ from rca_api.diagnoses import endpoints as diagnosis_endpoints
 from rca_api.feedback import endpoints as feedback_endpoints
 from rca_api.health import endpoints as health_endpoints
 from rca_api.incidents import endpoints as incident_endpoints
+from rca_api.live import count_rows
 from rca_api.middleware import RequestContext
 from rca_api.models import endpoints as model_endpoints
 from rca_api.nodes import endpoints as node_endpoints
@@ -54,6 +57,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     """
     settings = settings or Settings()
     logs.configure(settings.log_level)
+    tracing.start(settings.tracing)
     state = State.build(settings)
     app = FastAPI(
         title="straggler-rca",
@@ -71,6 +75,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
             {"name": "models", "description": models.__doc__},
             {"name": "operations", "description": health.__doc__},
         ],
+        docs_url=None,
         redoc_url=None,
     )
     app.state.parts = state
@@ -88,6 +93,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     app.include_router(training_run_endpoints.router)
     app.include_router(model_endpoints.router)
     app.include_router(health_endpoints.router)
+    viewer.install(app)
     # FastAPI's documented way to serve a document of one's own.
     app.openapi = lambda: document(app)  # type: ignore[method-assign]
     return app
@@ -112,6 +118,7 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
             state.sweeper.run,
             state.follower.follow,
             partial(tidy_up, state),
+            partial(count_rows, state.database, state.metrics),
         )
         async with running(*beside):
             yield
@@ -125,3 +132,4 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
         state.bell.close()
         await state.pool.close()
         state.database.close()
+        await run_in_threadpool(tracing.stop)

@@ -1,4 +1,7 @@
-"""Structured logs: one JSON object a line on standard error, the server's own records included."""
+"""Structured logs: one JSON object a line on standard error, the server's own records included.
+
+Processes of the pool log in the same way, with the ids of the request they work for.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,7 @@ import sys
 
 import structlog
 
+from rca_api import tracing
 from rca_api.security.redaction import redact
 
 
@@ -14,6 +18,7 @@ def configure(level: str) -> None:
     """Send all logging through structlog as JSON; safe to call again."""
     shared: list[structlog.types.Processor] = [
         structlog.contextvars.merge_contextvars,
+        tracing.add_ids,
         structlog.stdlib.add_logger_name,
         structlog.stdlib.add_log_level,
         structlog.processors.TimeStamper(fmt="iso", utc=True),

@@ -1,19 +1,45 @@
-"""Prometheus metrics of one app, in a registry of its own so that two apps never collide."""
+"""Prometheus metrics of one app, in a registry of its own so that two apps never collide.
+
+Every label has few values, all known beforehand: no job, node or caller is ever one.
+"""
 
 from __future__ import annotations
 
-import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
+from threading import Lock
+from typing import TYPE_CHECKING, get_args
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    Histogram,
+    PlatformCollector,
+    ProcessCollector,
+    generate_latest,
+)
 
-from rca.diagnosis.result import ModelVersion
+from rca.diagnosis.result import AbstentionCode, ModelVersion
+from rca.features import WINDOW_FEATURES
+from rca_api import timing
+from rca_api.drift import SIGNALS, AnswerDrift
+from rca_api.timing import Timed, Watch
+
+if TYPE_CHECKING:
+    from rca_api.diagnoses.work import Answer
 
 MEDIA_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 STAGES = ("receive", "queue", "decompress", "decode", "diagnose", "keep", "render", "commit")
+#: Rows by state that are counted now and then: name of the table -> states that are of interest.
+ROW_STATES = {
+    "diagnoses": ("queued", "running"),
+    "webhook_deliveries": ("pending", "dead"),
+    "training_runs": ("queued", "running", "succeeded", "failed", "cancelled"),
+}
 _BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 _METHODS = frozenset({"GET", "POST", "PUT", "PATCH", "DELETE", "HEAD", "OPTIONS"})
+_OTHER = "other"
 
 
 class Metrics:
@@ -21,11 +47,22 @@ class Metrics:
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
-        self.requests = Counter(
-            "rca_http_requests",
-            "HTTP requests answered.",
-            ("method", "route", "status"),
-            registry=self.registry,
+        # Memory, processor time and open files of this process; those of the pool are counted apart.
+        ProcessCollector(registry=self.registry)
+        PlatformCollector(registry=self.registry)
+        self._count_requests()
+        self._count_diagnoses()
+        self._count_pool()
+        self._count_store()
+        self._count_incidents()
+        self._count_models()
+        self.drift = AnswerDrift(self.registry)
+        self._bundles: dict[str, ModelVersion] = {}
+        self._lock = Lock()
+
+    def _count_requests(self) -> None:
+        self.requests = self._counter(
+            "rca_http_requests", "HTTP requests answered.", ("method", "route", "status")
         )
         self.request_seconds = Histogram(
             "rca_http_request_seconds",
@@ -34,9 +71,18 @@ class Metrics:
             buckets=_BUCKETS,
             registry=self.registry,
         )
-        self.problems = Counter(
-            "rca_problems", "Error answers by problem code.", ("code",), registry=self.registry
+        self.problems = self._counter("rca_problems", "Error answers by problem code.", ("code",))
+        self.in_progress = self._gauge(
+            "rca_diagnoses_in_progress", "Windows being received, waiting or being diagnosed."
         )
+        self.shed = self._counter(
+            "rca_shed_requests",
+            "Requests refused as too many: in hand, in bytes, or queued for later.",
+            ("limit",),
+            ("requests", "bytes", "queued"),
+        )
+
+    def _count_diagnoses(self) -> None:
         self.stage_seconds = Histogram(
             "rca_diagnosis_stage_seconds",
             "Time spent in each stage of answering a diagnosis.",
@@ -44,88 +90,155 @@ class Metrics:
             buckets=_BUCKETS,
             registry=self.registry,
         )
-        self.diagnoses = Counter(
-            "rca_diagnoses",
-            "Diagnoses by failure mode.",
-            ("failure_mode", "abstained"),
-            registry=self.registry,
-        )
-        self.causes = Counter(
-            "rca_diagnosed_causes", "Causes named, by catalogue id.", ("cause",), registry=self.registry
-        )
-        self.in_progress = Gauge(
-            "rca_diagnoses_in_progress",
-            "Windows being received, waiting or being diagnosed.",
-            registry=self.registry,
-        )
-        self.bundle = Gauge(
-            "rca_bundle_info",
-            "The model bundle in use; always 1.",
-            ("name", "version", "sha256"),
-            registry=self.registry,
-        )
-        self.incident_events = Counter(
-            "rca_incident_events",
-            "Incidents opened, changed and resolved.",
-            ("kind",),
-            registry=self.registry,
-        )
-        self.webhook_attempts = Counter(
-            "rca_webhook_attempts",
-            "Attempts to send a webhook, by what became of the delivery.",
-            ("outcome",),
-            registry=self.registry,
-        )
-        self.model_swaps = Counter(
-            "rca_model_swaps", "Times another model began to answer.", registry=self.registry
-        )
-        self.models_rejected = Counter(
-            "rca_models_rejected", "Models of the registry found to be broken.", registry=self.registry
-        )
-        self.registry_failures = Counter(
-            "rca_registry_failures", "Times the model registry could not be followed.", registry=self.registry
-        )
-        self.shadow = Counter(
-            "rca_shadow_comparisons",
-            "Windows for the challenger: agreed or disagreed with the champion, failed, dropped when busy.",
-            ("outcome",),
-            registry=self.registry,
-        )
-        for outcome in ("agreed", "disagreed", "failed", "dropped"):
-            self.shadow.labels(outcome)
         # Labelled series exist from the start, so that a rate() over the first minute is not empty.
         for stage in STAGES:
             self.stage_seconds.labels(stage)
-        for kind in ("opened", "cause_changed", "resolved"):
-            self.incident_events.labels(kind)
-        for outcome in ("delivered", "failed", "dead", "lost"):
-            self.webhook_attempts.labels(outcome)
+        self.diagnoses = self._counter(
+            "rca_diagnoses", "Diagnoses by failure mode.", ("failure_mode", "abstained")
+        )
+        self.causes = self._counter("rca_diagnosed_causes", "Causes named, by catalogue id.", ("cause",))
+        self.abstentions = self._counter(
+            "rca_abstentions",
+            "Diagnoses without a verdict, by the reason's code.",
+            ("reason",),
+            get_args(AbstentionCode),
+        )
+        self.out_of_distribution = self._counter(
+            "rca_out_of_distribution_windows", "Windows unlike those the model has learned from."
+        )
+        self.features_outside = self._counter(
+            "rca_features_outside",
+            "Windows in which a feature is outside its range in training.",
+            ("feature",),
+            WINDOW_FEATURES,
+        )
+        self.missing_signals = self._counter(
+            "rca_missing_signals",
+            "Diagnoses that had to do without a phase or a resource.",
+            ("signal",),
+            SIGNALS,
+        )
+
+    def _count_pool(self) -> None:
+        self.pool_renewals = self._counter(
+            "rca_pool_renewals",
+            "Processes of the pool that were replaced, by the reason.",
+            ("reason",),
+            ("died", "lost", "deadline", "unusable", "worn"),
+        )
+        self.pool_retries = self._counter(
+            "rca_pool_retries", "Tasks given to another process after theirs was gone."
+        )
+        self.deadlines = self._counter(
+            "rca_deadlines_exceeded",
+            "Tasks whose time was up, while they waited or while they were worked on.",
+            ("while",),
+            ("waiting", "working"),
+        )
+
+    def _count_store(self) -> None:
+        self.database_failures = self._counter(
+            "rca_database_failures", "Transactions that failed because the database could not be used."
+        )
+        self.windows_stored = self._gauge("rca_stored_windows", "Windows in the window store.")
+        self.window_bytes = self._gauge("rca_window_store_bytes", "Size of the window store, compressed.")
+        self.rows = {
+            table: self._gauge(f"rca_{table}_rows", f"Rows of the table {table} by state.", ("state",))
+            for table in ROW_STATES
+        }
+
+    def _count_incidents(self) -> None:
+        self.incident_events = self._counter(
+            "rca_incident_events",
+            "Incidents opened, changed and resolved.",
+            ("kind",),
+            ("opened", "cause_changed", "resolved"),
+        )
+        self.webhook_attempts = self._counter(
+            "rca_webhook_attempts",
+            "Attempts to send a webhook, by what became of the delivery.",
+            ("outcome",),
+            ("delivered", "failed", "dead", "lost"),
+        )
+
+    def _count_models(self) -> None:
+        self.bundle = self._gauge(
+            "rca_bundle_info",
+            "The model bundles in use, champion and challenger; always 1.",
+            ("name", "version", "sha256", "role"),
+        )
+        self.model_swaps = self._counter("rca_model_swaps", "Times another model began to answer.")
+        self.models_rejected = self._counter(
+            "rca_models_rejected", "Models of the registry found to be broken."
+        )
+        self.registry_failures = self._counter(
+            "rca_registry_failures", "Times the model registry could not be followed."
+        )
+        self.shadow = self._counter(
+            "rca_shadow_comparisons",
+            "Windows for the challenger: agreed or disagreed with the champion, failed, dropped when busy.",
+            ("outcome",),
+            ("agreed", "disagreed", "failed", "dropped"),
+        )
 
     @contextmanager
     def stage(self, name: str) -> Iterator[None]:
         """Time one stage, whether it succeeds or not."""
-        began = time.perf_counter()
+        watch = Watch()
         try:
             yield
         finally:
-            self.stage_seconds.labels(name).observe(time.perf_counter() - began)
+            self.staged(name, watch.read())
+
+    def staged(self, name: str, timed: Timed) -> None:
+        """Count a stage that was timed elsewhere."""
+        self.stage_seconds.labels(name).observe(timed.seconds)
+        timing.note(name, timed)
 
     def request_done(self, method: str, route: str, status: int, seconds: float) -> None:
         """Count one answered request under its route template, never under its raw path."""
-        self.requests.labels(method if method in _METHODS else "other", route, str(status)).inc()
+        self.requests.labels(method if method in _METHODS else _OTHER, route, str(status)).inc()
         self.request_seconds.labels(route).observe(seconds)
 
-    def diagnosed(self, failure_mode: str, causes: Iterable[str], *, abstained: bool) -> None:
-        """Count one diagnosis and the causes it names."""
-        self.diagnoses.labels(failure_mode, str(abstained).lower()).inc()
-        for cause in causes:
+    def diagnosed(self, answer: Answer) -> None:
+        """Count one diagnosis: what it says, and how usual window and answer are for its model."""
+        self.diagnoses.labels(answer.failure_mode, str(answer.abstained).lower()).inc()
+        for cause in answer.causes:
             self.causes.labels(cause).inc()
+        facts = answer.facts
+        if facts.abstention is not None:
+            self.abstentions.labels(facts.abstention).inc()
+        if facts.out_of_distribution:
+            self.out_of_distribution.inc()
+        for feature in facts.features_outside:
+            self.features_outside.labels(feature).inc()
+        for signal in facts.missing_signals:
+            self.missing_signals.labels(signal if signal in SIGNALS else _OTHER).inc()
+        self.bundle_loaded(facts.model)
+        self.drift.observe(facts.model.sha256, answer.failure_mode, facts.confidence, facts.usual)
 
-    def bundle_loaded(self, model: ModelVersion) -> None:
-        """Name the bundle in use, and no other."""
-        self.bundle.clear()
-        self.bundle.labels(model.name, model.version, model.sha256).set(1)
+    def bundle_loaded(self, model: ModelVersion, role: str = "champion") -> None:
+        """Name the bundle in use as `role`, and no other."""
+        with self._lock:
+            before = self._bundles.get(role)
+            if before == model:
+                return
+            if before is not None:
+                self.bundle.remove(before.name, before.version, before.sha256, role)
+            self._bundles[role] = model
+            self.bundle.labels(model.name, model.version, model.sha256, role).set(1)
 
     def exposition(self) -> bytes:
         """Write all series."""
         return generate_latest(self.registry)
+
+    def _counter(
+        self, name: str, meaning: str, labels: tuple[str, ...] = (), values: tuple[str, ...] = ()
+    ) -> Counter:
+        counter = Counter(name, meaning, labels, registry=self.registry)
+        for value in values:
+            counter.labels(value)
+        return counter
+
+    def _gauge(self, name: str, meaning: str, labels: tuple[str, ...] = ()) -> Gauge:
+        return Gauge(name, meaning, labels, registry=self.registry)

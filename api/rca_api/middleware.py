@@ -12,6 +12,7 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from rca_api import timing, tracing
 from rca_api.metrics import Metrics
 from rca_api.problems import internal_error, problem_response
 
@@ -43,10 +44,13 @@ class RequestContext:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
-                MutableHeaders(scope=message)[HEADER] = request_id
+                headers = MutableHeaders(scope=message)
+                headers[HEADER] = request_id
+                headers.update(tracing.outgoing())
             await send(message)
 
-        with structlog.contextvars.bound_contextvars(request_id=request_id):
+        ids = structlog.contextvars.bound_contextvars(request_id=request_id)
+        with ids, tracing.request(scope["method"], Headers(scope=scope)) as span, timing.collecting():
             try:
                 await self.app(scope, receive, send_with_id)
             except ClientDisconnect:
@@ -58,9 +62,10 @@ class RequestContext:
                     response = problem_response(Request(scope, receive), internal_error())
                     await response(scope, receive, send_with_id)
             self._record(scope, status, time.perf_counter() - began)
+            tracing.answered(span, scope["method"], _route(scope), status)
 
     def _record(self, scope: Scope, status: int, seconds: float) -> None:
-        route = getattr(scope.get("route"), "path", "unmatched")
+        route = _route(scope)
         self.metrics.request_done(scope["method"], route, status, seconds)
         code = scope["state"].get("problem_code")
         if code is not None:
@@ -75,6 +80,12 @@ class RequestContext:
             caller=scope["state"].get("caller"),
             code=code,
         )
+
+
+def _route(scope: Scope) -> str:
+    """Template of the path; whatever matches none shares one name."""
+    path: str = getattr(scope.get("route"), "path", "unmatched")
+    return path
 
 
 def _request_id(given: str | None) -> str:

@@ -22,182 +22,142 @@ def default_data_dir() -> Path:
 class Settings(BaseSettings):
     """Settings of one service process; sizes take units (``RCA_MAX_BODY_BYTES=64MiB``).
 
-    Attributes
-    ----------
-    data_dir : Path
-        Folder of what the service keeps: the SQLite database and the windows, unless URLs name other places.
-    database_url : str
-        SQLAlchemy URL; ``sqlite:///<data_dir>/rca.db`` if not set (``RCA_DATABASE_URL=postgresql://...``).
-    window_store_url : str
-        Folder or fsspec URL of the windows; ``<data_dir>/windows`` if not set.
-    migrate : bool
-        Bring the database's schema up to date at start. Off where `rca db upgrade` does it before a rollout.
-    auth : {"keys", "off"}
-        Whether callers have to show an API key or a token. "off" is for one's own machine: the service then
-        answers on loopback only.
-    oidc_issuer : str
-        Issuer whose bearer tokens are taken as well, as its URL stands in them; "" for none.
-    oidc_audience : str
-        What the `aud` of such a token has to contain.
-    oidc_scope_claim : str
-        Claim with the scopes: ``scope`` of an access token, or a list such as ``roles`` or ``groups``.
-    rate_limit : str
-        What one caller may ask, such as ``600/minute``; "" for no limit.
-    rate_limit_storage_url : str
-        Where calls are counted: this process, or a Redis URL that replicas share.
-    public_metrics : bool
-        Whether `/metrics` is open. It holds counts, no names; off, it needs the scope `read`.
-    bundle : Path, optional
-        Directory of the model bundle; the shipped one if not set.
-    priors : Path, optional
-        JSON file of how often each slow cause occurs on this cluster; as in the training data if not set.
-    max_body_bytes : ByteSize
-        Largest body as sent, compressed or not.
-    max_decoded_bytes : ByteSize
-        Largest body after decompression.
-    max_json_bytes : ByteSize
-        Largest JSON document, in either form: parsed, one takes about eight times its size in memory.
-    max_buffered_bytes : ByteSize
-        Bodies being received or waiting, all requests together; beyond it callers are told to retry.
-    processes : int
-        Processes that compute, so diagnoses computed at once (`rca serve --processes`).
-    tasks_per_process : int
-        After so many tasks a process is replaced by a fresh one; 0 for never.
-    queue_limit : int
-        Requests that may wait beyond those computed; further ones get 503.
-    deadline_seconds : float
-        Longest an answer may take from the moment its request is there, waiting included; callers ask for
-        less with ``Prefer: wait=5``.
-    max_queued : int
-        Diagnoses that may be queued (``Prefer: respond-async``); further ones get 503.
-    lease_seconds : float
-        How long a process that was killed keeps its queued diagnoses from others.
-    idempotency_hours : float
-        How long an ``Idempotency-Key`` is remembered.
-    batch_limit : int
-        Windows one batch may have.
-    window_days : float
-        Windows not used for so long are deleted, unless feedback refers to them.
-    max_window_store_bytes : ByteSize
-        Beyond it the windows used longest ago are deleted.
-    retention_interval_seconds : float
-        How often the service looks for windows to delete.
-    body_timeout_seconds : float
-        How long a caller may take to send its body.
-    retry_after_seconds : int
-        Least a refused caller is told to wait; more where the queue takes longer.
-    incident_healthy_windows : int
-        Healthy windows in a row that resolve an incident.
-    incident_changed_windows : int
-        Confident diagnoses in a row of another cause that change an incident's cause.
-    incident_silence_seconds : float
-        Time without a window after which an open incident of a job is resolved.
-    webhook_http : bool
-        Webhooks may go to http:// URLs, too.
-    webhook_hosts : tuple of str
-        The only hosts webhooks may go to, as JSON (``["hooks.example.org", ".corp.example"]``); they may have
-        private addresses. Empty: all hosts with public addresses.
-    webhook_private : bool
-        Webhooks may go to private and loopback addresses of any host.
-    webhook_timeout_seconds : float
-        For one attempt, from looking up the host to the status of the answer.
-    webhook_attempts : int
-        After so many failures a delivery is dead.
-    webhook_pause_seconds : float
-        Before the second attempt; later pauses grow fourfold, up to six hours.
-    webhook_threads : int
-        Webhooks sent at once.
-    webhook_keep_days : float
-        How long delivered ones are listed; dead ones stay.
-    node_lemon_prior : float
-        Share of lemons among all nodes, before anything is known of one.
-    node_priors : {"off", "on"}
-        Tell in an incident which of its nodes were at fault in other jobs, too.
-    tracking_uri : str
-        MLflow store of models (also ``MLFLOW_TRACKING_URI``); ``sqlite:///<data_dir>/mlflow.db`` if not set.
-    follow_seconds : float
-        How often the registry is asked for its champion; 0 to keep to `bundle`.
-    registry_timeout_seconds : float
-        How long a caller waits for the registry at most.
-    shadow_share : float
-        Share of windows that the challenger diagnoses as well, after the answer; 0 for none.
-    queue_url : str
-        Where the worker is woken: ``sqlite:///``, ``redis://`` or ``postgresql://``; if not set, a file in
-        the data folder, or the PostgreSQL database.
-    collections_dir : Path, optional
-        Folder of the labelled collections that training runs may name.
-    cache_dir : Path
-        Features that trainings share; ``<data_dir>/examples`` if not set.
-    training_processes : int
-        Processes of a training.
-    training_attempts : int
-        Workers that may die of one run before it counts as failed.
-    gate_windows : int
-        Frozen simulated windows that a new version is compared with the champion on.
-    auto_promote : bool
-        Promote what passes the gate; otherwise a person does.
-    registry_patience_seconds : float
-        How long a training run waits for a registry that is away before it fails.
+    The text below each is its description: `rca serve --print-config` and `docs/service.md` show it.
     """
 
-    model_config = SettingsConfigDict(env_prefix="RCA_", frozen=True, populate_by_name=True)
+    model_config = SettingsConfigDict(
+        env_prefix="RCA_", frozen=True, populate_by_name=True, use_attribute_docstrings=True
+    )
 
     data_dir: Path = Field(default_factory=default_data_dir)
+    """Folder of what the service keeps: the SQLite database and the windows, unless URLs name other places;
+    `straggler-rca` in `$XDG_DATA_HOME`, mostly `~/.local/share`, if not set.
+    """
     database_url: str = ""
+    """SQLAlchemy URL; `sqlite:///<data_dir>/rca.db` if not set (`RCA_DATABASE_URL=postgresql://...`)."""
     window_store_url: str = ""
+    """Folder or fsspec URL of the windows; `<data_dir>/windows` if not set."""
     migrate: bool = True
+    """Bring the database's schema up to date at start. Off where `rca db upgrade` does it before a rollout.
+    """
     auth: Literal["keys", "off"] = "keys"
+    """Whether callers have to show an API key or a token. "off" is for one's own machine: the service then
+    answers on loopback only.
+    """
     oidc_issuer: str = ""
+    """Issuer whose bearer tokens are taken as well, as its URL stands in them; "" for none."""
     oidc_audience: str = "straggler-rca"
+    """What the `aud` of such a token has to contain."""
     oidc_scope_claim: str = "scope"
+    """Claim with the scopes: `scope` of an access token, or a list such as `roles` or `groups`."""
     rate_limit: str = "600/minute"
+    """What one caller may ask, such as `600/minute`; "" for no limit."""
     rate_limit_storage_url: str = "memory://"
+    """Where calls are counted: this process, or a Redis URL that replicas share."""
     public_metrics: bool = True
+    """Whether `/metrics` is open. It holds counts, no names; off, it needs the scope `read`."""
     bundle: Path | None = None
+    """Directory of the model bundle; the shipped one if not set."""
     priors: Path | None = None
+    """JSON file of how often each slow cause occurs on this cluster; as in the training data if not set.
+    """
     max_body_bytes: ByteSize = Field(ByteSize(256 * 1024**2), gt=0)
+    """Largest body as sent, compressed or not."""
     max_decoded_bytes: ByteSize = Field(ByteSize(512 * 1024**2), gt=0)
+    """Largest body after decompression."""
     max_json_bytes: ByteSize = Field(ByteSize(128 * 1024**2), gt=0)
+    """Largest JSON document, in either form: parsed, one takes about eight times its size in memory."""
     max_buffered_bytes: ByteSize = Field(ByteSize(1024**3), gt=0)
+    """Bodies being received or waiting, all requests together; beyond it callers are told to retry."""
     processes: int = Field(default_factory=usable_cores, ge=1)
+    """Processes that compute, so diagnoses computed at once (`rca serve --processes`); one a core if not
+    set.
+    """
     tasks_per_process: int = Field(5000, ge=0)
+    """After so many tasks a process is replaced by a fresh one; 0 for never."""
     queue_limit: int = Field(32, ge=0)
+    """Requests that may wait beyond those computed; further ones get 503."""
     deadline_seconds: float = Field(60.0, gt=0)
+    """Longest an answer may take from the moment its request is there, waiting included; callers ask for
+    less with `Prefer: wait=5`.
+    """
     max_queued: int = Field(10_000, ge=0)
+    """Diagnoses that may be queued (`Prefer: respond-async`); further ones get 503."""
     lease_seconds: float = Field(15.0, gt=0)
+    """How long a process that was killed keeps its queued diagnoses from others."""
     idempotency_hours: float = Field(24.0, gt=0)
+    """How long an `Idempotency-Key` is remembered."""
     batch_limit: int = Field(64, ge=1)
+    """Windows one batch may have."""
     window_days: float = Field(90.0, gt=0)
+    """Windows not used for so long are deleted, unless feedback refers to them."""
     max_window_store_bytes: ByteSize = Field(ByteSize(50 * 1024**3), gt=0)
+    """Beyond it the windows used longest ago are deleted."""
     retention_interval_seconds: float = Field(3600.0, gt=0)
+    """How often the service looks for windows to delete."""
     body_timeout_seconds: float = Field(60.0, gt=0)
+    """How long a caller may take to send its body."""
     retry_after_seconds: int = Field(1, ge=1)
+    """Least a refused caller is told to wait; more where the queue takes longer."""
     incident_healthy_windows: int = Field(3, ge=1, le=32)
+    """Healthy windows in a row that resolve an incident."""
     incident_changed_windows: int = Field(2, ge=1, le=32)
+    """Confident diagnoses in a row of another cause that change an incident's cause."""
     incident_silence_seconds: float = Field(6 * 3600.0, gt=0)
+    """Time without a window after which an open incident of a job is resolved."""
     webhook_http: bool = False
+    """Webhooks may go to http:// URLs, too."""
     webhook_hosts: tuple[str, ...] = ()
+    """The only hosts webhooks may go to, as JSON (`["hooks.example.org", ".corp.example"]`); they may
+    have private addresses. Empty: all hosts with public addresses."""
     webhook_private: bool = False
+    """Webhooks may go to private and loopback addresses of any host."""
     webhook_timeout_seconds: float = Field(10.0, gt=0)
+    """For one attempt, from looking up the host to the status of the answer."""
     webhook_attempts: int = Field(8, ge=1)
+    """After so many failures a delivery is dead."""
     webhook_pause_seconds: float = Field(5.0, gt=0)
+    """Before the second attempt; later pauses grow fourfold, up to six hours."""
     webhook_threads: int = Field(4, ge=1)
+    """Webhooks sent at once."""
     webhook_keep_days: float = Field(30.0, gt=0)
+    """How long delivered ones are listed; dead ones stay."""
     node_lemon_prior: float = Field(0.01, gt=0, lt=1)
+    """Share of lemons among all nodes, before anything is known of one."""
     node_priors: Literal["off", "on"] = "off"
+    """Tell in an incident which of its nodes were at fault in other jobs, too."""
     tracking_uri: str = Field("", validation_alias=AliasChoices("RCA_TRACKING_URI", "MLFLOW_TRACKING_URI"))
+    """MLflow store of models (also `MLFLOW_TRACKING_URI`); `sqlite:///<data_dir>/mlflow.db` if not
+    set."""
     follow_seconds: float = Field(30.0, ge=0)
+    """How often the registry is asked for its champion; 0 to keep to `bundle`."""
     registry_timeout_seconds: float = Field(30.0, gt=0)
+    """How long a caller waits for the registry at most."""
     shadow_share: float = Field(0.0, ge=0, le=1)
+    """Share of windows that the challenger diagnoses as well, after the answer; 0 for none."""
     queue_url: str = Field("", pattern=r"^((sqlite|rediss?|unix|postgres(ql)?)://.*)?$")
+    """Where the worker is woken: `sqlite:///`, `redis://` or `postgresql://`; if not set, a file in the
+    data folder, or the PostgreSQL database."""
     collections_dir: Path | None = None
+    """Folder of the labelled collections that training runs may name."""
     cache_dir: Path = Path()
+    """Features that trainings share; `<data_dir>/examples` if not set."""
     training_processes: int = Field(default_factory=lambda: max(1, (os.cpu_count() or 1) - 1), ge=1)
+    """Processes of a training."""
     training_attempts: int = Field(3, ge=1)
+    """Workers that may die of one run before it counts as failed."""
     gate_windows: int = Field(2000, ge=20)
+    """Frozen simulated windows that a new version is compared with the champion on."""
     auto_promote: bool = False
+    """Promote what passes the gate; otherwise a person does."""
     registry_patience_seconds: float = Field(900.0, ge=0)
+    """How long a training run waits for a registry that is away before it fails."""
     log_level: Literal["debug", "info", "warning", "error"] = "info"
+    """Least severe lines that are logged; `debug` adds probes and what every process of the pool does."""
+    tracing: Literal["off", "otlp"] = "off"
+    """Whether spans go to an OpenTelemetry collector over OTLP (needs the extra `tracing`); where it is, and
+    what is sampled, say the standard `OTEL_*` variables.
+    """
 
     @field_validator("rate_limit")
     @classmethod

@@ -23,6 +23,7 @@ from rca_api.incidents.announcing import Announcer
 from rca_api.incidents.life import Hysteresis
 from rca_api.incidents.service import Follower as IncidentFollower
 from rca_api.incidents.sweeping import Sweeper
+from rca_api.live import LiveGauges
 from rca_api.metrics import Metrics
 from rca_api.models.current import BundleRef, CurrentModels
 from rca_api.models.follower import Follower
@@ -73,10 +74,10 @@ class State:
     def build(cls, settings: Settings) -> State:
         """Put the parts together; nothing is loaded yet."""
         metrics = Metrics()
-        database = Database(settings.database_url)
+        database = Database(settings.database_url, metrics.database_failures.inc)
         models = CurrentModels(BundleRef(settings.bundle))
         pool = ComputePool(
-            lambda: Setup(models.champion, settings.priors, settings.window_store_url),
+            lambda: Setup(models.champion, settings.priors, settings.window_store_url, settings.log_level),
             settings.processes,
             settings.tasks_per_process,
             metrics,
@@ -88,12 +89,14 @@ class State:
         journal = Journal(database, metrics, on_diagnosed)
         policy = _policy(settings)
         registry = RegistryClient(settings.registry_uri, settings.registry_timeout_seconds)
+        admission = Admission(settings, pool.seconds_until_free, metrics)
+        metrics.registry.register(LiveGauges(pool, admission, database))
         return cls(
             settings=settings,
             database=database,
             authority=Authority(settings, database),
             metrics=metrics,
-            admission=Admission(settings, pool.seconds_until_free),
+            admission=admission,
             models=models,
             pool=pool,
             spool=Spool(settings.data_dir / "spool"),

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from rca.classify.answers import AnswerShares
 from rca.classify.conformal import PredictionSets
 from rca.classify.familiarity import Familiarity
 from rca.features import RANK_FEATURES, WINDOW_FEATURES
@@ -28,11 +29,14 @@ class Doubt:
         Whether a window is like those that were learned from.
     healthy : dict of str to ndarray of shape (n_features_of_table,)
         Median of every feature over healthy training windows, by table; NaN where it is not known.
+    answers : AnswerShares or None
+        What was answered to held-out windows.
     """
 
     sets: PredictionSets | None
     familiarity: Familiarity | None
     healthy: dict[str, FloatArray]
+    answers: AnswerShares | None = None
 
     @classmethod
     def load(cls, document: dict[str, Any]) -> Doubt:
@@ -44,11 +48,13 @@ class Doubt:
             A member that is there but malformed.
         """
         sets, familiarity = document.get("sets"), document.get("familiarity")
+        answers = document.get("answers")
         medians = document.get("healthy", {})
         return cls(
             sets=None if sets is None else PredictionSets.load(sets),
             familiarity=None if familiarity is None else Familiarity.load(familiarity),
             healthy={table: _medians(medians.get(table, {}), names) for table, names in TABLES.items()},
+            answers=None if answers is None else AnswerShares.load(answers),
         )
 
 

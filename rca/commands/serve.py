@@ -7,7 +7,7 @@ import ipaddress
 import os
 import socket
 from importlib.util import find_spec
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -17,8 +17,10 @@ EXAMPLES = """
 rca serve --no-auth                                      on one's own machine
 rca keys create --scope diagnose --name on-call          then, for others:
 rca serve --host 0.0.0.0 --port 9000 --processes 2
+rca serve --print-config                                 what is set, and what could be
 curl -s http://127.0.0.1:8080/v1/diagnoses -H 'Content-Type: application/json' --data-binary @window.json
 """
+ConfigForm = Literal["env", "json"]
 _AUTH = "RCA_AUTH"
 _SHUTDOWN_SECONDS = 20
 
@@ -33,6 +35,12 @@ def command(
         int | None,
         typer.Option(min=1, envvar="RCA_PROCESSES", help="Processes that compute. [default: one a core]"),
     ] = None,
+    print_config: Annotated[
+        bool, typer.Option("--print-config", help="Print all settings, passwords hidden, and end.")
+    ] = False,
+    form: Annotated[
+        ConfigForm, typer.Option("--format", help="Of --print-config: lines for an env file, or JSON.")
+    ] = "env",
 ) -> None:
     """Serve diagnoses over HTTP.
 
@@ -41,15 +49,18 @@ def command(
     """
     if no_auth:
         os.environ[_AUTH] = "off"
-    if os.environ.get(_AUTH, "").lower() == "off":
-        _refuse_open_host(host)
+    if processes is not None:
+        os.environ["RCA_PROCESSES"] = str(processes)
     if find_spec("uvicorn") is None or find_spec("rca_api") is None:
         raise MissingExtra("the HTTP service is not installed", hint="pip install 'straggler-rca[api]'")
+    if print_config:
+        _print_config(form)
+        return
+    if os.environ.get(_AUTH, "").lower() == "off":
+        _refuse_open_host(host)
     import uvicorn
 
     _refuse_used_port(host, port)
-    if processes is not None:
-        os.environ["RCA_PROCESSES"] = str(processes)
     uvicorn.run(
         "rca_api.app:create_app",
         factory=True,
@@ -60,6 +71,13 @@ def command(
         server_header=False,
         timeout_graceful_shutdown=_SHUTDOWN_SECONDS,
     )
+
+
+def _print_config(form: ConfigForm) -> None:
+    from rca_api.configuration import written
+    from rca_api.settings import Settings
+
+    typer.echo(written(Settings(), form), nl=False)
 
 
 def _refuse_open_host(host: str) -> None:

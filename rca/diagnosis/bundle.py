@@ -4,7 +4,8 @@ Layout of a bundle folder, format 1::
 
     manifest.json     format, name, version, provenance, and the SHA-256 of every other file
     heads.json        per head: feature names, classes, calibration; thresholds; optionally what the bundle
-                      knows of its limits: prediction sets, familiar ranges, healthy references
+                      knows of its limits: prediction sets, familiar ranges, healthy references,
+                      usual answers
     <head>.txt        one LightGBM model per head
     causal.json       mechanisms, and how the data tested them
     causal.md         the same for people (optional)

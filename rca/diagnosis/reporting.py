@@ -46,6 +46,7 @@ def quality(
         notes=[*window.notes, *_absences(features, mode)],
         out_of_distribution=None if strangeness is None else strangeness.out_of_distribution,
         unfamiliar=[] if strangeness is None else unfamiliar(strangeness, features),
+        features_outside=[] if strangeness is None else [each.feature for each in strangeness.outside],
     )
 
 

@@ -136,7 +136,8 @@ class Quality(_Frozen):
     """What of the window was used, what was not, and whether it is like what the model learned from.
 
     `out_of_distribution` is None where the bundle does not know what it learned from; `unfamiliar` says in
-    words what is unlike it, and how far.
+    words what is unlike it, and how far. `features_outside` names every window feature beyond its range in
+    training, the farthest first: for programs that watch drift, so it is told of usual windows, too.
     """
 
     rows_used: int
@@ -151,6 +152,7 @@ class Quality(_Frozen):
     notes: list[str]
     out_of_distribution: bool | None = None
     unfamiliar: list[str] = []
+    features_outside: list[str] = []
 
 
 class Diagnosis(_Frozen):

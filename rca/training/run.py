@@ -220,7 +220,7 @@ def _fit(corpus: Corpus, seed: int, progress: Progress) -> _Fitted:
     document = {name: head.entry() for name, head in heads.items()}
     loaded = {name: Head.load(name, document[name], heads[name].text, HEADS[name]) for name in heads}
     thresholds = choose_thresholds(corpus, loaded)
-    doubt = fit_doubt(corpus, loaded)
+    doubt = fit_doubt(corpus, loaded, thresholds)
     progress("fitting and refuting causal mechanisms with DoWhy", 0, 0)
     mechanisms, causal_report = fit_mechanisms(
         mechanism_rows(corpus, seed), seed, innocent_rows(corpus, seed)

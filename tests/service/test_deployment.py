@@ -13,7 +13,6 @@ import yaml
 
 from rca.commands import COMMANDS, SERVICE_COMMANDS
 from rca_api.app import create_app
-from rca_api.metrics import Metrics
 from rca_api.settings import Settings
 
 DEPLOY = Path(__file__).parents[2] / "api" / "deploy"
@@ -42,7 +41,7 @@ def every(held: Any, key: str) -> Iterator[Any]:
 def exposed() -> set[str]:
     """Names of all series the service can have."""
     names = set()
-    for family in Metrics().registry.collect():
+    for family in create_app(Settings()).state.parts.metrics.registry.collect():
         names |= {family.name, f"{family.name}_total"} if family.type == "counter" else {family.name}
     return names
 

@@ -9,11 +9,11 @@ import pytest
 from simulated import fault, scenario
 
 from rca.simulation import simulate
+from rca.simulation.benign import LongStall
 from rca.simulation.faults import apply_faults
 from rca.simulation.faults.uncatalogued import TYPES
 from rca.simulation.noise import draw_noise
 from rca.simulation.resources import Resources
-from rca.simulation.benign import LongStall
 from rca.simulation.timing import run_steps
 from rca.telemetry.causes import UNKNOWN
 

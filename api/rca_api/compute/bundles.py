@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 import rca
+from rca.classify.answers import AnswerShares
 from rca.classify.priors import read_priors
 from rca.diagnosis.bundle import baseline
 from rca.diagnosis.result import Diagnosis, ModelVersion
@@ -44,6 +45,11 @@ class LoadedBundles:
         """
         bundle = self.prepare(ref)
         return rca.diagnose(window, bundle=bundle, priors=self._priors)
+
+    def usual_answers(self, sha256: str) -> AnswerShares | None:
+        """What a loaded bundle answered to held-out windows, if it knows."""
+        found = [held for held in self._held.values() if held.model.sha256 == sha256]
+        return found[0].classifier.doubt.answers if found else None
 
     def warm(self, ref: BundleRef) -> ModelVersion:
         """Load a bundle and run one diagnosis, so that no caller pays for imports and compilation.

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Callable
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Literal
 
 import structlog
 
@@ -22,6 +22,21 @@ MOST_DEATHS = 2
 _LONGEST_PAUSE_SECONDS = 30.0
 #: Share of the newest task in the moving mean: about the last twenty count.
 _NEWEST_WEIGHT = 0.1
+
+
+#: Why a process is replaced: it ended at work, was gone before, overran a deadline, was left in an unknown
+#: state (its caller was cancelled), or has worked long enough.
+Renewal = Literal["died", "lost", "deadline", "unusable", "worn"]
+
+
+@dataclass(frozen=True)
+class Load:
+    """Processes wanted, warm and working, and tasks that wait for one."""
+
+    size: int
+    warm: int
+    busy: int
+    waiting: int
 
 
 class ComputePool:
@@ -55,6 +70,8 @@ class ComputePool:
         self._last: Report | None = None
         self._mean_seconds = 0.0
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._waiting = 0
+        self._busy: set[Slot] = set()
 
     @property
     def model(self) -> ModelVersion | None:
@@ -69,6 +86,10 @@ class ComputePool:
     def processes(self) -> list[int]:
         """Process ids of those that are warm."""
         return [slot.report.pid for slot in self._slots if slot.report is not None]
+
+    def load(self) -> Load:
+        """Say how busy it is."""
+        return Load(len(self._slots), len(self.processes()), len(self._busy), self._waiting)
 
     def seconds_until_free(self, ahead: int) -> float:
         """Estimate when `ahead` tasks will have been worked off, by what the last ones took."""
@@ -111,24 +132,31 @@ class ComputePool:
         deaths = 0
         while True:
             slot = await self._next(deadline)
-            usable = False
+            self._busy.add(slot)
+            renew: Renewal | None = "unusable"
             try:
                 reply = await slot.ask(task, arguments, deadline)
-                usable = True
+                renew = None
                 return self._value(reply)
             except WorkerLost:
+                renew = "lost"
+                self._metrics.pool_retries.inc()
                 _log.warning("a process was gone", task=task.__name__)
             except WorkerDied as error:
-                deaths += 1
+                deaths, renew = deaths + 1, "died"
                 _log.error("a process died of a task", task=task.__name__, deaths=deaths, how=str(error))
                 if deaths >= MOST_DEATHS:
                     raise ProblemError(
                         "internal-error", "The process that worked on this ended unexpectedly, twice."
                     ) from error
+                self._metrics.pool_retries.inc()
             except TimeoutError:
+                renew = "deadline"
+                self._metrics.deadlines.labels("working").inc()
                 raise exceeded(deadline) from None
             finally:
-                self._give_back(slot, usable=usable)
+                self._busy.discard(slot)
+                self._give_back(slot, renew)
 
     def run_from_thread(self, task: Callable[..., Any], *arguments: Any, deadline: Deadline) -> Any:
         """As `run`, for a thread that may wait; the pool has to be started."""
@@ -138,18 +166,20 @@ class ComputePool:
         return asked.result()
 
     async def _next(self, deadline: Deadline) -> Slot:
-        began = time.perf_counter()
+        self._waiting += 1
         try:
-            async with asyncio.timeout(deadline.left()):
-                return await self._free.get()
+            with self._metrics.stage("queue"):
+                async with asyncio.timeout(deadline.left()):
+                    return await self._free.get()
         except TimeoutError:
+            self._metrics.deadlines.labels("waiting").inc()
             raise exceeded(deadline) from None
         finally:
-            self._metrics.stage_seconds.labels("queue").observe(time.perf_counter() - began)
+            self._waiting -= 1
 
     def _value(self, reply: Reply) -> Any:
-        for stage, seconds in reply.stages.items():
-            self._metrics.stage_seconds.labels(stage).observe(seconds)
+        for stage, timed in reply.stages.items():
+            self._metrics.staged(stage, timed)
         self._mean_seconds += _NEWEST_WEIGHT * (reply.seconds - self._mean_seconds)
         if reply.crash is not None:
             _log.error("a task failed", traceback=reply.crash)
@@ -158,11 +188,13 @@ class ComputePool:
             raise reply.error
         return reply.value
 
-    def _give_back(self, slot: Slot, *, usable: bool) -> None:
-        worn = self._tasks_per_process and slot.tasks >= self._tasks_per_process
-        if usable and not worn:
+    def _give_back(self, slot: Slot, renew: Renewal | None) -> None:
+        if renew is None and self._tasks_per_process and slot.tasks >= self._tasks_per_process:
+            renew = "worn"
+        if renew is None:
             self._free.put_nowait(slot)
         elif not self._closed:
+            self._metrics.pool_renewals.labels(renew).inc()
             self._renew(slot)
 
     def _renew(self, slot: Slot) -> None:

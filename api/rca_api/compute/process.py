@@ -11,18 +11,24 @@ import os
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import structlog
+
 from rca.commands import process as command_process
 from rca.diagnosis.result import ModelVersion
 from rca.errors import RcaError
+from rca_api import logs
 from rca_api.compute.bundles import LoadedBundles
 from rca_api.models.current import BundleRef
 from rca_api.store.window_store import WindowStore
+from rca_api.timing import Timed, Watch
+
+_log = structlog.stdlib.get_logger("rca_api.compute")
 
 
 @dataclass(frozen=True)
@@ -32,6 +38,7 @@ class Setup:
     champion: BundleRef
     priors: Path | None
     window_store_url: str
+    log_level: str = "info"
 
 
 @dataclass
@@ -42,22 +49,22 @@ class Context:
     ----------
     bundles : LoadedBundles
     windows : WindowStore
-    stages : dict of str to float
-        Seconds by stage of the task that runs.
+    stages : dict of str to Timed
+        Of the task that runs.
     """
 
     bundles: LoadedBundles
     windows: WindowStore
-    stages: dict[str, float] = field(default_factory=dict)
+    stages: dict[str, Timed] = field(default_factory=dict)
 
     @contextmanager
     def stage(self, name: str) -> Iterator[None]:
         """Time one stage, whether it succeeds or not."""
-        began = time.perf_counter()
+        watch = Watch()
         try:
             yield
         finally:
-            self.stages[name] = time.perf_counter() - began
+            self.stages[name] = watch.read()
 
 
 @dataclass(frozen=True)
@@ -74,7 +81,7 @@ class Reply:
     """What became of a task: its value, or the refusal it ended with, or the traceback of a defect."""
 
     value: Any
-    stages: dict[str, float]
+    stages: dict[str, Timed]
     seconds: float
     error: RcaError | None = None
     crash: str | None = None
@@ -91,6 +98,9 @@ def initialize(setup: Setup) -> None:
     """Get warm; never raises, because a process that says why it cannot work is easier to mend."""
     _end_with_the_parent()
     _name_this_process()
+    logs.configure(setup.log_level)
+    structlog.contextvars.bind_contextvars(process=os.getpid())
+    began = time.perf_counter()
     command_process.take_over()
     command_process.forgo_pandas()
     _Process.context = Context(LoadedBundles(setup.priors), WindowStore(setup.window_store_url))
@@ -105,6 +115,7 @@ def initialize(setup: Setup) -> None:
     # What was loaded stays for good: keep full collections from walking it during requests.
     gc.collect()
     gc.freeze()
+    _log.info("process ready", seconds=round(time.perf_counter() - began, 3), failure=failure)
 
 
 def report() -> Report:
@@ -112,8 +123,23 @@ def report() -> Report:
     return _Process.report
 
 
-def call(task: Callable[..., Any], arguments: tuple[Any, ...]) -> Reply:
-    """Run one task; errors become part of the reply, so that none depends on being picklable."""
+def call(task: Callable[..., Any], arguments: tuple[Any, ...], ids: Mapping[str, Any]) -> Reply:
+    """Run one task; errors become part of the reply, so that none depends on being picklable.
+
+    Parameters
+    ----------
+    task : callable
+    arguments : tuple
+    ids : mapping
+        What log lines of this task are to carry, such as the id of the request.
+    """
+    with structlog.contextvars.bound_contextvars(**ids):
+        reply = _run(task, arguments)
+        _log.debug("task", task=task.__name__, milliseconds=round(1e3 * reply.seconds, 2))
+    return reply
+
+
+def _run(task: Callable[..., Any], arguments: tuple[Any, ...]) -> Reply:
     context = _Process.context
     context.stages = {}
     began = time.perf_counter()

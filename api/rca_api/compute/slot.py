@@ -15,8 +15,10 @@ from concurrent.futures.process import BrokenProcessPool
 from contextlib import suppress
 from typing import Any
 
+import structlog
 from pebble import ProcessExpired, ProcessPool
 
+from rca_api import tracing
 from rca_api.compute import process
 from rca_api.compute.deadline import Deadline
 from rca_api.compute.process import Reply, Report, Setup
@@ -81,7 +83,8 @@ class Slot:
             raise WorkerLost
         self.tasks += 1
         try:
-            future = self._pool.schedule(process.call, args=(task, arguments))
+            ids = {**structlog.contextvars.get_contextvars(), **tracing.ids()}
+            future = self._pool.schedule(process.call, args=(task, arguments, ids))
             async with asyncio.timeout(deadline.left()):
                 return await asyncio.wrap_future(future)
         except ProcessExpired as error:

@@ -11,6 +11,7 @@ from fastapi import Request, Response
 from fastapi.concurrency import run_in_threadpool
 
 from rca.errors import RcaError
+from rca_api import timing
 from rca_api.decoding import JSON
 from rca_api.diagnoses import answers, work
 from rca_api.diagnoses.keys import Hold, Key
@@ -36,7 +37,8 @@ async def create(request: Request, principal: Principal) -> Response:
 
         async def one(number: int, window: Kept | RcaError) -> dict[str, Any]:
             async with turns:
-                return await _item(state, asked, number, window)
+                with timing.collecting():
+                    return await _item(state, asked, number, window)
 
         items = await asyncio.gather(*(one(number, window) for number, window in enumerate(kept)))
     return Response(orjson.dumps({"items": items}), media_type=JSON)

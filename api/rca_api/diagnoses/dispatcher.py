@@ -9,6 +9,7 @@ import structlog
 from fastapi.concurrency import run_in_threadpool
 
 from rca.errors import RcaError
+from rca_api import timing, tracing
 from rca_api.compute.deadline import Deadline
 from rca_api.compute.pool import ComputePool
 from rca_api.diagnoses import work
@@ -139,6 +140,12 @@ class Dispatcher:
         self._woken.set()
 
     async def _work(self, claimed: Claimed) -> None:
+        known = structlog.contextvars.bound_contextvars(diagnosis_id=claimed.diagnosis_id)
+        span = tracing.work("queued diagnosis", diagnosis_id=claimed.diagnosis_id)
+        with known, span, timing.collecting():
+            await self._diagnose(claimed)
+
+    async def _diagnose(self, claimed: Claimed) -> None:
         try:
             answer = await self._pool.run(
                 work.diagnose_stored,

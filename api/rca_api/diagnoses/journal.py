@@ -6,8 +6,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
+import structlog
 from sqlalchemy.orm import Session
 
+from rca_api import timing
 from rca_api.diagnoses import repository
 from rca_api.diagnoses.keys import Hold, settle
 from rca_api.diagnoses.tables import DiagnosisRow
@@ -17,6 +19,7 @@ from rca_api.problems import ProblemError, problem_document
 from rca_api.store.base import new_id, now
 from rca_api.store.database import Database
 
+_log = structlog.stdlib.get_logger("rca_api.diagnoses")
 OnDiagnosed = Callable[[Session, DiagnosisRow], None]
 #: A diagnosis that was begun so often and never ended takes its process with it each time.
 MOST_ATTEMPTS = 5
@@ -61,7 +64,7 @@ class Journal:
             if hold is not None:
                 settle(session, hold, row.id)
             self._tell(session, row)
-        self._count(answer)
+        self._report(answer, row.job_id)
 
     def enqueue(self, window: Kept, *, asked_by: str | None, most: int, hold: Hold | None = None) -> str:
         """Store the intention to diagnose a stored window, and give it its id.
@@ -74,6 +77,7 @@ class Journal:
         diagnosis_id = new_id()
         with self._metrics.stage("commit"), self._database.session() as session:
             if repository.n_queued(session) >= most:
+                self._metrics.shed.labels("queued").inc()
                 raise ProblemError(
                     "busy", f"{most:,} diagnoses are queued already", headers={"Retry-After": "30"}
                 )
@@ -119,7 +123,7 @@ class Journal:
             if row is None:
                 return False
             self._tell(session, row)
-        self._count(answer)
+        self._report(answer, row.job_id)
         return True
 
     def fail(self, owner: str, diagnosis_id: str, problem: ProblemError) -> None:
@@ -131,8 +135,21 @@ class Journal:
         for told in self._on_diagnosed:
             told(session, row)
 
-    def _count(self, answer: Answer) -> None:
-        self._metrics.diagnosed(answer.failure_mode, answer.causes, abstained=answer.abstained)
+    def _report(self, answer: Answer, job_id: str) -> None:
+        """Count it and write its one line: after the commit, so that no line tells what was not kept."""
+        self._metrics.diagnosed(answer)
+        _log.info(
+            "diagnosis",
+            diagnosis_id=answer.diagnosis_id,
+            job_id=job_id,
+            failure_mode=answer.failure_mode,
+            cause=next(iter(answer.causes), None),
+            seconds_per_step=round(answer.seconds_per_step, 6),
+            abstained=answer.abstained,
+            reason=answer.facts.abstention,
+            model=answer.model_sha256[:12],
+            milliseconds=timing.milliseconds(),
+        )
 
 
 def _document(problem: ProblemError, diagnosis_id: str) -> bytes:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import re
-import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
@@ -28,6 +27,7 @@ from rca_api.problems import ProblemError
 from rca_api.security.principal import Principal
 from rca_api.state import State
 from rca_api.store.database import StoreError
+from rca_api.timing import Watch
 from rca_api.windows import WINDOW_TYPES, Limits, content_type_of
 
 _KEY = re.compile(r"[\x21-\x7e]{1,200}")
@@ -103,10 +103,10 @@ async def received(request: Request, principal: Principal, offered: tuple[str, .
     key = _key_of(request)
     limits = Limits.of(state.settings, content_type)
     with state.admission.enter() as ticket, state.metrics.in_progress.track_inprogress():
-        began = time.perf_counter()
+        watch = Watch()
         timeout = state.settings.body_timeout_seconds
         async with state.spool.receive(request, ticket, limits.sent, timeout) as body:
-            state.metrics.stage_seconds.labels("receive").observe(time.perf_counter() - began)
+            state.metrics.staged("receive", watch.read())
             granted = state.settings.deadline_seconds
             yield Asked(
                 sent=Sent(body.body, content_type, encoding, limits.decoded),

@@ -9,7 +9,8 @@ from functools import partial
 
 import orjson
 
-from rca.diagnosis.result import Cause, Diagnosis
+from rca.classify.answers import AnswerShares
+from rca.diagnosis.result import Cause, Diagnosis, ModelVersion
 from rca.errors import BundleError, InvalidInput, InvalidWindow, RcaError, TooLarge
 from rca.telemetry.encodings import arrow, json
 from rca.telemetry.encodings.multipart import boundary_of, split_parts
@@ -54,6 +55,29 @@ class Blame:
 
 
 @dataclass(frozen=True)
+class Facts:
+    """What is watched of a diagnosis over time: its doubts, and how usual window and answer are.
+
+    Attributes
+    ----------
+    confidence : float
+        Probability of the failure mode.
+    abstention : str or None
+        Code of the reason why there is no verdict.
+    usual : AnswerShares or None
+        What the model answered to held-out windows.
+    """
+
+    model: ModelVersion
+    confidence: float
+    abstention: str | None
+    out_of_distribution: bool
+    features_outside: tuple[str, ...]
+    missing_signals: tuple[str, ...]
+    usual: AnswerShares | None
+
+
+@dataclass(frozen=True)
 class Answer:
     """A finished diagnosis: as the caller gets it, as it is stored, and what is searched for.
 
@@ -74,6 +98,7 @@ class Answer:
     model_sha256: str
     causes: tuple[str, ...]
     blames: tuple[Blame, ...]
+    facts: Facts
 
 
 def diagnose(context: Context, sent: Sent, ref: BundleRef, accept: str) -> tuple[Kept, Answer]:
@@ -260,4 +285,18 @@ def _answer(context: Context, diagnosis: Diagnosis, accept: str) -> Answer:
             for place, cause in enumerate(diagnosis.causes, 1)
             for node in _nodes(cause)
         ),
+        facts=_facts(context, diagnosis),
+    )
+
+
+def _facts(context: Context, diagnosis: Diagnosis) -> Facts:
+    reason, quality = diagnosis.abstention_reason, diagnosis.quality
+    return Facts(
+        model=diagnosis.model,
+        confidence=diagnosis.failure_mode_probability[diagnosis.failure_mode],
+        abstention=None if reason is None else reason.code,
+        out_of_distribution=bool(quality.out_of_distribution),
+        features_outside=tuple(quality.features_outside),
+        missing_signals=tuple(diagnosis.missing_signals),
+        usual=context.bundles.usual_answers(diagnosis.model.sha256),
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from fastapi import APIRouter, Request, Response
 
 from rca_api import metrics
+from rca_api.health import checks
 from rca_api.health.schemas import Alive, Ready
 from rca_api.problems import ProblemError
 from rca_api.responses import problem_responses
@@ -28,15 +29,19 @@ async def healthz() -> Alive:
     responses=problem_responses("bundle-error", "not-ready", "store-unavailable", public=True),
 )
 def readyz(request: Request) -> Ready:
-    """Name the model bundle in use, or say why nothing can be diagnosed."""
+    """Name the model bundle in use, or say of everything that is needed why it is not there."""
     state = State.of(request)
-    retry = {"Retry-After": str(state.settings.retry_after_seconds)}
-    if state.pool.failure is not None:
-        raise ProblemError("bundle-error", state.pool.failure, headers=retry)
-    if state.pool.model is None:
-        raise ProblemError("not-ready", "no process is warm yet", headers=retry)
-    state.database.check()
-    return Ready(model=state.pool.model)
+    held = [checks.model(state.pool), checks.processes(state.pool), checks.database(state.database)]
+    model, failed = state.pool.model, [check for check in held if not check.ready]
+    if model is None or failed:
+        told = "; ".join(f"{check.name}: {check.detail}" for check in failed)
+        raise ProblemError(
+            next((check.code for check in failed if check.code is not None), "not-ready"),
+            told,
+            headers={"Retry-After": str(state.settings.retry_after_seconds)},
+            checks=[check.model_dump() for check in held],
+        )
+    return Ready(model=model, checks=held)
 
 
 @router.get(

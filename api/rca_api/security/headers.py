@@ -13,11 +13,10 @@ _ALWAYS = {
 }
 #: A diagnosis as a page: its own style and nothing else, so a job name cannot become a script.
 _PAGE = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; frame-ancestors 'none'"
-#: The API's documentation loads its viewer from where FastAPI points to.
+#: The viewer of the API's documentation runs its own files and asks this service, nobody else.
 _DOCS = (
-    "default-src 'self'; script-src 'self' 'unsafe-inline' https://cdn.jsdelivr.net; "
-    "style-src 'self' 'unsafe-inline' https://cdn.jsdelivr.net; "
-    "img-src 'self' data: https://fastapi.tiangolo.com; frame-ancestors 'none'"
+    "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data:; "
+    "connect-src 'self'; frame-ancestors 'none'"
 )
 
 

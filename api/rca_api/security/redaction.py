@@ -22,11 +22,16 @@ def redact(_: WrappedLogger, __: str, event: EventDict) -> EventDict:
     return {key: _clean(key, value) for key, value in event.items()}
 
 
+def hidden(text: str) -> str:
+    """Hide keys, tokens and passwords in a text."""
+    return _SECRETS.sub(_shown, text)
+
+
 def _clean(key: str, value: Any) -> Any:
     if key.lower() in _NAMES and value:
         return _HIDDEN
     if isinstance(value, str):
-        return _SECRETS.sub(_shown, value)
+        return hidden(value)
     if isinstance(value, dict):
         return {name: _clean(str(name), item) for name, item in value.items()}
     if isinstance(value, list | tuple):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -39,9 +39,12 @@ class Database:
     ----------
     url : str
         SQLAlchemy URL; ``postgresql://`` means psycopg 3.
+    on_failure : callable, optional
+        Told of every transaction that fails because the database cannot be used.
     """
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, on_failure: Callable[[], None] | None = None) -> None:
+        self._on_failure = on_failure
         self.url = make_url(url)
         if self.url.drivername in ("postgresql", "postgres"):
             self.url = self.url.set(drivername="postgresql+psycopg")
@@ -62,7 +65,7 @@ class Database:
         StoreError
             If the database cannot be reached, is full or stays locked.
         """
-        with _translated(), self._writers.begin() as session:
+        with self._translated(), self._writers.begin() as session:
             yield session
 
     @contextmanager
@@ -74,7 +77,7 @@ class Database:
         StoreError
             If the database cannot be reached.
         """
-        with _translated(), self._readers.begin() as session:
+        with self._translated(), self._readers.begin() as session:
             yield session
 
     def check(self) -> None:
@@ -118,6 +121,15 @@ class Database:
         """Close all connections."""
         self.engine.dispose()
 
+    @contextmanager
+    def _translated(self) -> Iterator[None]:
+        try:
+            yield
+        except (OperationalError, InterfaceError, PoolTimeoutError) as error:
+            if self._on_failure is not None:
+                self._on_failure()
+            raise StoreError(f"the database cannot be used: {_reason(error)}") from error
+
     @staticmethod
     def _scripts() -> ScriptDirectory:
         return ScriptDirectory.from_config(_config())
@@ -158,14 +170,6 @@ def _on_sqlite_begin(connection: Connection) -> None:
 def _server_engine(url: Any) -> Engine:
     # Connections a restarted server has dropped are noticed before use, so nobody has to restart us.
     return create_engine(url, pool_pre_ping=True, connect_args={"connect_timeout": _CONNECT_SECONDS})
-
-
-@contextmanager
-def _translated() -> Iterator[None]:
-    try:
-        yield
-    except (OperationalError, InterfaceError, PoolTimeoutError) as error:
-        raise StoreError(f"the database cannot be used: {_reason(error)}") from error
 
 
 def _reason(error: Exception) -> str:

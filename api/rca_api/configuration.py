@@ -1,0 +1,130 @@
+"""What is set and what could be: ``rca serve --print-config``, and the table in ``docs/service.md``.
+
+``python -m rca_api.configuration docs/service.md`` brings that table up to date.
+"""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import orjson
+from pydantic import AliasChoices, ByteSize, TypeAdapter
+from pydantic.fields import FieldInfo
+
+from rca_api.security.redaction import hidden
+from rca_api.settings import Settings
+
+Form = Literal["env", "json"]
+#: The table of settings in a Markdown page stands between these lines.
+BEGIN, END = "<!-- settings: begin -->", "<!-- settings: end -->"
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One variable.
+
+    Attributes
+    ----------
+    variable : str
+    description : str
+    value, default : str
+        As they would stand in the environment; passwords are hidden. A default that depends on the machine
+        is empty.
+    source : {"environment", "default"}
+    """
+
+    variable: str
+    description: str
+    value: str
+    default: str
+    source: Literal["environment", "default"]
+
+
+def settings_of(settings: Settings) -> list[Setting]:
+    """Describe every setting, in the order of `Settings`."""
+    return [
+        Setting(
+            variable=variables(name, field)[0],
+            description=" ".join((field.description or "").split()),
+            value=hidden(_text(getattr(settings, name))),
+            default=_default(field),
+            source="environment" if name in settings.model_fields_set else "default",
+        )
+        for name, field in Settings.model_fields.items()
+    ]
+
+
+def variables(name: str, field: FieldInfo) -> list[str]:
+    """Environment variables a field is read from; the first one is its own."""
+    if isinstance(field.validation_alias, AliasChoices):
+        return [str(choice) for choice in field.validation_alias.choices]
+    return [f"{Settings.model_config['env_prefix']}{name}".upper()]
+
+
+def written(settings: Settings, form: Form) -> str:
+    """Write the settings of this process.
+
+    Parameters
+    ----------
+    settings : Settings
+    form : {"env", "json"}
+        A file of variables, where what is not set is a comment; or a JSON array.
+    """
+    held = settings_of(settings)
+    if form == "json":
+        return orjson.dumps([asdict(each) for each in held], option=orjson.OPT_INDENT_2).decode() + "\n"
+    return "\n".join(_lines(each) for each in held)
+
+
+def table() -> str:
+    """Write all settings with their defaults as a Markdown table; the same on every machine."""
+    lines = ["| variable | default | meaning |", "|---|---|---|"]
+    for name, field in Settings.model_fields.items():
+        own, *others = variables(name, field)
+        also = f" Also read from {', '.join(f'`{other}`' for other in others)}." if others else ""
+        default = f"`{_default(field)}`" if _default(field) else ""
+        meaning = " ".join((field.description or "").split()).replace("|", "\\|")
+        lines.append(f"| `{own}` | {default} | {meaning}{also} |")
+    return "\n".join(lines)
+
+
+def with_table(page: str) -> str:
+    """Replace the table in a page."""
+    before, _, rest = page.partition(BEGIN)
+    _, _, after = rest.partition(END)
+    return f"{before}{BEGIN}\n{table()}\n{END}{after}"
+
+
+def _lines(setting: Setting) -> str:
+    sign = "" if setting.source == "environment" else "# "
+    return f"# {setting.description}\n{sign}{setting.variable}={shlex.quote(setting.value)}\n"
+
+
+def _default(field: FieldInfo) -> str:
+    if field.default_factory is not None:
+        return ""
+    return _text(field.default)
+
+
+def _text(value: Any) -> str:
+    """Write a value as it is set."""
+    if value is None or value == Path():
+        return ""
+    if isinstance(value, ByteSize):
+        # The unit where it says the same.
+        said = value.human_readable().replace(".0", "")
+        return said if TypeAdapter(ByteSize).validate_python(said) == value else str(int(value))
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, tuple | list):
+        return orjson.dumps(value).decode()
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+if __name__ == "__main__":
+    path = Path(sys.argv[1])
+    path.write_text(with_table(path.read_text(encoding="utf-8")), encoding="utf-8")

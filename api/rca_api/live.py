@@ -1,0 +1,99 @@
+"""Gauges that are read when Prometheus asks, and those that are counted now and then in the database."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import structlog
+from fastapi.concurrency import run_in_threadpool
+from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+from sqlalchemy import func, select
+from sqlalchemy.pool import QueuePool
+
+from rca_api.admission import Admission
+from rca_api.compute.pool import ComputePool
+from rca_api.diagnoses.tables import WindowRow
+from rca_api.metrics import ROW_STATES, Metrics
+from rca_api.store.base import Base
+from rca_api.store.database import Database, StoreError
+
+_log = structlog.stdlib.get_logger("rca_api")
+COUNT_SECONDS = 15.0
+
+
+class LiveGauges(Collector):
+    """What the parts of the service are doing at this moment."""
+
+    def __init__(self, pool: ComputePool, admission: Admission, database: Database) -> None:
+        self._pool = pool
+        self._admission = admission
+        self._database = database
+
+    def collect(self) -> Iterator[Metric]:
+        """Read everything once."""
+        load = self._pool.load()
+        yield _gauge("rca_pool_size", "Processes the pool is to have.", load.size)
+        yield _gauge("rca_pool_warm", "Processes of the pool that are ready to work or working.", load.warm)
+        yield _gauge("rca_pool_busy", "Processes of the pool that are working.", load.busy)
+        yield _gauge("rca_pool_waiting", "Tasks that wait for a process.", load.waiting)
+        yield _gauge("rca_pool_memory_bytes", "Resident memory of all processes of the pool.", self._memory())
+        yield _gauge("rca_held_bytes", "Bodies being received or waiting.", self._admission.held_bytes)
+        connections = self._database.engine.pool
+        if isinstance(connections, QueuePool):
+            family = GaugeMetricFamily(
+                "rca_database_connections", "Connections to the database.", labels=["state"]
+            )
+            family.add_metric(["in_use"], connections.checkedout())
+            family.add_metric(["idle"], connections.checkedin())
+            yield family
+
+    def _memory(self) -> int:
+        return sum(resident_bytes(pid) for pid in self._pool.processes())
+
+
+def resident_bytes(pid: int) -> int:
+    """Resident memory of a process; 0 if it is gone, or where there is no /proc."""
+    try:
+        pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
+    except (OSError, IndexError):
+        return 0
+    return pages * os.sysconf("SC_PAGE_SIZE")
+
+
+async def count_rows(database: Database, metrics: Metrics) -> None:
+    """Count what waits in the database and how large the window store is, until cancelled.
+
+    Not when Prometheus asks: a database that hangs must not take the metrics away that tell of it.
+    """
+    while True:
+        try:
+            await run_in_threadpool(count, database, metrics)
+        except StoreError as error:
+            _log.warning("nothing can be counted", reason=error.message)
+        await asyncio.sleep(COUNT_SECONDS)
+
+
+def count(database: Database, metrics: Metrics) -> None:
+    """Count once."""
+    with database.reading() as session:
+        windows, n_bytes = session.execute(
+            select(func.count(), func.coalesce(func.sum(WindowRow.n_bytes), 0)).select_from(WindowRow)
+        ).one()
+        rows: dict[str, dict[str, int]] = {}
+        for name, states in ROW_STATES.items():
+            column = Base.metadata.tables[name].c.state
+            wanted = select(column, func.count()).where(column.in_(states)).group_by(column)
+            rows[name] = {str(state): int(n) for state, n in session.execute(wanted)}
+    metrics.windows_stored.set(windows)
+    metrics.window_bytes.set(float(n_bytes))
+    for name, found in rows.items():
+        for state in ROW_STATES[name]:
+            metrics.rows[name].labels(state).set(found.get(state, 0))
+
+
+def _gauge(name: str, meaning: str, value: float) -> GaugeMetricFamily:
+    return GaugeMetricFamily(name, meaning, value=value)

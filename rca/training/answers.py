@@ -1,0 +1,59 @@
+"""What a new model answers to held-out windows: what its answers in service are compared with."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from rca.classify.answers import CONFIDENCE_BINS, confidence_bin
+from rca.classify.heads import Head
+from rca.classify.sufficiency import MIN_STEPS
+from rca.features import WINDOW_FEATURES
+from rca.robust import FloatArray
+from rca.training.corpus import Corpus
+from rca.training.split import mask
+
+
+def fit_answers(corpus: Corpus, heads: Mapping[str, Head], thresholds: Mapping[str, float]) -> dict[str, Any]:
+    """The member ``answers`` of ``heads.json`` (`AnswerShares`); empty if no window is held out.
+
+    Parameters
+    ----------
+    corpus : Corpus
+    heads : mapping of str to Head
+        Fitted and calibrated on other parts of the corpus.
+    thresholds : mapping of str to float
+        ``fault`` decides from which probability on a window is not called healthy.
+    """
+    held = mask(corpus.part, "validation")
+    weights = corpus.weight[held]
+    if not weights.sum() > 0:
+        return {}
+    head = heads["mode"]
+    chances = head.probabilities(corpus.window[held])
+    said = _said(chances, corpus.window[held], head.classes, thresholds["fault"])
+    sure = chances[np.arange(said.size), said]
+    bins = np.array([confidence_bin(float(chance)) for chance in sure])
+    total = weights.sum()
+    return {
+        "mode": {
+            name: float(weights[said == place].sum() / total) for place, name in enumerate(head.classes)
+        },
+        "confidence": [float(weights[bins == place].sum() / total) for place in range(CONFIDENCE_BINS)],
+    }
+
+
+def _said(
+    chances: FloatArray, windows: FloatArray, classes: Sequence[str], fault: float
+) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+    """Column of the failure mode that a diagnosis names, decided as `Classifier` does."""
+    healthy = classes.index("healthy")
+    faults = chances.copy()
+    faults[:, healthy] = -1.0
+    worst = faults.argmax(axis=1)
+    calm = 1.0 - chances[:, healthy] < fault
+    short = windows[:, WINDOW_FEATURES.index("log2_steps")] < np.log2(MIN_STEPS)
+    calm |= short & (worst == classes.index("fail_slow"))
+    return np.where(calm, healthy, worst)

@@ -1,0 +1,91 @@
+"""Every setting is described once, and shown without its secrets."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from rca.cli import run
+from rca_api import configuration
+from rca_api.settings import Settings
+
+PAGE = Path("docs/service.md")
+
+
+def shown(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> str:
+    with pytest.raises(SystemExit) as left:
+        run(["serve", "--print-config", *arguments])
+    assert not left.value.code
+    return capsys.readouterr().out
+
+
+@pytest.mark.parametrize("name", Settings.model_fields)
+def test_every_setting_says_what_it_is(name: str) -> None:
+    told = Settings.model_fields[name].description
+    assert told, f"write a docstring below {name} in rca_api/settings.py"
+    assert told.strip()[-1] in ".;:)", told
+
+
+def test_the_page_has_the_table_of_this_version() -> None:
+    page = PAGE.read_text(encoding="utf-8")
+    assert page == configuration.with_table(page), "python -m rca_api.configuration docs/service.md writes it"
+    assert page.count("\n| `RCA_") == len(Settings.model_fields)
+
+
+def test_an_old_table_is_replaced_and_the_rest_kept() -> None:
+    page = f"before\n{configuration.BEGIN}\nformer table\n{configuration.END}\nafter\n"
+    written = configuration.with_table(page)
+    assert written.startswith("before\n")
+    assert written.endswith("\nafter\n")
+    assert "former table" not in written
+    assert "| `RCA_QUEUE_LIMIT` | `32` |" in written
+
+
+def test_what_is_set_stands_out_and_the_rest_is_a_comment(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("RCA_QUEUE_LIMIT", "7")
+    monkeypatch.setenv("RCA_MAX_BODY_BYTES", "1000003")
+    lines = shown([], capsys).splitlines()
+    assert "RCA_QUEUE_LIMIT=7" in lines
+    assert "RCA_MAX_BODY_BYTES=1000003" in lines
+    assert "# RCA_MAX_DECODED_BYTES=512MiB" in lines
+    assert all(not line or line.startswith(("#", "RCA_")) for line in lines)
+
+
+def test_the_lines_set_the_same_again(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    monkeypatch.setenv("RCA_MAX_BODY_BYTES", "3.5MiB")
+    monkeypatch.setenv("RCA_PRIORS", "a folder/priors.json")
+    before = Settings()
+    file = tmp_path / "service.env"
+    file.write_text(shown([], capsys))
+    monkeypatch.delenv("RCA_MAX_BODY_BYTES")
+    monkeypatch.delenv("RCA_PRIORS")
+    assert Settings() != before
+    assert Settings(_env_file=file) == before
+
+
+def test_passwords_are_not_shown(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setenv("RCA_DATABASE_URL", "postgresql://rca:hidden-word@db/rca")
+    monkeypatch.setenv("RCA_RATE_LIMIT_STORAGE_URL", "redis://:other-word@cache:6379")
+    for form in ("env", "json"):
+        told = shown(["--format", form], capsys)
+        assert "hidden-word" not in told
+        assert "other-word" not in told
+        assert "db/rca" in told
+
+
+def test_json_says_where_a_value_is_from(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("RCA_DEADLINE_SECONDS", "12.5")
+    held = {each["variable"]: each for each in json.loads(shown(["--format", "json"], capsys))}
+    assert held["RCA_DEADLINE_SECONDS"]["value"] == "12.5"
+    assert held["RCA_DEADLINE_SECONDS"]["default"] == "60"
+    assert held["RCA_DEADLINE_SECONDS"]["source"] == "environment"
+    assert held["RCA_MIGRATE"]["value"] == "true"
+    assert held["RCA_MIGRATE"]["source"] == "default"

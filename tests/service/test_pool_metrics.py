@@ -1,0 +1,158 @@
+"""What the pool counts, with places whose processes are played by the test."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from rca.diagnosis.result import ModelVersion
+from rca.errors import InvalidInput
+from rca_api.compute.deadline import Deadline
+from rca_api.compute.pool import ComputePool, Load
+from rca_api.compute.process import Reply, Report
+from rca_api.compute.slot import Slot, WorkerDied, WorkerLost
+from rca_api.metrics import Metrics
+from rca_api.problems import ProblemError
+from rca_api.timing import Timed
+
+MODEL = ModelVersion(name="baseline", version="1", sha256="a" * 64)
+DONE = Reply("done", {"diagnose": Timed(1.7e9, 0.25)}, 0.25)
+
+
+class PlayedSlot(Slot):
+    """A place whose process answers as it is told, and at once where nothing is left to tell."""
+
+    def __init__(self, *script: Reply | BaseException) -> None:
+        super().__init__()
+        self.script = list(script)
+
+    async def start(self, setup: Any) -> Report:
+        self.report, self.tasks = Report(1, MODEL, None), 0
+        return self.report
+
+    async def ask(self, task: Any, arguments: Any, deadline: Deadline) -> Reply:
+        self.tasks += 1
+        await asyncio.sleep(0)
+        told = self.script.pop(0) if self.script else DONE
+        if isinstance(told, BaseException):
+            raise told
+        return told
+
+    async def stop(self) -> None:
+        self.report = None
+
+
+def task() -> None:
+    """Never run."""
+
+
+def played(
+    slot: Slot, *, times: int = 1, tasks_per_process: int = 0, seconds: float = 60.0
+) -> tuple[Metrics, list[object]]:
+    """Give a pool of one place some tasks, one after the other."""
+    metrics, results = Metrics(), []
+
+    async def run() -> None:
+        pool = ComputePool(lambda: None, 1, tasks_per_process, metrics)  # type: ignore[arg-type,return-value]
+        pool._slots = [slot]
+        pool.start()
+        for _ in range(times):
+            try:
+                results.append(await pool.run(task, deadline=Deadline.after(seconds)))
+            except (ProblemError, InvalidInput) as error:
+                results.append(error)
+        await asyncio.sleep(0)
+        await pool.close()
+
+    asyncio.run(run())
+    return metrics, results
+
+
+def count(metrics: Metrics, name: str, **labels: str) -> float | None:
+    return metrics.registry.get_sample_value(f"rca_{name}_total", labels)
+
+
+@pytest.mark.parametrize(("how", "reason"), [(WorkerDied("exit code -9"), "died"), (WorkerLost(), "lost")])
+def test_a_task_whose_process_is_gone_is_given_to_another(how: Exception, reason: str) -> None:
+    metrics, results = played(PlayedSlot(how))
+    assert results == ["done"]
+    assert count(metrics, "pool_retries") == 1
+    assert count(metrics, "pool_renewals", reason=reason) == 1
+
+
+def test_a_task_that_ends_two_processes_is_retried_once() -> None:
+    metrics, [error] = played(PlayedSlot(WorkerDied("one"), WorkerDied("two")))
+    assert isinstance(error, ProblemError)
+    assert count(metrics, "pool_retries") == 1
+    assert count(metrics, "pool_renewals", reason="died") == 2
+
+
+def test_a_deadline_missed_at_work_costs_the_process() -> None:
+    metrics, [error] = played(PlayedSlot(TimeoutError()))
+    assert isinstance(error, ProblemError)
+    assert error.code == "deadline-exceeded"
+    assert metrics.registry.get_sample_value("rca_deadlines_exceeded_total", {"while": "working"}) == 1
+    assert count(metrics, "pool_renewals", reason="deadline") == 1
+
+
+def test_a_deadline_missed_in_the_queue_costs_none() -> None:
+    class NeverWarm(PlayedSlot):
+        async def start(self, setup: Any) -> Report:
+            await asyncio.sleep(60)
+            raise AssertionError
+
+    metrics, [error] = played(NeverWarm(), seconds=0.01)
+    assert isinstance(error, ProblemError)
+    assert metrics.registry.get_sample_value("rca_deadlines_exceeded_total", {"while": "waiting"}) == 1
+    assert sum(sample.value for sample in renewals(metrics)) == 0
+
+
+def test_a_worn_process_is_replaced_and_one_that_refuses_is_kept() -> None:
+    refused = Reply(None, {}, 0.01, error=InvalidInput("no window"))
+    metrics, results = played(PlayedSlot(DONE, refused, DONE, DONE), times=4, tasks_per_process=2)
+    assert [str(result) for result in results] == ["done", "no window", "done", "done"]
+    assert count(metrics, "pool_renewals", reason="worn") == 2
+    assert sum(sample.value for sample in renewals(metrics)) == 2
+
+
+def test_stages_of_the_process_are_counted_here() -> None:
+    metrics, _ = played(PlayedSlot(), times=3)
+    total = metrics.registry.get_sample_value("rca_diagnosis_stage_seconds_sum", {"stage": "diagnose"})
+    assert total == pytest.approx(0.75)
+
+
+def test_its_load_tells_who_works_and_who_waits() -> None:
+    loads: list[Load] = []
+
+    class Looking(PlayedSlot):
+        look: Callable[[], Load]
+
+        async def ask(self, task: Any, arguments: Any, deadline: Deadline) -> Reply:
+            await asyncio.sleep(0)
+            loads.append(self.look())
+            return DONE
+
+    async def run() -> None:
+        slot = Looking()
+        pool = ComputePool(lambda: None, 1, 0, Metrics())  # type: ignore[arg-type,return-value]
+        pool._slots, slot.look = [slot], pool.load
+        loads.append(pool.load())
+        pool.start()
+        await asyncio.gather(*(pool.run(task, deadline=Deadline.after(60)) for _ in range(3)))
+        loads.append(pool.load())
+        await pool.close()
+
+    asyncio.run(run())
+    assert loads == [Load(1, 0, 0, 0), Load(1, 1, 1, 2), Load(1, 1, 1, 1), Load(1, 1, 1, 0), Load(1, 1, 0, 0)]
+
+
+def renewals(metrics: Metrics) -> list[Any]:
+    return [
+        sample
+        for family in metrics.pool_renewals.collect()
+        for sample in family.samples
+        if sample.name.endswith("_total")
+    ]
