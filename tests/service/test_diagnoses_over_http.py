@@ -186,6 +186,8 @@ def test_a_key_has_to_be_plain(client: TestClient, body_of, key: str) -> None:
 
 
 def test_a_deadline_of_the_callers_own(client: TestClient, body_of) -> None:
+    # The process is warm once it has answered.
+    assert client.post(URL, content=body_of(), headers=JSON).status_code == 200
     [process] = state_of(client).pool.processes()
     os.kill(process, signal.SIGSTOP)
     began = time.monotonic()
