@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 
 import numpy as np
 
+from rca.robust import IntArray
 from rca.training.heads import BoolArray, Target
-from rca.training.split import SHARES
 
-#: Of the rows that a fold learns from: as in a training, where validation and test are not learned from.
-_CALIBRATION = SHARES["calibration"] / (SHARES["calibration"] + SHARES["train"])
+#: Every so many of the groups that a fold learns from calibrate: about the share that they are in a training.
+CALIBRATES = 6
 
 
 def grouped_folds(target: Target, n_folds: int, salt: str) -> Iterator[tuple[Target, BoolArray]]:
     """Targets whose part ``test`` is one fold each; the other rows' groups train and calibrate.
+
+    Groups are dealt out class by class: a rare class has to be in every part of every fold.
 
     Parameters
     ----------
@@ -32,13 +35,25 @@ def grouped_folds(target: Target, n_folds: int, salt: str) -> Iterator[tuple[Tar
     scored : ndarray of shape (n_rows,), bool
         Rows of the fold.
     """
-    names, row = np.unique(target.group, return_inverse=True)
-    fold = np.array([int(_draw(salt, name) * n_folds) for name in names])[row]
-    calibrates = np.array([_draw(f"{salt}/calibration", name) < _CALIBRATION for name in names])[row]
+    names, first, row = np.unique(target.group, return_index=True, return_inverse=True)
+    place = _places(names.tolist(), [target.labels[position] for position in first], salt)[row]
+    calibrates = (place // n_folds) % CALIBRATES == 0
     for number in range(n_folds):
-        scored: BoolArray = fold == number
+        scored: BoolArray = place % n_folds == number
         part = np.where(scored, "test", np.where(calibrates, "calibration", "train"))
         yield replace(target, part=part), scored
+
+
+def _places(names: list[str], labels: list[str], salt: str) -> IntArray:
+    """Place of each group among those of its class, in an order that has nothing to do with its name."""
+    found = np.empty(len(names), dtype=np.int64)
+    taken: Counter[str] = Counter()
+    for group in sorted(
+        range(len(names)), key=lambda each: hashlib.sha256(f"{salt}/{names[each]}".encode()).digest()
+    ):
+        found[group] = taken[labels[group]]
+        taken[labels[group]] += 1
+    return found
 
 
 def rows_of(target: Target, kept: BoolArray) -> Target:
@@ -51,9 +66,3 @@ def rows_of(target: Target, kept: BoolArray) -> Target:
         weight=target.weight[kept],
         group=target.group[kept],
     )
-
-
-def _draw(salt: str, name: str) -> float:
-    """Number from 0 to 1 that follows from the name alone."""
-    digest = hashlib.sha256(f"{salt}/{name}".encode()).digest()
-    return int.from_bytes(digest[:8], "big") / 2**64

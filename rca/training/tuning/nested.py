@@ -14,6 +14,9 @@ from rca.training.heads import Target, fit_head
 from rca.training.tuning.folds import grouped_folds, rows_of
 from rca.training.tuning.search import PRESENT, Search, Values
 
+#: Share of the present loss that tuning has to take away: less is not worth settings of one's own.
+LEAST_GAIN = 0.02
+
 Tell = Callable[[str], None]
 
 
@@ -48,7 +51,8 @@ class TunedHead:
     gain : Estimate
         Log loss that tuning takes away, over groups; negative where it adds some.
     chosen : dict of str to float or None
-        Settings that the same search over all rows ends with; None where the gain is not beyond chance.
+        Settings that the same search over all rows ends with; None where the gain is not beyond chance, or
+        smaller than `LEAST_GAIN`.
     lacking : str
         Why the head could not be tuned; empty otherwise.
     """
@@ -91,7 +95,7 @@ def tune_head(
     value, low, high, n = change(other, base)
     gain = Estimate(value, low, high, n)
     chosen = None
-    if gain.low > 0:
+    if gain.low > 0 and gain.value >= LEAST_GAIN * base.mean:
         tell(f"head {name}: search over all rows")
         chosen = Search(file, f"{study}/{name}/all", seed).run(
             inner_loss(name, target, effort.outer, seed), effort.trials

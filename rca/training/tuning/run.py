@@ -6,6 +6,8 @@ import hashlib
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
+from importlib.metadata import version
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -17,13 +19,21 @@ from rca.training.held_out import named
 from rca.training.incidents import incident_examples
 from rca.training.settings import TUNABLE
 from rca.training.simulated import simulated_examples
-from rca.training.tuning.nested import Effort, TunedHead, tune_head
+from rca.training.tuning.nested import LEAST_GAIN, Effort, TunedHead, tune_head
 from rca.training.tuning.search import import_optuna
 from rca.training.weighting import REAL_SHARE, balanced
 
 Progress = Callable[[str, int, int], None]
 
 DEFAULT_WINDOWS = 3000
+#: Our code that has a say in a trial's loss, once the features are there.
+_JUDGED_BY = (
+    "classify/heads.py",
+    "training/head_losses.py",
+    "training/heads.py",
+    "training/tuning/folds.py",
+    "training/tuning/nested.py",
+)
 #: Of each capture, see `rca.training.incidents.varied`.
 VARIANTS = 8
 
@@ -71,7 +81,8 @@ def _row(head: TunedHead) -> tuple[str, ...]:
     if head.lacking:
         return (head.name, "-", "-", "-", "-", f"not tuned: {head.lacking}")
     value, low, high = (number * 1e3 for number in head.gain[:3])
-    verdict = "not beyond chance: the present settings stay" if head.chosen is None else "tuned"
+    reason = "not beyond chance" if low <= 0 else f"below {LEAST_GAIN:.0%} of the loss"
+    verdict = f"{reason}: the present settings stay" if head.chosen is None else "tuned"
     return (
         head.name,
         str(head.groups),
@@ -171,5 +182,6 @@ def _corpus(
 
 def _identity(corpus: Corpus, seed: int, effort: Effort) -> str:
     """Of all that a trial's loss follows from, so that no study goes on with another's trials."""
+    code = [hashlib.sha256((Path(str(files("rca"))) / name).read_bytes()).hexdigest() for name in _JUDGED_BY]
     facts = [corpus.digest, seed, effort.outer, effort.inner, PARAMETERS, MAX_ROUNDS, PATIENCE, TUNABLE]
-    return hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:16]
+    return hashlib.sha256(json.dumps([facts, code, version("lightgbm")]).encode()).hexdigest()[:16]

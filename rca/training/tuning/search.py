@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -63,6 +64,9 @@ class Search:
         optuna = import_optuna()
         study = self._study(optuna)
         space = {name: _distribution(optuna, bounds) for name, bounds in TUNABLE.items()}
+        for cut_off in study.get_trials(deepcopy=False, states=(optuna.trial.TrialState.RUNNING,)):
+            # Of a run that was stopped: the sampler would go on to keep away from it.
+            study.tell(cut_off.number, state=optuna.trial.TrialState.FAIL)
         if not self._finished(optuna, study):
             known = optuna.trial.create_trial(params=PRESENT, distributions=space, value=loss(PRESENT))
             study.add_trial(known)
@@ -84,14 +88,19 @@ class Search:
         self._study(import_optuna()).set_user_attr(fact, value)
 
     def _study(self, optuna: Any) -> Any:
-        self.file.parent.mkdir(parents=True, exist_ok=True)
-        return optuna.create_study(
-            storage=f"sqlite:///{self.file.resolve()}", study_name=self.name, load_if_exists=True
-        )
+        storage = _storage(str(self.file.resolve()))
+        return optuna.create_study(storage=storage, study_name=self.name, load_if_exists=True)
 
     @staticmethod
     def _finished(optuna: Any, study: Any) -> int:
         return len(study.get_trials(deepcopy=False, states=(optuna.trial.TrialState.COMPLETE,)))
+
+
+@cache
+def _storage(file: str) -> Any:
+    """One per file and process: opening a database checks its whole schema."""
+    Path(file).parent.mkdir(parents=True, exist_ok=True)
+    return import_optuna().storages.RDBStorage(f"sqlite:///{file}")
 
 
 def _distribution(optuna: Any, bounds: Bounds) -> Any:
