@@ -30,6 +30,14 @@ SCORES = {
 COMPARED = ("failure_mode_accuracy", "ranks_exact", "cause_ac@1")
 #: Grouping of the captures' answers by nothing but what their model had learned from.
 LEARNED_FROM = "learned from"
+CAPTURES = "captures"
+#: Questions and groupings shown with every set of signals.
+_WITH_SIGNALS = {
+    (SEEN, "severity"),
+    (SEVERITY, "severity"),
+    (WORLD_SIZE, "world size"),
+    (CAPTURES, LEARNED_FROM),
+}
 #: Names shown of those a cause was mistaken for.
 MISTAKEN_SHOWN = 2
 
@@ -160,13 +168,13 @@ def _line(
 def tables(found: Sequence[Line], *, brief: bool = False) -> Iterator[TextTable]:
     """One table per question and grouping; brief ones have room on a terminal.
 
-    Groupings by cause are about whole windows: with every set of signals they would be hundreds of lines.
+    Finer groupings are about whole windows: with every set of signals they would be hundreds of lines.
     """
     by_table: dict[tuple[str, str], list[Line]] = {}
     for each in found:
-        whole_only = each.by in ("cause", "cause and severity", "model")
+        about = each.question if each.question in (SEEN, SEVERITY, WORLD_SIZE) else CAPTURES
+        whole_only = (about, each.by) not in _WITH_SIGNALS
         if each.signals == SIGNALS[0] or not (whole_only or brief):
-            about = each.question if each.question in (SEEN, SEVERITY, WORLD_SIZE) else "captures"
             by_table.setdefault((about, each.by), []).append(each)
     for (about, by), held in by_table.items():
         if not (brief and by == "cause and severity"):

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from rca.evaluation.tables import TextTable
+from rca.telemetry.split import Part
 from rca.training.corpus import Corpus, stack
 from rca.training.feature_cache import FeatureCache
 from rca.training.heads import MAX_ROUNDS, PARAMETERS, PATIENCE, targets
@@ -176,7 +177,8 @@ def _corpus(
         )
     corpus = stack([each for each in examples if each.part != "test"])
     # Every row is in some training fold, so every row weighs what it does there.
-    corpus = replace(corpus, part=("train",) * len(corpus.part))
+    everything: tuple[Part, ...] = ("train",) * len(corpus.part)
+    corpus = replace(corpus, part=everything)
     return replace(corpus, weight=balanced(corpus, REAL_SHARE))
 
 
