@@ -150,6 +150,16 @@ def test_a_finished_head_is_read_from_its_study(tmp_path: Path, monkeypatch: pyt
     assert _tuned(target, tmp_path / "t.db") == first
 
 
+def test_more_trials_are_judged_anew(tmp_path: Path) -> None:
+    """What was kept of a shorter search is about settings that the longer one may have left behind."""
+    outer = next(grouped_folds(_target(50, told=True), 2, "outer"))[0]
+    search = Search(tmp_path / "t.db", "s", 1)
+    present, same = nested._judged(search, "scope", outer, PRESENT, 1)
+    assert present.mean == same.mean
+    _, better = nested._judged(search, "scope", outer, PRESENT | {"min_data_in_leaf": 5}, 1)
+    assert better.mean < present.mean - 0.1
+
+
 def test_a_head_with_too_few_rows_is_left_alone(tmp_path: Path) -> None:
     target = _target(8, told=True)
     assert what_lacks(next(grouped_folds(target, 2, "outer"))[0], 2)

@@ -92,15 +92,14 @@ def tune_head(
         present.append(now)
         tuned.append(then)
     base, other = Losses.joined(present), Losses.joined(tuned)
-    value, low, high, n = change(other, base)
-    gain = Estimate(value, low, high, n)
+    gain = change(other, base)
     chosen = None
     if gain.low > 0 and gain.value >= LEAST_GAIN * base.mean:
         tell(f"head {name}: search over all rows")
         chosen = Search(file, f"{study}/{name}/all", seed).run(
             inner_loss(name, target, effort.outer, seed), effort.trials
         )
-    return TunedHead(name, n, base.mean, gain, chosen)
+    return TunedHead(name, gain.n, base.mean, gain, chosen)
 
 
 def inner_loss(name: str, target: Target, n_folds: int, seed: int) -> Callable[[Values], float]:
@@ -130,13 +129,14 @@ def what_lacks(outer: Target, n_inner: int) -> str:
 def _judged(search: Search, name: str, outer: Target, best: Values, seed: int) -> tuple[Losses, Losses]:
     """Losses on the outer fold with the present and with the found settings, kept with the study."""
     known = search.known("outer")
-    if known is None:
+    # More trials may have found other settings since.
+    if known is None or known["settings"] != best:
         scored = outer.part == "test"
         wanted = [PRESENT] if best == PRESENT else [PRESENT, best]
         fitted = [fit_head(name, outer, seed, values) for values in wanted]
         losses = [held_out_losses(head, outer, scored) for head in fitted]
-        found = [losses[0], losses[-1]]
-        known = [[each.summed.tolist(), each.weight.tolist()] for each in found]
+        pairs = [[each.summed.tolist(), each.weight.tolist()] for each in (losses[0], losses[-1])]
+        known = {"settings": best, "losses": pairs}
         search.keep("outer", known)
-    now, then = (Losses(np.array(summed), np.array(weight)) for summed, weight in known)
+    now, then = (Losses(np.array(summed), np.array(weight)) for summed, weight in known["losses"])
     return now, then
