@@ -163,6 +163,8 @@ def made_up() -> Generalisation:
     names = [f"simulation-{number}" for number in range(10)]
     seen = [_row(name, "gpu_throttling", True) for name in names]
     unseen = [_row(name, "gpu_throttling", number < 5) for number, name in enumerate(names)]
+    # Of another name, but accepted by its label: no mistake.
+    unseen[0] = replace(unseen[0], first_cause="gpu_contention")
     captured = [_row("a", "hang", True, world_size=16), _row("b", "hang", False, world_size=4)]
     answered = (
         Answered(SEEN, "1 of 1", 90, tuple(seen)),

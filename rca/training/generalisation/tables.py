@@ -10,7 +10,7 @@ from typing import Any
 
 from rca.errors import SourceError
 from rca.evaluation.intervals import Estimate
-from rca.evaluation.rows import HEALTHY, JudgedRow, grouped, in_order, to_table
+from rca.evaluation.rows import JudgedRow, grouped, in_order, to_table
 from rca.evaluation.summary import Difference, differences, estimates
 from rca.evaluation.tables import TextTable, cell
 from rca.training.generalisation.folds import CAPTURE_SIZES, SEEN, SEVERITY, WORLD_SIZE, capture_size
@@ -54,8 +54,8 @@ class Line:
     lost : dict of str to Difference
         Score minus that of models that had learned from windows like these; empty where nobody asked them.
     mistaken : dict of str to int
-        First causes answered that are not the labelled one, the most frequent first; a failure mode stands
-        where no cause was named.
+        First causes answered that are wrong, whatever the ranks, the most frequent first; a failure mode
+        stands where no cause was named.
     """
 
     question: str
@@ -152,7 +152,8 @@ def _line(
         if question != SEEN and (row.window, row.signals) in seen
     ]
     lost = differences([one for one, _ in pairs], [other for _, other in pairs]) if pairs else []
-    wrong = Counter(row.first_cause for row in rows if row.cause not in (HEALTHY, row.first_cause))
+    # Not by comparing names: a label may accept several causes that its signals cannot tell apart.
+    wrong = Counter(row.first_cause for row in rows if row.judged.rank_of_cause_name > 1)
     return Line(
         question=question,
         by=by,

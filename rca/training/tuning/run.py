@@ -177,8 +177,8 @@ def _corpus(
         )
     corpus = stack([each for each in examples if each.part != "test"])
     # Every row is in some training fold, so every row weighs what it does there.
-    everything: tuple[Part, ...] = ("train",) * len(corpus.part)
-    corpus = replace(corpus, part=everything)
+    everything: list[Part] = ["train"] * len(corpus.part)
+    corpus = replace(corpus, part=tuple(everything))
     return replace(corpus, weight=balanced(corpus, REAL_SHARE))
 
 
