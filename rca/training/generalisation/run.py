@@ -15,7 +15,7 @@ from rca.training.settings import Settings
 
 Progress = Callable[[str, int, int], None]
 
-#: Enough to see every cause at every severity a few dozen times, little enough for half an hour.
+#: Enough to see every cause at every severity a few dozen times.
 DEFAULT_WINDOWS = 3000
 #: Simulated windows asked of each cause and severity.
 DEFAULT_PER_CELL = 20
