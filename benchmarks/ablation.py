@@ -13,20 +13,18 @@ import sys
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from rca.classify.classifier import HEADS
-from rca.classify.heads import Head
-from rca.evaluation.intervals import Estimate, bootstrap
+from rca.evaluation.intervals import Estimate
 from rca.features import RANK_FEATURES, WINDOW_FEATURES
 from rca.features.evidence import resource_names
 from rca.features.groups import feature_groups, group_names
-from rca.robust import FloatArray, IntArray
+from rca.robust import FloatArray
 from rca.training.corpus import Corpus, stack
+from rca.training.head_losses import Losses, change, held_out_losses
 from rca.training.heads import fit_heads, targets
 from rca.training.run import DEFAULT_SEED
 from rca.training.simulated import simulated_examples
@@ -38,17 +36,6 @@ HELD_OUT = ("validation", "test")
 ALL_RESOURCES = "all resources"
 
 Progress = Callable[[str], None]
-
-
-class Losses(NamedTuple):
-    """Held-out log loss of one head, per group of rows that belong together; arrays of shape (n_groups,)."""
-
-    summed: FloatArray
-    weight: FloatArray
-
-    @property
-    def mean(self) -> float:
-        return float(self.summed.sum() / self.weight.sum())
 
 
 def without(corpus: Corpus, groups: Collection[str]) -> Corpus:
@@ -64,40 +51,23 @@ def without(corpus: Corpus, groups: Collection[str]) -> Corpus:
     )
 
 
-def held_out_losses(corpus: Corpus, seed: int, progress: Progress) -> dict[str, Losses]:
+def losses_of(corpus: Corpus, seed: int, progress: Progress) -> dict[str, Losses]:
     """Fit every head and take its log loss on held-out scenarios."""
     fitted, wanted = fit_heads(corpus, seed, progress), targets(corpus)
-    found = {}
-    for name, head in fitted.items():
-        target = wanted[name]
-        held = np.isin(target.part, HELD_OUT)
-        loaded = Head.load(name, head.entry(), head.text, HEADS[name])
-        codes = [target.classes.index(label) for label, kept in zip(target.labels, held, strict=True) if kept]
-        chance = loaded.probabilities(target.rows[held])[np.arange(len(codes)), codes]
-        loss = -np.log(np.maximum(chance, 1e-12)) * target.weight[held]
-        _, group = np.unique(target.group[held], return_inverse=True)
-        found[name] = Losses(_per_group(group, loss), _per_group(group, target.weight[held]))
-    return found
-
-
-def _per_group(group: IntArray, values: FloatArray) -> FloatArray:
-    return np.bincount(group, values).astype(np.float64)
-
-
-def change(base: Losses, ablated: Losses, seed: int = 0) -> Estimate:
-    """Mean rise of the log loss with its 95 % interval: whole scenarios are drawn, both losses together."""
-    scale = base.weight.mean()
-    return bootstrap((ablated.summed - base.summed) / scale, np.random.default_rng(seed))
+    return {
+        name: held_out_losses(head, wanted[name], np.isin(wanted[name].part, HELD_OUT))
+        for name, head in fitted.items()
+    }
 
 
 def ablate(
     corpus: Corpus, questions: dict[str, tuple[str, ...]], seed: int, progress: Progress
 ) -> tuple[dict[str, Losses], dict[str, dict[str, Estimate]]]:
     """Losses with everything, and per question (name -> groups hidden) the change of every head's."""
-    base = held_out_losses(corpus, seed, _prefixed("everything: ", progress))
+    base = losses_of(corpus, seed, _prefixed("everything: ", progress))
     changes = {}
     for question, groups in questions.items():
-        found = held_out_losses(without(corpus, groups), seed, _prefixed(f"without {question}: ", progress))
+        found = losses_of(without(corpus, groups), seed, _prefixed(f"without {question}: ", progress))
         changes[question] = {name: change(base[name], found[name]) for name in base}
     return base, changes
 

@@ -24,7 +24,7 @@ LINK = re.compile(r"\]\((?P<target>[^)\s#]+)[^)]*\)")
 #: A block or a line with this comment is shown only.
 NOT_RUN = "# not run"
 #: Commands that would not come to an end within a test.
-ENDLESS = ("serve", "watch", "train", "testbed")
+ENDLESS = ("serve", "watch", "train", "generalise", "tune", "testbed")
 #: What `rca` may exit with when nothing is wrong: done, and the verdicts of `diagnose`.
 VERDICTS = (0, 10, 20, 30)
 

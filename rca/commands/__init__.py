@@ -17,6 +17,8 @@ COMMANDS: tuple[str, ...] = (
     "simulate",
     "testbed",
     "train",
+    "generalise",
+    "tune",
     "models",
     "signals",
     "version",

@@ -59,6 +59,9 @@ def command(
             metavar="DIR", envvar="RCA_CACHE_DIR", help="Where. [default: ~/.cache/straggler-rca/examples]"
         ),
     ] = None,
+    settings: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="LightGBM's settings, as `rca tune` writes them.")
+    ] = None,
     card: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Also write the model card there.")
     ] = None,
@@ -69,8 +72,10 @@ def command(
     """
     from rca.training.feature_cache import FeatureCache, default_folder
     from rca.training.run import DEFAULT_SEED, DEFAULT_WINDOWS, train
+    from rca.training.settings import read_settings
     from rca.training.tracking import DEFAULT_URI
 
+    tuned = None if settings is None else read_settings(settings)
     with progress() as report:
         result = train(
             output,
@@ -81,6 +86,7 @@ def command(
             cache=FeatureCache(cache or default_folder()) if use_cache else None,
             tracking_uri=(tracking_uri or DEFAULT_URI) if tracking else None,
             registered=register,
+            settings=tuned,
             progress=report,
         )
     if card is not None:

@@ -119,7 +119,17 @@ def _felt(row: JudgedRow) -> str:
 def _severity(row: JudgedRow) -> str:
     if row.cause == HEALTHY:
         return HEALTHY
-    return NOT_KNOWN if math.isnan(row.severity) else _band(row.severity, SEVERITIES, closed=False)
+    return severity_band(row.severity)
+
+
+def severity_band(severity: float) -> str:
+    """Name of the band that a fault's severity, 0 to 1, lies in; NaN has a name of its own."""
+    return NOT_KNOWN if math.isnan(severity) else _band(severity, SEVERITIES, closed=False)
+
+
+def size_band(world_size: int) -> str:
+    """Name of the band that a job's number of ranks lies in."""
+    return _band(world_size, WORLD_SIZES, closed=True)
 
 
 def _band(value: float, bands: Sequence[tuple[float, str]], *, closed: bool) -> str:
@@ -130,7 +140,7 @@ GROUPINGS: dict[str, Callable[[JudgedRow], str]] = {
     "cause": lambda row: row.cause,
     "severity": _severity,
     "slowdown": _felt,
-    "world_size": lambda row: _band(row.world_size, WORLD_SIZES, closed=True),
+    "world_size": lambda row: size_band(row.world_size),
     "source": lambda row: row.source,
     "signals": lambda row: row.signals,
 }

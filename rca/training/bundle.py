@@ -16,7 +16,7 @@ from rca.diagnosis.bundle import FORMAT
 from rca.errors import SourceError
 from rca.features import VERSION
 from rca.telemetry.files import replace_folder
-from rca.training.heads import FittedHead
+from rca.training.learned import Learned
 
 #: What a bundle is called unless told otherwise.
 NAME = "baseline"
@@ -25,9 +25,7 @@ MANIFEST = "manifest.json"
 
 def write_bundle(
     folder: Path,
-    heads: dict[str, FittedHead],
-    thresholds: dict[str, float],
-    doubt: dict[str, Any],
+    learned: Learned,
     mechanisms: Mechanisms,
     provenance: dict[str, Any],
     *,
@@ -40,18 +38,16 @@ def write_bundle(
     ----------
     folder : Path
         Replaced if it holds a bundle; the old one stays until the new one is complete.
-    doubt : dict
-        Optional members of ``heads.json``, see `rca.classify.doubt.Doubt`.
     provenance : dict
         Seeds, corpus digest and library versions; no times or paths, so that a rerun gives the same digest.
     """
     document = {
         "feature_version": VERSION,
-        "heads": {key: head.entry() for key, head in heads.items()},
-        "thresholds": thresholds,
-        **doubt,
+        "heads": {key: head.entry() for key, head in learned.heads.items()},
+        "thresholds": learned.thresholds,
+        **learned.doubt,
     }
-    contents = {f"{key}.txt": head.text.encode() for key, head in heads.items()}
+    contents = {f"{key}.txt": head.text.encode() for key, head in learned.heads.items()}
     contents["heads.json"] = _json(document)
     contents["causal.json"] = _json(mechanisms.to_document())
     if mechanisms.report:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +13,7 @@ from rca.classify.heads import Calibration
 from rca.robust import FloatArray, IntArray
 from rca.telemetry.causes import SLOW_CAUSES, STOP_CAUSES, STRAGGLER_TYPES, UNKNOWN
 from rca.training.corpus import Corpus, straggler_type
+from rca.training.settings import Settings
 
 BoolArray = np.ndarray[tuple[int], np.dtype[np.bool_]]
 
@@ -129,16 +130,29 @@ def _shared(owner: IntArray, weight: FloatArray) -> FloatArray:
     return result
 
 
-def fit_heads(corpus: Corpus, seed: int, progress: Progress) -> dict[str, FittedHead]:
-    """Fit every head of the bundle."""
+def fit_heads(
+    corpus: Corpus, seed: int, progress: Progress, settings: Settings | None = None
+) -> dict[str, FittedHead]:
+    """Fit every head of the bundle, each with its own settings where some are given."""
     fitted = {}
     for name, target in targets(corpus).items():
-        fitted[name] = _fit(name, target, seed)
+        fitted[name] = fit_head(name, target, seed, (settings or {}).get(name))
         progress(f"head {name}: {len(target.labels):,} rows, {fitted[name].rounds} rounds")
     return fitted
 
 
-def _fit(name: str, target: Target, seed: int) -> FittedHead:
+def fit_head(name: str, target: Target, seed: int, settings: Mapping[str, float] | None = None) -> FittedHead:
+    """Fit one head on the part ``train``; stop early and calibrate on the part ``calibration``.
+
+    Parameters
+    ----------
+    name : str
+        Key of `rca.classify.classifier.HEADS`.
+    target : Target
+    seed : int
+    settings : mapping of str to float, optional
+        Replace those of `PARAMETERS`.
+    """
     import lightgbm
 
     train, held = target.part == "train", target.part == "calibration"
@@ -149,7 +163,7 @@ def _fit(name: str, target: Target, seed: int) -> FittedHead:
     )
     features = list(HEADS[name])
     booster = lightgbm.train(
-        PARAMETERS | objective | {"seed": seed},
+        PARAMETERS | dict(settings or {}) | objective | {"seed": seed},
         lightgbm.Dataset(target.rows[train], codes[train], weight=_scaled(target.weight[train])),
         MAX_ROUNDS,
         valid_sets=[lightgbm.Dataset(target.rows[held], codes[held], weight=_scaled(target.weight[held]))],

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -86,12 +86,28 @@ def incident_examples(
     called healthy is a matter of taste, and nothing to learn from.
     """
     found = [each for each in incidents(read_collection(folder)) if each.part in LEARNED]
+    batches = varied_incidents(found, seed, processes=processes, variants=variants, cache=cache)
+    for done, batch in enumerate(batches, start=1):
+        yield from batch
+        progress(done, len(found))
+
+
+def varied_incidents(
+    found: Sequence[Incident],
+    seed: int,
+    *,
+    processes: int,
+    variants: int = VARIANTS,
+    cache: FeatureCache | None = None,
+) -> Iterator[list[Example]]:
+    """Examples of every incident, whatever its part: the window itself, then its other variants.
+
+    An incident that nobody would have felt has none.
+    """
     work = partial(_examples, seed=seed, variants=variants)
     if cache is not None:
         work = partial(_remembered, cache=cache, seed=seed, variants=variants)
-    for done, batch in enumerate(mapped(work, found, processes), start=1):
-        yield from batch
-        progress(done, len(found))
+    return mapped(work, found, processes)
 
 
 def _remembered(incident: Incident, *, cache: FeatureCache, seed: int, variants: int) -> list[Example]:

@@ -11,8 +11,6 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from rca.causal.mechanisms import Mechanisms
-from rca.classify.classifier import HEADS
-from rca.classify.heads import Head
 from rca.errors import SourceError
 from rca.telemetry.labels import read_collection
 from rca.training.bundle import NAME, refuse_to_replace, write_bundle
@@ -20,25 +18,23 @@ from rca.training.card import Card
 from rca.training.causal_rows import innocent_rows, mechanism_rows
 from rca.training.corpus import Corpus, stack
 from rca.training.data_facts import data_facts
-from rca.training.doubt import fit_doubt
 from rca.training.feature_cache import FeatureCache
-from rca.training.heads import PARAMETERS, FittedHead, fit_heads
+from rca.training.heads import PARAMETERS
 from rca.training.held_out import SIMULATED, held_out_rows, named, totals
 from rca.training.incidents import incident_examples, incidents
 from rca.training.interval_margins import interval_margins
+from rca.training.learned import Learned, learn
 from rca.training.record import record
+from rca.training.settings import Settings
 from rca.training.simulated import simulated_examples
-from rca.training.thresholds import choose_thresholds
 from rca.training.tracking import check_store
-from rca.training.weighting import balanced
+from rca.training.weighting import REAL_SHARE, balanced
 
 Progress = Callable[[str, int, int], None]
 
 #: What the shipped baseline was trained with.
 DEFAULT_WINDOWS = 24000
 DEFAULT_SEED = 20261121
-#: Share of the training weight that real windows get (docs/decisions/0024).
-REAL_SHARE = 0.25
 #: Name of the phase in which the registry is written.
 RECORDING = "recording the run in MLflow"
 
@@ -100,6 +96,7 @@ def train(
     tracking_uri: str | None = None,
     registered: bool = True,
     bundle_version: str = "1",
+    settings: Settings | None = None,
     progress: Progress = lambda phase, done, total: None,
 ) -> TrainingResult:
     """Train, write the bundle, test it on held-out windows, log the run and register the bundle.
@@ -120,6 +117,8 @@ def train(
         MLflow store; None logs and registers nowhere.
     registered : bool
         Make the bundle the registered challenger, if the run is tracked.
+    settings : mapping of str to mapping, optional
+        LightGBM's settings by head, from `rca.training.settings.read_settings`.
     progress : callable
         ``(phase, done, total)``.
     """
@@ -132,6 +131,7 @@ def train(
         processes=processes,
         cache=cache,
         bundle_version=bundle_version,
+        settings=settings,
         progress=progress,
     )
     run_id, number = None, None
@@ -160,13 +160,14 @@ def fit(
     processes: int = 2,
     cache: FeatureCache | None = None,
     bundle_version: str = "1",
+    settings: Settings | None = None,
     progress: Progress = lambda phase, done, total: None,
 ) -> Trained:
     """Write and test the bundle, and record it nowhere; parameters as of `train`."""
     _can_be_done(output, collections, None)
     corpus = _corpus(n_windows, seed, collections, processes, cache, progress)
-    fitted = _fit(corpus, seed, progress)
-    provenance = _provenance(n_windows, seed, collections, corpus)
+    fitted = _fit(corpus, seed, settings, progress)
+    provenance = _provenance(n_windows, seed, collections, corpus, settings)
     # What has no intervals yet is nobody's bundle: an interrupted run leaves the old one in place.
     with TemporaryDirectory(dir=output.parent, prefix=f".{output.name}-") as folder:
         unmeasured = Path(folder) / "bundle"
@@ -179,11 +180,11 @@ def fit(
         sha256=sha256,
         provenance=provenance,
         facts=data_facts(corpus, n_windows, seed, collections),
-        thresholds=fitted.thresholds,
+        thresholds=fitted.learned.thresholds,
         rows=held_out_rows(corpus, output, collections, processes, progress),
         causal_report=fitted.causal_report,
     )
-    return Trained(output, card, _parameters(fitted.thresholds, provenance))
+    return Trained(output, card, _parameters(fitted.learned.thresholds, provenance))
 
 
 def _can_be_done(output: Path, collections: Sequence[Path], tracking_uri: str | None) -> None:
@@ -205,39 +206,25 @@ def _can_be_done(output: Path, collections: Sequence[Path], tracking_uri: str | 
 class _Fitted:
     """Everything learned from a corpus."""
 
-    heads: dict[str, FittedHead]
-    thresholds: dict[str, float]
-    doubt: dict[str, Any]
+    learned: Learned
     mechanisms: Mechanisms
     causal_report: dict[str, Any]
 
 
-def _fit(corpus: Corpus, seed: int, progress: Progress) -> _Fitted:
-    """Heads with their calibration, thresholds, and the causal mechanisms with their refutation."""
+def _fit(corpus: Corpus, seed: int, settings: Settings | None, progress: Progress) -> _Fitted:
+    """The classifier, and the causal mechanisms with their refutation."""
     from rca.causal.fit import fit_mechanisms
 
-    heads = fit_heads(corpus, seed, lambda text: progress(text, 0, 0))
-    document = {name: head.entry() for name, head in heads.items()}
-    loaded = {name: Head.load(name, document[name], heads[name].text, HEADS[name]) for name in heads}
-    thresholds = choose_thresholds(corpus, loaded)
-    doubt = fit_doubt(corpus, loaded, thresholds)
+    learned = learn(corpus, seed, lambda text: progress(text, 0, 0), settings)
     progress("fitting and refuting causal mechanisms with DoWhy", 0, 0)
     mechanisms, causal_report = fit_mechanisms(
         mechanism_rows(corpus, seed), seed, innocent_rows(corpus, seed)
     )
-    return _Fitted(heads, thresholds, doubt, mechanisms, causal_report)
+    return _Fitted(learned, mechanisms, causal_report)
 
 
 def _written(output: Path, fitted: _Fitted, provenance: dict[str, Any], bundle_version: str) -> str:
-    return write_bundle(
-        output,
-        fitted.heads,
-        fitted.thresholds,
-        fitted.doubt,
-        fitted.mechanisms,
-        provenance,
-        version=bundle_version,
-    )
+    return write_bundle(output, fitted.learned, fitted.mechanisms, provenance, version=bundle_version)
 
 
 def _with_margins(
@@ -279,9 +266,13 @@ def _corpus(
     return replace(corpus, weight=balanced(corpus, REAL_SHARE))
 
 
-def _provenance(n_windows: int, seed: int, collections: Sequence[Path], corpus: Corpus) -> dict[str, Any]:
+def _provenance(
+    n_windows: int, seed: int, collections: Sequence[Path], corpus: Corpus, settings: Settings | None
+) -> dict[str, Any]:
     libraries = ("straggler-rca", "lightgbm", "dowhy", "scikit-learn", "numpy", "scipy")
-    return {
+    # Values, not the file's name: a bundle must be made again from what it says of itself.
+    tuned = {"settings": {name: dict(held) for name, held in settings.items()}} if settings else {}
+    return tuned | {
         "command": " ".join([f"rca train --windows {n_windows} --seed {seed}", *_named(collections)]),
         "corpus_sha256": corpus.digest,
         "n_windows": n_windows,
@@ -298,5 +289,7 @@ def _named(collections: Sequence[Path]) -> list[str]:
 
 def _parameters(thresholds: dict[str, float], provenance: dict[str, Any]) -> dict[str, Any]:
     found = {f"lightgbm_{key}": value for key, value in PARAMETERS.items()}
+    tuned = provenance.get("settings", {})
+    found |= {f"lightgbm_{head}_{key}": value for head in tuned for key, value in tuned[head].items()}
     found |= {f"threshold_{key}": value for key, value in thresholds.items()}
     return found | {key: provenance[key] for key in ("command", "n_windows", "n_real_windows", "seed")}

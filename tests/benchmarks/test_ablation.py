@@ -5,11 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from benchmarks.ablation import Losses, ablate, change, main, questions_of, without
+from benchmarks.ablation import ablate, main, questions_of, without
 from rca.features import RANK_FEATURES, WINDOW_FEATURES
 from rca.features.groups import feature_groups, group_names
 from rca.training import heads
 from rca.training.corpus import Corpus, stack
+from rca.training.head_losses import Losses, change
 from rca.training.simulated import simulated_examples
 
 

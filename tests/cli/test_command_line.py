@@ -39,7 +39,18 @@ def test_no_command_module_imports_anything_heavy() -> None:
     import subprocess
 
     modules = [f"rca.commands.{name.replace('-', '_')}" for name in COMMANDS]
-    heavy = ("pandas", "sklearn", "lightgbm", "numba", "fastapi", "uvicorn", "mlflow", "dowhy", "jinja2")
+    heavy = (
+        "pandas",
+        "sklearn",
+        "lightgbm",
+        "numba",
+        "fastapi",
+        "uvicorn",
+        "mlflow",
+        "optuna",
+        "dowhy",
+        "jinja2",
+    )
     script = (
         f"import sys, importlib\nfor name in {modules!r}: importlib.import_module(name)\n"
         f"print([name for name in {heavy!r} if name in sys.modules])"

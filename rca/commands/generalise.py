@@ -1,0 +1,104 @@
+"""`rca generalise`: what the model answers about causes, severities, job sizes and jobs it has never seen."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from rca.commands.output import rendered, table_of, write
+from rca.commands.progress import progress
+
+EXAMPLES = """
+rca generalise                                          simulated windows only
+rca generalise --collection captures -o generalisation  captures, too; report.md, scores.json, judged.parquet
+rca generalise --windows 600 --per-cell 4               a quick look
+rca generalise --settings tuned.json -o tuned           the same questions to models with tuned settings
+"""
+
+
+class Format(StrEnum):
+    """How the scores are written."""
+
+    table = "table"
+    markdown = "markdown"
+    json = "json"
+
+
+def command(
+    windows: Annotated[int | None, typer.Option(min=200, help="Simulated windows. [default: 3000]")] = None,
+    seed: Annotated[
+        int | None, typer.Option(help="Seed of everything. [default: as the shipped bundle]")
+    ] = None,
+    collection: Annotated[
+        list[Path] | None,
+        typer.Option(metavar="DIR", help="Folder of captured labelled windows; repeat for several."),
+    ] = None,
+    per_cell: Annotated[
+        int | None,
+        typer.Option(min=1, help="Simulated windows asked of each cause and severity. [default: 20]"),
+    ] = None,
+    variants: Annotated[
+        int | None, typer.Option(min=1, help="Variants of each capture that is learned from. [default: 8]")
+    ] = None,
+    settings: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="LightGBM's settings, as `rca tune` writes them.")
+    ] = None,
+    format_: Annotated[
+        Format, typer.Option("--format", "-f", help="How to write the scores.")
+    ] = Format.table,
+    processes: Annotated[int, typer.Option(min=1, help="Worker processes; no influence on the result.")] = 1,
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "--output", "-o", metavar="DIR", help="Also write report.md, scores.json, judged.parquet."
+        ),
+    ] = None,
+    cache: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR",
+            envvar="RCA_CACHE_DIR",
+            help="Where features and finished folds are kept. [default: ~/.cache/straggler-rca/examples]",
+        ),
+    ] = None,
+) -> None:
+    """Hold out causes at a severity, job sizes, captures; fit anew, ask the model about what was held out.
+
+    Needs the extra [train]. May be stopped and started again: finished folds are kept. Every fold is answered
+    with every set of signals.
+    """
+    from rca.training.feature_cache import FeatureCache, default_folder
+    from rca.training.generalisation import run
+    from rca.training.generalisation.tables import document, lines, tables, to_markdown, write_report
+    from rca.training.run import DEFAULT_SEED
+    from rca.training.settings import read_settings
+
+    place = cache or default_folder()
+    tuned = None if settings is None else read_settings(settings)
+    with progress() as report:
+        found = run.generalise(
+            windows or run.DEFAULT_WINDOWS,
+            DEFAULT_SEED if seed is None else seed,
+            collection or (),
+            keep=place / "folds",
+            per_cell=per_cell or run.DEFAULT_PER_CELL,
+            variants=variants or run.DEFAULT_VARIANTS,
+            settings=tuned,
+            processes=processes,
+            cache=FeatureCache(place),
+            progress=report,
+        )
+    held = lines(found)
+    if output is not None:
+        write_report(found, held, output)
+    if format_ is Format.markdown:
+        write(to_markdown(found, held))
+    elif format_ is Format.json:
+        import json
+
+        write(json.dumps(document(found, held), indent=2))
+    else:
+        write("".join(rendered(table_of(table)) for table in tables(held, brief=True)))

@@ -1,0 +1,42 @@
+"""The classifier's part of a training: heads, then what is chosen on windows that they have not seen."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from rca.classify.classifier import HEADS
+from rca.classify.heads import Head
+from rca.training.corpus import Corpus
+from rca.training.doubt import fit_doubt
+from rca.training.heads import FittedHead, fit_heads
+from rca.training.settings import Settings
+from rca.training.thresholds import choose_thresholds
+
+
+@dataclass(frozen=True)
+class Learned:
+    """All that a corpus teaches the classifier.
+
+    Attributes
+    ----------
+    heads : dict of str to FittedHead
+    thresholds : dict of str to float
+    doubt : dict
+        Optional members of ``heads.json``, see `rca.classify.doubt.Doubt`.
+    """
+
+    heads: dict[str, FittedHead]
+    thresholds: dict[str, float]
+    doubt: dict[str, Any]
+
+
+def learn(
+    corpus: Corpus, seed: int, progress: Callable[[str], None], settings: Settings | None = None
+) -> Learned:
+    """Fit and calibrate the heads on the corpus's first two parts, choose the rest on its validation part."""
+    heads = fit_heads(corpus, seed, progress, settings)
+    loaded = {name: Head.load(name, head.entry(), head.text, HEADS[name]) for name, head in heads.items()}
+    thresholds = choose_thresholds(corpus, loaded)
+    return Learned(heads, thresholds, fit_doubt(corpus, loaded, thresholds))

@@ -1,0 +1,95 @@
+"""LightGBM's settings head by head: what may be tuned, within which bounds, and the file that holds them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import NamedTuple, cast
+
+import orjson
+
+from rca.classify.classifier import HEADS
+from rca.errors import InvalidInput, SourceError
+from rca.telemetry.files import replace_file
+
+FORMAT = 1
+
+#: Head -> LightGBM parameter -> value, on top of `rca.training.heads.PARAMETERS`.
+Settings = Mapping[str, Mapping[str, float]]
+
+
+class Bounds(NamedTuple):
+    """What a setting may be: both ends inclusive, whole numbers only or not, spread evenly or by decades."""
+
+    low: float
+    high: float
+    whole: bool
+    decades: bool
+
+
+#: All that a settings file may say: these trade bias for variance. What makes a fit reproducible, and what
+#: decides how fast a bundle answers (the number of rounds), is not up to a tuner.
+TUNABLE: dict[str, Bounds] = {
+    "learning_rate": Bounds(0.02, 0.2, whole=False, decades=True),
+    "num_leaves": Bounds(4, 63, whole=True, decades=True),
+    "min_data_in_leaf": Bounds(5, 120, whole=True, decades=True),
+    "feature_fraction": Bounds(0.2, 1.0, whole=False, decades=False),
+    "bagging_fraction": Bounds(0.5, 1.0, whole=False, decades=False),
+    "lambda_l2": Bounds(0.1, 100.0, whole=False, decades=True),
+}
+
+
+def read_settings(path: Path) -> dict[str, dict[str, float]]:
+    """Read and check a settings file.
+
+    Raises
+    ------
+    SourceError
+        If there is no such file.
+    InvalidInput
+        If it is not a settings file of format 1, or names a head, a setting or a value that cannot be.
+    """
+    try:
+        document = orjson.loads(path.read_bytes())
+    except OSError as error:
+        raise SourceError(f"cannot read {path}: {error.strerror or error}") from error
+    except orjson.JSONDecodeError as error:
+        raise InvalidInput(f"{path}: is not JSON: {error}") from None
+    heads = document.get("heads") if isinstance(document, dict) else None
+    if not isinstance(heads, dict) or document.get("format") != FORMAT:
+        raise InvalidInput(f"{path}: is not a settings file of format {FORMAT}", hint="`rca tune` writes one")
+    return {name: _checked(path, name, values) for name, values in heads.items()}
+
+
+def write_settings(path: Path, settings: Settings) -> None:
+    """Write a file that `read_settings` reads; heads without settings of their own are left out."""
+    document = {"format": FORMAT, "heads": {name: dict(held) for name, held in settings.items() if held}}
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        replace_file(path, orjson.dumps(document, option=orjson.OPT_INDENT_2 | orjson.OPT_SORT_KEYS) + b"\n")
+    except OSError as error:
+        raise SourceError(f"cannot write {path}: {error.strerror or error}") from error
+
+
+def _checked(path: Path, head: str, values: object) -> dict[str, float]:
+    if head not in HEADS:
+        raise InvalidInput(f"{path}: there is no head {head!r}", hint=f"heads: {', '.join(HEADS)}")
+    if not isinstance(values, dict):
+        raise InvalidInput(f"{path}: {head}: settings are an object of numbers by name")
+    for name, value in values.items():
+        if name not in TUNABLE:
+            known = ", ".join(TUNABLE)
+            raise InvalidInput(f"{path}: {head}: {name!r} cannot be set", hint=f"settings: {known}")
+        if not _within(value, TUNABLE[name]):
+            kind = "a whole number" if TUNABLE[name].whole else "a number"
+            raise InvalidInput(
+                f"{path}: {head}: {name} is {value!r}",
+                hint=f"{kind} from {TUNABLE[name].low:g} to {TUNABLE[name].high:g}",
+            )
+    return cast("dict[str, float]", values)
+
+
+def _within(value: object, bounds: Bounds) -> bool:
+    # To Python a truth value is a whole number; to a reader of the file it is a slip.
+    number = isinstance(value, int) or (isinstance(value, float) and not bounds.whole)
+    return number and not isinstance(value, bool) and bounds.low <= cast("float", value) <= bounds.high

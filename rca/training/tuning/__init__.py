@@ -1,0 +1,1 @@
+"""Search of LightGBM's settings under nested, grouped cross-validation, and what it is honestly worth."""
