@@ -83,13 +83,13 @@ def count(database: Database, metrics: Metrics) -> None:
         windows, n_bytes = session.execute(
             select(func.count(), func.coalesce(func.sum(WindowRow.n_bytes), 0)).select_from(WindowRow)
         ).one()
-        rows = {}
+        rows: dict[str, dict[str, int]] = {}
         for name, states in ROW_STATES.items():
             table = Base.metadata.tables.get(name)
             # A part that this version does not have keeps nothing.
             if table is not None:
-                state = table.c.state
-                wanted = select(state, func.count()).where(state.in_(states)).group_by(state)
+                column = table.c.state
+                wanted = select(column, func.count()).where(column.in_(states)).group_by(column)
                 rows[name] = dict(session.execute(wanted).all())
     metrics.windows_stored.set(windows)
     metrics.window_bytes.set(float(n_bytes))
