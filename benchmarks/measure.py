@@ -63,12 +63,13 @@ def _status(process: int | str, field: str) -> int:
     raise OSError(f"no {field} in /proc/{process}/status")
 
 
-def child_processes() -> list[int]:
-    """Processes whose parent is this one."""
+def child_processes(parent: int | None = None) -> list[int]:
+    """Processes whose parent is this one, or the one given."""
+    parent = os.getpid() if parent is None else parent
     found = []
     for entry in Path("/proc").iterdir():
         try:
-            if entry.name.isdigit() and int(_stat(entry)[1]) == os.getpid():
+            if entry.name.isdigit() and int(_stat(entry)[1]) == parent:
                 found.append(int(entry.name))
         except OSError:  # It ended while we looked.
             continue

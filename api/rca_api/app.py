@@ -7,12 +7,11 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from importlib.metadata import version
 
-import structlog
 from fastapi import FastAPI
 from fastapi.concurrency import run_in_threadpool
 
 from rca_api import diagnoses, health, logs, problems, tracing, viewer, what_if
-from rca_api.background import tidy_up
+from rca_api.background import tidy_up, upgrade_later, upgraded
 from rca_api.diagnoses import endpoints as diagnosis_endpoints
 from rca_api.health import endpoints as health_endpoints
 from rca_api.live import count_rows
@@ -21,11 +20,8 @@ from rca_api.openapi import document
 from rca_api.security.headers import SecurityHeaders
 from rca_api.settings import Settings
 from rca_api.state import State
-from rca_api.store.database import StoreError
 from rca_api.stored_windows import endpoints as window_endpoints
 from rca_api.what_if import endpoints as what_if_endpoints
-
-_log = structlog.stdlib.get_logger("rca_api")
 
 
 def create_app(settings: Settings | None = None) -> FastAPI:
@@ -74,15 +70,15 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     # First, because getting warm takes longest; whoever asks meanwhile waits for it.
     state.pool.start()
     try:
-        if state.settings.migrate:
-            await run_in_threadpool(_upgrade, state)
-        await run_in_threadpool(state.authority.warn_if_nobody_can_call)
-        await run_in_threadpool(state.spool.clean)
-        state.dispatcher.start()
         beside = [
             asyncio.create_task(tidy_up(state)),
             asyncio.create_task(count_rows(state.database, state.metrics)),
         ]
+        if state.settings.migrate and not await run_in_threadpool(upgraded, state):
+            beside.append(asyncio.create_task(upgrade_later(state)))
+        await run_in_threadpool(state.authority.warn_if_nobody_can_call)
+        await run_in_threadpool(state.spool.clean)
+        state.dispatcher.start()
         yield
         for task in beside:
             task.cancel()
@@ -92,11 +88,3 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
         await state.pool.close()
         state.database.close()
         await run_in_threadpool(tracing.stop)
-
-
-def _upgrade(state: State) -> None:
-    """Migrate; a database that is away does not keep the service from starting and saying so."""
-    try:
-        state.database.upgrade()
-    except StoreError as error:
-        _log.error("the database cannot be migrated", reason=error.message)

@@ -9,8 +9,28 @@ from fastapi.concurrency import run_in_threadpool
 
 from rca.errors import RcaError
 from rca_api.state import State
+from rca_api.store.database import StoreError
 
 _log = structlog.stdlib.get_logger("rca_api")
+
+
+_PAUSE_SECONDS = 2.0
+
+
+def upgraded(state: State) -> bool:
+    """Migrate; a database that is away does not keep the service from starting and saying so."""
+    try:
+        state.database.upgrade()
+    except StoreError as error:
+        _log.error("the database cannot be migrated", reason=error.message)
+        return False
+    return True
+
+
+async def upgrade_later(state: State) -> None:
+    """Migrate as soon as the database is there, so that nobody has to restart the service."""
+    while not await run_in_threadpool(upgraded, state):
+        await asyncio.sleep(_PAUSE_SECONDS)
 
 
 async def tidy_up(state: State) -> None:

@@ -18,10 +18,11 @@ from typing import Annotated, Any, Generic, TypeVar
 
 import orjson
 from fastapi import Query, Request, Response
-from sqlalchemy import Select, tuple_
+from sqlalchemy import Select, literal, tuple_
 from sqlalchemy.orm import InstrumentedAttribute, Session
 
 from rca_api.problems import ProblemError
+from rca_api.store.base import UtcDateTime
 
 Row = TypeVar("Row")
 Item = TypeVar("Item")
@@ -79,7 +80,10 @@ def page(
         ``invalid-parameters`` if the cursor is none of ours.
     """
     if cursor is not None:
-        statement = statement.where(tuple_(*keys) < tuple_(*_read_cursor(cursor, keys)))
+        # With the columns' types: a moment is written as the column has it, or it compares as text.
+        after_values = zip(keys, _read_cursor(cursor, keys), strict=True)
+        last = tuple_(*(literal(value, key.type) for key, value in after_values))
+        statement = statement.where(tuple_(*keys) < last)
     # One more than asked for says whether there is another page.
     rows = session.scalars(statement.order_by(*(key.desc() for key in keys)).limit(limit + 1)).all()
     more = len(rows) > limit
@@ -109,12 +113,12 @@ def _read_cursor(cursor: str, keys: tuple[InstrumentedAttribute[Any], ...]) -> l
 
 
 def _key_value(key: InstrumentedAttribute[Any], value: Any) -> Any:
-    wanted = key.type.python_type
-    if wanted is datetime:
+    if isinstance(key.type, UtcDateTime):
         moment = datetime.fromisoformat(value)
         if moment.tzinfo is None:
             raise ValueError("no time zone")
         return moment.astimezone(UTC)
+    wanted = key.type.python_type
     if not isinstance(value, wanted) or isinstance(value, bool):
         raise TypeError(wanted.__name__)
     if (isinstance(value, str) and "\0" in value) or (isinstance(value, int) and abs(value) >> 63):

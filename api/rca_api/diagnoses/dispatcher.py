@@ -104,6 +104,9 @@ class Dispatcher:
                     raise
                 except StoreError as error:
                     _log.warning("the queue cannot be read", reason=error.message)
+                except Exception:
+                    # This loop has to outlive whatever a database can say, a missing table included.
+                    _log.exception("the queue cannot be read")
             for each in claimed:
                 self._begin(each)
             if not claimed:
@@ -119,8 +122,8 @@ class Dispatcher:
                     await run_in_threadpool(
                         self._journal.renew, self._owner, list(self._running), self._lease_seconds
                     )
-                except StoreError as error:
-                    _log.warning("the lease cannot be renewed", reason=error.message)
+                except Exception as error:
+                    _log.warning("the lease cannot be renewed", reason=str(error))
 
     def _begin(self, claimed: Claimed) -> None:
         if claimed.diagnosis_id in self._running:

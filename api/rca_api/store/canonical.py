@@ -55,9 +55,11 @@ def _texts(array: pa.DictionaryArray) -> pa.DictionaryArray:
     codes = array.indices.fill_null(0).to_numpy() if array.null_count else array.indices.to_numpy()
     used = pc.unique(array.indices.drop_null()).to_numpy()
     places = _places(used, len(entries))
+    placed = places[codes] if len(entries) else codes
+    if missing is not None:
+        placed = np.where(missing, 0, placed)
     return pa.DictionaryArray.from_arrays(
-        pa.array(places[codes] if len(entries) else codes, pa.int32(), mask=missing),
-        entries.take(pa.array(used)),
+        pa.array(placed, pa.int32(), mask=missing), entries.take(pa.array(used, pa.int32()))
     )
 
 

@@ -1,0 +1,40 @@
+"""Windows and answers as processes of the pool hand them over, without a pool."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rca_api.diagnoses.work import Answer, Blame, Kept
+from rca_api.store.base import new_id
+
+
+def kept(name: str = "w", **changes: Any) -> Kept:
+    """A stored window whose digest is made of `name`."""
+    values: dict[str, Any] = {
+        "digest": name.ljust(64, "0"),
+        "n_bytes": 100,
+        "job_id": "job",
+        "window_id": None,
+        "start": 1.7e9,
+        "end": 1.7e9 + 60,
+        "nodes": ["n0", "n1"],
+    }
+    return Kept(**values | changes)
+
+
+def answer(diagnosis_id: str | None = None, *, blames: tuple[tuple[str, str | None], ...] = ()) -> Answer:
+    """A diagnosis that puts causes on nodes."""
+    return Answer(
+        diagnosis_id=diagnosis_id or new_id(),
+        content=b"{}",
+        document=b"{}",
+        failure_mode="fail_slow" if blames else "healthy",
+        abstained=False,
+        seconds_per_step=0.1,
+        model_sha256="0" * 64,
+        causes=tuple(cause for cause, _ in blames),
+        blames=tuple(
+            Blame(place, cause, node, "infrastructure", 0.9, 0.1)
+            for place, (cause, node) in enumerate(blames, 1)
+        ),
+    )

@@ -1,0 +1,99 @@
+"""Retention: old windows go, too many go, and none that somebody needs."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+from answers_made_up import answer, kept
+from sqlalchemy import select
+
+from rca.telemetry.window import Window
+from rca_api.diagnoses import repository
+from rca_api.diagnoses.tables import DiagnosisRow, WindowRow
+from rca_api.settings import Settings
+from rca_api.store.database import Database
+from rca_api.store.window_store import WindowStore
+from rca_api.stored_windows.retention import Keeper, Retention
+
+NOW = datetime(2026, 6, 1, tzinfo=UTC)
+#: Files made by a test are as young as it is.
+NO_GRACE = -1.0
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> WindowStore:
+    return WindowStore(str(tmp_path / "windows"))
+
+
+@pytest.fixture
+def add(database: Database, store: WindowStore, make_window):
+    def stored(name: str, days_ago: float, *, queued: bool = False) -> str:
+        small: Window = make_window(2, 3)
+        put = store.put(replace(small, job=small.job.model_copy(update={"job_id": name})))
+        window = kept(digest=put.digest, n_bytes=100, job_id=name)
+        at = NOW - timedelta(days=days_ago)
+        with database.session() as session:
+            if queued:
+                repository.add_queued(session, window, diagnosis_id=name, asked_by=None, at=at)
+            else:
+                repository.add_done(session, window, answer(), asked_by=None, at=at)
+        return put.digest
+
+    return stored
+
+
+def prune(database: Database, store: WindowStore, *keepers: Keeper, **settings: float) -> tuple[int, int]:
+    retention = Retention(database, store, Settings(**settings), keepers)  # type: ignore[arg-type]
+    done = retention.prune(NOW, NO_GRACE)
+    return done.windows, done.orphans
+
+
+def left(database: Database, store: WindowStore) -> set[str]:
+    with database.reading() as session:
+        rows = set(session.scalars(select(WindowRow.digest)))
+    assert rows == set(store.digests())
+    return rows
+
+
+def test_old_windows_go_and_their_diagnoses_stay(database: Database, store: WindowStore, add) -> None:
+    add("old", 31)
+    young = add("young", 29)
+    assert prune(database, store, window_days=30) == (1, 0)
+    assert left(database, store) == {young}
+    with database.reading() as session:
+        rows = session.scalars(select(DiagnosisRow).order_by(DiagnosisRow.created_at)).all()
+        assert [row.window_digest for row in rows] == [None, young]
+
+
+def test_beyond_the_size_the_ones_used_longest_ago_go(database: Database, store: WindowStore, add) -> None:
+    digests = [add(f"w{number}", 10 - number) for number in range(5)]
+    assert prune(database, store, max_window_store_bytes=250) == (3, 0)
+    assert left(database, store) == set(digests[3:])
+
+
+def test_a_window_in_use_stays(database: Database, store: WindowStore, add) -> None:
+    waiting, wanted = add("waiting", 99, queued=True), add("wanted", 99)
+    add("old", 99)
+    assert prune(database, store, WindowRow.job_id == "wanted", window_days=30) == (1, 0)
+    assert left(database, store) == {waiting, wanted}
+    assert prune(database, store, WindowRow.job_id == "wanted", max_window_store_bytes=1) == (0, 0)
+
+
+def test_a_window_that_is_posted_again_is_young_again(database: Database, store: WindowStore, add) -> None:
+    add("w", 99)
+    digest = add("w", 1)
+    assert prune(database, store, window_days=30) == (0, 0)
+    assert left(database, store) == {digest}
+
+
+def test_files_without_a_row_go_once_they_are_old(
+    database: Database, store: WindowStore, make_window
+) -> None:
+    store.put(make_window(2, 3))
+    retention = Retention(database, store, Settings())
+    assert retention.prune(NOW).orphans == 0
+    assert retention.prune(NOW, NO_GRACE).orphans == 1
+    assert left(database, store) == set()
