@@ -65,16 +65,15 @@ def variables(name: str, field: FieldInfo) -> list[str]:
     return [f"{Settings.model_config['env_prefix']}{name}".upper()]
 
 
-def written(settings: Settings, form: Form) -> str:
+def shown(form: Form) -> str:
     """Write the settings of this process.
 
     Parameters
     ----------
-    settings : Settings
     form : {"env", "json"}
         A file of variables, where what is not set is a comment; or a JSON array.
     """
-    held = settings_of(settings)
+    held = settings_of(Settings())
     if form == "json":
         return orjson.dumps([asdict(each) for each in held], option=orjson.OPT_INDENT_2).decode() + "\n"
     return "\n".join(_lines(each) for each in held)

@@ -19,7 +19,7 @@ from rca_api.compute.pool import ComputePool
 from rca_api.diagnoses.tables import WindowRow
 from rca_api.metrics import ROW_STATES, Metrics
 from rca_api.store.base import Base
-from rca_api.store.database import Database, StoreError
+from rca_api.store.database import Database
 
 _log = structlog.stdlib.get_logger("rca_api")
 COUNT_SECONDS = 15.0
@@ -72,8 +72,9 @@ async def count_rows(database: Database, metrics: Metrics) -> None:
     while True:
         try:
             await run_in_threadpool(count, database, metrics)
-        except StoreError as error:
-            _log.warning("nothing can be counted", reason=error.message)
+        except Exception as error:
+            # This loop has to outlive whatever a database can say, a missing table included.
+            _log.warning("nothing can be counted", reason=str(error))
         await asyncio.sleep(COUNT_SECONDS)
 
 

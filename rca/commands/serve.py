@@ -6,6 +6,7 @@ import errno
 import ipaddress
 import os
 import socket
+from importlib import import_module
 from importlib.util import find_spec
 from typing import Annotated, Literal
 
@@ -74,10 +75,8 @@ def command(
 
 
 def _print_config(form: ConfigForm) -> None:
-    from rca_api.configuration import written
-    from rca_api.settings import Settings
-
-    typer.echo(written(Settings(), form), nl=False)
+    # The library does not import its service; it only knows where its settings are shown.
+    typer.echo(import_module("rca_api.configuration").shown(form), nl=False)
 
 
 def _refuse_open_host(host: str) -> None:

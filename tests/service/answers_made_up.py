@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from rca_api.diagnoses.work import Answer, Blame, Kept
+from rca.diagnosis.result import ModelVersion
+from rca_api.diagnoses.work import Answer, Blame, Facts, Kept
 from rca_api.store.base import new_id
 
 
@@ -23,7 +24,26 @@ def kept(name: str = "w", **changes: Any) -> Kept:
     return Kept(**values | changes)
 
 
-def answer(diagnosis_id: str | None = None, *, blames: tuple[tuple[str, str | None], ...] = ()) -> Answer:
+def facts(**changes: Any) -> Facts:
+    """What is watched of a diagnosis in which nothing is unusual."""
+    values: dict[str, Any] = {
+        "model": ModelVersion(name="baseline", version="1", sha256="0" * 64),
+        "confidence": 0.9,
+        "abstention": None,
+        "out_of_distribution": False,
+        "features_outside": (),
+        "missing_signals": (),
+        "usual": None,
+    }
+    return Facts(**values | changes)
+
+
+def answer(
+    diagnosis_id: str | None = None,
+    *,
+    blames: tuple[tuple[str, str | None], ...] = (),
+    watched: Facts | None = None,
+) -> Answer:
     """A diagnosis that puts causes on nodes."""
     return Answer(
         diagnosis_id=diagnosis_id or new_id(),
@@ -38,4 +58,5 @@ def answer(diagnosis_id: str | None = None, *, blames: tuple[tuple[str, str | No
             Blame(place, cause, node, "infrastructure", 0.9, 0.1)
             for place, (cause, node) in enumerate(blames, 1)
         ),
+        facts=watched or facts(),
     )

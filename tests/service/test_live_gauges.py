@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from answers_made_up import answer, facts
 from prometheus_client import CollectorRegistry
 from starlette.testclient import TestClient
 
@@ -18,7 +19,6 @@ from rca.features.work import OWN_PHASES
 from rca_api import tracing
 from rca_api.app import create_app
 from rca_api.diagnoses.tables import DiagnosisRow, WindowRow
-from rca_api.diagnoses.work import Answer, Facts
 from rca_api.drift import SIGNALS
 from rca_api.health import checks
 from rca_api.live import count, resident_bytes
@@ -35,30 +35,6 @@ TWO = ModelVersion(name="baseline", version="2", sha256="b" * 64)
 def value(metrics: Metrics, name: str, **labels: str) -> float | None:
     registry: CollectorRegistry = metrics.registry
     return registry.get_sample_value(name, labels)
-
-
-def answer(model: ModelVersion = ONE, **changes: Any) -> Answer:
-    facts: dict[str, Any] = {
-        "model": model,
-        "confidence": 0.9,
-        "abstention": None,
-        "out_of_distribution": False,
-        "features_outside": (),
-        "missing_signals": (),
-        "usual": None,
-    }
-    return Answer(
-        diagnosis_id="0" * 32,
-        content=b"",
-        document=b"",
-        failure_mode="healthy",
-        abstained=facts["abstention"] is not None,
-        seconds_per_step=0.0,
-        model_sha256=model.sha256,
-        causes=(),
-        blames=(),
-        facts=Facts(**(facts | changes)),
-    )
 
 
 def row(state: str, **columns: Any) -> DiagnosisRow:
@@ -100,14 +76,13 @@ def test_failures_of_the_database_are_counted() -> None:
 def test_what_an_answer_says_of_itself_is_counted() -> None:
     metrics = Metrics()
     feature = WINDOW_FEATURES[3]
-    metrics.diagnosed(
-        answer(
-            out_of_distribution=True,
-            features_outside=(feature,),
-            missing_signals=("phases",),
-            abstention="too_short",
-        )
+    odd = facts(
+        out_of_distribution=True,
+        features_outside=(feature,),
+        missing_signals=("phases",),
+        abstention="too_short",
     )
+    metrics.diagnosed(answer(watched=odd))
     metrics.diagnosed(answer())
     assert value(metrics, "rca_out_of_distribution_windows_total") == 1
     assert value(metrics, "rca_features_outside_total", feature=feature) == 1
@@ -117,7 +92,7 @@ def test_what_an_answer_says_of_itself_is_counted() -> None:
 
 def test_a_name_nobody_knows_makes_no_series_of_its_own() -> None:
     metrics = Metrics()
-    metrics.diagnosed(answer(missing_signals=("made up",)))
+    metrics.diagnosed(answer(watched=facts(missing_signals=("made up",))))
     assert value(metrics, "rca_missing_signals_total", signal="made up") is None
     assert value(metrics, "rca_missing_signals_total", signal="other") == 1
 
@@ -140,7 +115,7 @@ def test_each_role_names_one_bundle() -> None:
     metrics = Metrics()
     metrics.bundle_loaded(ONE)
     metrics.bundle_loaded(TWO, "challenger")
-    metrics.diagnosed(answer(TWO))
+    metrics.diagnosed(answer(watched=facts(model=TWO)))
     shown = [
         (sample.labels["role"], sample.labels["version"])
         for family in metrics.bundle.collect()
