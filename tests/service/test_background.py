@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from fastapi.concurrency import run_in_threadpool
 
-from rca_api import background
+from rca_api import upkeep
 from rca_api.compute.pool import ComputePool
 from rca_api.compute.process import Setup
 from rca_api.diagnoses.dispatcher import Dispatcher
@@ -27,9 +27,9 @@ def test_a_database_that_comes_back_is_migrated_then(monkeypatch: pytest.MonkeyP
         if answer is not None:
             raise answer
 
-    monkeypatch.setattr(background, "_PAUSE_SECONDS", 0.0)
+    monkeypatch.setattr(upkeep, "_PAUSE_SECONDS", 0.0)
     state: Any = SimpleNamespace(database=SimpleNamespace(upgrade=upgrade))
-    asyncio.run(asyncio.wait_for(background.upgrade_later(state), 5))
+    asyncio.run(asyncio.wait_for(upkeep.upgrade_later(state), 5))
     assert list(answers) == []
 
 
