@@ -99,6 +99,8 @@ class Resources:
         Share of time it is stopped by a CPU quota.
     copy_stretch : ndarray of shape (n_ranks, n_steps)
         How many times narrower the GPU's link to its PCIe switch is; the NIC's traffic passes it as well.
+    lost_lanes, lost_generations : ndarray of shape (n_ranks, n_steps)
+        How often the link's width, or its rate, is halved: what it was trained to.
     loader_cpu, group_cpu : ndarray of shape (n_ranks, n_steps)
         Extra cores used by the input pipeline, and by strangers in a rank's own control group.
     stage_extra : ndarray of shape (n_stages, n_steps)
@@ -136,6 +138,8 @@ class Resources:
     run_queue: FloatArray
     quota: FloatArray
     copy_stretch: FloatArray
+    lost_lanes: FloatArray
+    lost_generations: FloatArray
     loader_cpu: FloatArray
     group_cpu: FloatArray
     stage_extra: FloatArray

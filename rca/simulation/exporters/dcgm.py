@@ -7,15 +7,10 @@ import numpy as np
 from rca.simulation.collector import Collector
 from rca.simulation.exporters.models import of_ranks
 from rca.simulation.resources import FloatArray
-from rca.simulation.scenario import Scenario
 from rca.simulation.world import World
 
 IDLE, POWER_CAP, HW_SLOWDOWN, SW_THERMAL, HW_THERMAL, POWER_BRAKE = 0x1, 0x4, 0x8, 0x20, 0x40, 0x80
 MIB_PER_GIB = 1024.0
-
-
-def _variant(scenario: Scenario, cause: str) -> list[tuple[str, tuple[int, ...]]]:
-    return [(fault.variant, fault.ranks) for fault in scenario.faults if fault.cause == cause]
 
 
 def _busy(world: World) -> FloatArray:
@@ -70,11 +65,8 @@ def health(world: World, out: Collector) -> None:
 def _limits(
     world: World, out: Collector, thermal: FloatArray, capped: FloatArray, asleep: FloatArray
 ) -> None:
-    variants = _variant(world.scenario, "gpu_throttling")
-    braked = np.zeros((world.scenario.world_size, 1), dtype=np.int64)
-    for name, ranks in variants:
-        braked[list(ranks)] = POWER_BRAKE | HW_SLOWDOWN if name == "brake" else POWER_CAP
-    cap_bits = np.where(braked > 0, braked, POWER_CAP)
+    # A ceiling on the clock is the board's brake; a limit on power is the driver's.
+    cap_bits = np.where(world.state("clock_ceiling") < 1, POWER_BRAKE | HW_SLOWDOWN, POWER_CAP)
     # Hardware steps in beside the driver only when it gets really hot.
     thermal_bits = np.where(thermal > 0.85, SW_THERMAL | HW_THERMAL | HW_SLOWDOWN, SW_THERMAL)
     reasons = np.where(thermal > 0.2, thermal_bits, 0) | np.where(capped > 0.1, cap_bits, 0)
@@ -101,21 +93,13 @@ def _errors(world: World, out: Collector) -> None:
 
 def _links(world: World, out: Collector, asleep: FloatArray) -> None:
     generation, width = 5.0 - (world.scenario.seed % 2), 16.0
-    degraded = world.state("copy_stretch")
-    current = np.full(degraded.shape, generation)
-    lanes = np.full(degraded.shape, width)
-    for variant, ranks in _variant(world.scenario, "pcie_degradation"):
-        rows = list(ranks)
-        halvings = np.ceil(np.log2(np.maximum(degraded[rows], 1.0)) - 0.3)
-        if variant == "generation":
-            current[rows] = np.maximum(generation - halvings, 1.0)
-        elif variant == "width":
-            lanes[rows] = np.maximum(width / 2.0 ** np.maximum(halvings, 0.0), 1.0)
-    current = np.where(asleep > 0.6, 1.0, current)
+    trained = np.maximum(generation - world.state("lost_generations"), 1.0)
+    lanes = np.maximum(width / 2.0 ** world.state("lost_lanes"), 1.0)
+    current = np.where(asleep > 0.6, 1.0, trained)
     out.gauge("DCGM_FI_DEV_PCIE_LINK_GEN", "rank", current, noise=0.0)
     out.gauge("DCGM_FI_DEV_PCIE_LINK_WIDTH", "rank", lanes, noise=0.0)
-    out.gauge("DCGM_FI_DEV_PCIE_MAX_LINK_GEN", "rank", np.full(degraded.shape, generation), noise=0.0)
-    out.gauge("DCGM_FI_DEV_PCIE_MAX_LINK_WIDTH", "rank", np.full(degraded.shape, width), noise=0.0)
+    out.gauge("DCGM_FI_DEV_PCIE_MAX_LINK_GEN", "rank", np.full(lanes.shape, generation), noise=0.0)
+    out.gauge("DCGM_FI_DEV_PCIE_MAX_LINK_WIDTH", "rank", np.full(lanes.shape, width), noise=0.0)
     replays = world.state("pcie_replays") + 0.05 * _harmless(world, "pcie_replay")
     out.counter("DCGM_FI_DEV_PCIE_REPLAY_COUNTER", "rank", replays, quantum=1, noise=0.3)
     bad = world.state("nvlink_stretch")[world.node_of] - 1

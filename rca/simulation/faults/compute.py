@@ -58,5 +58,11 @@ def pcie(resources: Resources, fault: Fault, scenario: Scenario, rng: np.random.
     worst = (8.5 if scenario.dialect == "cpu_testbed" else 48.0) * fault.strength
     stretch = 1 + (worst**fault.force - 1) * active * jitter(rng, (ranks.size, scenario.n_steps), 0.08)
     resources.copy_stretch[ranks] *= stretch
-    if variant_of(fault, "width") == "replay":
+    variant = variant_of(fault, "width")
+    if variant == "replay":
         resources.pcie_replays[ranks] += active * (1 + 40 * fault.severity)
+        return
+    # A link trains to a width or a rate of powers of two: the one next to what it still carries.
+    halvings = np.maximum(np.ceil(np.log2(np.maximum(stretch, 1.0)) - 0.3), 0.0)
+    lost = resources.lost_generations if variant == "generation" else resources.lost_lanes
+    lost[ranks] = np.maximum(lost[ranks], halvings)
