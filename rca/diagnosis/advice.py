@@ -152,6 +152,7 @@ def next_check(
     suspected: str | None = None,
     silent: Sequence[int] = (),
     named: bool = True,
+    suspects: Sequence[int] = (),
 ) -> str:
     """The one thing to look at next.
 
@@ -168,6 +169,8 @@ def next_check(
         Ranks that reported nothing.
     named : bool
         Whether the first cause may be named.
+    suspects : sequence of int
+        Ranks that straggle, whatever the cause.
     """
     if mode == "healthy" and decided:
         return "nothing to do; the slowdown figures show what noise costs this job"
@@ -186,4 +189,9 @@ def next_check(
         return f"no cause is certain; collect {wanted[0]}"
     if causes:
         return CAUSES[causes[0].cause].next_check
+    if suspects:
+        return (
+            f"nothing that was measured explains {listed(suspects)}; run one test on them and on a quick "
+            "peer, or give them other machines: does slowness stay with machine or work?"
+        )
     return "nobody stands out; send a window that covers the change from normal to slow"

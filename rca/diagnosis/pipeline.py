@@ -107,19 +107,7 @@ def _assemble(
         unexplained_seconds_per_step=pricing.attribution.slowdown
         - sum(cause.seconds_per_step for cause in found),
         abstained=reason is not None,
-        next_check=events_check(classification, features)
-        if classification.events
-        else swap_check(found[0])
-        if found and speaks_against(found[0])
-        else next_check(
-            classification.mode,
-            classification.decided,
-            found,
-            missing,
-            suspected=_suspected_type(classification, features),
-            silent=silent_ranks(features),
-            named=named,
-        ),
+        next_check=_look_at(classification, features, found, missing, named=named),
         actions=actions(
             [
                 cause
@@ -138,6 +126,31 @@ def _assemble(
         if explained
         else [],
         abstention_reason=reason,
+    )
+
+
+def _look_at(
+    classification: Classification,
+    features: FeatureSet,
+    found: list[Cause],
+    missing: list[str],
+    *,
+    named: bool,
+) -> str:
+    """The one thing to look at next."""
+    if classification.events:
+        return events_check(classification, features)
+    if found and speaks_against(found[0]):
+        return swap_check(found[0])
+    return next_check(
+        classification.mode,
+        classification.decided,
+        found,
+        missing,
+        suspected=_suspected_type(classification, features),
+        silent=silent_ranks(features),
+        named=named,
+        suspects=sorted({rank for each in classification.suspects for rank in each.component.ranks}),
     )
 
 

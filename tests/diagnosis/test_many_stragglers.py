@@ -11,7 +11,8 @@ import rca
 @pytest.mark.parametrize("n", [3, 7, 8, 12])
 def test_equal_stragglers_share_the_whole_slowdown(make_window, n: int) -> None:
     late = dict.fromkeys(range(0, 4 * n, 4), 0.05)
-    diagnosis = rca.diagnose(make_window(64, 60, late=late, steps=slice(20, None), ranks_per_node=4))
+    starved = {"late": late, "phase": "data_loading_seconds", "steps": slice(20, None)}
+    diagnosis = rca.diagnose(make_window(64, 60, ranks_per_node=4, **starved))
     assert diagnosis.failure_mode == "fail_slow"
     assert {rank for each in diagnosis.stragglers for rank in each.ranks} == set(late)
     assert sum(each.share for each in diagnosis.causes) > 0.8

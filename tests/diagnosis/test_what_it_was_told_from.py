@@ -9,7 +9,7 @@ from made_up_doubt import NOTHING_KNOWN
 import rca
 from rca.diagnosis.readings import read_feature, subject, subject_of_signal, table_of
 from rca.features import RANK_FEATURES, WINDOW_FEATURES, extract
-from rca.telemetry.causes import SLOW_CAUSES
+from rca.telemetry.causes import SLOW_CAUSES, UNKNOWN
 
 
 def test_an_ignorant_bundle_gives_no_sets(make_window, doubting) -> None:
@@ -32,7 +32,7 @@ def test_sets_rule_out_what_is_below_its_floor(make_window, doubting, settled) -
 def test_sets_that_rule_nothing_out_hold_everything(make_window, doubting, undecided) -> None:
     diagnosis = rca.diagnose(make_window(late={5: 0.05}), bundle=doubting(sets=undecided))
     assert set(diagnosis.failure_mode_set) == {"healthy", "fail_slow", "fail_stop"}
-    assert set(diagnosis.stragglers[0].plausible_causes) == set(SLOW_CAUSES)
+    assert set(diagnosis.stragglers[0].plausible_causes) == {*SLOW_CAUSES, UNKNOWN}
 
 
 def test_a_stopped_jobs_causes_are_asked_of_stops(real_windows, doubting, settled, undecided) -> None:

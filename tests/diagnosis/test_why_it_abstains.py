@@ -17,6 +17,7 @@ from rca.causal.attribution import Attribution, Removal
 from rca.classify.classifier import Classification, Suspect
 from rca.classify.components import Component
 from rca.diagnosis import abstention as module
+from rca.diagnosis.advice import next_check
 from rca.diagnosis.naming import objection
 from rca.diagnosis.pooling import PricedCause
 from rca.diagnosis.pricing import Pricing
@@ -205,3 +206,9 @@ def test_the_shape_of_the_job_is_named_where_it_is_what_is_strange(make_window, 
     (told,) = rca.diagnose(make_window(), bundle=doubting(familiarity=odd)).quality.unfamiliar
     assert told.startswith("the shape of the job is")
     assert "oddest:" in told
+
+
+def test_a_straggler_that_no_signal_explains_is_to_be_swapped() -> None:
+    told = next_check("fail_slow", True, [], [], suspects=[5])
+    assert "rank 5" in told
+    assert "quick peer" in told
