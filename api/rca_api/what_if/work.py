@@ -53,7 +53,7 @@ def answered(body: bytes, content_type: str, wanted: Wanted, max_bytes: int) -> 
         result = what_if(asked.source, wanted.sizes, correct_clocks=False)
         return orjson.dumps(finite(result.published()))
     described = asked.scenarios or []
-    _refuse_long_replays(asked.source, len(described))
+    refuse_long_replays(asked.source, len(described))
     result, seconds = analysed_scenarios(asked.source, described, wanted.sizes)
     extras = Extras(
         per_step=wanted.per_step,
@@ -64,8 +64,14 @@ def answered(body: bytes, content_type: str, wanted: Wanted, max_bytes: int) -> 
     return orjson.dumps(document(result, extras))
 
 
-def _refuse_long_replays(source: Window | pa.Table, n_scenarios: int) -> None:
-    """Every scenario replays the job: bound what one request may cost."""
+def refuse_long_replays(source: Window | pa.Table, n_scenarios: int) -> None:
+    """Bound what one request may cost: every scenario replays the job.
+
+    Raises
+    ------
+    TooLarge
+        For more than `MOST_REPLAYED` rows altogether.
+    """
     rows = (
         source.num_rows if isinstance(source, pa.Table) else max(source.ops.num_rows, source.steps.num_rows)
     )
