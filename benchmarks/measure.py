@@ -56,6 +56,14 @@ def memory(process: int | str = "self") -> int:
     return _status(process, "VmRSS")
 
 
+def proportional_memory(process: int | str = "self") -> int:
+    """Resident size of a process now, pages shared with others divided among them; bytes."""
+    for line in Path(f"/proc/{process}/smaps_rollup").read_text().splitlines():
+        if line.startswith("Pss:"):
+            return int(line.split()[1]) * 1024
+    raise OSError(f"no Pss in /proc/{process}/smaps_rollup")
+
+
 def _status(process: int | str, field: str) -> int:
     for line in Path(f"/proc/{process}/status").read_text().splitlines():
         if line.startswith(f"{field}:"):

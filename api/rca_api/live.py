@@ -18,6 +18,7 @@ from rca_api.admission import Admission
 from rca_api.compute.pool import ComputePool
 from rca_api.diagnoses.tables import WindowRow
 from rca_api.metrics import ROW_STATES, Metrics
+from rca_api.models.current import CurrentModels
 from rca_api.store.base import Base
 from rca_api.store.database import Database
 
@@ -28,13 +29,17 @@ COUNT_SECONDS = 15.0
 class LiveGauges(Collector):
     """What the parts of the service are doing at this moment."""
 
-    def __init__(self, pool: ComputePool, admission: Admission, database: Database) -> None:
+    def __init__(
+        self, pool: ComputePool, models: CurrentModels, admission: Admission, database: Database
+    ) -> None:
         self._pool = pool
+        self._models = models
         self._admission = admission
         self._database = database
 
     def collect(self) -> Iterator[Metric]:
         """Read everything once."""
+        yield self._bundles()
         load = self._pool.load()
         yield _gauge("rca_pool_size", "Processes the pool is to have.", load.size)
         yield _gauge("rca_pool_warm", "Processes of the pool that are ready to work or working.", load.warm)
@@ -50,6 +55,19 @@ class LiveGauges(Collector):
             family.add_metric(["in_use"], connections.checkedout())
             family.add_metric(["idle"], connections.checkedin())
             yield family
+
+    def _bundles(self) -> GaugeMetricFamily:
+        """Asked of those who choose: what answered last may be what was replaced just now."""
+        family = GaugeMetricFamily(
+            "rca_bundle_info",
+            "The model bundles in use, champion and challenger; always 1.",
+            labels=["name", "version", "sha256", "role"],
+        )
+        for role, ref in (("champion", self._models.champion), ("challenger", self._models.challenger)):
+            model = None if ref is None else self._pool.model_of(ref)
+            if model is not None:
+                family.add_metric([model.name, model.version, model.sha256, role], 1)
+        return family
 
     def _memory(self) -> int:
         return sum(resident_bytes(pid) for pid in self._pool.processes())

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from threading import Lock
 from typing import TYPE_CHECKING, get_args
 
 from prometheus_client import (
@@ -20,7 +19,7 @@ from prometheus_client import (
     generate_latest,
 )
 
-from rca.diagnosis.result import AbstentionCode, ModelVersion
+from rca.diagnosis.result import AbstentionCode
 from rca.features import WINDOW_FEATURES
 from rca_api import timing
 from rca_api.drift import SIGNALS, AnswerDrift
@@ -57,8 +56,6 @@ class Metrics:
         self._count_incidents()
         self._count_models()
         self.drift = AnswerDrift(self.registry)
-        self._bundles: dict[str, ModelVersion] = {}
-        self._lock = Lock()
 
     def _count_requests(self) -> None:
         self.requests = self._counter(
@@ -162,11 +159,6 @@ class Metrics:
         )
 
     def _count_models(self) -> None:
-        self.bundle = self._gauge(
-            "rca_bundle_info",
-            "The model bundles in use, champion and challenger; always 1.",
-            ("name", "version", "sha256", "role"),
-        )
         self.model_swaps = self._counter("rca_model_swaps", "Times another model began to answer.")
         self.models_rejected = self._counter(
             "rca_models_rejected", "Models of the registry found to be broken."
@@ -214,19 +206,7 @@ class Metrics:
             self.features_outside.labels(feature).inc()
         for signal in facts.missing_signals:
             self.missing_signals.labels(signal if signal in SIGNALS else _OTHER).inc()
-        self.bundle_loaded(facts.model)
         self.drift.observe(facts.model.sha256, answer.failure_mode, facts.confidence, facts.usual)
-
-    def bundle_loaded(self, model: ModelVersion, role: str = "champion") -> None:
-        """Name the bundle in use as `role`, and no other."""
-        with self._lock:
-            before = self._bundles.get(role)
-            if before == model:
-                return
-            if before is not None:
-                self.bundle.remove(before.name, before.version, before.sha256, role)
-            self._bundles[role] = model
-            self.bundle.labels(model.name, model.version, model.sha256, role).set(1)
 
     def exposition(self) -> bytes:
         """Write all series."""

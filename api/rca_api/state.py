@@ -90,7 +90,7 @@ class State:
         policy = _policy(settings)
         registry = RegistryClient(settings.registry_uri, settings.registry_timeout_seconds)
         admission = Admission(settings, pool.seconds_until_free, metrics)
-        metrics.registry.register(LiveGauges(pool, admission, database))
+        metrics.registry.register(LiveGauges(pool, models, admission, database))
         return cls(
             settings=settings,
             database=database,

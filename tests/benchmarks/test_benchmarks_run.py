@@ -82,3 +82,21 @@ def test_unknown_benchmark_is_refused_with_the_known_names(capsys: pytest.Captur
 @pytest.mark.parametrize("name", sorted(BENCHMARKS))
 def test_every_registered_benchmark_exists(name: str) -> None:
     assert find_spec(BENCHMARKS[name].module) is not None
+
+
+@pytest.mark.slow
+def test_a_short_soak_finds_everything_again(tmp_path: Path) -> None:
+    figures = tmp_path / "figures.json"
+    options = ["--seconds", "6", "--steps", "20", "--processes", "1", "--json", str(figures)]
+    command = [sys.executable, "-m", "benchmarks", "soak", *options]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(figures.read_text())
+    kept = found["kept"]
+    assert kept["found"] == kept["acknowledged"] > 0
+    assert (kept["lost"], kept["duplicated"], kept["unclaimed"]) == (0, 0, 0)
+    for phase in found["phases"].values():
+        assert (phase["broken"], phase["other"]) == (0, 0)
+        assert phase["answered"] + phase["shed"] == phase["requests"] > 0
+    assert found["memory"]["pool"]["resident"][0] > 30e6
+    assert f"Acknowledged {kept['acknowledged']:,}" in done.stdout

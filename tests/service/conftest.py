@@ -27,9 +27,49 @@ def postgres_binaries() -> Path | None:
     return next((folder for folder in folders if (folder / "initdb").exists()), None)
 
 
+class Server:
+    """A PostgreSQL server of our own on a Unix socket, which can be taken away and brought back.
+
+    Parameters
+    ----------
+    binaries : Path
+        Folder of its programs.
+    folder : str
+        Of its cluster and socket.
+    """
+
+    def __init__(self, binaries: Path, folder: str) -> None:
+        self._folder = folder
+        self._control = (str(binaries / "pg_ctl"), "-D", f"{folder}/cluster", "-w", "-l", f"{folder}/log")
+        options = ("-A", "trust", "-U", "rca", "--no-sync")
+        self._run(str(binaries / "initdb"), "-D", f"{folder}/cluster", *options)
+        self.start()
+
+    def start(self) -> None:
+        self._run(*self._control, "-o", f"-k {self._folder} -c listen_addresses='' -c fsync=off", "start")
+
+    def stop(self) -> None:
+        """At once, as in a crash."""
+        self._run(*self._control, "-m", "immediate", "stop")
+
+    def new_database(self) -> str:
+        """Make an empty database; its URL."""
+        name = f"test_{new_id()}"
+        with psycopg.connect(self._url("postgres"), autocommit=True) as connection:
+            connection.execute(f"CREATE DATABASE {name}".encode())
+        return self._url(name)
+
+    def _url(self, database: str) -> str:
+        return f"postgresql://rca@/{database}?host={self._folder}"
+
+    def _run(self, *command: str) -> None:
+        where, user = self._folder, _SERVER_USER
+        subprocess.run(command, check=True, user=user, cwd=where, stdout=subprocess.DEVNULL, timeout=60)
+
+
 @pytest.fixture(scope="session")
-def postgres() -> Iterator[str]:
-    """A PostgreSQL server of our own on a Unix socket; gives its URL without a database."""
+def postgres() -> Iterator[Server]:
+    """A server; skips where PostgreSQL is not installed."""
     binaries = postgres_binaries()
     if binaries is None:
         pytest.skip("PostgreSQL is not installed")
@@ -40,21 +80,11 @@ def postgres() -> Iterator[str]:
                 shutil.chown(name, _SERVER_USER)
             except LookupError:
                 pytest.skip("PostgreSQL does not run as root, and there is no user postgres")
-        cluster = f"{name}/cluster"
-
-        def server(*command: str) -> None:
-            subprocess.run(
-                command, check=True, user=_SERVER_USER, cwd=name, stdout=subprocess.DEVNULL, timeout=60
-            )
-
-        server(str(binaries / "initdb"), "-D", cluster, "-A", "trust", "-U", "rca", "--no-sync")
-        options = f"-k {name} -c listen_addresses='' -c fsync=off"
-        control = (str(binaries / "pg_ctl"), "-D", cluster, "-w", "-l", f"{name}/log")
-        server(*control, "-o", options, "start")
+        server = Server(binaries, name)
         try:
-            yield f"postgresql://rca@/{{database}}?host={name}"
+            yield server
         finally:
-            server(*control, "-m", "immediate", "stop")
+            server.stop()
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
@@ -62,11 +92,8 @@ def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     """An empty database; every test that asks for it runs on both kinds."""
     if request.param == "sqlite":
         return f"sqlite:///{tmp_path / 'rca.db'}"
-    template: str = request.getfixturevalue("postgres")
-    name = f"test_{new_id()}"
-    with psycopg.connect(template.format(database="postgres"), autocommit=True) as connection:
-        connection.execute(f"CREATE DATABASE {name}".encode())
-    return template.format(database=name)
+    server: Server = request.getfixturevalue("postgres")
+    return server.new_database()
 
 
 @pytest.fixture

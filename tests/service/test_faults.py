@@ -2,64 +2,20 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
-from urllib.request import Request, urlopen
 
 import pytest
+from watched import SECONDS, computing, metric, post, serving, stored, until
 
 from rca_api.demo import running_service
 
 pytestmark = pytest.mark.slow
-SECONDS = 120.0
-
-
-def until(true: Callable[[], Any]) -> Any:
-    deadline = time.monotonic() + SECONDS
-    while not (found := true()):
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-    return found
-
-
-def processes_of(data: Path, what: bytes) -> list[int]:
-    """Processes of the service with this data folder whose name or command line has `what`."""
-    found = []
-    for entry in Path("/proc").iterdir():
-        try:
-            name = (entry / "comm").read_bytes() + (entry / "cmdline").read_bytes()
-            if what in name and f"RCA_DATA_DIR={data}".encode() in (entry / "environ").read_bytes():
-                found.append(int(entry.name))
-        except (OSError, ValueError):
-            continue
-    return found
-
-
-def computing(data: Path) -> list[int]:
-    return processes_of(data, b"rca-compute")
-
-
-def post(url: str, body: bytes, **headers: str) -> tuple[int, Any]:
-    request = Request(f"{url}/v1/diagnoses", body, {"Content-Type": "application/json", **headers})
-    with urlopen(request, timeout=SECONDS) as answer:
-        return answer.status, json.loads(answer.read())
-
-
-def stored(url: str) -> list[Any]:
-    with urlopen(f"{url}/v1/diagnoses?limit=200", timeout=SECONDS) as answer:
-        items: list[Any] = json.loads(answer.read())["items"]
-    return items
-
-
-def metric(url: str, line: str) -> float:
-    text = urlopen(f"{url}/metrics", timeout=SECONDS).read().decode()
-    return sum(float(each.rpartition(" ")[2]) for each in text.splitlines() if each.startswith(line))
 
 
 @pytest.fixture
@@ -114,7 +70,7 @@ def test_a_service_killed_with_a_queue_finishes_it_after_its_restart(
         # What was found before it stood still may be on its way into the database.
         time.sleep(0.5)
         done_before = sum(item["state"] == "done" for item in stored(url))
-        [server] = processes_of(data, b"--serve-on")
+        [server] = serving(data)
         os.kill(process, signal.SIGCONT)
         os.kill(server, signal.SIGKILL)
         # Processes end with their service, even one that computes.
@@ -132,8 +88,8 @@ def test_a_service_that_is_stopped_leaves_what_is_queued(
     with running_service(settings=settings) as url:
         for _ in range(6):
             post(url, body, Prefer="respond-async")
-        [server] = processes_of(data, b"--serve-on")
+        [server] = serving(data)
         os.kill(server, signal.SIGTERM)
-        until(lambda: not processes_of(data, b"--serve-on"))
+        until(lambda: not serving(data))
     with running_service(settings=settings) as url:
         until(lambda: [item["state"] for item in stored(url)] == ["done"] * 6)

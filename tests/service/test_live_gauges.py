@@ -23,6 +23,7 @@ from rca_api.drift import SIGNALS
 from rca_api.health import checks
 from rca_api.live import count, resident_bytes
 from rca_api.metrics import Metrics
+from rca_api.models.current import BundleRef
 from rca_api.problems import ProblemError
 from rca_api.settings import Settings
 from rca_api.state import State
@@ -111,17 +112,32 @@ def test_every_signal_that_can_be_missing_has_its_series() -> None:
     assert {*OWN_PHASES, *missing_resources(nothing), "phases", "communication_wait_seconds"} == set(SIGNALS)
 
 
-def test_each_role_names_one_bundle() -> None:
-    metrics = Metrics()
-    metrics.bundle_loaded(ONE)
-    metrics.bundle_loaded(TWO, "challenger")
-    metrics.diagnosed(answer(watched=facts(model=TWO)))
-    shown = [
-        (sample.labels["role"], sample.labels["version"])
-        for family in metrics.bundle.collect()
-        for sample in family.samples
-    ]
-    assert sorted(shown) == [("challenger", "2"), ("champion", "2")]
+def test_readiness_and_metrics_name_the_bundle_that_answers_now(tmp_path: Path) -> None:
+    parts = State.build(Settings(data_dir=tmp_path, processes=1))
+    new = BundleRef(tmp_path, TWO.sha256, 2)
+    assert not checks.model(parts.pool).ready
+    parts.pool.loaded(parts.models.champion, ONE)
+    parts.pool.loaded(new, TWO)
+
+    def named(role: str) -> list[str]:
+        found = [family for family in parts.metrics.registry.collect() if family.name == "rca_bundle_info"]
+        shown = [sample.labels for family in found for sample in family.samples]
+        return [labels["version"] for labels in shown if labels["role"] == role]
+
+    assert (checks.model(parts.pool).detail, named("champion"), named("challenger")) == (
+        "baseline 1",
+        ["1"],
+        [],
+    )
+    parts.models.challenge(parts.models.champion)
+    parts.models.swap(new)
+    # A request that began before the swap ends with the old bundle.
+    parts.metrics.diagnosed(answer(watched=facts(model=ONE)))
+    assert (checks.model(parts.pool).detail, named("champion"), named("challenger")) == (
+        "baseline 2",
+        ["2"],
+        ["1"],
+    )
 
 
 def test_refused_requests_are_counted_by_the_limit(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import asyncio
 import hashlib
 import time
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
@@ -94,11 +94,12 @@ class Spool:
                 yield Received(Body(b"".join(held), None), digest.hexdigest())
             else:
                 await asyncio.to_thread(_write, file, held)
-                file.close()
                 yield Received(Body(b"", path), digest.hexdigest())
         finally:
             if file is not None:
-                file.close()
+                # What a full disk did not take is refused already, and tried once more here.
+                with suppress(OSError):
+                    file.close()
             if path is not None:
                 path.unlink(missing_ok=True)
 
@@ -114,5 +115,7 @@ def _opened(path: Path) -> IO[bytes]:
 def _write(file: IO[bytes], chunks: list[bytes]) -> None:
     try:
         file.write(b"".join(chunks))
+        # A full disk is to be noticed here, not when the file is closed.
+        file.flush()
     except OSError as error:
         raise SpoolError(f"a large body cannot be kept: {error.strerror}") from error

@@ -11,9 +11,10 @@ import structlog
 
 from rca.diagnosis.result import ModelVersion
 from rca_api.compute.deadline import Deadline
-from rca_api.compute.process import Reply, Report, Setup
+from rca_api.compute.process import Reply, Setup
 from rca_api.compute.slot import Slot, WorkerDied, WorkerLost
 from rca_api.metrics import Metrics
+from rca_api.models.current import BundleRef
 from rca_api.problems import ProblemError
 
 _log = structlog.stdlib.get_logger("rca_api")
@@ -67,7 +68,8 @@ class ComputePool:
         self._free: asyncio.LifoQueue[Slot] = asyncio.LifoQueue()
         self._renewals: set[asyncio.Task[None]] = set()
         self._closed = False
-        self._last: Report | None = None
+        #: What a bundle turned out to be when it was loaded, or why it cannot be used.
+        self._found: dict[BundleRef, ModelVersion | str] = {}
         self._mean_seconds = 0.0
         self._loop: asyncio.AbstractEventLoop | None = None
         self._waiting = 0
@@ -75,13 +77,23 @@ class ComputePool:
 
     @property
     def model(self) -> ModelVersion | None:
-        """The champion as the process started last has it; None while none is warm."""
-        return self._last.model if self._last is not None else None
+        """The bundle that answers now; None while no process has loaded it."""
+        return self.model_of(self._setup().champion)
 
     @property
     def failure(self) -> str | None:
-        """Why the champion cannot be used, as the process started last has it."""
-        return self._last.failure if self._last is not None else None
+        """Why the bundle that is to answer now cannot be used."""
+        found = self._found.get(self._setup().champion)
+        return found if isinstance(found, str) else None
+
+    def model_of(self, ref: BundleRef) -> ModelVersion | None:
+        """What a bundle is, if it was loaded the last time it was needed."""
+        found = self._found.get(ref)
+        return found if isinstance(found, ModelVersion) else None
+
+    def loaded(self, ref: BundleRef, model: ModelVersion) -> None:
+        """Say that a task has used a bundle."""
+        self._found[ref] = model
 
     def processes(self) -> list[int]:
         """Process ids of those that are warm."""
@@ -205,15 +217,15 @@ class ComputePool:
     async def _until_warm(self, slot: Slot) -> None:
         pause = 0.5
         while True:
+            setup = self._setup()
             try:
-                self._last = await slot.start(self._setup())
+                report = await slot.start(setup)
             except WorkerLost as error:
                 _log.error("a process cannot be started", reason=str(error), pause_seconds=pause)
                 await asyncio.sleep(pause)
                 pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
             else:
-                if self._last.model is not None:
-                    self._metrics.bundle_loaded(self._last.model)
+                self._found[setup.champion] = report.model or report.failure or "it was not loaded"
                 self._free.put_nowait(slot)
                 return
 

@@ -34,4 +34,6 @@ class Trial:
             if error.code == "deadline-exceeded":
                 raise TryLater("the pool is busy") from error
             raise
+        # It may be about to answer: readiness and metrics name it then.
+        self._pool.loaded(ref, found.model)
         return found
