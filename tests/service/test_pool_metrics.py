@@ -12,9 +12,10 @@ from rca.diagnosis.result import ModelVersion
 from rca.errors import InvalidInput
 from rca_api.compute.deadline import Deadline
 from rca_api.compute.pool import ComputePool, Load
-from rca_api.compute.process import Reply, Report
+from rca_api.compute.process import Reply, Report, Setup
 from rca_api.compute.slot import Slot, WorkerDied, WorkerLost
 from rca_api.metrics import Metrics
+from rca_api.models.current import BundleRef
 from rca_api.problems import ProblemError
 from rca_api.timing import Timed
 
@@ -45,6 +46,9 @@ class PlayedSlot(Slot):
         self.report = None
 
 
+SETUP = Setup(BundleRef(None), None, "", "info")
+
+
 def task() -> None:
     """Never run."""
 
@@ -56,7 +60,7 @@ def played(
     metrics, results = Metrics(), []
 
     async def run() -> None:
-        pool = ComputePool(lambda: None, 1, tasks_per_process, metrics)  # type: ignore[arg-type,return-value]
+        pool = ComputePool(lambda: SETUP, 1, tasks_per_process, metrics)
         pool._slots = [slot]
         pool.start()
         for _ in range(times):

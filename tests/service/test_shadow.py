@@ -82,7 +82,7 @@ def answer(compared: Compared, champion: Diagnosis, challenger: Diagnosis, diagn
 
     async def once() -> None:
         name = diagnosis_id or compared.diagnosis()
-        compared.shadow.answered(name, champion, ask, busy=False)
+        compared.shadow.answered(name, champion.to_json().encode(), ask, busy=False)
         await settle(compared.shadow)
 
     asyncio.run(once())
@@ -123,10 +123,10 @@ def test_the_answer_is_not_waited_for_and_busy_windows_are_let_go(
             await released.wait()
             return healthy
 
-        compared.shadow.answered(compared.diagnosis(), healthy, ask, busy=True)
+        compared.shadow.answered(compared.diagnosis(), healthy.to_json().encode(), ask, busy=True)
         assert compared.shadow._running is None
         for _ in range(3):
-            compared.shadow.answered(compared.diagnosis(), healthy, ask, busy=False)
+            compared.shadow.answered(compared.diagnosis(), healthy.to_json().encode(), ask, busy=False)
             await asyncio.sleep(0)
         released.set()
         await settle(compared.shadow)
@@ -143,7 +143,7 @@ def test_a_challenger_that_fails_is_counted_and_nothing_else(
         raise failure
 
     async def once() -> None:
-        compared.shadow.answered(compared.diagnosis(), healthy, ask, busy=False)
+        compared.shadow.answered(compared.diagnosis(), healthy.to_json().encode(), ask, busy=False)
         await settle(compared.shadow)
 
     asyncio.run(once())
@@ -162,7 +162,7 @@ def test_what_is_being_compared_does_not_hold_up_the_end(compared: Compared, hea
             await asyncio.sleep(600)
             raise AssertionError("never reached")
 
-        compared.shadow.answered(compared.diagnosis(), healthy, ask, busy=False)
+        compared.shadow.answered(compared.diagnosis(), healthy.to_json().encode(), ask, busy=False)
         await asyncio.sleep(0)
         await asyncio.wait_for(compared.shadow.close(), 5)
 
