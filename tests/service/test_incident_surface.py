@@ -21,7 +21,7 @@ from schemathesis.checks import (
 from starlette.testclient import TestClient
 
 from rca_api.app import create_app
-from rca_api.security import access
+from rca_api.security.authority import Authority
 from rca_api.security.principal import Principal, Scope
 from rca_api.settings import Settings
 from rca_api.state import State
@@ -187,10 +187,10 @@ def test_only_its_author_withdraws_feedback(client: TestClient, monkeypatch: pyt
     (diagnosis,) = live(client, "nic_degradation")
     path = f"/v1/diagnoses/{diagnosis}/feedback"
     callers = [Principal(f"key-{n}", f"Key {n}", frozenset({Scope.feedback})) for n in range(2)]
-    monkeypatch.setattr(access, "identify", lambda request: callers[0])
+    monkeypatch.setattr(Authority, "identify", lambda _, request: callers[0])
     made = client.post(path, json=CORRECTED).json()
     assert (made["given_by"], made["given_by_name"]) == ("key-0", "Key 0")
-    monkeypatch.setattr(access, "identify", lambda request: callers[1])
+    monkeypatch.setattr(Authority, "identify", lambda _, request: callers[1])
     assert client.delete(f"{path}/{made['id']}").json()["code"] == "forbidden"
     assert client.get("/v1/incidents").json()["code"] == "forbidden"
     assert client.get("/v1/webhooks").json()["code"] == "forbidden"

@@ -141,7 +141,7 @@ def test_its_load_tells_who_works_and_who_waits() -> None:
 
     async def run() -> None:
         slot = Looking()
-        pool = ComputePool(lambda: None, 1, 0, Metrics())  # type: ignore[arg-type,return-value]
+        pool = ComputePool(lambda: SETUP, 1, 0, Metrics())
         pool._slots, slot.look = [slot], pool.load
         loads.append(pool.load())
         pool.start()
