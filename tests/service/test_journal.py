@@ -16,7 +16,7 @@ from rca_api.diagnoses.keys import Hold, Key, Keys
 from rca_api.diagnoses.tables import BlameRow, DiagnosisRow, IdempotencyRow, WindowRow
 from rca_api.metrics import Metrics
 from rca_api.problems import ProblemError
-from rca_api.store.database import Database
+from rca_api.store.database import Database, StoreError
 
 
 class Clock:
@@ -222,6 +222,22 @@ def test_a_failed_request_can_be_tried_again(database: Database) -> None:
     assert isinstance(hold, Hold)
     keys.release(hold)
     assert isinstance(keys.take(key), Hold)
+
+
+def test_a_key_that_could_not_be_released_is_free_for_its_repetition(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keys, key = keys_of(database), Key("", "k", "d")
+    hold = keys.take(key)
+    assert isinstance(hold, Hold)
+    with monkeypatch.context() as patch:
+        patch.setattr(keys, "_database", Database("postgresql://rca@127.0.0.1:9/rca"))
+        with pytest.raises(StoreError):
+            keys.release(hold)
+    assert isinstance(keys.take(key), Hold)
+    # The one who has it now is at work.
+    with pytest.raises(ProblemError):
+        keys.take(key)
 
 
 def test_a_request_that_lost_its_key_stores_nothing(database: Database, journal: Journal) -> None:

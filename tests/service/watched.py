@@ -16,7 +16,7 @@ def until(true: Callable[[], Any], seconds: float = SECONDS) -> Any:
     deadline = time.monotonic() + seconds
     while not (found := true()):
         assert time.monotonic() < deadline
-        time.sleep(0.02)
+        time.sleep(0.05)
     return found
 
 

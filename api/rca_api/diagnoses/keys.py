@@ -17,7 +17,7 @@ from sqlalchemy.orm import Session
 from rca_api.diagnoses.tables import IdempotencyRow
 from rca_api.problems import ProblemError
 from rca_api.store.base import new_id, now
-from rca_api.store.database import Database
+from rca_api.store.database import Database, StoreError
 
 
 @dataclass(frozen=True)
@@ -62,6 +62,8 @@ class Keys:
         self._database = database
         self._kept = kept
         self._held = held
+        #: Until when those are held that were to be released while the database was away, by holder.
+        self._left: dict[str, datetime] = {}
 
     def take(self, key: Key) -> Hold | str:
         """Get the right to answer, or the id of the diagnosis that answered already.
@@ -90,9 +92,20 @@ class Keys:
             raise _in_progress() from None
 
     def release(self, hold: Hold) -> None:
-        """Forget the key of a request that failed, so that it can be tried again."""
-        with self._database.session() as session:
-            session.execute(delete(IdempotencyRow).where(_mine(hold), IdempotencyRow.diagnosis_id.is_(None)))
+        """Forget the key of a request that failed, so that it can be tried again.
+
+        Raises
+        ------
+        StoreError
+            If that cannot be written down; this process lets it be tried again all the same.
+        """
+        mine = delete(IdempotencyRow).where(_mine(hold), IdempotencyRow.diagnosis_id.is_(None))
+        try:
+            with self._database.session() as session:
+                session.execute(mine)
+        except StoreError:
+            self._leave(hold.holder, now())
+            raise
 
     def forget_expired(self) -> int:
         """Delete the keys that nobody needs to remember; return how many."""
@@ -109,10 +122,16 @@ class Keys:
             )
         if known.diagnosis_id is not None:
             return known.diagnosis_id
-        if known.held_until > at:
+        if known.held_until > at and self._left.pop(known.holder, None) is None:
             raise _in_progress()
         known.holder, known.held_until = hold.holder, at + self._held
         return hold
+
+    def _leave(self, holder: str, at: datetime) -> None:
+        for each, until in tuple(self._left.items()):
+            if until <= at:
+                self._left.pop(each, None)
+        self._left[holder] = at + self._held
 
     def _row(self, hold: Hold, at: datetime) -> IdempotencyRow:
         return IdempotencyRow(
