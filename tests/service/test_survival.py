@@ -25,7 +25,7 @@ from urllib.error import HTTPError
 
 import pytest
 from callers import TEMPLATE_ID, Crowd, Verdict, answered
-from conftest import Server
+from postgres_server import Server
 from shifted_clock import ShiftedClock
 from watched import asked, computing, metric, post, serving, stored, until
 
