@@ -2,69 +2,15 @@
 
 from __future__ import annotations
 
-import os
 import shutil
-import subprocess
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-import psycopg
 import pytest
+from postgres_server import SERVER_USER, Server, postgres_binaries
 
-from rca_api.store.base import new_id
 from rca_api.store.database import Database
-
-#: The server refuses to run as root.
-_SERVER_USER = "postgres" if os.geteuid() == 0 else None
-
-
-def postgres_binaries() -> Path | None:
-    """Folder of `initdb` and `pg_ctl`; Debian does not put them on the PATH."""
-    found = shutil.which("pg_ctl")
-    folders = [Path(found).resolve().parent] if found else []
-    folders += sorted(Path("/usr/lib/postgresql").glob("*/bin"), reverse=True)
-    return next((folder for folder in folders if (folder / "initdb").exists()), None)
-
-
-class Server:
-    """A PostgreSQL server of our own on a Unix socket, which can be taken away and brought back.
-
-    Parameters
-    ----------
-    binaries : Path
-        Folder of its programs.
-    folder : str
-        Of its cluster and socket.
-    """
-
-    def __init__(self, binaries: Path, folder: str) -> None:
-        self._folder = folder
-        self._control = (str(binaries / "pg_ctl"), "-D", f"{folder}/cluster", "-w", "-l", f"{folder}/log")
-        options = ("-A", "trust", "-U", "rca", "--no-sync")
-        self._run(str(binaries / "initdb"), "-D", f"{folder}/cluster", *options)
-        self.start()
-
-    def start(self) -> None:
-        self._run(*self._control, "-o", f"-k {self._folder} -c listen_addresses='' -c fsync=off", "start")
-
-    def stop(self) -> None:
-        """At once, as in a crash."""
-        self._run(*self._control, "-m", "immediate", "stop")
-
-    def new_database(self) -> str:
-        """Make an empty database; its URL."""
-        name = f"test_{new_id()}"
-        with psycopg.connect(self._url("postgres"), autocommit=True) as connection:
-            connection.execute(f"CREATE DATABASE {name}".encode())
-        return self._url(name)
-
-    def _url(self, database: str) -> str:
-        return f"postgresql://rca@/{database}?host={self._folder}"
-
-    def _run(self, *command: str) -> None:
-        where, user = self._folder, _SERVER_USER
-        subprocess.run(command, check=True, user=user, cwd=where, stdout=subprocess.DEVNULL, timeout=60)
 
 
 @pytest.fixture(scope="session")
@@ -75,9 +21,9 @@ def postgres() -> Iterator[Server]:
         pytest.skip("PostgreSQL is not installed")
     # Not below pytest's folder: a socket's path may have 107 bytes, and the server's user must reach it.
     with tempfile.TemporaryDirectory(prefix="rca-pg-", dir="/tmp") as name:
-        if _SERVER_USER is not None:
+        if SERVER_USER is not None:
             try:
-                shutil.chown(name, _SERVER_USER)
+                shutil.chown(name, SERVER_USER)
             except LookupError:
                 pytest.skip("PostgreSQL does not run as root, and there is no user postgres")
         server = Server(binaries, name)

@@ -122,7 +122,7 @@ class Keys:
             )
         if known.diagnosis_id is not None:
             return known.diagnosis_id
-        if known.held_until > at and self._left.pop(known.holder, None) is None:
+        if known.held_until > at and known.holder not in self._left:
             raise _in_progress()
         known.holder, known.held_until = hold.holder, at + self._held
         return hold

@@ -1,0 +1,63 @@
+"""A PostgreSQL server that tests start, stop and start again."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import psycopg
+
+from rca_api.store.base import new_id
+
+#: The server refuses to run as root.
+SERVER_USER = "postgres" if os.geteuid() == 0 else None
+
+
+def postgres_binaries() -> Path | None:
+    """Folder of `initdb` and `pg_ctl`; Debian does not put them on the PATH."""
+    found = shutil.which("pg_ctl")
+    folders = [Path(found).resolve().parent] if found else []
+    folders += sorted(Path("/usr/lib/postgresql").glob("*/bin"), reverse=True)
+    return next((folder for folder in folders if (folder / "initdb").exists()), None)
+
+
+class Server:
+    """A PostgreSQL server of our own on a Unix socket, which can be taken away and brought back.
+
+    Parameters
+    ----------
+    binaries : Path
+        Folder of its programs.
+    folder : str
+        Of its cluster and socket.
+    """
+
+    def __init__(self, binaries: Path, folder: str) -> None:
+        self._folder = folder
+        self._control = (str(binaries / "pg_ctl"), "-D", f"{folder}/cluster", "-w", "-l", f"{folder}/log")
+        options = ("-A", "trust", "-U", "rca", "--no-sync")
+        self._run(str(binaries / "initdb"), "-D", f"{folder}/cluster", *options)
+        self.start()
+
+    def start(self) -> None:
+        self._run(*self._control, "-o", f"-k {self._folder} -c listen_addresses='' -c fsync=off", "start")
+
+    def stop(self) -> None:
+        """At once, as in a crash."""
+        self._run(*self._control, "-m", "immediate", "stop")
+
+    def new_database(self) -> str:
+        """Make an empty database; its URL."""
+        name = f"test_{new_id()}"
+        with psycopg.connect(self._url("postgres"), autocommit=True) as connection:
+            connection.execute(f"CREATE DATABASE {name}".encode())
+        return self._url(name)
+
+    def _url(self, database: str) -> str:
+        return f"postgresql://rca@/{database}?host={self._folder}"
+
+    def _run(self, *command: str) -> None:
+        where, user = self._folder, SERVER_USER
+        subprocess.run(command, check=True, user=user, cwd=where, stdout=subprocess.DEVNULL, timeout=60)
