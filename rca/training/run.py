@@ -19,14 +19,14 @@ from rca.training.causal_rows import innocent_rows, mechanism_rows
 from rca.training.corpus import Corpus, stack
 from rca.training.data_facts import data_facts
 from rca.training.feature_cache import FeatureCache
+from rca.training.gathering import gathered
 from rca.training.heads import PARAMETERS
 from rca.training.held_out import SIMULATED, held_out_rows, named, totals
-from rca.training.incidents import incident_examples, incidents
+from rca.training.incidents import incidents
 from rca.training.interval_margins import interval_margins
 from rca.training.learned import Learned, learn
 from rca.training.record import record
 from rca.training.settings import Settings
-from rca.training.simulated import simulated_examples
 from rca.training.tracking import check_store
 from rca.training.weighting import REAL_SHARE, balanced
 
@@ -122,7 +122,8 @@ def train(
     progress : callable
         ``(phase, done, total)``.
     """
-    _can_be_done(output, collections, tracking_uri)
+    if tracking_uri is not None:
+        check_store(tracking_uri)
     trained = fit(
         output,
         n_windows=n_windows,
@@ -164,8 +165,10 @@ def fit(
     progress: Progress = lambda phase, done, total: None,
 ) -> Trained:
     """Write and test the bundle, and record it nowhere; parameters as of `train`."""
-    _can_be_done(output, collections, None)
-    corpus = _corpus(n_windows, seed, collections, processes, cache, progress)
+    _can_be_done(output, collections)
+    examples = gathered(n_windows, seed, collections, processes=processes, cache=cache, progress=progress)
+    corpus = stack(examples)
+    corpus = replace(corpus, weight=balanced(corpus, REAL_SHARE))
     fitted = _fit(corpus, seed, settings, progress)
     provenance = _provenance(n_windows, seed, collections, corpus, settings)
     # What has no intervals yet is nobody's bundle: an interrupted run leaves the old one in place.
@@ -187,7 +190,7 @@ def fit(
     return Trained(output, card, _parameters(fitted.learned.thresholds, provenance))
 
 
-def _can_be_done(output: Path, collections: Sequence[Path], tracking_uri: str | None) -> None:
+def _can_be_done(output: Path, collections: Sequence[Path]) -> None:
     """Refuse before an hour of work what would be refused after it."""
     for folder in named(collections).values():
         incidents(read_collection(folder))
@@ -198,8 +201,6 @@ def _can_be_done(output: Path, collections: Sequence[Path], tracking_uri: str | 
             pass
     except OSError as error:
         raise SourceError(f"{output}: cannot be written: {error.strerror or error}") from error
-    if tracking_uri is not None:
-        check_store(tracking_uri)
 
 
 @dataclass(frozen=True)
@@ -239,31 +240,6 @@ def _with_margins(
     )
     report = {**fitted.mechanisms.report, "intervals": covered}
     return replace(fitted, mechanisms=replace(fitted.mechanisms, margins=margins, report=report))
-
-
-def _corpus(
-    n_windows: int,
-    seed: int,
-    collections: Sequence[Path],
-    processes: int,
-    cache: FeatureCache | None,
-    progress: Progress,
-) -> Corpus:
-    examples = []
-    simulated = simulated_examples(n_windows, seed, processes=processes, cache=cache)
-    for position, each in enumerate(simulated, start=1):
-        examples.append(each)
-        progress("simulating and extracting features", position, n_windows)
-    for folder in collections:
-        examples += incident_examples(
-            folder,
-            seed,
-            processes=processes,
-            cache=cache,
-            progress=lambda done, total: progress("varying real windows", done, total),
-        )
-    corpus = stack(examples)
-    return replace(corpus, weight=balanced(corpus, REAL_SHARE))
 
 
 def _provenance(

@@ -15,11 +15,10 @@ from rca.evaluation.tables import TextTable
 from rca.telemetry.split import Part
 from rca.training.corpus import Corpus, stack
 from rca.training.feature_cache import FeatureCache
+from rca.training.gathering import gathered
 from rca.training.heads import MAX_ROUNDS, PARAMETERS, PATIENCE, targets
 from rca.training.held_out import named
-from rca.training.incidents import incident_examples
 from rca.training.settings import TUNABLE
-from rca.training.simulated import simulated_examples
 from rca.training.tuning.nested import LEAST_GAIN, Effort, TunedHead, tune_head
 from rca.training.tuning.search import import_optuna
 from rca.training.weighting import REAL_SHARE, balanced
@@ -161,20 +160,15 @@ def _corpus(
     progress: Progress,
 ) -> Corpus:
     """What a training learns from: the test parts stay out, so that they remain a test of what is chosen."""
-    examples = []
-    simulated = simulated_examples(n_windows, seed, processes=processes, cache=cache)
-    for done, each in enumerate(simulated, start=1):
-        examples.append(each)
-        progress("simulating and extracting features", done, n_windows)
-    for folder in named(collections).values():
-        examples += incident_examples(
-            folder,
-            seed,
-            processes=processes,
-            variants=variants,
-            cache=cache,
-            progress=lambda done, total: progress("varying real windows", done, total),
-        )
+    examples = gathered(
+        n_windows,
+        seed,
+        tuple(named(collections).values()),
+        variants=variants,
+        processes=processes,
+        cache=cache,
+        progress=progress,
+    )
     corpus = stack([each for each in examples if each.part != "test"])
     # Every row is in some training fold, so every row weighs what it does there.
     everything: list[Part] = ["train"] * len(corpus.part)

@@ -1,0 +1,48 @@
+"""All examples that a fit is made from: simulated scenarios, and variants of real windows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from rca.training.corpus import Example
+from rca.training.feature_cache import FeatureCache
+from rca.training.incidents import VARIANTS, incident_examples
+from rca.training.simulated import simulated_examples
+
+
+def gathered(
+    n_windows: int,
+    seed: int,
+    collections: Sequence[Path],
+    *,
+    variants: int = VARIANTS,
+    processes: int,
+    cache: FeatureCache | None,
+    progress: Callable[[str, int, int], None],
+) -> list[Example]:
+    """Examples of the simulated scenarios of a seed and then of each collection, in their order.
+
+    Parameters
+    ----------
+    variants : int
+        Of each real window, see `rca.training.incidents.varied`.
+    processes, cache
+        Without influence on the result.
+    progress : callable
+        ``(phase, done, total)``.
+    """
+    examples = []
+    for each in simulated_examples(n_windows, seed, processes=processes, cache=cache):
+        examples.append(each)
+        progress("simulating and extracting features", len(examples), n_windows)
+    for folder in collections:
+        examples += incident_examples(
+            folder,
+            seed,
+            processes=processes,
+            variants=variants,
+            cache=cache,
+            progress=lambda done, total: progress("varying real windows", done, total),
+        )
+    return examples
