@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import multiprocessing
+import os
+import threading
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from typing import Any, TypeVar
@@ -28,3 +30,15 @@ def pool(
     """A pool of processes that import what they need; what is handed to them has to be picklable."""
     context = multiprocessing.get_context("spawn")
     return ProcessPoolExecutor(processes, mp_context=context, initializer=initializer, initargs=initargs)
+
+
+def end_with_the_parent() -> None:
+    """Let this worker end when its parent does, even by SIGKILL: nobody would ever tell it to stop."""
+    parent = multiprocessing.parent_process()
+
+    def wait() -> None:
+        if parent is not None:
+            parent.join()
+            os._exit(1)
+
+    threading.Thread(target=wait, name="parent", daemon=True).start()

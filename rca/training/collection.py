@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import multiprocessing
-import os
 import shutil
 import signal
-import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from rca.errors import InvalidInput
+from rca.processes import end_with_the_parent
 from rca.processes import pool as pool_of
 from rca.simulation import sample_scenario, simulate
 from rca.telemetry.labels import (
@@ -146,7 +143,7 @@ def _written(plan: Plan, numbers: list[int], processes: int) -> Iterator[dict[st
     if processes <= 1 or len(numbers) < FEWEST_FOR_WORKERS:
         yield from map(plan.write, numbers)
         return
-    pool = pool_of(processes, initializer=_leave_with_parent)
+    pool = pool_of(processes, initializer=_start_worker)
     try:
         yield from pool.map(plan.write, numbers, chunksize=CHUNK)
     finally:
@@ -154,19 +151,10 @@ def _written(plan: Plan, numbers: list[int], processes: int) -> Iterator[dict[st
         pool.shutdown(cancel_futures=True)
 
 
-def _leave_with_parent() -> None:
-    """Let a worker end when its parent does, even by SIGKILL: nobody would ever tell it to stop."""
+def _start_worker() -> None:
+    """Leave an interrupt to the parent, and end with it."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    parent = multiprocessing.parent_process()
-    if parent is None:
-        return
-    sentinel = parent.sentinel
-
-    def watch() -> None:
-        wait([sentinel])
-        os._exit(1)
-
-    threading.Thread(target=watch, daemon=True).start()
+    end_with_the_parent()
 
 
 def _write_manifest(plan: Plan, entries: dict[int, dict[str, Any]]) -> None:

@@ -6,9 +6,7 @@ Nothing of the web framework or the database is imported here.
 from __future__ import annotations
 
 import gc
-import multiprocessing
 import os
-import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping
@@ -22,6 +20,7 @@ import structlog
 from rca.commands import process as command_process
 from rca.diagnosis.result import ModelVersion
 from rca.errors import RcaError
+from rca.processes import end_with_the_parent
 from rca_api import logs
 from rca_api.compute.bundles import LoadedBundles
 from rca_api.models.current import BundleRef
@@ -96,7 +95,7 @@ class _Process:
 
 def initialize(setup: Setup) -> None:
     """Get warm; never raises, because a process that says why it cannot work is easier to mend."""
-    _end_with_the_parent()
+    end_with_the_parent()
     _name_this_process()
     logs.configure(setup.log_level)
     structlog.contextvars.bind_contextvars(process=os.getpid())
@@ -150,18 +149,6 @@ def _run(task: Callable[..., Any], arguments: tuple[Any, ...]) -> Reply:
     except Exception:
         return Reply(None, context.stages, time.perf_counter() - began, crash=traceback.format_exc())
     return Reply(value, context.stages, time.perf_counter() - began)
-
-
-def _end_with_the_parent() -> None:
-    """A service that was killed must not leave processes behind, not even one that is busy for minutes."""
-    parent = multiprocessing.parent_process()
-
-    def wait() -> None:
-        if parent is not None:
-            parent.join()
-            os._exit(1)
-
-    threading.Thread(target=wait, name="parent", daemon=True).start()
 
 
 def _name_this_process() -> None:
