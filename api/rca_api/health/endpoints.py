@@ -58,4 +58,4 @@ def exposition(request: Request) -> Response:
     state = State.of(request)
     if not state.settings.public_metrics:
         read_access(request, None, None)
-    return Response(State.of(request).metrics.exposition(), media_type=metrics.MEDIA_TYPE)
+    return Response(state.metrics.exposition(), media_type=metrics.MEDIA_TYPE)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -86,7 +87,7 @@ class Database:
             session.execute(text("SELECT 1"))
         current, wanted = self.revisions()
         if current is None or current != wanted:
-            known = current in {script.revision for script in self._scripts().walk_revisions()}
+            known = current in {script.revision for script in _scripts().walk_revisions()}
             if current is not None and not known:
                 # A newer version has migrated already: migrations only add, so the old one goes on working.
                 return
@@ -102,7 +103,7 @@ class Database:
                 current = MigrationContext.configure(connection).get_current_revision()
         except DBAPIError as error:
             raise StoreError(f"the database cannot be used: {_reason(error)}") from error
-        return current, self._scripts().get_current_head()
+        return current, _scripts().get_current_head()
 
     def upgrade(self) -> None:
         """Bring the schema to the newest revision; does nothing if it is there already."""
@@ -130,9 +131,11 @@ class Database:
                 self._on_failure()
             raise StoreError(f"the database cannot be used: {_reason(error)}") from error
 
-    @staticmethod
-    def _scripts() -> ScriptDirectory:
-        return ScriptDirectory.from_config(_config())
+
+@cache
+def _scripts() -> ScriptDirectory:
+    """The migrations this version knows; read once, because every probe asks."""
+    return ScriptDirectory.from_config(_config())
 
 
 def _config() -> Config:
