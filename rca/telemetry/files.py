@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import os
 import secrets
 import shutil
 from pathlib import Path
 
 
 def replace_file(path: Path, content: bytes) -> None:
-    """Write a file by renaming a finished one into place; a kill at any moment leaves the old one.
+    """Write a file by renaming a finished one into place; a kill or a power cut leaves the old one.
 
     For one writer at a time: what a killed one left behind is overwritten by the next.
     """
     fresh = path.with_name(f".{path.name}.new")
-    fresh.write_bytes(content)
+    with fresh.open("wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
     fresh.replace(path)
 
 

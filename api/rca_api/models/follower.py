@@ -19,6 +19,7 @@ import orjson
 import structlog
 
 from rca.errors import BundleError, RcaError
+from rca.telemetry.files import replace_file
 from rca.telemetry.window import Window
 from rca_api.metrics import Metrics
 from rca_api.models.current import BundleRef, CurrentModels
@@ -195,11 +196,7 @@ class Follower:
             if ref is not None and ref.version is not None
         }
         self._folder.mkdir(parents=True, exist_ok=True)
-        fresh = self._folder / f".{STATE_FILE}"
-        with fresh.open("wb") as file:
-            file.write(orjson.dumps(document))
-            os.fsync(file.fileno())
-        fresh.replace(self._folder / STATE_FILE)
+        replace_file(self._folder / STATE_FILE, orjson.dumps(document))
 
     def _remembered(self) -> list[BundleRef]:
         try:
