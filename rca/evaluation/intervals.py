@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -155,19 +156,15 @@ def poisson_rate(events: int, exposure: float) -> tuple[float, float, float]:
 
 
 def _mean_with(at_most: int, chance: float) -> float:
-    """Mean of a Poisson variable that is `at_most` or less with the given chance.
-
-    Bisection: the quantile of `scipy.special` would cost every `rca evaluate` most of a second to import.
-    """
+    """Mean of a Poisson variable that is `at_most` or less with the given chance."""
     counts = np.arange(at_most + 1)
     log_factorials = np.cumsum(np.log(np.maximum(counts, 1)))
-    below, above = 0.0, at_most + 10.0 * np.sqrt(at_most + 1.0) + 10.0
-    for _ in range(BISECTIONS):
-        mean = (below + above) / 2
-        # The chance falls as the mean grows.
-        likely = np.exp(counts * np.log(mean) - mean - log_factorials).sum() > chance
-        below, above = (mean, above) if likely else (below, mean)
-    return float(below + above) / 2
+
+    def log_chances(mean: float) -> FloatArray:
+        logs: FloatArray = counts * np.log(mean) - mean - log_factorials
+        return logs
+
+    return _parameter_with(chance, log_chances, at_most + 10.0 * math.sqrt(at_most + 1.0) + 10.0)
 
 
 def share_interval(successes: int, n: int) -> tuple[float, float]:
@@ -189,13 +186,25 @@ def _share_with(at_most: int, n: int, chance: float) -> float:
     counts = np.arange(at_most + 1)
     log_factorials = np.concatenate([[0.0], np.cumsum(np.log(np.arange(1, n + 1)))])
     log_ways = log_factorials[n] - log_factorials[counts] - log_factorials[n - counts]
-    below, above = 0.0, 1.0
-    for _ in range(BISECTIONS):
-        share = (below + above) / 2
+
+    def log_chances(share: float) -> FloatArray:
         with np.errstate(divide="ignore", invalid="ignore"):
-            terms = log_ways + counts * np.log(share) + (n - counts) * np.log1p(-share)
-        # The chance falls as the share grows.
-        below, above = (share, above) if np.exp(terms).sum() > chance else (below, share)
+            logs: FloatArray = log_ways + counts * np.log(share) + (n - counts) * np.log1p(-share)
+        return logs
+
+    return _parameter_with(chance, log_chances, 1.0)
+
+
+def _parameter_with(chance: float, log_chances: Callable[[float], FloatArray], largest: float) -> float:
+    """Parameter at which the outcomes together have the given chance, which falls as it grows.
+
+    Bisection: the quantiles of `scipy.special` would cost every `rca evaluate` most of a second to import.
+    """
+    below, above = 0.0, largest
+    for _ in range(BISECTIONS):
+        middle = (below + above) / 2
+        likely = np.exp(log_chances(middle)).sum() > chance
+        below, above = (middle, above) if likely else (below, middle)
     return (below + above) / 2
 
 
