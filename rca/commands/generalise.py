@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
@@ -10,6 +9,7 @@ import typer
 
 from rca.commands.output import rendered, table_of, write
 from rca.commands.progress import progress
+from rca.commands.training_options import Cache, Format, Result, Seed, Settings
 
 EXAMPLES = """
 rca generalise                                          simulated windows only
@@ -19,19 +19,9 @@ rca generalise --settings tuned.json -o tuned           the same questions to mo
 """
 
 
-class Format(StrEnum):
-    """How the scores are written."""
-
-    table = "table"
-    markdown = "markdown"
-    json = "json"
-
-
 def command(
     windows: Annotated[int | None, typer.Option(min=200, help="Simulated windows. [default: 3000]")] = None,
-    seed: Annotated[
-        int | None, typer.Option(help="Seed of everything. [default: as the shipped bundle]")
-    ] = None,
+    seed: Seed = None,
     collection: Annotated[
         list[Path] | None,
         typer.Option(metavar="DIR", help="Folder of captured labelled windows; repeat for several."),
@@ -43,12 +33,8 @@ def command(
     variants: Annotated[
         int | None, typer.Option(min=1, help="Variants of each capture that is learned from. [default: 8]")
     ] = None,
-    settings: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="LightGBM's settings, as `rca tune` writes them.")
-    ] = None,
-    format_: Annotated[
-        Format, typer.Option("--format", "-f", help="How to write the scores.")
-    ] = Format.table,
+    settings: Settings = None,
+    format_: Result = Format.table,
     processes: Annotated[int, typer.Option(min=1, help="Worker processes; no influence on the result.")] = 1,
     output: Annotated[
         Path | None,
@@ -56,14 +42,7 @@ def command(
             "--output", "-o", metavar="DIR", help="Also write report.md, scores.json, judged.parquet."
         ),
     ] = None,
-    cache: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="DIR",
-            envvar="RCA_CACHE_DIR",
-            help="Where features and finished folds are kept. [default: ~/.cache/straggler-rca/examples]",
-        ),
-    ] = None,
+    cache: Cache = None,
 ) -> None:
     """Hold out causes at a severity, job sizes, captures; fit anew, ask the model about what was held out.
 

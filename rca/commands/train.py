@@ -9,12 +9,14 @@ import typer
 
 from rca.commands.output import rendered, write
 from rca.commands.progress import progress
+from rca.commands.training_options import Cache, Seed, Settings
 
 if TYPE_CHECKING:
     from rca.training.run import TrainingResult
 
 EXAMPLES = """
-rca train --output my-bundle                           the shipped baseline again, byte for byte
+rca train --output my-bundle                           simulated windows only; models/README.md says how
+                                                       the shipped bundle was made
 rca train --windows 500 --output quick --no-tracking   a quick look
 rca train --collection my-incidents --output ours      learn from your own labelled windows, too
 rca models promote --collection my-incidents           make it the champion, if the gate agrees
@@ -27,9 +29,7 @@ def command(
     windows: Annotated[
         int | None, typer.Option(min=200, help="Simulated windows. [default: as the shipped bundle]")
     ] = None,
-    seed: Annotated[
-        int | None, typer.Option(min=0, help="Seed of everything. [default: as the shipped bundle]")
-    ] = None,
+    seed: Seed = None,
     collection: Annotated[
         list[Path] | None,
         typer.Option(
@@ -53,15 +53,8 @@ def command(
         bool,
         typer.Option("--cached/--no-cache", help="Keep features between runs; no influence on the result."),
     ] = True,
-    cache: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="DIR", envvar="RCA_CACHE_DIR", help="Where. [default: ~/.cache/straggler-rca/examples]"
-        ),
-    ] = None,
-    settings: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="LightGBM's settings, as `rca tune` writes them.")
-    ] = None,
+    cache: Cache = None,
+    settings: Settings = None,
     card: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Also write the model card there.")
     ] = None,

@@ -10,20 +10,13 @@ import typer
 
 from rca.commands.output import rendered, table_of, write
 from rca.commands.progress import progress
+from rca.commands.training_options import Cache, Format, Result, Seed
 
 EXAMPLES = """
 rca tune --output tuned.json                            every head; stop and start again at any time
 rca tune --collection captures --head cause --trials 40  one head, longer
 rca train --settings tuned.json --output my-bundle      learn with what was found
 """
-
-
-class Format(StrEnum):
-    """How the result is written."""
-
-    table = "table"
-    markdown = "markdown"
-    json = "json"
 
 
 class HeadName(StrEnum):
@@ -41,9 +34,7 @@ class HeadName(StrEnum):
 
 def command(
     windows: Annotated[int | None, typer.Option(min=200, help="Simulated windows. [default: 3000]")] = None,
-    seed: Annotated[
-        int | None, typer.Option(help="Seed of everything. [default: as the shipped bundle]")
-    ] = None,
+    seed: Seed = None,
     collection: Annotated[
         list[Path] | None,
         typer.Option(metavar="DIR", help="Folder of real labelled windows; repeat for several."),
@@ -60,22 +51,13 @@ def command(
     study: Annotated[
         Path, typer.Option(metavar="FILE", help="SQLite file of all trials; a run goes on with its own.")
     ] = Path("tuning.db"),
-    format_: Annotated[
-        Format, typer.Option("--format", "-f", help="How to write the result.")
-    ] = Format.table,
+    format_: Result = Format.table,
     processes: Annotated[int, typer.Option(min=1, help="Worker processes for the features.")] = 1,
     output: Annotated[
         Path | None,
         typer.Option("--output", "-o", metavar="FILE", help="Write the settings for `rca train --settings`."),
     ] = None,
-    cache: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="DIR",
-            envvar="RCA_CACHE_DIR",
-            help="Where features are kept. [default: ~/.cache/straggler-rca/examples]",
-        ),
-    ] = None,
+    cache: Cache = None,
 ) -> None:
     """Tune each head under nested, grouped cross-validation; keep the present settings unless tuning wins.
 
