@@ -16,7 +16,7 @@ MIN_BELIEF = 0.03
 #: Odds that a cause gains when its measured resources account for a phase's whole excess.
 SUPPORT_ODDS = 4.0
 #: How far the likelier explanation of the same time is preferred: 1 shares by belief, infinity picks one.
-DECISIVENESS = 2.0
+DECISIVENESS = 6.0
 #: Pseudo-phase for time that no phase column covers.
 UNMEASURED = "unmeasured"
 

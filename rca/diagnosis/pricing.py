@@ -70,7 +70,6 @@ def price(
         for cause in _causes(index, suspect, excess, spare, features, mechanisms)
     ]
     causes = _share_transfer(causes, spare)
-    causes = [cause for cause in causes if _size(cause.removal) > MIN_RELATIVE_SAVING * unit]
     causes.sort(key=lambda cause: (-_size(cause.removal) * cause.belief, cause.removal.cause))
     causes = affordable_causes(causes, affordable(own.size))
     removals = [cause.removal for cause in causes]
@@ -154,7 +153,9 @@ def _causes(
     for cause, by_phase in weights.items():
         # Over the phases the cause may lengthen: how sure we are of it is not how much of the loss it is.
         possible = sum(means[name] for name in by_phase)
-        believed = sum(means[name] * weight for name, weight in by_phase.items()) / max(possible, 1e-12)
+        if possible <= MIN_RELATIVE_SAVING:
+            continue
+        believed = sum(means[name] * weight for name, weight in by_phase.items()) / possible
         seconds = {name: means[name] * share * unit for name, share in charged[cause].items()}
         belief = min(believed, 1.0) * suspect.component.probability
         removal = _removal(cause, excess, charged[cause], spare)
