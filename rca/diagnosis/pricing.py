@@ -63,7 +63,6 @@ def price(
         own[list(excess.ranks)] += excess.lag
     work = JobWork(own, replay.transfer, replay.serial)
     ideal = _step_seconds(replay, JobWork(ideal_own, np.maximum(work.transfer - spare, 0.0), ideal_serial))
-    unit = features.work.step_reference
     causes = [
         cause
         for index, (suspect, excess) in enumerate(zip(suspects, excesses, strict=True))
