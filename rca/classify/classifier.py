@@ -13,6 +13,7 @@ from rca.classify.components import Component, believable, cover, is_whole_stage
 from rca.classify.doubt import Doubt
 from rca.classify.heads import FloatArray, Head
 from rca.classify.joined import joined
+from rca.classify.node_odds import with_history
 from rca.classify.ports import POINTED_TO, Ports, Suspected, odd_port, slowest_link, through_ports
 from rca.classify.priors import ratios, reweighted
 from rca.classify.rotation import takes_turns, without
@@ -91,7 +92,12 @@ class Classifier:
         thresholds = {name: float(value) for name, value in document["thresholds"].items()}
         return cls(heads, thresholds, Doubt.load(document))
 
-    def classify(self, features: FeatureSet, priors: Mapping[str, float] | None = None) -> Classification:
+    def classify(
+        self,
+        features: FeatureSet,
+        priors: Mapping[str, float] | None = None,
+        node_odds: Mapping[str, float] | None = None,
+    ) -> Classification:
         """Decide the failure mode and, unless healthy, who is to blame.
 
         Parameters
@@ -99,6 +105,8 @@ class Classifier:
         features : FeatureSet
         priors : mapping of cause to float, optional
             Shares of the slow causes on this cluster, from `rca.classify.priors.checked_priors`.
+        node_odds : mapping of node to float, optional
+            What history says of nodes, from `rca.classify.node_odds.checked_node_odds`.
         """
         probability = self._mode_probability(features)
         mode = self._mode(probability, features)
@@ -110,6 +118,8 @@ class Classifier:
         if mode == "healthy":
             return Classification(mode, probability, decided, [], np.zeros(features.rank.shape[0]))
         per_rank = self._rank_probability(features, mode)
+        if node_odds:
+            per_rank = with_history(per_rank, node_odds, features.topology)
         components = self._components(features, mode, per_rank)
         if mode == "fail_slow" and not np.isfinite(features.work.own).any():
             # Whole steps are as long on every rank: only the job can be meant.

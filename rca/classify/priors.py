@@ -9,13 +9,10 @@ one fleet sees the network dominate, another its own jobs. With ``pi`` how often
 from __future__ import annotations
 
 from collections.abc import Mapping
-from math import isfinite
 from os import PathLike
-from pathlib import Path
 
-import orjson
-
-from rca.errors import InvalidInput, SourceError
+from rca.classify.told_by_users import check_positive, read_numbers
+from rca.errors import InvalidInput
 from rca.telemetry.causes import CAUSES, SLOW_CAUSES
 
 
@@ -33,20 +30,13 @@ def checked_priors(priors: Mapping[str, float]) -> dict[str, float]:
     InvalidInput
         For an unknown cause, a cause of stopped jobs, a number that is not positive, or no number at all.
     """
-    for name, value in priors.items():
+    for name in priors:
         if name not in SLOW_CAUSES:
             why = "stops jobs; priors are about slow ones" if name in CAUSES else "is not in the catalogue"
             raise InvalidInput(f"cluster priors: {name!r} {why}", hint=f"known: {', '.join(SLOW_CAUSES)}")
-        if (
-            isinstance(value, bool)
-            or not isinstance(value, (int, float))
-            or not isfinite(value)
-            or value <= 0
-        ):
-            raise InvalidInput(
-                f"cluster priors: {name} has {value!r}, expected a positive number",
-                hint="give a cause that never occurred a small number, or leave it out",
-            )
+    check_positive(
+        priors, "cluster priors", "give a cause that never occurred a small number, or leave it out"
+    )
     if not priors:
         raise InvalidInput("cluster priors: no cause is given")
     rarest = min(priors.values())
@@ -65,15 +55,7 @@ def read_priors(path: str | PathLike[str]) -> dict[str, float]:
     InvalidInput
         If it holds anything else.
     """
-    try:
-        document = orjson.loads(Path(path).read_bytes())
-    except OSError as error:
-        raise SourceError(f"{path}: cannot be read: {error.strerror or error}") from error
-    except orjson.JSONDecodeError as error:
-        raise InvalidInput(f"{path}: is not JSON: {error.msg}") from None
-    if not isinstance(document, dict):
-        raise InvalidInput(f'{path}: expected an object of cause to number, as in {{"nic_degradation": 12}}')
-    return checked_priors(document)
+    return checked_priors(read_numbers(path, '{"nic_degradation": 12}'))
 
 
 def ratios(priors: Mapping[str, float], trained: Mapping[str, float]) -> dict[str, float]:

@@ -67,6 +67,14 @@ def command(
             help='How often each slow cause occurs on this cluster: {"nic_degradation": 12, ...}, any unit.',
         ),
     ] = None,
+    node_odds: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            envvar="RCA_NODE_ODDS",
+            help='How much likelier than others nodes are at fault, by their history: {"node-17": 4, ...}.',
+        ),
+    ] = None,
 ) -> None:
     """Diagnose one telemetry window.
 
@@ -75,7 +83,7 @@ def command(
     """
     chosen = format_ or _default_format(output)
     try:
-        diagnosis = _diagnose(path, bundle, priors)
+        diagnosis = _diagnose(path, bundle, priors, node_odds)
     except RcaError as error:
         fail(error, as_json=chosen is Format.json)
     write(_render(diagnosis, chosen), output)
@@ -104,16 +112,18 @@ def _read_stdin() -> bytes:
     return b"".join(pieces)
 
 
-def _diagnose(path: str, bundle: Path | None, priors: Path | None) -> Diagnosis:
+def _diagnose(path: str, bundle: Path | None, priors: Path | None, node_odds: Path | None) -> Diagnosis:
     # Before anything that imports Arrow: it must not import pandas as well.
     forgo_pandas()
     import rca
+    from rca.classify.node_odds import read_node_odds
     from rca.classify.priors import read_priors
 
     return rca.diagnose(
         read(path),
         bundle=rca.Bundle.load(bundle) if bundle is not None else None,
         priors=read_priors(priors) if priors is not None else None,
+        node_odds=read_node_odds(node_odds) if node_odds is not None else None,
     )
 
 

@@ -12,6 +12,7 @@ import numpy as np
 
 from rca.classify.classifier import Classification, Suspect
 from rca.classify.conformal import PredictionSets
+from rca.classify.node_odds import checked_node_odds
 from rca.classify.priors import checked_priors
 from rca.classify.settle import transfer_grew
 from rca.diagnosis.abstention import abstention
@@ -23,7 +24,7 @@ from rca.diagnosis.contributions import mode_evidence, suspect_evidence
 from rca.diagnosis.events import events_check
 from rca.diagnosis.naming import covers_the_loss, objection, speaks_against
 from rca.diagnosis.pricing import Pricing, price
-from rca.diagnosis.reporting import quality, silent_ranks
+from rca.diagnosis.reporting import quality, silent_ranks, told_of_history
 from rca.diagnosis.result import Cause, Diagnosis, Interval, Slowdown, Straggler
 from rca.diagnosis.stragglers import straggler
 from rca.features import WINDOW_FEATURES, FeatureSet, extract
@@ -42,6 +43,7 @@ def diagnose(
     *,
     bundle: Bundle | str | PathLike[str] | None = None,
     priors: Mapping[str, float] | None = None,
+    node_odds: Mapping[str, float] | None = None,
 ) -> Diagnosis:
     """Diagnose one telemetry window.
 
@@ -54,6 +56,9 @@ def diagnose(
     priors : mapping of cause to float, optional
         How often each slow cause occurs on this cluster, in any unit; see `rca.classify.priors`. As often as
         in the training data if absent.
+    node_odds : mapping of node to float, optional
+        How many times an ordinary node's odds of being at fault these nodes have, by what the cluster
+        remembers of them; see `rca.classify.node_odds`. Failure modes do not depend on it.
 
     Returns
     -------
@@ -62,16 +67,24 @@ def diagnose(
     """
     if not isinstance(bundle, Bundle):
         bundle = baseline() if bundle is None else Bundle.load(bundle)
-    features, classification, pricing = analyse(window, bundle, priors)
-    return _assemble(window, bundle, features, classification, pricing)
+    features, classification, pricing = analyse(window, bundle, priors, node_odds)
+    diagnosis = _assemble(window, bundle, features, classification, pricing)
+    return diagnosis if node_odds is None else told_of_history(diagnosis, node_odds)
 
 
 def analyse(
-    window: Window, bundle: Bundle, priors: Mapping[str, float] | None = None
+    window: Window,
+    bundle: Bundle,
+    priors: Mapping[str, float] | None = None,
+    node_odds: Mapping[str, float] | None = None,
 ) -> tuple[FeatureSet, Classification, Pricing]:
     """Everything a diagnosis is assembled from; training measures its intervals on it."""
     features = extract(window)
-    classification = bundle.classifier.classify(features, None if priors is None else checked_priors(priors))
+    classification = bundle.classifier.classify(
+        features,
+        None if priors is None else checked_priors(priors),
+        None if node_odds is None else checked_node_odds(node_odds),
+    )
     replay = PhaseReplay.from_arrays(features.phases.without_first(features.work.warmup), window.job)
     slow = classification.mode == "fail_slow"
     if slow:

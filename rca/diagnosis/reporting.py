@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
 from rca.classify.familiarity import Outside, Strangeness
+from rca.classify.node_odds import checked_node_odds
 from rca.diagnosis.readings import in_user_units, table_of
-from rca.diagnosis.result import Quality
+from rca.diagnosis.result import Diagnosis, Quality
 from rca.features import WINDOW_FEATURES, FeatureSet
 from rca.features.endings import FATAL_EVENTS, MISSED_EVENTS
 from rca.telemetry.window import Window
@@ -48,6 +49,20 @@ def quality(
         unfamiliar=[] if strangeness is None else unfamiliar(strangeness, features),
         features_outside=[] if strangeness is None else [each.feature for each in strangeness.outside],
     )
+
+
+def told_of_history(diagnosis: Diagnosis, node_odds: Mapping[str, float]) -> Diagnosis:
+    """The diagnosis with a note on every blamed node of which history said something."""
+    blamed = {node for cause in diagnosis.causes for node in cause.nodes}
+    notes = [
+        f"{node} has a history: its ranks' odds of straggling were taken {factor:.3g} times as high"
+        for node, factor in sorted(checked_node_odds(node_odds).items())
+        if node in blamed and factor != 1
+    ]
+    if not notes:
+        return diagnosis
+    held = diagnosis.quality
+    return diagnosis.model_copy(update={"quality": held.model_copy(update={"notes": [*held.notes, *notes]})})
 
 
 def unfamiliar(strangeness: Strangeness, features: FeatureSet) -> list[str]:
