@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 
 from rca.causal.mechanisms import Mechanisms
@@ -32,32 +34,31 @@ def resource_scores(versus_peers: FloatArray, versus_past: FloatArray) -> FloatA
     return result
 
 
-def busy_scores(features: FeatureSet, rows: list[int], mechanisms: Mechanisms) -> FloatArray:
-    """`resource_scores` of some ranks less what their waiting explains, shape (len(rows), n_resources)."""
-    return resource_scores(*busy_evidence(features, rows, mechanisms))
+@dataclass(frozen=True)
+class BusyEvidence:
+    """Scores of all ranks, less what waiting longer than whom they are compared with explains.
 
-
-def busy_evidence(
-    features: FeatureSet, rows: list[int], mechanisms: Mechanisms
-) -> tuple[FloatArray, FloatArray]:
-    """Scores versus peers and versus the past, less what waiting longer than *they* did explains.
-
-    Parameters
+    Attributes
     ----------
-    features : FeatureSet
-    rows : list of int
-        Ranks.
-    mechanisms : Mechanisms
-
-    Returns
-    -------
-    versus_peers, versus_past : ndarray of shape (len(rows), n_resources), units
+    versus_peers, versus_past : ndarray of shape (n_ranks, n_resources), units
     """
-    beside, since = _waiting_versus_peers(features)[rows], _waiting_versus_past(features)[rows]
-    return (
-        mechanisms.without_waiting(features.evidence.versus_peers[rows], beside[:, None]),
-        mechanisms.without_waiting(features.evidence.versus_past[rows], since[:, None]),
-    )
+
+    versus_peers: FloatArray
+    versus_past: FloatArray
+
+    @classmethod
+    def from_features(cls, features: FeatureSet, mechanisms: Mechanisms) -> BusyEvidence:
+        """Discount the waiting of every rank by the mechanisms' own arrows from waiting to idle signals."""
+        beside, since = _waiting_versus_peers(features), _waiting_versus_past(features)
+        evidence = features.evidence
+        return cls(
+            mechanisms.without_waiting(evidence.versus_peers, beside[:, None]),
+            mechanisms.without_waiting(evidence.versus_past, since[:, None]),
+        )
+
+    def scores(self, rows: list[int]) -> FloatArray:
+        """`resource_scores` of some ranks, shape (len(rows), n_resources)."""
+        return resource_scores(self.versus_peers[rows], self.versus_past[rows])
 
 
 def _waiting_versus_peers(features: FeatureSet) -> FloatArray:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from rca.causal.mechanisms import Mechanisms
-from rca.causal.scores import busy_evidence
+from rca.causal.scores import BusyEvidence
 from rca.classify.classifier import Suspect
-from rca.diagnosis.contradiction import is_contradicted
+from rca.diagnosis.contradiction import is_contradicted, most_unlike
 from rca.diagnosis.pooling import PricedCause
 from rca.diagnosis.pricing import Pricing
 from rca.diagnosis.result import Cause, Evidence
@@ -22,7 +21,7 @@ REMARKABLE_SCORE = 1.0
 MAX_EVIDENCE = 6
 
 
-def slow_causes(pricing: Pricing, features: FeatureSet, mechanisms: Mechanisms) -> list[Cause]:
+def slow_causes(pricing: Pricing, features: FeatureSet) -> list[Cause]:
     """Causes with their Shapley seconds, the costliest first."""
     found = []
     total = max(pricing.attribution.slowdown, 1e-12)
@@ -42,8 +41,8 @@ def slow_causes(pricing: Pricing, features: FeatureSet, mechanisms: Mechanisms) 
                 owner=spec.owner,
                 evidence=[
                     *_phase_evidence(priced, features),
-                    *_signal_evidence(spec.id, ranks, features, mechanisms),
-                    *_normal_evidence(spec.id, ranks, features, mechanisms),
+                    *_signal_evidence(spec.id, ranks, features, pricing.busy),
+                    *_normal_evidence(spec.id, ranks, features, pricing.busy),
                 ],
             )
         )
@@ -132,7 +131,7 @@ def _transfer_evidence(rows: list[int], features: FeatureSet) -> Evidence:
 
 
 def _signal_evidence(
-    cause: str, ranks: list[int], features: FeatureSet, mechanisms: Mechanisms
+    cause: str, ranks: list[int], features: FeatureSet, busy: BusyEvidence
 ) -> list[Evidence]:
     """The channel that spoke loudest in each of the cause's resources, if it is remarkable.
 
@@ -140,7 +139,7 @@ def _signal_evidence(
     """
     found = []
     evidence = features.evidence
-    loudest = np.fmax(*busy_evidence(features, ranks, mechanisms))
+    loudest = np.fmax(busy.versus_peers[ranks], busy.versus_past[ranks])
     if len(ranks) == features.topology.n_ranks:
         # All suffer alike and nobody stands out: what a sound machine would show is left to compare with.
         loudest = np.fmax(loudest, evidence.versus_sound[ranks])
@@ -166,10 +165,10 @@ def _signal_evidence(
 
 
 def _normal_evidence(
-    cause: str, ranks: list[int], features: FeatureSet, mechanisms: Mechanisms
+    cause: str, ranks: list[int], features: FeatureSet, busy: BusyEvidence
 ) -> list[Evidence]:
     """One channel of each resource that the cause cannot do without, where all of these are normal."""
-    if not is_contradicted(cause, ranks, features, mechanisms):
+    if not is_contradicted(cause, most_unlike(ranks, features, busy)):
         return []
     evidence, found = features.evidence, []
     for name in DECIDING[cause]:

@@ -10,8 +10,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from rca.causal.mechanisms import Mechanisms
-from rca.causal.scores import busy_evidence
+from rca.causal.scores import BusyEvidence
 from rca.classify.classifier import Suspect
 from rca.features import FeatureSet
 from rca.features.evidence import resource_names
@@ -24,40 +23,46 @@ NORMAL = 0.3
 KEPT = 0.25
 
 
-def contradicted(suspect: Suspect, features: FeatureSet, mechanisms: Mechanisms) -> Suspect:
+def contradicted(suspect: Suspect, features: FeatureSet, busy: BusyEvidence) -> Suspect:
     """The suspect with less belief in causes whose own signals are normal; what they lose nobody gains.
 
     Parameters
     ----------
     suspect : Suspect
     features : FeatureSet
-    mechanisms : Mechanisms
+    busy : BusyEvidence
     """
-    ranks = list(suspect.component.ranks)
+    unlike = most_unlike(list(suspect.component.ranks), features, busy)
     weighed = {
-        cause: chance * (KEPT if is_contradicted(cause, ranks, features, mechanisms) else 1.0)
+        cause: chance * (KEPT if is_contradicted(cause, unlike) else 1.0)
         for cause, chance in suspect.causes.items()
     }
     order = sorted(weighed.items(), key=lambda item: (-item[1], item[0]))
     return replace(suspect, causes=dict(order))
 
 
-def is_contradicted(cause: str, ranks: list[int], features: FeatureSet, mechanisms: Mechanisms) -> bool:
-    """Whether every resource that the cause cannot do without was measured on its ranks and is normal."""
+def is_contradicted(cause: str, unlike: FloatArray) -> bool:
+    """Whether every resource that the cause cannot do without was measured on its ranks and is normal.
+
+    Parameters
+    ----------
+    cause : str
+    unlike : ndarray of shape (n_resources,), units
+        From `most_unlike`.
+    """
     if cause not in DECIDING:
         return False
-    columns = [resource_names().index(name) for name in DECIDING[cause]]
-    worst = nan_max(_scores(ranks, features, mechanisms)[:, columns])
+    worst = unlike[[resource_names().index(name) for name in DECIDING[cause]]]
     return bool(np.isfinite(worst).all() and (worst < NORMAL).all())
 
 
-def _scores(ranks: list[int], features: FeatureSet, mechanisms: Mechanisms) -> FloatArray:
-    """Largest score of every resource against peers, past or a sound machine, (len(ranks), n_resources).
+def most_unlike(ranks: list[int], features: FeatureSet, busy: BusyEvidence) -> FloatArray:
+    """Largest score of every resource over ranks, against peers, past or a sound machine, (n_resources,).
 
     Where most ranks are suspected they are each other's peers: looking alike proves nothing then.
     """
-    beside, since = busy_evidence(features, ranks, mechanisms)
+    beside, since = busy.versus_peers[ranks], busy.versus_past[ranks]
     others = np.fmax(since, features.evidence.versus_sound[ranks])
     if 2 * len(ranks) <= features.topology.n_ranks:
-        return np.fmax(beside, others)
-    return np.where(np.isfinite(others), np.fmax(beside, others), np.nan)
+        return nan_max(np.fmax(beside, others))
+    return nan_max(np.where(np.isfinite(others), np.fmax(beside, others), np.nan))

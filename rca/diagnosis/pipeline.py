@@ -10,6 +10,7 @@ from uuid import uuid4
 
 import numpy as np
 
+from rca.causal.scores import BusyEvidence
 from rca.classify.classifier import Classification, Suspect
 from rca.classify.conformal import PredictionSets
 from rca.classify.node_odds import checked_node_odds
@@ -86,18 +87,19 @@ def analyse(
         None if node_odds is None else checked_node_odds(node_odds),
     )
     replay = PhaseReplay.from_arrays(features.phases.without_first(features.work.warmup), window.job)
+    busy = BusyEvidence.from_features(features, bundle.mechanisms)
     slow = classification.mode == "fail_slow"
     if slow:
-        weighed = [contradicted(suspect, features, bundle.mechanisms) for suspect in classification.suspects]
+        weighed = [contradicted(suspect, features, busy) for suspect in classification.suspects]
         classification = replace(classification, suspects=weighed)
-    pricing = price(features, classification.suspects if slow else [], bundle.mechanisms, replay)
+    pricing = price(features, classification.suspects if slow else [], busy, bundle.mechanisms, replay)
     return features, classification, pricing
 
 
 def _assemble(
     window: Window, bundle: Bundle, features: FeatureSet, classification: Classification, pricing: Pricing
 ) -> Diagnosis:
-    found = _causes(classification, features, pricing, bundle)
+    found = _causes(classification, features, pricing)
     missing = missing_signals(features)
     doubt, thresholds = bundle.classifier.doubt, bundle.classifier.thresholds
     against = objection(found, pricing, thresholds["name"])
@@ -190,13 +192,11 @@ def _plausible(
     return sets.plausible(question, suspect.causes, named)
 
 
-def _causes(
-    classification: Classification, features: FeatureSet, pricing: Pricing, bundle: Bundle
-) -> list[Cause]:
+def _causes(classification: Classification, features: FeatureSet, pricing: Pricing) -> list[Cause]:
     if classification.mode == "fail_stop":
         found = stop_causes(classification.suspects, features)
     else:
-        found = slow_causes(pricing, features, bundle.mechanisms)
+        found = slow_causes(pricing, features)
     return [cause for cause in found if cause.share >= MIN_SHARE or cause.probability >= MIN_PROBABILITY]
 
 

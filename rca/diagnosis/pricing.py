@@ -13,7 +13,7 @@ from rca.causal.attribution import Attribution, JobWork, Removal, affordable, at
 from rca.causal.graph import PHASES
 from rca.causal.mechanisms import Mechanisms
 from rca.causal.responsibility import decided, responsibilities
-from rca.causal.scores import busy_scores
+from rca.causal.scores import BusyEvidence
 from rca.classify.classifier import Suspect
 from rca.diagnosis.excess import Excess, excess_of, ideal_work, transfer_excess
 from rca.diagnosis.pooling import PricedCause, affordable_causes
@@ -32,15 +32,20 @@ MAX_PREDICTED_SHARE = 0.8
 
 @dataclass(frozen=True)
 class Pricing:
-    """All priced causes (largest first in `order`) and the totals."""
+    """All priced causes, the weightiest first, the totals, and the evidence they were priced with."""
 
     causes: list[PricedCause]
     attribution: Attribution
     measured: float
+    busy: BusyEvidence
 
 
 def price(
-    features: FeatureSet, suspects: list[Suspect], mechanisms: Mechanisms, replay: PhaseReplay
+    features: FeatureSet,
+    suspects: list[Suspect],
+    busy: BusyEvidence,
+    mechanisms: Mechanisms,
+    replay: PhaseReplay,
 ) -> Pricing:
     """Price every plausible cause of every suspect.
 
@@ -49,6 +54,7 @@ def price(
     features : FeatureSet
     suspects : list of Suspect
         Empty for healthy and stopped jobs: then only the totals are computed.
+    busy : BusyEvidence
     mechanisms : Mechanisms
     replay : PhaseReplay
         Of the same steps as ``features.work`` (warm-up left out).
@@ -56,7 +62,7 @@ def price(
     own = np.where(np.isfinite(replay.own), replay.own, np.nan)
     spare = transfer_excess(features)
     if features.comparison.segment.whole:
-        spare = _predicted_transfer(features, suspects, mechanisms, replay.transfer)
+        spare = _predicted_transfer(features, suspects, busy, mechanisms, replay.transfer)
     excesses = [excess_of(suspect, features) for suspect in suspects]
     ideal_own, ideal_serial = ideal_work(own, replay.serial, features, excesses)
     for excess in excesses:
@@ -66,7 +72,7 @@ def price(
     causes = [
         cause
         for index, (suspect, excess) in enumerate(zip(suspects, excesses, strict=True))
-        for cause in _causes(index, suspect, excess, spare, features, mechanisms)
+        for cause in _causes(index, suspect, excess, spare, features, busy, mechanisms)
     ]
     causes = _share_transfer(causes, spare)
     causes.sort(key=lambda cause: (-_size(cause.removal) * cause.belief, cause.removal.cause))
@@ -77,7 +83,7 @@ def price(
     measured = float(nan_mean(replay.measured[:, None])[0])
     if not np.isfinite(measured):
         measured = float(nan_mean(_step_seconds(replay, work)[:, None])[0])
-    return Pricing(causes, attribution, measured)
+    return Pricing(causes, attribution, measured, busy)
 
 
 def _widened(causes: list[PricedCause], attribution: Attribution, mechanisms: Mechanisms) -> FloatArray:
@@ -101,7 +107,11 @@ def _widened(causes: list[PricedCause], attribution: Attribution, mechanisms: Me
 
 
 def _predicted_transfer(
-    features: FeatureSet, suspects: list[Suspect], mechanisms: Mechanisms, transfer: FloatArray
+    features: FeatureSet,
+    suspects: list[Suspect],
+    busy: BusyEvidence,
+    mechanisms: Mechanisms,
+    transfer: FloatArray,
 ) -> FloatArray:
     """Transfer that the suspects' link signals account for, where no quiet step says what it should be.
 
@@ -110,7 +120,7 @@ def _predicted_transfer(
     """
     expected = 0.0
     for suspect in suspects:
-        scores = nan_median(busy_scores(features, list(suspect.component.ranks), mechanisms))
+        scores = nan_median(busy.scores(list(suspect.component.ranks)))
         effects = mechanisms.effects(scores)[PHASES.index("transfer")]
         for cause, belief in suspect.causes.items():
             if cause == UNKNOWN:
@@ -137,6 +147,7 @@ def _causes(
     excess: Excess,
     spare: FloatArray,
     features: FeatureSet,
+    busy: BusyEvidence,
     mechanisms: Mechanisms,
 ) -> list[PricedCause]:
     unit = features.work.step_reference
@@ -144,7 +155,7 @@ def _causes(
     means = {name: float(values[:, inside].mean()) / unit for name, values in excess.parts.items()}
     means["transfer"] = float((spare + excess.lag.max(axis=0))[inside].mean()) / unit
     rows = list(excess.ranks)
-    scores = nan_median(busy_scores(features, rows, mechanisms))
+    scores = nan_median(busy.scores(rows))
     beliefs = {cause: suspect.causes.get(cause, 0.0) for cause in SLOW_CAUSES}
     weights = responsibilities(beliefs, mechanisms, scores, means, _measured(features, rows))
     charged = decided(weights)

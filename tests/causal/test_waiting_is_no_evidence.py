@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 import rca
 from rca.causal import Mechanisms
 from rca.causal.graph import IDLE_RESOURCES, PHASES, cause_edges, graph_as_dot
-from rca.causal.scores import busy_scores
+from rca.causal.scores import BusyEvidence
 from rca.errors import BundleError
 from rca.features import extract
 from rca.features.evidence import resource_names
@@ -46,8 +46,8 @@ def test_a_waiting_ranks_low_clock_is_explained_by_its_waiting(make_window) -> N
     """Rank 1's loader stalls, rank 0 waits for it at 600 MHz."""
     window = with_clocks(make_window(2, late={1: 0.2}, phase="data_loading_seconds"), {0: 600.0, 1: 1755.0})
     features = extract(window)
-    raw = busy_scores(features, [0, 1], mechanisms())[:, CLOCK]
-    explained = busy_scores(features, [0, 1], mechanisms(gpu_clock=20.0))[:, CLOCK]
+    raw = BusyEvidence.from_features(features, mechanisms()).scores([0, 1])[:, CLOCK]
+    explained = BusyEvidence.from_features(features, mechanisms(gpu_clock=20.0)).scores([0, 1])[:, CLOCK]
     assert raw[0] > 5
     assert explained[0] == 0
     assert explained[1] == raw[1]
@@ -57,7 +57,7 @@ def test_a_busy_ranks_low_clock_stays_evidence(make_window) -> None:
     """Rank 5 is late at 1170 MHz; it waits for nobody, so nothing of its clock is explained."""
     clocks = dict.fromkeys(range(8), 1755.0) | {5: 1170.0}
     features = extract(with_clocks(make_window(late={5: 0.1}), clocks))
-    scores = busy_scores(features, [5], mechanisms(gpu_clock=20.0))
+    scores = BusyEvidence.from_features(features, mechanisms(gpu_clock=20.0)).scores([5])
     assert scores[0, CLOCK] > 3
 
 

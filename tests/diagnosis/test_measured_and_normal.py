@@ -7,10 +7,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from rca.causal.scores import BusyEvidence
 from rca.classify.classifier import Suspect
 from rca.classify.components import Component
 from rca.diagnosis.bundle import baseline
-from rca.diagnosis.contradiction import KEPT, contradicted, is_contradicted
+from rca.diagnosis.contradiction import KEPT, contradicted, is_contradicted, most_unlike
 from rca.features import extract
 from rca.features.evidence import RESOURCES, resource_names
 from rca.telemetry.causes import CAUSES, DECIDING
@@ -30,14 +31,21 @@ def measured(features, scores: dict[str, float]):
     return replace(features, evidence=evidence)
 
 
+def busy(features) -> BusyEvidence:
+    return BusyEvidence.from_features(features, baseline().mechanisms)
+
+
 @pytest.mark.parametrize("cause", DECIDING)
 def test_normal_signals_contradict_and_moved_or_missing_ones_do_not(slow, cause: str) -> None:
-    mechanisms = baseline().mechanisms
+    def normal_on(scores: dict[str, float]) -> bool:
+        features = measured(slow, scores)
+        return is_contradicted(cause, most_unlike([5], features, busy(features)))
+
     normal = dict.fromkeys(DECIDING[cause], 0.05)
-    assert is_contradicted(cause, [5], measured(slow, normal), mechanisms)
-    assert not is_contradicted(cause, [5], measured(slow, normal | {DECIDING[cause][0]: 6.0}), mechanisms)
+    assert normal_on(normal)
+    assert not normal_on(normal | {DECIDING[cause][0]: 6.0})
     normal.pop(DECIDING[cause][0])
-    assert not is_contradicted(cause, [5], measured(slow, normal), mechanisms)
+    assert not normal_on(normal)
 
 
 def test_deciding_resources_are_the_causes_own() -> None:
@@ -46,7 +54,8 @@ def test_deciding_resources_are_the_causes_own() -> None:
 
 def test_what_a_contradicted_cause_loses_nobody_gains(slow) -> None:
     suspect = Suspect(Component("rank", (5,), 0.9), {}, {}, {"gpu_throttling": 0.8, "gpu_contention": 0.15})
-    found = contradicted(suspect, measured(slow, {"gpu_clock": 0.0}), baseline().mechanisms)
+    features = measured(slow, {"gpu_clock": 0.0})
+    found = contradicted(suspect, features, busy(features))
     assert found.causes["gpu_contention"] == 0.15
     assert found.causes["gpu_throttling"] == pytest.approx(0.8 * KEPT)
     assert list(found.causes) == ["gpu_throttling", "gpu_contention"]

@@ -14,6 +14,7 @@ from made_up_doubt import familiar_with
 
 import rca
 from rca.causal.attribution import Attribution, Removal
+from rca.causal.scores import BusyEvidence
 from rca.classify.classifier import Classification, Suspect
 from rca.classify.components import Component
 from rca.diagnosis import abstention as module
@@ -37,7 +38,11 @@ def abstention(classification, features, causes, thresholds, strangeness, *, cov
         for each in causes
     ]
     nothing = Attribution(np.zeros(0), np.zeros(0), np.zeros((0, 2)), 0.0, 0.0, (0.0, 0.0))
-    against = objection(causes, Pricing(priced, nothing, 0.0), thresholds["name"])
+    against = objection(
+        causes,
+        Pricing(priced, nothing, 0.0, BusyEvidence(np.zeros((1, 0)), np.zeros((1, 0)))),
+        thresholds["name"],
+    )
     return module.abstention(classification, features, causes, thresholds, strangeness, against)
 
 
