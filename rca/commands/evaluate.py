@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -10,7 +11,7 @@ import typer
 
 from rca.commands.output import fail, rendered, table_of, write
 from rca.commands.progress import Report, progress
-from rca.errors import RcaError
+from rca.errors import InvalidInput, RcaError
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -18,10 +19,11 @@ if TYPE_CHECKING:
     from rca.evaluation.baselines_forest import Forest
     from rca.evaluation.run import Evaluation, Plan
     from rca.evaluation.tables import TextTable
+    from rca.telemetry.labels import CollectionEntry
 
 EXAMPLES = """
 rca evaluate data/windows
-rca evaluate my-incidents --format json > scores.json
+rca evaluate my-incidents --part test --format json > scores.json    only what nothing was learned from
 rca evaluate corpus --signals every --by cause --by signals --processes 2
 rca evaluate corpus --baselines --delay --output evaluation    judged.parquet, report.md, ...
 """
@@ -43,6 +45,15 @@ class Signals(StrEnum):
     phases_only = "phases-only"
     step_times_only = "step-times-only"
     every = "every"
+
+
+class PartName(StrEnum):
+    """Part of the data a window belongs to, by the manifest's split or the hash of its group."""
+
+    train = "train"
+    calibration = "calibration"
+    validation = "validation"
+    test = "test"
 
 
 class By(StrEnum):
@@ -69,6 +80,12 @@ def command(
         typer.Option(help="Signals to leave; repeat for several sets, or every. [default: all]"),
     ] = None,
     by: Annotated[list[By] | None, typer.Option(help="Also score by groups; repeat for several.")] = None,
+    part: Annotated[
+        list[PartName] | None,
+        typer.Option(
+            help="Only this part's windows, dealt as by `rca train`; repeat for several. [default: all]"
+        ),
+    ] = None,
     baselines: Annotated[
         bool, typer.Option("--baselines/--no-baselines", help="Compare with published methods, too.")
     ] = False,
@@ -95,15 +112,18 @@ def command(
     ] = None,
 ) -> None:
     """Score the diagnoses of a labelled collection, window by window and in total."""
-    from rca.evaluation.run import evaluate_collection
+    from rca.evaluation.run import evaluate_entries
 
     try:
+        entries, notice = _entries(collection, part or [], bundle)
+        if notice is not None:
+            typer.echo(notice, err=True)
         with progress() as report:
             plan = _plan(signals or [], bundle, delay)
             if baselines:
                 plan = _with_baselines(plan, collection, forest_from, forest_windows, processes, report)
-            evaluation = evaluate_collection(
-                collection,
+            evaluation = evaluate_entries(
+                entries,
                 plan,
                 processes=processes,
                 progress=lambda done, total: report("diagnosing", done, total),
@@ -116,6 +136,37 @@ def command(
         fail(error, as_json=format_ is Format.json)
     groups = [each.value for each in by or []]
     write(_json(evaluation, groups) if format_ is Format.json else _text(evaluation, groups))
+
+
+def _entries(
+    collection: Path, parts: list[PartName], bundle: Path | None
+) -> tuple[list[CollectionEntry], str | None]:
+    """The windows to score, and what their scores do not prove."""
+    from rca.telemetry.labels import read_collection
+    from rca.training.incidents import incidents
+
+    held = incidents(read_collection(collection))
+    wanted = {each.value for each in parts}
+    chosen = [each for each in held if not wanted or each.part in wanted]
+    if not chosen:
+        counted = Counter(each.part for each in held)
+        has = ", ".join(f"{name} {n}" for name, n in sorted(counted.items())) or "no windows"
+        raise InvalidInput(f"{collection}: nothing to score; the collection holds {has}")
+    entries = [each.entry for each in chosen]
+    seen = sum(each.part != "test" for each in chosen)
+    if not seen or not _learned_from_real_windows(bundle):
+        return entries, None
+    return entries, (
+        f"note: {seen} of {len(chosen)} windows are not in the test part. Was this collection learned from, "
+        "their scores prove nothing: --part test leaves them out."
+    )
+
+
+def _learned_from_real_windows(bundle: Path | None) -> bool:
+    from rca.diagnosis.bundle import Bundle, baseline
+
+    held = baseline() if bundle is None else Bundle.load(bundle)
+    return bool(held.manifest.get("provenance", {}).get("n_real_windows"))
 
 
 def _plan(signals: list[Signals], bundle: Path | None, delay: bool) -> Plan:

@@ -48,6 +48,20 @@ def test_the_plain_command_tells_windows_scores_and_alarms(rca, real_windows: Pa
     assert "random forest" not in out
 
 
+def test_what_was_learned_from_is_said_and_can_be_left_out(rca, real_windows: Path) -> None:
+    entries = json.loads((real_windows / "manifest.json").read_text())["windows"]
+    held_out = [each["id"] for each in entries if each.get("split") == "test"]
+    _, _, err = rca(real_windows)
+    assert f"{len(entries) - len(held_out)} of {len(entries)} windows are not in the test part" in err
+    code, out, err = rca(real_windows, "--part", "test", "--format", "json")
+    assert code == 0
+    assert [each["id"] for each in json.loads(out)["windows"]] == held_out
+    assert "not in the test part" not in err
+    code, _, err = rca(real_windows, "--part", "validation")
+    assert code == 2
+    assert "the collection holds test 1, train 7" in err
+
+
 def test_a_window_is_printed_under_the_name_it_has(rca, real_windows: Path, tmp_path: Path) -> None:
     shutil.copytree(real_windows / "healthy", tmp_path / "window")
     entry = {"id": "[/red] :bug: [b]", "path": "window"}
