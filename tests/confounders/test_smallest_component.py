@@ -74,6 +74,24 @@ def test_a_congested_fabric_has_no_single_culprit(make_window, n_ranks: int, per
     assert "network_congestion" in names_of(believed(diagnosis))
 
 
+@pytest.mark.parametrize(("n_ranks", "per_node"), [(8, 2), (16, 4), (64, 8)])
+def test_a_counter_that_rises_everywhere_is_believed_and_one_that_stays_is_not(
+    make_window, n_ranks: int, per_node: int
+) -> None:
+    """More telemetry must not lower the belief in what it shows."""
+    window = make_window(n_ranks, transfer=slow_collectives(), ranks_per_node=per_node)
+
+    def belief(told: rca.Window) -> float:
+        causes = rca.diagnose(told).causes
+        return max((each.probability for each in causes if each.cause == "network_congestion"), default=0.0)
+
+    waits = "node_infiniband_port_transmit_wait_total"
+    risen = belief(exported(window, on_every_node(waits, 1e4, 3e7)))
+    still = belief(exported(window, on_every_node(waits, 1e4, 1e4)))
+    assert risen > 0.5
+    assert risen > belief(window) >= still
+
+
 def test_congestion_notifications_alone_tell_a_congested_fabric(make_window) -> None:
     window = make_window(64, transfer=slow_collectives(), ranks_per_node=8)
     diagnosis = rca.diagnose(exported(window, on_every_node("np_cnp_sent", 20, 2e4)))
