@@ -77,6 +77,25 @@ def by_excuse(rows: Sequence[JudgedRow]) -> TextTable:
     return TextTable("what can be reached", ("windows that are", "windows", *SCORES.values()), tuple(lines))
 
 
+def by_seconds(rows: Sequence[JudgedRow]) -> TextTable:
+    """How far off the first cause's cost is: over all slow windows that have a true cost, and the named."""
+    priced = [row for row in rows if np.isfinite(row.judged.seconds_error)]
+    named = [row for row in priced if row.judged.rank_of_cause == 1]
+    mild = [row for row in named if row.slowdown < FELT]
+    groups = {
+        "slow, with a cost": priced,
+        "of these, true cause first": named,
+        "of these, hardly felt": mild,
+    }
+    lines = []
+    for name, held in groups.items():
+        errors = np.array([row.judged.seconds_error for row in held])
+        quartiles = np.quantile(errors, (0.25, 0.5, 0.75)) if errors.size else np.full(3, np.nan)
+        lines.append((name, str(errors.size), *(f"{each:.3f}" for each in quartiles)))
+    header = ("windows that are", "windows", "lower quartile", "median", "upper quartile")
+    return TextTable("relative error of the seconds per step", header, tuple(lines))
+
+
 def main(arguments: list[str]) -> int:
     """Diagnose, judge and print both tables."""
     given = _options(arguments)
@@ -84,7 +103,7 @@ def main(arguments: list[str]) -> int:
     held = [seed for seed in seeds if part_of(scenario_group(seed)) == "validation"][: given.windows]
     (rows,) = evaluate_simulated(held, [given.bundle], processes=given.processes, progress=_progress)
     console = Console(width=None if sys.stdout.isatty() else 260)
-    for table in (errors_table(rows), by_excuse(rows)):
+    for table in (errors_table(rows), by_excuse(rows), by_seconds(rows)):
         shown = Table(*table.header, title=table.title)
         for line in table.rows:
             shown.add_row(*(text.replace("[", r"\[") for text in line))

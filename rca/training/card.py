@@ -74,6 +74,7 @@ class Card:
             "sources": list(map(_cells, self._sources())),
             "real_note": self._real_note(),
             "thresholds": self.thresholds,
+            "innocents": f"{self.provenance['n_innocent_windows']:,}",
             "scores": [_scores(name, rows) for name, rows in self.rows.items()],
             "mechanisms": [_cells(row) for row in _mechanisms(self.causal_report)],
             "limits": limits(self.rows, self.facts["collections"]),

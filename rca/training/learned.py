@@ -8,6 +8,7 @@ from typing import Any
 
 from rca.classify.classifier import HEADS
 from rca.classify.heads import Head
+from rca.robust import FloatArray
 from rca.training.corpus import Corpus
 from rca.training.doubt import fit_doubt
 from rca.training.heads import FittedHead, fit_heads
@@ -33,10 +34,17 @@ class Learned:
 
 
 def learn(
-    corpus: Corpus, seed: int, progress: Callable[[str], None], settings: Settings | None = None
+    corpus: Corpus,
+    seed: int,
+    progress: Callable[[str], None],
+    settings: Settings | None = None,
+    innocents: FloatArray | None = None,
 ) -> Learned:
-    """Fit and calibrate the heads on the corpus's first two parts, choose the rest on its validation part."""
+    """Fit and calibrate the heads on the corpus's first two parts, choose the rest on its validation part.
+
+    `innocents` are more healthy windows for the alarm thresholds, see `rca.training.innocents`.
+    """
     heads = fit_heads(corpus, seed, progress, settings)
     loaded = {name: Head.load(name, head.entry(), head.text, HEADS[name]) for name, head in heads.items()}
-    thresholds = choose_thresholds(corpus, loaded)
+    thresholds = choose_thresholds(corpus, loaded, innocents)
     return Learned(heads, thresholds, fit_doubt(corpus, loaded, thresholds))

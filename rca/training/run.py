@@ -12,6 +12,7 @@ from typing import Any
 
 from rca.causal.mechanisms import Mechanisms
 from rca.errors import SourceError
+from rca.robust import FloatArray
 from rca.telemetry.labels import read_collection
 from rca.training.bundle import NAME, refuse_to_replace, write_bundle
 from rca.training.card import Card
@@ -23,6 +24,7 @@ from rca.training.gathering import gathered
 from rca.training.heads import PARAMETERS
 from rca.training.held_out import SIMULATED, held_out_rows, named, totals
 from rca.training.incidents import incidents
+from rca.training.innocents import PER_CORPUS_WINDOWS, innocent_windows
 from rca.training.interval_margins import interval_margins
 from rca.training.learned import Learned, learn
 from rca.training.record import record
@@ -169,7 +171,14 @@ def fit(
     examples = gathered(n_windows, seed, collections, processes=processes, cache=cache, progress=progress)
     corpus = stack(examples)
     corpus = replace(corpus, weight=balanced(corpus, REAL_SHARE))
-    fitted = _fit(corpus, seed, settings, progress)
+    innocents = innocent_windows(
+        n_windows // PER_CORPUS_WINDOWS,
+        seed,
+        processes=processes,
+        cache=cache,
+        progress=lambda done, total: progress("simulating more healthy jobs", done, total),
+    )
+    fitted = _fit(corpus, seed, settings, innocents, progress)
     provenance = _provenance(n_windows, seed, collections, corpus, settings)
     # What has no intervals yet is nobody's bundle: an interrupted run leaves the old one in place.
     with TemporaryDirectory(dir=output.parent, prefix=f".{output.name}-") as folder:
@@ -212,11 +221,13 @@ class _Fitted:
     causal_report: dict[str, Any]
 
 
-def _fit(corpus: Corpus, seed: int, settings: Settings | None, progress: Progress) -> _Fitted:
+def _fit(
+    corpus: Corpus, seed: int, settings: Settings | None, innocents: FloatArray, progress: Progress
+) -> _Fitted:
     """The classifier, and the causal mechanisms with their refutation."""
     from rca.causal.fit import fit_mechanisms
 
-    learned = learn(corpus, seed, lambda text: progress(text, 0, 0), settings)
+    learned = learn(corpus, seed, lambda text: progress(text, 0, 0), settings, innocents)
     progress("fitting and refuting causal mechanisms with DoWhy", 0, 0)
     mechanisms, causal_report = fit_mechanisms(
         mechanism_rows(corpus, seed), seed, innocent_rows(corpus, seed)
@@ -253,6 +264,7 @@ def _provenance(
         "corpus_sha256": corpus.digest,
         "n_windows": n_windows,
         "n_real_windows": sum(corpus.real),
+        "n_innocent_windows": n_windows // PER_CORPUS_WINDOWS,
         "seed": seed,
         "versions": {name: version(name) for name in libraries} | {"python": platform.python_version()},
     }

@@ -10,13 +10,17 @@ from rca.robust import FloatArray
 from rca.training.corpus import Corpus
 from rca.training.split import mask
 
-#: Share of healthy windows that may be called faulty, and how sure validation must make us of it.
+#: Share of healthy windows that may be called faulty, and how sure held-out windows must make us of it.
 FALSE_ALARM_BUDGET = 0.005
+#: The same where nobody's own work was timed. Such answers always abstain, so an alarm wakes nobody.
+UNSEEN_BUDGET = 0.01
 CONFIDENCE = 0.95
 GRID = np.round(np.arange(0.30, 0.99, 0.01), 2)
 
 
-def choose_thresholds(corpus: Corpus, heads: dict[str, Head]) -> dict[str, float]:
+def choose_thresholds(
+    corpus: Corpus, heads: dict[str, Head], innocents: FloatArray | None = None
+) -> dict[str, float]:
     """Smallest thresholds that keep to the false-alarm budget, and the best rank threshold by F1.
 
     Jobs whose own work nobody timed look faulty by chance far more often, so each kind of job has a threshold
@@ -27,6 +31,9 @@ def choose_thresholds(corpus: Corpus, heads: dict[str, Head]) -> dict[str, float
     corpus : Corpus
     heads : dict of str to Head
         Fitted and calibrated on other parts of the corpus.
+    innocents : ndarray of shape (n, n_window_features), optional
+        More healthy windows, of which no head has seen any: rare alarms are counted, and few windows
+        have few of them.
     """
     # No tree was fitted on either part. Rounds and four numbers come from calibration, too few to adapt to
     # the handful of windows that decide here; half as many would make the bound twice as cautious.
@@ -34,28 +41,29 @@ def choose_thresholds(corpus: Corpus, heads: dict[str, Head]) -> dict[str, float
     # A fault that costs too little to be felt may be told or not: it is no false alarm.
     innocent = (np.array(corpus.mode) == "healthy") & ~np.array(corpus.unfelt)
     head = heads["mode"]
-    chance = head.probabilities(corpus.window[held])
-    faulty = 1.0 - chance[:, head.classes.index("healthy")]
-    seen = work_seen(corpus.window[held])
+    rows = corpus.window[held & innocent]
+    rows = rows if innocents is None else np.concatenate([rows, innocents])
+    faulty = 1.0 - head.probabilities(rows)[:, head.classes.index("healthy")]
+    seen = work_seen(rows)
     return {
-        "fault": _alarm(faulty[seen], innocent[held][seen]),
-        "fault_unseen": _alarm(faulty[~seen], innocent[held][~seen]),
+        "fault": _alarm(faulty[seen], FALSE_ALARM_BUDGET),
+        "fault_unseen": _alarm(faulty[~seen], UNSEEN_BUDGET),
         "decide": 0.5,
         "straggler": _rank_threshold(corpus, heads["straggler"]),
         "name": 0.4,
     }
 
 
-def _alarm(chance: FloatArray, innocent: np.ndarray[tuple[int], np.dtype[np.bool_]]) -> float:
-    """Smallest grid value at which the false-alarm rate is within the budget, with confidence.
+def _alarm(innocent: FloatArray, budget: float) -> float:
+    """Smallest grid value whose share of innocent windows above it keeps to the budget, with confidence.
 
     A few hundred validation windows say little about a rate below one per cent, so the upper bound
     (Clopper and Pearson, 1934) of the rate is held to the budget, not the rate itself. Where even no alarm
     at all would not prove the budget, no alarm at all is asked for.
     """
-    n = int(innocent.sum())
-    budget = max(FALSE_ALARM_BUDGET, _upper_bound(0, n))
-    alarms = [int((chance[innocent] >= value).sum()) for value in GRID]
+    n = innocent.size
+    budget = max(budget, _upper_bound(0, n))
+    alarms = [int((innocent >= value).sum()) for value in GRID]
     kept = [value for value, count in zip(GRID, alarms, strict=True) if _upper_bound(count, n) <= budget]
     return float(kept[0] if kept else GRID[-1])
 

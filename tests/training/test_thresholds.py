@@ -21,17 +21,30 @@ def chances(n: int, loud: int) -> np.ndarray:
 @pytest.mark.parametrize(("n", "loud", "expected"), [(2000, 4, 0.30), (2000, 60, 0.81), (400, 1, 0.81)])
 def test_the_upper_bound_of_the_rate_decides(n: int, loud: int, expected: float) -> None:
     assert loud / n <= FALSE_ALARM_BUDGET or expected > 0.8
-    assert _alarm(chances(n, loud), np.ones(n, dtype=bool)) == expected
+    assert _alarm(chances(n, loud), FALSE_ALARM_BUDGET) == expected
 
 
 def test_a_small_validation_set_asks_for_no_alarm_at_all() -> None:
     """Forty windows cannot prove one per cent; they can still tell 0.8 from 0.1."""
-    assert _alarm(chances(40, 0), np.ones(40, dtype=bool)) == 0.30
-    assert _alarm(chances(40, 1), np.ones(40, dtype=bool)) == 0.81
+    assert _alarm(chances(40, 0), FALSE_ALARM_BUDGET) == 0.30
+    assert _alarm(chances(40, 1), FALSE_ALARM_BUDGET) == 0.81
 
 
 def test_guilty_windows_raise_no_false_alarm() -> None:
-    assert _alarm(chances(400, 100), np.arange(400) >= 100) == 0.30
+    """Half of the windows are faulty and look it."""
+    guilty = np.arange(4000) % 4 == 1
+    assert chosen(mode=tuple(np.where(guilty, "fail_slow", "healthy")), loud=guilty)["fault"] == 0.36
+
+
+def test_more_healthy_windows_move_the_alarm_and_nothing_else() -> None:
+    """Two of a hundred more look 0.9 faulty: more than the budget."""
+    more = np.full((4000, len(WINDOW_FEATURES)), 0.35)
+    more[::50, 0] = 0.9
+    plain, moved = chosen(), chosen(innocents=more)
+    assert moved["fault"] == 0.91
+    assert {name: moved[name] for name in ("fault_unseen", "straggler")} == {
+        name: plain[name] for name in ("fault_unseen", "straggler")
+    }
 
 
 class Read:
@@ -43,14 +56,19 @@ class Read:
         return np.column_stack([1.0 - rows[:, 0], rows[:, 0], np.zeros(len(rows))])
 
 
-def chosen(**changes: Any) -> dict[str, float]:
+def chosen(
+    *, innocents: np.ndarray | None = None, loud: np.ndarray | None = None, **changes: Any
+) -> dict[str, float]:
     """Thresholds of 4,000 windows, healthy ones without timed work looking 0.8 faulty, the others 0.35."""
     corpus = made_up_corpus(4000)
     unseen = np.arange(4000) % 2 == 0
     corpus.window[:, 0] = np.where(unseen, 0.8, 0.35)
     corpus.window[unseen, WINDOW_FEATURES.index("step_noise")] = np.nan
+    if loud is not None:
+        corpus.window[loud, 0] = 0.99
     corpus.rank[:, 0] = 0.5
-    return choose_thresholds(replace(corpus, **changes), {"mode": Read(), "straggler": Read()})
+    heads = {"mode": Read(), "straggler": Read()}
+    return choose_thresholds(replace(corpus, **changes), heads, innocents)
 
 
 def test_jobs_whose_work_nobody_timed_have_a_threshold_of_their_own() -> None:
