@@ -6,12 +6,12 @@ another seed moves it by as much as a new feature does. No tree is fitted on the
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from functools import partial
+from collections.abc import Callable
 from itertools import islice
 
 import numpy as np
 
+from rca.features import WINDOW_FEATURES
 from rca.robust import FloatArray
 from rca.simulation.sampling import sample_scenario
 from rca.simulation.seeds import for_each_scenario, simulated_window
@@ -19,58 +19,63 @@ from rca.training.corpus import Example, example
 from rca.training.feature_cache import FeatureCache, cache_key
 from rca.training.split import scenario_group
 
-#: One more healthy window for so many of the corpus.
-PER_CORPUS_WINDOWS = 3
 #: Scenarios per file of the cache.
-BATCH = 512
+BATCH = 1024
 #: Keeps the seeds apart from those of the corpus, which are spawned from the training's seed alone.
 _STREAM = 1
 
 
-def innocent_seeds(n: int, seed: int) -> list[int]:
-    """Seeds of the first `n` scenarios of their own stream in which nothing was done to the job."""
-    return list(islice(_healthy_seeds(seed), n))
-
-
 def innocent_windows(
-    n: int,
+    n_scenarios: int,
     seed: int,
     *,
     processes: int,
     cache: FeatureCache | None,
     progress: Callable[[int, int], None],
 ) -> FloatArray:
-    """Window features of healthy scenarios that are in no corpus, shape (n, n_window_features).
+    """Window features of the scenarios of another stream in which nothing was done to the job.
 
     Parameters
     ----------
-    n, seed : int
+    n_scenarios, seed : int
+        How many scenarios are drawn; something over a quarter of them are healthy.
     processes, cache
         Without influence on the result.
     progress : callable
-        ``(done, total)``.
+        ``(done, total)`` scenarios.
+
+    Returns
+    -------
+    ndarray of shape (n_healthy, n_window_features)
     """
-    seeds, rows = innocent_seeds(n, seed), []
-    for begin in range(0, n, BATCH):
-        batch = seeds[begin : begin + BATCH]
-        make = partial(_made, batch, processes)
-        held = make() if cache is None else cache.remember(cache_key("innocent", *batch), make)
-        rows += [each.window for each in held]
-        progress(len(rows), n)
-    return np.stack(rows)
+    seeds = candidate_seeds(n_scenarios, seed)
+    batches = [tuple(seeds[begin : begin + BATCH]) for begin in range(0, n_scenarios, BATCH)]
+    keys = ["" if cache is None else cache_key("innocent", *batch) for batch in batches]
+    held = [None if cache is None else cache.read(key) for key in keys]
+    missing = [each for batch, known in zip(batches, held, strict=True) if known is None for each in batch]
+    # One stream for all that is missing: a pool per batch would start its workers over and over.
+    fresh = for_each_scenario(_if_healthy, missing, processes=processes)
+    rows: list[FloatArray] = []
+    done = 0
+    for batch, key, known in zip(batches, keys, held, strict=True):
+        made = known
+        if made is None:
+            made = [each for each in islice(fresh, len(batch)) if each is not None]
+            if cache is not None:
+                cache.write(key, made)
+        rows += [each.window for each in made]
+        done += len(batch)
+        progress(done, n_scenarios)
+    return np.array(rows).reshape(-1, len(WINDOW_FEATURES))
 
 
-def _made(seeds: list[int], processes: int) -> list[Example]:
-    return list(for_each_scenario(_simulated, seeds, processes=processes))
+def candidate_seeds(n_scenarios: int, seed: int) -> list[int]:
+    """Seeds of the scenarios that are drawn; those of fewer come first among those of more."""
+    drawn: list[int] = np.random.default_rng([seed, _STREAM]).integers(1 << 63, size=n_scenarios).tolist()
+    return drawn
 
 
-def _simulated(seed: int) -> Example:
+def _if_healthy(seed: int) -> Example | None:
+    if sample_scenario(np.random.default_rng(seed)).faults:
+        return None
     return example(*simulated_window(seed), group=scenario_group(seed), seed=seed)
-
-
-def _healthy_seeds(seed: int) -> Iterator[int]:
-    drawn = np.random.default_rng([seed, _STREAM])
-    while True:
-        candidate = int(drawn.integers(1 << 63))
-        if not sample_scenario(np.random.default_rng(candidate)).faults:
-            yield candidate
