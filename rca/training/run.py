@@ -24,7 +24,7 @@ from rca.training.gathering import gathered
 from rca.training.heads import PARAMETERS
 from rca.training.held_out import SIMULATED, held_out_rows, named, totals
 from rca.training.incidents import incidents
-from rca.training.innocents import innocent_windows
+from rca.training.innocents import PER_CORPUS_WINDOWS, innocent_windows
 from rca.training.interval_margins import interval_margins
 from rca.training.learned import Learned, learn
 from rca.training.record import record
@@ -172,7 +172,7 @@ def fit(
     corpus = stack(examples)
     corpus = replace(corpus, weight=balanced(corpus, REAL_SHARE))
     innocents = innocent_windows(
-        n_windows,
+        n_windows // PER_CORPUS_WINDOWS,
         seed,
         processes=processes,
         cache=cache,
@@ -180,7 +180,6 @@ def fit(
     )
     fitted = _fit(corpus, seed, settings, innocents, progress)
     provenance = _provenance(n_windows, seed, collections, corpus, settings)
-    provenance["n_innocent_windows"] = len(innocents)
     # What has no intervals yet is nobody's bundle: an interrupted run leaves the old one in place.
     with TemporaryDirectory(dir=output.parent, prefix=f".{output.name}-") as folder:
         unmeasured = Path(folder) / "bundle"
@@ -265,6 +264,7 @@ def _provenance(
         "corpus_sha256": corpus.digest,
         "n_windows": n_windows,
         "n_real_windows": sum(corpus.real),
+        "n_innocent_windows": n_windows // PER_CORPUS_WINDOWS,
         "seed": seed,
         "versions": {name: version(name) for name in libraries} | {"python": platform.python_version()},
     }

@@ -7,36 +7,37 @@ from pathlib import Path
 import numpy as np
 
 from rca.features import WINDOW_FEATURES
-from rca.simulation.sampling import sample_scenario
+from rca.simulation import sample_scenario
 from rca.training.feature_cache import FeatureCache
-from rca.training.innocents import candidate_seeds, innocent_windows
+from rca.training.innocents import innocent_seeds, innocent_windows
 from rca.training.simulated import scenario_seeds
 
 
 def test_scenarios_are_the_same_ones_every_time_and_in_no_corpus() -> None:
-    seeds = candidate_seeds(4000, 7)
-    assert seeds[:40] == candidate_seeds(40, 7) != candidate_seeds(40, 8)
+    seeds = innocent_seeds(4000, 7)
+    assert seeds[:40] == innocent_seeds(40, 7) != innocent_seeds(40, 8)
     assert len(set(seeds)) == 4000
     assert not set(seeds) & set(scenario_seeds(4000, 7))
 
 
-def test_only_healthy_ones_are_kept_and_a_kept_batch_is_the_batch_that_was_made(tmp_path: Path) -> None:
+def test_nothing_is_done_to_the_jobs() -> None:
+    drawn = [sample_scenario(np.random.default_rng(seed), cause="healthy") for seed in innocent_seeds(20, 7)]
+    assert not any(scenario.faults for scenario in drawn)
+
+
+def test_a_kept_batch_is_the_batch_that_was_made(tmp_path: Path) -> None:
     told: list[tuple[int, int]] = []
 
     def asked() -> np.ndarray:
         return innocent_windows(
-            16,
+            6,
             3,
             processes=1,
             cache=FeatureCache(tmp_path),
             progress=lambda done, total: told.append((done, total)),
         )
 
-    healthy = [
-        seed for seed in candidate_seeds(16, 3) if not sample_scenario(np.random.default_rng(seed)).faults
-    ]
     first, second = asked(), asked()
-    assert 0 < len(healthy) < 16
-    assert first.shape == (len(healthy), len(WINDOW_FEATURES))
+    assert first.shape == (6, len(WINDOW_FEATURES))
     np.testing.assert_array_equal(first, second)
-    assert told == [(16, 16), (16, 16)]
+    assert told == [(6, 6), (6, 6)]
