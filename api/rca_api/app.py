@@ -1,4 +1,8 @@
-"""The application factory: `uvicorn rca_api.app:create_app --factory`, or `rca serve`."""
+"""The application factory; `rca serve` runs it.
+
+Under a server of one's own: `uvicorn rca_api.app:create_app --factory --no-proxy-headers`, because uvicorn
+believes forwarded addresses from this machine unless told otherwise.
+"""
 
 from __future__ import annotations
 

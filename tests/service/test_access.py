@@ -95,6 +95,13 @@ def test_who_guesses_is_not_listened_to_for_a_while(service: Service) -> None:
     assert set(codes[60:]) == {429}
 
 
+def test_who_has_a_key_is_listened_to_whatever_others_of_its_address_did(service: Service) -> None:
+    wrong = {"Authorization": "Bearer rca_" + "0" * 16 + "_" + "A" * 43}
+    assert [service.post(wrong).status_code for _ in range(61)][-1] == 429
+    assert service.post(service.key(Scope.diagnose)).status_code == 415
+    assert service.post(wrong).status_code == 429
+
+
 def test_a_caller_that_asks_too_often_is_told_when_to_come_back(tmp_path: Path) -> None:
     service = Service(tmp_path, rate_limit="3/minute")
     one, other = service.key(Scope.diagnose), service.key(Scope.diagnose)
@@ -108,7 +115,7 @@ def test_a_caller_that_asks_too_often_is_told_when_to_come_back(tmp_path: Path) 
 def test_shared_counts_that_are_away_do_not_let_everybody_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     rates = Rates("1000/minute")
 
-    def fail(*_: object) -> bool:
+    def fail(*_: object, **__: object) -> bool:
         raise ConnectionError
 
     monkeypatch.setattr(rates._limiter, "hit", fail)
@@ -133,6 +140,11 @@ def test_metrics_can_be_closed(tmp_path: Path) -> None:
         ("http://127.0.0.1", {"Origin": "https://evil.example"}, False),
         ("http://127.0.0.1", {"Origin": "null"}, False),
         ("http://127.0.0.1", {"Origin": "http://127.0.0.1:8080"}, True),
+        ("http://127.0.0.1", {"X-Forwarded-For": "10.0.0.7"}, False),
+        ("http://127.0.0.1", {"X-Forwarded-Host": "rca.example"}, False),
+        ("http://127.0.0.1", {"X-Real-IP": "10.0.0.7"}, False),
+        ("http://127.0.0.1", {"Forwarded": "for=10.0.0.7"}, False),
+        ("http://127.0.0.1", {"Via": "1.1 front"}, False),
     ],
 )
 def test_without_authentication_only_this_machine_is_answered(
