@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import logging
+import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -18,7 +19,7 @@ from rca_api.app import create_app
 from rca_api.security import keys
 from rca_api.security.principal import Scope
 from rca_api.security.rates import Rates
-from rca_api.security.redaction import redact
+from rca_api.security.redaction import hidden, redact
 from rca_api.settings import Settings
 from rca_api.state import State
 
@@ -187,6 +188,44 @@ def test_no_secret_reaches_the_log(service: Service, monkeypatch: pytest.MonkeyP
     assert len([json.loads(line) for line in told.splitlines()]) == 2
 
 
+@pytest.mark.parametrize(
+    "address",
+    [
+        "postgresql://rca:TOP@db:5432/rca",
+        "postgresql://u:TOP/SECRET@h/db",
+        "postgresql://u:TOP@SECRET@h/db",
+        "postgresql://u:TOP:SECRET?&#@h/db?sslmode=require",
+        "postgresql://h/db?user=u&password=TOP",
+        "postgresql://h/db?sslpassword=TOP&user=u",
+        "postgresql://u:TOP@h/db?password=SECRET",
+        "redis://:TOP@cache:6379/0",
+        "rediss://cache:6379/0?PASSWORD=TOP",
+        "s3://AKIA:TOP/SECRET+=@bucket/windows",
+        "HTTPS://u:TOP@mlflow",
+        "https://mlflow/?access_token=TOP",
+    ],
+)
+def test_addresses_are_shown_without_what_opens_them(address: str) -> None:
+    shown = hidden(f"cannot reach {address}: timeout")
+    assert "TOP" not in shown
+    assert "SECRET" not in shown
+    assert shown.startswith(f"cannot reach {address.partition('://')[0]}://")
+    assert hidden(address) == hidden(hidden(address))
+
+
+@pytest.mark.parametrize("piece", ["a", "http://a:", "eyJ", "?key", "bearer ", "a://"])
+def test_no_text_takes_long_to_redact(piece: str) -> None:
+    began = time.process_time()
+    hidden(piece * (64 * 1024 // len(piece)))
+    assert time.process_time() - began < 1.0
+
+
 def test_redaction_leaves_ordinary_text_alone() -> None:
-    event = {"event": "rca_diagnoses 12, http://127.0.0.1:8080/v1", "n": 3, "nodes": ["node-1"]}
+    event = {
+        "event": "rca_diagnoses 12, http://127.0.0.1:8080/v1?node=a&since=2026-01-01T00:00:00Z",
+        "hook": "https://hooks.example.org/rca",
+        "mail": "ada@example.org",
+        "n": 3,
+        "nodes": ["node-1"],
+    }
     assert redact(None, "", dict(event)) == event

@@ -7,7 +7,6 @@ from urllib.parse import urlsplit
 
 from fastapi import Request
 
-
 #: Whoever forwards a request for others says so in one of these.
 _FORWARDED = ("forwarded", "via", "x-real-ip")
 _FORWARDED_PREFIX = "x-forwarded-"
