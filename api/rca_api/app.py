@@ -113,7 +113,7 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     try:
         if state.settings.migrate and not await run_in_threadpool(upgraded, state):
             migrating = asyncio.create_task(upgrade_later(state))
-        await run_in_threadpool(state.authority.warn_if_nobody_can_call)
+        await run_in_threadpool(state.authority.prepare)
         await run_in_threadpool(state.spool.clean)
         await run_in_threadpool(state.follower.resume)
         state.dispatcher.start()

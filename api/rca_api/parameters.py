@@ -17,5 +17,5 @@ def _utc(moment: datetime) -> datetime:
         raise ValueError("is out of range") from None
 
 
-#: A moment with its time zone, in UTC: near the ends of the calendar not every one of them has its like there.
+#: A moment with its time zone, in UTC: near the ends of the calendar not every one has its like there.
 Moment = Annotated[datetime, AfterValidator(_utc)]

@@ -7,6 +7,7 @@ from fastapi import Request
 
 from rca_api.problems import ProblemError
 from rca_api.security import keys, loopback
+from rca_api.security.issuer import IssuerError
 from rca_api.security.principal import ANYBODY, Principal
 from rca_api.security.rates import Rates
 from rca_api.security.tokens import RefusedToken, TokenVerifier
@@ -32,9 +33,15 @@ class Authority:
             else None
         )
 
-    def warn_if_nobody_can_call(self) -> None:
-        """Tell the operator of a new service what is missing, before the first caller gets a 401."""
-        if self._off or self._tokens is not None:
+    def prepare(self) -> None:
+        """Get ready for the first caller, and tell the operator of a new service what it will be missing."""
+        if self._off:
+            return
+        if self._tokens is not None:
+            try:
+                self._tokens.prepare()
+            except IssuerError as error:
+                _log.warning("tokens cannot be checked yet", reason=error.message)
             return
         try:
             with self._database.reading() as session:
