@@ -1,8 +1,9 @@
-"""How much the service takes on at once: requests and bytes, refused early and cheaply beyond that."""
+"""How much the service takes on at once: bodies, bytes and work, refused early and cheaply beyond that."""
 
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -14,10 +15,11 @@ _LONGEST_WAIT_SECONDS = 60
 
 
 class Ticket:
-    """One admitted request and the bytes held for it."""
+    """One request whose body may be received, and the bytes held for it."""
 
-    def __init__(self, admission: Admission) -> None:
+    def __init__(self, admission: Admission, caller: str) -> None:
         self._admission = admission
+        self._caller: str | None = caller
         self.held_bytes = 0
 
     def hold(self, n_bytes: int) -> None:
@@ -27,9 +29,18 @@ class Ticket:
         self.held_bytes += n_bytes
         self._admission.held_bytes += n_bytes
 
+    def arrived(self) -> None:
+        """Say that the body is whole: another one may be received."""
+        if self._caller is not None:
+            self._admission.no_longer_receiving(self._caller)
+            self._caller = None
+
 
 class Admission:
     """Counts of what is in progress; used from the event loop only, so it needs no lock.
+
+    A body that is being received and a place in the queue are counted apart: whoever sends slowly holds up
+    nobody's work, and a whole body finds its place or is refused.
 
     Parameters
     ----------
@@ -46,22 +57,51 @@ class Admission:
         self.max_bytes = int(settings.max_buffered_bytes)
         self.held_bytes = 0
         self.requests = 0
+        #: Bodies being received, by caller.
+        self.receiving: Counter[str] = Counter()
+        self._max_receiving = settings.receive_limit
+        self._max_of_caller = settings.receive_limit_per_caller
         self._least_wait = settings.retry_after_seconds
         self._seconds_until_free = seconds_until_free
         self._metrics = metrics
 
-    @contextmanager
-    def enter(self) -> Iterator[Ticket]:
-        """Admit one request for as long as the context lasts."""
+    def refuse_if_full(self) -> None:
+        """Refuse work that would find no place in the queue: before its body is read, while that is cheap."""
         if self.requests >= self.max_requests:
             raise self.busy("requests", f"{self.requests} windows are being diagnosed or wait for it")
-        self.requests += 1
-        ticket = Ticket(self)
+
+    @contextmanager
+    def body(self, caller: str | None) -> Iterator[Ticket]:
+        """Let a body of `caller` in; its bytes count for as long as the context lasts."""
+        who = caller or ""
+        if self.receiving.total() >= self._max_receiving:
+            raise self.busy("receiving", f"{self._max_receiving} bodies are being received")
+        # Without authentication everybody is the same caller.
+        if caller is not None and self.receiving[who] >= self._max_of_caller:
+            raise self._too_many_of_one()
+        self.receiving[who] += 1
+        ticket = Ticket(self, who)
         try:
             yield ticket
         finally:
-            self.requests -= 1
+            ticket.arrived()
             self.held_bytes -= ticket.held_bytes
+
+    def no_longer_receiving(self, caller: str) -> None:
+        """Count one body of `caller` less; callers without any are forgotten."""
+        self.receiving[caller] -= 1
+        if not self.receiving[caller]:
+            del self.receiving[caller]
+
+    @contextmanager
+    def work(self) -> Iterator[None]:
+        """Take a place in the queue for as long as the context lasts."""
+        self.refuse_if_full()
+        self.requests += 1
+        try:
+            yield
+        finally:
+            self.requests -= 1
 
     def busy(self, limit: str, reason: str) -> ProblemError:
         """Build the refusal; the connection closes, because the rest of the body is not going to be read."""
@@ -73,3 +113,11 @@ class Admission:
         """Make the header that says when what is in progress now will probably be done."""
         expected = math.ceil(self._seconds_until_free(self.requests))
         return {"Retry-After": str(min(_LONGEST_WAIT_SECONDS, max(self._least_wait, expected)))}
+
+    def _too_many_of_one(self) -> ProblemError:
+        self._metrics.shed.labels("receiving").inc()
+        return ProblemError(
+            "rate-limited",
+            f"{self._max_of_caller} bodies of this caller are being received; send one after the other",
+            headers=self.retry_after() | {"Connection": "close"},
+        )

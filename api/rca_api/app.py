@@ -1,4 +1,8 @@
-"""The application factory: `uvicorn rca_api.app:create_app --factory`, or `rca serve`."""
+"""The application factory; `rca serve` runs it.
+
+Under a server of one's own: `uvicorn rca_api.app:create_app --factory --no-proxy-headers`, because uvicorn
+believes forwarded addresses from this machine unless told otherwise.
+"""
 
 from __future__ import annotations
 
@@ -109,7 +113,7 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     try:
         if state.settings.migrate and not await run_in_threadpool(upgraded, state):
             migrating = asyncio.create_task(upgrade_later(state))
-        await run_in_threadpool(state.authority.warn_if_nobody_can_call)
+        await run_in_threadpool(state.authority.prepare)
         await run_in_threadpool(state.spool.clean)
         await run_in_threadpool(state.follower.resume)
         state.dispatcher.start()

@@ -17,6 +17,9 @@ from rca.telemetry.window import Window
 JSON = "application/json"
 MULTIPART = "multipart/form-data"
 _CHUNK = 1 << 20
+_SLICE = 1 << 14
+#: Each costs more than its bytes do; tools that write many put at least 64 KiB into one.
+_MOST_MEMBERS = 1 << 16
 
 
 def media_type(content_type: str) -> str:
@@ -45,25 +48,34 @@ def decompress(body: bytes, encoding: str, limit: int) -> bytes:
         size += len(piece)
         if size > limit:
             raise too_large(f"the {encoding} body unpacks to more", limit)
-        pieces.append(piece)
+        if piece:
+            pieces.append(piece)
     return b"".join(pieces)
 
 
 def _gzip(body: bytes) -> Iterator[bytes]:
     """Unpack gzip members one after the other, never more than a piece at a time."""
-    rest = body
-    while rest:
+    packed, at = memoryview(body), 0
+    for _ in range(_MOST_MEMBERS):
+        if at == len(packed):
+            return
         decoder = zlib.decompressobj(wbits=31)
-        try:
-            while not decoder.eof:
-                piece = decoder.decompress(rest, _CHUNK)
-                if not piece and not decoder.eof:
-                    raise _damaged("gzip", "it ends too early")
-                rest = decoder.unconsumed_tail
-                yield piece
-        except zlib.error as error:
-            raise _damaged("gzip", str(error)) from None
-        rest = decoder.unused_data
+        while not decoder.eof:
+            # A slice at a time: zlib copies what it leaves of its input.
+            fed = packed[at : at + _SLICE]
+            try:
+                piece = decoder.decompress(fed, _CHUNK)
+            except zlib.error as error:
+                raise _damaged("gzip", str(error)) from None
+            # After the end of a member `unconsumed_tail` may repeat what is in `unused_data`.
+            left = decoder.unused_data if decoder.eof else decoder.unconsumed_tail
+            taken = len(fed) - len(left)
+            if not (piece or taken or decoder.eof):
+                raise _damaged("gzip", "it ends too early")
+            at += taken
+            yield piece
+    if at < len(packed):
+        raise _damaged("gzip", f"it has more than {_MOST_MEMBERS:,} members")
 
 
 def _zstd(body: bytes) -> Iterator[bytes]:

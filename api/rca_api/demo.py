@@ -70,7 +70,9 @@ def _serve(descriptor: int) -> None:
     """
     import uvicorn
 
-    config = uvicorn.Config("rca_api.app:create_app", factory=True, log_config=None, access_log=False)
+    config = uvicorn.Config(
+        "rca_api.app:create_app", factory=True, log_config=None, access_log=False, proxy_headers=False
+    )
     uvicorn.Server(config).run(sockets=[socket.socket(fileno=descriptor)])
 
 

@@ -62,6 +62,7 @@ async def chunks_of(
                 headers={"Connection": "close"},
             ) from None
         if chunk is None:
+            ticket.arrived()
             return
         received += len(chunk)
         if received > limit:

@@ -74,9 +74,9 @@ class Metrics:
         )
         self.shed = self._counter(
             "rca_shed_requests",
-            "Requests refused as too many: in hand, in bytes, or queued for later.",
+            "Requests refused as too many: in hand, in bytes, being received, or queued for later.",
             ("limit",),
-            ("requests", "bytes", "queued"),
+            ("requests", "bytes", "receiving", "queued"),
         )
 
     def _count_diagnoses(self) -> None:

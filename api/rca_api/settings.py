@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import os
 from pathlib import Path
 from typing import Literal
@@ -54,6 +55,9 @@ class Settings(BaseSettings):
     """What one caller may ask, such as `600/minute`; "" for no limit."""
     rate_limit_storage_url: str = "memory://"
     """Where calls are counted: this process, or a Redis URL that replicas share."""
+    trusted_proxies: tuple[str, ...] = ()
+    """Reverse proxies, by address or network, as JSON (`["10.0.3.4", "10.1.0.0/16"]`), whose
+    `X-Forwarded-For` and `X-Forwarded-Proto` `rca serve` believes; others could make them up."""
     public_metrics: bool = True
     """Whether `/metrics` is open. It holds counts, no names; off, it needs the scope `read`."""
     bundle: Path | None = None
@@ -77,6 +81,10 @@ class Settings(BaseSettings):
     """After so many tasks a process is replaced by a fresh one; 0 for never."""
     queue_limit: int = Field(32, ge=0)
     """Requests that may wait beyond those computed; further ones get 503."""
+    receive_limit: int = Field(256, ge=1)
+    """Bodies received at once, by all callers together; further ones get 503."""
+    receive_limit_per_caller: int = Field(64, ge=1)
+    """Bodies of one key received at once; further ones get 429. Without authentication there is none."""
     deadline_seconds: float = Field(60.0, gt=0)
     """Longest an answer may take from the moment its request is there, waiting included; callers ask for
     less with `Prefer: wait=5`.
@@ -165,6 +173,14 @@ class Settings(BaseSettings):
         """Refuse a rate nobody can count at start, not at the first request."""
         if value:
             limits.parse(value)
+        return value
+
+    @field_validator("trusted_proxies")
+    @classmethod
+    def _are_networks(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        """Refuse names and `*`: what is meant by them is not what would be trusted."""
+        for each in value:
+            ipaddress.ip_network(each)
         return value
 
     @model_validator(mode="after")

@@ -86,7 +86,7 @@ class State:
         incidents = _incidents(settings, metrics)
         # Incidents first: nodes ask whether the window was new to them.
         on_diagnosed: tuple[OnDiagnosed, ...] = (incidents, Exposures())
-        journal = Journal(database, metrics, on_diagnosed)
+        journal = Journal(database, metrics, on_diagnosed, windows.has)
         policy = _policy(settings)
         registry = RegistryClient(settings.registry_uri, settings.registry_timeout_seconds)
         admission = Admission(settings, pool.seconds_until_free, metrics)

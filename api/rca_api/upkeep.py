@@ -10,6 +10,7 @@ from fastapi.concurrency import run_in_threadpool
 from rca.errors import RcaError
 from rca_api.state import State
 from rca_api.store.database import StoreError
+from rca_api.store.migrating import migrate
 
 _log = structlog.stdlib.get_logger("rca_api")
 
@@ -20,7 +21,7 @@ _PAUSE_SECONDS = 2.0
 def upgraded(state: State) -> bool:
     """Migrate; a database that is away does not keep the service from starting and saying so."""
     try:
-        state.database.upgrade()
+        migrate(state.database)
     except StoreError as error:
         _log.error("the database cannot be migrated", reason=error.message)
         return False

@@ -1,16 +1,20 @@
-"""Receiving a window, whatever is asked about it: media types and limits."""
+"""Receiving a window, whatever is asked about it: media types, limits and a place in the queue."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 
 from fastapi import Request
 
+from rca_api.compute.body import Received
 from rca_api.decoding import JSON, MULTIPART, media_type
 from rca_api.problems import ProblemError
 from rca_api.settings import Settings
+from rca_api.state import State
+from rca_api.timing import Watch
 
 WINDOW_TYPES = (JSON, MULTIPART)
 #: How a window is sent, for the OpenAPI document.
@@ -79,3 +83,27 @@ def content_type_of(request: Request, taken: Sequence[str]) -> str:
         expected=" or ".join(taken),
         hint="curl needs -H 'Content-Type: application/json'; what curl sends by default is a web form",
     )
+
+
+@asynccontextmanager
+async def received(request: Request, caller: str | None, max_bytes: int) -> AsyncIterator[Received]:
+    """Receive a body and give it a place in the queue; both last as long as the context.
+
+    The place is taken once the body is whole: a caller that sends slowly holds nobody's. Where there is none
+    the request is refused, before its body is read if that is known by then.
+
+    Raises
+    ------
+    ProblemError
+        ``busy``, ``rate-limited``, or as `rca_api.limits.chunks_of` says.
+    """
+    state = State.of(request)
+    admission, metrics = state.admission, state.metrics
+    admission.refuse_if_full()
+    watch = Watch()
+    with metrics.in_progress.track_inprogress(), admission.body(caller) as ticket:
+        timeout = state.settings.body_timeout_seconds
+        async with state.spool.receive(request, ticket, max_bytes, timeout) as body:
+            metrics.staged("receive", watch.read())
+            with admission.work():
+                yield body

@@ -62,6 +62,7 @@ def command(
     import uvicorn
 
     _refuse_used_port(host, port)
+    proxies = _trusted_proxies()
     uvicorn.run(
         "rca_api.app:create_app",
         factory=True,
@@ -70,6 +71,9 @@ def command(
         log_config=None,
         access_log=False,
         server_header=False,
+        # uvicorn itself would believe whoever connects from this machine.
+        proxy_headers=bool(proxies),
+        forwarded_allow_ips=proxies,
         timeout_graceful_shutdown=_SHUTDOWN_SECONDS,
     )
 
@@ -77,6 +81,10 @@ def command(
 def _print_config(form: ConfigForm) -> None:
     # The library does not import its service; it only knows where its settings are shown.
     typer.echo(import_module("rca_api.configuration").shown(form), nl=False)
+
+
+def _trusted_proxies() -> list[str]:
+    return [*import_module("rca_api.settings").Settings().trusted_proxies]
 
 
 def _refuse_open_host(host: str) -> None:

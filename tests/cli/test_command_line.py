@@ -118,6 +118,22 @@ def test_a_port_in_use_is_told_before_anything_is_loaded(rca_command: Run, serve
     assert "Another port" in ran.err
 
 
+def test_no_proxy_is_believed_unless_it_is_named(
+    rca_command: Run, served: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert rca_command("serve", "--port", "0").code == 0
+    assert (served["proxy_headers"], served["forwarded_allow_ips"]) == (False, [])
+    monkeypatch.setenv("RCA_TRUSTED_PROXIES", '["10.0.3.4", "10.1.0.0/16"]')
+    assert rca_command("serve", "--port", "0").code == 0
+    assert (served["proxy_headers"], served["forwarded_allow_ips"]) == (True, ["10.0.3.4", "10.1.0.0/16"])
+
+
+@pytest.mark.parametrize("given", ["*", "proxy.example", "10.1.2.3/16"])
+def test_proxies_are_named_by_address(given: str) -> None:
+    with pytest.raises(ValueError, match="trusted_proxies"):
+        Settings(trusted_proxies=(given,))
+
+
 def test_the_number_of_processes_reaches_the_settings(
     rca_command: Run, served: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import logging
+import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -18,7 +19,7 @@ from rca_api.app import create_app
 from rca_api.security import keys
 from rca_api.security.principal import Scope
 from rca_api.security.rates import Rates
-from rca_api.security.redaction import redact
+from rca_api.security.redaction import hidden, redact
 from rca_api.settings import Settings
 from rca_api.state import State
 
@@ -95,6 +96,13 @@ def test_who_guesses_is_not_listened_to_for_a_while(service: Service) -> None:
     assert set(codes[60:]) == {429}
 
 
+def test_who_has_a_key_is_listened_to_whatever_others_of_its_address_did(service: Service) -> None:
+    wrong = {"Authorization": "Bearer rca_" + "0" * 16 + "_" + "A" * 43}
+    assert [service.post(wrong).status_code for _ in range(61)][-1] == 429
+    assert service.post(service.key(Scope.diagnose)).status_code == 415
+    assert service.post(wrong).status_code == 429
+
+
 def test_a_caller_that_asks_too_often_is_told_when_to_come_back(tmp_path: Path) -> None:
     service = Service(tmp_path, rate_limit="3/minute")
     one, other = service.key(Scope.diagnose), service.key(Scope.diagnose)
@@ -108,7 +116,7 @@ def test_a_caller_that_asks_too_often_is_told_when_to_come_back(tmp_path: Path) 
 def test_shared_counts_that_are_away_do_not_let_everybody_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     rates = Rates("1000/minute")
 
-    def fail(*_: object) -> bool:
+    def fail(*_: object, **__: object) -> bool:
         raise ConnectionError
 
     monkeypatch.setattr(rates._limiter, "hit", fail)
@@ -133,6 +141,11 @@ def test_metrics_can_be_closed(tmp_path: Path) -> None:
         ("http://127.0.0.1", {"Origin": "https://evil.example"}, False),
         ("http://127.0.0.1", {"Origin": "null"}, False),
         ("http://127.0.0.1", {"Origin": "http://127.0.0.1:8080"}, True),
+        ("http://127.0.0.1", {"X-Forwarded-For": "10.0.0.7"}, False),
+        ("http://127.0.0.1", {"X-Forwarded-Host": "rca.example"}, False),
+        ("http://127.0.0.1", {"X-Real-IP": "10.0.0.7"}, False),
+        ("http://127.0.0.1", {"Forwarded": "for=10.0.0.7"}, False),
+        ("http://127.0.0.1", {"Via": "1.1 front"}, False),
     ],
 )
 def test_without_authentication_only_this_machine_is_answered(
@@ -175,6 +188,44 @@ def test_no_secret_reaches_the_log(service: Service, monkeypatch: pytest.MonkeyP
     assert len([json.loads(line) for line in told.splitlines()]) == 2
 
 
+@pytest.mark.parametrize(
+    "address",
+    [
+        "postgresql://rca:TOP@db:5432/rca",
+        "postgresql://u:TOP/SECRET@h/db",
+        "postgresql://u:TOP@SECRET@h/db",
+        "postgresql://u:TOP:SECRET?&#@h/db?sslmode=require",
+        "postgresql://h/db?user=u&password=TOP",
+        "postgresql://h/db?sslpassword=TOP&user=u",
+        "postgresql://u:TOP@h/db?password=SECRET",
+        "redis://:TOP@cache:6379/0",
+        "rediss://cache:6379/0?PASSWORD=TOP",
+        "s3://AKIA:TOP/SECRET+=@bucket/windows",
+        "HTTPS://u:TOP@mlflow",
+        "https://mlflow/?access_token=TOP",
+    ],
+)
+def test_addresses_are_shown_without_what_opens_them(address: str) -> None:
+    shown = hidden(f"cannot reach {address}: timeout")
+    assert "TOP" not in shown
+    assert "SECRET" not in shown
+    assert shown.startswith(f"cannot reach {address.partition('://')[0]}://")
+    assert hidden(address) == hidden(hidden(address))
+
+
+@pytest.mark.parametrize("piece", ["a", "http://a:", "eyJ", "?key", "bearer ", "a://"])
+def test_no_text_takes_long_to_redact(piece: str) -> None:
+    began = time.process_time()
+    hidden(piece * (64 * 1024 // len(piece)))
+    assert time.process_time() - began < 1.0
+
+
 def test_redaction_leaves_ordinary_text_alone() -> None:
-    event = {"event": "rca_diagnoses 12, http://127.0.0.1:8080/v1", "n": 3, "nodes": ["node-1"]}
+    event = {
+        "event": "rca_diagnoses 12, http://127.0.0.1:8080/v1?node=a&since=2026-01-01T00:00:00Z",
+        "hook": "https://hooks.example.org/rca",
+        "mail": "ada@example.org",
+        "n": 3,
+        "nodes": ["node-1"],
+    }
     assert redact(None, "", dict(event)) == event

@@ -79,6 +79,25 @@ def test_passwords_are_not_shown(monkeypatch: pytest.MonkeyPatch, capsys: pytest
         assert "db/rca" in told
 
 
+@pytest.mark.parametrize(
+    "address",
+    [
+        "postgresql://h/db?user=u&password=hidden-word",
+        "postgresql://u:hid/den-word@h/db",
+        "postgresql://u:hid@den-word@h/db",
+    ],
+)
+def test_passwords_are_not_shown_however_they_are_written(
+    address: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("RCA_DATABASE_URL", address)
+    for form in ("env", "json"):
+        told = shown(["--format", form], capsys)
+        # The queue is in the same database.
+        assert told.count("***") == 2
+        assert "den-word" not in told
+
+
 def test_json_says_where_a_value_is_from(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

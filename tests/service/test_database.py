@@ -9,16 +9,26 @@ from pathlib import Path
 import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
+from postgres_server import Server
 from sqlalchemy import func, select
 from sqlalchemy.exc import StatementError
+from structlog.testing import capture_logs
 
 from rca_api.diagnoses.tables import WindowRow
+from rca_api.settings import Settings
+from rca_api.state import State
 from rca_api.store.database import Database, StoreError
 from rca_api.store.tables import Base
+from rca_api.upkeep import upgraded
 
 
 def row(digest: str, **values: object) -> WindowRow:
     return WindowRow(**{"digest": digest, "job_id": "job", "n_bytes": 0, **values})
+
+
+def of_a_newer_version(database: Database) -> None:
+    with database.engine.begin() as connection:
+        connection.exec_driver_sql("UPDATE alembic_version SET version_num = '9999'")
 
 
 def test_migrations_make_exactly_the_tables_of_the_code(database: Database) -> None:
@@ -28,9 +38,9 @@ def test_migrations_make_exactly_the_tables_of_the_code(database: Database) -> N
 
 
 def test_upgrading_twice_does_nothing(database: Database) -> None:
-    database.upgrade()
-    current, newest = database.revisions()
-    assert current == newest
+    before = database.upgrade()
+    assert before == database.schema()
+    assert before.current == before.newest
     database.check()
 
 
@@ -108,9 +118,36 @@ def test_a_server_that_is_not_there_is_named_without_the_password() -> None:
 
 
 def test_a_database_of_a_newer_version_goes_on_being_used(database: Database) -> None:
-    with database.engine.begin() as connection:
-        connection.exec_driver_sql("UPDATE alembic_version SET version_num = '9999'")
+    of_a_newer_version(database)
     database.check()
+    assert database.upgrade().is_newer
+    assert database.schema().current == "9999"
+
+
+def test_this_version_starts_beside_a_newer_one(database: Database, tmp_path: Path) -> None:
+    of_a_newer_version(database)
+    settings = Settings(data_dir=tmp_path, database_url=str(database.engine.url), processes=1)
+    state = State.build(settings)
+    with capture_logs() as lines:
+        assert upgraded(state)
+    state.database.close()
+    assert [(line["event"], line["schema"]) for line in lines] == [
+        ("the schema is of a newer version", "9999")
+    ]
+
+
+def test_a_user_who_may_not_change_tables_is_told(postgres: Server) -> None:
+    database = Database(postgres.new_database())
+    with database.engine.begin() as connection:
+        connection.exec_driver_sql("REVOKE CREATE ON SCHEMA public FROM PUBLIC")
+        connection.exec_driver_sql("CREATE ROLE looker LOGIN")
+    looker = Database(database.engine.url.set(username="looker").render_as_string(hide_password=False))
+    with pytest.raises(StoreError, match="cannot be migrated: permission denied"):
+        looker.upgrade()
+    looker.close()
+    with database.engine.begin() as connection:
+        connection.exec_driver_sql("DROP ROLE looker")
+    database.close()
 
 
 def test_a_folder_that_cannot_be_made_is_said(tmp_path: Path) -> None:

@@ -47,7 +47,7 @@ def journal(database: Database, clock: Clock, told: list[str]) -> Journal:
         assert row.document
         told.append(row.id)
 
-    return Journal(database, Metrics(), (tell,), clock)
+    return Journal(database, Metrics(), (tell,), lambda _: True, clock)
 
 
 def keys_of(database: Database, held: float = 60.0) -> Keys:
@@ -87,7 +87,7 @@ def test_what_follows_fails_and_nothing_is_stored(database: Database) -> None:
         raise RuntimeError
 
     with pytest.raises(RuntimeError):
-        Journal(database, Metrics(), (fail,)).record(kept(), answer(), asked_by=None)
+        Journal(database, Metrics(), (fail,), lambda _: True).record(kept(), answer(), asked_by=None)
     assert (count(database, DiagnosisRow), count(database, WindowRow)) == (0, 0)
 
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import timedelta
 
 import pytest
+from sqlalchemy.orm import Session
 
 from rca.errors import InvalidInput
 from rca_api.security import keys
@@ -89,6 +92,28 @@ def test_use_is_noted_to_the_hour(database: Database) -> None:
     keys.verified(database, key, moment + timedelta(minutes=61))
     with database.reading() as session:
         assert session.get_one(ApiKeyRow, key_id).used_at == moment + timedelta(minutes=61)
+
+
+def test_noting_its_use_does_not_bring_a_revoked_key_back(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    key_id, key = make(database, Scope.read)
+    writing = database.session
+
+    @contextmanager
+    def revoked_just_before() -> Iterator[Session]:
+        with writing() as session:
+            keys.revoke(session, key_id)
+        with writing() as session:
+            yield session
+
+    monkeypatch.setattr(database, "session", revoked_just_before)
+    keys.verified(database, key)
+    assert keys.verified(database, key) is None
+    with database.reading() as session:
+        row = session.get_one(ApiKeyRow, key_id)
+    assert row.revoked_at is not None
+    assert row.used_at is not None
 
 
 def test_a_key_without_scope_is_not_made(database: Database) -> None:

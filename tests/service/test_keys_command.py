@@ -83,3 +83,17 @@ def test_status_tells_scripts_whether_an_upgrade_is_due(call: Call) -> None:
     assert code == 0
     assert "nothing to do" in call("db", "upgrade")[1]
     assert "newest" in out
+
+
+def test_a_newer_schema_is_left_alone_and_no_error(call: Call, database_url: str) -> None:
+    call("db", "upgrade")
+    database = Database(database_url)
+    with database.engine.begin() as connection:
+        connection.exec_driver_sql("UPDATE alembic_version SET version_num = '9999'")
+    database.close()
+    code, out, _ = call("db", "upgrade")
+    assert code == 0
+    assert "schema 9999 is of a newer version" in out
+    assert call("db", "status")[0] == 0
+    assert call("keys", "list")[0] == 0
+    assert call("worker", "--once")[0] == 0

@@ -142,8 +142,8 @@ def test_readiness_and_metrics_name_the_bundle_that_answers_now(tmp_path: Path) 
 
 def test_refused_requests_are_counted_by_the_limit(tmp_path: Path) -> None:
     parts = State.build(Settings(data_dir=tmp_path, processes=1, queue_limit=0, max_buffered_bytes=10))
-    with parts.admission.enter() as ticket:
-        with pytest.raises(ProblemError, match="being diagnosed"), parts.admission.enter():
+    with parts.admission.body(None) as ticket, parts.admission.work():
+        with pytest.raises(ProblemError, match="being diagnosed"), parts.admission.work():
             pass
         ticket.hold(8)
         assert value(parts.metrics, "rca_held_bytes") == 8

@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 from answers_made_up import answer, kept
-from sqlalchemy import select
+from sqlalchemy import func, select
 
 from rca.telemetry.window import Window
 from rca_api.diagnoses import repository
+from rca_api.diagnoses.journal import Journal
 from rca_api.diagnoses.tables import DiagnosisRow, WindowRow
+from rca_api.metrics import Metrics
+from rca_api.problems import ProblemError
 from rca_api.settings import Settings
+from rca_api.store.base import now
 from rca_api.store.database import Database
 from rca_api.store.window_store import WindowStore
 from rca_api.stored_windows.retention import Keeper, Retention
@@ -23,9 +30,9 @@ NOW = datetime(2026, 6, 1, tzinfo=UTC)
 NO_GRACE = -1.0
 
 
-@pytest.fixture
-def store(tmp_path: Path) -> WindowStore:
-    return WindowStore(str(tmp_path / "windows"))
+@pytest.fixture(params=["{folder}", "memory://{folder}"], ids=["folder", "bucket"])
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> WindowStore:
+    return WindowStore(request.param.format(folder=tmp_path / "windows"))
 
 
 @pytest.fixture
@@ -97,3 +104,75 @@ def test_files_without_a_row_go_once_they_are_old(
     assert retention.prune(NOW).orphans == 0
     assert retention.prune(NOW, NO_GRACE).orphans == 1
     assert left(database, store) == set()
+
+
+@pytest.fixture
+def again(database: Database, store: WindowStore, make_window):
+    """Store a window and then promise it, as a request does in two steps."""
+    journal = Journal(database, Metrics(), (), store.has)
+    small: Window = make_window(2, 3)
+
+    def storing() -> Callable[[], None]:
+        window = kept(digest=store.put(small).digest)
+        return lambda: journal.record(window, answer(), asked_by=None)
+
+    return storing
+
+
+def promised(database: Database) -> int:
+    with database.reading() as session:
+        return session.scalar(select(func.count()).where(DiagnosisRow.window_digest.is_not(None))) or 0
+
+
+@pytest.mark.parametrize("has_row", [True, False], ids=["old", "orphan"])
+def test_no_window_is_promised_that_was_deleted_after_it_was_stored(
+    database: Database, store: WindowStore, again, has_row: bool
+) -> None:
+    if has_row:
+        again()()
+    promise = again()
+    Retention(database, store, Settings()).prune(now() + timedelta(days=999), NO_GRACE)
+    with pytest.raises(ProblemError, match="send it again"):
+        promise()
+    assert (promised(database), left(database, store)) == (0, set())
+    again()()
+    assert (promised(database), len(left(database, store))) == (1, 1)
+
+
+@pytest.mark.parametrize("has_row", [True, False], ids=["old", "orphan"])
+def test_who_promises_a_window_that_is_being_deleted_waits_and_learns_it(
+    database: Database, store: WindowStore, again, has_row: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if has_row:
+        again()()
+    promise, delete = again(), store.delete
+
+    def deleting(*arguments: Any, **options: Any) -> bool:
+        meanwhile.append(beside.submit(promise))
+        wait(meanwhile, timeout=0.3)
+        return delete(*arguments, **options)
+
+    meanwhile: list[Future[None]] = []
+    monkeypatch.setattr(store, "delete", deleting)
+    with ThreadPoolExecutor(1) as beside:
+        Retention(database, store, Settings()).prune(now() + timedelta(days=999), NO_GRACE)
+    with pytest.raises(ProblemError, match="send it again"):
+        meanwhile[0].result()
+    assert (promised(database), left(database, store)) == (0, set())
+
+
+def test_a_window_that_is_promised_just_before_it_is_deleted_stays(
+    database: Database, store: WindowStore, again, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    again()()
+    retention = Retention(database, store, Settings(window_days=30))
+    doomed = retention._doomed
+
+    def chosen(at: datetime) -> Any:
+        rows = doomed(at)
+        again()()
+        return rows
+
+    monkeypatch.setattr(retention, "_doomed", chosen)
+    assert retention.prune(now() + timedelta(days=999), NO_GRACE).windows == 0
+    assert (promised(database), len(left(database, store))) == (2, 1)

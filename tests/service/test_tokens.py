@@ -5,15 +5,21 @@ from __future__ import annotations
 import base64
 import hmac
 import json
-from collections.abc import Callable
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import pytest
 from joserfc import jwt
 from joserfc.jwk import ECKey, KeySet, RSAKey
 
+from rca_api.security import issuer as issuer_keys
+from rca_api.security.issuer import IssuerError
 from rca_api.security.principal import Scope
-from rca_api.security.tokens import IssuerError, RefusedToken, TokenVerifier
+from rca_api.security.tokens import RefusedToken, TokenVerifier
 
 ISSUER, AUDIENCE, NOW = "https://id.example", "straggler-rca", 1_800_000_000.0
 
@@ -25,10 +31,13 @@ class Issuer:
         self.key = RSAKey.generate_key(2048, {"kid": "one"})
         self.asked: list[str] = []
         self.away = False
+        self.hanging: threading.Event | None = None
         self.discovery: dict[str, Any] = {"issuer": ISSUER, "jwks_uri": f"{ISSUER}/keys"}
 
     def fetch(self, url: str) -> dict[str, Any]:
         self.asked.append(url)
+        if self.hanging is not None:
+            self.hanging.wait(20.0)
         if self.away:
             raise ValueError("away")
         return self.discovery if url.endswith("openid-configuration") else KeySet([self.key]).as_dict()  # type: ignore[return-value]
@@ -198,6 +207,51 @@ def test_an_issuer_that_was_never_reached_is_not_the_callers_fault(
     assert verifier.verify(issuer.token()).id == "oidc:u1"
 
 
+@pytest.fixture
+def hanging(issuer: Issuer, verifier: TokenVerifier, moment: list[float]) -> Iterator[threading.Event]:
+    """An issuer that hangs, and a request that asks it; it answers when the event is set."""
+    verifier.verify(issuer.token())
+    moment[0] += 31
+    issuer.hanging = let_go = threading.Event()
+    forged = issuer.token(key=RSAKey.generate_key(2048, {"kid": "made up"}))
+
+    def ask() -> None:
+        with pytest.raises(RefusedToken):
+            verifier.verify(forged)
+
+    asking = threading.Thread(target=ask)
+    asking.start()
+    while len(issuer.asked) < 3:
+        time.sleep(0.001)
+    yield let_go
+    let_go.set()
+    asking.join()
+
+
+def test_nobody_waits_for_an_issuer_that_another_request_asks(
+    issuer: Issuer, verifier: TokenVerifier, hanging: threading.Event
+) -> None:
+    assert verifier.verify(issuer.token()).id == "oidc:u1"
+    with pytest.raises(IssuerError, match="not here yet"):
+        verifier.verify(issuer.token(key=RSAKey.generate_key(2048, {"kid": "other"})))
+    assert not hanging.is_set()
+    assert len(issuer.asked) == 3
+
+
+def test_an_issuer_that_hangs_from_the_start_is_asked_by_one(issuer: Issuer, verifier: TokenVerifier) -> None:
+    issuer.hanging = threading.Event()
+    asking = threading.Thread(target=verifier.prepare)
+    asking.start()
+    while not issuer.asked:
+        time.sleep(0.001)
+    with pytest.raises(IssuerError):
+        verifier.verify(issuer.token())
+    issuer.hanging.set()
+    asking.join()
+    assert verifier.verify(issuer.token()).id == "oidc:u1"
+    assert len(issuer.asked) == 2
+
+
 @pytest.mark.parametrize(
     "discovery",
     [
@@ -213,3 +267,28 @@ def test_a_discovery_document_of_somebody_else(
     issuer.discovery = discovery
     with pytest.raises(IssuerError):
         verifier.verify(issuer.token())
+
+
+class Dripping(BaseHTTPRequestHandler):
+    """Answers with a byte now and then, for ever."""
+
+    def do_GET(self) -> None:
+        self.send_response(200)
+        self.end_headers()
+        with suppress(OSError):
+            while True:
+                self.wfile.write(b" ")
+                time.sleep(0.02)
+
+    def log_message(self, *_: object) -> None:
+        """Say nothing."""
+
+
+def test_an_issuer_that_never_comes_to_an_end_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(issuer_keys, "_ANSWER_SECONDS", 0.3)
+    with ThreadingHTTPServer(("127.0.0.1", 0), Dripping) as server:
+        server.daemon_threads = True
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        with pytest.raises(IssuerError):
+            issuer_keys.IssuerKeys(f"http://127.0.0.1:{server.server_port}").holding(None)
+        server.shutdown()

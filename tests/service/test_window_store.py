@@ -43,8 +43,11 @@ def test_what_is_stored_comes_back(tmp_path: Path, window: Window, url: str) -> 
     assert arrow.decode(body, arrow.CONTENT_TYPE).steps.equals(window.steps)
     assert store.put(store.get(stored.digest)) == stored
     assert list(store.digests()) == [stored.digest]
-    assert not store.delete(stored.digest)
-    assert store.delete(stored.digest, older_than_seconds=-1)
+    assert store.has(stored.digest)
+    assert not store.delete(stored.digest, older_than_seconds=60)
+    assert store.delete(stored.digest)
+    assert not store.has(stored.digest)
+    assert store.delete(stored.digest)
     with pytest.raises(WindowMissing):
         store.get(stored.digest)
 
@@ -65,6 +68,17 @@ def test_a_damaged_file_is_noticed(store: WindowStore, window: Window, tmp_path:
         path.write_bytes(content)
         with pytest.raises(WindowDamaged, match="damaged"):
             store.read(digest)
+
+
+def test_a_damaged_file_is_written_again(store: WindowStore, window: Window, tmp_path: Path) -> None:
+    stored = store.put(window)
+    path = the_file(tmp_path)
+    whole = path.read_bytes()
+    changed = whole[:200] + bytes([whole[200] ^ 1]) + whole[201:]
+    for content in (whole[:100], whole[:-1], b"", changed, pa.compress(b"other", "zstd", asbytes=True)):
+        path.write_bytes(content)
+        assert store.put(window) == stored
+        assert store.get(stored.digest).steps.equals(window.steps)
 
 
 @pytest.mark.parametrize("digest", ["", "../../etc/passwd", "0" * 64, "G" * 64])

@@ -24,20 +24,23 @@ def upgrade(database_url: Url = None) -> None:
     Migrations only add, so the version that is running goes on working meanwhile.
     """
     with any_database(database_url) as database:
-        before, _ = database.revisions()
-        database.upgrade()
-        after, _ = database.revisions()
-    typer.echo(f"schema {after}" + (" (nothing to do)" if before == after else f", was {before or 'empty'}"))
+        before = database.upgrade()
+    if before.is_newer:
+        told = f"schema {before.current} is of a newer version than this one, which knows {before.newest}"
+        typer.echo(f"{told} (nothing to do: this version works with it)")
+        return
+    done = "nothing to do" if before.current == before.newest else f"was {before.current or 'empty'}"
+    typer.echo(f"schema {before.newest} ({done})")
 
 
 @app.command()
 def status(database_url: Url = None) -> None:
     """Say which revision the database has; exit code 1 if this version needs a newer one."""
     with any_database(database_url) as database:
-        current, wanted = database.revisions()
+        schema = database.schema()
         place = database.url.render_as_string(hide_password=True)
-    typer.echo(f"{place}: schema {current or 'none'}, newest {wanted}")
-    if current != wanted:
+    typer.echo(f"{place}: schema {schema.current or 'none'}, newest {schema.newest}")
+    if schema.current != schema.newest and not schema.is_newer:
         raise typer.Exit(1)
 
 

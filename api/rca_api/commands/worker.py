@@ -32,6 +32,7 @@ def command(
         from rca_api.feedback.export import export_collection
         from rca_api.settings import Settings
         from rca_api.store.database import Database
+        from rca_api.store.migrating import migrate
         from rca_api.store.window_store import WindowStore
         from rca_api.training_runs.bell import QueueBell
         from rca_api.training_runs.worker import Worker
@@ -41,7 +42,7 @@ def command(
     logs.configure(settings.log_level)
     database = Database(settings.database_url)
     if settings.migrate:
-        database.upgrade()
+        migrate(database)
     stopping = Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stopping.set())

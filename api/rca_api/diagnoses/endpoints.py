@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Path, Query, Request, Response, Security
@@ -20,6 +19,7 @@ from rca_api.diagnoses.schemas import (
 from rca_api.diagnoses.tables import DiagnosisRow
 from rca_api.negotiation import choose
 from rca_api.pagination import DEFAULT_LIMIT, LINK_HEADER, Cursor, Limit, link_next, page
+from rca_api.parameters import Moment
 from rca_api.preferences import PREFER_PARAMETER
 from rca_api.responses import problem_responses
 from rca_api.security.access import requires
@@ -78,22 +78,12 @@ Diagnoser = Annotated[Principal, Security(requires(Scope.diagnose))]
 Reader = Annotated[Principal, Security(requires(Scope.read))]
 
 
-def _utc(moment: datetime) -> datetime:
-    if moment.tzinfo is None:
-        raise ValueError("needs a time zone, for example Z")
-    try:
-        return moment.astimezone(UTC)
-    except OverflowError:
-        raise ValueError("is out of range") from None
-
-
 def _searchable(text: str) -> str:
     if "\0" in text:
         raise ValueError("holds a NUL, which no name has")
     return text
 
 
-Moment = Annotated[datetime, AfterValidator(_utc)]
 Name = Annotated[str, Query(max_length=256), AfterValidator(_searchable)]
 
 

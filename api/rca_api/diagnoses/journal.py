@@ -42,6 +42,8 @@ class Journal:
     metrics : Metrics
     on_diagnosed : tuple of callables
         Told of every finished diagnosis, in the transaction that stores it.
+    has_window : callable
+        Whether the window of a digest is in the window store.
     clock : callable
     """
 
@@ -50,17 +52,20 @@ class Journal:
         database: Database,
         metrics: Metrics,
         on_diagnosed: tuple[OnDiagnosed, ...],
+        has_window: Callable[[str], bool],
         clock: Callable[[], datetime] = now,
     ) -> None:
         self._database = database
         self._metrics = metrics
         self._on_diagnosed = on_diagnosed
+        self._has_window = has_window
         self._clock = clock
 
     def record(self, window: Kept, answer: Answer, *, asked_by: str | None, hold: Hold | None = None) -> None:
         """Store a finished diagnosis; durable when this returns."""
         with self._metrics.stage("commit"), self._database.session() as session:
             row = repository.add_done(session, window, answer, asked_by=asked_by, at=self._clock())
+            self._refuse_a_deleted(window)
             if hold is not None:
                 settle(session, hold, row.id)
             self._tell(session, row)
@@ -84,6 +89,7 @@ class Journal:
             repository.add_queued(
                 session, window, diagnosis_id=diagnosis_id, asked_by=asked_by, at=self._clock()
             )
+            self._refuse_a_deleted(window)
             if hold is not None:
                 settle(session, hold, diagnosis_id)
         return diagnosis_id
@@ -130,6 +136,17 @@ class Journal:
         """Note why a queued diagnosis will never be there."""
         with self._database.session() as session:
             repository.fail(session, owner, diagnosis_id, _document(problem, diagnosis_id), self._clock())
+
+    def _refuse_a_deleted(self, window: Kept) -> None:
+        """Promise no window that retention has deleted since it was stored.
+
+        Called while the window's row is ours: retention deletes files only together with rows, so what is
+        there now is there as long as the row is.
+        """
+        if not self._has_window(window.digest):
+            raise ProblemError(
+                "busy", "the window was being deleted as too old; send it again", headers={"Retry-After": "1"}
+            )
 
     def _tell(self, session: Session, row: DiagnosisRow) -> None:
         for told in self._on_diagnosed:

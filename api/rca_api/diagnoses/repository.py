@@ -27,8 +27,9 @@ def keep_window(session: Session, window: Kept, at: datetime) -> None:
     }
     # Two requests may store the same window at once: one statement, not a look and then an insert.
     dialect = postgresql if session.get_bind().dialect.name == "postgresql" else sqlite
+    again = {"used_at": at, "n_bytes": window.n_bytes}
     statement = dialect.insert(WindowRow).values(values)
-    session.execute(statement.on_conflict_do_update(index_elements=["digest"], set_={"used_at": at}))
+    session.execute(statement.on_conflict_do_update(index_elements=["digest"], set_=again))
 
 
 def add_done(

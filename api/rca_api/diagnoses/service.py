@@ -13,6 +13,7 @@ from fastapi import Request, Response
 from fastapi.concurrency import run_in_threadpool
 
 from rca.diagnosis.result import Diagnosis
+from rca_api import windows
 from rca_api.compute.body import Received
 from rca_api.compute.deadline import Deadline
 from rca_api.compute.sent import Sent
@@ -27,8 +28,6 @@ from rca_api.problems import ProblemError
 from rca_api.security.principal import Principal
 from rca_api.state import State
 from rca_api.store.database import StoreError
-from rca_api.timing import Watch
-from rca_api.windows import WINDOW_TYPES, Limits, content_type_of
 
 _KEY = re.compile(r"[\x21-\x7e]{1,200}")
 
@@ -97,25 +96,21 @@ async def received(request: Request, principal: Principal, offered: tuple[str, .
     state = State.of(request)
     # Everything that can be refused from the headers alone is, before the body is touched.
     accept = choose(request.headers.get("accept"), offered)
-    content_type = content_type_of(request, WINDOW_TYPES)
+    content_type = windows.content_type_of(request, windows.WINDOW_TYPES)
     encoding = content_encoding(request)
     preferences = Preferences.of(request)
     key = _key_of(request)
-    limits = Limits.of(state.settings, content_type)
-    with state.admission.enter() as ticket, state.metrics.in_progress.track_inprogress():
-        watch = Watch()
-        timeout = state.settings.body_timeout_seconds
-        async with state.spool.receive(request, ticket, limits.sent, timeout) as body:
-            state.metrics.staged("receive", watch.read())
-            granted = state.settings.deadline_seconds
-            yield Asked(
-                sent=Sent(body.body, content_type, encoding, limits.decoded),
-                accept=accept,
-                preferences=preferences,
-                key=_bound(key, principal, request, body),
-                deadline=Deadline.after(min(granted, preferences.wait_seconds or granted)),
-                asked_by=principal.id,
-            )
+    limits = windows.Limits.of(state.settings, content_type)
+    async with windows.received(request, principal.id, limits.sent) as body:
+        granted = state.settings.deadline_seconds
+        yield Asked(
+            sent=Sent(body.body, content_type, encoding, limits.decoded),
+            accept=accept,
+            preferences=preferences,
+            key=_bound(key, principal, request, body),
+            deadline=Deadline.after(min(granted, preferences.wait_seconds or granted)),
+            asked_by=principal.id,
+        )
 
 
 @asynccontextmanager

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Annotated
 
 from fastapi import APIRouter, Path, Query, Request, Response, Security, status
-from pydantic import AwareDatetime
 from sqlalchemy import Select, select
 from sqlalchemy.orm import Session
 
@@ -22,6 +21,7 @@ from rca_api.feedback.schemas import (
 )
 from rca_api.feedback.tables import FeedbackRow
 from rca_api.pagination import Cursor, Limit, Page, link_next, page
+from rca_api.parameters import Moment
 from rca_api.problems import ProblemError
 from rca_api.responses import problem_responses
 from rca_api.security.access import requires
@@ -123,7 +123,7 @@ def list_feedback(
     conflict: Annotated[
         bool | None, Query(description="Only on diagnoses where opinions disagree, or only on the others.")
     ] = None,
-    since: Annotated[AwareDatetime | None, Query(description="Only what was given then or later.")] = None,
+    since: Annotated[Moment | None, Query(description="Only what was given then or later.")] = None,
     limit: Limit = 50,
     cursor: Cursor = None,
 ) -> FeedbackPage:

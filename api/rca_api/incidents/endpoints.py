@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Path, Query, Request, Response, Security
-from pydantic import AwareDatetime, StringConstraints
+from pydantic import StringConstraints
 from sqlalchemy.orm import Session
 
 from rca_api.incidents import repository
@@ -26,6 +26,7 @@ from rca_api.incidents.tables import IncidentRow, ObservationRow
 from rca_api.negotiation import choose
 from rca_api.nodes.service import known_lemons
 from rca_api.pagination import Cursor, Limit, link_next, page
+from rca_api.parameters import Moment
 from rca_api.problems import ProblemError
 from rca_api.responses import problem_responses
 from rca_api.security.access import requires
@@ -38,7 +39,7 @@ Reader = Annotated[Principal, Security(requires(Scope.read))]
 #: No NUL, which PostgreSQL cannot compare with.
 Name = Annotated[str, StringConstraints(min_length=1, max_length=256, pattern=r"^[^\x00]*$")]
 Status = Annotated[IncidentState | None, Query(description="Only open or only resolved ones.")]
-Since = Annotated[AwareDatetime | None, Query(description="Only those that were open then or later.")]
+Since = Annotated[Moment | None, Query(description="Only those that were open then or later.")]
 _COMMON = ("invalid-parameters", "unauthenticated", "forbidden", "rate-limited", "store-unavailable")
 _MARKDOWN = "text/markdown"
 #: Windows an incident is shown with.

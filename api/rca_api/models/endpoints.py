@@ -14,10 +14,11 @@ from rca_api.negotiation import choose
 from rca_api.responses import problem_responses
 from rca_api.security.access import requires
 from rca_api.security.principal import Principal, Scope
+from rca_api.small_bodies import BODY_PROBLEMS, SmallBodies
 from rca_api.state import State
 from rca_api.training_runs.schemas import TrainingRun
 
-router = APIRouter(prefix="/v1/models", tags=["models"])
+router = APIRouter(prefix="/v1/models", tags=["models"], route_class=SmallBodies)
 Version = Annotated[
     str, Path(pattern=r"^[a-z0-9]{1,20}$", description="Number or alias.", examples=["champion", "3"])
 ]
@@ -45,7 +46,7 @@ def list_models(request: Request) -> schemas.Models:
 @router.post(
     "/rollback",
     summary="Go back to the champion before",
-    responses=problem_responses(*_REGISTRY, "conflict", "http-error", "invalid-parameters"),
+    responses=problem_responses(*_REGISTRY, *BODY_PROBLEMS, "conflict", "invalid-parameters"),
 )
 def rollback(
     request: Request,
@@ -94,7 +95,7 @@ def get_model(request: Request, version: Version) -> Response:
             "not-found",
             "conflict",
             "gate-refused",
-            "http-error",
+            *BODY_PROBLEMS,
             "store-unavailable",
             "invalid-parameters",
         ),

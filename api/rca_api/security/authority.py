@@ -7,14 +7,15 @@ from fastapi import Request
 
 from rca_api.problems import ProblemError
 from rca_api.security import keys, loopback
+from rca_api.security.issuer import IssuerError
 from rca_api.security.principal import ANYBODY, Principal
-from rca_api.security.rates import Failures, Rates
+from rca_api.security.rates import Rates
 from rca_api.security.tokens import RefusedToken, TokenVerifier
 from rca_api.settings import Settings
 from rca_api.store.database import Database, StoreError
 
 _log = structlog.stdlib.get_logger("rca_api.security")
-#: Failed attempts one address may make, so that guessing does not keep the database busy.
+#: Credentials one address may get wrong; further wrong ones are told to wait and no longer logged.
 _FAILURES = "60/minute"
 
 
@@ -25,16 +26,22 @@ class Authority:
         self._off = settings.auth == "off"
         self._database = database
         self._rates = Rates(settings.rate_limit, settings.rate_limit_storage_url)
-        self._failures = Failures(_FAILURES)
+        self._failures = Rates(_FAILURES, of="failed attempts")
         self._tokens = (
             TokenVerifier(settings.oidc_issuer, settings.oidc_audience, scope_claim=settings.oidc_scope_claim)
             if settings.oidc_issuer
             else None
         )
 
-    def warn_if_nobody_can_call(self) -> None:
-        """Tell the operator of a new service what is missing, before the first caller gets a 401."""
-        if self._off or self._tokens is not None:
+    def prepare(self) -> None:
+        """Get ready for the first caller, and tell the operator of a new service what it will be missing."""
+        if self._off:
+            return
+        if self._tokens is not None:
+            try:
+                self._tokens.prepare()
+            except IssuerError as error:
+                _log.warning("tokens cannot be checked yet", reason=error.message)
             return
         try:
             with self._database.reading() as session:
@@ -45,7 +52,7 @@ class Authority:
             return
 
     def identify(self, request: Request) -> Principal:
-        """Find out who asks.
+        """Find out who asks; looked up and counted once a request, however often it is asked.
 
         Raises
         ------
@@ -53,6 +60,12 @@ class Authority:
             401 for nobody or a credential that proves nothing, 403 where authentication is off and the
             request comes from elsewhere, 429 for a caller that asks too often.
         """
+        known: Principal | None = getattr(request.state, "principal", None)
+        if known is None:
+            known = request.state.principal = self._identified(request)
+        return known
+
+    def _identified(self, request: Request) -> Principal:
         address = request.client.host if request.client is not None else "unknown"
         if self._off:
             reason = loopback.refusal(request)
@@ -67,10 +80,10 @@ class Authority:
         given = _presented(request)
         if given is None:
             raise _unauthenticated("an API key or a token is needed")
-        self._failures.check(address)
+        # Looked at whoever else failed at this address: behind a proxy many callers share one.
         found = keys.verified(self._database, given) if given.startswith(keys.PREFIX) else self._token(given)
         if found is None:
-            self._failures.count(address)
+            self._failures.hit(address)
             _log.warning("refused credential", address=address)
             raise _unauthenticated("the API key or token is not valid (any more)")
         return found

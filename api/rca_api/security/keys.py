@@ -13,7 +13,7 @@ import secrets
 from collections.abc import Collection
 from datetime import datetime, timedelta
 
-from sqlalchemy import select
+from sqlalchemy import select, update
 from sqlalchemy.orm import Session
 
 from rca.errors import InvalidInput
@@ -82,8 +82,10 @@ def verified(database: Database, key: str, moment: datetime | None = None) -> Pr
     if row.revoked_at is not None or (row.expires_at is not None and row.expires_at <= moment):
         return None
     if row.used_at is None or moment - row.used_at > _USED_AT_STEP:
+        # This column alone: what was read may be old by now, and must not undo a revocation.
+        used = update(ApiKeyRow).where(ApiKeyRow.id == row.id).values(used_at=moment)
         with database.session() as session:
-            session.merge(row).used_at = moment
+            session.execute(used)
     return Principal(f"key:{row.id}", row.name, frozenset(Scope(scope) for scope in row.scopes.split()))
 
 

@@ -7,6 +7,10 @@ from urllib.parse import urlsplit
 
 from fastapi import Request
 
+#: Whoever forwards a request for others says so in one of these.
+_FORWARDED = ("forwarded", "via", "x-real-ip")
+_FORWARDED_PREFIX = "x-forwarded-"
+
 
 def refusal(request: Request) -> str | None:
     """Say why a request must not be answered without authentication; None if it may."""
@@ -17,6 +21,10 @@ def refusal(request: Request) -> str | None:
     host = urlsplit(f"//{request.headers.get('host', '')}").hostname or ""
     if not _is_here(host):
         return f"with authentication off the service answers to loopback names only, not to {host!r}"
+    # A proxy on this machine that rewrites Host would hand us to whoever reaches the proxy.
+    told = next((name for name in request.headers if _is_forwarding(name)), None)
+    if told is not None:
+        return f"with authentication off the service answers nobody through a proxy ({told} was sent)"
     origin = request.headers.get("origin")
     if origin is not None and not _is_here(urlsplit(origin).hostname or ""):
         return "with authentication off the service answers no page of another site"
@@ -31,6 +39,10 @@ def is_loopback(host: str) -> bool:
         return ipaddress.ip_address(host.strip("[]")).is_loopback
     except ValueError:
         return False
+
+
+def _is_forwarding(header: str) -> bool:
+    return header in _FORWARDED or header.startswith(_FORWARDED_PREFIX)
 
 
 def _is_here(host: str) -> bool:

@@ -24,16 +24,19 @@ class Rates:
         Such as ``600/minute``; "" for no limit.
     storage : str
         ``memory://`` counts within this process; a Redis or Memcached URL is shared by replicas.
+    of : str
+        What is counted, for the caller who is refused.
     """
 
-    def __init__(self, rate: str, storage: str = "memory://") -> None:
+    def __init__(self, rate: str, storage: str = "memory://", of: str = "requests") -> None:
         self._rate = parse(rate) if rate else None
+        self._of = of
         # Where the shared storage is away, callers are counted here: a limit must not take the service down.
         self._fallback = MovingWindowRateLimiter(storage_from_string("memory://"))
         self._limiter = MovingWindowRateLimiter(storage_from_string(storage))
 
-    def hit(self, caller: str) -> None:
-        """Count one request of `caller`, or refuse it.
+    def hit(self, caller: str, n: int = 1) -> None:
+        """Count `n` at once for `caller`, or refuse them all.
 
         Raises
         ------
@@ -44,38 +47,14 @@ class Rates:
             return
         limiter = self._limiter
         try:
-            allowed = limiter.hit(self._rate, caller)
+            allowed = limiter.hit(self._rate, caller, cost=n)
         except Exception:
             _log.warning("the shared counts cannot be used, counting here", exc_info=True)
             limiter = self._fallback
-            allowed = limiter.hit(self._rate, caller)
+            allowed = limiter.hit(self._rate, caller, cost=n)
         if not allowed:
             reset = limiter.get_window_stats(self._rate, caller).reset_time
-            raise _too_often(str(self._rate), reset - time.time())
-
-
-class Failures:
-    """Failed attempts of an address; beyond the rate it is not even looked at."""
-
-    def __init__(self, rate: str) -> None:
-        self._rate = parse(rate)
-        self._limiter = MovingWindowRateLimiter(storage_from_string("memory://"))
-
-    def count(self, address: str) -> None:
-        """Count one failure."""
-        self._limiter.hit(self._rate, address)
-
-    def check(self, address: str) -> None:
-        """Refuse an address with too many failures.
-
-        Raises
-        ------
-        ProblemError
-            429 with `Retry-After`.
-        """
-        if not self._limiter.test(self._rate, address):
-            reset = self._limiter.get_window_stats(self._rate, address).reset_time
-            raise _too_often(f"{self._rate} failed attempts", reset - time.time())
+            raise _too_often(f"{self._rate} ({self._of})", reset - time.time())
 
 
 def _too_often(rate: str, wait_seconds: float) -> ProblemError:

@@ -7,11 +7,16 @@ from typing import Any
 
 from structlog.types import EventDict, WrappedLogger
 
+#: Every repetition that something has to follow is bounded: a caller's path is logged as well, and must not
+#: take a time that grows with the square of its length.
 _SECRETS = re.compile(
     r"(?P<key>rca_[0-9a-f]{16}_)[A-Za-z0-9_-]{43}"
-    r"|(?P<scheme>(?i:bearer|basic)\s+)[A-Za-z0-9._~+/=-]{8,}"
-    r"|(?P<token>eyJ[A-Za-z0-9_-]+\.)[A-Za-z0-9_-]+\.[A-Za-z0-9_-]+"
-    r"|(?P<url>[a-z][a-z0-9+.-]*://[^\s/:@]*:)[^\s/@]+(?=@)"
+    r"|(?P<scheme>(?i:bearer|basic)\s{1,8})[A-Za-z0-9._~+/=-]{8,}"
+    r"|(?P<token>eyJ[A-Za-z0-9_-]{1,999}\.)[A-Za-z0-9_-]{1,9999}\.[A-Za-z0-9_-]+"
+    # Up to the last @: passwords hold slashes and @ that nobody has escaped. What only looks like one is
+    # hidden, too.
+    r"|(?P<url>(?i:[a-z][a-z0-9+.-]{0,20})://[^\s/:@]{0,256}:)\S{1,256}(?=@)"
+    r"|(?P<query>[?&;](?i:[\w.-]{0,32}(?:pass|pwd|secret|token|key|credential|signature)[\w.-]{0,32})=)[^\s&;#]+"
 )
 _NAMES = frozenset({"authorization", "x-api-key", "api_key", "password", "secret", "token", "cookie"})
 _HIDDEN = "***"

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from alembic import command
 from alembic.config import Config
@@ -31,6 +31,18 @@ class StoreError(SourceError):
     """The database cannot be used at the moment; what was asked for was not done."""
 
     code = "store-unavailable"
+
+
+class Schema(NamedTuple):
+    """Revision of a database's schema (None for an empty one), and the newest that this version knows."""
+
+    current: str | None
+    newest: str | None
+
+    @property
+    def is_newer(self) -> bool:
+        """Whether a newer version has migrated already: migrations only add, so this one works with it."""
+        return self.current is not None and self.current not in _known()
 
 
 class Database:
@@ -85,37 +97,47 @@ class Database:
         """Raise `StoreError` unless the database answers and has the schema this version needs."""
         with self.reading() as session:
             session.execute(text("SELECT 1"))
-        current, wanted = self.revisions()
-        if current is None or current != wanted:
-            known = current in {script.revision for script in _scripts().walk_revisions()}
-            if current is not None and not known:
-                # A newer version has migrated already: migrations only add, so the old one goes on working.
-                return
+        schema = self.schema()
+        if schema.current != schema.newest and not schema.is_newer:
             raise StoreError(
-                f"the database has schema {current or 'none'}, this version needs {wanted}",
+                f"the database has schema {schema.current or 'none'}, this version needs {schema.newest}",
                 hint="run `rca db upgrade`",
             )
 
-    def revisions(self) -> tuple[str | None, str | None]:
-        """Schema revision of the database, and the newest one this version knows."""
+    def schema(self) -> Schema:
+        """Say which schema the database has."""
         try:
             with self.engine.connect() as connection:
-                current = MigrationContext.configure(connection).get_current_revision()
+                return _schema_of(connection)
         except DBAPIError as error:
             raise StoreError(f"the database cannot be used: {_reason(error)}") from error
-        return current, _scripts().get_current_head()
 
-    def upgrade(self) -> None:
-        """Bring the schema to the newest revision; does nothing if it is there already."""
+    def upgrade(self) -> Schema:
+        """Bring the schema to the newest revision; does nothing if it is there already, or newer.
+
+        Returns
+        -------
+        Schema
+            As it was before.
+
+        Raises
+        ------
+        StoreError
+            If the database cannot be used, or lets this user not change its tables.
+        """
         try:
             with self.engine.execution_options(begin="IMMEDIATE").begin() as connection:
                 if not self.is_sqlite:
                     # Two replicas that start together must not migrate at once.
                     connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _MIGRATION_LOCK})
-                config = _config()
-                config.attributes["connection"] = connection
-                command.upgrade(config, "head")
-        except (OperationalError, InterfaceError) as error:
+                before = _schema_of(connection)
+                # An older version that is started again beside a newer one does not know its revisions.
+                if not before.is_newer:
+                    config = _config()
+                    config.attributes["connection"] = connection
+                    command.upgrade(config, "head")
+                return before
+        except DBAPIError as error:
             raise StoreError(f"the database cannot be migrated: {_reason(error)}") from error
 
     def close(self) -> None:
@@ -136,6 +158,16 @@ class Database:
 def _scripts() -> ScriptDirectory:
     """The migrations this version knows; read once, because every probe asks."""
     return ScriptDirectory.from_config(_config())
+
+
+@cache
+def _known() -> frozenset[str]:
+    return frozenset(script.revision for script in _scripts().walk_revisions())
+
+
+def _schema_of(connection: Connection) -> Schema:
+    current = MigrationContext.configure(connection).get_current_revision()
+    return Schema(current, _scripts().get_current_head())
 
 
 def _config() -> Config:

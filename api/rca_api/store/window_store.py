@@ -14,20 +14,23 @@ import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
 import pyarrow as pa
+import structlog
 
 from rca.errors import SourceError
 from rca.telemetry.encodings import arrow
 from rca.telemetry.window import Window
 from rca_api.store.canonical import canonical_pieces
 
+_log = structlog.stdlib.get_logger("rca_api")
 DIGEST = re.compile(r"[0-9a-f]{64}")
+_CHUNK = 1 << 20
 _SUFFIX = ".arrow.zst"
-_DELETING = ".deleting"
-#: A file this young may belong to a request whose row is not committed yet.
+#: A file this young probably belongs to a request whose row is not committed yet.
 YOUNG_SECONDS = 3600.0
 
 
@@ -61,7 +64,7 @@ class _Place(Protocol):
     def size(self, name: str) -> int | None: ...
     def write(self, name: str, pieces: Iterable[bytes | memoryview]) -> int: ...
     def read(self, name: str) -> bytes | None: ...
-    def delete(self, name: str, older_than_seconds: float) -> bool: ...
+    def delete(self, name: str, older_than_seconds: float | None) -> bool: ...
     def names(self) -> Iterator[str]: ...
 
 
@@ -78,7 +81,7 @@ class WindowStore:
         self._place: _Place = _Bucket(url) if "://" in url else _Folder(Path(url))
 
     def put(self, window: Window) -> Stored:
-        """Store a window durably; one that is there already is not written again.
+        """Store a window durably; one that is there already, and whole, is not written again.
 
         Raises
         ------
@@ -87,10 +90,23 @@ class WindowStore:
         pieces = canonical_pieces(window)
         digest = _sha256(pieces)
         with _translated():
-            size = self._place.size(_name(digest))
-            if size is None:
-                size = self._place.write(_name(digest), pieces)
-        return Stored(digest, size)
+            packed = self._place.read(_name(digest))
+            # Reading it back costs a third of writing it; a damaged one would never be healed otherwise.
+            if packed is not None and _is_whole(packed, digest):
+                return Stored(digest, len(packed))
+            if packed is not None:
+                _log.warning("a stored window was damaged and is written again", digest=digest)
+            return Stored(digest, self._place.write(_name(digest), pieces))
+
+    def has(self, digest: str) -> bool:
+        """Whether there is a file of a window; what is in it is not looked at.
+
+        Raises
+        ------
+        WindowStoreError
+        """
+        with _translated():
+            return self._place.size(_name(digest)) is not None
 
     def read(self, digest: str, max_bytes: int | None = None) -> bytes:
         """Give the window as a multipart Arrow body (`rca.telemetry.encodings.arrow.CONTENT_TYPE`).
@@ -121,8 +137,12 @@ class WindowStore:
         """Read and validate a window; raises as `read` does."""
         return arrow.decode(self.read(digest), arrow.CONTENT_TYPE)
 
-    def delete(self, digest: str, *, older_than_seconds: float = YOUNG_SECONDS) -> bool:
-        """Delete a window unless it was stored (again) lately; True if it is gone."""
+    def delete(self, digest: str, *, older_than_seconds: float | None = None) -> bool:
+        """Delete a window, or only one that was written so long ago; True if it is gone.
+
+        Somebody may be storing it at this moment: only `rca_api.stored_windows.retention` knows when it
+        may be deleted.
+        """
         with _translated():
             return self._place.delete(_name(digest), older_than_seconds)
 
@@ -142,11 +162,8 @@ class _Folder:
         self._root = root.expanduser()
 
     def size(self, name: str) -> int | None:
-        path = self._root / name
         try:
-            # Being asked for makes it young again, so that `delete` leaves it to whoever asked.
-            os.utime(path)
-            return path.stat().st_size
+            return (self._root / name).stat().st_size
         except FileNotFoundError:
             return None
 
@@ -175,18 +192,12 @@ class _Folder:
         except FileNotFoundError:
             return None
 
-    def delete(self, name: str, older_than_seconds: float) -> bool:
+    def delete(self, name: str, older_than_seconds: float | None) -> bool:
         path = self._root / name
-        doomed = path.with_name(path.name + _DELETING)
-        try:
-            # Taken out of sight first: whoever stores the window meanwhile writes it anew.
-            path.rename(doomed)
-        except FileNotFoundError:
-            return True
-        if time.time() - doomed.stat().st_mtime < older_than_seconds:
-            doomed.rename(path)
-            return False
-        doomed.unlink()
+        with suppress(FileNotFoundError):
+            if older_than_seconds is not None and time.time() - path.stat().st_mtime < older_than_seconds:
+                return False
+            path.unlink()
         return True
 
     def names(self) -> Iterator[str]:
@@ -227,14 +238,14 @@ class _Bucket:
         except FileNotFoundError:
             return None
 
-    def delete(self, name: str, older_than_seconds: float) -> bool:
+    def delete(self, name: str, older_than_seconds: float | None) -> bool:
         path = f"{self._root}/{name}"
-        try:
-            if time.time() - self._files.modified(path).timestamp() < older_than_seconds:
-                return False
+        with suppress(FileNotFoundError):
+            if older_than_seconds is not None:
+                age = time.time() - self._files.modified(path).timestamp()
+                if age < older_than_seconds:
+                    return False
             self._files.rm_file(path)
-        except FileNotFoundError:
-            pass
         return True
 
     def names(self) -> Iterator[str]:
@@ -244,6 +255,14 @@ class _Bucket:
 
 def _name(digest: str) -> str:
     return f"{digest[:2]}/{digest}{_SUFFIX}"
+
+
+def _is_whole(packed: bytes, digest: str) -> bool:
+    try:
+        with pa.CompressedInputStream(pa.BufferReader(packed), "zstd") as stream:
+            return _sha256(iter(partial(stream.read, _CHUNK), b"")) == digest
+    except OSError:
+        return False
 
 
 def _sha256(pieces: Iterable[bytes | memoryview]) -> str:

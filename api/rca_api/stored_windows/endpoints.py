@@ -52,7 +52,7 @@ async def get_window(
     state = State.of(request)
     accept = choose(request.headers.get("accept"), (MULTIPART, JSON))
     headers = {"Vary": "Accept", "Cache-Control": "private, max-age=31536000, immutable"}
-    with state.admission.enter():
+    with state.admission.work():
         if accept == JSON:
             deadline = Deadline.after(state.settings.deadline_seconds)
             content = await state.pool.run(work.window_as_json, digest, deadline=deadline)

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from typing import cast
 
-from sqlalchemy import ColumnElement, delete, func, or_, select
+from sqlalchemy import ColumnElement, CursorResult, delete, func, or_, select
 from sqlalchemy.orm import Session
 
 from rca_api.diagnoses.repository import QUEUED, RUNNING
@@ -14,11 +15,12 @@ from rca_api.diagnoses.tables import DiagnosisRow, WindowRow
 from rca_api.settings import Settings
 from rca_api.store.base import now
 from rca_api.store.database import Database
+from rca_api.store.upsert import insert_if_absent
 from rca_api.store.window_store import YOUNG_SECONDS, WindowStore
 
 #: A condition on `WindowRow` under which a window is kept.
 Keeper = ColumnElement[bool]
-#: Windows deleted in one transaction, so that nobody waits for the database for long.
+#: Windows looked up at once; each is deleted in a transaction of its own, so that nobody waits for long.
 _AT_ONCE = 500
 
 
@@ -61,24 +63,34 @@ class Retention:
         self._keepers = keepers
 
     def prune(self, at: datetime | None = None, young_seconds: float = YOUNG_SECONDS) -> Pruned:
-        """Delete what is over the limits; files younger than `young_seconds` are left alone."""
+        """Delete what is over the limits; of files without a row only those older than `young_seconds`."""
         at = at or now()
-        count, n_bytes = 0, 0
-        while gone := self._forget(at):
-            for row in gone:
-                self._windows.delete(row.digest, older_than_seconds=young_seconds)
-                n_bytes += row.n_bytes
-            count += len(gone)
-        return Pruned(count, n_bytes, self._sweep(young_seconds))
+        gone: list[WindowRow] = []
+        while doomed := self._doomed(at):
+            forgotten = [row for row in doomed if self._forget(row)]
+            gone += forgotten
+            if not forgotten:
+                # All of them are wanted again.
+                break
+        return Pruned(len(gone), sum(row.n_bytes for row in gone), self._sweep(young_seconds))
 
-    def _forget(self, at: datetime) -> Sequence[WindowRow]:
-        """Delete rows first: a row without a file would promise what is not there."""
+    def _doomed(self, at: datetime) -> Sequence[WindowRow]:
+        with self._database.reading() as session:
+            return self._too_old(session, at) or self._too_many(session)
+
+    def _forget(self, row: WindowRow) -> bool:
+        """Delete a window with its row, unless it was used since `row` was read.
+
+        The file is deleted while the row is locked: who stores the window again waits for us to commit, looks
+        for the file then, and finds that it is gone.
+        """
+        mine = (WindowRow.digest == row.digest, WindowRow.used_at == row.used_at, self._deletable())
         with self._database.session() as session:
-            doomed = self._too_old(session, at) or self._too_many(session)
-            digests = [row.digest for row in doomed]
-            # Databases that enforce it set it to null themselves; said here for the session as well.
-            session.execute(delete(WindowRow).where(WindowRow.digest.in_(digests)))
-        return doomed
+            done = session.execute(delete(WindowRow).where(*mine))
+            if cast("CursorResult[None]", done).rowcount == 0:
+                return False
+            self._windows.delete(row.digest)
+        return True
 
     def _deletable(self) -> ColumnElement[bool]:
         waiting = select(DiagnosisRow.id).where(
@@ -104,8 +116,17 @@ class Retention:
             with self._database.reading() as session:
                 known = session.get(WindowRow, digest)
             if known is None:
-                count += self._windows.delete(digest, older_than_seconds=young_seconds)
+                count += self._delete_orphan(digest, young_seconds)
         return count
+
+    def _delete_orphan(self, digest: str, young_seconds: float) -> bool:
+        with self._database.session() as session:
+            # A row of our own, which nobody ever sees: who wants to insert one has to wait for us.
+            if not insert_if_absent(session, WindowRow, digest=digest, job_id="", n_bytes=0):
+                return False
+            gone = self._windows.delete(digest, older_than_seconds=young_seconds)
+            session.execute(delete(WindowRow).where(WindowRow.digest == digest))
+        return gone
 
 
 def _until(rows: Iterable[WindowRow], n_bytes: int) -> Iterable[WindowRow]:

@@ -10,11 +10,12 @@ from rca_api.pagination import Cursor, Limit, link_next
 from rca_api.responses import problem_responses
 from rca_api.security.access import requires
 from rca_api.security.principal import Principal, Scope
+from rca_api.small_bodies import BODY_PROBLEMS, SmallBodies
 from rca_api.state import State
 from rca_api.training_runs import service
 from rca_api.training_runs.schemas import TrainingOrder, TrainingRun, TrainingRuns
 
-router = APIRouter(prefix="/v1/training-runs", tags=["training runs"])
+router = APIRouter(prefix="/v1/training-runs", tags=["training runs"], route_class=SmallBodies)
 RunId = Annotated[str, Path(pattern=r"^[0-9a-f]{32}$", description="Id of a run.")]
 _ANY = ("unauthenticated", "forbidden", "rate-limited", "store-unavailable", "invalid-parameters")
 
@@ -28,7 +29,7 @@ _ANY = ("unauthenticated", "forbidden", "rate-limited", "store-unavailable", "in
             "description": "Ordered; Location says where it can be followed.",
             "headers": {"Location": {"description": "Of the run.", "schema": {"type": "string"}}},
         },
-        **problem_responses(*_ANY, "conflict", "http-error"),
+        **problem_responses(*_ANY, *BODY_PROBLEMS, "conflict"),
     },
 )
 def create_training_run(

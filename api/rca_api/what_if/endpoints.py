@@ -87,7 +87,7 @@ _PROBLEMS = problem_responses(
 )
 async def create_what_if(
     request: Request,
-    _: Annotated[Principal, Security(requires(Scope.diagnose))],
+    caller: Annotated[Principal, Security(requires(Scope.diagnose))],
     form: Annotated[Form, Query(description="Layout of the answer.")] = "full",
     per_step: Annotated[bool, Query(description="Whether to list every step.")] = True,
     worker_steps: Annotated[
@@ -110,5 +110,5 @@ async def create_what_if(
         "world_size": world_size,
     }
     given = {name: size for name, size in sizes.items() if size is not None}
-    content = await service.answer(request, Wanted(form, per_step, worker_steps, given))
+    content = await service.answer(request, Wanted(form, per_step, worker_steps, given), caller)
     return Response(content, media_type=JSON)

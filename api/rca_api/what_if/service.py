@@ -10,26 +10,26 @@ from rca_api.decoding import JSON
 from rca_api.limits import content_encoding
 from rca_api.negotiation import choose
 from rca_api.preferences import Preferences
+from rca_api.security.principal import Principal
 from rca_api.state import State
 from rca_api.what_if import work
 from rca_api.what_if.body import PARQUET
-from rca_api.windows import WINDOW_TYPES, Limits, content_type_of
+from rca_api.windows import WINDOW_TYPES, Limits, content_type_of, received
 
 TAKEN = (*WINDOW_TYPES, PARQUET)
 
 
-async def answer(request: Request, wanted: work.Wanted) -> bytes:
+async def answer(request: Request, wanted: work.Wanted, caller: Principal) -> bytes:
     """Answer one request."""
     state = State.of(request)
     choose(request.headers.get("accept"), (JSON,))
     content_type = content_type_of(request, TAKEN)
     encoding = content_encoding(request)
     limits = Limits.of(state.settings, content_type)
-    timeout, granted = state.settings.body_timeout_seconds, state.settings.deadline_seconds
+    granted = state.settings.deadline_seconds
     wait = Preferences.of(request).wait_seconds
-    with state.admission.enter() as ticket, state.metrics.in_progress.track_inprogress():
-        async with state.spool.receive(request, ticket, limits.sent, timeout) as received:
-            sent = Sent(received.body, content_type, encoding, limits.decoded)
-            deadline = Deadline.after(min(granted, wait or granted))
-            content: bytes = await state.pool.run(work.answer, sent, wanted, deadline=deadline)
+    async with received(request, caller.id, limits.sent) as body:
+        sent = Sent(body.body, content_type, encoding, limits.decoded)
+        deadline = Deadline.after(min(granted, wait or granted))
+        content: bytes = await state.pool.run(work.answer, sent, wanted, deadline=deadline)
     return content
