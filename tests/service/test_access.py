@@ -14,6 +14,7 @@ import structlog
 from httpx2 import Response
 from starlette.testclient import TestClient
 
+from rca.errors import InvalidInput
 from rca_api import logs
 from rca_api.app import create_app
 from rca_api.security import keys
@@ -74,6 +75,19 @@ def test_a_key_of_another_scope_gets_403(service: Service) -> None:
     assert "'diagnose'" in answer.json()["detail"]
 
 
+def test_one_diagnosis_is_read_by_who_asks_for_it_or_judges_it(service: Service) -> None:
+    place = f"/v1/diagnoses/{'0' * 32}"
+    codes = {scope: service.client.get(place, headers=service.key(scope)).status_code for scope in Scope}
+    assert {scope for scope, code in codes.items() if code == 404} == {
+        Scope.diagnose,
+        Scope.read,
+        Scope.feedback,
+        Scope.admin,
+    }
+    assert set(codes.values()) == {403, 404}
+    assert service.client.get("/v1/diagnoses", headers=service.key(Scope.diagnose)).status_code == 403
+
+
 @pytest.mark.parametrize("scope", [Scope.diagnose, Scope.admin])
 def test_the_right_key_gets_to_the_window(service: Service, scope: Scope) -> None:
     assert service.post(service.key(scope)).status_code == 415
@@ -110,6 +124,24 @@ def test_a_caller_that_asks_too_often_is_told_when_to_come_back(tmp_path: Path) 
     assert [answer.status_code == 429 for answer in answers] == [False, False, False, True]
     assert 1 <= int(answers[-1].headers["Retry-After"]) <= 60
     assert service.post(other).status_code != 429
+    service.parts.database.close()
+
+
+def test_every_window_of_a_batch_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    service = Service(tmp_path, rate_limit="5/minute")
+    headers = service.key(Scope.diagnose) | {"Content-Type": "application/json"}
+    windows = 3
+
+    async def split(*_: object, **__: object) -> list[InvalidInput]:
+        return [InvalidInput("no window")] * windows
+
+    monkeypatch.setattr(service.parts.pool, "run", split)
+    codes = [
+        service.client.post("/v1/diagnoses/batch", content=b"{}", headers=headers).status_code for _ in "ab"
+    ]
+    assert codes == [200, 429]
+    windows = 1
+    assert service.client.post("/v1/diagnoses/batch", content=b"{}", headers=headers).status_code == 200
     service.parts.database.close()
 
 

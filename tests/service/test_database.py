@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import stat
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
@@ -14,6 +15,7 @@ from sqlalchemy import func, select
 from sqlalchemy.exc import StatementError
 from structlog.testing import capture_logs
 
+from rca_api.compute.body import Spool
 from rca_api.diagnoses.tables import WindowRow
 from rca_api.settings import Settings
 from rca_api.state import State
@@ -154,3 +156,29 @@ def test_a_folder_that_cannot_be_made_is_said(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises((StoreError, OSError)):
         Database(f"sqlite:///{tmp_path / 'file' / 'rca.db'}").upgrade()
+
+
+def test_a_new_database_is_its_owners_alone(tmp_path: Path) -> None:
+    path = tmp_path / "data" / "rca.db"
+    database = Database(f"sqlite:///{path}")
+    database.upgrade()
+    rights = {each.name: stat.S_IMODE(each.stat().st_mode) for each in path.parent.iterdir()}
+    database.close()
+    assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
+    assert rights == {"rca.db": 0o600, "rca.db-wal": 0o600, "rca.db-shm": 0o600}
+
+
+def test_the_folder_of_a_service_is_its_owners_alone(tmp_path: Path) -> None:
+    Spool(tmp_path / "data" / "spool").clean()
+    assert stat.S_IMODE((tmp_path / "data").stat().st_mode) == 0o700
+
+
+def test_rights_that_somebody_gave_are_kept(tmp_path: Path) -> None:
+    path = tmp_path / "rca.db"
+    path.touch(0o660)
+    path.chmod(0o660)
+    tmp_path.chmod(0o750)
+    database = Database(f"sqlite:///{path}")
+    database.upgrade()
+    database.close()
+    assert [stat.S_IMODE(each.stat().st_mode) for each in (tmp_path, path)] == [0o750, 0o660]

@@ -251,6 +251,16 @@ def test_a_batch_of_parts_and_a_batch_for_later(client: TestClient, make_window,
     assert all(until_there(client, item["location"]).status_code == 200 for item in items)
 
 
+def test_keys_of_items_are_none_that_a_caller_can_use(client: TestClient, body_of) -> None:
+    window = body_of("batch-apart")
+    for key in ("batch-2#0", "batch-2"):
+        alone = client.post(URL, content=window, headers={**JSON, "Idempotency-Key": key})
+        assert alone.status_code == 200
+    batch = b'{"windows": [' + body_of("batch-other") + b"]}"
+    answer = client.post(f"{URL}/batch", content=batch, headers={**JSON, "Idempotency-Key": "batch-2"})
+    assert [item["status"] for item in answer.json()["items"]] == [200]
+
+
 def test_a_batch_that_is_sent_again_is_not_done_again(client: TestClient, body_of) -> None:
     body = orjson.dumps({"windows": [json.loads(body_of("batch-once"))] * 2})
     headers = {**JSON, "Idempotency-Key": "batch-1"}

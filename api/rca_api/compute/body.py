@@ -22,6 +22,7 @@ from rca.errors import SourceError
 from rca_api.admission import Ticket
 from rca_api.compute.sent import Body
 from rca_api.limits import chunks_of
+from rca_api.store.private import private_folder
 
 #: Larger bodies travel in a file.
 IN_MEMORY_BYTES = 1 << 20
@@ -56,7 +57,9 @@ class Spool:
 
     def clean(self) -> None:
         """Make the folder, and delete what was abandoned in it."""
-        self._folder.mkdir(parents=True, exist_ok=True)
+        # The data folder is made here where the database is elsewhere.
+        private_folder(self._folder.parent)
+        private_folder(self._folder)
         for path in self._folder.iterdir():
             if time.time() - path.stat().st_mtime > _ABANDONED_SECONDS:
                 path.unlink(missing_ok=True)
@@ -106,7 +109,7 @@ class Spool:
 
 def _opened(path: Path) -> IO[bytes]:
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        private_folder(path.parent)
         return path.open("wb")
     except OSError as error:
         raise SpoolError(f"a large body cannot be kept: {error.strerror}") from error

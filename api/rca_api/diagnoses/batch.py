@@ -32,6 +32,8 @@ async def create(request: Request, principal: Principal) -> Response:
         kept = await state.pool.run(
             work.accept_batch, asked.sent, state.settings.batch_limit, deadline=asked.deadline
         )
+        # The request itself is counted already.
+        await run_in_threadpool(state.authority.count, principal, len(kept) - 1)
         # No more at once than the pool has processes: single requests must get their turns.
         turns = asyncio.Semaphore(state.settings.processes)
 
@@ -82,5 +84,8 @@ async def _answered(state: State, asked: Asked, window: Kept, hold: Hold | str |
 
 
 def _item_key(key: Key | None, number: int, window: Kept) -> Key | None:
-    """Each item has a key of its own: a batch that broke off is completed, not repeated."""
-    return None if key is None else Key(key.caller, f"{key.key}#{number}", window.digest)
+    """Each item has a key of its own: a batch that broke off is completed, not repeated.
+
+    No key of a caller has a space in it, so none is ever taken for that of an item.
+    """
+    return None if key is None else Key(key.caller, f"batch {number} {key.key}", window.digest)

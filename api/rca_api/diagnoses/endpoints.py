@@ -76,6 +76,8 @@ _BATCH_BODY: dict[str, Any] = {
 }
 Diagnoser = Annotated[Principal, Security(requires(Scope.diagnose))]
 Reader = Annotated[Principal, Security(requires(Scope.read))]
+#: Whoever asks for a diagnosis, or judges it, knows its id, which nobody can guess.
+ReaderOfOne = Annotated[Principal, Security(requires(Scope.read, Scope.diagnose, Scope.feedback))]
 
 
 def _searchable(text: str) -> str:
@@ -127,7 +129,7 @@ async def create_diagnoses(request: Request, principal: Diagnoser) -> Response:
     """Diagnose each window on its own: a bad one does not spoil the others.
 
     With an Idempotency-Key, a batch that is sent again is completed: windows that were answered are not
-    diagnosed again.
+    diagnosed again. Each window counts as a request.
     """
     return await batch.create(request, principal)
 
@@ -189,8 +191,12 @@ def list_diagnoses(
     },
 )
 def get_diagnosis(
-    request: Request, _: Reader, diagnosis_id: Annotated[str, Path(pattern="^[0-9a-f]{32}$")]
+    request: Request, _: ReaderOfOne, diagnosis_id: Annotated[str, Path(pattern="^[0-9a-f]{32}$")]
 ) -> Response:
-    """Give a stored diagnosis, in the media type of Accept."""
+    """Give a stored diagnosis, in the media type of Accept.
+
+    The scope `diagnose` or `feedback` is enough: a caller finds what it asked for and what it is to judge.
+    Lists need `read`.
+    """
     accept = choose(request.headers.get("accept"), answers.OFFERED)
     return answers.current(Parts.of(request), diagnosis_id, accept)

@@ -19,11 +19,12 @@ _BEARER = HTTPBearer(
 _HEADER = APIKeyHeader(name="X-API-Key", auto_error=False, description="An API key.")
 
 
-def requires(scope: Scope) -> Callable[..., Principal]:
-    """Make a dependency that gives the caller, if it holds `scope`; else 401, 403 or 429.
+def requires(*scopes: Scope) -> Callable[..., Principal]:
+    """Make a dependency that gives the caller, if it holds one of `scopes`; else 401, 403 or 429.
 
     A plain function, so that FastAPI runs it in a thread: it asks the database.
     """
+    wanted = " or ".join(repr(scope.value) for scope in scopes)
 
     def caller(
         request: Request,
@@ -31,11 +32,11 @@ def requires(scope: Scope) -> Callable[..., Principal]:
         _header: Annotated[object, Security(_HEADER)],
     ) -> Principal:
         found = State.of(request).authority.identify(request)
-        if not found.may(scope):
+        if not any(found.may(scope) for scope in scopes):
             held = ", ".join(sorted(each.value for each in found.scopes)) or "none"
             raise ProblemError(
                 "forbidden",
-                f"this needs the scope {scope.value!r}; the caller has: {held}",
+                f"this needs the scope {wanted}; the caller has: {held}",
                 headers={"Connection": "close"},
             )
         request.state.caller = found.id

@@ -65,6 +65,17 @@ class Authority:
             known = request.state.principal = self._identified(request)
         return known
 
+    def count(self, caller: Principal, n: int) -> None:
+        """Count `n` more requests of an identified caller.
+
+        Raises
+        ------
+        ProblemError
+            429 if that is more often than it may ask.
+        """
+        if caller.id is not None and n > 0:
+            self._rates.hit(caller.id, n)
+
     def _identified(self, request: Request) -> Principal:
         address = request.client.host if request.client is not None else "unknown"
         if self._off:

@@ -7,7 +7,10 @@ from enum import StrEnum
 
 
 class Scope(StrEnum):
-    """What a key may be used for; `admin` includes all others."""
+    """What a key may be used for; `admin` includes all others.
+
+    Single diagnoses, by their ids, are read with `diagnose` and `feedback` as well as with `read`.
+    """
 
     diagnose = "diagnose"
     read = "read"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -18,6 +18,7 @@ from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from sqlalchemy.orm import Session, sessionmaker
 
 from rca.errors import SourceError
+from rca_api.store.private import private_file, private_folder
 
 #: Seconds a writer waits for another one's transaction in SQLite before it gives up.
 _BUSY_SECONDS = 10.0
@@ -177,12 +178,21 @@ def _config() -> Config:
 
 
 def _sqlite_engine(url: Any) -> Engine:
-    if url.database and url.database != ":memory:":
-        Path(url.database).parent.mkdir(parents=True, exist_ok=True)
     engine = create_engine(url, connect_args={"timeout": _BUSY_SECONDS})
+    if url.database and url.database != ":memory:" and not url.database.startswith("file:"):
+        path = Path(url.database)
+        private_folder(path.parent)
+        event.listen(engine, "do_connect", lambda *_: _make_private(path))
     event.listen(engine, "connect", _on_sqlite_connect)
     event.listen(engine, "begin", _on_sqlite_begin)
     return engine
+
+
+def _make_private(path: Path) -> None:
+    """SQLite would make it readable for all; the journals beside it get the rights of the database."""
+    # What keeps us from it, the driver says in its own words.
+    with suppress(OSError):
+        private_file(path)
 
 
 def _on_sqlite_connect(connection: Any, _: object) -> None:

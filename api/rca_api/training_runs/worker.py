@@ -17,6 +17,7 @@ from rca.errors import RcaError
 from rca_api.settings import Settings
 from rca_api.store.base import new_id, now
 from rca_api.store.database import Database, StoreError
+from rca_api.store.private import private_folder
 from rca_api.training_runs import repository
 from rca_api.training_runs.bell import Bell
 from rca_api.training_runs.collections import FEEDBACK, available
@@ -91,6 +92,7 @@ class Worker:
 
     def _work(self, row: TrainingRunRow) -> Outcome:
         folder = self._settings.data_dir / "training" / row.id
+        private_folder(self._settings.data_dir)
         folder.mkdir(parents=True, exist_ok=True)
         _delete_unfinished(folder)
         try:

@@ -1,0 +1,17 @@
+"""Folders and files that only their owner may look into: they hold windows, and secrets of webhooks."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+
+def private_folder(folder: Path) -> None:
+    """Make a folder for its owner alone; one that is there keeps the rights somebody gave it."""
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    folder.mkdir(mode=0o700, exist_ok=True)
+
+
+def private_file(path: Path) -> None:
+    """Make an empty file for its owner alone, unless there is one."""
+    os.close(os.open(path, os.O_CREAT | os.O_RDONLY, 0o600))
