@@ -17,6 +17,7 @@ from fastapi.concurrency import run_in_threadpool
 
 from rca_api import (
     diagnoses,
+    environment,
     feedback,
     health,
     incidents,
@@ -59,8 +60,9 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     settings : Settings, optional
         Read from ``RCA_*`` environment variables if not given.
     """
-    settings = settings or Settings()
+    settings = settings or environment.read()
     logs.configure(settings.log_level)
+    environment.warn_of_unknown()
     tracing.start(settings.tracing)
     state = State.build(settings)
     app = FastAPI(

@@ -12,9 +12,10 @@ from pathlib import Path
 from typing import Any, Literal
 
 import orjson
-from pydantic import AliasChoices, ByteSize, TypeAdapter
+from pydantic import ByteSize, TypeAdapter
 from pydantic.fields import FieldInfo
 
+from rca_api.environment import read, variables
 from rca_api.security.redaction import hidden
 from rca_api.settings import Settings
 
@@ -58,13 +59,6 @@ def settings_of(settings: Settings) -> list[Setting]:
     ]
 
 
-def variables(name: str, field: FieldInfo) -> list[str]:
-    """Environment variables a field is read from; the first one is its own."""
-    if isinstance(field.validation_alias, AliasChoices):
-        return [str(choice) for choice in field.validation_alias.choices]
-    return [f"{Settings.model_config['env_prefix']}{name}".upper()]
-
-
 def shown(form: Form) -> str:
     """Write the settings of this process.
 
@@ -73,7 +67,7 @@ def shown(form: Form) -> str:
     form : {"env", "json"}
         A file of variables, where what is not set is a comment; or a JSON array.
     """
-    held = settings_of(Settings())
+    held = settings_of(read())
     if form == "json":
         return orjson.dumps([asdict(each) for each in held], option=orjson.OPT_INDENT_2).decode() + "\n"
     return "\n".join(_lines(each) for each in held)

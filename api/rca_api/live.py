@@ -19,8 +19,9 @@ from rca_api.compute.pool import ComputePool
 from rca_api.diagnoses.tables import WindowRow
 from rca_api.metrics import ROW_STATES, Metrics
 from rca_api.models.current import CurrentModels
-from rca_api.store.base import Base
+from rca_api.store.base import Base, now
 from rca_api.store.database import Database
+from rca_api.training_runs.repository import last_heartbeat
 
 _log = structlog.stdlib.get_logger("rca_api")
 COUNT_SECONDS = 15.0
@@ -107,8 +108,10 @@ def count(database: Database, metrics: Metrics) -> None:
             column = Base.metadata.tables[name].c.state
             wanted = select(column, func.count()).where(column.in_(states)).group_by(column)
             rows[name] = {str(state): int(n) for state, n in session.execute(wanted)}
+        heartbeat = last_heartbeat(session)
     metrics.windows_stored.set(windows)
     metrics.window_bytes.set(float(n_bytes))
+    metrics.training_heartbeat_age.set(0 if heartbeat is None else (now() - heartbeat).total_seconds())
     for name, found in rows.items():
         for state in ROW_STATES[name]:
             metrics.rows[name].labels(state).set(found.get(state, 0))

@@ -37,6 +37,7 @@ ROW_STATES = {
     "training_runs": ("queued", "running", "succeeded", "failed", "cancelled"),
 }
 _BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
+_QUEUE_BUCKETS = (0.1, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 900.0, 3600.0, 6 * 3600.0)
 _METHODS = frozenset({"GET", "POST", "PUT", "PATCH", "DELETE", "HEAD", "OPTIONS"})
 _OTHER = "other"
 
@@ -64,7 +65,7 @@ class Metrics:
         self.request_seconds = Histogram(
             "rca_http_request_seconds",
             "Time from the first byte of a request to the last of its answer.",
-            ("route",),
+            ("method", "route", "status"),
             buckets=_BUCKETS,
             registry=self.registry,
         )
@@ -90,6 +91,12 @@ class Metrics:
         # Labelled series exist from the start, so that a rate() over the first minute is not empty.
         for stage in STAGES:
             self.stage_seconds.labels(stage)
+        self.queued_seconds = Histogram(
+            "rca_queued_diagnosis_seconds",
+            "Time from the acknowledgement of a queued diagnosis to its end, the wait included.",
+            buckets=_QUEUE_BUCKETS,
+            registry=self.registry,
+        )
         self.diagnoses = self._counter(
             "rca_diagnoses", "Diagnoses by failure mode.", ("failure_mode", "abstained")
         )
@@ -143,6 +150,10 @@ class Metrics:
             table: self._gauge(f"rca_{table}_rows", f"Rows of the table {table} by state.", ("state",))
             for table in ROW_STATES
         }
+        self.training_heartbeat_age = self._gauge(
+            "rca_training_run_heartbeat_age_seconds",
+            "Time since the worker of the running training run gave a sign of life; 0 where none runs.",
+        )
 
     def _count_incidents(self) -> None:
         self.incident_events = self._counter(
@@ -189,8 +200,10 @@ class Metrics:
 
     def request_done(self, method: str, route: str, status: int, seconds: float) -> None:
         """Count one answered request under its route template, never under its raw path."""
-        self.requests.labels(method if method in _METHODS else _OTHER, route, str(status)).inc()
-        self.request_seconds.labels(route).observe(seconds)
+        # A question, an answer, a 202 and a refusal take times that have nothing to do with each other.
+        labels = (method if method in _METHODS else _OTHER, route, str(status))
+        self.requests.labels(*labels).inc()
+        self.request_seconds.labels(*labels).observe(seconds)
 
     def diagnosed(self, answer: Answer) -> None:
         """Count one diagnosis: what it says, and how usual window and answer are for its model."""

@@ -79,6 +79,7 @@ class RequestContext:
             milliseconds=round(seconds * 1e3, 2),
             caller=scope["state"].get("caller"),
             code=code,
+            diagnosis_id=scope["state"].get("diagnosis_id"),
         )
 
 

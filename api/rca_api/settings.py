@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ipaddress
+import math
 import os
+import re
 from pathlib import Path
 from typing import Literal
 
@@ -12,6 +14,11 @@ from pydantic import AliasChoices, ByteSize, Field, field_validator, model_valid
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from rca.commands.process import usable_cores
+
+_DATABASE = re.compile(r"(sqlite|postgres(ql)?(\+psycopg)?)://")
+_QUEUE = re.compile(r"(sqlite|rediss?|unix|postgres(ql)?)://")
+#: An answer found at the last moment is still stored and sent.
+_ANSWER_SECONDS = 5
 
 
 def default_data_dir() -> Path:
@@ -27,7 +34,12 @@ class Settings(BaseSettings):
     """
 
     model_config = SettingsConfigDict(
-        env_prefix="RCA_", frozen=True, populate_by_name=True, use_attribute_docstrings=True
+        env_prefix="RCA_",
+        frozen=True,
+        populate_by_name=True,
+        use_attribute_docstrings=True,
+        # Values may be passwords, and errors end up in logs.
+        hide_input_in_errors=True,
     )
 
     data_dir: Path = Field(default_factory=default_data_dir)
@@ -143,7 +155,7 @@ class Settings(BaseSettings):
     """How long a caller waits for the registry at most."""
     shadow_share: float = Field(0.0, ge=0, le=1)
     """Share of windows that the challenger diagnoses as well, after the answer; 0 for none."""
-    queue_url: str = Field("", pattern=r"^((sqlite|rediss?|unix|postgres(ql)?)://.*)?$")
+    queue_url: str = ""
     """Where the worker is woken: `sqlite:///`, `redis://` or `postgresql://`; if not set, a file in the
     data folder, or the PostgreSQL database."""
     collections_dir: Path | None = None
@@ -171,8 +183,25 @@ class Settings(BaseSettings):
     @classmethod
     def _is_a_rate(cls, value: str) -> str:
         """Refuse a rate nobody can count at start, not at the first request."""
-        if value:
-            limits.parse(value)
+        try:
+            if value:
+                limits.parse(value)
+        except ValueError:
+            raise ValueError("needs a rate such as 600/minute") from None
+        return value
+
+    @field_validator("database_url")
+    @classmethod
+    def _is_a_database(cls, value: str) -> str:
+        if value and not _DATABASE.match(value):
+            raise ValueError("needs a URL of SQLite (sqlite:///FILE) or PostgreSQL (postgresql://...)")
+        return value
+
+    @field_validator("queue_url")
+    @classmethod
+    def _is_a_queue(cls, value: str) -> str:
+        if value and not _QUEUE.match(value):
+            raise ValueError("needs a URL that begins with sqlite:///, redis:// or postgresql://")
         return value
 
     @field_validator("trusted_proxies")
@@ -200,6 +229,11 @@ class Settings(BaseSettings):
         if self.database_url.startswith("postgres"):
             return "postgresql://" + self.database_url.partition("://")[2]
         return f"sqlite:///{folder / 'queue.db'}"
+
+    @property
+    def drain_seconds(self) -> int:
+        """How long requests that have begun are given when the service has to end."""
+        return math.ceil(self.deadline_seconds) + _ANSWER_SECONDS
 
     @property
     def registry_uri(self) -> str:

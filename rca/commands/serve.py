@@ -23,7 +23,6 @@ curl -s http://127.0.0.1:8080/v1/diagnoses -H 'Content-Type: application/json' -
 """
 ConfigForm = Literal["env", "json"]
 _AUTH = "RCA_AUTH"
-_SHUTDOWN_SECONDS = 20
 
 
 def command(
@@ -57,12 +56,14 @@ def command(
     if print_config:
         _print_config(form)
         return
-    if os.environ.get(_AUTH, "").lower() == "off":
+    # The library does not import its service; it only knows where its settings are read.
+    settings = import_module("rca_api.environment").read()
+    if settings.auth == "off":
         _refuse_open_host(host)
     import uvicorn
 
     _refuse_used_port(host, port)
-    proxies = _trusted_proxies()
+    proxies = list(settings.trusted_proxies)
     uvicorn.run(
         "rca_api.app:create_app",
         factory=True,
@@ -74,17 +75,14 @@ def command(
         # uvicorn itself would believe whoever connects from this machine.
         proxy_headers=bool(proxies),
         forwarded_allow_ips=proxies,
-        timeout_graceful_shutdown=_SHUTDOWN_SECONDS,
+        timeout_graceful_shutdown=settings.drain_seconds,
     )
 
 
 def _print_config(form: ConfigForm) -> None:
-    # The library does not import its service; it only knows where its settings are shown.
     typer.echo(import_module("rca_api.configuration").shown(form), nl=False)
-
-
-def _trusted_proxies() -> list[str]:
-    return [*import_module("rca_api.settings").Settings().trusted_proxies]
+    for told in import_module("rca_api.environment").unknown():
+        typer.echo(f"warning: {told}", err=True)
 
 
 def _refuse_open_host(host: str) -> None:

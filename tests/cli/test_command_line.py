@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import json
+import re
 import socket
 import sys
 from collections.abc import Callable
 from importlib import import_module
 from importlib.metadata import version
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from rca.commands import COMMANDS
+from rca_api import environment
 from rca_api.settings import Settings
 
 Run = Callable[..., Any]
@@ -132,6 +135,103 @@ def test_no_proxy_is_believed_unless_it_is_named(
 def test_proxies_are_named_by_address(given: str) -> None:
     with pytest.raises(ValueError, match="trusted_proxies"):
         Settings(trusted_proxies=(given,))
+
+
+def test_what_has_begun_is_given_its_deadline_when_the_service_ends(
+    rca_command: Run, served: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert rca_command("serve", "--port", "0").code == 0
+    assert served["timeout_graceful_shutdown"] > 60
+    monkeypatch.setenv("RCA_DEADLINE_SECONDS", "299.5")
+    assert rca_command("serve", "--port", "0").code == 0
+    assert served["timeout_graceful_shutdown"] > 299.5
+
+
+def test_authentication_is_off_however_it_is_written(
+    rca_command: Run, served: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("RCA_AUTH")
+    monkeypatch.setenv("rca_auth", "off")
+    ran = rca_command("serve", "--host", "0.0.0.0", "--port", "0")  # noqa: S104
+    assert (ran.code, served) == (2, {})
+
+
+BAD = {
+    "RCA_QUEUE_LIMIT": "abc",
+    "RCA_RATE_LIMIT": "lots",
+    "RCA_DATABASE_URL": "foo://rca:s3cretpw@bar",
+    "RCA_QUEUE_URL": "mysql://rca:s3cretpw@db/q",
+    "RCA_WEBHOOK_HOSTS": "s3cretpw",
+    "RCA_DEADLINE_SECONDS": "0",
+    "RCA_AUTH": "of",
+}
+
+
+@pytest.mark.parametrize(
+    "command", [("serve", "--port", "0"), ("serve", "--print-config"), ("worker", "--once")]
+)
+@pytest.mark.parametrize("variable", BAD)
+def test_a_bad_variable_is_named_in_one_line_without_its_value(
+    rca_command: Run,
+    served: dict[str, Any],
+    monkeypatch: pytest.MonkeyPatch,
+    command: tuple[str, ...],
+    variable: str,
+) -> None:
+    monkeypatch.setenv(variable, BAD[variable])
+    ran = rca_command(*command)
+    assert (ran.code, served) == (2, {})
+    assert ran.err.count("\n") == 1
+    assert f"{variable}: " in ran.err
+    assert "s3cretpw" not in ran.out + ran.err
+
+
+def test_every_bad_variable_is_named(
+    rca_command: Run, served: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RCA_QUEUE_LIMIT", "abc")
+    monkeypatch.setenv("RCA_RATE_LIMIT", "lots")
+    ran = rca_command("serve", "--port", "0")
+    assert (ran.code, served) == (2, {})
+    assert "RCA_QUEUE_LIMIT: " in ran.err
+    assert "RCA_RATE_LIMIT: needs a rate such as 600/minute" in ran.err
+
+
+def test_a_database_that_nobody_knows_is_refused_as_an_option_too(rca_command: Run) -> None:
+    ran = rca_command("db", "status", "--database-url", "foo://rca:s3cretpw@bar")
+    assert ran.code == 2
+    assert "postgresql://" in ran.err
+    assert "s3cretpw" not in ran.err
+
+
+def test_a_misspelled_variable_is_told_with_what_was_meant(
+    rca_command: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RCA_AUHT", "off")
+    monkeypatch.setenv("RCA_RATE_LIMITS", "5/minute")
+    monkeypatch.setenv("RCA_SERVICE_PORT_HTTP", "80")
+    monkeypatch.setenv("RCA_API_KEY", "known")
+    ran = rca_command("serve", "--print-config")
+    assert ran.code == 0
+    assert ran.err.splitlines() == [
+        "warning: RCA_AUHT is no setting of this version; did you mean RCA_AUTH?",
+        "warning: RCA_RATE_LIMITS is no setting of this version; did you mean RCA_RATE_LIMIT?",
+        "warning: RCA_SERVICE_PORT_HTTP is no setting of this version",
+    ]
+
+
+def test_a_variable_that_anything_here_reads_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    root = Path(__file__).parents[2]
+    named = {
+        name
+        for folder in ("rca", "api", "models", "benchmarks", "tests/service", "tests/end_to_end")
+        for path in (root / folder).rglob("*.py")
+        for name in re.findall(r"""["'](RCA_[A-Z_]*[A-Z])["']""", path.read_text())
+    }
+    assert {"RCA_NODE_ODDS", "RCA_API_KEY", "RCA_QUEUE_LIMIT", "RCA_TEST_TIMING"} <= named
+    for name in named:
+        monkeypatch.setenv(name, "")
+    assert environment.unknown() == []
 
 
 def test_the_number_of_processes_reaches_the_settings(

@@ -13,6 +13,8 @@ import yaml
 
 from rca.commands import COMMANDS, SERVICE_COMMANDS
 from rca_api.app import create_app
+from rca_api.diagnoses import dispatcher
+from rca_api.metrics import Metrics
 from rca_api.settings import Settings
 
 DEPLOY = Path(__file__).parents[2] / "api" / "deploy"
@@ -83,11 +85,12 @@ def test_pods_run_locked_down_and_with_limits() -> None:
 
 
 def test_a_pod_has_time_to_finish_what_it_has_begun() -> None:
-    from rca.commands.serve import _SHUTDOWN_SECONDS
-
     pod = documents(DEPLOY / "kubernetes" / "service.yaml")[0]["spec"]["template"]["spec"]
     sleep = int(pod["containers"][0]["lifecycle"]["preStop"]["exec"]["command"][1])
-    assert pod["terminationGracePeriodSeconds"] > sleep + _SHUTDOWN_SECONDS
+    needed = Settings(deadline_seconds=60).drain_seconds + dispatcher.SHUTDOWN_SECONDS
+    assert pod["terminationGracePeriodSeconds"] > sleep + needed
+    composed = documents(DEPLOY / "compose.yaml")[0]["services"]["service"]
+    assert int(composed["stop_grace_period"].removesuffix("s")) > needed
 
 
 def test_every_manifest_is_in_the_kustomization() -> None:
@@ -95,11 +98,71 @@ def test_every_manifest_is_in_the_kustomization() -> None:
     assert listed == {path.name for path in MANIFESTS} - {"kustomization.yaml"}
 
 
-def test_it_scales_by_a_metric_that_exists(exposed: set[str]) -> None:
-    scaling = documents(DEPLOY / "kubernetes" / "autoscaling.yaml")[0]
-    names = {metric["name"] for metric in every(scaling, "metric")}
-    assert names
-    assert names <= exposed
+def test_it_scales_by_metrics_that_exist(exposed: set[str]) -> None:
+    rules = documents(DEPLOY / "prometheus" / "recording.yaml")[0]["groups"][0]["rules"]
+    for rule in rules:
+        assert named_metrics(rule["expr"])
+        assert named_metrics(rule["expr"]) <= exposed
+
+
+def test_alerts_go_by_a_job_that_is_scraped() -> None:
+    named = set(re.findall(r'job="([^"]+)"', (DEPLOY / "prometheus" / "alerts.yaml").read_text()))
+    assert named
+    for path in (DEPLOY / "prometheus").glob("scrape-*.yaml"):
+        assert {job["job_name"] for job in documents(path)[0]["scrape_configs"]} == named, path
+
+
+def test_prometheus_finds_the_port_that_the_service_has() -> None:
+    [scraped] = documents(DEPLOY / "prometheus" / "scrape-kubernetes.yaml")[0]["scrape_configs"]
+    [kept] = [each for each in scraped["relabel_configs"] if each.get("action") == "keep"]
+    service = next(
+        held for held in documents(DEPLOY / "kubernetes" / "service.yaml") if held["kind"] == "Service"
+    )
+    assert kept["regex"] == f"{service['metadata']['name']};{service['spec']['ports'][0]['name']}"
+    namespace = documents(DEPLOY / "kubernetes" / "namespace.yaml")[0]["metadata"]["name"]
+    assert scraped["kubernetes_sd_configs"][0]["namespaces"]["names"] == [namespace]
+
+
+def test_the_alert_on_slow_answers_looks_at_answers_alone() -> None:
+    rules = documents(DEPLOY / "prometheus" / "alerts.yaml")[0]["groups"][0]["rules"]
+    [slow] = [rule["expr"] for rule in rules if rule["alert"] == "StragglerRcaSlow"]
+    [(name, selector)] = re.findall(r"(\w+)_bucket\{([^}]*)\}", slow)
+    asked = dict(re.findall(r'(\w+)="([^"]*)"', selector))
+    metrics = Metrics()
+    metrics.request_done("GET", "/v1/diagnoses", 200, 0.001)
+    metrics.request_done("POST", "/v1/diagnoses", 202, 0.01)
+    metrics.request_done("POST", "/v1/diagnoses", 503, 0.001)
+    metrics.request_done("POST", "/v1/diagnoses", 200, 7.0)
+    assert metrics.registry.get_sample_value(f"{name}_count", asked) == 1
+    assert metrics.registry.get_sample_value(f"{name}_sum", asked) == 7.0
+
+
+def test_documented_services_can_be_reached() -> None:
+    ports = set(every(documents(DEPLOY / "kubernetes" / "network.yaml"), "port"))
+    assert {53, 443, 5000, 5432, 6379, 4317, 4318} <= ports
+
+
+def test_the_worker_is_probed_by_the_file_it_touches() -> None:
+    pod = documents(DEPLOY / "kubernetes" / "worker.yaml")[0]["spec"]["template"]["spec"]
+    [container] = pod["containers"]
+    file = container["args"][container["args"].index("--alive-file") + 1]
+    assert f"find {file} " in container["livenessProbe"]["exec"]["command"][-1]
+    assert file.startswith(tuple(f"{mount['mountPath']}/" for mount in container["volumeMounts"]))
+    worker = documents(DEPLOY / "compose.yaml")[0]["services"]["worker"]
+    assert worker["command"] == container["args"]
+    assert f"find {file} " in worker["healthcheck"]["test"][-1]
+
+
+def test_composed_services_have_limits_and_folders_of_their_user() -> None:
+    services = documents(DEPLOY / "compose.yaml")[0]["services"]
+    lasting = {name: held for name, held in services.items() if name != "worker-image"}
+    assert all("mem_limit" in held for held in lasting.values())
+    user = re.search(r"^USER (\d+)$", (DEPLOY / "Containerfile").read_text(), re.MULTILINE)
+    assert user
+    for name in ("migrate", "service", "worker"):
+        mounts = dict(each.split(":") for each in services[name]["tmpfs"])
+        assert "mode=1777" in mounts["/tmp"].split(",")  # noqa: S108  (a path in a container)
+        assert {f"uid={user[1]}", f"gid={user[1]}"} <= set(mounts["/var/lib/rca"].split(","))
 
 
 def test_alerts_ask_for_metrics_that_exist(exposed: set[str]) -> None:

@@ -66,6 +66,20 @@ def state_of(database: Database, diagnosis_id: str) -> str:
         return row.state
 
 
+def test_a_queued_diagnosis_keeps_its_request_and_its_whole_time_is_measured(
+    database: Database, clock: Clock
+) -> None:
+    metrics = Metrics()
+    journal = Journal(database, metrics, (), clock)
+    diagnosis_id = journal.enqueue(kept(), asked_by=None, request_id="request-1", most=10)
+    clock.pass_by(90)
+    [claimed] = journal.claim("me", 15, 1)
+    assert (claimed.diagnosis_id, claimed.request_id) == (diagnosis_id, "request-1")
+    clock.pass_by(10)
+    assert journal.complete("me", answer(diagnosis_id))
+    assert metrics.registry.get_sample_value("rca_queued_diagnosis_seconds_sum") == 100
+
+
 def test_a_diagnosis_is_stored_with_its_window_and_blames(
     database: Database, journal: Journal, told: list[str]
 ) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,10 @@ from rca_api.models.current import BundleRef
 from rca_api.problems import ProblemError
 from rca_api.settings import Settings
 from rca_api.state import State
+from rca_api.store.base import now
 from rca_api.store.database import Database, StoreError
+from rca_api.training_runs import repository
+from rca_api.training_runs.repository import Terms
 
 ONE = ModelVersion(name="baseline", version="1", sha256="a" * 64)
 TWO = ModelVersion(name="baseline", version="2", sha256="b" * 64)
@@ -64,6 +68,23 @@ def test_a_store_without_windows_has_no_bytes(database: Database) -> None:
     metrics = Metrics()
     count(database, metrics)
     assert value(metrics, "rca_window_store_bytes") == 0
+
+
+def test_the_age_of_a_runs_last_sign_of_life_is_told_while_it_runs(database: Database) -> None:
+    metrics = Metrics()
+    with database.session() as session:
+        run_id = repository.create(session, "train", {}, now=now()).id
+    count(database, metrics)
+    assert value(metrics, "rca_training_run_heartbeat_age_seconds") == 0
+    with database.session() as session:
+        assert repository.claim(session, "worker", now() - timedelta(minutes=10), Terms())
+    count(database, metrics)
+    age = value(metrics, "rca_training_run_heartbeat_age_seconds")
+    assert age == pytest.approx(600, abs=30)
+    with database.session() as session:
+        repository.finish(session, run_id, "worker", "succeeded", now())
+    count(database, metrics)
+    assert value(metrics, "rca_training_run_heartbeat_age_seconds") == 0
 
 
 def test_failures_of_the_database_are_counted() -> None:

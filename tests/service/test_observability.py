@@ -78,7 +78,8 @@ def observed(redirected: Path, tmp_path_factory: pytest.TempPathFactory, make_wi
     with TestClient(create_app(settings)) as client:
         answer = client.post("/v1/diagnoses", content=body, headers={**JSON, **traced})
         client.post("/v1/diagnoses", content=b"[]", headers=JSON)
-        queued = client.post("/v1/diagnoses", content=body, headers={**JSON, "Prefer": "respond-async"})
+        later = {"Prefer": "respond-async", "X-Request-ID": "look-for-me-later"}
+        queued = client.post("/v1/diagnoses", content=body, headers={**JSON, **later})
         deadline = time.monotonic() + 60
         while client.get(queued.headers["location"]).status_code == 202:
             assert time.monotonic() < deadline
@@ -107,8 +108,32 @@ def test_each_diagnosis_has_one_line_with_all_its_ids_and_times(observed: Observ
     assert set(now["milliseconds"]) == {"receive", "queue", "commit"} | IN_POOL
     assert all(value >= 0 for value in now["milliseconds"].values())
     assert later["diagnosis_id"] == observed.answers["queued"]
-    assert "request_id" not in later
+    assert later["request_id"] == "look-for-me-later"
     assert {"queue", "diagnose", "commit"} <= set(later["milliseconds"])
+
+
+def test_a_queued_diagnosis_is_found_from_its_request_and_back(observed: Observed) -> None:
+    ids = {"request_id": "look-for-me-later", "diagnosis_id": observed.answers["queued"]}
+    [accepted] = observed.said("request", **ids)
+    assert accepted["status"] == 202
+    assert len(observed.said("diagnosis", **ids)) == 1
+    assert len(observed.said("task", task="diagnose_stored", **ids)) == 1
+    [at_once] = observed.said("request", request_id="look-for-me")
+    assert at_once["diagnosis_id"] == observed.answers["now"]["diagnosis_id"]
+
+
+def test_how_long_a_queued_diagnosis_took_is_measured(observed: Observed) -> None:
+    assert observed.metrics["rca_queued_diagnosis_seconds_count"] == 1
+    assert observed.metrics["rca_queued_diagnosis_seconds_sum"] > 0
+
+
+def test_times_of_requests_are_kept_apart_by_what_they_were(observed: Observed) -> None:
+    def count(method: str, route: str, status: int) -> float:
+        labels = f'method="{method}",route="{route}",status="{status}"'
+        return observed.metrics[f"rca_http_request_seconds_count{{{labels}}}"]
+
+    assert [count("POST", "/v1/diagnoses", status) for status in (200, 202, 422)] == [1, 1, 1]
+    assert count("GET", "/v1/diagnoses/{diagnosis_id}", 200) == 1
 
 
 def test_processes_of_the_pool_log_the_request_they_work_for(observed: Observed) -> None:

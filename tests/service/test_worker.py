@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from companions import RESULT, command
+from watched import until
 
 from rca.cli import run as run_command_line
 from rca.errors import InvalidInput, SourceError
@@ -167,8 +168,9 @@ def test_the_command_works_off_what_there_is(
     monkeypatch.setenv("RCA_DATA_DIR", str(tmp_path))
     monkeypatch.setattr("signal.signal", lambda *_: None)
     with pytest.raises(SystemExit) as left:
-        run_command_line(["worker", "--once"])
+        run_command_line(["worker", "--once", "--alive-file", str(tmp_path / "alive")])
     assert left.value.code in (0, None)
+    assert (tmp_path / "alive").exists()
     assert (tmp_path / "rca.db").exists()
 
 
@@ -224,3 +226,21 @@ def some_task(folder: Path) -> Task:
         gate_windows=20,
         patience_seconds=100.0,
     )
+
+
+def test_a_worker_gives_signs_of_life_while_it_waits_and_while_it_trains(installation: Installation) -> None:
+    signs: list[float] = []
+    worker = installation.worker("toil", alive=lambda: signs.append(time.monotonic()))
+    with ThreadPoolExecutor(1) as threads:
+        running = threads.submit(worker.run)
+        try:
+            until(lambda: signs)
+            run_id = installation.order()
+            installation.bell.ring(run_id)
+            until(lambda: installation.row(run_id).state == "running")
+            began = len(signs)
+            until(lambda: len(signs) > began + 5)
+            assert installation.row(run_id).state == "running"
+        finally:
+            installation.stopping.set()
+            running.result()

@@ -48,10 +48,10 @@ def status(database_url: Url = None) -> None:
 def prune() -> None:
     """Delete windows over the limits (RCA_WINDOW_DAYS, RCA_MAX_WINDOW_STORE_BYTES), as the service does."""
     require_service()
-    from rca_api.settings import Settings
+    from rca_api import environment
     from rca_api.state import State
 
-    state = State.build(Settings())
+    state = State.build(environment.read())
     pruned = state.retention.prune()
     state.database.close()
     typer.echo(

@@ -43,10 +43,11 @@ def any_database(url: str | None) -> Iterator[Database]:
         If the service's libraries are not installed.
     """
     require_service()
-    from rca_api.settings import Settings
+    from rca_api import environment
     from rca_api.store.database import Database
 
-    database = Database(url or Settings().database_url)
+    settings = environment.read() if url is None else environment.read(database_url=url)
+    database = Database(settings.database_url)
     try:
         yield database
     finally:

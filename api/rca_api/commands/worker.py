@@ -20,6 +20,10 @@ RCA_DATABASE_URL=postgresql://rca@db/rca MLFLOW_TRACKING_URI=http://mlflow:5000 
 
 def command(
     once: Annotated[bool, typer.Option("--once", help="Leave when nothing is ordered any more.")] = False,
+    alive_file: Annotated[
+        Path | None,
+        typer.Option(help="File to touch every second or two, for a probe that looks at its age."),
+    ] = None,
 ) -> None:
     """Work on the training runs of the service.
 
@@ -28,9 +32,8 @@ def command(
     Needs the extras [api,train].
     """
     try:
-        from rca_api import logs
+        from rca_api import environment, logs
         from rca_api.feedback.export import export_collection
-        from rca_api.settings import Settings
         from rca_api.store.database import Database
         from rca_api.store.migrating import migrate
         from rca_api.store.window_store import WindowStore
@@ -38,8 +41,9 @@ def command(
         from rca_api.training_runs.worker import Worker
     except ImportError as error:
         raise MissingExtra("the service is not installed", hint="pip install 'straggler-rca[api]'") from error
-    settings = Settings()
+    settings = environment.read()
     logs.configure(settings.log_level)
+    environment.warn_of_unknown()
     database = Database(settings.database_url)
     if settings.migrate:
         migrate(database)
@@ -53,7 +57,11 @@ def command(
         with database.reading() as session:
             return export_collection(session, windows.get, folder).written
 
-    worker = Worker(settings, database, bell, stopping, export_feedback=export_feedback)
+    def touch() -> None:
+        if alive_file is not None:
+            alive_file.touch()
+
+    worker = Worker(settings, database, bell, stopping, export_feedback=export_feedback, alive=touch)
     try:
         if not once:
             worker.run()

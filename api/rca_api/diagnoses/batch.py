@@ -72,14 +72,26 @@ async def _answered(state: State, asked: Asked, window: Kept, hold: Hold | str |
     if asked.preferences.respond_async:
         most = state.settings.max_queued
         diagnosis_id = await run_in_threadpool(
-            state.journal.enqueue, window, asked_by=asked.asked_by, most=most, hold=hold
+            state.journal.enqueue,
+            window,
+            asked_by=asked.asked_by,
+            request_id=asked.request_id,
+            most=most,
+            hold=hold,
         )
         state.dispatcher.wake()
         return await run_in_threadpool(answers.current, state, diagnosis_id, JSON)
     answer = await state.pool.run(
         work.diagnose_stored, window.digest, state.models.champion, new_id(), deadline=asked.deadline
     )
-    await run_in_threadpool(state.journal.record, window, answer, asked_by=asked.asked_by, hold=hold)
+    await run_in_threadpool(
+        state.journal.record,
+        window,
+        answer,
+        asked_by=asked.asked_by,
+        request_id=asked.request_id,
+        hold=hold,
+    )
     return answers.finished(answer.diagnosis_id, answer.content, JSON)
 
 

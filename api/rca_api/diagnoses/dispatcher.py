@@ -24,7 +24,8 @@ _log = structlog.stdlib.get_logger("rca_api")
 _POLL_SECONDS = 1.0
 #: Not the fault of the diagnosis: it stays queued.
 _PASSING = frozenset({"store-unavailable", "bundle-error", "busy"})
-_SHUTDOWN_SECONDS = 10.0
+#: For queued diagnoses that are being worked on when the service has to end; they are put back then.
+SHUTDOWN_SECONDS = 10.0
 
 
 class Dispatcher:
@@ -78,7 +79,7 @@ class Dispatcher:
         claiming.cancel()
         await asyncio.gather(claiming, return_exceptions=True)
         if self._running:
-            await asyncio.wait(self._running.values(), timeout=_SHUTDOWN_SECONDS)
+            await asyncio.wait(self._running.values(), timeout=SHUTDOWN_SECONDS)
         left = dict(self._running)
         for task in (*left.values(), renewing):
             task.cancel()
@@ -140,7 +141,10 @@ class Dispatcher:
         self._woken.set()
 
     async def _work(self, claimed: Claimed) -> None:
-        known = structlog.contextvars.bound_contextvars(diagnosis_id=claimed.diagnosis_id)
+        ids = {"diagnosis_id": claimed.diagnosis_id}
+        if claimed.request_id is not None:
+            ids["request_id"] = claimed.request_id
+        known = structlog.contextvars.bound_contextvars(**ids)
         span = tracing.work("queued diagnosis", diagnosis_id=claimed.diagnosis_id)
         with known, span, timing.collecting():
             await self._diagnose(claimed)

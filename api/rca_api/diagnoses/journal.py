@@ -31,6 +31,8 @@ class Claimed:
 
     diagnosis_id: str
     window_digest: str
+    #: Of the request that asked for it, as the log has it.
+    request_id: str | None = None
 
 
 class Journal:
@@ -61,17 +63,35 @@ class Journal:
         self._has_window = has_window
         self._clock = clock
 
-    def record(self, window: Kept, answer: Answer, *, asked_by: str | None, hold: Hold | None = None) -> None:
+    def record(
+        self,
+        window: Kept,
+        answer: Answer,
+        *,
+        asked_by: str | None,
+        request_id: str | None = None,
+        hold: Hold | None = None,
+    ) -> None:
         """Store a finished diagnosis; durable when this returns."""
         with self._metrics.stage("commit"), self._database.session() as session:
-            row = repository.add_done(session, window, answer, asked_by=asked_by, at=self._clock())
+            row = repository.add_done(
+                session, window, answer, asked_by=asked_by, request_id=request_id, at=self._clock()
+            )
             self._refuse_a_deleted(window)
             if hold is not None:
                 settle(session, hold, row.id)
             self._tell(session, row)
         self._report(answer, row.job_id)
 
-    def enqueue(self, window: Kept, *, asked_by: str | None, most: int, hold: Hold | None = None) -> str:
+    def enqueue(
+        self,
+        window: Kept,
+        *,
+        asked_by: str | None,
+        request_id: str | None = None,
+        most: int,
+        hold: Hold | None = None,
+    ) -> str:
         """Store the intention to diagnose a stored window, and give it its id.
 
         Raises
@@ -87,7 +107,12 @@ class Journal:
                     "busy", f"{most:,} diagnoses are queued already", headers={"Retry-After": "30"}
                 )
             repository.add_queued(
-                session, window, diagnosis_id=diagnosis_id, asked_by=asked_by, at=self._clock()
+                session,
+                window,
+                diagnosis_id=diagnosis_id,
+                asked_by=asked_by,
+                request_id=request_id,
+                at=self._clock(),
             )
             self._refuse_a_deleted(window)
             if hold is not None:
@@ -100,7 +125,7 @@ class Journal:
         with self._database.session() as session:
             rows = repository.claim(session, owner, at, at + timedelta(seconds=lease_seconds), most)
             claimed = [
-                Claimed(row.id, row.window_digest)
+                Claimed(row.id, row.window_digest, row.request_id)
                 for row in rows
                 if row.window_digest is not None and row.attempts <= MOST_ATTEMPTS
             ]
@@ -129,6 +154,9 @@ class Journal:
             if row is None:
                 return False
             self._tell(session, row)
+            waited = (self._clock() - row.created_at).total_seconds()
+        # Never less than nothing, should the clock have been put back meanwhile.
+        self._metrics.queued_seconds.observe(max(waited, 0.0))
         self._report(answer, row.job_id)
         return True
 

@@ -33,10 +33,16 @@ def keep_window(session: Session, window: Kept, at: datetime) -> None:
 
 
 def add_done(
-    session: Session, window: Kept, answer: Answer, *, asked_by: str | None, at: datetime
+    session: Session,
+    window: Kept,
+    answer: Answer,
+    *,
+    asked_by: str | None,
+    request_id: str | None = None,
+    at: datetime,
 ) -> DiagnosisRow:
     """Store a diagnosis that was asked for and answered in one request."""
-    row = _row(session, window, asked_by=asked_by, at=at)
+    row = _row(session, window, asked_by=asked_by, request_id=request_id, at=at)
     row.id = answer.diagnosis_id
     _finish(row, answer, at)
     session.add(row)
@@ -45,10 +51,16 @@ def add_done(
 
 
 def add_queued(
-    session: Session, window: Kept, *, diagnosis_id: str, asked_by: str | None, at: datetime
+    session: Session,
+    window: Kept,
+    *,
+    diagnosis_id: str,
+    asked_by: str | None,
+    request_id: str | None = None,
+    at: datetime,
 ) -> DiagnosisRow:
     """Store the intention to diagnose a window that is in the window store."""
-    row = _row(session, window, asked_by=asked_by, at=at)
+    row = _row(session, window, asked_by=asked_by, request_id=request_id, at=at)
     row.id, row.state = diagnosis_id, QUEUED
     session.add(row)
     session.flush()
@@ -159,7 +171,9 @@ def _held(session: Session, owner: str, diagnosis_id: str) -> DiagnosisRow | Non
     return session.scalars(mine.with_for_update()).one_or_none()
 
 
-def _row(session: Session, window: Kept, *, asked_by: str | None, at: datetime) -> DiagnosisRow:
+def _row(
+    session: Session, window: Kept, *, asked_by: str | None, request_id: str | None, at: datetime
+) -> DiagnosisRow:
     keep_window(session, window, at)
     return DiagnosisRow(
         created_at=at,
@@ -171,6 +185,7 @@ def _row(session: Session, window: Kept, *, asked_by: str | None, at: datetime) 
         world_size=window.world_size,
         nodes=window.nodes or None,
         asked_by=asked_by,
+        request_id=request_id,
     )
 
 

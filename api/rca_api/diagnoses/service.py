@@ -42,6 +42,7 @@ class Asked:
     key: Key | None
     deadline: Deadline
     asked_by: str | None
+    request_id: str
 
 
 async def create(request: Request, principal: Principal) -> Response:
@@ -49,17 +50,28 @@ async def create(request: Request, principal: Principal) -> Response:
     state = State.of(request)
     async with received(request, principal, answers.OFFERED) as asked, held(state, asked.key) as hold:
         if isinstance(hold, str):
-            return await run_in_threadpool(answers.replay, state, hold, asked.accept)
-        if asked.preferences.respond_async:
-            return await _later(state, asked, hold)
-        return await _now(state, asked, hold)
+            response = await run_in_threadpool(answers.replay, state, hold, asked.accept)
+        elif asked.preferences.respond_async:
+            response = await _later(state, asked, hold)
+        else:
+            response = await _now(state, asked, hold)
+        # For the request's line in the log.
+        request.state.diagnosis_id = response.headers["location"].rpartition("/")[2]
+        return response
 
 
 async def _now(state: State, asked: Asked, hold: Hold | None) -> Response:
     window, answer = await state.pool.run(
         work.diagnose, asked.sent, state.models.champion, asked.accept, deadline=asked.deadline
     )
-    await run_in_threadpool(state.journal.record, window, answer, asked_by=asked.asked_by, hold=hold)
+    await run_in_threadpool(
+        state.journal.record,
+        window,
+        answer,
+        asked_by=asked.asked_by,
+        request_id=asked.request_id,
+        hold=hold,
+    )
     _compare(state, window.digest, answer)
     return answers.finished(answer.diagnosis_id, answer.content, asked.accept)
 
@@ -79,7 +91,12 @@ def _compare(state: State, digest: str, answer: Answer) -> None:
 async def _later(state: State, asked: Asked, hold: Hold | None) -> Response:
     window = await state.pool.run(work.accept_window, asked.sent, deadline=asked.deadline)
     diagnosis_id = await run_in_threadpool(
-        state.journal.enqueue, window, asked_by=asked.asked_by, most=state.settings.max_queued, hold=hold
+        state.journal.enqueue,
+        window,
+        asked_by=asked.asked_by,
+        request_id=asked.request_id,
+        most=state.settings.max_queued,
+        hold=hold,
     )
     state.dispatcher.wake()
     if asked.preferences.wait_seconds:
@@ -110,6 +127,7 @@ async def received(request: Request, principal: Principal, offered: tuple[str, .
             key=_bound(key, principal, request, body),
             deadline=Deadline.after(min(granted, preferences.wait_seconds or granted)),
             asked_by=principal.id,
+            request_id=request.state.request_id,
         )
 
 

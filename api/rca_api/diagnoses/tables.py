@@ -48,6 +48,8 @@ class DiagnosisRow(Base):
     window_end: Mapped[float]
     #: API key or token subject that asked; null where authentication is off.
     asked_by: Mapped[str | None] = mapped_column(String(128))
+    #: Of the request that asked, as the log has it: a queued diagnosis is worked on long after it.
+    request_id: Mapped[str | None] = mapped_column(String(128))
     failure_mode: Mapped[str | None] = mapped_column(String(16), index=True)
     abstained: Mapped[bool | None]
     #: First cause, the one that costs most.

@@ -81,6 +81,12 @@ def get(session: Session, run_id: str, now: datetime) -> TrainingRunRow | None:
     return session.get(TrainingRunRow, run_id)
 
 
+def last_heartbeat(session: Session) -> datetime | None:
+    """When the worker of the running run last gave a sign of life; None where none runs."""
+    running = select(TrainingRunRow.heartbeat_at).where(TrainingRunRow.state == "running")
+    return session.scalars(running).one_or_none()
+
+
 def claim(session: Session, worker: str, now: datetime, terms: Terms) -> TrainingRunRow | None:
     """Take the run that nobody works on, if there is one, for the length of a lease.
 

@@ -39,6 +39,10 @@ class Pace:
     write_grace_seconds: float = 20.0
 
 
+def nobody_looks() -> None:
+    """Be the sign of life of a worker that no probe watches."""
+
+
 class Supervisor:
     """Runs one claimed run in a companion and keeps its row true.
 
@@ -51,6 +55,8 @@ class Supervisor:
         Of the companion; the run's folder is appended.
     stopping : Event
         Set when this worker has to leave; the run is given back.
+    alive : callable
+        Called at every turn, so at least once a heartbeat.
     """
 
     def __init__(
@@ -62,6 +68,7 @@ class Supervisor:
         terms: Terms | None = None,
         pace: Pace | None = None,
         clock: Callable[[], datetime] = now,
+        alive: Callable[[], None] = nobody_looks,
     ) -> None:
         self._database = database
         self._worker = worker
@@ -70,6 +77,7 @@ class Supervisor:
         self._terms = terms or Terms()
         self._pace = pace or Pace()
         self._clock = clock
+        self._alive = alive
 
     def run(self, run_id: str, folder: Path) -> Outcome:
         """Start the companion, follow it to its end, write down what came of it.
@@ -89,6 +97,7 @@ class Supervisor:
     def _follow(self, run_id: str, companion: Companion) -> Outcome:
         watched = _Watched()
         while True:
+            self._alive()
             if self._stopping.is_set():
                 self._release(run_id, counted=False)
                 return "released"
@@ -145,6 +154,7 @@ class Supervisor:
             state = "succeeded" if "result" in message else "failed"
         result, problem = message.get("result"), message.get("problem")
         while True:
+            self._alive()
             try:
                 return self._write_end(run_id, state, result, problem)
             except StoreError as error:

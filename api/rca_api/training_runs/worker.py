@@ -22,7 +22,7 @@ from rca_api.training_runs import repository
 from rca_api.training_runs.bell import Bell
 from rca_api.training_runs.collections import FEEDBACK, available
 from rca_api.training_runs.repository import Terms
-from rca_api.training_runs.supervisor import LOG, Outcome, Pace, Supervisor
+from rca_api.training_runs.supervisor import LOG, Outcome, Pace, Supervisor, nobody_looks
 from rca_api.training_runs.tables import TrainingRunRow
 from rca_api.training_runs.task import FILE, Task
 
@@ -47,6 +47,8 @@ class Worker:
         Where there is none, runs that ask for feedback fail and say so.
     command : sequence of str
         Of the process that trains.
+    alive : callable
+        Called every second or two as long as this worker does not hang.
     """
 
     def __init__(
@@ -61,6 +63,7 @@ class Worker:
         terms: Terms | None = None,
         pace: Pace | None = None,
         clock: Callable[[], datetime] = now,
+        alive: Callable[[], None] = nobody_looks,
     ) -> None:
         self.name = f"{socket.gethostname()}-{os.getpid()}-{new_id()[:8]}"
         self._settings = settings
@@ -70,7 +73,10 @@ class Worker:
         self._export = export_feedback
         self._terms = terms or Terms(attempts=settings.training_attempts)
         self._clock = clock
-        self._supervisor = Supervisor(database, self.name, command, stopping, self._terms, pace, clock)
+        self._alive = alive
+        self._supervisor = Supervisor(
+            database, self.name, command, stopping, self._terms, pace, clock, alive=alive
+        )
 
     def run(self) -> None:
         """Work until stopped, waiting for orders in between."""
@@ -82,6 +88,7 @@ class Worker:
 
     def work_once(self) -> Outcome | None:
         """Take up a run, if there is one that nobody works on, and see it through."""
+        self._alive()
         try:
             with self._database.session() as session:
                 row = repository.claim(session, self.name, self._clock(), self._terms)
