@@ -46,6 +46,8 @@ def client(database_url: str, tmp_path: Path) -> Iterator[TestClient]:
         webhook_http=True,
         webhook_private=True,
         node_priors="on",
+        # One sick window is enough for these tests.
+        incident_opening_windows=1,
     )
     held = TestClient(create_app(given_settings), raise_server_exceptions=False)
     state_of(held).database.upgrade()
@@ -113,7 +115,7 @@ def test_an_incident_has_a_timeline_and_a_page_for_people(client: TestClient) ->
     page = client.get(f"/v1/incidents/{incident}", headers={"Accept": "text/markdown"})
     assert page.headers["content-type"].startswith("text/markdown")
     assert page.text.startswith("# RESOLVED: a\\|b \\<i\\> is fail-slow, cpu_contention")
-    assert "cause changed from nic_degradation to cpu_contention" in page.text
+    assert "cause changed from nic_degradation on node-1 to cpu_contention on node-1" in page.text
     assert "30 s of the job" in page.text
     assert client.get(f"/v1/incidents/{incident}", headers={"Accept": "image/png"}).status_code == 406
     assert client.get("/v1/incidents/" + "0" * 32).json()["code"] == "not-found"
@@ -326,7 +328,9 @@ def test_dead_deliveries_are_seen_and_sent_again(client: TestClient) -> None:
 
 
 def test_the_running_service_sends_by_itself(tmp_path: Path) -> None:
-    given_settings = Settings(data_dir=tmp_path, webhook_http=True, webhook_hosts=("127.0.0.1",))
+    given_settings = Settings(
+        data_dir=tmp_path, webhook_http=True, webhook_hosts=("127.0.0.1",), incident_opening_windows=1
+    )
     with receiver() as held, TestClient(create_app(given_settings)) as client:
         client.post("/v1/webhooks", json={"url": held.url})
         live(client, "nic_degradation")
