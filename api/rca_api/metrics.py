@@ -160,7 +160,7 @@ class Metrics:
             "rca_incident_events",
             "Incidents opened, changed and resolved.",
             ("kind",),
-            ("opened", "cause_changed", "resolved"),
+            ("opened", "reopened", "cause_changed", "place_changed", "cause_uncertain", "resolved"),
         )
         self.webhook_attempts = self._counter(
             "rca_webhook_attempts",

@@ -119,10 +119,24 @@ class Settings(BaseSettings):
     """How long a caller may take to send its body."""
     retry_after_seconds: int = Field(1, ge=1)
     """Least a refused caller is told to wait; more where the queue takes longer."""
+    incident_opening_windows: int = Field(2, ge=1, le=16)
+    """So many sick windows among the last `incident_opening_of` confident ones open an incident of a slow
+    job; one of a stopped job opens at once."""
+    incident_opening_of: int = Field(3, ge=1, le=16)
+    """Confident windows among which they are counted."""
+    incident_sure_probability: float = Field(0.99, ge=0.5, le=1)
+    """A single window that is fail-slow with this probability opens an incident, too."""
+    incident_reopen_seconds: float = Field(3600.0, ge=0)
+    """A sick window so soon after an incident was resolved opens the same one again; 0 for never."""
+    incident_skew_seconds: float = Field(600.0, ge=0)
+    """How far ahead of the service's clock a window may end; beyond it, it is left aside where the job has
+    others."""
     incident_healthy_windows: int = Field(3, ge=1, le=32)
     """Healthy windows in a row that resolve an incident."""
     incident_changed_windows: int = Field(2, ge=1, le=32)
-    """Confident diagnoses in a row of another cause that change an incident's cause."""
+    """Confident diagnoses in a row of another cause or place that change those of an incident."""
+    incident_uncertain_windows: int = Field(6, ge=2, le=32)
+    """Confident diagnoses, none of the incident's cause and place, after which it calls itself uncertain."""
     incident_silence_seconds: float = Field(6 * 3600.0, gt=0)
     """Time without a window after which an open incident of a job is resolved."""
     webhook_http: bool = False

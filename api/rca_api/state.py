@@ -138,11 +138,16 @@ class State:
 
 def _incidents(settings: Settings, metrics: Metrics) -> IncidentFollower:
     hysteresis = Hysteresis(
-        settings.incident_healthy_windows,
-        settings.incident_changed_windows,
-        settings.incident_silence_seconds,
+        opening_windows=settings.incident_opening_windows,
+        opening_of=settings.incident_opening_of,
+        sure_probability=settings.incident_sure_probability,
+        reopen_seconds=settings.incident_reopen_seconds,
+        healthy_windows=settings.incident_healthy_windows,
+        changed_windows=settings.incident_changed_windows,
+        uncertain_windows=settings.incident_uncertain_windows,
+        silence_seconds=settings.incident_silence_seconds,
     )
-    return IncidentFollower(hysteresis, Announcer(metrics))
+    return IncidentFollower(hysteresis, Announcer(metrics), skew_seconds=settings.incident_skew_seconds)
 
 
 def _policy(settings: Settings) -> Policy:

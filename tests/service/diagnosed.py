@@ -16,7 +16,8 @@ from rca_api.store.base import new_id
 
 START = 1_795_000_000.0
 SECONDS = 60.0
-SETTINGS = Hysteresis(healthy_windows=3, changed_windows=2, silence_seconds=3600.0)
+#: Opens at the first sick window and knows no relapses: what happens is easy to see.
+SETTINGS = Hysteresis(opening_windows=1, reopen_seconds=0.0, silence_seconds=3600.0)
 
 
 class Clock:
@@ -42,7 +43,8 @@ def document(diagnosis_id: str, job: str, said: str, **more: Any) -> dict[str, A
     """`said` is ``healthy``, ``unsure``, or a cause."""
     sick = said in CAUSES
     mode = "healthy" if not sick else "fail_stop" if CAUSES[said].type == "fail_stop" else "fail_slow"
-    probability = dict.fromkeys(("healthy", "fail_slow", "fail_stop"), 0.05) | {mode: 0.9}
+    probability = dict.fromkeys(("healthy", "fail_slow", "fail_stop"), 0.05)
+    probability[mode] = more.get("mode_probability", 0.9)
     nodes, ranks = more.get("nodes", ["node-1"]), more.get("ranks", [2, 3])
     seconds = more.get("seconds_per_step", 0.1) if sick else 0.0
     cause = {

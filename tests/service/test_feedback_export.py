@@ -39,10 +39,9 @@ def judge(session: Session, row: DiagnosisRow, label: Label, **more: object) -> 
         verdict="corrected",
         label=label.model_dump(mode="json"),
         meaning=labels.meaning(label),
-        given_by="key-1",
         given_by_name="operations",
         note="cable replaced",
-        **more,
+        **{"given_by": "key-1"} | more,
     )
     session.add(given)
     session.flush()
@@ -106,10 +105,10 @@ def test_what_is_disputed_withdrawn_gone_or_vague_is_left_out_and_counted(
     with database.session() as session:
         disputed = stored(session, "a", number=0)
         judge(session, disputed, SLOW_NIC)
-        judge(session, disputed, SLOW_CPU)
+        judge(session, disputed, SLOW_CPU, given_by="key-2")
         # The same window, diagnosed twice: the two opinions are about one truth.
         judge(session, stored(session, "b", number=1), SLOW_NIC)
-        judge(session, stored(session, "b", number=1), HEALTHY)
+        judge(session, stored(session, "b", number=1), HEALTHY, given_by="key-2")
         judge(session, stored(session, "c", number=2), SLOW_NIC)
         judge(session, stored(session, "d", number=3), vague)
         settled = stored(session, "e", number=4)
@@ -123,6 +122,21 @@ def test_what_is_disputed_withdrawn_gone_or_vague_is_left_out_and_counted(
     collection = read_collection(tmp_path / "collection")
     assert [entry.id for entry in collection] == ["e"]
     assert collection.properties["export"]["conflicting"] == 2
+
+
+def test_of_one_author_the_newest_word_on_a_window_is_learned(
+    database: Database, tmp_path: Path, make_window: MakeWindow
+) -> None:
+    windows = {"a": make_window(n_steps=4)}
+    with database.session() as session:
+        first = stored(session, "a", number=0)
+        judge(session, first, SLOW_NIC)
+        judge(session, first, SLOW_CPU)
+        # On another diagnosis of the same window.
+        judge(session, stored(session, "a", number=0), HEALTHY)
+    assert exported(database, windows, tmp_path) == ExportCounts(written=1)
+    (entry,) = read_collection(tmp_path)
+    assert entry.read_label().failure_mode == "healthy"
 
 
 def test_without_feedback_the_collection_is_empty(database: Database, tmp_path: Path) -> None:

@@ -13,8 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sqlalchemy import func, select
 
+from rca_api.diagnoses.tables import WindowRow
 from rca_api.incidents import repository
 from rca_api.incidents.announcing import Announcer
+from rca_api.incidents.life import Hysteresis
 from rca_api.incidents.service import Follower
 from rca_api.incidents.sweeping import Sweeper
 from rca_api.incidents.tables import IncidentEventRow, IncidentRow, ObservationRow
@@ -139,12 +141,102 @@ def test_jobs_do_not_mix(database: Database, follower: Follower) -> None:
 def test_a_producer_whose_clock_went_back_is_followed_again_after_the_silence(
     database: Database, follower: Follower, clock: Clock
 ) -> None:
-    post(database, follower, "n", [10_000])
+    post(database, follower, "n", [1000])
     post(database, follower, "hhhh", [0, 1, 2, 3])
-    assert events(database) == ["10000 opened"]
+    assert events(database) == ["1000 opened"]
     clock.go(SETTINGS.silence_seconds + 1)
     post(database, follower, "hhhh", [100, 101, 102, 103])
-    assert events(database) == ["10000 opened", "102 resolved"]
+    assert events(database) == ["1000 opened", "102 resolved"]
+
+
+def test_a_window_from_the_future_does_not_make_the_others_old(
+    database: Database, follower: Follower, clock: Clock
+) -> None:
+    years = 999_999
+    post(database, follower, "n", [years])
+    assert events(database) == [f"{years} opened"]
+    # The first window of the present takes over, and more from the future are left aside.
+    for repeat in range(2):
+        post(database, follower, "hhhnhhh", [repeat * 20 + each for each in range(7)])
+        post(database, follower, "n", [years + 1 + repeat])
+    assert events(database)[1:] == ["2 resolved", "3 opened", "6 resolved", "23 opened", "26 resolved"]
+    assert max(row.ended for row in incidents(database)) < clock().timestamp()
+
+
+def test_a_job_all_of_whose_windows_are_ahead_is_followed_by_its_own_clock(
+    database: Database, follower: Follower, clock: Clock
+) -> None:
+    ahead = (clock().timestamp() + 1200 - START) / SECONDS
+    for number, letter in enumerate("hnhhhnhhh"):
+        post(database, follower, letter, [ahead + number])
+        clock.go(SECONDS)
+    assert [each.split()[1] for each in events(database)] == ["opened", "resolved"] * 2
+
+
+def test_a_sick_window_beats_what_was_said_before_of_other_content_with_its_bounds(
+    database: Database, follower: Follower
+) -> None:
+    def post_content(number: int, said: str, digest: str) -> None:
+        with database.session() as session:
+            if session.get(WindowRow, digest) is None:
+                session.add(WindowRow(digest=digest, job_id="job", n_bytes=1))
+                session.flush()
+            diagnosed(session, follower, number=number, said=said, digest=digest)
+
+    # Two jobs of one name: the healthy one is always first.
+    for number in range(3):
+        post_content(number, "healthy", f"healthy-{number}")
+        post_content(number, "nic_degradation", f"sick-{number}")
+    assert events(database) == ["0 opened"]
+    # Neither the healthy one again nor the sick one again changes anything.
+    post_content(2, "healthy", "other")
+    post_content(2, "nic_degradation", "sick-2")
+    (row,) = incidents(database)
+    assert (row.windows, row.seconds_lost) == (3, pytest.approx(30.0))
+    # The same content is the same window, also where another model says something else.
+    for number in (3, 4, 5):
+        post_content(number, "healthy", f"w{number}")
+        post_content(number, "nic_degradation", f"w{number}")
+    assert events(database) == ["0 opened", "5 resolved"]
+    # A window that was counted as healthy turns out to be sick: its cost is added.
+    post_content(4, "nic_degradation", "corrected")
+    assert incidents(database)[0].seconds_lost == pytest.approx(40.0)
+
+
+def test_a_relapse_goes_on_with_the_same_incident(database: Database, clock: Clock) -> None:
+    firm = Follower(Hysteresis(silence_seconds=3600.0, reopen_seconds=900.0), Announcer(Metrics()), clock)
+    post(database, firm, "hnhnhhhnhhh" + "hhh" + "h" * 20 + "nn")
+    assert events(database) == ["3 opened", "6 resolved", "7 reopened", "13 resolved", "35 opened"]
+    first, second = incidents(database)
+    # What led to the opening belongs to it.
+    assert (first.began, first.windows, first.reopened) == (START + SECONDS, 13, 1)
+    assert (second.began, second.windows) == (START + 34 * SECONDS, 2)
+
+
+def test_a_window_after_a_long_silence_counts_for_the_next_incident(database: Database, clock: Clock) -> None:
+    firm = Follower(Hysteresis(silence_seconds=3600.0), Announcer(Metrics()), clock)
+    post(database, firm, "nnnn", [0, 1, 200, 201])
+    assert events(database) == ["1 opened", "1 resolved", "201 opened"]
+    assert [row.windows for row in incidents(database)] == [2, 2]
+
+
+def test_the_place_and_uncertainty_are_told(database: Database, follower: Follower) -> None:
+    def say(number: int, said: str, node: str) -> None:
+        with database.session() as session:
+            diagnosed(session, follower, number=number, said=said, nodes=[node])
+
+    for number, node in enumerate(("node-1", "node-1", "node-3", "node-3", "node-3")):
+        say(number, "cpu_contention", node)
+    assert events(database) == ["0 opened", "3 place_changed"]
+    assert incidents(database)[0].place == ["node-3"]
+    for number in range(5, 12):
+        say(number, ("runtime_gc", "nic_degradation")[number % 2], "node-3")
+    assert events(database)[2:] == ["10 cause_uncertain"]
+    (row,) = incidents(database)
+    assert (row.uncertain, row.cause, row.place) == (True, None, None)
+    with database.reading() as session:
+        last = repository.timeline(session, row.id)[-1]
+    assert (last.previous_cause, last.previous_place) == ("cpu_contention", ["node-3"])
 
 
 def test_replicas_at_once_open_one_incident(database: Database, follower: Follower) -> None:

@@ -46,6 +46,8 @@ def client(database_url: str, tmp_path: Path) -> Iterator[TestClient]:
         webhook_http=True,
         webhook_private=True,
         node_priors="on",
+        # One sick window is enough for these tests.
+        incident_opening_windows=1,
     )
     held = TestClient(create_app(given_settings), raise_server_exceptions=False)
     state_of(held).database.upgrade()
@@ -113,7 +115,7 @@ def test_an_incident_has_a_timeline_and_a_page_for_people(client: TestClient) ->
     page = client.get(f"/v1/incidents/{incident}", headers={"Accept": "text/markdown"})
     assert page.headers["content-type"].startswith("text/markdown")
     assert page.text.startswith("# RESOLVED: a\\|b \\<i\\> is fail-slow, cpu_contention")
-    assert "cause changed from nic_degradation to cpu_contention" in page.text
+    assert "cause changed from nic_degradation on node-1 to cpu_contention on node-1" in page.text
     assert "30 s of the job" in page.text
     assert client.get(f"/v1/incidents/{incident}", headers={"Accept": "image/png"}).status_code == 406
     assert client.get("/v1/incidents/" + "0" * 32).json()["code"] == "not-found"
@@ -149,6 +151,22 @@ def test_nodes_are_ranked_and_have_a_history(client: TestClient) -> None:
     assert client.get("/v1/nodes/nowhere/history").json()["code"] == "not-found"
 
 
+def test_names_may_hold_a_slash(client: TestClient) -> None:
+    live(client, "nic_degradation", job="team/job", nodes=["ns/node"])
+    history = client.get("/v1/nodes/ns%2Fnode/history").json()
+    assert [item["job_id"] for item in history["items"]] == ["team/job"]
+    assert len(ids(client, "/v1/jobs/team%2Fjob/incidents")) == 1
+
+
+def test_a_history_tells_what_people_overruled(client: TestClient) -> None:
+    one, _ = live(client, "nic_degradation", "nic_degradation")
+    healthy = {"verdict": "corrected", "label": {"failure_mode": "healthy"}}
+    assert client.post(f"/v1/diagnoses/{one}/feedback", json=healthy).status_code == 201
+    history = client.get("/v1/nodes/node-1/history").json()
+    assert {item["diagnosis_id"]: item["overruled"] for item in history["items"]}[one]
+    assert sum(item["overruled"] for item in history["items"]) == 1
+
+
 CORRECTED = {
     "verdict": "corrected",
     "label": {"failure_mode": "fail_slow", "causes": [{"cause": "cpu_contention", "nodes": ["node-1"]}]},
@@ -163,8 +181,10 @@ def test_conflicting_feedback_is_shown_with_both_sides(client: TestClient) -> No
     assert first.status_code == 201
     assert first.json()["label"]["causes"][0] | {"severity": None} == first.json()["label"]["causes"][0]
     assert not first.json()["conflict"]
+    # Who says the same again is still one voice.
+    client.post(path, json=CORRECTED)
     second = client.post(path, json=CORRECTED).json()
-    third = client.post(path, json=CORRECTED).json()
+    third = client.post(path, json=CORRECTED | {"reported_by": "ticket 7"}).json()
     assert third["conflict"]
     shown = client.get(path).json()
     assert shown["conflict"]
@@ -172,15 +192,32 @@ def test_conflicting_feedback_is_shown_with_both_sides(client: TestClient) -> No
         [second["id"], third["id"]],
         [first.json()["id"]],
     ]
-    assert [item["id"] for item in shown["items"]] == [third["id"], second["id"], first.json()["id"]]
-    assert len(ids(client, "/v1/feedback?conflict=true&limit=1")) == 3
+    # What was said before stays visible.
+    assert [item["id"] for item in shown["items"]][:2] == [third["id"], second["id"]]
+    assert len(shown["items"]) == 4
+    assert len(ids(client, "/v1/feedback?conflict=true&limit=1")) == 4
     assert ids(client, "/v1/feedback?conflict=false") == []
     gone = client.delete(f"{path}/{first.json()['id']}")
     assert gone.status_code == 200
     assert gone.json()["withdrawn_at"] is not None
     shown = client.get(path).json()
-    assert (shown["conflict"], len(shown["items"]), len(shown["sides"])) == (False, 3, 1)
-    assert len(ids(client, "/v1/feedback?verdict=corrected")) == 2
+    assert (shown["conflict"], len(shown["items"]), len(shown["sides"])) == (False, 4, 1)
+    assert len(ids(client, "/v1/feedback?verdict=corrected")) == 3
+
+
+def test_who_corrects_oneself_contradicts_nobody(client: TestClient) -> None:
+    (diagnosis,) = live(client, "nic_degradation")
+    path = f"/v1/diagnoses/{diagnosis}/feedback"
+    confirmed = client.post(path, json={"verdict": "confirmed"}).json()
+    corrected = client.post(path, json=CORRECTED).json()
+    assert not corrected["conflict"]
+    shown = client.get(path).json()
+    assert [side["feedback"] for side in shown["sides"]] == [[corrected["id"]]]
+    assert [item["id"] for item in shown["items"]] == [corrected["id"], confirmed["id"]]
+    assert ids(client, "/v1/feedback?conflict=true") == []
+    # Without the newer word the older one stands again.
+    client.delete(f"{path}/{corrected['id']}")
+    assert [side["feedback"] for side in client.get(path).json()["sides"]] == [[confirmed["id"]]]
 
 
 def test_only_its_author_withdraws_feedback(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -291,7 +328,9 @@ def test_dead_deliveries_are_seen_and_sent_again(client: TestClient) -> None:
 
 
 def test_the_running_service_sends_by_itself(tmp_path: Path) -> None:
-    given_settings = Settings(data_dir=tmp_path, webhook_http=True, webhook_hosts=("127.0.0.1",))
+    given_settings = Settings(
+        data_dir=tmp_path, webhook_http=True, webhook_hosts=("127.0.0.1",), incident_opening_windows=1
+    )
     with receiver() as held, TestClient(create_app(given_settings)) as client:
         client.post("/v1/webhooks", json={"url": held.url})
         live(client, "nic_degradation")

@@ -5,20 +5,34 @@ from __future__ import annotations
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timedelta
+from itertools import combinations
 
 import pytest
 from diagnosed import SETTINGS, START, Clock, diagnosed
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from sqlalchemy import select
+from sqlalchemy.orm import Session
 
+from rca.telemetry.labels import Label, LabelledCause
+from rca_api.diagnoses.tables import DiagnosisRow
+from rca_api.feedback import labels
+from rca_api.feedback.tables import FeedbackRow
 from rca_api.incidents.announcing import Announcer
 from rca_api.incidents.service import Follower
 from rca_api.metrics import Metrics
 from rca_api.nodes import repository
-from rca_api.nodes.lemons import ORDINARY, THRESHOLD, Blame, independent, lemon_probability
+from rca_api.nodes.lemons import (
+    APART_SECONDS,
+    ORDINARY,
+    THRESHOLD,
+    Blame,
+    blaming_jobs,
+    lemon_probability,
+    witnesses,
+)
 from rca_api.nodes.repository import Record
-from rca_api.nodes.service import Exposures, judged, known_lemons
+from rca_api.nodes.service import Exposures, judged, known_lemons, lemon_probabilities
 from rca_api.nodes.tables import NodeExposureRow
 from rca_api.state import OnDiagnosed
 from rca_api.store.database import Database
@@ -26,8 +40,9 @@ from rca_api.store.database import Database
 PRIOR = 0.01
 
 
-def blame(day: float, probability: float = 0.9) -> Blame:
-    return Blame(86400 * day, 86400 * day + 3600, probability)
+def blame(day: float, probability: float = 0.9, job: str | None = None) -> Blame:
+    start = 86400 * day
+    return Blame(job or f"job-{day}", start + 3600, start, probability)
 
 
 @pytest.mark.parametrize(
@@ -63,13 +78,79 @@ def test_one_blame_of_certainty_has_the_odds_of_the_formula() -> None:
 
 def test_jobs_that_blame_it_at_the_same_time_are_one_witness() -> None:
     at_once = [blame(0, 0.9), blame(0.01, 0.8)]
-    assert independent(at_once) == [Blame(0, 86400 * 0.01 + 3600, 0.9)]
+    assert witnesses(at_once) == [0.9]
     assert lemon_probability(at_once, 2, PRIOR) == pytest.approx(lemon_probability([blame(0)], 1, PRIOR))
+
+
+def test_restarts_of_a_job_are_one_witness_until_hours_have_passed() -> None:
+    attempts = [Blame(f"attempt-{n}", 60.0 * n + 50, 60.0 * n, 1.0) for n in range(20)]
+    assert witnesses(attempts) == [1.0]
+    later = APART_SECONDS + attempts[0].first_end
+    assert witnesses([*attempts, Blame("other", later + 49, later - 1, 1.0)]) == [1.0]
+    assert witnesses([*attempts, Blame("other", later + 50, later, 1.0)]) == [1.0, 1.0]
+
+
+def test_a_job_that_blames_at_both_ends_swallows_no_job_between() -> None:
+    others = [blame(day, job=f"b{day}") for day in (1, 2, 3)]
+    once = [*others, blame(0, job="a")]
+    assert witnesses(once) == [0.9] * 4
+    assert witnesses([*once, blame(10, job="a")]) == [0.9] * 4
+
+
+def test_witnesses_are_as_sure_as_so_many_of_them_can_be_at_once() -> None:
+    assert witnesses([blame(0, 0.9, "a"), blame(0, 0.8, "b"), blame(5, 0.1, "c")]) == [0.9, 0.1]
+    # The job's surer window is near the other job, its less sure one is not.
+    held = [blame(0, 0.9, "a"), blame(0, 0.9, "b"), blame(5, 0.3, "b")]
+    assert witnesses(held) == [0.9, 0.3]
+
+
+windows = st.lists(
+    st.builds(
+        blame,
+        st.integers(0, 40).map(lambda sixths: sixths / 6),
+        st.floats(0, 1),
+        st.integers(0, 6).map(lambda n: f"job-{n}"),
+    ),
+    max_size=10,
+)
+
+
+@settings(deadline=None)
+@given(windows, st.integers(0, 200), windows.filter(bool).map(lambda found: found[0]))
+def test_more_evidence_never_acquits(found: list[Blame], clean: int, more: Blame) -> None:
+    """Windows of seven jobs in a week, some distant, some at the same time."""
+    jobs = {each.job for each in found} | {more.job}
+    n = len(jobs) + clean
+    before = lemon_probability(found, n, PRIOR)
+    assert lemon_probability([*found, more], n, PRIOR) >= before - 1e-12
+    # Nor does a job that nobody knew and that blames it as surely as this.
+    if more.probability >= 2 * ORDINARY:
+        newcomer = Blame("newcomer", more.first_end, more.last_start, more.probability)
+        assert lemon_probability([*found, newcomer], n + 1, PRIOR) >= before - 1e-12
+
+
+@settings(deadline=None)
+@given(windows)
+def test_witnesses_are_the_most_that_are_pairwise_apart(found: list[Blame]) -> None:
+    def apart(one: str, other: str) -> bool:
+        return any(
+            max(a.last_start - b.first_end, b.last_start - a.first_end) >= APART_SECONDS
+            for a in found
+            for b in found
+            if a.job == one and b.job == other
+        )
+
+    jobs = sorted({each.job for each in found if round(each.probability, 2) > 0})
+    found = [each for each in found if round(each.probability, 2) > 0]
+    sets = (chosen for size in range(len(jobs) + 1) for chosen in combinations(jobs, size))
+    most = max(len(chosen) for chosen in sets if all(apart(a, b) for a, b in combinations(chosen, 2)))
+    assert len(witnesses(found)) == most
 
 
 many = st.lists(st.floats(0, 1), max_size=12)
 
 
+@settings(deadline=None)
 @given(many, st.integers(0, 2000), st.floats(0, 1))
 def test_laws_of_the_model(probabilities: list[float], clean: int, more: float) -> None:
     blames = [blame(day, each) for day, each in enumerate(probabilities)]
@@ -115,7 +196,7 @@ def test_blamed_in_two_jobs_it_is_a_lemon_and_its_neighbours_are_not(
     database: Database, told: tuple[OnDiagnosed, ...], clock: Clock
 ) -> None:
     post(database, told, "a", 0, "nic_degradation")
-    post(database, told, "b", 100, "cpu_contention")
+    post(database, told, "b", 500, "cpu_contention")
     found = lemons(database, clock())
     assert list(found) == ["node-1"]
     # A job does not confirm itself, and what is older than the memory is forgotten.
@@ -123,12 +204,12 @@ def test_blamed_in_two_jobs_it_is_a_lemon_and_its_neighbours_are_not(
     assert lemons(database, clock() + timedelta(days=400)) == {}
 
 
-@pytest.mark.parametrize("said", ["data_loader_stall", "stage_imbalance", "unsure", "healthy"])
-def test_the_workloads_own_faults_and_unsure_diagnoses_blame_no_node(
+@pytest.mark.parametrize("said", ["data_loader_stall", "stage_imbalance", "healthy"])
+def test_the_workloads_own_faults_blame_no_node(
     database: Database, told: tuple[OnDiagnosed, ...], clock: Clock, said: str
 ) -> None:
     for number, job in enumerate("abcd"):
-        post(database, told, job, 100 * number, said)
+        post(database, told, job, 500 * number, said)
     with database.reading() as session:
         records = repository.records(session, since=clock() - timedelta(days=1))
     assert {record.node: record.blames for record in records} == {f"node-{i}": [] for i in range(4)}
@@ -138,18 +219,122 @@ def test_crashes_count_half(database: Database, told: tuple[OnDiagnosed, ...], c
     post(database, told, "a", 0, "process_crash")
     with database.reading() as session:
         (record,) = repository.records(session, since=clock() - timedelta(days=1), nodes=["node-1"])
-    assert record.blames == [Blame(START, START + 60, 0.45)]
+    assert record.blames == [Blame("a", START + 60, START, 0.45)]
 
 
 def test_jobs_without_a_complaint_clear_a_node(
     database: Database, told: tuple[OnDiagnosed, ...], clock: Clock
 ) -> None:
     post(database, told, "a", 0, "nic_degradation")
-    post(database, told, "b", 100, "nic_degradation")
+    post(database, told, "b", 500, "nic_degradation")
     before = lemons(database, clock())["node-1"]
     for number in range(5):
-        post(database, told, f"clean-{number}", 200 + number, "healthy")
-    assert lemons(database, clock()).get("node-1", 0.0) < before
+        post(database, told, f"clean-{number}", 700 + number, "healthy")
+    cleared = lemons(database, clock()).get("node-1", 0.0)
+    assert cleared < before
+    # An abstention is no complaint, and no clearance either.
+    for number in range(60):
+        post(database, told, f"unsure-{number}", 800 + number, "unsure")
+    assert lemons(database, clock()).get("node-1", 0.0) == cleared
+
+
+def jobs_of(database: Database, clock: Clock) -> dict[str, int]:
+    with database.reading() as session:
+        found = repository.records(session, since=clock() - timedelta(days=1))
+    return {record.node: record.jobs for record in found}
+
+
+@pytest.mark.parametrize(
+    ("said", "blamed", "judged_nodes"),
+    [
+        ("healthy", [], "0123"),
+        ("nic_degradation", ["node-1"], "0123"),
+        # Slow as a whole: any of the nodes may hide in it.
+        ("network_congestion", [], ""),
+        # Nobody worked, so nobody showed to be sound.
+        ("process_crash", ["node-1"], "1"),
+        ("unsure", [], ""),
+    ],
+)
+def test_what_a_window_says_about_the_nodes_it_does_not_blame(
+    database: Database,
+    told: tuple[OnDiagnosed, ...],
+    clock: Clock,
+    said: str,
+    blamed: list[str],
+    judged_nodes: str,
+) -> None:
+    with database.session() as session:
+        diagnosed(session, told, said=said, nodes=blamed)
+    assert jobs_of(database, clock) == {f"node-{number}": 1 for number in judged_nodes}
+
+
+NIC = Label(failure_mode="fail_slow", causes=(LabelledCause(cause="nic_degradation", nodes=("node-2",)),))
+HEALTHY = Label(failure_mode="healthy")
+
+
+def say(session: Session, row: DiagnosisRow, label: Label, by: str = "ann") -> None:
+    told = FeedbackRow(diagnosis_id=row.id, verdict="corrected", label=label.model_dump(mode="json"))
+    told.meaning, told.given_by, told.given_by_name, told.note = labels.meaning(label), by, by, ""
+    session.add(told)
+    session.flush()
+
+
+def blaming(database: Database, clock: Clock) -> dict[str, set[str]]:
+    with database.reading() as session:
+        found = repository.records(session, since=clock() - timedelta(days=1))
+    return {record.node: blaming_jobs(record.blames) for record in found if record.blames}
+
+
+def test_what_people_correct_away_no_longer_counts_and_what_they_correct_in_does(
+    database: Database, told: tuple[OnDiagnosed, ...], clock: Clock
+) -> None:
+    with database.session() as session:
+        rows = [
+            diagnosed(session, told, job=job, number=500 * i, said="nic_degradation")
+            for i, job in enumerate("ab")
+        ]
+        unsure = diagnosed(session, told, job="c", number=1000, said="unsure")
+    assert lemons(database, clock())["node-1"] > 0.9
+    with database.session() as session:
+        say(session, rows[0], HEALTHY)
+    assert blaming(database, clock) == {"node-1": {"b"}}
+    assert lemons(database, clock()) == {}
+    with database.session() as session:
+        # A dispute is nobody's word.
+        say(session, rows[0], NIC, by="bob")
+    assert blaming(database, clock) == {"node-1": {"a", "b"}}
+    with database.session() as session:
+        say(session, rows[0], NIC)
+        say(session, unsure, NIC)
+    assert blaming(database, clock) == {"node-1": {"b"}, "node-2": {"a", "c"}}
+    assert jobs_of(database, clock)["node-2"] == 3
+    with database.reading() as session:
+        asked = lemon_probabilities(session, ["node-2", "node-9"], PRIOR, at=clock())
+        own = lemon_probabilities(session, ["node-2"], PRIOR, besides="c", at=clock())
+    assert list(asked) == ["node-2"]
+    assert asked["node-2"] > own["node-2"] > PRIOR
+
+
+def test_a_word_about_a_repeated_diagnosis_is_about_its_window(
+    database: Database, told: tuple[OnDiagnosed, ...], clock: Clock
+) -> None:
+    with database.session() as session:
+        diagnosed(session, told, said="nic_degradation")
+        again = diagnosed(session, told, said="nic_degradation")
+        say(session, again, HEALTHY)
+    assert blaming(database, clock) == {}
+
+
+def test_ranks_that_people_name_are_on_the_node_where_the_diagnosis_saw_them(
+    database: Database, told: tuple[OnDiagnosed, ...], clock: Clock
+) -> None:
+    one = Label(failure_mode="fail_slow", causes=(LabelledCause(cause="nic_degradation", ranks=(2,)),))
+    nowhere = Label(failure_mode="fail_slow", causes=(LabelledCause(cause="nic_degradation", ranks=(7,)),))
+    with database.session() as session:
+        say(session, diagnosed(session, told, job="a", said="nic_degradation"), one)
+        say(session, diagnosed(session, told, job="b", said="nic_degradation"), nowhere)
+    assert blaming(database, clock) == {"node-1": {"a"}}
 
 
 def test_exposures_are_counted_once_per_window(

@@ -40,8 +40,10 @@ def clock() -> Clock:
     return Clock()
 
 
-def dispatcher_of(database: Database, clock: Clock, *, timeout: float = 5.0, **more: Any) -> Dispatcher:
-    retries = Retries(attempts=3, first_pause_seconds=10.0)
+def dispatcher_of(
+    database: Database, clock: Clock, *, timeout: float = 5.0, attempts: int = 3, **more: Any
+) -> Dispatcher:
+    retries = Retries(attempts=attempts, first_pause_seconds=10.0)
     sender = Sender(POLICY, timeout)
     return Dispatcher(database, sender, retries, Metrics(), clock=clock, poll_seconds=0.01, **more)
 
@@ -178,6 +180,64 @@ def test_what_is_refused_too_often_is_dead_and_lets_the_next_pass(database: Data
         dispatcher.run_once()
     assert deliveries(database)[0].state == "delivered"
     assert held.ids.count(dead.id) == 4
+
+
+@pytest.mark.parametrize("status", [400, 500])
+def test_what_is_wrong_with_one_incident_does_not_hold_up_the_others(
+    database: Database, clock: Clock, status: int
+) -> None:
+    with receiver(answers(status), answers(204)) as held:
+        subscribe(database, held.url)
+        happen(database, clock, *LIFE, job="poison")
+        dispatcher = dispatcher_of(database, clock, attempts=8)
+        assert dispatcher.run_once() == 1
+        happen(database, clock, "nic_degradation", job="good")
+        # A receiver that fails is spared for a while; one that refuses a message is not.
+        clock.go(10.0 if status == 500 else 0.0)
+        assert dispatcher.run_once() == 1
+    told = [orjson.loads(body)["data"]["incident"]["job_id"] for _, body in held.received]
+    assert told == ["poison", "good"]
+
+
+def test_a_receiver_that_fails_is_spared_for_a_minute_at_most(database: Database, clock: Clock) -> None:
+    with receiver(*[answers(500)] * 4, answers(204)) as held:
+        subscribe(database, held.url)
+        happen(database, clock, "nic_degradation", job="poison")
+        dispatcher = dispatcher_of(database, clock, attempts=8)
+        for pause in (10, 40, 160, 0):
+            assert dispatcher.run_once() == 1
+            clock.go(pause)
+        # The fifth attempt is more than five minutes away.
+        happen(database, clock, "nic_degradation", job="good")
+        assert dispatcher.run_once() == 0
+        clock.go(60)
+        assert dispatcher.run_once() == 1
+    assert orjson.loads(held.received[-1][1])["data"]["incident"]["job_id"] == "good"
+
+
+@pytest.mark.parametrize(
+    ("status", "attempts"), [(400, 3), (404, 3), (307, 3), (408, 8), (425, 8), (429, 8), (503, 8)]
+)
+def test_what_is_refused_is_given_up_soon(tmp_path: Path, clock: Clock, status: int, attempts: int) -> None:
+    with sqlite(tmp_path) as database, receiver(answers(status)) as held:
+        subscribe(database, held.url)
+        happen(database, clock, "nic_degradation")
+        dispatcher = dispatcher_of(database, clock, attempts=8)
+        for _ in range(10):
+            dispatcher.run_once()
+            clock.go(7 * 3600)
+        (row,) = deliveries(database)
+    assert (row.state, row.attempts, len(held.received)) == ("dead", attempts, attempts)
+
+
+def test_a_receiver_that_hangs_has_one_delivery_at_a_time(database: Database, clock: Clock) -> None:
+    subscribe(database, "http://127.0.0.1:9/")
+    for number in range(5):
+        happen(database, clock, "nic_degradation", job=f"job-{number}")
+    with database.session() as session:
+        assert len(outbox.lease(session, clock(), 4, 60.0)) == 1
+    with database.session() as session:
+        assert outbox.lease(session, clock(), 4, 60.0) == []
 
 
 def test_a_receiver_that_is_gone_is_asked_no_more(database: Database, clock: Clock) -> None:

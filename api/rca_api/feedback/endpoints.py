@@ -48,7 +48,8 @@ _JUDGED = problem_responses(*_COMMON, "not-found", "conflict")
 def give_feedback(request: Request, diagnosis_id: DiagnosisId, given: NewFeedback, caller: Giver) -> Feedback:
     """Say whether the diagnosis was right, or what was really wrong.
 
-    Every opinion is kept with who gave it. Where opinions disagree, all are shown and none is learned from.
+    Every opinion is kept with who gave it; of one author the newest counts. Where authors disagree, all sides
+    are shown and none is learned from.
     """
     with State.of(request).database.session() as session:
         diagnosis = _done(session, diagnosis_id)

@@ -16,7 +16,7 @@ from rca.errors import RcaError
 from rca.telemetry.labels import Label, write_labelled, write_manifest
 from rca.telemetry.window import Window
 from rca_api.diagnoses.tables import DiagnosisRow
-from rca_api.feedback import labels
+from rca_api.feedback import labels, repository
 from rca_api.feedback.tables import FeedbackRow
 from rca_api.incidents.tables import ObservationRow
 
@@ -91,8 +91,7 @@ def _windows(session: Session) -> Iterator[_Judged]:
         select(FeedbackRow, DiagnosisRow, ObservationRow.incident_id)
         .join(DiagnosisRow, DiagnosisRow.id == FeedbackRow.diagnosis_id)
         .outerjoin(ObservationRow, observed & (ObservationRow.window_start == DiagnosisRow.window_start))
-        .where(FeedbackRow.withdrawn_at.is_(None))
-        .order_by(FeedbackRow.created_at, FeedbackRow.id)
+        .where(repository.stands())
     )
     # A window that is gone cannot be compared with others: each diagnosis of such a one stands alone.
     found = sorted(
@@ -100,7 +99,10 @@ def _windows(session: Session) -> Iterator[_Judged]:
     )
     for _, rows in groupby(found, key=lambda row: _identity(row[1])):
         held = list(rows)
-        yield _Judged(held[0][1].window_digest, [(row[0], row[1]) for row in held], held[0][2])
+        about = {feedback.id: diagnosis for feedback, diagnosis, _ in held}
+        words = repository.last_words(feedback for feedback, _, _ in held)
+        opinions = [(feedback, about[feedback.id]) for feedback in words]
+        yield _Judged(held[0][1].window_digest, opinions, held[0][2])
 
 
 def _identity(row: DiagnosisRow) -> str:

@@ -141,6 +141,24 @@ def located(label: Label, job: Job) -> Label:
     return label.model_copy(update={"causes": tuple(causes)})
 
 
+def nodes_of(cause: LabelledCause, told: dict[str, Any]) -> set[str]:
+    """Nodes a cause of a label is on, as far as it or the diagnosis it is about tells.
+
+    Parameters
+    ----------
+    told : dict
+        The diagnosis: of ranks alone we know the node only where it put them, and others, on one.
+    """
+    if cause.nodes or not cause.ranks:
+        return set(cause.nodes)
+    places = [*told["causes"], *told["stragglers"]]
+    return {
+        place["nodes"][0]
+        for place in places
+        if len(place["nodes"]) == 1 and not set(cause.ranks).isdisjoint(place["ranks"])
+    }
+
+
 def read(document: dict[str, Any]) -> Label:
     """Read a stored label."""
     return Label.model_validate(document)

@@ -62,7 +62,7 @@ class Label(BaseModel):
 
 
 class Feedback(BaseModel):
-    """One opinion, as it was given; it stays, even withdrawn."""
+    """One opinion, as it was given; it is kept, even withdrawn or followed by its author's next one."""
 
     id: str
     diagnosis_id: str
@@ -75,7 +75,7 @@ class Feedback(BaseModel):
     note: str
     withdrawn_at: datetime | None
     conflict: bool = Field(
-        description="Whether others said something else about the diagnosis, and stand by it."
+        description="Whether authors disagree about the diagnosis, each by the newest word."
     )
 
 
@@ -83,14 +83,17 @@ class OpinionSide(BaseModel):
     """One side of a conflict."""
 
     label: Label
-    feedback: list[str] = Field(description="Ids of the feedback on this side.")
+    feedback: list[str] = Field(
+        description="Ids of the feedback on this side, the newest of each author "
+        "(`given_by` with `reported_by`)."
+    )
 
 
 class DiagnosisFeedback(BaseModel):
     """All feedback on one diagnosis, newest first."""
 
     conflict: bool = Field(
-        description="Whether feedback that was not withdrawn disagrees; then nothing is learned from it."
+        description="Whether authors disagree, each by the newest word; then nothing is learned from it."
     )
     sides: list[OpinionSide] = Field(description="Every different opinion, the one with most voices first.")
     items: list[Feedback]

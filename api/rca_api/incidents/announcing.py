@@ -35,6 +35,8 @@ class Announcer:
             failure_mode=event.subject.failure_mode,
             cause=event.subject.cause,
             previous_cause=event.previous.cause if event.previous is not None else None,
+            place=list(event.subject.place) or None,
+            previous_place=(list(event.previous.place) or None) if event.previous is not None else None,
             reason=event.reason,
         )
         session.add(row)
@@ -45,7 +47,10 @@ class Announcer:
             timestamp=at,
             data=NotificationData(incident=read_incident(incident, nodes), event=read_event(row)),
         )
-        causes = [cause for cause in (row.cause, row.previous_cause) if cause is not None]
+        causes = {cause for cause in (row.cause, row.previous_cause) if cause is not None}
+        if row.cause is None:
+            # Who was told of one of its causes is told how it goes on.
+            causes = repository.causes_of(session, incident.id)
         outbox.enqueue(
             session,
             event=told.type,

@@ -65,7 +65,7 @@ def list_incidents(
 
 
 @router.get(
-    "/jobs/{job_id}/incidents", summary="List a job's incidents", responses=problem_responses(*_COMMON)
+    "/jobs/{job_id:path}/incidents", summary="List a job's incidents", responses=problem_responses(*_COMMON)
 )
 def list_job_incidents(
     request: Request,

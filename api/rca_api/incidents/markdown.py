@@ -7,13 +7,15 @@ from datetime import datetime
 from rca.runbook.numbers import probability, seconds
 from rca_api.incidents.schemas import IncidentDetail, IncidentEvent, IncidentWindow
 
+#: Nodes or ranks that a line names.
+_NAMED = 4
 _WORDS = {"fail_slow": "fail-slow", "fail_stop": "fail-stop"}
 
 
 def page(incident: IncidentDetail) -> str:
     """Write the page; ends with a newline."""
-    cause = _text(incident.cause or "cause not known")
-    what = f"{_text(incident.job_id)} is {_WORDS[incident.failure_mode]}, {cause}"
+    where = _where(incident.cause, incident.place)
+    what = f"{_text(incident.job_id)} is {_WORDS[incident.failure_mode]}, {where}"
     blocks = [
         f"# {incident.state.upper()}: {what}",
         "\n".join(_facts(incident)),
@@ -32,6 +34,10 @@ def _facts(incident: IncidentDetail) -> list[str]:
         f"- Lost so far: {lost}, in {incident.windows:,} window{'' if incident.windows == 1 else 's'}.",
         f"- From {_when(incident.began)} to {_when(incident.ended)}, on the job's clock.",
     ]
+    if incident.uncertain:
+        facts.append("- Uncertain: its diagnoses name one cause or place after the other.")
+    if incident.reopened:
+        facts.append(f"- Relapses: {incident.reopened}.")
     if incident.resolved_at is not None:
         how = "healthy again" if incident.resolution == "healthy" else "no window arrived any more"
         facts.append(f"- Resolved {_when(incident.resolved_at)}: {how}.")
@@ -46,14 +52,23 @@ def _facts(incident: IncidentDetail) -> list[str]:
 
 
 def _event(event: IncidentEvent) -> str:
-    cause = _text(event.cause or "cause not known")
-    if event.kind == "cause_changed":
-        what = f"cause changed from {_text(event.previous_cause or 'not known')} to {cause}"
-    elif event.kind == "resolved":
-        what = f"resolved ({event.reason})"
-    else:
-        what = f"opened: {_WORDS[event.failure_mode]}, {cause}"
-    return f"- {_when(event.window_end)} {what}"
+    now = _where(event.cause, event.place)
+    before = _where(event.previous_cause, event.previous_place)
+    what = {
+        "opened": f"opened: {_WORDS[event.failure_mode]}, {now}",
+        "reopened": f"reopened: {_WORDS[event.failure_mode]}, {now}",
+        "cause_changed": f"cause changed from {before} to {now}",
+        "place_changed": f"moved from {before} to {now}",
+        "cause_uncertain": f"uncertain: no longer {before}",
+        "resolved": f"resolved ({event.reason})",
+    }
+    return f"- {_when(event.window_end)} {what[event.kind]}"
+
+
+def _where(cause: str | None, place: list[str]) -> str:
+    named = _text(cause or "cause not known")
+    more = f" and {len(place) - _NAMED} more" if len(place) > _NAMED else ""
+    return f"{named} on {', '.join(map(_text, place[:_NAMED]))}{more}" if place else named
 
 
 def _row(window: IncidentWindow) -> str:

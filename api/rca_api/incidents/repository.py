@@ -30,9 +30,33 @@ def open_incident(session: Session, job_id: str) -> IncidentRow | None:
     return session.scalars(select(IncidentRow).where(IncidentRow.open_job_id == job_id)).one_or_none()
 
 
-def pending(session: Session, job: FollowedJobRow) -> list[ObservationRow]:
-    """Windows newer than what was decided, oldest first; the newest `HORIZON` of them."""
+def last_resolved(session: Session, job_id: str) -> IncidentRow | None:
+    """Get the incident of a job that was resolved last, if healthy windows did it."""
+    resolved = select(IncidentRow).where(IncidentRow.job_id == job_id, IncidentRow.open_job_id.is_(None))
+    newest = resolved.order_by(IncidentRow.resolved_at.desc(), IncidentRow.ended.desc()).limit(1)
+    row = session.scalars(newest).one_or_none()
+    return row if row is not None and row.resolution == "healthy" else None
+
+
+def heard(session: Session, job_id: str, since: datetime) -> bool:
+    """Whether a window of a job was taken in since a moment, those from the future aside."""
+    one = select(ObservationRow.job_id).where(
+        ObservationRow.job_id == job_id, ~ObservationRow.ahead, ObservationRow.observed_at >= since
+    )
+    return session.scalar(one.limit(1)) is not None
+
+
+def pending(session: Session, job: FollowedJobRow, *, ahead: bool) -> list[ObservationRow]:
+    """Windows newer than what was decided, oldest first; the newest `HORIZON` of them.
+
+    Parameters
+    ----------
+    ahead : bool
+        With those from the future.
+    """
     statement = select(ObservationRow).where(ObservationRow.job_id == job.job_id)
+    if not ahead:
+        statement = statement.where(~ObservationRow.ahead)
     if job.decided_end is not None:
         order = tuple_(ObservationRow.window_end, ObservationRow.window_start)
         statement = statement.where(order > tuple_(job.decided_end, job.decided_start))
@@ -47,8 +71,9 @@ def observation(row: ObservationRow) -> Observation:
     verdict: Verdict = (
         "healthy" if row.verdict == "healthy" else "sick" if row.verdict == "sick" else "unsure"
     )
-    subject = Subject(row.failure_mode, row.cause) if verdict == "sick" else None
-    return Observation(row.diagnosis_id, row.window_start, row.window_end, verdict, subject)
+    subject = Subject(row.failure_mode, row.cause, tuple(row.place or ())) if verdict == "sick" else None
+    bounds = row.window_start, row.window_end
+    return Observation(row.diagnosis_id, *bounds, verdict, subject, row.probability or 0.0)
 
 
 def around(session: Session, row: ObservationRow) -> IncidentRow | None:
@@ -90,10 +115,15 @@ def attach(session: Session, incident: IncidentRow, row: ObservationRow) -> None
     incident.began = min(incident.began, row.window_start)
     incident.ended = max(incident.ended, row.window_end)
     if _overlaps(session, row):
-        incident.seconds_lost, incident.gpu_hours_lost = total(_losses(session, incident.id))
+        recount(session, incident)
     else:
         incident.seconds_lost += row.seconds_lost
         incident.gpu_hours_lost += row.gpu_hours_lost
+
+
+def recount(session: Session, incident: IncidentRow) -> None:
+    """Add up anew what an incident cost."""
+    incident.seconds_lost, incident.gpu_hours_lost = total(_losses(session, incident.id))
 
 
 def _overlaps(session: Session, row: ObservationRow) -> bool:
@@ -162,6 +192,14 @@ def timeline(session: Session, incident_id: str) -> list[IncidentEventRow]:
     """Events of an incident, in the order in which they were announced."""
     statement = select(IncidentEventRow).where(IncidentEventRow.incident_id == incident_id)
     return list(session.scalars(statement.order_by(IncidentEventRow.id)))
+
+
+def causes_of(session: Session, incident_id: str) -> set[str]:
+    """Causes that an incident had at some time."""
+    statement = select(IncidentEventRow.cause).where(
+        IncidentEventRow.incident_id == incident_id, IncidentEventRow.cause.is_not(None)
+    )
+    return {cause for cause in session.scalars(statement) if cause is not None}
 
 
 def observed(incident_id: str) -> Select[ObservationRow]:

@@ -8,11 +8,19 @@ from typing import Literal
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field
 from pydantic.config import JsonDict
 
+from rca_api.incidents.life import Kind
 from rca_api.incidents.tables import IncidentEventRow, IncidentRow, ObservationRow
 
 State = Literal["open", "resolved"]
 SickMode = Literal["fail_slow", "fail_stop"]
-EventType = Literal["incident.opened", "incident.cause_changed", "incident.resolved"]
+EventType = Literal[
+    "incident.opened",
+    "incident.reopened",
+    "incident.cause_changed",
+    "incident.place_changed",
+    "incident.cause_uncertain",
+    "incident.resolved",
+]
 
 INCIDENT_EXAMPLE: JsonDict = {
     "id": "7d9f2c0e5b8a4f6d9e1c3b5a7f9e1d3c",
@@ -20,6 +28,9 @@ INCIDENT_EXAMPLE: JsonDict = {
     "state": "open",
     "failure_mode": "fail_slow",
     "cause": "nic_degradation",
+    "place": ["node-12"],
+    "uncertain": False,
+    "reopened": 0,
     "opened_at": "2026-11-21T20:00:05Z",
     "resolved_at": None,
     "resolution": None,
@@ -49,6 +60,13 @@ class Incident(BaseModel):
     state: State
     failure_mode: SickMode
     cause: str | None = Field(description="Catalogue id; null where no cause could be named.")
+    place: list[str] = Field(
+        description="Where the cause is now: nodes, else `rank 3` and so on; empty where that is not known."
+    )
+    uncertain: bool = Field(
+        description="Its diagnoses name one cause or place after the other; those here are what they share."
+    )
+    reopened: int = Field(ge=0, description="Relapses soon after it was resolved.")
     opened_at: datetime = Field(description="When the service opened it.")
     resolved_at: datetime | None
     resolution: Literal["healthy", "silence"] | None = Field(
@@ -68,13 +86,15 @@ class Incident(BaseModel):
 class IncidentEvent(BaseModel):
     """A step in an incident's life, as it was announced."""
 
-    kind: Literal["opened", "cause_changed", "resolved"]
+    kind: Kind
     at: datetime = Field(description="When the service announced it.")
     window_end: datetime = Field(description="End of the window that decided, on the job's clock.")
     diagnosis_id: str | None
     failure_mode: SickMode
     cause: str | None
     previous_cause: str | None
+    place: list[str]
+    previous_place: list[str]
     reason: Literal["healthy", "silence"] | None = Field(description="Of a resolved one.")
 
 
@@ -141,6 +161,7 @@ def read_incident(row: IncidentRow, nodes: list[tuple[str, float]]) -> Incident:
     return Incident(
         **fields,
         state="open" if row.open_job_id is not None else "resolved",
+        place=row.place or [],
         began=moment(row.began),
         ended=moment(row.ended),
         nodes=[SuspectNode(node=node, probability=probability) for node, probability in nodes],
@@ -152,6 +173,8 @@ _COPIED = (
     "job_id",
     "failure_mode",
     "cause",
+    "uncertain",
+    "reopened",
     "opened_at",
     "resolved_at",
     "resolution",
@@ -164,7 +187,12 @@ _COPIED = (
 def read_event(row: IncidentEventRow) -> IncidentEvent:
     """Read one line of a timeline."""
     fields = ("kind", "at", "diagnosis_id", "failure_mode", "cause", "previous_cause", "reason")
-    return IncidentEvent(**{name: getattr(row, name) for name in fields}, window_end=moment(row.window_end))
+    return IncidentEvent(
+        **{name: getattr(row, name) for name in fields},
+        place=row.place or [],
+        previous_place=row.previous_place or [],
+        window_end=moment(row.window_end),
+    )
 
 
 def read_window(row: ObservationRow) -> IncidentWindow:

@@ -5,16 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from datetime import datetime, timedelta
 
-import orjson
+import structlog
 from sqlalchemy.orm import Session
 
 from rca_api.diagnoses.tables import DiagnosisRow
-from rca_api.incidents import repository
+from rca_api.incidents import observing, repository
 from rca_api.incidents.announcing import Announce
-from rca_api.incidents.life import Event, Hysteresis, Life, Subject, ended_in_silence, replay
+from rca_api.incidents.life import Event, Hysteresis, Life, Quiet, State, Subject, ended_in_silence, replay
 from rca_api.incidents.tables import FollowedJobRow, IncidentRow, ObservationRow
 from rca_api.store.base import new_id, now
-from rca_api.store.upsert import insert_if_absent
+
+_log = structlog.stdlib.get_logger("rca_api.incidents")
 
 
 class Follower:
@@ -24,34 +25,53 @@ class Follower:
     lies in and changes nothing else. Windows since that event may arrive in any order. A job all of whose
     windows seem old for `silence_seconds` has a clock that moved, and is followed afresh.
 
+    A window that ends further ahead than clocks differ is left aside while the job has others that do not:
+    one of them must not make all the others old.
+
     Parameters
     ----------
     settings : Hysteresis
     announce : callable
         Told of every event in the same transaction.
+    skew_seconds : float
+        How far ahead of the service's time a window may end.
     clock : callable
         The service's time.
     """
 
-    def __init__(self, settings: Hysteresis, announce: Announce, clock: Callable[[], datetime] = now) -> None:
+    def __init__(
+        self,
+        settings: Hysteresis,
+        announce: Announce,
+        clock: Callable[[], datetime] = now,
+        *,
+        skew_seconds: float = 600.0,
+    ) -> None:
         self._settings = settings
         self._announce = announce
         self._clock = clock
+        self._skew_seconds = skew_seconds
 
     def __call__(self, session: Session, row: DiagnosisRow) -> None:
         """Take in one diagnosis; the same window a second time is left aside."""
         at = self._clock()
         job = repository.follow(session, row.job_id, at)
-        seen = _observed(session, row, at)
+        seen = observing.note(session, row, at, self._skew_seconds)
         if seen is None:
             return
+        silence = timedelta(seconds=self._settings.silence_seconds)
+        if seen.ahead and repository.heard(session, job.job_id, at - silence):
+            _log.warning("a window from the future is left aside", job=job.job_id, diagnosis=row.id)
+            return
+        if not seen.ahead:
+            self._come_back(session, job, seen, at)
         late = self._is_late(job, seen)
-        if late and at - job.advanced_at > timedelta(seconds=self._settings.silence_seconds):
+        if late and at - job.advanced_at > silence:
             _forget_order(job, at)
             late = False
         if not late:
             job.advanced_at = at
-            self._replay(session, job, at)
+            self._replay(session, job, at, ahead=seen.ahead)
         self._count(session, seen)
 
     def silenced(self, session: Session, job_id: str, heard_before: datetime) -> bool:
@@ -61,10 +81,18 @@ class Follower:
         row = repository.open_incident(session, job_id)
         if row is None or job.advanced_at >= heard_before:
             return False
-        life = Life(Subject(row.failure_mode, row.cause), row.ended)
-        self._apply(session, row, ended_in_silence(life), at)
+        self._apply(session, row, ended_in_silence(_life(row, row.ended)), at)
         _forget_order(job, at)
         return True
+
+    def _come_back(self, session: Session, job: FollowedJobRow, seen: ObservationRow, at: datetime) -> None:
+        """Follow the job afresh if what was decided lies in the future, and this window does not."""
+        if job.decided_end is None or job.decided_end <= at.timestamp() + self._skew_seconds:
+            return
+        _forget_order(job, at)
+        incident = repository.open_incident(session, job.job_id)
+        if incident is not None:
+            incident.ended = seen.window_end
 
     def _count(self, session: Session, seen: ObservationRow) -> None:
         """Count a window that decided nothing to the incident it belongs to, if there is one."""
@@ -87,18 +115,22 @@ class Follower:
     def _is_late(job: FollowedJobRow, seen: ObservationRow) -> bool:
         if job.decided_end is None or job.decided_start is None:
             return False
-        return (seen.window_end, seen.window_start) <= (job.decided_end, job.decided_start)
+        return _order(seen) <= (job.decided_end, job.decided_start)
 
-    def _replay(self, session: Session, job: FollowedJobRow, at: datetime) -> None:
-        rows = repository.pending(session, job)
-        by_order = {(row.window_end, row.window_start): row for row in rows}
+    def _replay(self, session: Session, job: FollowedJobRow, at: datetime, *, ahead: bool) -> None:
+        rows = repository.pending(session, job, ahead=ahead)
+        by_order = {_order(row): row for row in rows}
         incident = repository.open_incident(session, job.job_id)
-        life = _life(incident, job, rows)
-        for seen, after, events in replay(life, map(repository.observation, rows), self._settings):
+        if incident is not None:
+            state: State = _life(incident, _last_end(job, rows))
+        else:
+            incident = repository.last_resolved(session, job.job_id)
+            state = Quiet(_life(incident, incident.ended) if incident is not None else None)
+        for seen, after, events in replay(state, map(repository.observation, rows), self._settings):
             row = by_order[seen.order]
             for event in events:
-                incident = self._happened(session, job, incident, row, event, at)
-            if after is not None and incident is not None:
+                incident = self._happened(session, job, incident, rows, row, event, at)
+            if isinstance(after, Life) and incident is not None:
                 repository.attach(session, incident, row)
 
     def _happened(
@@ -106,67 +138,64 @@ class Follower:
         session: Session,
         job: FollowedJobRow,
         incident: IncidentRow | None,
+        rows: list[ObservationRow],
         row: ObservationRow,
         event: Event,
         at: datetime,
-    ) -> IncidentRow | None:
-        """Write one event; gives the incident that is open after it."""
-        job.decided_end, job.decided_start = row.window_end, row.window_start
+    ) -> IncidentRow:
+        """Write one event; gives its incident."""
+        job.decided_end, job.decided_start = _order(row)
+        if event.reason == "silence":
+            # The window that shows that there was silence counts for what comes then.
+            job.decided_end = job.decided_start = event.window_end
         if event.kind == "opened":
             incident = _opened(session, job.job_id, row, event, at)
+            for each in rows:
+                # What led to the opening is part of it.
+                if (event.first or _order(row)) <= _order(each) <= _order(row):
+                    repository.attach(session, incident, each)
         if incident is None:
-            raise RuntimeError(f"{event.kind} without an open incident")
+            raise RuntimeError(f"{event.kind} without an incident")
         if event.reason != "silence":
             repository.attach(session, incident, row)
         self._apply(session, incident, event, at)
-        return None if event.kind == "resolved" else incident
+        return incident
 
     def _apply(self, session: Session, incident: IncidentRow, event: Event, at: datetime) -> None:
-        incident.failure_mode, incident.cause = event.subject.failure_mode, event.subject.cause
+        _name(incident, event.subject)
         if event.kind == "resolved":
-            incident.open_job_id = None
-            incident.resolved_at = at
-            incident.resolution = event.reason
+            incident.open_job_id, incident.resolved_at, incident.resolution = None, at, event.reason
+        else:
+            incident.uncertain = event.kind == "cause_uncertain"
+        if event.kind == "reopened":
+            incident.open_job_id, incident.resolved_at, incident.resolution = incident.job_id, None, None
+            incident.reopened += 1
+        if event.kind in ("cause_changed", "place_changed", "cause_uncertain"):
+            incident.changes += 1
         # The job may open its next incident in this very transaction.
         session.flush()
         self._announce(session, incident, event, at)
 
 
-def _observed(session: Session, row: DiagnosisRow, at: datetime) -> ObservationRow | None:
-    """Note what a diagnosis said about its window; None if the window was noted before."""
-    if row.document is None:
-        return None
-    told = orjson.loads(row.document)
-    healthy = told["failure_mode"] == "healthy"
-    verdict = "unsure" if told["abstained"] else "healthy" if healthy else "sick"
-    slow, steps = told["slowdown"], told["quality"]["steps_used"]
-    key = (row.job_id, row.window_end, row.window_start)
-    is_new = insert_if_absent(
-        session,
-        ObservationRow,
-        job_id=row.job_id,
-        window_end=row.window_end,
-        window_start=row.window_start,
-        diagnosis_id=row.id,
-        observed_at=at,
-        verdict=verdict,
-        failure_mode=told["failure_mode"],
-        cause=told["causes"][0]["cause"] if told["causes"] else None,
-        # A number that is not known is null in the document.
-        seconds_lost=0.0 if healthy else max(0.0, slow["seconds_per_step"] or 0.0) * steps,
-        gpu_hours_lost=0.0 if healthy else max(0.0, slow["gpu_hours_lost"] or 0.0),
-    )
-    return session.get_one(ObservationRow, key) if is_new else None
-
-
-def _life(incident: IncidentRow | None, job: FollowedJobRow, rows: list[ObservationRow]) -> Life | None:
+def _life(incident: IncidentRow, last_end: float) -> Life:
     """State as of the last event; what came after it is replayed."""
-    if incident is None:
-        return None
+    subject = Subject(incident.failure_mode, incident.cause, tuple(incident.place or ()))
+    return Life(subject, last_end, incident.uncertain, incident.reopened, incident.changes)
+
+
+def _last_end(job: FollowedJobRow, rows: list[ObservationRow]) -> float:
     whole = job.decided_end is not None and len(rows) < repository.HORIZON
     # Where the windows before are not looked at, there is no gap to be judged either.
-    last_end = job.decided_end if whole and job.decided_end is not None else rows[0].window_start
-    return Life(Subject(incident.failure_mode, incident.cause), last_end)
+    return job.decided_end if whole and job.decided_end is not None else rows[0].window_start
+
+
+def _order(row: ObservationRow) -> tuple[float, float]:
+    return row.window_end, row.window_start
+
+
+def _name(incident: IncidentRow, subject: Subject) -> None:
+    incident.failure_mode, incident.cause = subject.failure_mode, subject.cause
+    incident.place = list(subject.place) or None
 
 
 def _forget_order(job: FollowedJobRow, at: datetime) -> None:
@@ -181,6 +210,10 @@ def _opened(session: Session, job_id: str, row: ObservationRow, event: Event, at
         open_job_id=job_id,
         failure_mode=event.subject.failure_mode,
         cause=event.subject.cause,
+        place=list(event.subject.place) or None,
+        uncertain=False,
+        reopened=0,
+        changes=0,
         opened_at=at,
         began=row.window_start,
         ended=row.window_end,

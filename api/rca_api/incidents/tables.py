@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from sqlalchemy import ForeignKey, Index, String
+from sqlalchemy import JSON, ForeignKey, Index, String, false
 from sqlalchemy.orm import Mapped, mapped_column
 
 from rca_api.store.base import Base, UtcDateTime, new_id, now
@@ -37,6 +37,12 @@ class IncidentRow(Base):
     open_job_id: Mapped[str | None] = mapped_column(String(256), unique=True)
     failure_mode: Mapped[str] = mapped_column(String(16))
     cause: Mapped[str | None] = mapped_column(String(64), index=True)
+    #: Nodes, else ranks; null where nothing is known of it.
+    place: Mapped[list[str] | None] = mapped_column(JSON(none_as_null=True))
+    uncertain: Mapped[bool] = mapped_column(default=False, server_default=false())
+    #: Relapses, and changes of cause or place, so far.
+    reopened: Mapped[int] = mapped_column(default=0, server_default="0")
+    changes: Mapped[int] = mapped_column(default=0, server_default="0")
     #: Service's clock.
     opened_at: Mapped[datetime] = mapped_column(UtcDateTime, default=now)
     resolved_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
@@ -57,7 +63,7 @@ class IncidentEventRow(Base):
 
     id: Mapped[int] = mapped_column(primary_key=True, autoincrement=True)
     incident_id: Mapped[str] = mapped_column(ForeignKey("incidents.id", ondelete="CASCADE"), index=True)
-    #: opened, cause_changed, resolved
+    #: One of `incidents.life.Kind`.
     kind: Mapped[str] = mapped_column(String(16))
     at: Mapped[datetime] = mapped_column(UtcDateTime, default=now)
     #: End of the window that decided, Unix seconds.
@@ -66,11 +72,13 @@ class IncidentEventRow(Base):
     failure_mode: Mapped[str] = mapped_column(String(16))
     cause: Mapped[str | None] = mapped_column(String(64))
     previous_cause: Mapped[str | None] = mapped_column(String(64))
+    place: Mapped[list[str] | None] = mapped_column(JSON(none_as_null=True))
+    previous_place: Mapped[list[str] | None] = mapped_column(JSON(none_as_null=True))
     reason: Mapped[str | None] = mapped_column(String(16))
 
 
 class ObservationRow(Base):
-    """What the first diagnosis of a window said; further ones of the same window change nothing."""
+    """What is held true of a window: its first diagnosis, or a more certain one of other content."""
 
     __tablename__ = "observations"
 
@@ -83,10 +91,16 @@ class ObservationRow(Base):
     )
     #: Service's clock.
     observed_at: Mapped[datetime] = mapped_column(UtcDateTime)
+    #: Whether it ended further ahead of that than clocks differ.
+    ahead: Mapped[bool] = mapped_column(default=False, server_default=false())
     #: healthy, sick, unsure
     verdict: Mapped[str] = mapped_column(String(8))
     failure_mode: Mapped[str] = mapped_column(String(16))
+    #: Of the failure mode; null in rows of earlier versions.
+    probability: Mapped[float | None]
     cause: Mapped[str | None] = mapped_column(String(64))
+    #: Where the first cause is: nodes, else ranks.
+    place: Mapped[list[str] | None] = mapped_column(JSON(none_as_null=True))
     #: Over all steps of the window.
     seconds_lost: Mapped[float]
     gpu_hours_lost: Mapped[float]

@@ -12,6 +12,7 @@ from rca_api.diagnoses.tables import BlameRow, DiagnosisRow
 from rca_api.incidents.schemas import moment
 from rca_api.incidents.tables import ObservationRow
 from rca_api.nodes import ranking, repository
+from rca_api.nodes.corrections import corrections
 from rca_api.nodes.schemas import NodeBlame, NodeHistory, NodePage, read_node
 from rca_api.nodes.service import MEMORY, judged
 from rca_api.pagination import Cursor, Limit, link_next, page
@@ -41,7 +42,7 @@ def list_nodes(
     """List the nodes of the last 90 days' jobs, the likeliest lemon first.
 
     A node that several jobs blamed independently is one; a node that was blamed once is not, and every job
-    that ran on it without a complaint speaks for it.
+    that judged it without a complaint speaks for it.
     """
     state = State.of(request)
     with state.database.reading() as session:
@@ -54,7 +55,7 @@ def list_nodes(
 
 
 @router.get(
-    "/{node}/history",
+    "/{node:path}/history",
     summary="Show what a node was blamed for",
     responses=problem_responses(*_COMMON, "not-found"),
 )
@@ -70,22 +71,23 @@ def show_history(
     state = State.of(request)
     with state.database.reading() as session:
         found = repository.records(session, since=now() - MEMORY, nodes=[node])
+        spoken = {each.diagnosis_id for each in corrections(session, now() - MEMORY)}
         blames = page(
             session,
             repository.history(node),
             keys=(BlameRow.id,),
             limit=limit,
             cursor=cursor,
-            read=lambda row: _read(session, row),
+            read=lambda row: _read(session, row, spoken),
         )
     if not found and not blames.items and cursor is None:
-        raise ProblemError("not-found", f"no diagnosed job ran on {node!r}")
+        raise ProblemError("not-found", f"no diagnosis judged {node!r}")
     link_next(request, response, blames.next)
     summary = read_node(found[0], judged(found[0], state.settings.node_lemon_prior)) if found else None
     return NodeHistory(node=node, summary=summary, items=blames.items, next=blames.next)
 
 
-def _read(session: Session, row: BlameRow) -> NodeBlame:
+def _read(session: Session, row: BlameRow, overruled: set[str]) -> NodeBlame:
     diagnosis = session.get_one(DiagnosisRow, row.diagnosis_id)
     key = (diagnosis.job_id, diagnosis.window_end, diagnosis.window_start)
     observed = session.get(ObservationRow, key)
@@ -100,4 +102,5 @@ def _read(session: Session, row: BlameRow) -> NodeBlame:
         probability=row.probability,
         seconds_per_step=row.seconds_per_step,
         abstained=bool(diagnosis.abstained),
+        overruled=observed is not None and observed.diagnosis_id in overruled,
     )

@@ -13,13 +13,19 @@ With ``pi`` the share of lemons among all nodes,
 .. math:: \frac{P(lemon)}{1 - P(lemon)} = \frac{\pi}{1 - \pi}
           \int_0^1 \prod_i \Lambda(a(u), q_i)\; \mathrm{Beta}(u; 1, 4)\, du.
 
-A job in which the node was never blamed has ``q = 0`` and counts against it. All windows of a job are one
-trial with the highest ``q``, because they share whatever misled them; blames of different jobs at the same
-time are one trial, too: one event behind both explains them.
+A job in which the node was never blamed has ``q = 0`` and counts against it. What counts for it are
+*independent witnesses*: jobs that blamed the node at times `APART_SECONDS` apart. Blames of different jobs
+at the same time are one witness, because one event behind both explains them, and so are a job and its
+restart. The windows of a job are one witness, too: they share whatever misled them.
+
+Two jobs are apart if any window of one is apart from any window of the other, so that a job that goes on
+blaming takes nothing from those in between. Witnesses are jobs any two of which are apart, as many as can be
+found; the surest of them first (`witnesses`). More blames can therefore never acquit a node.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -29,62 +35,109 @@ import numpy as np
 ORDINARY = 0.005
 #: From here on a node is called a lemon.
 THRESHOLD = 0.5
+#: What befalls a node (a backup, a hot aisle, a neighbour's job) takes minutes or hours, and a job that is
+#: restarted meets it again; hours later it is likely to be something else.
+APART_SECONDS = 6 * 3600.0
+#: What a blame weighs by the owner of its cause: a crash or a hang is as likely the workload's.
+WEIGHTS = {"infrastructure": 1.0, "either": 0.5, "workload": 0.0}
 _GRID = 256
 _DRAWN = (np.arange(_GRID) + 0.5) / _GRID
 _RATES = ORDINARY + (1 - ORDINARY) * _DRAWN
-_WEIGHTS = (1 - _DRAWN) ** 3 / np.sum((1 - _DRAWN) ** 3)
+_SHARES = (1 - _DRAWN) ** 3 / np.sum((1 - _DRAWN) ** 3)
 
 
 @dataclass(frozen=True)
 class Blame:
-    """What one job says against a node.
+    """One or several windows of a job that blame a node equally surely.
 
     Attributes
     ----------
-    start, end : float
-        From the first to the last window in which the node was blamed, Unix seconds.
+    first_end, last_start : float
+        End of the earliest and start of the latest of them, Unix seconds.
     probability : float
-        Highest that the node was at fault.
+        That the node was at fault.
     """
 
-    start: float
-    end: float
+    job: str
+    first_end: float
+    last_start: float
     probability: float
 
 
-def lemon_probability(blames: Iterable[Blame], n_jobs: int, prior: float) -> float:
+def lemon_probability(blames: Sequence[Blame], n_jobs: int, prior: float) -> float:
     """Probability that a node is a lemon.
 
     Parameters
     ----------
-    blames : iterable of Blame
-        One per job in which the node was blamed.
+    blames : sequence of Blame
+        In which jobs the node was blamed.
     n_jobs : int
-        Jobs that ran on it, those without a blame included.
+        Jobs that judged it, those without a blame included.
     prior : float
         Share of lemons among all nodes, between 0 and 1.
     """
-    found = list(blames)
-    merged = independent(found)
     # A job that said the same as another one at the same time is no witness for the node either.
-    clean = max(n_jobs - len(found), 0)
+    clean = max(n_jobs - len(blaming_jobs(blames)), 0)
     log_ratio = clean * np.log((1 - _RATES) / (1 - ORDINARY))
-    for each in merged:
-        share = _RATES / ORDINARY * each.probability
-        log_ratio = log_ratio + np.log(share + (1 - _RATES) / (1 - ORDINARY) * (1 - each.probability))
+    for probability in witnesses(blames):
+        share = _RATES / ORDINARY * probability
+        log_ratio = log_ratio + np.log(share + (1 - _RATES) / (1 - ORDINARY) * (1 - probability))
     # Far out the ratio overflows any float, so the odds stay logarithms until the end.
     highest = log_ratio.max()
-    log_odds = highest + np.log(np.sum(_WEIGHTS * np.exp(log_ratio - highest))) + np.log(prior / (1 - prior))
+    log_odds = highest + np.log(np.sum(_SHARES * np.exp(log_ratio - highest))) + np.log(prior / (1 - prior))
     return float(1 / (1 + np.exp(-np.clip(log_odds, -700, 700))))
 
 
-def independent(blames: Sequence[Blame]) -> list[Blame]:
-    """Merge blames that overlap in time into one with the highest probability."""
-    merged: list[Blame] = []
-    for each in sorted(blames, key=lambda blame: (blame.start, blame.end)):
-        if merged and each.start < merged[-1].end:
-            last = merged[-1]
-            merged[-1] = Blame(last.start, max(last.end, each.end), max(last.probability, each.probability))
-        else:
-            merged.append(each)
-    return merged
+def blaming_jobs(blames: Iterable[Blame]) -> set[str]:
+    """Jobs that blame the node with a probability to speak of."""
+    return {blame.job for blame in blames if _level(blame) > 0}
+
+
+def witnesses(blames: Sequence[Blame]) -> list[float]:
+    """Probabilities of the independent witnesses against a node, highest first.
+
+    The i-th is the highest probability with which i jobs, any two of them apart, blamed the node at least.
+    """
+    found: list[float] = []
+    for level in sorted({_level(blame) for blame in blames} - {0.0}, reverse=True):
+        jobs = _by_job(blame for blame in blames if _level(blame) >= level)
+        found += [level] * (_most_apart(jobs) - len(found))
+    return found
+
+
+def _level(blame: Blame) -> float:
+    # Hundredths bound the number of levels. What rounds to zero is below ORDINARY and would acquit the node.
+    return round(blame.probability, 2)
+
+
+def _by_job(blames: Iterable[Blame]) -> list[tuple[float, float]]:
+    """First end and last start of each job, in the order of the first ends."""
+    spans: dict[str, tuple[float, float]] = {}
+    for each in blames:
+        end, start = spans.get(each.job, (each.first_end, each.last_start))
+        spans[each.job] = min(end, each.first_end), max(start, each.last_start)
+    return sorted(spans.values())
+
+
+def _most_apart(jobs: Iterable[tuple[float, float]]) -> int:
+    """Largest number of jobs any two of which are apart, given in the order of their first ends.
+
+    Taking each job that is apart from all that were taken is optimal: jobs that are not apart from the one
+    with the earliest first end are not apart from each other either, so that at most one of them is in any
+    solution.
+    """
+    taken = 0
+    # Of the taken ones, only those count that no later one undercuts: both lists ascend.
+    ends: list[float] = []
+    starts: list[float] = []
+    for end, start in jobs:
+        near = bisect_right(ends, start - APART_SECONDS)
+        if near < len(starts) and starts[near] - end < APART_SECONDS:
+            continue
+        taken += 1
+        while starts and starts[-1] >= start:
+            ends.pop()
+            starts.pop()
+        ends.append(end)
+        starts.append(start)
+    return taken

@@ -7,21 +7,20 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import cast
 
-from sqlalchemy import ColumnElement, Select, Table, case, func, select
+from sqlalchemy import Select, Table, case, func, select
 from sqlalchemy.orm import Session
 
 from rca_api.diagnoses.tables import BlameRow, DiagnosisRow
-from rca_api.nodes.lemons import Blame
+from rca_api.incidents.tables import ObservationRow
+from rca_api.nodes.corrections import Correction, corrections
+from rca_api.nodes.lemons import WEIGHTS, Blame
 from rca_api.nodes.tables import NodeExposureRow
 from rca_api.store.upsert import insert_of
-
-#: What a blame weighs where it is as likely the workload's fault (a crash, a hang).
-EITHER = 0.5
 
 
 @dataclass
 class Record:
-    """What is known of one node."""
+    """What is known of one node: `jobs` judged it, in `windows` that said something certain of it."""
 
     node: str
     jobs: int
@@ -33,7 +32,7 @@ class Record:
 
 
 def expose(session: Session, nodes: Sequence[str], row: DiagnosisRow, at: datetime) -> None:
-    """Note that a window of a job ran on nodes."""
+    """Note that a window of a job judged nodes."""
     session.flush()
     insert = insert_of(session, cast("Table", NodeExposureRow.__table__))
     held, new = NodeExposureRow, insert.excluded
@@ -47,16 +46,6 @@ def expose(session: Session, nodes: Sequence[str], row: DiagnosisRow, at: dateti
     rows = [{"node": node, "job_id": row.job_id, **window} for node in nodes]
     if rows:
         session.execute(insert.on_conflict_do_update(index_elements=["node", "job_id"], set_=changed), rows)
-
-
-def against_node() -> list[ColumnElement[bool]]:
-    """Conditions of a blame that counts against its node: confident, and not the workload's business."""
-    return [
-        BlameRow.node.is_not(None),
-        BlameRow.owner != "workload",
-        DiagnosisRow.state == "done",
-        DiagnosisRow.abstained.is_(False),
-    ]
 
 
 def records(
@@ -87,36 +76,63 @@ def records(
     if besides is not None:
         exposures = exposures.where(NodeExposureRow.job_id != besides)
     found = {row[0]: Record(*row) for row in session.execute(exposures)}
-    for node, start, end, probability, seconds in session.execute(_blames(since, nodes, besides)):
+    words = corrections(session, since, besides)
+    spoken = [word.diagnosis_id for word in words]
+    for node, job, end, start, probability, seconds in session.execute(
+        _blames(since, nodes, besides).where(BlameRow.diagnosis_id.not_in(spoken))
+    ):
         if node in found:
-            found[node].blames.append(Blame(start, end, probability))
+            found[node].blames.append(Blame(job, end, start, probability))
             found[node].highest_seconds_per_step = max(found[node].highest_seconds_per_step, seconds)
+    _correct(session, found, words, None if nodes is None else set(nodes))
     return list(found.values())
 
 
 def _blames(
     since: datetime, nodes: Sequence[str] | None, besides: str | None
-) -> Select[str | None, float, float, float, float]:
-    """One row per node and job in which it was blamed."""
-    weight = case((BlameRow.owner == "either", EITHER), else_=1.0)
+) -> Select[str | None, str, float, float, float, float]:
+    """Blames of nodes by what speaks for a window; a job's equally sure ones in one row."""
+    weight = case(WEIGHTS, value=BlameRow.owner)
+    level = func.round(BlameRow.probability * weight * 100)
     statement = (
         select(
             BlameRow.node,
-            func.min(DiagnosisRow.window_start),
-            func.max(DiagnosisRow.window_end),
+            ObservationRow.job_id,
+            func.min(ObservationRow.window_end),
+            func.max(ObservationRow.window_start),
             func.max(BlameRow.probability * weight),
             func.max(BlameRow.seconds_per_step),
         )
-        .join(DiagnosisRow, DiagnosisRow.id == BlameRow.diagnosis_id)
-        .where(*against_node(), DiagnosisRow.created_at >= since)
-        .group_by(BlameRow.node, DiagnosisRow.job_id)
-        .order_by(BlameRow.node, DiagnosisRow.job_id)
+        .join(ObservationRow, ObservationRow.diagnosis_id == BlameRow.diagnosis_id)
+        .where(
+            BlameRow.node.is_not(None),
+            BlameRow.owner != "workload",
+            ObservationRow.verdict == "sick",
+            ObservationRow.observed_at >= since,
+        )
+        .group_by(BlameRow.node, ObservationRow.job_id, level)
+        .order_by(BlameRow.node, ObservationRow.job_id, level)
     )
     if nodes is not None:
         statement = statement.where(BlameRow.node.in_(nodes))
     if besides is not None:
-        statement = statement.where(DiagnosisRow.job_id != besides)
+        statement = statement.where(ObservationRow.job_id != besides)
     return statement
+
+
+def _correct(
+    session: Session, found: dict[str, Record], words: Sequence[Correction], asked: set[str] | None
+) -> None:
+    """Add what people blame on nodes, also in jobs of which no diagnosis judged the node."""
+    judged = select(NodeExposureRow.node, NodeExposureRow.job_id)
+    judged = judged.where(NodeExposureRow.job_id.in_({word.job_id for word in words if word.blamed}))
+    jobs = {(node, job) for node, job in session.execute(judged)}
+    for word in words:
+        for node in set(word.blamed) if asked is None else asked.intersection(word.blamed):
+            record = found.setdefault(node, Record(node, 0, 0, word.start, word.end))
+            record.jobs += (node, word.job_id) not in jobs
+            jobs.add((node, word.job_id))
+            record.blames.append(Blame(word.job_id, word.end, word.start, word.blamed[node]))
 
 
 def history(node: str) -> Select[BlameRow]:

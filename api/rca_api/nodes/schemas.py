@@ -39,14 +39,14 @@ class Node(BaseModel):
         ge=0, le=1, description="That the node itself is bad, given all jobs that ran on it, blamed or not."
     )
     is_lemon: bool = Field(description=f"Whether that is at least {lemons.THRESHOLD}.")
-    jobs: int = Field(description="Diagnosed jobs that ran on it.")
+    jobs: int = Field(description="Jobs on it of which some diagnosis said something certain about it.")
     jobs_blamed: int = Field(
         description="Those in which it was blamed for something that is not the workload's."
     )
     independent_blames: int = Field(
-        description="As before, but jobs that blamed it at the same time count once."
+        description="As before, but jobs that blamed it within the same six hours count once."
     )
-    windows: int = Field(description="Diagnosed windows it was part of.")
+    windows: int = Field(description="Windows that said so; abstentions are none.")
     first_seen: datetime
     last_seen: datetime
     highest_seconds_per_step: float = Field(description="The most that one diagnosis blamed on it.")
@@ -74,6 +74,9 @@ class NodeBlame(BaseModel):
     probability: float
     seconds_per_step: float
     abstained: bool = Field(description="Such a diagnosis does not count either.")
+    overruled: bool = Field(
+        description="People said, uncontradicted, what was true of the window: that counts instead."
+    )
 
 
 class NodeHistory(BaseModel):
@@ -92,8 +95,8 @@ def read_node(record: Record, probability: float) -> Node:
         lemon_probability=probability,
         is_lemon=probability >= lemons.THRESHOLD,
         jobs=record.jobs,
-        jobs_blamed=len(record.blames),
-        independent_blames=len(lemons.independent(record.blames)),
+        jobs_blamed=len(lemons.blaming_jobs(record.blames)),
+        independent_blames=len(lemons.witnesses(record.blames)),
         windows=record.windows,
         first_seen=moment(record.first_seen),
         last_seen=moment(record.last_seen),

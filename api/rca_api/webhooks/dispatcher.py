@@ -26,6 +26,11 @@ from rca_api.webhooks.tables import DeliveryRow, WebhookRow
 MAX_PAUSE_SECONDS = 6 * 3600.0
 #: Each pause is so many times the one before.
 _GROWTH = 4.0
+#: Attempts of a message that the receiver refuses: a few, because receivers are deployed now and then.
+REFUSED_ATTEMPTS = 3
+#: A receiver that fails is left alone for as long as its message waits, but not longer: whatever is wrong
+#: with one message holds up those of other incidents by no more.
+_MAX_REST_SECONDS = 60.0
 #: What a lease outlasts the longest exchange by.
 _LEASE_MARGIN_SECONDS = 30.0
 _log = structlog.stdlib.get_logger("rca_api.webhooks")
@@ -154,17 +159,19 @@ class Dispatcher:
 
     def _judged(self, session: Session, row: DeliveryRow, outcome: Outcome) -> str:
         at = self._clock()
+        webhook = session.get_one(WebhookRow, row.webhook_id)
         if outcome.error is None:
-            row.state, row.finished_at = "delivered", at
+            row.state, row.finished_at, webhook.resting_until = "delivered", at, None
             return "delivered"
         if outcome.gone:
-            webhook = session.get(WebhookRow, row.webhook_id)
-            if webhook is not None:
-                webhook.active = False
-        if outcome.gone or row.attempts >= self._retries.attempts:
-            row.state, row.finished_at = "dead", at
-            return "dead"
+            webhook.active = False
+        most = min(self._retries.attempts, REFUSED_ATTEMPTS if outcome.refused else self._retries.attempts)
         # Spreading load needs no secret randomness.
         wait = self._retries.pause(row.attempts, outcome.retry_after_seconds, random.random())  # noqa: S311
+        if not outcome.refused:
+            webhook.resting_until = at + timedelta(seconds=min(wait, _MAX_REST_SECONDS))
+        if outcome.gone or row.attempts >= most:
+            row.state, row.finished_at = "dead", at
+            return "dead"
         row.next_attempt_at = at + timedelta(seconds=wait)
         return "failed"

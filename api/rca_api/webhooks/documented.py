@@ -11,7 +11,10 @@ from rca_api.webhooks.schemas import EVENT_TYPES
 
 _MEANING = {
     "incident.opened": "A job became slow or stopped",
+    "incident.reopened": "A job relapsed soon after its incident was resolved",
     "incident.cause_changed": "An open incident has another cause",
+    "incident.place_changed": "The cause of an open incident is on other nodes or ranks",
+    "incident.cause_uncertain": "Diagnoses of an open incident go on contradicting each other",
     "incident.resolved": "A job is healthy again, or silent",
 }
 
@@ -50,5 +53,5 @@ def _message(
 ) -> None:
     """Answer within the timeout (10 s unless set otherwise); redirects are not followed.
 
-    Anything but 2xx, or none, is tried again after growing pauses; messages to one webhook come in order.
+    Anything but 2xx, or none, is tried again after growing pauses; messages about one incident come in order.
     """

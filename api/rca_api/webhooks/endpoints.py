@@ -157,7 +157,7 @@ def list_deliveries(
     responses=problem_responses(*_COMMON, *BODY_PROBLEMS, "not-found", "conflict"),
 )
 def retry_delivery(request: Request, webhook_id: Id, delivery_id: Id, _: Admin) -> Delivery:
-    """Queue a delivery that was given up once more, before the younger ones of its webhook."""
+    """Queue a delivery that was given up once more, before the younger ones of its incident."""
     with State.of(request).database.session() as session:
         statement = select(DeliveryRow).where(
             DeliveryRow.webhook_id == webhook_id, DeliveryRow.id == delivery_id

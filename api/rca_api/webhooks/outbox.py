@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, cast
@@ -34,7 +34,7 @@ def enqueue(
     *,
     event: str,
     job_id: str,
-    causes: Sequence[str],
+    causes: Iterable[str],
     incident_id: str,
     body: bytes,
     at: datetime,
@@ -43,7 +43,7 @@ def enqueue(
 
     Parameters
     ----------
-    causes : sequence of str
+    causes : iterable of str
         The cause now and the one before: who was told that it began is told that it changed.
     """
     for webhook in session.scalars(select(WebhookRow).where(WebhookRow.active).order_by(WebhookRow.id)):
@@ -63,18 +63,42 @@ def enqueue(
 
 
 def lease(session: Session, at: datetime, limit: int, seconds: float) -> list[Leased]:
-    """Take up to `limit` deliveries that are due: of each webhook the oldest, so that order is kept."""
-    first = (
+    """Take up to `limit` deliveries that are due, one of each webhook.
+
+    Of an incident the oldest one is next, so that its order is kept; incidents do not wait for each other. A
+    webhook has one delivery on its way at a time: receivers that hang must not take all senders.
+    """
+    next_of_incidents = (
         select(func.min(DeliveryRow.number))
-        .join(WebhookRow, WebhookRow.id == DeliveryRow.webhook_id)
-        .where(DeliveryRow.state == "pending", WebhookRow.active)
-        .group_by(DeliveryRow.webhook_id)
+        .where(DeliveryRow.state == "pending")
+        .group_by(DeliveryRow.webhook_id, DeliveryRow.incident_id)
     )
+    on_its_way = select(DeliveryRow.webhook_id).where(
+        DeliveryRow.state == "pending", DeliveryRow.leased_until > at
+    )
+    rested = or_(WebhookRow.resting_until.is_(None), WebhookRow.resting_until <= at)
     free = or_(DeliveryRow.leased_until.is_(None), DeliveryRow.leased_until <= at)
+    # What was never tried comes before what failed already.
+    place = func.row_number().over(
+        partition_by=DeliveryRow.webhook_id,
+        order_by=(DeliveryRow.attempts, DeliveryRow.next_attempt_at, DeliveryRow.number),
+    )
+    ranked = (
+        select(DeliveryRow.number, DeliveryRow.next_attempt_at, place.label("place"))
+        .join(WebhookRow, WebhookRow.id == DeliveryRow.webhook_id)
+        .where(
+            DeliveryRow.number.in_(next_of_incidents),
+            DeliveryRow.next_attempt_at <= at,
+            DeliveryRow.webhook_id.not_in(on_its_way),
+            WebhookRow.active,
+            rested,
+        )
+        .subquery()
+    )
     due = (
-        select(DeliveryRow.number)
-        .where(DeliveryRow.number.in_(first), DeliveryRow.next_attempt_at <= at, free)
-        .order_by(DeliveryRow.next_attempt_at, DeliveryRow.number)
+        select(ranked.c.number)
+        .where(ranked.c.place == 1)
+        .order_by(ranked.c.next_attempt_at, ranked.c.number)
         .limit(limit)
     )
     taken: list[Leased] = []

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Annotated, Literal
+from typing import Annotated, Literal, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, field_validator
 
@@ -11,7 +11,7 @@ from rca.telemetry.causes import CAUSES, UNKNOWN
 from rca_api.incidents.schemas import EventType
 from rca_api.webhooks.tables import DeliveryRow, WebhookRow
 
-EVENT_TYPES: tuple[EventType, ...] = ("incident.opened", "incident.cause_changed", "incident.resolved")
+EVENT_TYPES: tuple[EventType, ...] = get_args(EventType)
 #: No NUL, which PostgreSQL cannot store.
 JobId = Annotated[str, StringConstraints(min_length=1, max_length=256, pattern=r"^[^\x00]*$")]
 Description = Annotated[str, StringConstraints(max_length=256, pattern=r"^[^\x00]*$")]

@@ -15,6 +15,8 @@ from rca_api.webhooks.signing import headers
 
 USER_AGENT = "straggler-rca"
 _GONE = 410
+#: Answers of the 4xx that speak of the moment, not of the message.
+_PASSING = (408, 425, 429)
 
 
 @dataclass(frozen=True)
@@ -29,6 +31,8 @@ class Outcome:
         None if the receiver took it.
     retry_after_seconds : float or None
         What the receiver asked for.
+    refused : bool
+        The receiver does not want this message, and will hardly want it later.
     gone : bool
         The receiver says that it is there no more.
     """
@@ -36,6 +40,7 @@ class Outcome:
     status: int | None
     error: str | None
     retry_after_seconds: float | None = None
+    refused: bool = False
     gone: bool = False
 
 
@@ -133,4 +138,5 @@ def _judged(status: int, retry_after: str | None) -> Outcome:
         return Outcome(status, None)
     wait = float(retry_after) if retry_after is not None and retry_after.strip().isdecimal() else None
     what = "redirects are not followed" if 300 <= status < 400 else "the receiver refused it"
-    return Outcome(status, f"status {status}: {what}", wait, gone=status == _GONE)
+    refused = 300 <= status < 500 and status not in _PASSING
+    return Outcome(status, f"status {status}: {what}", wait, refused=refused, gone=status == _GONE)

@@ -28,6 +28,8 @@ class WebhookRow(Base):
     job_id: Mapped[str | None] = mapped_column(String(256))
     causes: Mapped[list[str]] = mapped_column(JSON)
     active: Mapped[bool] = mapped_column(default=True)
+    #: After a failure of the receiver: nothing is sent to it before.
+    resting_until: Mapped[datetime | None] = mapped_column(UtcDateTime)
 
 
 class DeliveryRow(Base):
@@ -36,7 +38,7 @@ class DeliveryRow(Base):
     __tablename__ = "webhook_deliveries"
     __table_args__ = (Index("ix_webhook_deliveries_queue", "state", "webhook_id", "number"),)
 
-    #: Order of a webhook's deliveries.
+    #: Order of an incident's deliveries to a webhook.
     number: Mapped[int] = mapped_column(primary_key=True, autoincrement=True)
     #: What the receiver recognises a repeated delivery by.
     id: Mapped[str] = mapped_column(String(32), unique=True, default=new_id)
