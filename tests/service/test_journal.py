@@ -70,7 +70,7 @@ def test_a_queued_diagnosis_keeps_its_request_and_its_whole_time_is_measured(
     database: Database, clock: Clock
 ) -> None:
     metrics = Metrics()
-    journal = Journal(database, metrics, (), clock)
+    journal = Journal(database, metrics, (), lambda _: True, clock)
     diagnosis_id = journal.enqueue(kept(), asked_by=None, request_id="request-1", most=10)
     clock.pass_by(90)
     [claimed] = journal.claim("me", 15, 1)

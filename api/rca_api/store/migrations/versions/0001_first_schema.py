@@ -143,7 +143,6 @@ def upgrade() -> None:
         sa.Column("window_start", sa.Double(), nullable=False),
         sa.Column("window_end", sa.Double(), nullable=False),
         sa.Column("asked_by", sa.String(length=128), nullable=True),
-        sa.Column("request_id", sa.String(length=128), nullable=True),
         sa.Column("failure_mode", sa.String(length=16), nullable=True),
         sa.Column("abstained", sa.Boolean(), nullable=True),
         sa.Column("cause", sa.String(length=64), nullable=True),

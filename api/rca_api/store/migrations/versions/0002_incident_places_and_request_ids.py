@@ -1,4 +1,4 @@
-"""places, relapses and uncertainty of incidents; rest of webhooks"""
+"""places, relapses and uncertainty of incidents; rest of webhooks; request ids of diagnoses"""
 
 from __future__ import annotations
 
@@ -24,11 +24,13 @@ def upgrade() -> None:
     op.add_column("observations", sa.Column("probability", sa.Double(), nullable=True))
     op.add_column("observations", sa.Column("place", sa.JSON(), nullable=True))
     op.add_column("observations", sa.Column("ahead", sa.Boolean(), nullable=False, server_default=sa.false()))
+    op.add_column("diagnoses", sa.Column("request_id", sa.String(128), nullable=True))
     op.add_column("webhooks", sa.Column("resting_until", sa.DateTime(timezone=True), nullable=True))
 
 
 def downgrade() -> None:
     op.drop_column("webhooks", "resting_until")
+    op.drop_column("diagnoses", "request_id")
     op.drop_column("observations", "ahead")
     op.drop_column("observations", "place")
     op.drop_column("observations", "probability")
