@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 import json
 import threading
@@ -124,6 +125,11 @@ class Verdict:
         self.found = sum(
             answered(f"{url}/v1/diagnoses/{promised}", crowd.headers) for promised in crowd.acknowledged
         )
+        self.windows = sum(
+            _window_is_there(url, item["window_digest"], crowd.headers)
+            for item in rows
+            if item["diagnosis_id"] in crowd.acknowledged
+        )
         self.duplicated = len(rows) - len({item["window_id"] for item in rows}) + len(crowd.contradicted)
         #: Stored though nobody was told: a repetition would have found it.
         self.unclaimed = len({item["diagnosis_id"] for item in rows} - set(crowd.acknowledged))
@@ -132,13 +138,23 @@ class Verdict:
     def line(self) -> str:
         """For the table."""
         refused = ", ".join(f"{n} x {how}" for how, n in sorted(self.refused.items(), key=str)) or "none"
-        return f"{self.acknowledged:>12} {self.found:>6} {self.duplicated:>10}  {refused}"
+        return f"{self.acknowledged:>12} {self.found:>6} {self.windows:>7} {self.duplicated:>10}  {refused}"
 
 
 def _ready(url: str) -> bool:
     try:
         return bool(asked(f"{url}/readyz")["status"] == "ready")
     except OSError:
+        return False
+
+
+def _window_is_there(url: str, digest: str | None, headers: dict[str, str]) -> bool:
+    """Whether the window of a diagnosis can be fetched, and is the one that was posted."""
+    try:
+        with urlopen(Request(f"{url}/v1/windows/{digest}", headers=headers), timeout=30) as answer:
+            return hashlib.sha256(answer.read()).hexdigest() == digest
+    except HTTPError as error:
+        error.close()
         return False
 
 

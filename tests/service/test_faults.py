@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from watched import SECONDS, computing, metric, post, serving, stored, until
+from watched import SECONDS, computing, metric, post, processor_seconds, serving, stored, until
 
 from rca_api.demo import running_service
 
@@ -35,27 +35,36 @@ def body(make_window) -> bytes:
 
 
 @pytest.fixture
+def large(make_window) -> bytes:
+    """A window that takes a second or so: long enough to be killed in the middle of."""
+    window: bytes = make_window(256, 400).to_json()
+    return window
+
+
+@pytest.fixture
 def url(settings: dict[str, str]) -> Iterator[str]:
     with running_service(settings=settings) as address:
         yield address
 
 
 def test_a_process_killed_in_the_middle_of_a_diagnosis_costs_only_time(
-    url: str, data: Path, body: bytes
+    url: str, data: Path, large: bytes
 ) -> None:
     [process] = computing(data)
-    os.kill(process, signal.SIGSTOP)
+    idle = processor_seconds(process)
     answers: list[Any] = []
-    asking = threading.Thread(target=lambda: answers.append(post(url, body)))
+    asking = threading.Thread(target=lambda: answers.append(post(url, large)))
     asking.start()
-    until(lambda: metric(url, "rca_diagnoses_in_progress") == 1)
-    # Long enough for the task to be in the pipe of the process that stands still.
-    time.sleep(0.3)
+    # What waits for work takes next to no processor time.
+    until(lambda: processor_seconds(process) > idle + 0.1, pause=0.005)
     os.kill(process, signal.SIGKILL)
     asking.join(SECONDS)
     [(status, answer)] = answers
     assert status == 200
     assert [item["diagnosis_id"] for item in stored(url)] == [answer["diagnosis_id"]]
+    # It was killed at work, not before and not after.
+    assert metric(url, 'rca_pool_renewals_total{reason="died"}') == 1
+    assert metric(url, "rca_pool_retries_total") == 1
 
 
 def test_a_service_killed_with_a_queue_finishes_it_after_its_restart(

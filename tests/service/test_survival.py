@@ -1,8 +1,8 @@
 """What the service survives: processes killed, disks full, databases, registries and clocks that go wrong.
 
 Callers post windows all the while and repeat whatever is not acknowledged. Afterwards every acknowledged
-diagnosis is there, none is there twice, and the service is well without anybody having touched it. The counts
-are printed at the end: ``python -m pytest tests/service/test_survival.py``.
+diagnosis and its window are there, none is there twice, and the service is well without anybody having
+touched it. The counts are printed at the end: ``python -m pytest tests/service/test_survival.py``.
 """
 
 from __future__ import annotations
@@ -39,8 +39,14 @@ pytestmark = pytest.mark.slow
 #: Passes alone; on a crowded machine a wait by the shifted clock, or a file deleted in between, may spoil it.
 asked_for = pytest.mark.skipif("RCA_TEST_TIMING" not in os.environ, reason="RCA_TEST_TIMING=1 runs it")
 #: A key whose request died with the service is free again after deadline and lease.
-QUICK = {"RCA_PROCESSES": "2", "RCA_DEADLINE_SECONDS": "5", "RCA_LEASE_SECONDS": "1"}
-HEAD = f"{'':<34} {'acknowledged':>12} {'found':>6} {'duplicated':>10}  refused attempts"
+QUICK = {
+    "RCA_PROCESSES": "2",
+    "RCA_DEADLINE_SECONDS": "5",
+    "RCA_LEASE_SECONDS": "1",
+    # The verdict asks for everything at once.
+    "RCA_RATE_LIMIT": "",
+}
+HEAD = f"{'':<34} {'acknowledged':>12} {'found':>6} {'windows':>7} {'duplicated':>10}  refused attempts"
 
 
 @pytest.fixture(scope="module")
@@ -74,7 +80,8 @@ def judge(told: list[str], fault: str, crowd: Crowd, url: str) -> None:
     verdict = Verdict(crowd, url)
     told.append(f"{fault:<34} {verdict.line()}")
     assert verdict.acknowledged > 0
-    assert (verdict.found, verdict.duplicated, verdict.unclaimed) == (verdict.acknowledged, 0, 0)
+    assert (verdict.found, verdict.windows) == (verdict.acknowledged, verdict.acknowledged)
+    assert (verdict.duplicated, verdict.unclaimed) == (0, 0)
     assert set(crowd.refused) <= {"broken", 409, 503, 504}
 
 
@@ -279,7 +286,8 @@ def test_the_clock_jumps_by_two_hours(
         _, lasting = keys.create(session, "crowd", every)
         _, short = keys.create(session, "short", every, now() + timedelta(hours=1))
     database.close()
-    settings |= {"RCA_AUTH": "keys", "RCA_RATE_LIMIT": "", **clock.environment}
+    # A crowded machine may take its time: deadlines are not what is looked at here.
+    settings |= {"RCA_AUTH": "keys", "RCA_DEADLINE_SECONDS": "60", **clock.environment}
     crowd = Crowd(body, {"Authorization": f"Bearer {lasting}"})
 
     def is_let_in() -> bool:
@@ -350,4 +358,6 @@ def test_a_service_that_is_told_to_end_answers_what_it_has_begun(
     with closing(sqlite3.connect(data / "rca.db")) as held:
         kept = {found for (found,) in held.execute("SELECT id FROM diagnoses")}
     assert kept == {answer["diagnosis_id"] for _, answer in answers}
-    told.append(f"{'SIGTERM with 6 requests in hand':<34} {6:>12} {len(kept):>6} {0:>10}  none; {took:.1f} s")
+    told.append(
+        f"{'SIGTERM with 6 requests in hand':<34} {6:>12} {len(kept):>6} {'':>7} {0:>10}  none; {took:.1f} s"
+    )

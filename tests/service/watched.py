@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -12,11 +13,11 @@ from urllib.request import Request, urlopen
 SECONDS = 120.0
 
 
-def until(true: Callable[[], Any], seconds: float = SECONDS) -> Any:
+def until(true: Callable[[], Any], seconds: float = SECONDS, pause: float = 0.05) -> Any:
     deadline = time.monotonic() + seconds
     while not (found := true()):
         assert time.monotonic() < deadline
-        time.sleep(0.05)
+        time.sleep(pause)
     return found
 
 
@@ -31,6 +32,13 @@ def processes_of(data: Path, what: bytes) -> list[int]:
         except (OSError, ValueError):
             continue
     return found
+
+
+def processor_seconds(process: int) -> float:
+    """What a process has computed so far."""
+    fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+    # utime and stime, counted from the process' state.
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def computing(data: Path) -> list[int]:
