@@ -9,8 +9,9 @@ import numpy as np
 from rca.features import WINDOW_FEATURES, FeatureSet
 from rca.robust import FloatArray
 
-#: The shortest windows of the training corpus; below, healthy jobs are called slow far too often.
-MIN_STEPS = 15
+#: Not one healthy window in a hundred of the training corpus is shorter, so nobody knows how often those
+#: would be called slow; of the few real ones that are, one was.
+MIN_STEPS = 20
 
 
 def long_enough(features: FeatureSet) -> bool:
