@@ -12,10 +12,12 @@ from typing import Literal
 import limits
 from pydantic import AliasChoices, ByteSize, Field, field_validator, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
+from sqlalchemy import make_url
+from sqlalchemy.exc import ArgumentError
 
 from rca.commands.process import usable_cores
 
-_DATABASE = re.compile(r"(sqlite|postgres(ql)?(\+psycopg)?)://")
+_DRIVERS = frozenset({"sqlite", "postgres", "postgresql", "postgresql+psycopg"})
 _QUEUE = re.compile(r"(sqlite|rediss?|unix|postgres(ql)?)://")
 #: An answer found at the last moment is still stored and sent.
 _ANSWER_SECONDS = 5
@@ -207,8 +209,15 @@ class Settings(BaseSettings):
     @field_validator("database_url")
     @classmethod
     def _is_a_database(cls, value: str) -> str:
-        if value and not _DATABASE.match(value):
-            raise ValueError("needs a URL of SQLite (sqlite:///FILE) or PostgreSQL (postgresql://...)")
+        try:
+            known = not value or make_url(value).drivername in _DRIVERS
+        except (ArgumentError, ValueError):
+            known = False
+        if not known:
+            # Not chained: what SQLAlchemy says holds parts of the URL.
+            raise ValueError(
+                "needs a URL of SQLite (sqlite:///FILE) or PostgreSQL (postgresql://...)"
+            ) from None
         return value
 
     @field_validator("queue_url")

@@ -197,8 +197,12 @@ def test_every_bad_variable_is_named(
     assert "RCA_RATE_LIMIT: needs a rate such as 600/minute" in ran.err
 
 
-def test_a_database_that_nobody_knows_is_refused_as_an_option_too(rca_command: Run) -> None:
-    ran = rca_command("db", "status", "--database-url", "foo://rca:s3cretpw@bar")
+@pytest.mark.parametrize(
+    "url",
+    ["foo://rca:s3cretpw@bar", "postgresql://rca:s3cretpw@db:port/rca", "postgresql+asyncpg://db/rca", "rca"],
+)
+def test_a_database_that_nobody_knows_is_refused_as_an_option_too(rca_command: Run, url: str) -> None:
+    ran = rca_command("db", "status", "--database-url", url)
     assert ran.code == 2
     assert "postgresql://" in ran.err
     assert "s3cretpw" not in ran.err
