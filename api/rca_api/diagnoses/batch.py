@@ -78,6 +78,7 @@ async def _answered(state: State, asked: Asked, window: Kept, hold: Hold | str |
         work.diagnose_stored, window.digest, state.models.champion, new_id(), deadline=asked.deadline
     )
     await run_in_threadpool(state.journal.record, window, answer, asked_by=asked.asked_by, hold=hold)
+    state.shadow.answered(answer.diagnosis_id, answer.document, window.digest)
     return answers.finished(answer.diagnosis_id, answer.content, JSON)
 
 
