@@ -82,11 +82,11 @@ class Follower:
         if not (self._settings.follow_seconds and self._settings.has_registry):
             return
         held = self._shelf.remembered()
-        # Rolled back to the operator's own bundle: then there is none to resume.
         champion, previous = held.get("champion"), held.get("previous")
         if champion is None:
-            return
-        if self._answers_again(champion):
+            # Rolled back to the operator's own bundle, or never followed.
+            self._current.resume(self._current.own, previous)
+        elif self._answers_again(champion):
             self._current.resume(champion, previous)
         elif previous is not None and self._answers_again(previous):
             self._current.resume(previous, None)
