@@ -128,7 +128,8 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
         )
         async with running(*beside):
             yield
-            # Ends a poll that waits for the registry, so that nobody waits for it.
+            # Ends a poll that waits for the registry or for a bundle, so that nobody waits for it.
+            state.trial.close()
             await run_in_threadpool(state.registry.close)
         if migrating is not None:
             migrating.cancel()

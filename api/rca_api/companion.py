@@ -23,6 +23,7 @@ import orjson
 Message = dict[str, Any]
 #: What a module run as a companion is started with, before its own arguments.
 REPORT = "--report"
+_STDERR = 2
 
 
 class Companion:
@@ -33,12 +34,12 @@ class Companion:
     command : sequence of str
         Of a process that uses `Owner`; where to report to is appended.
     log : Path, optional
-        File that its output is appended to; thrown away if not given.
+        File that its output is appended to; where our own errors go if not given.
     """
 
     def __init__(self, command: Sequence[str], log: Path | None = None) -> None:
         told, report = os.pipe()
-        with log.open("ab") if log is not None else Path(os.devnull).open("ab") as output:
+        with log.open("ab") if log is not None else os.fdopen(os.dup(_STDERR), "ab") as output:
             try:
                 self._process = subprocess.Popen(  # noqa: S603  (our own interpreter and modules)
                     [*command, REPORT, str(report)],

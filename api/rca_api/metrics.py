@@ -174,6 +174,12 @@ class Metrics:
         self.models_rejected = self._counter(
             "rca_models_rejected", "Models of the registry found to be broken."
         )
+        self.model_trials = self._counter(
+            "rca_model_trials",
+            "Trials of the registry's models: passed, rejected, not ended by the model, or put off.",
+            ("outcome",),
+            ("passed", "rejected", "unfinished", "postponed"),
+        )
         self.registry_failures = self._counter(
             "rca_registry_failures", "Times the model registry could not be followed."
         )

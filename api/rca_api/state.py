@@ -29,6 +29,7 @@ from rca_api.models.current import BundleRef, CurrentModels
 from rca_api.models.follower import Follower
 from rca_api.models.registry import RegistryClient
 from rca_api.models.shadow import Shadow
+from rca_api.models.shelf import KEEP_SECONDS, Shelf
 from rca_api.models.trial import Trial
 from rca_api.nodes.service import Exposures
 from rca_api.security.authority import Authority
@@ -41,6 +42,9 @@ from rca_api.webhooks.addresses import Policy
 from rca_api.webhooks.dispatcher import Dispatcher as WebhookDispatcher
 from rca_api.webhooks.dispatcher import Retries
 from rca_api.webhooks.sending import Sender
+
+#: Least a bundle gets to load and to answer one window, on a machine that is busy.
+_TRIAL_SECONDS = 30.0
 
 
 @dataclass(frozen=True)
@@ -64,6 +68,7 @@ class State:
     webhook_dispatcher: WebhookDispatcher
     sweeper: Sweeper
     registry: RegistryClient
+    trial: Trial
     follower: Follower
     shadow: Shadow
     bell: Bell
@@ -76,8 +81,9 @@ class State:
         metrics = Metrics()
         database = Database(settings.database_url, metrics.database_failures.inc)
         models = CurrentModels(BundleRef(settings.bundle))
+        setup = partial(_setup, settings, models)
         pool = ComputePool(
-            lambda: Setup(models.champion, settings.priors, settings.window_store_url, settings.log_level),
+            setup,
             settings.processes,
             settings.tasks_per_process,
             metrics,
@@ -88,8 +94,13 @@ class State:
         on_diagnosed: tuple[OnDiagnosed, ...] = (incidents, Exposures())
         journal = Journal(database, metrics, on_diagnosed, windows.has)
         policy = _policy(settings)
-        registry = RegistryClient(settings.registry_uri, settings.registry_timeout_seconds)
+        registry = RegistryClient(
+            settings.registry_uri, settings.registry_timeout_seconds, settings.log_level
+        )
+        # An answer that callers would be granted the time for is no reason to reject who gives it.
+        trial = Trial(setup, max(_TRIAL_SECONDS, settings.deadline_seconds), pool.loaded)
         admission = Admission(settings, pool.seconds_until_free, metrics)
+        shadow = Shadow(settings.shadow_share, settings.deadline_seconds, models, pool, database, metrics)
         metrics.registry.register(LiveGauges(pool, models, admission, database))
         return cls(
             settings=settings,
@@ -107,7 +118,7 @@ class State:
                 kept=timedelta(hours=settings.idempotency_hours),
                 held=timedelta(seconds=settings.deadline_seconds + settings.lease_seconds),
             ),
-            dispatcher=Dispatcher(journal, pool, models, settings),
+            dispatcher=Dispatcher(journal, pool, models, settings, shadow.answered),
             retention=Retention(database, windows, settings, (has_feedback(),)),
             webhook_policy=policy,
             webhook_dispatcher=_webhook_dispatcher(settings, database, metrics, policy),
@@ -116,16 +127,18 @@ class State:
             ),
             on_diagnosed=on_diagnosed,
             registry=registry,
+            trial=trial,
             follower=Follower(
                 settings,
                 models,
                 registry,
                 metrics,
-                diagnose=Trial(pool),
+                shelf=_shelf(settings),
+                trial=trial,
                 healthy=small_window,
                 recent=partial(newest_windows, database),
             ),
-            shadow=Shadow(settings.shadow_share, models, database, metrics),
+            shadow=shadow,
             bell=QueueBell(settings.queue_url),
         )
 
@@ -134,6 +147,15 @@ class State:
         """Get the state of the app that handles `request`."""
         app: FastAPI = request.app
         return cast("State", app.state.parts)
+
+
+def _setup(settings: Settings, models: CurrentModels) -> Setup:
+    return Setup(models.champion, settings.priors, settings.window_store_url, settings.log_level)
+
+
+def _shelf(settings: Settings) -> Shelf:
+    # What another replica uses is touched at each of its polls.
+    return Shelf(settings.data_dir / "models", max(KEEP_SECONDS, 4 * settings.follow_seconds))
 
 
 def _incidents(settings: Settings, metrics: Metrics) -> IncidentFollower:

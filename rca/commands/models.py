@@ -31,7 +31,7 @@ app = typer.Typer(
     add_completion=False,
     no_args_is_help=True,
     rich_markup_mode=None,
-    help="List, show, promote, roll back and fetch registered bundles.",
+    help="List, show, promote, roll back, retry and fetch registered bundles.",
     epilog="\b\nExamples:\n"
     "  rca models list\n"
     "  rca models show challenger --card\n"
@@ -61,7 +61,8 @@ Version = Annotated[str, typer.Argument(metavar="VERSION", help="Number or alias
 @app.command("list")
 def list_command(tracking_uri: Uri = None, format_: As = Format.table) -> None:
     """List the registered versions, the newest first."""
-    found = _registry(tracking_uri).versions()
+    registry = _registry(tracking_uri)
+    found = registry.with_scores(registry.versions())
     if format_ is Format.json:
         write(_json([_document(each) for each in found]))
         return
@@ -88,7 +89,7 @@ def show_command(
 ) -> None:
     """Show one version: its digests, its scores with intervals, what the gate said; or its model card."""
     registry = _registry(tracking_uri)
-    found = registry.get(version)
+    (found,) = registry.with_scores([registry.get(version)])
     if card:
         from rca.training.record import CARD_FILE
 
@@ -156,6 +157,15 @@ def rollback_command(
         return
     left = f"version {now.number} is the champion again" if now else "the shipped bundle is what is left"
     write(f"version {was.number} is no longer the champion: {left}")
+
+
+@app.command("retry")
+def retry_command(version: Version = "champion", tracking_uri: Uri = None) -> None:
+    """Have services that have rejected a version try it again, once what was wrong is mended."""
+    registry = _registry(tracking_uri)
+    found = registry.get(version)
+    registry.ask_again(found)
+    write(f"services that follow the registry try version {found.number} again at their next poll")
 
 
 @app.command("fetch")

@@ -11,14 +11,18 @@ from pathlib import Path
 def replace_file(path: Path, content: bytes) -> None:
     """Write a file by renaming a finished one into place; a kill or a power cut leaves the old one.
 
-    For one writer at a time: what a killed one left behind is overwritten by the next.
+    Of several writers the last one wins. What a killed one leaves behind is called ``.<name>.<token>.new``.
     """
-    fresh = path.with_name(f".{path.name}.new")
-    with fresh.open("wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    fresh.replace(path)
+    fresh = path.with_name(f".{path.name}.{secrets.token_hex(4)}.new")
+    try:
+        with fresh.open("xb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        fresh.replace(path)
+    except BaseException:
+        fresh.unlink(missing_ok=True)
+        raise
 
 
 def replace_folder(target: Path, staged: Path) -> None:

@@ -7,8 +7,8 @@ Aliases, not stages: an alias moves in one write of the store, so a reader of
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -25,8 +25,12 @@ SHA256, CORPUS, FEATURES = "bundle.sha256", "corpus.sha256", "feature.version"
 ORDER = "training.order"
 #: Champion before this version became it; absent where there was none.
 PREDECESSOR = "promotion.predecessor"
+#: When somebody asked for a version the last time; who follows the champion tries it anew then.
+ASKED = "promotion.asked"
 #: Why a version stopped to be the champion.
 ROLLED_BACK = "rollback.reason"
+#: Runs asked for in one question.
+_AT_ONCE = 200
 
 
 @dataclass(frozen=True)
@@ -44,7 +48,7 @@ class RegisteredVersion:
         Training run it came from.
     tags : dict of str to str
     scores : dict of str to float
-        The run's metrics.
+        The run's metrics; empty unless `Registry.with_scores` has asked for them, and where the run is gone.
     """
 
     number: int
@@ -53,7 +57,7 @@ class RegisteredVersion:
     created: datetime
     run_id: str
     tags: dict[str, str]
-    scores: dict[str, float]
+    scores: dict[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -85,13 +89,32 @@ class Registry:
         return cls(uri)
 
     def versions(self) -> list[RegisteredVersion]:
-        """Every version, the newest first."""
+        """Every version, the newest first, without scores: whether its run is still there does not matter."""
         with store_errors(self.uri):
             client = self.client()
             aliases = self._aliases(client)
             found = client.search_model_versions(f"name = '{MODEL}'") if aliases is not None else []
-            made = [_version(client, each, aliases or {}) for each in found]
+            made = [_version(each, aliases or {}) for each in found]
         return sorted(made, key=lambda each: -each.number)
+
+    def with_scores(self, found: Sequence[RegisteredVersion]) -> list[RegisteredVersion]:
+        """The same versions with the metrics of their runs, as far as those were not deleted."""
+        from mlflow.entities import ViewType
+
+        scores: dict[str, dict[str, float]] = {}
+        with store_errors(self.uri):
+            client = self.client()
+            experiments = [each.experiment_id for each in client.search_experiments(view_type=ViewType.ALL)]
+            for begin in range(0, len(found) if experiments else 0, _AT_ONCE):
+                named = ", ".join(f"'{each.run_id}'" for each in found[begin : begin + _AT_ONCE])
+                runs = client.search_runs(
+                    experiments,
+                    f"attributes.run_id IN ({named})",
+                    run_view_type=ViewType.ALL,
+                    max_results=_AT_ONCE,
+                )
+                scores |= {run.info.run_id: dict(run.data.metrics) for run in runs}
+        return [replace(each, scores=scores.get(each.run_id, {})) for each in found]
 
     def get(self, name: str) -> RegisteredVersion:
         """The version of a number or an alias.
@@ -110,9 +133,7 @@ class Registry:
 
     def find(self, name: str) -> RegisteredVersion | None:
         """As `get`, None where there is none."""
-        return next(
-            (each for each in self.versions() if name == str(each.number) or name in each.aliases), None
-        )
+        return _named(self.versions(), name)
 
     def ordered(self, order: str) -> RegisteredVersion | None:
         """The version that was made to this order."""
@@ -187,7 +208,7 @@ class Registry:
             )
         before = None if champion is None else str(champion.number)
         # The way back is noted before the champion moves.
-        self.tag(found, {PREDECESSOR: before})
+        self.tag(found, {PREDECESSOR: before, ASKED: datetime.now(UTC).isoformat()})
         with store_errors(self.uri):
             client = self.client()
             if before is not None:
@@ -196,13 +217,21 @@ class Registry:
             if CHALLENGER in found.aliases:
                 client.delete_registered_model_alias(MODEL, CHALLENGER)
 
-    def rollback(self, reason: str = "") -> tuple[RegisteredVersion, RegisteredVersion | None]:
+    def ask_again(self, found: RegisteredVersion) -> None:
+        """Have a version tried anew by all who follow the registry and have rejected it."""
+        self.tag(found, {ASKED: datetime.now(UTC).isoformat()})
+
+    def rollback(
+        self, reason: str = "", expected: int | None = None
+    ) -> tuple[RegisteredVersion, RegisteredVersion | None]:
         """Move the champion back to the version before it.
 
         Parameters
         ----------
         reason : str
             Kept as a tag of the version that was.
+        expected : int, optional
+            The champion that is not wanted any more: two who want that at once go back one version.
 
         Returns
         -------
@@ -213,12 +242,15 @@ class Registry:
         Raises
         ------
         InvalidInput
-            If there is no champion.
+            If there is no champion, or not the expected one.
         """
-        champion = self.find(CHAMPION)
+        held = self.versions()
+        champion = _named(held, CHAMPION)
         if champion is None:
             raise InvalidInput("there is no champion to roll back", hint="`rca models promote` makes one")
-        target = self.find(champion.tags.get(PREDECESSOR, ""))
+        if expected not in (None, champion.number):
+            raise InvalidInput(f"version {expected} is not the champion, version {champion.number} is")
+        target = _named(held, champion.tags.get(PREDECESSOR, ""))
         self.tag(champion, {ROLLED_BACK: reason or "no reason given"})
         with store_errors(self.uri):
             client = self.client()
@@ -229,7 +261,7 @@ class Registry:
             before = target and target.tags.get(PREDECESSOR)
             if before:
                 client.set_registered_model_alias(MODEL, PREVIOUS, before)
-            elif self.find(PREVIOUS) is not None:
+            elif _named(held, PREVIOUS) is not None:
                 client.delete_registered_model_alias(MODEL, PREVIOUS)
         return champion, target
 
@@ -248,7 +280,11 @@ class Registry:
         return held
 
 
-def _version(client: Any, each: Any, aliases: Mapping[str, Iterable[str]]) -> RegisteredVersion:
+def _named(held: Iterable[RegisteredVersion], name: str) -> RegisteredVersion | None:
+    return next((each for each in held if name == str(each.number) or name in each.aliases), None)
+
+
+def _version(each: Any, aliases: Mapping[str, Iterable[str]]) -> RegisteredVersion:
     tags = dict(each.tags)
     return RegisteredVersion(
         number=int(each.version),
@@ -257,7 +293,6 @@ def _version(client: Any, each: Any, aliases: Mapping[str, Iterable[str]]) -> Re
         created=datetime.fromtimestamp(each.creation_timestamp / 1000, UTC),
         run_id=each.run_id,
         tags=tags,
-        scores=dict(client.get_run(each.run_id).data.metrics),
     )
 
 

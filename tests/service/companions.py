@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import logging
 import os
 import signal
 import subprocess
@@ -25,12 +26,25 @@ WRITING = "writing"
 
 def echo(owner: Owner, _: Path) -> None:
     """Answer what is asked, as the registry's helper does; ``hang`` and ``die`` are done."""
+    owner.tell({"ready": True})
     for message in owner.heard():
         if message["ask"] == "hang":
             time.sleep(60)
         if message["ask"] == "die":
             os.kill(os.getpid(), signal.SIGKILL)
         owner.tell({"answer": message})
+
+
+def echo_late(owner: Owner, _: Path) -> None:
+    """As `echo`, after a start that takes longer than most questions wait; logs that it starts."""
+    logging.basicConfig(stream=sys.stderr)
+    logging.getLogger("helper").warning("the helper starts")
+    time.sleep(1.5)
+    echo(owner, Path())
+
+
+def stall(_: Owner, __: Path) -> None:
+    time.sleep(600)
 
 
 def succeed(owner: Owner, _: Path) -> None:
@@ -74,12 +88,13 @@ def _begin_to_write(owner: Owner, folder: Path) -> None:
     (folder / WRITING).touch()
 
 
-BEHAVIOURS = (echo, succeed, fail, die, toil, write_slowly, write_for_ever)
+BEHAVIOURS = (echo, echo_late, stall, succeed, fail, die, toil, write_slowly, write_for_ever)
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser()
     parser.add_argument("behaviour")
     parser.add_argument("folder", nargs="?", type=Path, default=Path())
+    parser.add_argument("--log-level")
     parser.add_argument(REPORT, type=int, required=True)
     given = parser.parse_args()
     behave = {each.__name__: each for each in BEHAVIOURS}[given.behaviour.replace("-", "_")]

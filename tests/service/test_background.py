@@ -46,7 +46,7 @@ def test_the_dispatcher_outlives_a_database_that_fails() -> None:
         setup = Setup(BundleRef(None), None, "")
         pool = ComputePool(lambda: setup, 1, 0, Metrics())
         journal: Any = SimpleNamespace(claim=claim)
-        dispatcher = Dispatcher(journal, pool, CurrentModels(BundleRef(None)), Settings(processes=1))
+        dispatcher = Dispatcher(journal, pool, CurrentModels(BundleRef(None)), Settings(processes=1), print)
         dispatcher.start()
         async with asyncio.timeout(20):
             while len(asked) < 3:

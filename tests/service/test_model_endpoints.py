@@ -14,6 +14,7 @@ from rca.errors import InvalidInput, MissingExtra
 from rca_api.app import create_app
 from rca_api.models.registry import RegistryAway
 from rca_api.settings import Settings
+from rca_api.state import State
 
 GATE = {"outcome": "as good", "passed": True, "against": "shipped", "reasons": "no check tells them apart"}
 
@@ -71,10 +72,17 @@ class FakeRegistry:
         promoted = force is not None or (gate is not None and gate["passed"])
         return {"promoted": promoted, "unjudged": not promoted and gate is None, "version": self.held[name]}
 
-    def rollback(self, reason: str) -> dict[str, Any]:
+    def rollback(self, reason: str, expected: int) -> dict[str, Any]:
         self._working()
-        self.asked.append((reason,))
+        self.asked.append((reason, expected))
+        if expected != 1:
+            raise InvalidInput(f"version {expected} is not the champion, version 1 is")
         return {"from": 1, "to": None}
+
+    def retry(self, name: str) -> dict[str, Any]:
+        self._working()
+        self.asked.append((name,))
+        return self.held[name]
 
     def close(self) -> None:
         pass
@@ -152,10 +160,36 @@ def test_the_champion_cannot_be_promoted_again(client: TestClient, registry: Fak
 def test_rolling_back_asks_for_a_reason_and_keeps_who_wanted_it(
     client: TestClient, registry: FakeRegistry
 ) -> None:
-    assert client.post("/v1/models/rollback", json={}).status_code == 422
-    told = client.post("/v1/models/rollback", json={"reason": "blames healthy nodes"})
+    for incomplete in ({}, {"from": 1}, {"reason": "blames healthy nodes"}):
+        assert client.post("/v1/models/rollback", json=incomplete).status_code == 422
+    told = client.post("/v1/models/rollback", json={"from": 1, "reason": "blames healthy nodes"})
     assert (told.status_code, told.json()) == (200, {"from": 1, "to": None})
-    assert registry.asked == [("blames healthy nodes (anybody)",)]
+    assert registry.asked == [("blames healthy nodes (anybody)", 1)]
+
+
+def test_rolling_back_from_a_version_that_is_no_champion_any_more_is_a_conflict(
+    client: TestClient, registry: FakeRegistry
+) -> None:
+    told = client.post("/v1/models/rollback", json={"from": 2, "reason": "blames healthy nodes"})
+    assert (told.status_code, told.json()["code"]) == (409, "conflict")
+    assert "version 1 is" in told.json()["detail"]
+
+
+def test_a_rejected_version_can_be_asked_for_again(client: TestClient, registry: FakeRegistry) -> None:
+    state: State = client.app.state.parts  # type: ignore[attr-defined]
+    digest = registry.held["1"]["sha256"]
+    state.models.reject(digest, "it never ends")
+    assert client.get("/v1/models/1").json()["rejected"] == "it never ends"
+    state.models.reconsider(digest)
+    state.models.postpone(digest, "the store is away")
+    told = client.post("/v1/models/champion/retry")
+    assert (told.status_code, told.json()["rejected"], told.json()["postponed"]) == (
+        200,
+        None,
+        "the store is away",
+    )
+    assert registry.asked == [("1",)]
+    assert client.post("/v1/models/17/retry").status_code == 404
 
 
 @pytest.mark.parametrize(
@@ -173,7 +207,8 @@ def test_a_registry_that_fails_is_said_and_diagnoses_go_on(
         ("GET", "/v1/models", None),
         ("GET", "/v1/models/1", None),
         ("POST", "/v1/models/2/promote", {}),
-        ("POST", "/v1/models/rollback", {"reason": "anything"}),
+        ("POST", "/v1/models/rollback", {"from": 1, "reason": "anything"}),
+        ("POST", "/v1/models/1/retry", None),
     ]:
         told = client.request(method, place, json=body)
         assert (told.status_code, told.json()["code"]) == (status, code), place
@@ -189,5 +224,5 @@ def test_without_a_registry_the_own_bundle_is_told(tmp_path: Path) -> None:
         told = client.get("/v1/models").json()
         assert (told["items"], told["answering"]["registry_failure"]) == ([], None)
         assert client.get("/v1/models/1").status_code == 404
-        assert client.post("/v1/models/rollback", json={"reason": "anything"}).status_code == 409
+        assert client.post("/v1/models/rollback", json={"from": 1, "reason": "anything"}).status_code == 409
         assert not (tmp_path / "mlflow.db").exists()

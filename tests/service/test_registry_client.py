@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 
 import pytest
 from companions import command
@@ -72,3 +74,31 @@ def test_a_helper_that_nobody_needs_is_ended() -> None:
     assert client._companion is None
     assert client.version("1") == first
     client.close()
+
+
+def test_a_helper_that_starts_slowly_is_not_ended_by_who_cannot_wait(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    client = RegistryClient("somewhere", 0.3, command=command("echo-late"))
+    with pytest.raises(RegistryAway, match="still starting"):
+        client.version("1")
+    assert client._companion is not None
+    pid = client._companion.pid
+    answered = None
+    until = time.monotonic() + 60
+    while answered is None:
+        assert time.monotonic() < until
+        with suppress(RegistryAway):
+            answered = client.version("1")
+    assert client._companion.pid == pid
+    client.close()
+    # And what it logs is in the log of whoever asked.
+    assert "the helper starts" in capfd.readouterr().err
+
+
+def test_a_helper_that_never_starts_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rca_api.models.registry._START_SECONDS", 0.1)
+    client = RegistryClient("somewhere", 0.3, command=command("stall"))
+    with pytest.raises(RegistryAway, match="still starting"):
+        client.version("1")
+    assert client._companion is None

@@ -3,24 +3,34 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
 import pytest
 from sqlalchemy import select
+from starlette.testclient import TestClient
 
 import rca
 from rca.diagnosis.result import Diagnosis
 from rca.errors import BundleError
+from rca_api.app import create_app
+from rca_api.diagnoses import work
 from rca_api.diagnoses.tables import DiagnosisRow
 from rca_api.metrics import Metrics
 from rca_api.models.current import BundleRef, CurrentModels
 from rca_api.models.shadow import Shadow, _drawn, summary
 from rca_api.models.tables import ShadowRow
+from rca_api.settings import Settings
+from rca_api.state import State
 from rca_api.store.base import new_id
 from rca_api.store.database import Database
 
+DIGEST = "d" * 64
+#: Gives the challenger's answer.
+Ask = Callable[[BundleRef], Awaitable[Diagnosis]]
 CHALLENGER = BundleRef(Path("challenger"), "b" * 64, 7)
 
 
@@ -36,6 +46,18 @@ def slow(make_window: Any) -> Diagnosis:
     return found
 
 
+class FakePool:
+    """As much of a pool as is asked for a comparison."""
+
+    def __init__(self) -> None:
+        self.is_idle = True
+        self.ask: Ask
+
+    async def run(self, task: Any, ref: BundleRef, digest: str, *, deadline: Any) -> Diagnosis:
+        assert (task, ref, digest) == (work.try_bundle, CHALLENGER, DIGEST)
+        return await self.ask(ref)
+
+
 class Compared:
     """A shadow, and the rows of diagnoses it may refer to."""
 
@@ -44,13 +66,20 @@ class Compared:
         self.metrics = Metrics()
         self.current = CurrentModels(BundleRef(None))
         self.current.challenge(CHALLENGER)
-        self.shadow = Shadow(share, self.current, database, self.metrics)
+        self.pool = FakePool()
+        pool: Any = self.pool
+        self.shadow = Shadow(share, 60.0, self.current, pool, database, self.metrics)
 
     def diagnosis(self) -> str:
         row = DiagnosisRow(id=new_id(), job_id="job", window_start=0.0, window_end=1.0)
         with self.database.session() as session:
             session.add(row)
         return row.id
+
+    def answered(self, champion: Diagnosis, ask: Ask, diagnosis_id: str = "") -> None:
+        self.pool.ask = ask
+        name = diagnosis_id or self.diagnosis()
+        self.shadow.answered(name, champion.to_json().encode(), DIGEST)
 
     def count(self, outcome: str) -> float:
         labels = {"outcome": outcome}
@@ -77,12 +106,10 @@ async def settle(shadow: Shadow) -> None:
 
 def answer(compared: Compared, champion: Diagnosis, challenger: Diagnosis, diagnosis_id: str = "") -> None:
     async def ask(ref: BundleRef) -> Diagnosis:
-        assert ref == CHALLENGER
         return challenger
 
     async def once() -> None:
-        name = diagnosis_id or compared.diagnosis()
-        compared.shadow.answered(name, champion.to_json().encode(), ask, busy=False)
+        compared.answered(champion, ask, diagnosis_id)
         await settle(compared.shadow)
 
     asyncio.run(once())
@@ -123,10 +150,12 @@ def test_the_answer_is_not_waited_for_and_busy_windows_are_let_go(
             await released.wait()
             return healthy
 
-        compared.shadow.answered(compared.diagnosis(), healthy.to_json().encode(), ask, busy=True)
+        compared.pool.is_idle = False
+        compared.answered(healthy, ask)
+        compared.pool.is_idle = True
         assert compared.shadow._running is None
         for _ in range(3):
-            compared.shadow.answered(compared.diagnosis(), healthy.to_json().encode(), ask, busy=False)
+            compared.answered(healthy, ask)
             await asyncio.sleep(0)
         released.set()
         await settle(compared.shadow)
@@ -143,7 +172,7 @@ def test_a_challenger_that_fails_is_counted_and_nothing_else(
         raise failure
 
     async def once() -> None:
-        compared.shadow.answered(compared.diagnosis(), healthy.to_json().encode(), ask, busy=False)
+        compared.answered(healthy, ask)
         await settle(compared.shadow)
 
     asyncio.run(once())
@@ -162,7 +191,7 @@ def test_what_is_being_compared_does_not_hold_up_the_end(compared: Compared, hea
             await asyncio.sleep(600)
             raise AssertionError("never reached")
 
-        compared.shadow.answered(compared.diagnosis(), healthy.to_json().encode(), ask, busy=False)
+        compared.answered(healthy, ask)
         await asyncio.sleep(0)
         await asyncio.wait_for(compared.shadow.close(), 5)
 
@@ -174,3 +203,36 @@ def test_a_share_of_the_windows_is_drawn() -> None:
     assert 0.2 < sum(_drawn(each, 0.25) for each in ids) / len(ids) < 0.3
     assert not any(_drawn(each, 0.0) for each in ids)
     assert all(_drawn(each, 1.0) for each in ids)
+
+
+def test_one_process_is_enough_and_every_way_to_ask_is_compared(tmp_path: Path, make_window: Any) -> None:
+    """At once, in a batch and later: with a pool of one process, that is free when nobody else calls."""
+    settings = Settings(data_dir=tmp_path, processes=1, shadow_share=1.0, follow_seconds=0)
+    app = create_app(settings)
+    state: State = app.state.parts
+    shipped = Path(str(files("rca_models"))) / "baseline"
+    state.models.challenge(BundleRef(shipped, version=7))
+
+    def compared() -> float:
+        found = state.metrics.registry.get_sample_value("rca_shadow_comparisons_total", {"outcome": "agreed"})
+        return found or 0.0
+
+    def wait_for(n: int) -> None:
+        until = time.monotonic() + 60
+        while compared() < n:
+            assert time.monotonic() < until, f"{compared()} of {n} were compared"
+            time.sleep(0.05)
+
+    body = {"Content-Type": "application/json"}
+    with TestClient(app) as client:
+        for n, (place, content, headers, status) in enumerate(
+            [
+                ("/v1/diagnoses", make_window().to_json(), {}, 200),
+                ("/v1/diagnoses", make_window().to_json(), {"Prefer": "respond-async"}, 202),
+                ("/v1/diagnoses/batch", b'{"windows": [' + make_window().to_json() + b"]}", {}, 200),
+            ],
+            1,
+        ):
+            answer = client.post(place, content=content, headers=body | headers)
+            assert answer.status_code == status
+            wait_for(n)

@@ -20,6 +20,7 @@ from rca.training import gate, record, trial
 from rca.training.card import Card
 from rca.training.promotion import FORCED, OUTCOME, Promotion, promote
 from rca.training.registry import ORDER, Registry
+from rca_api.models import fetch
 
 pytestmark = [
     pytest.mark.slow,
@@ -167,6 +168,24 @@ def test_a_champion_moved_meanwhile_is_not_overwritten(registry: Registry) -> No
     assert aliases(registry)["champion"] == 1
 
 
+def test_two_who_roll_back_at_once_go_back_one_version(registry: Registry) -> None:
+    registry.promote(registry.get("3"), registry.get("1"))
+    was, now = registry.rollback("blames healthy nodes", expected=3)
+    assert (was.number, now and now.number) == (3, 1)
+    with pytest.raises(InvalidInput, match="version 3 is not the champion, version 1 is"):
+        registry.rollback("blames healthy nodes", expected=3)
+    assert aliases(registry)["champion"] == 1
+
+
+def test_who_asks_for_a_version_again_is_seen_by_all_followers(registry: Registry, models: Any) -> None:
+    before = fetch.aliases(registry.uri)["champion"]
+    assert before["asked"]
+    assert "version 1 again" in models("retry").out
+    after = fetch.aliases(registry.uri)["champion"]
+    assert after["asked"] > before["asked"]
+    assert {**after, "asked": ""} == {**before, "asked": ""}
+
+
 def test_a_registered_bundle_is_fetched_verified_and_diagnoses(
     registry: Registry, models: Any, bundles: dict[str, Path], tmp_path: Path
 ) -> None:
@@ -216,6 +235,42 @@ def test_list_and_show_in_text_and_json(
     assert json.loads(models("show", "1", "--format", "json").out)["tags"]["corpus.sha256"] == "c" * 64
     missing = models("show", "17")
     assert (missing.code, "rca models list" in missing.err) == (2, True)
+
+
+def test_scores_are_asked_for_in_one_question(registry: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
+    client = type(registry.client())
+    asked = []
+    for name in ("get_run", "search_runs", "search_model_versions", "get_model_version"):
+        monkeypatch.setattr(client, name, counted(getattr(client, name), asked))
+    scored = registry.with_scores(registry.versions())
+    assert [each.scores["test_failure_mode_accuracy_value"] for each in scored] == [0.9] * 4
+    assert asked == ["search_model_versions", "search_runs"]
+
+
+def test_a_run_that_was_deleted_for_good_is_nobodys_trouble(bundles: dict[str, Path], tmp_path: Path) -> None:
+    """What `mlflow gc` leaves: versions whose runs are gone."""
+    from mlflow.tracking._tracking_service.utils import _get_store
+
+    registry = Registry(f"sqlite:///{tmp_path / 'mlflow.db'}")
+    for name in ("first", "second"):
+        add_version(registry.uri, bundles[name])
+    registry.promote(registry.get("1"), None)
+    registry.promote(registry.get("2"), registry.get("1"))
+    gone = registry.get("1").run_id
+    registry.client().delete_run(gone)
+    assert registry.with_scores([registry.get("1")])[0].scores
+    _get_store(registry.uri)._hard_delete_run(gone)
+    told = fetch.versions(registry.uri)
+    assert [(each["version"], bool(each["scores"])) for each in told] == [(2, True), (1, False)]
+    assert fetch.rollback(registry.uri, "blames healthy nodes", 2) == {"from": 2, "to": 1}
+
+
+def counted(method: Any, asked: list[str]) -> Any:
+    def call(*arguments: Any, **options: Any) -> Any:
+        asked.append(method.__name__)
+        return method(*arguments, **options)
+
+    return call
 
 
 def test_a_mistyped_store_is_an_error_and_not_a_new_store(tmp_path: Path) -> None:

@@ -39,7 +39,8 @@ assert fetch.version(uri, "1") is not None
 assert fetch.card(uri, "1") == ""
 fetch.fetch(uri, "1", output)
 assert fetch.promote(uri, "1", "a test", "for it")["promoted"]
-assert fetch.rollback(uri, "no reason")["from"] == 1
+assert fetch.retry(uri, "1")["version"] == 1
+assert fetch.rollback(uri, "no reason", 1)["from"] == 1
 """
 
 

@@ -71,7 +71,6 @@ class ComputePool:
         #: What a bundle turned out to be when it was loaded, or why it cannot be used.
         self._found: dict[BundleRef, ModelVersion | str] = {}
         self._mean_seconds = 0.0
-        self._loop: asyncio.AbstractEventLoop | None = None
         self._waiting = 0
         self._busy: set[Slot] = set()
 
@@ -103,13 +102,17 @@ class ComputePool:
         """Say how busy it is."""
         return Load(len(self._slots), len(self.processes()), len(self._busy), self._waiting)
 
+    @property
+    def is_idle(self) -> bool:
+        """Whether a process is free and nobody waits for one."""
+        return not self._waiting and not self._free.empty()
+
     def seconds_until_free(self, ahead: int) -> float:
         """Estimate when `ahead` tasks will have been worked off, by what the last ones took."""
         return self._mean_seconds * ahead / len(self._slots)
 
     def start(self) -> None:
         """Start the processes; tasks may be given at once and wait for the first warm one."""
-        self._loop = asyncio.get_running_loop()
         for slot in self._slots:
             self._renew(slot)
 
@@ -169,13 +172,6 @@ class ComputePool:
             finally:
                 self._busy.discard(slot)
                 self._give_back(slot, renew)
-
-    def run_from_thread(self, task: Callable[..., Any], *arguments: Any, deadline: Deadline) -> Any:
-        """As `run`, for a thread that may wait; the pool has to be started."""
-        if self._loop is None:
-            raise RuntimeError("the pool is not started")
-        asked = asyncio.run_coroutine_threadsafe(self.run(task, *arguments, deadline=deadline), self._loop)
-        return asked.result()
 
     async def _next(self, deadline: Deadline) -> Slot:
         self._waiting += 1

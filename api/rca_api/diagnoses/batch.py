@@ -92,6 +92,7 @@ async def _answered(state: State, asked: Asked, window: Kept, hold: Hold | str |
         request_id=asked.request_id,
         hold=hold,
     )
+    state.shadow.answered(answer.diagnosis_id, answer.document, window.digest)
     return answers.finished(answer.diagnosis_id, answer.content, JSON)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from contextlib import suppress
 
 import structlog
@@ -37,14 +38,22 @@ class Dispatcher:
     pool : ComputePool
     models : CurrentModels
     settings : Settings
+    answered : callable
+        Told of each answer that is stored: its id, its document, the digest of its window.
     """
 
     def __init__(
-        self, journal: Journal, pool: ComputePool, models: CurrentModels, settings: Settings
+        self,
+        journal: Journal,
+        pool: ComputePool,
+        models: CurrentModels,
+        settings: Settings,
+        answered: Callable[[str, bytes, str], None],
     ) -> None:
         self._journal = journal
         self._pool = pool
         self._models = models
+        self._answered = answered
         self._most = settings.processes
         self._deadline_seconds = settings.deadline_seconds
         self._lease_seconds = settings.lease_seconds
@@ -160,6 +169,8 @@ class Dispatcher:
             )
             if not await run_in_threadpool(self._journal.complete, self._owner, answer):
                 _log.warning("a diagnosis was taken over by another", diagnosis_id=claimed.diagnosis_id)
+                return
+            self._answered(claimed.diagnosis_id, answer.document, claimed.window_digest)
         except (RcaError, ProblemError) as error:
             problem = error if isinstance(error, ProblemError) else from_rca_error(error, 1)
             await self._failed(claimed.diagnosis_id, problem)

@@ -210,8 +210,12 @@ def _finish(row: DiagnosisRow, answer: Answer, at: datetime) -> None:
     ]
 
 
-def newest_windows(database: Database, most: int = 3) -> list[str]:
-    """Digests of the windows posted last."""
+def newest_windows(database: Database, most: int = 6, among: int = 50) -> list[str]:
+    """Digests of the smallest of the windows diagnosed last: with what a model is tried on."""
+    diagnosed = select(DiagnosisRow.id).where(
+        DiagnosisRow.window_digest == WindowRow.digest, DiagnosisRow.state == DONE
+    )
     with database.reading() as session:
-        newest = select(WindowRow.digest).order_by(WindowRow.used_at.desc()).limit(most)
-        return list(session.scalars(newest))
+        newest = select(WindowRow.digest, WindowRow.n_bytes).where(diagnosed.exists())
+        found = session.execute(newest.order_by(WindowRow.used_at.desc()).limit(among)).all()
+    return [digest for digest, _ in sorted(found, key=lambda each: each[1])][:most]

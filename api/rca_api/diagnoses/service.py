@@ -12,16 +12,13 @@ from dataclasses import dataclass
 from fastapi import Request, Response
 from fastapi.concurrency import run_in_threadpool
 
-from rca.diagnosis.result import Diagnosis
 from rca_api import windows
 from rca_api.compute.body import Received
 from rca_api.compute.deadline import Deadline
 from rca_api.compute.sent import Sent
 from rca_api.diagnoses import answers, work
 from rca_api.diagnoses.keys import Hold, Key
-from rca_api.diagnoses.work import Answer
 from rca_api.limits import content_encoding
-from rca_api.models.current import BundleRef
 from rca_api.negotiation import choose
 from rca_api.preferences import Preferences
 from rca_api.problems import ProblemError
@@ -72,20 +69,8 @@ async def _now(state: State, asked: Asked, hold: Hold | None) -> Response:
         request_id=asked.request_id,
         hold=hold,
     )
-    _compare(state, window.digest, answer)
+    state.shadow.answered(answer.diagnosis_id, answer.document, window.digest)
     return answers.finished(answer.diagnosis_id, answer.content, asked.accept)
-
-
-def _compare(state: State, digest: str, answer: Answer) -> None:
-    """Let the challenger diagnose the window as well, if it is drawn; nobody waits for it."""
-
-    async def ask(challenger: BundleRef) -> Diagnosis:
-        deadline = Deadline.after(state.settings.deadline_seconds)
-        found: Diagnosis = await state.pool.run(work.try_bundle, challenger, digest, deadline=deadline)
-        return found
-
-    busy = state.admission.requests >= state.settings.processes
-    state.shadow.answered(answer.diagnosis_id, answer.document, ask, busy=busy)
 
 
 async def _later(state: State, asked: Asked, hold: Hold | None) -> Response:

@@ -126,9 +126,9 @@ def diagnose_stored(context: Context, digest: str, ref: BundleRef, diagnosis_id:
     return _answer(context, found.model_copy(update={"diagnosis_id": diagnosis_id}), JSON)
 
 
-def try_bundle(context: Context, ref: BundleRef, window: Window | str) -> Diagnosis:
-    """Diagnose a window, or a stored one by its digest, with a bundle that may not answer yet."""
-    return context.bundles.diagnose(ref, context.windows.get(window) if isinstance(window, str) else window)
+def try_bundle(context: Context, ref: BundleRef, digest: str) -> Diagnosis:
+    """Diagnose a stored window with a bundle that does not answer callers."""
+    return context.bundles.diagnose(ref, context.windows.get(digest))
 
 
 def accept_batch(context: Context, sent: Sent, most: int) -> list[Kept | RcaError]:

@@ -40,6 +40,8 @@ class Choice:
         Asked beside the champion in shadow mode.
     rejected : mapping of str to str
         Why a bundle of the registry is not used, by its SHA-256.
+    postponed : mapping of str to str
+        Why a bundle of the registry has not been tried to the end yet, by its SHA-256.
     failure : str or None
         Why the registry could not be asked the last time.
     """
@@ -48,6 +50,7 @@ class Choice:
     previous: BundleRef | None = None
     challenger: BundleRef | None = None
     rejected: Mapping[str, str] = field(default_factory=dict)
+    postponed: Mapping[str, str] = field(default_factory=dict)
     failure: str | None = None
 
 
@@ -81,13 +84,30 @@ class CurrentModels:
         if champion != self.choice.champion:
             self.choice = replace(self.choice, champion=champion, previous=self.choice.champion)
 
+    def resume(self, champion: BundleRef, previous: BundleRef | None) -> None:
+        """Go on as before a restart."""
+        self.choice = replace(self.choice, champion=champion, previous=previous)
+
     def challenge(self, challenger: BundleRef | None) -> None:
         """Have another bundle asked in the shadow."""
         self.choice = replace(self.choice, challenger=challenger)
 
     def reject(self, sha256: str, reason: str) -> None:
         """Remember why a bundle is not used."""
+        self.reconsider(sha256)
         self.choice = replace(self.choice, rejected={**self.choice.rejected, sha256: reason})
+
+    def postpone(self, sha256: str, reason: str) -> None:
+        """Remember why a bundle is not used yet."""
+        self.choice = replace(self.choice, postponed={**self.choice.postponed, sha256: reason})
+
+    def reconsider(self, sha256: str) -> None:
+        """Forget what spoke against a bundle."""
+        self.choice = replace(
+            self.choice,
+            rejected={known: why for known, why in self.choice.rejected.items() if known != sha256},
+            postponed={known: why for known, why in self.choice.postponed.items() if known != sha256},
+        )
 
     def registry_failed(self, reason: str | None) -> None:
         """Remember whether the registry could be asked."""

@@ -1,4 +1,4 @@
-"""`/v1/models`: versions, scores, promotion, rollback, shadow mode.
+"""`/v1/models`: versions, scores, promotion, rollback, another try, shadow mode.
 
 Plain functions: they wait for the registry in threads, so nothing else waits for it.
 """
@@ -54,7 +54,7 @@ def rollback(
     caller: Annotated[Principal, Security(requires(Scope.rollback))],
 ) -> schemas.RolledBack:
     """Move the alias `champion` back; replicas follow within their polling interval. Compares nothing."""
-    return service.rollback(State.of(request), asked.reason, caller)
+    return service.rollback(State.of(request), asked, caller)
 
 
 @router.get(
@@ -114,6 +114,17 @@ def promote(
         response.status_code = 202
         response.headers["Location"] = f"/v1/training-runs/{done.id}"
     return done
+
+
+@router.post(
+    "/{version}/retry",
+    summary="Have a rejected version tried again",
+    dependencies=[Security(requires(Scope.promote))],
+    responses=problem_responses(*_REGISTRY, "not-found", "invalid-parameters"),
+)
+def retry(request: Request, version: Version) -> schemas.RegisteredModel:
+    """Every replica tries it again at its next poll, once what was wrong is mended. No alias moves."""
+    return service.retry(State.of(request), version)
 
 
 @router.get(

@@ -1,25 +1,27 @@
 """The process that talks to the registry: ``python -m rca_api.models.fetch URI``, a companion of the service.
 
 MLflow takes seconds and hundreds of megabytes to import, and its calls may hang; here it does neither to a
-process that answers requests. Every message is a question ``{"ask": name, ...}``, answered by
-``{"answer": ...}`` or ``{"problem": {"code", "detail"}}``, one after the other.
+process that answers requests. It says ``{"ready": true}`` first, once MLflow is imported. Every message it
+gets is a question ``{"ask": name, ...}``, answered by ``{"answer": ...}`` or ``{"problem": {"code",
+"detail"}}``, one after the other.
 """
 
 from __future__ import annotations
 
 import argparse
-import logging
 import os
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from rca.errors import InvalidInput, RcaError
+import structlog
+
+from rca.errors import InvalidInput, MissingExtra, RcaError
+from rca_api import logs
 from rca_api.companion import REPORT, Owner
 from rca_api.models.describe import gate_of, scores_of
 
-_log = logging.getLogger("rca_api.models")
+_log = structlog.stdlib.get_logger("rca_api.models")
 
 
 def _registry(uri: str) -> Any:
@@ -30,13 +32,15 @@ def _registry(uri: str) -> Any:
 
 def versions(uri: str) -> list[dict[str, Any]]:
     """Every version, the newest first."""
-    return [_document(each) for each in _registry(uri).versions()]
+    registry = _registry(uri)
+    return [_told(each) for each in registry.with_scores(registry.versions())]
 
 
 def version(uri: str, name: str) -> dict[str, Any] | None:
     """One version by number or alias; None if there is none."""
-    found = _registry(uri).find(name)
-    return None if found is None else _document(found)
+    registry = _registry(uri)
+    found = registry.find(name)
+    return None if found is None else _document(registry, found)
 
 
 def card(uri: str, name: str) -> str | None:
@@ -49,8 +53,8 @@ def card(uri: str, name: str) -> str | None:
 
 
 def aliases(uri: str) -> dict[str, dict[str, Any]]:
-    """Version and digest behind each alias; cheap enough to be asked every few seconds."""
-    from rca.training.registry import MODEL, SHA256
+    """Version, digest and last request behind each alias; cheap enough to be asked every few seconds."""
+    from rca.training.registry import ASKED, MODEL, SHA256
     from rca.training.tracking import store_errors
 
     registry = _registry(uri)
@@ -61,7 +65,11 @@ def aliases(uri: str) -> dict[str, dict[str, Any]]:
         held = client.get_registered_model(MODEL).aliases
         tags = {number: client.get_model_version(MODEL, number).tags for number in set(held.values())}
     return {
-        alias: {"version": int(number), "sha256": tags[number].get(SHA256, "")}
+        alias: {
+            "version": int(number),
+            "sha256": tags[number].get(SHA256, ""),
+            "asked": tags[number].get(ASKED, ""),
+        }
         for alias, number in held.items()
     }
 
@@ -71,7 +79,12 @@ def fetch(uri: str, name: str, output: str) -> str:
     from rca.training.registry import copy_bundle
 
     registry = _registry(uri)
-    copy_bundle(registry, registry.get(name), Path(output))
+    try:
+        copy_bundle(registry, registry.get(name), Path(output))
+    except OSError:
+        # Another replica that shares the folder was faster.
+        if not Path(output).exists():
+            raise
     return output
 
 
@@ -86,23 +99,35 @@ def promote(uri: str, name: str, by: str, force: str | None) -> dict[str, Any]:
         raise InvalidInput(f"version {found.number} is the champion already")
     passed = has_passed(found, champion)
     if not passed and force is None:
-        return {"unjudged": passed is None, "promoted": False, "version": _document(found)}
+        return {"unjudged": passed is None, "promoted": False, "version": _document(registry, found)}
     pass_judged(registry, found, by=by, forced=force)
-    return {"unjudged": False, "promoted": True, "version": _document(registry.get(str(found.number)))}
+    promoted = registry.get(str(found.number))
+    return {"unjudged": False, "promoted": True, "version": _document(registry, promoted)}
 
 
-def rollback(uri: str, reason: str) -> dict[str, Any]:
-    """Move the champion back to the version before it."""
-    was, now = _registry(uri).rollback(reason)
+def rollback(uri: str, reason: str, expected: int) -> dict[str, Any]:
+    """Move the champion back to the version before it, if it still is the expected one."""
+    was, now = _registry(uri).rollback(reason, expected)
     return {"from": was.number, "to": None if now is None else now.number}
 
 
+def retry(uri: str, name: str) -> dict[str, Any]:
+    """Note that a version is asked for again, so that who has rejected it tries it once more."""
+    registry = _registry(uri)
+    registry.ask_again(registry.get(name))
+    return _document(registry, registry.get(name))
+
+
 QUESTIONS: dict[str, Callable[..., Any]] = {
-    each.__name__: each for each in (versions, version, card, aliases, fetch, promote, rollback)
+    each.__name__: each for each in (versions, version, card, aliases, fetch, promote, rollback, retry)
 }
 
 
-def _document(found: Any) -> dict[str, Any]:
+def _document(registry: Any, found: Any) -> dict[str, Any]:
+    return _told(*registry.with_scores([found]))
+
+
+def _told(found: Any) -> dict[str, Any]:
     return {
         "version": found.number,
         "aliases": list(found.aliases),
@@ -119,14 +144,28 @@ def main(arguments: list[str] | None = None) -> None:
     """Answer questions until the owner leaves."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("uri")
+    parser.add_argument("--log-level", default="info")
     parser.add_argument(REPORT, type=int, required=True)
     given = parser.parse_args(arguments)
     os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "1")
     os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "15")
-    logging.basicConfig(stream=sys.stderr, level=logging.INFO)
+    logs.configure(given.log_level)
     owner = Owner(given.report)
+    _import()
+    owner.tell({"ready": True})
     for question in owner.heard():
         owner.tell(_answered(given.uri, **question))
+
+
+def _import() -> None:
+    """Before any question, because it may take longer than whoever asks it waits."""
+    from rca.training.tracking import import_pyfunc
+
+    try:
+        import_pyfunc()
+    except MissingExtra as error:
+        # Whoever asks is told.
+        _log.error("the registry cannot be followed", reason=error.message, hint=error.hint)
 
 
 def _answered(uri: str, ask: str, **details: Any) -> dict[str, Any]:

@@ -1,36 +1,30 @@
 """Follows the registry: what is promoted there answers here, once it was downloaded, verified and tried.
 
-Everything that can go wrong leaves the champion in place. A bundle that is broken is not tried again as
-long as this process lives; a registry that is away is asked again at the next turn; and the last champion
-that answered is found on the disk after a restart.
+Everything that can go wrong leaves the champion in place. A bundle that is broken is not tried again until
+somebody asks for it again; one that could not be tried to the end is, after a pause; a registry that is away
+is asked again at the next turn; and the last champion that answered is found on the disk after a restart.
 """
 
 from __future__ import annotations
 
 import asyncio
 import os
-import re
-import shutil
-import time
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
-import orjson
 import structlog
 
 from rca.errors import BundleError, RcaError
-from rca.telemetry.files import replace_file
 from rca.telemetry.window import Window
 from rca_api.metrics import Metrics
 from rca_api.models.current import BundleRef, CurrentModels
+from rca_api.models.patience import MOST_UNFINISHED, Patience
 from rca_api.models.registry import RegistryClient
-from rca_api.models.smoke import Diagnose, TryLater, objection, verify
+from rca_api.models.shelf import Shelf
+from rca_api.models.smoke import Diagnose, TryLater, Unfinished, objection, verify
 from rca_api.settings import Settings
 
-STATE_FILE = "state.json"
-_SHA256 = re.compile(r"[0-9a-f]{64}")
-#: A bundle that nobody refers to any more may still be asked for by a request that began before.
-_KEEP_SECONDS = 3600.0
 _log = structlog.stdlib.get_logger("rca_api.models")
 
 
@@ -43,12 +37,15 @@ class Follower:
     current : CurrentModels
     registry : RegistryClient
     metrics : Metrics
-    diagnose : callable
-        For the smoke test.
+    shelf : Shelf
+        Where bundles are kept.
+    trial : callable
+        Opens what diagnoses for the smoke test of one bundle.
     healthy : callable
         A small healthy window.
     recent : callable
-        The newest stored windows or their digests, a few.
+        Some of the newest stored windows or their digests.
+    patience : Patience
     """
 
     def __init__(
@@ -58,18 +55,21 @@ class Follower:
         registry: RegistryClient,
         metrics: Metrics,
         *,
-        diagnose: Diagnose,
+        shelf: Shelf,
+        trial: Callable[[], AbstractContextManager[Diagnose]],
         healthy: Callable[[], Window],
         recent: Callable[[], Sequence[Window | str]] = tuple,
+        patience: Patience | None = None,
     ) -> None:
         self._settings = settings
         self._current = current
         self._registry = registry
         self._metrics = metrics
-        self._diagnose = diagnose
+        self._shelf = shelf
+        self._trial = trial
         self._healthy = healthy
         self._recent = recent
-        self._folder = settings.data_dir / "models"
+        self._patience = patience or Patience()
 
     async def follow(self) -> None:
         """Ask the registry again and again, until cancelled."""
@@ -81,15 +81,15 @@ class Follower:
         """Let the last champion that is still sound answer, without asking the registry."""
         if not (self._settings.follow_seconds and self._settings.has_registry):
             return
-        for ref in self._remembered():
-            try:
-                reason = self._objection(ref)
-            except TryLater:
-                reason = "it could not be tried"
-            if reason is None:
-                self._current.swap(ref)
-                return
-            _log.error("a bundle on the disk cannot be used", sha256=ref.sha256, reason=reason)
+        held = self._shelf.remembered()
+        champion, previous = held.get("champion"), held.get("previous")
+        if champion is None:
+            # Rolled back to the operator's own bundle, or never followed.
+            self._current.resume(self._current.own, previous)
+        elif self._answers_again(champion):
+            self._current.resume(champion, previous)
+        elif previous is not None and self._answers_again(previous):
+            self._current.resume(previous, None)
 
     def poll(self) -> None:
         """Ask the registry once and do what it says; never raises."""
@@ -108,17 +108,17 @@ class Follower:
             held = self._registry.aliases()
         except RcaError as error:
             self._failed(error.message)
-            return
-        self._current.registry_failed(None)
-        try:
-            self._follow_champion(held.get("champion"))
-            if self._settings.shadow_share > 0:
-                self._follow_challenger(held.get("challenger"))
-        except RcaError as error:
-            self._failed(error.message)
-        except TryLater as error:
-            _log.info("a bundle is tried later", reason=str(error))
-        self._tidy()
+        else:
+            self._current.registry_failed(None)
+            try:
+                self._follow_champion(held.get("champion"))
+                if self._settings.shadow_share > 0:
+                    self._follow_challenger(held.get("challenger"))
+            except RcaError as error:
+                self._failed(error.message)
+        # Without a registry as well: other replicas must see what is used here.
+        choice = self._current.choice
+        self._shelf.tidy((choice.champion, choice.previous, choice.challenger))
 
     def _failed(self, reason: str) -> None:
         self._metrics.registry_failures.inc()
@@ -132,7 +132,7 @@ class Follower:
         if ref is None or ref == current:
             return
         self._current.swap(ref)
-        self._remember()
+        self._shelf.remember({"champion": ref, "previous": self._current.previous})
         self._metrics.model_swaps.inc()
         _log.info("another model answers", version=ref.version, sha256=ref.sha256, before=current.sha256)
 
@@ -143,83 +143,111 @@ class Follower:
             _log.info("another model is asked in the shadow", version=ref and ref.version)
 
     def _usable(self, wanted: dict[str, Any]) -> BundleRef | None:
-        """The bundle on the local disk, tried; None if it is known to be broken or turns out to be."""
+        """The bundle on the local disk, tried; None if it is broken, or could not be tried yet."""
         sha256, number = str(wanted["sha256"]), int(wanted["version"])
-        ref = BundleRef(self._folder / sha256, sha256, number)
-        if sha256 in self._current.choice.rejected:
+        ref = self._shelf.ref(sha256, number)
+        if ref is not None and ref in (self._current.champion, self._current.challenger):
+            return ref
+        if self._patience.begin(sha256, str(wanted.get("asked") or "")):
+            self._current.reconsider(sha256)
+        if not self._patience.allows(sha256):
             return None
-        if ref in (self._current.champion, self._current.previous, self._current.challenger):
-            return ref
-        reason = self._got(ref) or self._objection(ref)
-        if reason is None:
-            return ref
-        self._current.reject(sha256, reason)
-        self._metrics.models_rejected.inc()
-        _log.error("a model of the registry is not used", version=number, sha256=sha256, reason=reason)
-        return None
+        if ref is None:
+            self._reject(sha256, number, "the registry has no digest of it")
+            return None
+        return ref if self._passes(ref, number) else None
 
-    def _got(self, ref: BundleRef) -> str | None:
-        """Download a bundle that is not there yet; why it cannot be used, if it cannot.
+    def _passes(self, ref: BundleRef, number: int) -> bool:
+        try:
+            reason = self._objection(ref, number)
+        except Unfinished as error:
+            if self._patience.unfinished(ref.sha256):
+                self._reject(ref.sha256, number, f"{error}, {MOST_UNFINISHED} times")
+            else:
+                self._postpone(ref, "unfinished", str(error))
+            return False
+        except TryLater as error:
+            self._postpone(ref, "postponed", str(error))
+            return False
+        if reason is not None:
+            self._reject(ref.sha256, number, reason)
+            return False
+        self._patience.forget(ref.sha256)
+        self._current.reconsider(ref.sha256)
+        return True
+
+    def _objection(self, ref: BundleRef, number: int) -> str | None:
+        """Why a bundle must not answer; it is downloaded if it is not here.
 
         Raises
         ------
         RcaError
             If the registry is away, which says nothing about the bundle.
+        TryLater
         """
-        if ref.folder is None or not _SHA256.fullmatch(ref.sha256) or ref.version is None:
-            return "the registry has no digest of it"
-        if ref.folder.exists():
-            try:
-                verify(ref.folder, ref.sha256)
-            except BundleError:
-                # Damaged here, which says nothing about the registry's copy.
-                shutil.rmtree(ref.folder)
-        if not ref.folder.exists():
-            try:
-                self._registry.fetch(ref.version, ref.folder)
-            except BundleError as error:
-                return error.message
-            # Its age is counted from here, whatever times the registry's files have.
-            os.utime(ref.folder)
-        return None
-
-    def _objection(self, ref: BundleRef) -> str | None:
-        return objection(ref, self._diagnose, self._healthy(), self._recent())
-
-    def _remember(self) -> None:
-        """Write down who answers, for a restart while the registry is away."""
-        choice = self._current.choice
-        named = {"champion": choice.champion, "previous": choice.previous}
-        document = {
-            part: {"sha256": ref.sha256, "version": ref.version}
-            for part, ref in named.items()
-            if ref is not None and ref.version is not None
-        }
-        self._folder.mkdir(parents=True, exist_ok=True)
-        replace_file(self._folder / STATE_FILE, orjson.dumps(document))
-
-    def _remembered(self) -> list[BundleRef]:
+        here = self._shelf.has(ref)
+        if here and ref == self._current.previous:
+            # It has answered here: going back must not depend on anything else.
+            return None
+        assert ref.folder is not None  # noqa: S101  (a bundle of the registry has one)
         try:
-            document = orjson.loads((self._folder / STATE_FILE).read_bytes())
-            # Rolled back to the operator's own bundle: then there is none to resume.
-            parts = [document["champion"], document.get("previous")] if "champion" in document else []
-            return [
-                BundleRef(self._folder / each["sha256"], each["sha256"], each["version"])
-                for each in parts
-                if each is not None and _SHA256.fullmatch(each["sha256"])
-            ]
-        except FileNotFoundError:
-            return []
-        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-            _log.warning("it is not known which model answered before", reason=str(error))
-            return []
+            if not here:
+                self._registry.fetch(number, ref.folder)
+                # Its age is counted from here, whatever times the registry's files have.
+                os.utime(ref.folder)
+                verify(ref.folder, ref.sha256)
+        except BundleError as error:
+            return error.message
+        return self._tried(ref, self._stored())
 
-    def _tidy(self) -> None:
-        """Delete bundles that nobody refers to any more."""
-        choice = self._current.choice
-        kept = {
-            ref.folder for ref in (choice.champion, choice.previous, choice.challenger) if ref is not None
-        }
-        for folder in self._folder.glob("[0-9a-f]*"):
-            if folder not in kept and time.time() - folder.stat().st_mtime > _KEEP_SECONDS:
-                shutil.rmtree(folder, ignore_errors=True)
+    def _stored(self) -> Sequence[Window | str]:
+        try:
+            return self._recent()
+        except RcaError as error:
+            raise TryLater(f"stored windows cannot be listed: {error.message}") from error
+
+    def _tried(self, ref: BundleRef, recent: Sequence[Window | str]) -> str | None:
+        try:
+            with self._trial() as diagnose:
+                reason = objection(ref, diagnose, self._healthy(), recent)
+        except TryLater:
+            raise
+        except Exception as error:
+            _log.exception("a bundle could not be tried", sha256=ref.sha256)
+            raise TryLater(f"unexpected {type(error).__name__}: {error}") from error
+        self._metrics.model_trials.labels("passed" if reason is None else "rejected").inc()
+        return reason
+
+    def _answers_again(self, ref: BundleRef) -> bool:
+        """Whether a bundle that has answered before may do so without being tried on stored windows."""
+        try:
+            sound = self._shelf.has(ref)
+            reason = None if sound else "it is gone or damaged"
+        except TryLater as error:
+            sound, reason = False, str(error)
+        if sound:
+            reason = self._complaint(ref)
+        if reason is not None:
+            _log.error("a bundle on the disk cannot be used", sha256=ref.sha256, reason=reason)
+        return reason is None
+
+    def _complaint(self, ref: BundleRef) -> str | None:
+        try:
+            return self._tried(ref, ())
+        except Unfinished as error:
+            return str(error)
+        except TryLater as error:
+            _log.warning("a bundle answers again untried", sha256=ref.sha256, reason=str(error))
+            return None
+
+    def _postpone(self, ref: BundleRef, outcome: str, reason: str) -> None:
+        self._patience.postpone(ref.sha256)
+        self._current.postpone(ref.sha256, reason)
+        self._metrics.model_trials.labels(outcome).inc()
+        _log.warning("a bundle is tried later", version=ref.version, sha256=ref.sha256, reason=reason)
+
+    def _reject(self, sha256: str, number: int, reason: str) -> None:
+        self._patience.close(sha256)
+        self._current.reject(sha256, reason)
+        self._metrics.models_rejected.inc()
+        _log.error("a model of the registry is not used", version=number, sha256=sha256, reason=reason)

@@ -43,7 +43,12 @@ class RegisteredModel(BaseModel):
     scores: dict[str, Score]
     gate: GateVerdict | None
     answers: bool = Field(description="Whether this replica answers with it now.")
-    rejected: str | None = Field(None, description="Why this replica does not use it.")
+    rejected: str | None = Field(
+        None, description="Why this replica does not use it, until `POST .../retry` or another promotion."
+    )
+    postponed: str | None = Field(
+        None, description="Why this replica could not try it to the end; it does so again by itself."
+    )
 
 
 class Answering(BaseModel):
@@ -77,10 +82,18 @@ class PromotionRequest(BaseModel):
 
 
 class RollbackRequest(BaseModel):
-    """Why to roll back."""
+    """What to roll back from, and why."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="forbid", populate_by_name=True)
 
+    from_version: int = Field(
+        alias="from",
+        ge=1,
+        le=2**31 - 1,
+        examples=[7],
+        description="The champion that is not wanted any more. 409 if another one is by now, so that two who "
+        "roll back at once go back one version.",
+    )
     reason: Reason
 
 

@@ -64,12 +64,18 @@ def _promoted(state: State, version: str, by: str, force: str | None) -> dict[st
         raise ProblemError("conflict", error.message, hint=error.hint) from None
 
 
-def rollback(state: State, reason: str, caller: Principal) -> schemas.RolledBack:
-    """Move the champion back to the version before it."""
+def retry(state: State, version: str) -> schemas.RegisteredModel:
+    """Have every replica that has rejected a version try it again."""
+    number = model(state, version).version
+    return _told(state.registry.retry(str(number)), state.models.choice)
+
+
+def rollback(state: State, asked: schemas.RollbackRequest, caller: Principal) -> schemas.RolledBack:
+    """Move the champion back to the version before it, if it still is the one that was meant."""
     if not state.settings.has_registry:
         raise ProblemError("conflict", "there is no registry, so there is no champion to roll back")
     try:
-        done = state.registry.rollback(f"{reason} ({caller.name})")
+        done = state.registry.rollback(f"{asked.reason} ({caller.name})", asked.from_version)
     except InvalidInput as error:
         raise ProblemError("conflict", error.message, hint=error.hint) from None
     return schemas.RolledBack.model_validate(done)
@@ -97,6 +103,7 @@ def _told(found: dict[str, Any], choice: Choice) -> schemas.RegisteredModel:
             **found,
             "answers": choice.champion.version == found["version"],
             "rejected": choice.rejected.get(found["sha256"]),
+            "postponed": choice.postponed.get(found["sha256"]),
         }
     )
 

@@ -1,13 +1,12 @@
 """Shadow mode: the challenger diagnoses a share of the windows, too, and what differs is kept.
 
-It begins when the answer is out, one window at a time, and a window that comes while another one is being
-compared, or while callers wait, is let go.
+It begins when the answer is stored, whether it was given at once, in a batch or later; one window at a time.
+A window that comes while another one is being compared, or while no process is free, is let go.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
 from typing import Any
 
 import structlog
@@ -17,14 +16,15 @@ from sqlalchemy.orm import Session
 
 from rca.diagnosis.result import Diagnosis
 from rca.errors import RcaError
+from rca_api.compute.deadline import Deadline
+from rca_api.compute.pool import ComputePool
+from rca_api.diagnoses import work
 from rca_api.metrics import Metrics
 from rca_api.models.current import BundleRef, CurrentModels
 from rca_api.models.tables import ShadowRow
 from rca_api.problems import ProblemError
 from rca_api.store.database import Database
 
-#: Asks a pool for the diagnosis of the window at hand with another bundle.
-Ask = Callable[[BundleRef], Awaitable[Diagnosis]]
 _SHOWN = 50
 _log = structlog.stdlib.get_logger("rca_api.models")
 
@@ -36,16 +36,28 @@ class Shadow:
     ----------
     share : float
         Of the windows, 0 to 1.
+    seconds : float
+        That a comparison may take.
     """
 
-    def __init__(self, share: float, current: CurrentModels, database: Database, metrics: Metrics) -> None:
+    def __init__(
+        self,
+        share: float,
+        seconds: float,
+        current: CurrentModels,
+        pool: ComputePool,
+        database: Database,
+        metrics: Metrics,
+    ) -> None:
         self._share = share
+        self._seconds = seconds
         self._current = current
+        self._pool = pool
         self._database = database
         self._metrics = metrics
         self._running: asyncio.Task[None] | None = None
 
-    def answered(self, diagnosis_id: str, champion: bytes, ask: Ask, *, busy: bool) -> None:
+    def answered(self, diagnosis_id: str, champion: bytes, digest: str) -> None:
         """Say that an answer is stored; returns at once.
 
         Parameters
@@ -54,18 +66,16 @@ class Shadow:
             Row of the champion's answer.
         champion : bytes
             Its document.
-        ask : callable
-            For the same window.
-        busy : bool
-            Callers wait, so there is no time for this.
+        digest : str
+            Of its window.
         """
         ref = self._current.challenger
         if ref is None or not _drawn(diagnosis_id, self._share):
             return
-        if busy or (self._running is not None and not self._running.done()):
+        if not self._pool.is_idle or (self._running is not None and not self._running.done()):
             self._metrics.shadow.labels("dropped").inc()
             return
-        self._running = asyncio.create_task(self._compare(diagnosis_id, champion, ask, ref))
+        self._running = asyncio.create_task(self._compare(diagnosis_id, champion, digest, ref))
 
     async def close(self) -> None:
         """Let go of what is being compared."""
@@ -73,9 +83,11 @@ class Shadow:
             self._running.cancel()
             await asyncio.gather(self._running, return_exceptions=True)
 
-    async def _compare(self, diagnosis_id: str, champion: bytes, ask: Ask, ref: BundleRef) -> None:
+    async def _compare(self, diagnosis_id: str, champion: bytes, digest: str, ref: BundleRef) -> None:
         try:
-            row = comparison(diagnosis_id, Diagnosis.model_validate_json(champion), await ask(ref), ref)
+            deadline = Deadline.after(self._seconds)
+            challenger = await self._pool.run(work.try_bundle, ref, digest, deadline=deadline)
+            row = comparison(diagnosis_id, Diagnosis.model_validate_json(champion), challenger, ref)
             await asyncio.to_thread(self._store, row)
         except (RcaError, ProblemError) as error:
             self._metrics.shadow.labels("failed").inc()

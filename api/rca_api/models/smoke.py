@@ -1,13 +1,15 @@
-"""Whether a bundle may answer: every byte as its manifest says, and sane answers to a few windows."""
+"""Whether a bundle may answer: every byte as its manifest says, and sane answers to a few windows.
+
+Only what the bundle itself did counts against it: trouble with disks, stores and stored windows does not.
+"""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import orjson
-import structlog
 
 from rca.diagnosis.result import Diagnosis
 from rca.errors import BundleError, RcaError
@@ -16,11 +18,25 @@ from rca_api.models.current import BundleRef
 
 #: Of a window, or of a stored one by its digest.
 Diagnose = Callable[[BundleRef, Window | str], Diagnosis]
-_log = structlog.stdlib.get_logger("rca_api.models")
+#: Stored windows that a bundle has to answer, as far as there are so many.
+ENOUGH = 3
+_ABSENT = (FileNotFoundError, NotADirectoryError, IsADirectoryError)
 
 
 class TryLater(Exception):
-    """The bundle could not be tried for reasons that are not its own, such as a busy pool."""
+    """The bundle could not be tried for reasons that are not its own, such as a store that is away."""
+
+
+class Unfinished(TryLater):
+    """The bundle took too long or its process ended: its own fault if it happens again and again."""
+
+
+class WindowUnreadable(RcaError):
+    """A stored window cannot be had, which says nothing about the bundle."""
+
+
+class Hindered(RcaError):
+    """The process could not do its work: a disk, the memory, the operator's priors."""
 
 
 def verify(folder: Path, sha256: str) -> None:
@@ -30,6 +46,8 @@ def verify(folder: Path, sha256: str) -> None:
     ------
     BundleError
         Naming what is missing or altered.
+    TryLater
+        If the disk cannot be read.
     """
     try:
         manifest = (folder / "manifest.json").read_bytes()
@@ -41,41 +59,58 @@ def verify(folder: Path, sha256: str) -> None:
             if hashlib.sha256((folder / name).read_bytes()).hexdigest() != digest:
                 raise BundleError(f"{name} does not match its SHA-256 in the manifest")
     except OSError as error:
-        raise BundleError(
-            f"{Path(error.filename or folder).name} cannot be read: {error.strerror}"
-        ) from error
+        told = f"{Path(error.filename or folder).name} cannot be read: {error.strerror}"
+        if is_passing(error):
+            raise TryLater(told) from error
+        raise BundleError(told) from error
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise BundleError(f"the manifest is malformed: {error!r}") from error
 
 
+def is_passing(error: BaseException | None) -> bool:
+    """Whether an error is of the disk rather than of what is on it."""
+    return isinstance(error, OSError) and not isinstance(error, _ABSENT)
+
+
 def objection(
-    ref: BundleRef, diagnose: Diagnose, healthy: Window, recent: Iterable[Window | str]
+    ref: BundleRef, diagnose: Diagnose, healthy: Window, recent: Sequence[Window | str] = ()
 ) -> str | None:
     """Why a bundle must not answer; None if nothing speaks against it.
 
     Parameters
     ----------
     diagnose : callable
-        Raises `TryLater` where the bundle is not to blame.
+        Raises `WindowUnreadable` where a stored window cannot be had, and `TryLater` where the bundle is not
+        to blame for anything else.
     healthy : Window
         Must not be called sick.
-    recent : iterable of Window or str
-        Windows that were posted lately, or their digests; must be answered, whatever the answer.
+    recent : sequence of Window or str
+        Windows that were posted lately, or their digests; `ENOUGH` must be answered, whatever the answer.
+
+    Raises
+    ------
+    TryLater
+        If it could not be tried to the end.
     """
     try:
-        if ref.folder is not None:
-            verify(ref.folder, ref.sha256)
         found = diagnose(ref, healthy).failure_mode
         if found != "healthy":
             return f"it calls a healthy window {found}"
+        answered = 0
         for window in recent:
-            diagnose(ref, window)
-    except TryLater:
-        raise
+            answered += _answers(ref, diagnose, window)
+            if answered == ENOUGH:
+                break
     except RcaError as error:
         return error.message
-    except Exception as error:
-        # It would fail callers in the same way, so whatever it is counts against the bundle.
-        _log.exception("a bundle failed its smoke test", sha256=ref.sha256)
-        return f"unexpected {type(error).__name__}: {error}"
+    if recent and not answered:
+        raise TryLater("no stored window can be read")
     return None
+
+
+def _answers(ref: BundleRef, diagnose: Diagnose, window: Window | str) -> bool:
+    try:
+        diagnose(ref, window)
+    except WindowUnreadable:
+        return False
+    return True

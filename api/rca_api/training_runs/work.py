@@ -77,7 +77,7 @@ def _train(task: Task, reporter: Reporter) -> dict[str, Any]:
         found = patiently(task, reporter, lambda: _recorded(task, reporter, registry, trained, judged))
     if task.auto_promote:
         found = _promoted(task, reporter, registry, found)
-    return _result(found)
+    return _result(task, reporter, registry, found)
 
 
 def _registered_before(task: Task, reporter: Reporter, registry: Registry) -> RegisteredVersion | None:
@@ -103,7 +103,7 @@ def _promote(task: Task, reporter: Reporter) -> dict[str, Any]:
         )
         found = patiently(task, reporter, lambda: _kept(reporter, registry, found, judged))
         found = _promoted(task, reporter, registry, found)
-    return _result(found)
+    return _result(task, reporter, registry, found)
 
 
 def _judged(
@@ -174,12 +174,13 @@ def _promoted(
     return patiently(task, reporter, attempt)
 
 
-def _result(found: RegisteredVersion) -> dict[str, Any]:
+def _result(task: Task, reporter: Reporter, registry: Registry, found: RegisteredVersion) -> dict[str, Any]:
+    (scored,) = patiently(task, reporter, lambda: registry.with_scores([found]))
     return {
         "mlflow_run_id": found.run_id,
         "version": found.number,
         "sha256": found.sha256,
-        "scores": scores_of(found.scores),
+        "scores": scores_of(scored.scores),
         "gate": gate_of(found.tags),
         "promoted": CHAMPION in found.aliases,
     }
