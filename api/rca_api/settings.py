@@ -161,7 +161,7 @@ class Settings(BaseSettings):
     node_lemon_prior: float = Field(0.01, gt=0, lt=1)
     """Share of lemons among all nodes, before anything is known of one."""
     node_priors: Literal["off", "on"] = "off"
-    """Tell in an incident which of its nodes were at fault in other jobs, too."""
+    """Let the next diagnosis use what other jobs say of its nodes, and tell it in incidents."""
     tracking_uri: str = Field("", validation_alias=AliasChoices("RCA_TRACKING_URI", "MLFLOW_TRACKING_URI"))
     """MLflow store of models (also `MLFLOW_TRACKING_URI`); `sqlite:///<data_dir>/mlflow.db` if not
     set."""

@@ -16,16 +16,17 @@ from rca_api.diagnoses.dispatcher import Dispatcher
 from rca_api.metrics import Metrics
 from rca_api.models.current import BundleRef, CurrentModels
 from rca_api.settings import Settings
-from rca_api.store.database import StoreError
+from rca_api.store.database import Schema, StoreError
 
 
 def test_a_database_that_comes_back_is_migrated_then(monkeypatch: pytest.MonkeyPatch) -> None:
-    answers = iter([StoreError("away"), StoreError("still away"), None])
+    answers = iter([StoreError("away"), StoreError("still away"), Schema("0002", "0002")])
 
-    def upgrade() -> None:
+    def upgrade() -> Schema:
         answer = next(answers)
-        if answer is not None:
+        if isinstance(answer, StoreError):
             raise answer
+        return answer
 
     monkeypatch.setattr(upkeep, "_PAUSE_SECONDS", 0.0)
     state: Any = SimpleNamespace(database=SimpleNamespace(upgrade=upgrade))
@@ -46,7 +47,15 @@ def test_the_dispatcher_outlives_a_database_that_fails() -> None:
         setup = Setup(BundleRef(None), None, "")
         pool = ComputePool(lambda: setup, 1, 0, Metrics())
         journal: Any = SimpleNamespace(claim=claim)
-        dispatcher = Dispatcher(journal, pool, CurrentModels(BundleRef(None)), Settings(processes=1), print)
+        memory: Any = SimpleNamespace()
+        dispatcher = Dispatcher(
+            journal,
+            pool,
+            CurrentModels(BundleRef(None)),
+            memory,
+            Settings(processes=1),
+            print,
+        )
         dispatcher.start()
         async with asyncio.timeout(20):
             while len(asked) < 3:

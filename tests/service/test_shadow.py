@@ -23,6 +23,8 @@ from rca_api.metrics import Metrics
 from rca_api.models.current import BundleRef, CurrentModels
 from rca_api.models.shadow import Shadow, _drawn, summary
 from rca_api.models.tables import ShadowRow
+from rca_api.nodes.history import NodeHistory
+from rca_api.nodes.memory import NodeMemory
 from rca_api.settings import Settings
 from rca_api.state import State
 from rca_api.store.base import new_id
@@ -53,8 +55,10 @@ class FakePool:
         self.is_idle = True
         self.ask: Ask
 
-    async def run(self, task: Any, ref: BundleRef, digest: str, *, deadline: Any) -> Diagnosis:
-        assert (task, ref, digest) == (work.try_bundle, CHALLENGER, DIGEST)
+    async def run(
+        self, task: Any, ref: BundleRef, digest: str, history: NodeHistory, *, deadline: Any
+    ) -> Diagnosis:
+        assert (task, ref, digest, history) == (work.try_bundle, CHALLENGER, DIGEST, NodeHistory())
         return await self.ask(ref)
 
 
@@ -68,7 +72,8 @@ class Compared:
         self.current.challenge(CHALLENGER)
         self.pool = FakePool()
         pool: Any = self.pool
-        self.shadow = Shadow(share, 60.0, self.current, pool, database, self.metrics)
+        memory = NodeMemory(database, 0.01, used=False)
+        self.shadow = Shadow(share, 60.0, self.current, memory, pool, database, self.metrics)
 
     def diagnosis(self) -> str:
         row = DiagnosisRow(id=new_id(), job_id="job", window_start=0.0, window_end=1.0)

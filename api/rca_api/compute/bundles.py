@@ -16,6 +16,7 @@ from rca.diagnosis.result import Diagnosis, ModelVersion
 from rca.errors import BundleError
 from rca.telemetry.window import Window
 from rca_api.models.current import BundleRef
+from rca_api.nodes.history import NodeHistory
 
 #: Champion, challenger and the one before: enough that a swap never loads twice.
 KEPT = 3
@@ -35,8 +36,8 @@ class LoadedBundles:
         self._priors: dict[str, float] | None = None
         self._held: OrderedDict[BundleRef, rca.Bundle] = OrderedDict()
 
-    def diagnose(self, ref: BundleRef, window: Window) -> Diagnosis:
-        """Diagnose one validated window.
+    def diagnose(self, ref: BundleRef, window: Window, history: NodeHistory | None = None) -> Diagnosis:
+        """Diagnose one validated window, with what other jobs say of its nodes.
 
         Raises
         ------
@@ -44,7 +45,8 @@ class LoadedBundles:
             As `prepare` does.
         """
         bundle = self.prepare(ref)
-        return rca.diagnose(window, bundle=bundle, priors=self._priors)
+        odds = {} if history is None else history.besides(window.job.job_id)
+        return rca.diagnose(window, bundle=bundle, priors=self._priors, node_odds=odds or None)
 
     def usual_answers(self, sha256: str) -> AnswerShares | None:
         """What a loaded bundle answered to held-out windows, if it knows."""

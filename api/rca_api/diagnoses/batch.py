@@ -82,7 +82,12 @@ async def _answered(state: State, asked: Asked, window: Kept, hold: Hold | str |
         state.dispatcher.wake()
         return await run_in_threadpool(answers.current, state, diagnosis_id, JSON)
     answer = await state.pool.run(
-        work.diagnose_stored, window.digest, state.models.champion, new_id(), deadline=asked.deadline
+        work.diagnose_stored,
+        window.digest,
+        state.models.champion,
+        new_id(),
+        state.node_memory.current,
+        deadline=asked.deadline,
     )
     await run_in_threadpool(
         state.journal.record,

@@ -59,7 +59,12 @@ async def create(request: Request, principal: Principal) -> Response:
 
 async def _now(state: State, asked: Asked, hold: Hold | None) -> Response:
     window, answer = await state.pool.run(
-        work.diagnose, asked.sent, state.models.champion, asked.accept, deadline=asked.deadline
+        work.diagnose,
+        asked.sent,
+        state.models.champion,
+        asked.accept,
+        state.node_memory.current,
+        deadline=asked.deadline,
     )
     await run_in_threadpool(
         state.journal.record,

@@ -19,6 +19,7 @@ from rca_api.compute.process import Context
 from rca_api.compute.sent import Sent
 from rca_api.decoding import JSON, MULTIPART, decode_window, media_type
 from rca_api.models.current import BundleRef
+from rca_api.nodes.history import NodeHistory
 from rca_api.store.window_store import Stored
 
 MARKDOWN = "text/markdown"
@@ -101,13 +102,15 @@ class Answer:
     facts: Facts
 
 
-def diagnose(context: Context, sent: Sent, ref: BundleRef, accept: str) -> tuple[Kept, Answer]:
+def diagnose(
+    context: Context, sent: Sent, ref: BundleRef, accept: str, history: NodeHistory
+) -> tuple[Kept, Answer]:
     """Decode, diagnose and render a posted window, and store it meanwhile."""
     window = _decoded(context, sent)
     # Compressing and flushing to the disk leave Python alone: they run beside the diagnosis.
     with ThreadPoolExecutor(1) as beside:
         keeping = beside.submit(context.windows.put, window)
-        diagnosis = _diagnosed(context, ref, window)
+        diagnosis = _diagnosed(context, ref, window, history)
         with context.stage("keep"):
             stored = keeping.result()
     return _kept(window, stored), _answer(context, diagnosis, accept)
@@ -118,17 +121,19 @@ def accept_window(context: Context, sent: Sent) -> Kept:
     return _keep(context, _decoded(context, sent))
 
 
-def diagnose_stored(context: Context, digest: str, ref: BundleRef, diagnosis_id: str) -> Answer:
+def diagnose_stored(
+    context: Context, digest: str, ref: BundleRef, diagnosis_id: str, history: NodeHistory
+) -> Answer:
     """Diagnose a window of the window store under an id that is known already."""
     with context.stage("decode"):
         window = context.windows.get(digest)
-    found = _diagnosed(context, ref, window)
+    found = _diagnosed(context, ref, window, history)
     return _answer(context, found.model_copy(update={"diagnosis_id": diagnosis_id}), JSON)
 
 
-def try_bundle(context: Context, ref: BundleRef, digest: str) -> Diagnosis:
+def try_bundle(context: Context, ref: BundleRef, digest: str, history: NodeHistory) -> Diagnosis:
     """Diagnose a stored window with a bundle that does not answer callers."""
-    return context.bundles.diagnose(ref, context.windows.get(digest))
+    return context.bundles.diagnose(ref, context.windows.get(digest), history)
 
 
 def accept_batch(context: Context, sent: Sent, most: int) -> list[Kept | RcaError]:
@@ -173,14 +178,14 @@ def rendered(diagnosis: Diagnosis, accept: str) -> bytes:
     return orjson.dumps(diagnosis.to_dict())
 
 
-def _diagnosed(context: Context, ref: BundleRef, window: Window) -> Diagnosis:
+def _diagnosed(context: Context, ref: BundleRef, window: Window, history: NodeHistory) -> Diagnosis:
     with context.stage("diagnose"):
         try:
             context.bundles.prepare(ref)
         except RcaError as error:
             # Which file is damaged is the operator's business, and /readyz says it.
             raise BundleError("the model bundle cannot be used; /readyz says why") from error
-        return context.bundles.diagnose(ref, window)
+        return context.bundles.diagnose(ref, window, history)
 
 
 def _split(body: bytes, sent: Sent) -> list[Callable[[], Window]]:

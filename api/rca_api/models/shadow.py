@@ -22,6 +22,7 @@ from rca_api.diagnoses import work
 from rca_api.metrics import Metrics
 from rca_api.models.current import BundleRef, CurrentModels
 from rca_api.models.tables import ShadowRow
+from rca_api.nodes.memory import NodeMemory
 from rca_api.problems import ProblemError
 from rca_api.store.database import Database
 
@@ -45,6 +46,7 @@ class Shadow:
         share: float,
         seconds: float,
         current: CurrentModels,
+        node_memory: NodeMemory,
         pool: ComputePool,
         database: Database,
         metrics: Metrics,
@@ -52,6 +54,7 @@ class Shadow:
         self._share = share
         self._seconds = seconds
         self._current = current
+        self._node_memory = node_memory
         self._pool = pool
         self._database = database
         self._metrics = metrics
@@ -86,7 +89,8 @@ class Shadow:
     async def _compare(self, diagnosis_id: str, champion: bytes, digest: str, ref: BundleRef) -> None:
         try:
             deadline = Deadline.after(self._seconds)
-            challenger = await self._pool.run(work.try_bundle, ref, digest, deadline=deadline)
+            history = self._node_memory.current
+            challenger = await self._pool.run(work.try_bundle, ref, digest, history, deadline=deadline)
             row = comparison(diagnosis_id, Diagnosis.model_validate_json(champion), challenger, ref)
             await asyncio.to_thread(self._store, row)
         except (RcaError, ProblemError) as error:

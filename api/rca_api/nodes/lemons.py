@@ -88,6 +88,22 @@ def lemon_probability(blames: Sequence[Blame], n_jobs: int, prior: float) -> flo
     return float(1 / (1 + np.exp(-np.clip(log_odds, -700, 700))))
 
 
+def fault_odds(lemon: float, prior: float) -> float:
+    """Odds that a node is at fault in a job, as a multiple of those of a node that nothing is known of.
+
+    Parameters
+    ----------
+    lemon : float
+        Probability that it is a lemon.
+    prior : float
+        Share of lemons among all nodes.
+    """
+    lemons_mean = float(_RATES @ _SHARES)
+    rates = [ORDINARY + chance * (lemons_mean - ORDINARY) for chance in (lemon, prior)]
+    known, unknown = (rate / (1 - rate) for rate in rates)
+    return known / unknown
+
+
 def blaming_jobs(blames: Iterable[Blame]) -> set[str]:
     """Jobs that blame the node with a probability to speak of."""
     return {blame.job for blame in blames if _level(blame) > 0}
