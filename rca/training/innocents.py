@@ -7,23 +7,20 @@ another seed moves it by as much as a new feature does. No tree is fitted on the
 from __future__ import annotations
 
 from collections.abc import Callable
-from itertools import islice
 
 import numpy as np
 
 from rca.features import WINDOW_FEATURES
 from rca.robust import FloatArray
 from rca.simulation import sample_scenario, simulate
-from rca.simulation.seeds import for_each_scenario
 from rca.telemetry.labels import Label
 from rca.training.corpus import Example, example
-from rca.training.feature_cache import FeatureCache, cache_key
+from rca.training.feature_cache import FeatureCache
+from rca.training.simulated import kept_examples
 from rca.training.split import scenario_group
 
 #: One more healthy window for so many of the corpus, of which about a third are healthy.
 PER_CORPUS_WINDOWS = 3
-#: Scenarios per file of the cache.
-BATCH = 256
 #: Keeps the seeds apart from those of the corpus, which are spawned from the training's seed alone.
 _STREAM = 1
 
@@ -46,19 +43,11 @@ def innocent_windows(
     progress : callable
         ``(done, total)``.
     """
-    seeds = innocent_seeds(n, seed)
-    batches = [tuple(seeds[begin : begin + BATCH]) for begin in range(0, n, BATCH)]
-    keys = ["" if cache is None else cache_key("innocent", *batch) for batch in batches]
-    held = [None if cache is None else cache.read(key) for key in keys]
-    missing = [each for batch, known in zip(batches, held, strict=True) if known is None for each in batch]
-    # One stream for all that is missing: a pool per batch would start its workers over and over.
-    fresh = for_each_scenario(_simulated, missing, processes=processes)
     rows: list[FloatArray] = []
-    for batch, key, known in zip(batches, keys, held, strict=True):
-        made = list(islice(fresh, len(batch))) if known is None else known
-        if known is None and cache is not None:
-            cache.write(key, made)
-        rows += [each.window for each in made]
+    for each in kept_examples(
+        "innocent", innocent_seeds(n, seed), _simulated, processes=processes, cache=cache
+    ):
+        rows.append(each.window)
         progress(len(rows), n)
     return np.array(rows).reshape(-1, len(WINDOW_FEATURES))
 

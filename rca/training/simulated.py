@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 
 import numpy as np
@@ -36,12 +36,35 @@ def simulated_examples(
         Asked first, and given what it lacks; without influence on the result.
     """
     seeds = scenario_seeds(n_windows, seed)
-    batches = [tuple(seeds[begin : begin + BATCH]) for begin in range(0, n_windows, BATCH)]
-    keys = ["" if cache is None else cache_key("simulated", *batch) for batch in batches]
+    yield from kept_examples("simulated", seeds, _simulated, processes=processes, cache=cache)
+
+
+def kept_examples(
+    kind: str,
+    seeds: Sequence[int],
+    make: Callable[[int], Example],
+    *,
+    processes: int,
+    cache: FeatureCache | None,
+) -> Iterator[Example]:
+    """Examples of seeds in their order: those in the cache from there, the others made and kept.
+
+    Parameters
+    ----------
+    kind : str
+        Of example, for the cache: what `make` makes.
+    seeds : sequence of int
+    make : callable
+        Picklable; from a seed to its example.
+    processes, cache
+        Without influence on the result.
+    """
+    batches = [tuple(seeds[begin : begin + BATCH]) for begin in range(0, len(seeds), BATCH)]
+    keys = ["" if cache is None else cache_key(kind, *batch) for batch in batches]
     held = [None if cache is None else cache.read(key) for key in keys]
     missing = [each for batch, known in zip(batches, held, strict=True) if known is None for each in batch]
     # One stream for all that is missing: a pool per batch would start its workers over and over.
-    fresh = for_each_scenario(_simulated, missing, processes=processes)
+    fresh = for_each_scenario(make, missing, processes=processes)
     for batch, key, known in zip(batches, keys, held, strict=True):
         if known is not None:
             yield from known

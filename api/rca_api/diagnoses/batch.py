@@ -15,7 +15,7 @@ from rca_api import timing
 from rca_api.decoding import JSON
 from rca_api.diagnoses import answers, work
 from rca_api.diagnoses.keys import Hold, Key
-from rca_api.diagnoses.service import Asked, held, received
+from rca_api.diagnoses.service import Asked, held, received, stored
 from rca_api.diagnoses.work import Kept
 from rca_api.problems import CATALOGUE, ProblemError, from_rca_error, internal_error, problem_document
 from rca_api.security.principal import Principal
@@ -89,15 +89,7 @@ async def _answered(state: State, asked: Asked, window: Kept, hold: Hold | str |
         state.node_memory.current,
         deadline=asked.deadline,
     )
-    await run_in_threadpool(
-        state.journal.record,
-        window,
-        answer,
-        asked_by=asked.asked_by,
-        request_id=asked.request_id,
-        hold=hold,
-    )
-    state.shadow.answered(answer.diagnosis_id, answer.document, window.digest)
+    await stored(state, asked, window, answer, hold)
     return answers.finished(answer.diagnosis_id, answer.content, JSON)
 
 

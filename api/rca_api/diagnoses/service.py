@@ -18,6 +18,7 @@ from rca_api.compute.deadline import Deadline
 from rca_api.compute.sent import Sent
 from rca_api.diagnoses import answers, work
 from rca_api.diagnoses.keys import Hold, Key
+from rca_api.diagnoses.work import Answer, Kept
 from rca_api.limits import content_encoding
 from rca_api.negotiation import choose
 from rca_api.preferences import Preferences
@@ -66,6 +67,12 @@ async def _now(state: State, asked: Asked, hold: Hold | None) -> Response:
         state.node_memory.current,
         deadline=asked.deadline,
     )
+    await stored(state, asked, window, answer, hold)
+    return answers.finished(answer.diagnosis_id, answer.content, asked.accept)
+
+
+async def stored(state: State, asked: Asked, window: Kept, answer: Answer, hold: Hold | None) -> None:
+    """Store an answer, so that it may be told, and let the challenger answer as well."""
     await run_in_threadpool(
         state.journal.record,
         window,
@@ -75,7 +82,6 @@ async def _now(state: State, asked: Asked, hold: Hold | None) -> Response:
         hold=hold,
     )
     state.shadow.answered(answer.diagnosis_id, answer.document, window.digest)
-    return answers.finished(answer.diagnosis_id, answer.content, asked.accept)
 
 
 async def _later(state: State, asked: Asked, hold: Hold | None) -> Response:
