@@ -62,7 +62,7 @@ def test_a_short_window_says_how_short(make_window) -> None:
     reason = reason_of(make_window(8, 9))
     assert reason.code == "too_short"
     assert "9 finished steps" in reason.sentence
-    assert "at least 15" in reason.sentence
+    assert "at least 20" in reason.sentence
 
 
 def test_too_few_ranks_are_counted(make_window) -> None:

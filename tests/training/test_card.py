@@ -70,7 +70,11 @@ def card() -> Card:
         name="baseline",
         version="7",
         sha256="a" * 64,
-        provenance={"command": "rca train --windows 100 --seed 1", "versions": {"numpy": "2.4"}},
+        provenance={
+            "command": "rca train --windows 100 --seed 1",
+            "versions": {"numpy": "2.4"},
+            "n_innocent_windows": 33,
+        },
         facts=facts(),
         thresholds={"fault": 0.9, "name": 0.4},
         rows={"simulated": rows},

@@ -330,7 +330,7 @@ def card(bundle: Path) -> Card:
         name="baseline",
         version="1",
         sha256=Bundle.load(bundle).model.sha256,
-        provenance={"command": "rca train", "versions": {}},
+        provenance={"command": "rca train", "versions": {}, "n_innocent_windows": 33},
         facts=facts(),
         thresholds={},
         rows={},
