@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import stat
+import subprocess
+import sys
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
@@ -182,3 +184,30 @@ def test_rights_that_somebody_gave_are_kept(tmp_path: Path) -> None:
     database.upgrade()
     database.close()
     assert [stat.S_IMODE(each.stat().st_mode) for each in (tmp_path, path)] == [0o750, 0o660]
+
+
+def elsewhere(path: Path, statement: str) -> str:
+    """What another process reads, which opens the database and leaves it."""
+    code = (
+        f"import sqlite3; held = sqlite3.connect({str(path)!r}); "
+        f"print(held.execute({statement!r}).fetchone()[0]); held.close()"
+    )
+    return subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout
+
+
+def test_another_process_that_comes_and_leaves_takes_nothing_with_it(tmp_path: Path) -> None:
+    """Whoever leaves last folds the journal in and deletes it: never while this process is connected."""
+    path = tmp_path / "rca.db"
+    database = Database(f"sqlite:///{path}")
+    database.upgrade()
+    # A connection of the pool, and then a second one: it must not cost the first one its lock.
+    with database.reading() as first:
+        first.scalar(select(func.count()).select_from(WindowRow))
+        with database.session() as second:
+            second.add(row("a" * 64))
+    assert elsewhere(path, "SELECT count(*) FROM windows").strip() == "1"
+    assert path.with_name("rca.db-wal").exists()
+    with database.session() as session:
+        session.add(row("b" * 64))
+    assert elsewhere(path, "SELECT count(*) FROM windows").strip() == "2"
+    database.close()

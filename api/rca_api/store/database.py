@@ -182,7 +182,8 @@ def _sqlite_engine(url: Any) -> Engine:
     if url.database and url.database != ":memory:" and not url.database.startswith("file:"):
         path = Path(url.database)
         private_folder(path.parent)
-        event.listen(engine, "do_connect", lambda *_: _make_private(path))
+        # Before anything is connected: see there what closing a database's file does to its locks.
+        _make_private(path)
     event.listen(engine, "connect", _on_sqlite_connect)
     event.listen(engine, "begin", _on_sqlite_begin)
     return engine

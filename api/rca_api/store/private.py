@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from pathlib import Path
 
 
@@ -13,5 +14,10 @@ def private_folder(folder: Path) -> None:
 
 
 def private_file(path: Path) -> None:
-    """Make an empty file for its owner alone, unless there is one."""
-    os.close(os.open(path, os.O_CREAT | os.O_RDONLY, 0o600))
+    """Make an empty file for its owner alone, unless there is one.
+
+    One that is there is not even opened: whoever closes any descriptor of a file gives up all POSIX locks
+    that his process holds on it, those of SQLite included.
+    """
+    with suppress(FileExistsError):
+        os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDONLY, 0o600))

@@ -212,7 +212,8 @@ class _Bucket:
         import fsspec
 
         self._files: Any
-        self._files, root = fsspec.core.url_to_fs(url)
+        # What another process has just written must be seen: listings that are kept would deny it.
+        self._files, root = fsspec.core.url_to_fs(url, use_listings_cache=False)
         self._root = str(root).rstrip("/")
 
     def size(self, name: str) -> int | None:
