@@ -282,7 +282,7 @@ def test_a_batch_that_is_none_is_refused(client: TestClient, body: bytes, code: 
     assert client.post(f"{URL}/batch", content=body, headers=JSON).json()["code"] == code
 
 
-@pytest.mark.parametrize("name", ["x" * 257, "a\0b"])
+@pytest.mark.parametrize("name", ["x" * 257, "a\0b", "a\r\nb"])
 def test_a_name_no_database_takes_is_refused(client: TestClient, body_of, name: str) -> None:
     answer = client.post(URL, content=body_of(name), headers=JSON)
     assert (answer.status_code, answer.json()["code"]) == (422, "invalid-window")

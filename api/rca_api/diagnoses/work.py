@@ -258,12 +258,13 @@ def _refuse_unstorable_names(window: Window) -> None:
     job = window.job
     named = [("job_id", job.job_id), ("window_id", job.window_id or "")]
     for field, name in [*named, *(("ranks.node", node) for node in job.topology.node_names)]:
-        if len(name) > LONGEST_NAME or "\0" in name:
+        # Control characters have no place in an address, in which incidents and nodes are asked for.
+        if len(name) > LONGEST_NAME or any(character < " " for character in name):
             raise InvalidWindow(
                 "cannot be stored",
                 table="job",
                 column=field,
-                expected=f"at most {LONGEST_NAME} characters, none of them NUL",
+                expected=f"at most {LONGEST_NAME} characters, none of them a control character",
             )
 
 
