@@ -68,9 +68,10 @@ def diagnose(
     """
     if not isinstance(bundle, Bundle):
         bundle = baseline() if bundle is None else Bundle.load(bundle)
-    features, classification, pricing = analyse(window, bundle, priors, node_odds)
+    odds = None if node_odds is None else checked_node_odds(node_odds)
+    features, classification, pricing = analyse(window, bundle, priors, odds)
     diagnosis = _assemble(window, bundle, features, classification, pricing)
-    return diagnosis if node_odds is None else told_of_history(diagnosis, node_odds)
+    return diagnosis if odds is None else told_of_history(diagnosis, odds)
 
 
 def analyse(
@@ -79,12 +80,15 @@ def analyse(
     priors: Mapping[str, float] | None = None,
     node_odds: Mapping[str, float] | None = None,
 ) -> tuple[FeatureSet, Classification, Pricing]:
-    """Everything a diagnosis is assembled from; training measures its intervals on it."""
+    """Everything a diagnosis is assembled from; training measures its intervals on it.
+
+    `node_odds` are from `rca.classify.node_odds.checked_node_odds`.
+    """
     features = extract(window)
     classification = bundle.classifier.classify(
         features,
         None if priors is None else checked_priors(priors),
-        None if node_odds is None else checked_node_odds(node_odds),
+        node_odds,
     )
     replay = PhaseReplay.from_arrays(features.phases.without_first(features.work.warmup), window.job)
     busy = BusyEvidence.from_features(features, bundle.mechanisms)

@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from rca.classify.familiarity import Outside, Strangeness
-from rca.classify.node_odds import checked_node_odds
 from rca.diagnosis.readings import in_user_units, table_of
 from rca.diagnosis.result import Diagnosis, Quality
 from rca.features import WINDOW_FEATURES, FeatureSet
@@ -56,7 +55,7 @@ def told_of_history(diagnosis: Diagnosis, node_odds: Mapping[str, float]) -> Dia
     blamed = {node for cause in diagnosis.causes for node in cause.nodes}
     notes = [
         f"{node} has a history: its ranks' odds of straggling were taken {factor:.3g} times as high"
-        for node, factor in sorted(checked_node_odds(node_odds).items())
+        for node, factor in sorted(node_odds.items())
         if node in blamed and factor != 1
     ]
     if not notes:
