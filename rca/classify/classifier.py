@@ -204,6 +204,9 @@ class Classifier:
             components = self._best_guess(per_rank)
         parts = [part for component in components for part in self._parts(component, features, per_rank)]
         if parts:
+            # Where every rank is suspected, a lone bad port outweighs that as it does the scope's head.
+            if parts[0].scope == "job" and (alone := self._odd_port(features)) is not None:
+                return [alone]
             return believable(settle(parts, features), per_rank.size)
         if not transfer_grew(features):
             return []

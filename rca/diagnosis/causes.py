@@ -22,7 +22,7 @@ MAX_EVIDENCE = 6
 
 
 def slow_causes(pricing: Pricing, features: FeatureSet) -> list[Cause]:
-    """Causes with their Shapley seconds, the costliest first."""
+    """Causes with their Shapley seconds, first what is expected to cost most: seconds times belief."""
     found = []
     total = max(pricing.attribution.slowdown, 1e-12)
     rows = zip(pricing.causes, pricing.attribution.seconds, pricing.attribution.intervals, strict=True)
@@ -46,7 +46,9 @@ def slow_causes(pricing: Pricing, features: FeatureSet) -> list[Cause]:
                 ],
             )
         )
-    return sorted(found, key=lambda cause: (-cause.seconds_per_step, cause.cause, cause.ranks))
+    return sorted(
+        found, key=lambda cause: (-cause.seconds_per_step * cause.probability, cause.cause, cause.ranks)
+    )
 
 
 def stop_causes(suspects: list[Suspect], features: FeatureSet) -> list[Cause]:

@@ -15,6 +15,7 @@ from rca.features.rank_features import rank_features
 from rca.features.table import JOB_FEATURES, RANK_FEATURES, WINDOW_FEATURES
 from rca.features.work import Work
 from rca.robust import FloatArray, nan_mean, nan_median
+from rca.telemetry.hidden_waits import without_hidden_waits
 from rca.telemetry.job import Topology
 from rca.telemetry.phases import PhaseArrays
 from rca.telemetry.series import SignalArrays
@@ -49,10 +50,11 @@ class FeatureSet:
 def extract(window: Window) -> FeatureSet:
     """Compute every feature of a validated window."""
     topology = window.job.topology
-    phases = PhaseArrays.from_window(window)
+    told = PhaseArrays.from_window(window)
+    phases = without_hidden_waits(told, topology)
     work = Work.from_phases(phases, topology)
     comparison = Comparison.from_work(work, topology)
-    endings = Endings.from_window(window, phases, work.step_reference)
+    endings = Endings.from_window(window, told, work.step_reference)
     signals, evidence, aftermath = collect_evidence(window, work, comparison, endings, topology)
     rank_table, window_row = table_rows(work, comparison, evidence, endings, topology, aftermath)
     return FeatureSet(

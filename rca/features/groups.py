@@ -41,7 +41,7 @@ _GROUPS: dict[str, tuple[str, ...]] = {
     ),
     "topology": (
         "log2_ranks", "log2_nodes", "stages", "gain_node", "gain_stage", "node_mates_excess",
-        "node_mates_late", "stage_mates_late", "top_gain_node", "top_gain_stage",
+        "tensor_mates_excess", "node_mates_late", "stage_mates_late", "top_gain_node", "top_gain_stage",
     ),
     "coverage": (
         "log2_steps", "step_noise", "phases_measured", "communication_measured", "resources_measured",

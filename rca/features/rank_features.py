@@ -170,10 +170,12 @@ def _mates(
     late = (mean > floor).astype(float)
     order = np.argsort(np.argsort(-np.where(np.isfinite(mean), mean, -np.inf), kind="stable"))
     smallest, share = _others(mean, late, topology.node)
+    in_lock_step, _ = _others(mean, late, topology.worker)
     _, stage_share = _others(mean, late, topology.stage if topology.n_stages > 1 else topology.node * 0 - 1)
     return {
         "node_mates_excess": smallest,
         "node_mates_late": share,
+        "tensor_mates_excess": in_lock_step,
         "stage_mates_late": stage_share,
         "job_late": np.full(mean.size, late.mean()),
         "excess_rank": order / max(mean.size - 1, 1),

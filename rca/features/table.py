@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from rca.features.evidence import resource_names, sound_resources
 
-VERSION = 2
+VERSION = 3
 
 
 class Feature(NamedTuple):
@@ -61,6 +61,7 @@ _RANK: tuple[Feature, ...] = (
     Feature("compute_balance", "-1..1", "(backward - forward excess) over their sum of magnitudes"),
     Feature("node_mates_excess", "relative", "smallest own excess among the other ranks of the node"),
     Feature("node_mates_late", "share of ranks", "other ranks of the node that are late too"),
+    Feature("tensor_mates_excess", "relative", "smallest own excess among the rest of the tensor group"),
     Feature("stage_mates_late", "share of ranks", "other ranks of the stage that are late too"),
     Feature("job_late", "share of ranks", "ranks of the job that are late"),
     Feature("excess_rank", "share of ranks", "ranks of the job with a larger own excess"),

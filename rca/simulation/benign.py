@@ -8,6 +8,8 @@ from pydantic import Field
 
 from rca.simulation.workload import Frozen, Index, NotNegative, Positive, Share
 
+SlowStepPhase = Literal["checkpoint", "forward", "between"]
+
 
 class HarmlessSignal(Frozen):
     """A signal that looks guilty and costs nothing."""
@@ -71,6 +73,11 @@ class Benign(Frozen):
         How much longer copies and transfers of a beginning job's first steps are, beyond the warm-up.
     queue_spread : float
         Spread of the logarithm of what ranks wait in run queues, half of it lasting, without cost to anybody.
+    slow_step_every, slow_step_factor, slow_step_phase : int, float, str
+        Every so many steps all ranks take so much longer: they evaluate, within a phase or between steps, or
+        write a checkpoint.
+    slow_step_spread, slow_step_alone : float, bool
+        Spread of the logarithm between ranks; whether rank 0 does it for all.
     slow_batches, slow_batch_factor : int, float
         The first batches of a starting job come late: how many, and how many steps' time each takes.
     """
@@ -103,6 +110,9 @@ class Benign(Frozen):
     warmup_factor: Positive = 10.0
     slow_step_every: Index = 0
     slow_step_factor: Positive = 1.0
+    slow_step_phase: SlowStepPhase = "checkpoint"
+    slow_step_spread: NotNegative = 0.0
+    slow_step_alone: bool = False
     sequence_jitter: NotNegative = 0.0
     shift_step: Index | None = None
     shift_factor: Positive = 1.0

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
+from rca.simulation.booking import needs_ends
 from rca.simulation.collector import Collector
 from rca.simulation.events import events_table
 from rca.simulation.exporters import export
@@ -44,7 +45,7 @@ def simulate(scenario: Scenario) -> LabelledWindow:
     would save without it, found by re-running the same noise without the fault.
     """
     resources, noise = apply_faults(scenario), draw_noise(scenario)
-    timing = run_steps(scenario, resources, noise, keep_ends=scenario.telemetry.ops)
+    timing = run_steps(scenario, resources, noise, keep_ends=scenario.telemetry.ops or needs_ends(scenario))
     course_rng, steps_rng, metrics_rng, events_rng = (
         np.random.default_rng([scenario.seed, 2, stream]) for stream in range(4)
     )

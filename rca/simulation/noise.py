@@ -33,7 +33,7 @@ class Noise:
         Single stalls: many small ones while waiting for a core, a few long ones in I/O; the first steps'.
     stall_draw : ndarray of shape (n_ranks, n_steps), in [0, 1)
         Decides in which phase a hiccup falls, and whatever else stops a host for a moment.
-    slow_step : ndarray of shape (n_steps,), seconds
+    slow_step : ndarray of shape (n_ranks, n_steps), seconds
         A healthy job's own checkpoints or evaluations.
     gap : ndarray of shape (5, n_ranks, n_steps) or (1, 1, 1)
         Factors with mean one on the launch gaps of the five phases they fall into.
@@ -188,9 +188,13 @@ def _warmup(rng: np.random.Generator, scenario: Scenario) -> FloatArray:
 
 
 def _slow_steps(rng: np.random.Generator, scenario: Scenario) -> FloatArray:
-    benign, seconds = scenario.benign, np.zeros(scenario.n_steps)
-    if benign.slow_step_every:
-        due = np.arange(scenario.n_steps) % benign.slow_step_every == benign.slow_step_every // 2
-        extra = scenario.workload.step_seconds * (benign.slow_step_factor - 1)
-        seconds = due * extra * np.exp(rng.normal(0, 0.1, scenario.n_steps))
+    benign, shape = scenario.benign, (scenario.world_size, scenario.n_steps)
+    if not benign.slow_step_every:
+        return np.zeros(shape)
+    due = np.arange(scenario.n_steps) % benign.slow_step_every == benign.slow_step_every // 2
+    extra = scenario.workload.step_seconds * (benign.slow_step_factor - 1)
+    common = due * extra * np.exp(rng.normal(0, 0.1, scenario.n_steps))
+    seconds = common * np.exp(rng.normal(0, benign.slow_step_spread, shape))
+    if benign.slow_step_alone:
+        seconds[1:] = 0.0
     return np.asarray(seconds)

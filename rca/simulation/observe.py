@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from rca.simulation.booking import booked, hidden_columns
 from rca.simulation.resources import COLLECTIVE, FloatArray, Resources
 from rca.simulation.sampling_job import log_uniform
 from rca.simulation.scenario import Scenario
@@ -94,7 +95,7 @@ def steps_table(
     load : mapping of str to ndarray of shape (n_ranks, n_steps)
         Load columns to write.
     """
-    columns = {name: timing.phases[name].copy() for name in PHASES}
+    columns = {name: values for name, values in booked(scenario, timing).items() if name in PHASES}
     present = np.zeros(timing.start.shape, dtype=bool)
     present[:, : course.n_run] = True
     if resources.stop is not None:
@@ -124,7 +125,7 @@ def _begun_step(
 ) -> None:
     """Leave the last step as a stop does: nobody left the collective, the culprit never joined it."""
     stop = resources.stop
-    if stop is None:
+    if stop is None or not scenario.telemetry.begun_steps_reported:
         return
     step, guilty = stop.step, list(stop.ranks)
     present[:, step] = True
@@ -132,6 +133,8 @@ def _begun_step(
         columns[name][:, step] = np.nan
     for name in ORDER[stop.phase : COLLECTIVE]:
         columns[name][guilty, step] = np.nan
+    if scenario.telemetry.booking.exchange_in_backward:
+        columns["backward_seconds"][:, step] = np.nan
     sizes = scenario.parallelism
     if sizes.pipeline > 1 and stop.phase < COLLECTIVE:
         # The other stages of its replica run out of activations or gradients.
@@ -166,7 +169,7 @@ def _hide(scenario: Scenario, columns: dict[str, FloatArray]) -> None:
         hidden = ["communication_wait_seconds", "communication_transfer_seconds"]
     else:
         hidden = ["communication_seconds"]
-    for name in {*hidden, *telemetry.missing_phases} - set(MINIMAL):
+    for name in {*hidden, *hidden_columns(telemetry.booking), *telemetry.missing_phases} - set(MINIMAL):
         columns.pop(name, None)
     for rank in telemetry.ranks_without_phases:
         for name in columns.keys() - set(MINIMAL):

@@ -6,10 +6,11 @@ from typing import get_args
 
 import numpy as np
 
-from rca.simulation.benign import Benign, Burst, HarmlessSignal, LongStall
+from rca.simulation.benign import Benign, Burst, HarmlessSignal, LongStall, SlowStepPhase
 from rca.simulation.sampling_job import log_uniform
-from rca.simulation.scenario import Ending, Scenario, Telemetry, Visibility
+from rca.simulation.scenario import Booking, Ending, Scenario, Telemetry, Visibility
 
+SLOW_STEP_PHASES = get_args(SlowStepPhase)
 HARMLESS_KINDS = get_args(HarmlessSignal.model_fields["kind"].annotation)
 TESTBED_EXPORTERS = (
     "cpu", "pressure", "memory", "disk", "network", "tcp", "qdisc", "process", "container", "python",
@@ -25,6 +26,8 @@ CORE_PHASES = (
 MAX_SAMPLES = 120
 #: Operations are traced in this share of jobs of at most so many ranks.
 TRACED_SHARE, TRACED_RANKS = 0.02, 64
+#: Beyond so many ranks the ends of single operations are not kept.
+MANY_RANKS = 512
 #: Share of jobs whose device exporters collect less often than they are scraped.
 HELD_SHARE = 0.25
 #: Share of jobs with single long steps, and the longest, in usual steps.
@@ -36,6 +39,9 @@ def sample_benign(rng: np.random.Generator, scenario: Scenario, *, lengths_told:
     testbed = scenario.dialect == "cpu_testbed"
     warm = scenario.first_step_number == 0
     every = int(rng.integers(8, 60)) if rng.random() < 0.2 else 0
+    place: SlowStepPhase = SLOW_STEP_PHASES[int(rng.choice(3, p=[0.4, 0.3, 0.3]))]
+    # A healthy job spends up to a few per cent of its time on checkpoints, and more on evaluation.
+    share = rng.uniform(0.005, 0.035) if place == "checkpoint" else log_uniform(rng, 0.005, 0.25)
     shifted = rng.random() < 0.06
     late = sample_late_batches(rng, scenario) if warm and rng.random() < 0.25 else (0, 0.0)
     return Benign(
@@ -67,8 +73,10 @@ def sample_benign(rng: np.random.Generator, scenario: Scenario, *, lengths_told:
         warmup_steps=int(rng.choice([1, 1, 1, 2, 3])) if warm else 0,
         warmup_factor=log_uniform(rng, 1.1, 15),
         slow_step_every=every,
-        # A healthy job spends up to a few per cent of its time on checkpoints and evaluation.
-        slow_step_factor=1 + every * rng.uniform(0.005, 0.035),
+        slow_step_factor=1 + every * share,
+        slow_step_phase=place,
+        slow_step_spread=log_uniform(rng, 0.005, 0.4),
+        slow_step_alone=bool(place == "checkpoint" and rng.random() < 0.3),
         sequence_jitter=_jitter(rng, scenario, lengths_told=lengths_told),
         shift_step=int(rng.integers(1, scenario.n_steps)) if shifted else None,
         shift_factor=rng.uniform(1.05, 1.6) if shifted else 1.0,
@@ -155,6 +163,22 @@ def sample_telemetry(rng: np.random.Generator, scenario: Scenario, cause: str) -
         clock_skew_seconds=0.0 if testbed or single else log_uniform(rng, 1e-4, 1.0),
         events=bool(rng.random() < 0.5),
         ending=_ending(rng),
+        booking=_booking(rng, scenario),
+        begun_steps_reported=bool(rng.random() < 0.6),
+    )
+
+
+def _booking(rng: np.random.Generator, scenario: Scenario) -> Booking:
+    """Most trainers' timers are taken as exact; the testbed's are."""
+    if scenario.dialect == "cpu_testbed":
+        return Booking()
+    tensor, pipelined = scenario.parallelism.tensor > 1, scenario.parallelism.pipeline > 1
+    shared, inside, nowhere, overlapped = rng.random(4)
+    return Booking(
+        batch_shared=bool(tensor and shared < 0.5),
+        tensor_waits_inside=bool(tensor and inside < 0.5),
+        bubbles_timed=not (pipelined and nowhere < 0.25 and scenario.world_size <= MANY_RANKS),
+        exchange_in_backward=bool(not pipelined and overlapped < 0.1),
     )
 
 

@@ -64,6 +64,27 @@ class Fault(Frozen):
         return float(self.severity**self.curve)
 
 
+class Booking(Frozen):
+    """What the trainer's timers cannot tell apart.
+
+    Attributes
+    ----------
+    batch_shared : bool
+        A tensor group's data loading lasts until its last member asks for the batch.
+    tensor_waits_inside : bool
+        A tensor group's forward and backward are as long as those of its slowest member.
+    bubbles_timed : bool
+        Whether a pipeline's bubbles are booked as waiting, or in no phase.
+    exchange_in_backward : bool
+        The gradients' exchange is part of the backward, and has no columns of its own.
+    """
+
+    batch_shared: bool = False
+    tensor_waits_inside: bool = False
+    bubbles_timed: bool = True
+    exchange_in_backward: bool = False
+
+
 class Telemetry(Frozen):
     """What of all that is observed, and how badly.
 
@@ -80,6 +101,9 @@ class Telemetry(Frozen):
         Whether a process's state is looked at (and mostly found sleeping), rather than whether it is there.
     forgets_dead : bool
         Whether the series of a process end with it.
+    booking : Booking
+    begun_steps_reported : bool
+        Whether a step that a stop interrupted has rows: many trainers write one when a step is over.
     """
 
     exporters: tuple[str, ...] = ()
@@ -104,6 +128,8 @@ class Telemetry(Frozen):
     clock_skew_seconds: NotNegative = 0.0
     events: bool = True
     ending: Ending = "complete"
+    booking: Booking = Booking()
+    begun_steps_reported: bool = True
 
 
 class Scenario(Frozen):

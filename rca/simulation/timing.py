@@ -132,6 +132,8 @@ def _own_work(scenario: Scenario, resources: Resources, noise: Noise, whole: Flo
     pauses = collector_pauses(scenario, resources, noise.gc_draw)
     stalls = host_stalls(scenario, resources.host_stall + noise.hiccup + noise.event, noise.stall_draw)
     pause = {phase: pauses.get(phase, nothing) + stalls.get(phase, nothing) for phase in HOST_PHASES}
+    slow = dict.fromkeys(("forward", "checkpoint", "between"), nothing)
+    slow[scenario.benign.slow_step_phase] = noise.slow_step
     kernel = resources.compute_stretch * noise.job * _share_of_work(scenario, resources, whole)
     lost = resources.gpu_stall
     exchanged = exchange_seconds(scenario, resources, noise) if job_plan(scenario).shape.exchanged else None
@@ -146,7 +148,7 @@ def _own_work(scenario: Scenario, resources: Resources, noise: Noise, whole: Flo
         forward=load.forward_seconds * noise.forward * kernel * resources.launch_stretch + gap["forward"],
         backward=load.backward_seconds * noise.backward * kernel + gap["backward"],
         stalls={
-            "forward": 0.4 * lost + 0.7 * noise.warmup + pause["forward"],
+            "forward": 0.4 * lost + 0.7 * noise.warmup + pause["forward"] + slow["forward"],
             "backward": 0.6 * lost + 0.3 * noise.warmup + pause["backward"],
         },
         scatter=nothing if exchanged is None else exchanged[0],
@@ -157,8 +159,8 @@ def _own_work(scenario: Scenario, resources: Resources, noise: Noise, whole: Flo
         * resources.launch_stretch
         + gap["optimizer"]
         + pause["optimizer"],
-        checkpoint=resources.checkpoint + noise.slow_step,
-        between=pause[BETWEEN],
+        checkpoint=resources.checkpoint + slow["checkpoint"],
+        between=pause[BETWEEN] + slow["between"],
     )
 
 

@@ -103,6 +103,11 @@ class Topology:
     def n_stages(self) -> int:
         return int(self.stage.max()) + 1
 
+    @property
+    def worker(self) -> npt.NDArray[np.int64]:
+        """Tensor group of each rank, shape (n_ranks,), int: its members work on one input in lock-step."""
+        return self.stage * (int(self.data_rank.max()) + 1) + self.data_rank
+
     def nodes_of(self, ranks: npt.ArrayLike) -> list[str]:
         """Sorted names of the known nodes that host `ranks`."""
         held = np.unique(self.node[np.asarray(ranks, dtype=np.int64)])

@@ -127,7 +127,16 @@ def queues(world: World, out: Collector) -> None:
     out.gauge(
         "node_qdisc_current_queue_length", "node", 2 * queued * moving, device="eth0", quantum=1, noise=0.5
     )
-    over = 1500 * queued * moving + (0.5 if is_so(world, "limits in use", 0.5) else 0.0)
+    over = (1500 * queued + _usual_overlimits(world, out)) * moving
     out.counter("node_qdisc_overlimits_total", "node", over, device="eth0", quantum=1, noise=0.2)
     drops = 30 * world.state("nic_loss")
     out.counter("node_qdisc_drops_total", "node", drops, device="eth0", quantum=1, noise=0.4)
+
+
+def _usual_overlimits(world: World, out: Collector) -> FloatArray:
+    """Where ports are shaped at all, bursts meet the limit now and then, on some nodes more often."""
+    nodes = world.scenario.n_nodes
+    if not is_so(world, "limits in use", 0.5):
+        return np.zeros((nodes, 1))
+    usual = level(world, "overlimits", 0.2, 300.0)
+    return np.asarray(usual * np.exp(out.rng.normal(0, level(world, "uneven limits", 0.05, 1.2), (nodes, 1))))

@@ -1,0 +1,80 @@
+"""How a producer books a step: not every trainer tells waiting apart from work.
+
+`Timing.phases` says what ranks did. Here that is written down as real jobs do: waiting that a timer around a
+phase cannot tell from the phase, and time for which there is no timer.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from rca.simulation.resources import FloatArray
+from rca.simulation.scenario import Booking, Scenario
+from rca.simulation.timing import Timing, job_plan
+from rca.whatif.optypes import BACKWARD
+
+WAIT, TRANSFER = "communication_wait_seconds", "communication_transfer_seconds"
+
+
+def booked(scenario: Scenario, timing: Timing) -> dict[str, FloatArray]:
+    """Phases as the scenario's trainer times them, by format column, (n_ranks, n_steps), seconds."""
+    booking = scenario.telemetry.booking
+    columns = {name: values.copy() for name, values in timing.phases.items()}
+    if booking.batch_shared:
+        _share_batch(scenario, timing, columns)
+    if booking.tensor_waits_inside:
+        _lock_step(scenario, columns)
+    if not booking.bubbles_timed:
+        columns[WAIT] = np.minimum(columns[WAIT], _exchange_wait(scenario, timing))
+    columns["communication_seconds"] = columns[WAIT] + columns[TRANSFER]
+    if booking.exchange_in_backward:
+        columns["backward_seconds"] += columns["communication_seconds"]
+    return columns
+
+
+def hidden_columns(booking: Booking) -> tuple[str, ...]:
+    """Columns that this way of timing cannot fill."""
+    return (WAIT, TRANSFER, "communication_seconds") if booking.exchange_in_backward else ()
+
+
+def needs_ends(scenario: Scenario) -> bool:
+    """Whether booking looks at when single operations ended."""
+    return not scenario.telemetry.booking.bubbles_timed
+
+
+def _share_batch(scenario: Scenario, timing: Timing, columns: dict[str, FloatArray]) -> None:
+    """One rank of a tensor group loads for all: nobody has the batch before the last one asks for it."""
+    loaded = timing.start + columns["data_loading_seconds"]
+    late = np.minimum(_of_group(scenario, loaded) - loaded, columns[WAIT])
+    columns["data_loading_seconds"] += late
+    columns[WAIT] -= late
+
+
+def _lock_step(scenario: Scenario, columns: dict[str, FloatArray]) -> None:
+    """A tensor group's collectives lie within forward and backward: all take as long as the slowest."""
+    for name in ("forward_seconds", "backward_seconds"):
+        longer = np.minimum(_of_group(scenario, columns[name]) - columns[name], columns[WAIT])
+        columns[name] += longer
+        columns[WAIT] -= longer
+
+
+def _of_group(scenario: Scenario, values: FloatArray) -> FloatArray:
+    """The largest of each tensor group, for each of its ranks."""
+    width = scenario.parallelism.tensor
+    grouped = values.reshape(-1, width, values.shape[1]).max(axis=1)
+    return np.repeat(grouped, width, axis=0)
+
+
+def _exchange_wait(scenario: Scenario, timing: Timing) -> FloatArray:
+    """Waiting for the last replica once all own microbatches are done, without the pipeline's bubbles."""
+    plan, ends = job_plan(scenario), timing.course.ends
+    if ends is None:
+        raise ValueError("the bubbles of a run can only be told if the ends of operations were kept")
+    done = np.stack(
+        [
+            ends[(plan.optype == BACKWARD) & (plan.stage == stage)].max(axis=0)
+            for stage in range(plan.shape.pipeline)
+        ]
+    )
+    wait = done.max(axis=1, keepdims=True) - done
+    return np.repeat(wait.reshape(-1, wait.shape[2]), scenario.parallelism.tensor, axis=0)

@@ -1,0 +1,155 @@
+"""Waiting that a producer booked as work: a phase that everybody ends together has begun with waiting.
+
+Trainers time phases where it is easy. In a tensor group one rank reads the batch for all, so its peers' data
+loading contains how late it came; gradients exchanged behind the backward pass make everybody's backward as
+long as the last rank's; a pipeline's bubbles may be in no phase at all. Taken at face value, such a phase
+accuses the ranks that came early, who waited longest.
+
+Whether a phase synchronises can be seen: its members begin apart and end together. What passed before the
+last of them began is then waiting, and the rest is work.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import numpy as np
+import numpy.typing as npt
+
+from rca.telemetry.job import Topology
+from rca.telemetry.phases import PhaseArrays
+
+FloatArray = npt.NDArray[np.float64]
+IntArray = npt.NDArray[np.int64]
+
+#: Phases in the order they are worked through before the gradients' exchange.
+BEFORE_EXCHANGE = ("data_loading_seconds", "host_to_device_seconds", "forward_seconds", "backward_seconds")
+EXCHANGE = ("communication_wait_seconds", "communication_transfer_seconds", "communication_seconds")
+AFTER_EXCHANGE = ("optimizer_seconds", "checkpoint_seconds")
+#: Members that begin a phase this far apart, as a share of the step, tell whether they end it together.
+APART = 0.02
+#: They do if their ends are, in the median, this much closer than their beginnings, in so many cases.
+TOGETHER, MIN_CASES = 0.3, 6
+#: A pipeline's time in no phase is its bubbles from this share of a step on; less is what no timer covers.
+UNTIMED_BUBBLES = 0.04
+
+
+def without_hidden_waits(phases: PhaseArrays, topology: Topology) -> PhaseArrays:
+    """The same phases with what was waiting moved to ``communication_wait_seconds``.
+
+    Parameters
+    ----------
+    phases : PhaseArrays
+    topology : Topology
+
+    Returns
+    -------
+    PhaseArrays
+        The same object where no phase hides waiting.
+    """
+    unit = _usual(phases.phase("step_seconds"))
+    if not unit > 0 or phases.n_ranks < 2:
+        return phases
+    seconds = dict(phases.seconds)
+    waited = np.zeros(phases.present.shape)
+    groups = list(_groups(topology))
+    began = phases.start_time
+    for name in BEFORE_EXCHANGE:
+        spent = phases.seconds.get(name)
+        if spent is None:
+            continue
+        for group in groups:
+            wait = _waited_together(began, seconds[name], group, APART * unit)
+            if wait is not None:
+                seconds[name] = seconds[name] - wait
+                waited += wait
+                began = began + wait
+        began = began + seconds[name]
+    if topology.n_stages > 1:
+        waited += _bubbles(phases, unit)
+    if not waited.any():
+        return phases
+    return replace(phases, seconds=_with_waits(seconds, waited, phases))
+
+
+def _groups(topology: Topology) -> Iterator[IntArray]:
+    """Who may synchronise within a phase, smallest first: the group of each rank, of shape (n_ranks,)."""
+    worker = topology.worker
+    if np.unique(worker).size < worker.size:
+        yield worker
+    yield topology.stage
+
+
+def _waited_together(
+    began: FloatArray, spent: FloatArray, group: IntArray, apart: float
+) -> FloatArray | None:
+    """Time from a rank's beginning to its group's last one, if members end together; None if they do not.
+
+    Parameters
+    ----------
+    began, spent : ndarray of shape (n_ranks, n_steps), seconds
+    group : ndarray of shape (n_ranks,), int
+    apart : float, seconds
+    """
+    order = np.argsort(group, kind="stable")
+    starts = np.flatnonzero(np.diff(group[order], prepend=-1))
+    began, ended = began[order], (began + spent)[order]
+    known = np.isfinite(ended)
+    last, first = _extremes(began, known, starts)
+    end, first_end = _extremes(ended, known, starts)
+    cases = (last - first > apart) & np.isfinite(first)
+    ratio = (end - first_end)[cases] / (last - first)[cases]
+    if ratio.size < MIN_CASES or np.median(ratio) > TOGETHER:
+        return None
+    sizes = np.diff(np.append(starts, group.size))
+    wait = np.repeat(last, sizes, axis=0) - began
+    found = np.zeros(began.shape)
+    found[order] = np.where(known, np.clip(wait, 0.0, ended - began), 0.0)
+    return found
+
+
+def _extremes(
+    values: FloatArray, known: npt.NDArray[np.bool_], starts: IntArray
+) -> tuple[FloatArray, FloatArray]:
+    """Largest and smallest known value per group and step; infinite where nothing is known."""
+    high = np.maximum.reduceat(np.where(known, values, -np.inf), starts, axis=0)
+    low = np.minimum.reduceat(np.where(known, values, np.inf), starts, axis=0)
+    return high, low
+
+
+def _bubbles(phases: PhaseArrays, unit: float) -> FloatArray:
+    """A pipelined job's time in no phase, shape (n_ranks, n_steps), if it is more than what timers miss."""
+    nothing = np.zeros(phases.present.shape)
+    if not {"forward_seconds", "backward_seconds"} <= phases.seconds.keys():
+        return nothing
+    timed = nothing.copy()
+    for name in (*BEFORE_EXCHANGE, *_measured_exchange(phases), *AFTER_EXCHANGE):
+        timed += np.nan_to_num(phases.phase(name))
+    untimed = phases.phase("step_seconds") - timed
+    known = np.isfinite(untimed) & np.isfinite(phases.phase("backward_seconds"))
+    if not known.any() or float(np.median(untimed[known])) < UNTIMED_BUBBLES * unit:
+        return nothing
+    return np.where(known, np.maximum(untimed, 0.0), 0.0)
+
+
+def _measured_exchange(phases: PhaseArrays) -> tuple[str, ...]:
+    split = [name for name in EXCHANGE[:2] if name in phases.seconds]
+    return tuple(split) or EXCHANGE[2:]
+
+
+def _with_waits(
+    seconds: dict[str, FloatArray], waited: FloatArray, phases: PhaseArrays
+) -> dict[str, FloatArray]:
+    """`seconds` with waiting added to what is measured of it, split or not."""
+    split = {"communication_wait_seconds", "communication_transfer_seconds"} & seconds.keys()
+    name = EXCHANGE[2] if EXCHANGE[2] in seconds and not split else EXCHANGE[0]
+    before = seconds.get(name)
+    if before is None:
+        before = np.where(np.isfinite(phases.phase("step_seconds")), 0.0, np.nan)
+    return seconds | {name: before + waited}
+
+
+def _usual(step: FloatArray) -> float:
+    known = step[np.isfinite(step)]
+    return float(np.median(known)) if known.size else 0.0
