@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -138,6 +139,25 @@ def ideal_work(
     for excess in excesses:
         taken[list(excess.ranks)] = excess.serial()
     return ideal, np.maximum(serial - np.minimum(taken, _positive(own - ideal)), 0.0)
+
+
+def lock_step_waits(suspects: Sequence[Suspect], features: FeatureSet) -> FloatArray:
+    """What innocent members of a tensor group were held up inside its layers, (n_ranks, n_steps), seconds.
+
+    Collectives within forward and backward make a slow rank's mates as slow as itself. Without it they would
+    not be, so as long as the rank is named, what they have above the reference is waiting for it.
+    """
+    worker, excess = features.topology.worker, _positive(features.comparison.excess)
+    named = {rank for suspect in suspects for rank in suspect.component.ranks}
+    waits = np.zeros(excess.shape)
+    if len(named) == worker.size or np.unique(worker).size == worker.size:
+        return waits
+    for group in np.unique(worker[list(named)]) if named else ():
+        members = np.flatnonzero(worker == group)
+        guilty = np.isin(members, list(named))
+        longest = excess[members[guilty]].max(axis=0)
+        waits[members[~guilty]] = np.minimum(excess[members[~guilty]], longest)
+    return waits
 
 
 def transfer_excess(features: FeatureSet) -> FloatArray:

@@ -15,7 +15,7 @@ from rca.causal.mechanisms import Mechanisms
 from rca.causal.responsibility import decided, responsibilities
 from rca.causal.scores import BusyEvidence
 from rca.classify.classifier import Suspect
-from rca.diagnosis.excess import Excess, excess_of, ideal_work, transfer_excess
+from rca.diagnosis.excess import Excess, excess_of, ideal_work, lock_step_waits, transfer_excess
 from rca.diagnosis.pooling import PricedCause, affordable_causes
 from rca.features import FeatureSet
 from rca.robust import FloatArray, nan_mean, nan_median
@@ -60,6 +60,7 @@ def price(
         Of the same steps as ``features.work`` (warm-up left out).
     """
     own = np.where(np.isfinite(replay.own), replay.own, np.nan)
+    own -= lock_step_waits(suspects, features)
     spare = transfer_excess(features)
     if features.comparison.segment.whole:
         spare = _predicted_transfer(features, suspects, busy, mechanisms, replay.transfer)

@@ -12,12 +12,13 @@ from rca.simulation.corpus import corpus_window, generate_corpus
 from rca.simulation.engine import LabelledWindow, simulate
 from rca.simulation.faults import FAULTS
 from rca.simulation.sampling import sample_scenario
-from rca.simulation.scenario import Fault, Scenario, Telemetry
+from rca.simulation.scenario import Booking, Fault, Scenario, Telemetry
 from rca.simulation.workload import Fleet, Workload
 
 __all__ = [
     "FAULTS",
     "Benign",
+    "Booking",
     "Fault",
     "Fleet",
     "HarmlessSignal",

@@ -70,7 +70,7 @@ def course_of(scenario: Scenario, resources: Resources, timing: Timing, rng: np.
         return Course(stop.step, noticed + looked, alive, begun)
     if ending == "finished":
         alive[:] = last
-        return Course(n_run, last + rng.uniform(1, 5) * max(typical, 1.0), alive, last)
+        return Course(n_run, last + rng.uniform(0.2, 2) * max(typical, 0.5), alive, last)
     if ending == "cut":
         begun = float(timing.start[:, -1].max())
         return Course(n_run - 1, begun + rng.uniform(0.05, 0.9) * (last - begun), alive, None)

@@ -41,7 +41,7 @@ def sample_benign(rng: np.random.Generator, scenario: Scenario, *, lengths_told:
     every = int(rng.integers(8, 60)) if rng.random() < 0.2 else 0
     place: SlowStepPhase = SLOW_STEP_PHASES[int(rng.choice(3, p=[0.4, 0.3, 0.3]))]
     # A healthy job spends up to a few per cent of its time on checkpoints, and more on evaluation.
-    share = rng.uniform(0.005, 0.035) if place == "checkpoint" else log_uniform(rng, 0.005, 0.25)
+    share = rng.uniform(0.005, 0.035) if place == "checkpoint" else log_uniform(rng, 0.005, 0.15)
     shifted = rng.random() < 0.06
     late = sample_late_batches(rng, scenario) if warm and rng.random() < 0.25 else (0, 0.0)
     return Benign(
@@ -212,7 +212,7 @@ def _visibility(rng: np.random.Generator) -> Visibility:
 
 def _ending(rng: np.random.Generator) -> Ending:
     choices: tuple[Ending, ...] = ("complete", "cut", "lagging", "finished")
-    return choices[int(rng.choice(4, p=[0.55, 0.2, 0.1, 0.15]))]
+    return choices[int(rng.choice(4, p=[0.6, 0.2, 0.1, 0.1]))]
 
 
 def _blind_ranks(rng: np.random.Generator, scenario: Scenario) -> tuple[int, ...]:

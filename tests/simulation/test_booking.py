@@ -1,0 +1,131 @@
+"""How trainers book a step changes what is written, never what happened."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from simulated import cluster_workload, phase, scenario
+
+from rca.simulation import Benign, Booking, Telemetry, sample_scenario, simulate
+from rca.simulation.exporters import EXPORTERS
+from rca.telemetry.hidden_waits import without_hidden_waits
+from rca.telemetry.job import Parallelism
+from rca.telemetry.phases import PhaseArrays
+
+TENSOR = Parallelism(data=2, tensor=4)
+WAIT, TRANSFER = "communication_wait_seconds", "communication_transfer_seconds"
+TIMED = (
+    "data_loading_seconds", "host_to_device_seconds", "forward_seconds", "backward_seconds", WAIT, TRANSFER,
+    "optimizer_seconds", "checkpoint_seconds",
+)  # fmt: skip
+
+
+def run(cause: str | None, shape: Parallelism, *, begun: bool = True, **booking: bool):
+    """The window of one fault under a way of booking."""
+    told = Telemetry(exporters=tuple(EXPORTERS), booking=Booking(**booking), begun_steps_reported=begun)
+    drawn = scenario(cause, dialect="mixed", parallelism=shape, workload=cluster_workload(), telemetry=told)
+    return simulate(drawn).window
+
+
+def timed(window) -> np.ndarray:
+    return sum(phase(window, name) for name in TIMED if name in window.steps.column_names)
+
+
+@pytest.mark.parametrize("booking", ["batch_shared", "tensor_waits_inside"])
+def test_booking_moves_time_between_phases_and_nothing_else(booking):
+    apart, inside = run("gpu_throttling", TENSOR), run("gpu_throttling", TENSOR, **{booking: True})
+    np.testing.assert_allclose(timed(inside), timed(apart))
+    np.testing.assert_array_equal(phase(inside, "step_seconds"), phase(apart, "step_seconds"))
+    assert inside.metrics.equals(apart.metrics)
+    assert (phase(inside, WAIT) <= phase(apart, WAIT) + 1e-12).all()
+    assert (phase(inside, WAIT) < phase(apart, WAIT) - 1e-6).any()
+
+
+def test_a_tensor_group_in_lock_step_shows_one_compute_time():
+    window = run("gpu_throttling", TENSOR, tensor_waits_inside=True)
+    for name in ("forward_seconds", "backward_seconds"):
+        grouped = phase(window, name).reshape(2, 4, -1)
+        np.testing.assert_allclose(grouped, np.broadcast_to(grouped[:, :1], grouped.shape))
+
+
+def test_who_shares_a_batch_has_it_when_the_last_one_asks():
+    window = run("gpu_throttling", TENSOR, batch_shared=True)
+    told = PhaseArrays.from_window(window)
+    loaded = (told.start_time + told.seconds["data_loading_seconds"]).reshape(2, 4, -1)
+    assert np.ptp(loaded, axis=1).max() < 1e-3
+
+
+def test_bubbles_in_no_phase_leave_the_wait_for_other_replicas():
+    shape = Parallelism(data=4, pipeline=2)
+    told, untold = run("gpu_throttling", shape), run("gpu_throttling", shape, bubbles_timed=False)
+    untimed = phase(untold, "step_seconds") - timed(untold)
+    assert np.median(untimed) > 0.05 * np.median(phase(untold, "step_seconds"))
+    assert (phase(untold, WAIT) <= phase(told, WAIT) + 1e-12).all()
+    slow_steps = slice(25, 45)
+    # Rank 2 is slow: its replica (ranks 2 and 6) is the last, so it alone waits for no other.
+    waits = phase(untold, WAIT)[:, slow_steps].mean(axis=1)
+    assert set(np.argsort(waits)[:2]) == {2, 6}
+
+
+def test_an_exchange_in_the_backward_has_no_columns_and_can_be_found_again():
+    window = run("gpu_throttling", Parallelism(data=8), exchange_in_backward=True)
+    assert WAIT not in window.steps.column_names
+    told = PhaseArrays.from_window(window)
+    cleared = without_hidden_waits(told, window.job.topology)
+    seen, found = (
+        (each.seconds["forward_seconds"] + each.seconds["backward_seconds"])[:, 25:45].mean(axis=1)
+        for each in (told, cleared)
+    )
+    assert np.ptp(seen) < 0.02 * seen.mean()
+    assert found.argmax() == 2
+    assert np.ptp(found) > 0.1 * found.mean()
+
+
+@pytest.mark.parametrize("cause", ["process_crash", "hang"])
+def test_a_stop_may_leave_no_rows_of_its_step(cause):
+    shape = Parallelism(data=8)
+    with_rows, without = run(cause, shape), run(cause, shape, begun=False)
+    last = int(np.max(without.steps.column("step")))
+    assert last == int(np.max(with_rows.steps.column("step"))) - 1
+    assert np.isfinite(phase(without, "step_seconds")).all()
+    assert without.job.end == with_rows.job.end
+
+
+@pytest.mark.parametrize(
+    ("place", "column"), [("forward", "forward_seconds"), ("checkpoint", "checkpoint_seconds")]
+)
+def test_regular_slow_steps_fall_where_the_job_does_them(place, column):
+    benign = Benign(slow_step_every=10, slow_step_factor=3.0, slow_step_phase=place, warmup_steps=0)
+    window = simulate(scenario(benign=benign)).window
+    long = phase(window, column)[:, 5::10].mean()
+    assert long > np.delete(phase(window, column), np.s_[5::10], axis=1).mean() + 1.5 * 0.08
+
+
+def test_slow_steps_between_steps_are_in_no_phase():
+    benign = Benign(slow_step_every=10, slow_step_factor=3.0, slow_step_phase="between", warmup_steps=0)
+    window = simulate(scenario(benign=benign)).window
+    untimed = phase(window, "step_seconds") - timed(window)
+    assert untimed[:, 5::10].min() > 0.1 > np.delete(untimed, np.s_[5::10], axis=1).max()
+
+
+def test_rank_0_may_write_the_checkpoint_for_all():
+    benign = Benign(slow_step_every=10, slow_step_factor=3.0, slow_step_alone=True, warmup_steps=0)
+    written = phase(simulate(scenario(benign=benign)).window, "checkpoint_seconds")
+    assert written[0, 5::10].min() > 0.1
+    assert written[1:].max() == 0
+
+
+def test_only_clusters_book_waiting_as_work():
+    rng = np.random.default_rng(5)
+    drawn = [sample_scenario(rng, cause="healthy") for _ in range(150)]
+    blurred = [each for each in drawn if each.telemetry.booking != Booking()]
+    assert blurred
+    assert all(each.dialect != "cpu_testbed" for each in blurred)
+
+
+def test_a_slow_rank_is_slow_however_it_is_booked():
+    """The true slowdown does not depend on the timers."""
+    drawn = scenario("gpu_throttling", dialect="mixed", parallelism=TENSOR, workload=cluster_workload())
+    told = drawn.telemetry.model_copy(update={"booking": Booking(tensor_waits_inside=True)})
+    booked = drawn.model_copy(update={"telemetry": told})
+    assert simulate(booked).label == simulate(drawn).label
