@@ -74,7 +74,9 @@ class Endings:
         fatal, missed, first_fatal = _events(window)
         if np.isfinite(step_reference):
             sign = _last_sign(phases)
-            silence = max(0.0, (window.job.end - sign) / step_reference - 1.0)
+            # What comes after everybody's normal exit is no silence.
+            end = min(window.job.end, max(sign, _normal_end(window)))
+            silence = max(0.0, (end - sign) / step_reference - 1.0)
             fatal_delay = (first_fatal - sign) / step_reference
         return cls(
             progress=progress,
@@ -109,6 +111,16 @@ def _last_sign(phases: PhaseArrays) -> float:
     last = np.where(np.isfinite(end), end, -np.inf).max(axis=1)
     # The median over ranks is immune to one rank's clock running ahead.
     return float(np.median(last[np.isfinite(last)]))
+
+
+def _normal_end(window: Window) -> float:
+    """When the last rank exited with code 0, if all of them did; infinite otherwise."""
+    exits: dict[int, float] = {}
+    columns = [window.events.column(name).to_pylist() for name in ("time", "kind", "code", "rank")]
+    for time, kind, code, rank in zip(*columns, strict=True):
+        if kind == "process_exit" and code == "0" and rank is not None:
+            exits[rank] = max(time, exits.get(rank, time))
+    return max(exits.values()) if len(exits) == window.job.world_size else float("inf")
 
 
 def _events(window: Window) -> tuple[BoolVector, BoolVector, float]:

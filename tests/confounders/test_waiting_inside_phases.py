@@ -1,0 +1,47 @@
+"""Waiting inside a phase is not slowness either: who came early is not to blame for how long it took."""
+
+from __future__ import annotations
+
+import pytest
+from hand_made import blamed
+
+import rca
+from rca.simulation import Booking, Fault, Scenario, Telemetry, Workload, simulate
+from rca.simulation.exporters import EXPORTERS
+from rca.telemetry.job import Parallelism
+
+VICTIM = 5
+
+
+def window(**booking: bool) -> rca.Window:
+    """A throttled GPU in a tensor group of four (ranks 4 to 7), timed in a way that blurs it."""
+    scenario = Scenario(
+        seed=11,
+        dialect="mixed",
+        parallelism=Parallelism(data=4, tensor=4),
+        ranks_per_node=4,
+        workload=Workload(
+            forward_seconds=0.25, backward_seconds=0.5, transfer_seconds=0.2, launch_seconds=0.12
+        ),
+        faults=(
+            Fault(
+                cause="gpu_throttling", ranks=(VICTIM,), nodes=(1,), severity=0.8, first_step=20, last_step=50
+            ),
+        ),
+        telemetry=Telemetry(exporters=tuple(EXPORTERS), booking=Booking(**booking)),
+    )
+    return simulate(scenario).window
+
+
+@pytest.mark.parametrize("booking", [{}, {"batch_shared": True}, {"tensor_waits_inside": True}])
+def test_the_slow_member_of_a_tensor_group_is_named_and_no_mate(booking: dict[str, bool]) -> None:
+    found = rca.diagnose(window(**booking))
+    assert found.failure_mode == "fail_slow"
+    assert blamed(found) == {VICTIM}
+    assert found.causes[0].cause == "gpu_throttling"
+
+
+@pytest.mark.parametrize("booking", [{"batch_shared": True}, {"tensor_waits_inside": True}])
+def test_the_cost_does_not_depend_on_the_timers(booking: dict[str, bool]) -> None:
+    plain, blurred = rca.diagnose(window()).causes[0], rca.diagnose(window(**booking)).causes[0]
+    assert blurred.seconds_per_step == pytest.approx(plain.seconds_per_step, rel=0.25)
