@@ -26,7 +26,7 @@ pytestmark = [
     # MLflow asks SQLAlchemy for it.
     pytest.mark.filterwarnings("ignore:The ``noload`` loader strategy is deprecated"),
 ]
-N_WINDOWS, SEED = 260, 3
+N_WINDOWS, SEED = 340, 3
 REAL = Path(__file__).resolve().parents[2] / "data" / "windows"
 COMMAND = f"rca train --windows {N_WINDOWS} --seed {SEED} --collection mine"
 LEARNED, TESTED = ("slow-dataset", "cpu-contention-node"), ("killed-rank", "healthy")
@@ -35,7 +35,7 @@ LEARNED, TESTED = ("slow-dataset", "cpu-contention-node"), ("killed-rank", "heal
 @pytest.fixture(scope="module", autouse=True)
 def _few_rounds() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(heads, "MAX_ROUNDS", 12)
+        patch.setattr(heads, "MAX_ROUNDS", 24)
         patch.setattr(heads, "PATIENCE", 4)
         yield
 
