@@ -147,16 +147,17 @@ def lock_step_waits(suspects: Sequence[Suspect], features: FeatureSet) -> FloatA
     Collectives within forward and backward make a slow rank's mates as slow as itself. Without it they would
     not be, so as long as the rank is named, what they have above the reference is waiting for it.
     """
-    worker, excess = features.topology.worker, _positive(features.comparison.excess)
-    named = {rank for suspect in suspects for rank in suspect.component.ranks}
-    waits = np.zeros(excess.shape)
-    if len(named) == worker.size or np.unique(worker).size == worker.size:
+    worker, above = features.topology.worker, features.comparison.phase_excess
+    named = sorted({rank for suspect in suspects for rank in suspect.component.ranks})
+    waits = np.zeros(features.comparison.excess.shape)
+    compute = [_positive(above[name]) for name in ("forward_seconds", "backward_seconds") if name in above]
+    if not named or not compute or np.unique(worker).size == worker.size:
         return waits
-    for group in np.unique(worker[list(named)]) if named else ():
+    held_up = np.minimum(sum(compute, waits), _positive(features.comparison.excess))
+    for group in np.unique(worker[named]):
         members = np.flatnonzero(worker == group)
-        guilty = np.isin(members, list(named))
-        longest = excess[members[guilty]].max(axis=0)
-        waits[members[~guilty]] = np.minimum(excess[members[~guilty]], longest)
+        guilty = np.isin(members, named)
+        waits[members[~guilty]] = np.minimum(held_up[members[~guilty]], held_up[members[guilty]].max(axis=0))
     return waits
 
 

@@ -75,7 +75,7 @@ class Endings:
         if np.isfinite(step_reference):
             sign = _last_sign(phases)
             # What comes after everybody's normal exit is no silence.
-            end = min(window.job.end, max(sign, _normal_end(window)))
+            end = min(window.job.end, _normal_end(window, sign - step_reference))
             silence = max(0.0, (end - sign) / step_reference - 1.0)
             fatal_delay = (first_fatal - sign) / step_reference
         return cls(
@@ -113,14 +113,19 @@ def _last_sign(phases: PhaseArrays) -> float:
     return float(np.median(last[np.isfinite(last)]))
 
 
-def _normal_end(window: Window) -> float:
-    """When the last rank exited with code 0, if all of them did; infinite otherwise."""
-    exits: dict[int, float] = {}
+def _normal_end(window: Window, earliest: float) -> float:
+    """When the last rank exited with code 0, if that is the last word of all of them; infinite otherwise.
+
+    An exit before `earliest` was not the job's end: it went on.
+    """
+    last: dict[int, tuple[float, bool]] = {}
     columns = [window.events.column(name).to_pylist() for name in ("time", "kind", "code", "rank")]
     for time, kind, code, rank in zip(*columns, strict=True):
-        if kind == "process_exit" and code == "0" and rank is not None:
-            exits[rank] = max(time, exits.get(rank, time))
-    return max(exits.values()) if len(exits) == window.job.world_size else float("inf")
+        if kind in ("process_exit", "restart") and rank is not None:
+            normal = kind == "process_exit" and code == "0" and time >= earliest
+            last[rank] = max(last.get(rank, (time, normal)), (time, normal))
+    ended = len(last) == window.job.world_size and all(normal for _, normal in last.values())
+    return max(time for time, _ in last.values()) if ended else float("inf")
 
 
 def _events(window: Window) -> tuple[BoolVector, BoolVector, float]:

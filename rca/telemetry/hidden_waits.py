@@ -17,6 +17,7 @@ from dataclasses import replace
 import numpy as np
 import numpy.typing as npt
 
+from rca.robust import nan_median
 from rca.telemetry.job import Topology
 from rca.telemetry.phases import PhaseArrays
 
@@ -25,8 +26,12 @@ IntArray = npt.NDArray[np.int64]
 
 #: Phases in the order they are worked through before the gradients' exchange.
 BEFORE_EXCHANGE = ("data_loading_seconds", "host_to_device_seconds", "forward_seconds", "backward_seconds")
-EXCHANGE = ("communication_wait_seconds", "communication_transfer_seconds", "communication_seconds")
+WAIT, TRANSFER, BOTH = (
+    "communication_wait_seconds", "communication_transfer_seconds", "communication_seconds",
+)  # fmt: skip
 AFTER_EXCHANGE = ("optimizer_seconds", "checkpoint_seconds")
+#: A pipeline's untimed time can only be its bubbles if all of these have a timer.
+TIMED = frozenset({"data_loading_seconds", "forward_seconds", "backward_seconds", "optimizer_seconds"})
 #: Members that begin a phase this far apart, as a share of the step, tell whether they end it together.
 APART = 0.02
 #: They do if their ends are, in the median, this much closer than their beginnings, in so many cases.
@@ -36,7 +41,9 @@ UNTIMED_BUBBLES = 0.04
 
 
 def without_hidden_waits(phases: PhaseArrays, topology: Topology) -> PhaseArrays:
-    """The same phases with what was waiting moved to ``communication_wait_seconds``.
+    """The same phases with what was waiting moved to the communication, as far as that has columns.
+
+    Without any, own work is the sum of the phases, and clearing these is all that is needed.
 
     Parameters
     ----------
@@ -54,13 +61,14 @@ def without_hidden_waits(phases: PhaseArrays, topology: Topology) -> PhaseArrays
     seconds = dict(phases.seconds)
     waited = np.zeros(phases.present.shape)
     groups = list(_groups(topology))
-    began = phases.start_time
+    # Far from 1970 a float has no digits left for microseconds.
+    began = phases.start_time - np.nanmin(phases.start_time)
     for name in BEFORE_EXCHANGE:
         spent = phases.seconds.get(name)
         if spent is None:
             continue
-        for group in groups:
-            wait = _waited_together(began, seconds[name], group, APART * unit)
+        for group, one_clock in groups:
+            wait = _waited_together(began, seconds[name], group, APART * unit, one_clock=one_clock)
             if wait is not None:
                 seconds[name] = seconds[name] - wait
                 waited += wait
@@ -70,19 +78,23 @@ def without_hidden_waits(phases: PhaseArrays, topology: Topology) -> PhaseArrays
         waited += _bubbles(phases, unit)
     if not waited.any():
         return phases
-    return replace(phases, seconds=_with_waits(seconds, waited, phases))
+    for name in (WAIT, BOTH):
+        if name in seconds:
+            seconds[name] = seconds[name] + waited
+    return replace(phases, seconds=seconds)
 
 
-def _groups(topology: Topology) -> Iterator[IntArray]:
-    """Who may synchronise within a phase, smallest first: the group of each rank, of shape (n_ranks,)."""
+def _groups(topology: Topology) -> Iterator[tuple[IntArray, bool]]:
+    """Who may synchronise within a phase, smallest first: each rank's group, and if members share a clock."""
     worker = topology.worker
     if np.unique(worker).size < worker.size:
-        yield worker
-    yield topology.stage
+        placed = np.unique(np.column_stack([worker, topology.node]), axis=0)
+        yield worker, placed.shape[0] == np.unique(worker).size
+    yield topology.stage, len(topology.node_names) == 1 and bool((topology.node >= 0).all())
 
 
 def _waited_together(
-    began: FloatArray, spent: FloatArray, group: IntArray, apart: float
+    began: FloatArray, spent: FloatArray, group: IntArray, apart: float, *, one_clock: bool
 ) -> FloatArray | None:
     """Time from a rank's beginning to its group's last one, if members end together; None if they do not.
 
@@ -91,22 +103,48 @@ def _waited_together(
     began, spent : ndarray of shape (n_ranks, n_steps), seconds
     group : ndarray of shape (n_ranks,), int
     apart : float, seconds
+    one_clock : bool
+        Otherwise a clock that is behind may make up for a rank that is slow, in every step alike: then only
+        what varies from step to step is evidence.
     """
     order = np.argsort(group, kind="stable")
     starts = np.flatnonzero(np.diff(group[order], prepend=-1))
-    began, ended = began[order], (began + spent)[order]
+    began, spent = began[order], spent[order]
+    ended = began + spent
     known = np.isfinite(ended)
+    if not _end_together(began, ended, known, starts, apart, one_clock=one_clock):
+        return None
+    last, _ = _extremes(began, known, starts)
+    sizes = np.diff(np.append(starts, group.size))
+    wait = np.repeat(last, sizes, axis=0) - began
+    found = np.zeros(began.shape)
+    found[order] = np.where(known, np.clip(wait, 0.0, spent), 0.0)
+    return found
+
+
+def _end_together(
+    began: FloatArray,
+    ended: FloatArray,
+    known: npt.NDArray[np.bool_],
+    starts: IntArray,
+    apart: float,
+    *,
+    one_clock: bool,
+) -> bool:
+    """Whether the groups that begin apart end together, in the median of at least `MIN_CASES` of them."""
+    if not one_clock:
+        began, ended = (_without_offsets(np.where(known, times, np.nan)) for times in (began, ended))
     last, first = _extremes(began, known, starts)
     end, first_end = _extremes(ended, known, starts)
     cases = (last - first > apart) & np.isfinite(first)
     ratio = (end - first_end)[cases] / (last - first)[cases]
-    if ratio.size < MIN_CASES or np.median(ratio) > TOGETHER:
-        return None
-    sizes = np.diff(np.append(starts, group.size))
-    wait = np.repeat(last, sizes, axis=0) - began
-    found = np.zeros(began.shape)
-    found[order] = np.where(known, np.clip(wait, 0.0, ended - began), 0.0)
-    return found
+    return ratio.size >= MIN_CASES and bool(np.median(ratio) <= TOGETHER)
+
+
+def _without_offsets(times: FloatArray) -> FloatArray:
+    """Times relative to the step's median, without what is the same for a rank in most steps."""
+    relative = times - nan_median(times)
+    return relative - nan_median(relative, axis=1)[:, None]
 
 
 def _extremes(
@@ -121,7 +159,7 @@ def _extremes(
 def _bubbles(phases: PhaseArrays, unit: float) -> FloatArray:
     """A pipelined job's time in no phase, shape (n_ranks, n_steps), if it is more than what timers miss."""
     nothing = np.zeros(phases.present.shape)
-    if not {"forward_seconds", "backward_seconds"} <= phases.seconds.keys():
+    if not phases.seconds.keys() >= TIMED:
         return nothing
     timed = nothing.copy()
     for name in (*BEFORE_EXCHANGE, *_measured_exchange(phases), *AFTER_EXCHANGE):
@@ -134,20 +172,8 @@ def _bubbles(phases: PhaseArrays, unit: float) -> FloatArray:
 
 
 def _measured_exchange(phases: PhaseArrays) -> tuple[str, ...]:
-    split = [name for name in EXCHANGE[:2] if name in phases.seconds]
-    return tuple(split) or EXCHANGE[2:]
-
-
-def _with_waits(
-    seconds: dict[str, FloatArray], waited: FloatArray, phases: PhaseArrays
-) -> dict[str, FloatArray]:
-    """`seconds` with waiting added to what is measured of it, split or not."""
-    split = {"communication_wait_seconds", "communication_transfer_seconds"} & seconds.keys()
-    name = EXCHANGE[2] if EXCHANGE[2] in seconds and not split else EXCHANGE[0]
-    before = seconds.get(name)
-    if before is None:
-        before = np.where(np.isfinite(phases.phase("step_seconds")), 0.0, np.nan)
-    return seconds | {name: before + waited}
+    split = [name for name in (WAIT, TRANSFER) if name in phases.seconds]
+    return tuple(split) or (BOTH,)
 
 
 def _usual(step: FloatArray) -> float:

@@ -106,6 +106,8 @@ class Topology:
     @property
     def worker(self) -> npt.NDArray[np.int64]:
         """Tensor group of each rank, shape (n_ranks,), int: its members work on one input in lock-step."""
+        if not self.tensor_rank.any():
+            return np.arange(self.n_ranks)
         return self.stage * (int(self.data_rank.max()) + 1) + self.data_rank
 
     def nodes_of(self, ranks: npt.ArrayLike) -> list[str]:

@@ -11,6 +11,7 @@ import pytest
 from hand_made import Exported, exported
 
 import rca
+from rca.features import extract
 from rca.simulation import Benign, HarmlessSignal, Scenario, Telemetry, Workload, simulate
 from rca.simulation.exporters import EXPORTERS
 from rca.telemetry.job import Parallelism
@@ -157,3 +158,26 @@ def test_exit_events_with_code_0_are_no_crash(make_window) -> None:
     )
     window = rca.Window.from_tables(job, window.steps, None, events)
     assert rca.diagnose(window).failure_mode == "healthy"
+
+
+def test_an_exit_that_the_job_survived_does_not_excuse_its_silence(make_window) -> None:
+    """Everybody exited with code 0 early on, was started again, and then the job hung."""
+    window = make_window()
+    begin, end = window.job.start, window.job.end
+    events = pa.table(
+        {
+            "time": [begin + 0.5] * 8 + [begin + 0.6] * 8,
+            "node": [f"node-{rank // 2}" for rank in range(8)] * 2,
+            "rank": pa.array([*range(8)] * 2, pa.int32()),
+            "kind": ["process_exit"] * 8 + ["restart"] * 8,
+            "code": ["0"] * 16,
+            "message": [""] * 16,
+        }
+    )
+    job = window.job.model_copy(update={"end": end + 100.0})
+    hung = rca.Window.from_tables(job, window.steps, None, events)
+    assert (
+        rca.diagnose(hung).failure_mode
+        == rca.diagnose(rca.Window.from_tables(job, window.steps, None, None)).failure_mode
+    )
+    assert extract(hung).endings.silence > 50

@@ -73,14 +73,51 @@ def test_what_was_told_is_left_as_it_was() -> None:
     assert np.array_equal(told.seconds[LOADING], before)
 
 
-def test_an_exchange_inside_the_backward_is_told_apart_from_it() -> None:
-    forward = np.full((4, 1), 0.3)
-    forward[2] = 0.5
-    backward = 0.4 + (0.5 - forward) + 0.1
-    told = phases(beginnings(4, {}), **{FORWARD: forward, BACKWARD: backward, STEP: np.array(1.0)})
+def exchange_in_backward(slow: slice, clock: float = 0.0) -> PhaseArrays:
+    """Rank 2's forward is slow for some steps, and everybody's backward lasts until it is done."""
+    forward = np.full((4, STEPS), 0.3)
+    forward[2, slow] = 0.5
+    backward = 0.4 + (forward.max(axis=0) - forward) + 0.1
+    return phases(beginnings(4, {2: clock}), **{FORWARD: forward, BACKWARD: backward, STEP: np.array(1.0)})
+
+
+@pytest.mark.parametrize("clock", [0.0, 3.0], ids=["one clock", "clocks apart"])
+def test_an_exchange_inside_the_backward_is_told_apart_from_it(clock: float) -> None:
+    told = exchange_in_backward(slice(10, 22), clock)
     cleared = without_hidden_waits(told, topology(data=4))
+    if clock:
+        # Who is last cannot be told by clocks that disagree by more than it is late.
+        assert cleared.seconds[BACKWARD][:, :10].max() <= 0.5 + 1e-9
+        return
     assert np.allclose(cleared.seconds[BACKWARD], 0.5)
-    assert np.allclose(cleared.seconds[WAIT], 0.5 - forward)
+
+
+def test_no_column_is_invented_for_waiting_that_was_not_measured() -> None:
+    """Without one, own work is the sum of the phases; a column of zeros would claim that nobody waited."""
+    cleared = without_hidden_waits(exchange_in_backward(slice(10, 22)), topology(data=4))
+    assert not {WAIT, TRANSFER, UNSPLIT} & cleared.seconds.keys()
+
+
+@pytest.mark.parametrize("late", [0.2, 0.25])
+def test_a_clock_that_is_behind_does_not_acquit_a_straggler(late: float) -> None:
+    """Rank 5's clock lags by what its backward takes longer: it begins apart and ends with the others."""
+    backward = np.full((8, STEPS), 0.4)
+    backward[5] += late
+    told = phases(
+        beginnings(8, {5: -0.2}),
+        **{FORWARD: np.array(0.3), BACKWARD: backward, WAIT: np.array(0.05), STEP: np.array(1.0)},
+    )
+    assert without_hidden_waits(told, topology(data=8)) is told
+
+
+def test_wait_and_total_both_take_the_waiting() -> None:
+    told = shared_batch()
+    held = dict(told.seconds) | {UNSPLIT: told.seconds[WAIT] + told.seconds[TRANSFER]}
+    del held[TRANSFER]
+    told = PhaseArrays(told.steps, told.present, told.start_time, held, {})
+    cleared = without_hidden_waits(told, topology(data=2, tensor=4))
+    assert np.allclose(cleared.seconds[UNSPLIT] - cleared.seconds[WAIT], 0.1)
+    assert np.allclose(cleared.seconds[WAIT][1:4], 0.2)
 
 
 def test_unsplit_communication_takes_the_waiting() -> None:
@@ -123,14 +160,21 @@ def test_a_few_coincidences_are_no_barrier() -> None:
 
 
 def test_bubbles_that_are_in_no_phase_are_waiting() -> None:
-    told = phases(
-        beginnings(8, {}),
-        **{FORWARD: np.array(0.2), BACKWARD: np.array(0.3), WAIT: np.array(0.05), TRANSFER: np.array(0.1)},
-        **{OPTIMIZER: np.array(0.05), STEP: np.array(0.95)},
-    )
+    timed = {FORWARD: np.array(0.2), BACKWARD: np.array(0.3), WAIT: np.array(0.05), TRANSFER: np.array(0.1)}
+    timed |= {LOADING: np.array(0.01), OPTIMIZER: np.array(0.05), STEP: np.array(0.96)}
+    told = phases(beginnings(8, {}), **timed)
     cleared = without_hidden_waits(told, topology(data=4, pipeline=2))
     assert np.allclose(cleared.seconds[WAIT], 0.3)
     assert without_hidden_waits(told, topology(data=8)) is told
+
+
+@pytest.mark.parametrize("untimed", [LOADING, OPTIMIZER])
+def test_a_phase_without_a_timer_is_no_bubble(untimed: str) -> None:
+    timed = {FORWARD: np.array(0.2), BACKWARD: np.array(0.3), WAIT: np.array(0.05), TRANSFER: np.array(0.1)}
+    timed |= {LOADING: np.array(0.01), OPTIMIZER: np.array(0.05), STEP: np.array(0.96)}
+    del timed[untimed]
+    told = phases(beginnings(8, {}), **timed)
+    assert without_hidden_waits(told, topology(data=4, pipeline=2)) is told
 
 
 def test_an_unfinished_step_stays_unfinished() -> None:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from telemetry_windows import START, job, refusal, window
+
+from rca.telemetry.job import Job
 
 
 def test_one_rank_is_a_job() -> None:
@@ -105,3 +108,14 @@ def test_coordinates_must_lie_inside_their_sizes(field: str) -> None:
 def test_context_ranks_count_along_the_data_dimension() -> None:
     placed = job(parallelism={"context": 2}, ranks=[{"rank": 1, "data_rank": 1}])
     assert window(job=placed).job.topology.data_rank.tolist() == [0, 1]
+
+
+def test_ranks_without_a_tensor_group_work_alone_however_they_are_listed() -> None:
+    """Stages listed by hand may leave two ranks with one data rank; that makes no group of them."""
+    ranks = [{"rank": rank, "pipeline_rank": rank % 2} for rank in range(8)]
+    listed = Job(
+        job_id="j", world_size=8, parallelism={"data": 4, "pipeline": 2}, ranks=ranks, start=0.0, end=1.0
+    )
+    assert np.unique(listed.topology.worker).size == 8
+    grouped = Job(job_id="j", world_size=8, parallelism={"data": 2, "tensor": 4}, start=0.0, end=1.0)
+    assert grouped.topology.worker.tolist() == [0] * 4 + [1] * 4
