@@ -24,7 +24,7 @@ def nan_quantile(values: npt.NDArray[np.floating[Any]], q: float, axis: int = 0)
 
     An order of magnitude faster than ``numpy.nanquantile``, which loops in Python.
     """
-    moved = np.moveaxis(values, axis, 0)
+    moved = np.moveaxis(values, axis, 0) if axis else values
     if moved.shape[0] == 0:
         return np.full(moved.shape[1:], np.nan)
     finite = np.isfinite(moved)

@@ -147,13 +147,14 @@ def lock_step_waits(suspects: Sequence[Suspect], features: FeatureSet) -> FloatA
     Collectives within forward and backward make a slow rank's mates as slow as itself. Without it they would
     not be, so as long as the rank is named, what they have above the reference is waiting for it.
     """
-    worker, above = features.topology.worker, features.comparison.phase_excess
+    topology, above = features.topology, features.comparison.phase_excess
     named = sorted({rank for suspect in suspects for rank in suspect.component.ranks})
     waits = np.zeros(features.comparison.excess.shape)
     compute = [_positive(above[name]) for name in ("forward_seconds", "backward_seconds") if name in above]
-    if not named or not compute or np.unique(worker).size == worker.size:
+    if not named or not compute or topology.n_workers == topology.n_ranks:
         return waits
     held_up = np.minimum(sum(compute, waits), _positive(features.comparison.excess))
+    worker = topology.worker
     for group in np.unique(worker[named]):
         members = np.flatnonzero(worker == group)
         guilty = np.isin(members, named)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
 from rca.robust import FloatArray, nan_median
+from rca.telemetry.job import Topology
 from rca.telemetry.phases import PhaseArrays
 from rca.telemetry.window import Window
 
@@ -71,11 +73,12 @@ class Endings:
         reached = np.where(finished, last + 1.0, last + done)
         progress = np.where(seen, reached - reached[seen].max(), np.nan)
         silence = fatal_delay = np.nan
-        fatal, missed, first_fatal = _events(window)
+        told = _told(window)
+        fatal, missed, first_fatal = _events(told, window.job.topology)
         if np.isfinite(step_reference):
             sign = _last_sign(phases)
             # What comes after everybody's normal exit is no silence.
-            end = min(window.job.end, _normal_end(window, sign - step_reference))
+            end = min(window.job.end, _normal_end(told, phases.n_ranks, sign - step_reference))
             silence = max(0.0, (end - sign) / step_reference - 1.0)
             fatal_delay = (first_fatal - sign) / step_reference
         return cls(
@@ -113,39 +116,54 @@ def _last_sign(phases: PhaseArrays) -> float:
     return float(np.median(last[np.isfinite(last)]))
 
 
-def _normal_end(window: Window, earliest: float) -> float:
+class _Event(NamedTuple):
+    """One row of the events table."""
+
+    time: float
+    kind: str
+    code: str | None
+    rank: int | None
+    node: str | None
+
+    @property
+    def normal_exit(self) -> bool:
+        """A process ended as it should."""
+        return self.kind == "process_exit" and self.code == "0"
+
+
+def _told(window: Window) -> list[_Event]:
+    columns = [window.events.column(name).to_pylist() for name in _Event._fields]
+    return [_Event(*row) for row in zip(*columns, strict=True)]
+
+
+def _normal_end(events: list[_Event], n_ranks: int, earliest: float) -> float:
     """When the last rank exited with code 0, if that is the last word of all of them; infinite otherwise.
 
     An exit before `earliest` was not the job's end: it went on.
     """
     last: dict[int, tuple[float, bool]] = {}
-    columns = [window.events.column(name).to_pylist() for name in ("time", "kind", "code", "rank")]
-    for time, kind, code, rank in zip(*columns, strict=True):
-        if kind in ("process_exit", "restart") and rank is not None:
-            normal = kind == "process_exit" and code == "0" and time >= earliest
-            last[rank] = max(last.get(rank, (time, normal)), (time, normal))
-    ended = len(last) == window.job.world_size and all(normal for _, normal in last.values())
+    for event in events:
+        if event.kind in ("process_exit", "restart") and event.rank is not None:
+            word = (event.time, event.normal_exit and event.time >= earliest)
+            last[event.rank] = max(last.get(event.rank, word), word)
+    ended = len(last) == n_ranks and all(normal for _, normal in last.values())
     return max(time for time, _ in last.values()) if ended else float("inf")
 
 
-def _events(window: Window) -> tuple[BoolVector, BoolVector, float]:
+def _events(events: list[_Event], topology: Topology) -> tuple[BoolVector, BoolVector, float]:
     """Who was named by fatal and by missed events, and the time of the first fatal one (NaN: none)."""
-    topology = window.job.topology
     fatal = np.zeros(topology.n_ranks, dtype=bool)
     missed = np.zeros(topology.n_ranks, dtype=bool)
-    first_fatal = np.inf
-    if window.events.num_rows == 0:
-        return fatal, missed, np.nan
+    first_fatal = np.nan
     nodes = {name: index for index, name in enumerate(topology.node_names)}
-    columns = [window.events.column(name).to_pylist() for name in ("time", "kind", "code", "rank", "node")]
-    for time, kind, code, rank, node in zip(*columns, strict=True):
-        target = fatal if kind in FATAL_EVENTS else missed if kind in MISSED_EVENTS else None
-        if target is None or (kind == "process_exit" and code == "0"):
+    for event in events:
+        target = fatal if event.kind in FATAL_EVENTS else missed if event.kind in MISSED_EVENTS else None
+        if target is None or event.normal_exit:
             continue
         if target is fatal:
-            first_fatal = min(first_fatal, time)
-        if rank is not None:
-            target[rank] = True
-        elif node in nodes:
-            target[topology.node == nodes[node]] = True
-    return fatal, missed, float(first_fatal) if np.isfinite(first_fatal) else np.nan
+            first_fatal = float(np.fmin(first_fatal, event.time))
+        if event.rank is not None:
+            target[event.rank] = True
+        elif event.node in nodes:
+            target[topology.node == nodes[event.node]] = True
+    return fatal, missed, first_fatal

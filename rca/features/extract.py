@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,7 +15,7 @@ from rca.features.job_features import job_features, window_maxima
 from rca.features.rank_features import rank_features
 from rca.features.table import JOB_FEATURES, RANK_FEATURES, WINDOW_FEATURES
 from rca.features.work import Work
-from rca.robust import FloatArray, nan_mean, nan_median
+from rca.robust import FloatArray, IntArray, nan_mean, nan_median
 from rca.telemetry.hidden_waits import without_hidden_waits
 from rca.telemetry.job import Topology
 from rca.telemetry.phases import PhaseArrays
@@ -103,16 +104,14 @@ def collect_evidence(
     signals = SignalArrays.from_window(window, np.append(edges, window.job.end) if silent else edges)
     n_bins = edges.size - 1
     duration = np.diff(edges)
-    active: dict[str, FloatArray] = {}
-    quiet: dict[str, FloatArray] = {}
     levels: dict[str, str] = dict(signals.level)
-    for channel, values in _derived(signals, levels).items():
-        active[channel] = _weighted(values[:, :n_bins][:, inside], duration[inside])
-        quiet[channel] = _weighted(values[:, :n_bins][:, ~inside], duration[~inside])
+    channels = _derived(signals, levels)
+    active = _weighted(channels, duration, np.flatnonzero(inside))
+    quiet = _weighted(channels, duration, np.flatnonzero(~inside))
     evidence = gather_evidence(active, quiet, levels, topology)
     if not silent:
         return signals, evidence, Aftermath.unknown(topology.n_ranks)
-    working = {name: _weighted(values[:, :n_bins], duration) for name, values in signals.values.items()}
+    working = _weighted(signals.values, duration, np.arange(n_bins))
     after = {name: values[:, n_bins] for name, values in signals.values.items()}
     return signals, evidence, Aftermath.from_channels(working, after, topology.n_ranks)
 
@@ -161,14 +160,33 @@ def _derived(signals: SignalArrays, levels: dict[str, str]) -> dict[str, FloatAr
     return channels
 
 
-def _weighted(values: FloatArray, duration: FloatArray) -> FloatArray:
-    if values.shape[1] == 1:
-        return values[:, 0]
-    weights = np.where(np.isfinite(values), duration, 0.0)
-    total = weights.sum(axis=1)
-    summed = np.where(np.isfinite(values), values * duration, 0.0).sum(axis=1)
+def _weighted(
+    channels: Mapping[str, FloatArray], duration: FloatArray, bins: IntArray
+) -> dict[str, FloatArray]:
+    """Mean of every channel over some of the bins, each counting by its length; NaN where none is known.
+
+    Parameters
+    ----------
+    channels : mapping of channel to ndarray of shape (n_ranks, at least n_bins)
+    duration : ndarray of shape (n_bins,), seconds
+    bins : ndarray of int
+
+    Returns
+    -------
+    dict of channel to ndarray of shape (n_ranks,)
+    """
+    if not channels:
+        return {}
+    # All channels at once: there are many, and each is small.
+    values = np.stack([values[:, bins] for values in channels.values()])
+    if bins.size == 1:
+        return dict(zip(channels, values[:, :, 0], strict=True))
+    known = np.isfinite(values)
+    total = np.where(known, duration[bins], 0.0).sum(axis=2)
+    summed = np.where(known, values * duration[bins], 0.0).sum(axis=2)
     with np.errstate(invalid="ignore", divide="ignore"):
-        return np.where(total > 0, summed / total, np.nan)
+        means = np.where(total > 0, summed / total, np.nan)
+    return dict(zip(channels, means, strict=True))
 
 
 def missing_resources(evidence: Evidence) -> list[str]:

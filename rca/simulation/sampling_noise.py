@@ -169,7 +169,7 @@ def sample_telemetry(rng: np.random.Generator, scenario: Scenario, cause: str) -
 
 
 def _booking(rng: np.random.Generator, scenario: Scenario) -> Booking:
-    """Most trainers' timers are taken as exact; the testbed's are."""
+    """How the trainer times its steps; the testbed's timers are exact, many others' are not."""
     if scenario.dialect == "cpu_testbed":
         return Booking()
     tensor, pipelined = scenario.parallelism.tensor > 1, scenario.parallelism.pipeline > 1

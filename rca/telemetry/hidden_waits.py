@@ -86,10 +86,9 @@ def without_hidden_waits(phases: PhaseArrays, topology: Topology) -> PhaseArrays
 
 def _groups(topology: Topology) -> Iterator[tuple[IntArray, bool]]:
     """Who may synchronise within a phase, smallest first: each rank's group, and if members share a clock."""
-    worker = topology.worker
-    if np.unique(worker).size < worker.size:
-        placed = np.unique(np.column_stack([worker, topology.node]), axis=0)
-        yield worker, placed.shape[0] == np.unique(worker).size
+    if topology.n_workers < topology.n_ranks:
+        placed = np.unique(np.column_stack([topology.worker, topology.node]), axis=0)
+        yield topology.worker, placed.shape[0] == topology.n_workers
     yield topology.stage, len(topology.node_names) == 1 and bool((topology.node >= 0).all())
 
 

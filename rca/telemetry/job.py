@@ -110,6 +110,11 @@ class Topology:
             return np.arange(self.n_ranks)
         return self.stage * (int(self.data_rank.max()) + 1) + self.data_rank
 
+    @property
+    def n_workers(self) -> int:
+        """Number of tensor groups; as many as ranks where nothing is split within layers."""
+        return int(np.unique(self.worker).size)
+
     def nodes_of(self, ranks: npt.ArrayLike) -> list[str]:
         """Sorted names of the known nodes that host `ranks`."""
         held = np.unique(self.node[np.asarray(ranks, dtype=np.int64)])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rca.errors import InvalidInput
+from rca.telemetry.hidden_waits import without_hidden_waits
 from rca.telemetry.job import Topology
 from rca.telemetry.own_work import SERIAL_PHASES, WORK_PHASES
 from rca.telemetry.phases import PhaseArrays
@@ -30,6 +31,7 @@ WARM_UP_FACTOR = 3.0
 LONGEST_WARM_UP = 5
 UNMEASURED = "unmeasured"
 TRANSFER = "communication_transfer"
+HIDDEN_WAITS = "phases that all members of a group end together were taken for work and waiting for the last"
 
 
 @dataclass(frozen=True)
@@ -169,8 +171,13 @@ def coarse_analysed_scenarios(
 
 
 def _replayed(window: Window) -> tuple[PhaseArrays, PhaseReplay]:
-    phases = PhaseArrays.from_window(window)
-    return phases, PhaseReplay.from_arrays(phases, window.job)
+    """The window's phases as the diagnosis sees them, too, and their replay."""
+    told = PhaseArrays.from_window(window)
+    phases = without_hidden_waits(told, window.job.topology)
+    replay = PhaseReplay.from_arrays(phases, window.job)
+    if phases is not told:
+        replay = replace(replay, notes=(*replay.notes, HIDDEN_WAITS))
+    return phases, replay
 
 
 def _analysed(window: Window, phases: PhaseArrays, replay: PhaseReplay, seed: int) -> WhatIf:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 from hand_made import blamed
 
@@ -9,6 +10,8 @@ import rca
 from rca.simulation import Booking, Fault, Scenario, Telemetry, Workload, simulate
 from rca.simulation.exporters import EXPORTERS
 from rca.telemetry.job import Parallelism
+from rca.whatif import what_if
+from rca.whatif.coarse_analysis import HIDDEN_WAITS
 
 VICTIM = 5
 
@@ -45,3 +48,12 @@ def test_the_slow_member_of_a_tensor_group_is_named_and_no_mate(booking: dict[st
 def test_the_cost_does_not_depend_on_the_timers(booking: dict[str, bool]) -> None:
     plain, blurred = rca.diagnose(window()).causes[0], rca.diagnose(window(**booking)).causes[0]
     assert blurred.seconds_per_step == pytest.approx(plain.seconds_per_step, rel=0.25)
+
+
+def test_the_replay_sees_the_same_waiting_and_says_so() -> None:
+    """With the exchange inside the backward pass everybody's backward is as long as the last rank's."""
+    plain, blurred = what_if(window()), what_if(window(exchange_in_backward=True))
+    for found in (plain, blurred):
+        assert int(np.argmax(found.workers.slowdown(found.ideal))) == VICTIM
+    assert HIDDEN_WAITS in blurred.notes
+    assert HIDDEN_WAITS not in plain.notes
