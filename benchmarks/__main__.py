@@ -27,6 +27,7 @@ BENCHMARKS = {
     "ablation": Benchmark("benchmarks.ablation", long=True),
     "diagnosis": Benchmark("benchmarks.diagnosis"),
     "errors": Benchmark("benchmarks.errors", long=True),
+    "learning": Benchmark("benchmarks.learning", long=True),
     "soak": Benchmark("benchmarks.soak", long=True),
     "tabular": Benchmark("benchmarks.tabular_ranking"),
     "whatif": Benchmark("benchmarks.whatif_speed", needs="TRACES"),

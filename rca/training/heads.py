@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -19,7 +19,7 @@ BoolArray = np.ndarray[tuple[int], np.dtype[np.bool_]]
 
 #: Shared by all heads. Small trees and strong regularisation: the target is jobs nobody simulated.
 PARAMETERS: dict[str, Any] = {
-    "learning_rate": 0.06,
+    "learning_rate": 0.1,
     "num_leaves": 15,
     "min_data_in_leaf": 30,
     "feature_fraction": 0.6,
@@ -123,6 +123,25 @@ def targets(corpus: Corpus) -> dict[str, Target]:
     }
 
 
+def with_healthy(target: Target, windows: FloatArray) -> Target:
+    """The target of head ``mode`` with more healthy windows to learn from, each as good as a simulated one.
+
+    Parameters
+    ----------
+    target : Target
+    windows : ndarray of shape (n, n_window_features)
+    """
+    n = windows.shape[0]
+    return replace(
+        target,
+        rows=np.concatenate([target.rows, windows]),
+        labels=(*target.labels, *["healthy"] * n),
+        part=np.concatenate([target.part, np.full(n, "train")]),
+        weight=np.concatenate([target.weight, np.ones(n)]),
+        group=np.concatenate([target.group, [f"healthy/{number}" for number in range(n)]]),
+    )
+
+
 def _shared(owner: IntArray, weight: FloatArray) -> FloatArray:
     """A window's weight divided among its rows."""
     _, inverse, counts = np.unique(owner, return_inverse=True, return_counts=True)
@@ -131,11 +150,21 @@ def _shared(owner: IntArray, weight: FloatArray) -> FloatArray:
 
 
 def fit_heads(
-    corpus: Corpus, seed: int, progress: Progress, settings: Settings | None = None
+    corpus: Corpus,
+    seed: int,
+    progress: Progress,
+    settings: Settings | None = None,
+    healthy: FloatArray | None = None,
 ) -> dict[str, FittedHead]:
-    """Fit every head of the bundle, each with its own settings where some are given."""
+    """Fit every head of the bundle, each with its own settings where some are given.
+
+    `healthy` are more healthy windows for head ``mode``, of shape (n, n_window_features).
+    """
     fitted = {}
-    for name, target in targets(corpus).items():
+    wanted = targets(corpus)
+    if healthy is not None:
+        wanted["mode"] = with_healthy(wanted["mode"], healthy)
+    for name, target in wanted.items():
         fitted[name] = fit_head(name, target, seed, (settings or {}).get(name))
         progress(f"head {name}: {len(target.labels):,} rows, {fitted[name].rounds} rounds")
     return fitted

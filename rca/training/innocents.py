@@ -1,7 +1,8 @@
-"""More healthy jobs, simulated for one purpose: to choose the alarm thresholds where false alarms are rare.
+"""More healthy jobs, because false alarms are decided by what one healthy job in a hundred does.
 
 A threshold that lets five of two thousand healthy windows alarm is the sixth highest of two thousand numbers:
-another seed moves it by as much as a new feature does. No tree is fitted on these windows.
+another seed moves it by as much as a new feature does. So one half of these windows helps to choose the
+thresholds, and no tree is fitted on it; the other half teaches head ``mode`` (docs/decisions/0095).
 """
 
 from __future__ import annotations

@@ -42,9 +42,11 @@ def learn(
 ) -> Learned:
     """Fit and calibrate the heads on the corpus's first two parts, choose the rest on its validation part.
 
-    `innocents` are more healthy windows for the alarm thresholds, see `rca.training.innocents`.
+    `innocents` are more healthy windows, see `rca.training.innocents`: one half teaches what healthy jobs do
+    now and then, the other chooses the alarm thresholds.
     """
-    heads = fit_heads(corpus, seed, progress, settings)
+    taught, judging = (None, None) if innocents is None else (innocents[::2], innocents[1::2])
+    heads = fit_heads(corpus, seed, progress, settings, taught)
     loaded = {name: Head.load(name, head.entry(), head.text, HEADS[name]) for name, head in heads.items()}
-    thresholds = choose_thresholds(corpus, loaded, innocents)
+    thresholds = choose_thresholds(corpus, loaded, judging)
     return Learned(heads, thresholds, fit_doubt(corpus, loaded, thresholds))
