@@ -11,6 +11,7 @@ import numpy.typing as npt
 from rca.features.comparison import Comparison
 from rca.features.work import Work
 from rca.robust import FloatArray, IntArray, nan_median
+from rca.telemetry.hidden_waits import without_hidden_waits
 from rca.telemetry.phases import PhaseArrays
 from rca.telemetry.series import SignalArrays
 from rca.telemetry.window import Window
@@ -54,10 +55,12 @@ class Observed:
     def from_window(cls, window: Window) -> Observed:
         """Compute the arrays of a validated window.
 
-        The slow stretch is the product's own: a baseline does not lose for want of a change detector.
+        Phases without hidden waiting and the slow stretch are the product's own: a baseline does not lose for
+        want of either.
         """
         topology = window.job.topology
-        work = Work.from_phases(PhaseArrays.from_window(window), topology)
+        phases = without_hidden_waits(PhaseArrays.from_window(window), topology)
+        work = Work.from_phases(phases, topology)
         segment = Comparison.from_work(work, topology).segment
         begin, finish = nan_median(work.start), nan_median(work.start + work.step)
         edges = _edges(begin, finish, window)

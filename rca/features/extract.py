@@ -177,7 +177,8 @@ def _weighted(
     """
     if not channels:
         return {}
-    # All channels at once: there are many, and each is small.
+    # All channels at once: there are many, and each is small. (Of more than a few bins the order of the
+    # sum, and with it the last bit, would depend on how they are laid out; `stretch_edges` makes three.)
     values = np.stack([values[:, bins] for values in channels.values()])
     if bins.size == 1:
         return dict(zip(channels, values[:, :, 0], strict=True))

@@ -53,7 +53,7 @@ def without_hidden_waits(phases: PhaseArrays, topology: Topology) -> PhaseArrays
     Returns
     -------
     PhaseArrays
-        The same object where no phase hides waiting.
+        The same object where nothing is moved.
     """
     unit = _usual(phases.phase("step_seconds"))
     if not unit > 0 or phases.n_ranks < 2:
@@ -76,12 +76,10 @@ def without_hidden_waits(phases: PhaseArrays, topology: Topology) -> PhaseArrays
         began = began + seconds[name]
     if topology.n_stages > 1:
         waited += _bubbles(phases, unit)
-    if not waited.any():
-        return phases
-    for name in (WAIT, BOTH):
-        if name in seconds:
-            seconds[name] = seconds[name] + waited
-    return replace(phases, seconds=seconds)
+    if waited.any():
+        seconds |= {name: seconds[name] + waited for name in (WAIT, BOTH) if name in seconds}
+    same = all(told is phases.seconds[name] for name, told in seconds.items())
+    return phases if same else replace(phases, seconds=seconds)
 
 
 def _groups(topology: Topology) -> Iterator[tuple[IntArray, bool]]:

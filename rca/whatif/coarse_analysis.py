@@ -31,7 +31,7 @@ WARM_UP_FACTOR = 3.0
 LONGEST_WARM_UP = 5
 UNMEASURED = "unmeasured"
 TRANSFER = "communication_transfer"
-HIDDEN_WAITS = "phases that all members of a group end together were taken for work and waiting for the last"
+HIDDEN_WAITS = "waiting that was timed as part of a phase, or in none, was told apart from work"
 
 
 @dataclass(frozen=True)

@@ -177,6 +177,12 @@ def test_a_phase_without_a_timer_is_no_bubble(untimed: str) -> None:
     assert without_hidden_waits(told, topology(data=4, pipeline=2)) is told
 
 
+def test_bubbles_that_no_column_can_take_leave_everything_as_it_was() -> None:
+    timed = {FORWARD: np.array(0.2), BACKWARD: np.array(0.3), LOADING: np.array(0.01)}
+    told = phases(beginnings(8, {}), **timed, **{OPTIMIZER: np.array(0.05), STEP: np.array(0.96)})
+    assert without_hidden_waits(told, topology(data=4, pipeline=2)) is told
+
+
 def test_an_unfinished_step_stays_unfinished() -> None:
     told = shared_batch()
     for values in told.seconds.values():
