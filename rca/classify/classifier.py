@@ -16,8 +16,9 @@ from rca.classify.joined import joined
 from rca.classify.node_odds import with_history
 from rca.classify.ports import POINTED_TO, Ports, Suspected, odd_port, slowest_link, through_ports
 from rca.classify.priors import ratios, reweighted
+from rca.classify.reach import reaching
 from rca.classify.rotation import takes_turns, without
-from rca.classify.settle import settle, settle_stopped, transfer_grew
+from rca.classify.settle import settle, settle_stop_cause, settle_stopped, transfer_grew
 from rca.classify.single_event import single_events
 from rca.classify.sufficiency import alarm_threshold, can_show_health, long_enough
 from rca.errors import BundleError
@@ -246,7 +247,7 @@ class Classifier:
             head = self.heads["stop_cause"]
             chances = head.probabilities(features.window[None, :])[0]
             causes = dict(zip(head.classes, (float(chance) for chance in chances), strict=True))
-            return Suspect(component, {}, {}, causes)
+            return Suspect(component, {}, {}, _ordered(settle_stop_cause(component, causes, features)))
         rows = features.rank[list(component.ranks[:64])]
         types = self._pooled("type", rows)
         causes = combine(types, self._pooled("cause", rows))
@@ -255,8 +256,8 @@ class Classifier:
             types = _types_of(causes)
         if not takes_turns(features):
             causes = without("sequence_length_imbalance", causes)
-        if component.scope == "job" and len(features.topology.node_names) != 1:
-            causes = without_single_culprits(causes)
+        component, causes = reaching(component, causes, features.evidence, features.topology)
+        causes = _ordered(causes)
         if next(iter(causes)) == "stage_imbalance" and is_whole_stage(component, features.topology):
             # A stage that fills exactly one node: the job's layout is the fault, not the machine.
             component = replace(component, scope="stage")
@@ -293,12 +294,6 @@ def _can_be_certain(mode: str, features: FeatureSet) -> bool:
     """Without one finished step there is no step time to compare: then only an ending is certain."""
     timed = bool(np.isfinite(features.work.step_reference))
     return mode == "fail_stop" or (timed and (mode == "fail_slow" or can_show_health(features)))
-
-
-def without_single_culprits(causes: dict[str, float]) -> dict[str, float]:
-    """Belief in one node's link, given that no node stands out: by definition that is the fabric."""
-    shared = causes.get("network_congestion", 0.0) + causes.get("nic_degradation", 0.0)
-    return _ordered(causes | {"network_congestion": shared, "nic_degradation": 0.0})
 
 
 def combine(types: dict[str, float], causes: dict[str, float]) -> dict[str, float]:

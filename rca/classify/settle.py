@@ -13,6 +13,7 @@ from rca.classify.components import Component
 from rca.features import RANK_FEATURES, WINDOW_FEATURES, FeatureSet
 from rca.features.evidence import resource_names
 
+HANG = "hang"
 #: Own work above peers (or a stage above the others) from here on is a symptom, relative to the step.
 OWN_SYMPTOM = 0.02
 #: Transfer grown by this much of the step makes slow links a possible explanation.
@@ -23,6 +24,8 @@ OWN_EVIDENCE = 1.0
 LIKELIER_THAN_NOT = 0.5
 #: More separate components than this are no longer an answer for a person.
 MAX_COMPONENTS = 16
+#: Share of the belief in a hang that is left where the process was seen to die: clocks of logs differ.
+HANG_OF_THE_DEAD = 0.01
 #: Resources that can slow a collective for everybody.
 _LINKS = ("nic", "tcp", "nvlink", "pcie", "cpu_wait", "cpu_quota")
 
@@ -97,3 +100,17 @@ def settle_stopped(components: list[Component], features: FeatureSet) -> list[Co
         # Nobody is seen to stop first; suspicion alone names a rank only if it is likelier than not.
         return [component for component in components if component.probability >= LIKELIER_THAN_NOT]
     return [component for component, first in zip(components, stopped, strict=True) if first]
+
+
+def settle_stop_cause(
+    component: Component, causes: dict[str, float], features: FeatureSet
+) -> dict[str, float]:
+    """Beliefs in the causes of a stop; who died before anybody was missed did not hang.
+
+    Peers of a dead rank wait until their watchdogs fire, so the job's end looks like that of a hang.
+    """
+    if not features.endings.died[list(component.ranks)].any():
+        return causes
+    weighed = {name: chance * (HANG_OF_THE_DEAD if name == HANG else 1.0) for name, chance in causes.items()}
+    total = sum(weighed.values())
+    return {name: chance / total for name, chance in weighed.items()} if total > 0 else causes

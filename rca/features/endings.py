@@ -30,6 +30,10 @@ PHASE_ORDER = (
 FATAL_EVENTS = frozenset({"process_exit", "oom_kill", "xid", "ecc", "link_down"})
 #: Events that say somebody noticed a rank (or its collective) missing.
 MISSED_EVENTS = frozenset({"heartbeat_missed", "nccl_timeout"})
+#: Events that end a process; a device's error may be harmless.
+DEATHS = frozenset({"process_exit", "oom_kill"})
+#: A process that ends further than this from the last sign of progress was stopped, or its job went on.
+DEATH_STEPS = 5.0
 
 
 @dataclass(frozen=True)
@@ -47,6 +51,8 @@ class Endings:
         The rank's last row was begun and never finished.
     fatal, missed : ndarray of shape (n_ranks,), bool
         An event of that sort names the rank (or only its node).
+    died : ndarray of shape (n_ranks,), bool
+        The rank's process failed or was killed when progress ended, and before anybody was missed.
     silence : float, steps
         From the last sign of progress to the end of the window, in usual steps.
     fatal_delay : float, steps
@@ -59,6 +65,7 @@ class Endings:
     unfinished: BoolVector
     fatal: BoolVector
     missed: BoolVector
+    died: BoolVector
     silence: float
     fatal_delay: float
 
@@ -73,6 +80,7 @@ class Endings:
         reached = np.where(finished, last + 1.0, last + done)
         progress = np.where(seen, reached - reached[seen].max(), np.nan)
         silence = fatal_delay = np.nan
+        died = np.zeros(phases.n_ranks, dtype=bool)
         told = _told(window)
         fatal, missed, first_fatal = _events(told, window.job.topology)
         if np.isfinite(step_reference):
@@ -81,12 +89,14 @@ class Endings:
             end = min(window.job.end, _normal_end(told, phases.n_ranks, sign - step_reference))
             silence = max(0.0, (end - sign) / step_reference - 1.0)
             fatal_delay = (first_fatal - sign) / step_reference
+            died = _died(told, phases.n_ranks, sign, DEATH_STEPS * step_reference)
         return cls(
             progress=progress,
             behind=progress - nan_median(progress[:, None])[0],
             unfinished=seen & ~finished,
             fatal=fatal,
             missed=missed,
+            died=died,
             silence=silence,
             fatal_delay=fatal_delay,
         )
@@ -148,6 +158,16 @@ def _normal_end(events: list[_Event], n_ranks: int, earliest: float) -> float:
             last[event.rank] = max(last.get(event.rank, word), word)
     ended = len(last) == n_ranks and all(normal for _, normal in last.values())
     return max(time for time, _ in last.values()) if ended else float("inf")
+
+
+def _died(events: list[_Event], n_ranks: int, sign: float, near: float) -> BoolVector:
+    """Who failed or was killed within `near` seconds of the last sign of progress, before any was missed."""
+    found = np.zeros(n_ranks, dtype=bool)
+    missed = min((event.time for event in events if event.kind in MISSED_EVENTS), default=np.inf)
+    for event in events:
+        if event.kind in DEATHS and not event.normal_exit and event.rank is not None:
+            found[event.rank] |= abs(event.time - sign) <= near and event.time <= missed
+    return found
 
 
 def _events(events: list[_Event], topology: Topology) -> tuple[BoolVector, BoolVector, float]:

@@ -7,8 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from rca.classify.classifier import combine, pooled, without_single_culprits
+from rca.classify.classifier import combine, pooled
 from rca.classify.heads import Head
+from rca.classify.reach import of_everybody
 from rca.features import WINDOW_FEATURES
 from rca.robust import FloatArray
 from rca.training.corpus import Corpus
@@ -83,7 +84,7 @@ def _belief(
     belief = combine(kinds, named)
     several_nodes = corpus.window[window, WINDOW_FEATURES.index("log2_nodes")] > 0
     if corpus.scope[window] == "job" and several_nodes:
-        belief = without_single_culprits(belief)
+        belief = of_everybody(belief)
     return [belief[name] for name in heads["cause"].classes]
 
 

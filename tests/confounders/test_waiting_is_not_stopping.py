@@ -85,6 +85,28 @@ def test_peers_that_fail_after_the_first_death_are_not_its_cause(make_window) ->
     assert blamed(diagnosis) == {4}
 
 
+@pytest.mark.parametrize("died_first", [True, False], ids=["dies, then missed", "missed, then aborted"])
+def test_watchdogs_that_fire_after_a_death_make_no_hang_of_it(make_window, died_first: bool) -> None:
+    """Peers of a killed rank may wait until their watchdogs fire; watchdogs kill who hangs, too."""
+    window = make_window(8)
+    end = window.job.end
+    death, missed = (end, end + 50.0) if died_first else (end + 55.0, end + 50.0)
+    events = pa.table(
+        {
+            "time": sorted((death, missed)),
+            "node": ["node-2", "node-0"] if died_first else ["node-0", "node-2"],
+            "rank": pa.array([4, 1] if died_first else [1, 4], pa.int32()),
+            "kind": ["process_exit", "nccl_timeout"] if died_first else ["nccl_timeout", "process_exit"],
+            "code": ["-9", None] if died_first else [None, "-6"],
+            "message": ["", ""],
+        }
+    )
+    diagnosis = rca.diagnose(stopped(window, 4, row_lost=False, silent=60.0, events=events))
+    assert diagnosis.failure_mode == "fail_stop"
+    assert blamed(diagnosis) == {4}
+    assert diagnosis.causes[0].cause == ("process_crash" if died_first else "hang")
+
+
 def test_a_slow_rank_before_the_stop_is_not_the_one_that_stopped(make_window) -> None:
     window = make_window(8, late={2: 0.03})
     diagnosis = rca.diagnose(stopped(window, 5, row_lost=False, silent=60.0))

@@ -1,0 +1,111 @@
+"""How far a link fault reaches: a port, the fabric of all, or what is behind one of its switches."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from rca.classify.components import Component
+from rca.classify.ports import ALONE, NIC
+from rca.features.evidence import RESOURCES, Evidence, resource_names
+from rca.robust import FloatArray, IntArray
+from rca.telemetry.job import Topology
+
+CONGESTION = "network_congestion"
+#: Ports of a crowded part show at least this much, in units: more than before, or than the quietest port.
+CROWDED_SINCE, CROWDED_BESIDE = 0.5, 1.5
+
+
+def reaching(
+    component: Component, causes: dict[str, float], evidence: Evidence, topology: Topology
+) -> tuple[Component, dict[str, float]]:
+    """The component and the beliefs in its causes after each has limited the other.
+
+    By the catalogue one node's link is `nic_degradation` and many nodes' is `network_congestion`; the rank
+    models, who see one rank at a time, cannot tell.
+
+    Parameters
+    ----------
+    component : Component
+    causes : dict of str to float
+    evidence : Evidence
+    topology : Topology
+
+    Returns
+    -------
+    component : Component
+        Narrowed to the crowded nodes if everybody was suspected of a congestion that reaches only some.
+    causes : dict of str to float
+        In no particular order.
+    """
+    nodes = np.unique(topology.node[list(component.ranks)])
+    several = len(topology.node_names) > 1
+    if component.scope != "job" and several and nodes.size == 1 and nodes[0] >= 0:
+        return component, of_one_node(causes)
+    if component.scope == "job" and len(topology.node_names) != 1:
+        causes = of_everybody(causes)
+        likeliest = max(causes, key=lambda name: causes[name])
+        if likeliest == CONGESTION and (ranks := crowded_part(evidence, topology)):
+            return replace(component, scope="node", ranks=ranks), causes
+    return component, causes
+
+
+def of_everybody(causes: dict[str, float]) -> dict[str, float]:
+    """Beliefs given that no node stands out: then it is no single node's link."""
+    return causes | {CONGESTION: causes.get(CONGESTION, 0.0) + causes.get(NIC, 0.0), NIC: 0.0}
+
+
+def of_one_node(causes: dict[str, float]) -> dict[str, float]:
+    """Beliefs given that one node of several stands out: then it is not what all share."""
+    return causes | {NIC: causes.get(CONGESTION, 0.0) + causes.get(NIC, 0.0), CONGESTION: 0.0}
+
+
+def crowded_part(evidence: Evidence, topology: Topology) -> tuple[int, ...]:
+    """Ranks on the nodes whose ports are crowded while all others are quiet, as behind one switch of several.
+
+    Collectives make everybody slow alike, so only the ports' own counters tell whom the congestion reaches.
+
+    Returns
+    -------
+    tuple of int
+        Empty where the ports do not fall into two such groups, or one port stands alone.
+    """
+    for resource in ("fabric", "nic"):
+        column = resource_names().index(resource)
+        past = _of_nodes(evidence.versus_past[:, column], topology)
+        # Where most are crowded, so is what peers are compared with: the quietest is the zero.
+        peers = _of_nodes(evidence.versus_peers[:, column], topology)
+        for scores, least in ((past, CROWDED_SINCE), (peers - peers.min(initial=np.inf), CROWDED_BESIDE)):
+            crowded = _apart(scores, least)
+            ranks = np.flatnonzero(np.isin(topology.node, crowded))
+            if crowded.size > 1 and _all_measured(resource, ranks, evidence):
+                return tuple(ranks.tolist())
+    return ()
+
+
+def _of_nodes(scores: FloatArray, topology: Topology) -> FloatArray:
+    """The worst rank's score of each known node, NaN where none is known; shape (n_nodes,)."""
+    worst = np.full(len(topology.node_names), np.nan)
+    known = topology.node >= 0
+    np.fmax.at(worst, topology.node[known], scores[known])
+    return worst
+
+
+def _apart(scores: FloatArray, least: float) -> IntArray:
+    """Indices above the widest gap, if all are known, those reach `least`, and the others far less."""
+    nobody = np.zeros(0, dtype=np.int64)
+    if scores.size < 3 or not np.isfinite(scores).all():
+        return nobody
+    order = np.argsort(-scores, kind="stable")
+    falling = scores[order]
+    last = int(np.argmax(falling[:-1] - falling[1:]))
+    clear = falling[last] >= least and falling[last + 1] < ALONE * falling[last]
+    return np.asarray(order[: last + 1]) if clear else nobody
+
+
+def _all_measured(resource: str, crowded: IntArray, evidence: Evidence) -> bool:
+    """Whether the quiet ranks have the channel, too, by which the others are crowded: absent is not quiet."""
+    best = evidence.best[crowded, resource_names().index(resource)]
+    channel = RESOURCES[resource][int(np.bincount(best[best >= 0]).argmax())].channel
+    return bool(np.isfinite(evidence.values[channel]).all())

@@ -1,0 +1,95 @@
+"""One node's link is its port, everybody's the fabric, and crowded ports beside quiet ones a part of it."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from rca.classify.components import Component
+from rca.classify.reach import crowded_part, reaching
+from rca.features.evidence import RESOURCES, Evidence, resource_names
+from rca.telemetry.job import Job, RankPlace, Topology
+
+CONGESTION, NIC = "network_congestion", "nic_degradation"
+NODES, PER_NODE = 6, 2
+CROWDED = 4.0
+
+
+def topology(n_nodes: int = NODES) -> Topology:
+    places = tuple(RankPlace(rank=rank, node=f"n{rank // PER_NODE}") for rank in range(n_nodes * PER_NODE))
+    return Job(job_id="j", world_size=len(places), ranks=places, start=0.0, end=1.0).topology
+
+
+def evidence(
+    nodes: dict[int, float], *, past: bool = True, unmeasured: tuple[int, ...] = (), n_nodes: int = NODES
+) -> Evidence:
+    """Scores of the fabric's channel by node, against the past or else against peers; others show 0.1."""
+    n_ranks, column = n_nodes * PER_NODE, resource_names().index("fabric")
+    scores = np.full((n_ranks, len(RESOURCES)), np.nan)
+    scores[:, column] = np.repeat([nodes.get(node, 0.1) for node in range(n_nodes)], PER_NODE)
+    values = scores[:, column].copy()
+    values[[rank for rank in range(n_ranks) if rank // PER_NODE in unmeasured]] = np.nan
+    best = np.full(scores.shape, -1)
+    best[:, column] = 0
+    unknown = np.full(scores.shape, np.nan)
+    channel = RESOURCES["fabric"][0].channel
+    # Most are crowded, so peers are compared with a crowded one: the quiet ones are far below it.
+    peers = unknown if past else scores - CROWDED
+    return Evidence(peers, scores if past else unknown, unknown, best, {channel: values}, {})
+
+
+def ranks(*nodes: int) -> tuple[int, ...]:
+    return tuple(rank for node in nodes for rank in range(node * PER_NODE, (node + 1) * PER_NODE))
+
+
+@pytest.mark.parametrize("past", [True, False], ids=["since", "from the first step on"])
+def test_crowded_ports_beside_quiet_ones_are_a_part(past: bool) -> None:
+    shown = evidence(dict.fromkeys((0, 2, 3, 5), CROWDED), past=past)
+    assert crowded_part(shown, topology()) == ranks(0, 2, 3, 5)
+
+
+@pytest.mark.parametrize(
+    "nodes",
+    [
+        {},
+        dict.fromkeys(range(NODES), CROWDED),
+        {node: CROWDED - 0.4 * node for node in range(NODES)},
+        {3: CROWDED},
+    ],
+    ids=["nobody", "everybody", "one more than the other", "one port"],
+)
+def test_otherwise_there_is_no_part(nodes: dict[int, float]) -> None:
+    assert crowded_part(evidence(nodes), topology()) == ()
+
+
+def test_a_node_that_does_not_export_the_counter_is_not_quiet() -> None:
+    shown = evidence(dict.fromkeys(range(5), CROWDED), unmeasured=(5,))
+    assert crowded_part(shown, topology()) == ()
+
+
+def test_everybodys_congestion_is_that_of_the_part() -> None:
+    everybody = Component("job", tuple(range(NODES * PER_NODE)), 0.7)
+    belief = {NIC: 0.5, CONGESTION: 0.3, "nvlink_degradation": 0.2}
+    shown = evidence(dict.fromkeys((1, 4), CROWDED))
+    component, causes = reaching(everybody, belief, shown, topology())
+    assert (component.ranks, component.scope, component.probability) == (ranks(1, 4), "node", 0.7)
+    assert causes == {NIC: 0.0, CONGESTION: pytest.approx(0.8), "nvlink_degradation": 0.2}
+
+
+def test_a_fault_that_is_not_the_fabrics_stays_everybodys() -> None:
+    everybody = Component("job", tuple(range(NODES * PER_NODE)), 0.7)
+    shown = evidence(dict.fromkeys((1, 4), CROWDED))
+    component, _ = reaching(everybody, {"storage_degradation": 0.6, CONGESTION: 0.4}, shown, topology())
+    assert component == everybody
+
+
+def test_one_node_of_several_is_its_port() -> None:
+    node = Component("node", ranks(2), 0.9)
+    component, causes = reaching(node, {CONGESTION: 0.7, NIC: 0.1}, evidence({}), topology())
+    assert component == node
+    assert causes == {CONGESTION: 0.0, NIC: pytest.approx(0.8)}
+
+
+def test_a_job_on_one_node_says_nothing_about_ports() -> None:
+    node, belief = Component("rank", (0,), 0.9), {CONGESTION: 0.7, NIC: 0.1}
+    assert reaching(node, belief, evidence({}, n_nodes=1), topology(1)) == (node, belief)
