@@ -27,9 +27,20 @@ def mapped(
 def pool(
     processes: int, *, initializer: Callable[..., object] | None = None, initargs: tuple[Any, ...] = ()
 ) -> ProcessPoolExecutor:
-    """A pool of processes that import what they need; what is handed to them has to be picklable."""
+    """A pool of processes that import what they need; what is handed to them has to be picklable.
+
+    They end with this process, however it ends: a killed training must not go on working for nobody.
+    """
     context = multiprocessing.get_context("spawn")
-    return ProcessPoolExecutor(processes, mp_context=context, initializer=initializer, initargs=initargs)
+    return ProcessPoolExecutor(
+        processes, mp_context=context, initializer=_started, initargs=(initializer, initargs)
+    )
+
+
+def _started(initializer: Callable[..., object] | None, initargs: tuple[Any, ...]) -> None:
+    end_with_the_parent()
+    if initializer is not None:
+        initializer(*initargs)
 
 
 def end_with_the_parent() -> None:
