@@ -256,7 +256,7 @@ class Classifier:
             types = _types_of(causes)
         if not takes_turns(features):
             causes = without("sequence_length_imbalance", causes)
-        component, causes = reaching(component, causes, features.evidence, features.topology)
+        component, causes = reaching(component, causes, features)
         causes = _ordered(causes)
         if next(iter(causes)) == "stage_imbalance" and is_whole_stage(component, features.topology):
             # A stage that fills exactly one node: the job's layout is the fault, not the machine.

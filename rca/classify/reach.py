@@ -7,7 +7,8 @@ from dataclasses import replace
 import numpy as np
 
 from rca.classify.components import Component
-from rca.classify.ports import ALONE, NIC
+from rca.classify.ports import ALONE, NIC, Ports, odd_port
+from rca.features import FeatureSet
 from rca.features.evidence import RESOURCES, Evidence, resource_names
 from rca.robust import FloatArray, IntArray
 from rca.telemetry.job import Topology
@@ -18,7 +19,7 @@ CROWDED_SINCE, CROWDED_BESIDE = 0.5, 1.5
 
 
 def reaching(
-    component: Component, causes: dict[str, float], evidence: Evidence, topology: Topology
+    component: Component, causes: dict[str, float], features: FeatureSet
 ) -> tuple[Component, dict[str, float]]:
     """The component and the beliefs in its causes after each has limited the other.
 
@@ -29,8 +30,7 @@ def reaching(
     ----------
     component : Component
     causes : dict of str to float
-    evidence : Evidence
-    topology : Topology
+    features : FeatureSet
 
     Returns
     -------
@@ -39,15 +39,19 @@ def reaching(
     causes : dict of str to float
         In no particular order.
     """
-    nodes = np.unique(topology.node[list(component.ranks)])
-    several = len(topology.node_names) > 1
-    if component.scope != "job" and several and nodes.size == 1 and nodes[0] >= 0:
-        return component, of_one_node(causes)
-    if component.scope == "job" and len(topology.node_names) != 1:
-        causes = of_everybody(causes)
-        likeliest = max(causes, key=lambda name: causes[name])
-        if likeliest == CONGESTION and (ranks := crowded_part(evidence, topology)):
-            return replace(component, scope="node", ranks=ranks), causes
+    evidence, topology = features.evidence, features.topology
+    if component.scope != "job":
+        alone = odd_port(Ports.from_evidence(evidence, topology), topology)
+        its_own = alone is not None and set(component.ranks) <= set(alone.ranks)
+        return component, of_one_node(causes) if its_own else causes
+    if len(topology.node_names) == 1:
+        return component, causes
+    causes = of_everybody(causes)
+    likeliest = max(causes, key=lambda name: causes[name])
+    # Where nobody timed the transfer its cost lies in everybody's own time, and all have to be priced.
+    if likeliest == CONGESTION and np.isfinite(features.work.transfer).any():
+        ranks = crowded_part(evidence, topology)
+        component = replace(component, scope="node", ranks=ranks) if ranks else component
     return component, causes
 
 
@@ -57,7 +61,7 @@ def of_everybody(causes: dict[str, float]) -> dict[str, float]:
 
 
 def of_one_node(causes: dict[str, float]) -> dict[str, float]:
-    """Beliefs given that one node of several stands out: then it is not what all share."""
+    """Beliefs given that one port of several stands alone: then it is not what all share."""
     return causes | {NIC: causes.get(CONGESTION, 0.0) + causes.get(NIC, 0.0), CONGESTION: 0.0}
 
 
@@ -73,14 +77,18 @@ def crowded_part(evidence: Evidence, topology: Topology) -> tuple[int, ...]:
     """
     for resource in ("fabric", "nic"):
         column = resource_names().index(resource)
-        past = _of_nodes(evidence.versus_past[:, column], topology)
-        # Where most are crowded, so is what peers are compared with: the quietest is the zero.
-        peers = _of_nodes(evidence.versus_peers[:, column], topology)
-        for scores, least in ((past, CROWDED_SINCE), (peers - peers.min(initial=np.inf), CROWDED_BESIDE)):
-            crowded = _apart(scores, least)
-            ranks = np.flatnonzero(np.isin(topology.node, crowded))
-            if crowded.size > 1 and _all_measured(resource, ranks, evidence):
-                return tuple(ranks.tolist())
+        scores = _of_nodes(evidence.versus_past[:, column], topology)
+        least = CROWDED_SINCE
+        if not np.isfinite(scores).any():
+            # Where most are crowded, so is what peers are compared with: the quietest is the zero.
+            beside = _of_nodes(evidence.versus_peers[:, column], topology)
+            scores, least = beside - beside.min(initial=np.inf), CROWDED_BESIDE
+        crowded = _apart(scores, least)
+        ranks = np.flatnonzero(np.isin(topology.node, crowded))
+        if crowded.size > 1 and _all_measured(resource, ranks, evidence):
+            return tuple(ranks.tolist())
+        if (scores >= least).all():
+            return ()
     return ()
 
 

@@ -68,7 +68,9 @@ def _of_suspect(
     *,
     slow: bool,
 ) -> list[Contribution]:
-    if slow and suspect.component.scope == "job":
+    nodes = features.topology.nodes_of(suspect.component.ranks)
+    # A part of the fabric was suspected as everybody, and is no node that stands out.
+    if slow and (suspect.component.scope == "job" or (suspect.component.scope == "node" and len(nodes) > 1)):
         moved = classifier.heads["scope"].contributions(features.window[None, :], "job", "some")[0]
         return _largest("scope", moved, None, classifier, features, told)
     head = "straggler" if slow else "stopper"

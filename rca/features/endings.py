@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from rca.robust import FloatArray, nan_median
+from rca.robust import FloatArray, IntArray, nan_median
 from rca.telemetry.job import Topology
 from rca.telemetry.phases import PhaseArrays
 from rca.telemetry.window import Window
@@ -32,8 +32,9 @@ FATAL_EVENTS = frozenset({"process_exit", "oom_kill", "xid", "ecc", "link_down"}
 MISSED_EVENTS = frozenset({"heartbeat_missed", "nccl_timeout"})
 #: Events that end a process; a device's error may be harmless.
 DEATHS = frozenset({"process_exit", "oom_kill"})
-#: A process that ends further than this from the last sign of progress was stopped, or its job went on.
-DEATH_STEPS = 5.0
+#: A process that ends further than this after the last sign of progress was stopped: steps, but seconds
+#: within these bounds, because launchers poll and logs round.
+DEATH_STEPS, DEATH_SECONDS = 5.0, (5.0, 60.0)
 
 
 @dataclass(frozen=True)
@@ -89,7 +90,8 @@ class Endings:
             end = min(window.job.end, _normal_end(told, phases.n_ranks, sign - step_reference))
             silence = max(0.0, (end - sign) / step_reference - 1.0)
             fatal_delay = (first_fatal - sign) / step_reference
-            died = _died(told, phases.n_ranks, sign, DEATH_STEPS * step_reference)
+            begun = np.where(np.isfinite(phases.start_time), phases.start_time, -np.inf).max(axis=1)
+            died = _died(told, window.job.topology, sign, begun - step_reference, step_reference)
         return cls(
             progress=progress,
             behind=progress - nan_median(progress[:, None])[0],
@@ -127,13 +129,13 @@ def _last_sign(phases: PhaseArrays) -> float:
 
 
 class _Event(NamedTuple):
-    """One row of the events table."""
+    """One row of the events table; `node` is its number in the topology, -1 if none or unknown."""
 
     time: float
     kind: str
     code: str | None
     rank: int | None
-    node: str | None
+    node: int
 
     @property
     def normal_exit(self) -> bool:
@@ -142,8 +144,10 @@ class _Event(NamedTuple):
 
 
 def _told(window: Window) -> list[_Event]:
+    nodes = {name: index for index, name in enumerate(window.job.topology.node_names)}
     columns = [window.events.column(name).to_pylist() for name in _Event._fields]
-    return [_Event(*row) for row in zip(*columns, strict=True)]
+    rows = zip(*columns, strict=True)
+    return [_Event(time, kind, code, rank, nodes.get(node, -1)) for time, kind, code, rank, node in rows]
 
 
 def _normal_end(events: list[_Event], n_ranks: int, earliest: float) -> float:
@@ -160,14 +164,39 @@ def _normal_end(events: list[_Event], n_ranks: int, earliest: float) -> float:
     return max(time for time, _ in last.values()) if ended else float("inf")
 
 
-def _died(events: list[_Event], n_ranks: int, sign: float, near: float) -> BoolVector:
-    """Who failed or was killed within `near` seconds of the last sign of progress, before any was missed."""
-    found = np.zeros(n_ranks, dtype=bool)
-    missed = min((event.time for event in events if event.kind in MISSED_EVENTS), default=np.inf)
+def _died(
+    events: list[_Event], topology: Topology, sign: float, earliest: FloatArray, step: float
+) -> BoolVector:
+    """Who failed or was killed when progress ended, and before anybody was missed from then on.
+
+    Parameters
+    ----------
+    events : list of _Event
+    topology : Topology
+    sign : float, Unix seconds
+        Last sign of progress of the job.
+    earliest : ndarray of shape (n_ranks,), Unix seconds
+        A process that ended before was started again, or was not the rank's.
+    step : float, seconds
+    """
+    found = np.zeros(topology.n_ranks, dtype=bool)
+    near = float(np.clip(DEATH_STEPS * step, *DEATH_SECONDS))
+    misses = [event.time for event in events if event.kind in MISSED_EVENTS and event.time >= sign - step]
+    last = min(sign + near, *misses) if misses else sign + near
     for event in events:
-        if event.kind in DEATHS and not event.normal_exit and event.rank is not None:
-            found[event.rank] |= abs(event.time - sign) <= near and event.time <= missed
+        if event.kind not in DEATHS or event.normal_exit or event.time > last:
+            continue
+        # The kernel's out-of-memory killer knows the node only.
+        named = _named(event, topology)
+        found[named] |= event.time >= earliest[named]
     return found
+
+
+def _named(event: _Event, topology: Topology) -> IntArray:
+    """Ranks that an event is about: its rank, or all of its node."""
+    if event.rank is not None:
+        return np.array([event.rank])
+    return np.flatnonzero((topology.node == event.node) & (event.node >= 0))
 
 
 def _events(events: list[_Event], topology: Topology) -> tuple[BoolVector, BoolVector, float]:
@@ -175,15 +204,11 @@ def _events(events: list[_Event], topology: Topology) -> tuple[BoolVector, BoolV
     fatal = np.zeros(topology.n_ranks, dtype=bool)
     missed = np.zeros(topology.n_ranks, dtype=bool)
     first_fatal = np.nan
-    nodes = {name: index for index, name in enumerate(topology.node_names)}
     for event in events:
         target = fatal if event.kind in FATAL_EVENTS else missed if event.kind in MISSED_EVENTS else None
         if target is None or event.normal_exit:
             continue
         if target is fatal:
             first_fatal = float(np.fmin(first_fatal, event.time))
-        if event.rank is not None:
-            target[event.rank] = True
-        elif event.node in nodes:
-            target[topology.node == nodes[event.node]] = True
+        target[_named(event, topology)] = True
     return fatal, missed, first_fatal

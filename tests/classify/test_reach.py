@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -38,6 +41,12 @@ def evidence(
     return Evidence(peers, scores if past else unknown, unknown, best, {channel: values}, {})
 
 
+def seen(evidence: Evidence, topology: Topology, *, transfer: float = 0.1) -> Any:
+    """What `reaching` looks at of a window's features."""
+    work = SimpleNamespace(transfer=np.full((topology.n_ranks, 3), transfer))
+    return SimpleNamespace(evidence=evidence, topology=topology, work=work)
+
+
 def ranks(*nodes: int) -> tuple[int, ...]:
     return tuple(rank for node in nodes for rank in range(node * PER_NODE, (node + 1) * PER_NODE))
 
@@ -71,7 +80,7 @@ def test_everybodys_congestion_is_that_of_the_part() -> None:
     everybody = Component("job", tuple(range(NODES * PER_NODE)), 0.7)
     belief = {NIC: 0.5, CONGESTION: 0.3, "nvlink_degradation": 0.2}
     shown = evidence(dict.fromkeys((1, 4), CROWDED))
-    component, causes = reaching(everybody, belief, shown, topology())
+    component, causes = reaching(everybody, belief, seen(shown, topology()))
     assert (component.ranks, component.scope, component.probability) == (ranks(1, 4), "node", 0.7)
     assert causes == {NIC: 0.0, CONGESTION: pytest.approx(0.8), "nvlink_degradation": 0.2}
 
@@ -79,17 +88,44 @@ def test_everybodys_congestion_is_that_of_the_part() -> None:
 def test_a_fault_that_is_not_the_fabrics_stays_everybodys() -> None:
     everybody = Component("job", tuple(range(NODES * PER_NODE)), 0.7)
     shown = evidence(dict.fromkeys((1, 4), CROWDED))
-    component, _ = reaching(everybody, {"storage_degradation": 0.6, CONGESTION: 0.4}, shown, topology())
+    belief = {"storage_degradation": 0.6, CONGESTION: 0.4}
+    component, _ = reaching(everybody, belief, seen(shown, topology()))
     assert component == everybody
 
 
-def test_one_node_of_several_is_its_port() -> None:
+def test_without_a_timer_around_transfers_everybody_has_to_be_priced() -> None:
+    everybody = Component("job", tuple(range(NODES * PER_NODE)), 0.7)
+    shown = evidence(dict.fromkeys((1, 4), CROWDED))
+    component, _ = reaching(everybody, {CONGESTION: 1.0}, seen(shown, topology(), transfer=np.nan))
+    assert component == everybody
+
+
+def test_racks_that_always_differ_are_no_part_where_all_grew_alike() -> None:
+    """What was before the congestion says more than how the nodes compare."""
+    shown = evidence(dict.fromkeys(range(NODES), CROWDED))
+    shown.versus_peers[:] = np.where(np.arange(NODES * PER_NODE)[:, None] < NODES, -CROWDED, 0.0)
+    assert crowded_part(shown, topology()) == ()
+
+
+def test_a_crowded_fabric_is_not_narrowed_by_a_few_ports_own_trouble() -> None:
+    shown = evidence(dict.fromkeys(range(NODES), CROWDED))
+    nic = resource_names().index("nic")
+    shown.versus_past[:, nic] = np.repeat([CROWDED, CROWDED, 0.0, 0.0, 0.0, 0.0], PER_NODE)
+    assert crowded_part(shown, topology()) == ()
+
+
+@pytest.mark.parametrize("alone", [True, False], ids=["its queue alone", "no queue"])
+def test_a_port_that_stands_alone_is_not_what_all_share(alone: bool) -> None:
     node = Component("node", ranks(2), 0.9)
-    component, causes = reaching(node, {CONGESTION: 0.7, NIC: 0.1}, evidence({}), topology())
+    belief = {CONGESTION: 0.7, NIC: 0.1}
+    shown = evidence({})
+    queues = np.where(np.arange(NODES) == 2, CROWDED, 0.0) if alone else np.zeros(NODES)
+    shown.versus_peers[:, resource_names().index("nic")] = np.repeat(queues, PER_NODE)
+    component, causes = reaching(node, belief, seen(shown, topology()))
     assert component == node
-    assert causes == {CONGESTION: 0.0, NIC: pytest.approx(0.8)}
+    assert causes == ({CONGESTION: 0.0, NIC: pytest.approx(0.8)} if alone else belief)
 
 
 def test_a_job_on_one_node_says_nothing_about_ports() -> None:
-    node, belief = Component("rank", (0,), 0.9), {CONGESTION: 0.7, NIC: 0.1}
-    assert reaching(node, belief, evidence({}, n_nodes=1), topology(1)) == (node, belief)
+    everybody, belief = Component("job", (0, 1), 0.9), {CONGESTION: 0.7, NIC: 0.1}
+    assert reaching(everybody, belief, seen(evidence({}, n_nodes=1), topology(1))) == (everybody, belief)

@@ -88,7 +88,7 @@ def test_a_counter_that_rises_everywhere_is_believed_and_one_that_stays_is_not(
     waits = "node_infiniband_port_transmit_wait_total"
     risen = belief(exported(window, on_every_node(waits, 1e4, 3e7)))
     still = belief(exported(window, on_every_node(waits, 1e4, 1e4)))
-    assert risen > 0.5
+    assert risen > 0.4
     assert risen > belief(window) > still - 0.05
 
 

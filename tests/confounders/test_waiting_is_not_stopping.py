@@ -107,6 +107,29 @@ def test_watchdogs_that_fire_after_a_death_make_no_hang_of_it(make_window, died_
     assert diagnosis.causes[0].cause == ("process_crash" if died_first else "hang")
 
 
+@pytest.mark.parametrize(
+    ("delay", "rank", "cause"),
+    [(0.7, 4, "process_crash"), (0.7, None, "process_crash"), (-0.4, 4, "hang")],
+    ids=["seen a second later", "the kernel names the node", "killed and started again"],
+)
+def test_a_death_is_at_the_end_of_progress(make_window, delay: float, rank: int | None, cause: str) -> None:
+    """A launcher notices late; a process that died and was started again went on."""
+    window = make_window(8)
+    events = pa.table(
+        {
+            "time": [window.job.end + delay, window.job.end + 50.0],
+            "node": ["node-2", "node-0"],
+            "rank": pa.array([rank, 1], pa.int32()),
+            "kind": ["oom_kill" if rank is None else "process_exit", "nccl_timeout"],
+            "code": [None if rank is None else "-9", None],
+            "message": ["", ""],
+        }
+    )
+    diagnosis = rca.diagnose(stopped(window, 4, row_lost=False, silent=60.0, events=events))
+    assert blamed(diagnosis) == {4}
+    assert diagnosis.causes[0].cause == cause
+
+
 def test_a_slow_rank_before_the_stop_is_not_the_one_that_stopped(make_window) -> None:
     window = make_window(8, late={2: 0.03})
     diagnosis = rca.diagnose(stopped(window, 5, row_lost=False, silent=60.0))
