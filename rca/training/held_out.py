@@ -21,6 +21,8 @@ Progress = Callable[[str, int, int], None]
 
 #: Name of the source that is always there; collections go by their folder's name.
 SIMULATED = "simulated"
+#: Simulated windows asked at most, the corpus's first: intervals of a hundredth, in minutes and not in an hour.
+ASKED = 3000
 #: Totals are about the first; the others say what an answer is worth where less is measured.
 SIGNALS = tuple(SIGNAL_SETS)
 
@@ -74,7 +76,8 @@ def held_out_rows(
 
 def _seeds(corpus: Corpus) -> list[int]:
     held = zip(corpus.group, corpus.part, corpus.real, strict=True)
-    return [int(group.rsplit("-", 1)[1]) for group, part, real in held if part == "test" and not real]
+    found = [int(group.rsplit("-", 1)[1]) for group, part, real in held if part == "test" and not real]
+    return found[:ASKED]
 
 
 def with_all_signals(rows: Sequence[JudgedRow]) -> list[JudgedRow]:
