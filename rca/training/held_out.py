@@ -21,7 +21,7 @@ Progress = Callable[[str, int, int], None]
 
 #: Name of the source that is always there; collections go by their folder's name.
 SIMULATED = "simulated"
-#: Simulated windows asked at most, the corpus's first: intervals of a hundredth, in minutes and not in an hour.
+#: Simulated windows asked at most, the corpus's first: intervals of a hundredth within minutes.
 ASKED = 3000
 #: Totals are about the first; the others say what an answer is worth where less is measured.
 SIGNALS = tuple(SIGNAL_SETS)

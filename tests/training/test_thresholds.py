@@ -18,7 +18,7 @@ def chances(n: int, loud: int) -> np.ndarray:
     return np.where(np.arange(n) < loud, 0.8, 0.1)
 
 
-@pytest.mark.parametrize(("n", "loud", "expected"), [(2000, 4, 0.30), (2000, 60, 0.81), (400, 1, 0.81)])
+@pytest.mark.parametrize(("n", "loud", "expected"), [(10_000, 4, 0.30), (2000, 60, 0.81), (400, 1, 0.81)])
 def test_the_upper_bound_of_the_rate_decides(n: int, loud: int, expected: float) -> None:
     assert loud / n <= FALSE_ALARM_BUDGET or expected > 0.8
     assert _alarm(chances(n, loud), FALSE_ALARM_BUDGET) == expected
