@@ -30,7 +30,7 @@ from rca.training.corpus import Corpus, stack
 from rca.training.feature_cache import FeatureCache, default_folder
 from rca.training.head_losses import Losses, change, held_out_losses
 from rca.training.heads import BoolArray, FittedHead, Target, fit_head, targets, with_healthy
-from rca.training.innocents import PER_CORPUS_WINDOWS, innocent_windows
+from rca.training.innocents import PER_CORPUS_WINDOWS, halves, innocent_windows
 from rca.training.run import DEFAULT_SEED
 from rca.training.simulated import simulated_examples
 from rca.training.thresholds import FALSE_ALARM_BUDGET
@@ -97,7 +97,7 @@ def curve(
     progress: Progress,
 ) -> list[Fit]:
     """Fit every head on every share; the failure mode once more with more healthy windows, on all of them."""
-    taught, judging = innocents[::2], innocents[1::2]
+    taught, judging = halves(innocents)
     found = []
     for name in heads:
         whole = targets(corpus)[name]

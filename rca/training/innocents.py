@@ -53,6 +53,11 @@ def innocent_windows(
     return np.array(rows).reshape(-1, len(WINDOW_FEATURES))
 
 
+def halves(innocents: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """Those that are learned from, and those to judge by; none changes sides with their number."""
+    return innocents[::2], innocents[1::2]
+
+
 def innocent_seeds(n: int, seed: int) -> list[int]:
     """Seeds of the scenarios; those of fewer come first among those of more."""
     drawn: list[int] = np.random.default_rng([seed, _STREAM]).integers(1 << 63, size=n).tolist()

@@ -12,6 +12,7 @@ from rca.robust import FloatArray
 from rca.training.corpus import Corpus
 from rca.training.doubt import fit_doubt
 from rca.training.heads import FittedHead, fit_heads
+from rca.training.innocents import halves
 from rca.training.settings import Settings
 from rca.training.thresholds import choose_thresholds
 
@@ -45,7 +46,7 @@ def learn(
     `innocents` are more healthy windows, see `rca.training.innocents`: one half teaches what healthy jobs do
     now and then, the other chooses the alarm thresholds.
     """
-    taught, judging = (None, None) if innocents is None else (innocents[::2], innocents[1::2])
+    taught, judging = (None, None) if innocents is None else halves(innocents)
     heads = fit_heads(corpus, seed, progress, settings, taught)
     loaded = {name: Head.load(name, head.entry(), head.text, HEADS[name]) for name, head in heads.items()}
     thresholds = choose_thresholds(corpus, loaded, judging)
