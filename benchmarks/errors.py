@@ -20,7 +20,7 @@ from rca.evaluation.simulated import evaluate_simulated
 from rca.evaluation.summary import estimates
 from rca.evaluation.tables import GROUP_SCORES, TextTable, cell, errors_table
 from rca.simulation.sampling import sample_scenario
-from rca.simulation.scenario import Scenario
+from rca.simulation.scenario import HARDLY_VISIBLE, Scenario
 from rca.training.run import DEFAULT_SEED, DEFAULT_WINDOWS
 from rca.training.simulated import scenario_seeds
 from rca.training.split import part_of, scenario_group
@@ -53,7 +53,7 @@ def excuse(row: JudgedRow, scenario: Scenario) -> str:
     applies = (
         row.cause == HEALTHY,
         row.judged.mode == "fail_slow" and row.slowdown < FELT,
-        seen.visibility == "minimal",
+        seen.visibility in HARDLY_VISIBLE,
         stuck,
         not seen.exporters,
         len(faults) > 1,

@@ -7,15 +7,17 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from rca.robust import FloatArray, nan_max, nan_mean
+from rca.robust import FloatArray, nan_max, nan_mean, nan_min
 
 #: Steps of silence from which the time after the last sign of progress is looked at by itself.
 MIN_SILENCE = 2.0
 #: Channels that only a living process feeds.
 ALIVE = ("process_cpu", "runqueue_wait", "process_running", "process_stopped", "container_cpu", "gc_pause")
-#: Channels that tell how busy a rank is, with the value that counts as not at all and as fully busy.
+#: Channels that tell how busy a rank is; of GPUs with the value that counts as fully busy. Utilisation comes
+#: first: a collective that spins keeps it near its top, but few multiprocessors active.
 CPU = ("process_cpu", "container_cpu")
-GPU = (("sm_active", 1.0), ("gpu_util", 100.0))
+GPU = (("gpu_util", 100.0), ("sm_active", 1.0))
+POWER, MEMORY = "gpu_power", "gpu_memory_used"
 
 
 @dataclass(frozen=True)
@@ -30,6 +32,9 @@ class Aftermath:
         CPU time used per second, relative to before.
     gpu : ndarray of shape (n_ranks,), 0..1
         How busy its GPU was: who waits in a collective spins, who is dead does not.
+    power, memory : ndarray of shape (n_ranks,), ratio
+        Power its GPU drew, and device memory in use, relative to before: the driver takes back what a dead
+        process held, a hung one keeps it.
     sampled : ndarray of shape (n_ranks,), 0/1
         Whether exporters still saw the process that they saw before.
 
@@ -39,12 +44,14 @@ class Aftermath:
     stopped: FloatArray
     cpu: FloatArray
     gpu: FloatArray
+    power: FloatArray
+    memory: FloatArray
     sampled: FloatArray
 
     @classmethod
     def unknown(cls, n_ranks: int) -> Aftermath:
         """Nothing was measured after the end, or there was no end."""
-        return cls(*(np.full(n_ranks, np.nan) for _ in range(4)))
+        return cls(*(np.full(n_ranks, np.nan) for _ in range(6)))
 
     @classmethod
     def from_channels(
@@ -61,6 +68,8 @@ class Aftermath:
             stopped=after.get("process_stopped", unknown),
             cpu=_first([_ratio(before[name], after[name]) for name in CPU if name in after], unknown),
             gpu=_first([after[name] / full for name, full in GPU if name in after], unknown),
+            power=_ratio(before[POWER], after[POWER]) if POWER in after else unknown,
+            memory=_ratio(before[MEMORY], after[MEMORY]) if MEMORY in after else unknown,
             sampled=_sampled(before, after, unknown),
         )
 
@@ -70,6 +79,8 @@ class Aftermath:
             "stopped_after": self.stopped,
             "cpu_after": self.cpu,
             "gpu_after": self.gpu,
+            "power_after": self.power,
+            "memory_after": self.memory,
             "sampled_after": self.sampled,
         }
 
@@ -79,6 +90,8 @@ class Aftermath:
             "max_stopped_after": float(nan_max(self.stopped[:, None])[0]),
             "mean_cpu_after": float(nan_mean(self.cpu[:, None])[0]),
             "mean_gpu_after": float(nan_mean(self.gpu[:, None])[0]),
+            "mean_power_after": float(nan_mean(self.power[:, None])[0]),
+            "min_memory_after": float(nan_min(self.memory[:, None])[0]),
             "mean_sampled_after": float(nan_mean(self.sampled[:, None])[0]),
         }
 

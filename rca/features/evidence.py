@@ -20,6 +20,9 @@ Comparison = Literal["more", "growth", "drop"]
 
 #: Scores are clipped here: beyond it a larger deviation says nothing new and would only strain the model.
 MAX_SCORE = 8.0
+#: Scores below it are none: what is this small says more about an exporter than about a machine, and a model
+#: would learn it as "any at all".
+UNREMARKABLE = 0.1
 
 
 @dataclass(frozen=True)
@@ -168,7 +171,10 @@ def sound_resources() -> tuple[str, ...]:
 
 
 def compare(channel: Channel, value: FloatArray, reference: FloatArray) -> FloatArray:
-    """Deviation of `value` from `reference` in units, positive = worse, clipped to +-`MAX_SCORE`."""
+    """Deviation of `value` from `reference` in units, positive = worse, clipped to +-`MAX_SCORE`.
+
+    What is `UNREMARKABLE` is zero.
+    """
     if channel.comparison == "more":
         score = (value - reference - channel.floor) / channel.unit
     elif channel.comparison == "drop":
@@ -177,7 +183,8 @@ def compare(channel: Channel, value: FloatArray, reference: FloatArray) -> Float
     else:
         grown = np.maximum(value, 0.0) + channel.floor
         score = np.log2(grown / (np.maximum(reference, 0.0) + channel.floor)) / channel.unit
-    return np.clip(score, -MAX_SCORE, MAX_SCORE)
+    score = np.clip(score, -MAX_SCORE, MAX_SCORE)
+    return np.where(np.abs(score) < UNREMARKABLE, 0.0, score)
 
 
 def gather_evidence(

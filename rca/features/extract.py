@@ -24,6 +24,9 @@ from rca.telemetry.window import Window
 
 #: Throttle reasons that slow a busy GPU: software power cap, hardware and thermal slowdown, power brake.
 HARMFUL_THROTTLE_BITS = 0x4 | 0x8 | 0x20 | 0x40 | 0x80
+#: XID codes that a program's error or end leaves behind, and nothing of the device: engine exception, page
+#: fault, stopped by its user, cleaned up after it (NVIDIA, "XID Errors").
+APPLICATION_XIDS = (13.0, 31.0, 43.0, 45.0)
 
 
 @dataclass(frozen=True)
@@ -152,6 +155,9 @@ def _derived(signals: SignalArrays, levels: dict[str, str]) -> dict[str, FloatAr
         bits = np.where(np.isfinite(reasons), reasons, 0.0).astype(np.int64) & HARMFUL_THROTTLE_BITS
         channels["throttled"] = np.where(np.isfinite(reasons), (bits != 0).astype(float), np.nan)
         levels["throttled"] = levels["throttle_reasons"]
+    xid = channels.get("xid")
+    if xid is not None:
+        channels["xid"] = np.where(np.isin(xid, APPLICATION_XIDS), 0.0, xid)
     spent, reads = channels.get("disk_read_time"), channels.get("disk_reads")
     if spent is not None and reads is not None:
         with np.errstate(invalid="ignore", divide="ignore"):

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from rca.features.evidence import resource_names, sound_resources
 
-VERSION = 3
+VERSION = 4
 
 
 class Feature(NamedTuple):
@@ -85,6 +85,8 @@ _RANK: tuple[Feature, ...] = (
     Feature("stopped_after", "0..1", "looks that found its process stopped, after the job's last step"),
     Feature("cpu_after", "ratio", "CPU time it used after the last step, relative to before"),
     Feature("gpu_after", "0..1", "how busy its GPU was after the last step"),
+    Feature("power_after", "ratio", "power its GPU drew after the last step, relative to before"),
+    Feature("memory_after", "ratio", "device memory in use after the last step, relative to before"),
     Feature("sampled_after", "0/1", "exporters still saw its process after the last step"),
 )
 
@@ -140,6 +142,8 @@ _JOB: tuple[Feature, ...] = (
     Feature("max_stopped_after", "0..1", "largest share of looks that found a process stopped at the end"),
     Feature("mean_cpu_after", "ratio", "CPU time used after the last step, relative to before"),
     Feature("mean_gpu_after", "0..1", "how busy GPUs were after the last step"),
+    Feature("mean_power_after", "ratio", "power GPUs drew after the last step, relative to before"),
+    Feature("min_memory_after", "ratio", "device memory in use after the last step: the rank with the least"),
     Feature("mean_sampled_after", "share of ranks", "processes that exporters still saw after the last step"),
     Feature("phases_measured", "count", "own phases measured"),
     Feature("communication_measured", "0/1/2", "not at all, unsplit, waiting apart from transfer"),

@@ -33,6 +33,23 @@ class Burst(Frozen):
     level: Share = 0.7
 
 
+class Collections(Frozen):
+    """Pauses of the garbage collector that are part of the program, and cheap.
+
+    Attributes
+    ----------
+    every : int
+        Steps from one pause of a rank to its next.
+    seconds : float
+    together : bool
+        Whether all ranks collect in the same step, as careful trainers have it.
+    """
+
+    every: Annotated[int, Field(ge=1)]
+    seconds: NotNegative
+    together: bool = True
+
+
 class LongStall(Frozen):
     """One step in which some ranks stand still: a file server hangs, a log is flushed. Nobody is to blame.
 
@@ -62,6 +79,8 @@ class Benign(Frozen):
         Share of that variance that forward and backward of a step have in common: a clock, lengths of input.
     copy_noise, optimizer_noise, p2p_noise : float
         The same spread of copies to the device, optimizer steps, and of each transfer between stages.
+    collections : Collections or None
+        Pauses of the garbage collector, if it runs at all.
     events : tuple of LongStall
         Single long steps that a healthy job may have.
     hiccup_probability, hiccup_scale, hiccup_spread, hiccup_backward : float
@@ -102,6 +121,7 @@ class Benign(Frozen):
     hiccup_backward: Share = 0.25
     queue_spread: NotNegative = 0.0
     bursts: tuple[Burst, ...] = ()
+    collections: Collections | None = None
     events: tuple[LongStall, ...] = ()
     slow_batches: Index = 0
     slow_batch_factor: NotNegative = 0.0

@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from rca.simulation.background import background
 from rca.simulation.looks import held_look, look_at, scrape_times
 from rca.simulation.resources import FloatArray
 from rca.simulation.world import World
@@ -81,7 +82,9 @@ class Collector:
         rows = self._admitted(scope, rate.shape[0])
         if rows is None:
             return
-        world, rate = self.world, np.maximum(rate[rows], 0.0)
+        world = self.world
+        always = background(world, name, device, rate.shape[0])
+        rate = np.maximum(rate if always is None else rate + always, 0.0)[rows]
         if noise >= BURSTY and quantum == 1:
             rate = self._bursts(rate, noise)
         elif noise:

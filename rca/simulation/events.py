@@ -74,7 +74,7 @@ def _hung(scenario: Scenario, stop: Stop, course: Course, rng: np.random.Generat
         # The watchdog that fires is a peer's: it waited.
         peers = [other for other in range(scenario.world_size) if other not in stop.ranks] or [rank]
         waited = begun + 0.9 * (course.end - begun)
-        events.append(_event(waited, int(rng.choice(peers)), "nccl_timeout", None, "collective timed out"))
+        events.append(_timed_out(waited, int(rng.choice(peers))))
         if rng.random() < 0.4:
             # Watchdogs abort their processes, the patient ones first.
             gone = rng.permutation(scenario.world_size)[: int(rng.integers(1, 6))]
@@ -82,9 +82,16 @@ def _hung(scenario: Scenario, stop: Stop, course: Course, rng: np.random.Generat
                 _event(waited + rng.uniform(0, 1), int(r), "process_exit", "-6", "aborted") for r in gone
             ]
     if rng.random() < 0.35:
-        late = begun + 0.3 * (course.end - begun)
-        events.append(_event(late, rank, "heartbeat_missed", None, "no heartbeat"))
+        events.append(_missed(begun, rank, course))
     return events
+
+
+def _timed_out(time: float, rank: int) -> Event:
+    return _event(time, rank, "nccl_timeout", None, "collective timed out")
+
+
+def _missed(begun: float, rank: int, course: Course) -> Event:
+    return _event(begun + 0.3 * (course.end - begun), rank, "heartbeat_missed", None, "no heartbeat")
 
 
 def _crashed(scenario: Scenario, stop: Stop, course: Course, rng: np.random.Generator) -> list[Event]:
@@ -94,15 +101,29 @@ def _crashed(scenario: Scenario, stop: Stop, course: Course, rng: np.random.Gene
         events.append(_event(died - 1e-2, rank, "xid", "79", "GPU has fallen off the bus"))
     if stop.variant == "oom" and rng.random() < 0.8:
         events.append(_event(died - 1e-2, rank, "oom_kill", None, "out of memory"))
+    peers = [int(other) for other in rng.permutation(scenario.world_size) if other not in stop.ranks]
+    if not np.isfinite(course.death).all():
+        events += _waiting_for_the_dead(rank, died, peers, course, rng)
     if rng.random() >= 0.6:
         return events
     code = {"killed": "-9", "oom": "137"}.get(stop.variant, "1")
     events.append(_event(died, rank, "process_exit", code, "exited"))
     # Peers fail on the broken connection afterwards, in no useful order.
-    for peer in rng.permutation(scenario.world_size)[: int(rng.integers(0, 5))]:
-        if int(peer) not in stop.ranks:
+    for peer in peers[: int(rng.integers(0, 5))]:
+        if np.isfinite(course.death[peer]):
             later = float(course.death[peer]) + rng.uniform(0, 0.2)
-            events.append(_event(later, int(peer), "process_exit", "1", "connection closed by peer"))
+            events.append(_event(later, peer, "process_exit", "1", "connection closed by peer"))
+    return events
+
+
+def _waiting_for_the_dead(
+    rank: int, died: float, peers: Sequence[int], course: Course, rng: np.random.Generator
+) -> list[Event]:
+    """What peers that did not notice a death report in the end: the same as of a hang."""
+    events = [_missed(died, rank, course)] if rng.random() < 0.35 else []
+    if rng.random() < 0.6:
+        waited = died + 0.9 * (course.end - died)
+        events += [_timed_out(waited, peer) for peer in peers[: int(rng.integers(1, 4))]]
     return events
 
 

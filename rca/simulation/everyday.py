@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from rca.simulation.benign import Collections
 from rca.simulation.loading import batch_seconds, late_batch_seconds
 from rca.simulation.resources import Resources
 from rca.simulation.scenario import Scenario
@@ -22,8 +23,19 @@ def vary(resources: Resources, scenario: Scenario) -> None:
         felt = np.array(benign.slow_batch_factor * scenario.expected_step_seconds)
         late = late_batch_seconds(scenario, felt) - batch_seconds(scenario)
         resources.batch_extra[:, : benign.slow_batches] += late
+    if benign.collections is not None:
+        _collect(resources, scenario, benign.collections)
     for burst in benign.bursts:
         steps = slice(burst.first_step, burst.first_step + burst.steps)
         ranks = list(scenario.ranks_on(burst.node))
         resources.run_queue[ranks, steps] = np.maximum(resources.run_queue[ranks, steps], burst.level)
         resources.foreign_cpu[burst.node, steps] += BURST_CORES * burst.level
+
+
+def _collect(resources: Resources, scenario: Scenario, collections: Collections) -> None:
+    """Let every rank's collector run as often as the program has it."""
+    n_ranks, n_steps = resources.gc.shape
+    rng = np.random.default_rng([scenario.seed, 11])
+    first = rng.integers(0, collections.every, 1 if collections.together else n_ranks)
+    due = (np.arange(n_steps) - first[:, None]) % collections.every == 0
+    resources.gc += collections.seconds * due * np.exp(rng.normal(0, 0.3, (n_ranks, n_steps)))

@@ -16,7 +16,7 @@ from rca.simulation.faults.kind import variant_of
 from rca.simulation.faults.uncatalogued import TYPES
 from rca.simulation.noise import Noise
 from rca.simulation.resources import FloatArray
-from rca.simulation.scenario import Fault, Scenario
+from rca.simulation.scenario import HARDLY_VISIBLE, Fault, Scenario
 from rca.simulation.timing import Timing, run_steps
 from rca.telemetry.causes import UNKNOWN
 
@@ -150,7 +150,7 @@ def _accepted(fault: Fault, scenario: Scenario) -> list[str]:
     seen = set(telemetry.exporters)
     if telemetry.events:
         seen.add("events")
-    blind = telemetry.visibility == "minimal"
+    blind = telemetry.visibility in HARDLY_VISIBLE
     if not blind and "gc_seconds" not in telemetry.missing_phases:
         seen.add("gc_seconds")
     alike, tells = ALIKE.get(fault.cause, ((), frozenset()))

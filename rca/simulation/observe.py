@@ -27,6 +27,10 @@ ORDER = (
     "checkpoint_seconds",
 )
 MINIMAL = ("step_seconds",)
+# What visibility "loading" leaves.
+LOADING = (*MINIMAL, "data_loading_seconds")
+# Share of crashes that peers do not notice: no connection breaks, and a device's collective waits for ever.
+PEERS_WAIT = 0.5
 
 
 @dataclass(frozen=True)
@@ -59,7 +63,9 @@ def course_of(scenario: Scenario, resources: Resources, timing: Timing, rng: np.
     stop, ending = resources.stop, scenario.telemetry.ending
     if stop is not None:
         begun = float(timing.start[:, stop.step].mean())
-        if stop.kind == "hang":
+        if stop.kind == "hang" or rng.random() < PEERS_WAIT:
+            if stop.kind == "crash":
+                alive[list(stop.ranks)] = begun + 0.5 * typical
             end = begun + float(np.clip(typical * log_uniform(rng, 6, 150), 2, 1800)) + 3 * typical
             return Course(stop.step, end, alive, begun)
         noticed = begun + typical * rng.uniform(0.6, 1.0) + log_uniform(rng, 0.02, 6)
@@ -165,6 +171,8 @@ def _hide(scenario: Scenario, columns: dict[str, FloatArray]) -> None:
     telemetry = scenario.telemetry
     if telemetry.visibility == "minimal":
         hidden = [name for name in columns if name not in MINIMAL]
+    elif telemetry.visibility == "loading":
+        hidden = [name for name in columns if name not in LOADING]
     elif telemetry.visibility == "unsplit":
         hidden = ["communication_wait_seconds", "communication_transfer_seconds"]
     else:

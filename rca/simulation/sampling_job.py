@@ -50,7 +50,7 @@ def sample_job(rng: np.random.Generator, dialect: Dialect, cause: str) -> JobSha
         parallelism, per_node = _cluster_shape(rng, cause, pipelined=pipelined)
         workload = _cluster_workload(rng, parallelism, per_node)
         fleet = _fleet(rng, -(-parallelism.world_size // per_node))
-        n_steps = round(log_uniform(rng, 20, 300))
+        n_steps = round(log_uniform(rng, 20, 420))
         fewest = FEWEST_STEPS_HUGE if parallelism.world_size >= HUGE else FEWEST_STEPS
         n_steps = min(n_steps, max(fewest, LARGEST_CELLS // parallelism.world_size))
     started = rng.random() < (0.1 if testbed else 0.75)
@@ -92,7 +92,8 @@ def _cluster_shape(rng: np.random.Generator, cause: str, *, pipelined: bool) -> 
     world = nodes * per_node
     tensor = int(rng.choice([1, 1, 1, 2, 4, 8]))
     tensor = tensor if per_node % tensor == 0 else 1
-    pipeline = int(rng.choice([2, 4])) if pipelined else int(rng.choice([1, 1, 1, 1, 2, 4]))
+    deep = [2, 2, 4, 4, 8]
+    pipeline = int(rng.choice(deep if pipelined else [*[1] * 10, *deep]))
     if world % (tensor * pipeline) or world // (tensor * pipeline) < 2:
         tensor, pipeline = 1, 2 if pipelined else 1
     data = world // (tensor * pipeline)
@@ -159,7 +160,7 @@ def _cluster_workload(rng: np.random.Generator, parallelism: Parallelism, per_no
     }
     compute = 1 - sum(shares.values())
     forward = rng.uniform(0.28, 0.38) * compute
-    microbatches = int(rng.choice([4, 8, 16, 32]))
+    microbatches = max(int(rng.choice([4, 8, 16, 32])), parallelism.pipeline)
     several = parallelism.world_size > per_node
     return Workload(
         data_loading_seconds=step * shares["data_loading"],

@@ -6,7 +6,7 @@ from typing import get_args
 
 import numpy as np
 
-from rca.simulation.benign import Benign, Burst, HarmlessSignal, LongStall, SlowStepPhase
+from rca.simulation.benign import Benign, Burst, Collections, HarmlessSignal, LongStall, SlowStepPhase
 from rca.simulation.sampling_job import log_uniform
 from rca.simulation.scenario import Booking, Ending, Scenario, Telemetry, Visibility
 
@@ -30,6 +30,10 @@ TRACED_SHARE, TRACED_RANKS = 0.02, 64
 MANY_RANKS = 512
 #: Share of jobs whose device exporters collect less often than they are scraped.
 HELD_SHARE = 0.25
+#: Kernels' noise below it may last for many steps.
+LASTING_NOISE = 0.012
+#: Share of jobs whose collector runs now and then.
+COLLECTING_SHARE = 0.25
 #: Share of jobs with single long steps, and the longest, in usual steps.
 EVENTFUL_SHARE, LONGEST_EVENT = 0.15, 100.0
 
@@ -38,11 +42,12 @@ def sample_benign(rng: np.random.Generator, scenario: Scenario, *, lengths_told:
     """Healthy variation; where a job reports its sequences' lengths, they do vary."""
     testbed = scenario.dialect == "cpu_testbed"
     warm = scenario.first_step_number == 0
-    every = int(rng.integers(8, 60)) if rng.random() < 0.2 else 0
+    every = int(log_uniform(rng, 8, 120)) if rng.random() < 0.25 else 0
     place: SlowStepPhase = SLOW_STEP_PHASES[int(rng.choice(3, p=[0.4, 0.3, 0.3]))]
     # A healthy job spends up to a few per cent of its time on checkpoints, and more on evaluation.
-    share = rng.uniform(0.005, 0.035) if place == "checkpoint" else log_uniform(rng, 0.005, 0.15)
+    share = log_uniform(rng, 0.003, 0.045) if place == "checkpoint" else log_uniform(rng, 0.005, 0.15)
     shifted = rng.random() < 0.06
+    kernels = log_uniform(rng, 0.002, 0.06) if testbed else log_uniform(rng, 0.002, 0.04)
     late = sample_late_batches(rng, scenario) if warm and rng.random() < 0.25 else (0, 0.0)
     return Benign(
         rank_offset=log_uniform(rng, 0.0003, 0.016) if testbed else log_uniform(rng, 0.001, 0.012),
@@ -50,8 +55,9 @@ def sample_benign(rng: np.random.Generator, scenario: Scenario, *, lengths_told:
         loading_noise=rng.uniform(0.3, 1.2),
         gap_noise=rng.uniform(0.1, 0.9),
         # Kernels themselves are even; what makes steps restless are mostly single stalls of their hosts.
-        noise=log_uniform(rng, 0.002, 0.06) if testbed else log_uniform(rng, 0.002, 0.04),
-        noise_memory=rng.uniform(0.0, 0.7),
+        noise=kernels,
+        # What lasts and is large is no noise any more.
+        noise_memory=rng.uniform(0.0, 0.95 if kernels < LASTING_NOISE else 0.7),
         backward_calm=log_uniform(rng, 0.08, 0.8) if testbed else log_uniform(rng, 0.4, 1.6),
         common_noise=max(0.0, rng.uniform(-0.6, 0.35)) ** 2 if testbed else rng.beta(1.2, 0.6),
         copy_noise=log_uniform(rng, 0.03, 0.3) if testbed else log_uniform(rng, 0.02, 0.15),
@@ -67,6 +73,7 @@ def sample_benign(rng: np.random.Generator, scenario: Scenario, *, lengths_told:
         hiccup_backward=log_uniform(rng, 0.02, 0.35),
         queue_spread=log_uniform(rng, 0.02, 0.3),
         bursts=sample_bursts(rng, scenario) if rng.random() < (0.25 if testbed else 0.12) else (),
+        collections=_collections(rng, scenario) if rng.random() < COLLECTING_SHARE else None,
         slow_batches=late[0],
         slow_batch_factor=late[1],
         drift=log_uniform(rng, 0.001, 0.05) if rng.random() < 0.5 else 0.0,
@@ -83,6 +90,15 @@ def sample_benign(rng: np.random.Generator, scenario: Scenario, *, lengths_told:
         harmless=_harmless(rng, scenario),
         events=sample_events(rng, scenario) if rng.random() < EVENTFUL_SHARE else (),
     )
+
+
+def _collections(rng: np.random.Generator, scenario: Scenario) -> Collections:
+    """Pauses that cost a few tenths of a per cent; who does not collect together pays for everybody's."""
+    together, every = bool(rng.random() < 0.5), int(log_uniform(rng, 4, 120))
+    share = log_uniform(rng, 1e-4, 8e-3)
+    if not together:
+        share = min(share, 0.02 / scenario.world_size)
+    return Collections(every=every, seconds=share * every * scenario.expected_step_seconds, together=together)
 
 
 def _jitter(rng: np.random.Generator, scenario: Scenario, *, lengths_told: bool) -> float:
@@ -206,8 +222,8 @@ def _exporters(rng: np.random.Generator, scenario: Scenario) -> tuple[str, ...]:
 
 
 def _visibility(rng: np.random.Generator) -> Visibility:
-    choices: tuple[Visibility, ...] = ("full", "unsplit", "minimal")
-    return choices[int(rng.choice(3, p=[0.8, 0.14, 0.06]))]
+    choices: tuple[Visibility, ...] = ("full", "unsplit", "minimal", "loading")
+    return choices[int(rng.choice(4, p=[0.78, 0.13, 0.05, 0.04]))]
 
 
 def _ending(rng: np.random.Generator) -> Ending:

@@ -18,7 +18,9 @@ Dialect = Literal["gpu_cluster", "cpu_testbed", "mixed"]
 Pattern = Literal["transient", "persistent", "deterministic"]
 Shape = Literal["step", "ramp", "intermittent"]
 Ending = Literal["complete", "cut", "lagging", "finished"]
-Visibility = Literal["full", "unsplit", "minimal"]
+Visibility = Literal["full", "unsplit", "minimal", "loading"]
+#: Phases that leave nobody's own work to be seen: whole steps, or those and data loading.
+HARDLY_VISIBLE = frozenset({"minimal", "loading"})
 
 
 class Fault(Frozen):
@@ -97,6 +99,8 @@ class Telemetry(Frozen):
         they collect is already old. 0: they look when they are asked.
     ops : bool
         Whether operations are traced.
+    visibility : {"full", "unsplit", "minimal", "loading"}
+        All phases, communication in one piece, whole steps only, or whole steps and data loading.
     states_sampled : bool
         Whether a process's state is looked at (and mostly found sleeping), rather than whether it is there.
     forgets_dead : bool

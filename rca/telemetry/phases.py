@@ -12,6 +12,9 @@ from rca.telemetry.window import LOAD_COLUMNS, PHASES, Window
 
 FloatArray = npt.NDArray[np.float64]
 
+#: Phases that most steps do not have; many trainers write them only where they happened.
+OCCASIONAL_PHASES = frozenset({"checkpoint_seconds", "gc_seconds"})
+
 
 def distinct_steps(step: npt.NDArray[np.int64]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
     """Sorted distinct step numbers, and every row's position among them.
@@ -100,6 +103,8 @@ class PhaseArrays:
         present.ravel()[flat] = True
         held = [name for name in table.column_names if name in PHASES or name in LOAD_COLUMNS]
         arrays = {name: dense(name) for name in held}
+        for name in OCCASIONAL_PHASES & arrays.keys():
+            arrays[name] = _with_zeros(arrays[name], present)
         measured = {name: array for name, array in arrays.items() if np.isfinite(array).any()}
         return cls(
             steps=steps,
@@ -108,3 +113,14 @@ class PhaseArrays:
             seconds={name: array for name, array in measured.items() if name in PHASES},
             load={name: array for name, array in measured.items() if name in LOAD_COLUMNS},
         )
+
+
+def _with_zeros(seconds: FloatArray, present: npt.NDArray[np.bool_]) -> FloatArray:
+    """Zero in the steps that had no such phase, if the trainer left it out there instead of writing zero.
+
+    Who writes zeros as well means by a missing value that it was not measured.
+    """
+    measured = np.isfinite(seconds)
+    if not measured.any() or (seconds[measured] == 0).any():
+        return seconds
+    return np.where(present & ~measured, 0.0, seconds)

@@ -5,12 +5,15 @@ from __future__ import annotations
 import numpy as np
 
 from rca.simulation.collector import Collector
+from rca.simulation.exporters.levels import is_so, level
 from rca.simulation.exporters.models import of_ranks
 from rca.simulation.resources import FloatArray
 from rca.simulation.world import World
 
 IDLE, POWER_CAP, HW_SLOWDOWN, SW_THERMAL, HW_THERMAL, POWER_BRAKE = 0x1, 0x4, 0x8, 0x20, 0x40, 0x80
 MIB_PER_GIB = 1024.0
+# Errors that the driver remembers from before the job: of programs, and of memory that was mended since.
+OLD_XID_SHARE, OLD_XIDS = 0.12, (13.0, 31.0, 43.0, 45.0, 63.0, 94.0)
 
 
 def _busy(world: World) -> FloatArray:
@@ -41,7 +44,8 @@ def health(world: World, out: Collector) -> None:
     )
     busy, asleep = _busy(world), _asleep(world)
     foreign, clock = world.state("foreign_gpu"), world.state("clock")
-    load = np.clip(busy + foreign + 0.25 * (world.waiting + world.share("communication_transfer")), 0, 1)
+    spinning = 0.25 * (world.waiting + world.share("communication_transfer"))
+    load = np.clip(busy + foreign + spinning, 0, 1) * world.alive
     thermal, capped = np.clip(world.state("thermal"), 0, 1), np.clip(world.state("power_cap"), 0, 1)
     hot = _harmless(world, "hot_gpu")
     base = out.rng.normal(44, 3, (world.scenario.world_size, 1)) + of_ranks(world.scenario, "warmer")
@@ -52,8 +56,7 @@ def health(world: World, out: Collector) -> None:
     out.gauge("DCGM_FI_DEV_GPU_TEMP", "rank", heat, quantum=1, noise=0.01)
     out.gauge("DCGM_FI_DEV_MEMORY_TEMP", "rank", heat + 8, quantum=1, noise=0.01)
     out.gauge("DCGM_FI_DEV_POWER_USAGE", "rank", power, noise=0.03)
-    spinning = world.waiting + world.share("communication_transfer")
-    used = np.clip(busy + foreign + 0.95 * spinning, 0, 1)
+    used = np.clip(busy + foreign + 0.95 * (world.waiting + world.share("communication_transfer")), 0, 1)
     out.gauge("DCGM_FI_DEV_GPU_UTIL", "rank", 100 * used, quantum=1, noise=0.02, dead=0.0)
     held = memory * MIB_PER_GIB * np.where(foreign > 0, 0.84, 0.72)
     out.gauge("DCGM_FI_DEV_FB_USED", "rank", held, quantum=1, noise=0.001, dead=0.0)
@@ -66,16 +69,28 @@ def _limits(
     world: World, out: Collector, thermal: FloatArray, capped: FloatArray, asleep: FloatArray
 ) -> None:
     # A ceiling on the clock is the board's brake; a limit on power is the driver's.
+    limited = _power_limited(world, capped.shape)
     cap_bits = np.where(world.state("clock_ceiling") < 1, POWER_BRAKE | HW_SLOWDOWN, POWER_CAP)
     # Hardware steps in beside the driver only when it gets really hot.
     thermal_bits = np.where(thermal > 0.85, SW_THERMAL | HW_THERMAL | HW_SLOWDOWN, SW_THERMAL)
     reasons = np.where(thermal > 0.2, thermal_bits, 0) | np.where(capped > 0.1, cap_bits, 0)
+    reasons = reasons | np.where(limited > 0, POWER_CAP, 0)
     reasons = np.where((reasons == 0) & (asleep > 0.5), IDLE, reasons)
     old = world.scenario.telemetry.old_names
     name = "DCGM_FI_DEV_CLOCK_THROTTLE_REASONS" if old else "DCGM_FI_DEV_CLOCKS_EVENT_REASONS"
     out.gauge(name, "rank", np.asarray(reasons, dtype=np.float64), noise=0.0)
     out.counter("DCGM_FI_DEV_THERMAL_VIOLATION", "rank", 1e9 * thermal, quantum=1, noise=0.1)
-    out.counter("DCGM_FI_DEV_POWER_VIOLATION", "rank", 1e9 * capped, quantum=1, noise=0.1)
+    held = np.maximum(capped, level(world, "held by power", 1e-4, 0.3) * limited)
+    out.counter("DCGM_FI_DEV_POWER_VIOLATION", "rank", 1e9 * held, quantum=1, noise=0.1)
+
+
+def _power_limited(world: World, shape: tuple[int, ...]) -> FloatArray:
+    """1 where a sound GPU is at its power limit: some fleets always are, and run as fast as they can."""
+    if not is_so(world, "power limited", 0.2):
+        return np.zeros(shape)
+    rng = np.random.default_rng([world.scenario.seed, 9])
+    often = np.clip(level(world, "at the limit", 0.05, 3.0) * np.exp(rng.normal(0, 0.3, (shape[0], 1))), 0, 1)
+    return (rng.random(shape) < often) * (1 - world.stands_still)
 
 
 def _errors(world: World, out: Collector) -> None:
@@ -84,11 +99,22 @@ def _errors(world: World, out: Collector) -> None:
     out.counter("DCGM_FI_DEV_ECC_DBE_VOL_TOTAL", "rank", world.state("ecc") * 0.01, quantum=1)
     out.counter("DCGM_FI_DEV_CORRECTABLE_REMAPPED_ROWS", "rank", world.state("ecc") * 0.02, quantum=1)
     # 94 and 92 are contained and high-rate memory errors; 79 is a GPU lost from the bus.
-    last = np.where(world.state("ecc") > 0, 94.0, 0.0)
+    last = np.where(world.state("ecc") > 0, 94.0, _old_xid(world))
     stop = world.resources.stop
     if stop is not None and stop.variant == "device":
         last[list(stop.ranks), world.n_run :] = 79.0
     out.gauge("DCGM_FI_DEV_XID_ERRORS", "rank", last, noise=0.0)
+
+
+def _old_xid(world: World) -> FloatArray:
+    """The last error of somebody else's job, long ago, (n_ranks, 1): mostly a program's, not the device's."""
+    n_ranks = world.scenario.world_size
+    codes = np.zeros((n_ranks, 1))
+    rng = np.random.default_rng([world.scenario.seed, 10])
+    if rng.random() < OLD_XID_SHARE:
+        found = rng.random((n_ranks, 1)) < 1.5 / n_ranks
+        codes[found] = rng.choice(OLD_XIDS, int(found.sum()))
+    return codes
 
 
 def _links(world: World, out: Collector, asleep: FloatArray) -> None:
@@ -113,7 +139,9 @@ def profiling(world: World, out: Collector) -> None:
     busy, foreign = _busy(world), world.state("foreign_gpu")
     scenario, pace = world.scenario, world.pace
     # The other process runs in the slices this one does not get.
-    active = np.clip(0.85 * busy + 0.1 * world.share("communication_transfer") + 0.5 * foreign, 0.0, 1.0)
+    # A collective spins on a few multiprocessors while it waits.
+    spinning = level(world, "spinning", 0.01, 0.2) * (world.waiting + world.share("communication_transfer"))
+    active = np.clip(0.85 * busy + spinning + 0.5 * foreign, 0.0, 1.0)
     out.gauge("DCGM_FI_PROF_SM_ACTIVE", "rank", active, noise=0.02, dead=0.0)
     out.gauge("DCGM_FI_PROF_GR_ENGINE_ACTIVE", "rank", np.clip(active * 1.1, 0, 1), noise=0.02, dead=0.0)
     tensor = 0.5 * busy / world.state("compute_stretch")

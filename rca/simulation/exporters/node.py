@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from rca.simulation.collector import Collector, Scope
-from rca.simulation.exporters.levels import level
+from rca.simulation.exporters.levels import is_so, level
 from rca.simulation.resources import FloatArray
 from rca.simulation.world import World
 
@@ -52,7 +52,9 @@ def _failing(world: World) -> FloatArray:
     stop = world.resources.stop
     if stop is not None and stop.kind == "crash":
         rng = np.random.default_rng([world.scenario.seed, 3])
-        cores[:, world.n_run :] = 0.08 * rng.uniform(0, 1.2, (world.scenario.world_size, 1))
+        # Peers that did not notice go on waiting.
+        failing = np.isfinite(world.death)[:, None]
+        cores[:, world.n_run :] = 0.08 * failing * rng.uniform(0, 1.2, (world.scenario.world_size, 1))
     return cores
 
 
@@ -161,13 +163,22 @@ def memory(world: World, out: Collector) -> None:
     stall = np.clip(world.state("memory_stall"), 0, 1)
     if scope == "job":
         stall = stall.max(axis=0, keepdims=True)
-    free = total * np.where(stall > 0.02, 0.02 + 0.03 * (1 - stall), 1 - level(world, "in use", 0.02, 0.6))
+    free = total * np.where(
+        stall > 0.02, 0.02 + 0.03 * (1 - stall), 1 - _memory_in_use(world, stall.shape[0])
+    )
     out.gauge("node_memory_MemAvailable_bytes", scope, free, quantum=4096, noise=0.004)
     out.gauge("node_memory_MemTotal_bytes", scope, np.full_like(free, total), noise=0.0)
     read_back = world.by_node(world.state("major_faults"))
     faults = 0.2 + 900 * stall + (read_back.sum(axis=0, keepdims=True) if scope == "job" else read_back)
     out.counter("node_vmstat_pgmajfault", scope, faults, quantum=1, noise=0.4, fresh=False)
     out.counter("node_vmstat_pswpin", scope, 2000 * stall, quantum=1, noise=0.4, fresh=False)
+
+
+def _memory_in_use(world: World, n: int) -> FloatArray:
+    """Share of the memory that is taken, (n, 1): whatever else runs on a node keeps some of it."""
+    rng = np.random.default_rng([world.scenario.seed, 8])
+    unequal = np.exp(rng.normal(0, level(world, "uneven memory", 0.01, 0.8), (n, 1)))
+    return np.clip(level(world, "in use", 0.02, 0.6) * unequal, 0.01, 0.93)
 
 
 def disk(world: World, out: Collector) -> None:
@@ -205,6 +216,6 @@ def disk(world: World, out: Collector) -> None:
         noise=0.3,
         fresh=False,
     )
-    if remote.any():
+    if is_so(world, "network file system", 0.6):
         resent = 12 * (remote.mean(axis=0, keepdims=True) if testbed else remote)
         out.counter("node_nfs_rpc_retransmissions_total", scope, resent, quantum=1, fresh=False)

@@ -1,0 +1,83 @@
+"""What sound machines count all the same: drops, replays, corrected bits, stalls that nobody feels.
+
+A counter that stays at zero on every healthy machine of a simulation teaches that one count in an hour is a
+fault. On real fleets hardly any counter is still; most differ from machine to machine, and mean nothing.
+"""
+
+from __future__ import annotations
+
+import zlib
+from dataclasses import dataclass
+
+import numpy as np
+
+from rca.simulation.resources import FloatArray
+from rca.simulation.world import World
+
+
+@dataclass(frozen=True)
+class Background:
+    """How often and how much a counter rises where nothing is wrong.
+
+    Attributes
+    ----------
+    jobs, entities : float
+        Share of the jobs on whose machines it rises at all, and of the ranks or nodes of such a job.
+    low, high : float
+        Rate of such a job, log-uniform, per second.
+    spread : float
+        Spread of the rate's logarithm between ranks or nodes.
+    """
+
+    jobs: float
+    entities: float
+    low: float
+    high: float
+    spread: float = 0.8
+
+
+#: By metric, with its device where only one of them is meant. Rates are engineering judgement: from what
+#: outsiders' healthy windows showed up to what still costs nothing.
+BACKGROUND: dict[str, Background] = {
+    "DCGM_FI_DEV_ECC_SBE_VOL_TOTAL": Background(0.15, 0.1, 1e-4, 0.05),
+    "DCGM_FI_DEV_PCIE_REPLAY_COUNTER": Background(0.25, 0.2, 1e-3, 1.0),
+    "DCGM_FI_DEV_NVLINK_CRC_FLIT_ERROR_COUNT_TOTAL": Background(0.2, 0.2, 1e-3, 0.3),
+    "DCGM_FI_DEV_NVLINK_REPLAY_ERROR_COUNT_TOTAL": Background(0.2, 0.2, 1e-3, 0.3),
+    "node_infiniband_symbol_error_total": Background(0.15, 0.3, 1e-4, 0.05),
+    "node_infiniband_link_error_recovery_total": Background(0.1, 0.2, 1e-5, 0.005),
+    "np_cnp_sent": Background(0.5, 1.0, 0.5, 400.0, 0.3),
+    "rp_cnp_handled": Background(0.5, 1.0, 0.5, 400.0, 0.3),
+    "out_of_sequence": Background(0.4, 0.8, 0.02, 2.0),
+    "packet_seq_err": Background(0.3, 0.8, 0.01, 1.0),
+    "local_ack_timeout_err": Background(0.15, 0.3, 1e-3, 0.1),
+    "node_network_receive_drop_total": Background(0.5, 0.8, 0.003, 1.5),
+    "node_qdisc_drops_total": Background(0.2, 0.3, 1e-3, 0.5),
+    "node_netstat_Tcp_RetransSegs": Background(0.5, 1.0, 0.03, 30.0),
+    "node_nfs_rpc_retransmissions_total": Background(0.5, 0.7, 1e-3, 0.1),
+    "node_cpu_seconds_total/steal": Background(0.3, 1.0, 1e-3, 0.6, 0.5),
+    "node_cpu_seconds_total/iowait": Background(0.5, 1.0, 2e-3, 1.5, 0.6),
+    "node_vmstat_pgmajfault": Background(0.5, 1.0, 0.05, 30.0),
+    "node_pressure_memory_waiting_seconds_total": Background(0.5, 0.9, 1e-6, 2e-3),
+    "container_pressure_memory_waiting_seconds_total": Background(0.4, 0.5, 1e-6, 2e-3),
+    "process_major_page_faults_total": Background(0.3, 0.5, 1e-3, 2.0),
+    "container_cpu_cfs_throttled_seconds_total": Background(0.4, 0.8, 1e-4, 0.02, 0.5),
+    "container_cpu_cfs_throttled_periods_total": Background(0.4, 0.8, 0.01, 2.0, 0.5),
+    "process_cpu_seconds_total/loader/user": Background(0.4, 1.0, 0.02, 2.0, 0.3),
+}
+
+
+def background(world: World, name: str, device: str | None, n: int) -> FloatArray | None:
+    """What a counter of `n` ranks or nodes rises by without any fault, shape (n, 1); None if it does not.
+
+    Drawn from the scenario's seed by the counter's name, so that one counter's rates do not depend on which
+    others are exported.
+    """
+    known = BACKGROUND.get(f"{name}/{device}") or BACKGROUND.get(name)
+    if known is None:
+        return None
+    rng = np.random.default_rng([world.scenario.seed, 7, zlib.crc32(f"{name}/{device}".encode())])
+    if rng.random() >= known.jobs:
+        return None
+    usual = np.exp(rng.uniform(np.log(known.low), np.log(known.high)))
+    own = usual * np.exp(rng.normal(0, known.spread, (n, 1)))
+    return np.where(rng.random((n, 1)) < known.entities, own, 0.0)
