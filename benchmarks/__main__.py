@@ -29,6 +29,7 @@ BENCHMARKS = {
     "errors": Benchmark("benchmarks.errors", long=True),
     "learning": Benchmark("benchmarks.learning", long=True),
     "soak": Benchmark("benchmarks.soak", long=True),
+    "support": Benchmark("benchmarks.support", needs="COLLECTION..."),
     "tabular": Benchmark("benchmarks.tabular_ranking"),
     "whatif": Benchmark("benchmarks.whatif_speed", needs="TRACES"),
 }

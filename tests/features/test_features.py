@@ -5,6 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rca.features import RANK_FEATURES, WINDOW_FEATURES, describe, extract
+from rca.features.aftermath import Aftermath
 from rca.features.evidence import RESOURCES, resource_names
 from rca.features.temporal import high_segment, periodicity
 from rca.robust import leader_and_runner_up, nan_quantile, peer_reference
@@ -232,3 +233,31 @@ def test_what_grows_on_everybody_is_told_by_phase(make_window):
     unit = features.work.step_reference
     assert window_value(features, "data_loading_growth_job") * unit == pytest.approx(0.03, rel=0.05)
     assert abs(window_value(features, "forward_growth_job")) < 0.01
+
+
+def test_what_is_too_small_to_be_remarked_is_nothing(make_window):
+    """A few microseconds of memory pressure a second: every exporter of a sound machine shows some."""
+    metrics = _metrics("DCGM_FI_DEV_GPU_TEMP", make_window(), dict.fromkeys(range(8), 60.0) | {3: 60.7})
+    assert window_value(extract(make_window(metrics=metrics)), "max_gpu_heat_peers") == 0.0
+    metrics = _metrics("DCGM_FI_DEV_GPU_TEMP", make_window(), dict.fromkeys(range(8), 60.0) | {3: 64.0})
+    assert window_value(extract(make_window(metrics=metrics)), "max_gpu_heat_peers") == pytest.approx(0.5)
+
+
+@pytest.mark.parametrize(("code", "score"), [(31.0, 0.0), (94.0, 8.0)])
+def test_errors_of_programs_say_nothing_of_a_device(make_window, code: float, score: float):
+    metrics = _metrics("DCGM_FI_DEV_XID_ERRORS", make_window(), dict.fromkeys(range(8), 0.0) | {3: code})
+    assert window_value(extract(make_window(metrics=metrics)), "max_gpu_memory_peers") == score
+
+
+def test_a_dead_process_gives_its_memory_back_and_a_hung_one_keeps_it():
+    before = {"gpu_memory_used": np.full(3, 6e4), "gpu_power": np.array([300.0, 300.0, np.nan])}
+    after = {"gpu_memory_used": np.array([0.0, 6e4, 6e4]), "gpu_power": np.array([60.0, 150.0, 150.0])}
+    seen = Aftermath.from_channels(before, after, 3)
+    np.testing.assert_array_equal(seen.rank_features()["memory_after"], [0.0, 1.0, 1.0])
+    np.testing.assert_array_equal(seen.rank_features()["power_after"], [0.2, 0.5, np.nan])
+    assert seen.job_features()["min_memory_after"] == 0.0
+
+
+def test_utilisation_tells_waiting_from_idling_before_active_multiprocessors_do():
+    after = {"sm_active": np.array([0.02, 0.0]), "gpu_util": np.array([100.0, 0.0])}
+    np.testing.assert_array_equal(Aftermath.from_channels(after, after, 2).gpu, [1.0, 0.0])

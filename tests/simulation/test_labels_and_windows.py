@@ -8,7 +8,15 @@ import numpy as np
 import pytest
 from simulated import fault, phase, scenario
 
-from rca.simulation import FAULTS, Scenario, corpus_window, generate_corpus, sample_scenario, simulate
+from rca.simulation import (
+    FAULTS,
+    Scenario,
+    Telemetry,
+    corpus_window,
+    generate_corpus,
+    sample_scenario,
+    simulate,
+)
 from rca.telemetry.window import Window
 
 CORPUS = [corpus_window(7, index) for index in range(60)]
@@ -168,3 +176,16 @@ def test_about_a_third_of_a_corpus_is_healthy_and_all_dialects_occur():
     assert 0.25 < healthy < 0.45
     assert {item.dialect for item in drawn} == {"gpu_cluster", "cpu_testbed", "mixed"}
     assert 0.05 < np.mean([len(item.faults) == 2 for item in drawn if item.faults]) < 0.25
+
+
+def test_peers_fail_with_the_dead_or_wait_for_ever():
+    """Where no connection breaks, watchdogs report in the end what they would of a hang."""
+    waited, failed = 0, 0
+    for seed in range(16):
+        told = Telemetry(events=True)
+        window = simulate(scenario("process_crash", dialect="mixed", seed=seed, telemetry=told)).window
+        kinds = window.events["kind"].to_pylist()
+        waited += "nccl_timeout" in kinds
+        failed += kinds.count("process_exit") > 1
+        assert not ("nccl_timeout" in kinds and kinds.count("process_exit") > 1)
+    assert min(waited, failed) > 0

@@ -1,0 +1,43 @@
+"""What healthy jobs of others do that simulated ones never do is found, and only that."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from benchmarks.support import beyond, healthy_windows, main, table
+from rca.features import WINDOW_FEATURES
+
+N = len(WINDOW_FEATURES)
+RNG = np.random.default_rng(0)
+SIMULATED = RNG.uniform(0.0, 1.0, (1000, N))
+
+
+def test_a_feature_outside_the_range_is_named_with_what_was_seen() -> None:
+    real = np.full((20, N), 0.5)
+    real[:3, 7], real[5, 2] = (1.5, 2.0, 2.5), -1.0
+    found = beyond(SIMULATED, real)
+    assert [each.feature for each in found] == [WINDOW_FEATURES[7], WINDOW_FEATURES[2]]
+    assert sorted(found[0].outside) == [1.5, 2.0, 2.5]
+    assert 0.9 < found[0].high < 1.0
+    assert table(found, 20).row_count == 2
+
+
+def test_neither_unknown_values_nor_a_shared_bound_are_outside() -> None:
+    simulated = SIMULATED.copy()
+    simulated[:, 0], simulated[:, 1] = 0.0, np.nan
+    real = np.full((5, N), np.nan)
+    real[:, 0], real[:, 1] = 0.0, 3.0
+    assert beyond(simulated, real) == []
+
+
+def test_healthy_windows_of_a_collection_are_compared(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    folder = Path(__file__).parents[2] / "data" / "windows"
+    assert 0 < len(healthy_windows([folder])) < 8
+    assert main([str(folder), "--windows", "20", "--processes", "1"]) == 0
+    assert "outside the range" in capsys.readouterr().out
+    assert main([str(tmp_path)]) == 2

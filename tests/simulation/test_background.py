@@ -1,0 +1,60 @@
+"""Sound machines count errors, too: what a healthy fleet shows, and that it costs nothing."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from simulated import change, cluster_workload, phase, scenario
+
+from rca.simulation import Benign, Telemetry, simulate
+from rca.simulation.background import BACKGROUND
+from rca.simulation.benign import Collections
+from rca.simulation.exporters import EXPORTERS
+
+SEEN = Telemetry(exporters=tuple(EXPORTERS), interval_seconds=1.0)
+
+
+def healthy(seed: int, **changes):
+    """A healthy cluster job of 128 steps with every exporter."""
+    return simulate(scenario(dialect="mixed", seed=seed, n_steps=128, telemetry=SEEN, **changes))
+
+
+@pytest.mark.parametrize(
+    ("name", "scope"),
+    [("node_network_receive_drop_total", "node"), ("container_cpu_cfs_throttled_seconds_total", "rank")],
+)
+def test_some_sound_fleets_count_and_others_do_not(name: str, scope: str) -> None:
+    rises = []
+    for seed in range(12):
+        made = healthy(seed)
+        assert made.label["failure_mode"] == "healthy"
+        rises.append(
+            max(change(made.window, name, scope, made.window.job.start, made.window.job.end).values())
+        )
+    assert min(rises) == 0.0
+    assert 0.0 < max(rises) < 20 * BACKGROUND[name].high
+
+
+def test_every_metric_in_the_table_is_exported() -> None:
+    exported = {
+        name if device is None else f"{name}/{device}"
+        for seed in (0, 1)
+        for name, device in _series(healthy(seed).window)
+    }
+    exported |= {name.split("/")[0] for name in exported}
+    assert set(BACKGROUND) <= exported
+
+
+def _series(window) -> set[tuple[str, str | None]]:
+    names, devices = (window.metrics[column].to_pylist() for column in ("name", "device"))
+    return set(zip(names, devices, strict=True))
+
+
+@pytest.mark.parametrize("together", [True, False])
+def test_collections_of_a_program_are_short_and_its_own(together: bool) -> None:
+    planned = Benign(collections=Collections(every=10, seconds=0.002, together=together))
+    window = healthy(3, benign=planned, workload=cluster_workload()).window
+    pauses = phase(window, "gc_seconds")
+    assert ((pauses > 0).sum(axis=1) >= 12).all()
+    starts = {int(np.flatnonzero(row)[0]) for row in pauses > 0}
+    assert (len(starts) == 1) is together
