@@ -26,6 +26,7 @@ from rca.training.innocents import innocent_windows
 from rca.training.run import DEFAULT_SEED
 
 N_WINDOWS = 1500
+LEAST_WINDOWS = 20
 #: A feature's simulated range leaves out this share of the windows at each end.
 LEFT_OUT = 0.002
 SHOWN = 30
@@ -51,11 +52,11 @@ def beyond(simulated: FloatArray, real: FloatArray) -> list[Beyond]:
     found = []
     for name, usual, seen in zip(WINDOW_FEATURES, simulated.T, real.T, strict=True):
         known = usual[np.isfinite(usual)]
-        if known.size == 0:
-            continue
-        low, high = (float(edge) for edge in np.quantile(known, (LEFT_OUT, 1 - LEFT_OUT)))
+        # What no simulated job knows at all is outside wherever it is known.
+        edges = np.quantile(known, (LEFT_OUT, 1 - LEFT_OUT)) if known.size else (np.inf, -np.inf)
+        low, high = (float(edge) for edge in edges)
         # A hair above a bound that many windows share is no other value.
-        slack = 1e-9 * max(1.0, abs(low), abs(high))
+        slack = 1e-9 * max(1.0, abs(low), abs(high)) if known.size else 0.0
         outside = seen[(seen < low - slack) | (seen > high + slack)]
         if outside.size:
             found.append(Beyond(name, low, high, outside))
@@ -80,7 +81,8 @@ def table(found: Sequence[Beyond], n: int) -> Table:
         shown.add_column(column)
     for each in found[:SHOWN]:
         values = [f"{edge:.3g}" for edge in np.quantile(each.outside, (0.0, 0.5, 1.0))]
-        shown.add_row(each.feature, str(each.outside.size), f"{each.low:.3g} to {each.high:.3g}", *values)
+        usual = f"{each.low:.3g} to {each.high:.3g}" if each.low <= each.high else "never known"
+        shown.add_row(each.feature, str(each.outside.size), usual, *values)
     return shown
 
 
@@ -111,10 +113,17 @@ def _progress(done: int, total: int) -> None:
 def _options(arguments: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks support", description=__doc__)
     parser.add_argument("collections", nargs="+", type=Path, metavar="COLLECTION", help="folder of windows")
-    parser.add_argument("--windows", type=int, default=N_WINDOWS, help="simulated healthy windows")
+    parser.add_argument("--windows", type=_enough, default=N_WINDOWS, help="simulated healthy windows")
     parser.add_argument("--seed", type=int, default=DEFAULT_SEED)
     parser.add_argument("--processes", type=int, default=2, help="for the simulation")
     return parser.parse_args(arguments)
+
+
+def _enough(text: str) -> int:
+    value = int(text)
+    if value < LEAST_WINDOWS:
+        raise argparse.ArgumentTypeError(f"at least {LEAST_WINDOWS}: fewer have no range")
+    return value
 
 
 if __name__ == "__main__":

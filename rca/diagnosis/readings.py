@@ -128,7 +128,7 @@ def _channel(feature: Feature, features: FeatureSet, rank: int | None) -> Readin
     scores = kinds[feature.name.rsplit("_", 1)[1]]
     worst = _worst(scores[:, column]) if rank is None else rank
     best = int(evidence.best[worst, column])
-    if best < 0:
+    if best < 0 or (rank is None and not scores[worst, column]):
         return None
     channel = RESOURCES[resource][best].channel
     value, reference = float(evidence.values[channel][worst]), float(evidence.references[channel][worst])

@@ -27,6 +27,10 @@ class Background:
         Rate of such a job, log-uniform, per second.
     spread : float
         Spread of the rate's logarithm between ranks or nodes.
+    family : str
+        Counters of one family rise together, on the same ranks or nodes; alone if empty.
+    traffic : bool
+        Whether it is the job's own traffic that it counts, so that it rests when the job does.
     """
 
     jobs: float
@@ -34,6 +38,8 @@ class Background:
     low: float
     high: float
     spread: float = 0.8
+    family: str = ""
+    traffic: bool = False
 
 
 #: By metric, with its device where only one of them is meant. Rates are engineering judgement: from what
@@ -41,43 +47,52 @@ class Background:
 BACKGROUND: dict[str, Background] = {
     "DCGM_FI_DEV_ECC_SBE_VOL_TOTAL": Background(0.15, 0.1, 1e-4, 0.05),
     "DCGM_FI_DEV_PCIE_REPLAY_COUNTER": Background(0.25, 0.2, 1e-3, 1.0),
-    "DCGM_FI_DEV_NVLINK_CRC_FLIT_ERROR_COUNT_TOTAL": Background(0.2, 0.2, 1e-3, 0.3),
-    "DCGM_FI_DEV_NVLINK_REPLAY_ERROR_COUNT_TOTAL": Background(0.2, 0.2, 1e-3, 0.3),
-    "node_infiniband_symbol_error_total": Background(0.15, 0.3, 1e-4, 0.05),
+    "DCGM_FI_DEV_NVLINK_CRC_FLIT_ERROR_COUNT_TOTAL": Background(0.2, 0.2, 1e-3, 0.3, family="nvlink"),
+    "DCGM_FI_DEV_NVLINK_REPLAY_ERROR_COUNT_TOTAL": Background(0.2, 0.2, 1e-3, 0.3, family="nvlink"),
+    "node_infiniband_symbol_error_total": Background(0.15, 0.3, 1e-4, 0.05, traffic=True),
     "node_infiniband_link_error_recovery_total": Background(0.1, 0.2, 1e-5, 0.005),
-    "np_cnp_sent": Background(0.5, 1.0, 0.5, 400.0, 0.3),
-    "rp_cnp_handled": Background(0.5, 1.0, 0.5, 400.0, 0.3),
-    "out_of_sequence": Background(0.4, 0.8, 0.02, 2.0),
-    "packet_seq_err": Background(0.3, 0.8, 0.01, 1.0),
-    "local_ack_timeout_err": Background(0.15, 0.3, 1e-3, 0.1),
+    "np_cnp_sent": Background(0.5, 1.0, 0.5, 400.0, 0.3, "cnp", True),
+    "rp_cnp_handled": Background(0.5, 1.0, 0.5, 400.0, 0.3, "cnp", True),
+    "out_of_sequence": Background(0.4, 0.8, 0.02, 2.0, traffic=True),
+    "packet_seq_err": Background(0.3, 0.8, 0.01, 1.0, traffic=True),
+    "local_ack_timeout_err": Background(0.15, 0.3, 1e-3, 0.1, traffic=True),
     "node_network_receive_drop_total": Background(0.5, 0.8, 0.003, 1.5),
-    "node_qdisc_drops_total": Background(0.2, 0.3, 1e-3, 0.5),
-    "node_netstat_Tcp_RetransSegs": Background(0.5, 1.0, 0.03, 30.0),
+    "node_qdisc_drops_total": Background(0.2, 0.3, 1e-3, 0.5, traffic=True),
+    "node_netstat_Tcp_RetransSegs": Background(0.5, 1.0, 0.03, 20.0, 0.5, traffic=True),
     "node_nfs_rpc_retransmissions_total": Background(0.5, 0.7, 1e-3, 0.1),
-    "node_cpu_seconds_total/steal": Background(0.3, 1.0, 1e-3, 0.6, 0.5),
-    "node_cpu_seconds_total/iowait": Background(0.5, 1.0, 2e-3, 1.5, 0.6),
+    "node_cpu_seconds_total/steal": Background(0.3, 1.0, 5e-4, 0.1, 0.5),
+    "node_cpu_seconds_total/iowait": Background(0.5, 1.0, 1e-3, 0.4, 0.6),
     "node_vmstat_pgmajfault": Background(0.5, 1.0, 0.05, 30.0),
-    "node_pressure_memory_waiting_seconds_total": Background(0.5, 0.9, 1e-6, 2e-3),
+    "node_pressure_memory_waiting_seconds_total": Background(0.5, 0.9, 1e-6, 2e-3, family="pressure"),
+    "node_pressure_memory_stalled_seconds_total": Background(0.5, 0.9, 5e-7, 1e-3, family="pressure"),
     "container_pressure_memory_waiting_seconds_total": Background(0.4, 0.5, 1e-6, 2e-3),
     "process_major_page_faults_total": Background(0.3, 0.5, 1e-3, 2.0),
-    "container_cpu_cfs_throttled_seconds_total": Background(0.4, 0.8, 1e-4, 0.02, 0.5),
-    "container_cpu_cfs_throttled_periods_total": Background(0.4, 0.8, 0.01, 2.0, 0.5),
-    "process_cpu_seconds_total/loader/user": Background(0.4, 1.0, 0.02, 2.0, 0.3),
+    "container_cpu_cfs_throttled_seconds_total": Background(0.4, 0.8, 1e-4, 0.02, 0.5, "quota"),
+    "container_cpu_cfs_throttled_periods_total": Background(0.4, 0.8, 0.01, 2.0, 0.5, "quota"),
 }
 
 
-def background(world: World, name: str, device: str | None, n: int) -> FloatArray | None:
-    """What a counter of `n` ranks or nodes rises by without any fault, shape (n, 1); None if it does not.
+def background(world: World, name: str, device: str | None, scope: str, n: int) -> FloatArray | None:
+    """What a counter of `n` ranks or nodes rises by without any fault; None if it does not.
 
     Drawn from the scenario's seed by the counter's name, so that one counter's rates do not depend on which
     others are exported.
+
+    Returns
+    -------
+    ndarray of shape (n, n_segments), per second
+        Nothing for processes that are gone.
     """
     known = BACKGROUND.get(f"{name}/{device}") or BACKGROUND.get(name)
     if known is None:
         return None
-    rng = np.random.default_rng([world.scenario.seed, 7, zlib.crc32(f"{name}/{device}".encode())])
+    drawn_by = known.family or f"{name}/{device}"
+    rng = np.random.default_rng([world.scenario.seed, 7, zlib.crc32(drawn_by.encode())])
     if rng.random() >= known.jobs:
         return None
     usual = np.exp(rng.uniform(np.log(known.low), np.log(known.high)))
     own = usual * np.exp(rng.normal(0, known.spread, (n, 1)))
-    return np.where(rng.random((n, 1)) < known.entities, own, 0.0)
+    rate = np.where(rng.random((n, 1)) < known.entities, own, 0.0)
+    if scope == "rank":
+        rate = rate * world.alive
+    return rate * (1 - world.stands_still if known.traffic else np.ones(world.n_segments))

@@ -83,7 +83,7 @@ class Collector:
         if rows is None:
             return
         world = self.world
-        always = background(world, name, device, rate.shape[0])
+        always = background(world, name, device, scope, rate.shape[0])
         rate = np.maximum(rate if always is None else rate + always, 0.0)[rows]
         if noise >= BURSTY and quantum == 1:
             rate = self._bursts(rate, noise)

@@ -68,30 +68,7 @@ def _finished(scenario: Scenario, course: Course, rng: np.random.Generator) -> l
 
 
 def _hung(scenario: Scenario, stop: Stop, course: Course, rng: np.random.Generator) -> list[Event]:
-    events: list[Event] = []
-    rank, begun = stop.ranks[0], float(course.still_from or 0.0)
-    if rng.random() < 0.6:
-        # The watchdog that fires is a peer's: it waited.
-        peers = [other for other in range(scenario.world_size) if other not in stop.ranks] or [rank]
-        waited = begun + 0.9 * (course.end - begun)
-        events.append(_timed_out(waited, int(rng.choice(peers))))
-        if rng.random() < 0.4:
-            # Watchdogs abort their processes, the patient ones first.
-            gone = rng.permutation(scenario.world_size)[: int(rng.integers(1, 6))]
-            events += [
-                _event(waited + rng.uniform(0, 1), int(r), "process_exit", "-6", "aborted") for r in gone
-            ]
-    if rng.random() < 0.35:
-        events.append(_missed(begun, rank, course))
-    return events
-
-
-def _timed_out(time: float, rank: int) -> Event:
-    return _event(time, rank, "nccl_timeout", None, "collective timed out")
-
-
-def _missed(begun: float, rank: int, course: Course) -> Event:
-    return _event(begun + 0.3 * (course.end - begun), rank, "heartbeat_missed", None, "no heartbeat")
+    return _waited_for(stop.ranks, float(course.still_from or 0.0), scenario, course, rng)
 
 
 def _crashed(scenario: Scenario, stop: Stop, course: Course, rng: np.random.Generator) -> list[Event]:
@@ -101,30 +78,39 @@ def _crashed(scenario: Scenario, stop: Stop, course: Course, rng: np.random.Gene
         events.append(_event(died - 1e-2, rank, "xid", "79", "GPU has fallen off the bus"))
     if stop.variant == "oom" and rng.random() < 0.8:
         events.append(_event(died - 1e-2, rank, "oom_kill", None, "out of memory"))
-    peers = [int(other) for other in rng.permutation(scenario.world_size) if other not in stop.ranks]
-    if not np.isfinite(course.death).all():
-        events += _waiting_for_the_dead(rank, died, peers, course, rng)
-    if rng.random() >= 0.6:
-        return events
-    code = {"killed": "-9", "oom": "137"}.get(stop.variant, "1")
-    events.append(_event(died, rank, "process_exit", code, "exited"))
+    told = rng.random() < 0.6
+    if told:
+        code = {"killed": "-9", "oom": "137"}.get(stop.variant, "1")
+        events.append(_event(died, rank, "process_exit", code, "exited"))
+    if course.gave_up is not None or not np.isfinite(course.death).all():
+        return events + _waited_for(stop.ranks, died, scenario, course, rng)
     # Peers fail on the broken connection afterwards, in no useful order.
-    for peer in peers[: int(rng.integers(0, 5))]:
-        if np.isfinite(course.death[peer]):
+    for peer in rng.permutation(scenario.world_size)[: int(rng.integers(0, 5)) * told]:
+        if int(peer) not in stop.ranks:
             later = float(course.death[peer]) + rng.uniform(0, 0.2)
-            events.append(_event(later, peer, "process_exit", "1", "connection closed by peer"))
+            events.append(_event(later, int(peer), "process_exit", "1", "connection closed by peer"))
     return events
 
 
-def _waiting_for_the_dead(
-    rank: int, died: float, peers: Sequence[int], course: Course, rng: np.random.Generator
+def _waited_for(
+    missing: Sequence[int], since: float, scenario: Scenario, course: Course, rng: np.random.Generator
 ) -> list[Event]:
-    """What peers that did not notice a death report in the end: the same as of a hang."""
-    events = [_missed(died, rank, course)] if rng.random() < 0.35 else []
-    if rng.random() < 0.6:
-        waited = died + 0.9 * (course.end - died)
-        events += [_timed_out(waited, peer) for peer in peers[: int(rng.integers(1, 4))]]
-    return events
+    """What is reported of a wait: the same whether the missing hang or are dead."""
+    events: list[Event] = []
+    if rng.random() < 0.35:
+        late = since + 0.3 * (course.end - since)
+        events.append(_event(late, missing[0], "heartbeat_missed", None, "no heartbeat"))
+    if course.gave_up is None or rng.random() < 0.1:
+        return events
+    # The watchdog that fires is a peer's: it waited.
+    peers = [int(rank) for rank in rng.permutation(scenario.world_size) if rank not in missing]
+    for peer in (peers or list(missing))[: int(rng.choice([1, 2, 3], p=[0.6, 0.2, 0.2]))]:
+        fired = course.gave_up - rng.uniform(0, 0.5)
+        events.append(_event(fired, peer, "nccl_timeout", None, "collective timed out"))
+    aborted = np.flatnonzero(np.isfinite(course.death) & (course.death >= course.gave_up))
+    return events + [
+        _event(course.death[rank], int(rank), "process_exit", "-6", "aborted") for rank in aborted[:64]
+    ]
 
 
 def _memory_errors(scenario: Scenario, rng: np.random.Generator, course: Course) -> list[Event]:

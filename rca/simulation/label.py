@@ -23,6 +23,8 @@ from rca.telemetry.causes import UNKNOWN
 VISIBLE_SLOWDOWN = 0.05
 Label = dict[str, Any]
 
+# The dead give back what they held, and are sampled no more.
+TELLS_DEATH = frozenset({"process", "container", "dcgm", "events"})
 # Causes that look alike unless one of these exporters (or columns) is there to tell.
 ALIKE: dict[str, tuple[tuple[str, ...], frozenset[str]]] = {
     "gpu_throttling": (("gpu_contention", "gpu_memory_errors"), frozenset({"dcgm"})),
@@ -36,8 +38,8 @@ ALIKE: dict[str, tuple[tuple[str, ...], frozenset[str]]] = {
     "data_loader_stall": (("storage_degradation",), frozenset({"disk", "pressure", "container"})),
     "storage_degradation": (("data_loader_stall",), frozenset({"disk", "pressure", "container"})),
     "runtime_gc": (("cpu_contention",), frozenset({"python", "gc_seconds"})),
-    "process_crash": (("hang",), frozenset({"process", "events"})),
-    "hang": (("process_crash",), frozenset({"process", "events"})),
+    "process_crash": (("hang",), TELLS_DEATH),
+    "hang": (("process_crash",), TELLS_DEATH),
 }
 
 

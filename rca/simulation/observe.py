@@ -31,6 +31,8 @@ MINIMAL = ("step_seconds",)
 LOADING = (*MINIMAL, "data_loading_seconds")
 # Share of crashes that peers do not notice: no connection breaks, and a device's collective waits for ever.
 PEERS_WAIT = 0.5
+# Share of such waits, and of hangs, that watchdogs end within the window; and of those that end processes.
+GIVE_UP, ABORT = 0.65, 0.4
 
 
 @dataclass(frozen=True)
@@ -46,12 +48,15 @@ class Course:
         When each process ended; infinite while it lives.
     still_from : float or None
         Since when nothing moves any more.
+    gave_up : float or None, seconds since the job's start
+        When peers stopped waiting for the hung or dead; None while they wait, or if they never did.
     """
 
     n_run: int
     end: float
     death: FloatArray
     still_from: float | None
+    gave_up: float | None = None
 
 
 def course_of(scenario: Scenario, resources: Resources, timing: Timing, rng: np.random.Generator) -> Course:
@@ -64,10 +69,16 @@ def course_of(scenario: Scenario, resources: Resources, timing: Timing, rng: np.
     if stop is not None:
         begun = float(timing.start[:, stop.step].mean())
         if stop.kind == "hang" or rng.random() < PEERS_WAIT:
+            end = begun + float(np.clip(typical * log_uniform(rng, 6, 150), 2, 1800)) + 3 * typical
+            gave_up = begun + rng.uniform(0.3, 0.97) * (end - begun) if rng.random() < GIVE_UP else None
+            if gave_up is not None and rng.random() < ABORT:
+                # Watchdogs abort their processes, the patient ones first; sometimes all are gone in the end.
+                n_gone = scenario.world_size if rng.random() < 0.3 else int(rng.integers(1, 6))
+                gone = rng.permutation(scenario.world_size)[:n_gone]
+                alive[gone] = gave_up + rng.uniform(0, 1, gone.size)
             if stop.kind == "crash":
                 alive[list(stop.ranks)] = begun + 0.5 * typical
-            end = begun + float(np.clip(typical * log_uniform(rng, 6, 150), 2, 1800)) + 3 * typical
-            return Course(stop.step, end, alive, begun)
+            return Course(stop.step, end, alive, begun, gave_up)
         noticed = begun + typical * rng.uniform(0.6, 1.0) + log_uniform(rng, 0.02, 6)
         alive[:] = noticed
         alive[list(stop.ranks)] = begun + 0.5 * typical

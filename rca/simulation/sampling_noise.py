@@ -32,8 +32,8 @@ MANY_RANKS = 512
 HELD_SHARE = 0.25
 #: Kernels' noise below it may last for many steps.
 LASTING_NOISE = 0.012
-#: Share of jobs whose collector runs now and then.
-COLLECTING_SHARE = 0.25
+#: Share of jobs whose collector runs now and then, and its longest pause, in usual steps.
+COLLECTING_SHARE, LONGEST_COLLECTION = 0.25, 0.3
 #: Share of jobs with single long steps, and the longest, in usual steps.
 EVENTFUL_SHARE, LONGEST_EVENT = 0.15, 100.0
 
@@ -95,7 +95,7 @@ def sample_benign(rng: np.random.Generator, scenario: Scenario, *, lengths_told:
 def _collections(rng: np.random.Generator, scenario: Scenario) -> Collections:
     """Pauses that cost a few tenths of a per cent; who does not collect together pays for everybody's."""
     together, every = bool(rng.random() < 0.5), int(log_uniform(rng, 4, 120))
-    share = log_uniform(rng, 1e-4, 8e-3)
+    share = min(log_uniform(rng, 1e-4, 8e-3), LONGEST_COLLECTION / every)
     if not together:
         share = min(share, 0.02 / scenario.world_size)
     return Collections(every=every, seconds=share * every * scenario.expected_step_seconds, together=together)

@@ -14,6 +14,7 @@ FloatArray = npt.NDArray[np.float64]
 
 #: Phases that most steps do not have; many trainers write them only where they happened.
 OCCASIONAL_PHASES = frozenset({"checkpoint_seconds", "gc_seconds"})
+STEADY_PHASES = tuple(name for name in PHASES if name not in OCCASIONAL_PHASES and name != "step_seconds")
 
 
 def distinct_steps(step: npt.NDArray[np.int64]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
@@ -104,7 +105,7 @@ class PhaseArrays:
         held = [name for name in table.column_names if name in PHASES or name in LOAD_COLUMNS]
         arrays = {name: dense(name) for name in held}
         for name in OCCASIONAL_PHASES & arrays.keys():
-            arrays[name] = _with_zeros(arrays[name], present)
+            arrays[name] = _with_zeros(name, arrays)
         measured = {name: array for name, array in arrays.items() if np.isfinite(array).any()}
         return cls(
             steps=steps,
@@ -115,12 +116,22 @@ class PhaseArrays:
         )
 
 
-def _with_zeros(seconds: FloatArray, present: npt.NDArray[np.bool_]) -> FloatArray:
+def _with_zeros(name: str, arrays: Mapping[str, FloatArray]) -> FloatArray:
     """Zero in the steps that had no such phase, if the trainer left it out there instead of writing zero.
 
-    Who writes zeros as well means by a missing value that it was not measured.
+    Only steps whose other phases were timed are filled: a rank without timers has not worked for no time.
+    Who mostly writes zeros means by a missing value that it was not measured.
     """
-    measured = np.isfinite(seconds)
-    if not measured.any() or (seconds[measured] == 0).any():
+    seconds, step = arrays[name], arrays.get("step_seconds")
+    steady = [arrays[other] for other in STEADY_PHASES if other in arrays]
+    if step is None or not steady:
         return seconds
-    return np.where(present & ~measured, 0.0, seconds)
+    timed = np.isfinite(steady).any(axis=0) & np.isfinite(step)
+    measured = np.isfinite(seconds)
+    happened = (measured & (seconds > 0)).sum(axis=1)
+    seldom = 2 * (measured & timed).sum(axis=1) < timed.sum(axis=1)
+    left_out = seldom & (2 * happened > measured.sum(axis=1))
+    if name == "checkpoint_seconds" and left_out.any():
+        # One rank may write for all; the collector is everybody's own.
+        left_out |= ~measured.any(axis=1)
+    return np.where(left_out[:, None] & timed & ~measured, 0.0, seconds)

@@ -27,10 +27,18 @@ def test_a_feature_outside_the_range_is_named_with_what_was_seen() -> None:
 
 def test_neither_unknown_values_nor_a_shared_bound_are_outside() -> None:
     simulated = SIMULATED.copy()
-    simulated[:, 0], simulated[:, 1] = 0.0, np.nan
+    simulated[:, 0] = 0.0
     real = np.full((5, N), np.nan)
-    real[:, 0], real[:, 1] = 0.0, 3.0
+    real[:, 0] = 0.0
     assert beyond(simulated, real) == []
+
+
+def test_what_no_simulated_job_knows_is_outside() -> None:
+    simulated = SIMULATED.copy()
+    simulated[:, 1] = np.nan
+    (found,) = beyond(simulated, np.full((5, N), 0.5))
+    assert found.feature == WINDOW_FEATURES[1]
+    assert "never known" in list(table([found], 5).columns[2].cells)
 
 
 def test_healthy_windows_of_a_collection_are_compared(

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from simulated import fault, phase, scenario
 
+from rca.features import RANK_FEATURES, extract
 from rca.simulation import (
     FAULTS,
     Scenario,
@@ -183,9 +184,22 @@ def test_peers_fail_with_the_dead_or_wait_for_ever():
     waited, failed = 0, 0
     for seed in range(16):
         told = Telemetry(events=True)
-        window = simulate(scenario("process_crash", dialect="mixed", seed=seed, telemetry=told)).window
-        kinds = window.events["kind"].to_pylist()
+        events = simulate(scenario("process_crash", dialect="mixed", seed=seed, telemetry=told)).window.events
+        kinds, codes = events["kind"].to_pylist(), events["code"].to_pylist()
+        broken = "1" in codes
         waited += "nccl_timeout" in kinds
-        failed += kinds.count("process_exit") > 1
-        assert not ("nccl_timeout" in kinds and kinds.count("process_exit") > 1)
+        failed += broken
+        assert not ("nccl_timeout" in kinds and broken)
     assert min(waited, failed) > 0
+
+
+@pytest.mark.parametrize("dialect", ["cpu_testbed", "mixed"])
+def test_whom_a_crash_takes_computes_no_more(dialect):
+    """Whether peers fail or wait: somebody uses more of a core afterwards than the dead."""
+    told = Telemetry(exporters=("process",), interval_seconds=0.2)
+    for seed in range(6):
+        drawn = scenario("process_crash", dialect=dialect, seed=seed, telemetry=told)
+        aftermath = extract(simulate(drawn).window).rank[:, RANK_FEATURES.index("cpu_after")]
+        if np.isfinite(aftermath[2]):
+            assert aftermath[2] < 0.05
+            assert aftermath[2] < np.nanmax(aftermath)

@@ -51,7 +51,9 @@ def health(world: World, out: Collector) -> None:
     base = out.rng.normal(44, 3, (world.scenario.world_size, 1)) + of_ranks(world.scenario, "warmer")
     heat = base + 24 * load + 9 * hot + world.state("heat")
     at_limit = np.where(busy > 0.4, _harmless(world, "power_cap"), 0.0)
-    power = limit * np.clip(0.16 + 0.72 * load * clock * (1 - 0.5 * asleep) + 0.1 * at_limit, 0.1, 1.0)
+    limited = _power_limited(world, busy.shape)
+    power = np.clip(0.16 + 0.72 * load * clock * (1 - 0.5 * asleep) + 0.1 * at_limit, 0.1, 1.0)
+    power = limit * np.where((limited > 0) & (busy > 0.4), np.maximum(power, 0.97), power)
     out.gauge("DCGM_FI_DEV_SM_CLOCK", "rank", top * clock * (1 - 0.55 * asleep), quantum=15, noise=0.004)
     out.gauge("DCGM_FI_DEV_GPU_TEMP", "rank", heat, quantum=1, noise=0.01)
     out.gauge("DCGM_FI_DEV_MEMORY_TEMP", "rank", heat + 8, quantum=1, noise=0.01)
@@ -60,16 +62,20 @@ def health(world: World, out: Collector) -> None:
     out.gauge("DCGM_FI_DEV_GPU_UTIL", "rank", 100 * used, quantum=1, noise=0.02, dead=0.0)
     held = memory * MIB_PER_GIB * np.where(foreign > 0, 0.84, 0.72)
     out.gauge("DCGM_FI_DEV_FB_USED", "rank", held, quantum=1, noise=0.001, dead=0.0)
-    _limits(world, out, thermal, np.maximum(capped, 0.15 * at_limit), asleep)
+    _limits(world, out, thermal, np.maximum(capped, 0.15 * at_limit), limited, asleep)
     _errors(world, out)
     _links(world, out, asleep)
 
 
 def _limits(
-    world: World, out: Collector, thermal: FloatArray, capped: FloatArray, asleep: FloatArray
+    world: World,
+    out: Collector,
+    thermal: FloatArray,
+    capped: FloatArray,
+    limited: FloatArray,
+    asleep: FloatArray,
 ) -> None:
     # A ceiling on the clock is the board's brake; a limit on power is the driver's.
-    limited = _power_limited(world, capped.shape)
     cap_bits = np.where(world.state("clock_ceiling") < 1, POWER_BRAKE | HW_SLOWDOWN, POWER_CAP)
     # Hardware steps in beside the driver only when it gets really hot.
     thermal_bits = np.where(thermal > 0.85, SW_THERMAL | HW_THERMAL | HW_SLOWDOWN, SW_THERMAL)

@@ -123,10 +123,11 @@ def queues(world: World, out: Collector) -> None:
     """Record the interface's queueing discipline."""
     queued = np.clip(world.state("nic_queue"), 0, 2)
     moving = 1 - world.stands_still
-    out.gauge("node_qdisc_backlog", "node", 6400 * queued * moving, device="eth0", quantum=1, noise=0.5)
-    out.gauge(
-        "node_qdisc_current_queue_length", "node", 2 * queued * moving, device="eth0", quantum=1, noise=0.5
-    )
+    # Bursts of a sound port are seen in its queue now and then.
+    seen = level(world, "backlog", 1.0, 800.0) if is_so(world, "bursts seen", 0.3) else 0.0
+    waiting = (6400 * queued + seen) * moving
+    out.gauge("node_qdisc_backlog", "node", waiting, device="eth0", quantum=1, noise=0.5)
+    out.gauge("node_qdisc_current_queue_length", "node", waiting / 3200, device="eth0", quantum=1, noise=0.5)
     over = (1500 * queued + _usual_overlimits(world, out)) * moving
     out.counter("node_qdisc_overlimits_total", "node", over, device="eth0", quantum=1, noise=0.2)
     drops = 30 * world.state("nic_loss")

@@ -39,11 +39,21 @@ def host_cores(world: World) -> tuple[FloatArray, FloatArray]:
         reading_back = 3e-5 * world.state("major_faults")
         system = level(world, "system", 0.02, 0.09) * scale + reading_back
         idle = level(world, "idle", 3e-4, 6e-3)
-        return user + world.state("loader_cpu") + _failing(world) + idle, system
+        there = _not_killed(world)
+        return (user + world.state("loader_cpu") + idle) * there + _failing(world), system * there
     # Waiting for a collective spins: the more a rank waits, the busier its core looks.
     user = 0.8 + 0.35 * world.waiting + 1.5 * load.step_seconds * world.pace + world.state("loader_cpu") * 4
     system = 0.15 + 0.3 * world.share("host_to_device") + np.zeros(world.waiting.shape)
     return world.alive * user, world.alive * system
+
+
+def _not_killed(world: World) -> FloatArray:
+    """Share of each segment in which whom a crash takes was still there; 1 for all others."""
+    there = np.ones(world.alive.shape)
+    stop = world.resources.stop
+    if stop is not None and stop.kind == "crash":
+        there[list(stop.ranks)] = world.alive[list(stop.ranks)]
+    return there
 
 
 def _failing(world: World) -> FloatArray:
@@ -52,9 +62,10 @@ def _failing(world: World) -> FloatArray:
     stop = world.resources.stop
     if stop is not None and stop.kind == "crash":
         rng = np.random.default_rng([world.scenario.seed, 3])
-        # Peers that did not notice go on waiting.
-        failing = np.isfinite(world.death)[:, None]
-        cores[:, world.n_run :] = 0.08 * failing * rng.uniform(0, 1.2, (world.scenario.world_size, 1))
+        # Who did not notice goes on waiting.
+        if np.isfinite(world.death).all():
+            cores[:, world.n_run :] = 0.08 * rng.uniform(0, 1.2, (world.scenario.world_size, 1))
+        cores[list(stop.ranks), world.n_run :] = 0.0
     return cores
 
 

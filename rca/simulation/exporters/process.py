@@ -46,7 +46,7 @@ def process(world: World, out: Collector) -> None:
     ones = np.ones_like(user)
     for mode, rate in (("user", user - loader_cpu), ("system", system)):
         out.counter("process_cpu_seconds_total", "rank", rate, device=f"host/{mode}", quantum=0.01)
-    loader_user = level(world, "loader", 0.002, 0.02) * calm + loader_cpu
+    loader_user = _decoding(world) + loader_cpu
     out.counter("process_cpu_seconds_total", "rank", loader_user, device="loader/user", quantum=0.01)
     running = "process_schedstat_running_seconds_total"
     out.counter(running, "rank", user - loader_cpu + system, device="host", quantum=1e-6)
@@ -64,6 +64,15 @@ def process(world: World, out: Collector) -> None:
     _memory(world, out)
     _running(world, out, user - loader_cpu + system, loader_user)
     out.gauge("process_state_stopped", "rank", _stopped(world), device="host", noise=0.0, dead=0.0)
+
+
+def _decoding(world: World) -> FloatArray:
+    """Cores that loaders use without any fault, (n_ranks, n_segments): on clusters one feeds a whole GPU."""
+    testbed = world.scenario.dialect == "cpu_testbed"
+    usual = level(world, "loader", 0.002, 0.02 if testbed else 2.0)
+    rng = np.random.default_rng([world.scenario.seed, 12])
+    unequal = np.exp(rng.normal(0, 0.05 if testbed else 0.2, (world.scenario.world_size, 1)))
+    return np.asarray(usual * unequal * _calm(world) * world.alive)
 
 
 def _loader_queueing(world: World) -> FloatArray:
