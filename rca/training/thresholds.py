@@ -10,8 +10,8 @@ from rca.robust import FloatArray
 from rca.training.corpus import Corpus
 from rca.training.split import mask
 
-#: Share of healthy windows that may be called faulty, and how sure held-out windows must make us of it. A
-#: quarter of what is promised: healthy jobs elsewhere do more than simulated ones (docs/decisions/0095, 0098).
+#: Share of healthy windows that may be called faulty, and how sure held-out windows must make us of it: a
+#: quarter of what is promised, as healthy jobs elsewhere do more than simulated ones (decisions 0095, 0098).
 FALSE_ALARM_BUDGET = 0.0025
 #: The same where nobody's own work was timed. Such answers always abstain, so an alarm wakes nobody.
 UNSEEN_BUDGET = 0.02

@@ -85,6 +85,6 @@ def test_half_of_the_job_may_be_slow(make_window, steps: slice) -> None:
         # From the first step to the last it could be two kinds of machine: then the answer stays open.
         assert steps == slice(None)
         assert diagnosis.abstained
-        assert diagnosis.failure_mode_probability["fail_slow"] > 0.8
+        assert diagnosis.failure_mode_probability["fail_slow"] > 0.5
         return
     assert blamed(diagnosis) == set(HALF_OF_THE_JOB)

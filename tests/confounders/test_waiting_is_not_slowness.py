@@ -21,8 +21,8 @@ def test_waiting_ranks_are_not_blamed(make_window, n_ranks: int, seconds: float,
         n_ranks, late={slow: seconds}, steps=steps, ranks_per_node=max(1, min(8, n_ranks // 4))
     )
     diagnosis = rca.diagnose(window)
-    if (n_ranks, seconds, steps) == (2, 0.012, WHOLE):
-        # A tenth, from the first step on, beside a single peer: too little to alarm, too much to acquit.
+    if (n_ranks, steps) == (2, WHOLE) and seconds < 0.2:
+        # A little, from the first step on, beside a single peer: too little to alarm, too much to acquit.
         assert blamed(diagnosis) <= {slow}
         assert diagnosis.failure_mode == "fail_slow" or diagnosis.abstained
         return
