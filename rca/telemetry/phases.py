@@ -126,7 +126,7 @@ def _with_zeros(name: str, arrays: Mapping[str, FloatArray]) -> FloatArray:
     steady = [arrays[other] for other in STEADY_PHASES if other in arrays]
     if step is None or not steady:
         return seconds
-    timed = np.isfinite(steady).any(axis=0) & np.isfinite(step)
+    timed = np.isfinite(step) & np.logical_or.reduce([np.isfinite(each) for each in steady])
     measured = np.isfinite(seconds)
     happened = (measured & (seconds > 0)).sum(axis=1)
     seldom = 2 * (measured & timed).sum(axis=1) < timed.sum(axis=1)
