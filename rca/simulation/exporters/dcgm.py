@@ -44,8 +44,8 @@ def health(world: World, out: Collector) -> None:
     )
     busy, asleep = _busy(world), _asleep(world)
     foreign, clock = world.state("foreign_gpu"), world.state("clock")
-    spinning = 0.25 * (world.waiting + world.share("communication_transfer"))
-    load = np.clip(busy + foreign + spinning, 0, 1) * world.alive
+    spinning = world.waiting + world.share("communication_transfer")
+    load = np.clip(busy + foreign + 0.25 * spinning, 0, 1) * world.alive
     thermal, capped = np.clip(world.state("thermal"), 0, 1), np.clip(world.state("power_cap"), 0, 1)
     hot = _harmless(world, "hot_gpu")
     base = out.rng.normal(44, 3, (world.scenario.world_size, 1)) + of_ranks(world.scenario, "warmer")
@@ -58,7 +58,7 @@ def health(world: World, out: Collector) -> None:
     out.gauge("DCGM_FI_DEV_GPU_TEMP", "rank", heat, quantum=1, noise=0.01)
     out.gauge("DCGM_FI_DEV_MEMORY_TEMP", "rank", heat + 8, quantum=1, noise=0.01)
     out.gauge("DCGM_FI_DEV_POWER_USAGE", "rank", power, noise=0.03)
-    used = np.clip(busy + foreign + 0.95 * (world.waiting + world.share("communication_transfer")), 0, 1)
+    used = np.clip(busy + foreign + 0.95 * spinning, 0, 1)
     out.gauge("DCGM_FI_DEV_GPU_UTIL", "rank", 100 * used, quantum=1, noise=0.02, dead=0.0)
     held = memory * MIB_PER_GIB * np.where(foreign > 0, 0.84, 0.72)
     out.gauge("DCGM_FI_DEV_FB_USED", "rank", held, quantum=1, noise=0.001, dead=0.0)
