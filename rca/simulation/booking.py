@@ -6,8 +6,11 @@ phase cannot tell from the phase, and time for which there is no timer.
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 
+from rca.simulation.launching import launches
 from rca.simulation.resources import FloatArray
 from rca.simulation.scenario import Booking, Scenario
 from rca.simulation.timing import Timing, job_plan
@@ -16,8 +19,18 @@ from rca.whatif.optypes import BACKWARD
 WAIT, TRANSFER = "communication_wait_seconds", "communication_transfer_seconds"
 
 
-def booked(scenario: Scenario, timing: Timing) -> dict[str, FloatArray]:
-    """Phases as the scenario's trainer times them, by format column, (n_ranks, n_steps), seconds."""
+class Booked(NamedTuple):
+    """Phases as the scenario's trainer times them, by format column, and when it says that steps begin.
+
+    All of shape (n_ranks, n_steps), seconds; beginnings since the job's first step, on one true clock.
+    """
+
+    columns: dict[str, FloatArray]
+    start: FloatArray
+
+
+def booked(scenario: Scenario, timing: Timing) -> Booked:
+    """What the scenario's trainer would write down of a run."""
     booking = scenario.telemetry.booking
     columns = {name: values.copy() for name, values in timing.phases.items()}
     if booking.batch_shared:
@@ -26,15 +39,19 @@ def booked(scenario: Scenario, timing: Timing) -> dict[str, FloatArray]:
         _lock_step(scenario, columns)
     if not booking.bubbles_timed:
         columns[WAIT] = np.minimum(columns[WAIT], _exchange_wait(scenario, timing))
+    start = timing.start
+    if booking.waits_for_device != "every phase":
+        start = launches(scenario, timing, columns)
     columns["communication_seconds"] = columns[WAIT] + columns[TRANSFER]
     if booking.exchange_in_backward:
         columns["backward_seconds"] += columns["communication_seconds"]
-    return columns
+    return Booked(columns, start)
 
 
 def hidden_columns(booking: Booking) -> tuple[str, ...]:
     """Columns that this way of timing cannot fill."""
-    return (WAIT, TRANSFER, "communication_seconds") if booking.exchange_in_backward else ()
+    untold = booking.exchange_in_backward or booking.waits_for_device != "every phase"
+    return (WAIT, TRANSFER, "communication_seconds") if untold else ()
 
 
 def needs_ends(scenario: Scenario) -> bool:

@@ -112,17 +112,18 @@ def steps_table(
     load : mapping of str to ndarray of shape (n_ranks, n_steps)
         Load columns to write.
     """
-    columns = {name: values for name, values in booked(scenario, timing).items() if name in PHASES}
+    told = booked(scenario, timing)
+    columns = {name: values for name, values in told.columns.items() if name in PHASES}
     present = np.zeros(timing.start.shape, dtype=bool)
     present[:, : course.n_run] = True
     if resources.stop is not None:
         _begun_step(scenario, resources, columns, present, rng)
     elif scenario.telemetry.ending == "cut":
-        _cut_step(timing, course, columns, present)
+        _cut_step(told.start, course, columns, present)
     elif scenario.telemetry.ending == "lagging" and course.n_run > 3:
         present[rng.integers(0, scenario.world_size), -int(rng.integers(1, 3)) :] = False
     _hide(scenario, columns)
-    start = timing.start + clock_error[:, None] + scenario.start
+    start = told.start + clock_error[:, None] + scenario.start
     rank, step = np.nonzero(present)
     arrays: dict[str, pa.Array] = {
         "rank": pa.array(rank.astype(np.int32)),
@@ -164,11 +165,11 @@ def _begun_step(
 
 
 def _cut_step(
-    timing: Timing, course: Course, columns: dict[str, FloatArray], present: npt.NDArray[np.bool_]
+    start: FloatArray, course: Course, columns: dict[str, FloatArray], present: npt.NDArray[np.bool_]
 ) -> None:
     """Stop looking in the middle of a step; nothing is wrong with the job."""
     step = course.n_run
-    elapsed = timing.start[:, step].copy()
+    elapsed = start[:, step].copy()
     present[:, step] = elapsed < course.end
     for name in ORDER:
         elapsed += columns[name][:, step]

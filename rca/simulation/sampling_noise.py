@@ -8,7 +8,7 @@ import numpy as np
 
 from rca.simulation.benign import Benign, Burst, Collections, HarmlessSignal, LongStall, SlowStepPhase
 from rca.simulation.sampling_job import log_uniform
-from rca.simulation.scenario import Booking, Ending, Scenario, Telemetry, Visibility
+from rca.simulation.scenario import Booking, DeviceWait, Ending, Scenario, Telemetry, Visibility
 
 SLOW_STEP_PHASES = get_args(SlowStepPhase)
 HARMLESS_KINDS = get_args(HarmlessSignal.model_fields["kind"].annotation)
@@ -28,6 +28,8 @@ MAX_SAMPLES = 120
 TRACED_SHARE, TRACED_RANKS = 0.02, 64
 #: Beyond so many ranks the ends of single operations are not kept.
 MANY_RANKS = 512
+#: Share of clusters' jobs whose timers see launches, because the host does not wait for its device.
+LAUNCHES_ONLY = 0.12
 #: Share of jobs whose device exporters collect less often than they are scraped.
 HELD_SHARE = 0.25
 #: Kernels' noise below it may last for many steps.
@@ -189,12 +191,16 @@ def _booking(rng: np.random.Generator, scenario: Scenario) -> Booking:
     if scenario.dialect == "cpu_testbed":
         return Booking()
     tensor, pipelined = scenario.parallelism.tensor > 1, scenario.parallelism.pipeline > 1
-    shared, inside, nowhere, overlapped = rng.random(4)
+    shared, inside, nowhere, overlapped, launched = rng.random(5)
+    launches_only = not pipelined and launched < LAUNCHES_ONLY
+    places: tuple[DeviceWait, ...] = ("forward", "optimizer", "nowhere")
     return Booking(
         batch_shared=bool(tensor and shared < 0.5),
-        tensor_waits_inside=bool(tensor and inside < 0.5),
+        tensor_waits_inside=bool(tensor and inside < 0.5 and not launches_only),
         bubbles_timed=not (pipelined and nowhere < 0.25 and scenario.world_size <= MANY_RANKS),
-        exchange_in_backward=bool(not pipelined and overlapped < 0.1),
+        exchange_in_backward=bool(not pipelined and overlapped < 0.1 and not launches_only),
+        waits_for_device=places[rng.integers(3)] if launches_only else "every phase",
+        launch_share=rng.uniform(0.1, 0.9) if launches_only else 0.3,
     )
 
 

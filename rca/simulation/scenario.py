@@ -18,6 +18,7 @@ Dialect = Literal["gpu_cluster", "cpu_testbed", "mixed"]
 Pattern = Literal["transient", "persistent", "deterministic"]
 Shape = Literal["step", "ramp", "intermittent"]
 Ending = Literal["complete", "cut", "lagging", "finished"]
+DeviceWait = Literal["every phase", "forward", "optimizer", "nowhere"]
 Visibility = Literal["full", "unsplit", "minimal", "loading"]
 #: Phases that leave nobody's own work to be seen: whole steps, or those and data loading.
 HARDLY_VISIBLE = frozenset({"minimal", "loading"})
@@ -79,12 +80,19 @@ class Booking(Frozen):
         Whether a pipeline's bubbles are booked as waiting, or in no phase.
     exchange_in_backward : bool
         The gradients' exchange is part of the backward, and has no columns of its own.
+    waits_for_device : {"every phase", "forward", "optimizer", "nowhere"}
+        Where the host waits for its device. Elsewhere a timer sees the launches of kernels only; "nowhere" is
+        at the step's end, for which there is no timer. The exchange has columns only if every phase waits.
+    launch_share : float
+        Of a phase without waiting: how long its launches take, relative to its kernels.
     """
 
     batch_shared: bool = False
     tensor_waits_inside: bool = False
     bubbles_timed: bool = True
     exchange_in_backward: bool = False
+    waits_for_device: DeviceWait = "every phase"
+    launch_share: Share = 0.3
 
 
 class Telemetry(Frozen):

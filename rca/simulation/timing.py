@@ -36,6 +36,8 @@ class Timing:
         Since the job's first step, on one true clock.
     queued : ndarray of shape (n_ranks, n_steps), seconds
         For how long single launches waited for a core.
+    hosted : mapping of str to ndarray of shape (n_ranks, n_steps), seconds
+        What of a phase the host did and no device: gaps between launches, pauses, stalls.
     course : Course
         When the replay says that things happened.
     """
@@ -43,6 +45,7 @@ class Timing:
     phases: dict[str, FloatArray]
     start: FloatArray
     queued: FloatArray
+    hosted: dict[str, FloatArray]
     course: Course
 
     @property
@@ -55,9 +58,9 @@ class Timing:
 class _Own:
     """What each rank does by itself, all of shape (n_ranks, n_steps), seconds.
 
-    ``forward`` and ``backward`` hold the steady part, ``stalls`` by phase what falls into one microbatch;
-    ``copy`` is as long as beside all neighbours; ``scatter`` and ``gather`` add up to the transfer;
-    ``between`` steps nothing is timed.
+    ``forward`` and ``backward`` hold the steady part, ``stalls`` by phase what falls into one microbatch,
+    ``hosted`` what of a phase is the host's; ``copy`` is as long as beside all neighbours; ``scatter`` and
+    ``gather`` add up to the transfer; ``between`` steps nothing is timed.
     """
 
     taking: FloatArray
@@ -65,6 +68,7 @@ class _Own:
     forward: FloatArray
     backward: FloatArray
     stalls: dict[str, FloatArray]
+    hosted: dict[str, FloatArray]
     scatter: FloatArray
     gather: FloatArray
     optimizer: FloatArray
@@ -92,7 +96,7 @@ def run_steps(scenario: Scenario, resources: Resources, noise: Noise, *, keep_en
     )
     durations = _durations(scenario, resources, noise, plan, own, parts[1])
     course = run_forward(plan, durations, feed, keep_ends=keep_ends)
-    return Timing(_phases(course, own, resources.gc), course.start[:, :-1], noise.hiccup, course)
+    return Timing(_phases(course, own, resources.gc), course.start[:, :-1], noise.hiccup, own.hosted, course)
 
 
 def job_plan(scenario: Scenario) -> Plan:
@@ -150,6 +154,9 @@ def _own_work(scenario: Scenario, resources: Resources, noise: Noise, whole: Flo
         stalls={
             "forward": 0.4 * lost + 0.7 * noise.warmup + pause["forward"] + slow["forward"],
             "backward": 0.6 * lost + 0.3 * noise.warmup + pause["backward"],
+        },
+        hosted={
+            f"{phase}_seconds": gap[phase] + pause[phase] for phase in ("forward", "backward", "optimizer")
         },
         scatter=nothing if exchanged is None else exchanged[0],
         gather=nothing if exchanged is None else exchanged[1],

@@ -1,9 +1,9 @@
 """Waiting that a producer booked as work: a phase that everybody ends together has begun with waiting.
 
 Trainers time phases where it is easy. In a tensor group one rank reads the batch for all, so its peers' data
-loading contains how late it came; gradients exchanged behind the backward pass make everybody's backward as
-long as the last rank's; a pipeline's bubbles may be in no phase at all. Taken at face value, such a phase
-accuses the ranks that came early, who waited longest.
+loading contains how late it came; gradients exchanged behind the backward pass make everybody's backward (or
+the optimizer, where nobody waits for the device before) as long as the last rank's; a pipeline's bubbles may
+be in no phase at all. Taken at face value, such a phase accuses the ranks that came early, for they waited.
 
 Whether a phase synchronises can be seen: its members begin apart and end together. What passed before the
 last of them began is then waiting, and the rest is work.
@@ -63,7 +63,7 @@ def without_hidden_waits(phases: PhaseArrays, topology: Topology) -> PhaseArrays
     groups = list(_groups(topology))
     # Far from 1970 a float has no digits left for microseconds.
     began = phases.start_time - np.nanmin(phases.start_time)
-    for name in BEFORE_EXCHANGE:
+    for name in _synchronising(phases):
         spent = phases.seconds.get(name)
         if spent is None:
             continue
@@ -80,6 +80,16 @@ def without_hidden_waits(phases: PhaseArrays, topology: Topology) -> PhaseArrays
         seconds |= {name: seconds[name] + waited for name in (WAIT, BOTH) if name in seconds}
     same = all(told is phases.seconds[name] for name, told in seconds.items())
     return phases if same else replace(phases, seconds=seconds)
+
+
+def _synchronising(phases: PhaseArrays) -> tuple[str, ...]:
+    """Phases that may contain waiting, in the order they are worked through.
+
+    Timers that see launches of kernels leave compute, waiting and exchange to where the host waits for its
+    device: mostly an optimizer that wants the gradients' norm.
+    """
+    exchange_timed = phases.seconds.keys() & {WAIT, TRANSFER, BOTH}
+    return BEFORE_EXCHANGE if exchange_timed else (*BEFORE_EXCHANGE, AFTER_EXCHANGE[0])
 
 
 def _groups(topology: Topology) -> Iterator[tuple[IntArray, bool]]:

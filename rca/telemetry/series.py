@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from rca.telemetry.binning import BoolArray, FloatArray, IntArray, bin_codes, bin_means
 from rca.telemetry.catalogue import Signal, resolve
+from rca.telemetry.cpu_shares import cpu_shares
 from rca.telemetry.grouping import codes_of, contiguous_order, ranks_of, run_starts, series_numbers
 from rca.telemetry.placement import Level, Placement, combined, place_series
 from rca.telemetry.window import Window
@@ -223,7 +224,7 @@ class SignalArrays:
                 speaks[used] = True
         return cls(
             edges=at,
-            values=values,
+            values=values | cpu_shares(values, level),
             level=level,
             samples_used=int(np.diff(series.offsets)[speaks].sum()),
             unknown=series.unknown,

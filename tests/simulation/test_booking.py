@@ -20,7 +20,7 @@ TIMED = (
 )  # fmt: skip
 
 
-def run(cause: str | None, shape: Parallelism, *, begun: bool = True, **booking: bool):
+def run(cause: str | None, shape: Parallelism, *, begun: bool = True, **booking):
     """The window of one fault under a way of booking."""
     told = Telemetry(exporters=tuple(EXPORTERS), booking=Booking(**booking), begun_steps_reported=begun)
     drawn = scenario(cause, dialect="mixed", parallelism=shape, workload=cluster_workload(), telemetry=told)
@@ -80,6 +80,39 @@ def test_an_exchange_in_the_backward_has_no_columns_and_can_be_found_again():
     assert seen.argmax() != 2
     assert found.argmax() == 2
     assert found[2] > 1.1 * np.delete(found, 2).max()
+
+
+@pytest.mark.parametrize(
+    ("place", "column"),
+    [("forward", "forward_seconds"), ("optimizer", "optimizer_seconds"), ("nowhere", None)],
+)
+def test_a_host_that_does_not_wait_times_launches_and_waits_in_one_place(place, column):
+    shape = Parallelism(data=8)
+    apart = run("gpu_throttling", shape)
+    window = run("gpu_throttling", shape, waits_for_device=place, launch_share=0.2)
+    assert WAIT not in window.steps.column_names
+    assert window.metrics.equals(apart.metrics)
+    phases = ("forward_seconds", "backward_seconds", "optimizer_seconds")
+    for name in set(phases) - {column}:
+        assert np.median(phase(window, name)) < 0.3 * np.median(phase(apart, name))
+    untimed = phase(window, "step_seconds") - timed(window)
+    waited = untimed if column is None else phase(window, column)
+    assert np.median(waited) > 0.5 * np.median(phase(window, "step_seconds"))
+    # The slow GPU holds up the others' hosts as much as its own.
+    assert np.ptp(waited[:, 25:45].mean(axis=1)) < 0.1 * waited[:, 25:45].mean()
+
+
+def test_hosts_that_wait_for_the_loss_begin_their_next_step_before_the_device_is_done():
+    shape = Parallelism(data=8)
+    apart, early = run(None, shape), run(None, shape, waits_for_device="forward")
+    told, found = PhaseArrays.from_window(apart), PhaseArrays.from_window(early)
+    ahead = told.start_time - found.start_time
+    np.testing.assert_allclose(ahead[:, 0], 0.0, atol=1e-6)
+    assert (ahead[:, 1:] > 0.1).all()
+    np.testing.assert_allclose(
+        np.diff(found.start_time, axis=1), found.seconds["step_seconds"][:, :-1], atol=1e-5
+    )
+    assert timed(early).max() <= phase(early, "step_seconds").max() + 1e-9
 
 
 @pytest.mark.parametrize("cause", ["process_crash", "hang"])

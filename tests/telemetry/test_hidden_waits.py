@@ -98,6 +98,30 @@ def test_no_column_is_invented_for_waiting_that_was_not_measured() -> None:
     assert not {WAIT, TRANSFER, UNSPLIT} & cleared.seconds.keys()
 
 
+def launches_timed(**exchange: float) -> PhaseArrays:
+    """Rank 2 loads slowly for some steps; nobody waits for the device before the optimizer."""
+    loading = np.full((4, STEPS), 0.05)
+    loading[2, 10:22] = 0.25
+    optimizer = 0.7 + loading.max(axis=0) - loading
+    named = {name: np.array(seconds) for name, seconds in exchange.items()}
+    return phases(
+        beginnings(4, {}),
+        **{LOADING: loading, FORWARD: np.array(0.05), OPTIMIZER: optimizer, STEP: np.array(1.0)},
+        **named,
+    )
+
+
+def test_waiting_in_an_optimizer_that_waits_for_the_device_is_taken_out() -> None:
+    cleared = without_hidden_waits(launches_timed(), topology(data=4))
+    assert np.allclose(cleared.seconds[OPTIMIZER], 0.7)
+    assert np.allclose(cleared.seconds[LOADING][2, 10:22], 0.25)
+
+
+def test_where_the_exchange_is_timed_the_optimizer_is_work() -> None:
+    told = launches_timed(**{TRANSFER: 0.1, WAIT: 0.0})
+    assert without_hidden_waits(told, topology(data=4)) is told
+
+
 @pytest.mark.parametrize("late", [0.2, 0.25])
 def test_a_clock_that_is_behind_does_not_acquit_a_straggler(late: float) -> None:
     """Rank 5's clock lags by what its backward takes longer: it begins apart and ends with the others."""

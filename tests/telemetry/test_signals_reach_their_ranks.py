@@ -97,6 +97,25 @@ def test_cpu_time_is_a_share_of_one_cpu() -> None:
     assert found.values["node_cpu_steal"][0, 0] == pytest.approx(0.1)
 
 
+@pytest.mark.parametrize("cores", [1, 96], ids=["mean over cores", "sum over cores"])
+def test_cpu_time_by_mode_is_a_share_of_the_node_however_it_was_added_up(cores: int) -> None:
+    shares = {"user": 0.5, "steal": 0.1, "idle": 0.4}
+    found = counted(
+        *(("node_cpu_seconds_total", cores * share, "a", None, mode) for mode, share in shares.items())
+    )
+    for mode, share in shares.items():
+        assert found.values[f"node_cpu_{mode}"][0, 0] == pytest.approx(share)
+
+
+def test_cpu_time_without_idle_time_is_left_as_told() -> None:
+    """Nobody knows then how many cores there are."""
+    found = counted(
+        ("node_cpu_seconds_total", 48.0, "a", None, "user"),
+        ("node_cpu_seconds_total", 4.0, "a", None, "system"),
+    )
+    assert found.values["node_cpu_user"][0, 0] == pytest.approx(48.0)
+
+
 def test_throttle_bits_of_several_gpus_are_joined() -> None:
     found = signals(
         ("DCGM_FI_DEV_CLOCKS_EVENT_REASONS", 4.0, "a", 0, "0"),

@@ -81,7 +81,7 @@ def cpu(world: World, out: Collector) -> None:
     user, system = host_cores(world)
     testbed = world.scenario.dialect == "cpu_testbed"
     # In the testbed strangers fill what one pinned core leaves; elsewhere they take a part of all cores.
-    foreign = world.state("foreign_cpu") * (1.0 if testbed else 0.85 * cores)
+    foreign = world.state("foreign_cpu") * (1.0 if testbed else _crowded(world) * cores)
     node_user = world.by_node(user) + foreign
     node_system = world.by_node(system) + 0.01 * cores + 0.1 * foreign
     load_extra = _marked(world, "load") * 0.2 * cores
@@ -91,12 +91,16 @@ def cpu(world: World, out: Collector) -> None:
         _machine(world, out, node_user.sum(axis=0, keepdims=True), node_system.sum(axis=0, keepdims=True))
         return
     waiting_disk = (
-        0.02 * cores * np.clip(world.state("disk_stall") + 0.3 * _marked(world, "io_pressure"), 0, 1)
+        level(world, "io wait", 0.02, 0.25)
+        * cores
+        * np.clip(world.state("disk_stall") + 0.3 * _marked(world, "io_pressure"), 0, 1)
     )
     steal = _steal(world) * cores
-    idle = np.maximum(cores - node_user - node_system - waiting_disk - steal, 0.0)
+    # Who loads other cores of the node than the ranks', harms nobody.
+    elsewhere = level(world, "elsewhere", 0.2, 1.0) * load_extra
+    idle = np.maximum(cores - node_user - elsewhere - node_system - waiting_disk - steal, 0.0)
     modes = {
-        "user": np.minimum(node_user, cores),
+        "user": np.minimum(node_user + elsewhere, cores),
         "system": node_system,
         "iowait": waiting_disk,
         "steal": steal,
@@ -108,6 +112,11 @@ def cpu(world: World, out: Collector) -> None:
     out.gauge("node_load1", "node", tasks, quantum=0.01, noise=0.05)
     switches = 2e4 + 4e3 * world.by_node(world.pace + np.zeros(user.shape)) + 3e3 * foreign
     out.counter("node_context_switches_total", "node", switches, quantum=1)
+
+
+def _crowded(world: World) -> float:
+    """Share of a node's cores that strangers take: all, or hardly more than ranks are pinned to."""
+    return level(world, "crowded", 0.08, 0.85)
 
 
 def _steal(world: World) -> FloatArray:
