@@ -140,12 +140,16 @@ def _end_together(
 ) -> bool:
     """Whether the groups that begin apart end together, in the median of at least `MIN_CASES` of them."""
     if not one_clock:
-        began, ended = (_without_offsets(np.where(known, times, np.nan)) for times in (began, ended))
+        began = _without_offsets(np.where(known, began, np.nan))
     last, first = _extremes(began, known, starts)
-    end, first_end = _extremes(ended, known, starts)
     cases = (last - first > apart) & np.isfinite(first)
+    if np.count_nonzero(cases) < MIN_CASES:
+        return False
+    if not one_clock:
+        ended = _without_offsets(np.where(known, ended, np.nan))
+    end, first_end = _extremes(ended, known, starts)
     ratio = (end - first_end)[cases] / (last - first)[cases]
-    return ratio.size >= MIN_CASES and bool(np.median(ratio) <= TOGETHER)
+    return bool(np.median(ratio) <= TOGETHER)
 
 
 def _without_offsets(times: FloatArray) -> FloatArray:

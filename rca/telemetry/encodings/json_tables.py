@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import chain
+from struct import pack
 from typing import Any
 
 import numpy as np
@@ -86,11 +87,20 @@ def _objects(spec: TableSpec, value: Any) -> list[dict[str, Any]]:
 
 def _lengths(spec: TableSpec, series: list[dict[str, Any]]) -> list[int]:
     """Samples per series, after making sure that every value has its time."""
-    lengths = []
+    times: list[Any] = [one.get("times") for one in series]
+    values: list[Any] = [one.get("values") for one in series]
+    if {*map(type, times), *map(type, values)} <= {list}:
+        lengths = [len(each) for each in times]
+        if lengths == [len(each) for each in values]:
+            return lengths
+    raise _unequal(spec, series)
+
+
+def _unequal(spec: TableSpec, series: list[dict[str, Any]]) -> InvalidWindow:
+    """About the first series whose times and values are not lists of equal length."""
     for index, one in enumerate(series):
         times, values = one.get("times"), one.get("values")
         if isinstance(times, list) and isinstance(values, list) and len(times) == len(values):
-            lengths.append(len(times))
             continue
         row = {"series": index} | {label: shown(one.get(label)) for label in _LABELS if label in one}
         for member in ("times", "values"):
@@ -98,8 +108,10 @@ def _lengths(spec: TableSpec, series: list[dict[str, Any]]) -> list[int]:
             row[member] = f"{len(held)} value(s)" if isinstance(held, list) else shown(held)
         message = "times and values are not lists of equal length"
         expected = "one time for every value"
-        raise InvalidWindow(message, table=spec.name, column="times", rows=[row], n_rows=1, expected=expected)
-    return lengths
+        return InvalidWindow(
+            message, table=spec.name, column="times", rows=[row], n_rows=1, expected=expected
+        )
+    raise AssertionError("every value has its time")
 
 
 def _unknown_members(spec: TableSpec, rows: list[dict[str, Any]], known: set[str]) -> list[str]:
@@ -132,7 +144,15 @@ def _array(spec: TableSpec, name: str, values: list[Any], *, unit: str = "row") 
         return pa.array(values, type=pa.string()).dictionary_encode()
     if column.kind == "integer" and types <= {int}:
         return _integer_array(spec, column, values)
+    if types <= {int, float}:
+        return _float_array(values)
     return pa.array(np.array(values, dtype=np.float64))
+
+
+def _float_array(values: list[float]) -> pa.Array:
+    """Numbers without nulls, in less than half the time that NumPy takes for a list."""
+    packed = pack(f"={len(values)}d", *values)
+    return pa.Array.from_buffers(pa.float64(), len(values), [None, pa.py_buffer(packed)])
 
 
 def _integer_array(spec: TableSpec, column: Column, values: list[int]) -> pa.Array:
