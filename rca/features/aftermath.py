@@ -18,6 +18,8 @@ ALIVE = ("process_cpu", "runqueue_wait", "process_running", "process_stopped", "
 CPU = ("process_cpu", "container_cpu")
 GPU = (("gpu_util", 100.0), ("sm_active", 1.0))
 POWER, MEMORY = "gpu_power", "gpu_memory_used"
+#: Bytes over links: only a job that goes on exchanging moves as many as before over all of them.
+TRAFFIC = ("net_tx", "net_rx", "nvlink_bytes", "pcie_rx", "pcie_tx")
 
 
 @dataclass(frozen=True)
@@ -35,6 +37,9 @@ class Aftermath:
     power, memory : ndarray of shape (n_ranks,), ratio
         Power its GPU drew, and device memory in use, relative to before: the driver takes back what a dead
         process held, a hung one keeps it.
+    traffic : ndarray of shape (n_ranks,), ratio
+        Bytes per second over its links relative to before, of the link that fell the most: rows that are only
+        late leave it at one, whatever has stopped near zero.
     sampled : ndarray of shape (n_ranks,), 0/1
         Whether exporters still saw the process that they saw before.
 
@@ -46,12 +51,13 @@ class Aftermath:
     gpu: FloatArray
     power: FloatArray
     memory: FloatArray
+    traffic: FloatArray
     sampled: FloatArray
 
     @classmethod
     def unknown(cls, n_ranks: int) -> Aftermath:
         """Nothing was measured after the end, or there was no end."""
-        return cls(*(np.full(n_ranks, np.nan) for _ in range(6)))
+        return cls(*(np.full(n_ranks, np.nan) for _ in range(7)))
 
     @classmethod
     def from_channels(
@@ -70,6 +76,7 @@ class Aftermath:
             gpu=_first([after[name] / full for name, full in GPU if name in after], unknown),
             power=_ratio(before[POWER], after[POWER]) if POWER in after else unknown,
             memory=_ratio(before[MEMORY], after[MEMORY]) if MEMORY in after else unknown,
+            traffic=_least([_ratio(before[name], after[name]) for name in TRAFFIC if name in after], unknown),
             sampled=_sampled(before, after, unknown),
         )
 
@@ -81,6 +88,7 @@ class Aftermath:
             "gpu_after": self.gpu,
             "power_after": self.power,
             "memory_after": self.memory,
+            "traffic_after": self.traffic,
             "sampled_after": self.sampled,
         }
 
@@ -92,6 +100,7 @@ class Aftermath:
             "mean_gpu_after": float(nan_mean(self.gpu[:, None])[0]),
             "mean_power_after": float(nan_mean(self.power[:, None])[0]),
             "min_memory_after": float(nan_min(self.memory[:, None])[0]),
+            "mean_traffic_after": float(nan_mean(self.traffic[:, None])[0]),
             "mean_sampled_after": float(nan_mean(self.sampled[:, None])[0]),
         }
 
@@ -107,6 +116,11 @@ def _first(found: list[FloatArray], unknown: FloatArray) -> FloatArray:
     for values in found:
         result = np.where(np.isfinite(result), result, values)
     return result
+
+
+def _least(found: list[FloatArray], unknown: FloatArray) -> FloatArray:
+    """The smallest of the known."""
+    return nan_min(np.column_stack(found), axis=1) if found else unknown
 
 
 def _sampled(

@@ -37,6 +37,12 @@ DEATHS = frozenset({"process_exit", "oom_kill"})
 DEATH_STEPS, DEATH_SECONDS = 5.0, (5.0, 60.0)
 
 
+#: A job whose first row is one of these begins in the window: what is before it may be its start.
+FIRST_STEPS = 1
+#: Margins before and after the rows that differ by less, relative to the one before, were cut alike.
+SAME_MARGIN = 0.2
+
+
 @dataclass(frozen=True)
 class Endings:
     """Per rank, how far it got; for the job, how long it has been silent.
@@ -55,7 +61,8 @@ class Endings:
     died : ndarray of shape (n_ranks,), bool
         The rank's process failed or was killed when progress ended, and before anybody was missed.
     silence : float, steps
-        From the last sign of progress to the end of the window, in usual steps.
+        From the last sign of progress to the end of the window, in usual steps, without the margin that the
+        window has before its first row.
     fatal_delay : float, steps
         From the last sign of progress to the first fatal event; NaN without one. Who dies stops the job
         at once; who hangs is killed by a watchdog much later.
@@ -88,7 +95,8 @@ class Endings:
             sign = _last_sign(phases)
             # What comes after everybody's normal exit is no silence.
             end = min(window.job.end, _normal_end(told, phases.n_ranks, sign - step_reference))
-            silence = max(0.0, (end - sign) / step_reference - 1.0)
+            quiet = end - sign - _margin(window, phases, end - sign)
+            silence = max(0.0, quiet / step_reference - 1.0)
             fatal_delay = (first_fatal - sign) / step_reference
             begun = np.where(np.isfinite(phases.start_time), phases.start_time, -np.inf).max(axis=1)
             died = _died(told, window.job.topology, sign, begun - step_reference, step_reference)
@@ -102,6 +110,19 @@ class Endings:
             silence=silence,
             fatal_delay=fatal_delay,
         )
+
+
+def _margin(window: Window, phases: PhaseArrays, after: float) -> float:
+    """Seconds that the window extends beyond its rows because it was cut so, not because nothing happened.
+
+    Who cuts samples wider than rows does so at both ends, so the time before the first row tells. Before a
+    job's very first row it may have been starting, for however long: then only the same margin `after` the
+    last row, in seconds, tells.
+    """
+    began = np.where(np.isfinite(phases.start_time), phases.start_time, np.inf).min(axis=1)
+    before = max(0.0, float(np.median(began[np.isfinite(began)])) - window.job.start)
+    alike = abs(after - before) <= SAME_MARGIN * before
+    return before if alike or int(phases.steps[0]) > FIRST_STEPS else 0.0
 
 
 def _phases_done(phases: PhaseArrays, last: np.ndarray[tuple[int], np.dtype[np.int64]]) -> FloatArray:

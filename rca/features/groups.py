@@ -36,9 +36,9 @@ _GROUPS: dict[str, tuple[str, ...]] = {
     "endings": (
         "progress", "behind", "unfinished", "fatal_event", "missed_event", "silence", "unfinished_share",
         "ended_early_share", "worst_behind", "any_fatal_event", "any_missed_event", "fatal_delay",
-        "stopped_after", "cpu_after", "gpu_after", "power_after", "memory_after", "sampled_after",
-        "max_stopped_after", "mean_cpu_after", "mean_gpu_after", "mean_power_after", "min_memory_after",
-        "mean_sampled_after",
+        "stopped_after", "cpu_after", "gpu_after", "power_after", "memory_after", "traffic_after",
+        "sampled_after", "max_stopped_after", "mean_cpu_after", "mean_gpu_after", "mean_power_after",
+        "min_memory_after", "mean_traffic_after", "mean_sampled_after",
     ),
     "topology": (
         "log2_ranks", "log2_nodes", "stages", "gain_node", "gain_stage", "node_mates_excess",

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from rca.features.evidence import resource_names, sound_resources
 
-VERSION = 4
+VERSION = 5
 
 
 class Feature(NamedTuple):
@@ -87,6 +87,7 @@ _RANK: tuple[Feature, ...] = (
     Feature("gpu_after", "0..1", "how busy its GPU was after the last step"),
     Feature("power_after", "ratio", "power its GPU drew after the last step, relative to before"),
     Feature("memory_after", "ratio", "device memory in use after the last step, relative to before"),
+    Feature("traffic_after", "ratio", "bytes over its links after the last step, relative to before"),
     Feature("sampled_after", "0/1", "exporters still saw its process after the last step"),
 )
 
@@ -144,6 +145,7 @@ _JOB: tuple[Feature, ...] = (
     Feature("mean_gpu_after", "0..1", "how busy GPUs were after the last step"),
     Feature("mean_power_after", "ratio", "power GPUs drew after the last step, relative to before"),
     Feature("min_memory_after", "ratio", "device memory in use after the last step: the rank with the least"),
+    Feature("mean_traffic_after", "ratio", "bytes over links after the last step, relative to before"),
     Feature("mean_sampled_after", "share of ranks", "processes that exporters still saw after the last step"),
     Feature("phases_measured", "count", "own phases measured"),
     Feature("communication_measured", "0/1/2", "not at all, unsplit, waiting apart from transfer"),

@@ -166,10 +166,10 @@ def _accepted(fault: Fault, scenario: Scenario) -> list[str]:
 
 
 def _pattern(fault: Fault, scenario: Scenario) -> str:
-    last = scenario.n_steps - 1 if fault.last_step is None else fault.last_step
-    if last < scenario.n_steps - 1:
+    first, end = scenario.steps_with_rows(_stop_step(scenario))
+    if fault.last_step is not None and fault.last_step < end - 1:
         return "transient"
-    return "deterministic" if fault.first_step == 0 else "persistent"
+    return "deterministic" if fault.first_step <= first else "persistent"
 
 
 def _stop_step(scenario: Scenario) -> int | None:
@@ -179,9 +179,9 @@ def _stop_step(scenario: Scenario) -> int | None:
 
 def _counted(scenario: Scenario) -> tuple[int, int]:
     """First and past-the-last step that costs are averaged over."""
-    stop = _stop_step(scenario)
-    end = scenario.n_steps if stop is None else max(stop, 1)
-    return min(scenario.benign.warmup_steps, end - 1), end
+    first, end = scenario.steps_with_rows(_stop_step(scenario))
+    end = max(end, 1)
+    return min(max(first, scenario.benign.warmup_steps), end - 1), end
 
 
 def _acting(fault: Fault, scenario: Scenario) -> Any:

@@ -115,7 +115,8 @@ def steps_table(
     told = booked(scenario, timing)
     columns = {name: values for name, values in told.columns.items() if name in PHASES}
     present = np.zeros(timing.start.shape, dtype=bool)
-    present[:, : course.n_run] = True
+    first, end = scenario.steps_with_rows(None if resources.stop is None else resources.stop.step)
+    present[:, first : min(course.n_run, end)] = True
     if resources.stop is not None:
         _begun_step(scenario, resources, columns, present, rng)
     elif scenario.telemetry.ending == "cut":

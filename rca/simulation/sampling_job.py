@@ -153,10 +153,10 @@ def _cluster_workload(rng: np.random.Generator, parallelism: Parallelism, per_no
     """Shares of a step as GPU jobs have them, exposed communication from a few to forty per cent."""
     step = log_uniform(rng, 0.2, 30.0)
     shares = {
-        "data_loading": log_uniform(rng, 0.0002, 0.02),
+        "data_loading": log_uniform(rng, 0.0001, 0.04),
         "host_to_device": log_uniform(rng, 0.0005, 0.03),
-        "transfer": rng.uniform(0.05, 0.4),
-        "optimizer": rng.uniform(0.01, 0.06),
+        "transfer": log_uniform(rng, 0.02, 0.45),
+        "optimizer": log_uniform(rng, 0.005, 0.08),
     }
     compute = 1 - sum(shares.values())
     forward = rng.uniform(0.28, 0.38) * compute

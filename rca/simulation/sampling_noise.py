@@ -8,7 +8,7 @@ import numpy as np
 
 from rca.simulation.benign import Benign, Burst, Collections, HarmlessSignal, LongStall, SlowStepPhase
 from rca.simulation.sampling_job import log_uniform
-from rca.simulation.scenario import Booking, DeviceWait, Ending, Scenario, Telemetry, Visibility
+from rca.simulation.scenario import LEAST_ROWS, Booking, DeviceWait, Ending, Scenario, Telemetry, Visibility
 
 SLOW_STEP_PHASES = get_args(SlowStepPhase)
 HARMLESS_KINDS = get_args(HarmlessSignal.model_fields["kind"].annotation)
@@ -30,6 +30,8 @@ TRACED_SHARE, TRACED_RANKS = 0.02, 64
 MANY_RANKS = 512
 #: Share of clusters' jobs whose timers see launches, because the host does not wait for its device.
 LAUNCHES_ONLY = 0.12
+#: Share of windows that exporters cover for longer than rows.
+MARGIN_SHARE = 0.15
 #: Share of jobs whose device exporters collect less often than they are scraped.
 HELD_SHARE = 0.25
 #: Kernels' noise below it may last for many steps.
@@ -183,6 +185,7 @@ def sample_telemetry(rng: np.random.Generator, scenario: Scenario, cause: str) -
         ending=_ending(rng),
         booking=_booking(rng, scenario),
         begun_steps_reported=bool(rng.random() < 0.6),
+        **_without_rows(rng, scenario),
     )
 
 
@@ -202,6 +205,17 @@ def _booking(rng: np.random.Generator, scenario: Scenario) -> Booking:
         waits_for_device=places[rng.integers(3)] if launches_only else "every phase",
         launch_share=rng.uniform(0.1, 0.9) if launches_only else 0.3,
     )
+
+
+def _without_rows(rng: np.random.Generator, scenario: Scenario) -> dict[str, int]:
+    """Steps at both ends that have samples and no rows: mostly the same margin before and after."""
+    if rng.random() >= MARGIN_SHARE or scenario.n_steps < 2 * LEAST_ROWS:
+        return {}
+    margin, kind = int(log_uniform(rng, 1, scenario.n_steps / 4)), rng.random()
+    return {
+        "rows_skipped": margin if kind < 0.8 else 0,
+        "rows_behind": max(0, margin + int(rng.integers(-1, 2))) if kind < 0.5 or kind >= 0.8 else 0,
+    }
 
 
 def _hold(rng: np.random.Generator, interval: float, length: float) -> tuple[float, float]:

@@ -20,6 +20,8 @@ Shape = Literal["step", "ramp", "intermittent"]
 Ending = Literal["complete", "cut", "lagging", "finished"]
 DeviceWait = Literal["every phase", "forward", "optimizer", "nowhere"]
 Visibility = Literal["full", "unsplit", "minimal", "loading"]
+#: Rows at the beginning are only missing from windows that keep so many.
+LEAST_ROWS = 20
 #: Phases that leave nobody's own work to be seen: whole steps, or those and data loading.
 HARDLY_VISIBLE = frozenset({"minimal", "loading"})
 
@@ -116,6 +118,9 @@ class Telemetry(Frozen):
     booking : Booking
     begun_steps_reported : bool
         Whether a step that a stop interrupted has rows: many trainers write one when a step is over.
+    rows_skipped, rows_behind : int
+        Steps at the window's beginning and end that exporters cover and rows do not: producers cut rows and
+        samples at different times, and reporters write many rows at once.
     """
 
     exporters: tuple[str, ...] = ()
@@ -142,6 +147,8 @@ class Telemetry(Frozen):
     ending: Ending = "complete"
     booking: Booking = Booking()
     begun_steps_reported: bool = True
+    rows_skipped: Index = 0
+    rows_behind: Index = 0
 
 
 class Scenario(Frozen):
@@ -195,6 +202,13 @@ class Scenario(Frozen):
         """Ranks hosted by one node."""
         first = node * self.ranks_per_node
         return tuple(range(first, min(first + self.ranks_per_node, self.world_size)))
+
+    def steps_with_rows(self, stop_step: int | None) -> tuple[int, int]:
+        """First and past the last of the finished steps with rows; a job that stops has its last ones."""
+        late = self.telemetry.rows_behind if self.telemetry.ending == "complete" else 0
+        end = self.n_steps - late if stop_step is None else stop_step
+        skipped = self.telemetry.rows_skipped
+        return (skipped if end - skipped >= LEAST_ROWS else 0), end
 
     def without(self, index: int) -> Self:
         """Keep the job and its noise, drop one of its faults."""

@@ -86,7 +86,7 @@ def _limits(
     name = "DCGM_FI_DEV_CLOCK_THROTTLE_REASONS" if old else "DCGM_FI_DEV_CLOCKS_EVENT_REASONS"
     out.gauge(name, "rank", np.asarray(reasons, dtype=np.float64), noise=0.0)
     out.counter("DCGM_FI_DEV_THERMAL_VIOLATION", "rank", 1e9 * thermal, quantum=1, noise=0.1)
-    held = np.maximum(capped, level(world, "held by power", 1e-4, 0.3) * limited)
+    held = np.maximum(capped, level(world, "held by power", 1e-4, 1.0) * limited)
     out.counter("DCGM_FI_DEV_POWER_VIOLATION", "rank", 1e9 * held, quantum=1, noise=0.1)
 
 
@@ -95,7 +95,9 @@ def _power_limited(world: World, shape: tuple[int, ...]) -> FloatArray:
     if not is_so(world, "power limited", 0.2):
         return np.zeros(shape)
     rng = np.random.default_rng([world.scenario.seed, 9])
-    often = np.clip(level(world, "at the limit", 0.05, 3.0) * np.exp(rng.normal(0, 0.3, (shape[0], 1))), 0, 1)
+    often = level(world, "at the limit", 0.05, 3.0) * np.exp(rng.normal(0, 0.3, (shape[0], 1)))
+    # Two jobs on one device meet its limit more often than one.
+    often = np.clip(often * (1 + 2 * world.state("foreign_gpu")), 0, 1)
     return (rng.random(shape) < often) * (1 - world.stands_still)
 
 

@@ -15,8 +15,10 @@ BYTES_UNDERWAY = 2.5e6
 
 def _moved(world: World) -> FloatArray:
     """Bytes per second through each node's port, (n_nodes, n_segments)."""
-    per_step = world.scenario.workload.gradient_bytes
-    return per_step * world.pace * np.ones((world.scenario.n_nodes, 1))
+    nodes = world.scenario.n_nodes
+    others = level(world, "other traffic", 1e3, 1e7) * np.ones((nodes, world.pace.size))
+    # A job of one node has no business with the network.
+    return others + (world.scenario.workload.gradient_bytes * world.pace if nodes > 1 else 0.0)
 
 
 def _retransmits(world: World) -> FloatArray:
@@ -68,7 +70,7 @@ def infiniband(world: World, out: Collector) -> None:
         # A node's fault is often in one of its ports only.
         own = 1.0 if port == world.scenario.seed % ports or slow.min() > 0 else 0.1
         device = f"mlx5_{port}"
-        send_wait = moved / 2e4 * (0.05 + 2 * own * queued + 3 * marked)
+        send_wait = level(world, "wait ticks", 1, 100) * moved / 2e4 * (0.05 + 2 * own * queued + 3 * marked)
         prefix = "node_infiniband_port_"
         out.counter(f"{prefix}data_transmitted_bytes_total", "node", moved, device=device, quantum=1)
         out.counter(f"{prefix}data_received_bytes_total", "node", moved, device=device, quantum=1)

@@ -18,6 +18,9 @@ def nic(resources: Resources, fault: Fault, scenario: Scenario, rng: np.random.G
     if variant == "delay":
         slowdown = 3.6 * fault.strength * fault.force**3.5 * jitter(rng, shape, 0.12)
         resources.nic_delay[nodes] += active * 0.0034 * severity**2
+        if scenario.dialect != "cpu_testbed":
+            # A port that answers late does so because it sends again what its link garbled.
+            resources.nic_errors[nodes] += active * severity * rng.choice([0.0, 0.1, 1.0])
     elif variant == "loss":
         slowdown = 18 * fault.strength * fault.force**3.8 * jitter(rng, shape, 0.6)
         resources.nic_loss[nodes] += active * 0.06 * severity**2
