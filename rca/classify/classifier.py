@@ -18,7 +18,7 @@ from rca.classify.ports import POINTED_TO, Ports, Suspected, odd_port, slowest_l
 from rca.classify.priors import ratios, reweighted
 from rca.classify.reach import reaching
 from rca.classify.rotation import takes_turns, without
-from rca.classify.settle import settle, settle_stop_cause, settle_stopped, transfer_grew
+from rca.classify.settle import settle, settle_stop_cause, settle_stopped, shown_by_machines, transfer_grew
 from rca.classify.single_event import single_events
 from rca.classify.sufficiency import alarm_threshold, can_show_health, long_enough
 from rca.errors import BundleError
@@ -123,8 +123,9 @@ class Classifier:
             per_rank = with_history(per_rank, node_odds, features.topology)
         components = self._components(features, mode, per_rank)
         if mode == "fail_slow" and not np.isfinite(features.work.own).any():
-            # Whole steps are as long on every rank: only the job can be meant.
-            components = [component for component in components if component.scope == "job"]
+            # Whole steps are as long on every rank: the job can be meant, or whose machine shows it.
+            shown = shown_by_machines(components, features)
+            components = [each for each in components if each.scope == "job" or each in shown]
         suspects = [self._suspect(component, features, mode, priors) for component in components]
         if mode == "fail_slow" and suspects and suspects[0].component.scope != "job":
             suspects = self._rearranged(_joined, suspects, features, priors)

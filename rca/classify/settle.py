@@ -27,6 +27,13 @@ MAX_COMPONENTS = 16
 #: Share of the belief in a hang that is left where the process was seen to die: clocks of logs differ.
 HANG_OF_THE_DEAD = 0.01
 #: Resources that can slow a collective for everybody.
+#: Resources that slow a rank when they are bad; the others show that it is slow, or nothing.
+_SLOWING = (
+    "gpu_clock", "gpu_memory", "pcie", "nvlink", "nic", "tcp", "cpu_wait", "cpu_quota", "memory", "storage",
+    "collector", "stopped",
+)  # fmt: skip
+#: A machine's score against peers from here on is evidence by itself, in units.
+MACHINE_EVIDENCE = 2.0
 _LINKS = ("nic", "tcp", "nvlink", "pcie", "cpu_wait", "cpu_quota")
 
 
@@ -51,10 +58,44 @@ def settle(components: list[Component], features: FeatureSet) -> list[Component]
     else:
         # Nobody has anything but the model's suspicion. Collectives are everybody's, so slow ones without
         # a sick link are a matter of the job; anything else would be a guess, and a wrong blame costs more.
+        shown = shown_by_machines(components, features)
+        if shown:
+            return shown[:MAX_COMPONENTS]
         everybody = Component("job", tuple(range(features.rank.shape[0])), components[0].probability)
         return [everybody] if transfer_grew(features) else []
     kept = [component for component, wanted in zip(components, keep, strict=True) if wanted]
     return kept[:MAX_COMPONENTS]
+
+
+def shown_by_machines(components: list[Component], features: FeatureSet) -> list[Component]:
+    """Those whose machines show what the clocks cannot: no timer tells own work from waiting for others.
+
+    Where the exchange has no timer, steps (or the phase in which everybody waits) are as long on every rank,
+    and a late rank has no symptom of its own. A resource that is far from its peers' is all there can be.
+
+    Returns
+    -------
+    list of Component
+        Empty where timers do tell.
+    """
+    if exchange_is_timed(features):
+        return []
+    scores = [_machine_evidence(component, features) for component in components]
+    needed = max(MACHINE_EVIDENCE, 0.5 * max(scores, default=0.0))
+    return [component for component, score in zip(components, scores, strict=True) if score >= needed]
+
+
+def exchange_is_timed(features: FeatureSet) -> bool:
+    """Whether any timer tells a rank's own work from its exchange with others."""
+    return bool(features.window[WINDOW_FEATURES.index("communication_measured")] > 0)
+
+
+def _machine_evidence(component: Component, features: FeatureSet) -> float:
+    """Largest score of a resource that slows ranks, against peers: of the least conspicuous of the ranks."""
+    columns = [resource_names().index(name) for name in _SLOWING]
+    scores = features.evidence.versus_peers[np.ix_(list(component.ranks), columns)]
+    each = np.where(np.isfinite(scores), scores, -np.inf).max(axis=1)
+    return float(each.min()) if component.scope != "job" else 0.0
 
 
 def _symptom(component: Component, features: FeatureSet) -> float:

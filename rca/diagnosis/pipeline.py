@@ -28,6 +28,7 @@ from rca.diagnosis.pricing import Pricing, price
 from rca.diagnosis.reporting import quality, silent_ranks, told_of_history
 from rca.diagnosis.result import Cause, Diagnosis, Interval, Slowdown, Straggler
 from rca.diagnosis.stragglers import straggler
+from rca.diagnosis.whole_steps import on_whole_steps
 from rca.features import WINDOW_FEATURES, FeatureSet, extract
 from rca.features.extract import missing_resources
 from rca.features.work import OWN_PHASES
@@ -96,7 +97,9 @@ def analyse(
     if slow:
         weighed = [contradicted(suspect, features, busy) for suspect in classification.suspects]
         classification = replace(classification, suspects=weighed)
-    pricing = price(features, classification.suspects if slow else [], busy, bundle.mechanisms, replay)
+    suspects = classification.suspects if slow else []
+    timed, replay = on_whole_steps(features, suspects, replay)
+    pricing = price(timed, suspects, busy, bundle.mechanisms, replay)
     return features, classification, pricing
 
 

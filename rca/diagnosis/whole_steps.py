@@ -1,0 +1,73 @@
+"""Costs where no timer tells own work from waiting: what the job's steps took beyond its own quiet ones.
+
+Collectives make everybody's steps equally long, so whole steps accuse nobody, and peers are no reference.
+Once machines' signals have said who it is, the job's own past says what it costs: without the named ranks'
+trouble its slow steps would have been like the others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from rca.classify.classifier import Suspect
+from rca.classify.settle import OWN_SYMPTOM, exchange_is_timed
+from rca.features import FeatureSet
+from rca.robust import nan_median
+from rca.whatif.coarse import PhaseReplay
+
+
+def on_whole_steps(
+    features: FeatureSet, suspects: Sequence[Suspect], replay: PhaseReplay
+) -> tuple[FeatureSet, PhaseReplay]:
+    """Features and replay with whole steps for own work, where nothing else can price the suspects.
+
+    Parameters
+    ----------
+    features : FeatureSet
+    suspects : sequence of Suspect
+    replay : PhaseReplay
+
+    Returns
+    -------
+    features : FeatureSet
+    replay : PhaseReplay
+        Both as given where timers tell, where nobody is suspected, or without quiet steps to compare with.
+    """
+    segment = features.comparison.segment
+    if not suspects or segment.whole or exchange_is_timed(features) or _told_by_phases(suspects, features):
+        return features, replay
+    step = features.work.step
+    inside = segment.mask(step.shape[1])
+    quiet = np.broadcast_to(nan_median(step[:, ~inside], axis=1)[:, None], step.shape)
+    usual = np.fmin(step, quiet)
+    # Who is not named took as long only because of who is.
+    own = np.where(np.isfinite(step), usual, np.nan)
+    named = sorted({rank for suspect in suspects for rank in suspect.component.ranks})
+    own[named] = np.where(inside, step, usual)[named]
+    nothing = np.zeros(step.shape)
+    work = replace(features.work, own=own, phases={}, transfer=nothing, wait=nothing)
+    comparison = replace(features.comparison, reference=usual, excess=own - usual, phase_excess={})
+    blind = replace(features, work=work, comparison=comparison)
+    flat = replace(
+        replay,
+        own=own,
+        transfer=nothing[0],
+        serial=None,
+        bubble=0.0,
+        informative=True,
+        replayed=own.max(axis=0),
+    )
+    return blind, flat
+
+
+def _told_by_phases(suspects: Sequence[Suspect], features: FeatureSet) -> bool:
+    """Whether phases show what a suspect costs: above its peers', or, where all are meant, at all."""
+    if features.work.phases and any(suspect.component.scope == "job" for suspect in suspects):
+        return True
+    rows = sorted({rank for suspect in suspects for rank in suspect.component.ranks})
+    excess = features.comparison.excess[rows]
+    known = np.isfinite(excess).any()
+    return bool(known and np.nanmean(excess) >= OWN_SYMPTOM * features.work.step_reference)

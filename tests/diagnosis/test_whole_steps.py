@@ -1,0 +1,108 @@
+"""Where no timer tells own work from waiting, machines say who, and the job's own past says how much."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from rca.classify.classifier import Suspect
+from rca.classify.components import Component
+from rca.classify.settle import settle
+from rca.diagnosis.whole_steps import on_whole_steps
+from rca.features import FeatureSet, extract
+from rca.simulation import Benign, Booking, Fault, Scenario, Telemetry, Workload, simulate
+from rca.simulation.exporters import EXPORTERS
+from rca.telemetry.job import Parallelism
+from rca.whatif.coarse import PhaseReplay
+
+SLOW, MATE = (5,), (4,)
+FLAT = Parallelism(data=8)
+LAUNCHES = Booking(waits_for_device="optimizer", launch_share=0.3)
+
+
+def job(*, shape: Parallelism = FLAT, last: int | None = 70, **telemetry) -> Scenario:
+    """Rank 5's GPU is throttled from step 40 on."""
+    fault = Fault(cause="gpu_throttling", ranks=SLOW, nodes=(0,), severity=0.8, first_step=40, last_step=last)
+    return Scenario(
+        seed=21,
+        dialect="mixed",
+        parallelism=shape,
+        ranks_per_node=8,
+        n_steps=100,
+        workload=Workload(
+            data_loading_seconds=0.004, host_to_device_seconds=0.01, forward_seconds=0.25,
+            backward_seconds=0.5, transfer_seconds=0.1, optimizer_seconds=0.03, launch_seconds=0.1,
+            run_queue_share=0.02, gradient_bytes=4e9,
+        ),
+        faults=(fault,),
+        benign=Benign(warmup_steps=0),
+        telemetry=Telemetry(exporters=tuple(EXPORTERS), interval_seconds=2.0, **telemetry),
+    )  # fmt: skip
+
+
+def suspected(*ranks: int, scope: str = "rank") -> Suspect:
+    return Suspect(Component(scope, ranks, 0.9), {}, {}, {"gpu_throttling": 0.9})
+
+
+def priced(scenario: Scenario, suspect: Suspect) -> tuple[FeatureSet, PhaseReplay, FeatureSet, PhaseReplay]:
+    window = simulate(scenario).window
+    features = extract(window)
+    replay = PhaseReplay.from_arrays(features.phases.without_first(features.work.warmup), window.job)
+    return features, replay, *on_whole_steps(features, [suspect], replay)
+
+
+@pytest.mark.parametrize("shape", [FLAT, Parallelism(data=4, pipeline=2)], ids=["data", "pipeline"])
+def test_steps_beyond_the_quiet_ones_are_the_named_ranks_doing(shape: Parallelism) -> None:
+    scenario = job(shape=shape, visibility="minimal")
+    _, _, blind, flat = priced(scenario, suspected(*SLOW))
+    stepwise = flat.evaluate(flat.own, flat.serial, flat.transfer)
+    inside = blind.comparison.segment.mask(stepwise.size)
+    np.testing.assert_allclose(stepwise[inside], flat.measured[inside], rtol=0.02)
+    innocent = np.delete(flat.own, SLOW, axis=0)
+    cost = float(
+        (stepwise - flat.evaluate(innocent_everywhere(flat.own, innocent), None, flat.transfer)).mean()
+    )
+    true = simulate(scenario).label["causes"][0]["seconds_per_step"]
+    assert cost == pytest.approx(true, rel=0.15)
+
+
+def innocent_everywhere(own: np.ndarray, innocent: np.ndarray) -> np.ndarray:
+    return np.broadcast_to(innocent.max(axis=0), own.shape)
+
+
+@pytest.mark.parametrize(
+    ("telemetry", "last"),
+    [({}, 70), ({"visibility": "minimal"}, None)],
+    ids=["the exchange is timed", "no quiet steps"],
+)
+def test_what_can_be_priced_otherwise_or_not_at_all_is_left_alone(telemetry: dict, last: int | None) -> None:
+    scenario = job(last=last, **telemetry)
+    if last is None:
+        always = scenario.faults[0].model_copy(update={"first_step": 0})
+        scenario = scenario.model_copy(update={"faults": (always,)})
+    features, replay, same, as_given = priced(scenario, suspected(*SLOW))
+    assert same is features
+    assert as_given is replay
+
+
+def test_a_job_that_times_some_phases_is_priced_by_them() -> None:
+    features, _, same, _ = priced(job(booking=LAUNCHES), suspected(*range(8), scope="job"))
+    assert same is features
+
+
+@pytest.mark.parametrize(
+    "telemetry", [{"visibility": "minimal"}, {"booking": LAUNCHES}], ids=["steps", "launches"]
+)
+def test_of_suspects_without_a_symptom_those_stay_whose_machines_show_something(telemetry: dict) -> None:
+    features = extract(simulate(job(**telemetry)).window)
+    components = [Component("rank", MATE, 0.9), Component("rank", SLOW, 0.8)]
+    assert settle(components, features) == components[1:]
+
+
+def test_where_the_exchange_is_timed_a_machine_alone_is_no_symptom() -> None:
+    """Rank 5's clock is low, but its work is not late: whatever slows this job, it is not that."""
+    features = extract(simulate(job()).window)
+    at_ease = replace(features, rank=np.where(np.isfinite(features.rank), 0.0, np.nan))
+    assert settle([Component("rank", SLOW, 0.8)], at_ease) == []
