@@ -40,6 +40,7 @@ def slow_causes(pricing: Pricing, features: FeatureSet) -> list[Cause]:
                 share=float(np.clip(seconds / total, 0.0, 1.0)),
                 owner=spec.owner,
                 evidence=[
+                    *_without_price(priced),
                     *_phase_evidence(priced, features),
                     *_signal_evidence(spec.id, ranks, features, pricing.busy),
                     *_normal_evidence(spec.id, ranks, features, pricing.busy),
@@ -72,6 +73,14 @@ def stop_causes(suspects: list[Suspect], features: FeatureSet) -> list[Cause]:
                 )
             )
     return sorted(found, key=lambda cause: (-cause.probability, cause.cause, cause.ranks))
+
+
+def _without_price(priced: PricedCause) -> list[Evidence]:
+    """Why a cause costs nothing in the answer, where that is because nothing tells."""
+    if priced.phases:
+        return []
+    note = "no peer and no quiet step was any faster, so nothing tells what it costs"
+    return [Evidence(signal="seconds_per_step", value=None, reference=None, unit="s", note=note)]
 
 
 def _phase_evidence(priced: PricedCause, features: FeatureSet) -> list[Evidence]:

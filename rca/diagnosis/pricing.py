@@ -12,7 +12,7 @@ from rca.causal import intervals
 from rca.causal.attribution import Attribution, JobWork, Removal, affordable, attribute
 from rca.causal.graph import PHASES
 from rca.causal.mechanisms import Mechanisms
-from rca.causal.responsibility import decided, responsibilities
+from rca.causal.responsibility import MIN_BELIEF, decided, responsibilities
 from rca.causal.scores import BusyEvidence
 from rca.classify.classifier import Suspect
 from rca.diagnosis.excess import Excess, excess_of, ideal_work, lock_step_waits, transfer_excess
@@ -177,7 +177,29 @@ def _causes(
         )
         coverage = sum(seconds.values()) / max(sum(means.values()) * unit, 1e-12)
         found.append(PricedCause(removal, index, belief, seconds, coverage, group))
-    return found
+    return found or _unpriced(index, suspect, excess, beliefs, spare)
+
+
+def _unpriced(
+    index: int, suspect: Suspect, excess: Excess, beliefs: Mapping[str, float], spare: FloatArray
+) -> list[PricedCause]:
+    """Causes of a suspect whose cost nothing tells: neither peers nor its past were any faster.
+
+    Who it is and why may still be plain, and is worth more than silence. The cost is left to the unexplained.
+    """
+    nothing = np.zeros(excess.total.shape)
+    return [
+        PricedCause(
+            Removal(cause, excess.ranks, nothing, np.zeros(spare.size), nothing),
+            index,
+            belief * suspect.component.probability,
+            {},
+            1.0,
+            intervals.group_of(past=False, transfer=False, belief=belief),
+        )
+        for cause, belief in beliefs.items()
+        if belief >= MIN_BELIEF
+    ]
 
 
 def _removal(cause: str, excess: Excess, shares: Mapping[str, float], spare: FloatArray) -> Removal:

@@ -7,9 +7,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from rca.causal.scores import BusyEvidence
 from rca.classify.classifier import Suspect
 from rca.classify.components import Component
 from rca.classify.settle import settle
+from rca.diagnosis.bundle import baseline
+from rca.diagnosis.causes import slow_causes
+from rca.diagnosis.pricing import price
 from rca.diagnosis.whole_steps import on_whole_steps
 from rca.features import FeatureSet, extract
 from rca.simulation import Benign, Booking, Fault, Scenario, Telemetry, Workload, simulate
@@ -99,6 +103,21 @@ def test_of_suspects_without_a_symptom_those_stay_whose_machines_show_something(
     features = extract(simulate(job(**telemetry)).window)
     components = [Component("rank", MATE, 0.9), Component("rank", SLOW, 0.8)]
     assert settle(components, features) == components[1:]
+
+
+def test_a_cause_that_nothing_prices_is_named_all_the_same() -> None:
+    """Steps were as long from the first to the last: who and why is plain, and how much is not."""
+    scenario = job(visibility="minimal")
+    always = scenario.faults[0].model_copy(update={"first_step": 0, "last_step": None})
+    window = simulate(scenario.model_copy(update={"faults": (always,)})).window
+    features, mechanisms = extract(window), baseline().mechanisms
+    replay = PhaseReplay.from_arrays(features.phases.without_first(features.work.warmup), window.job)
+    busy = BusyEvidence.from_features(features, mechanisms)
+    priced = price(features, [suspected(*SLOW)], busy, mechanisms, replay)
+    (cause,) = slow_causes(priced, features)
+    assert (cause.cause, cause.ranks, cause.seconds_per_step) == ("gpu_throttling", [5], 0.0)
+    assert cause.probability > 0.5
+    assert "nothing tells what it costs" in cause.evidence[0].note
 
 
 def test_where_the_exchange_is_timed_a_machine_alone_is_no_symptom() -> None:
