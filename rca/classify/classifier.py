@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from rca.classify.collectives import between_machines, collectives_left_over
+from rca.classify.collectives import between_machines, collectives_left_over, transfer_is_timed
 from rca.classify.components import Component, believable, cover, is_whole_stage
 from rca.classify.doubt import Doubt
 from rca.classify.heads import FloatArray, Head
@@ -172,8 +172,12 @@ class Classifier:
         """The links as a suspect of their own, where stragglers leave slower collectives unexplained."""
         if not collectives_left_over([_suspected(suspect) for suspect in suspects], features):
             return []
-        everybody = Component("job", tuple(range(features.topology.n_ranks)), POINTED_TO)
-        found = self._suspect(self._odd_port(features) or everybody, features, "fail_slow", priors)
+        links = self._odd_port(features)
+        if links is None:
+            if not transfer_is_timed(features):
+                return []
+            links = Component("job", tuple(range(features.topology.n_ranks)), POINTED_TO)
+        found = self._suspect(links, features, "fail_slow", priors)
         causes = between_machines(found.causes)
         return [replace(found, causes=causes, types=_types_of(causes))] if causes else []
 

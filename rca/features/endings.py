@@ -41,6 +41,8 @@ DEATH_STEPS, DEATH_SECONDS = 5.0, (5.0, 60.0)
 FIRST_STEPS = 1
 #: Margins before and after the rows that differ by less, relative to the one before, were cut alike.
 SAME_MARGIN = 0.2
+#: Rows further apart than so many of their steps stand for several steps each.
+SPARSE = 1.5
 
 
 @dataclass(frozen=True)
@@ -61,8 +63,8 @@ class Endings:
     died : ndarray of shape (n_ranks,), bool
         The rank's process failed or was killed when progress ended, and before anybody was missed.
     silence : float, steps
-        From the last sign of progress to the end of the window, in usual steps, without the margin that the
-        window has before its first row.
+        From the last sign of progress to the end of the window, in usual steps (or rows, where not every step
+        has one), without the margin before the first row; 0 once everybody exited normally.
     fatal_delay : float, steps
         From the last sign of progress to the first fatal event; NaN without one. Who dies stops the job
         at once; who hangs is killed by a watchdog much later.
@@ -93,10 +95,13 @@ class Endings:
         fatal, missed, first_fatal = _events(told, window.job.topology)
         if np.isfinite(step_reference):
             sign = _last_sign(phases)
-            # What comes after everybody's normal exit is no silence.
-            end = min(window.job.end, _normal_end(told, phases.n_ranks, sign - step_reference))
-            quiet = end - sign - _margin(window, phases, end - sign)
-            silence = max(0.0, quiet / step_reference - 1.0)
+            if not _ended_normally(told, phases.n_ranks, sign - step_reference):
+                after = window.job.end - sign
+                silence = max(
+                    0.0, (after - _margin(window, phases, after)) / _interval(phases, step_reference) - 1.0
+                )
+            else:
+                silence = 0.0
             fatal_delay = (first_fatal - sign) / step_reference
             begun = np.where(np.isfinite(phases.start_time), phases.start_time, -np.inf).max(axis=1)
             died = _died(told, window.job.topology, sign, begun - step_reference, step_reference)
@@ -123,6 +128,14 @@ def _margin(window: Window, phases: PhaseArrays, after: float) -> float:
     before = max(0.0, float(np.median(began[np.isfinite(began)])) - window.job.start)
     alike = abs(after - before) <= SAME_MARGIN * before
     return before if alike or int(phases.steps[0]) > FIRST_STEPS else 0.0
+
+
+def _interval(phases: PhaseArrays, step_reference: float) -> float:
+    """Seconds between a rank's rows: a usual step, or as many as one row stands for."""
+    apart = np.diff(phases.start_time, axis=1)
+    known = apart[np.isfinite(apart)]
+    usual = float(np.median(known)) if known.size else 0.0
+    return usual if usual > SPARSE * step_reference else step_reference
 
 
 def _phases_done(phases: PhaseArrays, last: np.ndarray[tuple[int], np.dtype[np.int64]]) -> FloatArray:
@@ -171,8 +184,8 @@ def _told(window: Window) -> list[_Event]:
     return [_Event(time, kind, code, rank, nodes.get(node, -1)) for time, kind, code, rank, node in rows]
 
 
-def _normal_end(events: list[_Event], n_ranks: int, earliest: float) -> float:
-    """When the last rank exited with code 0, if that is the last word of all of them; infinite otherwise.
+def _ended_normally(events: list[_Event], n_ranks: int, earliest: float) -> bool:
+    """Whether an exit with code 0 is the last word of all ranks.
 
     An exit before `earliest` was not the job's end: it went on.
     """
@@ -181,8 +194,7 @@ def _normal_end(events: list[_Event], n_ranks: int, earliest: float) -> float:
         if event.kind in ("process_exit", "restart") and event.rank is not None:
             word = (event.time, event.normal_exit and event.time >= earliest)
             last[event.rank] = max(last.get(event.rank, word), word)
-    ended = len(last) == n_ranks and all(normal for _, normal in last.values())
-    return max(time for time, _ in last.values()) if ended else float("inf")
+    return len(last) == n_ranks and all(normal for _, normal in last.values())
 
 
 def _died(

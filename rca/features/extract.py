@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from rca.features.aftermath import MIN_SILENCE, Aftermath
+from rca.features.aftermath import LATELY, MIN_SILENCE, POWER, Aftermath
 from rca.features.comparison import Comparison
 from rca.features.endings import Endings
 from rca.features.evidence import RESOURCES, Evidence, gather_evidence
@@ -60,6 +60,9 @@ def extract(window: Window) -> FeatureSet:
     comparison = Comparison.from_work(work, topology)
     endings = Endings.from_window(window, told, work.step_reference)
     signals, evidence, aftermath = collect_evidence(window, work, comparison, endings, topology)
+    if aftermath.goes_on and not endings.unfinished.any():
+        # Rows are written late, many at once, or were cut before samples; a begun step has none then.
+        endings, aftermath = replace(endings, silence=0.0), Aftermath.unknown(topology.n_ranks)
     rank_table, window_row = table_rows(work, comparison, evidence, endings, topology, aftermath)
     return FeatureSet(
         rank=rank_table,
@@ -104,8 +107,11 @@ def collect_evidence(
     """
     edges, inside = stretch_edges(window, work, comparison)
     silent = endings.silence >= MIN_SILENCE and edges[-1] < window.job.end
-    signals = SignalArrays.from_window(window, np.append(edges, window.job.end) if silent else edges)
     n_bins = edges.size - 1
+    if silent:
+        lately = window.job.end - LATELY * (window.job.end - edges[-1])
+        edges = np.append(edges, [lately, window.job.end])
+    signals = SignalArrays.from_window(window, edges)
     duration = np.diff(edges)
     levels: dict[str, str] = dict(signals.level)
     channels = _derived(signals, levels)
@@ -115,8 +121,14 @@ def collect_evidence(
     if not silent:
         return signals, evidence, Aftermath.unknown(topology.n_ranks)
     working = _weighted(signals.values, duration, np.arange(n_bins))
-    after = {name: values[:, n_bins] for name, values in signals.values.items()}
-    return signals, evidence, Aftermath.from_channels(working, after, topology.n_ranks)
+    after = _weighted(signals.values, duration, np.array([n_bins, n_bins + 1]))
+    last = {name: values[:, n_bins + 1] for name, values in signals.values.items()}
+    found, recent = (
+        Aftermath.from_channels(working, each, topology.n_ranks, networked=len(topology.node_names) != 1)
+        for each in (after, last)
+    )
+    watts = working.get(POWER, np.full(topology.n_ranks, np.nan))
+    return signals, evidence, replace(found, goes_on=recent.works_on(watts))
 
 
 def stretch_edges(

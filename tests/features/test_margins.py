@@ -5,17 +5,22 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
-from rca.features import FeatureSet, extract
+from rca.features import WINDOW_FEATURES, FeatureSet, extract
 from rca.simulation import Benign, Fault, Scenario, Telemetry, Workload, simulate
 from rca.simulation.exporters import EXPORTERS
 from rca.telemetry.job import Parallelism
+from rca.telemetry.window import Window
 
 MARGIN = 9
+EVERY = tuple(EXPORTERS)
 
 
-def job(*faults: Fault, first_step_number: int = 400, **telemetry: int) -> Scenario:
+def job(
+    *faults: Fault, first_step_number: int = 400, exporters: tuple[str, ...] = EVERY, **telemetry: int
+) -> Scenario:
     """Eight ranks on two nodes, a hundred steps."""
     return Scenario(
         seed=4,
@@ -29,7 +34,7 @@ def job(*faults: Fault, first_step_number: int = 400, **telemetry: int) -> Scena
         ),
         faults=faults,
         benign=Benign(warmup_steps=0),
-        telemetry=Telemetry(exporters=tuple(EXPORTERS), interval_seconds=2.0, **telemetry),
+        telemetry=Telemetry(exporters=exporters, interval_seconds=2.0, **telemetry),
     )
 
 
@@ -48,8 +53,14 @@ def test_a_window_that_is_wider_than_its_rows_on_both_sides_is_not_silent() -> N
     assert wide.endings.silence < 1.5
 
 
-def test_rows_missing_at_the_end_only_may_be_silence() -> None:
-    assert features(job(rows_behind=MARGIN)).endings.silence == pytest.approx(MARGIN, abs=1.5)
+def test_late_rows_of_a_job_that_goes_on_are_no_silence() -> None:
+    assert features(job(rows_behind=MARGIN)).endings.silence == 0.0
+
+
+@pytest.mark.parametrize("exporters", [(), ("cpu", "memory")], ids=["none", "none that tells"])
+def test_rows_missing_at_the_end_may_be_silence(exporters: tuple[str, ...]) -> None:
+    found = features(job(rows_behind=MARGIN, exporters=exporters))
+    assert found.endings.silence == pytest.approx(MARGIN, abs=1.5)
 
 
 def test_a_hang_in_a_wide_window_is_as_silent_as_in_a_narrow_one() -> None:
@@ -58,24 +69,63 @@ def test_a_hang_in_a_wide_window_is_as_silent_as_in_a_narrow_one() -> None:
     assert wide.endings.silence > 3
 
 
+def resized(window: Window, *, before: float = 0.0, after: float = 0.0) -> Window:
+    """The window with its bounds so many seconds beyond its rows, and nothing measured there."""
+    ends = np.asarray(window.steps.column("start_time")) + np.asarray(window.steps.column("step_seconds"))
+    start = float(np.min(window.steps.column("start_time")))
+    told = window.job.model_copy(update={"start": start - before, "end": float(ends.max()) + after})
+    return replace(window, job=told)
+
+
 @pytest.mark.parametrize(("after", "silent"), [(20.0, False), (60.0, True)])
 def test_before_its_first_step_a_job_may_have_been_starting(after: float, *, silent: bool) -> None:
     """Twenty seconds before step 0 are a margin if there are twenty after the last row, too."""
-    window = simulate(job(first_step_number=0)).window
-    ends = np.asarray(window.steps.column("start_time")) + np.asarray(window.steps.column("step_seconds"))
-    start = float(np.min(window.steps.column("start_time")))
-    told = window.job.model_copy(update={"start": start - 20.0, "end": float(ends.max()) + after})
-    assert (extract(replace(window, job=told)).endings.silence > 10) == silent
+    window = simulate(job(first_step_number=0, exporters=())).window
+    assert (extract(resized(window, before=20.0, after=after)).endings.silence > 10) == silent
+
+
+def test_exporters_that_fall_silent_with_the_job_do_not_tell_that_it_goes_on() -> None:
+    window = simulate(job()).window
+    assert extract(resized(window, after=60.0)).endings.silence > 30
+
+
+def test_a_row_for_several_steps_is_due_when_they_are_over() -> None:
+    """Every fifth step logged: four steps without a row are no silence, nor is a row of nine seconds."""
+    window = simulate(job(exporters=())).window
+    logged = window.steps.filter(pa.array(np.asarray(window.steps.column("step")) % 5 == 0))
+    sparse = replace(window, steps=logged)
+    assert extract(resized(sparse, after=9.0)).endings.silence < 1.5
+    assert extract(resized(window, after=9.0)).endings.silence > 5
+
+
+def exits(window: Window, codes: list[str]) -> Window:
+    """Every rank's process ends when the window does."""
+    ranks = range(window.job.world_size)
+    rows = [
+        {
+            "time": window.job.end - 1.0,
+            "node": None,
+            "rank": rank,
+            "kind": "process_exit",
+            "code": code,
+            "message": None,
+        }
+        for rank, code in zip(ranks, codes, strict=True)
+    ]
+    return replace(window, events=pa.Table.from_pylist(rows, schema=window.events.schema))
+
+
+def test_nobody_is_silent_who_ended_as_he_should() -> None:
+    wide = resized(simulate(job(exporters=())).window, after=60.0)
+    assert extract(exits(wide, ["0"] * 8)).endings.silence == 0.0
+    assert extract(exits(wide, ["0"] * 7 + ["1"])).endings.silence > 30
 
 
 def traffic_after(found: FeatureSet) -> float:
-    from rca.features import WINDOW_FEATURES
-
     return float(found.window[WINDOW_FEATURES.index("mean_traffic_after")])
 
 
-def test_traffic_tells_late_rows_from_a_job_that_stands_still() -> None:
-    assert traffic_after(features(job(rows_behind=MARGIN))) == pytest.approx(1.0, abs=0.2)
+def test_traffic_of_a_job_that_stands_still_is_gone() -> None:
     assert traffic_after(features(job(hang()))) < 0.2
 
 
