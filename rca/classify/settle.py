@@ -26,7 +26,6 @@ LIKELIER_THAN_NOT = 0.5
 MAX_COMPONENTS = 16
 #: Share of the belief in a hang that is left where the process was seen to die: clocks of logs differ.
 HANG_OF_THE_DEAD = 0.01
-#: Resources that can slow a collective for everybody.
 #: Resources that slow a rank when they are bad; the others show that it is slow, or nothing.
 _SLOWING = (
     "gpu_clock", "gpu_memory", "pcie", "nvlink", "nic", "tcp", "cpu_wait", "cpu_quota", "memory", "storage",
@@ -34,6 +33,7 @@ _SLOWING = (
 )  # fmt: skip
 #: A machine's score against peers from here on is evidence by itself, in units.
 MACHINE_EVIDENCE = 2.0
+#: Resources that can slow a collective for everybody.
 _LINKS = ("nic", "tcp", "nvlink", "pcie", "cpu_wait", "cpu_quota")
 
 

@@ -15,7 +15,7 @@ import numpy as np
 from rca.classify.classifier import Suspect
 from rca.classify.settle import OWN_SYMPTOM, exchange_is_timed
 from rca.features import FeatureSet
-from rca.robust import nan_median
+from rca.robust import nan_max, nan_median
 from rca.whatif.coarse import PhaseReplay
 
 
@@ -58,7 +58,7 @@ def on_whole_steps(
         serial=None,
         bubble=0.0,
         informative=True,
-        replayed=own.max(axis=0),
+        replayed=nan_max(own),
     )
     return blind, flat
 
