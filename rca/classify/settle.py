@@ -68,19 +68,22 @@ def settle(components: list[Component], features: FeatureSet) -> list[Component]
 
 
 def shown_by_machines(components: list[Component], features: FeatureSet) -> list[Component]:
-    """Those whose machines show what the clocks cannot: no timer tells own work from waiting for others.
+    """Those whose machines show what the clocks cannot: no timer tells their work from waiting for others.
 
     Where the exchange has no timer, steps (or the phase in which everybody waits) are as long on every rank,
-    and a late rank has no symptom of its own. A resource that is far from its peers' is all there can be.
+    and a late rank has no symptom of its own; nor has one without rows, where one rank reports for its node.
+    A resource that is far from its peers' is all there can be.
 
     Returns
     -------
     list of Component
         Empty where timers do tell.
     """
-    if exchange_is_timed(features):
-        return []
-    scores = [_machine_evidence(component, features) for component in components]
+    timed = exchange_is_timed(features)
+    scores = [
+        0.0 if timed and _is_timed(component, features) else _machine_evidence(component, features)
+        for component in components
+    ]
     needed = max(MACHINE_EVIDENCE, 0.5 * max(scores, default=0.0))
     return [component for component, score in zip(components, scores, strict=True) if score >= needed]
 
@@ -88,6 +91,11 @@ def shown_by_machines(components: list[Component], features: FeatureSet) -> list
 def exchange_is_timed(features: FeatureSet) -> bool:
     """Whether any timer tells a rank's own work from its exchange with others."""
     return bool(features.window[WINDOW_FEATURES.index("communication_measured")] > 0)
+
+
+def _is_timed(component: Component, features: FeatureSet) -> bool:
+    """Whether own work of any of its ranks is known."""
+    return bool(np.isfinite(features.work.own[list(component.ranks)]).any())
 
 
 def _machine_evidence(component: Component, features: FeatureSet) -> float:

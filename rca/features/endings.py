@@ -9,6 +9,7 @@ import numpy as np
 
 from rca.robust import FloatArray, IntArray, nan_median
 from rca.telemetry.job import Topology
+from rca.telemetry.node_names import same_nodes
 from rca.telemetry.phases import PhaseArrays
 from rca.telemetry.window import Window
 
@@ -178,7 +179,8 @@ class _Event(NamedTuple):
 
 
 def _told(window: Window) -> list[_Event]:
-    nodes = {name: index for index, name in enumerate(window.job.topology.node_names)}
+    named = sorted({name for name in window.events.column("node").to_pylist() if name is not None})
+    nodes = dict(zip(named, same_nodes(named, window.job.topology.node_names).tolist(), strict=True))
     columns = [window.events.column(name).to_pylist() for name in _Event._fields]
     rows = zip(*columns, strict=True)
     return [_Event(time, kind, code, rank, nodes.get(node, -1)) for time, kind, code, rank, node in rows]

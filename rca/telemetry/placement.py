@@ -10,6 +10,7 @@ import numpy as np
 from rca.telemetry.binning import FloatArray, IntArray
 from rca.telemetry.catalogue.signal import Combine
 from rca.telemetry.job import Job
+from rca.telemetry.node_names import same_nodes
 
 if TYPE_CHECKING:
     from rca.telemetry.series import SeriesSet
@@ -41,9 +42,8 @@ class Placement:
 def place_series(series: SeriesSet, job: Job) -> Placement:
     """A rank's series to the rank, a GPU's to the rank on it, a node's to the node, others to all."""
     topology = job.topology
-    known = {name: index for index, name in enumerate(topology.node_names)}
     # One more entry, so that index -1 (no node) finds -1.
-    node_index = np.array([*(known.get(name, -1) for name in series.node_names), -1])
+    node_index = np.append(same_nodes(series.node_names, topology.node_names), -1)
     node = node_index[series.node]
     level = np.where(series.rank >= 0, RANK, np.where(series.node >= 0, NODE, GLOBAL))
     owner = np.where(level == RANK, series.rank, np.where(level == NODE, node, 0))
@@ -60,18 +60,28 @@ def _ranks_by_gpu(series: SeriesSet, job: Job, node: IntArray) -> IntArray:
     wanted = per_gpu & (series.rank < 0) & (series.node >= 0)
     if not wanted.any():
         return np.full(series.n_series, -1)
-    known = {name: index for index, name in enumerate(job.topology.node_names)}
-    held = {
-        (known[place.node], place.gpu): place.rank
-        for place in job.ranks or ()
-        if place.node is not None and place.gpu is not None
-    }
+    held = _gpus(job)
     numbers = np.array([*(_gpu_number(name) for name in series.device_names), -1])
     gpu = numbers[series.device]
     found = np.full(series.n_series, -1)
     for row in np.flatnonzero(wanted & (gpu >= 0) & (node >= 0)).tolist():
         found[row] = held.get((int(node[row]), int(gpu[row])), -1)
     return found
+
+
+def _gpus(job: Job) -> dict[tuple[int, int], int]:
+    """Rank by its node and its GPU's index; where none is listed, a node's ranks have them in order."""
+    node = job.topology.node
+    listed = {
+        (int(node[place.rank]), place.gpu): place.rank for place in job.ranks or () if place.gpu is not None
+    }
+    if listed:
+        return {at: rank for at, rank in listed.items() if at[0] >= 0}
+    return {
+        (number, local): rank
+        for number in range(len(job.topology.node_names))
+        for local, rank in enumerate(np.flatnonzero(node == number).tolist())
+    }
 
 
 def _gpu_number(device: str) -> int:

@@ -160,8 +160,8 @@ def test_a_level_that_few_ranks_report_gives_way() -> None:
 
 
 def test_a_node_the_job_does_not_know_is_reported() -> None:
-    found = signals(("node_load1", 1.0, "a.cluster.local"))
-    assert found.unplaced_nodes == ("a.cluster.local",)
+    found = signals(("node_load1", 1.0, "elsewhere.cluster.local"))
+    assert found.unplaced_nodes == ("elsewhere.cluster.local",)
     assert found.values == {}
     assert found.samples_used == 0
 
