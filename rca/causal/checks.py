@@ -235,6 +235,8 @@ def quiet_dowhy() -> Iterator[None]:
         warnings.simplefilter("ignore", FutureWarning)
         # Half of the rows may not move a parent at all; what comes of it is judged by `survives`.
         warnings.filterwarnings("ignore", message="The design matrix is rank-deficient")
+        # Nor do we ask for the normality that a summary tests, of however few rows.
+        warnings.filterwarnings("ignore", message="`kurtosistest` p-value")
         yield
 
 

@@ -9,7 +9,7 @@ from rca.classify.classifier import Suspect
 from rca.diagnosis.contradiction import is_contradicted, most_unlike
 from rca.diagnosis.pooling import PricedCause
 from rca.diagnosis.pricing import Pricing
-from rca.diagnosis.result import Cause, Evidence
+from rca.diagnosis.result import PRICE, Cause, Evidence
 from rca.features import FeatureSet
 from rca.features.evidence import RESOURCES, resource_names
 from rca.robust import nan_mean, nan_median
@@ -80,7 +80,7 @@ def _without_price(priced: PricedCause) -> list[Evidence]:
     if priced.phases:
         return []
     note = "no peer and no quiet step was any faster, so nothing tells what it costs"
-    return [Evidence(signal="seconds_per_step", value=None, reference=None, unit="s", note=note)]
+    return [Evidence(signal=PRICE, value=None, reference=None, unit="s", note=note)]
 
 
 def _phase_evidence(priced: PricedCause, features: FeatureSet) -> list[Evidence]:

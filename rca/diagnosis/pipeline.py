@@ -32,7 +32,6 @@ from rca.diagnosis.whole_steps import on_whole_steps
 from rca.features import WINDOW_FEATURES, FeatureSet, extract
 from rca.features.extract import missing_resources
 from rca.features.work import OWN_PHASES
-from rca.telemetry.node_names import placed
 from rca.telemetry.window import Window
 from rca.whatif.coarse import PhaseReplay
 
@@ -71,7 +70,6 @@ def diagnose(
     if not isinstance(bundle, Bundle):
         bundle = baseline() if bundle is None else Bundle.load(bundle)
     odds = None if node_odds is None else checked_node_odds(node_odds)
-    window = placed(window)
     features, classification, pricing = analyse(window, bundle, priors, odds)
     diagnosis = _assemble(window, bundle, features, classification, pricing)
     return diagnosis if odds is None else told_of_history(diagnosis, odds)
@@ -214,6 +212,8 @@ def _alone(pricing: Pricing) -> dict[tuple[str, tuple[int, ...]], tuple[float, I
     table = {}
     attribution = pricing.attribution
     for index, priced in enumerate(pricing.causes):
+        if not priced.phases:
+            continue
         share, saved = float(attribution.seconds[index]), float(attribution.alone[index])
         low, high = attribution.intervals[index] * (saved / share if share > 0 else 0.0)
         table[priced.removal.cause, priced.removal.ranks] = (saved, (float(low), float(high)))

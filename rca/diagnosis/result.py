@@ -53,6 +53,10 @@ class Slowdown(_Frozen):
     gpu_hours_lost: float
 
 
+#: Signal of the evidence that says why a cause has no price.
+PRICE = "seconds_per_step"
+
+
 class Evidence(_Frozen):
     """One observation about a cause, in the user's units.
 
@@ -112,6 +116,11 @@ class Cause(_Frozen):
     share: float
     owner: Owner
     evidence: list[Evidence]
+
+    @property
+    def without_price(self) -> bool:
+        """Whether the 0 seconds mean that nothing tells the cost; the evidence then says so."""
+        return any(item.signal == PRICE and item.value is None for item in self.evidence)
 
 
 class Action(_Frozen):

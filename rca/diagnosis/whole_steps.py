@@ -37,15 +37,17 @@ def on_whole_steps(
         Both as given where timers tell, where nobody is suspected, or without quiet steps to compare with.
     """
     segment = features.comparison.segment
-    if not suspects or segment.whole or exchange_is_timed(features) or _told_by_phases(suspects, features):
+    named = sorted({rank for suspect in suspects for rank in suspect.component.ranks})
+    timed = exchange_is_timed(features) and np.isfinite(features.work.own[named]).any()
+    if not suspects or segment.whole or timed or _told_by_phases(suspects, features):
         return features, replay
-    step = features.work.step
+    # Who reports no steps took as long as the others.
+    step = np.where(np.isfinite(features.work.step), features.work.step, features.work.job_step)
     inside = segment.mask(step.shape[1])
     quiet = np.broadcast_to(nan_median(step[:, ~inside], axis=1)[:, None], step.shape)
     usual = np.fmin(step, quiet)
     # Who is not named took as long only because of who is.
     own = np.where(np.isfinite(step), usual, np.nan)
-    named = sorted({rank for suspect in suspects for rank in suspect.component.ranks})
     own[named] = np.where(inside, step, usual)[named]
     nothing = np.zeros(step.shape)
     work = replace(features.work, own=own, phases={}, transfer=nothing, wait=nothing)

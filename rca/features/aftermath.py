@@ -11,23 +11,16 @@ from rca.robust import FloatArray, nan_max, nan_mean, nan_min
 
 #: Steps of silence from which the time after the last sign of progress is looked at by itself.
 MIN_SILENCE = 2.0
-#: Share of it, at its end, in which machines have to be seen at work for the job to go on.
-LATELY = 1 / 3
 #: Channels that only a living process feeds.
 ALIVE = ("process_cpu", "runqueue_wait", "process_running", "process_stopped", "container_cpu", "gc_pause")
 #: Channels that tell how busy a rank is; of GPUs with the value that counts as fully busy. Utilisation comes
 #: first: a collective that spins keeps it near its top, but few multiprocessors active.
 CPU = ("process_cpu", "container_cpu")
 GPU = (("gpu_util", 100.0), ("sm_active", 1.0))
-POWER, MEMORY, ACTIVE = "gpu_power", "gpu_memory_used", "sm_active"
+POWER, MEMORY = "gpu_power", "gpu_memory_used"
 #: Bytes over links: only a job that goes on exchanging moves as many as before over all of them. The network
 #: is the job's only where it has several nodes.
 NETWORK, LINKS = ("net_tx", "net_rx"), ("nvlink_bytes", "pcie_rx", "pcie_tx")
-#: Whoever works on keeps so much of before: traffic, active multiprocessors, device memory, CPU time.
-STILL_MOVED, STILL_ACTIVE, STILL_HELD, STILL_USED = 0.5, 0.7, 0.9, 0.5
-#: Devices that drew so many watts draw as much if the median stays this near to before, and each above the
-#: last: a device that waits draws less, unless it never drew much.
-LOADED, STEADY, STILL_DRAWN = 120.0, (0.88, 1.2), 0.6
 
 
 @dataclass(frozen=True)
@@ -48,13 +41,8 @@ class Aftermath:
     traffic : ndarray of shape (n_ranks,), ratio
         Bytes per second over its links relative to before, of the link that fell the most: rows that are only
         late leave it at one, whatever has stopped near zero.
-    active : ndarray of shape (n_ranks,), ratio
-        Share of its multiprocessors that were active, relative to before: a collective that spins takes few.
     sampled : ndarray of shape (n_ranks,), 0/1
         Whether exporters still saw the process that they saw before.
-
-    goes_on : bool
-        Whether every machine works as before: then rows are late, and nothing has stopped.
 
     Everything is NaN where it was not measured, or where the job did not fall silent.
     """
@@ -65,15 +53,12 @@ class Aftermath:
     power: FloatArray
     memory: FloatArray
     traffic: FloatArray
-    active: FloatArray
     sampled: FloatArray
-    goes_on: bool = False
 
     @classmethod
     def unknown(cls, n_ranks: int) -> Aftermath:
         """Nothing was measured after the end, or there was no end."""
-        unknown = np.full(n_ranks, np.nan)
-        return cls(unknown, unknown, unknown, unknown, unknown, unknown, unknown, unknown)
+        return cls(*(np.full(n_ranks, np.nan) for _ in range(7)))
 
     @classmethod
     def from_channels(
@@ -102,27 +87,8 @@ class Aftermath:
             power=_ratio(before[POWER], after[POWER]) if POWER in after else unknown,
             memory=_ratio(before[MEMORY], after[MEMORY]) if MEMORY in after else unknown,
             traffic=_least([_ratio(before[name], after[name]) for name in links if name in after], unknown),
-            active=_ratio(before[ACTIVE], after[ACTIVE]) if ACTIVE in after else unknown,
             sampled=_sampled(before, after, unknown),
         )
-
-    def works_on(self, watts: FloatArray) -> bool:
-        """Whether nothing that was measured of any rank speaks for an end, and enough against it.
-
-        Parameters
-        ----------
-        watts : ndarray of shape (n_ranks,)
-            What devices drew before; NaN where unknown.
-        """
-        floors = ((self.memory, STILL_HELD), (self.cpu, STILL_USED), (self.active, STILL_ACTIVE))
-        if np.nan_to_num(self.stopped).any() or not all(_at_least(*each) for each in floors):
-            return False
-        drawn = self.power[np.isfinite(self.power) & (watts >= LOADED)]
-        if drawn.size:
-            return bool(STEADY[0] <= np.median(drawn) <= STEADY[1] and (drawn >= STILL_DRAWN).all())
-        if np.isfinite(self.traffic).any():
-            return _at_least(self.traffic, STILL_MOVED)
-        return bool(np.isfinite(self.active).any())
 
     def rank_features(self) -> dict[str, FloatArray]:
         """Columns of the rank table."""
@@ -147,11 +113,6 @@ class Aftermath:
             "mean_traffic_after": float(nan_mean(self.traffic[:, None])[0]),
             "mean_sampled_after": float(nan_mean(self.sampled[:, None])[0]),
         }
-
-
-def _at_least(values: FloatArray, least: float) -> bool:
-    """Whether no known value is below; true where none is known."""
-    return not (values[np.isfinite(values)] < least).any()
 
 
 def _ratio(before: FloatArray, after: FloatArray) -> FloatArray:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
 
+from rca.features.lately import Lately
 from rca.robust import FloatArray, IntArray, nan_median
 from rca.telemetry.job import Topology
 from rca.telemetry.node_names import same_nodes
@@ -42,6 +43,10 @@ DEATH_STEPS, DEATH_SECONDS = 5.0, (5.0, 60.0)
 FIRST_STEPS = 1
 #: Margins before and after the rows that differ by less, relative to the one before, were cut alike.
 SAME_MARGIN = 0.2
+#: A margin is a scrape or two: at most so many seconds, and this share of the window.
+MARGIN_SECONDS, MARGIN_SHARE = 150.0, 0.25
+#: Events before the first row that say that the job was starting.
+STARTS = frozenset({"restart", "process_exit"})
 #: Rows further apart than so many of their steps stand for several steps each.
 SPARSE = 1.5
 
@@ -65,10 +70,14 @@ class Endings:
         The rank's process failed or was killed when progress ended, and before anybody was missed.
     silence : float, steps
         From the last sign of progress to the end of the window, in usual steps (or rows, where not every step
-        has one), without the margin before the first row; 0 once everybody exited normally.
+        has one); 0 once everybody exited normally. `heard` takes off what is no sign of a stop.
     fatal_delay : float, steps
         From the last sign of progress to the first fatal event; NaN without one. Who dies stops the job
         at once; who hangs is killed by a watchdog much later.
+    margin : float, steps
+        How much of the silence may be due to how the window was cut.
+    noticed : bool
+        Since the last sign of progress an event named a rank that ended badly or was missed.
     """
 
     progress: FloatArray
@@ -79,6 +88,8 @@ class Endings:
     died: BoolVector
     silence: float
     fatal_delay: float
+    margin: float = 0.0
+    noticed: bool = False
 
     @classmethod
     def from_window(cls, window: Window, phases: PhaseArrays, step_reference: float) -> Endings:
@@ -90,18 +101,16 @@ class Endings:
         done = _phases_done(phases, last)
         reached = np.where(finished, last + 1.0, last + done)
         progress = np.where(seen, reached - reached[seen].max(), np.nan)
-        silence = fatal_delay = np.nan
+        silence = fatal_delay = margin = np.nan
+        noticed = False
         died = np.zeros(phases.n_ranks, dtype=bool)
         told = _told(window)
         fatal, missed, first_fatal = _events(told, window.job.topology)
         if np.isfinite(step_reference):
             sign = _last_sign(phases)
-            if not _ended_normally(told, phases.n_ranks, sign - step_reference):
-                after = window.job.end - sign
-                silence = max(
-                    0.0, (after - _margin(window, phases, after)) / _interval(phases, step_reference) - 1.0
-                )
-            else:
+            silence, margin = _silence(window, phases, told, sign, step_reference)
+            noticed = _noticed(told, sign - step_reference)
+            if not noticed and _ended_normally(told, window.job.topology, sign - step_reference):
                 silence = 0.0
             fatal_delay = (first_fatal - sign) / step_reference
             begun = np.where(np.isfinite(phases.start_time), phases.start_time, -np.inf).max(axis=1)
@@ -115,20 +124,45 @@ class Endings:
             died=died,
             silence=silence,
             fatal_delay=fatal_delay,
+            margin=margin,
+            noticed=noticed,
         )
 
+    def heard(self, lately: Lately) -> Endings:
+        """The same endings with the silence that speaks for a stop, after what machines did lately.
 
-def _margin(window: Window, phases: PhaseArrays, after: float) -> float:
-    """Seconds that the window extends beyond its rows because it was cut so, not because nothing happened.
+        Rows are late if every machine works on (a begun step has a row that is not), and the window's margin
+        is no silence unless something stands still; whoever noticed a death or a missing rank settles it.
+        """
+        if self.noticed:
+            return self
+        if lately.works_on and not self.unfinished.any():
+            return replace(self, silence=0.0)
+        if self.margin > 0 and not lately.stands_still:
+            return replace(self, silence=max(0.0, self.silence - self.margin))
+        return self
 
-    Who cuts samples wider than rows does so at both ends, so the time before the first row tells. Before a
-    job's very first row it may have been starting, for however long: then only the same margin `after` the
-    last row, in seconds, tells.
+
+def _silence(
+    window: Window, phases: PhaseArrays, told: list[_Event], sign: float, step: float
+) -> tuple[float, float]:
+    """Steps from the last sign of progress to the window's end, and how many of them may be its margin.
+
+    Who cuts samples wider than rows does so at both ends, so the time before the first row tells: a scrape or
+    two, not most of the window. A job that was starting then, by its step numbers or its events, shows
+    nothing by it, unless as much time has passed behind the last row.
     """
+    after, interval = window.job.end - sign, _interval(phases, step)
     began = np.where(np.isfinite(phases.start_time), phases.start_time, np.inf).min(axis=1)
-    before = max(0.0, float(np.median(began[np.isfinite(began)])) - window.job.start)
+    first = float(np.median(began[np.isfinite(began)]))
+    before = max(0.0, first - window.job.start)
     alike = abs(after - before) <= SAME_MARGIN * before
-    return before if alike or int(phases.steps[0]) > FIRST_STEPS else 0.0
+    short = before <= min(MARGIN_SECONDS, MARGIN_SHARE * (window.job.end - window.job.start))
+    starting = int(phases.steps[0]) <= FIRST_STEPS or any(
+        event.kind in STARTS and event.time < first for event in told
+    )
+    margin = before if short and (alike or not starting) else 0.0
+    return max(0.0, after / interval - 1.0), margin / interval
 
 
 def _interval(phases: PhaseArrays, step_reference: float) -> float:
@@ -186,17 +220,27 @@ def _told(window: Window) -> list[_Event]:
     return [_Event(time, kind, code, rank, nodes.get(node, -1)) for time, kind, code, rank, node in rows]
 
 
-def _ended_normally(events: list[_Event], n_ranks: int, earliest: float) -> bool:
-    """Whether an exit with code 0 is the last word of all ranks.
+def _noticed(events: list[_Event], since: float) -> bool:
+    """Whether any event since then names a rank that ended badly or was missed."""
+    return any(
+        event.rank is not None
+        and event.time >= since
+        and event.kind in FATAL_EVENTS | MISSED_EVENTS
+        and not event.normal_exit
+        for event in events
+    )
 
-    An exit before `earliest` was not the job's end: it went on.
+
+def _ended_normally(events: list[_Event], topology: Topology, earliest: float) -> bool:
+    """Whether every rank exited with code 0 (or its node did) since then, by whatever clock.
+
+    An exit long before was not the job's end: it went on.
     """
-    last: dict[int, tuple[float, bool]] = {}
+    ended = np.zeros(topology.n_ranks, dtype=bool)
     for event in events:
-        if event.kind in ("process_exit", "restart") and event.rank is not None:
-            word = (event.time, event.normal_exit and event.time >= earliest)
-            last[event.rank] = max(last.get(event.rank, word), word)
-    return len(last) == n_ranks and all(normal for _, normal in last.values())
+        if event.normal_exit and event.time >= earliest - DEATH_SECONDS[0]:
+            ended[_named(event, topology)] = True
+    return bool(ended.all())
 
 
 def _died(

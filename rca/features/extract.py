@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
-from rca.features.aftermath import LATELY, MIN_SILENCE, POWER, Aftermath
+from rca.features.aftermath import MIN_SILENCE, Aftermath
 from rca.features.comparison import Comparison
 from rca.features.endings import Endings
 from rca.features.evidence import RESOURCES, Evidence, gather_evidence
 from rca.features.job_features import job_features, window_maxima
+from rca.features.lately import LATELY, SAMPLED, Lately
 from rca.features.rank_features import rank_features
 from rca.features.table import JOB_FEATURES, RANK_FEATURES, WINDOW_FEATURES
 from rca.features.work import Work
 from rca.robust import FloatArray, IntArray, nan_mean, nan_median
 from rca.telemetry.hidden_waits import without_hidden_waits
 from rca.telemetry.job import Topology
+from rca.telemetry.node_names import placed
 from rca.telemetry.phases import PhaseArrays
 from rca.telemetry.series import SignalArrays
 from rca.telemetry.window import Window
@@ -53,16 +55,17 @@ class FeatureSet:
 
 def extract(window: Window) -> FeatureSet:
     """Compute every feature of a validated window."""
+    window = placed(window)
     topology = window.job.topology
     told = PhaseArrays.from_window(window)
     phases = without_hidden_waits(told, topology)
     work = Work.from_phases(phases, topology)
     comparison = Comparison.from_work(work, topology)
     endings = Endings.from_window(window, told, work.step_reference)
-    signals, evidence, aftermath = collect_evidence(window, work, comparison, endings, topology)
-    if aftermath.goes_on and not endings.unfinished.any():
-        # Rows are written late, many at once, or were cut before samples; a begun step has none then.
-        endings, aftermath = replace(endings, silence=0.0), Aftermath.unknown(topology.n_ranks)
+    signals, evidence, aftermath, lately = collect_evidence(window, work, comparison, endings, topology)
+    endings = endings.heard(lately)
+    if not endings.silence >= MIN_SILENCE:
+        aftermath = Aftermath.unknown(topology.n_ranks)
     rank_table, window_row = table_rows(work, comparison, evidence, endings, topology, aftermath)
     return FeatureSet(
         rank=rank_table,
@@ -98,7 +101,7 @@ def table_rows(
 
 def collect_evidence(
     window: Window, work: Work, comparison: Comparison, endings: Endings, topology: Topology
-) -> tuple[SignalArrays, Evidence, Aftermath]:
+) -> tuple[SignalArrays, Evidence, Aftermath, Lately]:
     """Mean of every channel inside and outside the slow stretch, scored per resource.
 
     Exporters often sample more slowly than steps run, so signals are averaged over whole stretches (before,
@@ -119,16 +122,23 @@ def collect_evidence(
     quiet = _weighted(channels, duration, np.flatnonzero(~inside))
     evidence = gather_evidence(active, quiet, levels, topology)
     if not silent:
-        return signals, evidence, Aftermath.unknown(topology.n_ranks)
+        return signals, evidence, Aftermath.unknown(topology.n_ranks), Lately()
     working = _weighted(signals.values, duration, np.arange(n_bins))
     after = _weighted(signals.values, duration, np.array([n_bins, n_bins + 1]))
+    networked = len(topology.node_names) != 1
+    aftermath = Aftermath.from_channels(working, after, topology.n_ranks, networked=networked)
+    if not _sampled_lately(window, edges):
+        return signals, evidence, aftermath, Lately()
     last = {name: values[:, n_bins + 1] for name, values in signals.values.items()}
-    found, recent = (
-        Aftermath.from_channels(working, each, topology.n_ranks, networked=len(topology.node_names) != 1)
-        for each in (after, last)
-    )
-    watts = working.get(POWER, np.full(topology.n_ranks, np.nan))
-    return signals, evidence, replace(found, goes_on=recent.works_on(watts))
+    return signals, evidence, aftermath, Lately.from_channels(working, last, networked=networked)
+
+
+def _sampled_lately(window: Window, edges: FloatArray) -> bool:
+    """Whether exporters went on sampling: a series speaks for some time beyond its last sample."""
+    times = window.metrics.column("time").to_numpy()
+    before = np.count_nonzero((times >= edges[0]) & (times < edges[-3])) / (edges[-3] - edges[0])
+    lately = np.count_nonzero(times >= edges[-2]) / (edges[-1] - edges[-2])
+    return bool(lately > 0 and lately >= SAMPLED * before)
 
 
 def stretch_edges(

@@ -85,6 +85,8 @@ def _culprits(diagnosis: Diagnosis) -> Phrase:
 
 def _cost(diagnosis: Diagnosis) -> str:
     slowdown = diagnosis.slowdown
+    if diagnosis.causes and all(cause.without_price for cause in diagnosis.causes):
+        return "cost per step unknown"
     return f"{seconds(slowdown.seconds_per_step, signed=True)} per step ({ratio(slowdown.ratio)})"
 
 

@@ -167,6 +167,8 @@ def _cause_entry(cause: Cause, *, priced: bool) -> CauseEntry:
         (seconds_interval(cause.interval),),
         (percent(cause.share),),
     )
+    if cause.without_price:
+        cost = (("unknown",), ("-",), ("-",))
     row = (
         (Name(cause.cause),),
         place,

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
-import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -13,29 +12,35 @@ import numpy.typing as npt
 from rca.telemetry.job import RankPlace
 from rca.telemetry.window import Window
 
-_PORT = re.compile(r":\d{1,5}$")
+#: What a machine calls itself.
+LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
 
 
 def same_nodes(told: Sequence[str], nodes: Sequence[str]) -> npt.NDArray[np.int64]:
     """Index into `nodes` of every name told, -1 where it is none of them; shape (n_told,).
 
-    Names are compared as they are, then without ports, then without domains; a form that several nodes share
-    says nothing.
+    Names are compared without ports; a host is the same with and without its domain (two domains are two
+    hosts). A form that several nodes share says nothing.
     """
     exact = {name: index for index, name in enumerate(nodes)}
-    found = np.array([exact.get(name, -1) for name in told], dtype=np.int64)
-    for form in (_without_port, _host):
-        if (found >= 0).all():
-            break
-        known = _unique({index: form(name) for index, name in enumerate(nodes)})
-        for position in np.flatnonzero(found < 0).tolist():
-            found[position] = known.get(form(told[position]), -1)
+    bare = _unique((_without_port(name), index) for index, name in enumerate(nodes))
+    longer = _unique((short, index) for index, name in enumerate(nodes) for short in _shorter(name))
+    found = np.empty(len(told), dtype=np.int64)
+    for position, name in enumerate(told):
+        host = _without_port(name)
+        domains = (bare.get(each) for each in _shorter(name))
+        forms = (exact.get(name), bare.get(host), longer.get(host), *domains)
+        found[position] = next((index for index in forms if index is not None), -1)
     return found
 
 
 def placed(window: Window) -> Window:
-    """The window with its ranks on the nodes that metrics name beside them, if the job places none itself."""
-    if any(place.node is not None for place in window.job.ranks or ()):
+    """The window with ranks that the job does not place on the nodes that metrics name beside them.
+
+    An agent that scrapes its own machine may call it ``localhost`` everywhere: that is no node's name.
+    """
+    given = {place.rank: place for place in window.job.ranks or ()}
+    if all(rank in given and given[rank].node is not None for rank in range(window.job.world_size)):
         return window
     pairs = window.metrics.select(["rank", "node"]).drop_null()
     if pairs.num_rows == 0:
@@ -44,31 +49,40 @@ def placed(window: Window) -> Window:
     often = counted.sort_by([("count_all", "descending"), ("rank", "ascending")])
     node_of: dict[int, str] = {}
     for rank, node in zip(*(often.column(name).to_pylist() for name in ("rank", "node")), strict=True):
-        node_of.setdefault(rank, _without_port(node))
-    given = {place.rank: place for place in window.job.ranks or ()}
+        if _without_port(node) not in LOOPBACK:
+            node_of.setdefault(rank, _without_port(node))
+    if not node_of:
+        return window
+    known = [given.get(rank, RankPlace(rank=rank)) for rank in range(window.job.world_size)]
     ranks = tuple(
-        given.get(rank, RankPlace(rank=rank)).model_copy(update={"node": node_of.get(rank)})
-        for rank in range(window.job.world_size)
+        place if place.node is not None else place.model_copy(update={"node": node_of.get(place.rank)})
+        for place in known
     )
     return replace(window, job=window.job.model_copy(update={"ranks": ranks}))
 
 
 def _without_port(name: str) -> str:
-    return _PORT.sub("", name)
+    """The name without ``:9100``; an IPv6 address has colons of its own, and brackets before a port."""
+    if name.startswith("["):
+        return name[1:].split("]")[0]
+    host, colon, port = name.rpartition(":")
+    return host if colon and port.isdigit() and ":" not in host else name
 
 
-def _host(name: str) -> str:
-    """The first label of a host's name; addresses have none."""
+def _shorter(name: str) -> list[str]:
+    """The host's name without the last labels of its domain, longest first; addresses have none."""
     bare = _without_port(name)
     try:
         ipaddress.ip_address(bare)
     except ValueError:
-        return bare.split(".")[0]
-    return bare
+        labels = bare.split(".")
+        return [".".join(labels[:end]) for end in range(len(labels) - 1, 0, -1)]
+    return []
 
 
-def _unique(forms: dict[int, str]) -> dict[str, int]:
+def _unique(forms: Iterable[tuple[str, int]]) -> dict[str, int]:
+    """Each form's node; -1 where several have it."""
     held: dict[str, int] = {}
-    for index, form in forms.items():
-        held[form] = -1 if form in held else index
+    for form, index in forms:
+        held[form] = index if held.get(form, index) == index else -1
     return held

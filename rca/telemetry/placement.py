@@ -60,9 +60,9 @@ def _ranks_by_gpu(series: SeriesSet, job: Job, node: IntArray) -> IntArray:
     wanted = per_gpu & (series.rank < 0) & (series.node >= 0)
     if not wanted.any():
         return np.full(series.n_series, -1)
-    held = _gpus(job)
     numbers = np.array([*(_gpu_number(name) for name in series.device_names), -1])
     gpu = numbers[series.device]
+    held = _gpus(job) or _gpus_in_order(job, node[wanted], gpu[wanted])
     found = np.full(series.n_series, -1)
     for row in np.flatnonzero(wanted & (gpu >= 0) & (node >= 0)).tolist():
         found[row] = held.get((int(node[row]), int(gpu[row])), -1)
@@ -70,18 +70,26 @@ def _ranks_by_gpu(series: SeriesSet, job: Job, node: IntArray) -> IntArray:
 
 
 def _gpus(job: Job) -> dict[tuple[int, int], int]:
-    """Rank by its node and its GPU's index; where none is listed, a node's ranks have them in order."""
+    """Rank by its node and its GPU's index, as far as the job lists them."""
     node = job.topology.node
-    listed = {
-        (int(node[place.rank]), place.gpu): place.rank for place in job.ranks or () if place.gpu is not None
-    }
-    if listed:
-        return {at: rank for at, rank in listed.items() if at[0] >= 0}
     return {
-        (number, local): rank
-        for number in range(len(job.topology.node_names))
-        for local, rank in enumerate(np.flatnonzero(node == number).tolist())
+        (int(node[place.rank]), place.gpu): place.rank
+        for place in job.ranks or ()
+        if place.gpu is not None and node[place.rank] >= 0
     }
+
+
+def _gpus_in_order(job: Job, node: IntArray, gpu: IntArray) -> dict[tuple[int, int], int]:
+    """Where no GPU is listed, a node's ranks have its GPUs in their order, as launchers give them.
+
+    Only if the node shows as many as it has ranks: of eight GPUs, four ranks may have any.
+    """
+    found: dict[tuple[int, int], int] = {}
+    for number in np.unique(node[node >= 0]).tolist():
+        ranks = np.flatnonzero(job.topology.node == number)
+        if np.array_equal(np.unique(gpu[(node == number) & (gpu >= 0)]), np.arange(ranks.size)):
+            found |= {(number, local): rank for local, rank in enumerate(ranks.tolist())}
+    return found
 
 
 def _gpu_number(device: str) -> int:

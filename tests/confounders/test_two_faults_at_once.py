@@ -29,7 +29,11 @@ def job(*faults: Fault, seed: int = 11) -> Scenario:
         dialect="mixed",
         parallelism=Parallelism(data=8),
         workload=Workload(
-            forward_seconds=0.25, backward_seconds=0.5, transfer_seconds=0.2, launch_seconds=0.12
+            forward_seconds=0.25,
+            backward_seconds=0.5,
+            transfer_seconds=0.2,
+            launch_seconds=0.12,
+            gradient_bytes=4e9,
         ),
         faults=tuple(acting),
         telemetry=Telemetry(exporters=tuple(EXPORTERS)),

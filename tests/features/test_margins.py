@@ -64,9 +64,10 @@ def test_rows_missing_at_the_end_may_be_silence(exporters: tuple[str, ...]) -> N
 
 
 def test_a_hang_in_a_wide_window_is_as_silent_as_in_a_narrow_one() -> None:
+    """Devices that wait are no margin."""
     narrow, wide = features(job(hang())), features(job(hang(), rows_skipped=MARGIN))
-    assert wide.endings.silence == pytest.approx(narrow.endings.silence - MARGIN, abs=1.5)
-    assert wide.endings.silence > 3
+    assert wide.endings.margin > MARGIN - 2
+    assert wide.endings.silence == pytest.approx(narrow.endings.silence, abs=0.5)
 
 
 def resized(window: Window, *, before: float = 0.0, after: float = 0.0) -> Window:
@@ -141,3 +142,52 @@ def test_a_fault_from_the_first_row_on_is_deterministic() -> None:
     lasting = Fault(cause="gpu_throttling", ranks=(5,), nodes=(1,), severity=0.8, first_step=MARGIN - 2)
     assert simulate(job(lasting)).label["pattern"] == "persistent"
     assert simulate(job(lasting, rows_skipped=MARGIN)).label["pattern"] == "deterministic"
+
+
+def told(window: Window, rows: list[dict]) -> Window:
+    """The window with these events, seconds after its last row."""
+    last = float(np.max(window.steps.column("start_time")))
+    missing = {"node": None, "rank": None, "code": None, "message": None}
+    events = [missing | row | {"time": last + row["time"]} for row in rows]
+    return replace(window, events=pa.Table.from_pylist(events, schema=window.events.schema))
+
+
+def test_whoever_was_missed_was_not_late() -> None:
+    """Machines look as before, but a watchdog has fired for a rank: that is no flush of a log."""
+    window = simulate(job(rows_behind=MARGIN, begun_steps_reported=False)).window
+    assert extract(window).endings.silence == 0.0
+    fired = told(window, [{"time": 5.0, "rank": 2, "kind": "nccl_timeout"}])
+    assert extract(fired).endings.silence == pytest.approx(MARGIN, abs=1.5)
+
+
+def test_an_exit_as_it_should_be_after_a_timeout_is_no_normal_end() -> None:
+    window = resized(simulate(job(exporters=())).window, after=60.0)
+    exited = [{"time": 40.0, "rank": rank, "kind": "process_exit", "code": "0"} for rank in range(8)]
+    assert extract(told(window, exited)).endings.silence == 0.0
+    missed = {"time": 20.0, "rank": 3, "kind": "heartbeat_missed"}
+    assert extract(told(window, [missed, *exited])).endings.silence > 30
+
+
+def test_an_agent_speaks_for_all_ranks_of_its_node() -> None:
+    window = resized(simulate(job(exporters=())).window, after=60.0)
+    nodes = window.job.topology.node_names
+    agents = [{"time": 2.0, "node": node, "kind": "process_exit", "code": "0"} for node in nodes]
+    assert extract(told(window, agents)).endings.silence == 0.0
+    assert extract(told(window, agents[:1])).endings.silence > 30
+
+
+@pytest.mark.parametrize(
+    "started",
+    [{"kind": "restart"}, {"kind": "process_exit", "rank": 1, "code": "1"}],
+    ids=["restart", "exit"],
+)
+def test_a_job_that_was_started_again_in_the_window_has_no_margin(started: dict) -> None:
+    window = resized(simulate(job(exporters=())).window, before=25.0, after=60.0)
+    assert extract(window).endings.margin > 10
+    first = float(np.min(window.steps.column("start_time")) - np.max(window.steps.column("start_time")))
+    assert extract(told(window, [started | {"time": first - 20.0}])).endings.margin == 0.0
+
+
+def test_most_of_a_window_is_no_margin() -> None:
+    window = resized(simulate(job(exporters=())).window, before=140.0, after=60.0)
+    assert extract(window).endings.margin == 0.0

@@ -1,0 +1,94 @@
+"""Whether machines lately, after the last row, work on or stand still.
+
+Rows may be late, written many at once, or cut before samples were; then every machine goes on as before. A
+job that stopped shows it: a collective that spins draws half the power and takes few multiprocessors, links
+are idle, the dead give memory back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from rca.features.aftermath import CPU, LINKS, MEMORY, NETWORK, POWER
+from rca.robust import FloatArray
+
+#: Share of the time after the last row, at its end, that is looked at.
+LATELY = 1 / 3
+#: ... if it was sampled at least this often, relative to before: an exporter that died tells nothing.
+SAMPLED = 0.5
+ACTIVE = "sm_active"
+#: Whoever works on keeps so much of before, on every rank.
+STILL_MOVED, STILL_ACTIVE, STILL_HELD, STILL_USED = 0.5, 0.7, 0.9, 0.5
+#: Devices that drew so many watts draw as much if the median stays this near to before, and each above the
+#: last: a device that waits draws less, unless it never drew much.
+LOADED, STEADY, STILL_DRAWN = 120.0, (0.88, 1.2), 0.6
+#: Whoever stands still keeps, in the median, less than this of traffic, multiprocessors, power, CPU time; or
+#: any rank gave its device memory back, or was seen stopped.
+IDLE_MOVED, IDLE_ACTIVE, IDLE_DRAWN, IDLE_USED, FREED, STOPPED = 0.2, 0.5, 0.75, 0.3, 0.5, 0.3
+
+
+@dataclass(frozen=True)
+class Lately:
+    """What was measured of every rank's machine lately; neither where nothing tells.
+
+    Attributes
+    ----------
+    works_on : bool
+        Nothing speaks for an end, and enough against it.
+    stands_still : bool
+        Something does.
+    """
+
+    works_on: bool = False
+    stands_still: bool = False
+
+    @classmethod
+    def from_channels(
+        cls, before: Mapping[str, FloatArray], last: Mapping[str, FloatArray], *, networked: bool
+    ) -> Lately:
+        """Compare channel means before the last sign of progress and lately.
+
+        Parameters
+        ----------
+        before, last : mapping of channel to ndarray of shape (n_ranks,)
+        networked : bool
+            Whether the job's exchange crosses the network.
+        """
+        moved = [_kept(name, before, last) for name in ((*NETWORK, *LINKS) if networked else LINKS)]
+        moved = [ratio for ratio in moved if ratio.size]
+        least, most = (np.array([pick(ratio) for ratio in moved]) for pick in (np.min, np.median))
+        active, held = _kept(ACTIVE, before, last), _kept(MEMORY, before, last)
+        used = next((ratio for ratio in (_kept(name, before, last) for name in CPU) if ratio.size), held[:0])
+        drawn = _kept(POWER, before, last, floor=LOADED)
+        stopped = np.nan_to_num(last.get("process_stopped", np.zeros(1)))
+        still = (
+            (stopped > STOPPED).any()
+            or (held < FREED).any()
+            or (most.size > 0 and most.max() < IDLE_MOVED)
+            or any(
+                ratio.size > 0 and np.median(ratio) < idle
+                for ratio, idle in ((active, IDLE_ACTIVE), (drawn, IDLE_DRAWN), (used, IDLE_USED))
+            )
+        )
+        floors = ((held, STILL_HELD), (used, STILL_USED), (active, STILL_ACTIVE), (drawn, STILL_DRAWN))
+        kept = not still and all(bool((ratio >= share).all()) for ratio, share in floors)
+        if drawn.size:
+            enough = bool(STEADY[0] <= np.median(drawn) <= STEADY[1])
+        elif least.size:
+            enough = bool((least >= STILL_MOVED).all())
+        else:
+            enough = active.size > 0
+        return cls(works_on=kept and enough, stands_still=bool(still))
+
+
+def _kept(
+    name: str, before: Mapping[str, FloatArray], last: Mapping[str, FloatArray], floor: float = 0.0
+) -> FloatArray:
+    """Ratio of lately to before of the ranks for which both are known, and before was above the floor."""
+    if name not in before or name not in last:
+        return np.zeros(0)
+    known = np.isfinite(before[name]) & np.isfinite(last[name]) & (before[name] > floor)
+    return np.asarray(last[name][known] / before[name][known])
