@@ -43,8 +43,8 @@ DEATH_STEPS, DEATH_SECONDS = 5.0, (5.0, 60.0)
 FIRST_STEPS = 1
 #: Margins before and after the rows that differ by less, relative to the one before, were cut alike.
 SAME_MARGIN = 0.2
-#: A margin is a scrape or two: at most so many seconds, and this share of the window.
-MARGIN_SECONDS, MARGIN_SHARE = 150.0, 0.25
+#: A margin is a scrape or two: at most so many seconds (or long steps), and this share of the window.
+MARGIN_SECONDS, MARGIN_STEPS, MARGIN_SHARE = 150.0, 5, 0.25
 #: Events before the first row that say that the job was starting.
 STARTS = frozenset({"restart", "process_exit"})
 #: Rows further apart than so many of their steps stand for several steps each.
@@ -157,7 +157,8 @@ def _silence(
     first = float(np.median(began[np.isfinite(began)]))
     before = max(0.0, first - window.job.start)
     alike = abs(after - before) <= SAME_MARGIN * before
-    short = before <= min(MARGIN_SECONDS, MARGIN_SHARE * (window.job.end - window.job.start))
+    scrapes = max(MARGIN_SECONDS, MARGIN_STEPS * interval)
+    short = before <= min(scrapes, MARGIN_SHARE * (window.job.end - window.job.start))
     starting = int(phases.steps[0]) <= FIRST_STEPS or any(
         event.kind in STARTS and event.time < first for event in told
     )

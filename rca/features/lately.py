@@ -22,9 +22,9 @@ SAMPLED = 0.5
 ACTIVE = "sm_active"
 #: Whoever works on keeps so much of before, on every rank.
 STILL_MOVED, STILL_ACTIVE, STILL_HELD, STILL_USED = 0.5, 0.7, 0.9, 0.5
-#: Devices that drew so many watts draw as much if the median stays this near to before, and each above the
-#: last: a device that waits draws less, unless it never drew much.
-LOADED, STEADY, STILL_DRAWN = 120.0, (0.88, 1.2), 0.6
+#: Devices that drew so many watts work on if the median keeps this much, and each the last: a device that
+#: waits draws less, unless it never drew much.
+LOADED, STEADY, STILL_DRAWN = 120.0, 0.88, 0.6
 #: Whoever stands still keeps, in the median, less than this of traffic, multiprocessors, power, CPU time; or
 #: any rank gave its device memory back, or was seen stopped.
 IDLE_MOVED, IDLE_ACTIVE, IDLE_DRAWN, IDLE_USED, FREED, STOPPED = 0.2, 0.5, 0.75, 0.3, 0.5, 0.3
@@ -76,7 +76,7 @@ class Lately:
         floors = ((held, STILL_HELD), (used, STILL_USED), (active, STILL_ACTIVE), (drawn, STILL_DRAWN))
         kept = not still and all(bool((ratio >= share).all()) for ratio, share in floors)
         if drawn.size:
-            enough = bool(STEADY[0] <= np.median(drawn) <= STEADY[1])
+            enough = bool(np.median(drawn) >= STEADY)
         elif least.size:
             enough = bool((least >= STILL_MOVED).all())
         else:
