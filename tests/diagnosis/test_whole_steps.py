@@ -5,8 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
+import rca
 from rca.causal.scores import BusyEvidence
 from rca.classify.classifier import Suspect
 from rca.classify.components import Component
@@ -125,3 +127,29 @@ def test_where_the_exchange_is_timed_a_machine_alone_is_no_symptom() -> None:
     features = extract(simulate(job()).window)
     at_ease = replace(features, rank=np.where(np.isfinite(features.rank), 0.0, np.nan))
     assert settle([Component("rank", SLOW, 0.8)], at_ease) == []
+
+
+def leaders_only(window: rca.Window, *leaders: int) -> rca.Window:
+    """The same window where one rank of each node reports for all."""
+    kept = np.isin(np.asarray(window.steps.column("rank")), leaders)
+    return replace(window, steps=window.steps.filter(pa.array(kept)))
+
+
+def test_a_rank_without_rows_is_named_by_its_machine_and_priced_by_the_others() -> None:
+    labelled = simulate(job().model_copy(update={"ranks_per_node": 4}))
+    found = rca.diagnose(leaders_only(labelled.window, 0, 4))
+    assert (found.causes[0].cause, found.causes[0].ranks) == ("gpu_throttling", [5])
+    true = labelled.label["causes"][0]["seconds_per_step"]
+    assert found.causes[0].seconds_per_step == pytest.approx(true, rel=0.2)
+
+
+def test_an_unknown_cost_is_not_reported_as_none() -> None:
+    scenario = job(visibility="minimal")
+    always = scenario.faults[0].model_copy(update={"first_step": 0, "last_step": None})
+    told = rca.diagnose(simulate(scenario.model_copy(update={"faults": (always,)})).window)
+    (cause,) = told.causes
+    assert cause.without_price
+    assert all(action.expected_seconds_per_step_saved is None for action in told.actions)
+    page = told.to_markdown()
+    assert "unknown" in page
+    assert "+0 s" not in page.splitlines()[0]
