@@ -20,7 +20,7 @@ from rca.classify.reach import reaching
 from rca.classify.rotation import takes_turns, without
 from rca.classify.settle import settle, settle_stop_cause, settle_stopped, shown_by_machines, transfer_grew
 from rca.classify.single_event import single_events
-from rca.classify.sufficiency import alarm_threshold, can_show_health, long_enough
+from rca.classify.sufficiency import alarm_threshold, can_show_health, long_enough, silent_enough
 from rca.errors import BundleError
 from rca.features import RANK_FEATURES, VERSION, WINDOW_FEATURES, FeatureSet
 from rca.features.reduced import without_steps
@@ -182,11 +182,12 @@ class Classifier:
         return [replace(found, causes=causes, types=_types_of(causes))] if causes else []
 
     def _mode(self, probability: dict[str, float], features: FeatureSet) -> str:
-        """Faulty only above the false-alarm threshold, slow only over enough steps."""
+        """Faulty only above the alarm threshold, slow only over enough steps, stopped only after a moment."""
         if 1.0 - probability["healthy"] < alarm_threshold(self.thresholds, features.window):
             return "healthy"
         fault = max(("fail_slow", "fail_stop"), key=lambda mode: probability[mode])
-        return "healthy" if fault == "fail_slow" and not long_enough(features) else fault
+        shown = long_enough(features) if fault == "fail_slow" else silent_enough(features)
+        return fault if shown else "healthy"
 
     def _rank_probability(self, features: FeatureSet, mode: str) -> FloatArray:
         head = self.heads["straggler" if mode == "fail_slow" else "stopper"]

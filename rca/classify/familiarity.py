@@ -183,7 +183,8 @@ class Familiarity:
         share = float(self.ranges.share_outside(window))
         distance = float(self.shape.distance(window))
         return Strangeness(
-            out_of_distribution=share > self.share_limit or distance > self.distance_limit,
+            # The window that set a limit is at it, whatever the last digits say.
+            out_of_distribution=_above(share, self.share_limit) or _above(distance, self.distance_limit),
             outside=outside,
             share=share,
             share_limit=self.share_limit,
@@ -198,3 +199,7 @@ def shape_of(window: FloatArray) -> FloatArray:
     values: FloatArray = np.array(window[..., _SHAPE_COLUMNS])
     values[..., _LOGGED_COLUMNS] = np.log(np.maximum(values[..., _LOGGED_COLUMNS], _SMALLEST))
     return values
+
+
+def _above(score: float, limit: float) -> bool:
+    return bool(score > limit * (1 + 1e-9))

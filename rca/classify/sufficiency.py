@@ -12,11 +12,21 @@ from rca.robust import FloatArray
 #: Not one healthy window in a hundred of the training corpus is shorter, so nobody knows how often those
 #: would be called slow; of the few real ones that are, one was.
 MIN_STEPS = 20
+#: Seconds without a row that a flush or a job's last moments take; less is no stop unless something says so.
+MOMENT = 1.0
 
 
 def long_enough(features: FeatureSet) -> bool:
     """Whether enough steps were finished to call a job slow or healthy."""
     return features.work.steps.size >= MIN_STEPS
+
+
+def silent_enough(features: FeatureSet) -> bool:
+    """Whether a stop may be called: more than a moment without rows, or anything else that speaks for one."""
+    endings = features.endings
+    told = endings.fatal.any() or endings.missed.any() or endings.unfinished.any()
+    behind = np.nan_to_num(endings.behind, nan=-1.0).min(initial=0.0) < 0
+    return bool(told or behind or endings.silence * features.work.step_reference > MOMENT)
 
 
 def can_show_health(features: FeatureSet) -> bool:

@@ -110,7 +110,7 @@ class Endings:
             sign = _last_sign(phases)
             silence, margin = _silence(window, phases, told, sign, step_reference)
             noticed = _noticed(told, sign - step_reference)
-            if not noticed and _ended_normally(told, window.job.topology, sign - step_reference):
+            if not noticed and _ended_normally(told, window.job.topology, sign, step_reference):
                 silence = 0.0
             fatal_delay = (first_fatal - sign) / step_reference
             begun = np.where(np.isfinite(phases.start_time), phases.start_time, -np.inf).max(axis=1)
@@ -232,15 +232,20 @@ def _noticed(events: list[_Event], since: float) -> bool:
     )
 
 
-def _ended_normally(events: list[_Event], topology: Topology, earliest: float) -> bool:
-    """Whether every rank exited with code 0 (or its node did) since then, by whatever clock.
+def _ended_normally(events: list[_Event], topology: Topology, sign: float, step: float) -> bool:
+    """Whether exits with code 0 are the last word of all ranks (or of their nodes), by whatever clock.
 
-    An exit long before was not the job's end: it went on.
+    An exit long before the last sign of progress was not the job's end, nor one after which it was restarted.
     """
+    earliest = sign - step - min(DEATH_SECONDS[0], DEATH_STEPS * step)
     ended = np.zeros(topology.n_ranks, dtype=bool)
-    for event in events:
-        if event.normal_exit and event.time >= earliest - DEATH_SECONDS[0]:
+    for event in sorted(events, key=lambda each: each.time):
+        if event.normal_exit and event.time >= earliest:
             ended[_named(event, topology)] = True
+        elif event.kind == "restart":
+            ended[_named(event, topology) if event.rank is not None or event.node >= 0 else slice(None)] = (
+                False
+            )
     return bool(ended.all())
 
 

@@ -20,7 +20,7 @@ FAULTS = {
 }
 
 
-def job(*faults: Fault, seed: int = 11) -> Scenario:
+def job(*faults: Fault, seed: int = 12) -> Scenario:
     acting = [
         fault.model_copy(update={"severity": 0.8, "first_step": 20, "last_step": 50}) for fault in faults
     ]
