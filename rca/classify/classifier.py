@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from rca.classify.collectives import between_machines, collectives_left_over, transfer_is_timed
+from rca.classify.collectives import between_machines, collectives_left_over
 from rca.classify.components import Component, believable, cover, is_whole_stage
 from rca.classify.doubt import Doubt
 from rca.classify.heads import FloatArray, Head
@@ -21,6 +21,7 @@ from rca.classify.rotation import takes_turns, without
 from rca.classify.settle import settle, settle_stop_cause, settle_stopped, shown_by_machines, transfer_grew
 from rca.classify.single_event import single_events
 from rca.classify.sufficiency import alarm_threshold, can_show_health, long_enough, silent_enough
+from rca.classify.timers import transfer_is_told
 from rca.errors import BundleError
 from rca.features import RANK_FEATURES, VERSION, WINDOW_FEATURES, FeatureSet
 from rca.features.reduced import without_steps
@@ -173,10 +174,10 @@ class Classifier:
         if not collectives_left_over([_suspected(suspect) for suspect in suspects], features):
             return []
         links = self._odd_port(features)
-        if links is None:
-            if not transfer_is_timed(features):
-                return []
+        if links is None and transfer_is_told(features):
             links = Component("job", tuple(range(features.topology.n_ranks)), POINTED_TO)
+        if links is None:
+            return []
         found = self._suspect(links, features, "fail_slow", priors)
         causes = between_machines(found.causes)
         return [replace(found, causes=causes, types=_types_of(causes))] if causes else []
@@ -273,6 +274,11 @@ class Classifier:
         """One belief for a component: the geometric mean of its ranks' probabilities."""
         model = self.heads[head]
         return dict(zip(model.classes, pooled(model.probabilities(rows)).tolist(), strict=True))
+
+
+def named_ranks(suspects: Iterable[Suspect]) -> list[int]:
+    """Every rank that any suspect names, once, ascending."""
+    return sorted({rank for suspect in suspects for rank in suspect.component.ranks})
 
 
 def _suspected(suspect: Suspect) -> Suspected:

@@ -6,14 +6,12 @@ from collections.abc import Sequence
 
 from rca.classify.ports import Suspected
 from rca.classify.settle import transfer_grew
-from rca.features import WINDOW_FEATURES, FeatureSet
+from rca.features import FeatureSet
 from rca.robust import FloatArray, nan_mean, nan_median
 from rca.telemetry.causes import CAUSES
 
 #: Share of the steps' growth that the collectives have to account for, and least share of a step.
 OWN_MATTER, MIN_GROWTH = 0.2, 0.05
-#: Value of the feature `communication_measured` where waiting and transfer have columns of their own.
-SPLIT = 2.0
 
 
 def collectives_left_over(suspects: Sequence[Suspected], features: FeatureSet) -> bool:
@@ -37,15 +35,6 @@ def collectives_left_over(suspects: Sequence[Suspected], features: FeatureSet) -
 
     transfer = grown(nan_median(work.transfer))
     return transfer >= max(OWN_MATTER * grown(work.job_step), MIN_GROWTH * work.step_reference)
-
-
-def transfer_is_timed(features: FeatureSet) -> bool:
-    """Whether transfer was told from waiting, not only taken for the shortest communication of all.
-
-    Where ranks meet several times a step, or stages wait for each other, everybody waits somewhere, and the
-    shortest communication grows without any link being slow.
-    """
-    return bool(features.window[WINDOW_FEATURES.index("communication_measured")] == SPLIT)
 
 
 def between_machines(causes: dict[str, float]) -> dict[str, float]:

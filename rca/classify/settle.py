@@ -10,8 +10,10 @@ from __future__ import annotations
 import numpy as np
 
 from rca.classify.components import Component
+from rca.classify.timers import own_work_is_told
 from rca.features import RANK_FEATURES, WINDOW_FEATURES, FeatureSet
 from rca.features.evidence import resource_names
+from rca.robust import FloatArray
 
 HANG = "hang"
 #: Own work above peers (or a stage above the others) from here on is a symptom, relative to the step.
@@ -70,40 +72,27 @@ def settle(components: list[Component], features: FeatureSet) -> list[Component]
 def shown_by_machines(components: list[Component], features: FeatureSet) -> list[Component]:
     """Those whose machines show what the clocks cannot: no timer tells their work from waiting for others.
 
-    Where the exchange has no timer, steps (or the phase in which everybody waits) are as long on every rank,
-    and a late rank has no symptom of its own; nor has one without rows, where one rank reports for its node.
-    A resource that is far from its peers' is all there can be.
+    A late rank has no symptom of its own then: a resource that is far from its peers' is all there can be.
 
     Returns
     -------
     list of Component
         Empty where timers do tell.
     """
-    timed = exchange_is_timed(features)
     scores = [
-        0.0 if timed and _is_timed(component, features) else _machine_evidence(component, features)
+        0.0 if own_work_is_told(component.ranks, features) else _machine_evidence(component, features)
         for component in components
     ]
     needed = max(MACHINE_EVIDENCE, 0.5 * max(scores, default=0.0))
     return [component for component, score in zip(components, scores, strict=True) if score >= needed]
 
 
-def exchange_is_timed(features: FeatureSet) -> bool:
-    """Whether any timer tells a rank's own work from its exchange with others."""
-    return bool(features.window[WINDOW_FEATURES.index("communication_measured")] > 0)
-
-
-def _is_timed(component: Component, features: FeatureSet) -> bool:
-    """Whether own work of any of its ranks is known."""
-    return bool(np.isfinite(features.work.own[list(component.ranks)]).any())
-
-
 def _machine_evidence(component: Component, features: FeatureSet) -> float:
     """Largest score of a resource that slows ranks, against peers: of the least conspicuous of the ranks."""
-    columns = [resource_names().index(name) for name in _SLOWING]
-    scores = features.evidence.versus_peers[np.ix_(list(component.ranks), columns)]
-    each = np.where(np.isfinite(scores), scores, -np.inf).max(axis=1)
-    return float(each.min()) if component.scope != "job" else 0.0
+    if component.scope == "job":
+        return 0.0
+    scores = _against_peers(component, _SLOWING, features)
+    return float(np.where(np.isfinite(scores), scores, -np.inf).max(axis=1).min())
 
 
 def _symptom(component: Component, features: FeatureSet) -> float:
@@ -115,9 +104,13 @@ def _symptom(component: Component, features: FeatureSet) -> float:
 
 def _link_evidence(component: Component, features: FeatureSet) -> float:
     """Largest score of the component's links against peers, in units."""
-    rows = list(component.ranks)
-    columns = [resource_names().index(name) for name in _LINKS]
-    return float(np.nanmax(np.append(features.evidence.versus_peers[np.ix_(rows, columns)].ravel(), 0.0)))
+    return float(np.nanmax(np.append(_against_peers(component, _LINKS, features).ravel(), 0.0)))
+
+
+def _against_peers(component: Component, resources: tuple[str, ...], features: FeatureSet) -> FloatArray:
+    """Scores of the component's ranks against peers, units, shape (n_ranks, n_resources)."""
+    columns = [resource_names().index(name) for name in resources]
+    return features.evidence.versus_peers[np.ix_(list(component.ranks), columns)]
 
 
 def _transfer_is_slow(features: FeatureSet) -> bool:

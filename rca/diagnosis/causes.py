@@ -77,7 +77,7 @@ def stop_causes(suspects: list[Suspect], features: FeatureSet) -> list[Cause]:
 
 def _without_price(priced: PricedCause) -> list[Evidence]:
     """Why a cause costs nothing in the answer, where that is because nothing tells."""
-    if priced.phases:
+    if not priced.without_price:
         return []
     note = "no peer and no quiet step was any faster, so nothing tells what it costs"
     return [Evidence(signal=PRICE, value=None, reference=None, unit="s", note=note)]

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from rca.causal.responsibility import UNMEASURED
-from rca.classify.classifier import Suspect
+from rca.classify.classifier import Suspect, named_ranks
 from rca.features import FeatureSet
 from rca.robust import FloatArray, group_members, nan_mean, nan_median, nan_quantile
 from rca.telemetry.own_work import SERIAL_PHASES
@@ -148,7 +148,7 @@ def lock_step_waits(suspects: Sequence[Suspect], features: FeatureSet) -> FloatA
     not be, so as long as the rank is named, what they have above the reference is waiting for it.
     """
     topology, above = features.topology, features.comparison.phase_excess
-    named = sorted({rank for suspect in suspects for rank in suspect.component.ranks})
+    named = named_ranks(suspects)
     waits = np.zeros(features.comparison.excess.shape)
     compute = [_positive(above[name]) for name in ("forward_seconds", "backward_seconds") if name in above]
     if not named or not compute or topology.n_workers == topology.n_ranks:

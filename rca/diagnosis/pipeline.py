@@ -11,7 +11,7 @@ from uuid import uuid4
 import numpy as np
 
 from rca.causal.scores import BusyEvidence
-from rca.classify.classifier import Classification, Suspect
+from rca.classify.classifier import Classification, Suspect, named_ranks
 from rca.classify.conformal import PredictionSets
 from rca.classify.node_odds import checked_node_odds
 from rca.classify.priors import checked_priors
@@ -172,7 +172,7 @@ def _look_at(
         suspected=_suspected_type(classification, features),
         silent=silent_ranks(features),
         named=named,
-        suspects=sorted({rank for each in classification.suspects for rank in each.component.ranks}),
+        suspects=named_ranks(classification.suspects),
     )
 
 
@@ -212,7 +212,7 @@ def _alone(pricing: Pricing) -> dict[tuple[str, tuple[int, ...]], tuple[float, I
     table = {}
     attribution = pricing.attribution
     for index, priced in enumerate(pricing.causes):
-        if not priced.phases:
+        if priced.without_price:
             continue
         share, saved = float(attribution.seconds[index]), float(attribution.alone[index])
         low, high = attribution.intervals[index] * (saved / share if share > 0 else 0.0)

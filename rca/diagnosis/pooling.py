@@ -40,6 +40,11 @@ class PricedCause:
     coverage: float
     interval_group: str
 
+    @property
+    def without_price(self) -> bool:
+        """Whether nothing tells what it costs: it answers for no phase."""
+        return not self.phases
+
 
 def affordable_causes(causes: Sequence[PricedCause], limit: int) -> list[PricedCause]:
     """At most `limit` causes; those of one cause are put together if there are more suspects than that.

@@ -12,8 +12,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from rca.classify.classifier import Suspect
-from rca.classify.settle import OWN_SYMPTOM, exchange_is_timed
+from rca.classify.classifier import Suspect, named_ranks
+from rca.classify.settle import OWN_SYMPTOM
+from rca.classify.timers import own_work_is_told
 from rca.features import FeatureSet
 from rca.robust import nan_max, nan_median
 from rca.whatif.coarse import PhaseReplay
@@ -37,9 +38,13 @@ def on_whole_steps(
         Both as given where timers tell, where nobody is suspected, or without quiet steps to compare with.
     """
     segment = features.comparison.segment
-    named = sorted({rank for suspect in suspects for rank in suspect.component.ranks})
-    timed = exchange_is_timed(features) and np.isfinite(features.work.own[named]).any()
-    if not suspects or segment.whole or timed or _told_by_phases(suspects, features):
+    named = named_ranks(suspects)
+    if (
+        not suspects
+        or segment.whole
+        or own_work_is_told(named, features)
+        or _told_by_phases(suspects, features)
+    ):
         return features, replay
     # Who reports no steps took as long as the others.
     step = np.where(np.isfinite(features.work.step), features.work.step, features.work.job_step)
@@ -69,7 +74,6 @@ def _told_by_phases(suspects: Sequence[Suspect], features: FeatureSet) -> bool:
     """Whether phases show what a suspect costs: above its peers', or, where all are meant, at all."""
     if features.work.phases and any(suspect.component.scope == "job" for suspect in suspects):
         return True
-    rows = sorted({rank for suspect in suspects for rank in suspect.component.ranks})
-    excess = features.comparison.excess[rows]
+    excess = features.comparison.excess[named_ranks(suspects)]
     known = np.isfinite(excess).any()
     return bool(known and np.nanmean(excess) >= OWN_SYMPTOM * features.work.step_reference)

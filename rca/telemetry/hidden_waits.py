@@ -29,7 +29,8 @@ BEFORE_EXCHANGE = ("data_loading_seconds", "host_to_device_seconds", "forward_se
 WAIT, TRANSFER, BOTH = (
     "communication_wait_seconds", "communication_transfer_seconds", "communication_seconds",
 )  # fmt: skip
-AFTER_EXCHANGE = ("optimizer_seconds", "checkpoint_seconds")
+OPTIMIZER = "optimizer_seconds"
+AFTER_EXCHANGE = (OPTIMIZER, "checkpoint_seconds")
 #: A pipeline's untimed time can only be its bubbles if all of these have a timer.
 TIMED = frozenset({"data_loading_seconds", "forward_seconds", "backward_seconds", "optimizer_seconds"})
 #: Members that begin a phase this far apart, as a share of the step, tell whether they end it together.
@@ -89,7 +90,7 @@ def _synchronising(phases: PhaseArrays) -> tuple[str, ...]:
     device: mostly an optimizer that wants the gradients' norm.
     """
     exchange_timed = phases.seconds.keys() & {WAIT, TRANSFER, BOTH}
-    return BEFORE_EXCHANGE if exchange_timed else (*BEFORE_EXCHANGE, AFTER_EXCHANGE[0])
+    return BEFORE_EXCHANGE if exchange_timed else (*BEFORE_EXCHANGE, OPTIMIZER)
 
 
 def _groups(topology: Topology) -> Iterator[tuple[IntArray, bool]]:

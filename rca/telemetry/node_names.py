@@ -39,8 +39,7 @@ def placed(window: Window) -> Window:
 
     An agent that scrapes its own machine may call it ``localhost`` everywhere: that is no node's name.
     """
-    given = {place.rank: place for place in window.job.ranks or ()}
-    if all(rank in given and given[rank].node is not None for rank in range(window.job.world_size)):
+    if (window.job.topology.node >= 0).all():
         return window
     pairs = window.metrics.select(["rank", "node"]).drop_null()
     if pairs.num_rows == 0:
@@ -53,6 +52,7 @@ def placed(window: Window) -> Window:
             node_of.setdefault(rank, _without_port(node))
     if not node_of:
         return window
+    given = {place.rank: place for place in window.job.ranks or ()}
     known = [given.get(rank, RankPlace(rank=rank)) for rank in range(window.job.world_size)]
     ranks = tuple(
         place if place.node is not None else place.model_copy(update={"node": node_of.get(place.rank)})

@@ -93,25 +93,17 @@ def _lengths(spec: TableSpec, series: list[dict[str, Any]]) -> list[int]:
         lengths = [len(each) for each in times]
         if lengths == [len(each) for each in values]:
             return lengths
-    raise _unequal(spec, series)
+    odd = next(index for index, pair in enumerate(zip(times, values, strict=True)) if not _paired(*pair))
+    row = {"series": odd} | {label: shown(series[odd][label]) for label in _LABELS if label in series[odd]}
+    for member, held in (("times", times[odd]), ("values", values[odd])):
+        row[member] = f"{len(held)} value(s)" if isinstance(held, list) else shown(held)
+    message = "times and values are not lists of equal length"
+    expected = "one time for every value"
+    raise InvalidWindow(message, table=spec.name, column="times", rows=[row], n_rows=1, expected=expected)
 
 
-def _unequal(spec: TableSpec, series: list[dict[str, Any]]) -> InvalidWindow:
-    """About the first series whose times and values are not lists of equal length."""
-    for index, one in enumerate(series):
-        times, values = one.get("times"), one.get("values")
-        if isinstance(times, list) and isinstance(values, list) and len(times) == len(values):
-            continue
-        row = {"series": index} | {label: shown(one.get(label)) for label in _LABELS if label in one}
-        for member in ("times", "values"):
-            held = one.get(member)
-            row[member] = f"{len(held)} value(s)" if isinstance(held, list) else shown(held)
-        message = "times and values are not lists of equal length"
-        expected = "one time for every value"
-        return InvalidWindow(
-            message, table=spec.name, column="times", rows=[row], n_rows=1, expected=expected
-        )
-    raise AssertionError("every value has its time")
+def _paired(times: Any, values: Any) -> bool:
+    return isinstance(times, list) and isinstance(values, list) and len(times) == len(values)
 
 
 def _unknown_members(spec: TableSpec, rows: list[dict[str, Any]], known: set[str]) -> list[str]:
