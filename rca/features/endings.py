@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import NamedTuple
 
 import numpy as np
 
+from rca.features.ending_events import (
+    BoolVector,
+    Event,
+    ended_normally,
+    events_told,
+    named_by_events,
+    was_noticed,
+    who_died,
+)
 from rca.features.lately import Lately
-from rca.robust import FloatArray, IntArray, nan_median
-from rca.telemetry.job import Topology
-from rca.telemetry.node_names import same_nodes
+from rca.robust import FloatArray, nan_median
 from rca.telemetry.phases import PhaseArrays
 from rca.telemetry.window import Window
-
-BoolVector = np.ndarray[tuple[int], np.dtype[np.bool_]]
 
 #: Order in which a step is worked through; a rank that stops leaves the later ones unmeasured.
 PHASE_ORDER = (
@@ -28,17 +32,6 @@ PHASE_ORDER = (
     "optimizer_seconds",
     "step_seconds",
 )
-#: Events that say a process ended or a device gave up.
-FATAL_EVENTS = frozenset({"process_exit", "oom_kill", "xid", "ecc", "link_down"})
-#: Events that say somebody noticed a rank (or its collective) missing.
-MISSED_EVENTS = frozenset({"heartbeat_missed", "nccl_timeout"})
-#: Events that end a process; a device's error may be harmless.
-DEATHS = frozenset({"process_exit", "oom_kill"})
-#: A process that ends further than this after the last sign of progress was stopped: steps, but seconds
-#: within these bounds, because launchers poll and logs round.
-DEATH_STEPS, DEATH_SECONDS = 5.0, (5.0, 60.0)
-
-
 #: A job whose first row is one of these begins in the window: what is before it may be its start.
 FIRST_STEPS = 1
 #: Margins before and after the rows that differ by less, relative to the one before, were cut alike.
@@ -104,17 +97,17 @@ class Endings:
         silence = fatal_delay = margin = np.nan
         noticed = False
         died = np.zeros(phases.n_ranks, dtype=bool)
-        told = _told(window)
-        fatal, missed, first_fatal = _events(told, window.job.topology)
+        told = events_told(window)
+        fatal, missed, first_fatal = named_by_events(told, window.job.topology)
         if np.isfinite(step_reference):
             sign = _last_sign(phases)
             silence, margin = _silence(window, phases, told, sign, step_reference)
-            noticed = _noticed(told, sign - step_reference)
-            if not noticed and _ended_normally(told, window.job.topology, sign, step_reference):
+            noticed = was_noticed(told, sign - step_reference)
+            if not noticed and ended_normally(told, window.job.topology, sign, step_reference):
                 silence = 0.0
             fatal_delay = (first_fatal - sign) / step_reference
             begun = np.where(np.isfinite(phases.start_time), phases.start_time, -np.inf).max(axis=1)
-            died = _died(told, window.job.topology, sign, begun - step_reference, step_reference)
+            died = who_died(told, window.job.topology, sign, begun - step_reference, step_reference)
         return cls(
             progress=progress,
             behind=progress - nan_median(progress[:, None])[0],
@@ -144,7 +137,7 @@ class Endings:
 
 
 def _silence(
-    window: Window, phases: PhaseArrays, told: list[_Event], sign: float, step: float
+    window: Window, phases: PhaseArrays, told: list[Event], sign: float, step: float
 ) -> tuple[float, float]:
     """Steps from the last sign of progress to the window's end, and how many of them may be its margin.
 
@@ -196,104 +189,3 @@ def _last_sign(phases: PhaseArrays) -> float:
     last = np.where(np.isfinite(end), end, -np.inf).max(axis=1)
     # The median over ranks is immune to one rank's clock running ahead.
     return float(np.median(last[np.isfinite(last)]))
-
-
-class _Event(NamedTuple):
-    """One row of the events table; `node` is its number in the topology, -1 if none or unknown."""
-
-    time: float
-    kind: str
-    code: str | None
-    rank: int | None
-    node: int
-
-    @property
-    def normal_exit(self) -> bool:
-        """A process ended as it should."""
-        return self.kind == "process_exit" and self.code == "0"
-
-
-def _told(window: Window) -> list[_Event]:
-    named = sorted({name for name in window.events.column("node").to_pylist() if name is not None})
-    nodes = dict(zip(named, same_nodes(named, window.job.topology.node_names).tolist(), strict=True))
-    columns = [window.events.column(name).to_pylist() for name in _Event._fields]
-    rows = zip(*columns, strict=True)
-    return [_Event(time, kind, code, rank, nodes.get(node, -1)) for time, kind, code, rank, node in rows]
-
-
-def _noticed(events: list[_Event], since: float) -> bool:
-    """Whether any event since then names a rank that ended badly or was missed."""
-    return any(
-        event.rank is not None
-        and event.time >= since
-        and event.kind in FATAL_EVENTS | MISSED_EVENTS
-        and not event.normal_exit
-        for event in events
-    )
-
-
-def _ended_normally(events: list[_Event], topology: Topology, sign: float, step: float) -> bool:
-    """Whether exits with code 0 are the last word of all ranks (or of their nodes), by whatever clock.
-
-    An exit long before the last sign of progress was not the job's end, nor one after which it was restarted.
-    """
-    earliest = sign - step - min(DEATH_SECONDS[0], DEATH_STEPS * step)
-    ended = np.zeros(topology.n_ranks, dtype=bool)
-    for event in sorted(events, key=lambda each: each.time):
-        if event.normal_exit and event.time >= earliest:
-            ended[_named(event, topology)] = True
-        elif event.kind == "restart":
-            ended[_named(event, topology) if event.rank is not None or event.node >= 0 else slice(None)] = (
-                False
-            )
-    return bool(ended.all())
-
-
-def _died(
-    events: list[_Event], topology: Topology, sign: float, earliest: FloatArray, step: float
-) -> BoolVector:
-    """Who failed or was killed when progress ended, and before anybody was missed from then on.
-
-    Parameters
-    ----------
-    events : list of _Event
-    topology : Topology
-    sign : float, Unix seconds
-        Last sign of progress of the job.
-    earliest : ndarray of shape (n_ranks,), Unix seconds
-        A process that ended before was started again, or was not the rank's.
-    step : float, seconds
-    """
-    found = np.zeros(topology.n_ranks, dtype=bool)
-    near = float(np.clip(DEATH_STEPS * step, *DEATH_SECONDS))
-    misses = [event.time for event in events if event.kind in MISSED_EVENTS and event.time >= sign - step]
-    last = min(sign + near, *misses) if misses else sign + near
-    for event in events:
-        if event.kind not in DEATHS or event.normal_exit or event.time > last:
-            continue
-        # The kernel's out-of-memory killer knows the node only.
-        named = _named(event, topology)
-        found[named] |= event.time >= earliest[named]
-    return found
-
-
-def _named(event: _Event, topology: Topology) -> IntArray:
-    """Ranks that an event is about: its rank, or all of its node."""
-    if event.rank is not None:
-        return np.array([event.rank])
-    return np.flatnonzero((topology.node == event.node) & (event.node >= 0))
-
-
-def _events(events: list[_Event], topology: Topology) -> tuple[BoolVector, BoolVector, float]:
-    """Who was named by fatal and by missed events, and the time of the first fatal one (NaN: none)."""
-    fatal = np.zeros(topology.n_ranks, dtype=bool)
-    missed = np.zeros(topology.n_ranks, dtype=bool)
-    first_fatal = np.nan
-    for event in events:
-        target = fatal if event.kind in FATAL_EVENTS else missed if event.kind in MISSED_EVENTS else None
-        if target is None or event.normal_exit:
-            continue
-        if target is fatal:
-            first_fatal = float(np.fmin(first_fatal, event.time))
-        target[_named(event, topology)] = True
-    return fatal, missed, first_fatal

@@ -12,7 +12,7 @@ from rca.features.comparison import Comparison
 from rca.features.endings import Endings
 from rca.features.evidence import RESOURCES, Evidence, gather_evidence
 from rca.features.job_features import job_features, window_maxima
-from rca.features.lately import LATELY, SAMPLED, Lately
+from rca.features.lately import LATELY, Lately, sampled_lately
 from rca.features.rank_features import rank_features
 from rca.features.table import JOB_FEATURES, RANK_FEATURES, WINDOW_FEATURES
 from rca.features.work import Work
@@ -127,18 +127,10 @@ def collect_evidence(
     after = _weighted(signals.values, duration, np.array([n_bins, n_bins + 1]))
     networked = len(topology.node_names) != 1
     aftermath = Aftermath.from_channels(working, after, topology.n_ranks, networked=networked)
-    if not _sampled_lately(window, edges):
+    if not sampled_lately(window, edges):
         return signals, evidence, aftermath, Lately()
     last = {name: values[:, n_bins + 1] for name, values in signals.values.items()}
     return signals, evidence, aftermath, Lately.from_channels(working, last, networked=networked)
-
-
-def _sampled_lately(window: Window, edges: FloatArray) -> bool:
-    """Whether exporters went on sampling: a series speaks for some time beyond its last sample."""
-    times = window.metrics.column("time").to_numpy()
-    before = np.count_nonzero((times >= edges[0]) & (times < edges[-3])) / (edges[-3] - edges[0])
-    lately = np.count_nonzero(times >= edges[-2]) / (edges[-1] - edges[-2])
-    return bool(lately > 0 and lately >= SAMPLED * before)
 
 
 def stretch_edges(

@@ -14,6 +14,7 @@ import numpy as np
 
 from rca.features.aftermath import CPU, LINKS, MEMORY, NETWORK, POWER
 from rca.robust import FloatArray
+from rca.telemetry.window import Window
 
 #: Share of the time after the last row, at its end, that is looked at.
 LATELY = 1 / 3
@@ -82,6 +83,21 @@ class Lately:
         else:
             enough = active.size > 0
         return cls(works_on=kept and enough, stands_still=bool(still))
+
+
+def sampled_lately(window: Window, edges: FloatArray) -> bool:
+    """Whether exporters went on sampling: a series speaks for some time beyond its last sample.
+
+    Parameters
+    ----------
+    window : Window
+    edges : ndarray of shape (n_bins + 3,), Unix seconds
+        Bins up to the last sign of progress, what came after it, and what is lately.
+    """
+    times = window.metrics.column("time").to_numpy()
+    before = np.count_nonzero((times >= edges[0]) & (times < edges[-3])) / (edges[-3] - edges[0])
+    lately = np.count_nonzero(times >= edges[-2]) / (edges[-1] - edges[-2])
+    return bool(lately > 0 and lately >= SAMPLED * before)
 
 
 def _kept(

@@ -1,0 +1,125 @@
+"""What events say of a job's end: who died, who was missed, and whether everybody left as he should."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from rca.robust import FloatArray, IntArray
+from rca.telemetry.job import Topology
+from rca.telemetry.node_names import same_nodes
+from rca.telemetry.window import Window
+
+BoolVector = np.ndarray[tuple[int], np.dtype[np.bool_]]
+
+#: Events that say a process ended or a device gave up.
+FATAL_EVENTS = frozenset({"process_exit", "oom_kill", "xid", "ecc", "link_down"})
+#: Events that say somebody noticed a rank (or its collective) missing.
+MISSED_EVENTS = frozenset({"heartbeat_missed", "nccl_timeout"})
+#: Events that end a process; a device's error may be harmless.
+DEATHS = frozenset({"process_exit", "oom_kill"})
+#: A process that ends further than this after the last sign of progress was stopped: steps, but seconds
+#: within these bounds, because launchers poll and logs round.
+DEATH_STEPS, DEATH_SECONDS = 5.0, (5.0, 60.0)
+
+
+class Event(NamedTuple):
+    """One row of the events table; `node` is its number in the topology, -1 if none or unknown."""
+
+    time: float
+    kind: str
+    code: str | None
+    rank: int | None
+    node: int
+
+    @property
+    def normal_exit(self) -> bool:
+        """A process ended as it should."""
+        return self.kind == "process_exit" and self.code == "0"
+
+
+def events_told(window: Window) -> list[Event]:
+    """The window's events in their order, with nodes by their number in the job's topology."""
+    named = sorted({name for name in window.events.column("node").to_pylist() if name is not None})
+    nodes = dict(zip(named, same_nodes(named, window.job.topology.node_names).tolist(), strict=True))
+    columns = [window.events.column(name).to_pylist() for name in Event._fields]
+    rows = zip(*columns, strict=True)
+    return [Event(time, kind, code, rank, nodes.get(node, -1)) for time, kind, code, rank, node in rows]
+
+
+def was_noticed(events: list[Event], since: float) -> bool:
+    """Whether any event since then names a rank that ended badly or was missed."""
+    return any(
+        event.rank is not None
+        and event.time >= since
+        and event.kind in FATAL_EVENTS | MISSED_EVENTS
+        and not event.normal_exit
+        for event in events
+    )
+
+
+def ended_normally(events: list[Event], topology: Topology, sign: float, step: float) -> bool:
+    """Whether exits with code 0 are the last word of all ranks (or of their nodes), by whatever clock.
+
+    An exit long before the last sign of progress was not the job's end, nor one after which it was restarted.
+    """
+    earliest = sign - step - min(DEATH_SECONDS[0], DEATH_STEPS * step)
+    ended = np.zeros(topology.n_ranks, dtype=bool)
+    for event in sorted(events, key=lambda each: each.time):
+        if event.normal_exit and event.time >= earliest:
+            ended[_named(event, topology)] = True
+        elif event.kind == "restart":
+            again = _named(event, topology)
+            ended[again if again.size else slice(None)] = False
+    return bool(ended.all())
+
+
+def who_died(
+    events: list[Event], topology: Topology, sign: float, earliest: FloatArray, step: float
+) -> BoolVector:
+    """Who failed or was killed when progress ended, and before anybody was missed from then on.
+
+    Parameters
+    ----------
+    events : list of Event
+    topology : Topology
+    sign : float, Unix seconds
+        Last sign of progress of the job.
+    earliest : ndarray of shape (n_ranks,), Unix seconds
+        A process that ended before was started again, or was not the rank's.
+    step : float, seconds
+    """
+    found = np.zeros(topology.n_ranks, dtype=bool)
+    near = float(np.clip(DEATH_STEPS * step, *DEATH_SECONDS))
+    misses = [event.time for event in events if event.kind in MISSED_EVENTS and event.time >= sign - step]
+    last = min(sign + near, *misses) if misses else sign + near
+    for event in events:
+        if event.kind not in DEATHS or event.normal_exit or event.time > last:
+            continue
+        # The kernel's out-of-memory killer knows the node only.
+        named = _named(event, topology)
+        found[named] |= event.time >= earliest[named]
+    return found
+
+
+def _named(event: Event, topology: Topology) -> IntArray:
+    """Ranks that an event is about: its rank, or all of its node."""
+    if event.rank is not None:
+        return np.array([event.rank])
+    return np.flatnonzero((topology.node == event.node) & (event.node >= 0))
+
+
+def named_by_events(events: list[Event], topology: Topology) -> tuple[BoolVector, BoolVector, float]:
+    """Who was named by fatal and by missed events, and the time of the first fatal one (NaN: none)."""
+    fatal = np.zeros(topology.n_ranks, dtype=bool)
+    missed = np.zeros(topology.n_ranks, dtype=bool)
+    first_fatal = np.nan
+    for event in events:
+        target = fatal if event.kind in FATAL_EVENTS else missed if event.kind in MISSED_EVENTS else None
+        if target is None or event.normal_exit:
+            continue
+        if target is fatal:
+            first_fatal = float(np.fmin(first_fatal, event.time))
+        target[_named(event, topology)] = True
+    return fatal, missed, first_fatal
