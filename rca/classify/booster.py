@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import importlib.util
 import os
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,9 @@ from rca.errors import BundleError
 _FLOAT64 = 1  # C_API_DTYPE_FLOAT64
 _PREDICT_RAW = 1
 _PREDICT_CONTRIBUTIONS = 3
+# Marks in LightGBM's text format.
+_TREE_SIZES = "tree_sizes="
+_END = "end of trees"
 
 
 _SILENCE = ctypes.CFUNCTYPE(None, ctypes.c_char_p)(lambda _message: None)
@@ -38,7 +42,9 @@ class Booster:
     """
 
     def __init__(self, text: str, *, threads: int = 1) -> None:
-        _check_layout(text)
+        _checked_blocks(text)
+        self._text = text
+        self._of_class: dict[int, Booster] = {}
         self._library = _library()
         self._handle = ctypes.c_void_p()
         self._parameters = f"num_threads={threads} predict_disable_shape_check=false".encode()
@@ -64,23 +70,37 @@ class Booster:
         """Raw scores (log-odds) of shape (n_rows, n_classes); n_classes is 1 for a binary model."""
         return self._predict(rows, _PREDICT_RAW, (rows.shape[0], self.n_classes))
 
-    def contributions(self, rows: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-        """What every feature adds to the raw scores: exact Shapley values over the trees' paths.
+    def contributions(self, rows: npt.NDArray[np.float64], classes: Sequence[int]) -> npt.NDArray[np.float64]:
+        """What every feature adds to some raw scores: exact Shapley values over the trees' paths.
+
+        Parameters
+        ----------
+        rows : ndarray of shape (n_rows, n_features)
+        classes : sequence of int
+            Which columns of `raw` are asked about.
 
         Returns
         -------
-        ndarray of shape (n_rows, n_classes, n_features + 1), log-odds
+        ndarray of shape (n_rows, len(classes), n_features + 1), log-odds
             The last column is the expected score; the columns of a row and class add up to its raw score.
-            Costs a hundred times as much as `raw`, so it is for the few rows that are shown.
+            Costs a hundred times as much as `raw`, so it is for the few rows and classes that are shown.
 
         References
         ----------
         Lundberg et al., "From local explanations to global understanding with explainable AI for trees",
         Nature Machine Intelligence 2 (2020).
         """
-        return self._predict(
-            rows, _PREDICT_CONTRIBUTIONS, (rows.shape[0], self.n_classes, self.n_features + 1)
-        )
+        shape = (rows.shape[0], self.n_features + 1)
+        parts = [self._trees_of(each)._predict(rows, _PREDICT_CONTRIBUTIONS, shape) for each in classes]
+        return np.stack(parts, axis=1)
+
+    def _trees_of(self, number: int) -> Booster:
+        """The trees of one class as a model of its own; LightGBM can only be asked about all of a model."""
+        if self.n_classes == 1:
+            return self
+        if number not in self._of_class:
+            self._of_class[number] = Booster(_one_class(self._text, number, self.n_classes))
+        return self._of_class[number]
 
     def _predict(
         self, rows: npt.NDArray[np.float64], kind: int, shape: tuple[int, ...]
@@ -116,26 +136,50 @@ class Booster:
             raise BundleError(f"LightGBM: {self._library.LGBM_GetLastError().decode(errors='replace')}")
 
 
-def _check_layout(text: str) -> None:
-    """Refuse a damaged model before LightGBM sees it: its parser ends the process on some damage.
+def _checked_blocks(text: str) -> list[str]:
+    """Every tree's part of a model; damage is refused before LightGBM sees it, which may end the process.
 
     The header lists the size of every tree's block; each must begin where the one before it ends.
     """
     header, _, _ = text.partition("\n\n")
-    sizes = [line for line in header.splitlines() if line.startswith("tree_sizes=")]
+    sizes = [line for line in header.splitlines() if line.startswith(_TREE_SIZES)]
     if not header.startswith("tree\n") or len(sizes) != 1:
         raise BundleError("not a LightGBM model: its header is damaged")
     position = text.find("Tree=0\n")
     try:
-        blocks = [int(size) for size in sizes[0].removeprefix("tree_sizes=").split()]
+        widths = [int(size) for size in sizes[0].removeprefix(_TREE_SIZES).split()]
     except ValueError as error:
         raise BundleError("not a LightGBM model: its list of tree sizes is damaged") from error
-    for number, size in enumerate(blocks):
+    blocks = []
+    for number, width in enumerate(widths):
         if not text.startswith(f"Tree={number}\n", position):
             raise BundleError(f"the LightGBM model is damaged before tree {number}")
-        position += size
-    if not text.startswith("end of trees", position):
+        blocks.append(text[position : position + width])
+        position += width
+    if not text.startswith(_END, position):
         raise BundleError("the LightGBM model is damaged or cut off")
+    return blocks
+
+
+def _one_class(text: str, number: int, n_classes: int) -> str:
+    """A model whose only score is that of one class: trees stand in turns, one per class and round."""
+    chosen = [
+        block.replace(block[: block.index("\n")], f"Tree={position}", 1)
+        for position, block in enumerate(_checked_blocks(text)[number::n_classes])
+    ]
+    only = {
+        "num_class=": "1",
+        "num_tree_per_iteration=": "1",
+        # Only contributions are asked of it, which no objective transforms.
+        "objective=": "regression",
+        _TREE_SIZES: " ".join(str(len(block)) for block in chosen),
+    }
+    header, _, _ = text.partition("\n\n")
+    lines = [
+        next((start + value for start, value in only.items() if line.startswith(start)), line)
+        for line in header.splitlines()
+    ]
+    return "\n".join(lines) + "\n\n" + "".join(chosen) + text[text.index(f"\n{_END}") + 1 :]
 
 
 @cache

@@ -94,9 +94,10 @@ class Head:
         ndarray of shape (n_rows, n_features), log-odds
             In the order of `columns`; what no feature explains (base rate, calibration shift) is left out.
         """
-        found = self.booster.contributions(rows[:, self.columns])[:, :, :-1]
+        asked = rows[:, self.columns]
         if len(self.classes) == 2:
             sign = 1.0 if answered == self.classes[1] else -1.0
-            return self.calibration.scale * sign * found[:, 0]
-        first, second = self.classes.index(answered), self.classes.index(other)
-        return self.calibration.scale * (found[:, first] - found[:, second])
+            return self.calibration.scale * sign * self.booster.contributions(asked, [0])[:, 0, :-1]
+        both = [self.classes.index(answered), self.classes.index(other)]
+        found = self.booster.contributions(asked, both)[:, :, :-1]
+        return self.calibration.scale * (found[:, 0] - found[:, 1])

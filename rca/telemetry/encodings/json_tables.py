@@ -107,8 +107,10 @@ def _paired(times: Any, values: Any) -> bool:
 
 
 def _unknown_members(spec: TableSpec, rows: list[dict[str, Any]], known: set[str]) -> list[str]:
-    unknown = sorted(set().union(*map(dict.keys, rows)) - known) if rows else []
-    return [f"{spec.name}: unknown members kept out: {', '.join(unknown)}"] if unknown else []
+    if all(map(known.issuperset, rows)):
+        return []
+    unknown = sorted(set().union(*map(dict.keys, rows)) - known)
+    return [f"{spec.name}: unknown members kept out: {', '.join(unknown)}"]
 
 
 def _refuse_ragged(spec: TableSpec, columns: dict[str, list[Any]]) -> None:
