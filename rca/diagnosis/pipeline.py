@@ -27,6 +27,7 @@ from rca.diagnosis.naming import covers_the_loss, objection, speaks_against
 from rca.diagnosis.pricing import Pricing, price
 from rca.diagnosis.reporting import quality, silent_ranks, told_of_history
 from rca.diagnosis.result import Cause, Diagnosis, Interval, Slowdown, Straggler
+from rca.diagnosis.second_look import with_second_look
 from rca.diagnosis.stragglers import straggler
 from rca.diagnosis.whole_steps import on_whole_steps
 from rca.features import WINDOW_FEATURES, FeatureSet, extract
@@ -70,8 +71,14 @@ def diagnose(
     if not isinstance(bundle, Bundle):
         bundle = baseline() if bundle is None else Bundle.load(bundle)
     odds = None if node_odds is None else checked_node_odds(node_odds)
-    features, classification, pricing = analyse(window, bundle, priors, odds)
-    diagnosis = _assemble(window, bundle, features, classification, pricing)
+    held = bundle
+
+    def once(part: Window) -> tuple[Diagnosis, FeatureSet, Pricing]:
+        features, classification, pricing = analyse(part, held, priors, odds)
+        return _assemble(part, held, features, classification, pricing), features, pricing
+
+    diagnosis, features, pricing = once(window)
+    diagnosis = with_second_look(diagnosis, window, features, pricing.measured, lambda part: once(part)[0])
     return diagnosis if odds is None else told_of_history(diagnosis, odds)
 
 

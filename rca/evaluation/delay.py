@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
 
 from rca.evaluation.intervals import Estimate, bootstrap
 from rca.evaluation.rows import JudgedRow
-from rca.robust import FloatArray, IntArray, nan_median
+from rca.robust import FloatArray
 from rca.telemetry.labels import Label
-from rca.telemetry.phases import PhaseArrays
+from rca.telemetry.step_clock import StepClock
 from rca.telemetry.window import Window
 
 #: Steps before the onset that a window needs before an early alarm can be looked for.
@@ -72,70 +69,6 @@ def _cuts(window: Window, onset: int, clock: StepClock) -> Iterator[tuple[int, W
         yield delay, clock.cut(onset + delay)
         delay *= 2
     yield max(1, clock.steps_until_end(onset)), window
-
-
-class StepClock:
-    """When each step of a window ended, so that all its tables can be cut at one moment.
-
-    Parameters
-    ----------
-    window : Window
-    steps : ndarray of shape (n_steps,), int64
-    begin : ndarray of shape (n_steps,), Unix seconds
-        The ranks' median start of each step.
-    usual : float, seconds
-        Median step; time goes on at this pace where a stopped job has no steps.
-    """
-
-    def __init__(self, window: Window, steps: IntArray, begin: FloatArray, usual: float) -> None:
-        self.window, self.steps, self.begin, self.usual = window, steps, begin, usual
-
-    @classmethod
-    def of(cls, window: Window) -> StepClock:
-        """Read the clock from a window's steps."""
-        phases = PhaseArrays.from_window(window)
-        usual = nan_median(nan_median(phases.phase("step_seconds"))[None, :], axis=1)[0]
-        begin = nan_median(phases.start_time)
-        known = np.isfinite(begin)
-        return cls(window, phases.steps[known], begin[known], float(usual) if usual > 0 else 1.0)
-
-    @property
-    def first(self) -> int:
-        """Number of the first step."""
-        return int(self.steps[0])
-
-    def ends(self, before: int) -> float:
-        """Moment at which all steps numbered below `before` are over, Unix seconds."""
-        position = int(np.searchsorted(self.steps, before))
-        if position < self.steps.size:
-            return float(self.begin[position])
-        return float(self.begin[-1]) + self.usual * (before - int(self.steps[-1]))
-
-    def steps_until_end(self, onset: int) -> int:
-        """Steps, real or at the usual pace, between the onset and the window's end."""
-        rest = (self.window.job.end - float(self.begin[-1])) / self.usual
-        return int(np.ceil(int(self.steps[-1]) + rest - onset))
-
-    def cut(self, before: int) -> Window:
-        """The window as it was when the steps numbered below `before` were over."""
-        window, moment = self.window, self.ends(before)
-        past = pc.less(window.steps.column("step"), pa.scalar(before, pa.int64()))
-        return replace(
-            window,
-            job=window.job.model_copy(update={"end": min(moment, window.job.end)}),
-            steps=window.steps.filter(past),
-            metrics=sampled_within(window.metrics, -np.inf, moment),
-            events=sampled_within(window.events, -np.inf, moment),
-            ops=window.ops.slice(0, 0),
-        )
-
-
-def sampled_within(table: pa.Table, begin: float, end: float) -> pa.Table:
-    """Rows of a metrics or events table from `begin` up to, not including, `end` (Unix seconds)."""
-    if not table.num_rows:
-        return table
-    time = table.column("time")
-    return table.filter(pc.and_(pc.greater_equal(time, begin), pc.less(time, end)))
 
 
 class DelaySummary(NamedTuple):

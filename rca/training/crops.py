@@ -10,9 +10,9 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from rca.evaluation.delay import StepClock, sampled_within
 from rca.telemetry.job import Job, Parallelism
 from rca.telemetry.labels import Label, LabelledCause, Pattern
+from rca.telemetry.step_clock import StepClock
 from rca.telemetry.window import Window
 
 #: Steps a fault must act in to be felt; a checkpoint every sixth step needs two of them.
@@ -47,7 +47,7 @@ def crop(window: Window, label: Label, first: int, end: int) -> tuple[Window, La
     if any(cause is None for cause in causes):
         return None
     kept = [cause for cause in causes if cause is not None and _acts(cause)]
-    part = _between(window, clock, first, end, until_end=end > last_step)
+    part = clock.between(first, end)
     return part, _relabelled(label, kept, first, end)
 
 
@@ -92,21 +92,6 @@ def _pattern(cause: LabelledCause, first: int, end: int) -> Pattern:
         return "transient"
     begins = first if cause.first_step is None else cause.first_step
     return "deterministic" if begins <= first + FROM_THE_START else "persistent"
-
-
-def _between(window: Window, clock: StepClock, first: int, end: int, *, until_end: bool) -> Window:
-    begin = window.job.start if first <= clock.first else clock.ends(first)
-    finish = window.job.end if until_end else clock.ends(end)
-    step = window.steps.column("step")
-    inside = pc.and_(pc.greater_equal(step, pa.scalar(first)), pc.less(step, pa.scalar(end)))
-    return replace(
-        window,
-        job=window.job.model_copy(update={"start": begin, "end": finish}),
-        steps=window.steps.filter(inside),
-        metrics=sampled_within(window.metrics, begin, finish),
-        events=sampled_within(window.events, begin, finish),
-        ops=window.ops.slice(0, 0),
-    )
 
 
 def without_ranks(window: Window, label: Label, dropped: npt.NDArray[np.int64]) -> tuple[Window, Label]:

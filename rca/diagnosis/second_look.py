@@ -1,0 +1,109 @@
+"""Faults that act while the first one rests: the steps beside the slow stretch are asked on their own.
+
+Everything a diagnosis looks at is compared between the one stretch in which the job was slowest and the rest
+of the window. A fault that began when another ended lies in that rest, and counts as usual there. Where the
+rest is slow in itself, it is a window like any other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from rca.diagnosis.joining import joined
+from rca.diagnosis.result import Cause, Diagnosis
+from rca.features import FeatureSet
+from rca.robust import REFERENCE_QUANTILE, FloatArray, nan_mean, nan_quantile
+from rca.telemetry.step_clock import StepClock
+from rca.telemetry.window import Window
+
+#: Steps that a part needs to be a window of its own.
+MIN_STEPS = 10
+#: A part is asked about if its steps are on average this much longer than its own quick ones, or if without
+#: one rank, node or stage they would be this much shorter.
+UNEVEN, GAINED = 0.06, 0.03
+#: What a part says is added to an answer that stands already: it has to be more certain than that had to be.
+SURE_MODE, SURE_CAUSE = 0.98, 0.9
+
+
+class Part(NamedTuple):
+    """Steps beside the slow stretch: numbers from `first` up to, not including, `end`; `share` of all."""
+
+    first: int
+    end: int
+    share: float
+
+
+def slow_parts(features: FeatureSet) -> list[Part]:
+    """The steps before and after the slow stretch, as far as they are slow in themselves."""
+    segment, steps = features.comparison.segment, features.work.steps
+    if segment.whole:
+        return []
+    found = []
+    for begin, stop in ((0, segment.first), (segment.last + 1, steps.size)):
+        if stop - begin >= MIN_STEPS and _is_slow(features, slice(begin, stop)):
+            found.append(Part(int(steps[begin]), int(steps[stop - 1]) + 1, (stop - begin) / steps.size))
+    return found
+
+
+def _is_slow(features: FeatureSet, part: slice) -> bool:
+    comparison, unit = features.comparison, features.work.step_reference
+    step = features.work.job_step[part]
+    quick = float(nan_quantile(step[:, None], REFERENCE_QUANTILE)[0])
+    if float(nan_mean(step[:, None])[0]) - quick >= UNEVEN * quick:
+        return True
+    gains: Sequence[FloatArray] = (comparison.gain_rank, comparison.gain_node, comparison.gain_stage)
+    return any(float(gain[:, part].mean(axis=1).max()) >= GAINED * unit for gain in gains)
+
+
+def with_second_look(
+    diagnosis: Diagnosis,
+    window: Window,
+    features: FeatureSet,
+    measured: float,
+    ask: Callable[[Window], Diagnosis],
+) -> Diagnosis:
+    """The diagnosis of a slow job, with what the steps beside its slow stretch say for certain.
+
+    Parameters
+    ----------
+    diagnosis : Diagnosis
+    window : Window
+    features : FeatureSet
+        Of the window.
+    measured : float
+        Its mean step, seconds.
+    ask : callable
+        Diagnoses a part of it.
+
+    Returns
+    -------
+    Diagnosis
+        As given where no part is slow, or none says anything new. Otherwise with further stragglers, causes
+        and actions; their seconds are means over all steps of the window, as the others' are.
+    """
+    parts = slow_parts(features) if diagnosis.failure_mode == "fail_slow" else []
+    if not parts:
+        return diagnosis
+    clock = StepClock.of(window)
+    for part in parts:
+        told = ask(clock.between(part.first, part.end))
+        if new := _certain(told, diagnosis):
+            diagnosis = joined(diagnosis, told, new, part.share, measured)
+    return diagnosis
+
+
+def _certain(told: Diagnosis, known: Diagnosis) -> list[Cause]:
+    """The causes that a part names for certain, and that are not certain yet."""
+    if told.failure_mode != "fail_slow" or told.abstained:
+        return []
+    if told.failure_mode_probability["fail_slow"] < SURE_MODE:
+        return []
+    certain = {_identity(cause) for cause in known.causes if cause.probability >= SURE_CAUSE}
+    return [
+        cause for cause in told.causes if cause.probability >= SURE_CAUSE and _identity(cause) not in certain
+    ]
+
+
+def _identity(cause: Cause) -> tuple[str, tuple[int, ...]]:
+    return cause.cause, tuple(cause.ranks)

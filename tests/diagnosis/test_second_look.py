@@ -1,0 +1,184 @@
+"""A fault that acts while the other rests is named, too; nobody asks where the rest is as quick as usual."""
+
+from __future__ import annotations
+
+import pytest
+
+import rca
+from rca.diagnosis.joining import joined
+from rca.diagnosis.second_look import slow_parts, with_second_look
+from rca.features import extract
+from rca.simulation import Benign, Fault, Scenario, Telemetry, Workload, simulate
+from rca.simulation.exporters import EXPORTERS
+from rca.telemetry.job import Parallelism
+
+THROTTLED = Fault(cause="gpu_throttling", ranks=(3,), nodes=(0,), severity=0.8, first_step=8, last_step=34)
+STARVED = Fault(cause="data_loader_stall", ranks=(12,), nodes=(1,), severity=0.9, first_step=48, last_step=95)
+
+
+def job(*faults: Fault) -> Scenario:
+    return Scenario(
+        seed=11,
+        dialect="mixed",
+        parallelism=Parallelism(data=16),
+        ranks_per_node=8,
+        n_steps=100,
+        workload=Workload(
+            data_loading_seconds=0.02, host_to_device_seconds=0.01, forward_seconds=0.25,
+            backward_seconds=0.5, transfer_seconds=0.1, optimizer_seconds=0.03, launch_seconds=0.1,
+            run_queue_share=0.02, gradient_bytes=4e9,
+        ),
+        faults=faults,
+        benign=Benign(warmup_steps=0),
+        telemetry=Telemetry(exporters=tuple(EXPORTERS), interval_seconds=2.0),
+    )  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def both():
+    return simulate(job(THROTTLED, STARVED))
+
+
+@pytest.fixture(scope="module")
+def diagnosis(both) -> rca.Diagnosis:
+    return rca.diagnose(both.window)
+
+
+def test_of_two_faults_in_turns_both_are_named(diagnosis: rca.Diagnosis) -> None:
+    assert {(each.cause, *each.ranks) for each in diagnosis.causes if each.probability > 0.5} == {
+        ("gpu_throttling", 3),
+        ("data_loader_stall", 12),
+    }
+    steps = {tuple(each.ranks): (each.first_step, each.last_step) for each in diagnosis.stragglers}
+    assert steps.keys() == {(3,), (12,)}
+    assert steps[3,][1] < steps[12,][0]
+
+
+def test_each_costs_what_it_cost_over_all_steps(both, diagnosis: rca.Diagnosis) -> None:
+    true = {each["cause"]: each["seconds_per_step"] for each in both.label["causes"]}
+    told = {each.cause: each.seconds_per_step for each in diagnosis.causes}
+    assert told == {cause: pytest.approx(seconds, rel=0.15) for cause, seconds in true.items()}
+    assert sum(true.values()) == pytest.approx(diagnosis.slowdown.seconds_per_step, rel=0.15)
+
+
+def test_seconds_and_shares_add_up(diagnosis: rca.Diagnosis) -> None:
+    total = diagnosis.slowdown.seconds_per_step
+    explained = sum(each.seconds_per_step for each in diagnosis.causes)
+    assert explained + diagnosis.unexplained_seconds_per_step == pytest.approx(total)
+    assert [each.share for each in diagnosis.causes] == [
+        pytest.approx(each.seconds_per_step / total) for each in diagnosis.causes
+    ]
+    assert len(diagnosis.actions) == len(diagnosis.causes)
+
+
+@pytest.mark.parametrize("fault", [THROTTLED, STARVED], ids=["early", "late"])
+def test_one_fault_is_named_once(fault: Fault) -> None:
+    diagnosis = rca.diagnose(simulate(job(fault)).window)
+    assert [each.ranks for each in diagnosis.stragglers] == [list(fault.ranks)]
+    assert diagnosis.causes[0].cause == fault.cause
+
+
+@pytest.mark.parametrize("faults", [(STARVED,), ()], ids=["late", "none"])
+def test_where_the_rest_is_quick_nobody_asks_about_it(faults) -> None:
+    assert slow_parts(extract(simulate(job(*faults)).window)) == []
+
+
+def test_what_is_long_in_the_rest_is_asked_about(both) -> None:
+    features = extract(both.window)
+    segment, steps = features.comparison.segment, features.work.steps
+    (part,) = slow_parts(features)
+    outside = (steps < part.first) | (steps >= part.end)
+    assert outside[segment.first : segment.last + 1].all()
+    assert part.share == pytest.approx((part.end - part.first) / steps.size)
+
+
+def test_a_healthy_job_and_a_stopped_one_get_no_second_look(both, diagnosis: rca.Diagnosis) -> None:
+    def ask(_part):
+        raise AssertionError("asked")
+
+    for mode in ("healthy", "fail_stop"):
+        other = diagnosis.model_copy(update={"failure_mode": mode})
+        assert with_second_look(other, both.window, extract(both.window), 1.0, ask) is other
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"failure_mode": "healthy"},
+        {"abstained": True},
+        {"failure_mode_probability": {"healthy": 0.05, "fail_slow": 0.95, "fail_stop": 0.0}},
+    ],
+    ids=["healthy", "abstains", "not sure"],
+)
+def test_only_what_a_part_says_for_certain_is_added(both, diagnosis: rca.Diagnosis, change) -> None:
+    alone = rca.diagnose(simulate(job(THROTTLED)).window)
+    features = extract(both.window)
+    assert slow_parts(features)
+    certain = with_second_look(alone, both.window, features, 1.0, lambda _part: diagnosis)
+    assert len(certain.causes) == 2
+    doubtful = diagnosis.model_copy(update=change)
+    assert with_second_look(alone, both.window, features, 1.0, lambda _part: doubtful) is alone
+
+
+def test_the_same_cause_on_ranks_that_overlap_gives_way(diagnosis: rca.Diagnosis) -> None:
+    sure = diagnosis.causes[0]
+    ranks = [*sure.ranks, 14]
+    vague = sure.model_copy(update={"ranks": ranks, "probability": 0.5})
+    blamed = next(each for each in diagnosis.stragglers if each.ranks == sure.ranks)
+    whole = diagnosis.model_copy(
+        update={
+            "causes": [vague, *diagnosis.causes[1:]],
+            "stragglers": [
+                each if each is not blamed else blamed.model_copy(update={"ranks": ranks})
+                for each in diagnosis.stragglers
+            ],
+        }
+    )
+    found = joined(whole, diagnosis, [sure], 0.25, 1.0)
+    assert [(each.cause, each.ranks) for each in found.causes] == [
+        (each.cause, each.ranks) for each in diagnosis.causes
+    ]
+    assert sorted(each.ranks for each in found.stragglers) == sorted(
+        each.ranks for each in diagnosis.stragglers
+    )
+    # The part is short: what the vaguer answer cost over all steps stands.
+    assert found.causes[0].seconds_per_step == vague.seconds_per_step
+
+
+def test_a_certain_cause_ends_doubt_about_causes_and_no_other(diagnosis: rca.Diagnosis) -> None:
+    part = diagnosis.model_copy(update={"next_check": "look here"})
+    for code, abstains in (("nobody_stands_out", False), ("too_short", True)):
+        doubt = {"abstained": True, "abstention_reason": {"code": code, "sentence": "because"}}
+        empty = rca.Diagnosis.model_validate(
+            diagnosis.to_dict() | doubt | {"causes": [], "stragglers": [], "actions": []}
+        )
+        found = joined(empty, part, part.causes[:1], 0.5, 1.0)
+        assert found.abstained is abstains
+        assert (found.next_check == "look here") is not abstains
+
+
+def test_what_was_taken_for_the_usual_pace_makes_the_job_slower(diagnosis: rca.Diagnosis) -> None:
+    explained = sum(each.seconds_per_step for each in diagnosis.causes)
+    slowdown = diagnosis.slowdown.model_copy(update={"seconds_per_step": explained, "ratio": 1.1})
+    whole = diagnosis.model_copy(
+        update={"slowdown": slowdown, "causes": [], "unexplained_seconds_per_step": 0.0}
+    )
+    costly = diagnosis.causes[0].model_copy(update={"seconds_per_step": 4 * explained})
+    found = joined(whole, diagnosis, [costly], 0.5, 10.0)
+    assert found.slowdown.seconds_per_step == pytest.approx(2 * explained)
+    assert found.slowdown.ratio == pytest.approx(10.0 / (10.0 - 2 * explained))
+    assert found.slowdown.gpu_hours_lost == pytest.approx(2 * slowdown.gpu_hours_lost)
+    assert found.unexplained_seconds_per_step == pytest.approx(0.0)
+
+
+def test_parts_are_cut_as_their_steps_say(both) -> None:
+    features = extract(both.window)
+    asked: list[tuple[int, int]] = []
+
+    def ask(part: rca.Window) -> rca.Diagnosis:
+        steps = part.steps.column("step").to_numpy()
+        asked.append((int(steps.min()), int(steps.max()) + 1))
+        return rca.diagnose(part)
+
+    with_second_look(rca.diagnose(both.window), both.window, features, 1.0, ask)
+    assert asked == [(first, end) for first, end, _ in slow_parts(features)]
