@@ -29,6 +29,8 @@ from rca.telemetry.causes import CAUSES, STRAGGLER_TYPES, UNKNOWN
 
 #: Ranks of one node are told apart only where each one's type is at least this probable.
 SURE_TYPE = 0.6
+#: Belief in the ranks with whom events say that the end began; the model's where that is higher.
+TOLD_BY_EVENTS = 0.9
 #: Head -> which feature table its rows come from.
 HEADS = {
     "mode": WINDOW_FEATURES,
@@ -205,6 +207,9 @@ class Classifier:
             if whole >= 0.5:
                 everybody = Component("job", tuple(range(per_rank.size)), whole)
                 return [self._odd_port(features) or everybody]
+        if mode == "fail_stop" and (began := features.endings.began).any():
+            told = np.where(began, np.maximum(per_rank, TOLD_BY_EVENTS), 0.0)
+            return cover(told, TOLD_BY_EVENTS, features.topology)
         components = cover(per_rank, self.thresholds["straggler"], features.topology)
         if mode == "fail_stop":
             return believable(settle_stopped(components, features), per_rank.size)

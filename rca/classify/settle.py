@@ -149,9 +149,12 @@ def settle_stop_cause(
 ) -> dict[str, float]:
     """Beliefs in the causes of a stop; who died before anybody was missed did not hang.
 
-    Peers of a dead rank wait until their watchdogs fire, so the job's end looks like that of a hang.
+    Peers of a dead rank wait until their watchdogs fire, so the job's end looks like that of a hang. Neither
+    did several ranks of a node with which the end began: they hang one by one, and go down together.
     """
-    if not features.endings.died[list(component.ranks)].any():
+    ranks = list(component.ranks)
+    together = len(ranks) > 1 and bool(features.endings.began[ranks].all())
+    if not together and not features.endings.died[ranks].any():
         return causes
     weighed = {name: chance * (HANG_OF_THE_DEAD if name == HANG else 1.0) for name, chance in causes.items()}
     total = sum(weighed.values())

@@ -212,14 +212,16 @@ def _ending_evidence(ranks: list[int], features: FeatureSet) -> list[Evidence]:
             note="from the last progress to the end of the window",
         ),
     ]
-    if endings.fatal[rank]:
+    if endings.fatal[rank] or endings.began[rank]:
         found.append(
             Evidence(
                 signal="events",
                 value=1.0,
                 reference=0.0,
                 unit="events",
-                note=f"a fatal event names rank {rank} or its node",
+                note=f"by its events the end began with rank {rank}"
+                if endings.began[rank]
+                else f"a fatal event names rank {rank} or its node",
             )
         )
     return found

@@ -32,6 +32,7 @@ class Event(NamedTuple):
     code: str | None
     rank: int | None
     node: int
+    message: str | None = None
 
     @property
     def normal_exit(self) -> bool:
@@ -45,7 +46,10 @@ def events_told(window: Window) -> list[Event]:
     nodes = dict(zip(named, same_nodes(named, window.job.topology.node_names).tolist(), strict=True))
     columns = [window.events.column(name).to_pylist() for name in Event._fields]
     rows = zip(*columns, strict=True)
-    return [Event(time, kind, code, rank, nodes.get(node, -1)) for time, kind, code, rank, node in rows]
+    return [
+        Event(time, kind, code, rank, nodes.get(node, -1), message)
+        for time, kind, code, rank, node, message in rows
+    ]
 
 
 def was_noticed(events: list[Event], since: float) -> bool:
@@ -68,9 +72,9 @@ def ended_normally(events: list[Event], topology: Topology, sign: float, step: f
     ended = np.zeros(topology.n_ranks, dtype=bool)
     for event in sorted(events, key=lambda each: each.time):
         if event.normal_exit and event.time >= earliest:
-            ended[_named(event, topology)] = True
+            ended[ranks_named(event, topology)] = True
         elif event.kind == "restart":
-            again = _named(event, topology)
+            again = ranks_named(event, topology)
             ended[again if again.size else slice(None)] = False
     return bool(ended.all())
 
@@ -91,19 +95,23 @@ def who_died(
     step : float, seconds
     """
     found = np.zeros(topology.n_ranks, dtype=bool)
-    near = float(np.clip(DEATH_STEPS * step, *DEATH_SECONDS))
     misses = [event.time for event in events if event.kind in MISSED_EVENTS and event.time >= sign - step]
-    last = min(sign + near, *misses) if misses else sign + near
+    last = min([near_the_end(sign, step), *misses])
     for event in events:
         if event.kind not in DEATHS or event.normal_exit or event.time > last:
             continue
         # The kernel's out-of-memory killer knows the node only.
-        named = _named(event, topology)
+        named = ranks_named(event, topology)
         found[named] |= event.time >= earliest[named]
     return found
 
 
-def _named(event: Event, topology: Topology) -> IntArray:
+def near_the_end(sign: float, step: float) -> float:
+    """The latest moment at which a death may be what ended progress, Unix seconds."""
+    return sign + float(np.clip(DEATH_STEPS * step, *DEATH_SECONDS))
+
+
+def ranks_named(event: Event, topology: Topology) -> IntArray:
     """Ranks that an event is about: its rank, or all of its node."""
     if event.rank is not None:
         return np.array([event.rank])
@@ -121,5 +129,5 @@ def named_by_events(events: list[Event], topology: Topology) -> tuple[BoolVector
             continue
         if target is fatal:
             first_fatal = float(np.fmin(first_fatal, event.time))
-        target[_named(event, topology)] = True
+        target[ranks_named(event, topology)] = True
     return fatal, missed, first_fatal

@@ -15,6 +15,7 @@ from rca.features.ending_events import (
     was_noticed,
     who_died,
 )
+from rca.features.ending_origins import where_it_began
 from rca.features.lately import Lately
 from rca.robust import FloatArray, nan_median
 from rca.telemetry.phases import PhaseArrays
@@ -61,6 +62,8 @@ class Endings:
         An event of that sort names the rank (or only its node).
     died : ndarray of shape (n_ranks,), bool
         The rank's process failed or was killed when progress ended, and before anybody was missed.
+    began : ndarray of shape (n_ranks,), bool
+        By the events the end began with this rank, alone or with others of its node.
     silence : float, steps
         From the last sign of progress to the end of the window, in usual steps (or rows, where not every step
         has one); 0 once everybody exited normally. `heard` takes off what is no sign of a stop.
@@ -79,6 +82,7 @@ class Endings:
     fatal: BoolVector
     missed: BoolVector
     died: BoolVector
+    began: BoolVector
     silence: float
     fatal_delay: float
     margin: float = 0.0
@@ -96,7 +100,7 @@ class Endings:
         progress = np.where(seen, reached - reached[seen].max(), np.nan)
         silence = fatal_delay = margin = np.nan
         noticed = False
-        died = np.zeros(phases.n_ranks, dtype=bool)
+        died = began = np.zeros(phases.n_ranks, dtype=bool)
         told = events_told(window)
         fatal, missed, first_fatal = named_by_events(told, window.job.topology)
         if np.isfinite(step_reference):
@@ -107,7 +111,8 @@ class Endings:
                 silence = 0.0
             fatal_delay = (first_fatal - sign) / step_reference
             begun = np.where(np.isfinite(phases.start_time), phases.start_time, -np.inf).max(axis=1)
-            died = who_died(told, window.job.topology, sign, begun - step_reference, step_reference)
+            end = (window.job.topology, sign, begun - step_reference, step_reference)
+            died, began = who_died(told, *end), where_it_began(told, *end)
         return cls(
             progress=progress,
             behind=progress - nan_median(progress[:, None])[0],
@@ -115,6 +120,7 @@ class Endings:
             fatal=fatal,
             missed=missed,
             died=died,
+            began=began,
             silence=silence,
             fatal_delay=fatal_delay,
             margin=margin,

@@ -1,0 +1,122 @@
+"""With whom a job's end began, by its events: of many that ended, who ended first and by himself.
+
+When one process dies, its launcher stops the others, their collectives break, and watchdogs fire: minutes
+later every rank has an exit to its name. What came of the first death is told apart by its code, by what it
+says of itself, and by its time.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Sequence
+
+import numpy as np
+
+from rca.features.ending_events import DEATHS, BoolVector, Event, near_the_end, ranks_named
+from rca.robust import FloatArray
+from rca.telemetry.job import Topology
+
+#: Exit codes of a process that was asked to leave (SIGTERM, SIGINT), as Python, shells and agents write them.
+ASKED_TO_LEAVE = frozenset({"-15", "15", "143", "SIGTERM", "-2", "2", "130", "SIGINT"})
+#: What a process says that lost its peer: of NCCL, gloo, MPI, gRPC and sockets.
+LOST_ITS_PEER = re.compile(
+    r"remote (process|peer|rank)|(closed|reset|aborted) by (remote )?peer|broken pipe|ncclRemoteError"
+    r"|connection (was )?(closed|refused)|peer (exited|died|failure|disconnected)|socket closed"
+    r"|SIGTERM|elastic agent",
+    re.IGNORECASE,
+)  # fmt: skip
+#: How far a rank's communicator got, as its watchdog tells it.
+ENQUEUED = re.compile(r"last enqueued(?: NCCL)? work: (-?\d+)", re.IGNORECASE)
+#: Many exits of one code, from this many ranks on, are the answer to one of another that came before them.
+ALIKE, ALIKE_SHARE = 3, 0.75
+#: Who is named has to be the smaller part: most ranks cannot all have been first.
+FEW = 0.5
+
+
+def where_it_began(
+    events: Sequence[Event], topology: Topology, sign: float, earliest: FloatArray, step: float
+) -> BoolVector:
+    """The ranks of one node, or the one rank, with whom the end began; all false where events do not tell.
+
+    Parameters
+    ----------
+    events : sequence of Event
+    topology : Topology
+    sign : float, Unix seconds
+        Last sign of progress of the job.
+    earliest : ndarray of shape (n_ranks,), Unix seconds
+        A process that ended before was started again, or was not the rank's.
+    step : float, seconds
+
+    Returns
+    -------
+    ndarray of shape (n_ranks,), bool
+    """
+    recent = sorted(
+        (event for event in events if event.time >= sign - step), key=lambda event: (event.time, event.kind)
+    )
+    misses = [event.time for event in recent if event.kind == "nccl_timeout"]
+    last = min([near_the_end(sign, step), *misses])
+    dead = [
+        event
+        for event in events
+        if event.kind in DEATHS and not event.normal_exit and event.time <= last
+        # The kernel's out-of-memory killer knows the node only: which of its ranks, rows may tell.
+        and event.rank is not None and event.time >= earliest[event.rank]
+    ]  # fmt: skip
+    for found in (_first_dead(dead), _without_heartbeat(recent), _never_joined(recent)):
+        ranks = {int(rank) for event in found for rank in ranks_named(event, topology)}
+        if found and _one_place(ranks, topology):
+            return np.isin(np.arange(topology.n_ranks), list(ranks))
+    return np.zeros(topology.n_ranks, dtype=bool)
+
+
+def _first_dead(dead: Sequence[Event]) -> list[Event]:
+    """Deaths that are no answer to another's."""
+    found = sorted(dead, key=lambda event: event.time)
+    if not found:
+        return []
+    first = found[0].time
+    own = [
+        event
+        for event in found
+        if not (event.code in ASKED_TO_LEAVE and event.time > first)
+        and not LOST_ITS_PEER.search(event.message or "")
+    ]
+    return _odd_code(own)
+
+
+def _odd_code(dead: list[Event]) -> list[Event]:
+    """The first of those whose code is not that with which nearly all the others ended later."""
+    if len(dead) <= ALIKE:
+        return dead
+    code, times = Counter(event.code for event in dead).most_common(1)[0]
+    odd = [event for event in dead if event.code != code]
+    others = [event for event in dead if event.code == code]
+    answered = times >= ALIKE and times >= ALIKE_SHARE * (len(dead) - 1) and bool(odd)
+    return odd if answered and max(event.time for event in odd) <= min(e.time for e in others) else dead
+
+
+def _without_heartbeat(events: Sequence[Event]) -> list[Event]:
+    return [event for event in events if event.kind == "heartbeat_missed"]
+
+
+def _never_joined(events: Sequence[Event]) -> list[Event]:
+    """Watchdogs that say that their rank had not begun the collective that others were waiting in."""
+    reached = {}
+    for event in events:
+        told = ENQUEUED.search(event.message or "") if event.kind == "nccl_timeout" else None
+        if told is not None:
+            reached[event] = int(told[1])
+    fewest = min(reached.values(), default=0)
+    behind = [event for event, number in reached.items() if number == fewest]
+    return behind if len(behind) < len(reached) else []
+
+
+def _one_place(ranks: set[int], topology: Topology) -> bool:
+    """One rank, or several of one node; of few ranks of the job."""
+    if not 0 < len(ranks) <= max(1.0, FEW * topology.n_ranks):
+        return False
+    nodes = set(topology.node[list(ranks)].tolist())
+    return len(ranks) == 1 or (len(nodes) == 1 and min(nodes) >= 0)

@@ -1,0 +1,109 @@
+"""Of many ranks whose end is told, those are named with whom it began."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from rca.features.ending_events import Event
+from rca.features.ending_origins import where_it_began
+from rca.telemetry.job import Job
+
+SIGN, STEP = 100.0, 1.0
+#: Eight ranks on two nodes.
+TOPOLOGY = Job.model_validate(
+    {
+        "format": 1, "job_id": "j", "world_size": 8, "start": 0.0, "end": 200.0,
+        "ranks": [{"rank": rank, "node": f"n{rank // 4}"} for rank in range(8)],
+    }
+).topology  # fmt: skip
+AGENT, PEER, SHORT = "SIGTERM from elastic agent", "NCCL error: remote process exited", "shape mismatch"
+
+
+def ended(time: float, rank: int | None, code: str | None = "1", message: str | None = None, **more) -> Event:
+    node = more.get("node", -1 if rank is None else rank // 4)
+    return Event(SIGN + time, more.get("kind", "process_exit"), code, rank, node, message)
+
+
+def named(*events: Event, earliest: float = SIGN - STEP) -> list[int]:
+    began = where_it_began(events, TOPOLOGY, SIGN, np.full(8, earliest), STEP)
+    return np.flatnonzero(began).tolist()
+
+
+def everybody_else(rank: int, code: str, message: str | None = None, start: float = 1.0) -> list[Event]:
+    return [ended(start + 0.1 * each, each, code, message) for each in range(8) if each != rank]
+
+
+def watchdog(rank: int, enqueued: int, spelling: str = "work") -> Event:
+    message = f"Watchdog caught a timeout: last enqueued {spelling}: {enqueued}, last completed {spelling}: 7"
+    return ended(60.0 + rank, rank, None, message, kind="nccl_timeout")
+
+
+@pytest.mark.parametrize("code", ["-15", "143", "SIGTERM", "130"])
+def test_who_was_asked_to_leave_afterwards_did_not_begin(code: str) -> None:
+    assert named(ended(0.5, 5, "-6", SHORT), *everybody_else(5, code)) == [5]
+
+
+def test_who_is_terminated_first_did() -> None:
+    assert named(ended(0.5, 5, "-15"), *everybody_else(5, "1", PEER)) == [5]
+
+
+def test_who_lost_a_peer_did_not() -> None:
+    assert named(ended(0.1, 2, "1", PEER), ended(0.5, 5, "1", SHORT), *everybody_else(5, "1", PEER)) == [5]
+
+
+def test_the_first_exit_with_a_code_of_its_own_began() -> None:
+    assert named(ended(0.5, 5, "-9"), *everybody_else(5, "1")) == [5]
+
+
+@pytest.mark.parametrize(
+    "events",
+    [
+        [ended(0.5, 5, "1"), *everybody_else(5, "1")],
+        [ended(9.0, 5, "-9"), *everybody_else(5, "1")],
+        [ended(0.1, 1, "-9"), ended(0.2, 6, "-9")],
+        [ended(0.1, rank, "-9") for rank in range(8)],
+        [ended(0.1, rank, "0") for rank in range(8)],
+        [],
+    ],
+    ids=["all alike", "an odd code, but last", "two nodes", "everybody", "normal exits", "nothing"],
+)
+def test_otherwise_events_do_not_tell(events: list[Event]) -> None:
+    assert named(*events) == []
+
+
+def test_a_node_that_goes_down_is_named_whole() -> None:
+    assert named(*(ended(0.1 * rank, rank, "-9") for rank in range(4, 8))) == [4, 5, 6, 7]
+    lost = [ended(30.0 + rank, rank, None, kind="heartbeat_missed") for rank in range(4)]
+    assert named(*lost) == [0, 1, 2, 3]
+
+
+def test_an_exit_knows_the_rank_of_a_kill_that_knows_the_node() -> None:
+    kill = ended(0.4, None, None, node=1, kind="oom_kill")
+    assert named(kill, ended(0.5, 6, "137"), *everybody_else(6, "-15", AGENT)) == [6]
+    assert named(kill) == []
+
+
+def test_deaths_come_before_heartbeats_and_these_before_watchdogs() -> None:
+    beat = ended(30.0, 2, None, kind="heartbeat_missed")
+    timeouts = [watchdog(rank, 40 if rank == 7 else 41) for rank in range(8)]
+    assert named(ended(0.5, 5, "-9"), beat, *timeouts) == [5]
+    assert named(beat, *timeouts) == [2]
+    assert named(*timeouts) == [7]
+
+
+@pytest.mark.parametrize("spelling", ["work", "NCCL work"])
+def test_whose_watchdog_knows_of_fewer_collectives_never_joined(spelling: str) -> None:
+    assert named(watchdog(0, 235171, spelling), watchdog(1, 235168, spelling)) == [1]
+    assert named(watchdog(0, 41, spelling), watchdog(1, 41, spelling)) == []
+    assert named(watchdog(0, 41, spelling)) == []
+
+
+def test_who_is_killed_by_a_watchdog_did_not_begin() -> None:
+    aborted = [ended(70.0 + rank, rank, "-6") for rank in range(3)]
+    assert named(watchdog(0, 41), *aborted) == []
+
+
+def test_an_exit_before_the_last_row_was_of_another_start() -> None:
+    assert named(ended(-30.0, 5, "-9"), earliest=SIGN - STEP) == []
+    assert named(ended(-30.0, 5, "-9"), earliest=SIGN - 40.0) == [5]
