@@ -20,6 +20,7 @@ from rca.classify.reach import reaching
 from rca.classify.rotation import takes_turns, without
 from rca.classify.settle import settle, settle_stop_cause, settle_stopped, shown_by_machines, transfer_grew
 from rca.classify.single_event import single_events
+from rca.classify.standing_out import CERTAIN, is_to_blame_as_well, standing_out
 from rca.classify.sufficiency import alarm_threshold, can_show_health, long_enough, silent_enough
 from rca.classify.timers import transfer_is_told
 from rca.errors import BundleError
@@ -131,9 +132,13 @@ class Classifier:
             components = [each for each in components if each.scope == "job" or each in shown]
         suspects = [self._suspect(component, features, mode, priors) for component in components]
         if mode == "fail_slow" and suspects and suspects[0].component.scope != "job":
+            whole = [suspect for suspect in suspects if suspect.component.scope == "job"]
+            suspects = [suspect for suspect in suspects if suspect.component.scope != "job"]
+            named = named_ranks(suspects)
+            whole = [each for each in whole if is_to_blame_as_well(each.causes, named, features)]
             suspects = self._rearranged(_joined, suspects, features, priors)
             suspects = self._rearranged(_through_ports, suspects, features, priors)
-            suspects = [*suspects, *self._collectives(suspects, features, priors)]
+            suspects = [*suspects, *(whole or self._collectives(suspects, features, priors))]
         return Classification(mode, probability, decided, suspects, per_rank)
 
     def _mode_probability(self, features: FeatureSet) -> dict[str, float]:
@@ -182,7 +187,7 @@ class Classifier:
             return []
         found = self._suspect(links, features, "fail_slow", priors)
         causes = between_machines(found.causes)
-        return [replace(found, causes=causes, types=_types_of(causes))] if causes else []
+        return [replace(found, causes=causes, types=types_of(causes))] if causes else []
 
     def _mode(self, probability: dict[str, float], features: FeatureSet) -> str:
         """Faulty only above the alarm threshold, slow only over enough steps, stopped only after a moment."""
@@ -199,20 +204,29 @@ class Classifier:
 
     def _components(self, features: FeatureSet, mode: str, per_rank: FloatArray) -> list[Component]:
         """Who is to blame: the job as a whole, or the smallest components that cover the suspected ranks."""
-        if mode == "fail_slow":
-            if (slowed := features.comparison.slowed) is not None:
-                together = tuple(int(rank) for rank in np.flatnonzero(slowed))
-                return [Component("rank", together, max(float(per_rank[slowed].mean()), POINTED_TO))]
-            whole = float(self.heads["scope"].probabilities(features.window[None, :])[0, 1])
-            if whole >= 0.5:
-                everybody = Component("job", tuple(range(per_rank.size)), whole)
+        if mode == "fail_stop":
+            return self._stopped(features, per_rank)
+        if (slowed := features.comparison.slowed) is not None:
+            together = tuple(int(rank) for rank in np.flatnonzero(slowed))
+            return [Component("rank", together, max(float(per_rank[slowed].mean()), POINTED_TO))]
+        whole = float(self.heads["scope"].probabilities(features.window[None, :])[0, 1])
+        if whole >= 0.5:
+            everybody = Component("job", tuple(range(per_rank.size)), whole)
+            standing = standing_out(per_rank, features)
+            if not standing.any():
                 return [self._odd_port(features) or everybody]
-        if mode == "fail_stop" and (began := features.endings.began).any():
+            return [*cover(np.where(standing, per_rank, 0.0), CERTAIN, features.topology), everybody]
+        return self._slow(features, per_rank)
+
+    def _stopped(self, features: FeatureSet, per_rank: FloatArray) -> list[Component]:
+        if (began := features.endings.began).any():
             told = np.where(began, np.maximum(per_rank, TOLD_BY_EVENTS), 0.0)
             return cover(told, TOLD_BY_EVENTS, features.topology)
         components = cover(per_rank, self.thresholds["straggler"], features.topology)
-        if mode == "fail_stop":
-            return believable(settle_stopped(components, features), per_rank.size)
+        return believable(settle_stopped(components, features), per_rank.size)
+
+    def _slow(self, features: FeatureSet, per_rank: FloatArray) -> list[Component]:
+        components = cover(per_rank, self.thresholds["straggler"], features.topology)
         if not components:
             components = self._best_guess(per_rank)
         parts = [part for component in components for part in self._parts(component, features, per_rank)]
@@ -265,7 +279,7 @@ class Classifier:
         causes = combine(types, self._pooled("cause", rows))
         if priors is not None:
             causes = _ordered(reweighted(causes, ratios(priors, self.heads["cause"].priors)))
-            types = _types_of(causes)
+            types = types_of(causes)
         if not takes_turns(features):
             causes = without("sequence_length_imbalance", causes)
         component, causes = reaching(component, causes, features)
@@ -328,7 +342,7 @@ def combine(types: dict[str, float], causes: dict[str, float]) -> dict[str, floa
     return _ordered(combined)
 
 
-def _types_of(causes: dict[str, float]) -> dict[str, float]:
+def types_of(causes: dict[str, float]) -> dict[str, float]:
     """Belief in each type: that in its causes."""
     return {
         straggler_type: sum(

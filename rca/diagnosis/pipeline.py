@@ -22,6 +22,7 @@ from rca.diagnosis.bundle import Bundle, baseline
 from rca.diagnosis.causes import slow_causes, stop_causes
 from rca.diagnosis.contradiction import contradicted
 from rca.diagnosis.contributions import mode_evidence, suspect_evidence
+from rca.diagnosis.corroboration import corroborated
 from rca.diagnosis.events import events_check
 from rca.diagnosis.naming import covers_the_loss, objection, speaks_against
 from rca.diagnosis.pricing import Pricing, price
@@ -102,7 +103,8 @@ def analyse(
     busy = BusyEvidence.from_features(features, bundle.mechanisms)
     slow = classification.mode == "fail_slow"
     if slow:
-        weighed = [contradicted(suspect, features, busy) for suspect in classification.suspects]
+        heard = [corroborated(suspect, features, busy) for suspect in classification.suspects]
+        weighed = [contradicted(suspect, features, busy) for suspect in heard]
         classification = replace(classification, suspects=weighed)
     suspects = classification.suspects if slow else []
     timed, replay = on_whole_steps(features, suspects, replay)

@@ -115,8 +115,10 @@ def _never_joined(events: Sequence[Event]) -> list[Event]:
 
 
 def _one_place(ranks: set[int], topology: Topology) -> bool:
-    """One rank, or several of one node; of few ranks of the job."""
-    if not 0 < len(ranks) <= max(1.0, FEW * topology.n_ranks):
+    """One rank of several, or several of one node that do not make up most of the job, or the node."""
+    if not 0 < len(ranks) < max(2, topology.n_ranks):
         return False
-    nodes = set(topology.node[list(ranks)].tolist())
-    return len(ranks) == 1 or (len(nodes) == 1 and min(nodes) >= 0)
+    node = topology.node[list(ranks)]
+    together = len(ranks) == 1 or (int(node.min()) >= 0 and bool((node == node[0]).all()))
+    few = len(ranks) <= FEW * topology.n_ranks
+    return together and (few or len(ranks) == 1 or len(ranks) == int((topology.node == node[0]).sum()))

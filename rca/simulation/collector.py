@@ -19,6 +19,8 @@ Scope = Literal["rank", "node", "job"]
 COLLECTING = frozenset({"dcgm", "dcgm_profiling"})
 # From this relative noise on a signal comes in bursts: counts of rare events, queues, round trips.
 BURSTY = 0.3
+# Share of the samples that see a message pass, at most.
+MOST_SEEN = 0.2
 # Series that a process exporter, cAdvisor or the process itself feeds.
 OF_PROCESSES = ("process_", "container_", "python_")
 
@@ -113,8 +115,22 @@ class Collector:
         quantum: float = 0.0,
         noise: float = 0.02,
         dead: float | None = None,
+        burst: float = 0.0,
     ) -> None:
-        """Record a value as it is at each sample; `dead` is what a rank shows once its process is gone."""
+        """Record a value as it is at each sample.
+
+        Parameters
+        ----------
+        level : ndarray of shape (n_entities, n_segments)
+        quantum : float
+            Smallest difference the exporter shows.
+        noise : float
+            Relative deviation of the value between samples.
+        dead : float, optional
+            What a rank shows once its process is gone.
+        burst : float
+            What a message that passes adds, usually, to the few samples that happen to see it.
+        """
         rows = self._admitted(scope, level.shape[0])
         if rows is None:
             return
@@ -127,6 +143,9 @@ class Collector:
             values = values * own * np.exp(self._jitter(values.shape, sigma) - 0.5 * sigma * sigma)
         elif noise:
             values = values * (1 + self._jitter(values.shape, noise))
+        if burst:
+            seen = self.rng.random(values.shape) < self.rng.uniform(0, MOST_SEEN, (rows.size, 1))
+            values = values + seen * burst * np.exp(self.rng.standard_normal(values.shape))
         if quantum:
             values = np.round(values / quantum) * quantum
         if dead is not None and scope == "rank":

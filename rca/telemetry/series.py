@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rca.telemetry.binning import BoolArray, FloatArray, IntArray, bin_codes, bin_means
+from rca.telemetry.bursts import without_bursts
 from rca.telemetry.catalogue import Signal, resolve
 from rca.telemetry.cpu_shares import cpu_shares
 from rca.telemetry.grouping import codes_of, contiguous_order, ranks_of, run_starts, series_numbers
@@ -79,6 +80,8 @@ class SeriesSet:
         scale = np.array([one.scale for one in signals])
         if (scale != 1.0).any():
             value = value * np.repeat(scale[labels[0][rows]], np.diff(offsets))
+        momentary = np.array([one.momentary for one in signals], dtype=bool)
+        value = without_bursts(value, offsets, momentary[labels[0][rows]])
         of_signal, of_node, of_rank, of_device = (column[rows].astype(np.int64) for column in labels)
         return cls(
             time=time,

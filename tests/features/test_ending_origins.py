@@ -78,6 +78,17 @@ def test_a_node_that_goes_down_is_named_whole() -> None:
     assert named(*lost) == [0, 1, 2, 3]
 
 
+def test_the_larger_of_two_nodes_may_go_down_but_not_most_of_one() -> None:
+    job = {"format": 1, "job_id": "j", "world_size": 6, "start": 0.0, "end": 200.0}
+    places = [{"rank": rank, "node": "a" if rank < 4 else "b"} for rank in range(6)]
+    topology = Job.model_validate(job | {"ranks": places}).topology
+    lost = [ended(30.0, rank, None, kind="heartbeat_missed", node=0) for rank in range(4)]
+    began = where_it_began(lost, topology, SIGN, np.full(6, SIGN), STEP)
+    assert np.flatnonzero(began).tolist() == [0, 1, 2, 3]
+    alone = Job.model_validate(job | {"ranks": [{"rank": rank, "node": "a"} for rank in range(6)]}).topology
+    assert not where_it_began(lost, alone, SIGN, np.full(6, SIGN), STEP).any()
+
+
 def test_an_exit_knows_the_rank_of_a_kill_that_knows_the_node() -> None:
     kill = ended(0.4, None, None, node=1, kind="oom_kill")
     assert named(kill, ended(0.5, 6, "137"), *everybody_else(6, "-15", AGENT)) == [6]

@@ -31,14 +31,14 @@ def test_labels_tell_series_apart() -> None:
 
 @pytest.mark.parametrize("order", [[0, 1, 2, 3], [3, 2, 1, 0], [2, 0, 3, 1]])
 def test_samples_come_out_in_time_order(order: list[int]) -> None:
-    load, backlog = "node_load1", "node_qdisc_backlog"
-    samples = [(1, load, 1.0), (2, load, 2.0), (1, backlog, 3.0), (2, backlog, 4.0)]
+    load, trip = "node_load1", "node_tcp_rtt_seconds"
+    samples = [(1, load, 1.0), (2, load, 2.0), (1, trip, 3.0), (2, trip, 4.0)]
     found = series(*(samples[i] for i in order))
     by_name = {
         found.signals[signal].name: found.value[begin:end].tolist()
         for signal, begin, end in zip(found.signal, found.offsets[:-1], found.offsets[1:], strict=True)
     }
-    assert by_name == {"node_load1": [1, 2], "node_qdisc_backlog": [3, 4]}
+    assert by_name == {"node_load1": [1, 2], "node_tcp_rtt_seconds": [3, 4]}
 
 
 def test_old_and_new_names_continue_one_series() -> None:

@@ -103,6 +103,7 @@ def connections(world: World, out: Collector) -> None:
     delay, queued = world.state("nic_delay"), np.clip(world.state("nic_queue"), 0, 2)
     retransmits = _retransmits(world)
     late = level(world, "late answers", 3e-5, 5e-4) * world.gap_ratio.max(axis=0, keepdims=True)
+    burst = level(world, "message sent", 1e4, 2e5) if is_so(world, "messages seen", 0.5) else 0.0
     # A ring sends to the next node; the last peer listed is where the data goes.
     # Two kernels under one bridge, or two machines a few switches apart.
     usual = level(world, "round trip", 3e-4, 4e-3) * np.exp(out.rng.normal(0, 0.15, (nodes, 1)))
@@ -114,7 +115,9 @@ def connections(world: World, out: Collector) -> None:
         out.gauge("node_tcp_rtt_seconds", "node", trip, device=device, quantum=1e-6, noise=0.35)
         out.gauge("node_tcp_rttvar_seconds", "node", 1.5 * trip, device=device, quantum=1e-6, noise=0.35)
         waiting = level(world, "send queue", 800, 12000) + 2800 * queued + BYTES_UNDERWAY * delay
-        out.gauge("node_tcp_send_queue_bytes", "node", waiting, device=device, quantum=1, noise=0.8)
+        out.gauge(
+            "node_tcp_send_queue_bytes", "node", waiting, device=device, quantum=1, noise=0.8, burst=burst
+        )
         share = retransmits / (nodes - 1)
         out.counter(
             "node_tcp_connection_retransmits_total", "node", share, device=device, quantum=1, noise=0.5
@@ -128,7 +131,8 @@ def queues(world: World, out: Collector) -> None:
     # Bursts of a sound port are seen in its queue now and then.
     seen = level(world, "backlog", 1.0, 800.0) if is_so(world, "bursts seen", 0.3) else 0.0
     waiting = (6400 * queued + seen) * moving
-    out.gauge("node_qdisc_backlog", "node", waiting, device="eth0", quantum=1, noise=0.5)
+    burst = level(world, "message queued", 2e3, 1e5) if is_so(world, "messages seen", 0.5) else 0.0
+    out.gauge("node_qdisc_backlog", "node", waiting, device="eth0", quantum=1, noise=0.5, burst=burst)
     out.gauge("node_qdisc_current_queue_length", "node", waiting / 3200, device="eth0", quantum=1, noise=0.5)
     over = (1500 * queued + _usual_overlimits(world, out)) * moving
     out.counter("node_qdisc_overlimits_total", "node", over, device="eth0", quantum=1, noise=0.2)

@@ -9,7 +9,7 @@ from rca.telemetry.catalogue.signal import Signal, unused
 _count = partial(Signal, kind="counter", combine="sum", worse="higher")
 _traffic = partial(Signal, unit="B", kind="counter", combine="sum", ignored_devices=("lo",))
 _drops = partial(_count, ignored_devices=("lo",))
-_worst = partial(Signal, combine="max", worse="higher")
+_queue = partial(Signal, combine="max", worse="higher", momentary=True)
 
 # The kernel exposes RDMA hardware counters without a prefix; every exporter puts its own before them.
 _HARDWARE_PREFIXES = ("node_infiniband_", "node_infiniband_hw_", "infiniband_hw_", "rdma_", "node_rdma_")
@@ -101,8 +101,8 @@ SIGNALS: tuple[Signal, ...] = (
     Signal("node_netstat_Tcp_OutSegs", "tcp_out_segs", "segments sent", "segments", "counter", "sum"),
     # The mean, because a bad port makes all its connections slow, and one of each of its neighbours'.
     Signal("node_tcp_rtt_seconds", "tcp_rtt", "smoothed round-trip time, over peers", "s", worse="higher"),
-    _worst("node_tcp_send_queue_bytes", "tcp_send_queue", "unacknowledged bytes, by peer", "B"),
-    _worst(
+    _queue("node_tcp_send_queue_bytes", "tcp_send_queue", "unacknowledged bytes, by peer", "B"),
+    _queue(
         "node_qdisc_backlog",
         "qdisc_backlog",
         "bytes waiting to be sent",

@@ -49,6 +49,9 @@ class Signal:
         Devices that say nothing about the machine's health (loopback).
     scale : float
         Factor from the exporter's unit to `unit`.
+    momentary : bool
+        A sample shows one moment of something that comes and goes within milliseconds, as the length of a
+        queue: a few high samples are chance (`rca.telemetry.bursts`).
     """
 
     name: str
@@ -64,6 +67,7 @@ class Signal:
     per_gpu: bool = False
     ignored_devices: tuple[str, ...] = ()
     scale: float = 1.0
+    momentary: bool = False
 
     def channels(self, device: str | None) -> tuple[str, ...]:
         """Every channel that a series of this signal with this device feeds."""

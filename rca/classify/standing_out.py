@@ -1,0 +1,82 @@
+"""Ranks that stand out of a job that looks slow as a whole.
+
+Some symptoms belong to jobs: everybody collects garbage, everybody writes checkpoints, collectives are slow
+for all. A job may show them while it is one rank that makes it slow. Who is nearly certain to straggle, while
+nobody else is suspected, and without whom the last arrival would come clearly earlier, is to blame whatever
+the job looks like; the job is as well if a cause of its own is likely, or its steps take longer than that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from rca.features import FeatureSet
+from rca.robust import REFERENCE_QUANTILE, FloatArray, nan_max, nan_mean, nan_quantile
+
+BoolArray = np.ndarray[tuple[int], np.dtype[np.bool_]]
+
+#: Straggler probability of who stands out, at least, and of everybody else, at most.
+CERTAIN, INNOCENT = 0.9, 0.1
+#: Most ranks cannot stand out.
+FEW = 0.5
+#: Without them the last arrival comes earlier by this share of a step.
+GAINED = 0.03
+#: What slow steps take beyond the quick ones, and beyond what is gained, is the job's: a share of a step.
+LEFT = 0.1
+#: A cause of the job that is believed in like this stands beside theirs, but for one that every job shows.
+SURE, USUAL = 0.75, "runtime_gc"
+
+
+def standing_out(per_rank: FloatArray, features: FeatureSet) -> BoolArray:
+    """Ranks without whom the job would be quicker, shape (n_ranks,); all false where nobody stands out.
+
+    Parameters
+    ----------
+    per_rank : ndarray of shape (n_ranks,)
+        Straggler probability.
+    features : FeatureSet
+    """
+    certain: BoolArray = per_rank.ravel() >= CERTAIN
+    nobody = np.zeros(per_rank.size, dtype=bool)
+    if not certain.any() or certain.mean() > FEW or per_rank[~certain].max() > INNOCENT:
+        return nobody
+    return certain if _gained(certain, features) >= GAINED * features.work.step_reference else nobody
+
+
+def is_to_blame_as_well(causes: Mapping[str, float], named: list[int], features: FeatureSet) -> bool:
+    """Whether the job as a whole is suspected beside who stands out of it.
+
+    Parameters
+    ----------
+    causes : mapping of cause to float
+        Beliefs about the job, the likeliest first.
+    named : list of int
+        Who stands out.
+    features : FeatureSet
+    """
+    first = next(iter(causes), None)
+    if first is not None and first != USUAL and causes[first] >= SURE:
+        return True
+    standing = np.isin(np.arange(features.topology.n_ranks), named)
+    longer = _longer(features) - _gained(standing, features)
+    return longer >= LEFT * features.work.step_reference
+
+
+def _longer(features: FeatureSet) -> float:
+    """Seconds that the slow steps take beyond the others; where all are slow, beyond the quick ones."""
+    step = features.work.job_step
+    inside = features.comparison.segment.mask(step.size)
+    others, share = (step, REFERENCE_QUANTILE) if inside.all() else (step[~inside], 0.5)
+    usual = float(nan_quantile(others[:, None], share)[0])
+    return float(nan_mean(step[inside][:, None])[0]) - min(usual, features.work.step_reference)
+
+
+def _gained(standing: BoolArray, features: FeatureSet) -> float:
+    """Seconds per slow step by which the last of all arrives later than the last of the others."""
+    excess = features.comparison.excess
+    inside = features.comparison.segment.mask(excess.shape[1])
+    last = np.maximum(nan_max(excess[:, inside]), 0.0)
+    others = np.maximum(nan_max(excess[~standing][:, inside]), 0.0)
+    return float(nan_mean((last - others)[:, None])[0])

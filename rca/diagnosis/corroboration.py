@@ -1,0 +1,90 @@
+"""One loud signal decides where the classifier does not.
+
+Its models learned how faults of simulated machines show. A real one may show another mix: steal and nothing
+else, a clock that falls without heat. They then believe in no cause, or in "unknown", while one resource of
+the suspects is far from their peers' and from their own past, and all others are as usual.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from rca.causal.scores import BusyEvidence
+from rca.classify.classifier import Suspect, types_of
+from rca.features import FeatureSet
+from rca.features.evidence import resource_names
+from rca.robust import FloatArray, nan_median
+from rca.telemetry.causes import CAUSES
+
+#: Scores from here on are loud, in units (1 is remarkable).
+LOUD = 2.0
+#: Belief in the first cause below which the classifier is not sure.
+UNSURE = 0.7
+#: Belief that the loud resource's causes share then.
+CORROBORATED = 0.75
+NOT_AT_ALL = 1e-3
+#: Resources that move with other faults, or with none, and so tell little on their own.
+UNTELLING = frozenset({"gpu_heat", "gpu_activity", "stopped", "tcp", "fabric"})
+
+
+def corroborated(suspect: Suspect, features: FeatureSet, busy: BusyEvidence) -> Suspect:
+    """The suspect with more belief in the causes of the one resource that is loud, if no cause is sure.
+
+    Parameters
+    ----------
+    suspect : Suspect
+    features : FeatureSet
+    busy : BusyEvidence
+    """
+    beliefs, ranks = suspect.causes, list(suspect.component.ranks)
+    first = next(iter(beliefs), None)
+    # Most ranks have each other for peers, and in a slow job all wait more than before: nothing is loud then.
+    if first is None or beliefs[first] >= UNSURE or 2 * len(ranks) > features.topology.n_ranks:
+        return suspect
+    told = told_by_one_resource(_usual_score(ranks, features, busy))
+    told &= beliefs.keys()  # Of links the classifier has ruled out what happens on machines.
+    if not told or sum(beliefs[cause] for cause in told) >= CORROBORATED:
+        return suspect
+    causes = _shared(beliefs, told)
+    return replace(suspect, causes=causes, types=types_of(causes))
+
+
+def told_by_one_resource(scores: FloatArray) -> frozenset[str]:
+    """Causes of the loud resources, if all of these have the same causes; else none.
+
+    Parameters
+    ----------
+    scores : ndarray of shape (n_resources,), units
+    """
+    loud = [name for name, score in zip(resource_names(), scores, strict=True) if score >= LOUD]
+    families = {
+        frozenset(cause for cause, spec in CAUSES.items() if name in spec.resources)
+        for name in loud
+        if name not in UNTELLING
+    }
+    return families.pop() if len(families) == 1 else frozenset()
+
+
+def _usual_score(ranks: list[int], features: FeatureSet, busy: BusyEvidence) -> FloatArray:
+    """Each resource's median score over the ranks: against peers, and against the past where there is one."""
+    beside, since = nan_median(busy.versus_peers[ranks]), nan_median(busy.versus_past[ranks])
+    if features.comparison.segment.whole:
+        return beside
+    return np.where(np.isfinite(since), np.fmin(beside, 2.0 * since), beside)
+
+
+def _shared(beliefs: dict[str, float], told: frozenset[str]) -> dict[str, float]:
+    """Beliefs with `CORROBORATED` of them on what is told, by the causes' own shares."""
+    # Of what was not believed in at all, one is as likely as the other.
+    inside = sum(beliefs[cause] + NOT_AT_ALL for cause in told)
+    total = sum(beliefs.values())
+    outside = total - sum(beliefs[cause] for cause in told)
+    found = {
+        cause: total * CORROBORATED * (chance + NOT_AT_ALL) / inside
+        if cause in told
+        else total * (1.0 - CORROBORATED) * chance / outside
+        for cause, chance in beliefs.items()
+    }
+    return dict(sorted(found.items(), key=lambda item: (-item[1], item[0])))

@@ -1,0 +1,74 @@
+"""One loud resource decides where the classifier is not sure, and only there."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from rca.causal.scores import BusyEvidence
+from rca.classify.classifier import Suspect
+from rca.classify.components import Component
+from rca.diagnosis.bundle import baseline
+from rca.diagnosis.corroboration import CORROBORATED, corroborated, told_by_one_resource
+from rca.features import extract
+from rca.features.evidence import RESOURCES, resource_names
+
+BELIEFS = {"unknown": 0.5, "gpu_contention": 0.3, "cpu_contention": 0.15, "memory_pressure": 0.05}
+
+
+def scores(**loud: float):
+    return np.array([loud.get(name, 0.0) for name in resource_names()])
+
+
+@pytest.fixture(scope="module")
+def slow(make_window):
+    return extract(make_window(late={5: 0.05}, steps=slice(20, None)))
+
+
+def heard(slow, beliefs=BELIEFS, ranks=(5,), past: float | None = None, **loud: float) -> Suspect:
+    peers = np.zeros((8, len(RESOURCES)))
+    peers[list(ranks)] = scores(**loud)
+    since = peers if past is None else np.full(peers.shape, past)
+    features = replace(slow, evidence=replace(slow.evidence, versus_peers=peers, versus_past=since))
+    suspect = Suspect(Component("rank", ranks, 0.9), {"compute": 0.9}, {}, dict(beliefs))
+    return corroborated(suspect, features, BusyEvidence.from_features(features, baseline().mechanisms))
+
+
+def test_the_loud_resources_cause_is_believed_and_the_rest_by_its_own_shares(slow) -> None:
+    found = heard(slow, cpu_load=6.0)
+    assert next(iter(found.causes)) == "cpu_contention"
+    assert found.causes["cpu_contention"] == pytest.approx(CORROBORATED)
+    assert sum(found.causes.values()) == pytest.approx(sum(BELIEFS.values()))
+    assert found.causes["unknown"] / found.causes["gpu_contention"] == pytest.approx(5 / 3)
+    assert found.types["host"] > found.types["compute"]
+
+
+def test_several_resources_of_one_cause_are_one_voice(slow) -> None:
+    assert next(iter(heard(slow, cpu_load=6.0, cpu_wait=3.0).causes)) == "cpu_contention"
+    both = heard(slow, cpu_load=6.0, memory=3.0)
+    assert both.causes == BELIEFS
+
+
+@pytest.mark.parametrize(
+    "quiet",
+    [
+        {"cpu_load": 1.9},
+        {"gpu_heat": 6.0},
+        {"cpu_load": 6.0, "past": 0.2},
+        {"cpu_load": 6.0, "ranks": (1, 3, 5, 6, 7)},
+        {"cpu_load": 6.0, "beliefs": {"gpu_contention": 0.7, "cpu_contention": 0.1}},
+        {"cpu_load": 6.0, "beliefs": {"network_congestion": 0.5, "nic_degradation": 0.1}},
+        {"cpu_load": 6.0, "beliefs": {}},
+    ],
+    ids=["not loud", "moves with others", "always so", "most ranks", "sure", "of links", "nothing believed"],
+)
+def test_otherwise_the_classifiers_word_stands(slow, quiet) -> None:
+    assert heard(slow, **quiet).causes == quiet.get("beliefs", BELIEFS)
+
+
+def test_a_resource_of_two_causes_tells_both() -> None:
+    assert told_by_one_resource(scores(storage=4.0)) == {"storage_degradation", "checkpoint_stall"}
+    assert told_by_one_resource(scores()) == frozenset()
+    assert told_by_one_resource(np.full(len(RESOURCES), np.nan)) == frozenset()
