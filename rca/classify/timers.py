@@ -8,8 +8,6 @@ import numpy as np
 
 from rca.features import WINDOW_FEATURES, FeatureSet
 
-#: Value of the feature `communication_measured` where waiting and transfer have columns of their own.
-_SPLIT = 2.0
 _MEASURED = WINDOW_FEATURES.index("communication_measured")
 
 
@@ -28,4 +26,4 @@ def transfer_is_told(features: FeatureSet) -> bool:
     Where ranks meet several times a step, or stages wait for each other, everybody waits somewhere, and the
     shortest communication grows without any link being slow.
     """
-    return bool(features.window[_MEASURED] == _SPLIT)
+    return bool(np.isfinite(features.phases.phase("communication_transfer_seconds")).any())
