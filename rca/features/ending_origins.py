@@ -53,11 +53,9 @@ def where_it_began(
     -------
     ndarray of shape (n_ranks,), bool
     """
-    recent = sorted(
-        (event for event in events if event.time >= sign - step), key=lambda event: (event.time, event.kind)
-    )
-    misses = [event.time for event in recent if event.kind == "nccl_timeout"]
-    last = min([near_the_end(sign, step), *misses])
+    recent = [event for event in events if event.time >= sign - step]
+    fired = [event for event in recent if event.kind == "nccl_timeout"]
+    last = min([near_the_end(sign, step), *(event.time for event in fired)])
     dead = [
         event
         for event in events
@@ -65,17 +63,19 @@ def where_it_began(
         # The kernel's out-of-memory killer knows the node only: which of its ranks, rows may tell.
         and event.rank is not None and event.time >= earliest[event.rank]
     ]  # fmt: skip
-    for found in (_first_dead(dead), _without_heartbeat(recent), _never_joined(recent)):
-        ranks = {int(rank) for event in found for rank in ranks_named(event, topology)}
-        if found and _one_place(ranks, topology):
+    unheard = [event for event in recent if event.kind == "heartbeat_missed"]
+    told = (_first_dead(dead), unheard, _never_joined(fired))
+    named = [{int(rank) for event in found for rank in ranks_named(event, topology)} for found in told]
+    for ranks in (*named, _never_complained(fired, topology.n_ranks)):
+        if _one_place(ranks, topology):
             return np.isin(np.arange(topology.n_ranks), list(ranks))
     return np.zeros(topology.n_ranks, dtype=bool)
 
 
 def _first_dead(dead: Sequence[Event]) -> list[Event]:
-    """Deaths that are no answer to another's."""
+    """Deaths that are no answer to another's; none where all were asked to leave: the job was stopped."""
     found = sorted(dead, key=lambda event: event.time)
-    if not found:
+    if all(event.code in ASKED_TO_LEAVE for event in found):
         return []
     first = found[0].time
     own = [
@@ -98,20 +98,19 @@ def _odd_code(dead: list[Event]) -> list[Event]:
     return odd if answered and max(event.time for event in odd) <= min(e.time for e in others) else dead
 
 
-def _without_heartbeat(events: Sequence[Event]) -> list[Event]:
-    return [event for event in events if event.kind == "heartbeat_missed"]
-
-
-def _never_joined(events: Sequence[Event]) -> list[Event]:
+def _never_joined(fired: Sequence[Event]) -> list[Event]:
     """Watchdogs that say that their rank had not begun the collective that others were waiting in."""
-    reached = {}
-    for event in events:
-        told = ENQUEUED.search(event.message or "") if event.kind == "nccl_timeout" else None
-        if told is not None:
-            reached[event] = int(told[1])
-    fewest = min(reached.values(), default=0)
-    behind = [event for event, number in reached.items() if number == fewest]
+    told = [(event, ENQUEUED.search(event.message or "")) for event in fired]
+    reached = [(event, int(number[1])) for event, number in told if number is not None]
+    fewest = min((number for _, number in reached), default=0)
+    behind = [event for event, number in reached if number == fewest]
     return behind if len(behind) < len(reached) else []
+
+
+def _never_complained(fired: Sequence[Event], n_ranks: int) -> set[int]:
+    """Ranks whose watchdogs did not fire where nearly all others' did: they wait for nobody."""
+    waiting = {event.rank for event in fired if event.rank is not None}
+    return set(range(n_ranks)) - waiting if len(waiting) >= max(ALIKE, ALIKE_SHARE * n_ranks) else set()
 
 
 def _one_place(ranks: set[int], topology: Topology) -> bool:

@@ -64,9 +64,18 @@ def test_the_first_exit_with_a_code_of_its_own_began() -> None:
         [ended(0.1, 1, "-9"), ended(0.2, 6, "-9")],
         [ended(0.1, rank, "-9") for rank in range(8)],
         [ended(0.1, rank, "0") for rank in range(8)],
+        [ended(0.1 * rank, rank, "-15") for rank in range(8)],
         [],
     ],
-    ids=["all alike", "an odd code, but last", "two nodes", "everybody", "normal exits", "nothing"],
+    ids=[
+        "all alike",
+        "an odd code, but last",
+        "two nodes",
+        "everybody",
+        "normal exits",
+        "preempted",
+        "nothing",
+    ],
 )
 def test_otherwise_events_do_not_tell(events: list[Event]) -> None:
     assert named(*events) == []
@@ -108,6 +117,14 @@ def test_whose_watchdog_knows_of_fewer_collectives_never_joined(spelling: str) -
     assert named(watchdog(0, 235171, spelling), watchdog(1, 235168, spelling)) == [1]
     assert named(watchdog(0, 41, spelling), watchdog(1, 41, spelling)) == []
     assert named(watchdog(0, 41, spelling)) == []
+
+
+def test_whose_watchdog_alone_is_silent_is_waited_for() -> None:
+    fired = [ended(60.0, rank, None, "timeout", kind="nccl_timeout") for rank in range(8)]
+    assert named(*fired[:2], *fired[3:]) == [2]
+    assert named(*fired[:4]) == []
+    assert named(*fired) == []
+    assert named(*fired[:2], *fired[3:], ended(0.5, 5, "-9")) == [5]
 
 
 def test_who_is_killed_by_a_watchdog_did_not_begin() -> None:
