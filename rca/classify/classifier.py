@@ -215,13 +215,14 @@ class Classifier:
             standing = standing_out(per_rank, features)
             if not standing.any():
                 return [self._odd_port(features) or everybody]
-            return [*cover(np.where(standing, per_rank, 0.0), CERTAIN, features.topology), everybody]
+            alone = cover(np.where(standing, per_rank, 0.0), CERTAIN, features.topology, share=1.0)
+            return [*alone, everybody]
         return self._slow(features, per_rank)
 
     def _stopped(self, features: FeatureSet, per_rank: FloatArray) -> list[Component]:
         if (began := features.endings.began).any():
             told = np.where(began, np.maximum(per_rank, TOLD_BY_EVENTS), 0.0)
-            return cover(told, TOLD_BY_EVENTS, features.topology)
+            return cover(told, TOLD_BY_EVENTS, features.topology, share=1.0)
         components = cover(per_rank, self.thresholds["straggler"], features.topology)
         return believable(settle_stopped(components, features), per_rank.size)
 

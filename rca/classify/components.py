@@ -37,7 +37,9 @@ class Component:
     probability: float
 
 
-def cover(probability: FloatArray, threshold: float, topology: Topology) -> list[Component]:
+def cover(
+    probability: FloatArray, threshold: float, topology: Topology, share: float = COVER
+) -> list[Component]:
     """Explain suspected ranks by as few and as small components as possible.
 
     Parameters
@@ -46,6 +48,8 @@ def cover(probability: FloatArray, threshold: float, topology: Topology) -> list
         Straggler probability of every rank.
     threshold : float
         A rank is suspected at or above it.
+    share : float
+        Of a component's ranks that have to be suspected; 1 where it is known who is, and who is not.
 
     Notes
     -----
@@ -54,12 +58,12 @@ def cover(probability: FloatArray, threshold: float, topology: Topology) -> list
     """
     suspected = probability >= threshold
     n_ranks = topology.n_ranks
-    if n_ranks > 2 and suspected.mean() >= COVER:
+    if n_ranks > 2 and suspected.mean() >= share:
         return [_component("job", np.arange(n_ranks), probability)]
     found: list[Component] = []
     left = suspected.copy()
     for scope, members in _candidates(topology):
-        if left[members].any() and left[members].mean() >= COVER:
+        if left[members].any() and left[members].mean() >= share:
             found.append(_component(scope, members, probability))
             left[members] = False
     found.extend(_component("rank", np.array([rank]), probability) for rank in np.flatnonzero(left))

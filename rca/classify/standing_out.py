@@ -21,6 +21,8 @@ BoolArray = np.ndarray[tuple[int], np.dtype[np.bool_]]
 CERTAIN, INNOCENT = 0.9, 0.1
 #: Most ranks cannot stand out.
 FEW = 0.5
+#: Slow steps, at least.
+MIN_STEPS = 10
 #: Without them the last arrival comes earlier by this share of a step.
 GAINED = 0.03
 #: What slow steps take beyond the quick ones, and beyond what is gained, is the job's: a share of a step.
@@ -40,7 +42,10 @@ def standing_out(per_rank: FloatArray, features: FeatureSet) -> BoolArray:
     """
     certain: BoolArray = per_rank.ravel() >= CERTAIN
     nobody = np.zeros(per_rank.size, dtype=bool)
-    if not certain.any() or certain.mean() > FEW or per_rank[~certain].max() > INNOCENT:
+    few = certain.any() and certain.mean() <= FEW and per_rank[~certain].max() <= INNOCENT
+    segment = features.comparison.segment
+    # Uneven batches make the same one the last in a few steps, now and then.
+    if not few or segment.last - segment.first + 1 < MIN_STEPS:
         return nobody
     return certain if _gained(certain, features) >= GAINED * features.work.step_reference else nobody
 

@@ -114,6 +114,11 @@ def signals_for(cause: Cause) -> list[str]:
     ]
 
 
+def first_action(cause: str) -> str:
+    """The cheapest action that removes a cause."""
+    return _ACTIONS[cause]
+
+
 def swap_check(cause: Cause) -> str:
     """What to look at where the likeliest cause's own signals are normal: whether slowness moves along."""
     normal = ", ".join(evidence.signal for evidence in cause.evidence if evidence.direction == "against")

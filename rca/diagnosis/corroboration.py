@@ -68,11 +68,20 @@ def told_by_one_resource(scores: FloatArray) -> frozenset[str]:
 
 
 def _usual_score(ranks: list[int], features: FeatureSet, busy: BusyEvidence) -> FloatArray:
-    """Each resource's median score over the ranks: against peers, and against the past where there is one."""
+    """Each resource's median score over the ranks: against peers, and against the past where there is one.
+
+    Without a past, what the node's other ranks show as well is how the node always was: they are not slow.
+    """
     beside, since = nan_median(busy.versus_peers[ranks]), nan_median(busy.versus_past[ranks])
-    if features.comparison.segment.whole:
+    if not features.comparison.segment.whole:
+        return np.where(np.isfinite(since), np.fmin(beside, 2.0 * since), beside)
+    node = features.topology.node
+    mates = np.flatnonzero(np.isin(node, node[ranks]) & (node >= 0))
+    mates = np.setdiff1d(mates, ranks)
+    if not mates.size:
         return beside
-    return np.where(np.isfinite(since), np.fmin(beside, 2.0 * since), beside)
+    shared = nan_median(busy.versus_peers[mates]) >= LOUD
+    return np.where(shared, np.nan, beside)
 
 
 def _shared(beliefs: dict[str, float], told: frozenset[str]) -> dict[str, float]:
@@ -84,7 +93,7 @@ def _shared(beliefs: dict[str, float], told: frozenset[str]) -> dict[str, float]
     found = {
         cause: total * CORROBORATED * (chance + NOT_AT_ALL) / inside
         if cause in told
-        else total * (1.0 - CORROBORATED) * chance / outside
+        else total * (1.0 - CORROBORATED) * chance / max(outside, NOT_AT_ALL)
         for cause, chance in beliefs.items()
     }
     return dict(sorted(found.items(), key=lambda item: (-item[1], item[0])))

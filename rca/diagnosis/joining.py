@@ -5,69 +5,77 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from rca.diagnosis.advice import first_action
 from rca.diagnosis.result import Action, Cause, Diagnosis, Interval, Slowdown, Straggler
 
 #: Reasons not to name a cause that end when one is certain.
 _SETTLED = frozenset({"nobody_stands_out", "cause_not_certain"})
+#: What is lost is less than this share of a step, however much the parts say.
+MOST_LOST = 0.95
 
 
 def joined(
-    whole: Diagnosis, part: Diagnosis, causes: Sequence[Cause], share: float, measured: float
+    whole: Diagnosis,
+    part: Diagnosis,
+    causes: Sequence[Cause],
+    *,
+    share: float,
+    measured: float,
+    rank_steps: float,
 ) -> Diagnosis:
     """The diagnosis of a whole window with causes of one of its parts.
 
     The same cause on ranks that overlap gives way to the part's, which is the surer one; what it costs is
-    then the larger of both, because a part is short.
+    then the larger of both, because a part is short, and it acted in the steps of both.
 
     Parameters
     ----------
     whole, part : Diagnosis
     causes : sequence of Cause
-        Those of the part that are to be added.
+        Those of the part that are to be added: surer than the whole's on the same ranks.
     share : float
         The part's share of the window's steps, by which its seconds count.
     measured : float
         The window's mean step, seconds.
+    rank_steps : float
+        Its steps times its ranks.
     """
-    old = [cause for cause in whole.causes if not _overlapping(cause, causes)]
-    added = [_priced(cause, share, _overlapping(cause, whole.causes)) for cause in causes]
-    slowdown = _slowdown(whole, old, added, measured)
+    old = [cause for cause in whole.causes if not same_on_some(cause, causes)]
+    added = _priced(causes, whole.causes, share)
+    slowdown = _slowdown(whole, old, added, measured, rank_steps)
     found = sorted(
         (_of_slowdown(cause, slowdown.seconds_per_step) for cause in (*old, *added)),
         key=lambda cause: (-cause.seconds_per_step * cause.probability, cause.cause, cause.ranks),
     )
+    explained = sum(cause.seconds_per_step for cause in found)
     return whole.model_copy(
         update={
             "slowdown": slowdown,
             "stragglers": _stragglers(whole, part, old, added),
             "causes": found,
-            "unexplained_seconds_per_step": slowdown.seconds_per_step
-            - sum(cause.seconds_per_step for cause in found),
-            "actions": [*whole.actions, *(_action_over_all_steps(action, share) for action in part.actions)],
-            **_verdict(whole, part, first=bool(_overlapping(found[0], added))),
+            "unexplained_seconds_per_step": slowdown.seconds_per_step - explained,
+            "actions": _actions(whole, part, old, added, share),
+            **_verdict(whole, part, new_first=bool(same_on_some(found[0], added))),
         }
     )
 
 
-def _overlapping(cause: Cause, others: Sequence[Cause]) -> list[Cause]:
+def same_on_some(cause: Cause, others: Sequence[Cause]) -> list[Cause]:
+    """Those of the others that are the same cause on ranks that overlap."""
     return [one for one in others if one.cause == cause.cause and set(one.ranks) & set(cause.ranks)]
 
 
-def _priced(cause: Cause, share: float, same: Sequence[Cause]) -> Cause:
-    """A part's cause with its mean over all steps, or that of what gave way to it."""
-    own = (share * cause.seconds_per_step, _scaled(cause.interval, share))
-    seconds, interval = max([own, *((one.seconds_per_step, one.interval) for one in same)])
-    return cause.model_copy(update={"seconds_per_step": seconds, "interval": interval})
-
-
-def _action_over_all_steps(action: Action, share: float) -> Action:
-    saved, interval = action.expected_seconds_per_step_saved, action.interval
-    return action.model_copy(
-        update={
-            "expected_seconds_per_step_saved": None if saved is None else share * saved,
-            "interval": None if interval is None else _scaled(interval, share),
-        }
-    )
+def _priced(causes: Sequence[Cause], whole: Sequence[Cause], share: float) -> list[Cause]:
+    """A part's causes with their means over all steps, or those of what gives way to them."""
+    left = list(whole)
+    found = []
+    for cause in causes:
+        same = same_on_some(cause, left)
+        left = [one for one in left if one not in same]
+        own = (share * cause.seconds_per_step, _scaled(cause.interval, share))
+        seconds, interval = max([own, *((one.seconds_per_step, one.interval) for one in same)])
+        found.append(cause.model_copy(update={"seconds_per_step": seconds, "interval": interval}))
+    return found
 
 
 def _scaled(interval: Interval, share: float) -> Interval:
@@ -79,7 +87,9 @@ def _of_slowdown(cause: Cause, total: float) -> Cause:
     return cause.model_copy(update={"share": share})
 
 
-def _slowdown(whole: Diagnosis, old: Sequence[Cause], added: Sequence[Cause], measured: float) -> Slowdown:
+def _slowdown(
+    whole: Diagnosis, old: Sequence[Cause], added: Sequence[Cause], measured: float, rank_steps: float
+) -> Slowdown:
     """The slowdown with what the added causes cost beyond its unexplained rest.
 
     That part had been taken for the job's usual pace.
@@ -87,14 +97,14 @@ def _slowdown(whole: Diagnosis, old: Sequence[Cause], added: Sequence[Cause], me
     told = whole.slowdown
     rest = told.seconds_per_step - sum(cause.seconds_per_step for cause in old)
     unseen = max(0.0, sum(cause.seconds_per_step for cause in added) - max(0.0, rest))
-    seconds = told.seconds_per_step + unseen
-    grown = seconds / told.seconds_per_step if told.seconds_per_step > 0 else 1.0
+    seconds = max(told.seconds_per_step, min(told.seconds_per_step + unseen, MOST_LOST * measured))
+    grown = seconds - told.seconds_per_step
     return told.model_copy(
         update={
-            "ratio": measured / (measured - seconds) if 0 < seconds < measured else told.ratio,
+            "ratio": measured / (measured - seconds) if 0 < grown < measured else told.ratio,
             "seconds_per_step": seconds,
-            "interval": (told.interval[0] + unseen, told.interval[1] + unseen),
-            "gpu_hours_lost": told.gpu_hours_lost * grown,
+            "interval": (told.interval[0] + grown, told.interval[1] + grown),
+            "gpu_hours_lost": told.gpu_hours_lost + grown * rank_steps / 3600,
         }
     )
 
@@ -105,14 +115,57 @@ def _stragglers(
     """The whole window's stragglers but those whose causes gave way, and the part's of the added causes."""
     blamed = [cause.ranks for cause in old]
     excused = [cause.ranks for cause in whole.causes if cause.ranks not in blamed]
-    kept = [one for one in whole.stragglers if one.ranks not in excused]
-    known, new = [one.ranks for one in kept], [cause.ranks for cause in added]
-    return [*kept, *(one for one in part.stragglers if one.ranks in new and one.ranks not in known)]
+    gone = [one for one in whole.stragglers if one.ranks in excused]
+    kept = [one for one in whole.stragglers if one not in gone]
+    known = {(tuple(one.ranks), one.straggler_type) for one in kept}
+    named = [set(cause.ranks) for cause in added]
+    new = [
+        _as_long_as_both(one, gone)
+        for one in part.stragglers
+        if any(set(one.ranks) <= ranks for ranks in named)
+        and (tuple(one.ranks), one.straggler_type) not in known
+    ]
+    return [*kept, *new]
 
 
-def _verdict(whole: Diagnosis, part: Diagnosis, *, first: bool) -> dict[str, Any]:
-    """Whether the whole window's doubt remains; `first` if what it doubted is no longer named first."""
+def _as_long_as_both(found: Straggler, gone: Sequence[Straggler]) -> Straggler:
+    """A part's straggler over the steps of whom it takes the place of, too."""
+    same = [one for one in gone if set(one.ranks) & set(found.ranks)]
+    spans = [
+        (one.first_step, one.last_step)
+        for one in (found, *same)
+        if one.first_step is not None and one.last_step is not None
+    ]
+    if not same or not spans:
+        return found
+    span = {"first_step": min(first for first, _ in spans), "last_step": max(last for _, last in spans)}
+    return found.model_copy(update={**span, "pattern": same[0].pattern})
+
+
+def _actions(
+    whole: Diagnosis, part: Diagnosis, old: Sequence[Cause], added: Sequence[Cause], share: float
+) -> list[Action]:
+    """The whole's actions but those for what gave way only, and the part's for what was added."""
+    wanted = {first_action(cause.cause) for cause in old}
+    gone = {first_action(cause.cause) for cause in whole.causes} - wanted
+    new = {first_action(cause.cause) for cause in added}
+    kept = [action for action in whole.actions if action.action not in gone]
+    return [*kept, *(_over_all_steps(action, share) for action in part.actions if action.action in new)]
+
+
+def _over_all_steps(action: Action, share: float) -> Action:
+    saved, interval = action.expected_seconds_per_step_saved, action.interval
+    return action.model_copy(
+        update={
+            "expected_seconds_per_step_saved": None if saved is None else share * saved,
+            "interval": None if interval is None else _scaled(interval, share),
+        }
+    )
+
+
+def _verdict(whole: Diagnosis, part: Diagnosis, *, new_first: bool) -> dict[str, Any]:
+    """What to look at next, and whether the whole window's doubt remains; a new first cause changes both."""
     reason = whole.abstention_reason
-    if reason is None or reason.code not in _SETTLED or not first:
+    if not new_first or (reason is not None and reason.code not in _SETTLED):
         return {}
     return {"abstained": False, "abstention_reason": None, "next_check": part.next_check}

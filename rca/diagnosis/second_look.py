@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from rca.diagnosis.joining import joined
+from rca.diagnosis.joining import joined, same_on_some
 from rca.diagnosis.result import Cause, Diagnosis
 from rca.features import FeatureSet
 from rca.robust import REFERENCE_QUANTILE, FloatArray, nan_mean, nan_quantile
@@ -35,7 +35,10 @@ class Part(NamedTuple):
 
 
 def slow_parts(features: FeatureSet) -> list[Part]:
-    """The steps before and after the slow stretch, as far as they are slow in themselves."""
+    """The steps before and after the slow stretch, as far as they are slow in themselves.
+
+    A part of fewer than `MIN_STEPS` is too short to be asked about.
+    """
     segment, steps = features.comparison.segment, features.work.steps
     if segment.whole:
         return []
@@ -85,11 +88,13 @@ def with_second_look(
     parts = slow_parts(features) if diagnosis.failure_mode == "fail_slow" else []
     if not parts:
         return diagnosis
-    clock = StepClock.of(window)
+    clock, rank_steps = StepClock.of(window), features.work.steps.size * float(window.job.world_size)
     for part in parts:
         told = ask(clock.between(part.first, part.end))
         if new := _certain(told, diagnosis):
-            diagnosis = joined(diagnosis, told, new, part.share, measured)
+            diagnosis = joined(
+                diagnosis, told, new, share=part.share, measured=measured, rank_steps=rank_steps
+            )
     return diagnosis
 
 
@@ -99,11 +104,7 @@ def _certain(told: Diagnosis, known: Diagnosis) -> list[Cause]:
         return []
     if told.failure_mode_probability["fail_slow"] < SURE_MODE:
         return []
-    certain = {_identity(cause) for cause in known.causes if cause.probability >= SURE_CAUSE}
+    certain = [cause for cause in known.causes if cause.probability >= SURE_CAUSE]
     return [
-        cause for cause in told.causes if cause.probability >= SURE_CAUSE and _identity(cause) not in certain
+        cause for cause in told.causes if cause.probability >= SURE_CAUSE and not same_on_some(cause, certain)
     ]
-
-
-def _identity(cause: Cause) -> tuple[str, tuple[int, ...]]:
-    return cause.cause, tuple(cause.ranks)

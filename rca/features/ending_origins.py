@@ -17,21 +17,26 @@ from rca.features.ending_events import DEATHS, BoolVector, Event, near_the_end, 
 from rca.robust import FloatArray
 from rca.telemetry.job import Topology
 
+#: Events of devices and links that others may wait for.
+DEVICES = frozenset({"xid", "ecc", "link_down"})
 #: Exit codes of a process that was asked to leave (SIGTERM, SIGINT), as Python, shells and agents write them.
 ASKED_TO_LEAVE = frozenset({"-15", "15", "143", "SIGTERM", "-2", "2", "130", "SIGINT"})
 #: What a process says that lost its peer: of NCCL, gloo, MPI, gRPC and sockets.
 LOST_ITS_PEER = re.compile(
     r"remote (process|peer|rank)|(closed|reset|aborted) by (remote )?peer|broken pipe|ncclRemoteError"
     r"|connection (was )?(closed|refused)|peer (exited|died|failure|disconnected)|socket closed"
-    r"|SIGTERM|elastic agent",
+    r"|communicator was aborted|SIGTERM|KeyboardInterrupt",
     re.IGNORECASE,
 )  # fmt: skip
-#: How far a rank's communicator got, as its watchdog tells it.
+#: How far a rank's communicator got, as its watchdog tells it, and which of several it is.
+PROCESS_GROUP = re.compile(r"\bPG (?:ID |GUID )?(\w+)")
 ENQUEUED = re.compile(r"last enqueued(?: NCCL)? work: (-?\d+)", re.IGNORECASE)
 #: Many exits of one code, from this many ranks on, are the answer to one of another that came before them.
 ALIKE, ALIKE_SHARE = 3, 0.75
 #: Who is named has to be the smaller part: most ranks cannot all have been first.
 FEW = 0.5
+#: Of whom alone nothing was heard there may be so few: more may have lost their logs.
+SILENT_SHARE = 1 / 8
 
 
 def where_it_began(
@@ -63,7 +68,10 @@ def where_it_began(
         # The kernel's out-of-memory killer knows the node only: which of its ranks, rows may tell.
         and event.rank is not None and event.time >= earliest[event.rank]
     ]  # fmt: skip
-    unheard = [event for event in recent if event.kind == "heartbeat_missed"]
+    # Whoever waits for a watchdog, or for a device that failed, may fall silent before it is stopped.
+    broke = [event.time for event in recent if event.kind in DEVICES]
+    until = min([event.time for event in fired] + broke, default=np.inf)
+    unheard = [event for event in recent if event.kind == "heartbeat_missed" and event.time < until]
     told = (_first_dead(dead), unheard, _never_joined(fired))
     named = [{int(rank) for event in found for rank in ranks_named(event, topology)} for found in told]
     for ranks in (*named, _never_complained(fired, topology.n_ranks)):
@@ -73,18 +81,19 @@ def where_it_began(
 
 
 def _first_dead(dead: Sequence[Event]) -> list[Event]:
-    """Deaths that are no answer to another's; none where all were asked to leave: the job was stopped."""
+    """Deaths that are no answer to another's.
+
+    None where the first, and most, were asked to leave: then the job was stopped from outside.
+    """
     found = sorted(dead, key=lambda event: event.time)
-    if all(event.code in ASKED_TO_LEAVE for event in found):
+    asked = [event.code in ASKED_TO_LEAVE for event in found]
+    if not found or (asked[0] and 2 * sum(asked) > len(found)):
         return []
     first = found[0].time
-    own = [
-        event
-        for event in found
-        if not (event.code in ASKED_TO_LEAVE and event.time > first)
-        and not LOST_ITS_PEER.search(event.message or "")
-    ]
-    return _odd_code(own)
+    own = [event for event, left in zip(found, asked, strict=True) if not (left and event.time > first)]
+    # What a process says of its peer may be of its own children: then its words tell nothing.
+    unprompted = [event for event in own if not LOST_ITS_PEER.search(event.message or "")]
+    return _odd_code(unprompted or own)
 
 
 def _odd_code(dead: list[Event]) -> list[Event]:
@@ -102,15 +111,19 @@ def _never_joined(fired: Sequence[Event]) -> list[Event]:
     """Watchdogs that say that their rank had not begun the collective that others were waiting in."""
     told = [(event, ENQUEUED.search(event.message or "")) for event in fired]
     reached = [(event, int(number[1])) for event, number in told if number is not None]
+    groups = {tuple(PROCESS_GROUP.findall(event.message or "")[:1]) for event, _ in reached}
+    if len(groups) > 1 or len({event.rank for event, _ in reached}) < len(reached):
+        return []  # Counts of several communicators do not compare.
     fewest = min((number for _, number in reached), default=0)
     behind = [event for event, number in reached if number == fewest]
     return behind if len(behind) < len(reached) else []
 
 
 def _never_complained(fired: Sequence[Event], n_ranks: int) -> set[int]:
-    """Ranks whose watchdogs did not fire where nearly all others' did: they wait for nobody."""
+    """The few ranks whose watchdogs did not fire where all others' did: they wait for nobody."""
     waiting = {event.rank for event in fired if event.rank is not None}
-    return set(range(n_ranks)) - waiting if len(waiting) >= max(ALIKE, ALIKE_SHARE * n_ranks) else set()
+    silent = set(range(n_ranks)) - waiting
+    return silent if len(waiting) >= ALIKE and len(silent) <= max(1.0, SILENT_SHARE * n_ranks) else set()
 
 
 def _one_place(ranks: set[int], topology: Topology) -> bool:

@@ -16,6 +16,10 @@ THROTTLED = Fault(cause="gpu_throttling", ranks=(3,), nodes=(0,), severity=0.8, 
 STARVED = Fault(cause="data_loader_stall", ranks=(12,), nodes=(1,), severity=0.9, first_step=48, last_step=95)
 
 
+#: A quarter of the window's steps.
+AMONG = {"share": 0.25, "measured": 1.0, "rank_steps": 1600.0}
+
+
 def job(*faults: Fault) -> Scenario:
     return Scenario(
         seed=11,
@@ -134,7 +138,7 @@ def test_the_same_cause_on_ranks_that_overlap_gives_way(diagnosis: rca.Diagnosis
             ],
         }
     )
-    found = joined(whole, diagnosis, [sure], 0.25, 1.0)
+    found = joined(whole, diagnosis, [sure], **AMONG)
     assert [(each.cause, each.ranks) for each in found.causes] == [
         (each.cause, each.ranks) for each in diagnosis.causes
     ]
@@ -152,7 +156,7 @@ def test_a_certain_cause_ends_doubt_about_causes_and_no_other(diagnosis: rca.Dia
         empty = rca.Diagnosis.model_validate(
             diagnosis.to_dict() | doubt | {"causes": [], "stragglers": [], "actions": []}
         )
-        found = joined(empty, part, part.causes[:1], 0.5, 1.0)
+        found = joined(empty, part, part.causes[:1], **AMONG)
         assert found.abstained is abstains
         assert (found.next_check == "look here") is not abstains
 
@@ -164,10 +168,10 @@ def test_what_was_taken_for_the_usual_pace_makes_the_job_slower(diagnosis: rca.D
         update={"slowdown": slowdown, "causes": [], "unexplained_seconds_per_step": 0.0}
     )
     costly = diagnosis.causes[0].model_copy(update={"seconds_per_step": 4 * explained})
-    found = joined(whole, diagnosis, [costly], 0.5, 10.0)
+    found = joined(whole, diagnosis, [costly], share=0.5, measured=10.0, rank_steps=3600.0)
     assert found.slowdown.seconds_per_step == pytest.approx(2 * explained)
     assert found.slowdown.ratio == pytest.approx(10.0 / (10.0 - 2 * explained))
-    assert found.slowdown.gpu_hours_lost == pytest.approx(2 * slowdown.gpu_hours_lost)
+    assert found.slowdown.gpu_hours_lost == pytest.approx(slowdown.gpu_hours_lost + explained)
     assert found.unexplained_seconds_per_step == pytest.approx(0.0)
 
 

@@ -65,16 +65,20 @@ def test_the_first_exit_with_a_code_of_its_own_began() -> None:
         [ended(0.1, rank, "-9") for rank in range(8)],
         [ended(0.1, rank, "0") for rank in range(8)],
         [ended(0.1 * rank, rank, "-15") for rank in range(8)],
+        [ended(0.1 * rank, rank, "143" if rank != 2 else "-9") for rank in range(8)],
+        [ended(0.1 * rank, rank, "-2" if rank != 1 else "1", "KeyboardInterrupt") for rank in range(8)],
         [],
     ],
     ids=[
         "all alike",
-        "an odd code, but last",
+        "odd code, but last",
         "two nodes",
         "everybody",
         "normal exits",
         "preempted",
-        "nothing",
+        "one had to be killed",
+        "interrupted",
+        "none",
     ],
 )
 def test_otherwise_events_do_not_tell(events: list[Event]) -> None:
@@ -119,10 +123,32 @@ def test_whose_watchdog_knows_of_fewer_collectives_never_joined(spelling: str) -
     assert named(watchdog(0, 41, spelling)) == []
 
 
+def test_counts_of_several_communicators_do_not_compare() -> None:
+    groups = [watchdog(0, 90000, "work"), watchdog(1, 300, "work")]
+    groups = [each._replace(message=f"[PG {each.rank}] {each.message}") for each in groups]
+    assert named(*groups) == []
+    twice = [watchdog(rank, 41) for rank in range(8)] + [watchdog(3, 7)]
+    assert named(*twice) == []
+
+
+@pytest.mark.parametrize("kind", ["xid", "link_down"])
+def test_who_falls_silent_after_a_device_failed_did_not_begin(kind: str) -> None:
+    beat = ended(30.0, 0, None, kind="heartbeat_missed")
+    assert named(ended(0.4, 5, "79", kind=kind), beat) == []
+    assert named(beat, watchdog(0, 41), watchdog(7, 40), watchdog(1, 41)) == [0]
+    late = ended(90.0, 0, None, kind="heartbeat_missed")
+    assert named(late, watchdog(0, 41), watchdog(7, 40), watchdog(1, 41)) == [7]
+
+
+def test_a_message_about_its_own_children_does_not_excuse() -> None:
+    assert named(ended(0.5, 5, "1", "BrokenPipeError in DataLoader worker")) == [5]
+
+
 def test_whose_watchdog_alone_is_silent_is_waited_for() -> None:
     fired = [ended(60.0, rank, None, "timeout", kind="nccl_timeout") for rank in range(8)]
     assert named(*fired[:2], *fired[3:]) == [2]
     assert named(*fired[:4]) == []
+    assert named(*fired[:6]) == []
     assert named(*fired) == []
     assert named(*fired[:2], *fired[3:], ended(0.5, 5, "-9")) == [5]
 
