@@ -51,7 +51,7 @@ bench: setup ## Latency and memory tables, each beside its floor (BENCH=name for
 	rm -rf $@
 	$(RUN)/rca testbed unpack data/testbed/captures --output $@
 
-train: setup .cache/captures ## Reproduce the shipped model bundle from seeds and captures, and its card
+train: setup .cache/captures ## Train a bundle as the shipped one was, from seeds and captures, and write its card
 	$(RUN)/rca train --collection .cache/captures --collection data/windows --output models/rca_models/baseline --card models/README.md
 
 openapi: setup ## Regenerate api/openapi.json
