@@ -42,7 +42,7 @@ class Booster:
     """
 
     def __init__(self, text: str, *, threads: int = 1) -> None:
-        _checked_blocks(text)
+        _tree_spans(text)
         self._text = text
         self._of_class: dict[int, Booster] = {}
         self._library = _library()
@@ -136,8 +136,8 @@ class Booster:
             raise BundleError(f"LightGBM: {self._library.LGBM_GetLastError().decode(errors='replace')}")
 
 
-def _checked_blocks(text: str) -> list[str]:
-    """Every tree's part of a model; damage is refused before LightGBM sees it, which may end the process.
+def _tree_spans(text: str) -> list[slice]:
+    """Where every tree of a model stands; damage is refused before LightGBM sees it and ends the process.
 
     The header lists the size of every tree's block; each must begin where the one before it ends.
     """
@@ -150,22 +150,22 @@ def _checked_blocks(text: str) -> list[str]:
         widths = [int(size) for size in sizes[0].removeprefix(_TREE_SIZES).split()]
     except ValueError as error:
         raise BundleError("not a LightGBM model: its list of tree sizes is damaged") from error
-    blocks = []
+    spans = []
     for number, width in enumerate(widths):
         if not text.startswith(f"Tree={number}\n", position):
             raise BundleError(f"the LightGBM model is damaged before tree {number}")
-        blocks.append(text[position : position + width])
+        spans.append(slice(position, position + width))
         position += width
     if not text.startswith(_END, position):
         raise BundleError("the LightGBM model is damaged or cut off")
-    return blocks
+    return spans
 
 
 def _one_class(text: str, number: int, n_classes: int) -> str:
     """A model whose only score is that of one class: trees stand in turns, one per class and round."""
     chosen = [
-        block.replace(block[: block.index("\n")], f"Tree={position}", 1)
-        for position, block in enumerate(_checked_blocks(text)[number::n_classes])
+        f"Tree={position}" + text[text.index("\n", span.start) : span.stop]
+        for position, span in enumerate(_tree_spans(text)[number::n_classes])
     ]
     only = {
         "num_class=": "1",

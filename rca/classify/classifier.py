@@ -274,17 +274,17 @@ class Classifier:
             head = self.heads["stop_cause"]
             chances = head.probabilities(features.window[None, :])[0]
             causes = dict(zip(head.classes, (float(chance) for chance in chances), strict=True))
-            return Suspect(component, {}, {}, _ordered(settle_stop_cause(component, causes, features)))
+            return Suspect(component, {}, {}, ordered(settle_stop_cause(component, causes, features)))
         rows = features.rank[list(component.ranks[:64])]
         types = self._pooled("type", rows)
         causes = combine(types, self._pooled("cause", rows))
         if priors is not None:
-            causes = _ordered(reweighted(causes, ratios(priors, self.heads["cause"].priors)))
+            causes = ordered(reweighted(causes, ratios(priors, self.heads["cause"].priors)))
             types = types_of(causes)
         if not takes_turns(features):
             causes = without("sequence_length_imbalance", causes)
         component, causes = reaching(component, causes, features)
-        causes = _ordered(causes)
+        causes = ordered(causes)
         if next(iter(causes)) == "stage_imbalance" and is_whole_stage(component, features.topology):
             # A stage that fills exactly one node: the job's layout is the fault, not the machine.
             component = replace(component, scope="stage")
@@ -340,7 +340,7 @@ def combine(types: dict[str, float], causes: dict[str, float]) -> dict[str, floa
         total = sum(causes[cause] for cause in members)
         for cause in members:
             combined[cause] = catalogued * types.get(straggler_type, 0.0) * causes[cause] / max(total, 1e-12)
-    return _ordered(combined)
+    return ordered(combined)
 
 
 def types_of(causes: dict[str, float]) -> dict[str, float]:
@@ -355,6 +355,6 @@ def types_of(causes: dict[str, float]) -> dict[str, float]:
     }
 
 
-def _ordered(chances: dict[str, float]) -> dict[str, float]:
+def ordered(chances: dict[str, float]) -> dict[str, float]:
     """Most probable first; ties by name, so that equal inputs give equal answers."""
     return dict(sorted(chances.items(), key=lambda item: (-item[1], item[0])))

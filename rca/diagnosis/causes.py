@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import numpy as np
 
 from rca.causal.scores import BusyEvidence
@@ -22,9 +24,8 @@ MAX_EVIDENCE = 6
 
 
 def slow_causes(pricing: Pricing, features: FeatureSet) -> list[Cause]:
-    """Causes with their Shapley seconds, first what is expected to cost most: seconds times belief."""
+    """Causes with their Shapley seconds, by expected cost."""
     found = []
-    total = max(pricing.attribution.slowdown, 1e-12)
     rows = zip(pricing.causes, pricing.attribution.seconds, pricing.attribution.intervals, strict=True)
     for priced, seconds, (low, high) in rows:
         spec = CAUSES[priced.removal.cause]
@@ -37,7 +38,7 @@ def slow_causes(pricing: Pricing, features: FeatureSet) -> list[Cause]:
                 probability=priced.belief,
                 seconds_per_step=float(seconds),
                 interval=(float(low), float(high)),
-                share=float(np.clip(seconds / total, 0.0, 1.0)),
+                share=share_of(seconds, pricing.attribution.slowdown),
                 owner=spec.owner,
                 evidence=[
                     *_without_price(priced),
@@ -47,9 +48,19 @@ def slow_causes(pricing: Pricing, features: FeatureSet) -> list[Cause]:
                 ],
             )
         )
+    return by_expected_cost(found)
+
+
+def by_expected_cost(causes: Iterable[Cause]) -> list[Cause]:
+    """First what is expected to cost most: seconds times belief."""
     return sorted(
-        found, key=lambda cause: (-cause.seconds_per_step * cause.probability, cause.cause, cause.ranks)
+        causes, key=lambda cause: (-cause.seconds_per_step * cause.probability, cause.cause, cause.ranks)
     )
+
+
+def share_of(seconds: float, slowdown: float) -> float:
+    """A cause's part of the slowdown, from 0 to 1."""
+    return float(np.clip(seconds / max(slowdown, 1e-12), 0.0, 1.0))
 
 
 def stop_causes(suspects: list[Suspect], features: FeatureSet) -> list[Cause]:

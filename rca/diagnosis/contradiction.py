@@ -11,7 +11,7 @@ from dataclasses import replace
 import numpy as np
 
 from rca.causal.scores import BusyEvidence
-from rca.classify.classifier import Suspect
+from rca.classify.classifier import Suspect, ordered
 from rca.features import FeatureSet
 from rca.features.evidence import resource_names
 from rca.robust import FloatArray, nan_max
@@ -37,8 +37,7 @@ def contradicted(suspect: Suspect, features: FeatureSet, busy: BusyEvidence) -> 
         cause: chance * (KEPT if is_contradicted(cause, unlike) else 1.0)
         for cause, chance in suspect.causes.items()
     }
-    order = sorted(weighed.items(), key=lambda item: (-item[1], item[0]))
-    return replace(suspect, causes=dict(order))
+    return replace(suspect, causes=ordered(weighed))
 
 
 def is_contradicted(cause: str, unlike: FloatArray) -> bool:

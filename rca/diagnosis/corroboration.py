@@ -12,7 +12,7 @@ from dataclasses import replace
 import numpy as np
 
 from rca.causal.scores import BusyEvidence
-from rca.classify.classifier import Suspect, types_of
+from rca.classify.classifier import Suspect, ordered, types_of
 from rca.features import FeatureSet
 from rca.features.evidence import resource_names
 from rca.robust import FloatArray, nan_median
@@ -90,10 +90,11 @@ def _shared(beliefs: dict[str, float], told: frozenset[str]) -> dict[str, float]
     inside = sum(beliefs[cause] + NOT_AT_ALL for cause in told)
     total = sum(beliefs.values())
     outside = total - sum(beliefs[cause] for cause in told)
-    found = {
-        cause: total * CORROBORATED * (chance + NOT_AT_ALL) / inside
-        if cause in told
-        else total * (1.0 - CORROBORATED) * chance / max(outside, NOT_AT_ALL)
-        for cause, chance in beliefs.items()
-    }
-    return dict(sorted(found.items(), key=lambda item: (-item[1], item[0])))
+    return ordered(
+        {
+            cause: total * CORROBORATED * (chance + NOT_AT_ALL) / inside
+            if cause in told
+            else total * (1.0 - CORROBORATED) * chance / max(outside, NOT_AT_ALL)
+            for cause, chance in beliefs.items()
+        }
+    )

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from rca.diagnosis.advice import first_action
+from rca.diagnosis.causes import by_expected_cost, share_of
 from rca.diagnosis.result import Action, Cause, Diagnosis, Interval, Slowdown, Straggler
 
 #: Reasons not to name a cause that end when one is certain.
@@ -43,9 +44,10 @@ def joined(
     old = [cause for cause in whole.causes if not same_on_some(cause, causes)]
     added = _priced(causes, whole.causes, share)
     slowdown = _slowdown(whole, old, added, measured, rank_steps)
-    found = sorted(
-        (_of_slowdown(cause, slowdown.seconds_per_step) for cause in (*old, *added)),
-        key=lambda cause: (-cause.seconds_per_step * cause.probability, cause.cause, cause.ranks),
+    total = slowdown.seconds_per_step
+    found = by_expected_cost(
+        cause.model_copy(update={"share": share_of(cause.seconds_per_step, total)})
+        for cause in (*old, *added)
     )
     explained = sum(cause.seconds_per_step for cause in found)
     return whole.model_copy(
@@ -53,7 +55,7 @@ def joined(
             "slowdown": slowdown,
             "stragglers": _stragglers(whole, part, old, added),
             "causes": found,
-            "unexplained_seconds_per_step": slowdown.seconds_per_step - explained,
+            "unexplained_seconds_per_step": total - explained,
             "actions": _actions(whole, part, old, added, share),
             **_verdict(whole, part, new_first=bool(same_on_some(found[0], added))),
         }
@@ -80,11 +82,6 @@ def _priced(causes: Sequence[Cause], whole: Sequence[Cause], share: float) -> li
 
 def _scaled(interval: Interval, share: float) -> Interval:
     return share * interval[0], share * interval[1]
-
-
-def _of_slowdown(cause: Cause, total: float) -> Cause:
-    share = min(max(cause.seconds_per_step / max(total, 1e-12), 0.0), 1.0)
-    return cause.model_copy(update={"share": share})
 
 
 def _slowdown(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -38,6 +39,30 @@ class Event(NamedTuple):
     def normal_exit(self) -> bool:
         """A process ended as it should."""
         return self.kind == "process_exit" and self.code == "0"
+
+
+class End(NamedTuple):
+    """The end of a job's progress, as its rows tell it: what events are read against.
+
+    Attributes
+    ----------
+    topology : Topology
+    sign : float, Unix seconds
+        Last sign of progress of the job.
+    earliest : ndarray of shape (n_ranks,), Unix seconds
+        A process that ended before was started again, or was not the rank's.
+    step : float, seconds
+    """
+
+    topology: Topology
+    sign: float
+    earliest: FloatArray
+    step: float
+
+    @property
+    def latest_death(self) -> float:
+        """The latest moment at which a death may be what ended progress, Unix seconds."""
+        return self.sign + float(np.clip(DEATH_STEPS * self.step, *DEATH_SECONDS))
 
 
 def events_told(window: Window) -> list[Event]:
@@ -79,36 +104,24 @@ def ended_normally(events: list[Event], topology: Topology, sign: float, step: f
     return bool(ended.all())
 
 
-def who_died(
-    events: list[Event], topology: Topology, sign: float, earliest: FloatArray, step: float
-) -> BoolVector:
-    """Who failed or was killed when progress ended, and before anybody was missed from then on.
-
-    Parameters
-    ----------
-    events : list of Event
-    topology : Topology
-    sign : float, Unix seconds
-        Last sign of progress of the job.
-    earliest : ndarray of shape (n_ranks,), Unix seconds
-        A process that ended before was started again, or was not the rank's.
-    step : float, seconds
-    """
-    found = np.zeros(topology.n_ranks, dtype=bool)
-    misses = [event.time for event in events if event.kind in MISSED_EVENTS and event.time >= sign - step]
-    last = min([near_the_end(sign, step), *misses])
-    for event in events:
-        if event.kind not in DEATHS or event.normal_exit or event.time > last:
-            continue
+def who_died(events: list[Event], end: End) -> BoolVector:
+    """Who failed or was killed when progress ended, and before anybody was missed; shape (n_ranks,)."""
+    found = np.zeros(end.topology.n_ranks, dtype=bool)
+    misses = [
+        event.time for event in events if event.kind in MISSED_EVENTS and event.time >= end.sign - end.step
+    ]
+    for event in deaths(events, min([end.latest_death, *misses])):
         # The kernel's out-of-memory killer knows the node only.
-        named = ranks_named(event, topology)
-        found[named] |= event.time >= earliest[named]
+        named = ranks_named(event, end.topology)
+        found[named] |= event.time >= end.earliest[named]
     return found
 
 
-def near_the_end(sign: float, step: float) -> float:
-    """The latest moment at which a death may be what ended progress, Unix seconds."""
-    return sign + float(np.clip(DEATH_STEPS * step, *DEATH_SECONDS))
+def deaths(events: Sequence[Event], last: float) -> list[Event]:
+    """Processes that failed or were killed, until `last` (Unix seconds)."""
+    return [
+        event for event in events if event.kind in DEATHS and not event.normal_exit and event.time <= last
+    ]
 
 
 def ranks_named(event: Event, topology: Topology) -> IntArray:

@@ -13,8 +13,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from rca.features.ending_events import DEATHS, BoolVector, Event, near_the_end, ranks_named
-from rca.robust import FloatArray
+from rca.features.ending_events import BoolVector, End, Event, deaths, ranks_named
 from rca.telemetry.job import Topology
 
 #: Events of devices and links that others may wait for.
@@ -39,38 +38,22 @@ FEW = 0.5
 SILENT_SHARE = 1 / 8
 
 
-def where_it_began(
-    events: Sequence[Event], topology: Topology, sign: float, earliest: FloatArray, step: float
-) -> BoolVector:
-    """The ranks of one node, or the one rank, with whom the end began; all false where events do not tell.
+def where_it_began(events: Sequence[Event], end: End) -> BoolVector:
+    """The ranks of one node, or the one rank, with whom the end began, shape (n_ranks,).
 
-    Parameters
-    ----------
-    events : sequence of Event
-    topology : Topology
-    sign : float, Unix seconds
-        Last sign of progress of the job.
-    earliest : ndarray of shape (n_ranks,), Unix seconds
-        A process that ended before was started again, or was not the rank's.
-    step : float, seconds
-
-    Returns
-    -------
-    ndarray of shape (n_ranks,), bool
+    All false where events do not tell.
     """
-    recent = [event for event in events if event.time >= sign - step]
+    topology = end.topology
+    recent = [event for event in events if event.time >= end.sign - end.step]
     fired = [event for event in recent if event.kind == "nccl_timeout"]
-    last = min([near_the_end(sign, step), *(event.time for event in fired)])
     dead = [
         event
-        for event in events
-        if event.kind in DEATHS and not event.normal_exit and event.time <= last
+        for event in deaths(events, min([end.latest_death, *(event.time for event in fired)]))
         # The kernel's out-of-memory killer knows the node only: which of its ranks, rows may tell.
-        and event.rank is not None and event.time >= earliest[event.rank]
-    ]  # fmt: skip
+        if event.rank is not None and event.time >= end.earliest[event.rank]
+    ]
     # Whoever waits for a watchdog, or for a device that failed, may fall silent before it is stopped.
-    broke = [event.time for event in recent if event.kind in DEVICES]
-    until = min([event.time for event in fired] + broke, default=np.inf)
+    until = min((event.time for event in recent if event.kind in {"nccl_timeout", *DEVICES}), default=np.inf)
     unheard = [event for event in recent if event.kind == "heartbeat_missed" and event.time < until]
     told = (_first_dead(dead), unheard, _never_joined(fired))
     named = [{int(rank) for event in found for rank in ranks_named(event, topology)} for found in told]

@@ -8,6 +8,7 @@ import numpy as np
 
 from rca.features.ending_events import (
     BoolVector,
+    End,
     Event,
     ended_normally,
     events_told,
@@ -111,8 +112,8 @@ class Endings:
                 silence = 0.0
             fatal_delay = (first_fatal - sign) / step_reference
             begun = np.where(np.isfinite(phases.start_time), phases.start_time, -np.inf).max(axis=1)
-            end = (window.job.topology, sign, begun - step_reference, step_reference)
-            died, began = who_died(told, *end), where_it_began(told, *end)
+            end = End(window.job.topology, sign, begun - step_reference, step_reference)
+            died, began = who_died(told, end), where_it_began(told, end)
         return cls(
             progress=progress,
             behind=progress - nan_median(progress[:, None])[0],

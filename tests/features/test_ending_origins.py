@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from rca.features.ending_events import Event
+from rca.features.ending_events import End, Event
 from rca.features.ending_origins import where_it_began
 from rca.telemetry.job import Job
 
@@ -26,7 +26,7 @@ def ended(time: float, rank: int | None, code: str | None = "1", message: str | 
 
 
 def named(*events: Event, earliest: float = SIGN - STEP) -> list[int]:
-    began = where_it_began(events, TOPOLOGY, SIGN, np.full(8, earliest), STEP)
+    began = where_it_began(events, End(TOPOLOGY, SIGN, np.full(8, earliest), STEP))
     return np.flatnonzero(began).tolist()
 
 
@@ -96,10 +96,10 @@ def test_the_larger_of_two_nodes_may_go_down_but_not_most_of_one() -> None:
     places = [{"rank": rank, "node": "a" if rank < 4 else "b"} for rank in range(6)]
     topology = Job.model_validate(job | {"ranks": places}).topology
     lost = [ended(30.0, rank, None, kind="heartbeat_missed", node=0) for rank in range(4)]
-    began = where_it_began(lost, topology, SIGN, np.full(6, SIGN), STEP)
+    began = where_it_began(lost, End(topology, SIGN, np.full(6, SIGN), STEP))
     assert np.flatnonzero(began).tolist() == [0, 1, 2, 3]
     alone = Job.model_validate(job | {"ranks": [{"rank": rank, "node": "a"} for rank in range(6)]}).topology
-    assert not where_it_began(lost, alone, SIGN, np.full(6, SIGN), STEP).any()
+    assert not where_it_began(lost, End(alone, SIGN, np.full(6, SIGN), STEP)).any()
 
 
 def test_an_exit_knows_the_rank_of_a_kill_that_knows_the_node() -> None:
