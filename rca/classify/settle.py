@@ -24,6 +24,8 @@ SLOW_TRANSFER = 0.02
 OWN_EVIDENCE = 1.0
 #: Suspicion without an ending of its own names a stopped rank from here on.
 LIKELIER_THAN_NOT = 0.5
+#: Suspicion like this outlasts that no symptom is seen: a link inside one node slows its own ranks' collectives.
+CERTAIN = 0.95
 #: More separate components than this are no longer an answer for a person.
 MAX_COMPONENTS = 16
 #: Share of the belief in a hang that is left where the process was seen to die: clocks of logs differ.
@@ -54,9 +56,12 @@ def settle(components: list[Component], features: FeatureSet) -> list[Component]
     needed = max(OWN_EVIDENCE, 0.5 * max(links))
     sick_links = [link >= needed for link in links]
     if any(late) and not _transfer_is_slow(features):
-        keep = late
+        keep = [own or _is_certain(component) for own, component in zip(late, components, strict=True)]
     elif any(late) or any(sick_links):
-        keep = [own or link for own, link in zip(late, sick_links, strict=True)]
+        keep = [
+            own or link or _is_certain(component)
+            for own, link, component in zip(late, sick_links, components, strict=True)
+        ]
     else:
         # Nobody has anything but the model's suspicion. Collectives are everybody's, so slow ones without
         # a sick link are a matter of the job; anything else would be a guess, and a wrong blame costs more.
@@ -67,6 +72,11 @@ def settle(components: list[Component], features: FeatureSet) -> list[Component]
         return [everybody] if transfer_grew(features) else []
     kept = [component for component, wanted in zip(components, keep, strict=True) if wanted]
     return kept[:MAX_COMPONENTS]
+
+
+def _is_certain(component: Component) -> bool:
+    """Whether the classifier has no doubt about the ranks, whatever the clocks of the whole job show."""
+    return component.probability >= CERTAIN
 
 
 def shown_by_machines(components: list[Component], features: FeatureSet) -> list[Component]:

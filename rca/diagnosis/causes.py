@@ -16,7 +16,7 @@ from rca.features import FeatureSet
 from rca.features.evidence import RESOURCES, resource_names
 from rca.robust import nan_mean, nan_median
 from rca.telemetry.catalogue import unit_of_channel
-from rca.telemetry.causes import CAUSES, DECIDING
+from rca.telemetry.causes import CAUSES, DECIDING, STOP_CAUSES
 
 #: Resource scores from here on are worth showing, in units.
 REMARKABLE_SCORE = 1.0
@@ -52,9 +52,15 @@ def slow_causes(pricing: Pricing, features: FeatureSet) -> list[Cause]:
 
 
 def by_expected_cost(causes: Iterable[Cause]) -> list[Cause]:
-    """First what is expected to cost most: seconds times belief."""
+    """First what is expected to cost most: why the job stands still, then seconds times belief."""
+
+    def expected(cause: Cause) -> tuple[bool, float]:
+        stops = cause.cause in STOP_CAUSES
+        return stops, cause.probability * (1.0 if stops else cause.seconds_per_step)
+
     return sorted(
-        causes, key=lambda cause: (-cause.seconds_per_step * cause.probability, cause.cause, cause.ranks)
+        causes,
+        key=lambda cause: (*(-each for each in expected(cause)), cause.cause, cause.ranks),
     )
 
 
@@ -83,7 +89,7 @@ def stop_causes(suspects: list[Suspect], features: FeatureSet) -> list[Cause]:
                     evidence=_ending_evidence(ranks, features),
                 )
             )
-    return sorted(found, key=lambda cause: (-cause.probability, cause.cause, cause.ranks))
+    return by_expected_cost(found)
 
 
 def _without_price(priced: PricedCause) -> list[Evidence]:

@@ -1,8 +1,9 @@
-"""Faults that act while the first one rests: the steps beside the slow stretch are asked on their own.
+"""Faults that act while the first one rests: the steps beside what is diagnosed are asked on their own.
 
-Everything a diagnosis looks at is compared between the one stretch in which the job was slowest and the rest
-of the window. A fault that began when another ended lies in that rest, and counts as usual there. Where the
-rest is slow in itself, it is a window like any other.
+Everything a diagnosis of a slow job looks at is compared between the one stretch in which the job was slowest
+and the rest of the window. A fault that began when another ended lies in that rest, and counts as usual there.
+Where the rest is slow in itself, it is a window like any other. So are the steps of a job that stopped, up to
+its end.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from rca.diagnosis.joining import joined, same_on_some
-from rca.diagnosis.result import Cause, Diagnosis
+from rca.diagnosis.result import Cause, Diagnosis, FailureMode
 from rca.features import FeatureSet
 from rca.robust import REFERENCE_QUANTILE, FloatArray, nan_mean, nan_quantile
 from rca.telemetry.step_clock import StepClock
@@ -19,11 +20,15 @@ from rca.telemetry.window import Window
 
 #: Steps that a part needs to be a window of its own.
 MIN_STEPS = 10
+#: The last steps of a stopped job belong to its end: some ranks had finished them, and some had not.
+LAST_STEPS = 2
 #: A part is asked about if its steps are on average this much longer than its own quick ones, or if without
 #: one rank, node or stage they would be this much shorter.
 UNEVEN, GAINED = 0.06, 0.03
 #: What a part says is added to an answer that stands already: it has to be more certain than that had to be.
 SURE_MODE, SURE_CAUSE = 0.98, 0.9
+#: A cause that is likelier than not is told beside why the job stopped.
+NAMED = 0.5
 
 
 class Part(NamedTuple):
@@ -49,6 +54,15 @@ def slow_parts(features: FeatureSet) -> list[Part]:
     return found
 
 
+def before_the_end(features: FeatureSet) -> list[Part]:
+    """The steps of a stopped job up to its end, if they are slow in themselves and enough."""
+    steps = features.work.steps
+    kept = steps.size - LAST_STEPS
+    if kept < MIN_STEPS or not _is_slow(features, slice(0, kept)):
+        return []
+    return [Part(int(steps[0]), int(steps[kept - 1]) + 1, kept / steps.size)]
+
+
 def _is_slow(features: FeatureSet, part: slice) -> bool:
     comparison, unit = features.comparison, features.work.step_reference
     step = features.work.job_step[part]
@@ -59,6 +73,14 @@ def _is_slow(features: FeatureSet, part: slice) -> bool:
     return any(float(gain[:, part].mean(axis=1).max()) >= GAINED * unit for gain in gains)
 
 
+#: What is asked on its own, by failure mode.
+_PARTS: dict[FailureMode, Callable[[FeatureSet], list[Part]]] = {
+    "healthy": lambda _: [],
+    "fail_slow": slow_parts,
+    "fail_stop": before_the_end,
+}
+
+
 def with_second_look(
     diagnosis: Diagnosis,
     window: Window,
@@ -66,7 +88,7 @@ def with_second_look(
     measured: float,
     ask: Callable[[Window], Diagnosis],
 ) -> Diagnosis:
-    """The diagnosis of a slow job, with what the steps beside its slow stretch say for certain.
+    """The diagnosis, with what the steps beside a slow stretch or before the job's end say for certain.
 
     Parameters
     ----------
@@ -85,7 +107,7 @@ def with_second_look(
         As given where no part is slow, or none says anything new. Otherwise with further stragglers, causes
         and actions; their seconds are means over all steps of the window, as the others' are.
     """
-    parts = slow_parts(features) if diagnosis.failure_mode == "fail_slow" else []
+    parts = _PARTS[diagnosis.failure_mode](features)
     if not parts:
         return diagnosis
     clock, rank_steps = StepClock.of(window), features.work.steps.size * float(window.job.world_size)
@@ -99,9 +121,14 @@ def with_second_look(
 
 
 def _certain(told: Diagnosis, known: Diagnosis) -> list[Cause]:
-    """The causes that a part names for certain, and that are not certain yet."""
+    """The causes that a part names for certain, and that are not certain yet.
+
+    Beside an answer about the same slow job that has to be surer than usual; why a job stopped is another matter.
+    """
     if told.failure_mode != "fail_slow" or told.abstained:
         return []
+    if known.failure_mode == "fail_stop":
+        return [cause for cause in told.causes if cause.probability >= NAMED]
     if told.failure_mode_probability["fail_slow"] < SURE_MODE:
         return []
     certain = [cause for cause in known.causes if cause.probability >= SURE_CAUSE]

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from rca.diagnosis.result import Cause, Diagnosis
+from collections.abc import Sequence
+
+from rca.diagnosis.result import Cause, Diagnosis, Straggler
 from rca.runbook.numbers import probability, ratio, seconds
 from rca.runbook.phrases import Name, Phrase, joined, who
+from rca.telemetry.causes import STOP_CAUSES
 
 # Above this ratio to its own past a healthy job is worth a remark; below lies day-to-day variation.
 NOTABLE_SLOWING = 1.10
@@ -19,7 +22,12 @@ def headline(diagnosis: Diagnosis) -> Phrase:
         return _healthy(diagnosis)
     if diagnosis.failure_mode == "fail_stop":
         return _fail_stop(diagnosis)
-    return ("FAIL-SLOW: ", *_culprits(diagnosis), f", {_cost(diagnosis)}", *_cause(diagnosis))
+    return (
+        "FAIL-SLOW: ",
+        *_culprits(diagnosis.stragglers),
+        f", {_cost(diagnosis)}",
+        *_cause(diagnosis.causes),
+    )
 
 
 def verdict(diagnosis: Diagnosis) -> str:
@@ -38,11 +46,16 @@ def _healthy(diagnosis: Diagnosis) -> Phrase:
 
 
 def _fail_stop(diagnosis: Diagnosis) -> Phrase:
-    first = [group.first_step for group in diagnosis.stragglers if group.first_step is not None]
+    """Who stopped, and then what had slowed the job before."""
+    stopped = [group for group in diagnosis.stragglers if group.straggler_type is None]
+    reasons = [cause for cause in diagnosis.causes if cause.cause in STOP_CAUSES]
+    slowed = [cause for cause in diagnosis.causes if cause.cause not in STOP_CAUSES]
+    first = [group.first_step for group in stopped if group.first_step is not None]
     at = f" at step {min(first)}" if first else ""
-    if not diagnosis.stragglers:
-        return (f"FAIL-STOP: the job stopped{at}", *_cause(diagnosis))
-    return ("FAIL-STOP: ", *_culprits(diagnosis), f" stopped{at}", *_cause(diagnosis))
+    before = ("; it was slow before", *_cause(slowed), ", ", f"{_cost(diagnosis)}") if slowed else ()
+    if not stopped:
+        return (f"FAIL-STOP: the job stopped{at}", *_cause(reasons), *before)
+    return ("FAIL-STOP: ", *_culprits(stopped), f" stopped{at}", *_cause(reasons), *before)
 
 
 def _abstained(diagnosis: Diagnosis) -> Phrase:
@@ -63,7 +76,7 @@ def _abstained(diagnosis: Diagnosis) -> Phrase:
         "; the job is unlike those learned from" if strange else "; no cause is certain enough to be named",
     )
     if diagnosis.stragglers:
-        tail = ("; suspects ", *_culprits(diagnosis), *tail)
+        tail = ("; suspects ", *_culprits(diagnosis.stragglers), *tail)
     cost = f", {_cost(diagnosis)}" if mode == "fail_slow" else ""
     return (f"NOT CERTAIN: probably {suspected} ({_mode_odds(diagnosis)}){cost}", *tail)
 
@@ -72,8 +85,7 @@ def _mode_odds(diagnosis: Diagnosis) -> str:
     return probability(diagnosis.failure_mode_probability.get(diagnosis.failure_mode, float("nan")))
 
 
-def _culprits(diagnosis: Diagnosis) -> Phrase:
-    groups = diagnosis.stragglers
+def _culprits(groups: Sequence[Straggler]) -> Phrase:
     if not groups:
         return ("the whole job",)
     shown = joined(
@@ -90,9 +102,9 @@ def _cost(diagnosis: Diagnosis) -> str:
     return f"{seconds(slowdown.seconds_per_step, signed=True)} per step ({ratio(slowdown.ratio)})"
 
 
-def _cause(diagnosis: Diagnosis) -> Phrase:
-    if not diagnosis.causes:
+def _cause(causes: Sequence[Cause]) -> Phrase:
+    if not causes:
         return (", cause not known",)
-    best: Cause = diagnosis.causes[0]
-    more = f" and {len(diagnosis.causes) - 1} more" if len(diagnosis.causes) > 1 else ""
+    best = causes[0]
+    more = f" and {len(causes) - 1} more" if len(causes) > 1 else ""
     return (", cause ", Name(best.cause), f" ({probability(best.probability)}){more}")

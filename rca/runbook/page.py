@@ -18,7 +18,7 @@ from rca.runbook.numbers import (
     steps,
 )
 from rca.runbook.phrases import Name, Phrase, clean, joined, name, who
-from rca.telemetry.causes import CAUSES
+from rca.telemetry.causes import CAUSES, STOP_CAUSES
 from rca.telemetry.causes import UNKNOWN as UNKNOWN_CAUSE
 
 _MOST_UNKNOWN_METRICS = 12
@@ -88,7 +88,8 @@ class Page:
     @classmethod
     def from_diagnosis(cls, diagnosis: Diagnosis) -> Page:
         """Put a diagnosis into words."""
-        priced = diagnosis.failure_mode != "fail_stop"
+        # Why a job stopped has no price per step; what slowed it before has one.
+        priced = any(cause.cause not in STOP_CAUSES for cause in diagnosis.causes)
         return cls(
             verdict=verdict(diagnosis),
             headline=headline(diagnosis),
@@ -167,7 +168,9 @@ def _cause_entry(cause: Cause, *, priced: bool) -> CauseEntry:
         (seconds_interval(cause.interval),),
         (percent(cause.share),),
     )
-    if cause.without_price:
+    if cause.cause in STOP_CAUSES:
+        cost = (("-",), ("-",), ("-",))
+    elif cause.without_price:
         cost = (("unknown",), ("-",), ("-",))
     row = (
         (Name(cause.cause),),
@@ -205,9 +208,8 @@ def _contribution(item: Contribution) -> Phrase:
 
 
 def _unexplained(diagnosis: Diagnosis) -> Phrase:
-    if diagnosis.failure_mode == "fail_stop" or (
-        diagnosis.failure_mode == "healthy" and not diagnosis.causes
-    ):
+    slowed = any(cause.cause not in STOP_CAUSES for cause in diagnosis.causes)
+    if not slowed and diagnosis.failure_mode != "fail_slow":
         return ()
     left = diagnosis.unexplained_seconds_per_step
     total = diagnosis.slowdown.seconds_per_step

@@ -90,7 +90,8 @@ def _thinned(metrics: pa.Table, start: float, rng: np.random.Generator) -> pa.Ta
     """Scraped two to ten times more rarely."""
     every = int(rng.choice([2, 3, 5, 10]))
     time = metrics.column("time").to_numpy()
-    apart = float(np.median(np.diff(np.unique(np.round(time, 2))))) if time.size > 1 else 1.0
+    looks = np.unique(np.round(time, 2))
+    apart = float(np.median(np.diff(looks))) if looks.size > 1 else 1.0
     slot = np.floor((time - start) / max(apart, 1e-3)).astype(np.int64)
     kept = slot % every == int(rng.integers(every))
     return metrics.filter(pa.array(kept)) if kept.any() else metrics

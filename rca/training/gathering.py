@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from rca.training.corpus import Example
 from rca.training.feature_cache import FeatureCache
+from rca.training.held_out import named
 from rca.training.incidents import VARIANTS, incident_examples
 from rca.training.simulated import simulated_examples
 
@@ -36,8 +38,8 @@ def gathered(
     for each in simulated_examples(n_windows, seed, processes=processes, cache=cache):
         examples.append(each)
         progress("simulating and extracting features", len(examples), n_windows)
-    for folder in collections:
-        examples += incident_examples(
+    for name, folder in named(collections).items():
+        found = incident_examples(
             folder,
             seed,
             processes=processes,
@@ -45,4 +47,6 @@ def gathered(
             cache=cache,
             progress=lambda done, total: progress("varying real windows", done, total),
         )
+        # Their weight goes by collection; the part they belong to was decided by what they are called within.
+        examples += [replace(each, group=f"{name}/{each.group}") for each in found]
     return examples

@@ -95,8 +95,9 @@ def targets(corpus: Corpus) -> dict[str, Target]:
     stop = owner_mode == "fail_stop"
     # A fault of the whole job says nothing about what singles a rank out.
     single = (owner_mode != "fail_stop") & (np.array(corpus.scope)[corpus.owner] != "job")
-    slow = (owner_mode == "fail_slow") & corpus.faulty
+    slow = (owner_mode == "fail_slow") & corpus.faulty & np.isin(cause, (*SLOW_CAUSES, UNKNOWN))
     flag = np.where(corpus.faulty, "yes", "no")
+    stopped = np.where(_stopped(corpus), "yes", "no")
     mode = np.array(corpus.mode)
     everything = np.ones(mode.size, dtype=bool)
 
@@ -117,12 +118,26 @@ def targets(corpus: Corpus) -> dict[str, Target]:
         "mode": windows(everything, corpus.mode, ("healthy", "fail_slow", "fail_stop")),
         "straggler": ranks(single, flag.tolist(), ("no", "yes")),
         "scope": windows(mode == "fail_slow", corpus.scope, ("some", "job")),
-        "stopper": ranks(stop, flag.tolist(), ("no", "yes")),
+        "stopper": ranks(stop, stopped.tolist(), ("no", "yes")),
         "type": ranks(slow & (cause != UNKNOWN), types, STRAGGLER_TYPES),
         "cause": ranks(slow, cause.tolist(), (*SLOW_CAUSES, UNKNOWN)),
-        "stop_cause": windows(mode == "fail_stop", corpus.cause, STOP_CAUSES),
+        "stop_cause": windows(
+            (mode == "fail_stop") & np.isin(corpus.cause, STOP_CAUSES), corpus.cause, STOP_CAUSES
+        ),
         "pattern": ranks(slow, owner_pattern.tolist(), ("transient", "persistent", "deterministic")),
     }
+
+
+def _stopped(corpus: Corpus) -> BoolArray:
+    """Rank rows with which their job stopped, shape (n_rows,): slow ranks of a stopped job did not stop it.
+
+    Where a label names none of the causes of a stop (its GPU's memory failed, say), whoever it blames did.
+    """
+    named = corpus.faulty & np.isin(corpus.rank_cause, STOP_CAUSES)
+    told = np.zeros(len(corpus.mode), dtype=bool)
+    told[corpus.owner[named]] = True
+    result: BoolArray = np.where(told[corpus.owner], named, corpus.faulty)
+    return result
 
 
 def with_healthy(target: Target, windows: FloatArray) -> Target:

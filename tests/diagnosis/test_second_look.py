@@ -6,7 +6,8 @@ import pytest
 
 import rca
 from rca.diagnosis.joining import joined
-from rca.diagnosis.second_look import slow_parts, with_second_look
+from rca.diagnosis.result import AbstentionReason
+from rca.diagnosis.second_look import before_the_end, slow_parts, with_second_look
 from rca.features import extract
 from rca.simulation import Benign, Fault, Scenario, Telemetry, Workload, simulate
 from rca.simulation.exporters import EXPORTERS
@@ -96,13 +97,12 @@ def test_what_is_long_in_the_rest_is_asked_about(both) -> None:
     assert part.share == pytest.approx((part.end - part.first) / steps.size)
 
 
-def test_a_healthy_job_and_a_stopped_one_get_no_second_look(both, diagnosis: rca.Diagnosis) -> None:
+def test_a_healthy_job_gets_no_second_look(both, diagnosis: rca.Diagnosis) -> None:
     def ask(_part):
         raise AssertionError("asked")
 
-    for mode in ("healthy", "fail_stop"):
-        other = diagnosis.model_copy(update={"failure_mode": mode})
-        assert with_second_look(other, both.window, extract(both.window), 1.0, ask) is other
+    other = diagnosis.model_copy(update={"failure_mode": "healthy"})
+    assert with_second_look(other, both.window, extract(both.window), 1.0, ask) is other
 
 
 @pytest.mark.parametrize(
@@ -186,3 +186,56 @@ def test_parts_are_cut_as_their_steps_say(both) -> None:
 
     with_second_look(rca.diagnose(both.window), both.window, features, 1.0, ask)
     assert asked == [(first, end) for first, end, _ in slow_parts(features)]
+
+
+HUNG = Fault(cause="hang", ranks=(7,), nodes=(0,), first_step=80)
+HOT = Fault(cause="gpu_throttling", ranks=(12,), nodes=(1,), severity=0.8, first_step=20, last_step=99)
+
+
+@pytest.fixture(scope="module")
+def stopped():
+    return simulate(job(HUNG, HOT))
+
+
+def test_what_slowed_a_job_before_it_stopped_is_told_beside_why_it_stopped(stopped) -> None:
+    diagnosis = rca.diagnose(stopped.window)
+    assert diagnosis.failure_mode == "fail_stop"
+    certain = [(each.cause, each.ranks) for each in diagnosis.causes if each.probability > 0.5]
+    assert certain == [("hang", [7]), ("gpu_throttling", [12])]
+    assert [(each.ranks, each.straggler_type) for each in diagnosis.stragglers] == [
+        ([7], None),
+        ([12], "compute"),
+    ]
+    slow = diagnosis.causes[1]
+    (true,) = (each for each in stopped.label["causes"] if each["cause"] == "gpu_throttling")
+    assert slow.seconds_per_step == pytest.approx(true["seconds_per_step"], rel=0.2)
+    explained = sum(each.seconds_per_step for each in diagnosis.causes)
+    total = explained + diagnosis.unexplained_seconds_per_step
+    assert total == pytest.approx(diagnosis.slowdown.seconds_per_step)
+    assert not diagnosis.abstained
+
+
+def test_a_job_that_was_quick_until_it_stopped_gets_no_second_look() -> None:
+    assert before_the_end(extract(simulate(job(HUNG)).window)) == []
+
+
+def test_the_last_steps_belong_to_the_end(stopped) -> None:
+    features = extract(stopped.window)
+    (part,) = before_the_end(features)
+    assert part.first == features.work.steps[0]
+    assert part.end <= features.work.steps[-2]
+
+
+def test_a_doubtful_stop_stays_doubtful_whatever_slowed_the_job(stopped) -> None:
+    """Why it was slow is no answer to why it stopped."""
+    features = extract(stopped.window)
+    certain = rca.diagnose(stopped.window)
+    doubt = AbstentionReason(code="cause_not_certain", sentence="Nobody knows.")
+    doubtful = certain.model_copy(
+        update={"causes": [], "stragglers": [], "abstained": True, "abstention_reason": doubt}
+    )
+    slow = rca.diagnose(simulate(job(HOT)).window)
+    told = with_second_look(doubtful, stopped.window, features, 1.0, lambda _part: slow)
+    assert [each.cause for each in told.causes] == ["gpu_throttling"]
+    assert told.abstained
+    assert told.abstention_reason == doubt

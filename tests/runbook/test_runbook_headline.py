@@ -59,6 +59,24 @@ def test_a_job_slower_on_all_ranks_alike_is_healthy_but_says_so(varied: Varied, 
     assert line.startswith("# HEALTHY, but slower than its own past: 1.31x")
 
 
+def test_what_slowed_a_job_before_it_stopped_comes_second(varied: Varied, throttled: Diagnosis) -> None:
+    (slow,), (cause,) = throttled.stragglers, throttled.causes
+    dead = slow.model_copy(
+        update={"ranks": [2], "nodes": ["node-1"], "first_step": 41, "pattern": None, "straggler_type": None}
+    )
+    why = cause.model_copy(update={"cause": "process_crash", "ranks": [2], "nodes": ["node-1"]})
+    page = render_markdown(varied(failure_mode="fail_stop", stragglers=[dead, slow], causes=[why, cause]))
+    assert page.splitlines()[0] == (
+        "# FAIL-STOP: rank 2 on `node-1` stopped at step 41, cause `process_crash` (0.83)"
+        "; it was slow before, cause `gpu_throttling` (0.83), +32 ms per step (1.28x)"
+    )
+    rows = [
+        line for line in page.splitlines() if line.startswith(("| `process_crash`", "| `gpu_throttling`"))
+    ]
+    assert [row.split(" | ")[2] for row in rows] == ["-", "+29 ms"]
+    assert "Unexplained: " in page
+
+
 def test_a_stopped_rank_is_named_with_its_step(varied: Varied, throttled: Diagnosis) -> None:
     group = throttled.stragglers[0].model_copy(
         update={"first_step": 41, "pattern": None, "straggler_type": None}

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import shutil
+import warnings
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +13,7 @@ import pytest
 
 from rca.errors import InvalidInput
 from rca.telemetry import Window, read_window
-from rca.telemetry.labels import read_collection, read_label, write_manifest
+from rca.telemetry.labels import Label, read_collection, read_label, write_manifest
 from rca.training.blind_spots import blinded
 from rca.training.corpus import Example, stack
 from rca.training.incidents import incident_examples, incidents, varied
@@ -75,8 +77,6 @@ def test_what_nobody_would_have_felt_teaches_nothing(collection: Path) -> None:
 
 
 def test_real_windows_get_their_share_of_the_weight(collection: Path) -> None:
-    from dataclasses import replace
-
     real = examples(collection)
     simulated = [replace(each, real=False) for each in real for _ in range(5)]
     corpus = stack([*simulated, *real])
@@ -129,3 +129,28 @@ def test_one_incident_is_in_one_part_whatever_its_sizes_and_its_folder_are(tmp_p
         write_manifest(tmp_path / name, windows, {})
         parts |= {each.part for each in incidents(read_collection(tmp_path / name))}
     assert len(parts) == 1
+
+
+def test_the_only_ranks_with_rows_are_kept() -> None:
+    """Some producers write rank 0's rows only: a smaller job without its node would have none at all."""
+    window, label = _rows_of_rank_zero()
+    for seed in range(40):
+        changed, _ = varied(window, label, np.random.default_rng(seed))
+        assert changed.steps.num_rows > 0
+
+
+def test_samples_of_a_single_moment_are_thinned_without_a_warning() -> None:
+    window = read_window(WINDOWS / "healthy")
+    moment = window.metrics.slice(0, 1).column("time")[0].as_py()
+    time = window.metrics.column("time").to_numpy()
+    once = replace(window, metrics=window.metrics.filter(time == moment))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for seed in range(20):
+            blinded(once, np.random.default_rng(seed))
+
+
+def _rows_of_rank_zero() -> tuple[Window, Label]:
+    window = read_window(WINDOWS / "healthy")
+    rows = window.steps.filter(window.steps.column("rank").to_numpy() == 0)
+    return replace(window, steps=rows), read_label(WINDOWS / "healthy")

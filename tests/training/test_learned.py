@@ -69,3 +69,23 @@ def test_more_windows_are_learned_from_only() -> None:
     assert more.labels[-30:] == ("healthy",) * 30
     assert more.rows.shape[0] == len(more.labels) == more.weight.size == more.group.size
     assert len(set(more.group)) == len(set(target.group)) + 30
+
+
+def test_slow_ranks_of_a_stopped_job_did_not_stop_it() -> None:
+    """Rank 0 was slow, rank 1 died; where no cause of a stop is named, whoever is blamed did it."""
+    causes = ("gpu_throttling", "process_crash", "", "gpu_memory_errors")
+    corpus = made_up_corpus(
+        2, mode=("fail_stop",) * 2, cause=("process_crash", "gpu_memory_errors"), rank_cause=causes,
+        faulty=np.array([True, True, False, True]),
+    )  # fmt: skip
+    wanted = targets(corpus)
+    assert wanted["stopper"].labels == ("no", "yes", "no", "yes")
+    assert wanted["stop_cause"].labels == ("process_crash",)
+
+
+def test_causes_that_the_heads_do_not_know_are_left_out() -> None:
+    corpus = made_up_corpus(
+        1, mode=("fail_slow",), cause=("hang",), rank_cause=("", "hang"), faulty=np.array([False, True])
+    )
+    wanted = targets(corpus)
+    assert wanted["cause"].labels == wanted["type"].labels == ()
