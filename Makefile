@@ -7,10 +7,6 @@ SERVICE := --extra api --extra postgres --extra registry --extra tracing
 WORKER  := $(SERVICE) --extra train
 WINDOW ?= data/windows/cpu-contention-node
 BENCH  ?=
-# What the shipped bundle learned from beside simulation: data/README.md has their cards.
-TESTBEDS  := captures second third
-OUTSIDERS := fourth fifth sixth
-LEARNED   := $(TESTBEDS:%=.cache/%) $(OUTSIDERS:%=.cache/%)
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test lint audit serve bench train lock openapi clean
@@ -51,16 +47,12 @@ serve: setup ## Serve on http://127.0.0.1:8080 without keys (docs at /docs)
 bench: setup ## Latency and memory tables, each beside its floor (BENCH=name for one)
 	$(RUN)/python -m benchmarks $(BENCH)
 
-$(TESTBEDS:%=.cache/%): .cache/%: data/testbed/%/manifest.json | setup
+.cache/captures: data/testbed/captures/manifest.json | setup
 	rm -rf $@
-	$(RUN)/rca testbed unpack data/testbed/$* --output $@
+	$(RUN)/rca testbed unpack data/testbed/captures --output $@
 
-$(OUTSIDERS:%=.cache/%): .cache/%: data/outsiders/%/manifest.json | setup
-	rm -rf $@
-	$(RUN)/rca testbed unpack data/outsiders/$* --output $@
-
-train: setup $(LEARNED) ## Train a bundle as the shipped one was, from seeds and collections, and write its card
-	$(RUN)/rca train $(LEARNED:%=--collection %) --collection data/windows --output models/rca_models/baseline --card models/README.md
+train: setup .cache/captures ## Train a bundle as the shipped one was, from seeds and captures, and write its card
+	$(RUN)/rca train --collection .cache/captures --collection data/windows --output models/rca_models/baseline --card models/README.md
 
 openapi: setup ## Regenerate api/openapi.json
 	$(RUN)/python -m rca_api.openapi > api/openapi.json

@@ -18,7 +18,8 @@ from rca.classify.ports import POINTED_TO, Ports, Suspected, odd_port, slowest_l
 from rca.classify.priors import ratios, reweighted
 from rca.classify.reach import reaching
 from rca.classify.rotation import takes_turns, without
-from rca.classify.settle import settle, settle_stop_cause, settle_stopped, shown_by_machines, transfer_grew
+from rca.classify.settle import settle, shown_by_machines, transfer_grew
+from rca.classify.settle_stopped import settle_stop_cause, settle_stopped
 from rca.classify.single_event import single_events
 from rca.classify.standing_out import CERTAIN, is_to_blame_as_well, standing_out
 from rca.classify.sufficiency import alarm_threshold, can_show_health, long_enough, silent_enough

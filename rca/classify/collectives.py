@@ -40,7 +40,7 @@ def collectives_left_over(suspects: Sequence[Suspected], features: FeatureSet) -
 
 
 def _lengthens_transfer(cause: str) -> bool:
-    """Whether slower collectives are no surprise beside the cause; of what is in no catalogue nobody knows."""
+    """Whether slower collectives are no surprise beside the cause, or nobody knows whether they are."""
     return cause not in CAUSES or "transfer" in CAUSES[cause].phases or cause in _ALSO_LENGTHENS_TRANSFER
 
 

@@ -15,21 +15,16 @@ from rca.features import RANK_FEATURES, WINDOW_FEATURES, FeatureSet
 from rca.features.evidence import resource_names
 from rca.robust import FloatArray
 
-HANG = "hang"
 #: Own work above peers (or a stage above the others) from here on is a symptom, relative to the step.
 OWN_SYMPTOM = 0.02
 #: Transfer grown by this much of the step makes slow links a possible explanation.
 SLOW_TRANSFER = 0.02
 #: A link's score against peers from here on is evidence, in units.
 OWN_EVIDENCE = 1.0
-#: Suspicion without an ending of its own names a stopped rank from here on.
-LIKELIER_THAN_NOT = 0.5
-#: Suspicion like this outlasts that no symptom is seen: a link inside one node slows its own ranks' collectives.
-CERTAIN = 0.95
+#: Suspicion like this outlasts that no symptom is seen: a link inside a node slows its own ranks' exchange.
+CERTAIN = 0.9
 #: More separate components than this are no longer an answer for a person.
 MAX_COMPONENTS = 16
-#: Share of the belief in a hang that is left where the process was seen to die: clocks of logs differ.
-HANG_OF_THE_DEAD = 0.01
 #: Resources that slow a rank when they are bad; the others show that it is slow, or nothing.
 _SLOWING = (
     "gpu_clock", "gpu_memory", "pcie", "nvlink", "nic", "tcp", "cpu_wait", "cpu_quota", "memory", "storage",
@@ -132,40 +127,3 @@ def _transfer_is_slow(features: FeatureSet) -> bool:
 def transfer_grew(features: FeatureSet) -> bool:
     """Whether the collectives were seen to get slower."""
     return bool(features.window[WINDOW_FEATURES.index("transfer_growth")] >= SLOW_TRANSFER)
-
-
-def settle_stopped(components: list[Component], features: FeatureSet) -> list[Component]:
-    """Keep who stopped first: slow ranks of a stopped job are another matter.
-
-    Parameters
-    ----------
-    components : list of Component
-    features : FeatureSet
-    """
-    endings = features.endings
-    stopped = [
-        bool(np.nanmin(np.append(endings.behind[list(component.ranks)], 0.0)) < 0)
-        or bool(endings.fatal[list(component.ranks)].any())
-        for component in components
-    ]
-    if not any(stopped):
-        # Nobody is seen to stop first; suspicion alone names a rank only if it is likelier than not.
-        return [component for component in components if component.probability >= LIKELIER_THAN_NOT]
-    return [component for component, first in zip(components, stopped, strict=True) if first]
-
-
-def settle_stop_cause(
-    component: Component, causes: dict[str, float], features: FeatureSet
-) -> dict[str, float]:
-    """Beliefs in the causes of a stop; who died before anybody was missed did not hang.
-
-    Peers of a dead rank wait until their watchdogs fire, so the job's end looks like that of a hang. Neither
-    did several ranks of a node with which the end began: they hang one by one, and go down together.
-    """
-    ranks = list(component.ranks)
-    together = len(ranks) > 1 and bool(features.endings.began[ranks].all())
-    if not together and not features.endings.died[ranks].any():
-        return causes
-    weighed = {name: chance * (HANG_OF_THE_DEAD if name == HANG else 1.0) for name, chance in causes.items()}
-    total = sum(weighed.values())
-    return {name: chance / total for name, chance in weighed.items()} if total > 0 else causes

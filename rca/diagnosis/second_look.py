@@ -1,9 +1,9 @@
 """Faults that act while the first one rests: the steps beside what is diagnosed are asked on their own.
 
-Everything a diagnosis of a slow job looks at is compared between the one stretch in which the job was slowest
-and the rest of the window. A fault that began when another ended lies in that rest, and counts as usual there.
-Where the rest is slow in itself, it is a window like any other. So are the steps of a job that stopped, up to
-its end.
+Everything a diagnosis of a slow job looks at is compared between the one stretch in which it was slowest and
+the rest of the window. A fault that began when another ended lies in that rest, and counts as usual there.
+Where the rest is slow in itself, it is a window like any other. So are the steps of a stopped job, up to its
+end.
 """
 
 from __future__ import annotations
@@ -123,7 +123,7 @@ def with_second_look(
 def _certain(told: Diagnosis, known: Diagnosis) -> list[Cause]:
     """The causes that a part names for certain, and that are not certain yet.
 
-    Beside an answer about the same slow job that has to be surer than usual; why a job stopped is another matter.
+    Beside an answer about the same slow job it has to be surer than usual; why it stopped is another matter.
     """
     if told.failure_mode != "fail_slow" or told.abstained:
         return []

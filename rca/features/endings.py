@@ -75,6 +75,8 @@ class Endings:
         How much of the silence may be due to how the window was cut.
     noticed : bool
         Since the last sign of progress an event named a rank that ended badly or was missed.
+    used : ndarray of shape (n_ranks,), ratio, or None
+        CPU time that every rank's processes took lately, relative to before the end; see `Lately`.
     """
 
     progress: FloatArray
@@ -88,6 +90,7 @@ class Endings:
     fatal_delay: float
     margin: float = 0.0
     noticed: bool = False
+    used: FloatArray | None = None
 
     @classmethod
     def from_window(cls, window: Window, phases: PhaseArrays, step_reference: float) -> Endings:
@@ -134,13 +137,12 @@ class Endings:
         Rows are late if every machine works on (a begun step has a row that is not), and the window's margin
         is no silence unless something stands still; whoever noticed a death or a missing rank settles it.
         """
-        if self.noticed:
-            return self
-        if lately.works_on and not self.unfinished.any():
-            return replace(self, silence=0.0)
-        if self.margin > 0 and not lately.stands_still:
-            return replace(self, silence=max(0.0, self.silence - self.margin))
-        return self
+        silence = self.silence
+        if not self.noticed and lately.works_on and not self.unfinished.any():
+            silence = 0.0
+        elif not self.noticed and self.margin > 0 and not lately.stands_still:
+            silence = max(0.0, silence - self.margin)
+        return replace(self, silence=silence, used=lately.used)
 
 
 def _silence(

@@ -8,7 +8,7 @@ are idle, the dead give memory back.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -41,10 +41,14 @@ class Lately:
         Nothing speaks for an end, and enough against it.
     stands_still : bool
         Something does.
+    used : ndarray of shape (n_ranks,), ratio, or None
+        CPU time per second of every rank's processes, relative to before; NaN where it was not measured, or
+        not any more.
     """
 
     works_on: bool = False
     stands_still: bool = False
+    used: FloatArray | None = field(default=None, compare=False)
 
     @classmethod
     def from_channels(
@@ -82,7 +86,7 @@ class Lately:
             enough = bool((least >= STILL_MOVED).all())
         else:
             enough = active.size > 0
-        return cls(works_on=kept and enough, stands_still=bool(still))
+        return cls(works_on=kept and enough, stands_still=bool(still), used=_used(before, last))
 
 
 def sampled_lately(window: Window, edges: FloatArray) -> bool:
@@ -98,6 +102,17 @@ def sampled_lately(window: Window, edges: FloatArray) -> bool:
     before = np.count_nonzero((times >= edges[0]) & (times < edges[-3])) / (edges[-3] - edges[0])
     lately = np.count_nonzero(times >= edges[-2]) / (edges[-1] - edges[-2])
     return bool(lately > 0 and lately >= SAMPLED * before)
+
+
+def _used(before: Mapping[str, FloatArray], last: Mapping[str, FloatArray]) -> FloatArray | None:
+    """Ratio of lately to before of every rank, by the first channel that knows it."""
+    found = None
+    for name in CPU:
+        if name in before and name in last:
+            with np.errstate(invalid="ignore", divide="ignore"):
+                ratio = np.where(before[name] > 0, last[name] / before[name], np.nan)
+            found = ratio if found is None else np.where(np.isfinite(found), found, ratio)
+    return found
 
 
 def _kept(

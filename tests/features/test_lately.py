@@ -80,3 +80,19 @@ def test_a_stopped_process_stands_still() -> None:
     before = {"gpu_power": np.full(8, 350.0)}
     last = before | {"process_stopped": np.eye(8)[2]}
     assert Lately.from_channels(before, last, networked=True) == Lately(stands_still=True)
+
+
+def test_cpu_time_is_told_of_every_rank_by_the_first_channel_that_knows_it() -> None:
+    """Rank 2's process is seen no more, its container is; rank 3 took no time; rank 4 is in neither."""
+    unknown = np.nan
+    before = {
+        "process_cpu": np.array([1.0, 1.0, 1.0, 0.0, unknown]),
+        "container_cpu": np.array([2.0, 2.0, 2.0, unknown, unknown]),
+    }
+    last = {
+        "process_cpu": np.array([0.5, 0.0, unknown, 0.0, unknown]),
+        "container_cpu": np.array([2.0, 2.0, 0.2, unknown, unknown]),
+    }
+    used = Lately.from_channels(before, last, networked=True).used
+    np.testing.assert_allclose(used, [0.5, 0.0, 0.1, unknown, unknown])
+    assert lately(only=("gpu_power",)).used is None
