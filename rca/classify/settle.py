@@ -22,7 +22,7 @@ SLOW_TRANSFER = 0.02
 #: A link's score against peers from here on is evidence, in units.
 OWN_EVIDENCE = 1.0
 #: Suspicion like this outlasts that no symptom is seen: a link inside a node slows its own ranks' exchange.
-CERTAIN = 0.9
+CERTAIN = 0.95
 #: More separate components than this are no longer an answer for a person.
 MAX_COMPONENTS = 16
 #: Resources that slow a rank when they are bad; the others show that it is slow, or nothing.

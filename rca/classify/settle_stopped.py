@@ -6,6 +6,7 @@ import numpy as np
 
 from rca.classify.components import Component
 from rca.features import FeatureSet
+from rca.robust import nan_median
 
 CRASH, HANG = "process_crash", "hang"
 #: Suspicion without an ending of its own names a stopped rank from here on.
@@ -15,9 +16,14 @@ LIKELIER_THAN_NOT = 0.5
 CONTRADICTED = 0.01
 #: Steps by which ranks may differ that stopped at the same point: clocks and timers are not exact.
 SAME_POINT = 0.1
-#: CPU time relative to before: above the first a process is alive; a rank above the second works while all
-#: others, below the third, wait for it.
-ALIVE, WORKING, WAITING = 0.01, 0.5, 0.3
+#: CPU time relative to before from which a process is alive, and its least share of what is usual among the
+#: others: what a rank took before it died reaches into the last samples.
+ALIVE, LIKE_OTHERS = 0.05, 0.25
+#: Steps of silence after which that is over.
+LONG_SILENCE = 15.0
+#: A rank above the first, relative to before, works while all others, below the second, wait for it; of two
+#: ranks the one that works may as well be the one that lives.
+WORKING, WAITING, ENOUGH_OTHERS = 0.5, 0.3, 2
 #: Belief in the one rank that works on while all others wait.
 WORKS_ALONE = 0.9
 
@@ -33,10 +39,10 @@ def settle_stopped(components: list[Component], features: FeatureSet) -> list[Co
     stopped = [component for component in components if _stopped(component, features)]
     if stopped:
         return _least_far(stopped, features)
-    if (alone := _works_alone(features)) is not None:
-        return [alone]
     # Nobody is seen to stop first; suspicion alone names a rank only if it is likelier than not.
-    return [component for component in components if component.probability >= LIKELIER_THAN_NOT]
+    likely = [component for component in components if component.probability >= LIKELIER_THAN_NOT]
+    alone = None if likely else _works_alone(features)
+    return likely if alone is None else [alone]
 
 
 def _stopped(component: Component, features: FeatureSet) -> bool:
@@ -65,7 +71,9 @@ def _works_alone(features: FeatureSet) -> Component | None:
     Where waiting spins, all are busy, and nothing is told.
     """
     used = features.endings.used
-    if used is None or used.size < 2 or not np.isfinite(used).all():
+    if used is None or used.size <= ENOUGH_OTHERS or not np.isfinite(used).all():
+        return None
+    if features.endings.died.any() or features.endings.silence < LONG_SILENCE:
         return None
     busiest = int(used.argmax())
     if used[busiest] < WORKING or np.delete(used, busiest).max() > WAITING:
@@ -86,9 +94,18 @@ def settle_stop_cause(
     together = len(ranks) > 1 and bool(endings.began[ranks].all())
     if together or endings.died[ranks].any():
         return _without(HANG, causes)
-    if endings.used is not None and (endings.used[ranks] > ALIVE).all():
-        return _without(CRASH, causes)
-    return causes
+    told = endings.fatal[ranks].any() or endings.began[ranks].any()
+    return causes if told or not _are_alive(ranks, features) else _without(CRASH, causes)
+
+
+def _are_alive(ranks: list[int], features: FeatureSet) -> bool:
+    """Whether the ranks' processes still took CPU time long after the end, each about as much as is usual."""
+    used = features.endings.used
+    if used is None or not features.endings.silence >= LONG_SILENCE:
+        return False
+    usual = float(nan_median(np.delete(used, ranks)[:, None])[0]) if used.size > len(ranks) else 0.0
+    needed = max(ALIVE, LIKE_OTHERS * float(np.nan_to_num(usual)))
+    return bool((used[ranks] > needed).all())
 
 
 def _without(contradicted: str, causes: dict[str, float]) -> dict[str, float]:

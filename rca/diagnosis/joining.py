@@ -161,15 +161,8 @@ def _over_all_steps(action: Action, share: float) -> Action:
 
 
 def _verdict(whole: Diagnosis, part: Diagnosis, *, new_first: bool) -> dict[str, Any]:
-    """What to look at next, and whether the whole window's doubt remains; a new first cause changes both.
-
-    Why a job was slow says nothing about why it stopped.
-    """
+    """What to look at next, and whether the whole window's doubt remains; a new first cause changes both."""
     reason = whole.abstention_reason
-    if (
-        whole.failure_mode == "fail_stop"
-        or not new_first
-        or (reason is not None and reason.code not in _SETTLED)
-    ):
+    if not new_first or (reason is not None and reason.code not in _SETTLED):
         return {}
     return {"abstained": False, "abstention_reason": None, "next_check": part.next_check}

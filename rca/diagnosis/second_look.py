@@ -107,7 +107,9 @@ def with_second_look(
         As given where no part is slow, or none says anything new. Otherwise with further stragglers, causes
         and actions; their seconds are means over all steps of the window, as the others' are.
     """
-    parts = _PARTS[diagnosis.failure_mode](features)
+    # Why a job was slow would be read as the answer to why it stopped where there is none.
+    unanswered = diagnosis.failure_mode == "fail_stop" and (diagnosis.abstained or not diagnosis.causes)
+    parts = [] if unanswered else _PARTS[diagnosis.failure_mode](features)
     if not parts:
         return diagnosis
     clock, rank_steps = StepClock.of(window), features.work.steps.size * float(window.job.world_size)

@@ -130,7 +130,9 @@ def collect_evidence(
     if not sampled_lately(window, edges):
         return signals, evidence, aftermath, Lately()
     last = {name: values[:, n_bins + 1] for name, values in signals.values.items()}
-    return signals, evidence, aftermath, Lately.from_channels(working, last, networked=networked)
+    own = frozenset(name for name, level in signals.level.items() if level == "rank")
+    lately_told = Lately.from_channels(working, last, networked=networked, own=own)
+    return signals, evidence, aftermath, lately_told
 
 
 def stretch_edges(

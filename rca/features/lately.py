@@ -7,7 +7,7 @@ are idle, the dead give memory back.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -42,8 +42,8 @@ class Lately:
     stands_still : bool
         Something does.
     used : ndarray of shape (n_ranks,), ratio, or None
-        CPU time per second of every rank's processes, relative to before; NaN where it was not measured, or
-        not any more.
+        CPU time per second of every rank's own processes, relative to before; NaN where it was not measured,
+        or not any more.
     """
 
     works_on: bool = False
@@ -52,7 +52,12 @@ class Lately:
 
     @classmethod
     def from_channels(
-        cls, before: Mapping[str, FloatArray], last: Mapping[str, FloatArray], *, networked: bool
+        cls,
+        before: Mapping[str, FloatArray],
+        last: Mapping[str, FloatArray],
+        *,
+        networked: bool,
+        own: Container[str] = frozenset(),
     ) -> Lately:
         """Compare channel means before the last sign of progress and lately.
 
@@ -61,6 +66,8 @@ class Lately:
         before, last : mapping of channel to ndarray of shape (n_ranks,)
         networked : bool
             Whether the job's exchange crosses the network.
+        own : container of str
+            Channels that are measured of every rank by itself, not of its node.
         """
         moved = [_kept(name, before, last) for name in ((*NETWORK, *LINKS) if networked else LINKS)]
         moved = [ratio for ratio in moved if ratio.size]
@@ -86,7 +93,7 @@ class Lately:
             enough = bool((least >= STILL_MOVED).all())
         else:
             enough = active.size > 0
-        return cls(works_on=kept and enough, stands_still=bool(still), used=_used(before, last))
+        return cls(works_on=kept and enough, stands_still=bool(still), used=_used(before, last, own))
 
 
 def sampled_lately(window: Window, edges: FloatArray) -> bool:
@@ -104,15 +111,23 @@ def sampled_lately(window: Window, edges: FloatArray) -> bool:
     return bool(lately > 0 and lately >= SAMPLED * before)
 
 
-def _used(before: Mapping[str, FloatArray], last: Mapping[str, FloatArray]) -> FloatArray | None:
-    """Ratio of lately to before of every rank, by the first channel that knows it."""
-    found = None
-    for name in CPU:
-        if name in before and name in last:
-            with np.errstate(invalid="ignore", divide="ignore"):
-                ratio = np.where(before[name] > 0, last[name] / before[name], np.nan)
-            found = ratio if found is None else np.where(np.isfinite(found), found, ratio)
-    return found
+def _used(
+    before: Mapping[str, FloatArray], last: Mapping[str, FloatArray], own: Container[str]
+) -> FloatArray | None:
+    """Ratio of lately to before of every rank, by the first channel that knew it before the end.
+
+    A process that is seen no more took no time that its container or its node could tell.
+    """
+    channels = [name for name in CPU if name in own and name in before and name in last]
+    if not channels:
+        return None
+    used = np.full(before[channels[0]].size, np.nan)
+    known = np.zeros(used.size, dtype=bool)
+    for name in channels:
+        fresh = ~known & np.isfinite(before[name]) & (before[name] > 0)
+        used[fresh] = last[name][fresh] / before[name][fresh]
+        known |= np.isfinite(before[name])
+    return used
 
 
 def _kept(

@@ -25,7 +25,7 @@ def headline(diagnosis: Diagnosis) -> Phrase:
     return (
         "FAIL-SLOW: ",
         *_culprits(diagnosis.stragglers),
-        f", {_cost(diagnosis)}",
+        f", {_cost(diagnosis, diagnosis.causes)}",
         *_cause(diagnosis.causes),
     )
 
@@ -42,7 +42,7 @@ def _healthy(diagnosis: Diagnosis) -> Phrase:
             f"HEALTHY, but slower than its own past: {ratio(past)} since the change, "
             "on all ranks alike; no rank, node or stage stands out",
         )
-    return (f"HEALTHY: no rank, node or stage holds this job back, {_cost(diagnosis)}",)
+    return (f"HEALTHY: no rank, node or stage holds this job back, {_cost(diagnosis, diagnosis.causes)}",)
 
 
 def _fail_stop(diagnosis: Diagnosis) -> Phrase:
@@ -52,7 +52,7 @@ def _fail_stop(diagnosis: Diagnosis) -> Phrase:
     slowed = [cause for cause in diagnosis.causes if cause.cause not in STOP_CAUSES]
     first = [group.first_step for group in stopped if group.first_step is not None]
     at = f" at step {min(first)}" if first else ""
-    before = ("; it was slow before", *_cause(slowed), ", ", f"{_cost(diagnosis)}") if slowed else ()
+    before = ("; it was slow before", *_cause(slowed), ", ", f"{_cost(diagnosis, slowed)}") if slowed else ()
     if not stopped:
         return (f"FAIL-STOP: the job stopped{at}", *_cause(reasons), *before)
     return ("FAIL-STOP: ", *_culprits(stopped), f" stopped{at}", *_cause(reasons), *before)
@@ -65,10 +65,12 @@ def _abstained(diagnosis: Diagnosis) -> Phrase:
         suspected = likeliest.replace("_", "-")
         return (
             f"NOT CERTAIN: perhaps {suspected} ({probability(odds)}), not sure enough for an alarm",
-            f", {_cost(diagnosis)}",
+            f", {_cost(diagnosis, diagnosis.causes)}",
         )
     if mode == "healthy":
-        return (f"NOT CERTAIN: probably healthy ({_mode_odds(diagnosis)}), {_cost(diagnosis)}",)
+        return (
+            f"NOT CERTAIN: probably healthy ({_mode_odds(diagnosis)}), {_cost(diagnosis, diagnosis.causes)}",
+        )
     suspected = mode.replace("_", "-")
     reason = diagnosis.abstention_reason
     strange = reason is not None and reason.code == "out_of_distribution"
@@ -77,7 +79,7 @@ def _abstained(diagnosis: Diagnosis) -> Phrase:
     )
     if diagnosis.stragglers:
         tail = ("; suspects ", *_culprits(diagnosis.stragglers), *tail)
-    cost = f", {_cost(diagnosis)}" if mode == "fail_slow" else ""
+    cost = f", {_cost(diagnosis, diagnosis.causes)}" if mode == "fail_slow" else ""
     return (f"NOT CERTAIN: probably {suspected} ({_mode_odds(diagnosis)}){cost}", *tail)
 
 
@@ -95,9 +97,9 @@ def _culprits(groups: Sequence[Straggler]) -> Phrase:
     return (*shown, f" and {rest} more") if rest > 0 else shown
 
 
-def _cost(diagnosis: Diagnosis) -> str:
+def _cost(diagnosis: Diagnosis, causes: Sequence[Cause]) -> str:
     slowdown = diagnosis.slowdown
-    if diagnosis.causes and all(cause.without_price for cause in diagnosis.causes):
+    if causes and all(cause.without_price for cause in causes):
         return "cost per step unknown"
     return f"{seconds(slowdown.seconds_per_step, signed=True)} per step ({ratio(slowdown.ratio)})"
 

@@ -14,7 +14,7 @@ from rca.classify.settle_stopped import settle_stop_cause, settle_stopped
 CAUSES = {"process_crash": 0.8, "hang": 0.2}
 
 
-def features(n_ranks: int = 6, **known: dict[int, float]) -> Any:
+def features(n_ranks: int = 6, silence: float = 40.0, **known: dict[int, float]) -> Any:
     """Endings in which nothing is known but what is given per rank."""
     found: dict[str, Any] = {name: np.zeros(n_ranks) for name in ("behind", "fatal", "began", "died")}
     found["used"] = np.zeros(n_ranks)
@@ -22,7 +22,7 @@ def features(n_ranks: int = 6, **known: dict[int, float]) -> Any:
         found[name][list(values)] = list(values.values())
     for name in ("fatal", "began", "died"):
         found[name] = found[name].astype(bool)
-    return SimpleNamespace(endings=SimpleNamespace(**found))
+    return SimpleNamespace(endings=SimpleNamespace(**found, silence=silence))
 
 
 def ranks(*numbers: int, probability: float = 0.9) -> list[Component]:
@@ -54,12 +54,28 @@ def test_who_works_while_all_others_wait_is_waited_for() -> None:
 
 
 @pytest.mark.parametrize(
-    "used",
-    [{3: 0.4}, {3: 4.0, 0: 0.9}, {3: 4.0, 0: np.nan}, {}],
-    ids=["rests as well", "waiting spins", "one is not measured", "all rest"],
-)
-def test_otherwise_nobody_stands_out(used: dict[int, float]) -> None:
-    assert kept(ranks(0, probability=0.2), features(used=used)) == []
+    "told",
+    [
+        features(used={3: 0.45}),
+        features(used={3: 4.0, 0: 0.35}),
+        features(used={3: 4.0, 0: np.nan}),
+        features(),
+        features(used={3: 4.0}, silence=9.0),
+        features(used={3: 4.0}, died={0: 1.0}),
+        features(n_ranks=2, used={1: 4.0}),
+    ],
+    ids=[
+        "rests as well", "waiting spins", "one is not measured", "all rest", "not for long",
+        "somebody died", "one of two may be who lives",
+    ],
+)  # fmt: skip
+def test_otherwise_nobody_stands_out(told: Any) -> None:
+    assert kept(ranks(0, probability=0.2), told) == []
+
+
+def test_a_probable_suspect_is_not_overruled_by_who_works() -> None:
+    """Whoever is left may work on: it is not known whether the others wait or are gone."""
+    assert kept(ranks(1, probability=0.6), features(used={3: 4.0})) == [(1,)]
 
 
 def test_where_nothing_was_sampled_nobody_works_alone() -> None:
@@ -80,9 +96,25 @@ def test_whose_process_works_did_not_die() -> None:
     assert sum(told.values()) == pytest.approx(1.0)
 
 
-@pytest.mark.parametrize("used", [{}, {2: np.nan}, {4: 1.0}], ids=["rests", "not measured", "another works"])
-def test_otherwise_the_beliefs_stay(used: dict[int, float]) -> None:
-    assert settle_stop_cause(ranks(2)[0], CAUSES, features(used=used)) == CAUSES
+@pytest.mark.parametrize(
+    "told",
+    [
+        features(),
+        features(used={2: np.nan}),
+        features(used={4: 1.0}),
+        features(used={2: 0.04}),
+        features(used={2: 0.12}, silence=12.0),
+        features(used=dict.fromkeys(range(6), 1.0) | {2: 0.2}),
+        features(used={2: 1.0}, fatal={2: 1.0}),
+        features(used={2: 1.0}, began={2: 1.0}),
+    ],
+    ids=[
+        "rests", "not measured", "another works", "hardly", "its last samples", "far less than the others",
+        "an event says so", "the end began with it",
+    ],
+)  # fmt: skip
+def test_otherwise_the_beliefs_stay(told: Any) -> None:
+    assert settle_stop_cause(ranks(2)[0], CAUSES, told) == CAUSES
 
 
 def test_who_died_by_the_events_died_though_its_container_works() -> None:

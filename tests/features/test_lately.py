@@ -82,17 +82,22 @@ def test_a_stopped_process_stands_still() -> None:
     assert Lately.from_channels(before, last, networked=True) == Lately(stands_still=True)
 
 
-def test_cpu_time_is_told_of_every_rank_by_the_first_channel_that_knows_it() -> None:
-    """Rank 2's process is seen no more, its container is; rank 3 took no time; rank 4 is in neither."""
+def test_cpu_time_is_told_of_every_rank_by_the_first_channel_that_knew_it() -> None:
+    """Rank 2's process is gone, its container is not; rank 3 took no time; rank 4 has a container only."""
     unknown = np.nan
     before = {
         "process_cpu": np.array([1.0, 1.0, 1.0, 0.0, unknown]),
-        "container_cpu": np.array([2.0, 2.0, 2.0, unknown, unknown]),
+        "container_cpu": np.array([2.0, 2.0, 2.0, 2.0, 2.0]),
     }
     last = {
         "process_cpu": np.array([0.5, 0.0, unknown, 0.0, unknown]),
-        "container_cpu": np.array([2.0, 2.0, 0.2, unknown, unknown]),
+        "container_cpu": np.array([2.0, 2.0, 0.2, 2.0, 0.5]),
     }
-    used = Lately.from_channels(before, last, networked=True).used
-    np.testing.assert_allclose(used, [0.5, 0.0, 0.1, unknown, unknown])
-    assert lately(only=("gpu_power",)).used is None
+    told = Lately.from_channels(before, last, networked=True, own={"process_cpu", "container_cpu"})
+    np.testing.assert_allclose(told.used, [0.5, 0.0, unknown, unknown, 0.25])
+
+
+def test_what_a_node_tells_of_all_its_ranks_is_no_ranks_own() -> None:
+    busy = {"container_cpu": np.ones(4)}
+    assert Lately.from_channels(busy, busy, networked=True, own=frozenset()).used is None
+    assert Lately.from_channels(busy, busy, networked=True, own={"container_cpu"}).used is not None

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import shutil
+from pathlib import Path
+
 import numpy as np
+import orjson
 import pytest
 from made_up_corpus import made_up_corpus
 
+from rca.training.gathering import gathered
 from rca.training.weighting import balanced
+
+WINDOWS = Path(__file__).resolve().parents[2] / "data" / "windows"
 
 
 def test_real_windows_get_their_share_and_small_collections_more_of_it_per_window() -> None:
@@ -34,3 +41,17 @@ def test_outside_training_a_capture_is_a_witness() -> None:
 
 def test_without_real_windows_all_count_alike() -> None:
     assert (balanced(made_up_corpus(50), 0.4) == 1).all()
+
+
+def test_examples_go_by_the_name_of_their_collection(tmp_path: Path) -> None:
+    """Two collections that were captured alike still share the weight of real windows as two."""
+    for name in ("ours", "theirs"):
+        shutil.copytree(WINDOWS / "healthy", tmp_path / name / "one")
+        entry = {"id": "one", "path": "one", "split": "train"}
+        (tmp_path / name / "manifest.json").write_bytes(orjson.dumps({"format": 1, "windows": [entry]}))
+    found = gathered(
+        1, 5, [tmp_path / "ours", tmp_path / "theirs"], variants=2, processes=1, cache=None,
+        progress=lambda *_: None,
+    )  # fmt: skip
+    assert [each.group.split("/")[0] for each in found if each.real] == ["ours", "ours", "theirs", "theirs"]
+    assert not any("/" in each.group for each in found if not each.real)

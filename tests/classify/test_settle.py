@@ -1,0 +1,55 @@
+"""Beside late ranks only those stay who have a sick link, or of whom the classifier has no doubt."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from rca.classify import collectives
+from rca.classify.components import Component
+from rca.classify.ports import Suspected
+from rca.classify.settle import CERTAIN, settle
+from rca.features import RANK_FEATURES, WINDOW_FEATURES
+from rca.features.evidence import resource_names
+
+LATE = 0
+
+
+def features(n_ranks: int = 8) -> Any:
+    """Rank 0 is late by its own work, transfer did not grow, and no resource is remarkable."""
+    rank = np.zeros((n_ranks, len(RANK_FEATURES)))
+    rank[LATE, RANK_FEATURES.index("own_excess")] = 0.2
+    window = np.zeros(len(WINDOW_FEATURES))
+    evidence = SimpleNamespace(versus_peers=np.zeros((n_ranks, len(resource_names()))))
+    return SimpleNamespace(rank=rank, window=window, evidence=evidence)
+
+
+@pytest.mark.parametrize(
+    ("probability", "stays"), [(CERTAIN, True), (CERTAIN - 0.01, False)], ids=["certain", "not quite"]
+)
+def test_a_node_whose_own_exchange_is_slow_stays_if_it_is_certain(probability: float, stays: bool) -> None:
+    late, node = Component("rank", (LATE,), 0.99), Component("node", (4, 5, 6, 7), probability)
+    assert settle([late, node], features()) == ([late, node] if stays else [late])
+
+
+@pytest.mark.parametrize(
+    ("cause", "left"),
+    [("gpu_throttling", True), ("memory_pressure", False), ("nic_degradation", False), ("unknown", False)],
+)
+def test_slower_collectives_are_no_surprise_beside_some_causes(
+    monkeypatch: pytest.MonkeyPatch, cause: str, left: bool
+) -> None:
+    """Transfers take three times as long in the second half, and that is all by which steps grew."""
+    steps = np.arange(40)
+    inside = steps >= 20
+    transfer = np.where(inside, 0.6, 0.2) * np.ones((4, 1))
+    told = SimpleNamespace(
+        work=SimpleNamespace(steps=steps, transfer=transfer, job_step=1.0 + transfer[0], step_reference=1.2),
+        comparison=SimpleNamespace(segment=SimpleNamespace(whole=False, mask=lambda _n: inside)),
+    )
+    monkeypatch.setattr(collectives, "transfer_grew", lambda _features: True)
+    suspect = Suspected(Component("rank", (1,), 0.9), cause)
+    assert collectives.collectives_left_over([suspect], told) is left
