@@ -50,11 +50,10 @@ def settle(components: list[Component], features: FeatureSet) -> list[Component]
     late = [symptom >= OWN_SYMPTOM for symptom in symptoms]
     needed = max(OWN_EVIDENCE, 0.5 * max(links))
     sick_links = [link >= needed for link in links]
-    if any(late) and not _transfer_is_slow(features):
-        keep = [own or _is_certain(component) for own, component in zip(late, components, strict=True)]
-    elif any(late) or any(sick_links):
+    if any(late) or any(sick_links):
+        links_matter = not any(late) or _transfer_is_slow(features)
         keep = [
-            own or link or _is_certain(component)
+            own or (link and links_matter) or _is_certain(component)
             for own, link, component in zip(late, sick_links, components, strict=True)
         ]
     else:

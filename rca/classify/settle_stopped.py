@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from rca.classify.components import Component
+from rca.classify.priors import reweighted
 from rca.features import FeatureSet
 from rca.robust import nan_median
 
@@ -46,7 +47,11 @@ def settle_stopped(components: list[Component], features: FeatureSet) -> list[Co
 
 
 def _stopped(component: Component, features: FeatureSet) -> bool:
-    return _behind(component, features) < 0 or bool(features.endings.fatal[list(component.ranks)].any())
+    return _behind(component, features) < 0 or _named_by_events(component, features)
+
+
+def _named_by_events(component: Component, features: FeatureSet) -> bool:
+    return bool(features.endings.fatal[list(component.ranks)].any())
 
 
 def _behind(component: Component, features: FeatureSet) -> float:
@@ -60,8 +65,7 @@ def _least_far(stopped: list[Component], features: FeatureSet) -> list[Component
     return [
         component
         for component in stopped
-        if _behind(component, features) <= first + SAME_POINT
-        or features.endings.fatal[list(component.ranks)].any()
+        if _behind(component, features) <= first + SAME_POINT or _named_by_events(component, features)
     ]
 
 
@@ -93,9 +97,11 @@ def settle_stop_cause(
     ranks, endings = list(component.ranks), features.endings
     together = len(ranks) > 1 and bool(endings.began[ranks].all())
     if together or endings.died[ranks].any():
-        return _without(HANG, causes)
+        return reweighted(causes, {HANG: CONTRADICTED})
     told = endings.fatal[ranks].any() or endings.began[ranks].any()
-    return causes if told or not _are_alive(ranks, features) else _without(CRASH, causes)
+    if told or not _are_alive(ranks, features):
+        return causes
+    return reweighted(causes, {CRASH: CONTRADICTED})
 
 
 def _are_alive(ranks: list[int], features: FeatureSet) -> bool:
@@ -106,12 +112,3 @@ def _are_alive(ranks: list[int], features: FeatureSet) -> bool:
     usual = float(nan_median(np.delete(used, ranks)[:, None])[0]) if used.size > len(ranks) else 0.0
     needed = max(ALIVE, LIKE_OTHERS * float(np.nan_to_num(usual)))
     return bool((used[ranks] > needed).all())
-
-
-def _without(contradicted: str, causes: dict[str, float]) -> dict[str, float]:
-    """Beliefs in all causes after one of them was contradicted."""
-    weighed = {
-        name: chance * (CONTRADICTED if name == contradicted else 1.0) for name, chance in causes.items()
-    }
-    total = sum(weighed.values())
-    return {name: chance / total for name, chance in weighed.items()} if total > 0 else causes

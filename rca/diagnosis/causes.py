@@ -16,7 +16,7 @@ from rca.features import FeatureSet
 from rca.features.evidence import RESOURCES, resource_names
 from rca.robust import nan_mean, nan_median
 from rca.telemetry.catalogue import unit_of_channel
-from rca.telemetry.causes import CAUSES, DECIDING, STOP_CAUSES
+from rca.telemetry.causes import CAUSES, DECIDING
 
 #: Resource scores from here on are worth showing, in units.
 REMARKABLE_SCORE = 1.0
@@ -54,14 +54,11 @@ def slow_causes(pricing: Pricing, features: FeatureSet) -> list[Cause]:
 def by_expected_cost(causes: Iterable[Cause]) -> list[Cause]:
     """First what is expected to cost most: why the job stands still, then seconds times belief."""
 
-    def expected(cause: Cause) -> tuple[bool, float]:
-        stops = cause.cause in STOP_CAUSES
-        return stops, cause.probability * (1.0 if stops else cause.seconds_per_step)
+    def rank(cause: Cause) -> tuple[bool, float, str, list[int]]:
+        weight = 1.0 if cause.stops_the_job else cause.seconds_per_step
+        return not cause.stops_the_job, -weight * cause.probability, cause.cause, cause.ranks
 
-    return sorted(
-        causes,
-        key=lambda cause: (*(-each for each in expected(cause)), cause.cause, cause.ranks),
-    )
+    return sorted(causes, key=rank)
 
 
 def share_of(seconds: float, slowdown: float) -> float:

@@ -7,6 +7,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from rca.telemetry.causes import STOP_CAUSES
+
 FailureMode = Literal["healthy", "fail_slow", "fail_stop"]
 StragglerType = Literal["compute", "communication", "host", "input", "workload"]
 Pattern = Literal["transient", "persistent", "deterministic"]
@@ -116,6 +118,11 @@ class Cause(_Frozen):
     share: float
     owner: Owner
     evidence: list[Evidence]
+
+    @property
+    def stops_the_job(self) -> bool:
+        """Whether it is why the job stands still, which costs all of it and has no seconds per step."""
+        return self.cause in STOP_CAUSES
 
     @property
     def without_price(self) -> bool:

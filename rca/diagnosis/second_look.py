@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from rca.diagnosis.joining import joined, same_on_some
-from rca.diagnosis.result import Cause, Diagnosis, FailureMode
+from rca.diagnosis.result import Cause, Diagnosis
 from rca.features import FeatureSet
 from rca.robust import REFERENCE_QUANTILE, FloatArray, nan_mean, nan_quantile
 from rca.telemetry.step_clock import StepClock
@@ -73,12 +73,13 @@ def _is_slow(features: FeatureSet, part: slice) -> bool:
     return any(float(gain[:, part].mean(axis=1).max()) >= GAINED * unit for gain in gains)
 
 
-#: What is asked on its own, by failure mode.
-_PARTS: dict[FailureMode, Callable[[FeatureSet], list[Part]]] = {
-    "healthy": lambda _: [],
-    "fail_slow": slow_parts,
-    "fail_stop": before_the_end,
-}
+def _parts(diagnosis: Diagnosis, features: FeatureSet) -> list[Part]:
+    """What is asked on its own."""
+    if diagnosis.failure_mode == "fail_slow":
+        return slow_parts(features)
+    # Why a job was slow would be read as the answer to why it stopped where there is none.
+    answered = diagnosis.failure_mode == "fail_stop" and diagnosis.causes and not diagnosis.abstained
+    return before_the_end(features) if answered else []
 
 
 def with_second_look(
@@ -107,9 +108,7 @@ def with_second_look(
         As given where no part is slow, or none says anything new. Otherwise with further stragglers, causes
         and actions; their seconds are means over all steps of the window, as the others' are.
     """
-    # Why a job was slow would be read as the answer to why it stopped where there is none.
-    unanswered = diagnosis.failure_mode == "fail_stop" and (diagnosis.abstained or not diagnosis.causes)
-    parts = [] if unanswered else _PARTS[diagnosis.failure_mode](features)
+    parts = _parts(diagnosis, features)
     if not parts:
         return diagnosis
     clock, rank_steps = StepClock.of(window), features.work.steps.size * float(window.job.world_size)

@@ -131,8 +131,7 @@ def collect_evidence(
         return signals, evidence, aftermath, Lately()
     last = {name: values[:, n_bins + 1] for name, values in signals.values.items()}
     own = frozenset(name for name, level in signals.level.items() if level == "rank")
-    lately_told = Lately.from_channels(working, last, networked=networked, own=own)
-    return signals, evidence, aftermath, lately_told
+    return signals, evidence, aftermath, Lately.from_channels(working, last, networked=networked, own=own)
 
 
 def stretch_edges(

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from rca.diagnosis.result import Cause, Diagnosis, Straggler
 from rca.runbook.numbers import probability, ratio, seconds
 from rca.runbook.phrases import Name, Phrase, joined, who
-from rca.telemetry.causes import STOP_CAUSES
 
 # Above this ratio to its own past a healthy job is worth a remark; below lies day-to-day variation.
 NOTABLE_SLOWING = 1.10
@@ -25,7 +24,7 @@ def headline(diagnosis: Diagnosis) -> Phrase:
     return (
         "FAIL-SLOW: ",
         *_culprits(diagnosis.stragglers),
-        f", {_cost(diagnosis, diagnosis.causes)}",
+        f", {_cost(diagnosis)}",
         *_cause(diagnosis.causes),
     )
 
@@ -42,17 +41,16 @@ def _healthy(diagnosis: Diagnosis) -> Phrase:
             f"HEALTHY, but slower than its own past: {ratio(past)} since the change, "
             "on all ranks alike; no rank, node or stage stands out",
         )
-    return (f"HEALTHY: no rank, node or stage holds this job back, {_cost(diagnosis, diagnosis.causes)}",)
+    return (f"HEALTHY: no rank, node or stage holds this job back, {_cost(diagnosis)}",)
 
 
 def _fail_stop(diagnosis: Diagnosis) -> Phrase:
     """Who stopped, and then what had slowed the job before."""
     stopped = [group for group in diagnosis.stragglers if group.straggler_type is None]
-    reasons = [cause for cause in diagnosis.causes if cause.cause in STOP_CAUSES]
-    slowed = [cause for cause in diagnosis.causes if cause.cause not in STOP_CAUSES]
+    reasons, slowed = [cause for cause in diagnosis.causes if cause.stops_the_job], _slowing(diagnosis)
     first = [group.first_step for group in stopped if group.first_step is not None]
     at = f" at step {min(first)}" if first else ""
-    before = ("; it was slow before", *_cause(slowed), ", ", f"{_cost(diagnosis, slowed)}") if slowed else ()
+    before = ("; it was slow before", *_cause(slowed), f", {_cost(diagnosis)}") if slowed else ()
     if not stopped:
         return (f"FAIL-STOP: the job stopped{at}", *_cause(reasons), *before)
     return ("FAIL-STOP: ", *_culprits(stopped), f" stopped{at}", *_cause(reasons), *before)
@@ -65,12 +63,10 @@ def _abstained(diagnosis: Diagnosis) -> Phrase:
         suspected = likeliest.replace("_", "-")
         return (
             f"NOT CERTAIN: perhaps {suspected} ({probability(odds)}), not sure enough for an alarm",
-            f", {_cost(diagnosis, diagnosis.causes)}",
+            f", {_cost(diagnosis)}",
         )
     if mode == "healthy":
-        return (
-            f"NOT CERTAIN: probably healthy ({_mode_odds(diagnosis)}), {_cost(diagnosis, diagnosis.causes)}",
-        )
+        return (f"NOT CERTAIN: probably healthy ({_mode_odds(diagnosis)}), {_cost(diagnosis)}",)
     suspected = mode.replace("_", "-")
     reason = diagnosis.abstention_reason
     strange = reason is not None and reason.code == "out_of_distribution"
@@ -79,7 +75,7 @@ def _abstained(diagnosis: Diagnosis) -> Phrase:
     )
     if diagnosis.stragglers:
         tail = ("; suspects ", *_culprits(diagnosis.stragglers), *tail)
-    cost = f", {_cost(diagnosis, diagnosis.causes)}" if mode == "fail_slow" else ""
+    cost = f", {_cost(diagnosis)}" if mode == "fail_slow" else ""
     return (f"NOT CERTAIN: probably {suspected} ({_mode_odds(diagnosis)}){cost}", *tail)
 
 
@@ -97,9 +93,13 @@ def _culprits(groups: Sequence[Straggler]) -> Phrase:
     return (*shown, f" and {rest} more") if rest > 0 else shown
 
 
-def _cost(diagnosis: Diagnosis, causes: Sequence[Cause]) -> str:
-    slowdown = diagnosis.slowdown
-    if causes and all(cause.without_price for cause in causes):
+def _slowing(diagnosis: Diagnosis) -> list[Cause]:
+    return [cause for cause in diagnosis.causes if not cause.stops_the_job]
+
+
+def _cost(diagnosis: Diagnosis) -> str:
+    slowdown, slowing = diagnosis.slowdown, _slowing(diagnosis)
+    if slowing and all(cause.without_price for cause in slowing):
         return "cost per step unknown"
     return f"{seconds(slowdown.seconds_per_step, signed=True)} per step ({ratio(slowdown.ratio)})"
 

@@ -18,7 +18,7 @@ from rca.runbook.numbers import (
     steps,
 )
 from rca.runbook.phrases import Name, Phrase, clean, joined, name, who
-from rca.telemetry.causes import CAUSES, STOP_CAUSES
+from rca.telemetry.causes import CAUSES
 from rca.telemetry.causes import UNKNOWN as UNKNOWN_CAUSE
 
 _MOST_UNKNOWN_METRICS = 12
@@ -88,8 +88,7 @@ class Page:
     @classmethod
     def from_diagnosis(cls, diagnosis: Diagnosis) -> Page:
         """Put a diagnosis into words."""
-        # Why a job stopped has no price per step; what slowed it before has one.
-        priced = any(cause.cause not in STOP_CAUSES for cause in diagnosis.causes)
+        priced = _is_priced(diagnosis)
         return cls(
             verdict=verdict(diagnosis),
             headline=headline(diagnosis),
@@ -110,6 +109,11 @@ class Page:
             quality=_quality(diagnosis),
             footer=_footer(diagnosis),
         )
+
+
+def _is_priced(diagnosis: Diagnosis) -> bool:
+    """Why a job stopped has no price per step; what slowed it before has one."""
+    return not all(cause.stops_the_job for cause in diagnosis.causes)
 
 
 def _facts(diagnosis: Diagnosis) -> tuple[Phrase, ...]:
@@ -168,7 +172,7 @@ def _cause_entry(cause: Cause, *, priced: bool) -> CauseEntry:
         (seconds_interval(cause.interval),),
         (percent(cause.share),),
     )
-    if cause.cause in STOP_CAUSES:
+    if cause.stops_the_job:
         cost = (("-",), ("-",), ("-",))
     elif cause.without_price:
         cost = (("unknown",), ("-",), ("-",))
@@ -208,8 +212,7 @@ def _contribution(item: Contribution) -> Phrase:
 
 
 def _unexplained(diagnosis: Diagnosis) -> Phrase:
-    slowed = any(cause.cause not in STOP_CAUSES for cause in diagnosis.causes)
-    if not slowed and diagnosis.failure_mode != "fail_slow":
+    if not _is_priced(diagnosis) and diagnosis.failure_mode != "fail_slow":
         return ()
     left = diagnosis.unexplained_seconds_per_step
     total = diagnosis.slowdown.seconds_per_step

@@ -9,10 +9,8 @@ import json
 from pathlib import Path
 
 import pytest
+from strangers import Answer, alarms, asked, is_right
 
-import rca
-from rca.diagnosis.result import Diagnosis
-from rca.telemetry.labels import Label, accepted, read_label
 from rca.testbed.pack import unpack
 
 PACKED = Path(__file__).parents[2] / "data" / "outsiders"
@@ -27,8 +25,8 @@ def outsider(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture(scope="module")
-def answers(outsider: str, tmp_path_factory: pytest.TempPathFactory) -> list[tuple[str, Label, Diagnosis]]:
-    """Of every window that can be told: its id, the truth, and the answer."""
+def answers(outsider: str, tmp_path_factory: pytest.TempPathFactory) -> list[Answer]:
+    """Of every window that can be told."""
     folder = tmp_path_factory.mktemp(outsider) / "windows"
     unpack(PACKED / outsider, folder)
     told = [
@@ -36,36 +34,28 @@ def answers(outsider: str, tmp_path_factory: pytest.TempPathFactory) -> list[tup
         for entry in json.loads((folder / "manifest.json").read_text())["windows"]
         if not entry.get("undecidable")
     ]
-    return [(each, read_label(folder / each), rca.diagnose(rca.read_window(folder / each))) for each in told]
+    return asked(folder, told)
 
 
-def test_hardly_a_healthy_job_alarms(outsider: str, answers: list[tuple[str, Label, Diagnosis]]) -> None:
+def test_hardly_a_healthy_job_alarms(outsider: str, answers: list[Answer]) -> None:
     """Most alarm on purpose: heavier batches, evaluation, throttled fleets, busy neighbours."""
-    healthy = [each for each in answers if each[1].failure_mode == "healthy"]
-    alarms = [name for name, _, found in healthy if found.failure_mode != "healthy"]
-    asked, allowed = HEALTHY[outsider]
-    assert len(healthy) == asked
-    assert len(alarms) <= allowed, alarms
+    n_healthy, allowed = HEALTHY[outsider]
+    assert sum(each.label.failure_mode == "healthy" for each in answers) == n_healthy
+    wrong = alarms(answers)
+    assert len(wrong) <= allowed, wrong
 
 
-def test_faults_are_found_and_told_from_stops(answers: list[tuple[str, Label, Diagnosis]]) -> None:
+def test_faults_are_found_and_told_from_stops(answers: list[Answer]) -> None:
     faulty = [each for each in answers if each[1].failure_mode != "healthy"]
     right = sum(found.failure_mode == label.failure_mode for _, label, found in faulty)
     assert right / len(faulty) > 0.85
 
 
-def test_most_verdicts_name_a_true_cause_on_its_ranks(answers: list[tuple[str, Label, Diagnosis]]) -> None:
+def test_most_verdicts_name_a_true_cause_on_its_ranks(answers: list[Answer]) -> None:
     named = [
-        (label, found)
-        for _, label, found in answers
-        if found.causes and not found.abstained and label.failure_mode != "healthy"
+        each
+        for each in answers
+        if each.found.causes and not each.found.abstained and each.label.failure_mode != "healthy"
     ]
-    true = sum(
-        any(
-            found.causes[0].cause in accepted(cause) and set(found.causes[0].ranks) == set(cause.ranks)
-            for cause in label.causes
-        )
-        for label, found in named
-    )
     assert len(named) > 60
-    assert true / len(named) > 0.8
+    assert sum(map(is_right, named)) / len(named) > 0.8

@@ -1,0 +1,96 @@
+"""Real captures of strangers' harnesses: most that can be told is told, and nothing is learned from them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+from strangers import Answer, alarms, asked, is_right
+
+from rca.testbed.pack import unpack
+
+PACKED = Path(__file__).parents[2] / "data" / "testbed"
+AnswersOf = Callable[[str], list[Answer]]
+
+
+class Bounds(NamedTuple):
+    """Healthy and faulty windows, how many may alarm, and shares of right answers that are exceeded."""
+
+    healthy: int
+    faulty: int
+    alarms: int
+    right: float
+    right_of_named: float
+
+
+BOUNDS = {"third": Bounds(33, 102, 4, 0.65, 0.75), "fourth": Bounds(39, 99, 1, 0.68, 0.75)}
+
+
+@pytest.fixture(scope="module")
+def answers_of(tmp_path_factory: pytest.TempPathFactory) -> AnswersOf:
+    """Answers about every window of a testbed, by its name."""
+
+    @cache
+    def answers(testbed: str) -> list[Answer]:
+        folder = tmp_path_factory.mktemp(testbed) / "captures"
+        unpack(PACKED / testbed, folder)
+        return asked(folder, sorted(each.parent.name for each in folder.glob("*/window.json")))
+
+    return answers
+
+
+def one(answers: list[Answer], wanted: str) -> Answer:
+    return next(each for each in answers if each.name == wanted)
+
+
+@pytest.mark.parametrize("testbed", BOUNDS)
+def test_hardly_a_healthy_job_alarms(answers_of: AnswersOf, testbed: str) -> None:
+    answers, bounds = answers_of(testbed), BOUNDS[testbed]
+    assert sum(each.label.failure_mode == "healthy" for each in answers) == bounds.healthy
+    wrong = alarms(answers)
+    assert len(wrong) <= bounds.alarms, wrong
+
+
+@pytest.mark.parametrize("testbed", BOUNDS)
+def test_the_first_cause_is_mostly_a_true_one_on_its_ranks(answers_of: AnswersOf, testbed: str) -> None:
+    bounds = BOUNDS[testbed]
+    faulty = [each for each in answers_of(testbed) if each.label.failure_mode != "healthy"]
+    assert len(faulty) == bounds.faulty
+    assert sum(map(is_right, faulty)) / len(faulty) > bounds.right
+    named = [each for each in faulty if each.found.causes and not each.found.abstained]
+    assert sum(map(is_right, named)) / len(named) > bounds.right_of_named
+
+
+def test_nearly_every_failure_mode_is_right(answers_of: AnswersOf) -> None:
+    hits = [found.failure_mode == label.failure_mode for _, label, found in answers_of("fourth")]
+    assert len(hits) == 138
+    assert sum(hits) / len(hits) > 0.93
+
+
+@pytest.mark.parametrize("name", ["vitring-026", "sftsmall-033", "vitring-001"])
+def test_a_job_that_collects_garbage_everywhere_is_slow_for_one_rank(
+    answers_of: AnswersOf, name: str
+) -> None:
+    _, label, found = one(answers_of("third"), name)
+    assert [tuple(each.ranks) for each in found.stragglers] == [tuple(label.causes[0].ranks)]
+
+
+def test_a_port_whose_queue_was_full_once_is_sound(answers_of: AnswersOf) -> None:
+    assert one(answers_of("third"), "gptpipe-113").found.failure_mode == "healthy"
+
+
+@pytest.mark.parametrize("name", ["w038", "w087", "w133"], ids=["asleep", "device stopped", "spinning"])
+def test_a_rank_whose_process_works_on_hangs(answers_of: AnswersOf, name: str) -> None:
+    _, label, found = one(answers_of("fourth"), name)
+    (true,) = label.causes
+    assert [tuple(each.ranks) for each in found.stragglers] == [tuple(true.ranks)]
+    assert found.causes[0].cause == true.cause == "hang"
+
+
+def test_who_waits_for_the_rank_that_hangs_is_not_named(answers_of: AnswersOf) -> None:
+    """Rank 5 is the next stage of rank 1's pipeline."""
+    _, label, found = one(answers_of("fourth"), "w055")
+    assert [tuple(each.ranks) for each in found.stragglers] == [tuple(label.causes[0].ranks)]
