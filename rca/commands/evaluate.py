@@ -63,6 +63,7 @@ class By(StrEnum):
     severity = "severity"
     slowdown = "slowdown"
     world_size = "world_size"
+    telemetry = "telemetry"
     source = "source"
     signals = "signals"
 

@@ -11,8 +11,7 @@ from uuid import uuid4
 import numpy as np
 
 from rca.causal.scores import BusyEvidence
-from rca.classify.classifier import Classification, Suspect, named_ranks
-from rca.classify.conformal import PredictionSets
+from rca.classify.classifier import Classification, named_ranks
 from rca.classify.node_odds import checked_node_odds
 from rca.classify.priors import checked_priors
 from rca.classify.settle import transfer_grew
@@ -191,21 +190,13 @@ def _stragglers(
     classifier = bundle.classifier
     evidence = suspect_evidence(classification, classifier, features, causes)
     question = "stop_cause" if classification.mode == "fail_stop" else "cause"
-    return [
-        straggler(suspect, features, _plausible(classifier.doubt.sets, question, suspect, causes), moved)
-        for suspect, moved in zip(classification.suspects, evidence, strict=True)
-    ]
-
-
-def _plausible(
-    sets: PredictionSets | None, question: str, suspect: Suspect, causes: list[Cause]
-) -> list[str]:
-    """Causes of one suspect that are not ruled out; the one named first for it is always among them."""
-    if sets is None:
-        return []
-    ranks = list(suspect.component.ranks)
-    named = next((cause.cause for cause in causes if cause.ranks == ranks), None)
-    return sets.plausible(question, suspect.causes, named)
+    sets = classifier.doubt.sets
+    found = []
+    for suspect, moved in zip(classification.suspects, evidence, strict=True):
+        named = next((cause.cause for cause in causes if cause.ranks == list(suspect.component.ranks)), None)
+        plausible = [] if sets is None else sets.plausible(question, suspect.causes, named)
+        found.append(straggler(suspect, features, named, plausible, moved))
+    return found
 
 
 def _causes(classification: Classification, features: FeatureSet, pricing: Pricing) -> list[Cause]:

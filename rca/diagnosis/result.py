@@ -7,11 +7,10 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from rca.telemetry.causes import STOP_CAUSES
+from rca.telemetry.causes import STOP_CAUSES, Pattern
 
 FailureMode = Literal["healthy", "fail_slow", "fail_stop"]
 StragglerType = Literal["compute", "communication", "host", "input", "workload"]
-Pattern = Literal["transient", "persistent", "deterministic"]
 Scope = Literal["rank", "node", "stage", "data_group", "job"]
 Owner = Literal["infrastructure", "workload", "either"]
 AbstentionCode = Literal[

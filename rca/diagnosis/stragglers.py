@@ -10,17 +10,30 @@ from rca.features import FeatureSet
 from rca.features.rank_features import late_steps
 from rca.features.temporal import high_segment
 from rca.robust import nan_mean
+from rca.telemetry.causes import UNKNOWN, Pattern, pattern_of
 
 #: A component's own stretch is told apart from the rest if its late share differs by this much.
 MIN_LATE_CONTRAST = 0.3
 #: A step is one of a component's late ones if this share of its ranks was late.
 HELD_UP = 0.5
+#: Belief beyond which a straggler is over before the window is.
+OVER = 0.5
 
 
 def straggler(
-    suspect: Suspect, features: FeatureSet, plausible: list[str], evidence: list[Contribution]
+    suspect: Suspect,
+    features: FeatureSet,
+    named: str | None,
+    plausible: list[str],
+    evidence: list[Contribution],
 ) -> Straggler:
-    """One component with its likeliest type and pattern, and the steps in which it held the job up."""
+    """One component with its likeliest type and pattern, and the steps in which it held the job up.
+
+    Parameters
+    ----------
+    named : str or None
+        The cause that the diagnosis names first on these ranks.
+    """
     ranks = list(suspect.component.ranks)
     first, last = affected_steps(suspect, features)
     return Straggler(
@@ -28,7 +41,7 @@ def straggler(
         nodes=features.topology.nodes_of(ranks),
         scope=suspect.component.scope,
         straggler_type=_likeliest(suspect.types),
-        pattern=_likeliest(suspect.patterns),
+        pattern=_pattern(suspect, named or _likeliest(suspect.causes)),
         probability=suspect.component.probability,
         first_step=first,
         last_step=last,
@@ -58,6 +71,13 @@ def affected_steps(suspect: Suspect, features: FeatureSet) -> tuple[int | None, 
             return int(steps[held_up[0]]), int(steps[held_up[-1]])
         segment = features.comparison.segment
     return int(steps[segment.first]), int(steps[segment.last])
+
+
+def _pattern(suspect: Suspect, cause: str | None) -> Pattern | None:
+    """Only whether it is over is learned; what is made into the job follows from the cause."""
+    if not suspect.patterns:
+        return None
+    return pattern_of(cause or UNKNOWN, ends_inside=suspect.patterns["transient"] > OVER)
 
 
 def _likeliest(chances: dict[str, float]) -> str | None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from rca.evaluation.answer import Answer
 from rca.evaluation.scores import Judged, judge
-from rca.evaluation.signals import SIGNAL_SETS
+from rca.evaluation.signals import SIGNAL_SETS, TELEMETRY, telemetry_of
 from rca.telemetry.causes import CAUSES
 from rca.telemetry.labels import Label
 from rca.telemetry.window import Window
@@ -60,6 +60,8 @@ class JudgedRow:
         `rca.evaluation.delay.detection_delay`; NaN also where it was not asked for.
     slowdown : float
         Step time with the fault over step time without, as far as the label knows it; NaN where it does not.
+    telemetry : str
+        Of `rca.evaluation.signals.TELEMETRY`: what the whole window holds, whichever `signals` were shown.
     judged : Judged
     """
 
@@ -75,6 +77,7 @@ class JudgedRow:
     judged: Judged
     delay_steps: float = math.nan
     slowdown: float = math.nan
+    telemetry: str = NOT_KNOWN
 
 
 def judged_row(
@@ -102,6 +105,7 @@ def judged_row(
         judged=judge(answer, label),
         delay_steps=delay_steps,
         slowdown=_slowdown(label),
+        telemetry=telemetry_of(window),
     )
 
 
@@ -141,6 +145,7 @@ GROUPINGS: dict[str, Callable[[JudgedRow], str]] = {
     "severity": _severity,
     "slowdown": _felt,
     "world_size": lambda row: size_band(row.world_size),
+    "telemetry": lambda row: row.telemetry,
     "source": lambda row: row.source,
     "signals": lambda row: row.signals,
 }
@@ -150,6 +155,7 @@ _ORDER = (
     *(name for _, name in SEVERITIES),
     *(name for _, name in SLOWDOWNS),
     *(name for _, name in WORLD_SIZES),
+    *TELEMETRY,
     *SIGNAL_SETS,
 )
 

@@ -25,6 +25,20 @@ SIGNAL_SETS = {
 }
 
 
+#: What a window was made of, from the most to the least.
+TELEMETRY = ("phases and metrics", "phases only", "metrics, no phases", "step times only")
+#: Columns without which nobody's own work is told from waiting for the others.
+TOLD_APART = ("forward_seconds", "communication_seconds", "communication_wait_seconds")
+
+
+def telemetry_of(window: Window) -> str:
+    """Name in `TELEMETRY` of what a window holds."""
+    timed = [window.steps.column(name) for name in TOLD_APART if name in window.steps.column_names]
+    phases = any(bool(np.isfinite(column.to_numpy()).any()) for column in timed)
+    metrics = window.metrics.num_rows > 0
+    return TELEMETRY[2 * (not phases) + (not metrics)]
+
+
 def restrict(window: Window, signals: str) -> Window:
     """The window as it would be had only some of its signals been collected.
 

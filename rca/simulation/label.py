@@ -18,7 +18,7 @@ from rca.simulation.noise import Noise
 from rca.simulation.resources import FloatArray
 from rca.simulation.scenario import HARDLY_VISIBLE, Fault, Scenario
 from rca.simulation.timing import Timing, run_steps
-from rca.telemetry.causes import UNKNOWN
+from rca.telemetry.causes import UNKNOWN, pattern_of
 
 VISIBLE_SLOWDOWN = 0.05
 Label = dict[str, Any]
@@ -111,7 +111,7 @@ def label_of(scenario: Scenario, noise: Noise, timing: Timing, node_names: Seque
         "format": 1,
         "failure_mode": "fail_stop" if stopped else "fail_slow" if slow else "healthy",
         "straggler_type": None if slow_only is None else _type(slow_only),
-        "pattern": None if slow_only is None else slow_only.pattern or _pattern(slow_only, scenario),
+        "pattern": None if slow_only is None else _pattern(slow_only, scenario),
         "causes": [_cause(fault, cost, scenario, node_names) for fault, cost in causes],
         "source": "simulation",
         "notes": _notes(scenario, hidden),
@@ -166,10 +166,10 @@ def _accepted(fault: Fault, scenario: Scenario) -> list[str]:
 
 
 def _pattern(fault: Fault, scenario: Scenario) -> str:
-    first, end = scenario.steps_with_rows(_stop_step(scenario))
-    if fault.last_step is not None and fault.last_step < end - 1:
-        return "transient"
-    return "deterministic" if fault.first_step <= first else "persistent"
+    if fault.variant == "older":
+        return "deterministic"
+    _, end = scenario.steps_with_rows(_stop_step(scenario))
+    return pattern_of(fault.cause, ends_inside=fault.last_step is not None and fault.last_step < end - 1)
 
 
 def _stop_step(scenario: Scenario) -> int | None:

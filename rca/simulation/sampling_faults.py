@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import numpy as np
 
 from rca.simulation.faults import FAULTS
 from rca.simulation.faults.kind import Reach
 from rca.simulation.sampling_job import log_uniform
-from rca.simulation.scenario import Fault, Pattern, Scenario, Shape
+from rca.simulation.scenario import Fault, Scenario, Shape
 from rca.telemetry.causes import UNKNOWN
 
-# What a cause mostly looks like in time; the rest are transient, persistent and deterministic alike.
+#: Steps that a fault acts in: all, those from some step on, or some in between.
+Span = Literal["whole", "rest", "middle"]
+# Causes that act from the first step to the last, always or mostly; the others' spans are mixed.
 ALWAYS_ON = frozenset({"stage_imbalance"})
 MOSTLY_ON = frozenset({"sequence_length_imbalance", "checkpoint_stall", "runtime_gc"})
 
@@ -49,10 +53,10 @@ def sample_fault(rng: np.random.Generator, scenario: Scenario, cause: str) -> Fa
     variant = kind.variants[int(rng.integers(len(kind.variants)))]
     ranks, nodes = _victims(rng, scenario, cause, variant)
     if kind.straggler_type is None:
-        first, last, pattern = _stop_step(rng, scenario), None, None
+        first, last = _stop_step(rng, scenario), None
     else:
-        pattern = "deterministic" if variant == "older" else _pattern(rng, cause)
-        first, last = _interval(rng, scenario.n_steps, pattern)
+        span = "whole" if variant == "older" else _span(rng, cause)
+        first, last = _interval(rng, scenario.n_steps, span)
     return Fault(
         cause=cause,
         variant=variant,
@@ -63,7 +67,6 @@ def sample_fault(rng: np.random.Generator, scenario: Scenario, cause: str) -> Fa
         curve=log_uniform(rng, *CURVES.get(cause, USUAL_CURVE)),
         first_step=first,
         last_step=last,
-        pattern=pattern,
         shape=_shape(rng, cause),
     )
 
@@ -135,17 +138,17 @@ def _stage(rng: np.random.Generator, scenario: Scenario) -> tuple[int, ...]:
     return tuple(range(stage * per_stage, (stage + 1) * per_stage))
 
 
-def _pattern(rng: np.random.Generator, cause: str) -> Pattern:
+def _span(rng: np.random.Generator, cause: str) -> Span:
     if cause in ALWAYS_ON or (cause in MOSTLY_ON and rng.random() < 0.55):
-        return "deterministic"
-    choices: tuple[Pattern, ...] = ("transient", "persistent", "deterministic")
+        return "whole"
+    choices: tuple[Span, ...] = ("middle", "rest", "whole")
     return choices[int(rng.choice(3, p=[0.45, 0.3, 0.25]))]
 
 
-def _interval(rng: np.random.Generator, n_steps: int, pattern: Pattern) -> tuple[int, int]:
-    if pattern == "deterministic":
+def _interval(rng: np.random.Generator, n_steps: int, span: Span) -> tuple[int, int]:
+    if span == "whole":
         return 0, n_steps - 1
-    if pattern == "persistent":
+    if span == "rest":
         return max(1, int(n_steps * rng.uniform(0.12, 0.75))), n_steps - 1
     first = max(1, int(n_steps * rng.uniform(0.08, 0.7)))
     length = max(3, int(n_steps * rng.uniform(0.08, 0.6)))

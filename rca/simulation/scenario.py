@@ -15,7 +15,6 @@ from rca.simulation.workload import Fleet, Frozen, Index, NotNegative, Positive,
 from rca.telemetry.job import Parallelism
 
 Dialect = Literal["gpu_cluster", "cpu_testbed", "mixed"]
-Pattern = Literal["transient", "persistent", "deterministic"]
 Shape = Literal["step", "ramp", "intermittent"]
 Ending = Literal["complete", "cut", "lagging", "finished"]
 DeviceWait = Literal["every phase", "forward", "optimizer", "nowhere"]
@@ -60,7 +59,6 @@ class Fault(Frozen):
     curve: Positive = 1.0
     first_step: Index = 0
     last_step: Index | None = None
-    pattern: Pattern | None = None
     shape: Shape = "step"
 
     @property

@@ -9,6 +9,7 @@ from typing import Literal, NamedTuple
 
 CauseType = Literal["compute", "communication", "host", "input", "workload", "fail_stop"]
 CauseOwner = Literal["infrastructure", "workload", "either"]
+Pattern = Literal["transient", "persistent", "deterministic"]
 
 
 class CauseSpec(NamedTuple):
@@ -22,6 +23,8 @@ class CauseSpec(NamedTuple):
         Evidence resources (`rca.features.evidence.RESOURCES`) that move with it.
     next_check : str
         What settles the question at the machine.
+    by_design : bool
+        It is made into the job: every run of it is as slow, on whichever machines.
     """
 
     id: str
@@ -31,6 +34,7 @@ class CauseSpec(NamedTuple):
     resources: tuple[str, ...]
     meaning: str
     next_check: str
+    by_design: bool = False
 
 
 _CATALOGUE = (
@@ -150,6 +154,7 @@ _CATALOGUE = (
         (),
         "one pipeline stage has more work than the others",
         "compare mean compute per stage; move layers away from the slow stage",
+        by_design=True,
     ),
     CauseSpec(
         "sequence_length_imbalance",
@@ -159,6 +164,7 @@ _CATALOGUE = (
         (),
         "ranks get batches of very different total length",
         "log tokens and the sum of squared sequence lengths per rank and step",
+        by_design=True,
     ),
     CauseSpec(
         "checkpoint_stall",
@@ -168,6 +174,7 @@ _CATALOGUE = (
         ("storage",),
         "writing checkpoints stops the job periodically",
         "time the checkpoint write; make it asynchronous or less frequent",
+        by_design=True,
     ),
     CauseSpec(
         "process_crash",
@@ -211,3 +218,22 @@ DECIDING: dict[str, tuple[str, ...]] = {
     "storage_degradation": ("storage",),
     "runtime_gc": ("collector",),
 }
+
+
+def pattern_of(cause: str, *, ends_inside: bool) -> Pattern:
+    """How a straggler comes: short, to stay, or by design [1]_.
+
+    Parameters
+    ----------
+    cause : str
+        Catalogue id, or ``unknown``.
+    ends_inside : bool
+        Whether it is over before the window is. When it began does not matter: a window is cut anywhere.
+
+    References
+    ----------
+    .. [1] AntDT, arXiv 2404.09679: transient and persistent contention, deterministic heterogeneity.
+    """
+    if ends_inside:
+        return "transient"
+    return "deterministic" if cause in CAUSES and CAUSES[cause].by_design else "persistent"

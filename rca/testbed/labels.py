@@ -8,12 +8,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from rca.telemetry.labels import Label, Pattern
+from rca.telemetry.causes import pattern_of
+from rca.telemetry.labels import Label
 from rca.testbed.names import node_name
 from rca.testbed.notes import notes_of
 from rca.testbed.ranks.shared import FloatArray, Pace
 from rca.testbed.record import Record
-from rca.testbed.scenario import WARM_UP_STEPS, Fault, JobShape, Scenario
+from rca.testbed.scenario import WARM_UP_STEPS, JobShape, Scenario
 from rca.testbed.schedule import Acted
 
 VISIBLE_SLOWDOWN = 0.08
@@ -75,7 +76,9 @@ def label_of(scenario: Scenario, record: Record) -> Label:
         {
             "failure_mode": "fail_stop" if stopped else "fail_slow" if slow else "healthy",
             "straggler_type": None if main is None else main.fault.spec.straggler_type,
-            "pattern": None if main is None else pattern_of(main.fault),
+            "pattern": None
+            if main is None
+            else pattern_of(main.fault.spec.cause, ends_inside=main.fault.last_step is not None),
             "causes": [_cause(acted, impact, scenario.job) for acted, impact in felt],
             "source": "testbed",
             "notes": notes_of(scenario, record),
@@ -124,13 +127,6 @@ def _steps_of(acted: Acted, n_steps: int) -> BoolArray:
     step = np.arange(n_steps)
     last = n_steps if acted.last_step is None else acted.last_step
     return (step > acted.first_step) & (step <= last)
-
-
-def pattern_of(fault: Fault) -> Pattern:
-    """Ends inside the window, begins inside it, or fills it."""
-    if fault.last_step is not None:
-        return "transient"
-    return "deterministic" if fault.first_step <= WARM_UP_STEPS else "persistent"
 
 
 def _felt(acted: Acted, impact: Impact | None) -> bool:

@@ -14,7 +14,7 @@ from rca.training.held_out import SIMULATED, totals, with_all_signals
 from rca.training.split import SHARES
 
 #: Ways to cut a source's scores, where it has more than one group.
-SUBSETS = ("source", "cause", "world_size")
+SUBSETS = ("source", "cause", "slowdown", "world_size", "telemetry")
 PARTS = tuple(SHARES)
 
 

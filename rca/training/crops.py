@@ -10,8 +10,9 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from rca.telemetry.causes import pattern_of
 from rca.telemetry.job import Job, Parallelism
-from rca.telemetry.labels import Label, LabelledCause, Pattern
+from rca.telemetry.labels import Label, LabelledCause
 from rca.telemetry.step_clock import StepClock
 from rca.telemetry.window import Window
 
@@ -19,8 +20,6 @@ from rca.telemetry.window import Window
 ENOUGH_STEPS = 6
 ENOUGH_STEPS_PERIODIC = 14
 PERIODIC = frozenset({"checkpoint_stall", "runtime_gc"})
-#: A fault that acts from one of the first steps on was always there, as far as the window shows.
-FROM_THE_START = 4
 
 
 def crop(window: Window, label: Label, first: int, end: int) -> tuple[Window, Label] | None:
@@ -48,7 +47,7 @@ def crop(window: Window, label: Label, first: int, end: int) -> tuple[Window, La
         return None
     kept = [cause for cause in causes if cause is not None and _acts(cause)]
     part = clock.between(first, end)
-    return part, _relabelled(label, kept, first, end)
+    return part, _relabelled(label, kept, end)
 
 
 def _acts(cause: LabelledCause) -> bool:
@@ -75,7 +74,7 @@ def _cropped(cause: LabelledCause, clock: StepClock, first: int, end: int) -> La
     return cause.model_copy(update=changes)
 
 
-def _relabelled(label: Label, causes: list[LabelledCause], first: int, end: int) -> Label:
+def _relabelled(label: Label, causes: list[LabelledCause], end: int) -> Label:
     if not causes:
         healthy = {"failure_mode": "healthy", "straggler_type": None, "pattern": None, "causes": ()}
         return label.model_copy(update=healthy | {"injected": [], "impact": None})
@@ -83,15 +82,9 @@ def _relabelled(label: Label, causes: list[LabelledCause], first: int, end: int)
     if label.failure_mode == "fail_slow":
         # The label's pattern is the costliest cause's, which comes first where prices are known.
         main = max(causes, key=lambda cause: (cause.model_extra or {}).get("seconds_per_step") or 0.0)
-        changes["pattern"] = _pattern(main, first, end)
+        ends_inside = main.last_step is not None and main.last_step < end - 1
+        changes["pattern"] = pattern_of(main.cause, ends_inside=ends_inside)
     return label.model_copy(update=changes)
-
-
-def _pattern(cause: LabelledCause, first: int, end: int) -> Pattern:
-    if cause.last_step is not None and cause.last_step < end - 1:
-        return "transient"
-    begins = first if cause.first_step is None else cause.first_step
-    return "deterministic" if begins <= first + FROM_THE_START else "persistent"
 
 
 def without_ranks(window: Window, label: Label, dropped: npt.NDArray[np.int64]) -> tuple[Window, Label]:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import count
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
 from rca import Window, diagnose, read_window
-from rca.evaluation.signals import SIGNAL_SETS, restrict
+from rca.evaluation.signals import SIGNAL_SETS, TELEMETRY, restrict, telemetry_of
 from rca.simulation import sample_scenario, simulate
 
 
@@ -63,3 +65,20 @@ def test_every_set_is_a_valid_window_that_can_be_diagnosed(window: Window, signa
 def test_with_all_signals_the_window_is_itself(real_windows: Path) -> None:
     window = read_window(real_windows / "healthy")
     assert restrict(window, "all") is window
+
+
+def test_what_a_window_holds_has_one_of_four_names(window: Window) -> None:
+    bare = restrict(window, "phases-only")
+    steps = restrict(window, "step-times-only")
+    untimed = replace(window, steps=steps.steps)
+    told = [telemetry_of(one) for one in (window, bare, untimed, steps)]
+    assert told == list(TELEMETRY)
+
+
+def test_a_phase_that_nobody_measured_is_no_phase(window: Window) -> None:
+    steps = restrict(window, "step-times-only")
+    nothing = pa.array(np.full(steps.steps.num_rows, np.nan))
+    assert (
+        telemetry_of(replace(steps, steps=steps.steps.append_column("forward_seconds", nothing)))
+        == TELEMETRY[3]
+    )

@@ -40,7 +40,7 @@ def test_what_lies_before_the_fault_is_healthy() -> None:
 
 @pytest.mark.parametrize(
     ("first", "end", "pattern"),
-    [(0, 66, "transient"), (5, 50, "persistent"), (22, 50, "deterministic"), (30, 66, "transient")],
+    [(0, 66, "transient"), (5, 50, "persistent"), (22, 50, "persistent"), (30, 66, "transient")],
 )
 def test_the_pattern_is_what_the_crop_shows(first: int, end: int, pattern: str) -> None:
     """The slow dataset acts from step 22 to 52."""
