@@ -114,9 +114,9 @@ def signals_for(cause: Cause) -> list[str]:
     ]
 
 
-def first_action(cause: str) -> str:
-    """The cheapest action that removes a cause."""
-    return _ACTIONS[cause]
+def first_action(cause: str) -> str | None:
+    """The cheapest action that removes a cause; None for what nobody knows."""
+    return _ACTIONS.get(cause)
 
 
 def swap_check(cause: Cause) -> str:

@@ -16,7 +16,7 @@ from rca.features import FeatureSet
 from rca.features.evidence import RESOURCES, resource_names
 from rca.robust import nan_mean, nan_median
 from rca.telemetry.catalogue import unit_of_channel
-from rca.telemetry.causes import CAUSES, DECIDING
+from rca.telemetry.causes import CAUSES, DECIDING, UNKNOWN
 
 #: Resource scores from here on are worth showing, in units.
 REMARKABLE_SCORE = 1.0
@@ -28,23 +28,23 @@ def slow_causes(pricing: Pricing, features: FeatureSet) -> list[Cause]:
     found = []
     rows = zip(pricing.causes, pricing.attribution.seconds, pricing.attribution.intervals, strict=True)
     for priced, seconds, (low, high) in rows:
-        spec = CAUSES[priced.removal.cause]
+        name = priced.removal.cause
         ranks = list(priced.removal.ranks)
         found.append(
             Cause(
-                cause=spec.id,
+                cause=name,
                 ranks=ranks,
                 nodes=features.topology.nodes_of(ranks),
                 probability=priced.belief,
                 seconds_per_step=float(seconds),
                 interval=(float(low), float(high)),
                 share=share_of(seconds, pricing.attribution.slowdown),
-                owner=spec.owner,
+                owner="either" if name == UNKNOWN else CAUSES[name].owner,
                 evidence=[
                     *_without_price(priced),
                     *_phase_evidence(priced, features),
-                    *_signal_evidence(spec.id, ranks, features, pricing.busy),
-                    *_normal_evidence(spec.id, ranks, features, pricing.busy),
+                    *_signal_evidence(name, ranks, features, pricing.busy),
+                    *_normal_evidence(name, ranks, features, pricing.busy),
                 ],
             )
         )
@@ -168,7 +168,7 @@ def _signal_evidence(
     if len(ranks) == features.topology.n_ranks:
         # All suffer alike and nobody stands out: what a sound machine would show is left to compare with.
         loudest = np.fmax(loudest, evidence.versus_sound[ranks])
-    for name in CAUSES[cause].resources:
+    for name in () if cause == UNKNOWN else CAUSES[cause].resources:
         column = resource_names().index(name)
         scores = loudest[:, column]
         if not np.isfinite(scores).any() or np.nanmax(scores) < REMARKABLE_SCORE:

@@ -77,7 +77,7 @@ def _leaves_the_slowdown_open(first: Cause, pricing: Pricing) -> bool:
     total = pricing.attribution.slowdown
     if total <= 0:
         return False
-    return first.share < MIN_SHARE and pricing.attribution.unexplained > MOSTLY * total
+    return first.share < MIN_SHARE and pricing.open_seconds > MOSTLY * total
 
 
 def _candidates(found: Sequence[Cause]) -> str:

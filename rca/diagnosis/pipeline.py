@@ -33,6 +33,7 @@ from rca.diagnosis.whole_steps import on_whole_steps
 from rca.features import WINDOW_FEATURES, FeatureSet, extract
 from rca.features.extract import missing_resources
 from rca.features.work import OWN_PHASES
+from rca.telemetry.causes import UNKNOWN
 from rca.telemetry.window import Window
 from rca.whatif.coarse import PhaseReplay
 
@@ -114,7 +115,8 @@ def analyse(
 def _assemble(
     window: Window, bundle: Bundle, features: FeatureSet, classification: Classification, pricing: Pricing
 ) -> Diagnosis:
-    found = _causes(classification, features, pricing)
+    everything = _causes(classification, features, pricing)
+    found = [cause for cause in everything if cause.cause != UNKNOWN]
     missing = missing_signals(features)
     doubt, thresholds = bundle.classifier.doubt, bundle.classifier.thresholds
     against = objection(found, pricing, thresholds["name"])
@@ -133,9 +135,9 @@ def _assemble(
         failure_mode_probability=classification.probability,
         slowdown=_slowdown(window, features, pricing),
         stragglers=_stragglers(bundle, features, classification, found),
-        causes=found,
+        causes=everything,
         unexplained_seconds_per_step=pricing.attribution.slowdown
-        - sum(cause.seconds_per_step for cause in found),
+        - sum(cause.seconds_per_step for cause in everything),
         abstained=reason is not None,
         next_check=_look_at(classification, features, found, missing, named=named),
         actions=actions(

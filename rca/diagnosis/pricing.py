@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -25,6 +25,8 @@ from rca.whatif.coarse import PhaseReplay
 
 #: A cause that takes less than this off the step is not carried into the replay.
 MIN_RELATIVE_SAVING = 1e-3
+#: Belief that no catalogue cause is it from which that is said as a cause of its own, `unknown`.
+MOSTLY = 0.7
 #: Transfer predicted by a mechanism counts from this share of the step on, up to this share of the transfer.
 MIN_PREDICTED = 0.02
 MAX_PREDICTED_SHARE = 0.8
@@ -38,6 +40,13 @@ class Pricing:
     attribution: Attribution
     measured: float
     busy: BusyEvidence
+
+    @property
+    def open_seconds(self) -> float:
+        """Seconds per step that no catalogue cause answers for."""
+        rows = zip(self.causes, self.attribution.seconds, strict=True)
+        unknown = sum(float(seconds) for priced, seconds in rows if priced.removal.cause == UNKNOWN)
+        return float(self.attribution.unexplained) + unknown
 
 
 def price(
@@ -160,24 +169,42 @@ def _causes(
     beliefs = {cause: suspect.causes.get(cause, 0.0) for cause in SLOW_CAUSES}
     weights = responsibilities(beliefs, mechanisms, scores, means, _measured(features, rows))
     charged = decided(weights)
+    believed = {cause: _believed(by_phase, means) for cause, by_phase in weights.items()}
+    unknown = 1.0 - sum(max(belief, believed.get(cause, 0.0)) for cause, belief in beliefs.items())
+    if unknown > MOSTLY:
+        charged[UNKNOWN] = _left_over(charged, means)
+        believed[UNKNOWN] = beliefs[UNKNOWN] = unknown
     found = []
-    for cause, by_phase in weights.items():
-        # Over the phases the cause may lengthen: how sure we are of it is not how much of the loss it is.
-        possible = sum(means[name] for name in by_phase)
-        if possible <= MIN_RELATIVE_SAVING:
+    for cause, shares in charged.items():
+        if sum(means[name] for name in shares) <= MIN_RELATIVE_SAVING:
             continue
-        believed = sum(means[name] * weight for name, weight in by_phase.items()) / possible
-        seconds = {name: means[name] * share * unit for name, share in charged[cause].items()}
-        belief = min(believed, 1.0) * suspect.component.probability
-        removal = _removal(cause, excess, charged[cause], spare)
+        seconds = {name: means[name] * share * unit for name, share in shares.items()}
+        belief = believed[cause] * suspect.component.probability
         group = intervals.group_of(
             past=not features.comparison.segment.whole,
             transfer=seconds.get("transfer", 0.0) > MIN_RELATIVE_SAVING * unit,
             belief=belief,
         )
         coverage = sum(seconds.values()) / max(sum(means.values()) * unit, 1e-12)
+        removal = _removal(cause, excess, shares, spare)
         found.append(PricedCause(removal, index, belief, seconds, coverage, group))
     return found or _unpriced(index, suspect, excess, beliefs, spare)
+
+
+def _believed(by_phase: Mapping[str, float], means: Mapping[str, float]) -> float:
+    """Mean weight over the phases the cause may lengthen.
+
+    How sure we are of it is not how much of the loss it is.
+    """
+    possible = sum(means[name] for name in by_phase)
+    if possible <= MIN_RELATIVE_SAVING:
+        return 0.0
+    return min(sum(means[name] * weight for name, weight in by_phase.items()) / possible, 1.0)
+
+
+def _left_over(charged: Mapping[str, Mapping[str, float]], phases: Iterable[str]) -> dict[str, float]:
+    """Shares of every phase's excess that no cause is charged with."""
+    return {name: 1.0 - sum(by_phase.get(name, 0.0) for by_phase in charged.values()) for name in phases}
 
 
 def _unpriced(

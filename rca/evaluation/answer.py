@@ -70,8 +70,8 @@ class Answer:
 
     @property
     def names_no_cause(self) -> bool:
-        """Whether it says that the job is slow, and leaves open why: right where the truth is unknown."""
-        return self.mode == "fail_slow" and (self.abstained or not self.causes)
+        """Whether it says that the job is slow, and of no cause that it might be why."""
+        return self.mode == "fail_slow" and not self.causes
 
     @classmethod
     def from_diagnosis(cls, diagnosis: Diagnosis) -> Answer:

@@ -143,7 +143,7 @@ def true_seconds(true: LabelledCause) -> float:
 
 def _seconds_error(answer: Answer, label: Label) -> float:
     """Absolute error of the first cause's cost relative to the true cost of the costliest cause."""
-    costs = [(true_seconds(cause), cause) for cause in label.causes if cause.cause != UNKNOWN]
+    costs = [(true_seconds(cause), cause) for cause in label.causes]
     known = [(seconds, cause) for seconds, cause in costs if seconds]
     if not known:
         return np.nan

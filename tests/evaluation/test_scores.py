@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import inf, isnan
 
 import numpy as np
@@ -296,12 +297,20 @@ def test_an_answer_without_sets_has_no_coverage() -> None:
     assert (covered["mode_set_coverage"]["value"], covered["mode_set_size"]["value"]) == (1.0, 1.0)
 
 
-def test_the_truth_unknown_is_met_by_the_right_ranks_and_no_named_cause() -> None:
-    label = slow_label("unknown")
-    open_answer = judge(slow_answer(abstained=True), label)
-    assert (open_answer.rank_of_cause, open_answer.kind) == (1.0, "right")
-    assert np.isnan(open_answer.seconds_error)
-    blamed = judge(slow_answer(), label)
-    assert (blamed.rank_of_cause, blamed.kind) == (np.inf, "other cause")
-    elsewhere = judge(slow_answer(ranks=(2,), abstained=True), label)
+def test_the_truth_unknown_is_met_by_the_right_ranks_and_no_catalogue_cause() -> None:
+    label = slow_label("unknown", seconds_per_step=0.2)
+    open_answer = slow_answer("unknown", abstained=True)
+    priced = replace(open_answer, causes=(replace(open_answer.causes[0], seconds_per_step=0.3),))
+    said = judge(priced, label)
+    assert (said.rank_of_cause, said.kind) == (1.0, "right")
+    assert said.seconds_error == pytest.approx(0.5)
+    silent = judge(replace(slow_answer(abstained=True), causes=()), label)
+    assert (silent.rank_of_cause, silent.kind) == (1.0, "right")
+    elsewhere = judge(slow_answer("unknown", ranks=(2,), abstained=True), label)
     assert (elsewhere.rank_of_cause, elsewhere.kind) == (np.inf, "only other ranks")
+
+
+@pytest.mark.parametrize("abstained", [True, False])
+def test_a_catalogue_cause_is_no_answer_to_unknown_however_doubtful(abstained: bool) -> None:
+    blamed = judge(slow_answer(abstained=abstained), slow_label("unknown"))
+    assert (blamed.rank_of_cause, blamed.kind) == (np.inf, "other cause")
