@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -20,6 +21,13 @@ FATAL_EVENTS = frozenset({"process_exit", "oom_kill", "xid", "ecc", "link_down"}
 MISSED_EVENTS = frozenset({"heartbeat_missed", "nccl_timeout"})
 #: Events that end a process; a device's error may be harmless.
 DEATHS = frozenset({"process_exit", "oom_kill"})
+#: What trainers and operators say when all is done: Lightning, Transformers, Megatron, Kubernetes.
+FINISHED = re.compile(
+    r"\btraining( is| has| was)?( been)? (finished|completed?|done)\b|\bfinished training\b"
+    r"|\bmax_(steps|epochs|iters|iterations|time)\S* (was )?reached|\bexiting program at iteration\b"
+    r"|(job|\brun)\b.*\b(successfully completed|completed successfully|succeeded)\b",
+    re.IGNORECASE,
+)
 #: A process that ends further than this after the last sign of progress was stopped: steps, but seconds
 #: within these bounds, because launchers poll and logs round.
 DEATH_STEPS, DEATH_SECONDS = 5.0, (5.0, 60.0)
@@ -89,14 +97,17 @@ def was_noticed(events: list[Event], since: float) -> bool:
 
 
 def ended_normally(events: list[Event], topology: Topology, sign: float, step: float) -> bool:
-    """Whether exits with code 0 are the last word of all ranks (or of their nodes), by whatever clock.
+    """Whether all ranks (or their nodes) left with code 0 at last, or anybody said that the training is done.
 
-    An exit long before the last sign of progress was not the job's end, nor one after which it was restarted.
+    By whatever clock. What was long before the last sign of progress was not the job's end, nor what it was
+    restarted after.
     """
     earliest = sign - step - min(DEATH_SECONDS[0], DEATH_STEPS * step)
     ended = np.zeros(topology.n_ranks, dtype=bool)
     for event in sorted(events, key=lambda each: each.time):
-        if event.normal_exit and event.time >= earliest:
+        if event.time >= earliest and event.kind not in FATAL_EVENTS and FINISHED.search(event.message or ""):
+            ended[:] = True
+        elif event.normal_exit and event.time >= earliest:
             ended[ranks_named(event, topology)] = True
         elif event.kind == "restart":
             again = ranks_named(event, topology)

@@ -176,6 +176,40 @@ def test_an_agent_speaks_for_all_ranks_of_its_node() -> None:
     assert extract(told(window, agents[:1])).endings.silence > 30
 
 
+DONE = [
+    "`Trainer.fit` stopped: `max_steps=400` reached.",
+    "Training completed. Do not forget to share your model",
+    "exiting program at iteration 400",
+    "PyTorchJob sft-7b is successfully completed.",
+    "max_steps reached, saving final checkpoint; training finished",
+]
+
+
+@pytest.mark.parametrize("words", DONE)
+def test_who_says_that_it_is_done_did_not_stop(words: str) -> None:
+    window = resized(simulate(job(exporters=())).window, after=60.0)
+    done = {"time": 1.0, "rank": 0, "kind": "log", "message": words}
+    assert extract(told(window, [done])).endings.silence == 0.0
+
+
+@pytest.mark.parametrize(
+    ("changes", "more"),
+    [
+        ({"message": "training step 12 done"}, []),
+        ({"message": "training of the tokenizer was finished elsewhere"}, []),
+        ({"time": -60.0}, []),
+        ({"kind": "process_exit", "code": "1"}, []),
+        ({}, [{"time": 5.0, "kind": "restart"}]),
+        ({}, [{"time": 5.0, "rank": 2, "kind": "nccl_timeout"}]),
+    ],
+    ids=["a step", "something else", "long before", "a bad exit", "started again", "somebody is missed"],
+)
+def test_other_words_at_other_times_are_no_end(changes: dict, more: list[dict]) -> None:
+    window = resized(simulate(job(exporters=())).window, after=60.0)
+    done = {"time": 1.0, "rank": 0, "kind": "log", "message": "training finished"} | changes
+    assert extract(told(window, [done, *more])).endings.silence > 30
+
+
 @pytest.mark.parametrize(
     "started",
     [{"kind": "restart"}, {"kind": "process_exit", "rank": 1, "code": "1"}],
