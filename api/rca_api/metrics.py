@@ -100,7 +100,9 @@ class Metrics:
         self.diagnoses = self._counter(
             "rca_diagnoses", "Diagnoses by failure mode.", ("failure_mode", "abstained")
         )
-        self.causes = self._counter("rca_diagnosed_causes", "Causes named, by catalogue id.", ("cause",))
+        self.causes = self._counter(
+            "rca_diagnosed_causes", "Causes listed in diagnoses, by catalogue id.", ("cause",)
+        )
         self.abstentions = self._counter(
             "rca_abstentions",
             "Diagnoses without a verdict, by the reason's code.",

@@ -16,7 +16,7 @@ from rca.features import FeatureSet
 from rca.features.evidence import RESOURCES, resource_names
 from rca.robust import nan_mean, nan_median
 from rca.telemetry.catalogue import unit_of_channel
-from rca.telemetry.causes import CAUSES, DECIDING, UNKNOWN
+from rca.telemetry.causes import CAUSES, DECIDING, UNKNOWN, owner_of
 
 #: Resource scores from here on are worth showing, in units.
 REMARKABLE_SCORE = 1.0
@@ -39,7 +39,7 @@ def slow_causes(pricing: Pricing, features: FeatureSet) -> list[Cause]:
                 seconds_per_step=float(seconds),
                 interval=(float(low), float(high)),
                 share=share_of(seconds, pricing.attribution.slowdown),
-                owner="either" if name == UNKNOWN else CAUSES[name].owner,
+                owner=owner_of(name),
                 evidence=[
                     *_without_price(priced),
                     *_phase_evidence(priced, features),
@@ -54,11 +54,25 @@ def slow_causes(pricing: Pricing, features: FeatureSet) -> list[Cause]:
 def by_expected_cost(causes: Iterable[Cause]) -> list[Cause]:
     """First what is expected to cost most: why the job stands still, then seconds times belief."""
 
-    def rank(cause: Cause) -> tuple[bool, float, str, list[int]]:
+    def rank(cause: Cause) -> tuple[bool, float, float, str, list[int]]:
         weight = 1.0 if cause.stops_the_job else cause.seconds_per_step
-        return not cause.stops_the_job, -weight * cause.probability, cause.cause, cause.ranks
+        expected = weight * cause.probability
+        # Where nothing is priced, the likeliest comes first.
+        return not cause.stops_the_job, -expected, -cause.probability, cause.cause, cause.ranks
 
     return sorted(causes, key=rank)
+
+
+def catalogued(causes: Iterable[Cause]) -> list[Cause]:
+    """Those that the catalogue explains: what may be named, and acted on."""
+    return [cause for cause in causes if cause.cause != UNKNOWN]
+
+
+def listed(causes: Iterable[Cause], *, named: bool) -> list[Cause]:
+    """By expected cost; an answer that names its first cause names one of the catalogue."""
+    found = by_expected_cost(causes)
+    first = catalogued(found)[:1] if named else []
+    return [*first, *(cause for cause in found if cause not in first)]
 
 
 def share_of(seconds: float, slowdown: float) -> float:

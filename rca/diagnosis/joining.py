@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from rca.diagnosis.advice import first_action
-from rca.diagnosis.causes import by_expected_cost, share_of
+from rca.diagnosis.causes import by_expected_cost, catalogued, listed, share_of
 from rca.diagnosis.result import Action, Cause, Diagnosis, Interval, Slowdown, Straggler
 
 #: Reasons not to name a cause that end when one is certain.
@@ -49,15 +49,15 @@ def joined(
         cause.model_copy(update={"share": share_of(cause.seconds_per_step, total)})
         for cause in (*old, *added)
     )
-    explained = sum(cause.seconds_per_step for cause in found)
+    verdict = _verdict(whole, part, new_first=bool(same_on_some(catalogued(found)[0], added)))
     return whole.model_copy(
         update={
             "slowdown": slowdown,
             "stragglers": _stragglers(whole, part, old, added),
-            "causes": found,
-            "unexplained_seconds_per_step": total - explained,
+            "causes": listed(found, named=not verdict.get("abstained", whole.abstained)),
+            "unexplained_seconds_per_step": total - sum(cause.seconds_per_step for cause in found),
             "actions": _actions(whole, part, old, added, share),
-            **_verdict(whole, part, new_first=bool(same_on_some(found[0], added))),
+            **verdict,
         }
     )
 
@@ -117,12 +117,19 @@ def _stragglers(
     known = {(tuple(one.ranks), one.straggler_type) for one in kept}
     named = [set(cause.ranks) for cause in added]
     new = [
-        _as_long_as_both(one, gone)
+        _as_long_as_both(_over_if_outlasted(one, kept), gone)
         for one in part.stragglers
         if any(set(one.ranks) <= ranks for ranks in named)
         and (tuple(one.ranks), one.straggler_type) not in known
     ]
     return [*kept, *new]
+
+
+def _over_if_outlasted(found: Straggler, others: Sequence[Straggler]) -> Straggler:
+    """A part's straggler, transient if others began to be slow when it was not any more."""
+    later = [one.first_step for one in others if one.straggler_type and one.first_step is not None]
+    over = found.last_step is not None and any(found.last_step < first for first in later)
+    return found.model_copy(update={"pattern": "transient"}) if over else found
 
 
 def _as_long_as_both(found: Straggler, gone: Sequence[Straggler]) -> Straggler:

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from rca.diagnosis.causes import catalogued
 from rca.diagnosis.pricing import Pricing
 from rca.diagnosis.result import Cause, Evidence
-from rca.telemetry.causes import CAUSES
+from rca.telemetry.causes import CAUSES, UNKNOWN
 
 #: Share of its ranks' excess that a cause has to answer for.
 MIN_COVERAGE = 0.5
 #: Belief by which the first cause has to lead the next one of the same ranks.
 MIN_MARGIN = 0.1
 #: A cause with less than this share of the slowdown is not its explanation while most of it is open.
-MIN_SHARE, MOSTLY = 0.2, 0.5
+MIN_SHARE, MOSTLY_OPEN = 0.2, 0.5
+#: Ranks that a sentence lists.
+MAX_SHOWN = 8
 #: Belief that a signal must be able to move between candidates to be worth collecting.
 MIN_SPLIT = 0.1
 
@@ -31,17 +34,20 @@ def covers_the_loss(cause: Cause, pricing: Pricing) -> bool:
     return not shares or max(shares) >= MIN_COVERAGE
 
 
-def objection(found: Sequence[Cause], pricing: Pricing, threshold: float) -> str | None:
+def objection(causes: Sequence[Cause], pricing: Pricing, threshold: float) -> str | None:
     """Why the first cause may not be named, a sentence for people; None if it may.
 
     Parameters
     ----------
-    found : sequence of Cause
-        The first to name comes first.
+    causes : sequence of Cause
+        The first to name comes first; `unknown` is none that is named.
     pricing : Pricing
     threshold : float
         Least belief.
     """
+    found = catalogued(causes)
+    if unexplained := _unexplained(causes, threshold):
+        return unexplained
     if not found:
         return "none of the suspects' causes accounts for time lost"
     first = found[0]
@@ -58,8 +64,19 @@ def objection(found: Sequence[Cause], pricing: Pricing, threshold: float) -> str
     if not covers_the_loss(first, pricing):
         return f"{first.cause} is likely, but answers for less than half of what its ranks lost"
     if _leaves_the_slowdown_open(first, pricing):
-        return f"{first.cause} is likely, but answers for {first.share:.0%} of the slowdown, and most is open"
+        share = f"{first.share:.0%} of the slowdown"
+        return f"{first.cause} is likely, but answers for {share}, and most has no known cause"
     return None
+
+
+def _unexplained(causes: Sequence[Cause], threshold: float) -> str | None:
+    """Whose slowness nothing in the catalogue explains, where no cause of it is to be named instead."""
+    unknown = next((cause for cause in causes if cause.cause == UNKNOWN), None)
+    if unknown is None or any(cause.probability >= threshold for cause in catalogued(causes)):
+        return None
+    plural = "s" if len(unknown.ranks) > 1 else ""
+    shown = ", ".join(map(str, unknown.ranks[:MAX_SHOWN])) + (", ..." if unknown.ranks[MAX_SHOWN:] else "")
+    return f"nothing in the catalogue explains what rank{plural} {shown} lost ({unknown.probability:.2f})"
 
 
 def speaks_against(cause: Cause) -> list[Evidence]:
@@ -77,7 +94,7 @@ def _leaves_the_slowdown_open(first: Cause, pricing: Pricing) -> bool:
     total = pricing.attribution.slowdown
     if total <= 0:
         return False
-    return first.share < MIN_SHARE and pricing.open_seconds > MOSTLY * total
+    return first.share < MIN_SHARE and pricing.open_seconds > MOSTLY_OPEN * total
 
 
 def _candidates(found: Sequence[Cause]) -> str:

@@ -11,14 +11,14 @@ from uuid import uuid4
 import numpy as np
 
 from rca.causal.scores import BusyEvidence
-from rca.classify.classifier import Classification, named_ranks
+from rca.classify.classifier import Classification, Suspect, named_ranks
 from rca.classify.node_odds import checked_node_odds
 from rca.classify.priors import checked_priors
 from rca.classify.settle import transfer_grew
 from rca.diagnosis.abstention import abstention
 from rca.diagnosis.advice import actions, next_check, swap_check
 from rca.diagnosis.bundle import Bundle, baseline
-from rca.diagnosis.causes import slow_causes, stop_causes
+from rca.diagnosis.causes import catalogued, listed, slow_causes, stop_causes
 from rca.diagnosis.contradiction import contradicted
 from rca.diagnosis.contributions import mode_evidence, suspect_evidence
 from rca.diagnosis.corroboration import corroborated
@@ -33,7 +33,6 @@ from rca.diagnosis.whole_steps import on_whole_steps
 from rca.features import WINDOW_FEATURES, FeatureSet, extract
 from rca.features.extract import missing_resources
 from rca.features.work import OWN_PHASES
-from rca.telemetry.causes import UNKNOWN
 from rca.telemetry.window import Window
 from rca.whatif.coarse import PhaseReplay
 
@@ -116,10 +115,10 @@ def _assemble(
     window: Window, bundle: Bundle, features: FeatureSet, classification: Classification, pricing: Pricing
 ) -> Diagnosis:
     everything = _causes(classification, features, pricing)
-    found = [cause for cause in everything if cause.cause != UNKNOWN]
+    found = catalogued(everything)
     missing = missing_signals(features)
     doubt, thresholds = bundle.classifier.doubt, bundle.classifier.thresholds
-    against = objection(found, pricing, thresholds["name"])
+    against = objection(everything, pricing, thresholds["name"])
     named = against is None
     strangeness = None if doubt.familiarity is None else doubt.familiarity.judge(features.window)
     reason = abstention(classification, features, found, thresholds, strangeness, against)
@@ -134,8 +133,8 @@ def _assemble(
         failure_mode=classification.mode,
         failure_mode_probability=classification.probability,
         slowdown=_slowdown(window, features, pricing),
-        stragglers=_stragglers(bundle, features, classification, found),
-        causes=everything,
+        stragglers=_stragglers(bundle, features, classification, everything),
+        causes=listed(everything, named=reason is None),
         unexplained_seconds_per_step=pricing.attribution.slowdown
         - sum(cause.seconds_per_step for cause in everything),
         abstained=reason is not None,
@@ -187,18 +186,24 @@ def _look_at(
 
 
 def _stragglers(
-    bundle: Bundle, features: FeatureSet, classification: Classification, causes: list[Cause]
+    bundle: Bundle, features: FeatureSet, classification: Classification, everything: list[Cause]
 ) -> list[Straggler]:
-    classifier = bundle.classifier
-    evidence = suspect_evidence(classification, classifier, features, causes)
+    causes = catalogued(everything)
+    evidence = suspect_evidence(classification, bundle.classifier, features, causes)
     question = "stop_cause" if classification.mode == "fail_stop" else "cause"
-    sets = classifier.doubt.sets
+    sets = bundle.classifier.doubt.sets
     found = []
     for suspect, moved in zip(classification.suspects, evidence, strict=True):
-        named = next((cause.cause for cause in causes if cause.ranks == list(suspect.component.ranks)), None)
+        named = _first_on(suspect, causes)
         plausible = [] if sets is None else sets.plausible(question, suspect.causes, named)
-        found.append(straggler(suspect, features, named, plausible, moved))
+        found.append(straggler(suspect, features, _first_on(suspect, everything), plausible, moved))
     return found
+
+
+def _first_on(suspect: Suspect, causes: list[Cause]) -> str | None:
+    """The first cause on just the suspect's ranks."""
+    ranks = list(suspect.component.ranks)
+    return next((cause.cause for cause in causes if cause.ranks == ranks), None)
 
 
 def _causes(classification: Classification, features: FeatureSet, pricing: Pricing) -> list[Cause]:

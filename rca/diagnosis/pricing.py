@@ -25,8 +25,10 @@ from rca.whatif.coarse import PhaseReplay
 
 #: A cause that takes less than this off the step is not carried into the replay.
 MIN_RELATIVE_SAVING = 1e-3
-#: Belief that no catalogue cause is it from which that is said as a cause of its own, `unknown`.
-MOSTLY = 0.7
+#: Belief that no catalogue cause is it beyond which that is said as a cause of its own, `unknown`.
+NOTHING_EXPLAINS = 0.7
+#: Belief from which a cause of the catalogue is priced before `unknown`, where not all can be.
+LIKELY = 0.5
 #: Transfer predicted by a mechanism counts from this share of the step on, up to this share of the transfer.
 MIN_PREDICTED = 0.02
 MAX_PREDICTED_SHARE = 0.8
@@ -85,7 +87,7 @@ def price(
         for cause in _causes(index, suspect, excess, spare, features, busy, mechanisms)
     ]
     causes = _share_transfer(causes, spare)
-    causes.sort(key=lambda cause: (-_size(cause.removal) * cause.belief, cause.removal.cause))
+    causes.sort(key=_weight)
     causes = affordable_causes(causes, affordable(own.size))
     removals = [cause.removal for cause in causes]
     attribution = attribute(work, ideal, removals, partial(_step_seconds, replay))
@@ -171,7 +173,7 @@ def _causes(
     charged = decided(weights)
     believed = {cause: _believed(by_phase, means) for cause, by_phase in weights.items()}
     unknown = 1.0 - sum(max(belief, believed.get(cause, 0.0)) for cause, belief in beliefs.items())
-    if unknown > MOSTLY:
+    if unknown > NOTHING_EXPLAINS:
         charged[UNKNOWN] = _left_over(charged, means)
         believed[UNKNOWN] = beliefs[UNKNOWN] = unknown
     found = []
@@ -254,6 +256,12 @@ def _share_transfer(causes: list[PricedCause], spare: FloatArray) -> list[Priced
         replace(cause, removal=replace(cause.removal, transfer=cause.removal.transfer * scale))
         for cause in causes
     ]
+
+
+def _weight(cause: PricedCause) -> tuple[bool, float, str]:
+    """What is priced first, if not all can be."""
+    likely = cause.belief > LIKELY and cause.removal.cause != UNKNOWN
+    return not likely, -_size(cause.removal) * cause.belief, cause.removal.cause
 
 
 def _size(removal: Removal) -> float:

@@ -11,11 +11,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
+from rca.diagnosis.causes import catalogued
 from rca.diagnosis.joining import joined, same_on_some
 from rca.diagnosis.result import Cause, Diagnosis
 from rca.features import FeatureSet
 from rca.robust import REFERENCE_QUANTILE, FloatArray, nan_mean, nan_quantile
-from rca.telemetry.causes import UNKNOWN
 from rca.telemetry.step_clock import StepClock
 from rca.telemetry.window import Window
 
@@ -129,12 +129,12 @@ def _certain(told: Diagnosis, known: Diagnosis) -> list[Cause]:
     """
     if told.failure_mode != "fail_slow" or told.abstained:
         return []
-    catalogued = [cause for cause in told.causes if cause.cause != UNKNOWN]
+    told_causes = catalogued(told.causes)
     if known.failure_mode == "fail_stop":
-        return [cause for cause in catalogued if cause.probability >= NAMED]
+        return [cause for cause in told_causes if cause.probability >= NAMED]
     if told.failure_mode_probability["fail_slow"] < SURE_MODE:
         return []
     certain = [cause for cause in known.causes if cause.probability >= SURE_CAUSE]
     return [
-        cause for cause in catalogued if cause.probability >= SURE_CAUSE and not same_on_some(cause, certain)
+        cause for cause in told_causes if cause.probability >= SURE_CAUSE and not same_on_some(cause, certain)
     ]

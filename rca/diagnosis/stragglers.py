@@ -23,7 +23,7 @@ OVER = 0.5
 def straggler(
     suspect: Suspect,
     features: FeatureSet,
-    named: str | None,
+    said: str | None,
     plausible: list[str],
     evidence: list[Contribution],
 ) -> Straggler:
@@ -31,8 +31,13 @@ def straggler(
 
     Parameters
     ----------
-    named : str or None
-        The cause that the diagnosis names first on these ranks.
+    suspect : Suspect
+    features : FeatureSet
+    said : str or None
+        The cause that the diagnosis lists first on these ranks.
+    plausible : list of str
+        Causes of theirs that are not ruled out.
+    evidence : list of Contribution
     """
     ranks = list(suspect.component.ranks)
     first, last = affected_steps(suspect, features)
@@ -41,7 +46,7 @@ def straggler(
         nodes=features.topology.nodes_of(ranks),
         scope=suspect.component.scope,
         straggler_type=_likeliest(suspect.types),
-        pattern=_pattern(suspect, named or _likeliest(suspect.causes)),
+        pattern=_pattern(suspect, said or _likeliest(suspect.causes)),
         probability=suspect.component.probability,
         first_step=first,
         last_step=last,

@@ -220,6 +220,11 @@ DECIDING: dict[str, tuple[str, ...]] = {
 }
 
 
+def owner_of(cause: str) -> CauseOwner:
+    """Who can fix a cause; of what nothing explains it may be either."""
+    return "either" if cause == UNKNOWN else CAUSES[cause].owner
+
+
 def pattern_of(cause: str, *, ends_inside: bool) -> Pattern:
     """How a straggler comes: short, to stay, or by design [1]_.
 

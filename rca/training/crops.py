@@ -83,7 +83,8 @@ def _relabelled(label: Label, causes: list[LabelledCause], end: int) -> Label:
         # The label's pattern is the costliest cause's, which comes first where prices are known.
         main = max(causes, key=lambda cause: (cause.model_extra or {}).get("seconds_per_step") or 0.0)
         ends_inside = main.last_step is not None and main.last_step < end - 1
-        changes["pattern"] = pattern_of(main.cause, ends_inside=ends_inside)
+        designed = label.pattern == "deterministic" and not ends_inside
+        changes["pattern"] = label.pattern if designed else pattern_of(main.cause, ends_inside=ends_inside)
     return label.model_copy(update=changes)
 
 

@@ -5,6 +5,9 @@ from __future__ import annotations
 import pytest
 
 import rca
+from rca.diagnosis.causes import listed
+from rca.diagnosis.result import Cause
+from rca.diagnosis.second_look import _certain
 from rca.simulation import Benign, Fault, Scenario, Telemetry, Workload, simulate
 from rca.simulation.exporters import EXPORTERS
 from rca.telemetry.causes import UNKNOWN
@@ -57,9 +60,8 @@ def test_it_costs_what_it_costs(diagnosis, slowed) -> None:
     assert low <= true <= high
 
 
-def test_shares_add_up(diagnosis) -> None:
-    told = sum(cause.seconds_per_step for cause in diagnosis.causes) + diagnosis.unexplained_seconds_per_step
-    assert told == pytest.approx(diagnosis.slowdown.seconds_per_step)
+def test_hardly_anything_stays_unexplained(diagnosis) -> None:
+    assert 0.0 <= diagnosis.unexplained_seconds_per_step < 0.1 * diagnosis.slowdown.seconds_per_step
 
 
 def test_nothing_is_known_that_could_be_done(diagnosis) -> None:
@@ -70,17 +72,69 @@ def test_nothing_is_known_that_could_be_done(diagnosis) -> None:
     assert diagnosis.next_check
 
 
-def test_beliefs_about_one_straggler_stay_below_one(diagnosis) -> None:
-    assert sum(cause.probability for cause in diagnosis.causes if cause.ranks == [5]) <= 1.0
+def test_the_reason_says_so(diagnosis) -> None:
+    assert diagnosis.abstention_reason.sentence.startswith(
+        "nothing in the catalogue explains what rank 5 lost"
+    )
+
+
+PAUSES = Fault(cause="runtime_gc", ranks=(12,), nodes=(1,), severity=0.8, first_step=20, last_step=79)
 
 
 def test_beside_a_known_cause_each_has_its_price() -> None:
-    pauses = Fault(cause="runtime_gc", ranks=(12,), nodes=(1,), severity=0.8, first_step=20, last_step=79)
-    found = {cause.cause: cause for cause in rca.diagnose(simulate(job(DEBUG_BUILD, pauses)).window).causes}
+    told = rca.diagnose(simulate(job(DEBUG_BUILD, PAUSES)).window)
+    found = {cause.cause: cause for cause in told.causes}
     assert (found[UNKNOWN].ranks, found["runtime_gc"].ranks) == ([5], [12])
     assert found[UNKNOWN].seconds_per_step > found["runtime_gc"].seconds_per_step > 0
+
+
+def test_what_it_costs_is_open_as_far_as_naming_another_cause_goes() -> None:
+    told = rca.diagnose(simulate(job(DEBUG_BUILD, PAUSES)).window)
+    assert told.unexplained_seconds_per_step < 0.1 * told.slowdown.seconds_per_step
+    assert told.abstained
+    assert "runtime_gc is likely" in told.abstention_reason.sentence
+    assert "most has no known cause" in told.abstention_reason.sentence
 
 
 def test_a_known_cause_leaves_no_room_for_it() -> None:
     known = rca.diagnose(simulate(job(STARVED)).window)
     assert UNKNOWN not in {cause.cause for cause in known.causes}
+
+
+def test_a_cause_that_a_part_names_is_named_before_it() -> None:
+    """Two stretches: what nothing explains in the later one leaves the earlier one's cause to be named."""
+    later = DEBUG_BUILD.model_copy(update={"first_step": 52, "last_step": 99})
+    earlier = PAUSES.model_copy(update={"severity": 0.9, "first_step": 8, "last_step": 44})
+    told = rca.diagnose(simulate(job(later, earlier)).window)
+    assert [cause.cause for cause in told.causes[:2]] == ["runtime_gc", UNKNOWN]
+    assert told.causes[1].seconds_per_step > told.causes[0].seconds_per_step
+    assert not told.abstained
+    patterns = {tuple(one.ranks): one.pattern for one in told.stragglers}
+    assert patterns == {(5,): "persistent", (12,): "transient"}
+
+
+def a_cause(name: str, seconds: float, probability: float) -> Cause:
+    return Cause(
+        cause=name, ranks=[1], nodes=[], probability=probability, seconds_per_step=seconds,
+        interval=(0.0, seconds), share=0.5, owner="either", evidence=[],
+    )  # fmt: skip
+
+
+def test_only_an_answer_that_names_nothing_begins_with_it() -> None:
+    both = [a_cause("nic_degradation", 0.1, 0.9), a_cause(UNKNOWN, 0.5, 0.9), a_cause("runtime_gc", 0.2, 0.1)]
+    assert [one.cause for one in listed(both, named=False)] == [UNKNOWN, "nic_degradation", "runtime_gc"]
+    assert [one.cause for one in listed(both, named=True)] == ["nic_degradation", UNKNOWN, "runtime_gc"]
+
+
+def test_of_causes_without_a_price_the_likeliest_comes_first() -> None:
+    unpriced = [a_cause("gpu_throttling", 0.0, 0.05), a_cause(UNKNOWN, 0.0, 0.8)]
+    assert [one.cause for one in listed(unpriced, named=False)] == [UNKNOWN, "gpu_throttling"]
+
+
+def test_a_part_never_adds_it(diagnosis) -> None:
+    sure = {"healthy": 0.0, "fail_slow": 1.0, "fail_stop": 0.0}
+    both = [a_cause("nic_degradation", 0.1, 0.99), a_cause(UNKNOWN, 0.5, 0.99)]
+    part = diagnosis.model_copy(update={"abstained": False, "causes": both, "failure_mode_probability": sure})
+    stopped = diagnosis.model_copy(update={"failure_mode": "fail_stop", "causes": []})
+    for known in (diagnosis, stopped):
+        assert [cause.cause for cause in _certain(part, known)] == ["nic_degradation"]

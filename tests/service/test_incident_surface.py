@@ -268,6 +268,18 @@ def test_labels_that_cannot_be_true_are_refused(client: TestClient, label: objec
     assert refused.json()["detail"].startswith(place)
 
 
+def test_somebody_may_have_found_that_nothing_in_the_catalogue_explains_it(client: TestClient) -> None:
+    (diagnosis,) = live(client, "nic_degradation")
+    label = {"failure_mode": "fail_slow", "causes": [{"cause": "unknown", "nodes": ["node-1"]}]}
+    path = f"/v1/diagnoses/{diagnosis}/feedback"
+    given = client.post(path, json={"verdict": "corrected", "label": label})
+    assert given.status_code == 201
+    assert given.json()["label"]["causes"][0]["cause"] == "unknown"
+    assert client.get("/v1/nodes").status_code == 200
+    stopped = {"verdict": "corrected", "label": label | {"failure_mode": "fail_stop"}}
+    assert client.post(path, json=stopped).status_code == 422
+
+
 def test_an_abstention_cannot_be_confirmed_but_corrected(client: TestClient) -> None:
     (diagnosis,) = live(client, "unsure")
     path = f"/v1/diagnoses/{diagnosis}/feedback"

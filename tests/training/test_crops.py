@@ -93,3 +93,12 @@ def test_a_smaller_job_is_a_valid_window_with_the_culprit_renumbered() -> None:
     assert after.column("step_seconds").to_pylist() == before.column("step_seconds").to_pylist()
     gone = set(window.job.topology.nodes_of([0, 4]))
     assert gone.isdisjoint(smaller.metrics.column("node").to_pylist())
+
+
+def test_what_a_labeller_called_made_into_the_machines_stays_so() -> None:
+    window, label = labelled(SLOW)
+    cause = label.causes[0].model_copy(update={"cause": "unknown", "last_step": 65})
+    older = label.model_copy(update={"pattern": "deterministic", "causes": (cause,)})
+    part = crop(window, older, 20, 60)
+    assert part is not None
+    assert part[1].pattern == "deterministic"

@@ -38,7 +38,8 @@ THRESHOLD = 0.5
 #: What befalls a node (a backup, a hot aisle, a neighbour's job) takes minutes or hours, and a job that is
 #: restarted meets it again; hours later it is likely to be something else.
 APART_SECONDS = 6 * 3600.0
-#: What a blame weighs by the owner of its cause: a crash or a hang is as likely the workload's.
+#: What a blame weighs by the owner of its cause: a crash, a hang, or what nothing explains is as likely the
+#: workload's.
 WEIGHTS = {"infrastructure": 1.0, "either": 0.5, "workload": 0.0}
 _GRID = 256
 _DRAWN = (np.arange(_GRID) + 0.5) / _GRID

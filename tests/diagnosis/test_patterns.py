@@ -1,0 +1,47 @@
+"""Short, to stay, or by design: what a straggler is going to be."""
+
+from __future__ import annotations
+
+import pytest
+
+import rca
+from rca.simulation import Fault, Scenario, Telemetry, Workload, simulate
+from rca.simulation.exporters import EXPORTERS
+from rca.telemetry.job import Parallelism
+
+HOT = Fault(cause="gpu_throttling", ranks=(3,), nodes=(0,), severity=0.9)
+LENGTHS = Fault(
+    cause="sequence_length_imbalance", ranks=tuple(range(8)), nodes=(0, 1), severity=0.9, first_step=0
+)
+
+
+def diagnosed(fault: Fault) -> rca.Diagnosis:
+    job = Scenario(
+        seed=8,
+        dialect="gpu_cluster",
+        parallelism=Parallelism(data=8),
+        ranks_per_node=4,
+        n_steps=120,
+        workload=Workload(
+            forward_seconds=0.25, backward_seconds=0.5, transfer_seconds=0.1, gradient_bytes=4e9
+        ),
+        faults=(fault,),
+        telemetry=Telemetry(exporters=tuple(EXPORTERS), interval_seconds=2.0),
+    )
+    return rca.diagnose(simulate(job).window)
+
+
+@pytest.mark.parametrize(
+    ("first", "last", "pattern"),
+    [(30, 60, "transient"), (50, None, "persistent"), (0, None, "persistent")],
+    ids=["over", "goes on", "was always there"],
+)
+def test_a_machines_fault_is_over_or_stays(first: int, last: int | None, pattern: str) -> None:
+    told = diagnosed(HOT.model_copy(update={"first_step": first, "last_step": last}))
+    assert [(one.ranks, one.pattern) for one in told.stragglers] == [([3], pattern)]
+
+
+def test_what_the_job_brings_with_it_comes_back_after_a_restart() -> None:
+    told = diagnosed(LENGTHS)
+    assert told.causes[0].cause == "sequence_length_imbalance"
+    assert told.stragglers[0].pattern == "deterministic"
