@@ -39,6 +39,8 @@ from rca.whatif.coarse import PhaseReplay
 #: Causes below both are not worth a reader's time.
 MIN_SHARE = 0.05
 MIN_PROBABILITY = 0.05
+#: Belief from which a cause has an action, named or not.
+MIN_TO_ACT_ON = 0.3
 
 
 def diagnose(
@@ -139,14 +141,7 @@ def _assemble(
         - sum(cause.seconds_per_step for cause in everything),
         abstained=reason is not None,
         next_check=_look_at(classification, features, found, missing, named=named),
-        actions=actions(
-            [
-                cause
-                for cause in found
-                if cause.probability >= 0.3 and covers_the_loss(cause, pricing) and not speaks_against(cause)
-            ],
-            _alone(pricing),
-        ),
+        actions=actions([cause for cause in found if _worth_acting_on(cause, pricing)], _alone(pricing)),
         missing_signals=missing,
         quality=quality(window, features, classification.mode, strangeness),
         set_level=None if doubt.sets is None else doubt.sets.level,
@@ -158,6 +153,11 @@ def _assemble(
         else [],
         abstention_reason=reason,
     )
+
+
+def _worth_acting_on(cause: Cause, pricing: Pricing) -> bool:
+    likely = cause.probability >= MIN_TO_ACT_ON
+    return likely and covers_the_loss(cause, pricing) and not speaks_against(cause)
 
 
 def _look_at(

@@ -170,18 +170,13 @@ def _causes(
     scores = nan_median(busy.scores(rows))
     beliefs = {cause: suspect.causes.get(cause, 0.0) for cause in SLOW_CAUSES}
     weights = responsibilities(beliefs, mechanisms, scores, means, _measured(features, rows))
-    charged = decided(weights)
-    believed = {cause: _believed(by_phase, means) for cause, by_phase in weights.items()}
-    unknown = 1.0 - sum(max(belief, believed.get(cause, 0.0)) for cause, belief in beliefs.items())
-    if unknown > NOTHING_EXPLAINS:
-        charged[UNKNOWN] = _left_over(charged, means)
-        believed[UNKNOWN] = beliefs[UNKNOWN] = unknown
+    charges = _charges(beliefs, weights, means)
     found = []
-    for cause, shares in charged.items():
+    for cause, (believed, shares) in charges.items():
         if sum(means[name] for name in shares) <= MIN_RELATIVE_SAVING:
             continue
         seconds = {name: means[name] * share * unit for name, share in shares.items()}
-        belief = believed[cause] * suspect.component.probability
+        belief = believed * suspect.component.probability
         group = intervals.group_of(
             past=not features.comparison.segment.whole,
             transfer=seconds.get("transfer", 0.0) > MIN_RELATIVE_SAVING * unit,
@@ -190,7 +185,22 @@ def _causes(
         coverage = sum(seconds.values()) / max(sum(means.values()) * unit, 1e-12)
         removal = _removal(cause, excess, shares, spare)
         found.append(PricedCause(removal, index, belief, seconds, coverage, group))
+    if UNKNOWN in charges:
+        beliefs[UNKNOWN] = charges[UNKNOWN][0]
     return found or _unpriced(index, suspect, excess, beliefs, spare)
+
+
+def _charges(
+    beliefs: Mapping[str, float], weights: Mapping[str, Mapping[str, float]], means: Mapping[str, float]
+) -> dict[str, tuple[float, dict[str, float]]]:
+    """Belief in every cause and its shares of the phases' excess; if it is likely, `unknown` has the rest."""
+    charged = decided(weights)
+    believed = {cause: _believed(by_phase, means) for cause, by_phase in weights.items()}
+    unknown = 1.0 - sum(max(belief, believed.get(cause, 0.0)) for cause, belief in beliefs.items())
+    found = {cause: (believed[cause], shares) for cause, shares in charged.items()}
+    if unknown > NOTHING_EXPLAINS:
+        found[UNKNOWN] = (unknown, _left_over(charged, means))
+    return found
 
 
 def _believed(by_phase: Mapping[str, float], means: Mapping[str, float]) -> float:
