@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
@@ -16,7 +16,7 @@ from rca.features import FeatureSet
 from rca.features.evidence import RESOURCES, resource_names
 from rca.robust import nan_mean, nan_median
 from rca.telemetry.catalogue import unit_of_channel
-from rca.telemetry.causes import CAUSES, DECIDING, UNKNOWN, owner_of
+from rca.telemetry.causes import CAUSES, DECIDING, SPECS, UNKNOWN
 
 #: Resource scores from here on are worth showing, in units.
 REMARKABLE_SCORE = 1.0
@@ -39,7 +39,7 @@ def slow_causes(pricing: Pricing, features: FeatureSet) -> list[Cause]:
                 seconds_per_step=float(seconds),
                 interval=(float(low), float(high)),
                 share=share_of(seconds, pricing.attribution.slowdown),
-                owner=owner_of(name),
+                owner=SPECS[name].owner,
                 evidence=[
                     *_without_price(priced),
                     *_phase_evidence(priced, features),
@@ -68,11 +68,10 @@ def catalogued(causes: Iterable[Cause]) -> list[Cause]:
     return [cause for cause in causes if cause.cause != UNKNOWN]
 
 
-def listed(causes: Iterable[Cause], *, named: bool) -> list[Cause]:
-    """By expected cost; an answer that names its first cause names one of the catalogue."""
-    found = by_expected_cost(causes)
-    first = catalogued(found)[:1] if named else []
-    return [*first, *(cause for cause in found if cause not in first)]
+def named_first(causes: Sequence[Cause]) -> list[Cause]:
+    """The order of an answer that names its first cause: that is one of the catalogue."""
+    first = catalogued(causes)[:1]
+    return [*first, *(cause for cause in causes if cause not in first)]
 
 
 def share_of(seconds: float, slowdown: float) -> float:
@@ -182,7 +181,7 @@ def _signal_evidence(
     if len(ranks) == features.topology.n_ranks:
         # All suffer alike and nobody stands out: what a sound machine would show is left to compare with.
         loudest = np.fmax(loudest, evidence.versus_sound[ranks])
-    for name in () if cause == UNKNOWN else CAUSES[cause].resources:
+    for name in SPECS[cause].resources:
         column = resource_names().index(name)
         scores = loudest[:, column]
         if not np.isfinite(scores).any() or np.nanmax(scores) < REMARKABLE_SCORE:

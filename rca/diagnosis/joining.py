@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from rca.diagnosis.advice import first_action
-from rca.diagnosis.causes import by_expected_cost, catalogued, listed, share_of
+from rca.diagnosis.causes import by_expected_cost, catalogued, named_first, share_of
 from rca.diagnosis.result import Action, Cause, Diagnosis, Interval, Slowdown, Straggler
 
 #: Reasons not to name a cause that end when one is certain.
@@ -54,7 +54,7 @@ def joined(
         update={
             "slowdown": slowdown,
             "stragglers": _stragglers(whole, part, old, added),
-            "causes": listed(found, named=not verdict.get("abstained", whole.abstained)),
+            "causes": found if verdict.get("abstained", whole.abstained) else named_first(found),
             "unexplained_seconds_per_step": total - sum(cause.seconds_per_step for cause in found),
             "actions": _actions(whole, part, old, added, share),
             **verdict,

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from rca.diagnosis.causes import catalogued
 from rca.diagnosis.pricing import Pricing
+from rca.diagnosis.reporting import listed
 from rca.diagnosis.result import Cause, Evidence
 from rca.telemetry.causes import CAUSES, UNKNOWN
 
@@ -15,8 +16,6 @@ MIN_COVERAGE = 0.5
 MIN_MARGIN = 0.1
 #: A cause with less than this share of the slowdown is not its explanation while most of it is open.
 MIN_SHARE, MOSTLY_OPEN = 0.2, 0.5
-#: Ranks that a sentence lists.
-MAX_SHOWN = 8
 #: Belief that a signal must be able to move between candidates to be worth collecting.
 MIN_SPLIT = 0.1
 
@@ -74,9 +73,7 @@ def _unexplained(causes: Sequence[Cause], threshold: float) -> str | None:
     unknown = next((cause for cause in causes if cause.cause == UNKNOWN), None)
     if unknown is None or any(cause.probability >= threshold for cause in catalogued(causes)):
         return None
-    plural = "s" if len(unknown.ranks) > 1 else ""
-    shown = ", ".join(map(str, unknown.ranks[:MAX_SHOWN])) + (", ..." if unknown.ranks[MAX_SHOWN:] else "")
-    return f"nothing in the catalogue explains what rank{plural} {shown} lost ({unknown.probability:.2f})"
+    return f"nothing in the catalogue explains what {listed(unknown.ranks)} lost ({unknown.probability:.2f})"
 
 
 def speaks_against(cause: Cause) -> list[Evidence]:

@@ -18,7 +18,7 @@ from rca.classify.settle import transfer_grew
 from rca.diagnosis.abstention import abstention
 from rca.diagnosis.advice import actions, next_check, swap_check
 from rca.diagnosis.bundle import Bundle, baseline
-from rca.diagnosis.causes import catalogued, listed, slow_causes, stop_causes
+from rca.diagnosis.causes import catalogued, named_first, slow_causes, stop_causes
 from rca.diagnosis.contradiction import contradicted
 from rca.diagnosis.contributions import mode_evidence, suspect_evidence
 from rca.diagnosis.corroboration import corroborated
@@ -136,7 +136,7 @@ def _assemble(
         failure_mode_probability=classification.probability,
         slowdown=_slowdown(window, features, pricing),
         stragglers=_stragglers(bundle, features, classification, everything),
-        causes=listed(everything, named=reason is None),
+        causes=everything if reason else named_first(everything),
         unexplained_seconds_per_step=pricing.attribution.slowdown
         - sum(cause.seconds_per_step for cause in everything),
         abstained=reason is not None,

@@ -19,7 +19,7 @@ from rca.diagnosis.excess import Excess, excess_of, ideal_work, lock_step_waits,
 from rca.diagnosis.pooling import PricedCause, affordable_causes
 from rca.features import FeatureSet
 from rca.robust import FloatArray, nan_mean, nan_median
-from rca.telemetry.causes import CAUSES, SLOW_CAUSES, UNKNOWN
+from rca.telemetry.causes import SLOW_CAUSES, SPECS, UNKNOWN
 from rca.telemetry.own_work import SERIAL_PHASES
 from rca.whatif.coarse import PhaseReplay
 
@@ -135,10 +135,8 @@ def _predicted_transfer(
         scores = nan_median(busy.scores(list(suspect.component.ranks)))
         effects = mechanisms.effects(scores)[PHASES.index("transfer")]
         for cause, belief in suspect.causes.items():
-            if cause == UNKNOWN:
-                continue
-            columns = [mechanisms.resources.index(name) for name in CAUSES[cause].resources]
-            if "transfer" in CAUSES[cause].phases and columns:
+            columns = [mechanisms.resources.index(name) for name in SPECS[cause].resources]
+            if "transfer" in SPECS[cause].phases and columns:
                 expected += suspect.component.probability * belief * float(np.nansum(effects[columns]))
     usual = float(nan_mean(transfer[:, None])[0])
     if expected < MIN_PREDICTED or not usual > 0:

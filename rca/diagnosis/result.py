@@ -7,12 +7,11 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from rca.telemetry.causes import STOP_CAUSES, Pattern
+from rca.telemetry.causes import STOP_CAUSES, CauseOwner, Pattern
 
 FailureMode = Literal["healthy", "fail_slow", "fail_stop"]
 StragglerType = Literal["compute", "communication", "host", "input", "workload"]
 Scope = Literal["rank", "node", "stage", "data_group", "job"]
-Owner = Literal["infrastructure", "workload", "either"]
 AbstentionCode = Literal[
     "too_short",
     "too_few_ranks",
@@ -115,7 +114,7 @@ class Cause(_Frozen):
     seconds_per_step: float
     interval: Interval
     share: float
-    owner: Owner
+    owner: CauseOwner
     evidence: list[Evidence]
 
     @property

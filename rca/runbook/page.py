@@ -18,8 +18,7 @@ from rca.runbook.numbers import (
     steps,
 )
 from rca.runbook.phrases import Name, Phrase, clean, joined, name, who
-from rca.telemetry.causes import CAUSES
-from rca.telemetry.causes import UNKNOWN as UNKNOWN_CAUSE
+from rca.telemetry.causes import SPECS
 
 _MOST_UNKNOWN_METRICS = 12
 _COST_COLUMNS = ("Cost per step", "Interval", "Share")
@@ -189,9 +188,7 @@ def _cause_entry(cause: Cause, *, priced: bool) -> CauseEntry:
 
 def _meaning(cause: str) -> str:
     """One line on `cause`; empty for an id newer than this program."""
-    if cause == UNKNOWN_CAUSE:
-        return "slow, and nothing in the catalogue explains it"
-    return CAUSES[cause].meaning if cause in CAUSES else ""
+    return SPECS[cause].meaning if cause in SPECS else ""
 
 
 def _evidence(item: Evidence) -> Phrase:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Literal, NamedTuple
 
-CauseType = Literal["compute", "communication", "host", "input", "workload", "fail_stop"]
+CauseType = Literal["compute", "communication", "host", "input", "workload", "fail_stop", "unknown"]
 CauseOwner = Literal["infrastructure", "workload", "either"]
 Pattern = Literal["transient", "persistent", "deterministic"]
 
@@ -200,6 +200,18 @@ _CATALOGUE = (
 CAUSES: dict[str, CauseSpec] = {spec.id: spec for spec in _CATALOGUE}
 #: Slow, and no catalogue cause explains it.
 UNKNOWN = "unknown"
+#: Every id that a label or an answer may bear.
+SPECS: dict[str, CauseSpec] = CAUSES | {
+    UNKNOWN: CauseSpec(
+        UNKNOWN,
+        "unknown",
+        "either",
+        (),
+        (),
+        "slow, and nothing in the catalogue explains it",
+        "one test on its machine and on a quick peer: does slowness stay with machine or work?",
+    )
+}
 SLOW_CAUSES = tuple(spec.id for spec in _CATALOGUE if spec.type != "fail_stop")
 STOP_CAUSES = tuple(spec.id for spec in _CATALOGUE if spec.type == "fail_stop")
 STRAGGLER_TYPES = ("compute", "communication", "host", "input", "workload")
@@ -220,11 +232,6 @@ DECIDING: dict[str, tuple[str, ...]] = {
 }
 
 
-def owner_of(cause: str) -> CauseOwner:
-    """Who can fix a cause; of what nothing explains it may be either."""
-    return "either" if cause == UNKNOWN else CAUSES[cause].owner
-
-
 def pattern_of(cause: str, *, ends_inside: bool) -> Pattern:
     """How a straggler comes: short, to stay, or by design [1]_.
 
@@ -241,4 +248,4 @@ def pattern_of(cause: str, *, ends_inside: bool) -> Pattern:
     """
     if ends_inside:
         return "transient"
-    return "deterministic" if cause in CAUSES and CAUSES[cause].by_design else "persistent"
+    return "deterministic" if SPECS[cause].by_design else "persistent"

@@ -52,8 +52,11 @@ class FaultKind:
         """The cause's own; None where the job stops."""
         from rca.telemetry.causes import CAUSES
 
-        kind = CAUSES[self.cause].type
-        return None if kind == "fail_stop" else kind
+        match CAUSES[self.cause].type:
+            case "fail_stop" | "unknown":
+                return None
+            case kind:
+                return kind
 
     @property
     def stops_the_job(self) -> bool:

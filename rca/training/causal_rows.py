@@ -11,7 +11,7 @@ from rca.causal.scores import resource_scores
 from rca.features import RANK_FEATURES
 from rca.features.evidence import resource_names
 from rca.robust import FloatArray
-from rca.telemetry.causes import CAUSES, UNKNOWN
+from rca.telemetry.causes import SPECS
 from rca.training.corpus import Corpus
 from rca.training.split import mask
 
@@ -59,10 +59,8 @@ def _usable(corpus: Corpus, row: int) -> bool:
     cause = corpus.rank_cause[row]
     if not cause:
         return True
-    if cause == UNKNOWN:
-        # Its times have no resource for parents, so they would only blur the arrows of others.
-        return False
-    return any(np.isfinite(values[_column(f"{name}_peers")]) for name in CAUSES[cause].resources)
+    # Times without a resource for parents, as those of `unknown`, would only blur the arrows of others.
+    return any(np.isfinite(values[_column(f"{name}_peers")]) for name in SPECS[cause].resources)
 
 
 def innocent_rows(corpus: Corpus, seed: int) -> pd.DataFrame:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
+import simulated_jobs
 
 import rca
-from rca.simulation import Fault, Scenario, Telemetry, Workload, simulate
-from rca.simulation.exporters import EXPORTERS
+from rca.simulation import Benign, Fault, simulate
 from rca.telemetry.job import Parallelism
 
 HOT = Fault(cause="gpu_throttling", ranks=(3,), nodes=(0,), severity=0.9)
@@ -16,18 +16,10 @@ LENGTHS = Fault(
 
 
 def diagnosed(fault: Fault) -> rca.Diagnosis:
-    job = Scenario(
-        seed=8,
-        dialect="gpu_cluster",
-        parallelism=Parallelism(data=8),
-        ranks_per_node=4,
-        n_steps=120,
-        workload=Workload(
-            forward_seconds=0.25, backward_seconds=0.5, transfer_seconds=0.1, gradient_bytes=4e9
-        ),
-        faults=(fault,),
-        telemetry=Telemetry(exporters=tuple(EXPORTERS), interval_seconds=2.0),
-    )
+    job = simulated_jobs.job(
+        fault, seed=8, dialect="gpu_cluster", parallelism=Parallelism(data=8), ranks_per_node=4, n_steps=120,
+        benign=Benign(),
+    )  # fmt: skip
     return rca.diagnose(simulate(job).window)
 
 

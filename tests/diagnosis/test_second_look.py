@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import pytest
+import simulated_jobs
 
 import rca
 from rca.diagnosis.joining import joined
 from rca.diagnosis.result import AbstentionReason
 from rca.diagnosis.second_look import before_the_end, slow_parts, with_second_look
 from rca.features import extract
-from rca.simulation import Benign, Fault, Scenario, Telemetry, Workload, simulate
-from rca.simulation.exporters import EXPORTERS
-from rca.telemetry.job import Parallelism
+from rca.simulation import Fault, Scenario, simulate
 
 THROTTLED = Fault(cause="gpu_throttling", ranks=(3,), nodes=(0,), severity=0.8, first_step=8, last_step=34)
 STARVED = Fault(cause="data_loader_stall", ranks=(12,), nodes=(1,), severity=0.9, first_step=48, last_step=95)
@@ -22,21 +21,7 @@ AMONG = {"share": 0.25, "measured": 1.0, "rank_steps": 1600.0}
 
 
 def job(*faults: Fault) -> Scenario:
-    return Scenario(
-        seed=11,
-        dialect="mixed",
-        parallelism=Parallelism(data=16),
-        ranks_per_node=8,
-        n_steps=100,
-        workload=Workload(
-            data_loading_seconds=0.02, host_to_device_seconds=0.01, forward_seconds=0.25,
-            backward_seconds=0.5, transfer_seconds=0.1, optimizer_seconds=0.03, launch_seconds=0.1,
-            run_queue_share=0.02, gradient_bytes=4e9,
-        ),
-        faults=faults,
-        benign=Benign(warmup_steps=0),
-        telemetry=Telemetry(exporters=tuple(EXPORTERS), interval_seconds=2.0),
-    )  # fmt: skip
+    return simulated_jobs.job(*faults, seed=11, workload=simulated_jobs.WORKLOAD)
 
 
 @pytest.fixture(scope="module")

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import pytest
+import simulated_jobs
 
 import rca
-from rca.diagnosis.causes import listed
+from rca.diagnosis.causes import by_expected_cost, named_first
 from rca.diagnosis.result import Cause
 from rca.diagnosis.second_look import _certain
-from rca.simulation import Benign, Fault, Scenario, Telemetry, Workload, simulate
-from rca.simulation.exporters import EXPORTERS
+from rca.simulation import Fault, Scenario, simulate
 from rca.telemetry.causes import UNKNOWN
-from rca.telemetry.job import Parallelism
 
 DEBUG_BUILD = Fault(
     cause=UNKNOWN, variant="compute", ranks=(5,), nodes=(0,), severity=0.8, first_step=20, last_step=79
@@ -20,19 +19,7 @@ STARVED = Fault(cause="data_loader_stall", ranks=(12,), nodes=(1,), severity=0.9
 
 
 def job(*faults: Fault) -> Scenario:
-    return Scenario(
-        seed=5,
-        dialect="mixed",
-        parallelism=Parallelism(data=16),
-        ranks_per_node=8,
-        n_steps=100,
-        workload=Workload(
-            forward_seconds=0.25, backward_seconds=0.5, transfer_seconds=0.1, gradient_bytes=4e9
-        ),
-        faults=faults,
-        benign=Benign(warmup_steps=0),
-        telemetry=Telemetry(exporters=tuple(EXPORTERS), interval_seconds=2.0),
-    )
+    return simulated_jobs.job(*faults, seed=5)
 
 
 @pytest.fixture(scope="module")
@@ -122,13 +109,17 @@ def a_cause(name: str, seconds: float, probability: float) -> Cause:
 
 def test_only_an_answer_that_names_nothing_begins_with_it() -> None:
     both = [a_cause("nic_degradation", 0.1, 0.9), a_cause(UNKNOWN, 0.5, 0.9), a_cause("runtime_gc", 0.2, 0.1)]
-    assert [one.cause for one in listed(both, named=False)] == [UNKNOWN, "nic_degradation", "runtime_gc"]
-    assert [one.cause for one in listed(both, named=True)] == ["nic_degradation", UNKNOWN, "runtime_gc"]
+    assert [one.cause for one in by_expected_cost(both)] == [UNKNOWN, "nic_degradation", "runtime_gc"]
+    assert [one.cause for one in named_first(by_expected_cost(both))] == [
+        "nic_degradation",
+        UNKNOWN,
+        "runtime_gc",
+    ]
 
 
 def test_of_causes_without_a_price_the_likeliest_comes_first() -> None:
     unpriced = [a_cause("gpu_throttling", 0.0, 0.05), a_cause(UNKNOWN, 0.0, 0.8)]
-    assert [one.cause for one in listed(unpriced, named=False)] == [UNKNOWN, "gpu_throttling"]
+    assert [one.cause for one in by_expected_cost(unpriced)] == [UNKNOWN, "gpu_throttling"]
 
 
 def test_a_part_never_adds_it(diagnosis) -> None:

@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pyarrow as pa
 import pytest
+import simulated_jobs
 
 import rca
 from rca.causal.scores import BusyEvidence
@@ -18,8 +19,7 @@ from rca.diagnosis.causes import slow_causes
 from rca.diagnosis.pricing import price
 from rca.diagnosis.whole_steps import on_whole_steps
 from rca.features import FeatureSet, extract
-from rca.simulation import Benign, Booking, Fault, Scenario, Telemetry, Workload, simulate
-from rca.simulation.exporters import EXPORTERS
+from rca.simulation import Booking, Fault, Scenario, simulate
 from rca.telemetry.job import Parallelism
 from rca.whatif.coarse import PhaseReplay
 
@@ -31,20 +31,10 @@ LAUNCHES = Booking(waits_for_device="optimizer", launch_share=0.3)
 def job(*, shape: Parallelism = FLAT, last: int | None = 70, **telemetry) -> Scenario:
     """Rank 5's GPU is throttled from step 40 on."""
     fault = Fault(cause="gpu_throttling", ranks=SLOW, nodes=(0,), severity=0.8, first_step=40, last_step=last)
-    return Scenario(
-        seed=21,
-        dialect="mixed",
-        parallelism=shape,
-        ranks_per_node=8,
-        n_steps=100,
-        workload=Workload(
-            data_loading_seconds=0.004, host_to_device_seconds=0.01, forward_seconds=0.25,
-            backward_seconds=0.5, transfer_seconds=0.1, optimizer_seconds=0.03, launch_seconds=0.1,
-            run_queue_share=0.02, gradient_bytes=4e9,
-        ),
-        faults=(fault,),
-        benign=Benign(warmup_steps=0),
-        telemetry=Telemetry(exporters=tuple(EXPORTERS), interval_seconds=2.0, **telemetry),
+    workload = simulated_jobs.WORKLOAD.model_copy(update={"data_loading_seconds": 0.004})
+    return simulated_jobs.job(
+        fault, seed=21, workload=workload, parallelism=shape,
+        telemetry=simulated_jobs.every_exporter(**telemetry),
     )  # fmt: skip
 
 

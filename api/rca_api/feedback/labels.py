@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import orjson
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 
-from rca.telemetry.causes import CAUSES, SLOW_CAUSES, STOP_CAUSES, UNKNOWN, Pattern
+from rca.telemetry.causes import SLOW_CAUSES, SPECS, STOP_CAUSES, UNKNOWN, Pattern
 from rca.telemetry.job import Job
 from rca.telemetry.labels import FailureMode, Label, LabelledCause, StragglerType
 from rca_api.diagnoses.tables import DiagnosisRow
@@ -25,9 +25,7 @@ class GivenCause(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
-    cause: str = Field(
-        description="Id from the cause catalogue.", json_schema_extra={"enum": [*CAUSES, UNKNOWN]}
-    )
+    cause: str = Field(description="Id from the cause catalogue.", json_schema_extra={"enum": list(SPECS)})
     ranks: list[Annotated[int, Field(ge=0, lt=2**31)]] = Field([], max_length=_MOST)
     nodes: list[Text] = Field([], max_length=_MOST)
     first_step: Step | None = None
@@ -108,7 +106,7 @@ def confirmed(row: DiagnosisRow) -> Label:
     causes = tuple(
         LabelledCause(cause=each["cause"], ranks=each["ranks"], nodes=each["nodes"])
         for each in told["causes"]
-        if each["cause"] in (*CAUSES, UNKNOWN)
+        if each["cause"] in SPECS
     )
     sick = told["failure_mode"] != "healthy"
     return Label(
@@ -173,7 +171,7 @@ def _on(topology: Any, rank: int, nodes: Iterable[str]) -> bool:
 
 def _check_cause(place: str, cause: GivenCause, mode: str, row: DiagnosisRow) -> None:
     known = STOP_CAUSES if mode == "fail_stop" else (*SLOW_CAUSES, UNKNOWN)
-    if cause.cause not in (*CAUSES, UNKNOWN):
+    if cause.cause not in SPECS:
         raise _refused(f"{place}.cause", f"{cause.cause!r} is not in the cause catalogue")
     if cause.cause not in known:
         raise _refused(f"{place}.cause", f"{cause.cause!r} is no cause of {mode}")

@@ -10,7 +10,7 @@ import orjson
 from sqlalchemy import and_, select
 from sqlalchemy.orm import Session
 
-from rca.telemetry.causes import owner_of
+from rca.telemetry.causes import SPECS
 from rca_api.diagnoses.tables import DiagnosisRow
 from rca_api.feedback import labels, repository
 from rca_api.feedback.tables import FeedbackRow
@@ -68,7 +68,7 @@ def _correction(seen: ObservationRow, word: FeedbackRow, document: bytes | None)
     told = orjson.loads(document or b'{"causes": [], "stragglers": []}')
     blamed: dict[str, float] = {}
     for cause in labels.read(word.label).causes:
-        weight = WEIGHTS[owner_of(cause.cause)]
+        weight = WEIGHTS[SPECS[cause.cause].owner]
         for node in labels.nodes_of(cause, told) if weight else ():
             blamed[node] = max(weight, blamed.get(node, 0.0))
     return Correction(seen.diagnosis_id, seen.job_id, seen.window_start, seen.window_end, blamed)

@@ -7,7 +7,7 @@ from typing import Annotated, Literal, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, field_validator
 
-from rca.telemetry.causes import CAUSES, UNKNOWN
+from rca.telemetry.causes import SPECS
 from rca_api.incidents.schemas import EventType
 from rca_api.webhooks.tables import DeliveryRow, WebhookRow
 
@@ -16,7 +16,7 @@ EVENT_TYPES: tuple[EventType, ...] = get_args(EventType)
 JobId = Annotated[str, StringConstraints(min_length=1, max_length=256, pattern=r"^[^\x00]*$")]
 Description = Annotated[str, StringConstraints(max_length=256, pattern=r"^[^\x00]*$")]
 Url = Annotated[str, StringConstraints(min_length=1, max_length=2048, pattern=r"^[\x21-\x7e]+$")]
-CauseId = Annotated[str, Field(json_schema_extra={"enum": [*CAUSES, UNKNOWN]})]
+CauseId = Annotated[str, Field(json_schema_extra={"enum": list(SPECS)})]
 
 
 class _Given(BaseModel):
@@ -26,7 +26,7 @@ class _Given(BaseModel):
     @classmethod
     def _known(cls, causes: list[str] | None) -> list[str] | None:
         for cause in causes or ():
-            if cause not in CAUSES and cause != UNKNOWN:
+            if cause not in SPECS:
                 raise ValueError(f"{cause!r} is not in the cause catalogue")
         return causes
 
