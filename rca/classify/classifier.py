@@ -22,7 +22,13 @@ from rca.classify.settle import settle, shown_by_machines, transfer_grew
 from rca.classify.settle_stopped import settle_stop_cause, settle_stopped
 from rca.classify.single_event import single_events
 from rca.classify.standing_out import CERTAIN, is_to_blame_as_well, standing_out
-from rca.classify.sufficiency import alarm_threshold, can_show_health, long_enough, silent_enough
+from rca.classify.sufficiency import (
+    alarm_threshold,
+    can_show_health,
+    long_enough,
+    shows_slowness,
+    silent_enough,
+)
 from rca.classify.timers import transfer_is_told
 from rca.errors import BundleError
 from rca.features import RANK_FEATURES, VERSION, WINDOW_FEATURES, FeatureSet
@@ -192,10 +198,14 @@ class Classifier:
 
     def _mode(self, probability: dict[str, float], features: FeatureSet) -> str:
         """Faulty only above the alarm threshold, slow only over enough steps, stopped only after a moment."""
-        if 1.0 - probability["healthy"] < alarm_threshold(self.thresholds, features.window):
+        suspicion = 1.0 - probability["healthy"]
+        if suspicion < alarm_threshold(self.thresholds, features.window):
             return "healthy"
         fault = max(("fail_slow", "fail_stop"), key=lambda mode: probability[mode])
-        shown = long_enough(features) if fault == "fail_slow" else silent_enough(features)
+        if fault == "fail_slow":
+            shown = bool(shows_slowness(np.array(features.work.steps.size), np.array(suspicion)))
+        else:
+            shown = silent_enough(features)
         return fault if shown else "healthy"
 
     def _rank_probability(self, features: FeatureSet, mode: str) -> FloatArray:

@@ -8,7 +8,13 @@ import numpy as np
 
 from rca.classify.classifier import Classification
 from rca.classify.familiarity import Strangeness
-from rca.classify.sufficiency import MIN_STEPS, alarm_threshold, can_show_health, long_enough
+from rca.classify.sufficiency import (
+    MIN_STEPS,
+    SHORT_ALARM,
+    alarm_threshold,
+    can_show_health,
+    long_enough,
+)
 from rca.diagnosis.events import told_events
 from rca.diagnosis.result import AbstentionCode, AbstentionReason, Cause
 from rca.features import FeatureSet
@@ -17,6 +23,8 @@ from rca.features import FeatureSet
 #: is believed. Both are far above what a familiar window needs ("decide" and "name" in the thresholds).
 OVERWHELMING_MODE = 0.95
 OVERWHELMING_CAUSE = 0.7
+
+LEFT = "all ranks were gone at once after the same step and nobody complained: the job ended or was ended"
 
 
 def abstention(
@@ -52,6 +60,8 @@ def abstention(
             or _if_strange(strangeness)
             or _reason("undecided_mode", _undecided(classification, alarm))
         )
+    if mode == "healthy" and features.endings.left:
+        return _reason("left_at_once", LEFT)
     if mode != "healthy" and not classification.suspects:
         return _reason("nobody_stands_out", "no rank, node or stage explains it")
     if mode != "healthy" and objection is not None:
@@ -72,7 +82,8 @@ def _insufficient(mode: str, features: FeatureSet) -> AbstentionReason | None:
         return _reason("no_step_times", "no finished step has a length, so nothing says how fast the job is")
     if not long_enough(features):
         counted = f"{steps} finished step{'s' if steps != 1 else ''}"
-        return _reason("too_short", f"{counted}, of at least {MIN_STEPS} that a verdict needs")
+        needed = f"of at least {MIN_STEPS} that a verdict needs unless it is {SHORT_ALARM:.2f} certain"
+        return _reason("too_short", f"{counted}, {needed}")
     if mode == "healthy" and not can_show_health(features):
         seen = np.isfinite(features.work.own)
         ranks, total = int(seen.any(axis=1).sum()), seen.shape[0]

@@ -58,6 +58,9 @@ _COLLECT = {
 }
 
 
+#: What tells a job that was done from one that was ended.
+LEFT_CHECK = "look up how the job ended (sacct --jobs, kubectl describe job) and what its last log lines say"
+
 #: Metrics named when one resource would settle a question.
 _SHOWN_METRICS = 2
 

@@ -16,7 +16,7 @@ from rca.classify.node_odds import checked_node_odds
 from rca.classify.priors import checked_priors
 from rca.classify.settle import transfer_grew
 from rca.diagnosis.abstention import abstention
-from rca.diagnosis.advice import actions, next_check, swap_check
+from rca.diagnosis.advice import LEFT_CHECK, actions, next_check, swap_check
 from rca.diagnosis.bundle import Bundle, baseline
 from rca.diagnosis.causes import catalogued, named_first, slow_causes, stop_causes
 from rca.diagnosis.contradiction import contradicted
@@ -171,6 +171,8 @@ def _look_at(
     """The one thing to look at next."""
     if classification.events:
         return events_check(classification, features)
+    if classification.mode == "healthy" and classification.decided and features.endings.left:
+        return LEFT_CHECK
     if found and speaks_against(found[0]):
         return swap_check(found[0])
     return next_check(

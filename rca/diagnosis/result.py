@@ -19,6 +19,7 @@ AbstentionCode = Literal[
     "out_of_distribution",
     "undecided_mode",
     "single_event",
+    "left_at_once",
     "nobody_stands_out",
     "cause_not_certain",
 ]

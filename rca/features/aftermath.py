@@ -18,6 +18,9 @@ ALIVE = ("process_cpu", "runqueue_wait", "process_running", "process_stopped", "
 CPU = ("process_cpu", "container_cpu")
 GPU = (("gpu_util", 100.0), ("sm_active", 1.0))
 POWER, MEMORY = "gpu_power", "gpu_memory_used"
+#: A job of several ranks whose every device was idle and empty for nearly all of the time is gone as a whole.
+#: Peers of a dead or hung rank spin in their collective until somebody ends them.
+LEFT_BUSY, LEFT_HELD = 0.1, 0.15
 #: Bytes over links: only a job that goes on exchanging moves as many as before over all of them. The network
 #: is the job's only where it has several nodes.
 NETWORK, LINKS = ("net_tx", "net_rx"), ("nvlink_bytes", "pcie_rx", "pcie_tx")
@@ -89,6 +92,12 @@ class Aftermath:
             traffic=_least([_ratio(before[name], after[name]) for name in links if name in after], unknown),
             sampled=_sampled(before, after, unknown),
         )
+
+    @property
+    def everybody_left(self) -> bool:
+        """Whether all devices of several ranks were given back at once; False where any is unknown."""
+        idle, empty = self.gpu <= LEFT_BUSY, self.memory <= LEFT_HELD
+        return bool(self.gpu.size > 1 and (idle & empty).all())
 
     def rank_features(self) -> dict[str, FloatArray]:
         """Columns of the rank table."""

@@ -28,6 +28,12 @@ FINISHED = re.compile(
     r"|(job|\brun)\b.*\b(successfully completed|completed successfully|succeeded)\b",
     re.IGNORECASE,
 )
+#: What programs say when something went wrong, whatever kind of event carries it.
+COMPLAINTS = re.compile(
+    r"error|exception|traceback|fail|abort|kill|signal|fatal|panic|crash|time[d ]*out|watchdog|lost"
+    r"|unreachable|evict|preempt|cancel|out of memory|core dumped|not responding|hung|stall",
+    re.IGNORECASE,
+)
 #: A process that ends further than this after the last sign of progress was stopped: steps, but seconds
 #: within these bounds, because launchers poll and logs round.
 DEATH_STEPS, DEATH_SECONDS = 5.0, (5.0, 60.0)
@@ -70,7 +76,12 @@ class End(NamedTuple):
     @property
     def latest_death(self) -> float:
         """The latest moment at which a death may be what ended progress, Unix seconds."""
-        return self.sign + float(np.clip(DEATH_STEPS * self.step, *DEATH_SECONDS))
+        return self.sign + around(self.step)
+
+
+def around(step: float) -> float:
+    """Seconds around the last sign of progress in which events belong to it, of a job with such steps."""
+    return float(np.clip(DEATH_STEPS * step, *DEATH_SECONDS))
 
 
 def events_told(window: Window) -> list[Event]:
@@ -92,6 +103,19 @@ def was_noticed(events: list[Event], since: float) -> bool:
         and event.time >= since
         and event.kind in FATAL_EVENTS | MISSED_EVENTS
         and not event.normal_exit
+        for event in events
+    )
+
+
+def anybody_complained(events: list[Event], since: float) -> bool:
+    """Whether an event since then tells of a death, a device, somebody missed, or in words of trouble."""
+    return any(
+        event.time >= since
+        and not event.normal_exit
+        and (
+            event.kind in FATAL_EVENTS | MISSED_EVENTS | {"restart"}
+            or COMPLAINTS.search(event.message or "") is not None
+        )
         for event in events
     )
 

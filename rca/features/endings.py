@@ -6,10 +6,13 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from rca.features.aftermath import Aftermath
 from rca.features.ending_events import (
     BoolVector,
     End,
     Event,
+    anybody_complained,
+    around,
     ended_normally,
     events_told,
     named_by_events,
@@ -75,6 +78,10 @@ class Endings:
         How much of the silence may be due to how the window was cut.
     noticed : bool
         Since the last sign of progress an event named a rank that ended badly or was missed.
+    complained : bool
+        Since the last sign of progress any event told of trouble, of anybody.
+    left : bool
+        All ranks did as many steps, gave their devices back at once, and nobody complained.
     used : ndarray of shape (n_ranks,), ratio, or None
         CPU time that every rank's processes took lately, relative to before the end; see `Lately`.
     """
@@ -90,6 +97,8 @@ class Endings:
     fatal_delay: float
     margin: float = 0.0
     noticed: bool = False
+    complained: bool = False
+    left: bool = False
     used: FloatArray | None = None
 
     @classmethod
@@ -103,7 +112,7 @@ class Endings:
         reached = np.where(finished, last + 1.0, last + done)
         progress = np.where(seen, reached - reached[seen].max(), np.nan)
         silence = fatal_delay = margin = np.nan
-        noticed = False
+        noticed = complained = False
         died = began = np.zeros(phases.n_ranks, dtype=bool)
         told = events_told(window)
         fatal, missed, first_fatal = named_by_events(told, window.job.topology)
@@ -111,6 +120,7 @@ class Endings:
             sign = _last_sign(phases)
             silence, margin = _silence(window, phases, told, sign, step_reference)
             noticed = was_noticed(told, sign - step_reference)
+            complained = anybody_complained(told, sign - around(step_reference))
             if not noticed and ended_normally(told, window.job.topology, sign, step_reference):
                 silence = 0.0
             fatal_delay = (first_fatal - sign) / step_reference
@@ -129,7 +139,18 @@ class Endings:
             fatal_delay=fatal_delay,
             margin=margin,
             noticed=noticed,
+            complained=complained,
         )
+
+    def after(self, aftermath: Aftermath) -> Endings:
+        """The same endings; without a silence if all ranks left at once and nobody complained.
+
+        So jobs end that are done, and jobs that somebody ended; one that stopped leaves somebody waiting.
+        """
+        alike = not self.unfinished.any() and bool((self.behind == 0).all())
+        if self.complained or not alike or not aftermath.everybody_left:
+            return self
+        return replace(self, silence=0.0, left=True)
 
     def heard(self, lately: Lately) -> Endings:
         """The same endings with the silence that speaks for a stop, after what machines did lately.

@@ -63,7 +63,7 @@ def extract(window: Window) -> FeatureSet:
     comparison = Comparison.from_work(work, topology)
     endings = Endings.from_window(window, told, work.step_reference)
     signals, evidence, aftermath, lately = collect_evidence(window, work, comparison, endings, topology)
-    endings = endings.heard(lately)
+    endings = endings.heard(lately).after(aftermath)
     if not endings.silence >= MIN_SILENCE:
         aftermath = Aftermath.unknown(topology.n_ranks)
     rank_table, window_row = table_rows(work, comparison, evidence, endings, topology, aftermath)

@@ -9,7 +9,7 @@ import numpy as np
 
 from rca.classify.answers import CONFIDENCE_BINS, confidence_bin
 from rca.classify.heads import Head
-from rca.classify.sufficiency import MIN_STEPS
+from rca.classify.sufficiency import shows_slowness
 from rca.features import WINDOW_FEATURES
 from rca.robust import FloatArray
 from rca.training.corpus import Corpus
@@ -53,7 +53,8 @@ def _said(
     faults = chances.copy()
     faults[:, healthy] = -1.0
     worst = faults.argmax(axis=1)
-    calm = 1.0 - chances[:, healthy] < fault
-    short = windows[:, WINDOW_FEATURES.index("log2_steps")] < np.log2(MIN_STEPS)
-    calm |= short & (worst == classes.index("fail_slow"))
+    suspicion = 1.0 - chances[:, healthy]
+    steps = np.rint(np.exp2(windows[:, WINDOW_FEATURES.index("log2_steps")]))
+    calm = suspicion < fault
+    calm |= (worst == classes.index("fail_slow")) & ~shows_slowness(steps, suspicion)
     return np.where(calm, healthy, worst)

@@ -24,6 +24,7 @@ from rca.diagnosis.pooling import PricedCause
 from rca.diagnosis.pricing import Pricing
 from rca.diagnosis.result import AbstentionCode, AbstentionReason, Cause
 from rca.features import extract
+from rca.telemetry.step_clock import StepClock
 
 THRESHOLDS = {"decide": 0.5, "name": 0.4, "fault": 0.94}
 MINIMAL = ("rank", "step", "start_time", "step_seconds")
@@ -63,6 +64,19 @@ def test_a_short_window_says_how_short(make_window) -> None:
     assert reason.code == "too_short"
     assert "9 finished steps" in reason.sentence
     assert "at least 20" in reason.sentence
+
+
+def test_eighteen_steps_of_a_plainly_slow_job_are_an_alarm(real_windows: Path) -> None:
+    window = rca.read_window(real_windows / "slow-dataset")
+    clock = StepClock.of(window)
+    first = int(clock.steps[-1]) - 18
+    slow = rca.diagnose(clock.between(first, first + 18))
+    assert slow.failure_mode == "fail_slow"
+    assert slow.stragglers[0].ranks == [7]
+    few = rca.diagnose(clock.between(first, first + 5))
+    assert few.failure_mode == "healthy"
+    assert few.abstention_reason is not None
+    assert few.abstention_reason.code == "too_short"
 
 
 def test_too_few_ranks_are_counted(make_window) -> None:

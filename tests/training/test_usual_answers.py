@@ -10,7 +10,7 @@ from made_up_corpus import made_up_corpus
 
 from rca.classify.answers import AnswerShares
 from rca.classify.doubt import Doubt
-from rca.classify.sufficiency import MIN_STEPS
+from rca.classify.sufficiency import FEWEST_STEPS, MIN_STEPS
 from rca.diagnosis.bundle import baseline
 from rca.features import WINDOW_FEATURES
 from rca.training.answers import fit_answers
@@ -52,8 +52,11 @@ def test_the_alarm_threshold_decides(chances: tuple[float, ...], fault: float, s
     assert found.confidence[place] == pytest.approx(1.0)
 
 
-def test_too_few_steps_are_never_called_slow() -> None:
-    short = float(np.log2(MIN_STEPS - 1))
+def test_few_steps_are_called_slow_where_next_to_nothing_speaks_for_health() -> None:
+    short, blink = float(np.log2(MIN_STEPS - 1)), float(np.log2(FEWEST_STEPS - 1))
+    assert shares(0.011, 0.989, 0.0, log2_steps=short).mode["healthy"] == pytest.approx(1.0)
+    assert shares(0.009, 0.991, 0.0, log2_steps=short).mode["fail_slow"] == pytest.approx(1.0)
+    assert shares(0.0, 1.0, 0.0, log2_steps=blink).mode["healthy"] == pytest.approx(1.0)
     assert shares(0.1, 0.8, 0.1, log2_steps=short).mode["healthy"] == pytest.approx(1.0)
     assert shares(0.1, 0.8, 0.1, log2_steps=float(np.log2(MIN_STEPS))).mode["fail_slow"] == pytest.approx(1.0)
     assert shares(0.1, 0.1, 0.8, log2_steps=short).mode["fail_stop"] == pytest.approx(1.0)
