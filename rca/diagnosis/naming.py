@@ -58,7 +58,7 @@ def objection(causes: Sequence[Cause], pricing: Pricing, threshold: float) -> st
     # Crash or hang matters less than that the job stands still, and nothing of a stopped job is priced.
     if not pricing.causes:
         return None
-    if first.probability - _second(found) < MIN_MARGIN:
+    if first.probability - _second(found, pricing) < MIN_MARGIN:
         return f"no cause is likely enough beside the next one: {_candidates(found)}"
     if not covers_the_loss(first, pricing):
         return f"{first.cause} is likely, but answers for less than half of what its ranks lost"
@@ -81,9 +81,10 @@ def speaks_against(cause: Cause) -> list[Evidence]:
     return [evidence for evidence in cause.evidence if evidence.direction == "against"]
 
 
-def _second(found: Sequence[Cause]) -> float:
-    """Belief in the next cause of the first one's ranks."""
-    rest = [cause.probability for cause in found[1:] if cause.ranks == found[0].ranks]
+def _second(found: Sequence[Cause], pricing: Pricing) -> float:
+    """Belief in the next cause of the first one's suspects."""
+    whose, *others = (pricing.suspects_of(cause.cause, cause.ranks) for cause in found)
+    rest = [cause.probability for cause, of in zip(found[1:], others, strict=True) if whose & of]
     return max(rest, default=0.0)
 
 

@@ -135,7 +135,7 @@ def _assemble(
         failure_mode=classification.mode,
         failure_mode_probability=classification.probability,
         slowdown=_slowdown(window, features, pricing),
-        stragglers=_stragglers(bundle, features, classification, everything),
+        stragglers=_stragglers(bundle, features, classification, everything, pricing),
         causes=everything if reason else named_first(everything),
         unexplained_seconds_per_step=pricing.attribution.slowdown
         - sum(cause.seconds_per_step for cause in everything),
@@ -188,24 +188,29 @@ def _look_at(
 
 
 def _stragglers(
-    bundle: Bundle, features: FeatureSet, classification: Classification, everything: list[Cause]
+    bundle: Bundle,
+    features: FeatureSet,
+    classification: Classification,
+    everything: list[Cause],
+    pricing: Pricing,
 ) -> list[Straggler]:
     causes = catalogued(everything)
     evidence = suspect_evidence(classification, bundle.classifier, features, causes)
     question = "stop_cause" if classification.mode == "fail_stop" else "cause"
     sets = bundle.classifier.doubt.sets
     found = []
-    for suspect, moved in zip(classification.suspects, evidence, strict=True):
-        named = _first_on(suspect, causes)
+    for place, (suspect, moved) in enumerate(zip(classification.suspects, evidence, strict=True)):
+        its = [cause for cause in everything if _is_on(place, suspect, cause, pricing)]
+        named = next((cause.cause for cause in catalogued(its)), None)
         plausible = [] if sets is None else sets.plausible(question, suspect.causes, named)
-        found.append(straggler(suspect, features, _first_on(suspect, everything), plausible, moved))
+        found.append(straggler(suspect, features, its[0].cause if its else None, plausible, moved))
     return found
 
 
-def _first_on(suspect: Suspect, causes: list[Cause]) -> str | None:
-    """The first cause on just the suspect's ranks."""
-    ranks = list(suspect.component.ranks)
-    return next((cause.cause for cause in causes if cause.ranks == ranks), None)
+def _is_on(place: int, suspect: Suspect, cause: Cause, pricing: Pricing) -> bool:
+    """Whether a cause is on just the ranks of the suspect at this place, or was priced for it and others."""
+    exactly = cause.ranks == list(suspect.component.ranks)
+    return exactly or place in pricing.suspects_of(cause.cause, cause.ranks)
 
 
 def _causes(classification: Classification, features: FeatureSet, pricing: Pricing) -> list[Cause]:

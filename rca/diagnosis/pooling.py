@@ -1,4 +1,4 @@
-"""More stragglers than can be priced one by one: those of one cause are one player.
+"""Stragglers of one cause are one player: a sure cause on several, and any where there are too many.
 
 A collective waits for the last: taking one of eight equal stragglers away saves nothing. Only coalitions that
 hold all of them show what they cost, and coalitions are enumerated.
@@ -13,6 +13,10 @@ import numpy as np
 
 from rca.causal.attribution import Removal
 from rca.robust import FloatArray, IntArray
+from rca.telemetry.causes import UNKNOWN
+
+#: Belief from which the same cause of several suspects is one fault. A doubtful one would blur the others.
+SURE = 0.5
 
 
 @dataclass(frozen=True)
@@ -21,8 +25,8 @@ class PricedCause:
 
     Attributes
     ----------
-    suspect : int
-        Index of the suspect it belongs to; of the costliest, where several were put together.
+    suspects : tuple of int
+        Indices of the suspects it belongs to; several where they were put together.
     belief : float
         Probability that these ranks are to blame and this is why, after the mechanisms were consulted.
     phases : dict of str to float, seconds per step
@@ -34,7 +38,7 @@ class PricedCause:
     """
 
     removal: Removal
-    suspect: int
+    suspects: tuple[int, ...]
     belief: float
     phases: dict[str, float]
     coverage: float
@@ -46,6 +50,22 @@ class PricedCause:
         return not self.phases
 
 
+def one_fault_each(causes: Sequence[PricedCause]) -> list[PricedCause]:
+    """The causes with those put together that several suspects surely have in common, wherever they are.
+
+    Two devices of one bad batch, two nodes of one hot aisle: whoever repairs them wants one line, one price.
+    Suspects that share a rank are rivals, not fellows.
+    """
+    groups: dict[str, list[PricedCause]] = {}
+    for cause in causes:
+        if cause.belief >= SURE and cause.removal.cause != UNKNOWN:
+            groups.setdefault(cause.removal.cause, []).append(cause)
+    fellows = [group for group in groups.values() if len(group) > 1 and _are_apart(group)]
+    shared = {id(cause) for group in fellows for cause in group}
+    together = [replace(_together(group), belief=min(each.belief for each in group)) for group in fellows]
+    return [*together, *(cause for cause in causes if id(cause) not in shared)]
+
+
 def affordable_causes(causes: Sequence[PricedCause], limit: int) -> list[PricedCause]:
     """At most `limit` causes; those of one cause are put together if there are more suspects than that.
 
@@ -55,12 +75,17 @@ def affordable_causes(causes: Sequence[PricedCause], limit: int) -> list[PricedC
         The weightiest first.
     limit : int
     """
-    if len({cause.suspect for cause in causes}) <= limit:
+    if len({suspect for cause in causes for suspect in cause.suspects}) <= limit:
         return list(causes[:limit])
     groups: dict[str, list[PricedCause]] = {}
     for cause in causes:
         groups.setdefault(cause.removal.cause, []).append(cause)
     return [_together(group) for group in groups.values()][:limit]
+
+
+def _are_apart(group: Sequence[PricedCause]) -> bool:
+    ranks = [rank for each in group for rank in each.removal.ranks]
+    return len(set(ranks)) == len(ranks)
 
 
 def _together(group: list[PricedCause]) -> PricedCause:
@@ -82,6 +107,7 @@ def _together(group: list[PricedCause]) -> PricedCause:
     return replace(
         group[0],
         removal=removal,
+        suspects=tuple(sorted({suspect for each in group for suspect in each.suspects})),
         belief=max(each.belief for each in group),
         phases={
             name: float(weights @ [each.phases.get(name, 0.0) for each in group]) for name in sorted(names)

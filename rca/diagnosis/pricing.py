@@ -16,7 +16,7 @@ from rca.causal.responsibility import MIN_BELIEF, decided, responsibilities
 from rca.causal.scores import BusyEvidence
 from rca.classify.classifier import Suspect
 from rca.diagnosis.excess import Excess, excess_of, ideal_work, lock_step_waits, transfer_excess
-from rca.diagnosis.pooling import PricedCause, affordable_causes
+from rca.diagnosis.pooling import PricedCause, affordable_causes, one_fault_each
 from rca.features import FeatureSet
 from rca.robust import FloatArray, nan_mean, nan_median
 from rca.telemetry.causes import SLOW_CAUSES, SPECS, UNKNOWN
@@ -42,6 +42,12 @@ class Pricing:
     attribution: Attribution
     measured: float
     busy: BusyEvidence
+
+    def suspects_of(self, cause: str, ranks: Iterable[int]) -> frozenset[int]:
+        """Indices of the suspects that a cause on these ranks was priced for; empty if it was not."""
+        named = (cause, tuple(ranks))
+        priced = (each for each in self.causes if (each.removal.cause, each.removal.ranks) == named)
+        return frozenset(suspect for each in priced for suspect in each.suspects)
 
     @property
     def open_seconds(self) -> float:
@@ -86,7 +92,7 @@ def price(
         for index, (suspect, excess) in enumerate(zip(suspects, excesses, strict=True))
         for cause in _causes(index, suspect, excess, spare, features, busy, mechanisms)
     ]
-    causes = _share_transfer(causes, spare)
+    causes = one_fault_each(_share_transfer(causes, spare))
     causes.sort(key=_weight)
     causes = affordable_causes(causes, affordable(own.size))
     removals = [cause.removal for cause in causes]
@@ -182,7 +188,7 @@ def _causes(
         )
         coverage = sum(seconds.values()) / max(sum(means.values()) * unit, 1e-12)
         removal = _removal(cause, excess, shares, spare)
-        found.append(PricedCause(removal, index, belief, seconds, coverage, group))
+        found.append(PricedCause(removal, (index,), belief, seconds, coverage, group))
     if UNKNOWN in charges:
         beliefs[UNKNOWN] = charges[UNKNOWN][0]
     return found or _unpriced(index, suspect, excess, beliefs, spare)
@@ -228,7 +234,7 @@ def _unpriced(
     return [
         PricedCause(
             Removal(cause, excess.ranks, nothing, np.zeros(spare.size), nothing),
-            index,
+            (index,),
             belief * suspect.component.probability,
             {},
             1.0,
