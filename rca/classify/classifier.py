@@ -14,7 +14,7 @@ from rca.classify.doubt import Doubt
 from rca.classify.heads import FloatArray, Head
 from rca.classify.joined import joined
 from rca.classify.node_odds import with_history
-from rca.classify.ports import POINTED_TO, Ports, Suspected, odd_port, slowest_link, through_ports
+from rca.classify.ports import LINKS, POINTED_TO, Ports, Suspected, odd_link, slowest_link, through_ports
 from rca.classify.priors import ratios, reweighted
 from rca.classify.reach import reaching
 from rca.classify.rotation import takes_turns, without
@@ -138,6 +138,8 @@ class Classifier:
             shown = shown_by_machines(components, features)
             components = [each for each in components if each.scope == "job" or each in shown]
         suspects = [self._suspect(component, features, mode, priors) for component in components]
+        if mode == "fail_slow":
+            suspects = [self._at_its_link(suspect, features, priors) for suspect in suspects]
         if mode == "fail_slow" and suspects and suspects[0].component.scope != "job":
             whole = [suspect for suspect in suspects if suspect.component.scope == "job"]
             suspects = [suspect for suspect in suspects if suspect.component.scope != "job"]
@@ -187,7 +189,7 @@ class Classifier:
         """The links as a suspect of their own, where stragglers leave slower collectives unexplained."""
         if not collectives_left_over([_suspected(suspect) for suspect in suspects], features):
             return []
-        links = self._odd_port(features)
+        links = self._odd_link(features)
         if links is None and transfer_is_told(features):
             links = Component("job", tuple(range(features.topology.n_ranks)), POINTED_TO)
         if links is None:
@@ -225,7 +227,7 @@ class Classifier:
             everybody = Component("job", tuple(range(per_rank.size)), whole)
             standing = standing_out(per_rank, features)
             if not standing.any():
-                return [self._odd_port(features) or everybody]
+                return [self._odd_link(features) or everybody]
             alone = cover(np.where(standing, per_rank, 0.0), CERTAIN, features.topology, share=1.0)
             return [*alone, everybody]
         return self._slow(features, per_rank)
@@ -243,20 +245,29 @@ class Classifier:
             components = self._best_guess(per_rank)
         parts = [part for component in components for part in self._parts(component, features, per_rank)]
         if parts:
-            # Where every rank is suspected, a lone bad port outweighs that as it does the scope's head.
-            if parts[0].scope == "job" and (alone := self._odd_port(features)) is not None:
+            # Where every rank is suspected, a lone bad link outweighs that as it does the scope's head.
+            if parts[0].scope == "job" and (alone := self._odd_link(features)) is not None:
                 return [alone]
             return believable(settle(parts, features), per_rank.size)
         if not transfer_grew(features):
             return []
-        ports = Ports.from_evidence(features.evidence, features.topology)
-        return [slowest_link(per_rank, ports, features.topology)]
+        return [slowest_link(per_rank, Ports.from_features(features), features.topology)]
 
-    def _odd_port(self, features: FeatureSet) -> Component | None:
-        """The one port that alone shows why everybody's collectives slowed down, if there is one."""
+    def _odd_link(self, features: FeatureSet) -> Component | None:
+        """The one link that alone shows why everybody's collectives slowed down, if there is one."""
         if not transfer_grew(features):
             return None
-        return odd_port(Ports.from_evidence(features.evidence, features.topology), features.topology)
+        alone = odd_link(Ports.from_features(features), features.topology)
+        return None if alone is None else alone.component
+
+    def _at_its_link(
+        self, suspect: Suspect, features: FeatureSet, priors: Mapping[str, float] | None
+    ) -> Suspect:
+        """The suspect, or the one node whose link shows what is believed of everybody's."""
+        if suspect.component.scope != "job" or next(iter(suspect.causes)) not in LINKS:
+            return suspect
+        alone = odd_link(Ports.from_features(features), features.topology)
+        return suspect if alone is None else self._suspect(alone.component, features, "fail_slow", priors)
 
     def _parts(self, component: Component, features: FeatureSet, per_rank: FloatArray) -> list[Component]:
         """A node whose ranks suffer from different types of fault is several components."""
@@ -321,8 +332,7 @@ def _joined(suspects: list[Suspected], features: FeatureSet) -> list[Component]:
 
 
 def _through_ports(suspects: list[Suspected], features: FeatureSet) -> list[Component]:
-    ports = Ports.from_evidence(features.evidence, features.topology)
-    return through_ports(suspects, ports, features.topology)
+    return through_ports(suspects, Ports.from_features(features), features.topology)
 
 
 def pooled(chances: FloatArray) -> FloatArray:

@@ -8,19 +8,26 @@ from dataclasses import dataclass
 import numpy as np
 
 from rca.classify.components import Component
-from rca.features.evidence import Evidence, resource_names
+from rca.features import FeatureSet
+from rca.features.evidence import resource_names
 from rca.robust import FloatArray
 from rca.telemetry.job import Topology
 
-NIC = "nic_degradation"
+BoolArray = np.ndarray[tuple[int], np.dtype[np.bool_]]
+
+NIC, NVLINK = "nic_degradation", "nvlink_degradation"
 #: Causes that hit all ranks of a node alike, by the catalogue.
-OF_THE_NODE = frozenset({NIC, "nvlink_degradation"})
+OF_THE_NODE = frozenset({NIC, NVLINK})
+#: Causes that slow collectives by a link.
+LINKS = OF_THE_NODE | {"network_congestion"}
 #: Bad ports on this share of the nodes, two at least, are one bad fabric.
 FABRIC_SHARE = 0.5
 #: A score from here on is evidence, in units; ports with less than this share of the worst are not meant.
 REMARKABLE, COMPARABLE = 1.0, 0.5
 #: Without a late rank, connections or a lone port explain slow collectives from here on, in units.
 NOTICEABLE = 0.7
+#: A sound link inside a node hardly errs: of one node alone errors count from here on, in units.
+ERRING = 2.0
 #: A port stands alone if every other shows less than this share of it. A crowded fabric shows on many
 #: ports, so that standing alone, not the height, outweighs the model's belief in a fault of the whole job.
 ALONE = 0.25
@@ -34,23 +41,27 @@ class Ports:
 
     Attributes
     ----------
-    queues, connections : ndarray of shape (n_nodes,), units
+    queues, connections, errors : ndarray of shape (n_nodes,), units
         Queues, limits and errors of the port itself; round trips and retransmissions, which a ring shares
-        with its neighbours.
+        with its neighbours; errors of the links inside the node.
+    went_down : ndarray of shape (n_nodes,), bool
+        An event says so of a port that the job may use.
     """
 
     queues: FloatArray
     connections: FloatArray
+    errors: FloatArray
+    went_down: BoolArray
 
     @classmethod
-    def from_evidence(cls, evidence: Evidence, topology: Topology) -> Ports:
+    def from_features(cls, features: FeatureSet) -> Ports:
         """The worst rank's scores of every known node."""
-        scores = [evidence.versus_peers[:, resource_names().index(name)] for name in ("nic", "tcp")]
-        worst = np.zeros((2, len(topology.node_names)))
-        known = topology.node >= 0
-        for row, values in enumerate(scores):
-            np.maximum.at(worst[row], topology.node[known], np.nan_to_num(values[known], nan=0.0))
-        return cls(worst[0], worst[1])
+        evidence, topology = features.evidence, features.topology
+        resources = [resource_names().index(name) for name in ("nic", "tcp", "nvlink")]
+        worst = (of_nodes(evidence.versus_peers[:, column], topology) for column in resources)
+        queues, connections, errors = (np.nan_to_num(scores, nan=0.0) for scores in worst)
+        down = np.isin(np.arange(len(topology.node_names)), topology.node[features.endings.link_down])
+        return cls(queues, connections, errors, down)
 
 
 @dataclass(frozen=True)
@@ -105,8 +116,8 @@ def slowest_link(per_rank: FloatArray, ports: Ports, topology: Topology) -> Comp
     everybody = Component("job", tuple(range(topology.n_ranks)), POINTED_TO)
     if len(topology.node_names) < 2:
         return everybody
-    if (alone := odd_port(ports, topology)) is not None:
-        return alone
+    if (alone := odd_link(ports, topology)) is not None:
+        return alone.component
     chance = [float(per_rank[topology.node == node].max()) for node in range(len(topology.node_names))]
     for scores, enough in ((ports.queues, REMARKABLE), (ports.connections, NOTICEABLE)):
         alike = np.flatnonzero(scores >= max(enough, 0.95 * scores.max()))
@@ -117,16 +128,31 @@ def slowest_link(per_rank: FloatArray, ports: Ports, topology: Topology) -> Comp
     return everybody
 
 
-def odd_port(ports: Ports, topology: Topology) -> Component | None:
-    """The node whose own port alone shows something; None if there is no such node."""
-    scores = ports.queues
-    if scores.size < 2:
+def odd_link(ports: Ports, topology: Topology) -> Suspected | None:
+    """The node of which alone a link shows something, and whose link; None if there is no such node.
+
+    The port's own queue says most, then errors inside the node, then that a port was down for a moment.
+    """
+    if ports.queues.size < 2:
         return None
-    second, worst = np.sort(scores)[-2:]
-    if worst < NOTICEABLE or second >= ALONE * worst:
-        return None
-    ranks = tuple(int(rank) for rank in np.flatnonzero(topology.node == int(scores.argmax())))
-    return Component("node" if len(ranks) > 1 else "rank", ranks, POINTED_TO)
+    for scores, enough, cause in (
+        (ports.queues, NOTICEABLE, NIC),
+        (ports.errors, ERRING, NVLINK),
+        (ports.went_down.astype(float), 1.0, NIC),
+    ):
+        second, worst = np.sort(scores)[-2:]
+        if worst >= enough and second < ALONE * worst:
+            ranks = tuple(int(rank) for rank in np.flatnonzero(topology.node == int(scores.argmax())))
+            return Suspected(Component("node" if len(ranks) > 1 else "rank", ranks, POINTED_TO), cause)
+    return None
+
+
+def of_nodes(scores: FloatArray, topology: Topology) -> FloatArray:
+    """The worst rank's score of each known node, NaN where none is known; shape (n_nodes,)."""
+    worst = np.full(len(topology.node_names), np.nan)
+    known = topology.node >= 0
+    np.fmax.at(worst, topology.node[known], scores[known])
+    return worst
 
 
 def _meant(suspects: Sequence[Suspected], ports: Ports, topology: Topology) -> list[Suspected]:

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 
 from rca.classify.components import Component
-from rca.classify.ports import ALONE, NIC, Ports, odd_port
+from rca.classify.ports import ALONE, NIC, NVLINK, Ports, odd_link, of_nodes
 from rca.features import FeatureSet
 from rca.features.evidence import RESOURCES, Evidence, resource_names
 from rca.robust import FloatArray, IntArray
@@ -41,9 +41,9 @@ def reaching(
     """
     evidence, topology = features.evidence, features.topology
     if component.scope != "job":
-        alone = odd_port(Ports.from_evidence(evidence, topology), topology)
-        its_own = alone is not None and set(component.ranks) <= set(alone.ranks)
-        return component, of_one_node(causes) if its_own else causes
+        alone = odd_link(Ports.from_features(features), topology)
+        its_own = alone is not None and set(component.ranks) <= set(alone.component.ranks)
+        return component, of_one_node(causes, alone.cause) if alone and its_own else causes
     if len(topology.node_names) == 1:
         return component, causes
     causes = of_everybody(causes)
@@ -60,9 +60,14 @@ def of_everybody(causes: dict[str, float]) -> dict[str, float]:
     return causes | {CONGESTION: causes.get(CONGESTION, 0.0) + causes.get(NIC, 0.0), NIC: 0.0}
 
 
-def of_one_node(causes: dict[str, float]) -> dict[str, float]:
-    """Beliefs given that one port of several stands alone: then it is not what all share."""
-    return causes | {NIC: causes.get(CONGESTION, 0.0) + causes.get(NIC, 0.0), CONGESTION: 0.0}
+def of_one_node(causes: dict[str, float], link: str) -> dict[str, float]:
+    """Beliefs given that this link of one node of several stands alone: then it is not what all share.
+
+    A port that nothing sets apart is not it either where links inside the node do.
+    """
+    others = [CONGESTION, NIC] if link == NVLINK else [CONGESTION]
+    moved = sum(causes.get(name, 0.0) for name in {*others, link})
+    return causes | dict.fromkeys(others, 0.0) | {link: moved}
 
 
 def crowded_part(evidence: Evidence, topology: Topology) -> tuple[int, ...]:
@@ -77,11 +82,11 @@ def crowded_part(evidence: Evidence, topology: Topology) -> tuple[int, ...]:
     """
     for resource in ("fabric", "nic"):
         column = resource_names().index(resource)
-        scores = _of_nodes(evidence.versus_past[:, column], topology)
+        scores = of_nodes(evidence.versus_past[:, column], topology)
         least = CROWDED_SINCE
         if not np.isfinite(scores).any():
             # Where most are crowded, so is what peers are compared with: the quietest is the zero.
-            beside = _of_nodes(evidence.versus_peers[:, column], topology)
+            beside = of_nodes(evidence.versus_peers[:, column], topology)
             scores, least = beside - beside.min(initial=np.inf), CROWDED_BESIDE
         crowded = _apart(scores, least)
         ranks = np.flatnonzero(np.isin(topology.node, crowded))
@@ -90,14 +95,6 @@ def crowded_part(evidence: Evidence, topology: Topology) -> tuple[int, ...]:
         if (scores >= least).all():
             return ()
     return ()
-
-
-def _of_nodes(scores: FloatArray, topology: Topology) -> FloatArray:
-    """The worst rank's score of each known node, NaN where none is known; shape (n_nodes,)."""
-    worst = np.full(len(topology.node_names), np.nan)
-    known = topology.node >= 0
-    np.fmax.at(worst, topology.node[known], scores[known])
-    return worst
 
 
 def _apart(scores: FloatArray, least: float) -> IntArray:

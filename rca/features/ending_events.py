@@ -34,6 +34,8 @@ COMPLAINTS = re.compile(
     r"|unreachable|evict|preempt|cancel|out of memory|core dumped|not responding|hung|stall",
     re.IGNORECASE,
 )
+#: Ports that no collective goes through.
+NOT_THE_JOBS = re.compile(r"management|\b(bmc|ipmi|idrac|ilo)\b", re.IGNORECASE)
 #: A process that ends further than this after the last sign of progress was stopped: steps, but seconds
 #: within these bounds, because launchers poll and logs round.
 DEATH_STEPS, DEATH_SECONDS = 5.0, (5.0, 60.0)
@@ -149,6 +151,15 @@ def who_died(events: list[Event], end: End) -> BoolVector:
         # The kernel's out-of-memory killer knows the node only.
         named = ranks_named(event, end.topology)
         found[named] |= event.time >= end.earliest[named]
+    return found
+
+
+def whose_link_went_down(events: Sequence[Event], topology: Topology) -> BoolVector:
+    """Ranks of whose nodes an event says that a port was down, if only for a moment; shape (n_ranks,)."""
+    found = np.zeros(topology.n_ranks, dtype=bool)
+    for event in events:
+        if event.kind == "link_down" and not NOT_THE_JOBS.search(event.message or ""):
+            found[ranks_named(event, topology)] = True
     return found
 
 

@@ -18,6 +18,7 @@ from rca.features.ending_events import (
     named_by_events,
     was_noticed,
     who_died,
+    whose_link_went_down,
 )
 from rca.features.ending_origins import where_it_began
 from rca.features.lately import Lately
@@ -78,6 +79,8 @@ class Endings:
         How much of the silence may be due to how the window was cut.
     noticed : bool
         Since the last sign of progress an event named a rank that ended badly or was missed.
+    link_down : ndarray of shape (n_ranks,), bool
+        An event says that a port of the rank's node was down.
     complained : bool
         Since the last sign of progress any event told of trouble, of anybody.
     left : bool
@@ -93,6 +96,7 @@ class Endings:
     missed: BoolVector
     died: BoolVector
     began: BoolVector
+    link_down: BoolVector
     silence: float
     fatal_delay: float
     margin: float = 0.0
@@ -135,6 +139,7 @@ class Endings:
             missed=missed,
             died=died,
             began=began,
+            link_down=whose_link_went_down(told, window.job.topology),
             silence=silence,
             fatal_delay=fatal_delay,
             margin=margin,
