@@ -30,6 +30,8 @@ _SLOWING = (
     "gpu_clock", "gpu_memory", "pcie", "nvlink", "nic", "tcp", "cpu_wait", "cpu_quota", "memory", "storage",
     "collector", "stopped",
 )  # fmt: skip
+#: ... and what shows it where no timer does: only who works has busy multiprocessors, all others wait.
+_SHOWING = (*_SLOWING, "gpu_activity")
 #: A machine's score against peers from here on is evidence by itself, in units.
 MACHINE_EVIDENCE = 2.0
 #: Resources that can slow a collective for everybody.
@@ -95,7 +97,7 @@ def _machine_evidence(component: Component, features: FeatureSet) -> float:
     """Largest score of a resource that slows ranks, against peers: of the least conspicuous of the ranks."""
     if component.scope == "job":
         return 0.0
-    scores = _against_peers(component, _SLOWING, features)
+    scores = _against_peers(component, _SHOWING, features)
     return float(np.where(np.isfinite(scores), scores, -np.inf).max(axis=1).min())
 
 
