@@ -13,6 +13,7 @@ from dataclasses import replace
 import numpy as np
 
 from rca.classify.classifier import Suspect, named_ranks
+from rca.classify.ports import LINKS
 from rca.classify.settle import OWN_SYMPTOM
 from rca.classify.timers import own_work_is_told
 from rca.features import FeatureSet
@@ -51,21 +52,24 @@ def on_whole_steps(
     inside = segment.mask(step.shape[1])
     quiet = np.broadcast_to(nan_median(step[:, ~inside], axis=1)[:, None], step.shape)
     usual = np.fmin(step, quiet)
-    # Who is not named took as long only because of who is.
-    own = np.where(np.isfinite(step), usual, np.nan)
-    own[named] = np.where(inside, step, usual)[named]
-    nothing = np.zeros(step.shape)
-    work = replace(features.work, own=own, phases={}, transfer=nothing, wait=nothing)
+    longer = np.where(inside, step - usual, 0.0)
+    # Who is not named took as long only because of who is; a link is everybody's while collectives last.
+    own, transfer, nothing = usual.copy(), np.zeros(step.shape), np.zeros(step.shape)
+    if all(next(iter(suspect.causes), None) in LINKS for suspect in suspects):
+        transfer = longer
+    else:
+        own[named] += longer[named]
+    work = replace(features.work, own=own, phases={}, transfer=transfer, wait=nothing)
     comparison = replace(features.comparison, reference=usual, excess=own - usual, phase_excess={})
     blind = replace(features, work=work, comparison=comparison)
     flat = replace(
         replay,
         own=own,
-        transfer=nothing[0],
+        transfer=np.nan_to_num(nan_median(transfer)),
         serial=None,
         bubble=0.0,
         informative=True,
-        replayed=nan_max(own),
+        replayed=nan_max(own + transfer),
     )
     return blind, flat
 
