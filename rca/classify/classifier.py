@@ -139,15 +139,7 @@ class Classifier:
             components = [each for each in components if each.scope == "job" or each in shown]
         suspects = [self._suspect(component, features, mode, priors) for component in components]
         if mode == "fail_slow":
-            suspects = [self._at_its_link(suspect, features, priors) for suspect in suspects]
-        if mode == "fail_slow" and suspects and suspects[0].component.scope != "job":
-            whole = [suspect for suspect in suspects if suspect.component.scope == "job"]
-            suspects = [suspect for suspect in suspects if suspect.component.scope != "job"]
-            named = named_ranks(suspects)
-            whole = [each for each in whole if is_to_blame_as_well(each.causes, named, features)]
-            suspects = self._rearranged(_joined, suspects, features, priors)
-            suspects = self._rearranged(_through_ports, suspects, features, priors)
-            suspects = [*suspects, *(whole or self._collectives(suspects, features, priors))]
+            suspects = self._arranged(suspects, features, priors)
         return Classification(mode, probability, decided, suspects, per_rank)
 
     def _mode_probability(self, features: FeatureSet) -> dict[str, float]:
@@ -167,6 +159,21 @@ class Classifier:
         nobody = np.zeros(features.rank.shape[0])
         columns = tuple(int(column) for column in np.flatnonzero(events))
         return Classification("healthy", probability, False, [], nobody, columns)
+
+    def _arranged(
+        self, suspects: list[Suspect], features: FeatureSet, priors: Mapping[str, float] | None
+    ) -> list[Suspect]:
+        """Suspects of a slow job, put together by what shares their causes; the job as a whole comes last."""
+        suspects = [self._at_its_link(suspect, features, priors) for suspect in suspects]
+        if not suspects or suspects[0].component.scope == "job":
+            return suspects
+        whole = [suspect for suspect in suspects if suspect.component.scope == "job"]
+        parts = [suspect for suspect in suspects if suspect.component.scope != "job"]
+        named = named_ranks(parts)
+        whole = [each for each in whole if is_to_blame_as_well(each.causes, named, features)]
+        parts = self._rearranged(_joined, parts, features, priors)
+        parts = self._rearranged(_through_ports, parts, features, priors)
+        return [*parts, *(whole or self._collectives(parts, features, priors))]
 
     def _rearranged(
         self,

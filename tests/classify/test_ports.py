@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from rca.classify.components import Component
-from rca.classify.ports import Ports, Suspected, odd_port, slowest_link
+from rca.classify.ports import NVLINK, Ports, Suspected, odd_link, slowest_link
 from rca.classify.ports import through_ports as through
 from rca.telemetry.job import Job, RankPlace, Topology
 
@@ -22,13 +22,18 @@ def topology(n_nodes: int = 4, per_node: int = 2, *, named: bool = True) -> Topo
 
 
 def ports(
-    n_nodes: int = 4, *, queues: dict[int, float] | None = None, trips: dict[int, float] | None = None
+    n_nodes: int = 4,
+    *,
+    queues: dict[int, float] | None = None,
+    trips: dict[int, float] | None = None,
+    errors: dict[int, float] | None = None,
+    down: tuple[int, ...] = (),
 ) -> Ports:
-    shown = np.zeros((2, n_nodes))
-    for row, given in enumerate((queues or {}, trips or {})):
+    shown = np.zeros((3, n_nodes))
+    for row, given in enumerate((queues or {}, trips or {}, errors or {})):
         for node, score in given.items():
             shown[row, node] = score
-    return Ports(shown[0], shown[1])
+    return Ports(shown[0], shown[1], shown[2], np.isin(np.arange(n_nodes), down))
 
 
 def through_ports(
@@ -112,9 +117,30 @@ def test_without_evidence_slow_collectives_are_everybodys() -> None:
     assert slowest_link(np.full(8, 0.1), same, topology()) == everybody
 
 
-def test_only_a_port_that_stands_alone_stands_against_a_fault_of_the_whole_job() -> None:
-    assert odd_port(ports(queues={1: 4.0}), topology()) == Component("node", (2, 3), 0.5)
-    assert odd_port(ports(queues={1: 0.9, 2: 0.1}), topology()) == Component("node", (2, 3), 0.5)
-    assert odd_port(ports(queues={1: 0.6}), topology()) is None
-    assert odd_port(ports(queues={1: 4.0, 2: 1.5}), topology()) is None
-    assert odd_port(ports(trips={1: 8.0}), topology()) is None
+SECOND = Component("node", (2, 3), 0.5)
+
+
+def test_only_a_link_that_stands_alone_stands_against_a_fault_of_the_whole_job() -> None:
+    assert odd_link(ports(queues={1: 4.0}), topology()) == Suspected(SECOND, NIC)
+    assert odd_link(ports(queues={1: 0.9, 2: 0.1}), topology()) == Suspected(SECOND, NIC)
+    assert odd_link(ports(queues={1: 0.6}), topology()) is None
+    assert odd_link(ports(queues={1: 4.0, 2: 1.5}), topology()) is None
+    assert odd_link(ports(trips={1: 8.0}), topology()) is None
+
+
+def test_errors_inside_one_node_alone_are_that_nodes_links() -> None:
+    assert odd_link(ports(errors={1: 4.0}), topology()) == Suspected(SECOND, NVLINK)
+    # Sound links count an error now and then.
+    assert odd_link(ports(errors={1: 1.5}), topology()) is None
+    assert odd_link(ports(errors={1: 4.0, 3: 2.0}), topology()) is None
+    assert odd_link(ports(queues={2: 1.0}, errors={1: 4.0}), topology()) == Suspected(
+        Component("node", (4, 5), 0.5), NIC
+    )
+
+
+def test_the_one_port_that_was_down_is_meant_where_nothing_else_tells() -> None:
+    assert odd_link(ports(down=(1,)), topology()) == Suspected(SECOND, NIC)
+    assert odd_link(ports(down=(1, 2)), topology()) is None
+    assert odd_link(ports(queues={2: 1.0}, down=(1,)), topology()) == Suspected(
+        Component("node", (4, 5), 0.5), NIC
+    )

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from rca.classify.components import Component
-from rca.classify.reach import crowded_part, reaching
+from rca.classify.reach import crowded_part, of_one_node, reaching
 from rca.features.evidence import RESOURCES, Evidence, resource_names
 from rca.telemetry.job import Job, RankPlace, Topology
 
@@ -44,7 +44,8 @@ def evidence(
 def seen(evidence: Evidence, topology: Topology, *, transfer: float = 0.1) -> Any:
     """What `reaching` looks at of a window's features."""
     work = SimpleNamespace(transfer=np.full((topology.n_ranks, 3), transfer))
-    return SimpleNamespace(evidence=evidence, topology=topology, work=work)
+    endings = SimpleNamespace(link_down=np.zeros(topology.n_ranks, dtype=bool))
+    return SimpleNamespace(evidence=evidence, topology=topology, work=work, endings=endings)
 
 
 def ranks(*nodes: int) -> tuple[int, ...]:
@@ -129,3 +130,15 @@ def test_a_port_that_stands_alone_is_not_what_all_share(alone: bool) -> None:
 def test_a_job_on_one_node_says_nothing_about_ports() -> None:
     everybody, belief = Component("job", (0, 1), 0.9), {CONGESTION: 0.7, NIC: 0.1}
     assert reaching(everybody, belief, seen(evidence({}, n_nodes=1), topology(1))) == (everybody, belief)
+
+
+def test_errors_inside_the_one_node_are_neither_its_ports_nor_everybodys() -> None:
+    found = of_one_node(
+        {CONGESTION: 0.4, NIC: 0.3, "nvlink_degradation": 0.2, "hang": 0.1}, "nvlink_degradation"
+    )
+    assert found == {CONGESTION: 0.0, NIC: 0.0, "nvlink_degradation": pytest.approx(0.9), "hang": 0.1}
+
+
+def test_a_port_leaves_the_links_inside_the_node_their_belief() -> None:
+    found = of_one_node({CONGESTION: 0.4, NIC: 0.3, "nvlink_degradation": 0.2}, NIC)
+    assert found == {CONGESTION: 0.0, NIC: pytest.approx(0.7), "nvlink_degradation": 0.2}

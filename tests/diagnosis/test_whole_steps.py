@@ -112,6 +112,35 @@ def test_a_cause_that_nothing_prices_is_named_all_the_same() -> None:
     assert "nothing tells what it costs" in cause.evidence[0].note
 
 
+def test_a_link_costs_what_whole_steps_are_longer() -> None:
+    """Its time is the collectives': no rank's own work is longer for it."""
+    node = tuple(range(8, 16))
+    fault = Fault(
+        cause="nic_degradation",
+        ranks=node,
+        nodes=(1,),
+        severity=0.9,
+        strength=1.5,
+        first_step=40,
+        last_step=70,
+    )
+    telemetry = simulated_jobs.every_exporter(visibility="minimal")
+    labelled = simulate(simulated_jobs.job(fault, seed=22, telemetry=telemetry))
+    found = rca.diagnose(labelled.window)
+    assert (found.causes[0].cause, tuple(found.causes[0].ranks)) == ("nic_degradation", node)
+    true = labelled.label["causes"][0]["seconds_per_step"]
+    assert found.causes[0].seconds_per_step == pytest.approx(true, rel=0.2)
+    assert not found.abstained
+
+
+def test_where_nobody_is_timed_the_busy_device_is_who_works_while_others_wait() -> None:
+    fault = Fault(cause="gpu_contention", ranks=SLOW, nodes=(0,), severity=0.9, strength=1.5, first_step=40)
+    telemetry = simulated_jobs.every_exporter(visibility="minimal")
+    features = extract(simulate(simulated_jobs.job(fault, seed=23, telemetry=telemetry)).window)
+    components = [Component("rank", MATE, 0.9), Component("rank", SLOW, 0.8)]
+    assert settle(components, features) == components[1:]
+
+
 def test_where_the_exchange_is_timed_a_machine_alone_is_no_symptom() -> None:
     """Rank 5's clock is low, but its work is not late: whatever slows this job, it is not that."""
     features = extract(simulate(job()).window)
