@@ -14,7 +14,16 @@ from rca.classify.doubt import Doubt
 from rca.classify.heads import FloatArray, Head
 from rca.classify.joined import joined
 from rca.classify.node_odds import with_history
-from rca.classify.ports import LINKS, POINTED_TO, Ports, Suspected, odd_link, slowest_link, through_ports
+from rca.classify.ports import (
+    LINK_CAUSES,
+    NOTICEABLE,
+    POINTED_TO,
+    Ports,
+    Suspected,
+    odd_link,
+    slowest_link,
+    through_ports,
+)
 from rca.classify.priors import ratios, reweighted
 from rca.classify.reach import reaching
 from rca.classify.rotation import takes_turns, without
@@ -164,9 +173,8 @@ class Classifier:
         self, suspects: list[Suspect], features: FeatureSet, priors: Mapping[str, float] | None
     ) -> list[Suspect]:
         """Suspects of a slow job, put together by what shares their causes; the job as a whole comes last."""
-        suspects = [self._at_its_link(suspect, features, priors) for suspect in suspects]
         if not suspects or suspects[0].component.scope == "job":
-            return suspects
+            return [self._at_its_link(suspect, features, priors) for suspect in suspects]
         whole = [suspect for suspect in suspects if suspect.component.scope == "job"]
         parts = [suspect for suspect in suspects if suspect.component.scope != "job"]
         named = named_ranks(parts)
@@ -270,11 +278,17 @@ class Classifier:
     def _at_its_link(
         self, suspect: Suspect, features: FeatureSet, priors: Mapping[str, float] | None
     ) -> Suspect:
-        """The suspect, or the one node whose link shows what is believed of everybody's."""
-        if suspect.component.scope != "job" or next(iter(suspect.causes)) not in LINKS:
+        """The suspect, or the one node of which a link shows what is believed of everybody's.
+
+        A queue does so only where collectives were seen to grow; errors and a port that was down always.
+        """
+        if next(iter(suspect.causes)) not in LINK_CAUSES:
             return suspect
-        alone = odd_link(Ports.from_features(features), features.topology)
-        return suspect if alone is None else self._suspect(alone.component, features, "fail_slow", priors)
+        ports = Ports.from_features(features)
+        alone = odd_link(ports, features.topology)
+        if alone is None or ports.queues.max() >= NOTICEABLE:
+            return suspect
+        return self._suspect(alone.component, features, "fail_slow", priors)
 
     def _parts(self, component: Component, features: FeatureSet, per_rank: FloatArray) -> list[Component]:
         """A node whose ranks suffer from different types of fault is several components."""

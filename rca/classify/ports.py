@@ -19,7 +19,7 @@ NIC, NVLINK = "nic_degradation", "nvlink_degradation"
 #: Causes that hit all ranks of a node alike, by the catalogue.
 OF_THE_NODE = frozenset({NIC, NVLINK})
 #: Causes that slow collectives by a link.
-LINKS = OF_THE_NODE | {"network_congestion"}
+LINK_CAUSES = OF_THE_NODE | {"network_congestion"}
 #: Bad ports on this share of the nodes, two at least, are one bad fabric.
 FABRIC_SHARE = 0.5
 #: A score from here on is evidence, in units; ports with less than this share of the worst are not meant.
@@ -45,7 +45,8 @@ class Ports:
         Queues, limits and errors of the port itself; round trips and retransmissions, which a ring shares
         with its neighbours; errors of the links inside the node.
     went_down : ndarray of shape (n_nodes,), bool
-        An event says so of a port that the job may use.
+        An event says so of a port that the job may use; of nobody where ports or connections are watched,
+        which would show what it cost.
     """
 
     queues: FloatArray
@@ -58,10 +59,11 @@ class Ports:
         """The worst rank's scores of every known node."""
         evidence, topology = features.evidence, features.topology
         resources = [resource_names().index(name) for name in ("nic", "tcp", "nvlink")]
-        worst = (of_nodes(evidence.versus_peers[:, column], topology) for column in resources)
+        worst = [of_nodes(evidence.versus_peers[:, column], topology) for column in resources]
         queues, connections, errors = (np.nan_to_num(scores, nan=0.0) for scores in worst)
         down = np.isin(np.arange(len(topology.node_names)), topology.node[features.endings.link_down])
-        return cls(queues, connections, errors, down)
+        watched = np.isfinite(worst[0]).any() or np.isfinite(worst[1]).any()
+        return cls(queues, connections, errors, down & ~watched)
 
 
 @dataclass(frozen=True)
@@ -131,7 +133,8 @@ def slowest_link(per_rank: FloatArray, ports: Ports, topology: Topology) -> Comp
 def odd_link(ports: Ports, topology: Topology) -> Suspected | None:
     """The node of which alone a link shows something, and whose link; None if there is no such node.
 
-    The port's own queue says most, then errors inside the node, then that a port was down for a moment.
+    The port's own queue says most, then errors inside the node, then that a port was down for a moment. What
+    several nodes show is not outdone by a weaker sign of one.
     """
     if ports.queues.size < 2:
         return None
@@ -141,9 +144,12 @@ def odd_link(ports: Ports, topology: Topology) -> Suspected | None:
         (ports.went_down.astype(float), 1.0, NIC),
     ):
         second, worst = np.sort(scores)[-2:]
-        if worst >= enough and second < ALONE * worst:
-            ranks = tuple(int(rank) for rank in np.flatnonzero(topology.node == int(scores.argmax())))
-            return Suspected(Component("node" if len(ranks) > 1 else "rank", ranks, POINTED_TO), cause)
+        if worst < enough:
+            continue
+        if second >= ALONE * worst:
+            return None
+        ranks = tuple(int(rank) for rank in np.flatnonzero(topology.node == int(scores.argmax())))
+        return Suspected(Component("node" if len(ranks) > 1 else "rank", ranks, POINTED_TO), cause)
     return None
 
 

@@ -9,6 +9,7 @@ import numpy as np
 from rca.classify.classifier import Classification
 from rca.classify.familiarity import Strangeness
 from rca.classify.sufficiency import (
+    FEWEST_STEPS,
     MIN_STEPS,
     SHORT_ALARM,
     alarm_threshold,
@@ -23,7 +24,10 @@ from rca.features import FeatureSet
 #: is believed. Both are far above what a familiar window needs ("decide" and "name" in the thresholds).
 OVERWHELMING_MODE = 0.95
 OVERWHELMING_CAUSE = 0.7
+#: A cause of fewer steps than a verdict needs is named from this belief on.
+SHORT_CAUSE = 0.95
 
+#: Rows and devices alone do not tell a job that was done from one that its scheduler ended.
 LEFT = "all ranks were gone at once after the same step and nobody complained: the job ended or was ended"
 
 
@@ -54,18 +58,21 @@ def abstention(
     alarm = alarm_threshold(thresholds, features.window)
     if classification.events:
         return _reason("single_event", told_events(classification, features))
+    if mode == "healthy" and features.endings.left:
+        return _reason("left_at_once", LEFT)
     if not classification.decided:
         return (
             _insufficient(mode, features)
             or _if_strange(strangeness)
             or _reason("undecided_mode", _undecided(classification, alarm))
         )
-    if mode == "healthy" and features.endings.left:
-        return _reason("left_at_once", LEFT)
     if mode != "healthy" and not classification.suspects:
         return _reason("nobody_stands_out", "no rank, node or stage explains it")
     if mode != "healthy" and objection is not None:
         return _reason("cause_not_certain", objection)
+    if mode == "fail_slow" and not long_enough(features) and causes[0].probability < SHORT_CAUSE:
+        steps = int(features.work.steps.size)
+        return _reason("too_short", f"{steps} finished steps tell that the job is slow, but hardly why")
     # Crash or hang matters less than that the job stands still.
     sure = mode != "fail_slow" or causes[0].probability >= OVERWHELMING_CAUSE
     if chance < OVERWHELMING_MODE or not sure:
@@ -82,8 +89,9 @@ def _insufficient(mode: str, features: FeatureSet) -> AbstentionReason | None:
         return _reason("no_step_times", "no finished step has a length, so nothing says how fast the job is")
     if not long_enough(features):
         counted = f"{steps} finished step{'s' if steps != 1 else ''}"
-        needed = f"of at least {MIN_STEPS} that a verdict needs unless it is {SHORT_ALARM:.2f} certain"
-        return _reason("too_short", f"{counted}, {needed}")
+        needed = f"of at least {MIN_STEPS} that a verdict needs"
+        unless = f"; of {FEWEST_STEPS} on only a fault that is {SHORT_ALARM:.2f} certain is told"
+        return _reason("too_short", f"{counted}, {needed}{unless}")
     if mode == "healthy" and not can_show_health(features):
         seen = np.isfinite(features.work.own)
         ranks, total = int(seen.any(axis=1).sum()), seen.shape[0]

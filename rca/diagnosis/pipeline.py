@@ -171,7 +171,7 @@ def _look_at(
     """The one thing to look at next."""
     if classification.events:
         return events_check(classification, features)
-    if classification.mode == "healthy" and classification.decided and features.endings.left:
+    if classification.mode == "healthy" and features.endings.left:
         return LEFT_CHECK
     if found and speaks_against(found[0]):
         return swap_check(found[0])

@@ -15,8 +15,9 @@ from rca.causal.attribution import Removal
 from rca.robust import FloatArray, IntArray
 from rca.telemetry.causes import UNKNOWN
 
-#: Belief from which the same cause of several suspects is one fault. A doubtful one would blur the others.
-SURE = 0.5
+#: Belief from which the same cause of several suspects is one fault. A doubtful one would blur the others,
+#: and take from their belief.
+SURE = 0.8
 
 
 @dataclass(frozen=True)
@@ -54,7 +55,7 @@ def one_fault_each(causes: Sequence[PricedCause]) -> list[PricedCause]:
     """The causes with those put together that several suspects surely have in common, wherever they are.
 
     Two devices of one bad batch, two nodes of one hot aisle: whoever repairs them wants one line, one price.
-    Suspects that share a rank are rivals, not fellows.
+    Suspects that share a rank are rivals, not fellows: then all of that cause stay apart.
     """
     groups: dict[str, list[PricedCause]] = {}
     for cause in causes:
@@ -62,7 +63,8 @@ def one_fault_each(causes: Sequence[PricedCause]) -> list[PricedCause]:
             groups.setdefault(cause.removal.cause, []).append(cause)
     fellows = [group for group in groups.values() if len(group) > 1 and _are_apart(group)]
     shared = {id(cause) for group in fellows for cause in group}
-    together = [replace(_together(group), belief=min(each.belief for each in group)) for group in fellows]
+    # The least sure comes first: its belief, and its margins, are all of theirs.
+    together = [_together(sorted(group, key=lambda each: each.belief)) for group in fellows]
     return [*together, *(cause for cause in causes if id(cause) not in shared)]
 
 
@@ -75,12 +77,13 @@ def affordable_causes(causes: Sequence[PricedCause], limit: int) -> list[PricedC
         The weightiest first.
     limit : int
     """
-    if len({suspect for cause in causes for suspect in cause.suspects}) <= limit:
+    if len(causes) <= limit or len({suspect for cause in causes for suspect in cause.suspects}) <= limit:
         return list(causes[:limit])
     groups: dict[str, list[PricedCause]] = {}
     for cause in causes:
         groups.setdefault(cause.removal.cause, []).append(cause)
-    return [_together(group) for group in groups.values()][:limit]
+    pooled = (_together(group, max(each.belief for each in group)) for group in groups.values())
+    return list(pooled)[:limit]
 
 
 def _are_apart(group: Sequence[PricedCause]) -> bool:
@@ -88,7 +91,8 @@ def _are_apart(group: Sequence[PricedCause]) -> bool:
     return len(set(ranks)) == len(ranks)
 
 
-def _together(group: list[PricedCause]) -> PricedCause:
+def _together(group: list[PricedCause], belief: float | None = None) -> PricedCause:
+    """One cause for all of a group, with the margins of its first, and its belief unless one is given."""
     if len(group) == 1:
         return group[0]
     ranks = np.concatenate([each.removal.ranks for each in group])
@@ -108,7 +112,7 @@ def _together(group: list[PricedCause]) -> PricedCause:
         group[0],
         removal=removal,
         suspects=tuple(sorted({suspect for each in group for suspect in each.suspects})),
-        belief=max(each.belief for each in group),
+        belief=group[0].belief if belief is None else belief,
         phases={
             name: float(weights @ [each.phases.get(name, 0.0) for each in group]) for name in sorted(names)
         },

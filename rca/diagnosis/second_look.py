@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
+from rca.classify.sufficiency import MIN_STEPS
 from rca.diagnosis.causes import catalogued
 from rca.diagnosis.joining import joined, same_on_some
 from rca.diagnosis.result import Cause, Diagnosis
@@ -19,8 +20,6 @@ from rca.robust import REFERENCE_QUANTILE, FloatArray, nan_mean, nan_quantile
 from rca.telemetry.step_clock import StepClock
 from rca.telemetry.window import Window
 
-#: Steps that a part needs to be a window of its own.
-MIN_STEPS = 10
 #: The last steps of a stopped job belong to its end: some ranks had finished them, and some had not.
 LAST_STEPS = 2
 #: A part is asked about if its steps are on average this much longer than its own quick ones, or if without
@@ -43,7 +42,7 @@ class Part(NamedTuple):
 def slow_parts(features: FeatureSet) -> list[Part]:
     """The steps before and after the slow stretch, as far as they are slow in themselves.
 
-    A part of fewer than `MIN_STEPS` is too short to be asked about.
+    A part of fewer than `MIN_STEPS` is too short to be asked about: what is added has to be certain.
     """
     segment, steps = features.comparison.segment, features.work.steps
     if segment.whole:
@@ -122,6 +121,12 @@ def with_second_look(
     return diagnosis
 
 
+def _spans(cause: Cause, known: Diagnosis) -> bool:
+    """Whether several stragglers share the cause: a part that sees one of them would leave out the others."""
+    whose = [set(each.ranks) < set(cause.ranks) for each in known.stragglers]
+    return sum(whose) > 1
+
+
 def _certain(told: Diagnosis, known: Diagnosis) -> list[Cause]:
     """The causes that a part names for certain, and that are not certain yet.
 
@@ -134,7 +139,7 @@ def _certain(told: Diagnosis, known: Diagnosis) -> list[Cause]:
         return [cause for cause in told_causes if cause.probability >= NAMED]
     if told.failure_mode_probability["fail_slow"] < SURE_MODE:
         return []
-    certain = [cause for cause in known.causes if cause.probability >= SURE_CAUSE]
+    certain = [cause for cause in known.causes if cause.probability >= SURE_CAUSE or _spans(cause, known)]
     return [
         cause for cause in told_causes if cause.probability >= SURE_CAUSE and not same_on_some(cause, certain)
     ]

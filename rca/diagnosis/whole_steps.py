@@ -13,7 +13,7 @@ from dataclasses import replace
 import numpy as np
 
 from rca.classify.classifier import Suspect, named_ranks
-from rca.classify.ports import LINKS
+from rca.classify.ports import LINK_CAUSES
 from rca.classify.settle import OWN_SYMPTOM
 from rca.classify.timers import own_work_is_told
 from rca.features import FeatureSet
@@ -55,7 +55,7 @@ def on_whole_steps(
     longer = np.where(inside, step - usual, 0.0)
     # Who is not named took as long only because of who is; a link is everybody's while collectives last.
     own, transfer, nothing = usual.copy(), np.zeros(step.shape), np.zeros(step.shape)
-    if all(next(iter(suspect.causes), None) in LINKS for suspect in suspects):
+    if all(next(iter(suspect.causes), None) in LINK_CAUSES for suspect in suspects):
         transfer = longer
     else:
         own[named] += longer[named]

@@ -28,14 +28,20 @@ FINISHED = re.compile(
     r"|(job|\brun)\b.*\b(successfully completed|completed successfully|succeeded)\b",
     re.IGNORECASE,
 )
-#: What programs say when something went wrong, whatever kind of event carries it.
-COMPLAINTS = re.compile(
-    r"error|exception|traceback|fail|abort|kill|signal|fatal|panic|crash|time[d ]*out|watchdog|lost"
-    r"|unreachable|evict|preempt|cancel|out of memory|core dumped|not responding|hung|stall",
+#: Lines that trainers write while all is well: numbers of their progress, and nothing of the second.
+PROGRESS = re.compile(
+    r"\b(steps?|iter(ation)?s?|epochs?|loss|lr|grad(ient)? norm|tokens|samples|throughput|checkpoint|saved"
+    r"|saving)\b",
     re.IGNORECASE,
 )
-#: Ports that no collective goes through.
-NOT_THE_JOBS = re.compile(r"management|\b(bmc|ipmi|idrac|ilo)\b", re.IGNORECASE)
+TROUBLE = re.compile(
+    r"error|exception|fail|abort|kill|nan|inf\b|warn|timeout|skip|retry|died|lost", re.IGNORECASE
+)
+#: Ports that no collective goes through: those of the management, of containers and of storage.
+NOT_THE_JOBS = re.compile(
+    r"management|mgmt|\b(bmc|ipmi|idrac|ilo|oob|storage|nfs|lo)\b|docker|veth|virbr|\bcni|\bbr-",
+    re.IGNORECASE,
+)
 #: A process that ends further than this after the last sign of progress was stopped: steps, but seconds
 #: within these bounds, because launchers poll and logs round.
 DEATH_STEPS, DEATH_SECONDS = 5.0, (5.0, 60.0)
@@ -109,17 +115,24 @@ def was_noticed(events: list[Event], since: float) -> bool:
     )
 
 
-def anybody_complained(events: list[Event], since: float) -> bool:
-    """Whether an event since then tells of a death, a device, somebody missed, or in words of trouble."""
-    return any(
-        event.time >= since
-        and not event.normal_exit
-        and (
-            event.kind in FATAL_EVENTS | MISSED_EVENTS | {"restart"}
-            or COMPLAINTS.search(event.message or "") is not None
+def nobody_complained(events: list[Event], since: float) -> bool:
+    """Whether events are collected, none of the window is of trouble, and since then all is well in words.
+
+    Who collects no events cannot say that nobody complained. What is not known to be harmless is none.
+    """
+    quiet = all(
+        event.normal_exit
+        or (
+            event.kind == "log"
+            and event.code is None
+            and PROGRESS.search(event.message or "") is not None
+            and TROUBLE.search(event.message or "") is None
         )
         for event in events
+        if event.time >= since
     )
+    grave = any(event.kind in FATAL_EVENTS | MISSED_EVENTS and not event.normal_exit for event in events)
+    return bool(events) and quiet and not grave
 
 
 def ended_normally(events: list[Event], topology: Topology, sign: float, step: float) -> bool:

@@ -11,11 +11,11 @@ from rca.features.ending_events import (
     BoolVector,
     End,
     Event,
-    anybody_complained,
     around,
     ended_normally,
     events_told,
     named_by_events,
+    nobody_complained,
     was_noticed,
     who_died,
     whose_link_went_down,
@@ -81,8 +81,8 @@ class Endings:
         Since the last sign of progress an event named a rank that ended badly or was missed.
     link_down : ndarray of shape (n_ranks,), bool
         An event says that a port of the rank's node was down.
-    complained : bool
-        Since the last sign of progress any event told of trouble, of anybody.
+    quiet : bool
+        Events are collected, and around and since the last sign of progress none tells of trouble.
     left : bool
         All ranks did as many steps, gave their devices back at once, and nobody complained.
     used : ndarray of shape (n_ranks,), ratio, or None
@@ -101,7 +101,7 @@ class Endings:
     fatal_delay: float
     margin: float = 0.0
     noticed: bool = False
-    complained: bool = False
+    quiet: bool = False
     left: bool = False
     used: FloatArray | None = None
 
@@ -116,7 +116,7 @@ class Endings:
         reached = np.where(finished, last + 1.0, last + done)
         progress = np.where(seen, reached - reached[seen].max(), np.nan)
         silence = fatal_delay = margin = np.nan
-        noticed = complained = False
+        noticed = quiet = False
         died = began = np.zeros(phases.n_ranks, dtype=bool)
         told = events_told(window)
         fatal, missed, first_fatal = named_by_events(told, window.job.topology)
@@ -124,7 +124,7 @@ class Endings:
             sign = _last_sign(phases)
             silence, margin = _silence(window, phases, told, sign, step_reference)
             noticed = was_noticed(told, sign - step_reference)
-            complained = anybody_complained(told, sign - around(step_reference))
+            quiet = nobody_complained(told, sign - around(step_reference))
             if not noticed and ended_normally(told, window.job.topology, sign, step_reference):
                 silence = 0.0
             fatal_delay = (first_fatal - sign) / step_reference
@@ -144,7 +144,7 @@ class Endings:
             fatal_delay=fatal_delay,
             margin=margin,
             noticed=noticed,
-            complained=complained,
+            quiet=quiet,
         )
 
     def after(self, aftermath: Aftermath) -> Endings:
@@ -153,7 +153,7 @@ class Endings:
         So jobs end that are done, and jobs that somebody ended; one that stopped leaves somebody waiting.
         """
         alike = not self.unfinished.any() and bool((self.behind == 0).all())
-        if self.complained or not alike or not aftermath.everybody_left:
+        if not self.quiet or not alike or not aftermath.everybody_left:
             return self
         return replace(self, silence=0.0, left=True)
 

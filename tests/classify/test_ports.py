@@ -138,6 +138,12 @@ def test_errors_inside_one_node_alone_are_that_nodes_links() -> None:
     )
 
 
+def test_what_several_nodes_show_is_not_outdone_by_a_weaker_sign_of_one() -> None:
+    crowded = {0: 5.0, 1: 4.0, 2: 5.0, 3: 4.0}
+    assert odd_link(ports(queues=crowded, errors={1: 4.0}), topology()) is None
+    assert odd_link(ports(errors=crowded, down=(1,)), topology()) is None
+
+
 def test_the_one_port_that_was_down_is_meant_where_nothing_else_tells() -> None:
     assert odd_link(ports(down=(1,)), topology()) == Suspected(SECOND, NIC)
     assert odd_link(ports(down=(1, 2)), topology()) is None

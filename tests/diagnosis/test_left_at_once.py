@@ -12,6 +12,7 @@ from simulated_jobs import job
 
 import rca
 from rca.features import extract
+from rca.features.aftermath import Aftermath
 from rca.simulation import simulate
 from rca.telemetry.window import Window
 
@@ -20,6 +21,23 @@ DEVICE = ("DCGM_FI_DEV_GPU_UTIL", "DCGM_FI_PROF_SM_ACTIVE", "DCGM_FI_DEV_POWER_U
 #: What an idle device shows of a busy one's figures.
 IDLE = 0.05
 LAST = 59
+ALL_IS_WELL = ("log", "step 59 | loss 2.31")
+
+
+@pytest.mark.parametrize(
+    ("gpu", "memory", "everybody"),
+    [
+        ([0.0, 0.1], [0.0, 0.15], True),
+        ([0.0, 0.2], [0.0, 0.0], False),
+        ([0.0, 0.0], [0.0, 0.2], False),
+        ([0.0, np.nan], [0.0, 0.0], False),
+        ([0.0], [0.0], False),
+    ],
+    ids=["idle and empty", "busy for a while", "held for a while", "one unknown", "a rank alone"],
+)
+def test_everybody_left_at_once(gpu: list[float], memory: list[float], everybody: bool) -> None:
+    after = replace(Aftermath.unknown(len(gpu)), gpu=np.array(gpu), memory=np.array(memory))
+    assert after.everybody_left is everybody
 
 
 def ended(
@@ -55,7 +73,7 @@ def ended(
 
 
 def test_a_job_gone_from_everybody_at_once_is_no_stop_and_no_health() -> None:
-    diagnosis = rca.diagnose(ended(("log", "step 59 | loss 2.31")))
+    diagnosis = rca.diagnose(ended(ALL_IS_WELL))
     assert diagnosis.failure_mode == "healthy"
     assert diagnosis.abstention_reason is not None
     assert diagnosis.abstention_reason.code == "left_at_once"
@@ -66,25 +84,46 @@ def test_a_job_gone_from_everybody_at_once_is_no_stop_and_no_health() -> None:
     "told",
     [
         ("process_exit", "exited with 1"),
-        ("log", "Traceback (most recent call last)"),
         ("restart", "attempt 2"),
         ("xid", "79"),
+        ("pod_deleted", "deleted"),
+        ("log", "Traceback (most recent call last)"),
+        ("log", "rank 3 died"),
+        ("log", "worker exited with code 137"),
+        ("log", "received SIGTERM, shutting down"),
+        ("log", "NVRM: Xid (PCI:0000:3b:00): 79, GPU has fallen off the bus."),
+        ("log", "step 59 failed"),
+        ("log", "loss is nan, stopping"),
     ],
-    ids=lambda told: told[0],
+    ids=lambda told: told[1],
 )
-def test_whoever_complains_makes_it_a_stop(told: tuple[str, str]) -> None:
-    assert not extract(ended(told)).endings.left
-    assert rca.diagnose(ended(told)).failure_mode == "fail_stop"
+def test_whatever_is_not_known_to_be_harmless_makes_it_a_stop(told: tuple[str, str]) -> None:
+    window = ended(told)
+    assert not extract(window).endings.left
+    assert rca.diagnose(window).failure_mode == "fail_stop"
+
+
+def test_who_collects_no_events_cannot_say_that_nobody_complained() -> None:
+    assert extract(ended(ALL_IS_WELL)).endings.left
+    assert not extract(ended()).endings.left
+    assert rca.diagnose(ended()).failure_mode == "fail_stop"
+
+
+def test_a_device_that_had_failed_before_is_not_forgotten() -> None:
+    window = ended(ALL_IS_WELL)
+    early = {"time": window.job.start, "node": None, "rank": 3, "kind": "xid", "code": "79", "message": None}
+    events = pa.Table.from_pylist([early, *window.events.to_pylist()], schema=window.events.schema)
+    assert not extract(replace(window, events=events)).endings.left
 
 
 @pytest.mark.parametrize("who", [{"busy": (3,)}, {"holding": (3,)}], ids=["spins", "keeps its memory"])
 def test_one_rank_that_is_still_there_makes_it_a_stop(who: dict[str, tuple[int, ...]]) -> None:
-    assert not extract(ended(**who)).endings.left
-    assert rca.diagnose(ended(**who)).failure_mode == "fail_stop"
+    assert not extract(ended(ALL_IS_WELL, **who)).endings.left
+    assert rca.diagnose(ended(ALL_IS_WELL, **who)).failure_mode == "fail_stop"
 
 
 def test_without_a_device_known_of_every_rank_nobody_can_say_it() -> None:
-    window = ended()
+    window = ended(ALL_IS_WELL)
     ranks = window.metrics["rank"].to_pandas()
     unknown = replace(window, metrics=window.metrics.filter(pa.array((ranks != 7).to_numpy())))
     assert extract(window).endings.left
@@ -93,6 +132,30 @@ def test_without_a_device_known_of_every_rank_nobody_can_say_it() -> None:
 
 
 def test_who_did_fewer_steps_was_the_first_to_go() -> None:
-    window = ended()
+    window = ended(ALL_IS_WELL)
     early = (window.steps["rank"].to_numpy() == 2) & (window.steps["step"].to_numpy() > LAST - 2)
     assert not extract(replace(window, steps=window.steps.filter(pa.array(~early)))).endings.left
+
+
+def test_a_complaint_in_the_last_steps_counts_one_of_long_ago_does_not() -> None:
+    window = ended(ALL_IS_WELL)
+    end = window.events["time"].to_numpy()[0]
+    for before, left in ((3.0, False), (30.0, True)):
+        row = {
+            "time": end - before,
+            "node": None,
+            "rank": 3,
+            "kind": "log",
+            "code": None,
+            "message": "CUDA error",
+        }
+        events = pa.Table.from_pylist([row, *window.events.to_pylist()], schema=window.events.schema)
+        assert extract(replace(window, events=events)).endings.left is left
+
+
+def test_who_had_begun_another_step_did_not_leave_with_the_others() -> None:
+    gone = replace(Aftermath.unknown(16), gpu=np.zeros(16), memory=np.zeros(16))
+    endings = replace(extract(ended(ALL_IS_WELL)).endings, left=False, silence=30.0)
+    assert endings.after(gone).left
+    begun = replace(endings, unfinished=np.arange(16) == 3)
+    assert begun.after(gone) is begun

@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from simulated_jobs import WORKLOAD, job
 
 import rca
-from rca.causal.attribution import Removal
+from rca.causal.attribution import Attribution, Removal
+from rca.causal.scores import BusyEvidence
+from rca.classify.classifier import Suspect
+from rca.classify.components import Component
+from rca.diagnosis.naming import objection
+from rca.diagnosis.pipeline import _is_on
 from rca.diagnosis.pooling import SURE, PricedCause, one_fault_each
+from rca.diagnosis.pricing import Pricing
+from rca.diagnosis.second_look import _certain as certain_beside
 from rca.simulation import Fault, simulate
 
 PLACES = (3, 12)
+BUSY = BusyEvidence(np.zeros((16, 0)), np.zeros((16, 0)))
 
 
 def throttled(rank: int) -> Fault:
@@ -34,16 +44,18 @@ def test_two_hot_devices_on_two_nodes_are_one_cause_with_what_both_cost() -> Non
     assert len(first.nodes) == 2
     assert first.share > 0.8
     assert not any(cause.cause == first.cause for cause in rest)
-    # Who straggles is still told place by place, each with what the common cause says of it.
+    # Who straggles is still told place by place; it lasts, which only the common cause can tell.
     assert sorted(tuple(each.ranks) for each in diagnosis.stragglers) == [(3,), (12,)]
-    assert {each.straggler_type for each in diagnosis.stragglers} == {"compute"}
+    assert {each.pattern for each in diagnosis.stragglers} == {"persistent"}
     drain = [action for action in diagnosis.actions if action.expected_seconds_per_step_saved]
     assert len(drain) == 1
 
 
 def test_the_common_belief_is_the_weakest() -> None:
-    (one,) = one_fault_each([priced("gpu_throttling", (3,), 0.9, 0), priced("gpu_throttling", (12,), 0.6, 1)])
-    assert (one.removal.ranks, one.suspects, one.belief) == (PLACES, (0, 1), 0.6)
+    (one,) = one_fault_each(
+        [priced("gpu_throttling", (3,), 0.95, 0), priced("gpu_throttling", (12,), 0.85, 1)]
+    )
+    assert (one.removal.ranks, one.suspects, one.belief) == (PLACES, (0, 1), 0.85)
     np.testing.assert_array_equal(one.removal.own[:, 0], [0.1, 0.2])
 
 
@@ -66,3 +78,38 @@ def test_what_is_not_surely_the_same_elsewhere_stays_apart(
 def test_nothing_explains_two_ranks_for_two_reasons() -> None:
     causes = [priced("unknown", (rank,), 0.9, place) for place, rank in enumerate(PLACES)]
     assert one_fault_each(causes) == causes
+
+
+def test_a_rival_on_one_of_the_places_is_a_rival_of_the_common_cause() -> None:
+    told = rca.diagnose(simulate(job(*map(throttled, PLACES), seed=7, workload=WORKLOAD)).window).causes[0]
+    nothing = Attribution(np.zeros(2), np.zeros(2), np.zeros((2, 2)), 0.0, 0.0, (0.0, 0.0))
+    common = replace(priced("gpu_throttling", PLACES, 0.85, 0), suspects=(0, 1))
+    for suspect, named in ((1, False), (2, True)):
+        rival = priced("gpu_contention", (12,), 0.8, suspect)
+        second = told.model_copy(update={"cause": "gpu_contention", "ranks": [12], "probability": 0.8})
+        first = told.model_copy(update={"probability": 0.85})
+        against = objection([first, second], Pricing([common, rival], nothing, 0.0, BUSY), 0.4)
+        assert (against is None) is named
+
+
+def test_what_a_part_sees_in_one_place_does_not_replace_the_common_cause() -> None:
+    told = rca.diagnose(simulate(job(*map(throttled, PLACES), seed=7, workload=WORKLOAD)).window)
+    one = told.causes[0].model_copy(update={"ranks": [3], "probability": 0.97})
+    doubtful = told.causes[0].model_copy(update={"probability": 0.85})
+    known = told.model_copy(update={"causes": [doubtful]})
+    part = told.model_copy(update={"causes": [one], "abstained": False})
+    assert certain_beside(part, known) == []
+    alone = known.model_copy(update={"causes": [doubtful.model_copy(update={"ranks": [3]})]})
+    assert certain_beside(part, alone) == [one]
+
+
+def test_a_cause_belongs_to_every_straggler_it_was_priced_for() -> None:
+    told = rca.diagnose(simulate(job(*map(throttled, PLACES), seed=7, workload=WORKLOAD)).window).causes[0]
+    nothing = Attribution(np.zeros(1), np.zeros(1), np.zeros((1, 2)), 0.0, 0.0, (0.0, 0.0))
+    pricing = Pricing(
+        [replace(priced("gpu_throttling", PLACES, 0.9, 0), suspects=(0, 1))], nothing, 0.0, BUSY
+    )
+    suspect = Suspect(Component("rank", (12,), 0.9), {}, {}, {})
+    assert [_is_on(place, suspect, told, pricing) for place in range(3)] == [True, True, False]
+    same = told.model_copy(update={"ranks": [12]})
+    assert _is_on(2, suspect, same, pricing)

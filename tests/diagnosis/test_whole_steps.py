@@ -112,6 +112,16 @@ def test_a_cause_that_nothing_prices_is_named_all_the_same() -> None:
     assert "nothing tells what it costs" in cause.evidence[0].note
 
 
+def test_a_replay_of_whole_steps_takes_as_long_as_they_did() -> None:
+    features, replay, _, _ = priced(job(visibility="minimal"), suspected(*SLOW))
+    for cause in ("gpu_throttling", "nic_degradation"):
+        suspect = Suspect(Component("rank", SLOW, 0.9), {}, {}, {cause: 0.9})
+        _, flat = on_whole_steps(features, [suspect], replay)
+        np.testing.assert_allclose(
+            flat.evaluate(flat.own, flat.serial, flat.transfer), flat.replayed, rtol=1e-2
+        )
+
+
 def test_a_link_costs_what_whole_steps_are_longer() -> None:
     """Its time is the collectives': no rank's own work is longer for it."""
     node = tuple(range(8, 16))

@@ -18,6 +18,7 @@ from rca.causal.scores import BusyEvidence
 from rca.classify.classifier import Classification, Suspect
 from rca.classify.components import Component
 from rca.diagnosis import abstention as module
+from rca.diagnosis.abstention import SHORT_CAUSE
 from rca.diagnosis.advice import next_check
 from rca.diagnosis.naming import objection
 from rca.diagnosis.pooling import PricedCause
@@ -73,10 +74,27 @@ def test_eighteen_steps_of_a_plainly_slow_job_are_an_alarm(real_windows: Path) -
     slow = rca.diagnose(clock.between(first, first + 18))
     assert slow.failure_mode == "fail_slow"
     assert slow.stragglers[0].ranks == [7]
+    assert slow.causes[0].probability >= SHORT_CAUSE
+    assert not slow.abstained
     few = rca.diagnose(clock.between(first, first + 5))
     assert few.failure_mode == "healthy"
     assert few.abstention_reason is not None
     assert few.abstention_reason.code == "too_short"
+
+
+def test_of_few_steps_a_cause_has_to_be_certain(real_windows: Path) -> None:
+    features = extract(rca.read_window(real_windows / "slow-dataset"))
+    few = replace(features, work=replace(features.work, steps=features.work.steps[:12]))
+    suspect = Suspect(Component("rank", (7,), 0.99), {}, {}, {"data_loader_stall": 0.99})
+    slow = Classification(
+        "fail_slow", {"healthy": 0.0, "fail_slow": 1.0, "fail_stop": 0.0}, True, [suspect], np.zeros(8)
+    )
+    told = rca.diagnose(rca.read_window(real_windows / "slow-dataset")).causes[0]
+    for belief, code in ((SHORT_CAUSE - 0.01, "too_short"), (SHORT_CAUSE, None)):
+        cause = told.model_copy(update={"probability": belief})
+        found = abstention(slow, few, [cause], THRESHOLDS, None)
+        assert (found and found.code) == code
+        assert abstention(slow, features, [cause], THRESHOLDS, None) is None
 
 
 def test_too_few_ranks_are_counted(make_window) -> None:
