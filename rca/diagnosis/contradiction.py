@@ -12,6 +12,7 @@ import numpy as np
 
 from rca.causal.scores import BusyEvidence
 from rca.classify.classifier import Suspect, ordered
+from rca.diagnosis.activity import activity_per_compute
 from rca.features import FeatureSet
 from rca.features.evidence import resource_names
 from rca.robust import FloatArray, nan_max
@@ -21,6 +22,9 @@ from rca.telemetry.causes import DECIDING
 NORMAL = 0.3
 #: Share of the belief that a contradicted cause keeps: exporters may lie, too.
 KEPT = 0.25
+#: A device that is busier than this, for the time its rank computes, works for somebody else as well.
+OTHERS_WORK = 1.0
+CONTENTION = "gpu_contention"
 
 
 def contradicted(suspect: Suspect, features: FeatureSet, busy: BusyEvidence) -> Suspect:
@@ -33,11 +37,19 @@ def contradicted(suspect: Suspect, features: FeatureSet, busy: BusyEvidence) -> 
     busy : BusyEvidence
     """
     unlike = most_unlike(list(suspect.component.ranks), features, busy)
+    if CONTENTION in suspect.causes and is_its_own(list(suspect.component.ranks), features):
+        unlike[resource_names().index("gpu_activity")] = 0.0
     weighed = {
         cause: chance * (KEPT if is_contradicted(cause, unlike) else 1.0)
         for cause, chance in suspect.causes.items()
     }
     return replace(suspect, causes=ordered(weighed))
+
+
+def is_its_own(ranks: list[int], features: FeatureSet) -> bool:
+    """Whether the ranks' devices are no busier than their own computing makes them; False where unknown."""
+    ratio = activity_per_compute(features)[ranks]
+    return bool(np.isfinite(ratio).any() and np.nanmedian(ratio) < OTHERS_WORK)
 
 
 def is_contradicted(cause: str, unlike: FloatArray) -> bool:

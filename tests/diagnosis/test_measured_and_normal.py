@@ -6,14 +6,17 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import simulated_jobs
 
 from rca.causal.scores import BusyEvidence
 from rca.classify.classifier import Suspect
 from rca.classify.components import Component
+from rca.diagnosis.activity import activity_per_compute
 from rca.diagnosis.bundle import baseline
-from rca.diagnosis.contradiction import KEPT, contradicted, is_contradicted, most_unlike
+from rca.diagnosis.contradiction import KEPT, contradicted, is_contradicted, is_its_own, most_unlike
 from rca.features import extract
 from rca.features.evidence import RESOURCES, resource_names
+from rca.simulation import Fault, simulate
 from rca.telemetry.causes import CAUSES, DECIDING
 
 
@@ -59,3 +62,29 @@ def test_what_a_contradicted_cause_loses_nobody_gains(slow) -> None:
     assert found.causes["gpu_contention"] == 0.15
     assert found.causes["gpu_throttling"] == pytest.approx(0.8 * KEPT)
     assert list(found.causes) == ["gpu_throttling", "gpu_contention"]
+
+
+@pytest.mark.parametrize(
+    ("cause", "variant", "own"), [("unknown", "compute", True), ("gpu_contention", "process", False)]
+)
+def test_a_device_busy_with_its_own_slow_work_is_nobody_elses(cause: str, variant: str, own: bool) -> None:
+    """Both keep it busier than its waiting peers; only somebody else's work more than its computing takes."""
+    fault = Fault(
+        cause=cause, variant=variant, ranks=(5,), nodes=(0,), first_step=40, severity=0.8, strength=1.0
+    )
+    features = extract(simulate(simulated_jobs.job(fault, seed=9, workload=simulated_jobs.WORKLOAD)).window)
+    active = features.evidence.values["sm_active"]
+    assert active[5] > 1.1 * np.median(active)
+    assert is_its_own([5], features) is own
+    busy = BusyEvidence.from_features(features, baseline().mechanisms)
+    suspect = Suspect(Component("rank", (5,), 0.9), {}, {}, {"gpu_contention": 0.8})
+    believed = contradicted(suspect, features, busy).causes["gpu_contention"]
+    assert believed == pytest.approx(0.8 * KEPT if own else 0.8)
+
+
+def test_without_activity_or_phases_nobody_can_say_whose_work_it_is() -> None:
+    features = extract(simulate(simulated_jobs.job(seed=9)).window)
+    assert np.isfinite(activity_per_compute(features)).all()
+    blind = replace(features, work=replace(features.work, phases={}))
+    assert np.isnan(activity_per_compute(blind)).all()
+    assert not is_its_own([5], blind)

