@@ -17,7 +17,7 @@ PACKED = Path(__file__).parents[2] / "data" / "outsiders"
 #: Healthy windows of each that can be told, and how many may alarm at most: jobs that end without a word look
 #: like jobs that were killed.
 HEALTHY = {"fourth": (83, 2), "fifth": (97, 9), "sixth": (100, 9), "seventh": (41, 1)}
-#: Share of faults that are found at least, 0.85 unless told: the seventh's often stall a few steps in a hundred.
+#: Share of faults that are found at least, 0.85 unless told: many of the seventh's stall a few steps of all.
 FOUND = {"seventh": 0.75}
 
 
