@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from rca.classify.collectives import between_machines, collectives_left_over
-from rca.classify.components import Component, believable, cover, is_whole_stage
+from rca.classify.components import Component, is_whole_stage
 from rca.classify.doubt import Doubt
 from rca.classify.heads import FloatArray, Head
 from rca.classify.joined import joined
@@ -21,16 +21,14 @@ from rca.classify.ports import (
     Ports,
     Suspected,
     odd_link,
-    slowest_link,
     through_ports,
 )
 from rca.classify.priors import ratios, reweighted
 from rca.classify.reach import reaching
 from rca.classify.rotation import takes_turns, without
-from rca.classify.settle import settle, shown_by_machines, transfer_grew
-from rca.classify.settle_stopped import settle_stop_cause, settle_stopped
+from rca.classify.settle_stopped import settle_stop_cause
 from rca.classify.single_event import single_events
-from rca.classify.standing_out import CERTAIN, is_to_blame_as_well, standing_out
+from rca.classify.standing_out import is_to_blame_as_well
 from rca.classify.sufficiency import (
     alarm_threshold,
     can_show_health,
@@ -38,16 +36,13 @@ from rca.classify.sufficiency import (
     shows_slowness,
     silent_enough,
 )
+from rca.classify.suspicion import Suspicion, link_behind_growth
 from rca.classify.timers import transfer_is_told
 from rca.errors import BundleError
 from rca.features import RANK_FEATURES, VERSION, WINDOW_FEATURES, FeatureSet
 from rca.features.reduced import without_steps
 from rca.telemetry.causes import CAUSES, STRAGGLER_TYPES, UNKNOWN
 
-#: Ranks of one node are told apart only where each one's type is at least this probable.
-SURE_TYPE = 0.6
-#: Belief in the ranks with whom events say that the end began; the model's where that is higher.
-TOLD_BY_EVENTS = 0.9
 #: Head -> which feature table its rows come from.
 HEADS = {
     "mode": WINDOW_FEATURES,
@@ -141,11 +136,8 @@ class Classifier:
         per_rank = self._rank_probability(features, mode)
         if node_odds:
             per_rank = with_history(per_rank, node_odds, features.topology)
-        components = self._components(features, mode, per_rank)
-        if mode == "fail_slow" and not np.isfinite(features.work.own).any():
-            # Whole steps are as long on every rank: the job can be meant, or whose machine shows it.
-            shown = shown_by_machines(components, features)
-            components = [each for each in components if each.scope == "job" or each in shown]
+        found = Suspicion(self.heads, self.thresholds["straggler"], features, per_rank)
+        components = found.of_a_slow_job() if mode == "fail_slow" else found.of_a_stopped_job()
         suspects = [self._suspect(component, features, mode, priors) for component in components]
         if mode == "fail_slow":
             suspects = self._arranged(suspects, features, priors)
@@ -204,7 +196,7 @@ class Classifier:
         """The links as a suspect of their own, where stragglers leave slower collectives unexplained."""
         if not collectives_left_over([_suspected(suspect) for suspect in suspects], features):
             return []
-        links = self._odd_link(features)
+        links = link_behind_growth(features)
         if links is None and transfer_is_told(features):
             links = Component("job", tuple(range(features.topology.n_ranks)), POINTED_TO)
         if links is None:
@@ -230,51 +222,6 @@ class Classifier:
         result: FloatArray = head.probabilities(features.rank)[:, 1]
         return result
 
-    def _components(self, features: FeatureSet, mode: str, per_rank: FloatArray) -> list[Component]:
-        """Who is to blame: the job as a whole, or the smallest components that cover the suspected ranks."""
-        if mode == "fail_stop":
-            return self._stopped(features, per_rank)
-        if (slowed := features.comparison.slowed) is not None:
-            together = tuple(int(rank) for rank in np.flatnonzero(slowed))
-            return [Component("rank", together, max(float(per_rank[slowed].mean()), POINTED_TO))]
-        whole = float(self.heads["scope"].probabilities(features.window[None, :])[0, 1])
-        if whole >= 0.5:
-            everybody = Component("job", tuple(range(per_rank.size)), whole)
-            standing = standing_out(per_rank, features)
-            if not standing.any():
-                return [self._odd_link(features) or everybody]
-            alone = cover(np.where(standing, per_rank, 0.0), CERTAIN, features.topology, share=1.0)
-            return [*alone, everybody]
-        return self._slow(features, per_rank)
-
-    def _stopped(self, features: FeatureSet, per_rank: FloatArray) -> list[Component]:
-        if (began := features.endings.began).any():
-            told = np.where(began, np.maximum(per_rank, TOLD_BY_EVENTS), 0.0)
-            return cover(told, TOLD_BY_EVENTS, features.topology, share=1.0)
-        components = cover(per_rank, self.thresholds["straggler"], features.topology)
-        return believable(settle_stopped(components, features), per_rank.size)
-
-    def _slow(self, features: FeatureSet, per_rank: FloatArray) -> list[Component]:
-        components = cover(per_rank, self.thresholds["straggler"], features.topology)
-        if not components:
-            components = self._best_guess(per_rank)
-        parts = [part for component in components for part in self._parts(component, features, per_rank)]
-        if parts:
-            # Where every rank is suspected, a lone bad link outweighs that as it does the scope's head.
-            if parts[0].scope == "job" and (alone := self._odd_link(features)) is not None:
-                return [alone]
-            return believable(settle(parts, features), per_rank.size)
-        if not transfer_grew(features):
-            return []
-        return [slowest_link(per_rank, Ports.from_features(features), features.topology)]
-
-    def _odd_link(self, features: FeatureSet) -> Component | None:
-        """The one link that alone shows why everybody's collectives slowed down, if there is one."""
-        if not transfer_grew(features):
-            return None
-        alone = odd_link(Ports.from_features(features), features.topology)
-        return None if alone is None else alone.component
-
     def _at_its_link(
         self, suspect: Suspect, features: FeatureSet, priors: Mapping[str, float] | None
     ) -> Suspect:
@@ -289,26 +236,6 @@ class Classifier:
         if alone is None or ports.queues.max() >= NOTICEABLE:
             return suspect
         return self._suspect(alone.component, features, "fail_slow", priors)
-
-    def _parts(self, component: Component, features: FeatureSet, per_rank: FloatArray) -> list[Component]:
-        """A node whose ranks suffer from different types of fault is several components."""
-        if component.scope != "node":
-            return [component]
-        rows = features.rank[list(component.ranks)]
-        chances = self.heads["type"].probabilities(rows)
-        likeliest = chances.argmax(axis=1)
-        if chances.max(axis=1).min() < SURE_TYPE or (likeliest == likeliest[0]).all():
-            return [component]
-        return [Component("rank", (rank,), float(per_rank[rank])) for rank in component.ranks]
-
-    def _best_guess(self, per_rank: FloatArray) -> list[Component]:
-        """With a slow job and nobody over the threshold, one rank that clearly leads the others, if any."""
-        order = np.argsort(-per_rank, kind="stable")
-        best = int(order[0])
-        runner_up = float(per_rank[order[1]]) if order.size > 1 else 0.0
-        if per_rank[best] < self.thresholds["straggler"] / 2 or per_rank[best] < 2 * runner_up:
-            return []
-        return [Component("rank", (best,), float(per_rank[best]))]
 
     def _suspect(
         self, component: Component, features: FeatureSet, mode: str, priors: Mapping[str, float] | None
