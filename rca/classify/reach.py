@@ -42,8 +42,9 @@ def reaching(
     evidence, topology = features.evidence, features.topology
     if component.scope != "job":
         alone = odd_link(Ports.from_features(features), topology)
-        its_own = alone is not None and set(component.ranks) <= set(alone.component.ranks)
-        return component, of_one_node(causes, alone.cause) if alone and its_own else causes
+        if alone is None or not set(component.ranks) <= set(alone.component.ranks):
+            return component, causes
+        return component, of_one_node(causes, alone.cause)
     if len(topology.node_names) == 1:
         return component, causes
     causes = of_everybody(causes)
@@ -66,7 +67,7 @@ def of_one_node(causes: dict[str, float], link: str) -> dict[str, float]:
     A port that nothing sets apart is not it either where links inside the node do.
     """
     others = [CONGESTION, NIC] if link == NVLINK else [CONGESTION]
-    moved = sum(causes.get(name, 0.0) for name in {*others, link})
+    moved = sum(causes.get(name, 0.0) for name in (*others, link))
     return causes | dict.fromkeys(others, 0.0) | {link: moved}
 
 

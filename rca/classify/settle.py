@@ -25,13 +25,12 @@ OWN_EVIDENCE = 1.0
 CERTAIN = 0.95
 #: More separate components than this are no longer an answer for a person.
 MAX_COMPONENTS = 16
-#: Resources that slow a rank when they are bad; the others show that it is slow, or nothing.
-_SLOWING = (
+#: Resources that slow a rank when they are bad, and what shows it where no timer does: only who works has
+#: busy multiprocessors, all others wait. The others tell nothing.
+_TELLING = (
     "gpu_clock", "gpu_memory", "pcie", "nvlink", "nic", "tcp", "cpu_wait", "cpu_quota", "memory", "storage",
-    "collector", "stopped",
+    "collector", "stopped", "gpu_activity",
 )  # fmt: skip
-#: ... and what shows it where no timer does: only who works has busy multiprocessors, all others wait.
-_SHOWING = (*_SLOWING, "gpu_activity")
 #: A machine's score against peers from here on is evidence by itself, in units.
 MACHINE_EVIDENCE = 2.0
 #: Resources that can slow a collective for everybody.
@@ -94,10 +93,10 @@ def shown_by_machines(components: list[Component], features: FeatureSet) -> list
 
 
 def _machine_evidence(component: Component, features: FeatureSet) -> float:
-    """Largest score of a resource that slows ranks, against peers: of the least conspicuous of the ranks."""
+    """Largest score of a telling resource against peers: of the least conspicuous of the ranks."""
     if component.scope == "job":
         return 0.0
-    scores = _against_peers(component, _SHOWING, features)
+    scores = _against_peers(component, _TELLING, features)
     return float(np.where(np.isfinite(scores), scores, -np.inf).max(axis=1).min())
 
 

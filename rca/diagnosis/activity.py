@@ -32,7 +32,7 @@ def activity_per_compute(features: FeatureSet) -> FloatArray:
     if active is None or not phases:
         return np.full(work.own.shape[0], np.nan)
     inside = features.comparison.segment.mask(work.steps.size)
-    computing = np.sum([np.where(np.isfinite(each), each, 0.0) for each in phases], axis=0)
+    computing = np.nansum(phases, axis=0)
     with np.errstate(invalid="ignore", divide="ignore"):
         duty = stretch_mean(computing, inside) / stretch_mean(work.step, inside)
         per_compute = np.where(duty > LEAST_DUTY, active / duty, np.nan)

@@ -12,7 +12,6 @@ import numpy as np
 
 from rca.causal.scores import BusyEvidence
 from rca.classify.classifier import Suspect, ordered
-from rca.diagnosis.activity import activity_per_compute
 from rca.features import FeatureSet
 from rca.features.evidence import resource_names
 from rca.robust import FloatArray, nan_max
@@ -24,10 +23,9 @@ NORMAL = 0.3
 KEPT = 0.25
 #: A device that is busier than this, for the time its rank computes, works for somebody else as well.
 OTHERS_WORK = 1.0
-CONTENTION = "gpu_contention"
 
 
-def contradicted(suspect: Suspect, features: FeatureSet, busy: BusyEvidence) -> Suspect:
+def contradicted(suspect: Suspect, features: FeatureSet, busy: BusyEvidence, activity: FloatArray) -> Suspect:
     """The suspect with less belief in causes whose own signals are normal; what they lose nobody gains.
 
     Parameters
@@ -35,9 +33,12 @@ def contradicted(suspect: Suspect, features: FeatureSet, busy: BusyEvidence) -> 
     suspect : Suspect
     features : FeatureSet
     busy : BusyEvidence
+    activity : ndarray of shape (n_ranks,), ratio
+        From `rca.diagnosis.activity.activity_per_compute`.
     """
-    unlike = most_unlike(list(suspect.component.ranks), features, busy)
-    if CONTENTION in suspect.causes and is_its_own(list(suspect.component.ranks), features):
+    ranks = list(suspect.component.ranks)
+    unlike = most_unlike(ranks, features, busy)
+    if is_its_own(activity[ranks]):
         unlike[resource_names().index("gpu_activity")] = 0.0
     weighed = {
         cause: chance * (KEPT if is_contradicted(cause, unlike) else 1.0)
@@ -46,10 +47,9 @@ def contradicted(suspect: Suspect, features: FeatureSet, busy: BusyEvidence) -> 
     return replace(suspect, causes=ordered(weighed))
 
 
-def is_its_own(ranks: list[int], features: FeatureSet) -> bool:
-    """Whether the ranks' devices are no busier than their own computing makes them; False where unknown."""
-    ratio = activity_per_compute(features)[ranks]
-    return bool(np.isfinite(ratio).any() and np.nanmedian(ratio) < OTHERS_WORK)
+def is_its_own(activity: FloatArray) -> bool:
+    """Whether devices of this activity are no busier than their own computing makes them; no if unknown."""
+    return bool(np.isfinite(activity).any() and np.nanmedian(activity) < OTHERS_WORK)
 
 
 def is_contradicted(cause: str, unlike: FloatArray) -> bool:

@@ -82,8 +82,10 @@ def affordable_causes(causes: Sequence[PricedCause], limit: int) -> list[PricedC
     groups: dict[str, list[PricedCause]] = {}
     for cause in causes:
         groups.setdefault(cause.removal.cause, []).append(cause)
-    pooled = (_together(group, max(each.belief for each in group)) for group in groups.values())
-    return list(pooled)[:limit]
+    pooled = [
+        replace(_together(group), belief=max(each.belief for each in group)) for group in groups.values()
+    ]
+    return pooled[:limit]
 
 
 def _are_apart(group: Sequence[PricedCause]) -> bool:
@@ -91,8 +93,8 @@ def _are_apart(group: Sequence[PricedCause]) -> bool:
     return len(set(ranks)) == len(ranks)
 
 
-def _together(group: list[PricedCause], belief: float | None = None) -> PricedCause:
-    """One cause for all of a group, with the margins of its first, and its belief unless one is given."""
+def _together(group: list[PricedCause]) -> PricedCause:
+    """One cause for all of a group, with the belief and the margins of its first."""
     if len(group) == 1:
         return group[0]
     ranks = np.concatenate([each.removal.ranks for each in group])
@@ -112,7 +114,6 @@ def _together(group: list[PricedCause], belief: float | None = None) -> PricedCa
         group[0],
         removal=removal,
         suspects=tuple(sorted({suspect for each in group for suspect in each.suspects})),
-        belief=group[0].belief if belief is None else belief,
         phases={
             name: float(weights @ [each.phases.get(name, 0.0) for each in group]) for name in sorted(names)
         },

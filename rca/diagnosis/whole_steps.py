@@ -54,10 +54,10 @@ def on_whole_steps(
     usual = np.fmin(step, quiet)
     longer = np.where(inside, step - usual, 0.0)
     # Who is not named took as long only because of who is; a link is everybody's while collectives last.
-    own, transfer, nothing = usual.copy(), np.zeros(step.shape), np.zeros(step.shape)
-    if all(next(iter(suspect.causes), None) in LINK_CAUSES for suspect in suspects):
-        transfer = longer
-    else:
+    own, nothing = usual.copy(), np.zeros(step.shape)
+    by_links = all(next(iter(suspect.causes), None) in LINK_CAUSES for suspect in suspects)
+    transfer = longer if by_links else nothing
+    if not by_links:
         own[named] += longer[named]
     work = replace(features.work, own=own, phases={}, transfer=transfer, wait=nothing)
     comparison = replace(features.comparison, reference=usual, excess=own - usual, phase_excess={})

@@ -62,6 +62,18 @@ class Event(NamedTuple):
         """A process ended as it should."""
         return self.kind == "process_exit" and self.code == "0"
 
+    @property
+    def bad_end(self) -> bool:
+        """A process or a device ended badly, or a rank was missed."""
+        return self.kind in FATAL_EVENTS | MISSED_EVENTS and not self.normal_exit
+
+    @property
+    def harmless(self) -> bool:
+        """A process ended as it should, or a line of progress says nothing of trouble."""
+        told = self.message or ""
+        progress = self.kind == "log" and self.code is None and PROGRESS.search(told) is not None
+        return self.normal_exit or (progress and TROUBLE.search(told) is None)
+
 
 class End(NamedTuple):
     """The end of a job's progress, as its rows tell it: what events are read against.
@@ -106,13 +118,7 @@ def events_told(window: Window) -> list[Event]:
 
 def was_noticed(events: list[Event], since: float) -> bool:
     """Whether any event since then names a rank that ended badly or was missed."""
-    return any(
-        event.rank is not None
-        and event.time >= since
-        and event.kind in FATAL_EVENTS | MISSED_EVENTS
-        and not event.normal_exit
-        for event in events
-    )
+    return any(event.rank is not None and event.time >= since and event.bad_end for event in events)
 
 
 def nobody_complained(events: list[Event], since: float) -> bool:
@@ -120,19 +126,8 @@ def nobody_complained(events: list[Event], since: float) -> bool:
 
     Who collects no events cannot say that nobody complained. What is not known to be harmless is none.
     """
-    quiet = all(
-        event.normal_exit
-        or (
-            event.kind == "log"
-            and event.code is None
-            and PROGRESS.search(event.message or "") is not None
-            and TROUBLE.search(event.message or "") is None
-        )
-        for event in events
-        if event.time >= since
-    )
-    grave = any(event.kind in FATAL_EVENTS | MISSED_EVENTS and not event.normal_exit for event in events)
-    return bool(events) and quiet and not grave
+    quiet = all(event.harmless for event in events if event.time >= since)
+    return bool(events) and quiet and not any(event.bad_end for event in events)
 
 
 def ended_normally(events: list[Event], topology: Topology, sign: float, step: float) -> bool:

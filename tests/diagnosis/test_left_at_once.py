@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -24,25 +23,7 @@ LAST = 59
 ALL_IS_WELL = ("log", "step 59 | loss 2.31")
 
 
-@pytest.mark.parametrize(
-    ("gpu", "memory", "everybody"),
-    [
-        ([0.0, 0.1], [0.0, 0.15], True),
-        ([0.0, 0.2], [0.0, 0.0], False),
-        ([0.0, 0.0], [0.0, 0.2], False),
-        ([0.0, np.nan], [0.0, 0.0], False),
-        ([0.0], [0.0], False),
-    ],
-    ids=["idle and empty", "busy for a while", "held for a while", "one unknown", "a rank alone"],
-)
-def test_everybody_left_at_once(gpu: list[float], memory: list[float], everybody: bool) -> None:
-    after = replace(Aftermath.unknown(len(gpu)), gpu=np.array(gpu), memory=np.array(memory))
-    assert after.everybody_left is everybody
-
-
-def ended(
-    *told: tuple[str, str], busy: tuple[int, ...] = (), holding: tuple[int, ...] = (), **changes: Any
-) -> Window:
+def ended(*told: tuple[str, str], busy: tuple[int, ...] = (), holding: tuple[int, ...] = ()) -> Window:
     """A healthy job without a row after its sixtieth step.
 
     Parameters
@@ -52,7 +33,7 @@ def ended(
     busy, holding : tuple of int
         Ranks whose devices stay busy, or keep their memory.
     """
-    window = simulate(job(seed=5, **changes)).window
+    window = simulate(job(seed=5)).window
     steps = window.steps.filter(pa.array(window.steps["step"].to_numpy() <= LAST))
     end = float((steps["start_time"].to_numpy() + steps["step_seconds"].to_numpy()).max())
     metrics = window.metrics.to_pandas()
@@ -70,6 +51,22 @@ def ended(
         metrics=pa.Table.from_pandas(metrics, schema=window.metrics.schema, preserve_index=False),
         events=pa.Table.from_pylist(events, schema=window.events.schema),
     )
+
+
+@pytest.mark.parametrize(
+    ("gpu", "memory", "everybody"),
+    [
+        ([0.0, 0.1], [0.0, 0.15], True),
+        ([0.0, 0.2], [0.0, 0.0], False),
+        ([0.0, 0.0], [0.0, 0.2], False),
+        ([0.0, np.nan], [0.0, 0.0], False),
+        ([0.0], [0.0], False),
+    ],
+    ids=["idle and empty", "busy for a while", "held for a while", "one unknown", "a rank alone"],
+)
+def test_everybody_left_at_once(gpu: list[float], memory: list[float], everybody: bool) -> None:
+    after = replace(Aftermath.unknown(len(gpu)), gpu=np.array(gpu), memory=np.array(memory))
+    assert after.everybody_left is everybody
 
 
 def test_a_job_gone_from_everybody_at_once_is_no_stop_and_no_health() -> None:

@@ -44,11 +44,10 @@ def test_two_hot_devices_on_two_nodes_are_one_cause_with_what_both_cost() -> Non
     assert len(first.nodes) == 2
     assert first.share > 0.8
     assert not any(cause.cause == first.cause for cause in rest)
-    # Who straggles is still told place by place; it lasts, which only the common cause can tell.
+    # Who straggles is still told place by place.
     assert sorted(tuple(each.ranks) for each in diagnosis.stragglers) == [(3,), (12,)]
     assert {each.pattern for each in diagnosis.stragglers} == {"persistent"}
-    drain = [action for action in diagnosis.actions if action.expected_seconds_per_step_saved]
-    assert len(drain) == 1
+    assert len([action for action in diagnosis.actions if action.expected_seconds_per_step_saved]) == 1
 
 
 def test_the_common_belief_is_the_weakest() -> None:
