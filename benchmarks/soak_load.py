@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import sys
 import threading
 import time
 from collections import Counter
@@ -210,8 +211,9 @@ class Callers:
             connection.request(method, path, body, headers)
             answer = connection.getresponse()
             return answer.status, orjson.loads(answer.read())
-        except (OSError, HTTPException, orjson.JSONDecodeError):
+        except (OSError, HTTPException, orjson.JSONDecodeError) as problem:
             connection.close()
+            sys.stderr.write(f"soak: no answer to {method} of {len(body):,} bytes: {problem!r}\n")
             return BROKEN, None
         finally:
             self._held.used = time.perf_counter()

@@ -36,6 +36,7 @@ from rca_api.diagnoses import endpoints as diagnosis_endpoints
 from rca_api.feedback import endpoints as feedback_endpoints
 from rca_api.health import endpoints as health_endpoints
 from rca_api.incidents import endpoints as incident_endpoints
+from rca_api.lingering import Lingering
 from rca_api.live import count_rows
 from rca_api.middleware import RequestContext
 from rca_api.models import endpoints as model_endpoints
@@ -88,6 +89,8 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     problems.install(app, settings.retry_after_seconds)
     app.add_middleware(RequestContext, metrics=state.metrics)
     app.add_middleware(SecurityHeaders)
+    # The last one added is the outermost.
+    app.add_middleware(Lingering)
     app.include_router(diagnosis_endpoints.router)
     app.include_router(window_endpoints.router)
     app.include_router(feedback_endpoints.router)

@@ -96,7 +96,7 @@ def test_a_short_soak_finds_everything_again(tmp_path: Path) -> None:
     assert kept["found"] == kept["acknowledged"] > 0
     assert (kept["lost"], kept["duplicated"], kept["unclaimed"]) == (0, 0, 0)
     for phase in found["phases"].values():
-        assert (phase["broken"], phase["other"]) == (0, 0)
+        assert (phase["broken"], phase["other"]) == (0, 0), done.stderr
         assert phase["answered"] + phase["shed"] == phase["requests"] > 0
     assert found["memory"]["pool"]["resident"][0] > 30e6
     assert f"Acknowledged {kept['acknowledged']:,}" in done.stdout

@@ -1,0 +1,96 @@
+"""Who is refused while he sends gets to read why."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from http.client import HTTPConnection
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+from starlette.types import Message, Receive, Scope, Send
+
+from rca_api import lingering
+from rca_api.demo import running_service
+from rca_api.lingering import Lingering
+
+CHUNK: Message = {"type": "http.request", "body": bytes(1 << 20), "more_body": True}
+END: Message = {"type": "http.request", "body": b"", "more_body": False}
+
+
+def refusing(connection: bytes, read: int = 0) -> Any:
+    """An application that answers after so many chunks."""
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        for _ in range(read):
+            await receive()
+        await send({"type": "http.response.start", "status": 503, "headers": [(b"connection", connection)]})
+        await send({"type": "http.response.body", "body": b"busy"})
+
+    return app
+
+
+def answered(app: Any, incoming: list[Message]) -> tuple[list[Message], int]:
+    """What was sent, and how many messages were left; a caller without any sends nothing more, and stays."""
+    sent: list[Message] = []
+    left = list(incoming)
+
+    async def receive() -> Message:
+        return left.pop(0) if left else await asyncio.Future()
+
+    async def send(message: Message) -> None:
+        sent.append(message)
+
+    asyncio.run(Lingering(app)({"type": "http"}, receive, send))
+    return sent, len(left)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("size", [0, 1 << 14, 16 << 20])
+def test_an_answer_before_the_body_is_there_is_read(size: int, url: str) -> None:
+    at = urlsplit(url)
+    connection = HTTPConnection(at.hostname or "", at.port, timeout=60)
+    headers = {"Content-Type": "application/json", "Content-Encoding": "br"}
+    connection.request("POST", "/v1/diagnoses", bytes(size), headers)
+    answer = connection.getresponse()
+    assert (answer.status, answer.headers["Connection"]) == (415, "close")
+    assert json.loads(answer.read())["code"] == "unsupported-encoding"
+    connection.close()
+
+
+@pytest.fixture(scope="module")
+def url() -> Any:
+    with running_service(settings={"RCA_PROCESSES": "1"}) as at:
+        yield at
+
+
+def test_the_answer_is_there_before_the_body_and_ends_after_it() -> None:
+    sent, left = answered(refusing(b"close"), [CHUNK, CHUNK, END])
+    assert left == 0
+    assert [(each.get("body"), each.get("more_body", False)) for each in sent[1:]] == [
+        (b"busy", True),
+        (None, False),
+    ]
+
+
+@pytest.mark.parametrize(("connection", "read"), [(b"keep-alive", 0), (b"close", 3)])
+def test_who_stays_connected_or_has_sent_all_is_answered_at_once(connection: bytes, read: int) -> None:
+    sent, left = answered(refusing(connection, read), [CHUNK, CHUNK, END])
+    assert left == 3 - read
+    assert [each.get("more_body", False) for each in sent[1:]] == [False]
+
+
+def test_who_leaves_is_not_waited_for() -> None:
+    assert answered(refusing(b"close"), [CHUNK, {"type": "http.disconnect"}, CHUNK])[1] == 1
+
+
+def test_nobody_is_listened_to_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lingering, "SECONDS", 0.05)
+    sent, left = answered(refusing(b"close"), [CHUNK])
+    assert (left, sent[-1].get("more_body", False)) == (0, False)
+    sent, left = answered(refusing(b"close"), [CHUNK] * 100)
+    assert (left, sent[-1].get("more_body", False)) == (
+        100 - lingering.MAX_BYTES // len(CHUNK["body"]),
+        False,
+    )
