@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -25,6 +26,8 @@ from rca.telemetry.job import Topology
 MIN_RELATIVE_CHANGE = 0.04
 #: A stretch found in lateness or transfer must lengthen the steps by this share to count.
 MIN_FELT_CHANGE = 0.03
+#: What one rank, node or stage costs beside a stretch outweighs it from so many times its loss on.
+OUTWEIGHED = 3.0
 #: Least evidence (contrast over its standard error) for a stretch; the search looks at many intervals.
 MIN_Z = 9.0
 
@@ -75,7 +78,10 @@ class Comparison:
             name: _with_own_past(peer_reference(seconds, topology.stage), seconds)
             for name, seconds in work.phases.items()
         }
+        gains = _gains(excess, work, topology)
         segment = slow_stretch(work, excess)
+        if is_outweighed(segment, gains, work):
+            segment = Segment.everything(work.steps.size)
         slowed = most_slowed(work.own, segment)
         if slowed is not None:
             reference = past_reference(work.own, slowed, segment)
@@ -83,15 +89,16 @@ class Comparison:
                 name: past_reference(seconds, slowed, segment) for name, seconds in work.phases.items()
             }
             excess = work.own - reference
+            gains = _gains(excess, work, topology)
         phase_excess = {name: seconds - references[name] for name, seconds in work.phases.items()}
         _, last, _ = leader_and_runner_up(excess)
         return cls(
             reference=reference,
             excess=excess,
             phase_excess=phase_excess,
-            gain_rank=_gain(excess, np.arange(topology.n_ranks), topology.n_ranks),
-            gain_node=_node_gain(excess, topology),
-            gain_stage=_stage_gain(work.own, topology),
+            gain_rank=gains.rank,
+            gain_node=gains.node,
+            gain_stage=gains.stage,
             last=last,
             segment=segment,
             slowed=slowed,
@@ -107,7 +114,7 @@ def slow_stretch(work: Work, excess: FloatArray) -> Segment:
     """
     usual = work.step_reference
     if not np.isfinite(usual):
-        return Segment(0, max(work.steps.size - 1, 0), 0.0, 0.0, True)
+        return Segment.everything(work.steps.size)
     found = [
         high_segment(series, min_z=MIN_Z, min_contrast=MIN_RELATIVE_CHANGE * usual)
         for series in (work.job_step, nan_max(excess), nan_median(work.transfer))
@@ -116,6 +123,39 @@ def slow_stretch(work: Work, excess: FloatArray) -> Segment:
         return found[0]
     felt = (segment for segment in found[1:] if _is_felt(segment, work.job_step, usual))
     return next(felt, found[0])
+
+
+class Gains(NamedTuple):
+    """Seconds a step would be shorter without one unit's lateness, each of shape (n_units, n_steps)."""
+
+    rank: FloatArray
+    node: FloatArray
+    stage: FloatArray
+
+
+def is_outweighed(segment: Segment, gains: Gains, work: Work) -> bool:
+    """Whether somebody costs far more beside the stretch than all that is lost in it.
+
+    A few long steps of everybody's are a change, too. Were they the stretch, a rank that is late from the
+    first step to the last would count as usual there. He has to be late in most steps beside it: who is only
+    now and then may have begun and ended with a fault of which the stretch is a part.
+    """
+    inside = segment.mask(work.job_step.size)
+    if segment.whole or inside.all():
+        return False
+    usual = nan_median(work.job_step[None, ~inside], axis=1)[0]
+    lost = float(np.nansum(work.job_step[inside] - usual))
+    costs = max(float(np.median(gain[:, ~inside], axis=1).max()) for gain in gains)
+    felt = costs >= MIN_FELT_CHANGE * work.step_reference
+    return bool(felt and costs * (~inside).sum() > OUTWEIGHED * lost)
+
+
+def _gains(excess: FloatArray, work: Work, topology: Topology) -> Gains:
+    return Gains(
+        rank=_gain(excess, np.arange(topology.n_ranks), topology.n_ranks),
+        node=_node_gain(excess, topology),
+        stage=_stage_gain(work.own, topology),
+    )
 
 
 def _is_felt(segment: Segment, job_step: FloatArray, usual: float) -> bool:

@@ -42,6 +42,11 @@ class Segment:
     z: float
     whole: bool
 
+    @classmethod
+    def everything(cls, n_columns: int) -> Segment:
+        """All columns, where no change is to be told."""
+        return cls(0, max(n_columns - 1, 0), 0.0, 0.0, True)
+
     def mask(self, n_columns: int) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
         """Boolean array of shape (n_columns,), True inside."""
         inside = np.zeros(n_columns, dtype=bool)
@@ -65,7 +70,7 @@ def high_segment(series: FloatArray, *, min_z: float = 6.0, min_contrast: float 
     level is ``contrast**2 * n_in * n_out / n``; values are clipped first so that single spikes weigh
     little. The circular binary segmentation statistic of Olshen et al. (2004) has the same form.
     """
-    everything = Segment(0, max(series.size - 1, 0), 0.0, 0.0, True)
+    everything = Segment.everything(series.size)
     if np.isfinite(series).sum() < 2 * MIN_SEGMENT_STEPS:
         return everything
     filled = _filled(series)
@@ -76,7 +81,7 @@ def high_segment(series: FloatArray, *, min_z: float = 6.0, min_contrast: float 
 
 def _fit_interval(clipped: FloatArray) -> Segment:
     n = clipped.size
-    everything = Segment(0, n - 1, 0.0, 0.0, True)
+    everything = Segment.everything(n)
     width = -(-n // MAX_BINS)
     bins = _bin(clipped, width)
     first, last = _best_interval(bins, max(1, -(-MIN_SEGMENT_STEPS // width)))
