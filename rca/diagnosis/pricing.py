@@ -191,6 +191,9 @@ def _causes(
         found.append(PricedCause(removal, (index,), belief, seconds, coverage, group))
     if UNKNOWN in charges:
         beliefs[UNKNOWN] = charges[UNKNOWN][0]
+    likeliest = max(beliefs, key=lambda name: beliefs[name])
+    if beliefs[likeliest] > LIKELY and likeliest not in {each.removal.cause for each in found}:
+        found = []
     return found or _unpriced(index, suspect, excess, beliefs, spare)
 
 
