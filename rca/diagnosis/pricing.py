@@ -25,8 +25,10 @@ from rca.whatif.coarse import PhaseReplay
 
 #: A cause that takes less than this off the step is not carried into the replay.
 MIN_RELATIVE_SAVING = 1e-3
-#: Belief that no catalogue cause is it beyond which that is said as a cause of its own, `unknown`.
+#: Belief that no catalogue cause is it beyond which that is said as a cause of its own, `unknown`; or less,
+#: where it is likelier than each of them and they are charged with less than this share of the excess.
 NOTHING_EXPLAINS = 0.7
+MOST = 0.5
 #: Belief from which a cause of the catalogue is priced before `unknown`, where not all can be.
 LIKELY = 0.5
 #: Transfer predicted by a mechanism counts from this share of the step on, up to this share of the transfer.
@@ -166,11 +168,8 @@ def _causes(
     busy: BusyEvidence,
     mechanisms: Mechanisms,
 ) -> list[PricedCause]:
-    unit = features.work.step_reference
-    inside = features.comparison.segment.mask(features.work.steps.size)
-    means = {name: float(values[:, inside].mean()) / unit for name, values in excess.parts.items()}
-    means["transfer"] = float((spare + excess.lag.max(axis=0))[inside].mean()) / unit
-    rows = list(excess.ranks)
+    unit, rows = features.work.step_reference, list(excess.ranks)
+    means = _means(excess, spare, features)
     scores = nan_median(busy.scores(rows))
     beliefs = {cause: suspect.causes.get(cause, 0.0) for cause in SLOW_CAUSES}
     weights = responsibilities(beliefs, mechanisms, scores, means, _measured(features, rows))
@@ -189,12 +188,22 @@ def _causes(
         coverage = sum(seconds.values()) / max(sum(means.values()) * unit, 1e-12)
         removal = _removal(cause, excess, shares, spare)
         found.append(PricedCause(removal, (index,), belief, seconds, coverage, group))
+    priced = {each.removal.cause for each in found}
+    # Where nothing tells what the likely one costs, the time that others could explain is hardly theirs.
+    if found and all(belief <= LIKELY or cause in priced for cause, belief in beliefs.items()):
+        return found
     if UNKNOWN in charges:
         beliefs[UNKNOWN] = charges[UNKNOWN][0]
-    likeliest = max(beliefs, key=lambda name: beliefs[name])
-    if beliefs[likeliest] > LIKELY and likeliest not in {each.removal.cause for each in found}:
-        found = []
-    return found or _unpriced(index, suspect, excess, beliefs, spare)
+    return _unpriced(index, suspect, excess, beliefs, spare)
+
+
+def _means(excess: Excess, spare: FloatArray, features: FeatureSet) -> dict[str, float]:
+    """Mean excess by phase in the slow stretch, relative to a usual step."""
+    unit = features.work.step_reference
+    inside = features.comparison.segment.mask(features.work.steps.size)
+    means = {name: float(values[:, inside].mean()) / unit for name, values in excess.parts.items()}
+    means["transfer"] = float((spare + excess.lag.max(axis=0))[inside].mean()) / unit
+    return means
 
 
 def _charges(
@@ -203,10 +212,13 @@ def _charges(
     """Belief in every cause and its shares of the phases' excess; if it is likely, `unknown` has the rest."""
     charged = decided(weights)
     believed = {cause: _believed(by_phase, means) for cause, by_phase in weights.items()}
-    unknown = 1.0 - sum(max(belief, believed.get(cause, 0.0)) for cause, belief in beliefs.items())
+    held = [max(belief, believed.get(cause, 0.0)) for cause, belief in beliefs.items()]
+    unknown = 1.0 - sum(held)
     found = {cause: (believed[cause], shares) for cause, shares in charged.items()}
-    if unknown > NOTHING_EXPLAINS:
-        found[UNKNOWN] = (unknown, _left_over(charged, means))
+    left = _left_over(charged, means)
+    open_share = sum(means[name] * share for name, share in left.items()) / max(sum(means.values()), 1e-12)
+    if unknown > NOTHING_EXPLAINS or (unknown > max(held) and open_share > MOST):
+        found[UNKNOWN] = (unknown, left)
     return found
 
 

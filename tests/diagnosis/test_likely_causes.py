@@ -1,0 +1,75 @@
+"""What is likely is said: without a price if nothing tells one, and that nothing explains it as well."""
+
+from __future__ import annotations
+
+import pytest
+
+from rca.causal.scores import BusyEvidence
+from rca.classify.classifier import Suspect
+from rca.classify.components import Component
+from rca.diagnosis.bundle import baseline
+from rca.diagnosis.causes import slow_causes
+from rca.diagnosis.pricing import _charges, price
+from rca.diagnosis.result import Cause
+from rca.features import extract
+from rca.telemetry import Window
+from rca.telemetry.causes import SLOW_CAUSES, UNKNOWN
+from rca.whatif.coarse import PhaseReplay
+
+
+def causes(window: Window, **beliefs: float) -> list[Cause]:
+    """The causes of a diagnosis, were rank 5 suspected with these beliefs."""
+    features, mechanisms = extract(window), baseline().mechanisms
+    replay = PhaseReplay.from_arrays(features.phases.without_first(features.work.warmup), window.job)
+    busy = BusyEvidence.from_features(features, mechanisms)
+    suspect = Suspect(Component("rank", (5,), 1.0), {}, {}, beliefs)
+    return slow_causes(price(features, [suspect], busy, mechanisms, replay), features)
+
+
+def test_a_likely_cause_without_a_price_is_not_dropped_for_an_unlikely_one(make_window) -> None:
+    # Nobody timed checkpoints; what forward took longer is all that has a price.
+    window = make_window(late={5: 0.03})
+    told = causes(window, checkpoint_stall=0.9, gpu_throttling=0.08)
+    assert [cause.cause for cause in told] == ["checkpoint_stall", "gpu_throttling"]
+    assert [cause.seconds_per_step for cause in told] == [0.0, 0.0]
+
+
+def test_an_unlikely_one_without_a_price_gives_way(make_window) -> None:
+    told = causes(make_window(late={5: 0.03}), checkpoint_stall=0.3, gpu_throttling=0.68)
+    assert [cause.cause for cause in told] == ["gpu_throttling"]
+    assert told[0].seconds_per_step == pytest.approx(0.03, rel=0.1)
+
+
+def test_a_likely_cause_with_a_price_keeps_it_beside_what_nothing_explains(make_window) -> None:
+    told = causes(make_window(late={5: 0.03}), gpu_throttling=0.2, gpu_contention=0.02)
+    assert told[0].cause == UNKNOWN
+    assert sum(cause.seconds_per_step for cause in told) == pytest.approx(0.03, rel=0.1)
+
+
+def charged(**beliefs: float) -> dict[str, tuple[float, dict[str, float]]]:
+    """What causes are charged with of a second lost in one phase."""
+    weights = {cause: {"forward": belief} for cause, belief in beliefs.items()}
+    everything = dict.fromkeys(SLOW_CAUSES, 0.0) | beliefs
+    return _charges(everything, weights, {"forward": 1.0, "backward": 0.0})
+
+
+@pytest.mark.parametrize(
+    ("beliefs", "unknown"),
+    [
+        ({"gpu_contention": 0.25}, 0.75),
+        ({"gpu_contention": 0.4}, 0.6),
+        ({"gpu_contention": 0.25, "gpu_throttling": 0.2}, 0.55),
+        ({"gpu_contention": 0.5}, None),
+        ({"gpu_contention": 0.55}, None),
+        ({"gpu_contention": 0.3, "gpu_throttling": 0.25}, None),
+    ],
+    ids=["certain", "likeliest", "likelier than both", "as likely", "less likely", "but not than both"],
+)
+def test_nothing_explains_it_is_said_where_it_is_likeliest_and_most_is_open(
+    beliefs: dict[str, float], unknown: float | None
+) -> None:
+    found = charged(**beliefs)
+    assert found.get(UNKNOWN, (None,))[0] == (None if unknown is None else pytest.approx(unknown))
+    if unknown is not None:
+        assert sum(shares["forward"] for _, shares in found.values()) == pytest.approx(1.0)
+        assert found[UNKNOWN][1]["forward"] > 0.5
