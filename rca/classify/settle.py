@@ -23,6 +23,8 @@ SLOW_TRANSFER = 0.02
 OWN_EVIDENCE = 1.0
 #: Suspicion like this outlasts that no symptom is seen: a link inside a node slows its own ranks' exchange.
 CERTAIN = 0.95
+#: Suspicion like this is believed where nobody has a symptom: somebody has to be slow in a slow job.
+PROBABLE = 0.7
 #: More separate components than this are no longer an answer for a person.
 MAX_COMPONENTS = 16
 #: Resources that slow a rank when they are bad, and what shows it where no timer does: only who works has
@@ -58,11 +60,13 @@ def settle(components: list[Component], features: FeatureSet) -> list[Component]
             for own, link, component in zip(late, sick_links, components, strict=True)
         ]
     else:
-        # Nobody has anything but the model's suspicion. Collectives are everybody's, so slow ones without
-        # a sick link are a matter of the job; anything else would be a guess, and a wrong blame costs more.
+        # Nobody has anything but the model's suspicion. Where it is weak, slow collectives without a sick
+        # link are a matter of the job; anything else would be a guess, and a wrong blame costs more.
         shown = shown_by_machines(components, features)
         if shown:
             return shown[:MAX_COMPONENTS]
+        if probable := [component for component in components if component.probability >= PROBABLE]:
+            return probable[:MAX_COMPONENTS]
         everybody = Component("job", tuple(range(features.rank.shape[0])), components[0].probability)
         return [everybody] if transfer_grew(features) else []
     kept = [component for component, wanted in zip(components, keep, strict=True) if wanted]
