@@ -1,4 +1,7 @@
-"""Beside late ranks only those stay who have a sick link, or of whom the classifier has no doubt."""
+"""Beside late ranks only those stay who have a sick link, or of whom the classifier has no doubt.
+
+Where nobody is late, whom it thinks likely.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ import pytest
 from rca.classify import collectives
 from rca.classify.components import Component
 from rca.classify.ports import Suspected
-from rca.classify.settle import CERTAIN, settle
+from rca.classify.settle import CERTAIN, PROBABLE, settle
 from rca.features import RANK_FEATURES, WINDOW_FEATURES
 from rca.features.evidence import resource_names
 
@@ -33,6 +36,17 @@ def features(n_ranks: int = 8) -> Any:
 def test_a_node_whose_own_exchange_is_slow_stays_if_it_is_certain(probability: float, stays: bool) -> None:
     late, node = Component("rank", (LATE,), 0.99), Component("node", (4, 5, 6, 7), probability)
     assert settle([late, node], features()) == ([late, node] if stays else [late])
+
+
+@pytest.mark.parametrize("grew", [False, True], ids=["as always", "slower collectives"])
+def test_where_nobody_is_late_the_likely_ones_are_believed(grew: bool) -> None:
+    at_ease = features()
+    at_ease.rank[:] = 0.0
+    at_ease.window[WINDOW_FEATURES.index("transfer_growth")] = 0.3 if grew else 0.0
+    likely, guess = Component("node", (4, 5, 6, 7), PROBABLE), Component("rank", (2,), PROBABLE - 0.01)
+    assert settle([likely, guess], at_ease) == [likely]
+    everybody = Component("job", tuple(range(8)), guess.probability)
+    assert settle([guess], at_ease) == ([everybody] if grew else [])
 
 
 @pytest.mark.parametrize(
