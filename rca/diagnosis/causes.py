@@ -51,11 +51,17 @@ def slow_causes(pricing: Pricing, features: FeatureSet) -> list[Cause]:
     return by_expected_cost(found)
 
 
+#: Less of the slowdown than this does not count when causes are put in order.
+TRIFLE = 0.05
+
+
 def by_expected_cost(causes: Iterable[Cause]) -> list[Cause]:
     """First what is expected to cost most: why the job stands still, then seconds times belief."""
 
     def rank(cause: Cause) -> tuple[bool, float, float, str, list[int]]:
-        weight = 1.0 if cause.stops_the_job else cause.seconds_per_step
+        # The cost of a trifle is noise, and no reason to stand before what is likely and has no price.
+        seconds = cause.seconds_per_step if cause.share >= TRIFLE else 0.0
+        weight = 1.0 if cause.stops_the_job else seconds
         expected = weight * cause.probability
         # Where nothing is priced, the likeliest comes first.
         return not cause.stops_the_job, -expected, -cause.probability, cause.cause, cause.ranks
@@ -106,7 +112,7 @@ def _without_price(priced: PricedCause) -> list[Evidence]:
     """Why a cause costs nothing in the answer, where that is because nothing tells."""
     if not priced.without_price:
         return []
-    note = "no peer and no quiet step was any faster, so nothing tells what it costs"
+    note = "in what it lengthens no peer and no quiet step was any faster, so nothing tells what it costs"
     return [Evidence(signal=PRICE, value=None, reference=None, unit="s", note=note)]
 
 

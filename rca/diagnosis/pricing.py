@@ -29,7 +29,8 @@ MIN_RELATIVE_SAVING = 1e-3
 #: where it is likelier than each of them and they are charged with less than this share of the excess.
 NOTHING_EXPLAINS = 0.7
 MOST = 0.5
-#: Belief from which a cause of the catalogue is priced before `unknown`, where not all can be.
+#: Belief from which a cause of the catalogue is priced before `unknown`, where not all can be, and is said
+#: without a price beside causes that have one.
 LIKELY = 0.5
 #: Transfer predicted by a mechanism counts from this share of the step on, up to this share of the transfer.
 MIN_PREDICTED = 0.02
@@ -188,13 +189,12 @@ def _causes(
         coverage = sum(seconds.values()) / max(sum(means.values()) * unit, 1e-12)
         removal = _removal(cause, excess, shares, spare)
         found.append(PricedCause(removal, (index,), belief, seconds, coverage, group))
-    priced = {each.removal.cause for each in found}
-    # Where nothing tells what the likely one costs, the time that others could explain is hardly theirs.
-    if found and all(belief <= LIKELY or cause in priced for cause, belief in beliefs.items()):
-        return found
-    if UNKNOWN in charges:
+    if not found and UNKNOWN in charges:
         beliefs[UNKNOWN] = charges[UNKNOWN][0]
-    return _unpriced(index, suspect, excess, beliefs, spare)
+    priced = {each.removal.cause for each in found}
+    least = LIKELY if found else MIN_BELIEF
+    left = {cause: belief for cause, belief in beliefs.items() if belief >= least and cause not in priced}
+    return found + _unpriced(index, suspect, excess, left, spare)
 
 
 def _means(excess: Excess, spare: FloatArray, features: FeatureSet) -> dict[str, float]:
@@ -241,7 +241,7 @@ def _left_over(charged: Mapping[str, Mapping[str, float]], phases: Iterable[str]
 def _unpriced(
     index: int, suspect: Suspect, excess: Excess, beliefs: Mapping[str, float], spare: FloatArray
 ) -> list[PricedCause]:
-    """Causes of a suspect whose cost nothing tells: neither peers nor its past were any faster.
+    """Causes of a suspect whose cost nothing tells: in what they lengthen nobody was ever any faster.
 
     Who it is and why may still be plain, and is worth more than silence. The cost is left to the unexplained.
     """
@@ -256,7 +256,6 @@ def _unpriced(
             intervals.group_of(past=False, transfer=False, belief=belief),
         )
         for cause, belief in beliefs.items()
-        if belief >= MIN_BELIEF
     ]
 
 

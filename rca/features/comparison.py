@@ -28,6 +28,8 @@ MIN_RELATIVE_CHANGE = 0.04
 MIN_FELT_CHANGE = 0.03
 #: What one rank, node or stage costs beside a stretch outweighs it from so many times its loss on.
 OUTWEIGHED = 3.0
+#: A stretch in which another one costs more than beside it, by this share of what is lost, is that one's own.
+SOMEBODYS = 0.5
 #: Least evidence (contrast over its standard error) for a stretch; the search looks at many intervals.
 MIN_Z = 9.0
 
@@ -51,7 +53,7 @@ class Comparison:
     last : ndarray of shape (n_steps,), int
         The rank whose own work exceeded its peers' most; -1 if unknown.
     segment : Segment
-        Steps (columns) in which the job was slow.
+        Steps (columns) in which the job was slow; all where a change for everybody is outweighed.
     noise : float, seconds
         Robust spread of the healthy excess.
     slowed : ndarray of shape (n_ranks,), bool, or None
@@ -134,20 +136,27 @@ class Gains(NamedTuple):
 
 
 def is_outweighed(segment: Segment, gains: Gains, work: Work) -> bool:
-    """Whether somebody costs far more beside the stretch than all that is lost in it.
+    """Whether the stretch is everybody's, and somebody costs far more beside it than all that is lost in it.
 
     A few long steps of everybody's are a change, too. Were they the stretch, a rank that is late from the
     first step to the last would count as usual there. He has to be late in most steps beside it: who is only
     now and then may have begun and ended with a fault of which the stretch is a part.
     """
     inside = segment.mask(work.job_step.size)
-    if segment.whole or inside.all():
+    if inside.all():
         return False
     usual = nan_median(work.job_step[None, ~inside], axis=1)[0]
-    lost = float(np.nansum(work.job_step[inside] - usual))
-    costs = max(float(np.median(gain[:, ~inside], axis=1).max()) for gain in gains)
-    felt = costs >= MIN_FELT_CHANGE * work.step_reference
-    return bool(felt and costs * (~inside).sum() > OUTWEIGHED * lost)
+    longer = float(nan_mean((work.job_step[inside] - usual)[:, None])[0])
+    costs, costs_inside = (
+        np.concatenate([np.median(gain[:, steps], axis=1) for gain in gains]) for steps in (~inside, inside)
+    )
+    most = float(costs.max())
+    felt = most >= MIN_FELT_CHANGE * work.step_reference
+    if not felt or most * (~inside).sum() <= OUTWEIGHED * longer * inside.sum():
+        return False
+    # Who is late all along may well be later in it; somebody else has a stretch of his own.
+    newly = np.where(costs < 0.5 * most, costs_inside - costs, 0.0)
+    return bool(newly.max() <= SOMEBODYS * longer)
 
 
 def _gains(excess: FloatArray, work: Work, topology: Topology) -> Gains:
