@@ -90,7 +90,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     app.add_middleware(RequestContext, metrics=state.metrics)
     app.add_middleware(SecurityHeaders)
     # The last one added is the outermost.
-    app.add_middleware(Lingering)
+    app.add_middleware(Lingering, at_most=int(settings.max_body_bytes))
     app.include_router(diagnosis_endpoints.router)
     app.include_router(window_endpoints.router)
     app.include_router(feedback_endpoints.router)

@@ -2,7 +2,8 @@
 
 A socket closed with unread bytes makes the system reset the connection, and the caller's system then throws
 away the answer it has already got: instead of "busy, retry after 3 s" he reads "connection reset by peer"
-(RFC 9112, 9.6).
+(RFC 9112, 9.6). Who sends for longer than `SECONDS` is reset all the same. Until then he holds a socket and
+some of the event loop's time, but no place that anybody else waits for.
 """
 
 from __future__ import annotations
@@ -13,30 +14,38 @@ from contextlib import suppress
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-#: Of that many seconds and bytes; who sends on has his connection reset.
 SECONDS = 5.0
-MAX_BYTES = 64 << 20
 
 
 class Lingering:
-    """Plain ASGI middleware, the outermost: while it lingers the request is recorded and holds no place."""
+    """Plain ASGI middleware, the outermost: while it lingers the request is recorded and holds no place.
 
-    def __init__(self, app: ASGIApp) -> None:
+    Parameters
+    ----------
+    app : ASGI application
+    at_most : int
+        Bytes that are taken in: what the largest body may have.
+    """
+
+    def __init__(self, app: ASGIApp, at_most: int) -> None:
         self.app = app
+        self.at_most = at_most
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer, and end the answer only when the body is there or given up."""
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        incoming = _Incoming(receive)
-        closes = ended = False
+        asked = Headers(scope=scope)
+        incoming = _Incoming(receive, invited="expect" not in asked)
+        closes = _says_close(asked) or scope.get("http_version") == "1.0"
+        ended = False
 
         async def send_open(message: Message) -> None:
             nonlocal closes, ended
             if message["type"] == "http.response.start":
-                closes = Headers(scope=message).get("connection", "").lower() == "close"
-            elif closes and not message.get("more_body", False) and not incoming.complete:
+                closes = closes or _says_close(Headers(scope=message))
+            elif closes and not message.get("more_body", False) and incoming.coming:
                 ended = True
                 message = {**message, "more_body": True}
             await send(message)
@@ -45,25 +54,30 @@ class Lingering:
         if ended:
             with suppress(TimeoutError):
                 async with asyncio.timeout(SECONDS):
-                    await incoming.forget(MAX_BYTES)
+                    await incoming.forget(self.at_most)
             await send({"type": "http.response.body"})
 
 
-class _Incoming:
-    """The body of a request, on its way in."""
+def _says_close(headers: Headers) -> bool:
+    return "close" in [token.strip().lower() for token in headers.get("connection", "").split(",")]
 
-    def __init__(self, receive: Receive) -> None:
+
+class _Incoming:
+    """The body of a request, on its way in; who expects to be invited sends nothing before that."""
+
+    def __init__(self, receive: Receive, *, invited: bool) -> None:
         self._receive = receive
-        #: Nothing more comes: all is there, or the caller has left.
-        self.complete = False
+        #: Whether there may be more: not all is there, and the caller has not left.
+        self.coming = invited
 
     async def receive(self) -> Message:
         """Hand the next message on."""
         message = await self._receive()
-        self.complete = message["type"] == "http.disconnect" or not message.get("more_body", False)
+        # A caller who left sends no message with more to come either.
+        self.coming = message.get("more_body", False)
         return message
 
     async def forget(self, at_most: int) -> None:
         """Take in what is left, up to so many bytes."""
-        while not self.complete and at_most > 0:
+        while self.coming and at_most > 0:
             at_most -= len((await self.receive()).get("body", b""))

@@ -2,7 +2,8 @@
 
 Collectives spread every slowness to all ranks, and among thousands of innocent ranks some signal always
 looks odd. A component stays a suspect if its own work is late; or, where the collectives themselves became
-slow, if its links show evidence. Whoever explains the slowness lets the others go.
+slow, if its links show evidence. Whoever explains the slowness lets the others go. Where nobody does, the
+likely suspects stay: the model has seen more than these two.
 """
 
 from __future__ import annotations

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
 import rca
@@ -67,3 +68,44 @@ def test_who_is_late_now_and_then_outweighs_nothing(make_window, every: int) -> 
 def test_a_fault_that_begins_is_its_own_stretch(make_window) -> None:
     found = stretch(make_window(8, 60, late={5: 0.03}, steps=slice(25, None)))
     assert (found.first, found.last) == (25, 59)
+
+
+def together(make_window, always: dict[int, float], then: int, longer: float, **job) -> Segment:
+    """The stretch of a job in which another rank is late for thirty steps of three hundred."""
+    usual = make_window(8, 300, late=always, **job)
+    both = make_window(8, 300, late={then: longer}, steps=slice(200, 230), **job)
+    names = ("forward_seconds", "communication_wait_seconds", "step_seconds")
+    alone = make_window(8, 300, **job)
+    steps = usual.steps
+    total = {name: each.steps[name].to_numpy() for each in (usual,) for name in names}
+    added = both.steps["forward_seconds"].to_numpy() - alone.steps["forward_seconds"].to_numpy()
+    own = (total["step_seconds"] - total["communication_wait_seconds"] + added).reshape(8, -1)
+    last = np.broadcast_to(own.max(axis=0), own.shape)
+    for name, values in {
+        "forward_seconds": total["forward_seconds"] + added,
+        "communication_wait_seconds": (last - own).ravel(),
+        "step_seconds": last.ravel(),
+    }.items():
+        steps = steps.set_column(steps.column_names.index(name), name, pa.array(values))
+    return stretch(Window.from_tables(usual.job, steps))
+
+
+def test_a_stretch_of_somebody_elses_is_not_outweighed(make_window) -> None:
+    found = together(make_window, {5: 0.006}, 2, 0.016)
+    assert (found.first, found.last) == (200, 229)
+
+
+def test_stages_that_differ_by_nature_hide_no_late_rank(make_window) -> None:
+    stage = dict.fromkeys(range(4, 8), 0.01)
+    found = together(make_window, stage, 5, 0.02, parallelism={"data": 4, "pipeline": 2})
+    assert (found.first, found.last) == (200, 229)
+
+
+def test_steps_that_nobody_timed_are_lost_like_the_others(make_window) -> None:
+    window = make_window(8, 60, late={5: 0.01}, transfer=blip())
+    seconds = window.steps["step_seconds"].to_numpy().reshape(8, -1).copy()
+    seconds[:, 13:16] = np.nan
+    place = window.steps.column_names.index("step_seconds")
+    untimed = window.steps.set_column(place, "step_seconds", pa.array(seconds.ravel(), from_pandas=True))
+    assert not stretch(window).whole
+    assert not stretch(Window.from_tables(window.job, untimed)).whole

@@ -16,6 +16,7 @@ from rca_api.demo import running_service
 from rca_api.lingering import Lingering
 
 CHUNK: Message = {"type": "http.request", "body": bytes(1 << 20), "more_body": True}
+AT_MOST = 64 << 20
 END: Message = {"type": "http.request", "body": b"", "more_body": False}
 
 
@@ -31,7 +32,7 @@ def refusing(connection: bytes, read: int = 0) -> Any:
     return app
 
 
-def answered(app: Any, incoming: list[Message]) -> tuple[list[Message], int]:
+def answered(app: Any, incoming: list[Message], **asked: Any) -> tuple[list[Message], int]:
     """What was sent, and how many messages were left; a caller without any sends nothing more, and stays."""
     sent: list[Message] = []
     left = list(incoming)
@@ -42,12 +43,13 @@ def answered(app: Any, incoming: list[Message]) -> tuple[list[Message], int]:
     async def send(message: Message) -> None:
         sent.append(message)
 
-    asyncio.run(Lingering(app)({"type": "http"}, receive, send))
+    scope = {"type": "http", "http_version": "1.1", "headers": []} | asked
+    asyncio.run(Lingering(app, AT_MOST)(scope, receive, send))
     return sent, len(left)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("size", [0, 1 << 14, 16 << 20])
+@pytest.mark.parametrize("size", [0, 16 << 20, 80 << 20])
 def test_an_answer_before_the_body_is_there_is_read(size: int, url: str) -> None:
     at = urlsplit(url)
     connection = HTTPConnection(at.hostname or "", at.port, timeout=60)
@@ -66,7 +68,7 @@ def url() -> Any:
 
 
 def test_the_answer_is_there_before_the_body_and_ends_after_it() -> None:
-    sent, left = answered(refusing(b"close"), [CHUNK, CHUNK, END])
+    sent, left = answered(refusing(b"Close, TE"), [CHUNK, CHUNK, END])
     assert left == 0
     assert [(each.get("body"), each.get("more_body", False)) for each in sent[1:]] == [
         (b"busy", True),
@@ -91,6 +93,31 @@ def test_nobody_is_listened_to_for_ever(monkeypatch: pytest.MonkeyPatch) -> None
     assert (left, sent[-1].get("more_body", False)) == (0, False)
     sent, left = answered(refusing(b"close"), [CHUNK] * 100)
     assert (left, sent[-1].get("more_body", False)) == (
-        100 - lingering.MAX_BYTES // len(CHUNK["body"]),
+        100 - AT_MOST // len(CHUNK["body"]),
         False,
     )
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [{"headers": [(b"connection", b"close")]}, {"http_version": "1.0"}],
+    ids=["the caller closes", "HTTP/1.0"],
+)
+def test_connections_that_close_by_the_callers_wish_linger_as_well(asked: dict[str, Any]) -> None:
+    assert answered(refusing(b"keep-alive"), [CHUNK, END], **asked)[1] == 0
+
+
+def test_who_waits_to_be_invited_sends_nothing() -> None:
+    asked = {"headers": [(b"expect", b"100-continue")]}
+    sent, left = answered(refusing(b"close"), [CHUNK, END], **asked)
+    assert (left, len(sent)) == (2, 2)
+    # Once somebody has begun to read, he has been.
+    assert answered(refusing(b"close", read=1), [CHUNK, CHUNK, END], **asked)[1] == 0
+
+
+def test_other_connections_are_none_of_its_business() -> None:
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        await send(await receive())
+
+    sent, _ = answered(app, [{"type": "lifespan.startup"}], type="lifespan")
+    assert sent == [{"type": "lifespan.startup"}]
