@@ -25,9 +25,8 @@ from rca.whatif.coarse import PhaseReplay
 
 #: A cause that takes less than this off the step is not carried into the replay.
 MIN_RELATIVE_SAVING = 1e-3
-#: Belief that no catalogue cause is it beyond which that is said as a cause of its own, `unknown`; or less,
-#: where it is likelier than each of them and they are charged with less than this share of the excess.
-NOTHING_EXPLAINS = 0.7
+#: That no catalogue cause is it is said as a cause of its own, `unknown`, where it is likelier than each of
+#: them and more than this share of the excess is left over by them.
 MOST = 0.5
 #: Belief from which a cause of the catalogue is priced before `unknown`, where not all can be, and is said
 #: without a price beside causes that have one.
@@ -217,7 +216,7 @@ def _charges(
     found = {cause: (believed[cause], shares) for cause, shares in charged.items()}
     left = _left_over(charged, means)
     open_share = sum(means[name] * share for name, share in left.items()) / max(sum(means.values()), 1e-12)
-    if unknown > NOTHING_EXPLAINS or (unknown > max(held) and open_share > MOST):
+    if unknown > max(held) and open_share > MOST:
         found[UNKNOWN] = (unknown, left)
     return found
 
