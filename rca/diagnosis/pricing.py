@@ -26,7 +26,7 @@ from rca.whatif.coarse import PhaseReplay
 #: A cause that takes less than this off the step is not carried into the replay.
 MIN_RELATIVE_SAVING = 1e-3
 #: That no catalogue cause is it is said as a cause of its own, `unknown`, where it is likelier than each of
-#: them and more than this share of the excess is left over by them.
+#: them and at least this share of the excess is left over by them.
 MOST = 0.5
 #: Belief from which a cause of the catalogue is priced before `unknown`, where not all can be, and is said
 #: without a price beside causes that have one.
@@ -215,8 +215,9 @@ def _charges(
     unknown = 1.0 - sum(held)
     found = {cause: (believed[cause], shares) for cause, shares in charged.items()}
     left = _left_over(charged, means)
-    open_share = sum(means[name] * share for name, share in left.items()) / max(sum(means.values()), 1e-12)
-    if unknown > max(held) and open_share > MOST:
+    # Where nothing was lost, or nothing tells what, nobody answers for any of it.
+    still_open = sum(means[name] * share for name, share in left.items())
+    if unknown > max(held) and still_open >= MOST * sum(means.values()):
         found[UNKNOWN] = (unknown, left)
     return found
 

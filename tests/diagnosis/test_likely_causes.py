@@ -83,3 +83,10 @@ def test_nothing_explains_it_is_said_where_it_is_likeliest_and_most_is_open(
     if unknown is not None:
         assert sum(shares["forward"] for _, shares in found.values()) == pytest.approx(1.0)
         assert found[UNKNOWN][1]["forward"] > 0.5
+
+
+def test_nothing_explains_what_has_no_price_either(make_window) -> None:
+    columns = ("rank", "step", "start_time", "step_seconds")
+    told = causes(make_window(columns=columns), gpu_throttling=0.2)
+    assert [cause.cause for cause in told] == [UNKNOWN, "gpu_throttling"]
+    assert all(cause.without_price for cause in told)
