@@ -31,7 +31,7 @@ def build_window(
     n_ranks: int = 8,
     n_steps: int = 40,
     *,
-    late: dict[int, float] | None = None,
+    late: dict[int, float | np.ndarray] | None = None,
     steps: slice = slice(None),
     phase: str | Mapping[str, float] = "forward_seconds",
     ranks_per_node: int = 2,
@@ -44,7 +44,8 @@ def build_window(
 ) -> Window:
     """A data-parallel job in which the ranks of `late` spend extra seconds in `phase` during `steps`.
 
-    A mapping of phases to shares spreads the seconds over several phases.
+    Seconds may be an array, one value for each of the steps. A mapping of phases to shares spreads the
+    seconds over several phases.
     Everybody leaves the all-reduce together, so the others wait exactly as long as the last one is late.
     """
     rng = np.random.default_rng(seed)

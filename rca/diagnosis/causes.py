@@ -21,6 +21,8 @@ from rca.telemetry.causes import CAUSES, DECIDING, SPECS, UNKNOWN
 #: Resource scores from here on are worth showing, in units.
 REMARKABLE_SCORE = 1.0
 MAX_EVIDENCE = 6
+#: Costs below this share of the slowdown are not worth a reader's time, and no reason to be listed earlier.
+TRIFLE = 0.05
 
 
 def slow_causes(pricing: Pricing, features: FeatureSet) -> list[Cause]:
@@ -49,10 +51,6 @@ def slow_causes(pricing: Pricing, features: FeatureSet) -> list[Cause]:
             )
         )
     return by_expected_cost(found)
-
-
-#: Less of the slowdown than this does not count when causes are put in order.
-TRIFLE = 0.05
 
 
 def by_expected_cost(causes: Iterable[Cause]) -> list[Cause]:

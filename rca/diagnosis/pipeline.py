@@ -19,7 +19,7 @@ from rca.diagnosis.abstention import abstention
 from rca.diagnosis.activity import activity_per_compute
 from rca.diagnosis.advice import LEFT_CHECK, actions, next_check, swap_check
 from rca.diagnosis.bundle import Bundle, baseline
-from rca.diagnosis.causes import catalogued, named_first, slow_causes, stop_causes
+from rca.diagnosis.causes import TRIFLE, catalogued, named_first, slow_causes, stop_causes
 from rca.diagnosis.contradiction import contradicted
 from rca.diagnosis.contributions import mode_evidence, suspect_evidence
 from rca.diagnosis.corroboration import corroborated
@@ -37,8 +37,7 @@ from rca.features.work import OWN_PHASES
 from rca.telemetry.window import Window
 from rca.whatif.coarse import PhaseReplay
 
-#: Causes below both are not worth a reader's time.
-MIN_SHARE = 0.05
+#: Causes that are less likely than this and cost a trifle are not worth a reader's time.
 MIN_PROBABILITY = 0.05
 #: Belief from which a cause has an action, named or not.
 MIN_TO_ACT_ON = 0.3
@@ -220,7 +219,7 @@ def _causes(classification: Classification, features: FeatureSet, pricing: Prici
         found = stop_causes(classification.suspects, features)
     else:
         found = slow_causes(pricing, features)
-    return [cause for cause in found if cause.share >= MIN_SHARE or cause.probability >= MIN_PROBABILITY]
+    return [cause for cause in found if cause.share >= TRIFLE or cause.probability >= MIN_PROBABILITY]
 
 
 def _alone(pricing: Pricing) -> dict[tuple[str, tuple[int, ...]], tuple[float, Interval]]:

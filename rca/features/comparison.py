@@ -30,6 +30,8 @@ MIN_FELT_CHANGE = 0.03
 OUTWEIGHED = 3.0
 #: A stretch in which another one costs more than beside it, by this share of what is lost, is that one's own.
 SOMEBODYS = 0.5
+#: ... if he costs less than this share of what the latest does beside it.
+LATE_BESIDE = 0.5
 #: Least evidence (contrast over its standard error) for a stretch; the search looks at many intervals.
 MIN_Z = 9.0
 
@@ -81,9 +83,7 @@ class Comparison:
             for name, seconds in work.phases.items()
         }
         gains = _gains(excess, work, topology)
-        segment = slow_stretch(work, excess)
-        if is_outweighed(segment, gains, work):
-            segment = Segment.everything(work.steps.size)
+        segment = slow_stretch(work, excess, gains)
         slowed = most_slowed(work.own, segment)
         if slowed is not None:
             reference = past_reference(work.own, slowed, segment)
@@ -108,12 +108,29 @@ class Comparison:
         )
 
 
-def slow_stretch(work: Work, excess: FloatArray) -> Segment:
+class Gains(NamedTuple):
+    """Seconds a step would be shorter without one unit's lateness, each of shape (n_units, n_steps)."""
+
+    rank: FloatArray
+    node: FloatArray
+    stage: FloatArray
+
+    def usual(self, steps: np.ndarray[tuple[int], np.dtype[np.bool_]]) -> FloatArray:
+        """Median over some steps of every unit's, seconds, shape (n_units of all kinds,)."""
+        return np.concatenate([np.median(gain[:, steps], axis=1) for gain in self])
+
+
+def slow_stretch(work: Work, excess: FloatArray, gains: Gains) -> Segment:
     """The stretch in which the job was slow: by step time, else by lateness, else by transfer.
 
     The first that shows a change wins: what the user feels comes first, and the others catch a fault
-    that a simultaneous change elsewhere hides.
+    that a simultaneous change elsewhere hides. Everything, where somebody's lateness outweighs the change.
     """
+    changed = _changed_stretch(work, excess)
+    return Segment.everything(work.steps.size) if _is_outweighed(changed, gains, work) else changed
+
+
+def _changed_stretch(work: Work, excess: FloatArray) -> Segment:
     usual = work.step_reference
     if not np.isfinite(usual):
         return Segment.everything(work.steps.size)
@@ -127,15 +144,7 @@ def slow_stretch(work: Work, excess: FloatArray) -> Segment:
     return next(felt, found[0])
 
 
-class Gains(NamedTuple):
-    """Seconds a step would be shorter without one unit's lateness, each of shape (n_units, n_steps)."""
-
-    rank: FloatArray
-    node: FloatArray
-    stage: FloatArray
-
-
-def is_outweighed(segment: Segment, gains: Gains, work: Work) -> bool:
+def _is_outweighed(segment: Segment, gains: Gains, work: Work) -> bool:
     """Whether the stretch is everybody's, and somebody costs far more beside it than all that is lost in it.
 
     A few long steps of everybody's are a change, too. Were they the stretch, a rank that is late from the
@@ -147,15 +156,13 @@ def is_outweighed(segment: Segment, gains: Gains, work: Work) -> bool:
         return False
     usual = nan_median(work.job_step[None, ~inside], axis=1)[0]
     longer = float(nan_mean((work.job_step[inside] - usual)[:, None])[0])
-    costs, costs_inside = (
-        np.concatenate([np.median(gain[:, steps], axis=1) for gain in gains]) for steps in (~inside, inside)
-    )
+    costs = gains.usual(~inside)
     most = float(costs.max())
     felt = most >= MIN_FELT_CHANGE * work.step_reference
     if not felt or most * (~inside).sum() <= OUTWEIGHED * longer * inside.sum():
         return False
     # Who is late all along may well be later in it; somebody else has a stretch of his own.
-    newly = np.where(costs < 0.5 * most, costs_inside - costs, 0.0)
+    newly = np.where(costs < LATE_BESIDE * most, gains.usual(inside) - costs, 0.0)
     return bool(newly.max() <= SOMEBODYS * longer)
 
 

@@ -70,34 +70,21 @@ def test_a_fault_that_begins_is_its_own_stretch(make_window) -> None:
     assert (found.first, found.last) == (25, 59)
 
 
-def together(make_window, always: dict[int, float], then: int, longer: float, **job) -> Segment:
-    """The stretch of a job in which another rank is late for thirty steps of three hundred."""
-    usual = make_window(8, 300, late=always, **job)
-    both = make_window(8, 300, late={then: longer}, steps=slice(200, 230), **job)
-    names = ("forward_seconds", "communication_wait_seconds", "step_seconds")
-    alone = make_window(8, 300, **job)
-    steps = usual.steps
-    total = {name: each.steps[name].to_numpy() for each in (usual,) for name in names}
-    added = both.steps["forward_seconds"].to_numpy() - alone.steps["forward_seconds"].to_numpy()
-    own = (total["step_seconds"] - total["communication_wait_seconds"] + added).reshape(8, -1)
-    last = np.broadcast_to(own.max(axis=0), own.shape)
-    for name, values in {
-        "forward_seconds": total["forward_seconds"] + added,
-        "communication_wait_seconds": (last - own).ravel(),
-        "step_seconds": last.ravel(),
-    }.items():
-        steps = steps.set_column(steps.column_names.index(name), name, pa.array(values))
-    return stretch(Window.from_tables(usual.job, steps))
+def then(seconds: float, before: float = 0.0) -> np.ndarray:
+    """Lateness in three hundred steps: thirty of them are later than the others."""
+    late = np.full(300, before)
+    late[200:230] += seconds
+    return late
 
 
 def test_a_stretch_of_somebody_elses_is_not_outweighed(make_window) -> None:
-    found = together(make_window, {5: 0.006}, 2, 0.016)
+    found = stretch(make_window(8, 300, late={5: 0.006, 2: then(0.016)}))
     assert (found.first, found.last) == (200, 229)
 
 
 def test_stages_that_differ_by_nature_hide_no_late_rank(make_window) -> None:
-    stage = dict.fromkeys(range(4, 8), 0.01)
-    found = together(make_window, stage, 5, 0.02, parallelism={"data": 4, "pipeline": 2})
+    stage = dict.fromkeys(range(4, 8), 0.01) | {5: then(0.02, before=0.01)}
+    found = stretch(make_window(8, 300, late=stage, parallelism={"data": 4, "pipeline": 2}))
     assert (found.first, found.last) == (200, 229)
 
 

@@ -48,6 +48,12 @@ def answered(app: Any, incoming: list[Message], **asked: Any) -> tuple[list[Mess
     return sent, len(left)
 
 
+@pytest.fixture(scope="module")
+def url() -> Any:
+    with running_service(settings={"RCA_PROCESSES": "1"}) as at:
+        yield at
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("size", [0, 16 << 20, 80 << 20])
 def test_an_answer_before_the_body_is_there_is_read(size: int, url: str) -> None:
@@ -59,12 +65,6 @@ def test_an_answer_before_the_body_is_there_is_read(size: int, url: str) -> None
     assert (answer.status, answer.headers["Connection"]) == (415, "close")
     assert json.loads(answer.read())["code"] == "unsupported-encoding"
     connection.close()
-
-
-@pytest.fixture(scope="module")
-def url() -> Any:
-    with running_service(settings={"RCA_PROCESSES": "1"}) as at:
-        yield at
 
 
 def test_the_answer_is_there_before_the_body_and_ends_after_it() -> None:
@@ -92,10 +92,7 @@ def test_nobody_is_listened_to_for_ever(monkeypatch: pytest.MonkeyPatch) -> None
     sent, left = answered(refusing(b"close"), [CHUNK])
     assert (left, sent[-1].get("more_body", False)) == (0, False)
     sent, left = answered(refusing(b"close"), [CHUNK] * 100)
-    assert (left, sent[-1].get("more_body", False)) == (
-        100 - AT_MOST // len(CHUNK["body"]),
-        False,
-    )
+    assert (left, sent[-1].get("more_body", False)) == (100 - AT_MOST // len(CHUNK["body"]), False)
 
 
 @pytest.mark.parametrize(
