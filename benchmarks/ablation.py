@@ -18,11 +18,11 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
+from rca.arrays import FloatArray
 from rca.evaluation.intervals import Estimate
 from rca.features import RANK_FEATURES, WINDOW_FEATURES
 from rca.features.evidence import resource_names
 from rca.features.groups import feature_groups, group_names
-from rca.robust import FloatArray
 from rca.training.corpus import Corpus, stack
 from rca.training.head_losses import Losses, change, held_out_losses
 from rca.training.heads import fit_heads, targets

@@ -21,15 +21,15 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
+from rca.arrays import BoolArray, FloatArray
 from rca.classify.classifier import HEADS
 from rca.classify.heads import Head
 from rca.classify.sufficiency import work_seen
 from rca.evaluation.intervals import Estimate, score
-from rca.robust import FloatArray
 from rca.training.corpus import Corpus, stack
 from rca.training.feature_cache import FeatureCache, default_folder
 from rca.training.head_losses import Losses, change, held_out_losses
-from rca.training.heads import BoolArray, FittedHead, Target, fit_head, targets, with_healthy
+from rca.training.heads import FittedHead, Target, fit_head, targets, with_healthy
 from rca.training.innocents import PER_CORPUS_WINDOWS, halves, innocent_windows
 from rca.training.run import DEFAULT_SEED
 from rca.training.simulated import simulated_examples

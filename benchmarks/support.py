@@ -18,9 +18,9 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
+from rca.arrays import FloatArray
 from rca.errors import RcaError
 from rca.features import WINDOW_FEATURES, extract
-from rca.robust import FloatArray
 from rca.telemetry.labels import read_collection
 from rca.training.innocents import innocent_windows
 from rca.training.run import DEFAULT_SEED

@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from rca.arrays import FloatArray
 from rca.telemetry import Window
 
 START = 1_700_000_000.0
@@ -52,8 +53,6 @@ METRICS: dict[str, tuple[float, float, bool]] = {
     "process_io_read_bytes_total": (4e6, 4e6, True),
     "python_gc_pause_seconds_total": (0.001, 0.001, True),
 }
-
-FloatArray = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True)

@@ -7,8 +7,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-FloatArray = npt.NDArray[np.float64]
-IntArray = npt.NDArray[np.int64]
+from rca.arrays import FloatArray, IntArray
 
 #: Peers' reference quantile. Below the median, so that a fault on half of the peers (one node of two)
 #: still leaves the reference with the healthy half; healthy noise makes the bias a fraction of its spread.

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from rca.arrays import FloatArray
 from rca.causal.shapley import shapley
-from rca.robust import FloatArray
 
 #: Coalitions are enumerated; beyond this many causes the smallest are left to the unexplained part.
 MAX_CAUSES = 6

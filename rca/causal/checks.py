@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from rca.arrays import FloatArray
 from rca.errors import MissingExtra
-from rca.robust import FloatArray
 
 if TYPE_CHECKING:
     import pandas as pd

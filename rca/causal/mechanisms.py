@@ -13,9 +13,9 @@ from typing import Any
 
 import numpy as np
 
+from rca.arrays import FloatArray
 from rca.causal.graph import IDLE_RESOURCES, PHASES, mechanism_parents
 from rca.errors import BundleError
-from rca.robust import FloatArray
 
 FORMAT = 1
 

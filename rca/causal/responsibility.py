@@ -6,9 +6,9 @@ from collections.abc import Collection, Mapping
 
 import numpy as np
 
+from rca.arrays import FloatArray
 from rca.causal.graph import PHASES
 from rca.causal.mechanisms import Mechanisms
-from rca.robust import FloatArray
 from rca.telemetry.causes import CAUSES
 
 #: Causes below this belief are not carried further.

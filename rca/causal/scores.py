@@ -6,11 +6,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from rca.arrays import FloatArray
 from rca.causal.mechanisms import Mechanisms
 from rca.features import RANK_FEATURES, FeatureSet
 from rca.features.comparison import stretch_mean
 from rca.features.evidence import resource_names
-from rca.robust import FloatArray
 
 #: Shared by all nodes: everybody's counters rise together, so peers say nothing and the past counts too.
 SHARED_RESOURCES = ("fabric", "tcp")

@@ -6,7 +6,7 @@ from math import factorial
 
 import numpy as np
 
-from rca.robust import FloatArray
+from rca.arrays import FloatArray
 
 
 def shapley(values: FloatArray) -> FloatArray:

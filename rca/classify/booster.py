@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from rca.arrays import FloatArray
 from rca.errors import BundleError
 
 _FLOAT64 = 1  # C_API_DTYPE_FLOAT64
@@ -66,11 +66,11 @@ class Booster:
         if handle:
             self._library.LGBM_BoosterFree(handle)
 
-    def raw(self, rows: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    def raw(self, rows: FloatArray) -> FloatArray:
         """Raw scores (log-odds) of shape (n_rows, n_classes); n_classes is 1 for a binary model."""
         return self._predict(rows, _PREDICT_RAW, (rows.shape[0], self.n_classes))
 
-    def contributions(self, rows: npt.NDArray[np.float64], classes: Sequence[int]) -> npt.NDArray[np.float64]:
+    def contributions(self, rows: FloatArray, classes: Sequence[int]) -> FloatArray:
         """What every feature adds to some raw scores: exact Shapley values over the trees' paths.
 
         Parameters
@@ -102,9 +102,7 @@ class Booster:
             self._of_class[number] = Booster(_one_class(self._text, number, self.n_classes))
         return self._of_class[number]
 
-    def _predict(
-        self, rows: npt.NDArray[np.float64], kind: int, shape: tuple[int, ...]
-    ) -> npt.NDArray[np.float64]:
+    def _predict(self, rows: FloatArray, kind: int, shape: tuple[int, ...]) -> FloatArray:
         if rows.ndim != 2 or rows.shape[1] != self.n_features:
             raise ValueError(f"expected {self.n_features} columns, got shape {rows.shape}")
         data = np.ascontiguousarray(rows, dtype=np.float64)

@@ -8,10 +8,11 @@ from typing import Any
 
 import numpy as np
 
+from rca.arrays import FloatArray
 from rca.classify.collectives import between_machines, collectives_left_over
 from rca.classify.components import Component, is_whole_stage
 from rca.classify.doubt import Doubt
-from rca.classify.heads import FloatArray, Head
+from rca.classify.heads import Head
 from rca.classify.joined import joined
 from rca.classify.node_odds import with_history
 from rca.classify.ports import (

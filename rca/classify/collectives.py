@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from rca.arrays import FloatArray
 from rca.classify.ports import Suspected
 from rca.classify.settle import transfer_grew
 from rca.features import FeatureSet
-from rca.robust import FloatArray, nan_mean, nan_median
+from rca.robust import nan_mean, nan_median
 from rca.telemetry.causes import CAUSES
 
 #: Share of the steps' growth that the collectives have to account for, and least share of a step.

@@ -8,7 +8,7 @@ from typing import Literal
 
 import numpy as np
 
-from rca.robust import FloatArray, IntArray
+from rca.arrays import FloatArray, IntArray
 from rca.telemetry.job import Topology
 
 Scope = Literal["rank", "node", "stage", "data_group", "job"]

@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 
+from rca.arrays import FloatArray
 from rca.classify.answers import AnswerShares
 from rca.classify.conformal import PredictionSets
 from rca.classify.familiarity import Familiarity
 from rca.features import RANK_FEATURES, WINDOW_FEATURES
-from rca.robust import FloatArray
 
 #: Feature table -> its columns, in order.
 TABLES = {"window": WINDOW_FEATURES, "rank": RANK_FEATURES}

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from rca.arrays import FloatArray
 from rca.features import WINDOW_FEATURES
-from rca.robust import FloatArray
 
 #: What a job looks like before anything is wrong with it: size, length, noise, and what is measured.
 SHAPE = (

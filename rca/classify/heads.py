@@ -7,12 +7,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from rca.arrays import FloatArray, IntArray
 from rca.classify.booster import Booster
 from rca.errors import BundleError
-
-FloatArray = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -44,7 +42,7 @@ class Head:
 
     name: str
     classes: tuple[str, ...]
-    columns: npt.NDArray[np.int64]
+    columns: IntArray
     booster: Booster
     calibration: Calibration
     priors: Mapping[str, float] = field(default_factory=dict)

@@ -10,9 +10,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from rca.arrays import IntArray
 from rca.classify.components import Component, Scope, is_whole_stage
 from rca.classify.ports import Suspected
-from rca.robust import IntArray
 from rca.telemetry.job import Topology
 
 #: Causes whose resource serves several nodes at once, so that being on different nodes sets nobody apart.

@@ -7,13 +7,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from rca.arrays import BoolArray, FloatArray
 from rca.classify.components import Component
 from rca.features import FeatureSet
 from rca.features.evidence import resource_names
-from rca.robust import FloatArray
 from rca.telemetry.job import Topology
-
-BoolArray = np.ndarray[tuple[int], np.dtype[np.bool_]]
 
 NIC, NVLINK = "nic_degradation", "nvlink_degradation"
 #: Causes that hit all ranks of a node alike, by the catalogue.

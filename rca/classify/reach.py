@@ -6,11 +6,11 @@ from dataclasses import replace
 
 import numpy as np
 
+from rca.arrays import FloatArray, IntArray
 from rca.classify.components import Component
 from rca.classify.ports import ALONE, NIC, NVLINK, Ports, odd_link, of_nodes
 from rca.features import FeatureSet
 from rca.features.evidence import RESOURCES, Evidence, resource_names
-from rca.robust import FloatArray, IntArray
 from rca.telemetry.job import Topology
 
 CONGESTION = "network_congestion"

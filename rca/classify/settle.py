@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import numpy as np
 
+from rca.arrays import FloatArray
 from rca.classify.components import Component
 from rca.classify.timers import own_work_is_told
 from rca.features import RANK_FEATURES, WINDOW_FEATURES, FeatureSet
 from rca.features.evidence import resource_names
-from rca.robust import FloatArray
 
 #: Own work above peers (or a stage above the others) from here on is a symptom, relative to the step.
 OWN_SYMPTOM = 0.02

@@ -10,8 +10,9 @@ from math import ceil
 
 import numpy as np
 
+from rca.arrays import BoolArray, FloatArray, IntArray
 from rca.features import FeatureSet
-from rca.robust import FloatArray, nan_max, nan_median
+from rca.robust import nan_max, nan_median
 
 #: This share of the steps, one at least, may be events of their own.
 EVENT_SHARE = 0.02
@@ -23,8 +24,6 @@ OUTLYING_NOISE = 6.0
 LASTING_STEPS = 3
 #: What the job itself does now and then. Twice is a habit, not an event.
 PLANNED_PHASES = ("checkpoint_seconds", "gc_seconds")
-
-BoolArray = np.ndarray[tuple[int], np.dtype[np.bool_]]
 
 
 def single_events(features: FeatureSet) -> BoolArray | None:
@@ -49,7 +48,7 @@ def single_events(features: FeatureSet) -> BoolArray | None:
     return outlying
 
 
-def runs(marked: BoolArray) -> tuple[np.ndarray[tuple[int], np.dtype[np.int64]], ...]:
+def runs(marked: BoolArray) -> tuple[IntArray, ...]:
     """First and past-the-last index of every run of marked steps."""
     edges = np.diff(np.concatenate([[0], marked.astype(np.int8), [0]]))
     return np.flatnonzero(edges > 0), np.flatnonzero(edges < 0)

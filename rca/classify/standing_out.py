@@ -12,10 +12,9 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from rca.arrays import BoolArray, FloatArray
 from rca.features import FeatureSet
-from rca.robust import REFERENCE_QUANTILE, FloatArray, nan_max, nan_mean, nan_quantile
-
-BoolArray = np.ndarray[tuple[int], np.dtype[np.bool_]]
+from rca.robust import REFERENCE_QUANTILE, nan_max, nan_mean, nan_quantile
 
 #: Straggler probability of who stands out, at least, and of everybody else, at most.
 CERTAIN, INNOCENT = 0.9, 0.1

@@ -6,10 +6,8 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from rca.arrays import BoolArray, FloatArray
 from rca.features import WINDOW_FEATURES, FeatureSet
-from rca.robust import FloatArray
-
-BoolArray = np.ndarray[tuple[int, ...], np.dtype[np.bool_]]
 
 #: Not one healthy window in a hundred of the training corpus is shorter, so nobody knows how often those
 #: would be called slow; of the few real ones that are, one was.

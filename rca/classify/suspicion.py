@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from rca.arrays import FloatArray
 from rca.classify.components import Component, believable, cover
 from rca.classify.heads import Head
 from rca.classify.ports import POINTED_TO, Ports, odd_link, slowest_link
@@ -14,7 +15,6 @@ from rca.classify.settle import settle, shown_by_machines, transfer_grew
 from rca.classify.settle_stopped import settle_stopped
 from rca.classify.standing_out import CERTAIN, standing_out
 from rca.features import FeatureSet
-from rca.robust import FloatArray
 
 #: Ranks of one node are told apart only where each one's type is at least this probable.
 SURE_TYPE = 0.6

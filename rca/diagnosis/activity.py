@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import numpy as np
 
+from rca.arrays import FloatArray
 from rca.features import FeatureSet
 from rca.features.comparison import stretch_mean
-from rca.robust import FloatArray, nan_median
+from rca.robust import nan_median
 
 ACTIVE = "sm_active"
 #: Phases in which a rank's device works for itself.

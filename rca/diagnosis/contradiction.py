@@ -10,11 +10,12 @@ from dataclasses import replace
 
 import numpy as np
 
+from rca.arrays import FloatArray
 from rca.causal.scores import BusyEvidence
 from rca.classify.classifier import Suspect, ordered
 from rca.features import FeatureSet
 from rca.features.evidence import resource_names
-from rca.robust import FloatArray, nan_max
+from rca.robust import nan_max
 from rca.telemetry.causes import DECIDING
 
 #: Scores below this are normal, in units. Mild faults move their signals by less than is remarkable (1).

@@ -6,12 +6,12 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
+from rca.arrays import FloatArray
 from rca.classify.classifier import HEADS, Classification, Classifier, Suspect
 from rca.diagnosis.readings import read_feature, subject, subject_of_signal, table_of
 from rca.diagnosis.result import Cause, Contribution
 from rca.features import RANK_FEATURES, FeatureSet
 from rca.features.groups import feature_groups
-from rca.robust import FloatArray
 
 #: Observations shown per decision.
 MAX_SHOWN = 4

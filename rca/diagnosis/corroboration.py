@@ -11,11 +11,12 @@ from dataclasses import replace
 
 import numpy as np
 
+from rca.arrays import FloatArray
 from rca.causal.scores import BusyEvidence
 from rca.classify.classifier import Suspect, ordered, types_of
 from rca.features import FeatureSet
 from rca.features.evidence import resource_names
-from rca.robust import FloatArray, nan_median
+from rca.robust import nan_median
 from rca.telemetry.causes import CAUSES
 
 #: Scores from here on are loud, in units (1 is remarkable).

@@ -7,10 +7,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from rca.arrays import BoolArray, FloatArray
 from rca.causal.responsibility import UNMEASURED
 from rca.classify.classifier import Suspect, named_ranks
 from rca.features import FeatureSet
-from rca.robust import FloatArray, group_members, nan_mean, nan_median, nan_quantile
+from rca.robust import group_members, nan_mean, nan_median, nan_quantile
 from rca.telemetry.own_work import SERIAL_PHASES
 
 #: A component's transfer above everybody's by this share of the step is a lag of its own, not noise.
@@ -181,7 +182,7 @@ def _lag(rows: list[int], features: FeatureSet) -> FloatArray:
     return np.asarray(above * noticed[:, None])
 
 
-def _without_peers(rows: list[int], features: FeatureSet) -> np.ndarray[tuple[int, int], np.dtype[np.bool_]]:
+def _without_peers(rows: list[int], features: FeatureSet) -> BoolArray:
     """Ranks whose stage lies mostly within the component, while the job has quiet steps; (len(rows), 1)."""
     stage = features.topology.stage
     size = np.bincount(stage, minlength=features.topology.n_stages)

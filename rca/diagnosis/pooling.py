@@ -11,8 +11,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from rca.arrays import FloatArray, IntArray
 from rca.causal.attribution import Removal
-from rca.robust import FloatArray, IntArray
 from rca.telemetry.causes import UNKNOWN
 
 #: Belief from which the same cause of several suspects is one fault. A doubtful one would blur the others,

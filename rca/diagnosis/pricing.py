@@ -8,6 +8,7 @@ from functools import partial
 
 import numpy as np
 
+from rca.arrays import FloatArray
 from rca.causal import intervals
 from rca.causal.attribution import Attribution, JobWork, Removal, affordable, attribute
 from rca.causal.graph import PHASES
@@ -18,7 +19,7 @@ from rca.classify.classifier import Suspect
 from rca.diagnosis.excess import Excess, excess_of, ideal_work, lock_step_waits, transfer_excess
 from rca.diagnosis.pooling import PricedCause, affordable_causes, one_fault_each
 from rca.features import FeatureSet
-from rca.robust import FloatArray, nan_mean, nan_median
+from rca.robust import nan_mean, nan_median
 from rca.telemetry.causes import SLOW_CAUSES, SPECS, UNKNOWN
 from rca.telemetry.own_work import SERIAL_PHASES
 from rca.whatif.coarse import PhaseReplay

@@ -7,12 +7,12 @@ from functools import cache
 
 import numpy as np
 
+from rca.arrays import FloatArray
 from rca.features import FeatureSet, describe
 from rca.features.evidence import RESOURCES, resource_names
 from rca.features.groups import feature_groups
 from rca.features.table import Feature
 from rca.features.work import OWN_PHASES
-from rca.robust import FloatArray
 from rca.telemetry.catalogue import unit_of_channel
 
 #: Unit of the feature table -> factor and unit for people; "relative" and "log2" are not factors.

@@ -11,12 +11,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
+from rca.arrays import FloatArray
 from rca.classify.sufficiency import MIN_STEPS
 from rca.diagnosis.causes import catalogued
 from rca.diagnosis.joining import joined, same_on_some
 from rca.diagnosis.result import Cause, Diagnosis
 from rca.features import FeatureSet
-from rca.robust import REFERENCE_QUANTILE, FloatArray, nan_mean, nan_quantile
+from rca.robust import REFERENCE_QUANTILE, nan_mean, nan_quantile
 from rca.telemetry.step_clock import StepClock
 from rca.telemetry.window import Window
 

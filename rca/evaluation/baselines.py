@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
+from rca.arrays import BoolArray, FloatArray, IntArray
 from rca.evaluation.answer import Answer
-from rca.evaluation.observed import BoolArray, Observed
-from rca.robust import FloatArray, IntArray, group_members, nan_median
+from rca.evaluation.observed import Observed
+from rca.robust import group_members, nan_median
 
 #: Relative score below which a rank counts as a straggler.
 RELATIVE_THRESHOLD = 0.75

@@ -9,12 +9,13 @@ from typing import Any
 
 import numpy as np
 
+from rca.arrays import FloatArray
 from rca.errors import InvalidInput, MissingExtra
 from rca.evaluation.answer import Answer, Aspect, NamedCause
 from rca.evaluation.observed import Observed
 from rca.evaluation.rows import HEALTHY
 from rca.features.work import OWN_PHASES
-from rca.robust import FloatArray, nan_mean
+from rca.robust import nan_mean
 from rca.telemetry.catalogue import channels
 from rca.telemetry.causes import CAUSES, STOP_CAUSES
 from rca.telemetry.labels import Label

@@ -8,10 +8,10 @@ from typing import NamedTuple
 
 import numpy as np
 
+from rca.arrays import FloatArray, IntArray
 from rca.errors import MissingExtra
 from rca.evaluation.intervals import BINS, confidence_bin
 from rca.evaluation.scores import Judged
-from rca.robust import FloatArray, IntArray
 
 #: Standard normal quantile of a two-sided 95 % interval.
 Z = 1.959964

@@ -7,9 +7,9 @@ from os import PathLike
 
 import numpy as np
 
+from rca.arrays import FloatArray
 from rca.errors import MissingExtra
 from rca.evaluation.rows import HEALTHY, in_order
-from rca.robust import FloatArray
 from rca.telemetry.causes import CAUSES
 
 #: The catalogue's order between answers that name no cause.

@@ -8,9 +8,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from rca.arrays import FloatArray
 from rca.evaluation.intervals import Estimate, bootstrap
 from rca.evaluation.rows import JudgedRow
-from rca.robust import FloatArray
 from rca.telemetry.labels import Label
 from rca.telemetry.step_clock import StepClock
 from rca.telemetry.window import Window

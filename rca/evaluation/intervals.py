@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from rca.robust import FloatArray
+from rca.arrays import FloatArray, IntArray
 
 BOOTSTRAP_ROUNDS = 1000
 LEVELS = (0.025, 0.975)
@@ -124,9 +124,7 @@ def calibration_difference(
     return Estimate(value, float(low), float(high), n)
 
 
-def _drawn_errors(
-    confidence: FloatArray, right: FloatArray, drawn: np.ndarray[tuple[int, int], np.dtype[np.int64]]
-) -> FloatArray:
+def _drawn_errors(confidence: FloatArray, right: FloatArray, drawn: IntArray) -> FloatArray:
     """Calibration error of every draw, shape (n_rounds,); `drawn` holds window numbers, a draw per row."""
     index, gap = confidence_bin(confidence), confidence - right
     rounds = drawn.shape[0]
@@ -208,6 +206,6 @@ def _parameter_with(chance: float, log_chances: Callable[[float], FloatArray], l
     return (below + above) / 2
 
 
-def confidence_bin(confidence: FloatArray, bins: int = BINS) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+def confidence_bin(confidence: FloatArray, bins: int = BINS) -> IntArray:
     """Equal-width bin of each confidence, shape (n_windows,); 1.0 belongs to the last."""
     return np.minimum((confidence * bins).astype(np.int64), bins - 1)

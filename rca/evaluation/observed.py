@@ -6,17 +6,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
+from rca.arrays import BoolArray, FloatArray, IntArray
 from rca.features.comparison import Comparison
 from rca.features.work import Work
-from rca.robust import FloatArray, IntArray, nan_median
+from rca.robust import nan_median
 from rca.telemetry.hidden_waits import without_hidden_waits
 from rca.telemetry.phases import PhaseArrays
 from rca.telemetry.series import SignalArrays
 from rca.telemetry.window import Window
-
-BoolArray = npt.NDArray[np.bool_]
 
 #: Time bins of a window's channels: fine enough for a stretch, coarse enough for slow exporters.
 N_BINS = 48

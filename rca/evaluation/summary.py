@@ -8,9 +8,9 @@ from typing import Any, Literal
 
 import numpy as np
 
+from rca.arrays import FloatArray
 from rca.evaluation.intervals import Estimate, bootstrap, calibration_estimate, score
 from rca.evaluation.scores import Judged
-from rca.robust import FloatArray
 
 #: Fewer windows on which two methods differ cannot reach 5 % in a sign test, whatever a bootstrap says.
 MIN_DIFFERING = 6

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from rca.robust import FloatArray, nan_max, nan_mean, nan_min
+from rca.arrays import FloatArray
+from rca.robust import nan_max, nan_mean, nan_min
 
 #: Steps of silence from which the time after the last sign of progress is looked at by itself.
 MIN_SILENCE = 2.0

@@ -7,19 +7,11 @@ from typing import NamedTuple
 
 import numpy as np
 
+from rca.arrays import BoolArray, FloatArray, IntArray
 from rca.features.own_past import most_slowed, past_reference
 from rca.features.temporal import Segment, high_segment
 from rca.features.work import Work
-from rca.robust import (
-    FloatArray,
-    IntArray,
-    leader_and_runner_up,
-    nan_max,
-    nan_mean,
-    nan_median,
-    nan_quantile,
-    peer_reference,
-)
+from rca.robust import leader_and_runner_up, nan_max, nan_mean, nan_median, nan_quantile, peer_reference
 from rca.telemetry.job import Topology
 
 #: A change of the step time below this share of it is not worth an interval of its own.
@@ -71,7 +63,7 @@ class Comparison:
     last: IntArray
     segment: Segment
     noise: float
-    slowed: np.ndarray[tuple[int], np.dtype[np.bool_]] | None = None
+    slowed: BoolArray | None = None
 
     @classmethod
     def from_work(cls, work: Work, topology: Topology) -> Comparison:
@@ -115,7 +107,7 @@ class Gains(NamedTuple):
     node: FloatArray
     stage: FloatArray
 
-    def usual(self, steps: np.ndarray[tuple[int], np.dtype[np.bool_]]) -> FloatArray:
+    def usual(self, steps: BoolArray) -> FloatArray:
         """Median over some steps of every unit's, seconds, shape (n_units of all kinds,)."""
         return np.concatenate([np.median(gain[:, steps], axis=1) for gain in self])
 
@@ -230,6 +222,6 @@ def _stage_gain(own: FloatArray, topology: Topology) -> FloatArray:
     return _gain(stages - usual, np.arange(topology.n_stages), topology.n_stages)
 
 
-def stretch_mean(values: FloatArray, inside: np.ndarray[tuple[int], np.dtype[np.bool_]]) -> FloatArray:
+def stretch_mean(values: FloatArray, inside: BoolArray) -> FloatArray:
     """Mean of each row over the columns inside, ignoring NaN; shape (n_rows,)."""
     return nan_mean(values[:, inside], axis=1)

@@ -8,12 +8,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from rca.robust import FloatArray, IntArray
+from rca.arrays import BoolArray, FloatArray, IntArray
 from rca.telemetry.job import Topology
 from rca.telemetry.node_names import same_nodes
 from rca.telemetry.window import Window
-
-BoolVector = np.ndarray[tuple[int], np.dtype[np.bool_]]
 
 #: Events that say a process ended or a device gave up.
 FATAL_EVENTS = frozenset({"process_exit", "oom_kill", "xid", "ecc", "link_down"})
@@ -149,7 +147,7 @@ def ended_normally(events: list[Event], topology: Topology, sign: float, step: f
     return bool(ended.all())
 
 
-def who_died(events: list[Event], end: End) -> BoolVector:
+def who_died(events: list[Event], end: End) -> BoolArray:
     """Who failed or was killed when progress ended, and before anybody was missed; shape (n_ranks,)."""
     found = np.zeros(end.topology.n_ranks, dtype=bool)
     misses = [
@@ -162,7 +160,7 @@ def who_died(events: list[Event], end: End) -> BoolVector:
     return found
 
 
-def whose_link_went_down(events: Sequence[Event], topology: Topology) -> BoolVector:
+def whose_link_went_down(events: Sequence[Event], topology: Topology) -> BoolArray:
     """Ranks of whose nodes an event says that a port was down, if only for a moment; shape (n_ranks,)."""
     found = np.zeros(topology.n_ranks, dtype=bool)
     for event in events:
@@ -185,7 +183,7 @@ def ranks_named(event: Event, topology: Topology) -> IntArray:
     return np.flatnonzero((topology.node == event.node) & (event.node >= 0))
 
 
-def named_by_events(events: list[Event], topology: Topology) -> tuple[BoolVector, BoolVector, float]:
+def named_by_events(events: list[Event], topology: Topology) -> tuple[BoolArray, BoolArray, float]:
     """Who was named by fatal and by missed events, and the time of the first fatal one (NaN: none)."""
     fatal = np.zeros(topology.n_ranks, dtype=bool)
     missed = np.zeros(topology.n_ranks, dtype=bool)

@@ -13,7 +13,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from rca.features.ending_events import BoolVector, End, Event, deaths, ranks_named
+from rca.arrays import BoolArray
+from rca.features.ending_events import End, Event, deaths, ranks_named
 from rca.telemetry.job import Topology
 
 #: Events of devices and links that others may wait for.
@@ -38,7 +39,7 @@ FEW = 0.5
 SILENT_SHARE = 1 / 8
 
 
-def where_it_began(events: Sequence[Event], end: End) -> BoolVector:
+def where_it_began(events: Sequence[Event], end: End) -> BoolArray:
     """The ranks of one node, or the one rank, with whom the end began, shape (n_ranks,).
 
     All false where events do not tell.

@@ -6,9 +6,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from rca.arrays import BoolArray, FloatArray, IntArray
 from rca.features.aftermath import Aftermath
 from rca.features.ending_events import (
-    BoolVector,
     End,
     Event,
     around,
@@ -22,7 +22,7 @@ from rca.features.ending_events import (
 )
 from rca.features.ending_origins import where_it_began
 from rca.features.lately import Lately
-from rca.robust import FloatArray, nan_median
+from rca.robust import nan_median
 from rca.telemetry.phases import PhaseArrays
 from rca.telemetry.window import Window
 
@@ -91,12 +91,12 @@ class Endings:
 
     progress: FloatArray
     behind: FloatArray
-    unfinished: BoolVector
-    fatal: BoolVector
-    missed: BoolVector
-    died: BoolVector
-    began: BoolVector
-    link_down: BoolVector
+    unfinished: BoolArray
+    fatal: BoolArray
+    missed: BoolArray
+    died: BoolArray
+    began: BoolArray
+    link_down: BoolArray
     silence: float
     fatal_delay: float
     margin: float = 0.0
@@ -202,7 +202,7 @@ def _interval(phases: PhaseArrays, step_reference: float) -> float:
     return usual if usual > SPARSE * step_reference else step_reference
 
 
-def _phases_done(phases: PhaseArrays, last: np.ndarray[tuple[int], np.dtype[np.int64]]) -> FloatArray:
+def _phases_done(phases: PhaseArrays, last: IntArray) -> FloatArray:
     """Fraction of the step each rank worked through in its last row, shape (n_ranks,)."""
     order = [name for name in PHASE_ORDER if name in phases.seconds]
     ranks = np.arange(phases.n_ranks)

@@ -13,7 +13,8 @@ from typing import Literal
 
 import numpy as np
 
-from rca.robust import FloatArray, IntArray, nan_max, peer_reference
+from rca.arrays import FloatArray, IntArray
+from rca.robust import nan_max, peer_reference
 from rca.telemetry.job import Topology
 
 Comparison = Literal["more", "growth", "drop"]

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from rca.arrays import BoolArray, FloatArray, IntArray
 from rca.features.aftermath import MIN_SILENCE, Aftermath
 from rca.features.comparison import Comparison
 from rca.features.endings import Endings
@@ -16,7 +17,7 @@ from rca.features.lately import LATELY, Lately, sampled_lately
 from rca.features.rank_features import rank_features
 from rca.features.table import JOB_FEATURES, RANK_FEATURES, WINDOW_FEATURES
 from rca.features.work import Work
-from rca.robust import FloatArray, IntArray, nan_mean, nan_median
+from rca.robust import nan_mean, nan_median
 from rca.telemetry.hidden_waits import without_hidden_waits
 from rca.telemetry.job import Topology
 from rca.telemetry.node_names import placed
@@ -134,9 +135,7 @@ def collect_evidence(
     return signals, evidence, aftermath, Lately.from_channels(working, last, networked=networked, own=own)
 
 
-def stretch_edges(
-    window: Window, work: Work, comparison: Comparison
-) -> tuple[FloatArray, np.ndarray[tuple[int], np.dtype[np.bool_]]]:
+def stretch_edges(window: Window, work: Work, comparison: Comparison) -> tuple[FloatArray, BoolArray]:
     """Time bins before, during and after the slow stretch, and which of them is the stretch.
 
     Returns

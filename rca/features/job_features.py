@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 
+from rca.arrays import BoolArray, FloatArray
 from rca.features.comparison import Comparison, stretch_mean
 from rca.features.endings import Endings
 from rca.features.evidence import Evidence, resource_names, sound_resources
 from rca.features.rank_features import MAX_STEPS_BEHIND
 from rca.features.temporal import periodicity, trend
 from rca.features.work import OWN_PHASES, Work
-from rca.robust import FloatArray, nan_max, nan_mean, nan_median, nan_quantile
+from rca.robust import nan_max, nan_mean, nan_median, nan_quantile
 from rca.telemetry.job import Topology
 
 #: A step this much above the usual one is a spike (checkpoint, evaluation, hiccup).
@@ -49,9 +50,7 @@ def _shape(work: Work, topology: Topology, comparison: Comparison) -> dict[str, 
     }
 
 
-def _stretch(
-    work: Work, comparison: Comparison, inside: np.ndarray[tuple[int], np.dtype[np.bool_]]
-) -> dict[str, float]:
+def _stretch(work: Work, comparison: Comparison, inside: BoolArray) -> dict[str, float]:
     segment, unit, n_steps = comparison.segment, work.step_reference, max(work.steps.size, 1)
     step = work.job_step
     transfer = nan_median(work.transfer)
@@ -84,9 +83,7 @@ def _grown(per_rank: dict[str, FloatArray]) -> dict[str, float]:
     return {f"{name}_job": _median(per_rank[name]) for name in names}
 
 
-def _concentration(
-    comparison: Comparison, inside: np.ndarray[tuple[int], np.dtype[np.bool_]], unit: float
-) -> dict[str, float]:
+def _concentration(comparison: Comparison, inside: BoolArray, unit: float) -> dict[str, float]:
     by_rank = np.sort(stretch_mean(comparison.gain_rank, inside))[::-1] / unit
     by_node = stretch_mean(comparison.gain_node, inside) / unit
     by_stage = stretch_mean(comparison.gain_stage, inside) / unit

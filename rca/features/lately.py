@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from rca.arrays import FloatArray
 from rca.features.aftermath import CPU, LINKS, MEMORY, NETWORK, POWER
-from rca.robust import FloatArray
 from rca.telemetry.window import Window
 
 #: Share of the time after the last row, at its end, that is looked at.

@@ -8,15 +8,14 @@ from __future__ import annotations
 
 import numpy as np
 
+from rca.arrays import BoolArray, FloatArray
 from rca.features.temporal import Segment
-from rca.robust import FloatArray, nan_median
+from rca.robust import nan_median
 
 #: Own work has to grow by this ratio.
 MIN_GROWTH = 0.05
 #: The slowed and the others have to be this far apart, relative to how far their means are.
 MIN_GAP = 0.5
-
-BoolArray = np.ndarray[tuple[int], np.dtype[np.bool_]]
 
 
 def most_slowed(own: FloatArray, segment: Segment) -> BoolArray | None:

@@ -4,20 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 
+from rca.arrays import BoolArray, FloatArray, IntArray
 from rca.features.comparison import Comparison, stretch_mean
 from rca.features.endings import Endings
 from rca.features.evidence import Evidence, resource_names, sound_resources
 from rca.features.work import OWN_PHASES, Work
-from rca.robust import (
-    FloatArray,
-    IntArray,
-    group_members,
-    nan_mean,
-    nan_median,
-    nan_quantile,
-    peer_reference,
-    row_correlation,
-)
+from rca.robust import group_members, nan_mean, nan_median, nan_quantile, peer_reference, row_correlation
 from rca.telemetry.job import Topology
 
 #: A rank is late in a step when it is above its peers by this share of the step and by this much noise.
@@ -58,19 +50,19 @@ def rank_features(
     return features
 
 
-def late_steps(comparison: Comparison, unit: float) -> np.ndarray[tuple[int, int], np.dtype[np.bool_]]:
+def late_steps(comparison: Comparison, unit: float) -> BoolArray:
     """Where a rank's own work is well above its peers', shape (n_ranks, n_steps)."""
     threshold = max(LATE_SHARE * unit, LATE_NOISE * comparison.noise) if np.isfinite(unit) else np.inf
     with np.errstate(invalid="ignore"):
-        late: np.ndarray[tuple[int, int], np.dtype[np.bool_]] = comparison.excess > threshold
+        late: BoolArray = comparison.excess > threshold
     return late
 
 
 def _own(
     work: Work,
     comparison: Comparison,
-    late: np.ndarray[tuple[int, int], np.dtype[np.bool_]],
-    inside: np.ndarray[tuple[int], np.dtype[np.bool_]],
+    late: BoolArray,
+    inside: BoolArray,
 ) -> dict[str, FloatArray]:
     unit, excess = work.step_reference, comparison.excess
     mean = stretch_mean(excess, inside)
@@ -105,7 +97,7 @@ def _own(
 
 
 def _late_span(
-    late: np.ndarray[tuple[int, int], np.dtype[np.bool_]],
+    late: BoolArray,
 ) -> tuple[FloatArray, FloatArray]:
     """Where the middle four fifths of each rank's late steps begin and end, as shares of the window.
 
@@ -120,9 +112,7 @@ def _late_span(
     return np.where(enough, start, np.nan), np.where(enough, end, np.nan)
 
 
-def _waiting(
-    work: Work, inside: np.ndarray[tuple[int], np.dtype[np.bool_]], topology: Topology
-) -> dict[str, FloatArray]:
+def _waiting(work: Work, inside: BoolArray, topology: Topology) -> dict[str, FloatArray]:
     unit = work.step_reference
     waited = stretch_mean(work.wait, inside)
     moved = stretch_mean(work.transfer, inside)
@@ -137,7 +127,7 @@ def _waiting(
 def _phases(
     work: Work,
     comparison: Comparison,
-    inside: np.ndarray[tuple[int], np.dtype[np.bool_]],
+    inside: BoolArray,
     unit: float,
 ) -> dict[str, FloatArray]:
     unknown = np.full(work.own.shape[0], np.nan)
@@ -161,7 +151,7 @@ def _phases(
 
 def _mates(
     comparison: Comparison,
-    inside: np.ndarray[tuple[int], np.dtype[np.bool_]],
+    inside: BoolArray,
     unit: float,
     topology: Topology,
 ) -> dict[str, FloatArray]:

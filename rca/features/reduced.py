@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import numpy as np
-
+from rca.arrays import BoolArray
 from rca.features.aftermath import Aftermath
 from rca.features.comparison import Comparison
 from rca.features.extract import FeatureSet, table_rows
@@ -13,7 +12,7 @@ from rca.features.work import Work
 from rca.robust import nan_median
 
 
-def without_steps(features: FeatureSet, left_out: np.ndarray[tuple[int], np.dtype[np.bool_]]) -> FeatureSet:
+def without_steps(features: FeatureSet, left_out: BoolArray) -> FeatureSet:
     """Features of the window had some steps not happened.
 
     Parameters
@@ -40,7 +39,7 @@ def without_steps(features: FeatureSet, left_out: np.ndarray[tuple[int], np.dtyp
     return replace(features, rank=per_rank, window=per_window, work=work, comparison=comparison)
 
 
-def _shorter(work: Work, kept: np.ndarray[tuple[int], np.dtype[np.bool_]]) -> Work:
+def _shorter(work: Work, kept: BoolArray) -> Work:
     step = work.step[:, kept]
     usual = float(nan_median(nan_median(step)[None, :], axis=1)[0])
     return Work(

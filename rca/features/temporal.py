@@ -7,7 +7,8 @@ from functools import lru_cache
 
 import numpy as np
 
-from rca.robust import FloatArray, IntArray, nan_median
+from rca.arrays import BoolArray, FloatArray, IntArray
+from rca.robust import nan_median
 
 #: Both sides of a change need this many steps, or a hiccup would pass for a phase of the job.
 MIN_SEGMENT_STEPS = 4
@@ -47,7 +48,7 @@ class Segment:
         """All columns, where no change is to be told."""
         return cls(0, max(n_columns - 1, 0), 0.0, 0.0, True)
 
-    def mask(self, n_columns: int) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+    def mask(self, n_columns: int) -> BoolArray:
         """Boolean array of shape (n_columns,), True inside."""
         inside = np.zeros(n_columns, dtype=bool)
         inside[self.first : self.last + 1] = True

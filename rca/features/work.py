@@ -11,7 +11,8 @@ from functools import cached_property
 
 import numpy as np
 
-from rca.robust import FloatArray, IntArray, group_members, nan_median, nan_min, nan_quantile
+from rca.arrays import FloatArray, IntArray
+from rca.robust import group_members, nan_median, nan_min, nan_quantile
 from rca.telemetry.job import Topology
 from rca.telemetry.own_work import own_work
 from rca.telemetry.phases import PhaseArrays

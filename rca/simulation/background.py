@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from rca.simulation.resources import FloatArray
+from rca.arrays import FloatArray
 from rca.simulation.world import World
 
 

@@ -10,8 +10,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from rca.arrays import FloatArray
 from rca.simulation.launching import launches
-from rca.simulation.resources import FloatArray
 from rca.simulation.scenario import Booking, Scenario
 from rca.simulation.timing import Timing, job_plan
 from rca.whatif.optypes import BACKWARD

@@ -6,12 +6,11 @@ from collections.abc import Sequence
 from typing import Literal
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
+from rca.arrays import BoolArray, FloatArray, IntArray
 from rca.simulation.background import background
 from rca.simulation.looks import held_look, look_at, scrape_times
-from rca.simulation.resources import FloatArray
 from rca.simulation.world import World
 
 Scope = Literal["rank", "node", "job"]
@@ -47,8 +46,8 @@ class Collector:
         self._spread = float(rng.uniform(0.01, 0.15))
         self._names: dict[str, int] = {}
         self._devices: dict[str, int] = {}
-        self._blocks: list[tuple[FloatArray, FloatArray, npt.NDArray[np.bool_]]] = []
-        self._labels: list[npt.NDArray[np.int64]] = []
+        self._blocks: list[tuple[FloatArray, FloatArray, BoolArray]] = []
+        self._labels: list[IntArray] = []
         self._times, self._kept = scrape_times(world, rng)
         self._live = look_at(world, self._times)
         self._held = held_look(world, self._live, rng)
@@ -188,14 +187,14 @@ class Collector:
         expected = rate * self.world.duration * self.rng.standard_gamma(shape, rate.shape) / shape
         return np.asarray(self.rng.poisson(expected) / self.world.duration)
 
-    def _grid(self, scope: Scope, rows: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    def _grid(self, scope: Scope, rows: IntArray) -> IntArray:
         if scope == "rank":
             return self.world.node_of[rows]
         if scope == "node":
             return rows
         return np.full(rows.size, self.world.scenario.n_nodes)
 
-    def _admitted(self, scope: Scope, n: int) -> npt.NDArray[np.int64] | None:
+    def _admitted(self, scope: Scope, n: int) -> IntArray | None:
         telemetry = self._telemetry
         # A sample without a node would be read as everybody's.
         nameless = scope == "node" and self._node_names is None
@@ -221,8 +220,8 @@ class Collector:
         name: str,
         scope: Scope,
         device: str | None,
-        rows: npt.NDArray[np.int64],
-        place: npt.NDArray[np.int64],
+        rows: IntArray,
+        place: IntArray,
         values: FloatArray,
     ) -> None:
         labels = np.full((rows.size, 4), -1, dtype=np.int64)
@@ -240,6 +239,6 @@ class Collector:
         self._blocks.append((self._times[place], values, kept))
 
 
-def _dictionary(codes: npt.NDArray[np.int64], words: list[str]) -> pa.DictionaryArray:
+def _dictionary(codes: IntArray, words: list[str]) -> pa.DictionaryArray:
     indices = pa.array(codes.astype(np.int32), mask=codes < 0)
     return pa.DictionaryArray.from_arrays(indices, pa.array(words, type=pa.string()))

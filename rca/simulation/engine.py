@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
+from rca.arrays import FloatArray
 from rca.simulation.booking import needs_ends
 from rca.simulation.collector import Collector
 from rca.simulation.events import events_table
@@ -16,7 +17,7 @@ from rca.simulation.label import Label, label_of, total_impact
 from rca.simulation.noise import Noise, draw_noise
 from rca.simulation.observe import Course, clock_errors, course_of, steps_table
 from rca.simulation.operations import ops_table
-from rca.simulation.resources import FloatArray, Resources
+from rca.simulation.resources import Resources
 from rca.simulation.scenario import Scenario
 from rca.simulation.timing import Timing, run_steps
 from rca.simulation.work import drawn_lengths, load_columns

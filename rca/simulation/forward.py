@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
-import numpy.typing as npt
 
+from rca.arrays import BoolArray, FloatArray, IntArray
 from rca.simulation.schedule import Plan, StepShape
 from rca.whatif.optypes import (
     ALL_GATHER,
@@ -21,9 +21,6 @@ from rca.whatif.optypes import (
     POINT_TO_POINT,
     REDUCE_SCATTER,
 )
-
-FloatArray = npt.NDArray[np.float64]
-IntArray = npt.NDArray[np.int64]
 
 # Kinds of durations; a kind has one row per stage (per link for transfers), "nothing" has one in all.
 KINDS = (FORWARD, BACKWARD, REDUCE_SCATTER, ALL_GATHER, OPTIMIZER, POINT_TO_POINT[0])
@@ -123,8 +120,8 @@ class _Keys:
     part: IntArray
     share: FloatArray
     lumpy: IntArray
-    root: npt.NDArray[np.bool_]
-    closing: npt.NDArray[np.bool_]
+    root: BoolArray
+    closing: BoolArray
 
 
 @lru_cache(maxsize=64)

@@ -8,21 +8,22 @@ import numpy as np
 import numpy.typing as npt
 from numba import njit
 
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
+from rca.arrays import BoolArray, FloatArray, IntArray
+
 Slots = npt.NDArray[np.int32]
-Flags = npt.NDArray[np.bool_]
 
 
 @njit(cache=True, nogil=True, error_model="numpy", inline="always")
-def _wait_for(slots: Slots, ends: Floats, latest: Floats) -> None:
+def _wait_for(slots: Slots, ends: FloatArray, latest: FloatArray) -> None:
     for slot in slots:
         for data in range(latest.size):
             latest[data] = max(latest[data], ends[slot, data])
 
 
 @njit(cache=True, nogil=True, error_model="numpy", inline="always")
-def _wait_for_workers(members: Slots, root: Flags, stage: Ints, ready: Floats, latest: Floats) -> None:
+def _wait_for_workers(
+    members: Slots, root: BoolArray, stage: IntArray, ready: FloatArray, latest: FloatArray
+) -> None:
     for op in members:
         if root[op]:
             for data in range(latest.size):
@@ -36,22 +37,22 @@ def replay_step(
     member_start: Slots,
     member_op: Slots,
     member_slot: Slots,
-    across: Flags,
-    root: Flags,
-    closing: Flags,
-    stage: Ints,
-    row: Ints,
-    part: Ints,
-    share: Floats,
-    lumpy: Ints,
-    seconds: Floats,
-    parts: Floats,
-    lump: Floats,
-    place: Ints,
-    ready: Floats,
-    ends: Floats,
-    exchanged: Floats,
-    kept: Floats,
+    across: BoolArray,
+    root: BoolArray,
+    closing: BoolArray,
+    stage: IntArray,
+    row: IntArray,
+    part: IntArray,
+    share: FloatArray,
+    lumpy: IntArray,
+    seconds: FloatArray,
+    parts: FloatArray,
+    lump: FloatArray,
+    place: IntArray,
+    ready: FloatArray,
+    ends: FloatArray,
+    exchanged: FloatArray,
+    kept: FloatArray,
 ) -> None:
     """Run the operations of one step on all data ranks.
 
@@ -102,11 +103,11 @@ def fetch_batches(
     step: int,
     workers: int,
     depth: int,
-    begin: Floats,
-    service: Floats,
-    done: Floats,
-    taken: Floats,
-    fetched: Floats,
+    begin: FloatArray,
+    service: FloatArray,
+    done: FloatArray,
+    taken: FloatArray,
+    fetched: FloatArray,
 ) -> None:
     """Take batch `step` from every rank's queue, and let the loaders begin others.
 
@@ -136,7 +137,7 @@ def fetch_batches(
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def copy_batches(begin: Floats, copy: Floats, link: int, sharing: float, lasted: Floats) -> None:
+def copy_batches(begin: FloatArray, copy: FloatArray, link: int, sharing: float, lasted: FloatArray) -> None:
     """Copy batches to their devices: whoever copies alone is spared what neighbours usually cost.
 
     Parameters
@@ -170,35 +171,35 @@ def run_job(
     member_start: Slots,
     member_op: Slots,
     member_slot: Slots,
-    across: Flags,
-    root: Flags,
-    closing: Flags,
-    stage: Ints,
-    row: Ints,
-    part: Ints,
-    share: Floats,
-    lumpy: Ints,
+    across: BoolArray,
+    root: BoolArray,
+    closing: BoolArray,
+    stage: IntArray,
+    row: IntArray,
+    part: IntArray,
+    share: FloatArray,
+    lumpy: IntArray,
     n_slots: int,
-    seconds: Floats,
-    parts: Floats,
-    lump: Floats,
-    place: Ints,
+    seconds: FloatArray,
+    parts: FloatArray,
+    lump: FloatArray,
+    place: IntArray,
     n_stages: int,
     width: int,
     workers: int,
     depth: int,
     link: int,
     sharing: float,
-    service: Floats,
-    taking: Floats,
-    copy: Floats,
-    after: Floats,
-    start: Floats,
-    fetched: Floats,
-    copying: Floats,
-    ready: Floats,
-    exchanged: Floats,
-    kept: Floats,
+    service: FloatArray,
+    taking: FloatArray,
+    copy: FloatArray,
+    after: FloatArray,
+    start: FloatArray,
+    fetched: FloatArray,
+    copying: FloatArray,
+    ready: FloatArray,
+    exchanged: FloatArray,
+    kept: FloatArray,
 ) -> None:
     """Chain steps: each rank begins one when it has ended the one before.
 

@@ -13,7 +13,8 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from rca.simulation.resources import FloatArray, Resources
+from rca.arrays import FloatArray
+from rca.simulation.resources import Resources
 from rca.simulation.scenario import Scenario
 
 AMBIENT, WORKING, SOFT = 30.0, 68.0, 80.0

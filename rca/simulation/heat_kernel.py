@@ -5,17 +5,16 @@
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 from numba import njit
 
-Floats = npt.NDArray[np.float64]
+from rca.arrays import FloatArray
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def heat_course(
-    cooling: Floats,
-    ceiling: Floats,
-    first: Floats,
+    cooling: FloatArray,
+    ceiling: FloatArray,
+    first: FloatArray,
     interval: float,
     time_constant: float,
     ambient: float,
@@ -24,8 +23,8 @@ def heat_course(
     span: float,
     idle_power: float,
     lowest: float,
-    temperature: Floats,
-    clock: Floats,
+    temperature: FloatArray,
+    clock: FloatArray,
 ) -> None:
     """Integrate heating and the clock controller; see `rca.simulation.heat` for the equations.
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from rca.simulation.resources import FloatArray, Resources
+from rca.arrays import FloatArray
+from rca.simulation.resources import Resources
 from rca.simulation.scenario import Scenario
 
 BETWEEN = "between steps"

@@ -11,11 +11,11 @@ from typing import Any
 
 import numpy as np
 
+from rca.arrays import FloatArray
 from rca.simulation.faults import FAULTS, apply_faults
 from rca.simulation.faults.kind import variant_of
 from rca.simulation.faults.uncatalogued import TYPES
 from rca.simulation.noise import Noise
-from rca.simulation.resources import FloatArray
 from rca.simulation.scenario import HARDLY_VISIBLE, Fault, Scenario
 from rca.simulation.timing import Timing, run_steps
 from rca.telemetry.causes import UNKNOWN, pattern_of

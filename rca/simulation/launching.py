@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from rca.simulation.resources import FloatArray
+from rca.arrays import FloatArray
 from rca.simulation.scenario import Scenario
 from rca.simulation.timing import Timing
 

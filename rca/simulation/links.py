@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
+from rca.arrays import FloatArray
 from rca.simulation.host import launch_gap_ratio
 from rca.simulation.noise import Noise
-from rca.simulation.resources import FloatArray, Resources
+from rca.simulation.resources import Resources
 from rca.simulation.scenario import Scenario
 
 

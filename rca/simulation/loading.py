@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from rca.arrays import FloatArray
 from rca.simulation.noise import Noise
-from rca.simulation.resources import FloatArray, Resources
+from rca.simulation.resources import Resources
 from rca.simulation.scenario import Scenario
 
 

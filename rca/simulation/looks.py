@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
-from rca.simulation.resources import FloatArray
+from rca.arrays import BoolArray, FloatArray, IntArray
 from rca.simulation.world import World
 
 MAX_ROWS = 150_000
@@ -29,12 +28,12 @@ class Look:
     """
 
     time: FloatArray
-    segment: npt.NDArray[np.int64]
+    segment: IntArray
     into: FloatArray
-    first: npt.NDArray[np.int64]
+    first: IntArray
 
 
-def scrape_times(world: World, rng: np.random.Generator) -> tuple[FloatArray, npt.NDArray[np.bool_]]:
+def scrape_times(world: World, rng: np.random.Generator) -> tuple[FloatArray, BoolArray]:
     """Scrapes of every node and of the whole job, and which are not lost, (n_nodes + 1, n_samples)."""
     telemetry = world.scenario.telemetry
     n_rows = world.scenario.n_nodes + 1
@@ -52,7 +51,7 @@ def scrape_times(world: World, rng: np.random.Generator) -> tuple[FloatArray, np
     return times, kept
 
 
-def look_at(world: World, time: FloatArray, first: npt.NDArray[np.int64] | None = None) -> Look:
+def look_at(world: World, time: FloatArray, first: IntArray | None = None) -> Look:
     """See the run as it was at these times; without `first` every scrape looks for itself."""
     segment = np.clip(np.searchsorted(world.edges, time) - 1, 0, world.n_segments - 1)
     fresh = np.indices(time.shape)[1] if first is None else first

@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
-from rca.simulation.resources import FloatArray
+from rca.arrays import FloatArray, IntArray
 from rca.simulation.scenario import Scenario
 from rca.simulation.work import microbatches_apart
 
@@ -64,7 +63,7 @@ class Noise:
     gap: FloatArray
     gc_draw: FloatArray
     lengths: FloatArray
-    place: npt.NDArray[np.int64]
+    place: IntArray
 
 
 def draw_noise(scenario: Scenario) -> Noise:

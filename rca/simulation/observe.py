@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
+from rca.arrays import BoolArray, FloatArray
 from rca.simulation.booking import booked, hidden_columns
-from rca.simulation.resources import COLLECTIVE, FloatArray, Resources
+from rca.simulation.resources import COLLECTIVE, Resources
 from rca.simulation.sampling_job import log_uniform
 from rca.simulation.scenario import Scenario
 from rca.simulation.timing import Timing
@@ -139,7 +139,7 @@ def _begun_step(
     scenario: Scenario,
     resources: Resources,
     columns: dict[str, FloatArray],
-    present: npt.NDArray[np.bool_],
+    present: BoolArray,
     rng: np.random.Generator,
 ) -> None:
     """Leave the last step as a stop does: nobody left the collective, the culprit never joined it."""
@@ -165,9 +165,7 @@ def _begun_step(
         present[guilty, step] = False
 
 
-def _cut_step(
-    start: FloatArray, course: Course, columns: dict[str, FloatArray], present: npt.NDArray[np.bool_]
-) -> None:
+def _cut_step(start: FloatArray, course: Course, columns: dict[str, FloatArray], present: BoolArray) -> None:
     """Stop looking in the middle of a step; nothing is wrong with the job."""
     step = course.n_run
     elapsed = start[:, step].copy()

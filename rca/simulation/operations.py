@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 
+from rca.arrays import FloatArray
 from rca.simulation.forward import op_starts
-from rca.simulation.resources import FloatArray
 from rca.simulation.scenario import Scenario
 from rca.simulation.timing import Timing, job_plan
 from rca.telemetry.schema import OPS

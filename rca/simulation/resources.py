@@ -10,12 +10,11 @@ from dataclasses import dataclass, fields
 from typing import Literal
 
 import numpy as np
-import numpy.typing as npt
 
+from rca.arrays import FloatArray
 from rca.simulation.scenario import Scenario
 from rca.simulation.work import spread_for
 
-FloatArray = npt.NDArray[np.float64]
 # Position in the order of work: data loading, copy, forward, backward, then the collective.
 COLLECTIVE = 4
 StopKind = Literal["crash", "hang"]

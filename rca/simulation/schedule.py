@@ -14,6 +14,7 @@ from itertools import chain
 import numpy as np
 import numpy.typing as npt
 
+from rca.arrays import IntArray
 from rca.telemetry.job import Parallelism
 from rca.whatif.graph import DependencyGraph
 from rca.whatif.optypes import (
@@ -32,8 +33,6 @@ from rca.whatif.optypes import (
 from rca.whatif.program import Program, compile_graph
 from rca.whatif.reference import Reference
 from rca.whatif.schedules import megatron
-
-IntArray = npt.NDArray[np.int64]
 
 # Direction in which a transfer's peer lies.
 _TOWARDS = {FORWARD_SEND: 1, BACKWARD_RECV: 1, FORWARD_RECV: -1, BACKWARD_SEND: -1}

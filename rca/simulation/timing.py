@@ -11,12 +11,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from rca.arrays import FloatArray
 from rca.simulation.forward import Course, Durations, Feed, n_rows, row_of, run_forward
 from rca.simulation.host import BETWEEN, HOST_PHASES, collector_pauses, host_stalls, launch_gaps
 from rca.simulation.links import exchange_seconds, stage_link_seconds
 from rca.simulation.loading import service_seconds, taking_seconds
 from rca.simulation.noise import Noise
-from rca.simulation.resources import FloatArray, Resources
+from rca.simulation.resources import Resources
 from rca.simulation.scenario import Scenario
 from rca.simulation.schedule import Plan, StepShape, plan_of
 from rca.simulation.work import compute_parts, drawn_lengths, stage_work

@@ -11,12 +11,10 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
-import numpy.typing as npt
 
+from rca.arrays import FloatArray
 from rca.simulation.scenario import Scenario
 from rca.simulation.workload import Workload
-
-FloatArray = npt.NDArray[np.float64]
 
 TOKENS_PER_SAMPLE = 8192.0
 MEAN_LENGTH = 2048.0

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
-import numpy.typing as npt
 
+from rca.arrays import FloatArray, IntArray
 from rca.simulation.host import launch_gap_ratio
-from rca.simulation.resources import COLLECTIVE, FloatArray, Resources
+from rca.simulation.resources import COLLECTIVE, Resources
 from rca.simulation.scenario import Scenario
 from rca.simulation.timing import Timing
 
@@ -48,7 +48,7 @@ class World:
         return np.maximum(np.diff(self.edges), 1e-6)
 
     @cached_property
-    def node_of(self) -> npt.NDArray[np.int64]:
+    def node_of(self) -> IntArray:
         return np.arange(self.scenario.world_size) // self.scenario.ranks_per_node
 
     @cached_property

@@ -17,11 +17,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import numpy as np
-import numpy.typing as npt
 
-FloatArray = npt.NDArray[np.float64]
-IntArray = npt.NDArray[np.int64]
-BoolArray = npt.NDArray[np.bool_]
+from rca.arrays import BoolArray, FloatArray, IntArray
 
 GAP_INTERVALS = 5.0
 # Closer samples than this (seconds) are one moment: no rate can be taken between them.

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from rca.telemetry.binning import BoolArray, FloatArray, IntArray
+from rca.arrays import BoolArray, FloatArray, IntArray
 
 #: This share of the samples, one at least, counts no more than the next highest: a queue that stands is
 #: seen more often, ...

@@ -6,9 +6,9 @@ A window states its own bounds in Unix seconds, so every other clock can be held
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
+from rca.arrays import FloatArray
 from rca.errors import InvalidWindow
 from rca.telemetry.job import Job
 from rca.telemetry.refusal import refused_rows
@@ -111,8 +111,8 @@ def refuse_long_phases(steps: pa.Table, job: Job) -> None:
 def _too_long(
     steps: pa.Table,
     name: str,
-    values: npt.NDArray[np.float64],
-    total: npt.NDArray[np.float64],
+    values: FloatArray,
+    total: FloatArray,
     span: float,
 ) -> InvalidWindow:
     worst = float(total.max())

@@ -9,9 +9,8 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
+from rca.arrays import FloatArray
 from rca.telemetry.phases import PhaseArrays
-
-FloatArray = npt.NDArray[np.float64]
 
 # What a rank does on its own after the last collective of a step.
 TAIL_PHASES = ("optimizer_seconds", "checkpoint_seconds")

@@ -9,9 +9,9 @@ producer's mistake.
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
+from rca.arrays import BoolArray, FloatArray
 from rca.errors import InvalidWindow
 from rca.telemetry.refusal import refused_rows
 from rca.telemetry.schema import TEXT, Column, TableSpec
@@ -106,9 +106,7 @@ def _numbers(spec: TableSpec, column: Column, table: pa.Table, array: pa.Array) 
     return array
 
 
-def _unusable(
-    values: npt.NDArray[np.float64], non_negative: bool
-) -> tuple[npt.NDArray[np.bool_] | None, str]:
+def _unusable(values: FloatArray, non_negative: bool) -> tuple[BoolArray | None, str]:
     """Rows of a nullable column that are infinite or negative; cheap when there are none."""
     if values.size == 0:
         return None, ""

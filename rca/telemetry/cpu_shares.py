@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from rca.robust import FloatArray
+from rca.arrays import FloatArray
 from rca.telemetry.catalogue.host import CPU_MODES
 from rca.telemetry.placement import Level
 

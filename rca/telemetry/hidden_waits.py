@@ -15,14 +15,11 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 import numpy as np
-import numpy.typing as npt
 
+from rca.arrays import BoolArray, FloatArray, IntArray
 from rca.robust import nan_median
 from rca.telemetry.job import Topology
 from rca.telemetry.phases import PhaseArrays
-
-FloatArray = npt.NDArray[np.float64]
-IntArray = npt.NDArray[np.int64]
 
 #: Phases in the order they are worked through before the gradients' exchange.
 BEFORE_EXCHANGE = ("data_loading_seconds", "host_to_device_seconds", "forward_seconds", "backward_seconds")
@@ -133,7 +130,7 @@ def _waited_together(
 def _end_together(
     began: FloatArray,
     ended: FloatArray,
-    known: npt.NDArray[np.bool_],
+    known: BoolArray,
     starts: IntArray,
     apart: float,
     *,
@@ -159,9 +156,7 @@ def _without_offsets(times: FloatArray) -> FloatArray:
     return relative - nan_median(relative, axis=1)[:, None]
 
 
-def _extremes(
-    values: FloatArray, known: npt.NDArray[np.bool_], starts: IntArray
-) -> tuple[FloatArray, FloatArray]:
+def _extremes(values: FloatArray, known: BoolArray, starts: IntArray) -> tuple[FloatArray, FloatArray]:
     """Largest and smallest known value per group and step; infinite where nothing is known."""
     high = np.maximum.reduceat(np.where(known, values, -np.inf), starts, axis=0)
     low = np.minimum.reduceat(np.where(known, values, np.inf), starts, axis=0)

@@ -11,6 +11,8 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import BaseModel, ConfigDict, Field
 
+from rca.arrays import IntArray
+
 FORMAT = 1
 
 PositiveInt = Annotated[int, Field(ge=1, strict=True)]
@@ -89,11 +91,11 @@ class Topology:
         Position along the data (with context), tensor and pipeline dimension.
     """
 
-    node: npt.NDArray[np.int64]
+    node: IntArray
     node_names: tuple[str, ...]
-    data_rank: npt.NDArray[np.int64]
-    tensor_rank: npt.NDArray[np.int64]
-    stage: npt.NDArray[np.int64]
+    data_rank: IntArray
+    tensor_rank: IntArray
+    stage: IntArray
 
     @property
     def n_ranks(self) -> int:
@@ -104,7 +106,7 @@ class Topology:
         return int(self.stage.max()) + 1
 
     @property
-    def worker(self) -> npt.NDArray[np.int64]:
+    def worker(self) -> IntArray:
         """Tensor group of each rank, shape (n_ranks,), int: its members work on one input in lock-step."""
         if not self.tensor_rank.any():
             return np.arange(self.n_ranks)

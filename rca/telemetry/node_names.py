@@ -7,8 +7,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 import numpy as np
-import numpy.typing as npt
 
+from rca.arrays import IntArray
 from rca.telemetry.job import RankPlace
 from rca.telemetry.window import Window
 
@@ -16,7 +16,7 @@ from rca.telemetry.window import Window
 LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
 
 
-def same_nodes(told: Sequence[str], nodes: Sequence[str]) -> npt.NDArray[np.int64]:
+def same_nodes(told: Sequence[str], nodes: Sequence[str]) -> IntArray:
     """Index into `nodes` of every name told, -1 where it is none of them; shape (n_told,).
 
     Names are compared without ports; a host is the same with and without its domain (two domains are two

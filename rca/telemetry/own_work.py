@@ -5,12 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
+from rca.arrays import BoolArray, FloatArray
 from rca.robust import nan_median, nan_min
 from rca.telemetry.phases import PhaseArrays
-
-FloatArray = npt.NDArray[np.float64]
 
 SERIAL_PHASES: tuple[str, ...] = (
     "data_loading_seconds",
@@ -106,7 +104,7 @@ def _fill(own: FloatArray, summed: FloatArray) -> tuple[FloatArray, tuple[str, .
     return np.where(lacking, summed + level, own), (note,)
 
 
-def _transfer(split: npt.NDArray[np.bool_], moved: FloatArray, both: FloatArray) -> FloatArray | None:
+def _transfer(split: BoolArray, moved: FloatArray, both: FloatArray) -> FloatArray | None:
     """Transfer of the group per step: members agree on it up to noise, so the median, else the minimum.
 
     In unsplit communication the last rank to arrive waits for nobody: its share is all transfer.

@@ -6,18 +6,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
+from rca.arrays import BoolArray, FloatArray, IntArray
 from rca.telemetry.window import LOAD_COLUMNS, PHASES, Window
-
-FloatArray = npt.NDArray[np.float64]
 
 #: Phases that most steps do not have; many trainers write them only where they happened.
 OCCASIONAL_PHASES = frozenset({"checkpoint_seconds", "gc_seconds"})
 STEADY_PHASES = tuple(name for name in PHASES if name not in OCCASIONAL_PHASES and name != "step_seconds")
 
 
-def distinct_steps(step: npt.NDArray[np.int64]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+def distinct_steps(step: IntArray) -> tuple[IntArray, IntArray]:
     """Sorted distinct step numbers, and every row's position among them.
 
     Step numbers are nearly always dense, so they are counted instead of sorted.
@@ -50,8 +48,8 @@ class PhaseArrays:
         Load columns (``samples``, ``tokens``, ``sum_squared_sequence_length``) that were given.
     """
 
-    steps: npt.NDArray[np.int64]
-    present: npt.NDArray[np.bool_]
+    steps: IntArray
+    present: BoolArray
     start_time: FloatArray
     seconds: Mapping[str, FloatArray]
     load: Mapping[str, FloatArray]
@@ -65,9 +63,9 @@ class PhaseArrays:
         return int(self.present.shape[1])
 
     @property
-    def last_column(self) -> npt.NDArray[np.int64]:
+    def last_column(self) -> IntArray:
         """Column of each rank's last row, shape (n_ranks,); the last one also for a rank without rows."""
-        from_the_end: npt.NDArray[np.int64] = self.present[:, ::-1].argmax(axis=1)
+        from_the_end: IntArray = self.present[:, ::-1].argmax(axis=1)
         return self.n_steps - 1 - from_the_end
 
     def phase(self, name: str) -> FloatArray:

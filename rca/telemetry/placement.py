@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
-from rca.telemetry.binning import FloatArray, IntArray
+from rca.arrays import FloatArray, IntArray
 from rca.telemetry.catalogue.signal import Combine
 from rca.telemetry.job import Job
 from rca.telemetry.node_names import same_nodes

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from rca.arrays import BoolArray
 from rca.errors import InvalidWindow
 from rca.telemetry.schema import TableSpec
 
@@ -32,7 +33,7 @@ def refused_rows(
     spec: TableSpec,
     column: str,
     message: str,
-    bad: npt.NDArray[np.bool_],
+    bad: BoolArray,
     table: pa.Table,
     *,
     expected: str,

@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from rca.telemetry.binning import BoolArray, FloatArray, IntArray, bin_codes, bin_means
+from rca.arrays import BoolArray, FloatArray, IntArray
+from rca.telemetry.binning import bin_codes, bin_means
 from rca.telemetry.bursts import without_bursts
 from rca.telemetry.catalogue import Signal, resolve
 from rca.telemetry.cpu_shares import cpu_shares

@@ -8,7 +8,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from rca.robust import FloatArray, IntArray, nan_median
+from rca.arrays import FloatArray, IntArray
+from rca.robust import nan_median
 from rca.telemetry.phases import PhaseArrays
 from rca.telemetry.window import Window
 

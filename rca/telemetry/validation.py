@@ -9,10 +9,10 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 from pydantic import ValidationError
 
+from rca.arrays import IntArray
 from rca.errors import InvalidWindow
 from rca.telemetry.clock_units import refuse_absurd_bounds, refuse_foreign_clock, refuse_long_phases
 from rca.telemetry.columns import normalized
@@ -189,7 +189,7 @@ def _refuse_timeless_steps(steps: pa.Table) -> None:
         )
 
 
-def _step_codes(step: npt.NDArray[np.int64]) -> tuple[npt.NDArray[np.int64], int]:
+def _step_codes(step: IntArray) -> tuple[IntArray, int]:
     """Small codes for the step numbers, and how many codes there may be."""
     low, high = int(step.min()), int(step.max())
     if high - low < 4 * step.size + 1024:
@@ -211,7 +211,7 @@ def _refuse_sparse(n_rows: int, world_size: int, n_steps: int) -> None:
         )
 
 
-def _refuse_repeated_steps(steps: pa.Table, key: npt.NDArray[np.int64], n_keys: int) -> None:
+def _refuse_repeated_steps(steps: pa.Table, key: IntArray, n_keys: int) -> None:
     """`key` is one integer per (rank, step), below `n_keys`."""
     if n_keys <= FREE_CELLS + 4 * CELLS_PER_ROW * key.size:
         seen = np.zeros(n_keys, dtype=bool)

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+from rca.arrays import FloatArray
 from rca.testbed.cgroups import Groups, control_groups, find_hierarchies
 from rca.testbed.gpus import Gpu, GpuMissing
 from rca.testbed.names import PREFIX
@@ -20,7 +21,7 @@ from rca.testbed.process import Family, Placement, Spawned
 from rca.testbed.ranks import copier, device, host, loader, models, neighbour
 from rca.testbed.ranks.accelerator import Accelerator
 from rca.testbed.ranks.calibration import prepare
-from rca.testbed.ranks.shared import FloatArray, Shared, job_pace, shared_floats
+from rca.testbed.ranks.shared import Shared, job_pace, shared_floats
 from rca.testbed.ranks.stand_in import StandIn
 from rca.testbed.ranks.wires import TOKEN, Pipe, Wires
 from rca.testbed.sampling.machine_signals import disk_of

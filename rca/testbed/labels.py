@@ -6,20 +6,19 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from rca.arrays import BoolArray, FloatArray
 from rca.telemetry.causes import pattern_of
 from rca.telemetry.labels import Label
 from rca.testbed.names import node_name
 from rca.testbed.notes import notes_of
-from rca.testbed.ranks.shared import FloatArray, Pace
+from rca.testbed.ranks.shared import Pace
 from rca.testbed.record import Record
 from rca.testbed.scenario import WARM_UP_STEPS, JobShape, Scenario
 from rca.testbed.schedule import Acted
 
 VISIBLE_SLOWDOWN = 0.08
 ENOUGH_STEPS = 5
-BoolArray = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True)

@@ -6,10 +6,11 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from rca.arrays import FloatArray
 from rca.robust import nan_median
 from rca.testbed.probe import Capabilities
 from rca.testbed.process import Exit
-from rca.testbed.ranks.shared import FloatArray, Row
+from rca.testbed.ranks.shared import Row
 from rca.testbed.sampling.gpu_watch import GpuSeen
 from rca.testbed.sampling.series import Sample
 from rca.testbed.schedule import Acted

@@ -5,10 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 
+from rca.arrays import FloatArray
 from rca.telemetry.window import Window
 from rca.testbed.names import node_name
 from rca.testbed.process import Exit
-from rca.testbed.ranks.shared import FloatArray, Row
+from rca.testbed.ranks.shared import Row
 from rca.testbed.record import Record
 from rca.testbed.sampling.series import Sample
 from rca.testbed.scenario import JobShape, Scenario

@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 
+from rca.arrays import FloatArray, IntArray
 from rca.classify.answers import CONFIDENCE_BINS, confidence_bin
 from rca.classify.heads import Head
 from rca.classify.sufficiency import shows_slowness
 from rca.features import WINDOW_FEATURES
-from rca.robust import FloatArray
 from rca.training.corpus import Corpus
 from rca.training.split import mask
 
@@ -45,9 +45,7 @@ def fit_answers(corpus: Corpus, heads: Mapping[str, Head], thresholds: Mapping[s
     }
 
 
-def _said(
-    chances: FloatArray, windows: FloatArray, classes: Sequence[str], fault: float
-) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+def _said(chances: FloatArray, windows: FloatArray, classes: Sequence[str], fault: float) -> IntArray:
     """Column of the failure mode that a diagnosis names, decided as `Classifier` does."""
     healthy = classes.index("healthy")
     faults = chances.copy()

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from rca.evaluation.signals import STEP_TIMES
@@ -30,7 +29,6 @@ EXPORTERS: tuple[tuple[str, ...], ...] = (
 WAIT, TRANSFER, TOGETHER = (
     "communication_wait_seconds", "communication_transfer_seconds", "communication_seconds",
 )  # fmt: skip
-BoolArray = npt.NDArray[np.bool_]
 
 
 def blinded(window: Window, rng: np.random.Generator) -> Window:

@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 
+from rca.arrays import BoolArray, FloatArray
 from rca.classify.classifier import combine, pooled
 from rca.classify.heads import Head
 from rca.classify.reach import of_everybody
 from rca.features import WINDOW_FEATURES
-from rca.robust import FloatArray
 from rca.training.corpus import Corpus
 from rca.training.split import mask
 
@@ -20,8 +20,6 @@ LEVEL = 0.9
 #: A class with fewer held-out groups than this takes the floor of all classes together: its own would be
 #: one window's accident.
 FEWEST_GROUPS = 20.0
-
-BoolArray = np.ndarray[tuple[int], np.dtype[np.bool_]]
 
 
 def fit_sets(corpus: Corpus, heads: Mapping[str, Head], level: float = LEVEL) -> dict[str, Any]:

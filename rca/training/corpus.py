@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from rca.arrays import BoolArray, FloatArray, IntArray
 from rca.features import FeatureSet, extract
-from rca.robust import FloatArray, IntArray
 from rca.telemetry.causes import CAUSES
 from rca.telemetry.labels import Label, unfelt
 from rca.telemetry.split import Part
@@ -52,7 +52,7 @@ class Example:
 
     window: FloatArray
     rank: FloatArray
-    faulty: np.ndarray[tuple[int], np.dtype[np.bool_]]
+    faulty: BoolArray
     causes: tuple[str, ...]
     pattern: str
     mode: str
@@ -81,7 +81,7 @@ class Corpus:
     window: FloatArray
     rank: FloatArray
     owner: IntArray
-    faulty: np.ndarray[tuple[int], np.dtype[np.bool_]]
+    faulty: BoolArray
     rank_cause: tuple[str, ...]
     mode: tuple[str, ...]
     cause: tuple[str, ...]

@@ -6,10 +6,10 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from rca.arrays import IntArray
 from rca.telemetry.causes import pattern_of
 from rca.telemetry.job import Job, Parallelism
 from rca.telemetry.labels import Label, LabelledCause
@@ -88,7 +88,7 @@ def _relabelled(label: Label, causes: list[LabelledCause], end: int) -> Label:
     return label.model_copy(update=changes)
 
 
-def without_ranks(window: Window, label: Label, dropped: npt.NDArray[np.int64]) -> tuple[Window, Label]:
+def without_ranks(window: Window, label: Label, dropped: IntArray) -> tuple[Window, Label]:
     """The job without some of its ranks, the others renumbered: as if it had been started smaller.
 
     Only of data-parallel jobs, whose ranks do not depend on which others there are; none of the dropped
@@ -114,7 +114,7 @@ def without_ranks(window: Window, label: Label, dropped: npt.NDArray[np.int64]) 
     return smaller, label.model_copy(update={"causes": causes})
 
 
-def _smaller(job: Job, kept: npt.NDArray[np.int64], number: npt.NDArray[np.int64]) -> Job:
+def _smaller(job: Job, kept: IntArray, number: IntArray) -> Job:
     places = None
     if job.ranks is not None:
         places = tuple(
@@ -126,7 +126,7 @@ def _smaller(job: Job, kept: npt.NDArray[np.int64], number: npt.NDArray[np.int64
     return job.model_copy(update={"world_size": size, "parallelism": Parallelism(data=size), "ranks": places})
 
 
-def _renumbered(table: pa.Table, number: npt.NDArray[np.int64]) -> pa.Table:
+def _renumbered(table: pa.Table, number: IntArray) -> pa.Table:
     """The table without the dropped ranks' rows; rows of no rank stay."""
     if not table.num_rows:
         return table

@@ -6,9 +6,10 @@ from typing import Any
 
 import numpy as np
 
+from rca.arrays import FloatArray
 from rca.classify.familiarity import SHAPE, JobShape, Ranges, shape_of
 from rca.features import RANK_FEATURES, WINDOW_FEATURES
-from rca.robust import FloatArray, nan_median
+from rca.robust import nan_median
 from rca.training.conformal import held_out_quantile
 from rca.training.corpus import Corpus
 from rca.training.split import mask

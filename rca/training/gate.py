@@ -23,10 +23,10 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
+from rca.arrays import FloatArray
 from rca.evaluation.intervals import Estimate, bootstrap, calibration_difference
 from rca.evaluation.scores import Judged
 from rca.evaluation.summary import LOWER_IS_BETTER, Difference, differences, estimates
-from rca.robust import FloatArray
 
 #: What makes a diagnosis useful: the mode, the ranks, the type, the cause on its ranks.
 SCORES = ("failure_mode_accuracy", "ranks_exact", "type_accuracy", "cause_ac@1")

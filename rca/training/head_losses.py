@@ -7,11 +7,11 @@ from typing import NamedTuple
 
 import numpy as np
 
+from rca.arrays import BoolArray, FloatArray, IntArray
 from rca.classify.classifier import HEADS
 from rca.classify.heads import Head
 from rca.evaluation.intervals import Estimate, bootstrap
-from rca.robust import FloatArray, IntArray
-from rca.training.heads import BoolArray, FittedHead, Target
+from rca.training.heads import FittedHead, Target
 
 
 class Losses(NamedTuple):

@@ -8,14 +8,12 @@ from typing import Any
 
 import numpy as np
 
+from rca.arrays import BoolArray, FloatArray, IntArray
 from rca.classify.classifier import HEADS
 from rca.classify.heads import Calibration
-from rca.robust import FloatArray, IntArray
 from rca.telemetry.causes import SLOW_CAUSES, STOP_CAUSES, STRAGGLER_TYPES, UNKNOWN
 from rca.training.corpus import Corpus, straggler_type
 from rca.training.settings import Settings
-
-BoolArray = np.ndarray[tuple[int], np.dtype[np.bool_]]
 
 #: Shared by all heads. Small trees and strong regularisation: the target is jobs nobody simulated.
 PARAMETERS: dict[str, Any] = {
@@ -240,9 +238,7 @@ def _scaled(weight: FloatArray) -> FloatArray:
     return result
 
 
-def calibrate(
-    raw: FloatArray, codes: np.ndarray[tuple[int], np.dtype[np.int64]], n_classes: int, weights: FloatArray
-) -> Calibration:
+def calibrate(raw: FloatArray, codes: IntArray, n_classes: int, weights: FloatArray) -> Calibration:
     """Scale and per-class shift that minimise the log loss of held-out scores.
 
     Parameters

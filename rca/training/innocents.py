@@ -11,8 +11,8 @@ from collections.abc import Callable
 
 import numpy as np
 
+from rca.arrays import FloatArray
 from rca.features import WINDOW_FEATURES
-from rca.robust import FloatArray
 from rca.simulation import sample_scenario, simulate
 from rca.telemetry.labels import Label
 from rca.training.corpus import Example, example

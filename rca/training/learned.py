@@ -6,9 +6,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from rca.arrays import FloatArray
 from rca.classify.classifier import HEADS
 from rca.classify.heads import Head
-from rca.robust import FloatArray
 from rca.training.corpus import Corpus
 from rca.training.doubt import fit_doubt
 from rca.training.heads import FittedHead, fit_heads

@@ -10,9 +10,9 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from rca.arrays import FloatArray
 from rca.causal.mechanisms import Mechanisms
 from rca.errors import SourceError
-from rca.robust import FloatArray
 from rca.telemetry.labels import read_collection
 from rca.training.bundle import NAME, refuse_to_replace, write_bundle
 from rca.training.card import Card

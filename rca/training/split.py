@@ -7,6 +7,7 @@ from itertools import count, islice
 
 import numpy as np
 
+from rca.arrays import BoolArray
 from rca.telemetry import split
 from rca.telemetry.split import Part
 
@@ -29,6 +30,6 @@ def seeds_of(part: Part, n: int) -> list[int]:
     return list(islice((seed for seed in count() if part_of(scenario_group(seed)) == part), n))
 
 
-def mask(parts: Sequence[str], part: Part) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+def mask(parts: Sequence[str], part: Part) -> BoolArray:
     """Which windows belong to the part, shape (n_windows,)."""
     return np.array([each == part for each in parts], dtype=bool)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from rca.arrays import FloatArray
 from rca.classify.heads import Head
 from rca.classify.sufficiency import work_seen
-from rca.robust import FloatArray
 from rca.training.corpus import Corpus
 from rca.training.split import mask
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from rca.robust import FloatArray
+from rca.arrays import FloatArray
 from rca.training.corpus import Corpus
 
 #: Share of the training weight that real windows get (docs/decisions/0024). In head ``mode`` it is less by

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
+from rca.arrays import BoolArray, FloatArray, Seconds32
 from rca.errors import InvalidInput
 from rca.robust import nan_median
 from rca.whatif.engine import replay_mix
@@ -15,10 +16,6 @@ from rca.whatif.optypes import CLIP, COMPUTE, EMBEDDING, GC, LAYERNORM, OP_TYPES
 from rca.whatif.scenario import Change, Scenario, Selection, refuse_absent, refuse_unmatched
 from rca.whatif.schedules import DATA_COLLECTIVES
 from rca.whatif.trace_replay import ShapeReplay, TraceReplay
-
-FloatArray = npt.NDArray[np.float64]
-Seconds32 = npt.NDArray[np.float32]
-BoolArray = npt.NDArray[np.bool_]
 
 CODES_OF_KIND = {
     "compute": COMPUTE,

@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from rca.arrays import BoolArray, IntArray, Seconds32
 from rca.errors import InvalidTrace
 from rca.whatif.blocks import BlockedTrace
 from rca.whatif.clock import sampled_steps
@@ -19,10 +20,6 @@ from rca.whatif.reader import Part, numbers
 from rca.whatif.shapes import StepShape, group_steps, kept_steps
 from rca.whatif.survey import TIMES, Survey, chosen_rows, own_trace
 from rca.whatif.trace import OpTrace
-
-IntArray = npt.NDArray[np.int64]
-BoolArray = npt.NDArray[np.bool_]
-Seconds32 = npt.NDArray[np.float32]
 
 
 @dataclass(frozen=True)

@@ -13,11 +13,11 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from rca.arrays import IntArray
 from rca.errors import InvalidTrace
 from rca.telemetry.grouping import run_starts
 from rca.whatif.reader import numbers, require_columns
 
-IntArray = npt.NDArray[np.int64]
 Item = TypeVar("Item")
 
 BLOCK_ROWS = 2_000_000

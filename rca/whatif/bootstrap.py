@@ -6,11 +6,10 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
-import numpy.typing as npt
 
+from rca.arrays import FloatArray, IntArray
 from rca.errors import InvalidInput
 
-FloatArray = npt.NDArray[np.float64]
 Interval = tuple[float, float]
 
 RESAMPLES = 1000
@@ -36,7 +35,7 @@ class StepBootstrap:
     """
 
     counts: FloatArray
-    starts: npt.NDArray[np.int64]
+    starts: IntArray
 
     @classmethod
     @lru_cache(maxsize=4)

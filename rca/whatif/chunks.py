@@ -7,8 +7,8 @@ a wrong graph without any sign of it, so one chunk is never assumed: something i
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 
+from rca.arrays import BoolArray, IntArray
 from rca.errors import InvalidTrace
 from rca.whatif.numbering import changes
 from rca.whatif.optypes import (
@@ -24,9 +24,6 @@ from rca.whatif.optypes import (
     REDUCE_SCATTER,
 )
 from rca.whatif.trace import OpTrace
-
-IntArray = npt.NDArray[np.int64]
-BoolArray = npt.NDArray[np.bool_]
 
 MOST_CHUNKS = 16
 """Chunks per stage looked for in the order of the rows."""

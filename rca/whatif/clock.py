@@ -5,15 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-import numpy.typing as npt
 
+from rca.arrays import FloatArray, IntArray
 from rca.robust import nan_median
 from rca.whatif.graph import DependencyGraph
 from rca.whatif.offsets import Gap, joint_offsets
 from rca.whatif.shapes import StepShape
-
-FloatArray = npt.NDArray[np.float64]
-IntArray = npt.NDArray[np.int64]
 
 SMALLEST_SKEW = 5e-3
 """Seconds; below it the ends of a collective may differ anyhow, and the answer hardly does."""

@@ -11,16 +11,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
-import numpy.typing as npt
 
+from rca.arrays import FloatArray
 from rca.errors import InvalidInput
 from rca.robust import nan_median, nan_min
 from rca.telemetry.job import Job
 from rca.telemetry.own_work import SERIAL_PHASES, WORK_PHASES, OwnWork, own_work
 from rca.telemetry.phases import PhaseArrays
 from rca.whatif.groups import PipelineGrid
-
-FloatArray = npt.NDArray[np.float64]
 
 OUTCOMES = ("communication_wait_seconds",)
 TRANSFERS = ("communication_transfer_seconds", "communication_seconds")

@@ -8,8 +8,8 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from rca.arrays import BoolArray, FloatArray
 from rca.errors import InvalidInput
 from rca.telemetry.hidden_waits import without_hidden_waits
 from rca.telemetry.job import Topology
@@ -22,10 +22,6 @@ from rca.whatif.decompose import TOP_SHARE, Decomposition, share_of_loss
 from rca.whatif.result import Share, WhatIf, Workers
 from rca.whatif.scenario import Scenario
 from rca.whatif.signatures import MAJORITY, SMALLEST_SLOWDOWN, Finding, named_ranks
-
-FloatArray = npt.NDArray[np.float64]
-IntArray = npt.NDArray[np.int64]
-BoolArray = npt.NDArray[np.bool_]
 
 WARM_UP_FACTOR = 3.0
 LONGEST_WARM_UP = 5

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 
+from rca.arrays import BoolArray, FloatArray, IntArray
 from rca.errors import InvalidInput
 from rca.robust import nan_median
 from rca.telemetry.job import Topology
 from rca.telemetry.own_work import SERIAL_PHASES, WORK_PHASES
 from rca.whatif.coarse import PhaseReplay
 from rca.whatif.scenario import Change, Scenario, Selection, refuse_absent, refuse_unmatched
-
-FloatArray = npt.NDArray[np.float64]
-BoolArray = npt.NDArray[np.bool_]
 
 TRANSFER = "communication_transfer_seconds"
 _PHASE_OF_TYPE = {
@@ -31,7 +28,7 @@ _PHASES_OF_KIND = {
 
 
 def phases_under(
-    replay: PhaseReplay, steps: npt.NDArray[np.int64], topology: Topology, scenario: Scenario
+    replay: PhaseReplay, steps: IntArray, topology: Topology, scenario: Scenario
 ) -> dict[str, FloatArray]:
     """Phases a scenario replaces.
 
@@ -98,7 +95,7 @@ def _phase(name: str) -> str:
     )
 
 
-def _where(select: Selection, steps: npt.NDArray[np.int64], topology: Topology) -> BoolArray:
+def _where(select: Selection, steps: IntArray, topology: Topology) -> BoolArray:
     ranks = np.ones(topology.n_ranks, dtype=bool)
     for chosen, coordinate in (
         (select.ranks, np.arange(topology.n_ranks)),

@@ -5,16 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
+from rca.arrays import BoolArray, FloatArray, IntArray, Seconds32
 from rca.whatif.bootstrap import loses
 from rca.whatif.optypes import OP_TYPES
 from rca.whatif.trace_replay import ShapeReplay, TraceReplay
-
-FloatArray = npt.NDArray[np.float64]
-IntArray = npt.NDArray[np.int64]
-BoolArray = npt.NDArray[np.bool_]
-Seconds32 = npt.NDArray[np.float32]
 
 TOP_SHARE = 0.03
 """Share of the workers that make the top set of the worker metric (the published value)."""

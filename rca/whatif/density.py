@@ -6,13 +6,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
+from rca.arrays import IntArray
 from rca.errors import InvalidTrace
 from rca.whatif.optypes import GC, N_TYPES, NAMES
 from rca.whatif.trace import OpTrace, distinct
-
-IntArray = npt.NDArray[np.int64]
 
 MOST_CELLS_PER_ROW = 4
 SPARE_CELLS = 1_000_000

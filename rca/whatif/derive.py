@@ -7,16 +7,13 @@ from dataclasses import dataclass
 from functools import cache
 
 import numpy as np
-import numpy.typing as npt
 
+from rca.arrays import BoolArray, FloatArray, IntArray, Seconds32
 from rca.robust import nan_max, nan_median
 from rca.whatif.graph import DependencyGraph
 from rca.whatif.optypes import N_TYPES, OP_TYPES
 from rca.whatif.shapes import StepShape
 from rca.whatif.spool import Spooled
-
-FloatArray = npt.NDArray[np.float64]
-Seconds32 = npt.NDArray[np.float32]
 
 IMPLAUSIBLE = np.float32(-0.010)
 """Derived times at or below this are clock artefacts and count as zero (the published rule)."""
@@ -37,7 +34,7 @@ class DerivedTimes:
     """
 
     kept: Seconds32 | Spooled
-    observed: npt.NDArray[np.bool_] | None
+    observed: BoolArray | None
     measured: Seconds32
 
     @property
@@ -82,7 +79,7 @@ def _plausible(seconds: Seconds32) -> Seconds32:
     return np.where(seconds <= IMPLAUSIBLE, np.float32(0), seconds)
 
 
-def fill_holes(works: Sequence[Seconds32], holes: Sequence[npt.NDArray[np.bool_]], shape: StepShape) -> None:
+def fill_holes(works: Sequence[Seconds32], holes: Sequence[BoolArray], shape: StepShape) -> None:
     """Take the worker's own median of the operation, else the operation's, the stage's, the type's.
 
     Parameters
@@ -165,7 +162,7 @@ def ideal_durations(shapes: Sequence[StepShape], derived: Sequence[DerivedTimes]
     return ideal
 
 
-def _contiguous(ops: npt.NDArray[np.int64]) -> bool:
+def _contiguous(ops: IntArray) -> bool:
     return int(ops[-1] - ops[0]) + 1 == ops.size
 
 

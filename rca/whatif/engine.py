@@ -8,13 +8,11 @@ from itertools import pairwise
 from typing import Literal
 
 import numpy as np
-import numpy.typing as npt
 
+from rca.arrays import FloatArray
 from rca.whatif import replay
 from rca.whatif.mix import Mix
 from rca.whatif.program import Program
-
-FloatArray = npt.NDArray[np.float64]
 
 Engine = Literal["auto", "numpy", "numba"]
 

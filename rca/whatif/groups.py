@@ -5,11 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
+from rca.arrays import FloatArray, IntArray
 from rca.telemetry.job import Topology
-
-FloatArray = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -27,9 +25,9 @@ class PipelineGrid:
     n_data, n_stages : int
     """
 
-    order: npt.NDArray[np.int64]
-    starts: npt.NDArray[np.int64]
-    cell: npt.NDArray[np.int64]
+    order: IntArray
+    starts: IntArray
+    cell: IntArray
     n_data: int
     n_stages: int
 

@@ -5,12 +5,10 @@ from __future__ import annotations
 from os import PathLike
 
 import numpy as np
-import numpy.typing as npt
 
+from rca.arrays import FloatArray
 from rca.errors import MissingExtra, SourceError
 from rca.whatif.result import WhatIf
-
-FloatArray = npt.NDArray[np.float64]
 
 
 def worker_grid(result: WhatIf) -> FloatArray:

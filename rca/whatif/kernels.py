@@ -12,6 +12,8 @@ import numpy as np
 import numpy.typing as npt
 from numba import njit
 
+from rca.arrays import BoolArray, FloatArray, Seconds32
+
 LANES = 256
 """Lanes per block: the ends alive in one block stay in the first-level cache."""
 
@@ -24,9 +26,9 @@ def _latest_end(
     col_from: int,
     col_to: int,
     n_columns: int,
-    is_flat: npt.NDArray[np.bool_],
-    flat: npt.NDArray[np.float64],
-    ends: npt.NDArray[np.float64],
+    is_flat: BoolArray,
+    flat: FloatArray,
+    ends: FloatArray,
     latest: int,
     n: int,
 ) -> tuple[float, int]:
@@ -54,7 +56,7 @@ def _latest_end(
 
 
 @njit(cache=True, nogil=True, error_model="numpy", inline="always")
-def _meet(ends: npt.NDArray[np.float64], source: int, latest: int, fold: int, n_steps: int) -> None:
+def _meet(ends: FloatArray, source: int, latest: int, fold: int, n_steps: int) -> None:
     """Latest over the folded data ranks of row `source`, for all of them, into row `latest`."""
     for step in range(n_steps):
         ends[latest, step] = ends[source, step]
@@ -76,17 +78,17 @@ def replay_range(  # noqa: C901  (one fused loop: calls between its levels would
     member_start: npt.NDArray[np.int32],
     member_op: npt.NDArray[np.int32],
     member_slot: npt.NDArray[np.int32],
-    final: npt.NDArray[np.bool_],
-    across: npt.NDArray[np.bool_],
+    final: BoolArray,
+    across: BoolArray,
     n_slots: int,
-    work: npt.NDArray[np.float32],
-    ideal: npt.NDArray[np.float64],
-    keep: npt.NDArray[np.bool_],
+    work: Seconds32,
+    ideal: FloatArray,
+    keep: BoolArray,
     row: npt.NDArray[np.int32],
     fold: int,
     first: int,
     last: int,
-    out: npt.NDArray[np.float64],
+    out: FloatArray,
 ) -> None:
     """Evaluate scenarios ``first .. last - 1`` into ``out[first:last]``.
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
+from rca.arrays import BoolArray, IntArray
 from rca.errors import InvalidTrace
 from rca.whatif.optypes import (
     BACKWARD_RECV,
@@ -17,8 +17,6 @@ from rca.whatif.optypes import (
     NAMES,
 )
 from rca.whatif.reference import Reference
-
-IntArray = npt.NDArray[np.int64]
 
 EPSILON = np.float32(5e-5)
 """Seconds by which two ends of a compute and a transfer may cross and still belong together."""
@@ -78,9 +76,7 @@ def _select(reference: Reference, optype: int, stage: int) -> IntArray:
     return np.flatnonzero((reference.optype == optype) & (reference.stage == stage))
 
 
-def _skipped(
-    reference: Reference, optype: int, transfers: IntArray, computes: IntArray
-) -> npt.NDArray[np.bool_]:
+def _skipped(reference: Reference, optype: int, transfers: IntArray, computes: IntArray) -> BoolArray:
     """Transfers that can serve no compute of this step: too late to receive for, too early to send of."""
     if not computes.size:
         return np.ones(transfers.size, dtype=bool)

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-BoolArray = npt.NDArray[np.bool_]
-FloatArray = npt.NDArray[np.float64]
+from rca.arrays import BoolArray, FloatArray
+
 Work = npt.NDArray[np.floating]
 
 

@@ -8,11 +8,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
+from rca.arrays import BoolArray, IntArray
 from rca.whatif.optypes import N_TYPES, NAMES
 from rca.whatif.trace import OpTrace, distinct
-
-IntArray = npt.NDArray[np.int64]
-BoolArray = npt.NDArray[np.bool_]
 
 NO_NUMBER = np.iinfo(np.int64).max
 

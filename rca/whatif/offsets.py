@@ -13,10 +13,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from rca.arrays import BoolArray, FloatArray
 from rca.robust import nan_median
-
-FloatArray = npt.NDArray[np.float64]
-BoolArray = npt.NDArray[np.bool_]
 
 Gap = tuple[tuple[int, ...], bool, FloatArray]
 """One kind of group: its stages, whether it spans the data ranks, and ends of shape (n_data, len(stages))."""

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from rca.arrays import IntArray
 from rca.errors import InvalidTrace
 from rca.whatif.optypes import NAMES
 
-IntArray = npt.NDArray[np.int64]
-FloatArray = npt.NDArray[np.floating]
+#: Traces are read in single precision.
+Times = npt.NDArray[np.floating[Any]]
 
 LONGEST = 86_400.0
 """Seconds; a longer step or operation is a damaged row, or a clock that does not count in seconds."""
@@ -54,9 +56,7 @@ def refuse_indices(columns: Mapping[str, IntArray], rows: IntArray, narrow: froz
             )
 
 
-def refuse_times(
-    columns: Mapping[str, IntArray], relative: FloatArray, duration: FloatArray, rows: IntArray
-) -> None:
+def refuse_times(columns: Mapping[str, IntArray], relative: Times, duration: Times, rows: IntArray) -> None:
     """Refuse times in another unit, and damaged ones.
 
     Parameters
@@ -99,12 +99,12 @@ def refuse_instant(instant: int, computes: int) -> None:
         )
 
 
-def coarse_durations(duration: FloatArray) -> list[str]:
+def coarse_durations(duration: Times) -> list[str]:
     """A note where all durations are whole seconds: shorter operations are lost, or the unit is another."""
     return [WHOLE_SECONDS] if duration.size and (duration == np.rint(duration)).all() else []
 
 
-def unusual_durations(columns: Mapping[str, IntArray], duration: FloatArray, rows: IntArray) -> list[str]:
+def unusual_durations(columns: Mapping[str, IntArray], duration: Times, rows: IntArray) -> list[str]:
     """Notes on single operations that outlast their type a thousandfold: they alone make the answer."""
     long = np.flatnonzero(duration > UNUSUAL_SECONDS)
     notes = []

@@ -13,17 +13,17 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from rca.arrays import FloatArray, Seconds32
 from rca.whatif.derive import DerivedTimes
 from rca.whatif.optypes import N_TYPES, OP_TYPES
 from rca.whatif.shapes import StepShape
 
-Seconds32 = npt.NDArray[np.float32]
 Blocks = Callable[[], Iterator[tuple[StepShape, DerivedTimes]]]
 
 HALF = 1 << 16
 
 
-def pooled_ideal_durations(blocks: Blocks) -> npt.NDArray[np.float64]:
+def pooled_ideal_durations(blocks: Blocks) -> FloatArray:
     """Ideal duration per operation type, as `rca.whatif.derive.ideal_durations` has it.
 
     Parameters

@@ -7,10 +7,9 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from rca.arrays import BoolArray
 from rca.whatif.graph import DependencyGraph
 from rca.whatif.optypes import OPTIMIZER
-
-IntArray = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -41,8 +40,8 @@ class Program:
     member_start: npt.NDArray[np.int32]
     member_op: npt.NDArray[np.int32]
     member_slot: npt.NDArray[np.int32]
-    final: npt.NDArray[np.bool_]
-    across: npt.NDArray[np.bool_]
+    final: BoolArray
+    across: BoolArray
     n_slots: int
     n_ops: int
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import numpy.typing as npt
 
+from rca.arrays import FloatArray
 from rca.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -57,11 +57,11 @@ def published_result(result: WhatIf) -> dict[str, Any]:
     return answer
 
 
-def _by_step(steps: list[str], values: npt.NDArray[np.float64]) -> dict[str, float]:
+def _by_step(steps: list[str], values: FloatArray) -> dict[str, float]:
     return dict(zip(steps, values.tolist(), strict=True))
 
 
-def _largest_first(steps: list[str], values: npt.NDArray[np.float64]) -> dict[str, float]:
+def _largest_first(steps: list[str], values: FloatArray) -> dict[str, float]:
     return {steps[k]: float(values[k]) for k in np.argsort(-values, kind="stable")}
 
 

@@ -5,13 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
-import numpy.typing as npt
 
+from rca.arrays import IntArray
 from rca.errors import InvalidWindow
 from rca.whatif.meta import TraceMeta
 from rca.whatif.trace import OpTrace
-
-IntArray = npt.NDArray[np.int64]
 
 SHOWN = 5
 """Offending rows shown in a refusal."""

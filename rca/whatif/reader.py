@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from rca.arrays import BoolArray, IntArray, Seconds32
 from rca.errors import InvalidTrace
 from rca.telemetry.window import Window
 from rca.whatif.meta import TraceMeta
@@ -109,7 +110,7 @@ class Part:
         What repairs the checked rows, knowing the rest.
     """
 
-    rows: npt.NDArray[np.int64]
+    rows: IntArray
     repair: Callable[[OpTrace], OpTrace]
 
 
@@ -187,7 +188,7 @@ def unusable_note(count: int, first: int) -> str:
 _FLOATS = ("optype", "start_ts", "duration")
 
 
-def optype_codes(column: pa.ChunkedArray, notes: list[str]) -> npt.NDArray[np.int64]:
+def optype_codes(column: pa.ChunkedArray, notes: list[str]) -> IntArray:
     """Codes of the type names; -1 for unknown ones, which are counted by name."""
     held = column.type.value_type if pa.types.is_dictionary(column.type) else column.type
     if not (pa.types.is_string(held) or pa.types.is_large_string(held) or pa.types.is_string_view(held)):
@@ -217,9 +218,7 @@ def optype_codes(column: pa.ChunkedArray, notes: list[str]) -> npt.NDArray[np.in
     return np.concatenate(codes)
 
 
-def _integers(
-    table: pa.Table, name: str, named: npt.NDArray[np.int64] | None = None
-) -> npt.NDArray[np.int64]:
+def _integers(table: pa.Table, name: str, named: IntArray | None = None) -> IntArray:
     """Read an integer column; -1 where absent or null."""
     if name not in table.column_names:
         return np.full(table.num_rows, -1, dtype=np.int64)
@@ -239,13 +238,13 @@ def _integers(
         if wrong.any():
             at = int(np.argmax(wrong))
             raise InvalidTrace(f"column {name} holds no whole number in row {named[at]}: {values[at]!s}")
-    whole: npt.NDArray[np.int64] = values.astype(np.int64)
+    whole: IntArray = values.astype(np.int64)
     if absent.any():
         whole[absent] = -1
     return whole
 
 
-def _nulls(column: pa.ChunkedArray) -> npt.NDArray[np.bool_]:
+def _nulls(column: pa.ChunkedArray) -> BoolArray:
     if not column.null_count:
         return np.zeros(len(column), dtype=bool)
     return np.concatenate([np.array(chunk.is_null().tolist(), dtype=bool) for chunk in column.chunks])
@@ -275,7 +274,7 @@ def _seconds(table: pa.Table, name: str) -> npt.NDArray[np.floating[Any]]:
     return values
 
 
-def _tick(values: npt.NDArray[np.float32], of: Callable[..., Any]) -> float:
+def _tick(values: Seconds32, of: Callable[..., Any]) -> float:
     """Spacing of single-precision clock readings at their largest, or their usual, size."""
     finite = np.abs(values[np.isfinite(values)])
     return float(np.spacing(np.float32(of(finite)))) if finite.size else 0.0
@@ -292,9 +291,7 @@ def numbers(column: pa.Array | pa.ChunkedArray, *, null: float) -> npt.NDArray[A
     return arrays[0] if len(arrays) == 1 else np.concatenate(arrays)
 
 
-def since_step_start(
-    start: npt.NDArray[np.floating[Any]], step: npt.NDArray[np.int64]
-) -> npt.NDArray[np.float32]:
+def since_step_start(start: npt.NDArray[np.floating[Any]], step: IntArray) -> Seconds32:
     """Count starts from the first start of their step, in single precision."""
     steps, index = distinct(step)
     origin = np.full(steps.size, np.inf)

@@ -5,15 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
+from rca.arrays import BoolArray, FloatArray, IntArray, Seconds32
 from rca.robust import nan_median
 from rca.whatif.optypes import BACKWARD_RECV, COMPUTE_OF, FORWARD_RECV
 from rca.whatif.shapes import StepShape
-
-Seconds32 = npt.NDArray[np.float32]
-IntArray = npt.NDArray[np.int64]
-
 
 MOST_WITNESSES = 512
 """Cells asked for the order of an operation the reference cell lacks."""
@@ -108,7 +104,7 @@ def _typical(shape: StepShape, ops: IntArray) -> tuple[Seconds32, Seconds32]:
     return start.astype(np.float32), (start + np.nan_to_num(duration)).astype(np.float32)
 
 
-def _place_in_order(witnesses: npt.NDArray[np.float64], order: list[int], op: int) -> int | None:
+def _place_in_order(witnesses: FloatArray, order: list[int], op: int) -> int | None:
     """How many of `order` start before `op` in most cells that hold both; None if no cell does."""
     with np.errstate(invalid="ignore"):
         earlier = (witnesses[order] < witnesses[op]).sum(axis=1)
@@ -121,9 +117,9 @@ def _place_in_order(witnesses: npt.NDArray[np.float64], order: list[int], op: in
 def _beside_compute(
     shape: StepShape,
     ops: IntArray,
-    start: npt.NDArray[np.float64],
-    end: npt.NDArray[np.float64],
-    guessed: npt.NDArray[np.bool_],
+    start: FloatArray,
+    end: FloatArray,
+    guessed: BoolArray,
 ) -> None:
     """Guessed receives start before their compute, guessed sends after it, in place."""
     place = {(int(shape.optype[op]), int(shape.sequence[op])): position for position, op in enumerate(ops)}
@@ -138,7 +134,7 @@ def _beside_compute(
             start[position] = max(start[position], end[compute])
 
 
-def _between(wanted: int, known: IntArray, start: npt.NDArray[np.float64]) -> float:
+def _between(wanted: int, known: IntArray, start: FloatArray) -> float:
     """Interpolated start, extrapolated past the ends by the usual distance."""
     order = np.argsort(known)
     known, start = known[order], start[order]

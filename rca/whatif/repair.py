@@ -10,14 +10,13 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from rca.arrays import IntArray
 from rca.errors import InvalidTrace
 from rca.whatif.chunks import with_chunks
 from rca.whatif.meta import TraceMeta
 from rca.whatif.numbering import cells_of, changes
 from rca.whatif.optypes import BACKWARD, FORWARD, N_TYPES
 from rca.whatif.trace import OpTrace, distinct
-
-IntArray = npt.NDArray[np.int64]
 
 MOST_OPERATIONS = 100_000
 """Of one type in one step of one rank; a larger seq_id is no number of an operation."""

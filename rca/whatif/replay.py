@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
+from rca.arrays import FloatArray
 from rca.whatif.graph import DependencyGraph
 from rca.whatif.mix import Mix
 from rca.whatif.program import Program
 
-FloatArray = npt.NDArray[np.float64]
 Work = npt.NDArray[np.floating]
 
 LANES = 1 << 17

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-import numpy.typing as npt
 
+from rca.arrays import FloatArray
 from rca.errors import InvalidInput, SourceError, TooLarge
 from rca.whatif.result import WhatIf, finite
 from rca.whatif.scenario import Scenario
@@ -22,8 +22,6 @@ FORMATS: tuple[Format, ...] = ("json", "table", "published")
 SHOWN_WORKERS = 10
 MOST_NUMBERS = 5_000_000
 """Slowdowns per worker and step in one answer, about 50 MB of JSON."""
-
-FloatArray = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True)

@@ -9,14 +9,11 @@ from functools import cached_property
 from typing import Any, Literal
 
 import numpy as np
-import numpy.typing as npt
 
+from rca.arrays import FloatArray, IntArray
 from rca.whatif.bootstrap import Interval, StepBootstrap
 from rca.whatif.decompose import Decomposition
 from rca.whatif.signatures import Finding
-
-FloatArray = npt.NDArray[np.float64]
-IntArray = npt.NDArray[np.int64]
 
 FORMAT = 1
 MOST_LEFT_OUT = 0.1

@@ -12,10 +12,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Literal
 
-import numpy as np
-import numpy.typing as npt
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from rca.arrays import BoolArray
 from rca.errors import InvalidInput
 from rca.telemetry.own_work import WORK_PHASES
 from rca.telemetry.window import PHASES
@@ -150,7 +149,7 @@ class Scenario(_Frozen):
         return self.model_dump(mode="json", exclude_none=True)
 
 
-def refuse_unmatched(scenario: Scenario, matched: npt.NDArray[np.bool_], hint: str) -> None:
+def refuse_unmatched(scenario: Scenario, matched: BoolArray, hint: str) -> None:
     """A change without an operation to change is a mistake, not "no effect".
 
     Parameters

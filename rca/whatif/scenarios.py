@@ -8,6 +8,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from rca.arrays import FloatArray
 from rca.errors import InvalidInput, TooLarge
 from rca.telemetry.window import Window
 from rca.whatif.analysis import Meta, Source, analysed, replay_of
@@ -18,7 +19,6 @@ from rca.whatif.scenario import Scenario
 from rca.whatif.schedules import Schedule, megatron
 from rca.whatif.trace_replay import TraceReplay
 
-FloatArray = npt.NDArray[np.float64]
 Description: TypeAlias = Scenario | Mapping[str, Any]
 
 MOST_SCENARIOS = 10_000

@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterable
 from itertools import pairwise
 
 import numpy as np
-import numpy.typing as npt
 
+from rca.arrays import BoolArray, IntArray
 from rca.whatif.graph import DependencyGraph, Group, Operation
 from rca.whatif.matching import Matching, match_transfers
 from rca.whatif.optypes import (
@@ -35,7 +35,6 @@ from rca.whatif.optypes import (
 )
 from rca.whatif.reference import Reference
 
-IntArray = npt.NDArray[np.int64]
 Edges = list[tuple[int, int]]
 
 DATA_COLLECTIVES = (ALL_GATHER, REDUCE_SCATTER, SEPARATE_ALL_REDUCE)
@@ -75,13 +74,13 @@ def megatron(reference: Reference) -> DependencyGraph:
     )
 
 
-def _modelled(reference: Reference, *, overlap: bool) -> npt.NDArray[np.bool_]:
+def _modelled(reference: Reference, *, overlap: bool) -> BoolArray:
     """Which operations the rules place: gradient exchange needs data ranks, embeddings an end stage."""
     outside = [] if overlap else [SEPARATE_ALL_REDUCE]
     if not reference.use_dp:
         outside += [ALL_GATHER, REDUCE_SCATTER]
     ends = np.isin(reference.stage, (0, reference.n_stages - 1))
-    placed: npt.NDArray[np.bool_] = ends | (reference.optype != EMBEDDING)
+    placed: BoolArray = ends | (reference.optype != EMBEDDING)
     return placed & ~np.isin(reference.optype, outside)
 
 
@@ -179,7 +178,7 @@ def _chain(ops: IntArray) -> Edges:
     return list(pairwise(listed))
 
 
-def _groups(reference: Reference, matching: Matching, active: npt.NDArray[np.bool_]) -> Iterable[Group]:
+def _groups(reference: Reference, matching: Matching, active: BoolArray) -> Iterable[Group]:
     yield from (Group(pair, across_data=False) for pair in matching.pairs)
     yield from (Group((op,), across_data=False) for op in matching.alone)
     for op in np.flatnonzero(active & np.isin(reference.optype, DATA_COLLECTIVES)):

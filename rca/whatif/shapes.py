@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 import numpy as np
-import numpy.typing as npt
 
+from rca.arrays import BoolArray, IntArray, Seconds32
 from rca.errors import InvalidTrace
 from rca.whatif.density import StepSizes, dropped_note, filled_enough, largest_number, pauses_note
 from rca.whatif.optypes import (
@@ -28,9 +28,6 @@ from rca.whatif.optypes import (
     OPTIMIZER,
 )
 from rca.whatif.trace import OpTrace
-
-IntArray = npt.NDArray[np.int64]
-Seconds32 = npt.NDArray[np.float32]
 
 LARGEST_HOLE = 0.5
 """Drop a step that lacks more than this share of its rows: nothing would be left to replay."""
@@ -221,7 +218,7 @@ def _without_empty_steps(shape: StepShape, notes: list[str]) -> StepShape | None
     )
 
 
-def kept_steps(steps: IntArray, holes: IntArray, n_rows: int, notes: list[str]) -> npt.NDArray[np.bool_]:
+def kept_steps(steps: IntArray, holes: IntArray, n_rows: int, notes: list[str]) -> BoolArray:
     """Which steps hold enough rows to be replayed; adds notes on holes and dropped steps.
 
     Parameters
@@ -232,7 +229,7 @@ def kept_steps(steps: IntArray, holes: IntArray, n_rows: int, notes: list[str]) 
         Rows of a complete step.
     notes : list of str
     """
-    kept: npt.NDArray[np.bool_] = holes <= LARGEST_HOLE * n_rows
+    kept: BoolArray = holes <= LARGEST_HOLE * n_rows
     notes += dropped_note(steps[~kept])
     if holes[kept].any():
         affected = int((holes[kept] > 0).sum())

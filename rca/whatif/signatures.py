@@ -6,17 +6,12 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
 import numpy as np
-import numpy.typing as npt
 
+from rca.arrays import BoolArray, FloatArray, IntArray, Seconds32
 from rca.robust import nan_median
 from rca.whatif.decompose import Decompositions, Removal
 from rca.whatif.optypes import BACKWARD, FORWARD
 from rca.whatif.trace_replay import ShapeReplay, TraceReplay
-
-FloatArray = npt.NDArray[np.float64]
-IntArray = npt.NDArray[np.int64]
-BoolArray = npt.NDArray[np.bool_]
-Seconds32 = npt.NDArray[np.float32]
 
 Pattern = Literal["worker", "stage", "sequence_length", "garbage_collection"]
 

@@ -8,9 +8,8 @@ import weakref
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
-Seconds32 = npt.NDArray[np.float32]
+from rca.arrays import Seconds32
 
 
 class Spool:

@@ -14,8 +14,8 @@ from os import PathLike
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from rca.arrays import BoolArray, FloatArray, IntArray, Seconds32
 from rca.whatif.arranging import Arranger, Layout, layouts_of
 from rca.whatif.blocks import BlockedTrace
 from rca.whatif.clock import one_clock, without_offsets
@@ -41,8 +41,6 @@ from rca.whatif.trace_replay import (
     usual_where_unknown,
 )
 
-IntArray = npt.NDArray[np.int64]
-Seconds32 = npt.NDArray[np.float32]
 Progress = Callable[[float], None]
 
 MOST_IN_MEMORY = 400_000_000
@@ -175,7 +173,7 @@ class _Piece:
 
     steps: IntArray
     work: Seconds32 | Spooled
-    holes: npt.NDArray[np.bool_] | None
+    holes: BoolArray | None
     measured: Seconds32
 
 
@@ -185,7 +183,7 @@ class _Store:
 
     kept: list[Fitted]
     layouts: list[Layout]
-    clock: npt.NDArray[np.float64]
+    clock: FloatArray
     pieces: list[list[_Piece]] = field(init=False)
     spool: Spool | None = field(init=False)
 
@@ -207,7 +205,7 @@ class _Store:
             fill_holes([work], [holes], shape)
         self.pieces[index].append(_Piece(shape.steps, self.spool.write(work), holes, measured))
 
-    def parts(self) -> tuple[list[ShapeReplay], npt.NDArray[np.float64]]:
+    def parts(self) -> tuple[list[ShapeReplay], FloatArray]:
         """One part per shape where signatures are searched in it, else one per piece."""
         parts: list[ShapeReplay] = []
         for layout, (sample, graph, program), pieces in zip(

@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from rca.arrays import BoolArray, IntArray
 from rca.errors import InvalidTrace
 from rca.whatif.blocks import Block, BlockedTrace
 from rca.whatif.density import StepSizes
@@ -35,8 +36,6 @@ from rca.whatif.repair import RowFacts, repaired_rows
 from rca.whatif.trace import OpTrace
 from rca.whatif.trace_replay import NO_RANK, smallest_ranks
 
-IntArray = npt.NDArray[np.int64]
-BoolArray = npt.NDArray[np.bool_]
 Columns = dict[str, npt.NDArray[Any]]
 Progress = Callable[[float], None]
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from rca.arrays import FloatArray, IntArray
 from rca.errors import InvalidInput
 from rca.whatif.optypes import (
     ALL_GATHER,
@@ -106,7 +106,7 @@ def _find(replay: TraceReplay, step: int) -> tuple[ShapeReplay, int]:
     )
 
 
-def _slowest_data_ranks(part: ShapeReplay, column: int, count: int) -> npt.NDArray[np.int64]:
+def _slowest_data_ranks(part: ShapeReplay, column: int, count: int) -> IntArray:
     compute = np.isin(part.shape.optype, COMPUTE)
     busy = np.nansum(part.shape.duration[compute][:, :, column], axis=0)
     return np.sort(np.argsort(-busy, kind="stable")[:count])
@@ -123,8 +123,8 @@ def _slices(
     part: ShapeReplay,
     stage: int,
     pid: int,
-    start: npt.NDArray[np.float64],
-    end: npt.NDArray[np.float64],
+    start: FloatArray,
+    end: FloatArray,
 ) -> list[dict[str, Any]]:
     shape = part.shape
     known = (shape.stage == stage) & np.isfinite(start) & np.isfinite(end)
@@ -161,7 +161,7 @@ def _slices(
     return events
 
 
-def _tracks(begin: npt.NDArray[np.int64], until: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+def _tracks(begin: IntArray, until: IntArray) -> IntArray:
     """First track that is free when each slice begins, so that none is cut to fit.
 
     Where it only seems taken, by the resolution of the clock, the slice begins when it is free, in place.

@@ -5,12 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 import numpy as np
-import numpy.typing as npt
 
+from rca.arrays import BoolArray, IntArray, Seconds32
 from rca.whatif.meta import TraceMeta
-
-IntArray = npt.NDArray[np.int64]
-Seconds32 = npt.NDArray[np.float32]
 
 
 @dataclass(frozen=True)
@@ -58,7 +55,7 @@ class OpTrace:
     def n_stages(self) -> int:
         return int(self.stage.max()) + 1
 
-    def rows(self, chosen: npt.NDArray[np.bool_] | IntArray, *notes: str) -> OpTrace:
+    def rows(self, chosen: BoolArray | IntArray, *notes: str) -> OpTrace:
         """Keep the chosen rows, with notes added."""
         columns = {name: getattr(self, name)[chosen] for name in ROW_COLUMNS}
         return replace(self, **columns, notes=self.notes + notes)

@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
-import numpy.typing as npt
 
+from rca.arrays import BoolArray, FloatArray, IntArray, Seconds32
 from rca.errors import InvalidTrace
 from rca.whatif.clock import one_clock
 from rca.whatif.derive import DerivedTimes, derive, ideal_durations
@@ -21,12 +21,6 @@ from rca.whatif.reference import reference_of
 from rca.whatif.schedules import Schedule, megatron
 from rca.whatif.shapes import StepShape, shapes_of
 from rca.whatif.trace import OpTrace, distinct
-
-FloatArray = npt.NDArray[np.float64]
-IntArray = npt.NDArray[np.int64]
-BoolArray = npt.NDArray[np.bool_]
-
-Seconds32 = npt.NDArray[np.float32]
 
 Masks = Callable[["ShapeReplay"], Sequence[BoolArray]]
 Fitted = tuple[StepShape, DependencyGraph, Program]
@@ -84,7 +78,7 @@ class TraceReplay:
 
     parts: tuple[ShapeReplay, ...]
     steps: IntArray
-    measured: npt.NDArray[np.float32]
+    measured: Seconds32
     ideal: FloatArray
     ranks: IntArray
     data_ranks: IntArray

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 import pytest
 
+from rca.arrays import FloatArray
 from rca.telemetry.hidden_waits import without_hidden_waits
 from rca.telemetry.job import Job, Parallelism, Topology
 from rca.telemetry.phases import PhaseArrays
 
-FloatArray = npt.NDArray[np.float64]
 STEPS = 30
 LOADING, FORWARD, BACKWARD, OPTIMIZER = (
     f"{name}_seconds" for name in ("data_loading", "forward", "backward", "optimizer")

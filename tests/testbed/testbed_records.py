@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
+from rca.arrays import FloatArray
 from rca.testbed.probe import Capabilities
 from rca.testbed.process import Exit
-from rca.testbed.ranks.shared import FloatArray, Row
+from rca.testbed.ranks.shared import Row
 from rca.testbed.record import Record
 from rca.testbed.sampling.series import Sample
 from rca.testbed.scenario import Scenario

@@ -5,18 +5,16 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
+from rca.arrays import FloatArray
 from rca.errors import InvalidInput
 from rca.telemetry.job import Job
 from rca.telemetry.phases import PhaseArrays
 from rca.whatif.coarse import PhaseReplay
-
-Array = npt.NDArray[np.float64]
 
 
 def job_of(world_size: int, hints: dict[str, Any] | None = None, **sizes: int) -> Job:
@@ -33,7 +31,7 @@ def job_of(world_size: int, hints: dict[str, Any] | None = None, **sizes: int) -
     )
 
 
-def phases_of(**seconds: Array) -> PhaseArrays:
+def phases_of(**seconds: FloatArray) -> PhaseArrays:
     shape = next(iter(seconds.values())).shape
     return PhaseArrays(
         steps=np.arange(shape[1]),
@@ -44,7 +42,7 @@ def phases_of(**seconds: Array) -> PhaseArrays:
     )
 
 
-def synchronous(own: Array, transfer: float = 0.1) -> dict[str, Array]:
+def synchronous(own: FloatArray, transfer: float = 0.1) -> dict[str, FloatArray]:
     """Phases of a data-parallel job whose ranks leave every step together."""
     wait = own.max(axis=0) - own
     moved = np.full(own.shape, transfer)
@@ -61,7 +59,7 @@ OWN = arrays(np.float64, (4, 3), elements=st.floats(0.1, 2.0))
 
 
 @given(OWN)
-def test_split_communication_reproduces_the_measured_steps(own: Array) -> None:
+def test_split_communication_reproduces_the_measured_steps(own: FloatArray) -> None:
     replay = PhaseReplay.from_arrays(phases_of(**synchronous(own)), job_of(4))
     assert replay.fidelity < 1e-9
     np.testing.assert_allclose(replay.own, own)
@@ -69,7 +67,7 @@ def test_split_communication_reproduces_the_measured_steps(own: Array) -> None:
 
 
 @given(OWN)
-def test_unsplit_communication_gives_the_same_replay(own: Array) -> None:
+def test_unsplit_communication_gives_the_same_replay(own: FloatArray) -> None:
     split = synchronous(own)
     unsplit = split | {"communication": split["communication_wait"] + split["communication_transfer"]}
     del unsplit["communication_wait"], unsplit["communication_transfer"]
@@ -79,7 +77,7 @@ def test_unsplit_communication_gives_the_same_replay(own: Array) -> None:
 
 
 @given(OWN)
-def test_phases_without_communication_leave_transfer_to_the_residual(own: Array) -> None:
+def test_phases_without_communication_leave_transfer_to_the_residual(own: FloatArray) -> None:
     phases = synchronous(own)
     only_work = {name: phases[name] for name in ("forward", "backward", "step")}
     replay = PhaseReplay.from_arrays(phases_of(**only_work), job_of(4))
@@ -128,7 +126,7 @@ def test_shorter_transfers_shorten_the_step() -> None:
     np.testing.assert_allclose(replay.step_seconds({"communication_transfer_seconds": new}), 1.04)
 
 
-def one_f_one_b(work: Array, microbatches: int) -> float:
+def one_f_one_b(work: FloatArray, microbatches: int) -> float:
     """Brute force: forward of every microbatch down the stages (backward mirrors it)."""
     per = work / microbatches
     end = np.zeros((work.size, microbatches))
@@ -183,7 +181,7 @@ def test_tensor_ranks_wait_for_each_other_inside_a_stage() -> None:
 @settings(max_examples=25)
 @given(arrays(np.float64, (3, 8, 4), elements=st.floats(0.0, 5.0)), st.permutations(range(4)))
 def test_batches_equal_one_by_one_and_relabelled_data_ranks_change_nothing(
-    scenarios: Array, order: list[int]
+    scenarios: FloatArray, order: list[int]
 ) -> None:
     own = np.linspace(0.5, 1.5, 32).reshape(8, 4)
     job = job_of(8, {"microbatches": 4}, data=4, pipeline=2)
@@ -195,7 +193,7 @@ def test_batches_equal_one_by_one_and_relabelled_data_ranks_change_nothing(
 
 
 @given(OWN, st.integers(0, 3), st.floats(0.0, 1.0))
-def test_shortening_a_phase_never_lengthens_a_step(own: Array, rank: int, factor: float) -> None:
+def test_shortening_a_phase_never_lengthens_a_step(own: FloatArray, rank: int, factor: float) -> None:
     replay = PhaseReplay.from_arrays(phases_of(**synchronous(own)), job_of(4, None, data=2, pipeline=2))
     shorter = np.full(own.shape, np.nan)
     shorter[rank] = 0.5 * own[rank] * factor

@@ -18,7 +18,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from rca.robust import FloatArray, IntArray
+from rca.arrays import BoolArray, FloatArray, IntArray
 
 #: Normal rows are cut here before covariances are taken; units of spread.
 CUT = 4.0
@@ -118,9 +118,7 @@ def resemblance(normal: FloatArray, anomalous: FloatArray, target: int) -> Float
     return result
 
 
-def _centred(
-    rows: FloatArray, used: np.ndarray[tuple[int, ...], np.dtype[np.bool_]], count: IntArray
-) -> FloatArray:
+def _centred(rows: FloatArray, used: BoolArray, count: IntArray) -> FloatArray:
     filled = np.where(used, rows, 0.0)
     result: FloatArray = np.where(used, filled - filled.sum(axis=0) / count, 0.0)
     return result

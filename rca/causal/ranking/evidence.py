@@ -10,11 +10,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from rca.arrays import BoolArray, FloatArray
 from rca.causal.ranking.dependence import conditional_shifts, covariance, own_shifts, resemblance
-from rca.causal.ranking.graphs import BoolArray, ColumnGraph
+from rca.causal.ranking.graphs import ColumnGraph
 from rca.causal.ranking.onset import holds, onsets, precedence
 from rca.causal.ranking.shifts import ROUNDS, doubt, locations, peaks
-from rca.robust import FloatArray
 
 #: In the order of the last axis of `Evidence.values`.
 ALWAYS = ("size", "certain", "early", "unpredicted")

@@ -7,15 +7,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import numpy.typing as npt
 
+from rca.arrays import BoolArray, IntArray
 from rca.errors import InvalidInput
-from rca.robust import IntArray
 
 if TYPE_CHECKING:
     import networkx
 
-BoolArray = npt.NDArray[np.bool_]
 Edges = dict[Hashable, set[Hashable]]
 
 

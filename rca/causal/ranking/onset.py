@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from rca.robust import FloatArray, IntArray
+from rca.arrays import FloatArray, IntArray
 
 #: Drift that a cumulative sum forgives per row, and rows are cut here; units of spread.
 ALLOWANCE, CUT = 0.75, 8.0

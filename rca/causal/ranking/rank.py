@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
 
+from rca.arrays import FloatArray
 from rca.causal.ranking.columns import Columns, label_order, read_columns
 from rca.causal.ranking.evidence import gather
 from rca.causal.ranking.graphs import ColumnGraph, read_graph
@@ -14,7 +15,6 @@ from rca.causal.ranking.scales import standardise
 from rca.causal.ranking.shifts import locations
 from rca.causal.ranking.weights import WEIGHTS, scores
 from rca.errors import InvalidInput
-from rca.robust import FloatArray
 
 if TYPE_CHECKING:
     import networkx

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from rca.robust import FloatArray, nan_median, nan_quantile
+from rca.arrays import FloatArray
+from rca.robust import nan_median, nan_quantile
 
 #: A change of this share of the usual level counts as one unit of spread at most.
 LEVEL_SHARE = 0.01

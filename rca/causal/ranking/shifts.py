@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from rca.robust import FloatArray, nan_quantile
+from rca.arrays import FloatArray
+from rca.robust import nan_quantile
 
 #: Rounds of the bootstrap; the first row of every result is the estimate itself.
 ROUNDS = 200

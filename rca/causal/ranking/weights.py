@@ -11,8 +11,8 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from rca.arrays import FloatArray
 from rca.causal.ranking.evidence import Evidence
-from rca.robust import FloatArray
 
 #: Key of the log-odds that none of the columns is the root cause.
 NOTHING = "nothing"

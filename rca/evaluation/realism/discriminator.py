@@ -12,10 +12,10 @@ from typing import Any
 
 import numpy as np
 
+from rca.arrays import FloatArray, IntArray
 from rca.evaluation.intervals import LEVELS, UNKNOWN, Estimate
 from rca.evaluation.realism.measure import Measured, columns, resolutions
 from rca.evaluation.rows import HEALTHY, in_order
-from rca.robust import FloatArray, IntArray
 from rca.telemetry.causes import CAUSES
 
 #: Few leaves and few rounds: with a few hundred windows more capacity would only learn them by heart.

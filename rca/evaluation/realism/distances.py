@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from rca.robust import FloatArray
+from rca.arrays import FloatArray
 
 #: Fewer values on a side say nothing about a distribution.
 LEAST_VALUES = 5

@@ -8,11 +8,11 @@ from itertools import chain
 
 import numpy as np
 
+from rca.arrays import FloatArray
 from rca.evaluation.intervals import UNKNOWN, Estimate, bootstrap
 from rca.evaluation.realism.distances import quantile_within
 from rca.evaluation.realism.measure import PEERS, Level, Measured
 from rca.features.evidence import RESOURCES
-from rca.robust import FloatArray
 from rca.telemetry.catalogue import unit_of_channel
 from rca.telemetry.window import PHASES
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from rca.arrays import FloatArray
 from rca.evaluation.realism.distances import Distance, benjamini_hochberg, distance
 from rca.evaluation.realism.effects import OUTSIDE
 from rca.evaluation.realism.measure import Measured, columns, resolutions
@@ -77,6 +78,6 @@ def _gap(each: FeatureDistance) -> float:
     return abs(each.distance.missing_real - each.distance.missing_simulated)
 
 
-def _matrix(side: Sequence[Measured], cause: str) -> np.ndarray[tuple[int, int], np.dtype[np.float64]]:
+def _matrix(side: Sequence[Measured], cause: str) -> FloatArray:
     rows = [one.features for one in side if cause in (ALL, one.cause)]
     return np.array(rows).reshape(len(rows), len(columns()))

@@ -8,9 +8,10 @@ from functools import cache
 
 import numpy as np
 
+from rca.arrays import BoolArray, FloatArray
 from rca.evaluation.realism.subject import Subject
 from rca.features import JOB_FEATURES, RANK_FEATURES, WINDOW_FEATURES, FeatureSet, describe, extract
-from rca.robust import FloatArray, nan_mean, nan_median
+from rca.robust import nan_mean, nan_median
 from rca.telemetry.series import SignalArrays
 from rca.telemetry.window import PHASES, Window
 
@@ -32,8 +33,6 @@ RESOLUTION_OF_UNIT = {
 FINE = 0.01
 #: Edges of time bins must ascend by at least this, seconds.
 MOMENT = 1e-6
-
-BoolVector = np.ndarray[tuple[int], np.dtype[np.bool_]]
 
 
 @dataclass(frozen=True)
@@ -108,7 +107,7 @@ def measured(window: Window, subject: Subject) -> Measured:
     )
 
 
-def moments(found: FeatureSet, subject: Subject) -> tuple[BoolVector, BoolVector]:
+def moments(found: FeatureSet, subject: Subject) -> tuple[BoolArray, BoolArray]:
     """Steps before and during the faults, each of shape (n_steps,); after them nothing counts.
 
     A healthy job is split as if a fault began where most do: what changes there is drift, the control that
@@ -126,11 +125,11 @@ def moments(found: FeatureSet, subject: Subject) -> tuple[BoolVector, BoolVector
     return _enough(warm & (column < first)), _enough(during)
 
 
-def _enough(mask: BoolVector) -> BoolVector:
+def _enough(mask: BoolArray) -> BoolArray:
     return mask if mask.sum() >= LEAST_STEPS else np.zeros_like(mask)
 
 
-def _features(found: FeatureSet, victim: BoolVector) -> FloatArray:
+def _features(found: FeatureSet, victim: BoolArray) -> FloatArray:
     own = [position for position, name in enumerate(RANK_FEATURES) if name not in set(JOB_FEATURES)]
     rows = found.rank[:, own]
     unknown = np.full(len(own), np.nan)
@@ -144,7 +143,7 @@ def _features(found: FeatureSet, victim: BoolVector) -> FloatArray:
 
 
 def _phase_levels(
-    found: FeatureSet, victim: BoolVector, before: BoolVector, during: BoolVector, unit: float
+    found: FeatureSet, victim: BoolArray, before: BoolArray, during: BoolArray, unit: float
 ) -> dict[str, Level]:
     levels = {}
     for name in PHASES:
@@ -158,7 +157,7 @@ def _phase_levels(
 
 
 def _signal_levels(
-    window: Window, found: FeatureSet, victim: BoolVector, subject: Subject
+    window: Window, found: FeatureSet, victim: BoolArray, subject: Subject
 ) -> dict[str, Level]:
     """Means of every channel over whole stretches, which exporters slower than steps can resolve."""
     edges, place = _edges(found, subject)

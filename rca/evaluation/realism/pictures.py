@@ -8,13 +8,13 @@ from typing import Any
 
 import numpy as np
 
+from rca.arrays import FloatArray
 from rca.errors import MissingExtra
 from rca.evaluation.realism.effects import Effect
 from rca.evaluation.realism.features import ALL, FeatureDistance, largest_distances
 from rca.evaluation.realism.run import Realism
 from rca.evaluation.realism.traces import CAUSES, TraceComparison
 from rca.evaluation.rows import HEALTHY, in_order
-from rca.robust import FloatArray
 from rca.telemetry.causes import CAUSES as CATALOGUE
 
 REAL, SIMULATED = "#b5402a", "#2f6f9f"

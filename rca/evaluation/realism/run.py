@@ -10,6 +10,7 @@ from typing import TypeVar
 
 import numpy as np
 
+from rca.arrays import FloatArray
 from rca.errors import InvalidInput
 from rca.evaluation.realism.discriminator import Discriminated, discriminate
 from rca.evaluation.realism.effects import Effect, effects, severity_effects
@@ -19,7 +20,6 @@ from rca.evaluation.realism.subject import Subject, is_comparable, subject_of
 from rca.evaluation.realism.traces import TraceComparison, compare_traces
 from rca.evaluation.realism.twin import ratio_at, twin
 from rca.processes import mapped
-from rca.robust import FloatArray
 from rca.simulation import simulate
 from rca.telemetry.labels import CollectionEntry, read_collection
 

@@ -8,11 +8,12 @@ from pathlib import Path
 
 import numpy as np
 
+from rca.arrays import FloatArray, IntArray
 from rca.errors import SourceError
 from rca.evaluation.realism.distances import quantile_within
 from rca.evaluation.realism.twin import reshaped
 from rca.features.work import warmup_steps
-from rca.robust import FloatArray, nan_mean, nan_median, row_correlation
+from rca.robust import nan_mean, nan_median, row_correlation
 from rca.simulation import Benign, Scenario, Telemetry, sample_scenario, simulate
 from rca.simulation.sampling_faults import sample_fault
 from rca.simulation.sampling_noise import sample_benign
@@ -185,9 +186,7 @@ def of_trace(trace: OpTrace) -> Restlessness:
     )
 
 
-def evenness(
-    forward: FloatArray, backward: FloatArray, stage: np.ndarray[tuple[int], np.dtype[np.int64]]
-) -> dict[str, float]:
+def evenness(forward: FloatArray, backward: FloatArray, stage: IntArray) -> dict[str, float]:
     """Spread of compute over steps and over workers.
 
     Parameters
@@ -206,8 +205,8 @@ def evenness(
 
 
 def variation_by_type(
-    optype: np.ndarray[tuple[int], np.dtype[np.int64]],
-    worker: np.ndarray[tuple[int], np.dtype[np.int64]],
+    optype: IntArray,
+    worker: IntArray,
     duration: FloatArray,
 ) -> dict[str, float]:
     """Coefficient of variation of each type's operations on one worker, median over workers."""

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from rca.simulation.resources import FloatArray
+from rca.arrays import FloatArray
 from rca.simulation.scenario import Scenario
 
 

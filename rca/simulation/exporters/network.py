@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from rca.arrays import FloatArray
 from rca.simulation.collector import Collector
 from rca.simulation.exporters.levels import is_so, level
-from rca.simulation.resources import FloatArray
 from rca.simulation.world import World
 
 # What waits to be acknowledged per second of delay.

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from rca.arrays import FloatArray
 from rca.simulation.collector import Collector, Scope
 from rca.simulation.exporters.levels import is_so, level
-from rca.simulation.resources import FloatArray
 from rca.simulation.world import World
 
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
+from rca.arrays import FloatArray
 from rca.simulation.faults.kind import envelope, jitter, nodes_of, ranks_of, variant_of
 from rca.simulation.loading import batch_seconds, late_batch_seconds, read_seconds
-from rca.simulation.resources import FloatArray, Resources
+from rca.simulation.resources import Resources
 from rca.simulation.scenario import Fault, Scenario
 
 

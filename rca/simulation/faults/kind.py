@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
-import numpy.typing as npt
 
-from rca.simulation.resources import FloatArray, Resources
+from rca.arrays import FloatArray, IntArray
+from rca.simulation.resources import Resources
 from rca.simulation.scenario import Fault, Scenario
 
 Reach = Literal["rank", "node", "fabric", "stage", "job"]
@@ -42,11 +42,11 @@ def envelope(fault: Fault, scenario: Scenario, rng: np.random.Generator) -> Floa
     return present
 
 
-def ranks_of(fault: Fault) -> npt.NDArray[np.int64]:
+def ranks_of(fault: Fault) -> IntArray:
     return np.asarray(fault.ranks, dtype=np.int64)
 
 
-def nodes_of(fault: Fault) -> npt.NDArray[np.int64]:
+def nodes_of(fault: Fault) -> IntArray:
     return np.asarray(fault.nodes, dtype=np.int64)
 
 

@@ -18,6 +18,8 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
+from rca.arrays import IntArray
+
 DICTIONARY_BATCH, RECORD_BATCH = 2, 3
 # Every value of the format's types takes at least this much (int32, dictionary codes).
 SMALLEST_VALUE = 4
@@ -48,7 +50,7 @@ class _Node:
         at = self.field(index)
         return 0 if at is None else int(struct.unpack_from(form, self.data, at)[0])
 
-    def pairs(self, index: int) -> np.ndarray[tuple[int, int], np.dtype[np.int64]]:
+    def pairs(self, index: int) -> IntArray:
         """A vector of structs of two int64, shape (n, 2)."""
         at = self.field(index)
         if at is None:
@@ -95,9 +97,7 @@ def _message_size(metadata: memoryview, body: pa.Buffer | None) -> int:
     return max(smallest, _buffers_size(buffers, body, compressed=batch.field(3) is not None))
 
 
-def _buffers_size(
-    buffers: np.ndarray[tuple[int, int], np.dtype[np.int64]], body: pa.Buffer | None, *, compressed: bool
-) -> int:
+def _buffers_size(buffers: IntArray, body: pa.Buffer | None, *, compressed: bool) -> int:
     if not compressed or body is None:
         return sum(buffers[:, 1].tolist())
     content = memoryview(body)

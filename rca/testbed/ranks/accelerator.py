@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Protocol
 
-from rca.testbed.ranks.shared import FloatArray
+from rca.arrays import FloatArray
 
 
 class Accelerator(Protocol):

@@ -12,12 +12,13 @@ from typing import Protocol
 
 import numpy as np
 
+from rca.arrays import FloatArray
 from rca.testbed.ranks.accelerator import Accelerator
 from rca.testbed.ranks.copier import CHUNK_SECONDS, CHUNKS
 from rca.testbed.ranks.device import OPTIMIZER_SECONDS
 from rca.testbed.ranks.marks import selected
 from rca.testbed.ranks.models import TYPICAL, Network
-from rca.testbed.ranks.shared import FloatArray, Pace, Row, Shared
+from rca.testbed.ranks.shared import Pace, Row, Shared
 from rca.testbed.ranks.torch_device import TorchDevice
 from rca.testbed.scenario import JobShape
 

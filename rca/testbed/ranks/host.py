@@ -8,11 +8,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from rca.arrays import FloatArray
 from rca.testbed.ranks.accelerator import Accelerator
 from rca.testbed.ranks.checkpoint import CheckpointWriter
 from rca.testbed.ranks.collectives import Collectives
 from rca.testbed.ranks.collector import Collector
-from rca.testbed.ranks.shared import SLOTS, FloatArray, Gauge, Row, Shared
+from rca.testbed.ranks.shared import SLOTS, Gauge, Row, Shared
 from rca.testbed.ranks.table import LookupTable
 from rca.testbed.ranks.wires import BATCH_READY, Wires
 from rca.testbed.scenario import JobShape

@@ -12,8 +12,8 @@ from enum import IntEnum
 from itertools import cycle
 from typing import Any
 
+from rca.arrays import FloatArray
 from rca.testbed.ranks.marks import Marks, marks_on, selected
-from rca.testbed.ranks.shared import FloatArray
 
 #: Beside each GPU rank.
 NEIGHBOURS = 3

@@ -12,7 +12,8 @@ from enum import IntEnum
 import numpy as np
 import numpy.typing as npt
 
-FloatArray = npt.NDArray[np.float64]
+from rca.arrays import FloatArray
+
 ByteArray = npt.NDArray[np.uint8]
 
 SLOTS = 2

@@ -6,8 +6,9 @@ import time
 from collections.abc import Iterable
 from typing import Any
 
+from rca.arrays import FloatArray
 from rca.testbed.ranks import device
-from rca.testbed.ranks.shared import FloatArray, Row, Shared
+from rca.testbed.ranks.shared import Row, Shared
 from rca.testbed.ranks.wires import KERNEL, Wires
 
 DISPATCH_SECONDS = 0.06e-3

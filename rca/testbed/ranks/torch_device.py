@@ -8,10 +8,11 @@ from __future__ import annotations
 from enum import IntEnum
 from typing import Any
 
+from rca.arrays import FloatArray
 from rca.testbed.ranks.device import LEARNING_RATE, views
 from rca.testbed.ranks.marks import marks_on
 from rca.testbed.ranks.models import Network
-from rca.testbed.ranks.shared import BATCH_BYTES, FloatArray, Knob, Row, Shared
+from rca.testbed.ranks.shared import BATCH_BYTES, Knob, Row, Shared
 
 # Of the device's memory; the rest is for its other users.
 _OUR_SHARE = 0.5

@@ -9,15 +9,13 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
+from rca.arrays import BoolArray
 from rca.evaluation.rows import SEVERITIES, WORLD_SIZES, size_band
 from rca.telemetry.causes import CAUSES
 from rca.telemetry.split import Part
 from rca.training.corpus import Corpus
 from rca.training.generalisation.pool import Cell, Origin, Pool
-
-BoolArray = npt.NDArray[np.bool_]
 
 #: What the other answers are compared with: windows like those learned from, but not these.
 SEEN = "windows like those learned from"

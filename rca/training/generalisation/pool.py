@@ -8,10 +8,10 @@ from pathlib import Path
 
 import numpy as np
 
+from rca.arrays import IntArray
 from rca.evaluation.rows import severity_band
 from rca.features import WINDOW_FEATURES
 from rca.processes import mapped
-from rca.robust import IntArray
 from rca.simulation.sampling import sample_scenario
 from rca.telemetry.labels import CollectionEntry, Label, read_collection
 from rca.training.corpus import Corpus, stack

@@ -9,8 +9,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from rca.robust import IntArray
-from rca.training.heads import BoolArray, Target
+from rca.arrays import BoolArray, IntArray
+from rca.training.heads import Target
 
 #: Every so many of the groups that a fold learns from calibrate: about the share that they are in a training.
 CALIBRATES = 6
