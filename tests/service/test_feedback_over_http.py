@@ -1,0 +1,140 @@
+"""Feedback over HTTP: what people say about a diagnosis, when they disagree, and what cannot be true."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from incident_service import ids, live, service_without_model
+from starlette.testclient import TestClient
+
+from rca_api.security.authority import Authority
+from rca_api.security.principal import Principal, Scope
+
+CORRECTED = {
+    "verdict": "corrected",
+    "label": {"failure_mode": "fail_slow", "causes": [{"cause": "cpu_contention", "nodes": ["node-1"]}]},
+    "note": "a backup ran there",
+}
+
+
+@pytest.fixture
+def client(database_url: str, tmp_path: Path) -> Iterator[TestClient]:
+    with service_without_model(database_url, tmp_path) as held:
+        yield held
+
+
+def test_conflicting_feedback_is_shown_with_both_sides(client: TestClient) -> None:
+    (diagnosis,) = live(client, "nic_degradation")
+    path = f"/v1/diagnoses/{diagnosis}/feedback"
+    first = client.post(path, json={"verdict": "confirmed", "reported_by": "on-call"})
+    assert first.status_code == 201
+    assert first.json()["label"]["causes"][0] | {"severity": None} == first.json()["label"]["causes"][0]
+    assert not first.json()["conflict"]
+    # Who says the same again is still one voice.
+    client.post(path, json=CORRECTED)
+    second = client.post(path, json=CORRECTED).json()
+    third = client.post(path, json=CORRECTED | {"reported_by": "ticket 7"}).json()
+    assert third["conflict"]
+    shown = client.get(path).json()
+    assert shown["conflict"]
+    assert [side["feedback"] for side in shown["sides"]] == [
+        [second["id"], third["id"]],
+        [first.json()["id"]],
+    ]
+    # What was said before stays visible.
+    assert [item["id"] for item in shown["items"]][:2] == [third["id"], second["id"]]
+    assert len(shown["items"]) == 4
+    assert len(ids(client, "/v1/feedback?conflict=true&limit=1")) == 4
+    assert ids(client, "/v1/feedback?conflict=false") == []
+    gone = client.delete(f"{path}/{first.json()['id']}")
+    assert gone.status_code == 200
+    assert gone.json()["withdrawn_at"] is not None
+    shown = client.get(path).json()
+    assert (shown["conflict"], len(shown["items"]), len(shown["sides"])) == (False, 4, 1)
+    assert len(ids(client, "/v1/feedback?verdict=corrected")) == 3
+
+
+def test_who_corrects_oneself_contradicts_nobody(client: TestClient) -> None:
+    (diagnosis,) = live(client, "nic_degradation")
+    path = f"/v1/diagnoses/{diagnosis}/feedback"
+    confirmed = client.post(path, json={"verdict": "confirmed"}).json()
+    corrected = client.post(path, json=CORRECTED).json()
+    assert not corrected["conflict"]
+    shown = client.get(path).json()
+    assert [side["feedback"] for side in shown["sides"]] == [[corrected["id"]]]
+    assert [item["id"] for item in shown["items"]] == [corrected["id"], confirmed["id"]]
+    assert ids(client, "/v1/feedback?conflict=true") == []
+    # Without the newer word the older one stands again.
+    client.delete(f"{path}/{corrected['id']}")
+    assert [side["feedback"] for side in client.get(path).json()["sides"]] == [[confirmed["id"]]]
+
+
+def test_only_its_author_withdraws_feedback(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    (diagnosis,) = live(client, "nic_degradation")
+    path = f"/v1/diagnoses/{diagnosis}/feedback"
+    callers = [Principal(f"key-{n}", f"Key {n}", frozenset({Scope.feedback})) for n in range(2)]
+    monkeypatch.setattr(Authority, "identify", lambda _, request: callers[0])
+    made = client.post(path, json=CORRECTED).json()
+    assert (made["given_by"], made["given_by_name"]) == ("key-0", "Key 0")
+    monkeypatch.setattr(Authority, "identify", lambda _, request: callers[1])
+    assert client.delete(f"{path}/{made['id']}").json()["code"] == "forbidden"
+    assert client.get("/v1/incidents").json()["code"] == "forbidden"
+    assert client.get("/v1/webhooks").json()["code"] == "forbidden"
+
+
+@pytest.mark.parametrize(
+    ("label", "place"),
+    [
+        ({"failure_mode": "healthy", "causes": [{"cause": "hang"}]}, "body.label.failure_mode"),
+        ({"failure_mode": "fail_slow", "causes": [{"cause": "bad_luck"}]}, "body.label.causes.0.cause"),
+        ({"failure_mode": "fail_slow", "causes": [{"cause": "hang"}]}, "body.label.causes.0.cause"),
+        ({"failure_mode": "fail_stop", "causes": [{"cause": "runtime_gc"}]}, "body.label.causes.0.cause"),
+        (
+            {"failure_mode": "fail_slow", "causes": [{"cause": "runtime_gc", "ranks": [7, 8]}]},
+            "body.label.causes.0.ranks",
+        ),
+        (
+            {"failure_mode": "fail_slow", "causes": [{"cause": "runtime_gc", "nodes": ["moon"]}]},
+            "body.label.causes.0.nodes",
+        ),
+        (
+            {
+                "failure_mode": "fail_slow",
+                "causes": [{"cause": "runtime_gc", "first_step": 5, "last_step": 4}],
+            },
+            "body.label.causes.0.last_step",
+        ),
+        ({"failure_mode": "fine"}, "body.label.failure_mode"),
+        (None, "body"),
+    ],
+)
+def test_labels_that_cannot_be_true_are_refused(client: TestClient, label: object, place: str) -> None:
+    (diagnosis,) = live(client, "nic_degradation")
+    refused = client.post(
+        f"/v1/diagnoses/{diagnosis}/feedback", json={"verdict": "corrected", "label": label}
+    )
+    assert (refused.status_code, refused.json()["code"]) == (422, "invalid-parameters")
+    assert refused.json()["detail"].startswith(place)
+
+
+def test_somebody_may_have_found_that_nothing_in_the_catalogue_explains_it(client: TestClient) -> None:
+    (diagnosis,) = live(client, "nic_degradation")
+    label = {"failure_mode": "fail_slow", "causes": [{"cause": "unknown", "nodes": ["node-1"]}]}
+    path = f"/v1/diagnoses/{diagnosis}/feedback"
+    given = client.post(path, json={"verdict": "corrected", "label": label})
+    assert given.status_code == 201
+    assert given.json()["label"]["causes"][0]["cause"] == "unknown"
+    assert client.get("/v1/nodes").status_code == 200
+    stopped = {"verdict": "corrected", "label": label | {"failure_mode": "fail_stop"}}
+    assert client.post(path, json=stopped).status_code == 422
+
+
+def test_an_abstention_cannot_be_confirmed_but_corrected(client: TestClient) -> None:
+    (diagnosis,) = live(client, "unsure")
+    path = f"/v1/diagnoses/{diagnosis}/feedback"
+    assert client.post(path, json={"verdict": "confirmed"}).status_code == 409
+    assert client.post(path, json=CORRECTED).status_code == 201
+    unknown = client.post("/v1/diagnoses/" + "0" * 32 + "/feedback", json=CORRECTED)
+    assert unknown.json()["code"] == "not-found"

@@ -1,0 +1,99 @@
+"""Webhooks over HTTP: made, changed, deleted, and their deliveries watched and sent again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from incident_service import live, service_without_model, state_of
+from receivers import receiver
+from starlette.testclient import TestClient
+
+from rca_api.app import create_app
+from rca_api.settings import Settings
+
+
+@pytest.fixture
+def client(database_url: str, tmp_path: Path) -> Iterator[TestClient]:
+    with service_without_model(database_url, tmp_path) as held:
+        yield held
+
+
+def test_a_webhook_from_its_creation_to_its_end(client: TestClient) -> None:
+    state = state_of(client)
+    with receiver() as held:
+        made = client.post("/v1/webhooks", json={"url": held.url, "causes": ["nic_degradation"]})
+        assert made.status_code == 201
+        assert made.headers["cache-control"] == "no-store"
+        path = made.headers["location"]
+        secret = made.json()["secret"]
+        assert secret.startswith("whsec_")
+        assert secret not in client.get(path).text + client.get("/v1/webhooks").text
+        changed = client.patch(path, json={"description": "pager", "job_id": "job"})
+        assert (changed.json()["description"], changed.json()["causes"]) == ("pager", ["nic_degradation"])
+        live(client, "nic_degradation")
+        (waiting,) = client.get(f"{path}/deliveries?state=pending").json()["items"]
+        assert client.post(f"{path}/deliveries/{waiting['id']}/retry").json()["code"] == "conflict"
+        state.webhook_dispatcher.run_once()
+        (sent,) = client.get(f"{path}/deliveries").json()["items"]
+        assert (sent["state"], sent["last_status"], held.ids) == ("delivered", 204, [waiting["id"]])
+    exposition = client.get("/metrics").text
+    assert 'rca_incident_events_total{kind="opened"} 1.0' in exposition
+    assert 'rca_webhook_attempts_total{outcome="delivered"} 1.0' in exposition
+    assert client.delete(path).status_code == 204
+    assert client.get(path).json()["code"] == "not-found"
+    assert client.get(f"{path}/deliveries").json()["code"] == "not-found"
+
+
+def test_urls_are_checked_when_they_are_given_and_when_they_change(tmp_path: Path) -> None:
+    held = TestClient(create_app(Settings(data_dir=tmp_path)))
+    state_of(held).database.upgrade()
+    good = held.post("/v1/webhooks", json={"url": "https://hooks.example.org/"})
+    bad = held.post("/v1/webhooks", json={"url": "http://hooks.example.org/"})
+    assert (bad.status_code, bad.json()["code"]) == (422, "invalid-parameters")
+    moved = held.patch(good.headers["location"], json={"url": "gopher://hooks.example.org/"})
+    assert moved.status_code == 422
+    state_of(held).database.close()
+
+
+def test_dead_deliveries_are_seen_and_sent_again(client: TestClient) -> None:
+    from rca_api.webhooks.tables import DeliveryRow
+
+    path = client.post("/v1/webhooks", json={"url": "http://127.0.0.1:9/"}).headers["location"]
+    live(client, "nic_degradation")
+    with state_of(client).database.session() as session:
+        session.query(DeliveryRow).update({"state": "dead", "attempts": 8, "last_error": "gone"})
+    (dead,) = client.get(f"{path}/deliveries?state=dead").json()["items"]
+    assert dead["last_error"] == "gone"
+    again = client.post(f"{path}/deliveries/{dead['id']}/retry")
+    assert (again.status_code, again.json()["state"], again.json()["attempts"]) == (202, "pending", 0)
+
+
+def test_the_running_service_sends_by_itself(tmp_path: Path) -> None:
+    given_settings = Settings(
+        data_dir=tmp_path, webhook_http=True, webhook_hosts=("127.0.0.1",), incident_opening_windows=1
+    )
+    with receiver() as held, TestClient(create_app(given_settings)) as client:
+        client.post("/v1/webhooks", json={"url": held.url})
+        live(client, "nic_degradation")
+        for _ in range(500):
+            if held.received:
+                break
+            client.portal.call(_nap)  # type: ignore[union-attr]
+        assert len(held.received) == 1
+
+
+async def _nap() -> None:
+    import asyncio
+
+    await asyncio.sleep(0.02)
+
+
+def test_bodies_that_are_too_large_are_not_taken_in(client: TestClient) -> None:
+    text = b'"' + b"x" * (1 << 20) + b'"'
+    declared = client.post("/v1/webhooks", content=text)
+    streamed = client.post("/v1/webhooks", content=iter([text[:1000], text[1000:]]))
+    assert [each.json()["code"] for each in (declared, streamed)] == ["too-large"] * 2
+    broken = client.post("/v1/webhooks", content=b"\xff", headers={"Content-Type": "application/json"})
+    assert broken.status_code == 400
