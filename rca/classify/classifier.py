@@ -31,7 +31,7 @@ from rca.classify.settle_stopped import settle_stop_cause
 from rca.classify.single_event import single_events
 from rca.classify.standing_out import is_to_blame_as_well
 from rca.classify.sufficiency import (
-    alarm_threshold,
+    alarm_thresholds,
     can_show_health,
     long_enough,
     shows_slowness,
@@ -209,7 +209,7 @@ class Classifier:
     def _mode(self, probability: dict[str, float], features: FeatureSet) -> str:
         """Faulty only above the alarm threshold, slow only over enough steps, stopped only after a moment."""
         suspicion = 1.0 - probability["healthy"]
-        if suspicion < alarm_threshold(self.thresholds, features.window):
+        if suspicion < alarm_thresholds(self.thresholds, features.window):
             return "healthy"
         fault = max(("fail_slow", "fail_stop"), key=lambda mode: probability[mode])
         if fault == "fail_slow":

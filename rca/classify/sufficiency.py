@@ -15,6 +15,11 @@ MIN_STEPS = 20
 #: ... unless next to nothing speaks for health: that passed 0.5 % of 1,111 healthy stretches of 6 to 18 steps
 #: cut out of simulated windows and 1.3 % of 2,076 from strangers', and more than half of the slow ones.
 FEWEST_STEPS, SHORT_ALARM = 6, 0.99
+#: Share of all step time from which losing it unseen is as bad as an alarm too many (docs/decisions/0123).
+LARGE_LOSS = 0.05
+_NOISE, _LATENESS, _SHARE = (
+    WINDOW_FEATURES.index(name) for name in ("step_noise", "lateness", "stretch_share")
+)
 #: Seconds without a row that a flush or a job's last moments take; less is no stop unless something says so.
 MOMENT = 1.0
 
@@ -56,18 +61,29 @@ def can_show_health(features: FeatureSet) -> bool:
 
 def work_seen(window: FloatArray) -> BoolArray:
     """Whether anybody's own work was timed, shape (...,); from window features (..., n_window_features)."""
-    seen: BoolArray = np.isfinite(window[..., WINDOW_FEATURES.index("step_noise")])
+    seen: BoolArray = np.isfinite(window[..., _NOISE])
     return seen
 
 
-def alarm_threshold(thresholds: Mapping[str, float], window: FloatArray) -> float:
-    """Probability of a fault from which a job is called faulty.
+def loses_much(window: FloatArray) -> BoolArray:
+    """Whether waiting for whoever comes last costs the job `LARGE_LOSS` or more; shapes as in `work_seen`."""
+    lost: BoolArray = window[..., _LATENESS] * window[..., _SHARE] >= LARGE_LOSS
+    return lost
+
+
+def alarm_thresholds(thresholds: Mapping[str, float], window: FloatArray) -> FloatArray:
+    """Probabilities of a fault from which jobs are called faulty.
 
     Parameters
     ----------
     thresholds : mapping of str to float
-        Of a bundle; those made before it had one for jobs whose own work was not timed use one for all.
-    window : ndarray of shape (n_window_features,)
+        Of a bundle; those made before it had one for each kind of job use ``fault`` for all.
+    window : ndarray of shape (..., n_window_features)
+
+    Returns
+    -------
+    ndarray of shape (...,)
     """
-    name = "fault" if work_seen(window) else "fault_unseen"
-    return thresholds.get(name, thresholds["fault"])
+    usual = thresholds["fault"]
+    seen = np.where(loses_much(window), thresholds.get("fault_costly", usual), usual)
+    return np.where(work_seen(window), seen, thresholds.get("fault_unseen", usual))

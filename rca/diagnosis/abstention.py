@@ -12,7 +12,7 @@ from rca.classify.sufficiency import (
     FEWEST_STEPS,
     MIN_STEPS,
     SHORT_ALARM,
-    alarm_threshold,
+    alarm_thresholds,
     can_show_health,
     long_enough,
 )
@@ -55,7 +55,7 @@ def abstention(
         Why the first cause may not be named (`rca.diagnosis.naming.objection`).
     """
     mode, chance = classification.mode, classification.probability[classification.mode]
-    alarm = alarm_threshold(thresholds, features.window)
+    alarm = float(alarm_thresholds(thresholds, features.window))
     if classification.events:
         return _reason("single_event", told_events(classification, features))
     if mode == "healthy" and features.endings.left:

@@ -13,7 +13,7 @@ import numpy as np
 from rca.arrays import FloatArray
 from rca.causal.scores import BusyEvidence
 from rca.classify.classifier import Suspect, ordered
-from rca.features import FeatureSet
+from rca.features import RANK_FEATURES, FeatureSet
 from rca.features.evidence import resource_names
 from rca.robust import nan_max
 from rca.telemetry.causes import DECIDING
@@ -24,9 +24,10 @@ NORMAL = 0.3
 KEPT = 0.25
 #: A device that is busier than this, for the time its rank computes, works for somebody else as well.
 OTHERS_WORK = 1.0
+_ACTIVITY = RANK_FEATURES.index("activity_per_compute")
 
 
-def contradicted(suspect: Suspect, features: FeatureSet, busy: BusyEvidence, activity: FloatArray) -> Suspect:
+def contradicted(suspect: Suspect, features: FeatureSet, busy: BusyEvidence) -> Suspect:
     """The suspect with less belief in causes whose own signals are normal; what they lose nobody gains.
 
     Parameters
@@ -34,12 +35,10 @@ def contradicted(suspect: Suspect, features: FeatureSet, busy: BusyEvidence, act
     suspect : Suspect
     features : FeatureSet
     busy : BusyEvidence
-    activity : ndarray of shape (n_ranks,), ratio
-        From `rca.diagnosis.activity.activity_per_compute`.
     """
     ranks = list(suspect.component.ranks)
     unlike = most_unlike(ranks, features, busy)
-    if is_its_own(activity[ranks]):
+    if is_its_own(features.rank[ranks, _ACTIVITY]):
         unlike[resource_names().index("gpu_activity")] = 0.0
     weighed = {
         cause: chance * (KEPT if is_contradicted(cause, unlike) else 1.0)
@@ -49,7 +48,7 @@ def contradicted(suspect: Suspect, features: FeatureSet, busy: BusyEvidence, act
 
 
 def is_its_own(activity: FloatArray) -> bool:
-    """Whether devices of this activity are no busier than their own computing makes them; no if unknown."""
+    """Whether devices are no busier than their own work makes them (activity per compute); no if unknown."""
     return bool(np.isfinite(activity).any() and np.nanmedian(activity) < OTHERS_WORK)
 
 

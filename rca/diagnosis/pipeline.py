@@ -16,7 +16,6 @@ from rca.classify.node_odds import checked_node_odds
 from rca.classify.priors import checked_priors
 from rca.classify.settle import transfer_grew
 from rca.diagnosis.abstention import abstention
-from rca.diagnosis.activity import activity_per_compute
 from rca.diagnosis.advice import LEFT_CHECK, actions, next_check, swap_check
 from rca.diagnosis.bundle import Bundle, baseline
 from rca.diagnosis.causes import TRIFLE, catalogued, named_first, slow_causes, stop_causes
@@ -105,8 +104,7 @@ def analyse(
     slow = classification.mode == "fail_slow"
     if slow:
         heard = [corroborated(suspect, features, busy) for suspect in classification.suspects]
-        activity = activity_per_compute(features)
-        weighed = [contradicted(suspect, features, busy, activity) for suspect in heard]
+        weighed = [contradicted(suspect, features, busy) for suspect in heard]
         classification = replace(classification, suspects=weighed)
     suspects = classification.suspects if slow else []
     timed, replay = on_whole_steps(features, suspects, replay)

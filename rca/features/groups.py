@@ -32,6 +32,7 @@ _GROUPS: dict[str, tuple[str, ...]] = {
         "stretch_found", "stretch_share", "stretch_start", "stretch_end", "stretch_contrast", "versus_past",
         "lateness_growth", "spike_share", "spike_cost", "period_strength", "period_steps", "trend",
     ),
+    "activity": ("activity_per_compute",),
     "load": ("load_correlation", "load_correlation_job", "load_imbalance"),
     "endings": (
         "progress", "behind", "unfinished", "fatal_event", "missed_event", "silence", "unfinished_share",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from rca.arrays import BoolArray, FloatArray, IntArray
+from rca.features.activity import activity_per_compute
 from rca.features.comparison import Comparison, stretch_mean
 from rca.features.endings import Endings
 from rca.features.evidence import Evidence, resource_names, sound_resources
@@ -36,6 +37,7 @@ def rank_features(
         | _mates(comparison, inside, unit, topology)
         | _signals(evidence)
     )
+    features["activity_per_compute"] = activity_per_compute(work, evidence, inside)
     features["progress"] = np.maximum(endings.progress, -MAX_STEPS_BEHIND)
     features["behind"] = np.maximum(endings.behind, -MAX_STEPS_BEHIND)
     features["unfinished"] = endings.unfinished.astype(float)

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from rca.features.evidence import resource_names, sound_resources
 
-VERSION = 5
+VERSION = 6
 
 
 class Feature(NamedTuple):
@@ -50,6 +50,9 @@ _RANK: tuple[Feature, ...] = (
     Feature("transfer_excess", "relative", "transfer above the peers' median, in the stretch"),
     Feature("forward_backward_correlation", "-1..1", "of excess over peers, over all steps"),
     Feature("load_correlation", "-1..1", "own work with tokens or squared sequence lengths"),
+    Feature(
+        "activity_per_compute", "ratio", "busy multiprocessors per time spent computing, beside the job's"
+    ),
     *(
         feature
         for name, words in _PHASES.items()

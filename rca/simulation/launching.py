@@ -14,6 +14,7 @@ from rca.simulation.scenario import Scenario
 from rca.simulation.timing import Timing
 
 FORWARD, BACKWARD, OPTIMIZER = "forward_seconds", "backward_seconds", "optimizer_seconds"
+_LAUNCHED = (FORWARD, BACKWARD, OPTIMIZER)
 EXCHANGE = ("communication_wait_seconds", "communication_transfer_seconds")
 #: How much launching the same kernels varies from step to step.
 SCATTER = 0.05
@@ -28,7 +29,7 @@ def launches(scenario: Scenario, timing: Timing, columns: dict[str, FloatArray])
         When hosts begin their steps, since the job's first step.
     """
     place, start = scenario.telemetry.booking.waits_for_device, timing.start
-    left = {name: _left(scenario, timing, name, columns) for name in (FORWARD, BACKWARD, OPTIMIZER)}
+    left = {name: _left(scenario, timing, name, columns) for name in _LAUNCHED}
     exchange = sum(columns[name] for name in EXCHANGE)
     for name in EXCHANGE:
         columns[name] = np.zeros(start.shape)
@@ -46,7 +47,7 @@ def launches(scenario: Scenario, timing: Timing, columns: dict[str, FloatArray])
 def _left(scenario: Scenario, timing: Timing, name: str, columns: dict[str, FloatArray]) -> FloatArray:
     """What a phase's launches leave to the device, taken off the phase; seconds, (n_ranks, n_steps)."""
     spent, hosted = columns[name], timing.hosted.get(name, 0.0)
-    rng = np.random.default_rng([scenario.seed, 6, len(name)])
+    rng = np.random.default_rng([scenario.seed, 6, _LAUNCHED.index(name)])
     usual = scenario.telemetry.booking.launch_share * getattr(scenario.workload, name)
     launched = usual * np.exp(SCATTER * rng.standard_normal(spent.shape))
     columns[name] = np.minimum(spent, launched + hosted)

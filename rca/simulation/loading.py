@@ -26,6 +26,14 @@ def late_batch_seconds(scenario: Scenario, wait: FloatArray) -> FloatArray:
     return load.loader_workers * (scenario.expected_step_seconds + wait)
 
 
+def lone_batch_seconds(scenario: Scenario, wait: FloatArray) -> FloatArray:
+    """A batch's time from which, were no other late, `wait` seconds are felt: the queue covers the rest."""
+    load = scenario.workload
+    return np.maximum(
+        wait + load.prefetch_steps * scenario.expected_step_seconds, wait + batch_seconds(scenario)
+    )
+
+
 def read_seconds(scenario: Scenario) -> float:
     """The part of a healthy batch's time that storage takes."""
     return scenario.workload.read_share * batch_seconds(scenario)

@@ -82,16 +82,19 @@ def course_of(scenario: Scenario, resources: Resources, timing: Timing, rng: np.
         noticed = begun + typical * rng.uniform(0.6, 1.0) + log_uniform(rng, 0.02, 6)
         alive[:] = noticed
         alive[list(stop.ranks)] = begun + 0.5 * typical
-        # Somebody looks at once, or long after.
-        looked = log_uniform(rng, 0.5, max(15.0, 2 * last))
-        return Course(stop.step, noticed + looked, alive, begun)
+        return Course(stop.step, noticed + _looked_after(last, rng), alive, begun)
     if ending == "finished":
         alive[:] = last
-        return Course(n_run, last + rng.uniform(0.2, 2) * max(typical, 0.5), alive, last)
+        return Course(n_run, last + _looked_after(last, rng), alive, last)
     if ending == "cut":
         begun = float(timing.start[:, -1].max())
         return Course(n_run - 1, begun + rng.uniform(0.05, 0.9) * (last - begun), alive, None)
     return Course(n_run, last + rng.uniform(0, 0.5) * typical, alive, None)
+
+
+def _looked_after(last: float, rng: np.random.Generator) -> float:
+    """Seconds from a job's end until somebody asks about it: at once, or long after."""
+    return log_uniform(rng, 0.5, max(15.0, 2 * last))
 
 
 def steps_table(

@@ -38,6 +38,8 @@ STRENGTHS: dict[str, tuple[float, float]] = {
     "checkpoint_stall": (0.5, 1.1),
 }
 USUAL_STRENGTH = (0.7, 1.4)
+# How often a stall holds up single batches only, and what share of them (`Fault.late_share`).
+RARE_SHARE, RARE_BATCHES = 0.35, (0.01, 0.3)
 # The same of `Fault.curve`: a longer way costs as often as a collective goes back and forth.
 CURVES: dict[str, tuple[float, float]] = {
     "nic_degradation": (0.25, 1.0),
@@ -68,6 +70,7 @@ def sample_fault(rng: np.random.Generator, scenario: Scenario, cause: str) -> Fa
         first_step=first,
         last_step=last,
         shape=_shape(rng, cause),
+        late_share=_late_share(rng, cause, variant),
     )
 
 
@@ -75,6 +78,12 @@ def sample_strength(rng: np.random.Generator, cause: str, variant: str) -> float
     """Draw how badly some machines take a cause's variant."""
     usual = STRENGTHS.get(cause, USUAL_STRENGTH)
     return log_uniform(rng, *STRENGTHS.get(f"{cause}/{variant}", usual))
+
+
+def _late_share(rng: np.random.Generator, cause: str, variant: str) -> float:
+    """A store with a long tail, or a few odd samples, hold up a batch now and then, whichever rank's."""
+    may_be_rare = cause == "data_loader_stall" or (cause == "storage_degradation" and variant != "throttle")
+    return log_uniform(rng, *RARE_BATCHES) if may_be_rare and rng.random() < RARE_SHARE else 1.0
 
 
 def _victims(

@@ -17,6 +17,8 @@ LARGE_SHARE, HUGE_SHARE = 0.06, 0.01
 LARGEST_CELLS, FEWEST_STEPS, FEWEST_STEPS_HUGE = 80_000, 24, 16
 #: Ranks from which a job counts as huge.
 HUGE = 8192
+#: How often a queue is as long as loaders with many workers keep it: some batches for each.
+LONG_QUEUE_SHARE = 0.45
 #: Share of cluster jobs on nodes of several generations, and of pipelines with several chunks per stage.
 MIXED_FLEET_SHARE, INTERLEAVED_SHARE = 0.12, 0.25
 
@@ -199,10 +201,14 @@ class _Input(TypedDict):
 def _input(rng: np.random.Generator, *, workers: int) -> _Input:
     """What feeds the job: a queue, the workers behind it, and the lengths of what they read."""
     ahead = int(rng.integers(0, 5))
+    # A worker without a place in the queue would never have anything to do.
+    hands = int(rng.integers(1, min(workers, max(ahead, 1)) + 1))
+    if rng.random() < LONG_QUEUE_SHARE:
+        hands = int(rng.choice([2, 4, 8, 16]))
+        ahead = hands * int(rng.choice([1, 2, 4], p=[0.2, 0.6, 0.2]))
     return {
         "prefetch_steps": ahead,
-        # A worker without a place in the queue would never have anything to do.
-        "loader_workers": int(rng.integers(1, min(workers, max(ahead, 1)) + 1)),
+        "loader_workers": hands,
         "loader_share": rng.uniform(0.1, 0.65),
         "read_share": rng.uniform(0.2, 0.8),
         "attention_share": rng.uniform(0.4, 0.95),

@@ -48,8 +48,8 @@ def sample_benign(rng: np.random.Generator, scenario: Scenario, *, lengths_told:
     warm = scenario.first_step_number == 0
     every = int(log_uniform(rng, 8, 120)) if rng.random() < 0.25 else 0
     place: SlowStepPhase = SLOW_STEP_PHASES[int(rng.choice(3, p=[0.4, 0.3, 0.3]))]
-    # A healthy job spends up to a few per cent of its time on checkpoints, and more on evaluation.
-    share = log_uniform(rng, 0.003, 0.045) if place == "checkpoint" else log_uniform(rng, 0.005, 0.15)
+    # A healthy job spends up to a few per cent of its time on checkpoints; on evaluation whatever one likes.
+    share = log_uniform(rng, 0.003, 0.045) if place == "checkpoint" else log_uniform(rng, 0.005, 0.8)
     shifted = rng.random() < 0.06
     kernels = log_uniform(rng, 0.002, 0.06) if testbed else log_uniform(rng, 0.002, 0.04)
     late = sample_late_batches(rng, scenario) if warm and rng.random() < 0.25 else (0, 0.0)

@@ -48,6 +48,9 @@ class Fault(Frozen):
         Inclusive; a fail-stop fault has no last step.
     shape : {"step", "ramp", "intermittent"}
         How it develops between its first and last step.
+    late_share : float
+        Of what stalls a loader or its storage: share of the batches that are held up, each for the longer
+        the fewer they are.
     """
 
     cause: str
@@ -60,6 +63,7 @@ class Fault(Frozen):
     first_step: Index = 0
     last_step: Index | None = None
     shape: Shape = "step"
+    late_share: Annotated[float, Field(gt=0.0, le=1.0)] = 1.0
 
     @property
     def force(self) -> float:

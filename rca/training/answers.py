@@ -10,7 +10,7 @@ import numpy as np
 from rca.arrays import FloatArray, IntArray
 from rca.classify.answers import CONFIDENCE_BINS, confidence_bin
 from rca.classify.heads import Head
-from rca.classify.sufficiency import shows_slowness
+from rca.classify.sufficiency import alarm_thresholds, shows_slowness
 from rca.features import WINDOW_FEATURES
 from rca.training.corpus import Corpus
 from rca.training.split import mask
@@ -25,7 +25,7 @@ def fit_answers(corpus: Corpus, heads: Mapping[str, Head], thresholds: Mapping[s
     heads : mapping of str to Head
         Fitted and calibrated on other parts of the corpus.
     thresholds : mapping of str to float
-        ``fault`` decides from which probability on a window is not called healthy.
+        Of the bundle: see `rca.classify.sufficiency.alarm_thresholds`.
     """
     held = mask(corpus.part, "validation")
     weights = corpus.weight[held]
@@ -33,7 +33,7 @@ def fit_answers(corpus: Corpus, heads: Mapping[str, Head], thresholds: Mapping[s
         return {}
     head = heads["mode"]
     chances = head.probabilities(corpus.window[held])
-    said = _said(chances, corpus.window[held], head.classes, thresholds["fault"])
+    said = _said(chances, corpus.window[held], head.classes, thresholds)
     sure = chances[np.arange(said.size), said]
     bins = np.array([confidence_bin(float(chance)) for chance in sure])
     total = weights.sum()
@@ -45,7 +45,9 @@ def fit_answers(corpus: Corpus, heads: Mapping[str, Head], thresholds: Mapping[s
     }
 
 
-def _said(chances: FloatArray, windows: FloatArray, classes: Sequence[str], fault: float) -> IntArray:
+def _said(
+    chances: FloatArray, windows: FloatArray, classes: Sequence[str], thresholds: Mapping[str, float]
+) -> IntArray:
     """Column of the failure mode that a diagnosis names, decided as `Classifier` does."""
     healthy = classes.index("healthy")
     faults = chances.copy()
@@ -53,6 +55,6 @@ def _said(chances: FloatArray, windows: FloatArray, classes: Sequence[str], faul
     worst = faults.argmax(axis=1)
     suspicion = 1.0 - chances[:, healthy]
     steps = np.rint(np.exp2(windows[:, WINDOW_FEATURES.index("log2_steps")]))
-    calm = suspicion < fault
+    calm = suspicion < alarm_thresholds(thresholds, windows)
     calm |= (worst == classes.index("fail_slow")) & ~shows_slowness(steps, suspicion)
     return np.where(calm, healthy, worst)

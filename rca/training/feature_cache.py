@@ -31,6 +31,7 @@ from rca.training.corpus import Example
 FORMAT = 1
 #: All of our code that has a say in an example, below the package. A test follows the calls and compares.
 COMPUTED_BY = (
+    "arrays.py",
     "evaluation/signals.py",
     "features",
     "processes.py",

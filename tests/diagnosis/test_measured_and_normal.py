@@ -11,10 +11,10 @@ import simulated_jobs
 from rca.causal.scores import BusyEvidence
 from rca.classify.classifier import Suspect
 from rca.classify.components import Component
-from rca.diagnosis.activity import activity_per_compute
 from rca.diagnosis.bundle import baseline
 from rca.diagnosis.contradiction import KEPT, contradicted, is_contradicted, is_its_own, most_unlike
-from rca.features import extract
+from rca.features import RANK_FEATURES, extract
+from rca.features.activity import activity_per_compute
 from rca.features.evidence import RESOURCES, resource_names
 from rca.simulation import Fault, simulate
 from rca.telemetry.causes import CAUSES, DECIDING
@@ -58,7 +58,7 @@ def test_deciding_resources_are_the_causes_own() -> None:
 def test_what_a_contradicted_cause_loses_nobody_gains(slow) -> None:
     suspect = Suspect(Component("rank", (5,), 0.9), {}, {}, {"gpu_throttling": 0.8, "gpu_contention": 0.15})
     features = measured(slow, {"gpu_clock": 0.0})
-    found = contradicted(suspect, features, busy(features), activity_per_compute(features))
+    found = contradicted(suspect, features, busy(features))
     assert found.causes["gpu_contention"] == 0.15
     assert found.causes["gpu_throttling"] == pytest.approx(0.8 * KEPT)
     assert list(found.causes) == ["gpu_throttling", "gpu_contention"]
@@ -75,18 +75,18 @@ def test_a_device_busy_with_its_own_slow_work_is_nobody_elses(cause: str, varian
     features = extract(simulate(simulated_jobs.job(fault, seed=9, workload=simulated_jobs.WORKLOAD)).window)
     active = features.evidence.values["sm_active"]
     assert active[5] > 1.1 * np.median(active)
-    activity = activity_per_compute(features)
+    activity = features.rank[:, RANK_FEATURES.index("activity_per_compute")]
     assert is_its_own(activity[[5]]) is own
     busy = BusyEvidence.from_features(features, baseline().mechanisms)
     suspect = Suspect(Component("rank", (5,), 0.9), {}, {}, {"gpu_contention": 0.8})
-    believed = contradicted(suspect, features, busy, activity).causes["gpu_contention"]
+    believed = contradicted(suspect, features, busy).causes["gpu_contention"]
     assert believed == pytest.approx(0.8 * KEPT if own else 0.8)
 
 
 def test_without_activity_or_phases_nobody_can_say_whose_work_it_is() -> None:
     features = extract(simulate(simulated_jobs.job(seed=9)).window)
-    assert np.isfinite(activity_per_compute(features)).all()
-    blind = replace(features, work=replace(features.work, phases={}))
-    unknown = activity_per_compute(blind)
+    inside = np.ones(features.work.steps.size, dtype=bool)
+    assert np.isfinite(activity_per_compute(features.work, features.evidence, inside)).all()
+    unknown = activity_per_compute(replace(features.work, phases={}), features.evidence, inside)
     assert np.isnan(unknown).all()
     assert not is_its_own(unknown[[5]])

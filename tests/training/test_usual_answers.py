@@ -52,6 +52,17 @@ def test_the_alarm_threshold_decides(chances: tuple[float, ...], fault: float, s
     assert found.confidence[place] == pytest.approx(1.0)
 
 
+@pytest.mark.parametrize(("lateness", "said"), [(0.09, "healthy"), (0.11, "fail_slow"), (np.nan, "healthy")])
+def test_what_costs_much_alarms_earlier(lateness: float, said: str) -> None:
+    """The loss is that of half of the steps."""
+    corpus = made_up_corpus(200)
+    for name, value in {"log2_steps": 10.0, "lateness": lateness, "stretch_share": 0.5}.items():
+        corpus.window[:, WINDOW_FEATURES.index(name)] = value
+    heads: Any = {"mode": FixedHead(0.12, 0.88, 0.0)}
+    found = AnswerShares.load(fit_answers(corpus, heads, {"fault": 0.9, "fault_costly": 0.85}))
+    assert found.mode[said] == pytest.approx(1.0)
+
+
 def test_few_steps_are_called_slow_where_next_to_nothing_speaks_for_health() -> None:
     short, blink = float(np.log2(MIN_STEPS - 1)), float(np.log2(FEWEST_STEPS - 1))
     assert shares(0.011, 0.989, 0.0, log2_steps=short).mode["healthy"] == pytest.approx(1.0)

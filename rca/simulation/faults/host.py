@@ -11,6 +11,8 @@ from rca.simulation.scenario import Fault, Scenario
 
 # Of strangers that crowd a single rank: how often they run in its own control group.
 IN_GROUP_SHARE = 0.6
+# Unplanned collections per step, over all ranks.
+PAUSES = (0.12, 2.0)
 
 
 def cpu_contention(resources: Resources, fault: Fault, scenario: Scenario, rng: np.random.Generator) -> None:
@@ -81,7 +83,10 @@ def garbage_collection(
         hit = rng.random(shape) < 0.55
         mean = 0.55 * fault.strength * step * fault.force**2 * np.minimum(1.2, 0.3 + 3 * growth)
     else:
-        # Every rank collects on its own schedule: the job pays for nearly every one of these pauses.
-        hit = rng.random(shape) < min(0.5, 1.2 / ranks.size)
-        mean = 0.9 * fault.strength * step * fault.force**1.5 * (0.8 + 0.4 * growth)
+        # Every rank collects on its own schedule: the job pays for nearly every one of these pauses. The
+        # rarer they are the longer each, but the less in all.
+        paused = log_uniform(rng, *PAUSES)
+        hit = rng.random(shape) < min(0.5, paused / ranks.size)
+        longer = min(1.0, paused) ** -0.5
+        mean = 0.9 * longer * fault.strength * step * fault.force**1.5 * (0.8 + 0.4 * growth)
     resources.gc[ranks] += active * hit * mean * jitter(rng, shape, 0.35)

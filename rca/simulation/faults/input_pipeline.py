@@ -6,7 +6,12 @@ import numpy as np
 
 from rca.arrays import FloatArray
 from rca.simulation.faults.kind import envelope, jitter, nodes_of, ranks_of, variant_of
-from rca.simulation.loading import batch_seconds, late_batch_seconds, read_seconds
+from rca.simulation.loading import (
+    batch_seconds,
+    late_batch_seconds,
+    lone_batch_seconds,
+    read_seconds,
+)
 from rca.simulation.resources import Resources
 from rca.simulation.scenario import Fault, Scenario
 
@@ -20,6 +25,9 @@ def loader(resources: Resources, fault: Fault, scenario: Scenario, rng: np.rando
         resources.loader_cpu[ranks] += 0.95 * active
     else:
         mean = 2.3 * fault.strength * step * fault.force**2.35
+    if fault.late_share < 1.0:
+        resources.batch_extra[ranks] += _of_some(fault, active * mean, scenario, rng)
+        return
     felt = active * mean * jitter(rng, (ranks.size, scenario.n_steps), 0.25)
     resources.batch_extra[ranks] += _extra(scenario, felt)
 
@@ -35,13 +43,27 @@ def storage(resources: Resources, fault: Fault, scenario: Scenario, rng: np.rand
         resources.batch_extra[ranks] += _extra(scenario, felt)
         resources.read_held[ranks] += active
         return
-    common = jitter(rng, (1, scenario.n_steps), 0.3)
-    own = jitter(rng, (nodes.size, scenario.n_steps), 0.15)
-    extra = _extra(scenario, active * mean * common * own)
-    resources.read_stretch[nodes] += extra / read_seconds(scenario)
+    if fault.late_share < 1.0:
+        resources.batch_extra[ranks_of(fault)] += _of_some(fault, active * mean, scenario, rng)
+    else:
+        common = jitter(rng, (1, scenario.n_steps), 0.3)
+        own = jitter(rng, (nodes.size, scenario.n_steps), 0.15)
+        extra = _extra(scenario, active * mean * common * own)
+        resources.read_stretch[nodes] += extra / read_seconds(scenario)
     stalled = active * min(1.0, 0.6 + 0.6 * fault.severity)
     busy = resources.remote_stall if variant == "remote" else resources.disk_stall
     busy[nodes] += stalled
+
+
+def _of_some(fault: Fault, felt: FloatArray, scenario: Scenario, rng: np.random.Generator) -> FloatArray:
+    """What single batches need beyond the usual, if every batch would be waited for `felt` seconds.
+
+    The fewer they are the longer each, but the less in all. Seconds, shape (n_ranks, n_steps).
+    """
+    shape = (ranks_of(fault).size, scenario.n_steps)
+    late = (rng.random(shape) < fault.late_share) & (felt > 0)
+    each = felt / np.sqrt(fault.late_share) * jitter(rng, shape, 0.6)
+    return np.where(late, lone_batch_seconds(scenario, each) - batch_seconds(scenario), 0.0)
 
 
 def _extra(scenario: Scenario, felt: FloatArray) -> FloatArray:

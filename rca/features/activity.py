@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from rca.arrays import FloatArray
-from rca.features import FeatureSet
+from rca.arrays import BoolArray, FloatArray
 from rca.features.comparison import stretch_mean
+from rca.features.evidence import Evidence
+from rca.features.work import Work
 from rca.robust import nan_median
 
 ACTIVE = "sm_active"
@@ -18,24 +19,32 @@ ACTIVE = "sm_active"
 COMPUTE_PHASES = ("forward_seconds", "backward_seconds", "optimizer_seconds")
 #: Of ranks that compute less than this share of the step, activity tells nothing.
 LEAST_DUTY = 0.05
+#: Times the usual; more says nothing new.
+MOST_ACTIVE = 4.0
 
 
-def activity_per_compute(features: FeatureSet) -> FloatArray:
+def activity_per_compute(work: Work, evidence: Evidence, inside: BoolArray) -> FloatArray:
     """Activity over the share of the slow stretch spent computing, relative to the job's median rank.
+
+    Parameters
+    ----------
+    work : Work
+    evidence : Evidence
+    inside : ndarray of shape (n_steps,)
+        The slow stretch.
 
     Returns
     -------
     ndarray of shape (n_ranks,), ratio
         NaN where either was not measured.
     """
-    work, active = features.work, features.evidence.values.get(ACTIVE)
+    active = evidence.values.get(ACTIVE)
     phases = [work.phases[name] for name in COMPUTE_PHASES if name in work.phases]
     if active is None or not phases:
         return np.full(work.own.shape[0], np.nan)
-    inside = features.comparison.segment.mask(work.steps.size)
     computing = np.nansum(phases, axis=0)
     with np.errstate(invalid="ignore", divide="ignore"):
         duty = stretch_mean(computing, inside) / stretch_mean(work.step, inside)
         per_compute = np.where(duty > LEAST_DUTY, active / duty, np.nan)
-        usual = float(nan_median(per_compute[None, :], axis=1)[0])
-        return np.where(usual > 0, per_compute / usual, np.nan)
+        usual = nan_median(per_compute[None, :], axis=1)[0]
+        return np.where(usual > 0, np.minimum(per_compute / usual, MOST_ACTIVE), np.nan)
