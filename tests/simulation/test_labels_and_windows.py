@@ -152,6 +152,19 @@ def test_a_window_that_merely_ends_is_healthy(ending):
     assert unfinished == (ending == "cut")
 
 
+def test_some_look_long_after_a_job_was_done():
+    def silence(seed: int) -> float:
+        drawn = scenario(seed=seed)
+        finished = drawn.telemetry.model_copy(update={"ending": "finished"})
+        made = simulate(drawn.model_copy(update={"telemetry": finished}))
+        steps = made.window.steps.to_pandas()
+        return float((made.window.job.end - steps.start_time.max()) / steps.step_seconds.median())
+
+    silences = [silence(seed) for seed in range(20)]
+    assert min(silences) < 10
+    assert max(silences) > 30
+
+
 @pytest.mark.parametrize("cause", ["healthy", *FAULTS])
 def test_a_requested_cause_is_what_one_gets(cause):
     rng = np.random.default_rng(1)

@@ -50,6 +50,31 @@ def test_once_empty_a_queue_delivers_at_the_pace_of_its_workers(ahead, workers):
     assert felt == pytest.approx(2.3 * cluster_workload().step_seconds * 0.5**2.35, rel=0.25)
 
 
+def _rarely(share: float) -> np.ndarray:
+    """What is waited for beside the same job without a fault, on the ranks that share the stall."""
+    stall = fault("storage_degradation", severity=0.6, ranks=tuple(range(8)), nodes=(0, 1, 2, 3))
+    stall = stall.model_copy(update={"late_share": share, "first_step": 0, "last_step": None})
+    load = cluster_workload().model_copy(update={"prefetch_steps": 0, "loader_workers": 1})
+    drawn = scenario(dialect="mixed", workload=load, benign=CALM, faults=(stall,), n_steps=400)
+    healthy = drawn.model_copy(update={"faults": ()})
+    felt, usual = (
+        run_steps(each, apply_faults(each), draw_noise(each)).phases["data_loading_seconds"]
+        for each in (drawn, healthy)
+    )
+    return felt - usual
+
+
+@pytest.mark.parametrize("share", [0.03, 0.25])
+def test_rare_late_batches_are_long_and_come_one_by_one(share):
+    rare, every = _rarely(share), _rarely(1.0)
+    late = rare > 0.5 * np.median(every)
+    assert late.mean() == pytest.approx(share, rel=0.25)
+    assert rare[late].mean() == pytest.approx(every.mean() / np.sqrt(share), rel=0.3)
+    assert rare.mean() < every.mean()
+    anybody = late.any(axis=0).mean()
+    assert anybody == pytest.approx(1 - (1 - share) ** 8, rel=0.25), "ranks are late independently"
+
+
 def _hot(seconds: float, severity: float = 0.6, **changes) -> np.ndarray:
     hot = fault("gpu_throttling", variant="thermal", severity=severity, **changes)
     drawn = scenario(

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 
-from rca.simulation import Scenario
+from rca.simulation import Scenario, sample_scenario
 from rca.simulation.sampling_job import HUGE, sample_job
 from rca.simulation.work import stage_work
 
@@ -45,4 +46,18 @@ def test_stages_of_healthy_jobs_differ_by_less_than_the_weakest_fault():
 
 def test_no_loader_worker_is_without_a_place_in_the_queue():
     assert all(job.workload.loader_workers <= max(1, job.workload.prefetch_steps) for job in JOBS)
-    assert {job.workload.prefetch_steps for job in JOBS} == {0, 1, 2, 3, 4}
+
+
+def test_loaders_keep_a_few_batches_ahead_or_some_for_each_of_many_workers():
+    ahead = {job.workload.prefetch_steps for job in JOBS}
+    assert ahead == {0, 1, 2, 3, 4} | {2, 4, 8, 16, 32, 64}
+    assert {job.workload.loader_workers for job in JOBS if job.workload.prefetch_steps >= 32} >= {8, 16}
+
+
+@pytest.mark.parametrize(("cause", "rare"), [("data_loader_stall", True), ("gpu_contention", False)])
+def test_only_what_delivers_batches_stalls_rarely(cause: str, *, rare: bool):
+    rng = np.random.default_rng(0)
+    shares = np.array([sample_scenario(rng, cause=cause).faults[0].late_share for _ in range(60)])
+    assert 0.0 < shares.min() <= 1.0
+    assert ((shares < 1.0).mean() > 0.15) == rare
+    assert (shares == 1.0).mean() > 0.4
