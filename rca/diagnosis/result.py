@@ -7,10 +7,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from rca.telemetry.causes import STOP_CAUSES, CauseOwner, Pattern
+from rca.telemetry.causes import STOP_CAUSES, CauseOwner, FailureMode, Pattern, StragglerType
 
-FailureMode = Literal["healthy", "fail_slow", "fail_stop"]
-StragglerType = Literal["compute", "communication", "host", "input", "workload"]
 Scope = Literal["rank", "node", "stage", "data_group", "job"]
 AbstentionCode = Literal[
     "too_short",

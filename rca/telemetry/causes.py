@@ -5,8 +5,10 @@ A new cause is added, never renamed.
 
 from __future__ import annotations
 
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, get_args
 
+FailureMode = Literal["healthy", "fail_slow", "fail_stop"]
+StragglerType = Literal["compute", "communication", "host", "input", "workload"]
 CauseType = Literal["compute", "communication", "host", "input", "workload", "fail_stop", "unknown"]
 CauseOwner = Literal["infrastructure", "workload", "either"]
 Pattern = Literal["transient", "persistent", "deterministic"]
@@ -214,7 +216,7 @@ SPECS: dict[str, CauseSpec] = CAUSES | {
 }
 SLOW_CAUSES = tuple(spec.id for spec in _CATALOGUE if spec.type != "fail_stop")
 STOP_CAUSES = tuple(spec.id for spec in _CATALOGUE if spec.type == "fail_stop")
-STRAGGLER_TYPES = ("compute", "communication", "host", "input", "workload")
+STRAGGLER_TYPES: tuple[StragglerType, ...] = get_args(StragglerType)
 #: Cause -> the evidence resources without which it cannot be: by its definition in the catalogue at least one
 #: of them moves. Causes that are defined by a phase or by the job's layout alone are not among them.
 DECIDING: dict[str, tuple[str, ...]] = {

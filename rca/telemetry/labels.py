@@ -12,7 +12,7 @@ import orjson
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from rca.errors import InvalidInput, RcaError, SourceError
-from rca.telemetry.causes import Pattern
+from rca.telemetry.causes import FailureMode, Pattern, StragglerType
 from rca.telemetry.encodings import directory
 from rca.telemetry.files import replace_file
 from rca.telemetry.read import read_window
@@ -22,8 +22,6 @@ LABEL_FILE = directory.LABEL_FILE
 MANIFEST_FILE = "manifest.json"
 
 Model = TypeVar("Model", bound=BaseModel)
-FailureMode = Literal["healthy", "fail_slow", "fail_stop"]
-StragglerType = Literal["compute", "communication", "host", "input", "workload"]
 
 
 class _Record(BaseModel):

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
-    from rca.telemetry.labels import StragglerType
+    from rca.telemetry.causes import StragglerType
 
 Scope = Literal["rank", "node", "stage", "job"]
 Device = Literal["any", "stand_in", "gpu"]

@@ -7,7 +7,8 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Path, Query, Request, Response, Security
 from pydantic import AfterValidator
 
-from rca.diagnosis.result import Diagnosis, FailureMode
+from rca.diagnosis.result import Diagnosis
+from rca.telemetry.causes import FailureMode
 from rca_api.diagnoses import answers, batch, repository, service
 from rca_api.diagnoses.schemas import (
     BatchAnswer,

@@ -14,7 +14,8 @@ import orjson
 from pydantic import BaseModel, ConfigDict, Field
 from pydantic.config import JsonDict
 
-from rca.diagnosis.result import Diagnosis, FailureMode
+from rca.diagnosis.result import Diagnosis
+from rca.telemetry.causes import FailureMode
 from rca.telemetry.job import Job
 from rca_api.diagnoses.tables import DiagnosisRow
 

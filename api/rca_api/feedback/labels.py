@@ -8,9 +8,9 @@ from typing import Annotated, Any
 import orjson
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 
-from rca.telemetry.causes import SLOW_CAUSES, SPECS, STOP_CAUSES, UNKNOWN, Pattern
+from rca.telemetry.causes import SLOW_CAUSES, SPECS, STOP_CAUSES, UNKNOWN, FailureMode, Pattern, StragglerType
 from rca.telemetry.job import Job
-from rca.telemetry.labels import FailureMode, Label, LabelledCause, StragglerType
+from rca.telemetry.labels import Label, LabelledCause
 from rca_api.diagnoses.tables import DiagnosisRow
 from rca_api.problems import ProblemError
 

@@ -7,6 +7,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_validator
 
+from rca.telemetry.causes import FailureMode
 from rca_api.feedback.labels import GivenLabel
 from rca_api.feedback.repository import Side
 from rca_api.feedback.tables import FeedbackRow
@@ -55,7 +56,7 @@ class Label(BaseModel):
 
     model_config = ConfigDict(extra="allow")
 
-    failure_mode: Literal["healthy", "fail_slow", "fail_stop"]
+    failure_mode: FailureMode
     straggler_type: str | None = None
     pattern: str | None = None
     causes: list[dict[str, object]]

@@ -8,7 +8,8 @@ from typing import Literal
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field
 from pydantic.config import JsonDict
 
-from rca_api.incidents.life import Kind
+from rca.telemetry.causes import FailureMode
+from rca_api.incidents.life import Kind, Reason, Verdict
 from rca_api.incidents.tables import IncidentEventRow, IncidentRow, ObservationRow
 
 State = Literal["open", "resolved"]
@@ -69,7 +70,7 @@ class Incident(BaseModel):
     reopened: int = Field(ge=0, description="Relapses soon after it was resolved.")
     opened_at: datetime = Field(description="When the service opened it.")
     resolved_at: datetime | None
-    resolution: Literal["healthy", "silence"] | None = Field(
+    resolution: Reason | None = Field(
         description="`healthy`: enough healthy windows in a row; "
         "`silence`: no window for too long, so nobody knows."
     )
@@ -95,7 +96,7 @@ class IncidentEvent(BaseModel):
     previous_cause: str | None
     place: list[str]
     previous_place: list[str]
-    reason: Literal["healthy", "silence"] | None = Field(description="Of a resolved one.")
+    reason: Reason | None = Field(description="Of a resolved one.")
 
 
 class IncidentWindow(BaseModel):
@@ -104,8 +105,8 @@ class IncidentWindow(BaseModel):
     diagnosis_id: str
     window_start: datetime
     window_end: datetime
-    verdict: Literal["healthy", "sick", "unsure"] = Field(description="`unsure`: the diagnosis abstained.")
-    failure_mode: Literal["healthy", "fail_slow", "fail_stop"]
+    verdict: Verdict = Field(description="`unsure`: the diagnosis abstained.")
+    failure_mode: FailureMode
     cause: str | None
     seconds_lost: float
     gpu_hours_lost: float

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field
+
+from rca.telemetry.causes import FailureMode
 
 Reason = Annotated[str, Field(min_length=3, max_length=500, examples=["blames healthy nodes"])]
 Sha256 = Annotated[str, Field(description="Of the bundle's manifest.")]
@@ -109,7 +111,7 @@ class RolledBack(BaseModel):
 class AnswerFacts(BaseModel):
     """What an answer comes down to."""
 
-    failure_mode: Literal["healthy", "fail_slow", "fail_stop"]
+    failure_mode: FailureMode
     probability: float
     abstained: bool
     cause: str | None
