@@ -2,8 +2,9 @@
 
 A socket closed with unread bytes makes the system reset the connection, and the caller's system then throws
 away the answer it has already got: instead of "busy, retry after 3 s" he reads "connection reset by peer"
-(RFC 9112, 9.6). Who sends for longer than `SECONDS` is reset all the same. Until then he holds a socket and
-some of the event loop's time, but no place that anybody else waits for.
+(RFC 9112, 9.6). Who sends for longer than `SECONDS` is reset all the same, and so is whoever comes while
+`AT_ONCE` others are waited for. Until then he holds a socket and some of the event loop's time, but no place
+that anybody else waits for.
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 SECONDS = 5.0
+#: Enough for a fleet of agents that retry together, too few to hold all sockets that a process may have.
+AT_ONCE = 200
 
 
 class Lingering:
@@ -30,6 +33,7 @@ class Lingering:
     def __init__(self, app: ASGIApp, at_most: int) -> None:
         self.app = app
         self.at_most = at_most
+        self._waited_for = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer, and end the answer only when the body is there or given up."""
@@ -46,16 +50,24 @@ class Lingering:
             if message["type"] == "http.response.start":
                 closes = closes or _says_close(Headers(scope=message))
             elif closes and not message.get("more_body", False) and incoming.coming:
-                ended = True
+                ended = self._waited_for < AT_ONCE
+            if ended:
                 message = {**message, "more_body": True}
             await send(message)
 
         await self.app(scope, incoming.receive, send_open)
         if ended:
+            await self._linger(incoming)
+            await send({"type": "http.response.body"})
+
+    async def _linger(self, incoming: _Incoming) -> None:
+        self._waited_for += 1
+        try:
             with suppress(TimeoutError):
                 async with asyncio.timeout(SECONDS):
                     await incoming.forget(self.at_most)
-            await send({"type": "http.response.body"})
+        finally:
+            self._waited_for -= 1
 
 
 def _says_close(headers: Headers) -> bool:

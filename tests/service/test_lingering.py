@@ -95,6 +95,28 @@ def test_nobody_is_listened_to_for_ever(monkeypatch: pytest.MonkeyPatch) -> None
     assert (left, sent[-1].get("more_body", False)) == (100 - AT_MOST // len(CHUNK["body"]), False)
 
 
+def test_only_so_many_are_waited_for_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of four callers two may be waited for; a fifth comes when these are gone."""
+    monkeypatch.setattr(lingering, "SECONDS", 0.2)
+    monkeypatch.setattr(lingering, "AT_ONCE", 2)
+    app = Lingering(refusing(b"close"), AT_MOST)
+    scope = {"type": "http", "http_version": "1.1", "headers": []}
+
+    async def stays_open() -> bool:
+        sent: list[Message] = []
+
+        async def send(message: Message) -> None:
+            sent.append(message)
+
+        await app(scope, asyncio.Future, send)
+        return len(sent) == 3
+
+    async def callers() -> tuple[list[bool], bool]:
+        return await asyncio.gather(*(stays_open() for _ in range(4))), await stays_open()
+
+    assert asyncio.run(callers()) == ([True, True, False, False], True)
+
+
 @pytest.mark.parametrize(
     "asked",
     [{"headers": [(b"connection", b"close")]}, {"http_version": "1.0"}],
