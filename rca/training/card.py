@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from rca.classify.sufficiency import LARGE_LOSS
 from rca.evaluation.rows import JudgedRow, grouped
 from rca.evaluation.tables import TextTable, alarms_table, group_table
 from rca.features import VERSION
@@ -74,6 +75,7 @@ class Card:
             "sources": list(map(_cells, self._sources())),
             "real_note": self._real_note(),
             "thresholds": self.thresholds,
+            "large_loss": f"{LARGE_LOSS:.0%}".removesuffix("%"),
             "innocents": f"{self.provenance['n_innocent_windows']:,}",
             "scores": [_scores(name, rows) for name, rows in self.rows.items()],
             "mechanisms": [_cells(row) for row in _mechanisms(self.causal_report)],
