@@ -1,0 +1,49 @@
+"""An alarm asks for less where much is lost, and for its own where nobody's work was timed."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from rca.classify.sufficiency import LARGE_LOSS, alarm_thresholds
+from rca.features import WINDOW_FEATURES
+
+THREE = {"fault": 0.94, "fault_costly": 0.86, "fault_unseen": 0.97}
+
+
+def window(**known: float) -> np.ndarray:
+    """Window features, all missing but these."""
+    held = np.full(len(WINDOW_FEATURES), np.nan)
+    for name, value in known.items():
+        held[WINDOW_FEATURES.index(name)] = value
+    return held
+
+
+@pytest.mark.parametrize(
+    ("lateness", "share", "asked"),
+    [
+        (LARGE_LOSS, 1.0, 0.86),
+        (0.9 * LARGE_LOSS, 1.0, 0.94),
+        (2 * LARGE_LOSS, 0.6, 0.86),
+        (2 * LARGE_LOSS, 0.4, 0.94),
+        (np.nan, 1.0, 0.94),
+        (0.5, np.nan, 0.94),
+    ],
+)
+def test_the_mean_loss_over_all_steps_decides(lateness: float, share: float, asked: float) -> None:
+    row = window(step_noise=0.01, lateness=lateness, stretch_share=share)
+    assert alarm_thresholds(THREE, row) == asked
+
+
+def test_untimed_work_has_a_threshold_of_its_own_whatever_is_lost() -> None:
+    assert alarm_thresholds(THREE, window(lateness=0.5, stretch_share=1.0)) == 0.97
+
+
+def test_many_windows_are_judged_at_once() -> None:
+    rows = np.stack([window(step_noise=0.0, lateness=late, stretch_share=1.0) for late in (0.0, 0.5)])
+    assert alarm_thresholds(THREE, rows).tolist() == [0.94, 0.86]
+
+
+def test_older_bundles_have_one_threshold_for_all() -> None:
+    rows = np.stack([window(), window(step_noise=0.0, lateness=0.5, stretch_share=1.0)])
+    assert alarm_thresholds({"fault": 0.9}, rows).tolist() == [0.9, 0.9]
