@@ -39,6 +39,7 @@ from rca.classify.sufficiency import (
 )
 from rca.classify.suspicion import Suspicion, link_behind_growth
 from rca.classify.timers import transfer_is_told
+from rca.classify.witnesses import after_witnesses
 from rca.errors import BundleError
 from rca.features import RANK_FEATURES, VERSION, WINDOW_FEATURES, FeatureSet
 from rca.features.reduced import without_steps
@@ -147,7 +148,8 @@ class Classifier:
     def _mode_probability(self, features: FeatureSet) -> dict[str, float]:
         head = self.heads["mode"]
         chances = head.probabilities(features.window[None, :])[0]
-        return dict(zip(head.classes, (float(chance) for chance in chances), strict=True))
+        told = dict(zip(head.classes, (float(chance) for chance in chances), strict=True))
+        return after_witnesses(told, features)
 
     def _only_events(self, features: FeatureSet) -> Classification | None:
         """The answer where the job is healthy but for a few single steps; None where that is not so."""
@@ -195,7 +197,8 @@ class Classifier:
         self, suspects: list[Suspect], features: FeatureSet, priors: Mapping[str, float] | None
     ) -> list[Suspect]:
         """The links as a suspect of their own, where stragglers leave slower collectives unexplained."""
-        if not collectives_left_over([_suspected(suspect) for suspect in suspects], features):
+        known = [Suspected(each.component, _likeliest_known(each.causes)) for each in suspects]
+        if not collectives_left_over(known, features):
             return []
         links = link_behind_growth(features)
         if links is None and transfer_is_told(features):
@@ -274,6 +277,11 @@ def named_ranks(suspects: Iterable[Suspect]) -> list[int]:
 
 def _suspected(suspect: Suspect) -> Suspected:
     return Suspected(suspect.component, next(iter(suspect.causes)))
+
+
+def _likeliest_known(causes: Mapping[str, float]) -> str:
+    """The first cause of the catalogue: what a cause that nobody knows does to others, nobody knows either."""
+    return next((cause for cause in causes if cause in CAUSES), UNKNOWN)
 
 
 def _joined(suspects: list[Suspected], features: FeatureSet) -> list[Component]:

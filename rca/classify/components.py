@@ -15,6 +15,8 @@ Scope = Literal["rank", "node", "stage", "data_group", "job"]
 
 #: Innocent ranks of a window that the rank models learn from, at most.
 LEARNED_AMONG = 8
+#: In which the number of guilty ranks is found; it grows towards its end, and few rounds get close.
+MOST_ROUNDS = 50
 #: A component is named when at least this share of its ranks is suspected.
 COVER = 0.75
 
@@ -83,19 +85,25 @@ def believable(components: Sequence[Component], n_ranks: int) -> list[Component]
     -----
     Somebody has to be slow in a slow job, so the likeliest needs no more. Of thousands of innocent ranks a
     few look guilty by chance: the models learned from at most `LEARNED_AMONG` of each window, so the odds of
-    every other are corrected for the ranks they did not see (case-control sampling; King and Zeng, 2001).
+    every other are corrected for the ranks they did not see (case-control sampling; King and Zeng, 2001). By
+    how much depends on how many are guilty, which is what all the corrected odds together say (Saerens,
+    Latinne and Decaestecker, 2002): twelve that look alike are less likely to be twelve accidents than one.
     """
     found = sorted(components, key=lambda component: (-component.probability, component.ranks))
-    return [
-        component
-        for position, component in enumerate(found)
-        if position == 0 or _odds_among(component, n_ranks) >= 1.0
-    ]
-
-
-def _odds_among(component: Component, n_ranks: int) -> float:
-    odds = component.probability / max(1.0 - component.probability, 1e-9)
-    return odds * min(1.0, LEARNED_AMONG * len(component.ranks) / n_ranks)
+    if not found:
+        return []
+    odds = np.array([each.probability / max(1.0 - each.probability, 1e-9) for each in found])
+    sizes = np.array([len(each.ranks) for each in found])
+    guilty = np.ones(sizes.size)
+    for _ in range(MOST_ROUNDS):
+        corrected = odds * np.minimum(1.0, LEARNED_AMONG * np.maximum(sizes, guilty) / n_ranks)
+        chances = corrected / (1.0 + corrected)
+        # Nobody speaks for himself, and the likeliest for nobody: somebody always is.
+        chances[0] = 0.0
+        guilty, before = np.maximum(1.0, chances.sum() - chances), guilty
+        if np.allclose(guilty, before, atol=0.01):
+            break
+    return [each for place, each in enumerate(found) if place == 0 or corrected[place] >= 1.0]
 
 
 def is_whole_stage(component: Component, topology: Topology) -> bool:

@@ -42,11 +42,19 @@ def shows_slowness(steps: FloatArray, suspicion: FloatArray) -> BoolArray:
 
 
 def silent_enough(features: FeatureSet) -> bool:
-    """Whether a stop may be called: more than a moment without rows, or anything else that speaks for one."""
+    """Whether a stop may be called: more than a moment without rows, or anything else that speaks for one.
+
+    Events do only from the last sign of progress on: what the job outlived did not stop it.
+    """
     endings = features.endings
-    told = endings.fatal.any() or endings.missed.any() or endings.unfinished.any()
+    told = endings.noticed or endings.fatal_delay > -1.0 or endings.unfinished.any()
     behind = np.nan_to_num(endings.behind, nan=-1.0).min(initial=0.0) < 0
-    return bool(told or behind or endings.silence * features.work.step_reference > MOMENT)
+    return bool(told or behind or fell_silent(features))
+
+
+def fell_silent(features: FeatureSet) -> bool:
+    """Whether there were no rows for more than a moment at the window's end."""
+    return bool(features.endings.silence * features.work.step_reference > MOMENT)
 
 
 def can_show_health(features: FeatureSet) -> bool:

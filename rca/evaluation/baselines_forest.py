@@ -150,7 +150,7 @@ def answer_of(classes: list[str], probability: FloatArray) -> Answer:
     named = [(name, groups[name]) for name in surest]
     named += [(name, first) for name in rest if name not in {HEALTHY, surest[0]}]
     stops = Counter(name in STOP_CAUSES for name in likeliest if name != HEALTHY)
-    kind = CAUSES[surest[0]].type
+    kind = CAUSES[surest[0]].type if surest[0] in CAUSES else None
     return Answer(
         mode="fail_stop" if stops[True] > stops[False] else "fail_slow",
         ranks=frozenset(rank for ranks in groups.values() for rank in ranks),

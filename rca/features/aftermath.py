@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from rca.arrays import FloatArray
+from rca.arrays import BoolArray, FloatArray
 from rca.robust import nan_max, nan_mean, nan_min
 
 #: Steps of silence from which the time after the last sign of progress is looked at by itself.
@@ -97,8 +97,19 @@ class Aftermath:
     @property
     def everybody_left(self) -> bool:
         """Whether all devices of several ranks were given back at once; False where any is unknown."""
-        idle, empty = self.gpu <= LEFT_BUSY, self.memory <= LEFT_HELD
-        return bool(self.gpu.size > 1 and (idle & empty).all())
+        return bool(self.gpu.size > 1 and self._gone.all())
+
+    @property
+    def some_stayed(self) -> bool:
+        """Whether most devices were given back at once, and some are known to be held or busy still."""
+        there = (self.gpu > LEFT_BUSY) | (self.memory > LEFT_HELD)
+        return bool(there.any() and 2 * self._gone.sum() > self.gpu.size)
+
+    @property
+    def _gone(self) -> BoolArray:
+        """Whose device is known to be idle and empty, shape (n_ranks,)."""
+        gone: BoolArray = (self.gpu <= LEFT_BUSY) & (self.memory <= LEFT_HELD)
+        return gone
 
     def rank_features(self) -> dict[str, FloatArray]:
         """Columns of the rank table."""

@@ -124,8 +124,12 @@ def nobody_complained(events: list[Event], since: float) -> bool:
 
     Who collects no events cannot say that nobody complained. What is not known to be harmless is none.
     """
-    quiet = all(event.harmless for event in events if event.time >= since)
-    return bool(events) and quiet and not any(event.bad_end for event in events)
+    return bool(events) and all_is_well(events, since) and not any(event.bad_end for event in events)
+
+
+def all_is_well(events: list[Event], since: float) -> bool:
+    """Whether nothing was told since then but what is known to be harmless."""
+    return all(event.harmless for event in events if event.time >= since)
 
 
 def ended_normally(events: list[Event], topology: Topology, sign: float, step: float) -> bool:

@@ -11,6 +11,7 @@ from rca.features.aftermath import Aftermath
 from rca.features.ending_events import (
     End,
     Event,
+    all_is_well,
     around,
     ended_normally,
     events_told,
@@ -83,8 +84,12 @@ class Endings:
         An event says that a port of the rank's node was down.
     quiet : bool
         Events are collected, and around and since the last sign of progress none tells of trouble.
+    complained : bool
+        Around or since the last sign of progress an event tells of what is not known to be harmless.
     left : bool
         All ranks did as many steps, gave their devices back at once, and nobody complained.
+    stayed : bool
+        Most ranks gave their devices back at once, and some are known not to have.
     used : ndarray of shape (n_ranks,), ratio, or None
         CPU time that every rank's processes took lately, relative to before the end; see `Lately`.
     """
@@ -102,7 +107,9 @@ class Endings:
     margin: float = 0.0
     noticed: bool = False
     quiet: bool = False
+    complained: bool = False
     left: bool = False
+    stayed: bool = False
     used: FloatArray | None = None
 
     @classmethod
@@ -116,7 +123,7 @@ class Endings:
         reached = np.where(finished, last + 1.0, last + done)
         progress = np.where(seen, reached - reached[seen].max(), np.nan)
         silence = fatal_delay = margin = np.nan
-        noticed = quiet = False
+        noticed = quiet = complained = False
         died = began = np.zeros(phases.n_ranks, dtype=bool)
         told = events_told(window)
         fatal, missed, first_fatal = named_by_events(told, window.job.topology)
@@ -125,6 +132,7 @@ class Endings:
             silence, margin = _silence(window, phases, told, sign, step_reference)
             noticed = was_noticed(told, sign - step_reference)
             quiet = nobody_complained(told, sign - around(step_reference))
+            complained = not all_is_well(told, sign - around(step_reference))
             if not noticed and ended_normally(told, window.job.topology, sign, step_reference):
                 silence = 0.0
             fatal_delay = (first_fatal - sign) / step_reference
@@ -145,6 +153,7 @@ class Endings:
             margin=margin,
             noticed=noticed,
             quiet=quiet,
+            complained=complained,
         )
 
     def after(self, aftermath: Aftermath) -> Endings:
@@ -154,7 +163,7 @@ class Endings:
         """
         alike = not self.unfinished.any() and bool((self.behind == 0).all())
         if not self.quiet or not alike or not aftermath.everybody_left:
-            return self
+            return replace(self, stayed=aftermath.some_stayed)
         return replace(self, silence=0.0, left=True)
 
     def heard(self, lately: Lately) -> Endings:

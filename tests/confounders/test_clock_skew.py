@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 import pytest
-from hand_made import Exported, believed, blamed, exported
+from hand_made import KERNELS, Exported, believed, blamed, exported
 
 import rca
 
@@ -40,7 +40,7 @@ def test_clock_skew_between_nodes_changes_nothing(make_window, skew: tuple[float
 @skews
 def test_evidence_is_found_by_skewed_clocks(make_window, skew: tuple[float, ...]) -> None:
     """The run queue of node 1 fills in steps 15 to 30, whatever node 1's clock says."""
-    window = make_window(late={2: 0.05, 3: 0.05}, n_steps=60, steps=slice(15, 40))
+    window = make_window(late={2: 0.05, 3: 0.05}, phase=KERNELS, n_steps=60, steps=slice(15, 40))
     waiting = np.full((4, 60), 0.02)
     waiting[1, 15:40] = 0.8
     series = (

@@ -48,7 +48,7 @@ def test_a_counter_that_restarts_is_not_a_burst(make_window, name: str) -> None:
 def test_a_restarted_exporter_changes_neither_who_nor_why(
     make_window, resets: tuple[tuple[int, int], ...]
 ) -> None:
-    window = make_window(late={2: 0.05, 3: 0.05}, n_steps=60, steps=slice(15, 40))
+    window = make_window(late={2: 0.05, 3: 0.05}, phase=KERNELS, n_steps=60, steps=slice(15, 40))
     waiting = np.full((8, 60), 0.02)
     waiting[2:4, 15:40] = 0.8
     diagnoses = [

@@ -55,7 +55,6 @@ def test_a_congested_link_and_a_hot_gpu_are_priced_apart() -> None:
         assert found[name] == pytest.approx(seconds, rel=0.25)
 
 
-@pytest.mark.xfail(strict=True, reason="rank 2 is suspected at .32 where .36 is asked, since feature table 4")
 def test_of_two_late_ranks_the_hidden_one_is_named_as_well(make_window) -> None:
     """Repairing rank 5 alone gains 5 ms of 40: the answer has to name rank 2 now, not after the repair."""
     diagnosis = rca.diagnose(make_window(late={2: 0.035, 5: 0.04}))

@@ -15,9 +15,7 @@ def test_equal_stragglers_share_the_whole_slowdown(make_window, n: int) -> None:
     diagnosis = rca.diagnose(make_window(64, 60, ranks_per_node=4, **starved))
     assert diagnosis.failure_mode == "fail_slow"
     named = {rank for each in diagnosis.stragglers for rank in each.ranks}
-    # Of twelve one may be no likelier than chance would have it among 64 ranks.
-    assert named <= set(late)
-    assert len(named) >= min(n, 11)
+    assert named == set(late)
     assert sum(each.share for each in diagnosis.causes) > 0.8
     total = diagnosis.slowdown.seconds_per_step
     assert abs(diagnosis.unexplained_seconds_per_step) < 0.2 * total
@@ -31,5 +29,6 @@ def test_slower_collectives_beside_a_straggler_are_told(make_window) -> None:
     diagnosis = rca.diagnose(make_window(16, 60, steps=slice(20, None), transfer=transfer, **late))
     assert {"rank", "job"} <= {each.scope for each in diagnosis.stragglers}
     moved = [each for each in diagnosis.causes if each.cause in {"network_congestion", "nvlink_degradation"}]
-    assert sum(each.seconds_per_step for each in moved) > 0.6 * 0.08 * 2 / 3
+    # The rest is left to what may have slowed rank 5: nothing was measured that would tell.
+    assert sum(each.seconds_per_step for each in moved) > 0.45 * 0.08 * 2 / 3
     assert abs(diagnosis.unexplained_seconds_per_step) < 0.2 * diagnosis.slowdown.seconds_per_step

@@ -22,7 +22,7 @@ def test_an_ignorant_bundle_gives_no_sets(make_window, doubting) -> None:
 
 
 def test_sets_rule_out_what_is_below_its_floor(make_window, doubting, settled) -> None:
-    window = make_window(late={5: 0.05}, phase="data_loading_seconds")
+    window = make_window(late={5: 0.1}, phase="data_loading_seconds")
     diagnosis = rca.diagnose(window, bundle=doubting(sets=settled))
     assert diagnosis.set_level == 0.9
     assert diagnosis.failure_mode_set == ["fail_slow"]

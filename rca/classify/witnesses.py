@@ -1,0 +1,25 @@
+"""Done, or stopped? What words and devices tell of a job that fell silent, none of which a tree reads."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from rca.classify.sufficiency import fell_silent
+from rca.features import FeatureSet
+
+#: Jobs that stop have so many times as often somebody who complains, or who stays, as jobs that are done.
+WITNESSED = 20.0
+
+
+def after_witnesses(probability: Mapping[str, float], features: FeatureSet) -> dict[str, float]:
+    """Beliefs in the failure modes, with those for whom a silent job that somebody tells of has stopped.
+
+    Without a witness a job that is done looks like one that died, and the trees believe in either; nobody
+    writes a traceback because a job is done, nor keeps its device when the others gave theirs back.
+    """
+    endings = features.endings
+    if not (fell_silent(features) and (endings.complained or endings.stayed)):
+        return dict(probability)
+    raised = {**probability, "fail_stop": WITNESSED * probability["fail_stop"]}
+    total = sum(raised.values())
+    return {mode: chance / total for mode, chance in raised.items()}
