@@ -280,7 +280,7 @@ def _suspected(suspect: Suspect) -> Suspected:
 
 
 def _likeliest_known(causes: Mapping[str, float]) -> str:
-    """The first cause of the catalogue: what a cause that nobody knows does to others, nobody knows either."""
+    """The first cause of the catalogue: what one that nobody knows does to others, nobody knows either."""
     return next((cause for cause in causes if cause in CAUSES), UNKNOWN)
 
 

@@ -17,12 +17,14 @@ from rca.classify.classifier import Suspect, ordered, types_of
 from rca.features import FeatureSet
 from rca.features.evidence import resource_names
 from rca.robust import nan_median
-from rca.telemetry.causes import CAUSES
+from rca.telemetry.causes import CAUSES, UNKNOWN
 
 #: Scores from here on are loud, in units (1 is remarkable).
 LOUD = 2.0
 #: Belief in the first cause below which the classifier is not sure.
 UNSURE = 0.7
+#: The same where the first is that nothing explains it: one loud resource speaks against just that.
+UNSURE_UNKNOWN = 0.9
 #: Belief that the loud resource's causes share then.
 CORROBORATED = 0.75
 NOT_AT_ALL = 1e-3
@@ -41,8 +43,9 @@ def corroborated(suspect: Suspect, features: FeatureSet, busy: BusyEvidence) -> 
     """
     beliefs, ranks = suspect.causes, list(suspect.component.ranks)
     first = next(iter(beliefs), None)
+    sure = UNSURE_UNKNOWN if first == UNKNOWN else UNSURE
     # Most ranks have each other for peers, and in a slow job all wait more than before: nothing is loud then.
-    if first is None or beliefs[first] >= UNSURE or 2 * len(ranks) > features.topology.n_ranks:
+    if first is None or beliefs[first] >= sure or 2 * len(ranks) > features.topology.n_ranks:
         return suspect
     told = told_by_one_resource(_usual_score(ranks, features, busy))
     told &= beliefs.keys()  # Of links the classifier has ruled out what happens on machines.

@@ -103,7 +103,14 @@ def test_whatever_is_not_known_to_be_harmless_makes_it_a_stop(told: tuple[str, s
 def test_who_collects_no_events_cannot_say_that_nobody_complained() -> None:
     assert extract(ended(ALL_IS_WELL)).endings.left
     assert not extract(ended()).endings.left
-    assert rca.diagnose(ended()).failure_mode == "fail_stop"
+    assert may_have_stopped(ended())
+
+
+def may_have_stopped(window: Window) -> bool:
+    """A job that died and told nobody, or one that was done and told nobody: no verdict, and it says so."""
+    diagnosis = rca.diagnose(window)
+    likely = diagnosis.failure_mode_probability["fail_stop"] > 0.5
+    return likely and diagnosis.abstained and set(diagnosis.failure_mode_set) >= {"healthy", "fail_stop"}
 
 
 def test_a_device_that_had_failed_before_is_not_forgotten() -> None:
@@ -125,7 +132,7 @@ def test_without_a_device_known_of_every_rank_nobody_can_say_it() -> None:
     unknown = replace(window, metrics=window.metrics.filter(pa.array((ranks != 7).to_numpy())))
     assert extract(window).endings.left
     assert not extract(unknown).endings.left
-    assert rca.diagnose(unknown).failure_mode == "fail_stop"
+    assert may_have_stopped(unknown)
 
 
 def test_who_did_fewer_steps_was_the_first_to_go() -> None:
@@ -155,4 +162,4 @@ def test_who_had_begun_another_step_did_not_leave_with_the_others() -> None:
     endings = replace(extract(ended(ALL_IS_WELL)).endings, left=False, silence=30.0)
     assert endings.after(gone).left
     begun = replace(endings, unfinished=np.arange(16) == 3)
-    assert begun.after(gone) is begun
+    assert begun.after(gone) == begun
