@@ -26,12 +26,11 @@ class Bounds(NamedTuple):
     named: int = 60
 
 
-#: Alarms: jobs that end without a word look like jobs that were killed. The seventh is smaller, and many of
-#: its faults stall a few steps of all.
+#: The seventh is smaller, and many of its faults stall a few steps of all.
 BOUNDS = {
-    "fourth": Bounds(83, 2),
-    "fifth": Bounds(97, 9),
-    "sixth": Bounds(100, 9),
+    "fourth": Bounds(83, 1),
+    "fifth": Bounds(97, 1),
+    "sixth": Bounds(100, 4, found=0.84),
     "seventh": Bounds(41, 1, found=0.75, named=35),
 }
 
