@@ -108,6 +108,26 @@ def test_an_unlikely_first_suspect_stays_and_two_sure_ones_do() -> None:
     assert believable(sure, 512) == sure
 
 
+@pytest.mark.parametrize("n_ranks", [64, 256])
+def test_many_that_look_alike_vouch_for_each_other(n_ranks: int) -> None:
+    """One or two at .8 among so many are accidents; a dozen are not, unless there are thousands of ranks."""
+    alike = [Component("rank", (rank,), 0.8) for rank in range(24)]
+    assert believable(alike, n_ranks) == alike
+    assert believable(alike[:3], n_ranks) == alike[:1]
+    assert believable(alike, 16_384) == alike[:1]
+
+
+def test_nobody_vouches_for_himself_and_the_surest_for_nobody() -> None:
+    """The one that has to be slow in a slow job says nothing about others, however large and sure it is."""
+    node = Component("node", tuple(range(8, 16)), 0.999)
+    second = Component("rank", (40,), 0.85)
+    assert believable([node, second], 64) == [node]
+
+
+def test_without_suspects_nobody_is_believed() -> None:
+    assert believable([], 64) == []
+
+
 def test_the_correction_is_for_as_many_ranks_as_training_keeps() -> None:
     assert LEARNED_AMONG == RANKS_KEPT
 

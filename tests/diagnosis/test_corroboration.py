@@ -45,6 +45,11 @@ def test_the_loud_resources_cause_is_believed_and_the_rest_by_its_own_shares(slo
     assert found.types["host"] > found.types["compute"]
 
 
+def test_that_nothing_explains_it_has_to_be_surer_than_a_cause(slow) -> None:
+    found = heard(slow, beliefs={"unknown": 0.85, "cpu_contention": 0.1}, cpu_load=6.0)
+    assert next(iter(found.causes)) == "cpu_contention"
+
+
 def test_several_resources_of_one_cause_are_one_voice(slow) -> None:
     assert next(iter(heard(slow, cpu_load=6.0, cpu_wait=3.0).causes)) == "cpu_contention"
     both = heard(slow, cpu_load=6.0, memory=3.0)
@@ -61,8 +66,18 @@ def test_several_resources_of_one_cause_are_one_voice(slow) -> None:
         {"cpu_load": 6.0, "beliefs": {"gpu_contention": 0.7, "cpu_contention": 0.1}},
         {"cpu_load": 6.0, "beliefs": {"network_congestion": 0.5, "nic_degradation": 0.1}},
         {"cpu_load": 6.0, "beliefs": {}},
+        {"cpu_load": 6.0, "beliefs": {"unknown": 0.92, "cpu_contention": 0.05}},
     ],
-    ids=["not loud", "moves with others", "always so", "most ranks", "sure", "of links", "nothing believed"],
+    ids=[
+        "not loud",
+        "moves with others",
+        "always so",
+        "most ranks",
+        "sure",
+        "of links",
+        "nothing believed",
+        "sure that nothing explains it",
+    ],
 )
 def test_otherwise_the_classifiers_word_stands(slow, quiet) -> None:
     assert heard(slow, **quiet).causes == quiet.get("beliefs", BELIEFS)

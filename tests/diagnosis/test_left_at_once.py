@@ -10,6 +10,7 @@ import pytest
 from simulated_jobs import job
 
 import rca
+from rca.classify.sufficiency import silent_enough
 from rca.features import extract
 from rca.features.aftermath import Aftermath
 from rca.simulation import simulate
@@ -111,6 +112,24 @@ def may_have_stopped(window: Window) -> bool:
     diagnosis = rca.diagnose(window)
     likely = diagnosis.failure_mode_probability["fail_stop"] > 0.5
     return likely and diagnosis.abstained and set(diagnosis.failure_mode_set) >= {"healthy", "fail_stop"}
+
+
+@pytest.mark.parametrize(
+    ("kind", "before", "stop"),
+    [("oom_kill", 0.0, True), ("oom_kill", 20.0, False), ("heartbeat_missed", 20.0, False)],
+    ids=["kills at the end", "killed something else", "was missed and came back"],
+)
+def test_what_a_job_outlives_did_not_stop_it(kind: str, before: float, *, stop: bool) -> None:
+    """All ranks have rows until the window's end; the kernel's killer knows the node only."""
+    window = ended()
+    end = float(np.max(window.steps["start_time"].to_numpy() + window.steps["step_seconds"].to_numpy()))
+    name = window.job.topology.node_names[1]
+    row = {"time": end - before, "node": name, "rank": None, "kind": kind, "code": None, "message": "killed"}
+    events = pa.Table.from_pylist([row], schema=window.events.schema)
+    job = window.job.model_copy(update={"end": end + 0.5})
+    metrics = window.metrics.filter(pa.array(window.metrics["time"].to_numpy() < end))
+    cut = Window.from_tables(job, window.steps, metrics, events)
+    assert silent_enough(extract(cut)) is stop
 
 
 def test_a_device_that_had_failed_before_is_not_forgotten() -> None:
