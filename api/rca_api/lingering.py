@@ -49,25 +49,23 @@ class Lingering:
             nonlocal closes, ended
             if message["type"] == "http.response.start":
                 closes = closes or _says_close(Headers(scope=message))
-            elif closes and not message.get("more_body", False) and incoming.coming:
+            elif not ended and closes and not message.get("more_body", False) and incoming.coming:
+                # Taken before anybody else may look: sending the answer gives way to others.
                 ended = self._waited_for < AT_ONCE
+                self._waited_for += ended
             if ended:
                 message = {**message, "more_body": True}
             await send(message)
 
-        await self.app(scope, incoming.receive, send_open)
-        if ended:
-            await self._linger(incoming)
-            await send({"type": "http.response.body"})
-
-    async def _linger(self, incoming: _Incoming) -> None:
-        self._waited_for += 1
         try:
-            with suppress(TimeoutError):
-                async with asyncio.timeout(SECONDS):
-                    await incoming.forget(self.at_most)
+            await self.app(scope, incoming.receive, send_open)
+            if ended:
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(SECONDS):
+                        await incoming.forget(self.at_most)
+                await send({"type": "http.response.body"})
         finally:
-            self._waited_for -= 1
+            self._waited_for -= ended
 
 
 def _says_close(headers: Headers) -> bool:

@@ -118,8 +118,14 @@ def refutation(
                 ("data_subset_refuter", {"subset_fraction": 0.5}),
             )
         )
+    effect, placebo, common, subset = map(_repeatable, (effect, placebo, common, subset))
     holds = survives(effect, placebo, common, subset)
     return Arrow(treatment, outcome, slope, effect, placebo, common, subset, holds)
+
+
+def _repeatable(figure: float) -> float:
+    """A regression's figure without the digits that change with how many threads added up its sums."""
+    return float(f"{figure:.8g}")
 
 
 def survives(effect: float, placebo: float, random_common_cause: float, subset: float) -> bool:

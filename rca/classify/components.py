@@ -97,7 +97,7 @@ def believable(components: Sequence[Component], n_ranks: int) -> list[Component]
     guilty = np.ones(sizes.size)
     for _ in range(MOST_ROUNDS):
         corrected = odds * np.minimum(1.0, LEARNED_AMONG * np.maximum(sizes, guilty) / n_ranks)
-        chances = corrected / (1.0 + corrected)
+        chances = sizes * corrected / (1.0 + corrected)
         # Nobody speaks for himself, and the likeliest for nobody: somebody always is.
         chances[0] = 0.0
         guilty, before = np.maximum(1.0, chances.sum() - chances), guilty

@@ -22,6 +22,8 @@ _NOISE, _LATENESS, _SHARE = (
 )
 #: Seconds without a row that a flush or a job's last moments take; less is no stop unless something says so.
 MOMENT = 1.0
+#: Neither a step nor what comes between steps takes as long as that in a job that goes on.
+LONG_STEPS, LONG_SECONDS = 10.0, 10.0
 
 
 def long_enough(features: FeatureSet) -> bool:
@@ -44,10 +46,10 @@ def shows_slowness(steps: FloatArray, suspicion: FloatArray) -> BoolArray:
 def silent_enough(features: FeatureSet) -> bool:
     """Whether a stop may be called: more than a moment without rows, or anything else that speaks for one.
 
-    Events do only from the last sign of progress on: what the job outlived did not stop it.
+    Events do only around the last sign of progress and since: what the job outlived did not stop it.
     """
     endings = features.endings
-    told = endings.noticed or endings.fatal_delay > -1.0 or endings.unfinished.any()
+    told = endings.complaints > 0 or endings.unfinished.any()
     behind = np.nan_to_num(endings.behind, nan=-1.0).min(initial=0.0) < 0
     return bool(told or behind or fell_silent(features))
 
@@ -55,6 +57,12 @@ def silent_enough(features: FeatureSet) -> bool:
 def fell_silent(features: FeatureSet) -> bool:
     """Whether there were no rows for more than a moment at the window's end."""
     return bool(features.endings.silence * features.work.step_reference > MOMENT)
+
+
+def stays_silent(features: FeatureSet) -> bool:
+    """Whether there were no rows for so long that the job is over, one way or the other."""
+    silence = features.endings.silence
+    return bool(silence >= LONG_STEPS and silence * features.work.step_reference >= LONG_SECONDS)
 
 
 def can_show_health(features: FeatureSet) -> bool:

@@ -1,4 +1,7 @@
-"""Done, or stopped? What words and devices tell of a job that fell silent, none of which a tree reads."""
+"""Done, or stopped? What words tell of a job that fell silent, and who of many kept his device.
+
+No tree reads either: of events they know which kinds there were, of devices the means over all ranks.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,7 @@ from rca.classify.sufficiency import fell_silent
 from rca.features import FeatureSet
 
 #: Jobs that stop have so many times as often somebody who complains, or who stays, as jobs that are done.
+#: A judgement: simulated jobs have no such witnesses, so neither budgets nor prediction sets allow for it.
 WITNESSED = 20.0
 
 
@@ -18,7 +22,7 @@ def after_witnesses(probability: Mapping[str, float], features: FeatureSet) -> d
     writes a traceback because a job is done, nor keeps its device when the others gave theirs back.
     """
     endings = features.endings
-    if not (fell_silent(features) and (endings.complained or endings.stayed)):
+    if not (fell_silent(features) and (endings.complaints or endings.stayed)):
         return dict(probability)
     raised = {**probability, "fail_stop": WITNESSED * probability["fail_stop"]}
     total = sum(raised.values())

@@ -15,6 +15,7 @@ from rca.classify.sufficiency import (
     alarm_thresholds,
     can_show_health,
     long_enough,
+    stays_silent,
 )
 from rca.diagnosis.events import told_events
 from rca.diagnosis.result import AbstentionCode, AbstentionReason, Cause
@@ -29,6 +30,8 @@ SHORT_CAUSE = 0.95
 
 #: Rows and devices alone do not tell a job that was done from one that its scheduler ended.
 LEFT = "all ranks were gone at once after the same step and nobody complained: the job ended or was ended"
+#: Without a row nobody can say that the job is healthy still, however likely it is that it is done.
+SILENT = "no rank has rows for {seconds:,.0f} s at the window's end: the job was done, or it stopped"
 
 
 def abstention(
@@ -66,6 +69,9 @@ def abstention(
             or _if_strange(strangeness)
             or _reason("undecided_mode", _undecided(classification, alarm))
         )
+    if mode == "healthy" and stays_silent(features):
+        silence = features.endings.silence * features.work.step_reference
+        return _reason("fell_silent", SILENT.format(seconds=silence))
     if mode != "healthy" and not classification.suspects:
         return _reason("nobody_stands_out", "no rank, node or stage explains it")
     if mode != "healthy" and objection is not None:

@@ -12,9 +12,11 @@ import numpy as np
 
 from rca.causal.scores import BusyEvidence
 from rca.classify.classifier import Classification, Suspect, named_ranks
+from rca.classify.doubt import Doubt
 from rca.classify.node_odds import checked_node_odds
 from rca.classify.priors import checked_priors
 from rca.classify.settle import transfer_grew
+from rca.classify.sufficiency import stays_silent
 from rca.diagnosis.abstention import abstention
 from rca.diagnosis.advice import LEFT_CHECK, actions, next_check, swap_check
 from rca.diagnosis.bundle import Bundle, baseline
@@ -26,7 +28,7 @@ from rca.diagnosis.events import events_check
 from rca.diagnosis.naming import covers_the_loss, objection, speaks_against
 from rca.diagnosis.pricing import Pricing, price
 from rca.diagnosis.reporting import quality, silent_ranks, told_of_history
-from rca.diagnosis.result import Cause, Diagnosis, Interval, Slowdown, Straggler
+from rca.diagnosis.result import AbstentionReason, Cause, Diagnosis, Interval, Slowdown, Straggler
 from rca.diagnosis.second_look import with_second_look
 from rca.diagnosis.stragglers import straggler
 from rca.diagnosis.whole_steps import on_whole_steps
@@ -144,14 +146,21 @@ def _assemble(
         missing_signals=missing,
         quality=quality(window, features, classification.mode, strangeness),
         set_level=None if doubt.sets is None else doubt.sets.level,
-        failure_mode_set=[]
-        if doubt.sets is None
-        else doubt.sets.plausible("mode", classification.probability, classification.mode),
+        failure_mode_set=_modes_left(doubt, classification, reason),
         failure_mode_evidence=mode_evidence(classification, bundle.classifier, features, found)
         if explained
         else [],
         abstention_reason=reason,
     )
+
+
+def _modes_left(doubt: Doubt, classification: Classification, reason: AbstentionReason | None) -> list[str]:
+    """The failure modes that are not ruled out; where a job fell silent a stop never is."""
+    if doubt.sets is None:
+        return []
+    left = doubt.sets.plausible("mode", classification.probability, classification.mode)
+    stopped = reason is not None and reason.code == "fell_silent" and "fail_stop" not in left
+    return [*left, "fail_stop"] if stopped else left
 
 
 def _worth_acting_on(cause: Cause, pricing: Pricing) -> bool:
@@ -170,7 +179,7 @@ def _look_at(
     """The one thing to look at next."""
     if classification.events:
         return events_check(classification, features)
-    if classification.mode == "healthy" and features.endings.left:
+    if classification.mode == "healthy" and (features.endings.left or stays_silent(features)):
         return LEFT_CHECK
     if found and speaks_against(found[0]):
         return swap_check(found[0])

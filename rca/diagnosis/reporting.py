@@ -33,6 +33,8 @@ def quality(
     unused = int(features.phases.present[:, :warmup].sum())
     kinds = window.events["kind"].to_pylist()
     told = sum(kind in FATAL_EVENTS or kind in MISSED_EVENTS for kind in kinds)
+    # Of complaints in words those at the end are heard, too.
+    told = max(told, features.endings.complaints)
     return Quality(
         rows_used=window.steps.num_rows - unused,
         rows_unused=unused,

@@ -18,6 +18,7 @@ AbstentionCode = Literal[
     "undecided_mode",
     "single_event",
     "left_at_once",
+    "fell_silent",
     "nobody_stands_out",
     "cause_not_certain",
 ]

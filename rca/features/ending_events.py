@@ -35,6 +35,17 @@ PROGRESS = re.compile(
 TROUBLE = re.compile(
     r"error|exception|fail|abort|kill|nan|inf\b|warn|timeout|skip|retry|died|lost", re.IGNORECASE
 )
+#: Words of whoever complains, and those that take the complaint back. Narrower than `TROUBLE`, which only
+#: keeps a line from being harmless: what is told here is believed.
+COMPLAINTS = re.compile(
+    r"traceback|exception|errors?\b|\bnan\b|out of memory|fallen off|timed? ?out"
+    r"|exited with (code |status )?[1-9]|\bsig(term|kill|abrt|segv)\b"
+    r"|\b(fail(ed|ures?)?|abort(ed|ing)?|killed|died|dead|crash(ed)?|hung|stuck|oom)\b",
+    re.IGNORECASE,
+)
+TAKEN_BACK = re.compile(
+    r"\b(no|0|zero|without( any)?) (errors?|failures?|exceptions?)\b|\brecovered\b", re.IGNORECASE
+)
 #: Ports that no collective goes through: those of the management, of containers and of storage.
 NOT_THE_JOBS = re.compile(
     r"management|mgmt|\b(bmc|ipmi|idrac|ilo|oob|storage|nfs|lo)\b|docker|veth|virbr|\bcni|\bbr-",
@@ -71,6 +82,13 @@ class Event(NamedTuple):
         told = self.message or ""
         progress = self.kind == "log" and self.code is None and PROGRESS.search(told) is not None
         return self.normal_exit or (progress and TROUBLE.search(told) is None)
+
+    @property
+    def complaint(self) -> bool:
+        """Something ended badly or was missed, somebody started anew, or says that something went wrong."""
+        told = self.message or ""
+        in_words = COMPLAINTS.search(told) is not None and TAKEN_BACK.search(told) is None
+        return not self.normal_exit and (self.bad_end or self.kind == "restart" or in_words)
 
 
 class End(NamedTuple):
@@ -124,12 +142,13 @@ def nobody_complained(events: list[Event], since: float) -> bool:
 
     Who collects no events cannot say that nobody complained. What is not known to be harmless is none.
     """
-    return bool(events) and all_is_well(events, since) and not any(event.bad_end for event in events)
+    quiet = all(event.harmless for event in events if event.time >= since)
+    return bool(events) and quiet and not any(event.bad_end for event in events)
 
 
-def all_is_well(events: list[Event], since: float) -> bool:
-    """Whether nothing was told since then but what is known to be harmless."""
-    return all(event.harmless for event in events if event.time >= since)
+def complaints(events: list[Event], since: float) -> int:
+    """How many events since then tell of trouble."""
+    return sum(event.complaint for event in events if event.time >= since)
 
 
 def ended_normally(events: list[Event], topology: Topology, sign: float, step: float) -> bool:

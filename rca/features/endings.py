@@ -11,8 +11,8 @@ from rca.features.aftermath import Aftermath
 from rca.features.ending_events import (
     End,
     Event,
-    all_is_well,
     around,
+    complaints,
     ended_normally,
     events_told,
     named_by_events,
@@ -84,8 +84,8 @@ class Endings:
         An event says that a port of the rank's node was down.
     quiet : bool
         Events are collected, and around and since the last sign of progress none tells of trouble.
-    complained : bool
-        Around or since the last sign of progress an event tells of what is not known to be harmless.
+    complaints : int
+        Events around or since the last sign of progress that tell of trouble, whomever they name.
     left : bool
         All ranks did as many steps, gave their devices back at once, and nobody complained.
     stayed : bool
@@ -107,7 +107,7 @@ class Endings:
     margin: float = 0.0
     noticed: bool = False
     quiet: bool = False
-    complained: bool = False
+    complaints: int = 0
     left: bool = False
     stayed: bool = False
     used: FloatArray | None = None
@@ -123,7 +123,8 @@ class Endings:
         reached = np.where(finished, last + 1.0, last + done)
         progress = np.where(seen, reached - reached[seen].max(), np.nan)
         silence = fatal_delay = margin = np.nan
-        noticed = quiet = complained = False
+        noticed = quiet = False
+        complained = 0
         died = began = np.zeros(phases.n_ranks, dtype=bool)
         told = events_told(window)
         fatal, missed, first_fatal = named_by_events(told, window.job.topology)
@@ -132,7 +133,7 @@ class Endings:
             silence, margin = _silence(window, phases, told, sign, step_reference)
             noticed = was_noticed(told, sign - step_reference)
             quiet = nobody_complained(told, sign - around(step_reference))
-            complained = not all_is_well(told, sign - around(step_reference))
+            complained = complaints(told, sign - around(step_reference))
             if not noticed and ended_normally(told, window.job.topology, sign, step_reference):
                 silence = 0.0
             fatal_delay = (first_fatal - sign) / step_reference
@@ -153,7 +154,7 @@ class Endings:
             margin=margin,
             noticed=noticed,
             quiet=quiet,
-            complained=complained,
+            complaints=complained,
         )
 
     def after(self, aftermath: Aftermath) -> Endings:

@@ -117,6 +117,13 @@ def test_many_that_look_alike_vouch_for_each_other(n_ranks: int) -> None:
     assert believable(alike, 16_384) == alike[:1]
 
 
+def test_ranks_vouch_whether_they_are_named_one_by_one_or_by_their_nodes() -> None:
+    ranks = [Component("rank", (rank,), 0.98) for rank in range(96)]
+    nodes = [Component("node", tuple(range(first, first + 8)), 0.98) for first in range(0, 96, 8)]
+    assert believable(ranks, 4096) == ranks
+    assert believable(nodes, 4096) == nodes
+
+
 def test_nobody_vouches_for_himself_and_the_surest_for_nobody() -> None:
     """The one that has to be slow in a slow job says nothing about others, however large and sure it is."""
     node = Component("node", tuple(range(8, 16)), 0.999)

@@ -11,6 +11,7 @@ from simulated_jobs import job
 
 import rca
 from rca.classify.sufficiency import silent_enough
+from rca.classify.witnesses import after_witnesses
 from rca.features import extract
 from rca.features.aftermath import Aftermath
 from rca.simulation import simulate
@@ -84,7 +85,6 @@ def test_a_job_gone_from_everybody_at_once_is_no_stop_and_no_health() -> None:
         ("process_exit", "exited with 1"),
         ("restart", "attempt 2"),
         ("xid", "79"),
-        ("pod_deleted", "deleted"),
         ("log", "Traceback (most recent call last)"),
         ("log", "rank 3 died"),
         ("log", "worker exited with code 137"),
@@ -95,10 +95,72 @@ def test_a_job_gone_from_everybody_at_once_is_no_stop_and_no_health() -> None:
     ],
     ids=lambda told: told[1],
 )
-def test_whatever_is_not_known_to_be_harmless_makes_it_a_stop(told: tuple[str, str]) -> None:
+def test_who_complains_makes_it_a_stop(told: tuple[str, str]) -> None:
     window = ended(told)
+    assert extract(window).endings.complaints == 1
     assert not extract(window).endings.left
-    assert rca.diagnose(window).failure_mode == "fail_stop"
+    diagnosis = rca.diagnose(window)
+    assert diagnosis.failure_mode == "fail_stop"
+    assert diagnosis.quality.events_used == 1
+
+
+@pytest.mark.parametrize(
+    "told",
+    [
+        ("log", "wandb: Synced 5 files"),
+        ("log", "Uploading artifacts to s3"),
+        ("log", "checkpoint saved, no errors"),
+        ("log", "Job 123 COMPLETED"),
+        ("log", "skipping eval, step 59"),
+        ("log", "received preemption notice from scheduler"),
+        ("log", "Running evaluation"),
+        ("log", "collective retried and recovered from error 5"),
+        ("pod_scheduled", "scheduled"),
+        ("pod_deleted", "deleted"),
+    ],
+    ids=lambda told: told[1],
+)
+def test_what_is_neither_harmless_nor_a_complaint_decides_nothing(told: tuple[str, str]) -> None:
+    endings = extract(ended(told)).endings
+    assert not endings.left
+    assert endings.complaints == 0
+    assert may_have_stopped(ended(told))
+
+
+def test_a_complaint_about_a_job_that_goes_on_is_no_witness() -> None:
+    features = extract(simulate(job(seed=5)).window)
+    loud = replace(features, endings=replace(features.endings, complaints=3, stayed=True, silence=0.0))
+    believed = {"healthy": 0.5, "fail_slow": 0.3, "fail_stop": 0.2}
+    assert after_witnesses(believed, loud) == believed
+    silent = replace(loud, endings=replace(loud.endings, silence=50.0))
+    raised = after_witnesses(believed, silent)
+    assert raised["fail_stop"] == pytest.approx(4.0 / 4.8)
+    assert raised["healthy"] / raised["fail_slow"] == pytest.approx(5 / 3)
+
+
+@pytest.mark.parametrize("n_steps", [60, 120, 400])
+def test_without_rows_nobody_is_told_that_all_is_well(make_window, n_steps: int) -> None:
+    """Ten minutes without a row, an event or a metric: done or stopped, and the answer says so."""
+    window = make_window(8, n_steps)
+    later = window.job.model_copy(update={"end": window.job.end + 600.0})
+    diagnosis = rca.diagnose(Window.from_tables(later, window.steps))
+    if diagnosis.failure_mode == "healthy":
+        assert diagnosis.abstained
+        assert "fail_stop" in diagnosis.failure_mode_set
+        assert diagnosis.abstention_reason is not None
+        assert diagnosis.abstention_reason.code in {"fell_silent", "undecided_mode"}
+    else:
+        assert diagnosis.failure_mode == "fail_stop"
+
+
+def test_a_job_that_fell_silent_asks_how_it_ended(make_window) -> None:
+    window = make_window(8, 400)
+    later = window.job.model_copy(update={"end": window.job.end + 600.0})
+    diagnosis = rca.diagnose(Window.from_tables(later, window.steps))
+    assert diagnosis.abstention_reason is not None
+    assert diagnosis.abstention_reason.code == "fell_silent"
+    assert "600 s" in diagnosis.abstention_reason.sentence
+    assert "sacct" in diagnosis.next_check
 
 
 def test_who_collects_no_events_cannot_say_that_nobody_complained() -> None:

@@ -136,3 +136,9 @@ def test_class_probabilities_become_one_answer() -> None:
     assert answer.confidence == pytest.approx(0.95)
     stopped = answer_of(classes, np.array([[0, 0.9, 0.1, 0], [0.1, 0, 0.9, 0]]))
     assert (stopped.mode, stopped.ranks, stopped.straggler_type) == ("fail_stop", {0}, None)
+
+
+def test_a_rank_that_nothing_explains_has_no_type() -> None:
+    answer = answer_of(["healthy", "unknown"], np.array([[0.1, 0.9], [0.8, 0.2]]))
+    assert (answer.mode, answer.ranks, answer.straggler_type) == ("fail_slow", frozenset({0}), None)
+    assert answer.causes[0].cause == "unknown"
