@@ -15,7 +15,7 @@ Scope = Literal["rank", "node", "stage", "data_group", "job"]
 
 #: Innocent ranks of a window that the rank models learn from, at most.
 LEARNED_AMONG = 8
-#: In which the number of guilty ranks is found; it grows towards its end, and few rounds get close.
+#: In which the number of guilty ranks is found: it only grows, slowly where many are hardly suspected.
 MOST_ROUNDS = 50
 #: A component is named when at least this share of its ranks is suspected.
 COVER = 0.75

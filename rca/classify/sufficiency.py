@@ -15,7 +15,7 @@ MIN_STEPS = 20
 #: ... unless next to nothing speaks for health: that passed 0.5 % of 1,111 healthy stretches of 6 to 18 steps
 #: cut out of simulated windows and 1.3 % of 2,076 from strangers', and more than half of the slow ones.
 FEWEST_STEPS, SHORT_ALARM = 6, 0.99
-#: Share of all step time from which losing it unseen is as bad as an alarm too many (docs/decisions/0123).
+#: What is lost per step, relative to a usual one, from which losing it unseen is as bad as an alarm too many.
 LARGE_LOSS = 0.05
 _NOISE, _LATENESS, _SHARE = (
     WINDOW_FEATURES.index(name) for name in ("step_noise", "lateness", "stretch_share")
