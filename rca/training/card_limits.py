@@ -17,16 +17,16 @@ FEW = 30
 WEAKEST = 5
 
 OF_THE_METHOD = (
-    "A window of fewer than 20 finished steps stays open unless a fault is all but certain, and so does health "
-    "where fewer than half of the ranks were timed.",
+    "A window of fewer than 20 finished steps stays open unless a fault is all but certain, and so does "
+    "health where fewer than half of the ranks were timed.",
     "A link that was slow for the whole window shows in no timer: without network counters it passes for "
     "healthy.",
     "Half of a job's ranks slower from the first step to the last looks like two kinds of machine: the "
     "answer abstains.",
     "A crash and a hang are told apart by events and by how long the silence lasts; clocks of nodes seconds "
     "apart hide a short silence.",
-    "A job that fell silent and told nobody was done, or it died: without events or device metrics the answer "
-    "says so.",
+    "A job that fell silent and told nobody was done, or it died: without events or device metrics the "
+    "answer says so.",
     "Where waiting is not measured, a fault of one rank may be put on its node.",
     "Costs are means over the window's steps, warm-up left out, not over the slow steps only.",
 )

@@ -30,7 +30,7 @@ class Bounds(NamedTuple):
 BOUNDS = {
     "fourth": Bounds(83, 1),
     "fifth": Bounds(97, 1),
-    "sixth": Bounds(100, 4, found=0.84),
+    "sixth": Bounds(100, 4, found=0.83),
     "seventh": Bounds(41, 1, found=0.75, named=35),
 }
 
