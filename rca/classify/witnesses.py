@@ -21,9 +21,14 @@ def after_witnesses(probability: Mapping[str, float], features: FeatureSet) -> d
     Without a witness a job that is done looks like one that died, and the trees believe in either; nobody
     writes a traceback because a job is done, nor keeps its device when the others gave theirs back.
     """
-    endings = features.endings
-    if not (fell_silent(features) and (endings.complaints or endings.stayed)):
+    if not has_witnesses(features):
         return dict(probability)
     raised = {**probability, "fail_stop": WITNESSED * probability["fail_stop"]}
     total = sum(raised.values())
     return {mode: chance / total for mode, chance in raised.items()}
+
+
+def has_witnesses(features: FeatureSet) -> bool:
+    """Whether the job fell silent and anybody complains, or stayed when most had left."""
+    endings = features.endings
+    return fell_silent(features) and (endings.complaints > 0 or endings.stayed)

@@ -1,4 +1,4 @@
-"""What moved the models: exact contributions to a decision, the few largest, in the user's units."""
+"""What moved a decision: the largest exact contributions to the models', in the user's units, and witnesses."""
 
 from __future__ import annotations
 
@@ -8,11 +8,13 @@ import numpy as np
 
 from rca.arrays import FloatArray
 from rca.classify.classifier import HEADS, Classification, Classifier, Suspect
+from rca.classify.witnesses import WITNESSED, has_witnesses
 from rca.diagnosis.readings import read_feature, subject, subject_of_signal, table_of
 from rca.diagnosis.result import Cause, Contribution
 from rca.features import RANK_FEATURES, FeatureSet
 from rca.features.groups import feature_groups
 
+STOP = "fail_stop"
 #: Observations shown per decision.
 MAX_SHOWN = 4
 #: Smaller shares of the log-odds are not worth a line: a fifth of a unit moves 0.50 to 0.55.
@@ -40,7 +42,28 @@ def mode_evidence(
     chances = classification.probability
     other = max((mode for mode in chances if mode != classification.mode), key=lambda mode: chances[mode])
     moved = classifier.heads["mode"].contributions(features.window[None, :], classification.mode, other)[0]
-    return _largest("mode", moved, None, classifier, features, _told(causes))
+    found = _largest("mode", moved, None, classifier, features, _told(causes))
+    if STOP not in {classification.mode, other} or not has_witnesses(features):
+        return found
+    found.append(_witnesses(features, speaks_for=classification.mode == STOP))
+    return sorted(found, key=lambda each: -abs(each.log_odds))[:MAX_SHOWN]
+
+
+def _witnesses(features: FeatureSet, *, speaks_for: bool) -> Contribution:
+    """What no tree reads: who complained when the job fell silent, or kept his device."""
+    complaints = features.endings.complaints
+    weight = float(np.log(WITNESSED))
+    return Contribution(
+        signal="complaints" if complaints else "devices_kept",
+        value=float(complaints) if complaints else None,
+        reference=0.0 if complaints else None,
+        unit="count",
+        note="events that tell of trouble when the job fell silent"
+        if complaints
+        else "some devices stay busy or full that most ranks gave back",
+        direction="for" if speaks_for else "against",
+        log_odds=weight if speaks_for else -weight,
+    )
 
 
 def suspect_evidence(

@@ -76,7 +76,8 @@ class Contribution(Evidence):
 
     `reference` is what healthy training windows usually show, or, for exporter signals, what the peers (else
     the other steps) show; None where it is not known. `log_odds` is the observation's exact share of the
-    decision's log-odds (a Shapley value over the model's trees): above 0 it speaks for the answer.
+    decision's log-odds (a Shapley value over the model's trees, or what a witness weighs whom no tree
+    hears): above 0 it speaks for the answer.
     """
 
     log_odds: float

@@ -102,6 +102,10 @@ def test_who_complains_makes_it_a_stop(told: tuple[str, str]) -> None:
     diagnosis = rca.diagnose(window)
     assert diagnosis.failure_mode == "fail_stop"
     assert diagnosis.quality.events_used == 1
+    (heard,) = [each for each in diagnosis.failure_mode_evidence if each.signal == "complaints"]
+    assert (heard.value, heard.direction) == (1.0, "for")
+    assert heard.log_odds == pytest.approx(np.log(20.0))
+    assert "events that tell of trouble" in diagnosis.to_markdown()
 
 
 @pytest.mark.parametrize(
@@ -204,7 +208,9 @@ def test_a_device_that_had_failed_before_is_not_forgotten() -> None:
 @pytest.mark.parametrize("who", [{"busy": (3,)}, {"holding": (3,)}], ids=["spins", "keeps its memory"])
 def test_one_rank_that_is_still_there_makes_it_a_stop(who: dict[str, tuple[int, ...]]) -> None:
     assert not extract(ended(ALL_IS_WELL, **who)).endings.left
-    assert rca.diagnose(ended(ALL_IS_WELL, **who)).failure_mode == "fail_stop"
+    diagnosis = rca.diagnose(ended(ALL_IS_WELL, **who))
+    assert diagnosis.failure_mode == "fail_stop"
+    assert "devices_kept" in [each.signal for each in diagnosis.failure_mode_evidence]
 
 
 def test_without_a_device_known_of_every_rank_nobody_can_say_it() -> None:
