@@ -1,4 +1,4 @@
-"""What moved a decision: the largest exact contributions to the models', in the user's units, and witnesses."""
+"""What moved a decision: the models' largest exact contributions, in the user's units, and witnesses."""
 
 from __future__ import annotations
 
