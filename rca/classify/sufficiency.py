@@ -56,13 +56,17 @@ def silent_enough(features: FeatureSet) -> bool:
 
 def fell_silent(features: FeatureSet) -> bool:
     """Whether there were no rows for more than a moment at the window's end."""
-    return bool(features.endings.silence * features.work.step_reference > MOMENT)
+    return silent_seconds(features) > MOMENT
 
 
 def stays_silent(features: FeatureSet) -> bool:
     """Whether there were no rows for so long that the job is over, one way or the other."""
-    silence = features.endings.silence
-    return bool(silence >= LONG_STEPS and silence * features.work.step_reference >= LONG_SECONDS)
+    return bool(features.endings.silence >= LONG_STEPS) and silent_seconds(features) >= LONG_SECONDS
+
+
+def silent_seconds(features: FeatureSet) -> float:
+    """How long there were no rows at the window's end; NaN where no step has a length."""
+    return float(features.endings.silence * features.work.step_reference)
 
 
 def can_show_health(features: FeatureSet) -> bool:

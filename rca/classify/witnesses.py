@@ -16,7 +16,7 @@ WITNESSED = 20.0
 
 
 def after_witnesses(probability: Mapping[str, float], features: FeatureSet) -> dict[str, float]:
-    """Beliefs in the failure modes, with those for whom a silent job that somebody tells of has stopped.
+    """Beliefs in the failure modes, with more in a stop where a silent job has a witness.
 
     Without a witness a job that is done looks like one that died, and the trees believe in either; nobody
     writes a traceback because a job is done, nor keeps its device when the others gave theirs back.

@@ -15,6 +15,7 @@ from rca.classify.sufficiency import (
     alarm_thresholds,
     can_show_health,
     long_enough,
+    silent_seconds,
     stays_silent,
 )
 from rca.diagnosis.events import told_events
@@ -70,8 +71,7 @@ def abstention(
             or _reason("undecided_mode", _undecided(classification, alarm))
         )
     if mode == "healthy" and stays_silent(features):
-        silence = features.endings.silence * features.work.step_reference
-        return _reason("fell_silent", SILENT.format(seconds=silence))
+        return _reason("fell_silent", SILENT.format(seconds=silent_seconds(features)))
     if mode != "healthy" and not classification.suspects:
         return _reason("nobody_stands_out", "no rank, node or stage explains it")
     if mode != "healthy" and objection is not None:

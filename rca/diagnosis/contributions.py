@@ -15,6 +15,9 @@ from rca.features import RANK_FEATURES, FeatureSet
 from rca.features.groups import feature_groups
 
 STOP = "fail_stop"
+#: Signals and notes of the two kinds of witnesses.
+COMPLAINED = "complaints", "events that tell of trouble when the job fell silent"
+STAYED = "devices_kept", "some devices stay busy or full that most ranks gave back"
 #: Observations shown per decision.
 MAX_SHOWN = 4
 #: Smaller shares of the log-odds are not worth a line: a fifth of a unit moves 0.50 to 0.55.
@@ -51,16 +54,14 @@ def mode_evidence(
 
 def _witnesses(features: FeatureSet, *, speaks_for: bool) -> Contribution:
     """What no tree reads: who complained when the job fell silent, or kept his device."""
-    complaints = features.endings.complaints
-    weight = float(np.log(WITNESSED))
+    heard, weight = features.endings.complaints, float(np.log(WITNESSED))
+    signal, note = COMPLAINED if heard else STAYED
     return Contribution(
-        signal="complaints" if complaints else "devices_kept",
-        value=float(complaints) if complaints else None,
-        reference=0.0 if complaints else None,
+        signal=signal,
+        value=float(heard) if heard else None,
+        reference=0.0 if heard else None,
         unit="count",
-        note="events that tell of trouble when the job fell silent"
-        if complaints
-        else "some devices stay busy or full that most ranks gave back",
+        note=note,
         direction="for" if speaks_for else "against",
         log_odds=weight if speaks_for else -weight,
     )

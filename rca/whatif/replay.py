@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 
 from rca.arrays import FloatArray
 from rca.whatif.graph import DependencyGraph
-from rca.whatif.mix import Mix
+from rca.whatif.mix import Mix, Work
 from rca.whatif.program import Program
-
-Work = npt.NDArray[np.floating]
 
 LANES = 1 << 17
 """Values per operation and pass that keep the temporaries of a batch in cache."""

@@ -142,12 +142,16 @@ def test_a_complaint_about_a_job_that_goes_on_is_no_witness() -> None:
     assert raised["healthy"] / raised["fail_slow"] == pytest.approx(5 / 3)
 
 
+def ten_minutes_later(window: Window) -> Window:
+    """The same rows, and nothing else, in a window that ends later."""
+    later = window.job.model_copy(update={"end": window.job.end + 600.0})
+    return Window.from_tables(later, window.steps)
+
+
 @pytest.mark.parametrize("n_steps", [60, 120, 400])
 def test_without_rows_nobody_is_told_that_all_is_well(make_window, n_steps: int) -> None:
     """Ten minutes without a row, an event or a metric: done or stopped, and the answer says so."""
-    window = make_window(8, n_steps)
-    later = window.job.model_copy(update={"end": window.job.end + 600.0})
-    diagnosis = rca.diagnose(Window.from_tables(later, window.steps))
+    diagnosis = rca.diagnose(ten_minutes_later(make_window(8, n_steps)))
     if diagnosis.failure_mode == "healthy":
         assert diagnosis.abstained
         assert "fail_stop" in diagnosis.failure_mode_set
@@ -158,9 +162,7 @@ def test_without_rows_nobody_is_told_that_all_is_well(make_window, n_steps: int)
 
 
 def test_a_job_that_fell_silent_asks_how_it_ended(make_window) -> None:
-    window = make_window(8, 400)
-    later = window.job.model_copy(update={"end": window.job.end + 600.0})
-    diagnosis = rca.diagnose(Window.from_tables(later, window.steps))
+    diagnosis = rca.diagnose(ten_minutes_later(make_window(8, 400)))
     assert diagnosis.abstention_reason is not None
     assert diagnosis.abstention_reason.code == "fell_silent"
     assert "600 s" in diagnosis.abstention_reason.sentence
