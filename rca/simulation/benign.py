@@ -43,11 +43,14 @@ class Collections(Frozen):
     seconds : float
     together : bool
         Whether all ranks collect in the same step, as careful trainers have it.
+    uneven : float
+        Spread of the logarithm of how much longer some ranks' pauses are, lasting.
     """
 
     every: Annotated[int, Field(ge=1)]
     seconds: NotNegative
     together: bool = True
+    uneven: NotNegative = 0.0
 
 
 class LongStall(Frozen):

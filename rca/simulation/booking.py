@@ -39,6 +39,8 @@ def booked(scenario: Scenario, timing: Timing) -> Booked:
         _lock_step(scenario, columns)
     if not booking.bubbles_timed:
         columns[WAIT] = np.minimum(columns[WAIT], _exchange_wait(scenario, timing))
+    if booking.transfer_skew:
+        _skew_transfers(scenario, columns)
     start = timing.start
     if booking.waits_for_device != "every phase":
         start = launches(scenario, timing, columns)
@@ -73,6 +75,19 @@ def _lock_step(scenario: Scenario, columns: dict[str, FloatArray]) -> None:
         longer = np.minimum(_of_group(scenario, columns[name]) - columns[name], columns[WAIT])
         columns[name] += longer
         columns[WAIT] -= longer
+
+
+def _skew_transfers(scenario: Scenario, columns: dict[str, FloatArray]) -> None:
+    """Book part of some ranks' transfers as waiting: they are in the collective, and no data came yet."""
+    rng = np.random.default_rng([scenario.seed, 14])
+    ranks, booking = np.arange(scenario.world_size), scenario.telemetry.booking
+    if booking.skewed_by == "node":
+        later = (ranks % scenario.ranks_per_node > 0) * rng.uniform(0.6, 1.0, ranks.size)
+    else:
+        later = 0.5 * (1 + np.cos(2 * np.pi * (ranks / ranks.size + rng.random())))
+    moved = (booking.transfer_skew * later)[:, None] * columns[TRANSFER]
+    columns[TRANSFER] -= moved
+    columns[WAIT] += moved
 
 
 def _of_group(scenario: Scenario, values: FloatArray) -> FloatArray:

@@ -38,4 +38,6 @@ def _collect(resources: Resources, scenario: Scenario, collections: Collections)
     rng = np.random.default_rng([scenario.seed, 11])
     first = rng.integers(0, collections.every, 1 if collections.together else n_ranks)
     due = (np.arange(n_steps) - first[:, None]) % collections.every == 0
-    resources.gc += collections.seconds * due * np.exp(rng.normal(0, 0.3, (n_ranks, n_steps)))
+    # Who logs for all, or holds more, has more to collect.
+    usual = collections.seconds * np.exp(rng.normal(0, collections.uneven, (n_ranks, 1)))
+    resources.gc += usual * due * np.exp(rng.normal(0, 0.3, (n_ranks, n_steps)))

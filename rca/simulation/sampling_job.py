@@ -21,6 +21,8 @@ HUGE = 8192
 LONG_QUEUE_SHARE = 0.45
 #: Share of cluster jobs on nodes of several generations, and of pipelines with several chunks per stage.
 MIXED_FLEET_SHARE, INTERLEAVED_SHARE = 0.12, 0.25
+#: Share of testbeds' jobs with pipelines, and of its machines whose cores are hardly shared.
+TESTBED_PIPELINES, CALM_HOSTS = 0.12, 0.3
 
 
 class JobShape(TypedDict):
@@ -46,7 +48,7 @@ def sample_job(rng: np.random.Generator, dialect: Dialect, cause: str) -> JobSha
     pipelined = cause == "stage_imbalance"
     if testbed:
         parallelism, per_node = _testbed_shape(rng, pipelined=pipelined)
-        workload, fleet = _testbed_workload(rng), Fleet()
+        workload, fleet = _testbed_workload(rng, parallelism), Fleet()
         n_steps = int(rng.integers(40, 130))
     else:
         parallelism, per_node = _cluster_shape(rng, cause, pipelined=pipelined)
@@ -71,11 +73,13 @@ def _testbed_shape(rng: np.random.Generator, *, pipelined: bool) -> tuple[Parall
     nodes = int(rng.choice([2, 3, 4, 4, 4, 6, 8]))
     per_node = int(rng.choice([1, 2, 2, 2, 4]))
     world = nodes * per_node
-    if pipelined and world >= 4 and world % 2 == 0:
-        return Parallelism(data=world // 2, pipeline=2), per_node
-    if pipelined:
+    if not pipelined and rng.random() >= TESTBED_PIPELINES:
+        return Parallelism(data=world), per_node
+    deep = int(rng.choice([2, 4]))
+    stages = next((stages for stages in (deep, 2) if world % stages == 0 and world >= 2 * stages), 0)
+    if not stages:
         return Parallelism(data=4, pipeline=2), 2
-    return Parallelism(data=world), per_node
+    return Parallelism(data=world // stages, pipeline=stages), per_node
 
 
 def _cluster_shape(rng: np.random.Generator, cause: str, *, pipelined: bool) -> tuple[Parallelism, int]:
@@ -122,7 +126,7 @@ def _fleet(rng: np.random.Generator, n_nodes: int) -> Fleet:
     )
 
 
-def _testbed_workload(rng: np.random.Generator) -> Workload:
+def _testbed_workload(rng: np.random.Generator, parallelism: Parallelism) -> Workload:
     """Around two measured testbeds: other machines are faster or slower, phase by phase."""
     scale = log_uniform(rng, 0.5, 3.0)
 
@@ -130,11 +134,11 @@ def _testbed_workload(rng: np.random.Generator) -> Workload:
         return seconds * scale * math.exp(rng.normal(0, spread))
 
     return Workload(
-        data_loading_seconds=scale * log_uniform(rng, 0.0001, 0.0015),
+        data_loading_seconds=scale * log_uniform(rng, 2e-5, 0.0015),
         host_to_device_seconds=around(log_uniform(rng, 0.0045, 0.014), 0.2),
         forward_seconds=around(0.0245),
         backward_seconds=around(0.046),
-        transfer_seconds=around(log_uniform(rng, 0.005, 0.038), 0.2),
+        transfer_seconds=around(log_uniform(rng, 0.005, 0.08), 0.2),
         optimizer_seconds=around(0.0038, 0.4),
         launch_seconds=around(log_uniform(rng, 0.003, 0.009)),
         host_coupling=rng.uniform(0.3, 1.4),
@@ -143,8 +147,9 @@ def _testbed_workload(rng: np.random.Generator) -> Workload:
         calls_collector=bool(rng.random() < 0.5),
         copy_sharing=rng.uniform(0.05, 0.8),
         backward_gap_share=rng.uniform(0.05, 0.55),
-        run_queue_share=rng.uniform(0.15, 0.42),
-        microbatches=int(rng.choice([1, 1, 2, 4, 8])),
+        run_queue_share=rng.uniform(0.01, 0.15) if rng.random() < CALM_HOSTS else rng.uniform(0.15, 0.42),
+        microbatches=max(int(rng.choice([1, 1, 2, 4, 8])), parallelism.pipeline),
+        p2p_seconds=scale * log_uniform(rng, 2e-4, 4e-3),
         **_input(rng, workers=1),
         gradient_bytes=log_uniform(rng, 4e5, 5e6),
         samples_per_step=int(rng.choice([8, 16, 32])),

@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
-from typing import get_args
+from typing import TypedDict, get_args
 
 import numpy as np
 
 from rca.simulation.benign import Benign, Burst, Collections, HarmlessSignal, LongStall, SlowStepPhase
 from rca.simulation.sampling_job import log_uniform
-from rca.simulation.scenario import LEAST_ROWS, Booking, DeviceWait, Ending, Scenario, Telemetry, Visibility
+from rca.simulation.scenario import (
+    LEAST_ROWS,
+    Booking,
+    DeviceWait,
+    Ending,
+    Scenario,
+    SkewedBy,
+    Telemetry,
+    Visibility,
+)
 
 SLOW_STEP_PHASES = get_args(SlowStepPhase)
 HARMLESS_KINDS = get_args(HarmlessSignal.model_fields["kind"].annotation)
@@ -36,8 +45,13 @@ MARGIN_SHARE = 0.15
 HELD_SHARE = 0.25
 #: Kernels' noise below it may last for many steps.
 LASTING_NOISE = 0.012
-#: Share of jobs whose collector runs now and then, and its longest pause, in usual steps.
-COLLECTING_SHARE, LONGEST_COLLECTION = 0.25, 0.3
+#: Share of jobs whose collector runs, and of these those where it does so in every step.
+COLLECTING_SHARE, COLLECTING_ALWAYS = 0.35, 0.45
+#: The longest pause of a collector that runs now and then, in usual steps, and the shares of a step that
+#: pauses take where every step has some.
+LONGEST_COLLECTION, USUAL_COLLECTIONS = 0.3, (1e-3, 0.03)
+#: Below this share of time spent in run queues a testbed's host is calm: it is hardly ever late.
+CALM_HOST = 0.15
 #: Share of jobs with single long steps, and the longest, in usual steps.
 EVENTFUL_SHARE, LONGEST_EVENT = 0.15, 100.0
 
@@ -46,15 +60,16 @@ def sample_benign(rng: np.random.Generator, scenario: Scenario, *, lengths_told:
     """Healthy variation; where a job reports its sequences' lengths, they do vary."""
     testbed = scenario.dialect == "cpu_testbed"
     warm = scenario.first_step_number == 0
-    every = int(log_uniform(rng, 8, 120)) if rng.random() < 0.25 else 0
+    calm = testbed and scenario.workload.run_queue_share < CALM_HOST
+    every = int(log_uniform(rng, 4, 120)) if rng.random() < 0.25 else 0
     place: SlowStepPhase = SLOW_STEP_PHASES[int(rng.choice(3, p=[0.4, 0.3, 0.3]))]
     # A healthy job spends up to a few per cent of its time on checkpoints; on evaluation whatever one likes.
     share = log_uniform(rng, 0.003, 0.045) if place == "checkpoint" else log_uniform(rng, 0.005, 0.8)
     shifted = rng.random() < 0.06
-    kernels = log_uniform(rng, 0.002, 0.06) if testbed else log_uniform(rng, 0.002, 0.04)
+    kernels = log_uniform(rng, 0.0007, 0.06) if testbed else log_uniform(rng, 0.002, 0.04)
     late = sample_late_batches(rng, scenario) if warm and rng.random() < 0.25 else (0, 0.0)
     return Benign(
-        rank_offset=log_uniform(rng, 0.0003, 0.016) if testbed else log_uniform(rng, 0.001, 0.012),
+        rank_offset=log_uniform(rng, 0.0001, 0.016) if testbed else log_uniform(rng, 0.001, 0.012),
         copy_offset=log_uniform(rng, 0.004, 0.1) if testbed else log_uniform(rng, 0.001, 0.03),
         loading_noise=rng.uniform(0.3, 1.2),
         gap_noise=rng.uniform(0.1, 0.9),
@@ -70,8 +85,7 @@ def sample_benign(rng: np.random.Generator, scenario: Scenario, *, lengths_told:
         transfer_noise=log_uniform(rng, 0.04, 0.5) if testbed else log_uniform(rng, 0.008, 0.15),
         transfer_ends=log_uniform(rng, 0.004, 0.08) if testbed else log_uniform(rng, 0.001, 0.03),
         settling=log_uniform(rng, 0.02, 0.5) if warm and rng.random() < 0.3 else 0.0,
-        # Ranks that share cores are late on single steps, often and a little.
-        hiccup_probability=log_uniform(rng, 0.02, 0.25) if testbed else log_uniform(rng, 1e-4, 4e-3),
+        hiccup_probability=_hiccups(rng, testbed=testbed, calm=calm),
         hiccup_scale=log_uniform(rng, 0.02, 0.2) if testbed else rng.uniform(0.05, 0.5),
         hiccup_spread=rng.uniform(0.0, 1.0),
         hiccup_backward=log_uniform(rng, 0.02, 0.35),
@@ -97,12 +111,25 @@ def sample_benign(rng: np.random.Generator, scenario: Scenario, *, lengths_told:
 
 
 def _collections(rng: np.random.Generator, scenario: Scenario) -> Collections:
-    """Pauses that cost a few tenths of a per cent; who does not collect together pays for everybody's."""
+    """Pauses that cost a few tenths of a per cent; who does not collect together pays for everybody's.
+
+    Small ones in every step are part of everybody's step, and make nobody late.
+    """
+    if rng.random() < COLLECTING_ALWAYS:
+        seconds = log_uniform(rng, *USUAL_COLLECTIONS) * scenario.expected_step_seconds
+        return Collections(every=1, seconds=seconds, together=False, uneven=log_uniform(rng, 0.02, 0.6))
     together, every = bool(rng.random() < 0.5), int(log_uniform(rng, 4, 120))
     share = min(log_uniform(rng, 1e-4, 8e-3), LONGEST_COLLECTION / every)
     if not together:
         share = min(share, 0.02 / scenario.world_size)
     return Collections(every=every, seconds=share * every * scenario.expected_step_seconds, together=together)
+
+
+def _hiccups(rng: np.random.Generator, *, testbed: bool, calm: bool) -> float:
+    """How often a rank is late for a moment; ranks that share cores are, often and a little."""
+    if not testbed:
+        return log_uniform(rng, 1e-4, 4e-3)
+    return log_uniform(rng, 5e-4, 0.03) if calm else log_uniform(rng, 0.02, 0.25)
 
 
 def _jitter(rng: np.random.Generator, scenario: Scenario, *, lengths_told: bool) -> float:
@@ -192,7 +219,7 @@ def sample_telemetry(rng: np.random.Generator, scenario: Scenario, cause: str) -
 def _booking(rng: np.random.Generator, scenario: Scenario) -> Booking:
     """How the trainer times its steps; the testbed's timers are exact, many others' are not."""
     if scenario.dialect == "cpu_testbed":
-        return Booking()
+        return Booking(**_uneven_transfers(rng, 0.6))
     tensor, pipelined = scenario.parallelism.tensor > 1, scenario.parallelism.pipeline > 1
     shared, inside, nowhere, overlapped, launched = rng.random(5)
     launches_only = not pipelined and launched < LAUNCHES_ONLY
@@ -204,7 +231,21 @@ def _booking(rng: np.random.Generator, scenario: Scenario) -> Booking:
         exchange_in_backward=bool(not pipelined and overlapped < 0.1 and not launches_only),
         waits_for_device=places[rng.integers(3)] if launches_only else "every phase",
         launch_share=rng.uniform(0.1, 0.9) if launches_only else 0.3,
+        **_uneven_transfers(rng, 0.15),
     )
+
+
+class _UnevenTransfers(TypedDict, total=False):
+    transfer_skew: float
+    skewed_by: SkewedBy
+
+
+def _uneven_transfers(rng: np.random.Generator, probability: float) -> _UnevenTransfers:
+    """Which part of a transfer some ranks take for waiting, and what that depends on."""
+    if rng.random() >= probability:
+        return {}
+    by: SkewedBy = "node" if rng.random() < 0.4 else "ring"
+    return {"transfer_skew": log_uniform(rng, 0.01, 0.5 if by == "node" else 0.15), "skewed_by": by}
 
 
 def _without_rows(rng: np.random.Generator, scenario: Scenario) -> dict[str, int]:

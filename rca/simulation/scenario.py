@@ -18,6 +18,7 @@ Dialect = Literal["gpu_cluster", "cpu_testbed", "mixed"]
 Shape = Literal["step", "ramp", "intermittent"]
 Ending = Literal["complete", "cut", "lagging", "finished"]
 DeviceWait = Literal["every phase", "forward", "optimizer", "nowhere"]
+SkewedBy = Literal["ring", "node"]
 Visibility = Literal["full", "unsplit", "minimal", "loading"]
 #: Rows at the beginning are only missing from windows that keep so many.
 LEAST_ROWS = 20
@@ -89,6 +90,9 @@ class Booking(Frozen):
         at the step's end, for which there is no timer. The exchange has columns only if every phase waits.
     launch_share : float
         Of a phase without waiting: how long its launches take, relative to its kernels.
+    transfer_skew, skewed_by : float, {"ring", "node"}
+        The largest part of its transfer that a rank books as waiting, because it joined and the data was not
+        there yet, and who does: ranks by their place in the ring, or all of a node but the one that sends.
     """
 
     batch_shared: bool = False
@@ -97,6 +101,8 @@ class Booking(Frozen):
     exchange_in_backward: bool = False
     waits_for_device: DeviceWait = "every phase"
     launch_share: Share = 0.3
+    transfer_skew: Share = 0.0
+    skewed_by: SkewedBy = "ring"
 
 
 class Telemetry(Frozen):

@@ -152,9 +152,24 @@ def test_rank_0_may_write_the_checkpoint_for_all():
 def test_only_clusters_book_waiting_as_work():
     rng = np.random.default_rng(5)
     drawn = [sample_scenario(rng, cause="healthy") for _ in range(150)]
-    blurred = [each for each in drawn if each.telemetry.booking != Booking()]
+    told = [
+        each.telemetry.booking.model_copy(update={"transfer_skew": 0.0, "skewed_by": "ring"})
+        for each in drawn
+    ]
+    blurred = [each for each, booking in zip(drawn, told, strict=True) if booking != Booking()]
     assert blurred
     assert all(each.dialect != "cpu_testbed" for each in blurred)
+
+
+@pytest.mark.parametrize("by", ["ring", "node"])
+def test_ranks_may_take_part_of_a_transfer_for_waiting(by):
+    even, uneven = run(None, TENSOR), run(None, TENSOR, transfer_skew=0.4, skewed_by=by)
+    kept = phase(uneven, TRANSFER) / phase(even, TRANSFER)
+    moved = phase(uneven, WAIT) - phase(even, WAIT)
+    assert kept.min() < 0.8
+    assert kept.max() > 0.95
+    assert np.ptp(kept, axis=1).max() < 1e-9  # It is lasting.
+    assert np.allclose(phase(even, TRANSFER) * (1 - kept), moved)
 
 
 def test_a_slow_rank_is_slow_however_it_is_booked():

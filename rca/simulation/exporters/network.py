@@ -6,7 +6,7 @@ import numpy as np
 
 from rca.arrays import FloatArray
 from rca.simulation.collector import Collector
-from rca.simulation.exporters.levels import is_so, level
+from rca.simulation.exporters.levels import is_so, level, uneven
 from rca.simulation.world import World
 
 # What waits to be acknowledged per second of delay.
@@ -37,7 +37,8 @@ def _retransmits(world: World) -> FloatArray:
         if signal.kind == "tcp_retransmits":
             harmless[world.node_of[signal.rank % world.scenario.world_size]] = 6.0
     alive = 1 - world.stands_still
-    return np.asarray((probes + np.maximum(lossy, shared) + late + harmless) * alive)
+    usual = probes * uneven(world, "retransmits", 0.05, 1.2, world.scenario.n_nodes)
+    return np.asarray((usual + np.maximum(lossy, shared) + late + harmless) * alive)
 
 
 def interface(world: World, out: Collector) -> None:
@@ -106,7 +107,9 @@ def connections(world: World, out: Collector) -> None:
     burst = level(world, "message sent", 1e4, 2e5) if is_so(world, "messages seen", 0.5) else 0.0
     # A ring sends to the next node; the last peer listed is where the data goes.
     # Two kernels under one bridge, or two machines a few switches apart.
-    usual = level(world, "round trip", 3e-4, 4e-3) * np.exp(out.rng.normal(0, 0.15, (nodes, 1)))
+    # Who acknowledges late makes long round trips, and delays nothing.
+    usual = level(world, "round trip", 3e-4, 4e-3) * uneven(world, "round trips", 0.08, 0.7, nodes)
+    queues = uneven(world, "send queues", 0.05, 2.0, nodes)
     for hop in range(1, min(nodes, 4)):
         peer = (np.arange(nodes) + hop) % nodes
         added = delay + delay[peer]
@@ -114,7 +117,8 @@ def connections(world: World, out: Collector) -> None:
         device = f"+{hop}" if world.scenario.dialect != "cpu_testbed" else str(hop)
         out.gauge("node_tcp_rtt_seconds", "node", trip, device=device, quantum=1e-6, noise=0.35)
         out.gauge("node_tcp_rttvar_seconds", "node", 1.5 * trip, device=device, quantum=1e-6, noise=0.35)
-        waiting = level(world, "send queue", 800, 12000) + 2800 * queued + BYTES_UNDERWAY * delay
+        usually = level(world, "send queue", 20, 20000) * queues
+        waiting = usually + 2800 * queued + BYTES_UNDERWAY * delay
         out.gauge(
             "node_tcp_send_queue_bytes", "node", waiting, device=device, quantum=1, noise=0.8, burst=burst
         )
@@ -134,16 +138,15 @@ def queues(world: World, out: Collector) -> None:
     burst = level(world, "message queued", 2e3, 1e5) if is_so(world, "messages seen", 0.5) else 0.0
     out.gauge("node_qdisc_backlog", "node", waiting, device="eth0", quantum=1, noise=0.5, burst=burst)
     out.gauge("node_qdisc_current_queue_length", "node", waiting / 3200, device="eth0", quantum=1, noise=0.5)
-    over = (1500 * queued + _usual_overlimits(world, out)) * moving
+    over = (1500 * queued + _usual_overlimits(world)) * moving
     out.counter("node_qdisc_overlimits_total", "node", over, device="eth0", quantum=1, noise=0.2)
     drops = 30 * world.state("nic_loss")
     out.counter("node_qdisc_drops_total", "node", drops, device="eth0", quantum=1, noise=0.4)
 
 
-def _usual_overlimits(world: World, out: Collector) -> FloatArray:
+def _usual_overlimits(world: World) -> FloatArray:
     """Where ports are shaped at all, bursts meet the limit now and then, on some nodes more often."""
     nodes = world.scenario.n_nodes
     if not is_so(world, "limits in use", 0.5):
         return np.zeros((nodes, 1))
-    usual = level(world, "overlimits", 0.2, 300.0)
-    return np.asarray(usual * np.exp(out.rng.normal(0, level(world, "uneven limits", 0.05, 1.2), (nodes, 1))))
+    return np.asarray(level(world, "overlimits", 0.2, 300.0) * uneven(world, "limits", 0.05, 1.2, nodes))

@@ -10,7 +10,7 @@ import numpy as np
 
 from rca.arrays import FloatArray
 from rca.simulation.collector import Collector, Scope
-from rca.simulation.exporters.levels import is_so, level
+from rca.simulation.exporters.levels import is_so, level, uneven
 from rca.simulation.world import World
 
 
@@ -196,9 +196,8 @@ def memory(world: World, out: Collector) -> None:
 
 def _memory_in_use(world: World, n: int) -> FloatArray:
     """Share of the memory that is taken, (n, 1): whatever else runs on a node keeps some of it."""
-    rng = np.random.default_rng([world.scenario.seed, 8])
-    unequal = np.exp(rng.normal(0, level(world, "uneven memory", 0.01, 0.8), (n, 1)))
-    return np.clip(level(world, "in use", 0.02, 0.6) * unequal, 0.01, 0.93)
+    in_use = level(world, "in use", 0.02, 0.6) * uneven(world, "memory", 0.01, 0.8, n)
+    return np.clip(in_use, 0.01, 0.93)
 
 
 def disk(world: World, out: Collector) -> None:
