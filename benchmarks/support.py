@@ -1,9 +1,10 @@
 """``python -m benchmarks support COLLECTION...``: features of healthy jobs that no simulated healthy job has.
 
 What a model never saw on a healthy job it may take for a fault, however small it is. Simulated healthy jobs
-give every feature of a window a range; the table lists the features of the collections' healthy windows that
-lie outside it, the most frequent first. Such a feature asks for a simulator that varies more, not for a
-threshold.
+give every feature of a window, and of a rank, a range; the table lists the features of the collections'
+healthy windows that lie outside it, the most frequent first. Such a feature asks for a simulator that varies
+more, not for a threshold. Compare with simulated jobs of the same sort (``--dialect``): what a cluster's jobs
+do hides what no testbed's job does.
 """
 
 from __future__ import annotations
@@ -11,8 +12,9 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Iterable, Sequence
+from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, get_args
 
 import numpy as np
 from rich.console import Console
@@ -20,9 +22,12 @@ from rich.table import Table
 
 from rca.arrays import FloatArray
 from rca.errors import RcaError
-from rca.features import WINDOW_FEATURES, extract
+from rca.features import RANK_FEATURES, WINDOW_FEATURES, FeatureSet, extract
+from rca.simulation import sample_scenario, simulate
+from rca.simulation.scenario import Dialect
+from rca.simulation.seeds import for_each_scenario
 from rca.telemetry.labels import read_collection
-from rca.training.innocents import innocent_windows
+from rca.training.innocents import innocent_seeds
 from rca.training.run import DEFAULT_SEED
 
 N_WINDOWS = 1500
@@ -32,25 +37,57 @@ LEFT_OUT = 0.002
 SHOWN = 30
 
 
+class Healthy(NamedTuple):
+    """Features of healthy jobs: one row per window, and one per rank of each."""
+
+    window: FloatArray
+    rank: FloatArray
+
+    @classmethod
+    def of(cls, sets: Iterable[FeatureSet]) -> Healthy:
+        """Stack the rows of feature sets."""
+        rows = [(each.window, each.rank) for each in sets]
+        return cls(
+            np.array([window for window, _ in rows]).reshape(-1, len(WINDOW_FEATURES)),
+            np.concatenate([np.empty((0, len(RANK_FEATURES))), *(ranks for _, ranks in rows)]),
+        )
+
+
 class Beyond(NamedTuple):
-    """One feature and the windows that lie outside its simulated range."""
+    """One feature, its values outside its simulated range, and of how many that is."""
 
     feature: str
     low: float
     high: float
     outside: FloatArray
+    n: int
+
+    @property
+    def share(self) -> float:
+        return self.outside.size / self.n
 
 
-def beyond(simulated: FloatArray, real: FloatArray) -> list[Beyond]:
-    """Features of healthy windows outside the range that simulated ones have, the most frequent first.
+def beyond_of(simulated: Healthy, real: Healthy) -> list[Beyond]:
+    """Features of healthy windows and of their ranks outside the range that simulated ones have."""
+    found = beyond(WINDOW_FEATURES, simulated.window, real.window)
+    # Most of a rank's row is its window's.
+    own = [name not in WINDOW_FEATURES for name in RANK_FEATURES]
+    names = [name for name, kept in zip(RANK_FEATURES, own, strict=True) if kept]
+    found += beyond(names, simulated.rank[:, own], real.rank[:, own])
+    return sorted(found, key=lambda each: -each.share)
+
+
+def beyond(names: Sequence[str], simulated: FloatArray, real: FloatArray) -> list[Beyond]:
+    """Features outside the range that simulated ones have.
 
     Parameters
     ----------
-    simulated, real : ndarray of shape (n, n_window_features)
-        Of healthy windows; NaN where unknown.
+    names : sequence of str
+    simulated, real : ndarray of shape (n, len(names))
+        Of healthy jobs; NaN where unknown.
     """
     found = []
-    for name, usual, seen in zip(WINDOW_FEATURES, simulated.T, real.T, strict=True):
+    for name, usual, seen in zip(names, simulated.T, real.T, strict=True):
         known = usual[np.isfinite(usual)]
         # What no simulated job knows at all is outside wherever it is known.
         edges = np.quantile(known, (LEFT_OUT, 1 - LEFT_OUT)) if known.size else (np.inf, -np.inf)
@@ -59,30 +96,41 @@ def beyond(simulated: FloatArray, real: FloatArray) -> list[Beyond]:
         slack = 1e-9 * max(1.0, abs(low), abs(high)) if known.size else 0.0
         outside = seen[(seen < low - slack) | (seen > high + slack)]
         if outside.size:
-            found.append(Beyond(name, low, high, outside))
-    return sorted(found, key=lambda each: -each.outside.size)
+            found.append(Beyond(name, low, high, outside, int(np.isfinite(seen).sum())))
+    return found
 
 
-def healthy_windows(folders: Iterable[Path]) -> FloatArray:
-    """Window features of the collections' healthy windows, shape (n, n_window_features)."""
-    rows = [
-        extract(entry.read_window()).window
+def healthy_windows(folders: Iterable[Path]) -> Healthy:
+    """Features of the collections' healthy windows."""
+    return Healthy.of(
+        extract(entry.read_window())
         for folder in folders
         for entry in read_collection(folder)
         if entry.read_label().failure_mode == "healthy"
-    ]
-    return np.array(rows).reshape(-1, len(WINDOW_FEATURES))
+    )
+
+
+def simulated_windows(n: int, seed: int, dialect: Dialect | None, *, processes: int) -> Healthy:
+    """Features of simulated healthy jobs of one sort, or of all."""
+    seeds = innocent_seeds(n, seed)
+    made = for_each_scenario(partial(_simulated, dialect=dialect), seeds, processes=processes)
+    return Healthy.of(_counted(made, n))
+
+
+def _simulated(seed: int, *, dialect: Dialect | None) -> FeatureSet:
+    scenario = sample_scenario(np.random.default_rng(seed), cause="healthy", dialect=dialect)
+    return extract(simulate(scenario).window)
 
 
 def table(found: Sequence[Beyond], n: int) -> Table:
     """The first features, one per row."""
     shown = Table(title=f"features of {n:,} healthy windows outside the range of simulated healthy ones")
-    for column in ("feature", "windows", "simulated", "least", "median", "most"):
+    for column in ("feature", "outside", "simulated", "least", "median", "most"):
         shown.add_column(column)
     for each in found[:SHOWN]:
         values = [f"{edge:.3g}" for edge in np.quantile(each.outside, (0.0, 0.5, 1.0))]
         usual = f"{each.low:.3g} to {each.high:.3g}" if each.low <= each.high else "never known"
-        shown.add_row(each.feature, str(each.outside.size), usual, *values)
+        shown.add_row(each.feature, f"{each.share:.0%} of {each.n:,}", usual, *values)
     return shown
 
 
@@ -94,26 +142,28 @@ def main(arguments: list[str]) -> int:
     except RcaError as error:
         sys.stderr.write(f"support: {error}\n")
         return 2
-    if not len(real):
+    if not len(real.window):
         sys.stderr.write("support: no healthy window in the collections\n")
         return 2
-    simulated = innocent_windows(
-        given.windows, given.seed, processes=given.processes, cache=None, progress=_progress
-    )
-    Console(width=None if sys.stdout.isatty() else 120).print(table(beyond(simulated, real), len(real)))
+    simulated = simulated_windows(given.windows, given.seed, given.dialect, processes=given.processes)
+    console = Console(width=None if sys.stdout.isatty() else 120)
+    console.print(table(beyond_of(simulated, real), len(real.window)))
     return 0
 
 
-def _progress(done: int, total: int) -> None:
-    if done % 250 == 0:
-        sys.stderr.write(f"support: {done:,} of {total:,} healthy jobs simulated\n")
-        sys.stderr.flush()
+def _counted(made: Iterable[FeatureSet], total: int) -> Iterable[FeatureSet]:
+    for done, each in enumerate(made, start=1):
+        if done % 250 == 0:
+            sys.stderr.write(f"support: {done:,} of {total:,} healthy jobs simulated\n")
+            sys.stderr.flush()
+        yield each
 
 
 def _options(arguments: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks support", description=__doc__)
     parser.add_argument("collections", nargs="+", type=Path, metavar="COLLECTION", help="folder of windows")
     parser.add_argument("--windows", type=_enough, default=N_WINDOWS, help="simulated healthy windows")
+    parser.add_argument("--dialect", choices=get_args(Dialect), help="sort of simulated job; all if absent")
     parser.add_argument("--seed", type=int, default=DEFAULT_SEED)
     parser.add_argument("--processes", type=int, default=2, help="for the simulation")
     return parser.parse_args(arguments)
