@@ -70,10 +70,12 @@ def is_contradicted(cause: str, unlike: FloatArray) -> bool:
 def most_unlike(ranks: list[int], features: FeatureSet, busy: BusyEvidence) -> FloatArray:
     """Largest score of every resource over ranks, against peers, past or a sound machine, (n_resources,).
 
-    Where most ranks are suspected they are each other's peers: looking alike proves nothing then.
+    What all machines show alike sets nobody apart: a sound machine counts where there are no peers to compare
+    with. Where most ranks are suspected they are each other's peers, and looking alike proves nothing.
     """
     beside, since = busy.versus_peers[ranks], busy.versus_past[ranks]
-    others = np.fmax(since, features.evidence.versus_sound[ranks])
+    sound = features.evidence.versus_sound[ranks]
     if 2 * len(ranks) <= features.topology.n_ranks:
-        return nan_max(np.fmax(beside, others))
+        return nan_max(np.fmax(since, np.where(np.isfinite(beside), beside, sound)))
+    others = np.fmax(since, sound)
     return nan_max(np.where(np.isfinite(others), np.fmax(beside, others), np.nan))

@@ -51,6 +51,23 @@ def test_normal_signals_contradict_and_moved_or_missing_ones_do_not(slow, cause:
     assert not normal_on(normal)
 
 
+def test_what_all_show_alike_sets_nobody_apart(slow) -> None:
+    """Collectors that run on every rank explain no straggler, but a job in which all are late."""
+    held = {name: np.full((8, len(RESOURCES)), np.nan) for name in ("peers", "past", "sound")}
+    column = resource_names().index("collector")
+    held["peers"][:, column], held["sound"][:, column] = 0.0, 1.5
+
+    def normal_on(ranks: list[int]) -> bool:
+        evidence = replace(slow.evidence, **{f"versus_{name}": scores for name, scores in held.items()})
+        features = replace(slow, evidence=evidence)
+        return is_contradicted("runtime_gc", most_unlike(ranks, features, busy(features)))
+
+    assert normal_on([5])
+    assert not normal_on(list(range(8)))
+    held["peers"][:, column] = np.nan
+    assert not normal_on([5])
+
+
 def test_deciding_resources_are_the_causes_own() -> None:
     assert all(set(names) <= set(CAUSES[cause].resources) for cause, names in DECIDING.items())
 
