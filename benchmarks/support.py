@@ -1,7 +1,7 @@
 """``python -m benchmarks support COLLECTION...``: features of healthy jobs that no simulated healthy job has.
 
 What a model never saw on a healthy job it may take for a fault, however small it is. Simulated healthy jobs
-give every feature of a window, and of a rank, a range; the table lists the features of the collections'
+give every feature of a window, and of its ranks, a range; the table lists the features of the collections'
 healthy windows that lie outside it, the most frequent first. Such a feature asks for a simulator that varies
 more, not for a threshold. Compare with simulated jobs of the same sort (``--dialect``): what a cluster's jobs
 do hides what no testbed's job does.
@@ -23,6 +23,7 @@ from rich.table import Table
 from rca.arrays import FloatArray
 from rca.errors import RcaError
 from rca.features import RANK_FEATURES, WINDOW_FEATURES, FeatureSet, extract
+from rca.robust import nan_max, nan_min
 from rca.simulation import sample_scenario, simulate
 from rca.simulation.scenario import Dialect
 from rca.simulation.seeds import for_each_scenario
@@ -35,26 +36,37 @@ LEAST_WINDOWS = 20
 #: A feature's simulated range leaves out this share of the windows at each end.
 LEFT_OUT = 0.002
 SHOWN = 30
+#: Features of a rank that are not its window's, and where they stand.
+_OWN = [position for position, name in enumerate(RANK_FEATURES) if name not in WINDOW_FEATURES]
+RANKS_OWN = [RANK_FEATURES[position] for position in _OWN]
+_NONE = tuple(np.empty((0, width)) for width in (len(WINDOW_FEATURES), len(_OWN), len(_OWN)))
 
 
 class Healthy(NamedTuple):
-    """Features of healthy jobs: one row per window, and one per rank of each."""
+    """Features of healthy windows, a row for each: its own, and the smallest and largest among its ranks.
+
+    Of ranks only the ends count, or a few large jobs would decide what is usual.
+    """
 
     window: FloatArray
-    rank: FloatArray
+    least: FloatArray
+    most: FloatArray
 
     @classmethod
-    def of(cls, sets: Iterable[FeatureSet]) -> Healthy:
-        """Stack the rows of feature sets."""
-        rows = [(each.window, each.rank) for each in sets]
-        return cls(
-            np.array([window for window, _ in rows]).reshape(-1, len(WINDOW_FEATURES)),
-            np.concatenate([np.empty((0, len(RANK_FEATURES))), *(ranks for _, ranks in rows)]),
-        )
+    def of(cls, rows: Iterable[Healthy]) -> Healthy:
+        """Stack windows."""
+        held = list(rows)
+        return cls(*(np.concatenate([_NONE[part], *(each[part] for each in held)]) for part in range(3)))
+
+    @classmethod
+    def one(cls, features: FeatureSet) -> Healthy:
+        """One window's row."""
+        own = features.rank[:, _OWN]
+        return cls(features.window[None], nan_min(own)[None], nan_max(own)[None])
 
 
 class Beyond(NamedTuple):
-    """One feature, its values outside its simulated range, and of how many that is."""
+    """One feature, its values outside its simulated range, and how many windows know it."""
 
     feature: str
     low: float
@@ -62,48 +74,48 @@ class Beyond(NamedTuple):
     outside: FloatArray
     n: int
 
-    @property
-    def share(self) -> float:
-        return self.outside.size / self.n
-
 
 def beyond_of(simulated: Healthy, real: Healthy) -> list[Beyond]:
-    """Features of healthy windows and of their ranks outside the range that simulated ones have."""
-    found = beyond(WINDOW_FEATURES, simulated.window, real.window)
-    # Most of a rank's row is its window's.
-    own = [name not in WINDOW_FEATURES for name in RANK_FEATURES]
-    names = [name for name, kept in zip(RANK_FEATURES, own, strict=True) if kept]
-    found += beyond(names, simulated.rank[:, own], real.rank[:, own])
-    return sorted(found, key=lambda each: -each.share)
+    """Features of windows and of their ranks outside the range of simulated ones, most windows first."""
+    found = beyond(WINDOW_FEATURES, (simulated.window, simulated.window), (real.window, real.window))
+    found += beyond(RANKS_OWN, (simulated.least, simulated.most), (real.least, real.most))
+    return sorted(found, key=lambda each: -each.outside.size)
 
 
-def beyond(names: Sequence[str], simulated: FloatArray, real: FloatArray) -> list[Beyond]:
+def beyond(
+    names: Sequence[str], simulated: tuple[FloatArray, FloatArray], real: tuple[FloatArray, FloatArray]
+) -> list[Beyond]:
     """Features outside the range that simulated ones have.
 
     Parameters
     ----------
     names : sequence of str
-    simulated, real : ndarray of shape (n, len(names))
-        Of healthy jobs; NaN where unknown.
+    simulated, real : pair of ndarray of shape (n, len(names))
+        Least and largest value of each healthy window; NaN where unknown.
     """
     found = []
-    for name, usual, seen in zip(names, simulated.T, real.T, strict=True):
-        known = usual[np.isfinite(usual)]
+    for column, name in enumerate(names):
+        usual_low, usual_high = (_known(part[:, column]) for part in simulated)
         # What no simulated job knows at all is outside wherever it is known.
-        edges = np.quantile(known, (LEFT_OUT, 1 - LEFT_OUT)) if known.size else (np.inf, -np.inf)
-        low, high = (float(edge) for edge in edges)
+        low = float(np.quantile(usual_low, LEFT_OUT)) if usual_low.size else np.inf
+        high = float(np.quantile(usual_high, 1 - LEFT_OUT)) if usual_high.size else -np.inf
         # A hair above a bound that many windows share is no other value.
-        slack = 1e-9 * max(1.0, abs(low), abs(high)) if known.size else 0.0
-        outside = seen[(seen < low - slack) | (seen > high + slack)]
-        if outside.size:
-            found.append(Beyond(name, low, high, outside, int(np.isfinite(seen).sum())))
+        slack = 1e-9 * max(1.0, abs(low), abs(high)) if usual_low.size else 0.0
+        least, most = (part[:, column] for part in real)
+        outside = np.where(most > high + slack, most, np.where(least < low - slack, least, np.nan))
+        if np.isfinite(outside).any():
+            found.append(Beyond(name, low, high, _known(outside), int(np.isfinite(most).sum())))
     return found
+
+
+def _known(values: FloatArray) -> FloatArray:
+    return values[np.isfinite(values)]
 
 
 def healthy_windows(folders: Iterable[Path]) -> Healthy:
     """Features of the collections' healthy windows."""
     return Healthy.of(
-        extract(entry.read_window())
+        Healthy.one(extract(entry.read_window()))
         for folder in folders
         for entry in read_collection(folder)
         if entry.read_label().failure_mode == "healthy"
@@ -117,20 +129,20 @@ def simulated_windows(n: int, seed: int, dialect: Dialect | None, *, processes: 
     return Healthy.of(_counted(made, n))
 
 
-def _simulated(seed: int, *, dialect: Dialect | None) -> FeatureSet:
+def _simulated(seed: int, *, dialect: Dialect | None) -> Healthy:
     scenario = sample_scenario(np.random.default_rng(seed), cause="healthy", dialect=dialect)
-    return extract(simulate(scenario).window)
+    return Healthy.one(extract(simulate(scenario).window))
 
 
 def table(found: Sequence[Beyond], n: int) -> Table:
     """The first features, one per row."""
     shown = Table(title=f"features of {n:,} healthy windows outside the range of simulated healthy ones")
-    for column in ("feature", "outside", "simulated", "least", "median", "most"):
+    for column in ("feature", "windows", "simulated", "least", "median", "most"):
         shown.add_column(column)
     for each in found[:SHOWN]:
         values = [f"{edge:.3g}" for edge in np.quantile(each.outside, (0.0, 0.5, 1.0))]
         usual = f"{each.low:.3g} to {each.high:.3g}" if each.low <= each.high else "never known"
-        shown.add_row(each.feature, f"{each.share:.0%} of {each.n:,}", usual, *values)
+        shown.add_row(each.feature, f"{each.outside.size:,} of {each.n:,}", usual, *values)
     return shown
 
 
@@ -151,7 +163,7 @@ def main(arguments: list[str]) -> int:
     return 0
 
 
-def _counted(made: Iterable[FeatureSet], total: int) -> Iterable[FeatureSet]:
+def _counted(made: Iterable[Healthy], total: int) -> Iterable[Healthy]:
     for done, each in enumerate(made, start=1):
         if done % 250 == 0:
             sys.stderr.write(f"support: {done:,} of {total:,} healthy jobs simulated\n")

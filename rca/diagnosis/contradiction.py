@@ -15,13 +15,15 @@ from rca.causal.scores import BusyEvidence
 from rca.classify.classifier import Suspect, ordered
 from rca.features import RANK_FEATURES, FeatureSet
 from rca.features.evidence import resource_names
-from rca.robust import nan_max
+from rca.robust import nan_max, nan_quantile
 from rca.telemetry.causes import DECIDING
 
 #: Scores below this are normal, in units. Mild faults move their signals by less than is remarkable (1).
 NORMAL = 0.3
 #: Share of the belief that a contradicted cause keeps: exporters may lie, too.
 KEPT = 0.25
+#: Others are sounder than a suspect if this share of them shows less than this part of what he does.
+SOUNDEST, ALIKE = 0.2, 0.5
 #: A device that is busier than this, for the time its rank computes, works for somebody else as well.
 OTHERS_WORK = 1.0
 _ACTIVITY = RANK_FEATURES.index("activity_per_compute")
@@ -70,12 +72,15 @@ def is_contradicted(cause: str, unlike: FloatArray) -> bool:
 def most_unlike(ranks: list[int], features: FeatureSet, busy: BusyEvidence) -> FloatArray:
     """Largest score of every resource over ranks, against peers, past or a sound machine, (n_resources,).
 
-    What all machines show alike sets nobody apart: a sound machine counts where there are no peers to compare
-    with. Where most ranks are suspected they are each other's peers, and looking alike proves nothing.
+    What the others show as well sets nobody apart: a sound machine counts where some of them are sounder, or
+    cannot be asked. Where most ranks are suspected they are each other's peers, and looking alike proves
+    nothing.
     """
     beside, since = busy.versus_peers[ranks], busy.versus_past[ranks]
     sound = features.evidence.versus_sound[ranks]
     if 2 * len(ranks) <= features.topology.n_ranks:
-        return nan_max(np.fmax(since, np.where(np.isfinite(beside), beside, sound)))
+        others = np.delete(features.evidence.versus_sound, ranks, axis=0)
+        alike = nan_quantile(others, SOUNDEST) > ALIKE * sound
+        return nan_max(np.fmax(np.fmax(beside, since), np.where(alike, np.nan, sound)))
     others = np.fmax(since, sound)
     return nan_max(np.where(np.isfinite(others), np.fmax(beside, others), np.nan))

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from rca.arrays import FloatArray
+from rca.arrays import FloatArray, IntArray
 from rca.simulation.launching import launches
 from rca.simulation.scenario import Booking, Scenario
 from rca.simulation.timing import Timing, job_plan
@@ -78,16 +78,38 @@ def _lock_step(scenario: Scenario, columns: dict[str, FloatArray]) -> None:
 
 
 def _skew_transfers(scenario: Scenario, columns: dict[str, FloatArray]) -> None:
-    """Book part of some ranks' transfers as waiting: they are in the collective, and no data came yet."""
-    rng = np.random.default_rng([scenario.seed, 14])
-    ranks, booking = np.arange(scenario.world_size), scenario.telemetry.booking
-    if booking.skewed_by == "node":
-        later = (ranks % scenario.ranks_per_node > 0) * rng.uniform(0.6, 1.0, ranks.size)
-    else:
-        later = 0.5 * (1 + np.cos(2 * np.pi * (ranks / ranks.size + rng.random())))
-    moved = (booking.transfer_skew * later)[:, None] * columns[TRANSFER]
-    columns[TRANSFER] -= moved
-    columns[WAIT] += moved
+    """Book part of some ranks' transfers as waiting: they are in the collective, and no data came yet.
+
+    Somebody of each exchange always arrives last, and takes none of it for waiting.
+    """
+    booking, grid = scenario.telemetry.booking, _exchanges(scenario)
+    later = _behind_sender(scenario, grid) if booking.skewed_by == "node" else _along_ring(scenario, grid)
+    moved = np.empty(scenario.world_size)
+    moved[grid] = booking.transfer_skew * (later - later.min(axis=0))
+    columns[WAIT] += moved[:, None] * columns[TRANSFER]
+    columns[TRANSFER] *= 1 - moved[:, None]
+
+
+def _exchanges(scenario: Scenario) -> IntArray:
+    """Ranks that exchange with each other, one group per column, (n_replicas, n_groups)."""
+    sizes = scenario.parallelism
+    ranks = np.arange(scenario.world_size).reshape(sizes.pipeline, scenario.replicas, sizes.tensor)
+    return ranks.transpose(1, 0, 2).reshape(scenario.replicas, -1)
+
+
+def _along_ring(scenario: Scenario, grid: IntArray) -> FloatArray:
+    """How late data comes by the place in the ring, from 0 to 1, shape of `grid`."""
+    begins = np.random.default_rng([scenario.seed, 14]).random(grid.shape[1])
+    place = np.arange(grid.shape[0])[:, None] / grid.shape[0] + begins
+    return np.asarray(0.5 * (1 + np.cos(2 * np.pi * place)))
+
+
+def _behind_sender(scenario: Scenario, grid: IntArray) -> FloatArray:
+    """The same where the first rank of an exchange on a node sends and the others get it from there."""
+    node = grid // scenario.ranks_per_node
+    sends = np.diff(node, axis=0, prepend=-1) > 0
+    drawn = np.random.default_rng([scenario.seed, 14]).uniform(0.6, 1.0, grid.shape)
+    return np.where(sends, 0.0, drawn)
 
 
 def _of_group(scenario: Scenario, values: FloatArray) -> FloatArray:

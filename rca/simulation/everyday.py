@@ -12,6 +12,8 @@ from rca.simulation.loading import batch_seconds, late_batch_seconds
 from rca.simulation.resources import Resources
 from rca.simulation.scenario import Scenario
 
+#: Spread of the logarithm of a collector's pauses from step to step.
+PAUSES_SPREAD = 0.3
 # What the visible bustle of a neighbour takes of a core.
 BURST_CORES = 0.9
 
@@ -40,4 +42,4 @@ def _collect(resources: Resources, scenario: Scenario, collections: Collections)
     due = (np.arange(n_steps) - first[:, None]) % collections.every == 0
     # Who logs for all, or holds more, has more to collect.
     usual = collections.seconds * np.exp(rng.normal(0, collections.uneven, (n_ranks, 1)))
-    resources.gc += usual * due * np.exp(rng.normal(0, 0.3, (n_ranks, n_steps)))
+    resources.gc += usual * due * np.exp(rng.normal(0, PAUSES_SPREAD, (n_ranks, n_steps)))

@@ -21,8 +21,9 @@ HUGE = 8192
 LONG_QUEUE_SHARE = 0.45
 #: Share of cluster jobs on nodes of several generations, and of pipelines with several chunks per stage.
 MIXED_FLEET_SHARE, INTERLEAVED_SHARE = 0.12, 0.25
-#: Share of testbeds' jobs with pipelines, and of its machines whose cores are hardly shared.
-TESTBED_PIPELINES, CALM_HOSTS = 0.12, 0.3
+#: Share of testbeds' jobs with pipelines, and of its machines whose cores are hardly shared; below that share
+#: of time spent in run queues a testbed's host is calm.
+TESTBED_PIPELINES, CALM_HOSTS, CALM_QUEUE = 0.12, 0.3, 0.15
 
 
 class JobShape(TypedDict):
@@ -76,8 +77,8 @@ def _testbed_shape(rng: np.random.Generator, *, pipelined: bool) -> tuple[Parall
     if not pipelined and rng.random() >= TESTBED_PIPELINES:
         return Parallelism(data=world), per_node
     deep = int(rng.choice([2, 4]))
-    stages = next((stages for stages in (deep, 2) if world % stages == 0 and world >= 2 * stages), 0)
-    if not stages:
+    stages = next((stages for stages in (deep, 2) if world % stages == 0 and world >= 2 * stages), 1)
+    if stages == 1 and pipelined:
         return Parallelism(data=4, pipeline=2), 2
     return Parallelism(data=world // stages, pipeline=stages), per_node
 
@@ -147,7 +148,9 @@ def _testbed_workload(rng: np.random.Generator, parallelism: Parallelism) -> Wor
         calls_collector=bool(rng.random() < 0.5),
         copy_sharing=rng.uniform(0.05, 0.8),
         backward_gap_share=rng.uniform(0.05, 0.55),
-        run_queue_share=rng.uniform(0.01, 0.15) if rng.random() < CALM_HOSTS else rng.uniform(0.15, 0.42),
+        run_queue_share=rng.uniform(0.01, CALM_QUEUE)
+        if rng.random() < CALM_HOSTS
+        else rng.uniform(CALM_QUEUE, 0.42),
         microbatches=max(int(rng.choice([1, 1, 2, 4, 8])), parallelism.pipeline),
         p2p_seconds=scale * log_uniform(rng, 2e-4, 4e-3),
         **_input(rng, workers=1),

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from typing import TypedDict, get_args
 
 import numpy as np
 
 from rca.simulation.benign import Benign, Burst, Collections, HarmlessSignal, LongStall, SlowStepPhase
-from rca.simulation.sampling_job import log_uniform
+from rca.simulation.everyday import PAUSES_SPREAD
+from rca.simulation.sampling_job import CALM_QUEUE, log_uniform
 from rca.simulation.scenario import (
     LEAST_ROWS,
     Booking,
@@ -47,11 +49,9 @@ HELD_SHARE = 0.25
 LASTING_NOISE = 0.012
 #: Share of jobs whose collector runs, and of these those where it does so in every step.
 COLLECTING_SHARE, COLLECTING_ALWAYS = 0.35, 0.45
-#: The longest pause of a collector that runs now and then, in usual steps, and the shares of a step that
-#: pauses take where every step has some.
-LONGEST_COLLECTION, USUAL_COLLECTIONS = 0.3, (1e-3, 0.03)
-#: Below this share of time spent in run queues a testbed's host is calm: it is hardly ever late.
-CALM_HOST = 0.15
+#: The longest pause of a collector that runs now and then, in usual steps. Where every step has some: shares
+#: of a step that the unluckiest rank's pauses take, and how unequal they are for good.
+LONGEST_COLLECTION, USUAL_COLLECTIONS, UNEVEN_COLLECTIONS = 0.3, (1e-3, 0.04), (0.02, 0.6)
 #: Share of jobs with single long steps, and the longest, in usual steps.
 EVENTFUL_SHARE, LONGEST_EVENT = 0.15, 100.0
 
@@ -60,7 +60,7 @@ def sample_benign(rng: np.random.Generator, scenario: Scenario, *, lengths_told:
     """Healthy variation; where a job reports its sequences' lengths, they do vary."""
     testbed = scenario.dialect == "cpu_testbed"
     warm = scenario.first_step_number == 0
-    calm = testbed and scenario.workload.run_queue_share < CALM_HOST
+    calm = testbed and scenario.workload.run_queue_share < CALM_QUEUE
     every = int(log_uniform(rng, 4, 120)) if rng.random() < 0.25 else 0
     place: SlowStepPhase = SLOW_STEP_PHASES[int(rng.choice(3, p=[0.4, 0.3, 0.3]))]
     # A healthy job spends up to a few per cent of its time on checkpoints; on evaluation whatever one likes.
@@ -113,11 +113,13 @@ def sample_benign(rng: np.random.Generator, scenario: Scenario, *, lengths_told:
 def _collections(rng: np.random.Generator, scenario: Scenario) -> Collections:
     """Pauses that cost a few tenths of a per cent; who does not collect together pays for everybody's.
 
-    Small ones in every step are part of everybody's step, and make nobody late.
+    Small ones in every step are mostly part of everybody's step; a step waits for the unluckiest rank.
     """
     if rng.random() < COLLECTING_ALWAYS:
-        seconds = log_uniform(rng, *USUAL_COLLECTIONS) * scenario.expected_step_seconds
-        return Collections(every=1, seconds=seconds, together=False, uneven=log_uniform(rng, 0.02, 0.6))
+        uneven = log_uniform(rng, *UNEVEN_COLLECTIONS)
+        worst = math.exp(math.hypot(uneven, PAUSES_SPREAD) * math.sqrt(2 * math.log(scenario.world_size + 1)))
+        seconds = log_uniform(rng, *USUAL_COLLECTIONS) / worst * scenario.expected_step_seconds
+        return Collections(every=1, seconds=seconds, together=False, uneven=uneven)
     together, every = bool(rng.random() < 0.5), int(log_uniform(rng, 4, 120))
     share = min(log_uniform(rng, 1e-4, 8e-3), LONGEST_COLLECTION / every)
     if not together:
@@ -217,9 +219,9 @@ def sample_telemetry(rng: np.random.Generator, scenario: Scenario, cause: str) -
 
 
 def _booking(rng: np.random.Generator, scenario: Scenario) -> Booking:
-    """How the trainer times its steps; the testbed's timers are exact, many others' are not."""
+    """How the trainer times its steps; the testbed's timers see all work as it is, many others' do not."""
     if scenario.dialect == "cpu_testbed":
-        return Booking(**_uneven_transfers(rng, 0.6))
+        return Booking(**_uneven_transfers(rng, scenario, 0.6))
     tensor, pipelined = scenario.parallelism.tensor > 1, scenario.parallelism.pipeline > 1
     shared, inside, nowhere, overlapped, launched = rng.random(5)
     launches_only = not pipelined and launched < LAUNCHES_ONLY
@@ -231,7 +233,7 @@ def _booking(rng: np.random.Generator, scenario: Scenario) -> Booking:
         exchange_in_backward=bool(not pipelined and overlapped < 0.1 and not launches_only),
         waits_for_device=places[rng.integers(3)] if launches_only else "every phase",
         launch_share=rng.uniform(0.1, 0.9) if launches_only else 0.3,
-        **_uneven_transfers(rng, 0.15),
+        **_uneven_transfers(rng, scenario, 0.15),
     )
 
 
@@ -240,11 +242,11 @@ class _UnevenTransfers(TypedDict, total=False):
     skewed_by: SkewedBy
 
 
-def _uneven_transfers(rng: np.random.Generator, probability: float) -> _UnevenTransfers:
+def _uneven_transfers(rng: np.random.Generator, scenario: Scenario, probability: float) -> _UnevenTransfers:
     """Which part of a transfer some ranks take for waiting, and what that depends on."""
-    if rng.random() >= probability:
+    if scenario.n_nodes == 1 or rng.random() >= probability:
         return {}
-    by: SkewedBy = "node" if rng.random() < 0.4 else "ring"
+    by: SkewedBy = "node" if scenario.ranks_per_node > 1 and rng.random() < 0.4 else "ring"
     return {"transfer_skew": log_uniform(rng, 0.01, 0.5 if by == "node" else 0.15), "skewed_by": by}
 
 

@@ -93,6 +93,7 @@ class Booking(Frozen):
     transfer_skew, skewed_by : float, {"ring", "node"}
         The largest part of its transfer that a rank books as waiting, because it joined and the data was not
         there yet, and who does: ranks by their place in the ring, or all of a node but the one that sends.
+        A trace of operations keeps the truth.
     """
 
     batch_shared: bool = False

@@ -51,21 +51,23 @@ def test_normal_signals_contradict_and_moved_or_missing_ones_do_not(slow, cause:
     assert not normal_on(normal)
 
 
-def test_what_all_show_alike_sets_nobody_apart(slow) -> None:
+@pytest.mark.parametrize(
+    ("ranks", "others", "normal"),
+    [([5], 1.3, True), ([5], 0.2, False), (list(range(8)), 1.3, False)],
+)
+def test_what_the_others_show_as_well_sets_nobody_apart(slow, ranks, others, normal) -> None:
     """Collectors that run on every rank explain no straggler, but a job in which all are late."""
-    held = {name: np.full((8, len(RESOURCES)), np.nan) for name in ("peers", "past", "sound")}
+    shape = (8, len(RESOURCES))
+    peers, past, sound = np.full(shape, np.nan), np.full(shape, np.nan), np.full(shape, np.nan)
     column = resource_names().index("collector")
-    held["peers"][:, column], held["sound"][:, column] = 0.0, 1.5
-
-    def normal_on(ranks: list[int]) -> bool:
-        evidence = replace(slow.evidence, **{f"versus_{name}": scores for name, scores in held.items()})
-        features = replace(slow, evidence=evidence)
-        return is_contradicted("runtime_gc", most_unlike(ranks, features, busy(features)))
-
-    assert normal_on([5])
-    assert not normal_on(list(range(8)))
-    held["peers"][:, column] = np.nan
-    assert not normal_on([5])
+    peers[:, column], sound[:, column] = 0.0, others
+    # Two of the others are as bad as the suspect, and not late: that alone is no alibi.
+    sound[[4, 5, 6], column] = 1.5
+    evidence = replace(slow.evidence, versus_peers=peers, versus_past=past, versus_sound=sound)
+    features = replace(slow, evidence=evidence)
+    assert is_contradicted("runtime_gc", most_unlike(ranks, features, busy(features))) is normal
+    sound[np.arange(8) != 5, column] = np.nan
+    assert not is_contradicted("runtime_gc", most_unlike([5], features, busy(features)))
 
 
 def test_deciding_resources_are_the_causes_own() -> None:

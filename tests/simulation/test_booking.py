@@ -162,14 +162,24 @@ def test_only_clusters_book_waiting_as_work():
 
 
 @pytest.mark.parametrize("by", ["ring", "node"])
-def test_ranks_may_take_part_of_a_transfer_for_waiting(by):
-    even, uneven = run(None, TENSOR), run(None, TENSOR, transfer_skew=0.4, skewed_by=by)
+@pytest.mark.parametrize("shape", [Parallelism(data=8), Parallelism(data=4, pipeline=2)])
+def test_ranks_may_take_part_of_a_transfer_for_waiting(by, shape):
+    even, uneven = run(None, shape), run(None, shape, transfer_skew=0.4, skewed_by=by)
     kept = phase(uneven, TRANSFER) / phase(even, TRANSFER)
     moved = phase(uneven, WAIT) - phase(even, WAIT)
     assert kept.min() < 0.8
-    assert kept.max() > 0.95
     assert np.ptp(kept, axis=1).max() < 1e-9  # It is lasting.
     assert np.allclose(phase(even, TRANSFER) * (1 - kept), moved)
+    for exchange in kept[:, 0].reshape(shape.pipeline, -1):
+        assert exchange.max() == pytest.approx(1)  # Somebody was last.
+
+
+def test_one_of_each_node_gets_nothing_from_a_neighbour():
+    even, uneven = (
+        phase(run(None, TENSOR, **skew), TRANSFER)
+        for skew in ({}, {"transfer_skew": 0.4, "skewed_by": "node"})
+    )
+    assert np.array_equal(even, uneven)
 
 
 def test_a_slow_rank_is_slow_however_it_is_booked():

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from rca.simulation import Scenario, sample_scenario
-from rca.simulation.sampling_job import HUGE, sample_job
+from rca.simulation.sampling_job import CALM_QUEUE, HUGE, sample_job
 from rca.simulation.work import stage_work
 
 JOBS = [
@@ -61,3 +61,14 @@ def test_only_what_delivers_batches_stalls_rarely(cause: str, *, rare: bool):
     assert 0.0 < shares.min() <= 1.0
     assert ((shares < 1.0).mean() > 0.15) == rare
     assert (shares == 1.0).mean() > 0.4
+
+
+def test_some_testbeds_run_pipelines_and_some_have_calm_hosts():
+    rng = np.random.default_rng(6)
+    drawn = [sample_job(rng, "cpu_testbed", "healthy") for _ in range(400)]
+    staged = [job for job in drawn if job["parallelism"].pipeline > 1]
+    assert 0.04 < len(staged) / len(drawn) < 0.16
+    assert {job["parallelism"].pipeline for job in staged} == {2, 4}
+    assert all(job["workload"].microbatches >= job["parallelism"].pipeline for job in staged)
+    calm = [job for job in drawn if job["workload"].run_queue_share < CALM_QUEUE]
+    assert 0.2 < len(calm) / len(drawn) < 0.4

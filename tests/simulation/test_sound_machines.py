@@ -6,10 +6,14 @@ import numpy as np
 import pytest
 from simulated import change, cluster_workload, phase, scenario
 
-from rca.simulation import Benign, Telemetry, simulate
+from rca.simulation import Benign, Telemetry, sample_scenario, simulate
 from rca.simulation.background import BACKGROUND
 from rca.simulation.benign import Collections
 from rca.simulation.exporters import EXPORTERS
+from rca.simulation.faults import apply_faults
+from rca.simulation.label import VISIBLE_SLOWDOWN
+from rca.simulation.noise import draw_noise
+from rca.simulation.timing import run_steps
 
 SEEN = Telemetry(exporters=tuple(EXPORTERS), interval_seconds=1.0)
 
@@ -58,3 +62,27 @@ def test_collections_of_a_program_are_short_and_its_own(together: bool) -> None:
     assert ((pauses > 0).sum(axis=1) >= 12).all()
     starts = {int(np.flatnonzero(row)[0]) for row in pauses > 0}
     assert (len(starts) == 1) is together
+
+
+def test_collections_of_every_step_last_and_differ_between_ranks_for_good() -> None:
+    planned = Benign(collections=Collections(every=1, seconds=0.002, together=False, uneven=0.6))
+    pauses = phase(healthy(3, benign=planned, workload=cluster_workload()).window, "gc_seconds")
+    assert (pauses > 0).all()
+    assert 0.001 < np.median(pauses) < 0.004
+    first, second = (half.mean(axis=1) for half in np.array_split(pauses, 2, axis=1))
+    assert np.corrcoef(np.log(first), np.log(second))[0, 1] > 0.9
+    assert first.max() > 1.3 * first.min()
+
+
+def test_what_sampled_programs_collect_costs_no_job_much() -> None:
+    rng = np.random.default_rng(11)
+    drawn = [sample_scenario(rng, cause="healthy") for _ in range(400)]
+    always = [each for each in drawn if each.benign.collections and each.benign.collections.every == 1]
+    small = [each for each in always if each.world_size <= 64]
+    assert len(small) > 20
+    for each in small:
+        without = each.model_copy(update={"benign": each.benign.model_copy(update={"collections": None})})
+        paused, calm = (
+            run_steps(one, apply_faults(one), draw_noise(one)).step_seconds.mean() for one in (each, without)
+        )
+        assert paused / calm - 1 < VISIBLE_SLOWDOWN

@@ -105,11 +105,11 @@ def connections(world: World, out: Collector) -> None:
     retransmits = _retransmits(world)
     late = level(world, "late answers", 3e-5, 5e-4) * world.gap_ratio.max(axis=0, keepdims=True)
     burst = level(world, "message sent", 1e4, 2e5) if is_so(world, "messages seen", 0.5) else 0.0
-    # A ring sends to the next node; the last peer listed is where the data goes.
-    # Two kernels under one bridge, or two machines a few switches apart.
-    # Who acknowledges late makes long round trips, and delays nothing.
+    # Two kernels under one bridge, or two machines a few switches apart. Estimates are a kernel's own: who
+    # sends little, and gets it acknowledged late, sees long round trips, and nothing is slower for it.
     usual = level(world, "round trip", 3e-4, 4e-3) * uneven(world, "round trips", 0.08, 0.7, nodes)
-    queues = uneven(world, "send queues", 0.05, 2.0, nodes)
+    piled = uneven(world, "send queues", 0.05, 1.5, nodes)
+    # A ring sends to the next node; the last peer listed is where the data goes.
     for hop in range(1, min(nodes, 4)):
         peer = (np.arange(nodes) + hop) % nodes
         added = delay + delay[peer]
@@ -117,7 +117,7 @@ def connections(world: World, out: Collector) -> None:
         device = f"+{hop}" if world.scenario.dialect != "cpu_testbed" else str(hop)
         out.gauge("node_tcp_rtt_seconds", "node", trip, device=device, quantum=1e-6, noise=0.35)
         out.gauge("node_tcp_rttvar_seconds", "node", 1.5 * trip, device=device, quantum=1e-6, noise=0.35)
-        usually = level(world, "send queue", 20, 20000) * queues
+        usually = level(world, "send queue", 20, 20000) * piled
         waiting = usually + 2800 * queued + BYTES_UNDERWAY * delay
         out.gauge(
             "node_tcp_send_queue_bytes", "node", waiting, device=device, quantum=1, noise=0.8, burst=burst

@@ -12,6 +12,8 @@ from rca.simulation.world import World
 
 # Bytes read back per major fault, on average: a page and what is read ahead of it.
 PAGE = 6e3
+# Share of the time in pauses from which on the collector does not keep up, and memory grows.
+LEAKING = 0.05
 # Of their waiting for a core, how much happens in the thread that a look at the state sees: host, loader.
 SEEN_IN_LINE = (0.15, 0.8)
 
@@ -99,7 +101,7 @@ def _memory(world: World, out: Collector) -> None:
     out.counter("process_minor_page_faults_total", "rank", minor, device="host", quantum=1, noise=0.3)
     major = 40 * np.clip(world.state("memory_stall"), 0, 1)[world.node_of] + world.state("major_faults")
     out.counter("process_major_page_faults_total", "rank", major, device="host", quantum=1, noise=0.4)
-    collecting = np.where(pauses > 0.01, 1.0, 0.0)
+    collecting = np.where(pauses > LEAKING, 1.0, 0.0)
     grown = 1 + 0.3 * np.cumsum(collecting, axis=1) / max(1, world.n_segments)
     grown *= level(world, "resident", 1.5e8, 3e9)
     out.gauge(
