@@ -112,13 +112,13 @@ def _known(values: FloatArray) -> FloatArray:
     return values[np.isfinite(values)]
 
 
-def healthy_windows(folders: Iterable[Path]) -> Healthy:
-    """Features of the collections' healthy windows."""
+def healthy_windows(folders: Iterable[Path], split: str | None = None) -> Healthy:
+    """Features of the collections' healthy windows, of one part of each if `split` names it."""
     return Healthy.of(
         Healthy.one(extract(entry.read_window()))
         for folder in folders
         for entry in read_collection(folder)
-        if entry.read_label().failure_mode == "healthy"
+        if split in {None, entry.summary.get("split")} and entry.read_label().failure_mode == "healthy"
     )
 
 
@@ -150,7 +150,7 @@ def main(arguments: list[str]) -> int:
     """Simulate, compare and print."""
     given = _options(arguments)
     try:
-        real = healthy_windows(given.collections)
+        real = healthy_windows(given.collections, given.split)
     except RcaError as error:
         sys.stderr.write(f"support: {error}\n")
         return 2
@@ -174,6 +174,7 @@ def _counted(made: Iterable[Healthy], total: int) -> Iterable[Healthy]:
 def _options(arguments: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks support", description=__doc__)
     parser.add_argument("collections", nargs="+", type=Path, metavar="COLLECTION", help="folder of windows")
+    parser.add_argument("--split", help="part of the collections, as their manifests name it")
     parser.add_argument("--windows", type=_enough, default=N_WINDOWS, help="simulated healthy windows")
     parser.add_argument("--dialect", choices=get_args(Dialect), help="sort of simulated job; all if absent")
     parser.add_argument("--seed", type=int, default=DEFAULT_SEED)

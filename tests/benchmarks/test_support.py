@@ -65,6 +65,7 @@ def test_healthy_windows_of_a_collection_are_compared(
 ) -> None:
     folder = Path(__file__).parents[2] / "data" / "windows"
     assert 0 < len(healthy_windows([folder]).window) < 8
+    assert len(healthy_windows([folder], "no such part").window) == 0
     assert main([str(folder), "--windows", "20", "--processes", "1", "--dialect", "cpu_testbed"]) == 0
     assert "outside the range" in capsys.readouterr().out
     assert main([str(tmp_path)]) == 2
