@@ -28,8 +28,9 @@ UNSURE_UNKNOWN = 0.9
 #: Belief that the loud resource's causes share then.
 CORROBORATED = 0.75
 NOT_AT_ALL = 1e-3
+FABRIC = "fabric"
 #: Resources that move with other faults, or with none, and so tell little on their own.
-UNTELLING = frozenset({"gpu_heat", "gpu_activity", "stopped", "tcp", "fabric"})
+UNTELLING = frozenset({"gpu_heat", "gpu_activity", "stopped", "tcp", FABRIC})
 
 
 def corroborated(suspect: Suspect, features: FeatureSet, busy: BusyEvidence) -> Suspect:
@@ -44,10 +45,14 @@ def corroborated(suspect: Suspect, features: FeatureSet, busy: BusyEvidence) -> 
     beliefs, ranks = suspect.causes, list(suspect.component.ranks)
     first = next(iter(beliefs), None)
     sure = UNSURE_UNKNOWN if first == UNKNOWN else UNSURE
-    # Most ranks have each other for peers, and in a slow job all wait more than before: nothing is loud then.
-    if first is None or beliefs[first] >= sure or 2 * len(ranks) > features.topology.n_ranks:
+    if first is None or beliefs[first] >= sure:
         return suspect
-    told = told_by_one_resource(_usual_score(ranks, features, busy))
+    # Most ranks have each other for peers, and in a slow job all wait more than before: nothing of a machine
+    # is loud then. Switches that mark more packets than before, although fewer are sent, still are.
+    if 2 * len(ranks) > features.topology.n_ranks:
+        told = _told_by_fabric(busy.versus_past[ranks])
+    else:
+        told = told_by_one_resource(_usual_score(ranks, features, busy))
     told &= beliefs.keys()  # Of links the classifier has ruled out what happens on machines.
     if not told or sum(beliefs[cause] for cause in told) >= CORROBORATED:
         return suspect
@@ -69,6 +74,13 @@ def told_by_one_resource(scores: FloatArray) -> frozenset[str]:
         if name not in UNTELLING
     }
     return families.pop() if len(families) == 1 else frozenset()
+
+
+def _told_by_fabric(since: FloatArray) -> frozenset[str]:
+    """The fabric's causes, if it is loud beside the past on most ranks that tell; (n_ranks, n_resources)."""
+    score = nan_median(since)[resource_names().index(FABRIC)]
+    causes = frozenset(cause for cause, spec in CAUSES.items() if FABRIC in spec.resources)
+    return causes if score >= LOUD else frozenset()
 
 
 def _usual_score(ranks: list[int], features: FeatureSet, busy: BusyEvidence) -> FloatArray:

@@ -45,6 +45,13 @@ def test_the_loud_resources_cause_is_believed_and_the_rest_by_its_own_shares(slo
     assert found.types["host"] > found.types["compute"]
 
 
+@pytest.mark.parametrize(("marked", "first"), [(6.0, "network_congestion"), (1.0, "unknown")])
+def test_of_most_ranks_only_a_fabric_that_marks_more_than_before_decides(slow, marked, first) -> None:
+    beliefs = {"unknown": 0.5, "network_congestion": 0.1, "nic_degradation": 0.05}
+    assert next(iter(heard(slow, beliefs=beliefs, ranks=tuple(range(8)), fabric=marked).causes)) == first
+    assert heard(slow, beliefs=beliefs, fabric=marked).causes == beliefs
+
+
 def test_that_nothing_explains_it_has_to_be_surer_than_a_cause(slow) -> None:
     found = heard(slow, beliefs={"unknown": 0.85, "cpu_contention": 0.1}, cpu_load=6.0)
     assert next(iter(found.causes)) == "cpu_contention"
