@@ -1,8 +1,9 @@
-"""One loud signal decides where the classifier does not.
+"""One loud signal, or one long phase, decides where the classifier does not.
 
 Its models learned how faults of simulated machines show. A real one may show another mix: steal and nothing
 else, a clock that falls without heat. They then believe in no cause, or in "unknown", while one resource of
-the suspects is far from their peers' and from their own past, and all others are as usual.
+the suspects is far from their peers' and from their own past, and all others are as usual. Or nothing is
+loud, and nearly all of the lateness is in a phase that few causes lengthen.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import numpy as np
 from rca.arrays import FloatArray
 from rca.causal.scores import BusyEvidence
 from rca.classify.classifier import Suspect, ordered, types_of
-from rca.features import FeatureSet
+from rca.features import RANK_FEATURES, FeatureSet
 from rca.features.evidence import resource_names
 from rca.robust import nan_median
 from rca.telemetry.causes import CAUSES, UNKNOWN
@@ -29,12 +30,17 @@ UNSURE_UNKNOWN = 0.9
 CORROBORATED = 0.75
 NOT_AT_ALL = 1e-3
 FABRIC = "fabric"
+#: Share of what ranks take longer that makes one phase decide, and how much longer that has to be, in steps.
+NEARLY_ALL, FELT = 0.75, 0.02
+_OWN_EXCESS = RANK_FEATURES.index("own_excess")
+#: Phases that some causes lengthen and nothing else, and where their excess stands.
+_PHASES = {phase: RANK_FEATURES.index(f"{phase}_excess") for phase in ("data_loading", "checkpoint")}
 #: Resources that move with other faults, or with none, and so tell little on their own.
 UNTELLING = frozenset({"gpu_heat", "gpu_activity", "stopped", "tcp", FABRIC})
 
 
 def corroborated(suspect: Suspect, features: FeatureSet, busy: BusyEvidence) -> Suspect:
-    """The suspect with more belief in the causes of the one resource that is loud, if no cause is sure.
+    """The suspect with more belief in the causes of the one resource or phase that is loud, if none is sure.
 
     Parameters
     ----------
@@ -54,6 +60,7 @@ def corroborated(suspect: Suspect, features: FeatureSet, busy: BusyEvidence) -> 
     else:
         told = told_by_one_resource(_usual_score(ranks, features, busy))
     told &= beliefs.keys()  # Of links the classifier has ruled out what happens on machines.
+    told = told or _told_by_one_phase(features.rank[ranks]) & beliefs.keys()
     if not told or sum(beliefs[cause] for cause in told) >= CORROBORATED:
         return suspect
     causes = _shared(beliefs, told)
@@ -81,6 +88,17 @@ def _told_by_fabric(since: FloatArray) -> frozenset[str]:
     score = nan_median(since)[resource_names().index(FABRIC)]
     causes = frozenset(cause for cause, spec in CAUSES.items() if FABRIC in spec.resources)
     return causes if score >= LOUD else frozenset()
+
+
+def _told_by_one_phase(rows: FloatArray) -> frozenset[str]:
+    """Causes that lengthen one phase alone, if nearly all that the ranks take longer is in that phase."""
+    own = nan_median(rows[:, [_OWN_EXCESS]])[0]
+    if not own >= FELT:
+        return frozenset()
+    for phase, column in _PHASES.items():
+        if nan_median(rows[:, [column]])[0] >= NEARLY_ALL * own:
+            return frozenset(cause for cause, spec in CAUSES.items() if spec.phases == (phase,))
+    return frozenset()
 
 
 def _usual_score(ranks: list[int], features: FeatureSet, busy: BusyEvidence) -> FloatArray:

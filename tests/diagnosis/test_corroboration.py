@@ -12,7 +12,7 @@ from rca.classify.classifier import Suspect
 from rca.classify.components import Component
 from rca.diagnosis.bundle import baseline
 from rca.diagnosis.corroboration import CORROBORATED, corroborated, told_by_one_resource
-from rca.features import extract
+from rca.features import RANK_FEATURES, extract
 from rca.features.evidence import RESOURCES, resource_names
 
 BELIEFS = {"unknown": 0.5, "gpu_contention": 0.3, "cpu_contention": 0.15, "memory_pressure": 0.05}
@@ -94,3 +94,40 @@ def test_a_resource_of_two_causes_tells_both() -> None:
     assert told_by_one_resource(scores(storage=4.0)) == {"storage_degradation", "checkpoint_stall"}
     assert told_by_one_resource(scores()) == frozenset()
     assert told_by_one_resource(np.full(len(RESOURCES), np.nan)) == frozenset()
+
+
+def booked(slow, beliefs, *, own: float = 0.2, **phases: float):
+    """Rank 5's causes, with this lateness and these parts of it in phases, in steps; no resource is loud."""
+    rows = slow.rank.copy()
+    rows[5, RANK_FEATURES.index("own_excess")] = own
+    for phase in ("data_loading", "checkpoint", "forward"):
+        rows[5, RANK_FEATURES.index(f"{phase}_excess")] = phases.get(phase, 0.0)
+    return heard(replace(slow, rank=rows), beliefs=beliefs).causes
+
+
+INPUT = {"runtime_gc": 0.5, "data_loader_stall": 0.15, "storage_degradation": 0.05, "checkpoint_stall": 0.05}
+
+
+def test_nearly_all_lateness_in_one_phase_speaks_for_who_lengthens_it_alone(slow) -> None:
+    found = booked(slow, INPUT, data_loading=0.18)
+    assert next(iter(found)) == "data_loader_stall"
+    total = sum(INPUT.values())
+    assert found["data_loader_stall"] + found["storage_degradation"] == pytest.approx(CORROBORATED * total)
+    assert found["data_loader_stall"] / found["storage_degradation"] == pytest.approx(3, rel=0.02)
+    assert next(iter(booked(slow, INPUT, checkpoint=0.18))) == "checkpoint_stall"
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"data_loading": 0.12},
+        {"forward": 0.2},
+        {"data_loading": 0.01, "own": 0.01},
+        {"data_loading": np.nan},
+        {"data_loading": 0.2, "beliefs": INPUT | {"runtime_gc": 0.75}},
+        {"data_loading": 0.2, "beliefs": {"unknown": 0.6, "nic_degradation": 0.1}},
+    ],
+)
+def test_lateness_elsewhere_or_a_sure_classifier_is_left_alone(slow, other) -> None:
+    asked = {"beliefs": INPUT} | other
+    assert booked(slow, **asked) == asked["beliefs"]
