@@ -10,19 +10,19 @@ from dataclasses import replace
 
 import numpy as np
 
-from rca.arrays import FloatArray
+from rca.arrays import BoolArray, FloatArray
 from rca.causal.scores import BusyEvidence
 from rca.classify.classifier import Suspect, ordered
 from rca.features import RANK_FEATURES, FeatureSet
 from rca.features.evidence import resource_names
-from rca.robust import nan_max, nan_quantile
+from rca.robust import nan_max
 from rca.telemetry.causes import DECIDING
 
 #: Scores below this are normal, in units. Mild faults move their signals by less than is remarkable (1).
 NORMAL = 0.3
 #: Share of the belief that a contradicted cause keeps: exporters may lie, too.
 KEPT = 0.25
-#: Others are sounder than a suspect if this share of them shows less than this part of what he does.
+#: Others are sounder than a suspect if this share of them shows at most this part of what he does.
 SOUNDEST, ALIKE = 0.2, 0.5
 #: A device that is busier than this, for the time its rank computes, works for somebody else as well.
 OTHERS_WORK = 1.0
@@ -72,15 +72,27 @@ def is_contradicted(cause: str, unlike: FloatArray) -> bool:
 def most_unlike(ranks: list[int], features: FeatureSet, busy: BusyEvidence) -> FloatArray:
     """Largest score of every resource over ranks, against peers, past or a sound machine, (n_resources,).
 
-    What the others show as well sets nobody apart: a sound machine counts where some of them are sounder, or
-    cannot be asked. Where most ranks are suspected they are each other's peers, and looking alike proves
-    nothing.
+    What the peers show as well sets nobody apart: a sound machine counts where some of them are sounder, or
+    there are none to compare with. Where most ranks are suspected they are each other's peers, and looking
+    alike proves nothing.
     """
     beside, since = busy.versus_peers[ranks], busy.versus_past[ranks]
     sound = features.evidence.versus_sound[ranks]
     if 2 * len(ranks) <= features.topology.n_ranks:
-        others = np.delete(features.evidence.versus_sound, ranks, axis=0)
-        alike = nan_quantile(others, SOUNDEST) > ALIKE * sound
+        alike = np.isfinite(beside) & ~_some_are_sounder(sound, ranks, features)
         return nan_max(np.fmax(np.fmax(beside, since), np.where(alike, np.nan, sound)))
     others = np.fmax(since, sound)
     return nan_max(np.where(np.isfinite(others), np.fmax(beside, others), np.nan))
+
+
+def _some_are_sounder(sound: FloatArray, ranks: list[int], features: FeatureSet) -> BoolArray:
+    """Whether enough others are sounder than the suspects' worst, (n_resources,); yes if none is known.
+
+    The others are those of other nodes, where there are any: what a node shows, all its ranks show.
+    """
+    node = features.topology.node
+    elsewhere = np.flatnonzero(~np.isin(node, node[ranks]))
+    others = elsewhere if elsewhere.size else np.setdiff1d(np.arange(node.size), ranks)
+    shown = features.evidence.versus_sound[others]
+    sounder = (shown <= ALIKE * nan_max(sound)).sum(axis=0)
+    return np.asarray(sounder >= SOUNDEST * np.isfinite(shown).sum(axis=0))

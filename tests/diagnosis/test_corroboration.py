@@ -45,11 +45,30 @@ def test_the_loud_resources_cause_is_believed_and_the_rest_by_its_own_shares(slo
     assert found.types["host"] > found.types["compute"]
 
 
-@pytest.mark.parametrize(("marked", "first"), [(6.0, "network_congestion"), (1.0, "unknown")])
-def test_of_most_ranks_only_a_fabric_that_marks_more_than_before_decides(slow, marked, first) -> None:
-    beliefs = {"unknown": 0.5, "network_congestion": 0.1, "nic_degradation": 0.05}
-    assert next(iter(heard(slow, beliefs=beliefs, ranks=tuple(range(8)), fabric=marked).causes)) == first
-    assert heard(slow, beliefs=beliefs, fabric=marked).causes == beliefs
+FABRIC = resource_names().index("fabric")
+LINKS = {"unknown": 0.5, "network_congestion": 0.1, "nic_degradation": 0.05}
+
+
+@pytest.mark.parametrize(
+    ("since", "decides"),
+    [([6.0] * 8, True), ([6.0] * 5 + [0.0] * 3, True), ([6.0] * 3 + [0.0] * 5, False), ([np.nan] * 8, False)],
+)
+def test_of_most_ranks_a_fabric_that_marks_more_than_before_decides(slow, since, decides) -> None:
+    """Beside peers it shows nothing, and where there is no past nothing either."""
+    past = np.zeros((8, len(RESOURCES)))
+    past[:, FABRIC] = since
+    for ranks, expected in ((tuple(range(8)), decides), ((5,), False)):
+        peers = np.zeros(past.shape)
+        features = replace(slow, evidence=replace(slow.evidence, versus_peers=peers, versus_past=past))
+        suspect = Suspect(Component("job", ranks, 0.9), {}, {}, dict(LINKS))
+        evidence = BusyEvidence.from_features(features, baseline().mechanisms)
+        found = corroborated(suspect, features, evidence).causes
+        assert (next(iter(found)) == "network_congestion") is expected
+
+
+def test_of_most_ranks_nothing_beside_peers_decides(slow) -> None:
+    found = heard(slow, beliefs=LINKS, ranks=tuple(range(8)), past=0.0, fabric=6.0)
+    assert found.causes == LINKS
 
 
 def test_that_nothing_explains_it_has_to_be_surer_than_a_cause(slow) -> None:

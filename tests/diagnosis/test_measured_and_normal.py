@@ -51,23 +51,45 @@ def test_normal_signals_contradict_and_moved_or_missing_ones_do_not(slow, cause:
     assert not normal_on(normal)
 
 
-@pytest.mark.parametrize(
-    ("ranks", "others", "normal"),
-    [([5], 1.3, True), ([5], 0.2, False), (list(range(8)), 1.3, False)],
-)
-def test_what_the_others_show_as_well_sets_nobody_apart(slow, ranks, others, normal) -> None:
-    """Collectors that run on every rank explain no straggler, but a job in which all are late."""
+COLLECTOR = resource_names().index("collector")
+
+
+def collecting(slow, shown: list[float], *, peers: float = 0.0):
+    """The features of eight ranks whose collectors show this beside a sound machine, and nothing else."""
     shape = (8, len(RESOURCES))
-    peers, past, sound = np.full(shape, np.nan), np.full(shape, np.nan), np.full(shape, np.nan)
-    column = resource_names().index("collector")
-    peers[:, column], sound[:, column] = 0.0, others
-    # Two of the others are as bad as the suspect, and not late: that alone is no alibi.
-    sound[[4, 5, 6], column] = 1.5
-    evidence = replace(slow.evidence, versus_peers=peers, versus_past=past, versus_sound=sound)
-    features = replace(slow, evidence=evidence)
-    assert is_contradicted("runtime_gc", most_unlike(ranks, features, busy(features))) is normal
-    sound[np.arange(8) != 5, column] = np.nan
+    held = {name: np.full(shape, np.nan) for name in ("peers", "past", "sound")}
+    held["peers"][:, COLLECTOR], held["sound"][:, COLLECTOR] = peers, shown
+    evidence = replace(slow.evidence, **{f"versus_{name}": scores for name, scores in held.items()})
+    return replace(slow, evidence=evidence)
+
+
+@pytest.mark.parametrize(
+    ("sounder", "of_them", "normal"),
+    [(0, 0.9, True), (0, 0.7, True), (4, 0.9, True), (1, 0.7, True), (2, 0.7, False), (4, 0.7, False)],
+)
+def test_what_the_others_show_as_well_sets_nobody_apart(slow, sounder: int, of_them: float, normal) -> None:
+    """Collectors that run on every rank explain no straggler; half as much on a fifth of the others tells."""
+    features = collecting(slow, [*[of_them] * sounder, *[1.5] * (8 - sounder)])
+    assert is_contradicted("runtime_gc", most_unlike([5], features, busy(features))) is normal
+
+
+def test_nobody_to_compare_with_or_most_of_the_job_leaves_the_sound_machine(slow) -> None:
+    alike = collecting(slow, [1.5] * 8)
+    assert not is_contradicted("runtime_gc", most_unlike(list(range(8)), alike, busy(alike)))
+    alone = collecting(slow, [*[np.nan] * 5, 1.5, np.nan, np.nan])
+    assert not is_contradicted("runtime_gc", most_unlike([5], alone, busy(alone)))
+    no_peers = collecting(slow, [1.5] * 8, peers=np.nan)
+    assert not is_contradicted("runtime_gc", most_unlike([5], no_peers, busy(no_peers)))
+    calm = collecting(slow, [0.2] * 8, peers=np.nan)
+    assert is_contradicted("runtime_gc", most_unlike([5], calm, busy(calm)))
+
+
+def test_a_nodes_own_ranks_do_not_speak_for_it(slow) -> None:
+    topology = replace(slow.topology, node=np.repeat([0, 1], 4), node_names=("a", "b"))
+    features = replace(collecting(slow, [0.1] * 4 + [1.5] * 4), topology=topology)
     assert not is_contradicted("runtime_gc", most_unlike([5], features, busy(features)))
+    features = replace(collecting(slow, [1.5] * 4 + [0.1, 1.5, 0.1, 0.1]), topology=topology)
+    assert is_contradicted("runtime_gc", most_unlike([5], features, busy(features)))
 
 
 def test_deciding_resources_are_the_causes_own() -> None:
