@@ -8,9 +8,10 @@ from rca.simulation.engine import slowdown
 from rca.simulation.faults import FAULTS
 from rca.simulation.label import VISIBLE_SLOWDOWN
 from rca.simulation.noise import draw_noise
+from rca.simulation.sampling_benign import sample_benign
 from rca.simulation.sampling_faults import sample_fault
 from rca.simulation.sampling_job import sample_job
-from rca.simulation.sampling_noise import sample_benign, sample_telemetry
+from rca.simulation.sampling_telemetry import sample_telemetry
 from rca.simulation.scenario import Dialect, Fault, Scenario
 from rca.telemetry.causes import UNKNOWN
 

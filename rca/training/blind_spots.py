@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 
 from rca.evaluation.signals import STEP_TIMES
-from rca.simulation.sampling_noise import CORE_PHASES, OPTIONAL_PHASES
+from rca.simulation.sampling_telemetry import CORE_PHASES, OPTIONAL_PHASES
 from rca.telemetry.grouping import codes_of
 from rca.telemetry.window import LOAD_COLUMNS, Window
 

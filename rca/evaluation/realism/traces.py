@@ -15,8 +15,8 @@ from rca.evaluation.realism.twin import reshaped
 from rca.features.work import warmup_steps
 from rca.robust import nan_mean, nan_median, row_correlation
 from rca.simulation import Benign, Scenario, Telemetry, sample_scenario, simulate
+from rca.simulation.sampling_benign import sample_benign
 from rca.simulation.sampling_faults import sample_fault
-from rca.simulation.sampling_noise import sample_benign
 from rca.telemetry.job import Parallelism
 from rca.telemetry.phases import PhaseArrays
 from rca.telemetry.window import Window

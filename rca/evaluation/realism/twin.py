@@ -12,13 +12,9 @@ import numpy as np
 from rca.evaluation.realism.subject import Injected, Subject
 from rca.simulation import FAULTS, Benign, Fault, HarmlessSignal, Scenario, Telemetry, sample_scenario
 from rca.simulation.engine import slowdown
+from rca.simulation.sampling_benign import sample_benign, sample_bursts, sample_late_batches
 from rca.simulation.sampling_faults import sample_fault, sample_strength
-from rca.simulation.sampling_noise import (
-    TESTBED_EXPORTERS,
-    sample_benign,
-    sample_bursts,
-    sample_late_batches,
-)
+from rca.simulation.sampling_telemetry import TESTBED_EXPORTERS
 
 #: Severities a twin may have; the weakest still acts.
 SEVERITIES = (0.02, 1.0)

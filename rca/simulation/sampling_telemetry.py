@@ -1,0 +1,166 @@
+"""Draws of what telemetry shows of a job, how its trainer books it, and what is lost."""
+
+from __future__ import annotations
+
+from typing import TypedDict
+
+import numpy as np
+
+from rca.simulation.sampling_job import log_uniform
+from rca.simulation.scenario import (
+    LEAST_ROWS,
+    Booking,
+    DeviceWait,
+    Ending,
+    Scenario,
+    SkewedBy,
+    Telemetry,
+    Visibility,
+)
+
+TESTBED_EXPORTERS = (
+    "cpu", "pressure", "memory", "disk", "network", "tcp", "qdisc", "process", "container", "python",
+)  # fmt: skip
+CLUSTER_EXPORTERS = ("dcgm", "dcgm_profiling", "cpu", "pressure", "memory", "disk", "network", "infiniband")
+MIXED_EXPORTERS = (*CLUSTER_EXPORTERS, "process", "container", "python")
+OPTIONAL_PHASES = (
+    "data_loading_seconds", "host_to_device_seconds", "optimizer_seconds", "checkpoint_seconds", "gc_seconds",
+)  # fmt: skip
+CORE_PHASES = (
+    "forward_seconds", "backward_seconds", "communication_wait_seconds", "communication_transfer_seconds",
+)  # fmt: skip
+MAX_SAMPLES = 120
+#: Operations are traced in this share of jobs of at most so many ranks.
+TRACED_SHARE, TRACED_RANKS = 0.02, 64
+#: Beyond so many ranks the ends of single operations are not kept.
+MANY_RANKS = 512
+#: Share of clusters' jobs whose timers see launches, because the host does not wait for its device.
+LAUNCHES_ONLY = 0.12
+#: Share of windows that exporters cover for longer than rows.
+MARGIN_SHARE = 0.15
+#: Share of jobs whose device exporters collect less often than they are scraped.
+HELD_SHARE = 0.25
+
+
+def sample_telemetry(rng: np.random.Generator, scenario: Scenario, cause: str) -> Telemetry:
+    """Draw what is seen; of `cause` only its load columns depend, which people add when they need them."""
+    testbed, single = scenario.dialect == "cpu_testbed", scenario.n_nodes == 1
+    named = rng.random() >= 0.07
+    length = scenario.n_steps * scenario.workload.step_seconds
+    interval = 0.2 * log_uniform(rng, 0.5, 5) if testbed else log_uniform(rng, 1, 30)
+    full = rng.random() < 0.55
+    interval = max(min(interval, length / 4), length / MAX_SAMPLES)
+    hold, lag = (0.0, 0.0) if testbed else _hold(rng, interval, length)
+    return Telemetry(
+        exporters=_exporters(rng, scenario),
+        interval_seconds=interval,
+        hold_seconds=hold,
+        lag_seconds=lag,
+        ops=bool(scenario.world_size <= TRACED_RANKS and rng.random() < TRACED_SHARE),
+        states_sampled=bool(rng.random() < 0.5),
+        forgets_dead=bool(rng.random() < 0.5),
+        visibility=_visibility(rng),
+        missing_phases=() if full else _missing_phases(rng),
+        ranks_without_phases=_blind_ranks(rng, scenario),
+        load_columns=bool(rng.random() < (0.45 if cause == "sequence_length_imbalance" else 0.12)),
+        node_names=named,
+        list_ranks=bool(rng.random() >= 0.04),
+        missing_metrics=0.0 if full else rng.uniform(0, 0.3),
+        missing_series=0.0 if full else rng.uniform(0, 0.08),
+        gap_probability=0.0 if full else rng.uniform(0, 0.3),
+        reset_probability=0.01 if rng.random() < 0.15 else 0.0,
+        old_names=bool(rng.random() < 0.2),
+        clock_skew_seconds=0.0 if testbed or single else log_uniform(rng, 1e-4, 1.0),
+        events=bool(rng.random() < 0.5),
+        ending=_ending(rng),
+        booking=_booking(rng, scenario),
+        begun_steps_reported=bool(rng.random() < 0.6),
+        **_without_rows(rng, scenario),
+    )
+
+
+def _booking(rng: np.random.Generator, scenario: Scenario) -> Booking:
+    """How the trainer times its steps; the testbed's timers see all work as it is, many others' do not."""
+    if scenario.dialect == "cpu_testbed":
+        return Booking(**_uneven_transfers(rng, scenario, 0.6))
+    tensor, pipelined = scenario.parallelism.tensor > 1, scenario.parallelism.pipeline > 1
+    shared, inside, nowhere, overlapped, launched = rng.random(5)
+    launches_only = not pipelined and launched < LAUNCHES_ONLY
+    places: tuple[DeviceWait, ...] = ("forward", "optimizer", "nowhere")
+    return Booking(
+        batch_shared=bool(tensor and shared < 0.5),
+        tensor_waits_inside=bool(tensor and inside < 0.5 and not launches_only),
+        bubbles_timed=not (pipelined and nowhere < 0.25 and scenario.world_size <= MANY_RANKS),
+        exchange_in_backward=bool(not pipelined and overlapped < 0.1 and not launches_only),
+        waits_for_device=places[rng.integers(3)] if launches_only else "every phase",
+        launch_share=rng.uniform(0.1, 0.9) if launches_only else 0.3,
+        **_uneven_transfers(rng, scenario, 0.15),
+    )
+
+
+class _UnevenTransfers(TypedDict, total=False):
+    transfer_skew: float
+    skewed_by: SkewedBy
+
+
+def _uneven_transfers(rng: np.random.Generator, scenario: Scenario, probability: float) -> _UnevenTransfers:
+    """Which part of a transfer some ranks take for waiting, and what that depends on."""
+    if scenario.n_nodes == 1 or rng.random() >= probability:
+        return {}
+    by: SkewedBy = "node" if scenario.ranks_per_node > 1 and rng.random() < 0.4 else "ring"
+    return {"transfer_skew": log_uniform(rng, 0.01, 0.5 if by == "node" else 0.15), "skewed_by": by}
+
+
+def _without_rows(rng: np.random.Generator, scenario: Scenario) -> dict[str, int]:
+    """Steps at both ends that have samples and no rows: mostly the same margin before and after."""
+    if rng.random() >= MARGIN_SHARE or scenario.n_steps < 2 * LEAST_ROWS:
+        return {}
+    margin, kind = int(log_uniform(rng, 1, scenario.n_steps / 4)), rng.random()
+    return {
+        "rows_skipped": margin if kind < 0.8 else 0,
+        "rows_behind": max(0, margin + int(rng.integers(-1, 2))) if kind < 0.5 or kind >= 0.8 else 0,
+    }
+
+
+def _hold(rng: np.random.Generator, interval: float, length: float) -> tuple[float, float]:
+    """Seconds a device exporter keeps a value, and how old that is when it collects it."""
+    if rng.random() >= HELD_SHARE:
+        return 0.0, 0.0
+    return min(interval * rng.uniform(1.2, 5), length / 8), min(rng.uniform(0, 2), length / 40)
+
+
+def _missing_phases(rng: np.random.Generator) -> tuple[str, ...]:
+    """Few trainers time everything; the compute phases and the split of communication are mostly there."""
+    return _some(rng, OPTIONAL_PHASES, 0.35) + _some(rng, CORE_PHASES, 0.1)
+
+
+def _exporters(rng: np.random.Generator, scenario: Scenario) -> tuple[str, ...]:
+    if rng.random() < 0.12:
+        return ()
+    all_of = {"cpu_testbed": TESTBED_EXPORTERS, "gpu_cluster": CLUSTER_EXPORTERS, "mixed": MIXED_EXPORTERS}
+    offered = all_of[scenario.dialect]
+    if rng.random() < 0.5:
+        return offered
+    kept = _some(rng, offered, 0.7)
+    return kept or offered[:1]
+
+
+def _visibility(rng: np.random.Generator) -> Visibility:
+    choices: tuple[Visibility, ...] = ("full", "unsplit", "minimal", "loading")
+    return choices[int(rng.choice(4, p=[0.78, 0.13, 0.05, 0.04]))]
+
+
+def _ending(rng: np.random.Generator) -> Ending:
+    choices: tuple[Ending, ...] = ("complete", "cut", "lagging", "finished")
+    return choices[int(rng.choice(4, p=[0.6, 0.2, 0.1, 0.1]))]
+
+
+def _blind_ranks(rng: np.random.Generator, scenario: Scenario) -> tuple[int, ...]:
+    if rng.random() >= 0.06 or scenario.world_size < 4:
+        return ()
+    count = int(rng.integers(1, max(2, scenario.world_size // 4)))
+    return tuple(int(rank) for rank in rng.choice(scenario.world_size, count, replace=False))
+
+
+def _some(rng: np.random.Generator, names: tuple[str, ...], probability: float) -> tuple[str, ...]:
+    return tuple(name for name in names if rng.random() < probability)
