@@ -59,8 +59,8 @@ def corroborated(suspect: Suspect, features: FeatureSet, busy: BusyEvidence) -> 
         told = _told_by_fabric(busy.versus_past[ranks])
     else:
         told = told_by_one_resource(_usual_score(ranks, features, busy))
-    told &= beliefs.keys()  # Of links the classifier has ruled out what happens on machines.
-    told = told or _told_by_one_phase(features.rank[ranks]) & beliefs.keys()
+    # Of links the classifier has ruled out what happens on machines.
+    told = told & beliefs.keys() or _told_by_one_phase(features.rank[ranks]) & beliefs.keys()
     if not told or sum(beliefs[cause] for cause in told) >= CORROBORATED:
         return suspect
     causes = _shared(beliefs, told)
@@ -75,19 +75,18 @@ def told_by_one_resource(scores: FloatArray) -> frozenset[str]:
     scores : ndarray of shape (n_resources,), units
     """
     loud = [name for name, score in zip(resource_names(), scores, strict=True) if score >= LOUD]
-    families = {
-        frozenset(cause for cause, spec in CAUSES.items() if name in spec.resources)
-        for name in loud
-        if name not in UNTELLING
-    }
+    families = {_moving(name) for name in loud if name not in UNTELLING}
     return families.pop() if len(families) == 1 else frozenset()
+
+
+def _moving(resource: str) -> frozenset[str]:
+    return frozenset(cause for cause, spec in CAUSES.items() if resource in spec.resources)
 
 
 def _told_by_fabric(since: FloatArray) -> frozenset[str]:
     """The fabric's causes, if it is loud beside the past on most ranks that tell; (n_ranks, n_resources)."""
     score = nan_median(since)[resource_names().index(FABRIC)]
-    causes = frozenset(cause for cause, spec in CAUSES.items() if FABRIC in spec.resources)
-    return causes if score >= LOUD else frozenset()
+    return _moving(FABRIC) if score >= LOUD else frozenset()
 
 
 def _told_by_one_phase(rows: FloatArray) -> frozenset[str]:

@@ -83,7 +83,11 @@ def _skew_transfers(scenario: Scenario, columns: dict[str, FloatArray]) -> None:
     Somebody of each exchange always arrives last, and takes none of it for waiting.
     """
     booking, grid = scenario.telemetry.booking, _exchanges(scenario)
-    later = _behind_sender(scenario, grid) if booking.skewed_by == "node" else _along_ring(scenario, grid)
+    rng = np.random.default_rng([scenario.seed, 14])
+    if booking.skewed_by == "node":
+        later = _behind_sender(rng, grid // scenario.ranks_per_node)
+    else:
+        later = _along_ring(rng, *grid.shape)
     moved = np.empty(scenario.world_size)
     moved[grid] = booking.transfer_skew * (later - later.min(axis=0))
     columns[WAIT] += moved[:, None] * columns[TRANSFER]
@@ -97,19 +101,16 @@ def _exchanges(scenario: Scenario) -> IntArray:
     return ranks.transpose(1, 0, 2).reshape(scenario.replicas, -1)
 
 
-def _along_ring(scenario: Scenario, grid: IntArray) -> FloatArray:
-    """How late data comes by the place in the ring, from 0 to 1, shape of `grid`."""
-    begins = np.random.default_rng([scenario.seed, 14]).random(grid.shape[1])
-    place = np.arange(grid.shape[0])[:, None] / grid.shape[0] + begins
+def _along_ring(rng: np.random.Generator, n_replicas: int, n_groups: int) -> FloatArray:
+    """How late data comes by the place in the ring, from 0 to 1, (n_replicas, n_groups)."""
+    place = np.arange(n_replicas)[:, None] / n_replicas + rng.random(n_groups)
     return np.asarray(0.5 * (1 + np.cos(2 * np.pi * place)))
 
 
-def _behind_sender(scenario: Scenario, grid: IntArray) -> FloatArray:
-    """The same where the first rank of an exchange on a node sends and the others get it from there."""
-    node = grid // scenario.ranks_per_node
+def _behind_sender(rng: np.random.Generator, node: IntArray) -> FloatArray:
+    """The same where an exchange's first rank on a node sends and the others get it from there."""
     sends = np.diff(node, axis=0, prepend=-1) > 0
-    drawn = np.random.default_rng([scenario.seed, 14]).uniform(0.6, 1.0, grid.shape)
-    return np.where(sends, 0.0, drawn)
+    return np.where(sends, 0.0, rng.uniform(0.6, 1.0, node.shape))
 
 
 def _of_group(scenario: Scenario, values: FloatArray) -> FloatArray:

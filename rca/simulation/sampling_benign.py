@@ -29,7 +29,6 @@ def sample_benign(rng: np.random.Generator, scenario: Scenario, *, lengths_told:
     """Healthy variation; where a job reports its sequences' lengths, they do vary."""
     testbed = scenario.dialect == "cpu_testbed"
     warm = scenario.first_step_number == 0
-    calm = testbed and scenario.workload.run_queue_share < CALM_QUEUE
     every = int(log_uniform(rng, 4, 120)) if rng.random() < 0.25 else 0
     place: SlowStepPhase = SLOW_STEP_PHASES[int(rng.choice(3, p=[0.4, 0.3, 0.3]))]
     # A healthy job spends up to a few per cent of its time on checkpoints; on evaluation whatever one likes.
@@ -54,7 +53,7 @@ def sample_benign(rng: np.random.Generator, scenario: Scenario, *, lengths_told:
         transfer_noise=log_uniform(rng, 0.04, 0.5) if testbed else log_uniform(rng, 0.008, 0.15),
         transfer_ends=log_uniform(rng, 0.004, 0.08) if testbed else log_uniform(rng, 0.001, 0.03),
         settling=log_uniform(rng, 0.02, 0.5) if warm and rng.random() < 0.3 else 0.0,
-        hiccup_probability=_hiccups(rng, testbed=testbed, calm=calm),
+        hiccup_probability=_hiccups(rng, scenario),
         hiccup_scale=log_uniform(rng, 0.02, 0.2) if testbed else rng.uniform(0.05, 0.5),
         hiccup_spread=rng.uniform(0.0, 1.0),
         hiccup_backward=log_uniform(rng, 0.02, 0.35),
@@ -96,10 +95,11 @@ def _collections(rng: np.random.Generator, scenario: Scenario) -> Collections:
     return Collections(every=every, seconds=share * every * scenario.expected_step_seconds, together=together)
 
 
-def _hiccups(rng: np.random.Generator, *, testbed: bool, calm: bool) -> float:
+def _hiccups(rng: np.random.Generator, scenario: Scenario) -> float:
     """How often a rank is late for a moment; ranks that share cores are, often and a little."""
-    if not testbed:
+    if scenario.dialect != "cpu_testbed":
         return log_uniform(rng, 1e-4, 4e-3)
+    calm = scenario.workload.run_queue_share < CALM_QUEUE
     return log_uniform(rng, 5e-4, 0.03) if calm else log_uniform(rng, 0.02, 0.25)
 
 
