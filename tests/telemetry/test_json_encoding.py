@@ -121,7 +121,8 @@ def test_two_members_are_required(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("value", "kind"), [("0.4", "str"), (True, "bool"), ([0.4], "list"), ({"s": 0.4}, "dict")]
+    ("value", "kind"),
+    [("0.4", "str"), (True, "bool"), (False, "bool"), ([0.4], "list"), ({"s": 0.4}, "dict")],
 )
 def test_a_number_spelled_otherwise_is_shown(value: Any, kind: str) -> None:
     error = refused(with_steps(forward_seconds=[0.4, value]))
@@ -129,7 +130,7 @@ def test_a_number_spelled_otherwise_is_shown(value: Any, kind: str) -> None:
     assert (error.rows[0]["row"], error.rows[0]["type"]) == (1, kind)
 
 
-@pytest.mark.parametrize("value", [True, "1", 1.5, None])
+@pytest.mark.parametrize("value", [True, False, "1", 1.5, None])
 def test_ranks_are_integers(value: Any) -> None:
     error = refused(with_steps(rank=[0, value]))
     assert (error.table, error.column) == ("steps", "rank")

@@ -6,9 +6,8 @@ Python types are looked at first.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import struct
 from itertools import chain
-from struct import pack
 from typing import Any
 
 import numpy as np
@@ -51,21 +50,13 @@ def table_from_series(spec: TableSpec, value: Any) -> tuple[pa.Table, list[str]]
     series = _objects(spec, value)
     lengths = _lengths(spec, series)
     held: dict[str, pa.Array] = {}
+    series_of_sample = pa.array(np.repeat(np.arange(len(series)), lengths))
     for label in _LABELS:
-        column = spec.by_name[label]
         array = _array(spec, label, [one.get(label) for one in series], unit="series")
-        if column.kind == "text":
-            indices = _repeated(array.indices, lengths)
-            held[label] = pa.DictionaryArray.from_arrays(indices, array.dictionary)
-        else:
-            held[label] = _repeated(array, lengths)
+        held[label] = array.take(series_of_sample)
     for member, name in (("times", "time"), ("values", "value")):
         held[name] = _array(spec, name, list(chain.from_iterable(one[member] for one in series)))
     return pa.table(held), _unknown_members(spec, series, {*_LABELS, "times", "values"})
-
-
-def _repeated(array: pa.Array, lengths: Sequence[int]) -> pa.Array:
-    return array.take(pa.array(np.repeat(np.arange(len(array)), lengths)))
 
 
 def _objects(spec: TableSpec, value: Any) -> list[dict[str, Any]]:
@@ -131,37 +122,48 @@ def _array(spec: TableSpec, name: str, values: list[Any], *, unit: str = "row") 
     column = spec.by_name.get(name)
     if column is None:  # Only its name is wanted, for the note on what was kept out.
         return pa.nulls(len(values))
+    if column.kind != "text":
+        complete = _complete(column, values)
+        if complete is not None:
+            return complete
     types = set(map(type, values))
     if not types <= _ALLOWED[column.kind]:
         raise _wrong_values(spec, column, values, unit)
     if column.kind == "text":
         return pa.array(values, type=pa.string()).dictionary_encode()
     if column.kind == "integer" and types <= {int}:
-        return _integer_array(spec, column, values)
-    if types <= {int, float}:
-        return _float_array(values)
+        raise _too_large(spec, column, values)
     return pa.array(np.array(values, dtype=np.float64))
 
 
-def _float_array(values: list[float]) -> pa.Array:
-    """Numbers without nulls, in less than half the time that NumPy takes for a list."""
-    packed = pack(f"={len(values)}d", *values)
-    return pa.Array.from_buffers(pa.float64(), len(values), [None, pa.py_buffer(packed)])
+def _complete(column: Column, values: list[Any]) -> pa.Array | None:
+    """A column without nulls, in a third of the time of looking at every type; None where it is not one.
 
-
-def _integer_array(spec: TableSpec, column: Column, values: list[int]) -> pa.Array:
+    `struct.pack` takes nothing but numbers, and nothing but integers for integers, but it takes booleans
+    for 0 and 1, so those are looked at.
+    """
+    code, stored = ("q", pa.int64()) if column.kind == "integer" else ("d", pa.float64())
     try:
-        return pa.array(np.array(values, dtype=np.int64))
-    except OverflowError:
-        rows = [{"row": i, column.name: v} for i, v in enumerate(values) if not -(2**63) <= v < 2**63]
-        raise InvalidWindow(
-            "does not fit",
-            table=spec.name,
-            column=column.name,
-            rows=rows[:SHOWN_ROWS],
-            n_rows=len(rows),
-            expected="integers of 64 bits",
-        ) from None
+        packed = struct.pack(f"={len(values)}{code}", *values)
+    except (struct.error, OverflowError):
+        return None
+    numbers = np.frombuffer(packed, dtype=stored.to_pandas_dtype())
+    either = np.flatnonzero((numbers == 0) | (numbers == 1)).tolist()
+    if bool in set(map(type, map(values.__getitem__, either))):
+        return None
+    return pa.Array.from_buffers(stored, len(values), [None, pa.py_buffer(packed)])
+
+
+def _too_large(spec: TableSpec, column: Column, values: list[int]) -> InvalidWindow:
+    rows = [{"row": i, column.name: v} for i, v in enumerate(values) if not -(2**63) <= v < 2**63]
+    return InvalidWindow(
+        "does not fit",
+        table=spec.name,
+        column=column.name,
+        rows=rows[:SHOWN_ROWS],
+        n_rows=len(rows),
+        expected="integers of 64 bits",
+    )
 
 
 def _wrong_values(spec: TableSpec, column: Column, values: list[Any], unit: str) -> InvalidWindow:
