@@ -62,6 +62,7 @@ def table_of(table: str) -> tuple[Feature, ...]:
     return describe()[table]
 
 
+@cache
 def subject(feature: str) -> str:
     """What a feature is about, so that the same thing is told once: a phase, a resource, a group."""
     for column in OWN_PHASES:

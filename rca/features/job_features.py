@@ -160,17 +160,18 @@ def _coverage(work: Work, evidence: Evidence) -> dict[str, float]:
 def window_maxima(evidence: Evidence, per_rank: dict[str, FloatArray]) -> dict[str, float]:
     """The largest rank's value of what single ranks are judged by, and the usual one where zero is sound."""
     peers, past = nan_max(evidence.versus_peers), nan_max(evidence.versus_past)
+    sound, usual = nan_max(evidence.versus_sound), nan_median(evidence.versus_sound)
     maxima = {}
     for column, name in enumerate(resource_names()):
         maxima[f"max_{name}_peers"] = float(peers[column])
         maxima[f"max_{name}_past"] = float(past[column])
-    for name in sound_resources():
-        scores = evidence.versus_sound[:, resource_names().index(name)]
-        maxima[f"max_{name}_sound"] = float(nan_max(scores[:, None])[0])
-        maxima[f"median_{name}_sound"] = _median(scores)
+        if name in sound_resources():
+            maxima[f"max_{name}_sound"] = float(sound[column])
+            maxima[f"median_{name}_sound"] = float(usual[column])
     singles = ["own_excess", "own_excess_z", "wait_deficit", "late_share"]
     singles += [f"{column.removesuffix('_seconds')}_excess" for column in OWN_PHASES]
-    return maxima | {f"max_{name}": float(nan_max(per_rank[name][:, None])[0]) for name in singles}
+    largest = nan_max(np.stack([per_rank[name] for name in singles], axis=1))
+    return maxima | {f"max_{name}": float(value) for name, value in zip(singles, largest, strict=True)}
 
 
 def _phase_share(work: Work, column: str) -> float:

@@ -23,6 +23,8 @@ def same_nodes(told: Sequence[str], nodes: Sequence[str]) -> IntArray:
     hosts). A form that several nodes share says nothing.
     """
     exact = {name: index for index, name in enumerate(nodes)}
+    if exact.keys() >= set(told):
+        return np.array([exact[name] for name in told], dtype=np.int64)
     bare = _unique((_without_port(name), index) for index, name in enumerate(nodes))
     longer = _unique((short, index) for index, name in enumerate(nodes) for short in _shorter(name))
     found = np.empty(len(told), dtype=np.int64)

@@ -247,9 +247,12 @@ def _rows_by_channel(series: SeriesSet) -> dict[str, IntArray]:
         for channel in series.signals[signal].channels(name):
             feeding.setdefault(channel, []).append(position)
     order = np.argsort(pair_of, kind="stable")
-    bounds = np.searchsorted(pair_of[order], np.arange(pairs.size + 1))
+    # A stable order keeps the series of a pair ascending.
+    fed = np.split(order, np.searchsorted(pair_of[order], np.arange(1, pairs.size)))
     return {
-        channel: np.sort(np.concatenate([order[bounds[p] : bounds[p + 1]] for p in positions]))
+        channel: fed[positions[0]]
+        if len(positions) == 1
+        else np.sort(np.concatenate([fed[position] for position in positions]))
         for channel, positions in sorted(feeding.items())
     }
 
