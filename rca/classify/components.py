@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
 
-from rca.arrays import FloatArray, IntArray
+from rca.arrays import BoolArray, FloatArray, IntArray
 from rca.telemetry.job import Topology
 
 Scope = Literal["rank", "node", "stage", "data_group", "job"]
@@ -17,8 +18,12 @@ Scope = Literal["rank", "node", "stage", "data_group", "job"]
 LEARNED_AMONG = 8
 #: In which the number of guilty ranks is found: it only grows, slowly where many are hardly suspected.
 MOST_ROUNDS = 50
-#: A component is named when at least this share of its ranks is suspected.
-COVER = 0.75
+#: The job is meant when at least this share of its ranks is suspected.
+EVERYBODY = 0.75
+#: What a further component has to add to an explanation, in log-odds: each halves the belief in it.
+FURTHER = math.log(2.0)
+#: One rank's word for or against a component, at most, in log-odds: what the models are sure of may be wrong.
+SUREST = 4.0
 
 
 @dataclass(frozen=True)
@@ -39,10 +44,8 @@ class Component:
     probability: float
 
 
-def cover(
-    probability: FloatArray, threshold: float, topology: Topology, share: float = COVER
-) -> list[Component]:
-    """Explain suspected ranks by as few and as small components as possible.
+def cover(probability: FloatArray, threshold: float, topology: Topology) -> list[Component]:
+    """Explain suspected ranks by the components that make all ranks' suspicions likeliest.
 
     Parameters
     ----------
@@ -50,26 +53,63 @@ def cover(
         Straggler probability of every rank.
     threshold : float
         A rank is suspected at or above it.
-    share : float
-        Of a component's ranks that have to be suspected; 1 where it is known who is, and who is not.
 
     Notes
     -----
-    A node's fault shows on all its ranks and a stage's on all of the stage's, so whole nodes and stages are
-    taken before single ranks; a component is only accepted if nearly all of its ranks are suspected.
+    A node's fault shows on all its ranks and a stage's on all of the stage's, so a whole one is taken where
+    that is likelier than the suspected ones among its ranks, each for itself: every innocent rank inside
+    speaks against it, and every further component halves the belief in an explanation.
     """
     suspected = probability >= threshold
-    n_ranks = topology.n_ranks
-    if n_ranks > 2 and suspected.mean() >= share:
-        return [_component("job", np.arange(n_ranks), probability)]
+    if topology.n_ranks > 2 and suspected.mean() >= EVERYBODY:
+        return [_component("job", np.arange(topology.n_ranks), probability)]
+    odds = _log_odds(probability) - _log_odds(np.array(threshold))
+    alone = np.where(suspected, np.maximum(odds - FURTHER, 0.0), 0.0)
+    wholes = [
+        (float(odds[members].sum() - FURTHER - alone[members].sum()), scope, members)
+        for scope, members in _candidates(topology)
+        if suspected[members].any()
+    ]
     found: list[Component] = []
-    left = suspected.copy()
-    for scope, members in _candidates(topology):
-        if left[members].any() and left[members].mean() >= share:
+    left = np.ones(topology.n_ranks, dtype=bool)
+    for gain, scope, members in sorted(wholes, key=lambda whole: -whole[0]):
+        if gain > 0 and left[members].all():
             found.append(_component(scope, members, probability))
             left[members] = False
-    found.extend(_component("rank", np.array([rank]), probability) for rank in np.flatnonzero(left))
-    return sorted(found, key=lambda component: (-component.probability, component.ranks))
+    return _by_probability(found, suspected & left, probability)
+
+
+def exact_cover(guilty: BoolArray, probability: FloatArray, topology: Topology) -> list[Component]:
+    """Put ranks that are known to be guilty, all others being innocent, into components that are wholly so.
+
+    Parameters
+    ----------
+    guilty : ndarray of shape (n_ranks,), bool
+    probability : ndarray of shape (n_ranks,)
+        Straggler probability of every rank.
+    """
+    if topology.n_ranks > 2 and guilty.all():
+        return [_component("job", np.arange(topology.n_ranks), probability)]
+    found: list[Component] = []
+    left = guilty.copy()
+    for scope, members in _candidates(topology):
+        if left[members].all():
+            found.append(_component(scope, members, probability))
+            left[members] = False
+    return _by_probability(found, left, probability)
+
+
+def _by_probability(wholes: list[Component], singles: BoolArray, probability: FloatArray) -> list[Component]:
+    """Wholes and single ranks, the most probable first."""
+    ranks = (_component("rank", np.array([rank]), probability) for rank in np.flatnonzero(singles))
+    return sorted([*wholes, *ranks], key=lambda component: (-component.probability, component.ranks))
+
+
+def _log_odds(probability: FloatArray) -> FloatArray:
+    """Log-odds of probabilities, no farther from even than `SUREST`."""
+    held = np.clip(probability, 1e-9, 1.0 - 1e-9)
+    result: FloatArray = np.clip(np.log(held / (1.0 - held)), -SUREST, SUREST)
+    return result
 
 
 def believable(components: Sequence[Component], n_ranks: int) -> list[Component]:

@@ -2,8 +2,8 @@
 
 Collectives spread every slowness to all ranks, and among thousands of innocent ranks some signal always
 looks odd. A component stays a suspect if its own work is late; or, where the collectives themselves became
-slow, if its links show evidence. Whoever explains the slowness lets the others go. Where nobody does, the
-likely suspects stay: the model has seen more than these two.
+slow, if its links show evidence. The others stay only if they are likely: the model has seen more than these
+two, and a second fault costs nothing while the first one lasts.
 """
 
 from __future__ import annotations
@@ -22,10 +22,12 @@ OWN_SYMPTOM = 0.02
 SLOW_TRANSFER = 0.02
 #: A link's score against peers from here on is evidence, in units.
 OWN_EVIDENCE = 1.0
-#: Suspicion like this outlasts that no symptom is seen: a link inside a node slows its own ranks' exchange.
-CERTAIN = 0.95
-#: Suspicion like this is believed where nobody has a symptom: somebody has to be slow in a slow job.
+#: Suspicion like this is believed without a symptom: beside somebody who is late it may be a second fault,
+#: and where nobody has a symptom somebody has to be slow in a slow job.
 PROBABLE = 0.7
+#: The same beside a sick link, which makes those it talks to look suspicious, and where neither timers nor
+#: machines can tell who is slow.
+CERTAIN = 0.95
 #: More separate components than this are no longer an answer for a person.
 MAX_COMPONENTS = 16
 #: Resources that slow a rank when they are bad, and what shows it where no timer does: only who works has
@@ -57,7 +59,7 @@ def settle(components: list[Component], features: FeatureSet) -> list[Component]
     if any(late) or any(sick_links):
         links_matter = not any(late) or _transfer_is_slow(features)
         keep = [
-            own or (link and links_matter) or _is_certain(component)
+            own or (link and links_matter) or _is_believed(component, features, late=any(late))
             for own, link, component in zip(late, sick_links, components, strict=True)
         ]
     else:
@@ -74,9 +76,11 @@ def settle(components: list[Component], features: FeatureSet) -> list[Component]
     return kept[:MAX_COMPONENTS]
 
 
-def _is_certain(component: Component) -> bool:
-    """Whether the classifier has no doubt about the ranks, whatever the clocks of the whole job show."""
-    return component.probability >= CERTAIN
+def _is_believed(component: Component, features: FeatureSet, *, late: bool) -> bool:
+    """Whether suspicion alone keeps a component beside what explains the slowness: a late one, or a link."""
+    told = own_work_is_told(component.ranks, features)
+    shown = told or _machine_evidence(component, features) >= MACHINE_EVIDENCE
+    return component.probability >= (PROBABLE if late and shown else CERTAIN)
 
 
 def shown_by_machines(components: list[Component], features: FeatureSet) -> list[Component]:

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from rca.arrays import FloatArray
-from rca.classify.components import Component, believable, cover
+from rca.classify.components import Component, believable, cover, exact_cover
 from rca.classify.heads import Head
 from rca.classify.ports import POINTED_TO, Ports, odd_link, slowest_link
 from rca.classify.settle import settle, shown_by_machines, transfer_grew
 from rca.classify.settle_stopped import settle_stopped
-from rca.classify.standing_out import CERTAIN, standing_out
+from rca.classify.standing_out import standing_out
 from rca.features import FeatureSet
 
 #: Ranks of one node are told apart only where each one's type is at least this probable.
@@ -61,7 +61,7 @@ class Suspicion:
             standing = standing_out(self.per_rank, self.features)
             if not standing.any():
                 return [link_behind_growth(self.features) or everybody]
-            alone = cover(np.where(standing, self.per_rank, 0.0), CERTAIN, self.features.topology, share=1.0)
+            alone = exact_cover(standing, self.per_rank, self.features.topology)
             return [*alone, everybody]
         return self._by_ranks()
 
@@ -69,7 +69,7 @@ class Suspicion:
         """Who may have stopped the job: with whom it began by the events, else whom the model suspects."""
         if (began := self.features.endings.began).any():
             told = np.where(began, np.maximum(self.per_rank, TOLD_BY_EVENTS), 0.0)
-            return cover(told, TOLD_BY_EVENTS, self.features.topology, share=1.0)
+            return exact_cover(began, told, self.features.topology)
         components = cover(self.per_rank, self.threshold, self.features.topology)
         return believable(settle_stopped(components, self.features), self.per_rank.size)
 

@@ -44,8 +44,24 @@ def test_a_whole_node_is_a_node() -> None:
 
 
 def test_most_of_a_node_is_the_node_and_half_of_it_is_not() -> None:
-    assert covered({4, 5, 6}, topology()) == [("node", (4, 5, 6, 7))]
-    assert covered({4, 5}, topology()) == [("rank", (4,)), ("rank", (5,))]
+    where = topology(per_node=8)
+    assert covered(set(range(8, 15)), where) == [("node", tuple(range(8, 16)))]
+    assert covered({8, 9, 10, 11}, where) == [("rank", (rank,)) for rank in (8, 9, 10, 11)]
+
+
+def test_one_certain_rank_among_doubtful_ones_is_not_its_node() -> None:
+    probability = np.full(16, 0.01)
+    probability[4:8] = 0.6, 0.03, 0.999, 0.31
+    found = cover(probability, 0.3, topology())
+    assert [component.ranks for component in found] == [(6,), (4,), (7,)]
+
+
+def test_two_faults_in_a_stage_are_not_the_stage() -> None:
+    """A node and a rank of the next one are likelier than a stage with an innocent rank in it."""
+    where = topology(8, per_node=2, pipeline=2)
+    probability = np.array([0.98, 0.99, 0.999, 0.02, 0.01, 0.01, 0.01, 0.01])
+    found = cover(probability, 0.3, where)
+    assert {(component.scope, component.ranks) for component in found} == {("node", (0, 1)), ("rank", (2,))}
 
 
 def test_a_stage_over_several_nodes_is_a_stage() -> None:

@@ -1,7 +1,4 @@
-"""Beside late ranks only those stay who have a sick link, or of whom the classifier has no doubt.
-
-Where nobody is late, whom it thinks likely.
-"""
+"""Who stays a suspect: the late, sick links where collectives are slow, and who is likely enough."""
 
 from __future__ import annotations
 
@@ -26,16 +23,39 @@ def features(n_ranks: int = 8) -> Any:
     rank = np.zeros((n_ranks, len(RANK_FEATURES)))
     rank[LATE, RANK_FEATURES.index("own_excess")] = 0.2
     window = np.zeros(len(WINDOW_FEATURES))
+    window[WINDOW_FEATURES.index("communication_measured")] = 2.0
     evidence = SimpleNamespace(versus_peers=np.zeros((n_ranks, len(resource_names()))))
-    return SimpleNamespace(rank=rank, window=window, evidence=evidence)
+    work = SimpleNamespace(own=np.ones((n_ranks, 4)))
+    return SimpleNamespace(rank=rank, window=window, evidence=evidence, work=work)
+
+
+@pytest.mark.parametrize(
+    ("probability", "stays"), [(PROBABLE, True), (PROBABLE - 0.01, False)], ids=["likely", "not quite"]
+)
+def test_beside_a_late_rank_a_likely_second_fault_stays(probability: float, stays: bool) -> None:
+    late, node = Component("rank", (LATE,), 0.99), Component("node", (4, 5, 6, 7), probability)
+    assert settle([late, node], features()) == ([late, node] if stays else [late])
+
+
+@pytest.mark.parametrize("shown", [False, True], ids=["nothing", "errors"])
+def test_without_timers_a_second_fault_stays_whose_machine_shows_it(shown: bool) -> None:
+    untimed = features()
+    untimed.window[WINDOW_FEATURES.index("communication_measured")] = 0.0
+    untimed.evidence.versus_peers[5, resource_names().index("gpu_memory")] = 8.0 if shown else 0.0
+    late, second = Component("rank", (LATE,), 0.99), Component("rank", (5,), PROBABLE)
+    assert settle([late, second], untimed) == ([late, second] if shown else [late])
 
 
 @pytest.mark.parametrize(
     ("probability", "stays"), [(CERTAIN, True), (CERTAIN - 0.01, False)], ids=["certain", "not quite"]
 )
-def test_a_node_whose_own_exchange_is_slow_stays_if_it_is_certain(probability: float, stays: bool) -> None:
-    late, node = Component("rank", (LATE,), 0.99), Component("node", (4, 5, 6, 7), probability)
-    assert settle([late, node], features()) == ([late, node] if stays else [late])
+def test_beside_a_sick_link_only_the_certain_stay(probability: float, stays: bool) -> None:
+    """What a link does to its neighbours makes them look suspicious, too."""
+    at_ease = features()
+    at_ease.rank[:] = 0.0
+    at_ease.evidence.versus_peers[2, resource_names().index("nic")] = 5.0
+    link, mate = Component("rank", (2,), 0.6), Component("rank", (3,), probability)
+    assert settle([mate, link], at_ease) == ([mate, link] if stays else [link])
 
 
 @pytest.mark.parametrize("grew", [False, True], ids=["as always", "slower collectives"])
