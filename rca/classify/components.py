@@ -18,7 +18,7 @@ Scope = Literal["rank", "node", "stage", "data_group", "job"]
 LEARNED_AMONG = 8
 #: In which the number of guilty ranks is found: it only grows, slowly where many are hardly suspected.
 MOST_ROUNDS = 50
-#: The job is meant when at least this share of its ranks is suspected.
+#: The job is meant only when at least this share of its ranks is suspected.
 EVERYBODY = 0.75
 #: What a further component has to add to an explanation, in log-odds: each halves the belief in it.
 FURTHER = math.log(2.0)
@@ -58,11 +58,10 @@ def cover(probability: FloatArray, threshold: float, topology: Topology) -> list
     -----
     A node's fault shows on all its ranks and a stage's on all of the stage's, so a whole one is taken where
     that is likelier than the suspected ones among its ranks, each for itself: every innocent rank inside
-    speaks against it, and every further component halves the belief in an explanation.
+    speaks against it, and every further component halves the belief in an explanation. So does the whole job,
+    where nearly everybody is suspected.
     """
     suspected = probability >= threshold
-    if topology.n_ranks > 2 and suspected.mean() >= EVERYBODY:
-        return [_component("job", np.arange(topology.n_ranks), probability)]
     odds = _log_odds(probability) - _log_odds(np.array(threshold))
     alone = np.where(suspected, np.maximum(odds - FURTHER, 0.0), 0.0)
     wholes = [
@@ -72,10 +71,15 @@ def cover(probability: FloatArray, threshold: float, topology: Topology) -> list
     ]
     found: list[Component] = []
     left = np.ones(topology.n_ranks, dtype=bool)
+    explained = float(alone.sum())
     for gain, scope, members in sorted(wholes, key=lambda whole: -whole[0]):
         if gain > 0 and left[members].all():
             found.append(_component(scope, members, probability))
             left[members] = False
+            explained += gain
+    nearly_everybody = topology.n_ranks > 2 and suspected.mean() >= EVERYBODY
+    if nearly_everybody and odds.sum() - FURTHER > explained:
+        return [_component("job", np.arange(topology.n_ranks), probability)]
     return _by_probability(found, suspected & left, probability)
 
 

@@ -72,6 +72,12 @@ def test_nearly_everybody_is_the_job() -> None:
     assert covered(set(range(13)), topology()) == [("job", tuple(range(16)))]
 
 
+def test_three_sick_nodes_of_four_are_not_the_job_if_the_fourth_is_certainly_well() -> None:
+    probability = np.array([0.01, 0.01, 0.6, 0.9, 0.999, 0.999, 0.9, 0.9])
+    found = cover(probability, 0.3, topology(8, per_node=2))
+    assert [component.ranks for component in found] == [(4, 5), (6, 7), (2, 3)]
+
+
 def test_both_ranks_of_a_pair_are_two_ranks_or_a_node_but_one_of_them_is_a_rank() -> None:
     assert covered({1}, topology(2, per_node=1)) == [("rank", (1,))]
 
