@@ -69,7 +69,7 @@ def test_a_stage_over_several_nodes_is_a_stage() -> None:
 
 
 def test_nearly_everybody_is_the_job() -> None:
-    assert covered(set(range(13)), topology()) == [("job", tuple(range(16)))]
+    assert covered(set(range(15)), topology()) == [("job", tuple(range(16)))]
 
 
 def test_three_sick_nodes_of_four_are_not_the_job_if_the_fourth_is_certainly_well() -> None:
