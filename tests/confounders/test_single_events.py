@@ -6,8 +6,10 @@ import numpy as np
 import pytest
 
 import rca
+from rca.classify.classifier import Classifier
 from rca.classify.single_event import single_events
-from rca.features import extract
+from rca.diagnosis.bundle import baseline
+from rca.features import FeatureSet, extract
 
 #: A usual step of `make_window`, seconds.
 STEP = 0.113
@@ -54,3 +56,21 @@ def test_a_straggler_stays_one_beside_a_single_long_step(make_window) -> None:
     # The long step is the straggler's own, on top of ten that are late.
     window = make_window(n_steps=60, late={5: 0.1}, steps=slice(30, None))
     assert rca.diagnose(window).failure_mode == "fail_slow"
+
+
+@pytest.mark.parametrize(("left", "blamed"), [(0.2, True), (0.8, False)], ids=["healthy", "likelier slow"])
+def test_long_steps_are_all_that_stood_out_only_if_the_rest_is_likely_healthy(
+    make_window, monkeypatch, left, blamed
+) -> None:
+    """The rest may be below every alarm and yet be likelier slow than healthy."""
+    suspicions = iter([0.99, left])
+
+    def told(_classifier: Classifier, _features: FeatureSet) -> dict[str, float]:
+        slow = next(suspicions)
+        return {"healthy": 1.0 - slow, "fail_slow": slow, "fail_stop": 0.0}
+
+    monkeypatch.setattr(Classifier, "_mode_probability", told)
+    features = extract(make_window(n_steps=200, late={5: 1.0}, steps=slice(50, 52)))
+    found = baseline().classifier.classify(features)
+    assert (found.mode, found.decided) == ("healthy", False)
+    assert found.events == ((50, 51) if blamed else ())
