@@ -161,7 +161,7 @@ class Classifier:
         if self._mode(probability, rest) != "healthy":
             return None
         nobody = np.zeros(features.rank.shape[0])
-        # What is left may be no alarm and yet be likelier slow: then it is not the steps alone that stood out.
+        # What is left may be below the alarm and likelier slow: then not those steps alone stood out.
         healthy = probability["healthy"] >= self.thresholds["decide"]
         columns = tuple(int(column) for column in np.flatnonzero(events)) if healthy else ()
         return Classification("healthy", probability, False, [], nobody, columns)

@@ -25,6 +25,7 @@ from rca.diagnosis.contradiction import contradicted
 from rca.diagnosis.contributions import mode_evidence, suspect_evidence
 from rca.diagnosis.corroboration import corroborated
 from rca.diagnosis.events import events_check
+from rca.diagnosis.everybody import everybody_check
 from rca.diagnosis.naming import covers_the_loss, objection, speaks_against
 from rca.diagnosis.pricing import Pricing, price
 from rca.diagnosis.reporting import quality, silent_ranks, told_of_history
@@ -181,6 +182,8 @@ def _look_at(
         return events_check(classification, features)
     if classification.mode == "healthy" and (features.endings.left or stays_silent(features)):
         return LEFT_CHECK
+    if classification.mode == "healthy" and (asked := everybody_check(features)) is not None:
+        return asked
     if found and speaks_against(found[0]):
         return swap_check(found[0])
     return next_check(
