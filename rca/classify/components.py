@@ -22,7 +22,7 @@ MOST_ROUNDS = 50
 EVERYBODY = 0.75
 #: What a further component has to add to an explanation, in log-odds: each halves the belief in it.
 FURTHER = math.log(2.0)
-#: One rank's word for or against a component, at most, in log-odds: what the models are sure of may be wrong.
+#: A rank's word for or against a component, at most, in log-odds: models may be surely wrong.
 SUREST = 4.0
 
 
@@ -45,42 +45,49 @@ class Component:
 
 
 def cover(probability: FloatArray, threshold: float, topology: Topology) -> list[Component]:
-    """Explain suspected ranks by the components that make all ranks' suspicions likeliest.
+    """Explain suspected ranks by the components that are likeliest together.
 
     Parameters
     ----------
     probability : ndarray of shape (n_ranks,)
-        Straggler probability of every rank.
+        Probability of every rank that it straggles, or stopped the job.
     threshold : float
         A rank is suspected at or above it.
 
     Notes
     -----
-    A node's fault shows on all its ranks and a stage's on all of the stage's, so a whole one is taken where
-    that is likelier than the suspected ones among its ranks, each for itself: every innocent rank inside
-    speaks against it, and every further component halves the belief in an explanation. So does the whole job,
-    where nearly everybody is suspected.
+    A node's fault shows on all its ranks and a stage's on all of the stage's, so one of them may be likelier than
+    its suspected ranks each for itself: every further component halves the belief in an explanation, and every
+    rank inside speaks for or against it by its log-odds beyond the threshold's. Ranks that are hardly suspected
+    are no rivals to a node that they are part of, unless nobody in it is suspected more. A stage, and where
+    nearly everybody is suspected the job, is weighed against the best components inside it.
     """
     suspected = probability >= threshold
-    odds = _log_odds(probability) - _log_odds(np.array(threshold))
-    alone = np.where(suspected, np.maximum(odds - FURTHER, 0.0), 0.0)
-    wholes = [
-        (float(odds[members].sum() - FURTHER - alone[members].sum()), scope, members)
-        for scope, members in _candidates(topology)
-        if suspected[members].any()
-    ]
-    found: list[Component] = []
-    left = np.ones(topology.n_ranks, dtype=bool)
-    explained = float(alone.sum())
-    for gain, scope, members in sorted(wholes, key=lambda whole: -whole[0]):
-        if gain > 0 and left[members].all():
-            found.append(_component(scope, members, probability))
-            left[members] = False
-            explained += gain
-    nearly_everybody = topology.n_ranks > 2 and suspected.mean() >= EVERYBODY
-    if nearly_everybody and odds.sum() - FURTHER > explained:
-        return [_component("job", np.arange(topology.n_ranks), probability)]
-    return _by_probability(found, suspected & left, probability)
+    odds = _odds(probability, threshold)
+    alone = np.where(suspected, odds - FURTHER, 0.0)
+
+    def gain(members: IntArray) -> float:
+        """Log-odds of one component over its ranks for themselves: those that are worth it, or else all."""
+        rivals = alone[members]
+        worth = rivals[rivals > 0]
+        return float(odds[members].sum() - FURTHER - (worth if worth.size else rivals).sum())
+
+    chosen: dict[int, tuple[float, Scope, IntArray]] = {}
+    part_of = np.full(topology.n_ranks, -1)
+    for number, (scope, members) in enumerate(_candidates(topology)):
+        inside = [part for part in np.unique(part_of[members]).tolist() if part >= 0]
+        mine = gain(members)
+        if mine > sum(chosen[part][0] for part in inside):
+            for part in inside:
+                part_of[chosen.pop(part)[2]] = -1
+            chosen[number] = mine, scope, members
+            part_of[members] = number
+    everybody = np.arange(topology.n_ranks)
+    nearly_all = topology.n_ranks > 2 and suspected.mean() >= EVERYBODY
+    if nearly_all and gain(everybody) > sum(best for best, _, _ in chosen.values()):
+        return [_component("job", everybody, probability)]
+    wholes = [_component(scope, members, probability) for _, scope, members in chosen.values()]
+    return _by_probability(wholes, suspected & (part_of < 0), probability)
 
 
 def exact_cover(guilty: BoolArray, probability: FloatArray, topology: Topology) -> list[Component]:
@@ -96,7 +103,8 @@ def exact_cover(guilty: BoolArray, probability: FloatArray, topology: Topology) 
         return [_component("job", np.arange(topology.n_ranks), probability)]
     found: list[Component] = []
     left = guilty.copy()
-    for scope, members in _candidates(topology):
+    # Larger ones first: a stage of whole nodes is the stage.
+    for scope, members in reversed(list(_candidates(topology))):
         if left[members].all():
             found.append(_component(scope, members, probability))
             left[members] = False
@@ -109,10 +117,11 @@ def _by_probability(wholes: list[Component], singles: BoolArray, probability: Fl
     return sorted([*wholes, *ranks], key=lambda component: (-component.probability, component.ranks))
 
 
-def _log_odds(probability: FloatArray) -> FloatArray:
-    """Log-odds of probabilities, no farther from even than `SUREST`."""
-    held = np.clip(probability, 1e-9, 1.0 - 1e-9)
-    result: FloatArray = np.clip(np.log(held / (1.0 - held)), -SUREST, SUREST)
+def _odds(probability: FloatArray, threshold: float) -> FloatArray:
+    """How far probabilities are above the threshold, in log-odds, at most `SUREST` either way."""
+    held = np.clip(np.append(probability, threshold), 1e-9, 1.0 - 1e-9)
+    odds = np.log(held / (1.0 - held))
+    result: FloatArray = np.clip(odds[:-1] - odds[-1], -SUREST, SUREST)
     return result
 
 
@@ -158,6 +167,12 @@ def is_whole_stage(component: Component, topology: Topology) -> bool:
 
 
 def _candidates(topology: Topology) -> Iterator[tuple[Scope, IntArray]]:
+    """Nodes, then stages over several nodes: what is inside another one comes first."""
+    if len(topology.node_names) > 1:
+        for node in range(len(topology.node_names)):
+            members = np.flatnonzero(topology.node == node)
+            if members.size > 1:
+                yield "node", members
     if topology.n_stages > 1:
         width = topology.n_ranks // topology.n_stages
         for stage in range(topology.n_stages):
@@ -165,11 +180,6 @@ def _candidates(topology: Topology) -> Iterator[tuple[Scope, IntArray]]:
             spans_nodes = np.unique(topology.node[members]).size > 1 or (topology.node[members] < 0).any()
             if members.size == width > 1 and spans_nodes:
                 yield "stage", members
-    if len(topology.node_names) > 1:
-        for node in range(len(topology.node_names)):
-            members = np.flatnonzero(topology.node == node)
-            if members.size > 1:
-                yield "node", members
 
 
 def _component(scope: Scope, members: IntArray, probability: FloatArray) -> Component:

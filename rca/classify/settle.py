@@ -1,4 +1,4 @@
-"""Only what costs something is named: suspects without a symptom of their own need evidence, and a reason.
+"""Who stays a suspect: the late, whose links explain the slowness, and who is likely without a symptom.
 
 Collectives spread every slowness to all ranks, and among thousands of innocent ranks some signal always
 looks odd. A component stays a suspect if its own work is late; or, where the collectives themselves became
@@ -26,7 +26,7 @@ OWN_EVIDENCE = 1.0
 #: and where nobody has a symptom somebody has to be slow in a slow job.
 PROBABLE = 0.7
 #: The same beside a sick link, which makes those it talks to look suspicious, and where neither timers nor
-#: machines can tell who is slow.
+#: machines tell who is slow.
 CERTAIN = 0.95
 #: More separate components than this are no longer an answer for a person.
 MAX_COMPONENTS = 16
@@ -58,9 +58,12 @@ def settle(components: list[Component], features: FeatureSet) -> list[Component]
     sick_links = [link >= needed for link in links]
     if any(late) or any(sick_links):
         links_matter = not any(late) or _transfer_is_slow(features)
+        enough = [CERTAIN] * len(components)
+        if any(late):
+            enough = [_enough(component, features, beside_link=any(sick_links)) for component in components]
         keep = [
-            own or (link and links_matter) or _is_believed(component, features, late=any(late))
-            for own, link, component in zip(late, sick_links, components, strict=True)
+            own or (link and links_matter) or component.probability >= least
+            for own, link, component, least in zip(late, sick_links, components, enough, strict=True)
         ]
     else:
         # Nobody has anything but the model's suspicion. Where it is weak, slow collectives without a sick
@@ -76,11 +79,14 @@ def settle(components: list[Component], features: FeatureSet) -> list[Component]
     return kept[:MAX_COMPONENTS]
 
 
-def _is_believed(component: Component, features: FeatureSet, *, late: bool) -> bool:
-    """Whether suspicion alone keeps a component beside what explains the slowness: a late one, or a link."""
-    told = own_work_is_told(component.ranks, features)
+def _enough(component: Component, features: FeatureSet, *, beside_link: bool) -> float:
+    """Suspicion that is enough for a second fault beside a late rank.
+
+    Less, if the component's machines show something, or if timers tell its work and no link is sick.
+    """
+    told = own_work_is_told(component.ranks, features) and not beside_link
     shown = told or _machine_evidence(component, features) >= MACHINE_EVIDENCE
-    return component.probability >= (PROBABLE if late and shown else CERTAIN)
+    return PROBABLE if shown else CERTAIN
 
 
 def shown_by_machines(components: list[Component], features: FeatureSet) -> list[Component]:

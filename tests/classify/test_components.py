@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
+from itertools import chain, combinations
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rca.classify.components import LEARNED_AMONG, Component, believable, cover
+from rca.arrays import FloatArray
+from rca.classify.components import (
+    EVERYBODY,
+    FURTHER,
+    LEARNED_AMONG,
+    Component,
+    believable,
+    cover,
+    exact_cover,
+)
 from rca.telemetry.job import Job, Parallelism, Topology
 from rca.training.corpus import RANKS_KEPT
 
@@ -56,12 +67,80 @@ def test_one_certain_rank_among_doubtful_ones_is_not_its_node() -> None:
     assert [component.ranks for component in found] == [(6,), (4,), (7,)]
 
 
+def test_what_is_hardly_suspected_is_put_together_all_the_same() -> None:
+    probability = np.full(16, 0.01)
+    probability[4:8] = 0.31
+    assert [component.ranks for component in cover(probability, 0.3, topology())] == [(4, 5, 6, 7)]
+    assert [component.scope for component in cover(np.full(4, 0.31), 0.3, topology(4))] == ["job"]
+
+
 def test_two_faults_in_a_stage_are_not_the_stage() -> None:
     """A node and a rank of the next one are likelier than a stage with an innocent rank in it."""
     where = topology(8, per_node=2, pipeline=2)
     probability = np.array([0.98, 0.99, 0.999, 0.02, 0.01, 0.01, 0.01, 0.01])
     found = cover(probability, 0.3, where)
     assert {(component.scope, component.ranks) for component in found} == {("node", (0, 1)), ("rank", (2,))}
+
+
+@pytest.mark.parametrize("innocent", [0.18, 0.2, 0.25])
+def test_two_sick_nodes_of_three_are_not_their_stage(innocent: float) -> None:
+    probability = np.full(48, 0.01)
+    probability[:16], probability[16:24] = 0.97, innocent
+    found = cover(probability, 0.3, topology(48, per_node=8, pipeline=2))
+    assert [component.ranks for component in found] == [tuple(range(8)), tuple(range(8, 16))]
+
+
+def _gain(members: tuple[int, ...], odds: FloatArray) -> float:
+    """What a component is likelier than its suspected ranks, of which the hardly suspected do not count."""
+    suspected = [float(odd) for odd in odds[list(members)] if odd >= 0]
+    rivals = [odd - FURTHER for odd in suspected if odd > FURTHER] or [odd - FURTHER for odd in suspected]
+    return float(odds[list(members)].sum()) - FURTHER - sum(rivals)
+
+
+@given(
+    st.lists(st.sampled_from([0.02, 0.1, 0.25, 0.31, 0.6, 0.9, 0.95]), min_size=16, max_size=16),
+    st.sampled_from([(4, 1), (4, 2), (2, 2), (2, 4), (8, 2)]),
+    st.sampled_from([0.3, 0.5]),
+)
+def test_no_other_components_are_likelier_together(
+    chances: list[float], layout: tuple[int, int], threshold: float
+) -> None:
+    per_node, pipeline = layout
+    where = topology(16, per_node=per_node, pipeline=pipeline)
+    probability = np.array(chances)
+    odds = np.log(probability / (1 - probability)) - np.log(threshold / (1 - threshold))
+    wholes = [tuple(np.flatnonzero(where.node == node)) for node in range(16 // per_node)]
+    if pipeline > 1 and 16 // pipeline > per_node:
+        wholes += [tuple(np.flatnonzero(where.stage == stage)) for stage in range(pipeline)]
+    best = 0.0
+    for chosen in chain.from_iterable(combinations(wholes, size) for size in range(1, len(wholes) + 1)):
+        named = [rank for whole in chosen for rank in whole]
+        if len(named) == len(set(named)):
+            best = max(best, sum(_gain(whole, odds) for whole in chosen))
+    everybody = tuple(range(16))
+    if (probability >= threshold).mean() >= EVERYBODY:
+        best = max(best, _gain(everybody, odds))
+    found = [component for component in cover(probability, threshold, where) if component.scope != "rank"]
+    assert sum(_gain(component.ranks, odds) for component in found) == pytest.approx(best)
+
+
+@pytest.mark.parametrize(
+    ("guilty", "expected"),
+    [
+        ({5}, [("rank", (5,))]),
+        ({4, 5, 6, 7}, [("node", (4, 5, 6, 7))]),
+        ({4, 5, 6}, [("rank", (4,)), ("rank", (5,)), ("rank", (6,))]),
+        (set(range(8, 16)), [("stage", tuple(range(8, 16)))]),
+        (set(range(16)), [("job", tuple(range(16)))]),
+        (set(), []),
+    ],
+)
+def test_known_culprits_are_wholes_only_if_all_of_them_are(
+    guilty: set[int], expected: list[tuple[str, tuple[int, ...]]]
+) -> None:
+    known = np.isin(np.arange(16), list(guilty))
+    found = exact_cover(known, np.full(16, 0.9), topology(16, pipeline=2))
+    assert [(component.scope, component.ranks) for component in found] == expected
 
 
 def test_a_stage_over_several_nodes_is_a_stage() -> None:

@@ -58,6 +58,17 @@ def test_beside_a_sick_link_only_the_certain_stay(probability: float, stays: boo
     assert settle([mate, link], at_ease) == ([mate, link] if stays else [link])
 
 
+@pytest.mark.parametrize("own", [False, True], ids=["nothing", "errors of its own"])
+def test_beside_a_late_rank_and_a_sick_link_a_second_fault_needs_something_of_its_own(own: bool) -> None:
+    crowded = features()
+    crowded.window[WINDOW_FEATURES.index("transfer_growth")] = 0.3
+    crowded.evidence.versus_peers[2, resource_names().index("nic")] = 5.0
+    crowded.evidence.versus_peers[3, resource_names().index("gpu_memory")] = 8.0 if own else 0.0
+    late, link = Component("rank", (LATE,), 0.99), Component("rank", (2,), 0.8)
+    mate = Component("rank", (3,), PROBABLE)
+    assert settle([late, link, mate], crowded) == [late, link, *([mate] if own else [])]
+
+
 @pytest.mark.parametrize("grew", [False, True], ids=["as always", "slower collectives"])
 def test_where_nobody_is_late_the_likely_ones_are_believed(grew: bool) -> None:
     at_ease = features()
