@@ -56,11 +56,11 @@ def cover(probability: FloatArray, threshold: float, topology: Topology) -> list
 
     Notes
     -----
-    A node's fault shows on all its ranks and a stage's on all of the stage's, so one of them may be likelier than
-    its suspected ranks each for itself: every further component halves the belief in an explanation, and every
-    rank inside speaks for or against it by its log-odds beyond the threshold's. Ranks that are hardly suspected
-    are no rivals to a node that they are part of, unless nobody in it is suspected more. A stage, and where
-    nearly everybody is suspected the job, is weighed against the best components inside it.
+    A node's fault shows on all its ranks and a stage's on all of the stage's, so one of them may be likelier
+    than its suspected ranks each for itself: every further component halves the belief in an explanation, and
+    every rank inside speaks for or against it by its log-odds beyond the threshold's. Ranks that are hardly
+    suspected are no rivals to a node that they are part of, unless nobody in it is suspected more. A stage,
+    and where nearly everybody is suspected the job, is weighed against the best components inside it.
     """
     suspected = probability >= threshold
     odds = _odds(probability, threshold)

@@ -116,6 +116,17 @@ def test_nan_quantile_equals_numpy(values, q):
         assert nan_quantile(array[:, None], q)[0] == pytest.approx(np.nanquantile(array, q), abs=1e-9)
 
 
+@pytest.mark.parametrize("shape", [(5,), (3, 5), (2, 3, 5)])
+def test_nan_quantile_has_all_of_numpys_axes(shape):
+    values = np.random.default_rng(3).random(shape)
+    values.flat[::4] = np.nan
+    for axis in range(-len(shape), len(shape)):
+        expected = np.nanquantile(values, 0.3, axis=axis)
+        assert nan_quantile(values, 0.3, axis) == pytest.approx(expected, nan_ok=True)
+    with pytest.raises(np.exceptions.AxisError):
+        nan_quantile(values, 0.3, len(shape))
+
+
 @given(st.permutations(list(range(12))))
 def test_peer_reference_follows_a_permutation_of_ranks(order):
     values = np.random.default_rng(0).normal(size=(12, 3))

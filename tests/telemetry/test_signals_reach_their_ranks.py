@@ -42,6 +42,12 @@ def test_a_nodes_sample_is_all_its_ranks() -> None:
     assert found.level["load1"] == "node"
 
 
+def test_nodes_of_one_rank_each_keep_their_ranks_in_whatever_order() -> None:
+    crossed = job(ranks=[{"rank": 0, "node": "b"}, {"rank": 1, "node": "a"}])
+    found = signals(("node_load1", 1.0, "a"), ("node_load1", 2.0, "b"), job_fields=crossed)
+    assert found.values["load1"][:, 0].tolist() == [2, 1]
+
+
 def test_a_sample_without_labels_is_everybodys() -> None:
     found = signals(("node_load1", 1.0))
     assert found.values["load1"][:, 0].tolist() == [1, 1]
