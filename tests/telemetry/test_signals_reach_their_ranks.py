@@ -43,7 +43,7 @@ def test_a_nodes_sample_is_all_its_ranks() -> None:
 
 
 def test_nodes_of_one_rank_each_keep_their_ranks_in_whatever_order() -> None:
-    crossed = job(ranks=[{"rank": 0, "node": "b"}, {"rank": 1, "node": "a"}])
+    crossed = job(ranks=[{"rank": 1, "node": "a"}, {"rank": 0, "node": "b"}])
     found = signals(("node_load1", 1.0, "a"), ("node_load1", 2.0, "b"), job_fields=crossed)
     assert found.values["load1"][:, 0].tolist() == [2, 1]
 
