@@ -118,6 +118,23 @@ def test_commands_run(place: str, command: str, capsys: pytest.CaptureFixture[st
     assert "Traceback" not in told.err
 
 
+def test_the_answer_in_the_readme_is_todays(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(ROOT)
+    with pytest.raises(SystemExit):
+        run_command_line(["diagnose", "data/windows/cpu-contention-node", "--format", "table"])
+    told = _words(capsys.readouterr().out)
+    shown = next(block for block in BLOCKS if block.path.name == "README.md" and block.language == "text")
+    for line in filter(str.strip, shown.code.replace("…", "").splitlines()):
+        assert _words(line) in told
+
+
+def _words(text: str) -> str:
+    """Without frames and line breaks, which depend on the terminal's width."""
+    return " ".join(re.sub("[│╭╮╰╯─]", " ", text).split())
+
+
 @pytest.mark.parametrize("block", WINDOWS, ids=lambda block: block.place)
 def test_windows_shown_as_json_can_be_diagnosed(block: Block) -> None:
     window = rca.read_window(block.code.encode())
