@@ -122,6 +122,8 @@ def test_the_answer_in_the_readme_is_todays(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(ROOT)
+    # pytest-xdist hands its own width to the workers, in which tables would be wrapped.
+    monkeypatch.setenv("COLUMNS", "120")
     with pytest.raises(SystemExit):
         run_command_line(["diagnose", "data/windows/cpu-contention-node", "--format", "table"])
     told = _words(capsys.readouterr().out)
