@@ -182,7 +182,9 @@ def _look_at(
         return events_check(classification, features)
     if classification.mode == "healthy" and (features.endings.left or stays_silent(features)):
         return LEFT_CHECK
-    if classification.mode == "healthy" and (asked := everybody_check(features)) is not None:
+    told = classification.probability
+    slow_if_anything = classification.mode == "healthy" and told["fail_slow"] >= told["fail_stop"]
+    if slow_if_anything and (asked := everybody_check(features)) is not None:
         return asked
     if found and speaks_against(found[0]):
         return swap_check(found[0])

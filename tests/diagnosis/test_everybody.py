@@ -37,9 +37,16 @@ def test_a_little_longer_is_not_worth_asking(make_window, times: float, asked: b
     features = extract(make_window(n_steps=60))
     window = features.window.copy()
     window[WINDOW_FEATURES.index("versus_past")] = times
+    window[WINDOW_FEATURES.index("stretch_contrast")] = times - 1.0
+    window[WINDOW_FEATURES.index("lateness_growth")] = 0.0
     comparison = replace(features.comparison, segment=Segment(10, 29, 0.1, 20.0, False))
     told = everybody_check(replace(features, window=window, comparison=comparison))
     assert (told is not None) == asked
+
+
+@pytest.mark.parametrize("by", [0.1, 0.3])
+def test_one_late_rank_is_not_everybody(make_window, by: float) -> None:
+    assert everybody_check(extract(make_window(n_steps=60, late={3: by}, steps=slice(30, None)))) is None
 
 
 def test_who_does_not_know_who_worked_does_not_say_everybody(make_window) -> None:
