@@ -103,7 +103,7 @@ def exact_cover(guilty: BoolArray, probability: FloatArray, topology: Topology) 
         return [_component("job", np.arange(topology.n_ranks), probability)]
     found: list[Component] = []
     left = guilty.copy()
-    # Larger ones first: a stage of whole nodes is the stage.
+    # Stages first: one that is made of whole nodes is the stage.
     for scope, members in reversed(list(_candidates(topology))):
         if left[members].all():
             found.append(_component(scope, members, probability))

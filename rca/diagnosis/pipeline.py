@@ -180,12 +180,12 @@ def _look_at(
     """The one thing to look at next."""
     if classification.events:
         return events_check(classification, features)
-    if classification.mode == "healthy" and (features.endings.left or stays_silent(features)):
-        return LEFT_CHECK
-    told = classification.probability
-    slow_if_anything = classification.mode == "healthy" and told["fail_slow"] >= told["fail_stop"]
-    if slow_if_anything and (asked := everybody_check(features)) is not None:
-        return asked
+    if classification.mode == "healthy":
+        if features.endings.left or stays_silent(features):
+            return LEFT_CHECK
+        told = classification.probability
+        if told["fail_slow"] >= told["fail_stop"] and (asked := everybody_check(features)) is not None:
+            return asked
     if found and speaks_against(found[0]):
         return swap_check(found[0])
     return next_check(

@@ -161,11 +161,12 @@ def window_maxima(evidence: Evidence, per_rank: dict[str, FloatArray]) -> dict[s
     """The largest rank's value of what single ranks are judged by, and the usual one where zero is sound."""
     peers, past = nan_max(evidence.versus_peers), nan_max(evidence.versus_past)
     sound, usual = nan_max(evidence.versus_sound), nan_median(evidence.versus_sound)
+    at_zero = sound_resources()
     maxima = {}
     for column, name in enumerate(resource_names()):
         maxima[f"max_{name}_peers"] = float(peers[column])
         maxima[f"max_{name}_past"] = float(past[column])
-        if name in sound_resources():
+        if name in at_zero:
             maxima[f"max_{name}_sound"] = float(sound[column])
             maxima[f"median_{name}_sound"] = float(usual[column])
     singles = ["own_excess", "own_excess_z", "wait_deficit", "late_share"]

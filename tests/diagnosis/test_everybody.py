@@ -8,26 +8,26 @@ import numpy as np
 import pytest
 
 from rca.diagnosis.everybody import WORTH_ASKING, everybody_check
-from rca.features import WINDOW_FEATURES, extract
+from rca.features import WINDOW_FEATURES, FeatureSet, extract
 from rca.features.temporal import Segment
 
 ALL = tuple(range(8))
 
 
-def slower(make_window, steps: slice, by: float) -> str | None:
-    window = make_window(n_steps=60, late=dict.fromkeys(ALL, by), steps=steps, phase="backward_seconds")
-    return everybody_check(extract(window))
+def slower(make_window, steps: slice) -> FeatureSet:
+    window = make_window(n_steps=60, late=dict.fromkeys(ALL, 0.1), steps=steps, phase="backward_seconds")
+    return extract(window)
 
 
 def test_when_and_how_much_is_told(make_window) -> None:
-    told = slower(make_window, slice(30, None), 0.1)
+    told = everybody_check(slower(make_window, slice(30, None)))
     assert told is not None
     assert told.startswith("from step 30 on steps took 1.")
     assert "on all ranks alike" in told
 
 
 def test_what_is_over_has_an_end(make_window) -> None:
-    told = slower(make_window, slice(20, 40), 0.1)
+    told = everybody_check(slower(make_window, slice(20, 40)))
     assert told is not None
     assert told.startswith("in steps 20 to 39 steps took")
 
@@ -50,9 +50,7 @@ def test_one_late_rank_is_not_everybody(make_window, by: float) -> None:
 
 
 def test_who_does_not_know_who_worked_does_not_say_everybody(make_window) -> None:
-    features = extract(
-        make_window(n_steps=60, late=dict.fromkeys(ALL, 0.1), steps=slice(30, None), phase="backward_seconds")
-    )
+    features = slower(make_window, slice(30, None))
     assert everybody_check(features) is not None
     unseen = replace(features.work, own=np.full(features.work.own.shape, np.nan))
     assert everybody_check(replace(features, work=unseen)) is None
