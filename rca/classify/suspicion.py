@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,6 +14,7 @@ from rca.classify.ports import POINTED_TO, Ports, odd_link, slowest_link
 from rca.classify.settle import settle, shown_by_machines, transfer_grew
 from rca.classify.settle_stopped import settle_stopped
 from rca.classify.standing_out import standing_out
+from rca.classify.timers import late_members
 from rca.features import FeatureSet
 
 #: Ranks of one node are told apart only where each one's type is at least this probable.
@@ -88,15 +89,22 @@ class Suspicion:
         return [slowest_link(self.per_rank, Ports.from_features(self.features), self.features.topology)]
 
     def _parts(self, component: Component) -> list[Component]:
-        """A node whose ranks suffer from different types of fault is several components."""
-        if component.scope != "node":
+        """A node or stage of which only some are late is those; a node with several faults is several."""
+        if component.scope not in ("node", "stage"):
+            return [component]
+        if (late := late_members(component.ranks, self.features)) is not None:
+            return self._singles(late)
+        if component.scope == "stage":
             return [component]
         rows = self.features.rank[list(component.ranks)]
         chances = self.heads["type"].probabilities(rows)
         likeliest = chances.argmax(axis=1)
         if chances.max(axis=1).min() < SURE_TYPE or (likeliest == likeliest[0]).all():
             return [component]
-        return [Component("rank", (rank,), float(self.per_rank[rank])) for rank in component.ranks]
+        return self._singles(component.ranks)
+
+    def _singles(self, ranks: Sequence[int]) -> list[Component]:
+        return [Component("rank", (rank,), float(self.per_rank[rank])) for rank in ranks]
 
     def _best_guess(self) -> list[Component]:
         """With a slow job and nobody over the threshold, one rank that clearly leads the others, if any."""
