@@ -6,14 +6,25 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from rca.arrays import FloatArray
+from rca.classify.components import Component
 from rca.features import RANK_FEATURES, WINDOW_FEATURES, FeatureSet
+from rca.features.evidence import resource_names
 
 _MEASURED = WINDOW_FEATURES.index("communication_measured")
-_OWN_EXCESS = RANK_FEATURES.index("own_excess")
-#: Own work above peers, relative to the step, that is plain enough to tell who of several is late.
-PLAINLY_LATE = 0.05
+_OWN_EXCESS, _OWN_EXCESS_Z, _GAIN_STAGE = (
+    RANK_FEATURES.index(name) for name in ("own_excess", "own_excess_z", "gain_stage")
+)
+_STORAGE = resource_names().index("storage")
+#: Own work above peers that is plain enough to tell who of several is late: relative to the step, and in
+#: units of the healthy spread.
+PLAINLY_LATE, BEYOND_NOISE = 0.015, 3.0
 #: The others of them are late if they are at least `AS_LATE` of the latest, and are not up to `IDLE` of it.
-AS_LATE, IDLE = 0.5, 0.1
+AS_LATE, IDLE = 0.5, 0.25
+#: Up to this share of a component is some of it.
+FEW = 0.5
+#: A disk's score against peers from here on says that it is busy, in units.
+BUSY_DISK = 1.0
 
 
 def own_work_is_told(ranks: Sequence[int], features: FeatureSet) -> bool:
@@ -34,25 +45,36 @@ def transfer_is_told(features: FeatureSet) -> bool:
     return bool(np.isfinite(features.phases.phase("communication_transfer_seconds")).any())
 
 
-def late_members(ranks: Sequence[int], features: FeatureSet) -> list[int] | None:
-    """Those of several suspects that are late, where timers say plainly who is and who is not.
+def late_members(component: Component, features: FeatureSet) -> list[int] | None:
+    """The few of a suspected node or stage that are late, where timers say plainly who is and who is not.
 
     Parameters
     ----------
-    ranks : sequence of int
-        Suspected together.
+    component : Component
+        Of several ranks.
     features : FeatureSet
 
     Returns
     -------
     list of int or None
-        None if all are late or none is, if one is between the two, or if no timer tells.
+        None if more than half are late or none is, if one is between the two, if a stage costs more than its
+        latest rank does, or if no timer tells. None beside a busy disk, too: loaders hide it for as long as
+        their queues last, so it makes ranks late unevenly.
     """
-    own = features.rank[list(ranks), _OWN_EXCESS]
-    latest = float(np.nanmax(np.append(own, 0.0)))
-    if latest < PLAINLY_LATE or not own_work_is_told(ranks, features):
+    rows = features.rank[list(component.ranks)]
+    own = rows[:, _OWN_EXCESS]
+    latest = _largest(own)
+    costs = _largest(rows[:, _GAIN_STAGE]) if component.scope == "stage" else 0.0
+    plain = latest >= max(PLAINLY_LATE, costs) and _largest(rows[:, _OWN_EXCESS_Z]) >= BEYOND_NOISE
+    busy = _largest(features.evidence.versus_peers[list(component.ranks), _STORAGE]) >= BUSY_DISK
+    if not plain or busy or not own_work_is_told(component.ranks, features):
         return None
     late, idle = own >= AS_LATE * latest, own <= IDLE * latest
-    if late.all() or not (late | idle).all():
+    if late.mean() > FEW or not (late | idle).all():
         return None
-    return [rank for rank, is_late in zip(ranks, late, strict=True) if is_late]
+    return [rank for rank, is_late in zip(component.ranks, late, strict=True) if is_late]
+
+
+def _largest(values: FloatArray) -> float:
+    """Largest value that is known, 0 if none is larger."""
+    return float(np.nanmax(np.append(values, 0.0)))

@@ -8,41 +8,67 @@ from typing import Any
 import numpy as np
 import pytest
 
+from rca.classify.components import Component
 from rca.classify.suspicion import Suspicion
 from rca.classify.timers import late_members
 from rca.diagnosis.bundle import baseline
 from rca.features import RANK_FEATURES, WINDOW_FEATURES, extract
+from rca.features.evidence import resource_names
 
-NODE = (4, 5, 6, 7)
+NODE, STAGE = Component("node", (4, 5, 6, 7), 0.8), Component("stage", (4, 5, 6, 7), 0.8)
 
 
-def features(*own_excess: float, measured: float = 2.0) -> Any:
-    """A node's ranks with so much own work above peers, relative to the step; four idle ones before."""
+def features(*own_excess: float, noise: float = 0.01) -> Any:
+    """Four idle ranks, and four with so much own work above peers, relative to the step."""
     rank = np.zeros((8, len(RANK_FEATURES)))
     rank[4:, RANK_FEATURES.index("own_excess")] = own_excess
+    rank[4:, RANK_FEATURES.index("own_excess_z")] = np.array(own_excess) / noise
     window = np.zeros(len(WINDOW_FEATURES))
-    window[WINDOW_FEATURES.index("communication_measured")] = measured
-    return SimpleNamespace(rank=rank, window=window, work=SimpleNamespace(own=np.ones((8, 4))))
+    window[WINDOW_FEATURES.index("communication_measured")] = 2.0
+    evidence = SimpleNamespace(versus_peers=np.zeros((8, len(resource_names()))))
+    return SimpleNamespace(
+        rank=rank, window=window, evidence=evidence, work=SimpleNamespace(own=np.ones((8, 4)))
+    )
 
 
 @pytest.mark.parametrize(
     ("own_excess", "late"),
     [
-        ((0.01, 0.34, 0.01, 0.01), [5]),
-        ((0.0, 0.34, 0.3, -0.02), [5, 6]),
-        ((0.3, 0.34, 0.3, 0.31), None),
+        ((0.01, 0.34, 0.08, 0.01), [5]),
+        ((0.0, 0.34, 0.2, -0.02), [5, 6]),
+        ((0.3, 0.34, 0.3, 0.0), None),
         ((0.0, 0.34, 0.1, 0.0), None),
-        ((0.0, 0.04, 0.0, 0.0), None),
+        ((0.0, 0.01, 0.0, 0.0), None),
         ((0.0, 0.34, np.nan, 0.0), None),
     ],
-    ids=["one", "two", "all", "one between", "hardly", "one without timers"],
+    ids=["one", "two", "most", "one between", "hardly", "one without timers"],
 )
 def test_the_late_are_told_where_it_is_plain(own_excess: tuple[float, ...], late: list[int] | None) -> None:
     assert late_members(NODE, features(*own_excess)) == late
 
 
+def test_nobody_is_late_within_the_noise() -> None:
+    assert late_members(NODE, features(0.0, 0.34, 0.0, 0.0, noise=0.12)) is None
+
+
 def test_nobody_is_told_without_timers_of_the_exchange() -> None:
-    assert late_members(NODE, features(0.0, 0.34, 0.0, 0.0, measured=0.0)) is None
+    untimed = features(0.0, 0.34, 0.0, 0.0)
+    untimed.window[WINDOW_FEATURES.index("communication_measured")] = 0.0
+    assert late_members(NODE, untimed) is None
+
+
+@pytest.mark.parametrize(("units", "late"), [(0.9, [5]), (1.0, None)], ids=["idle", "busy"])
+def test_a_busy_disk_is_the_nodes_whoever_is_late(units: float, late: list[int] | None) -> None:
+    disk = features(0.0, 0.34, 0.0, 0.0)
+    disk.evidence.versus_peers[6, resource_names().index("storage")] = units
+    assert late_members(NODE, disk) == late
+
+
+@pytest.mark.parametrize(("gain", "late"), [(0.3, [5]), (0.4, None)], ids=["the rank's", "its own"])
+def test_a_stage_stays_one_that_costs_more_than_its_latest_rank(gain: float, late: list[int] | None) -> None:
+    heavy = features(0.0, 0.34, 0.0, 0.0)
+    heavy.rank[4:, RANK_FEATURES.index("gain_stage")] = gain
+    assert late_members(STAGE, heavy) == late
 
 
 @pytest.mark.parametrize(("late", "named"), [(0.05, (5,)), (0.0, (4, 5))], ids=["told", "not told"])
