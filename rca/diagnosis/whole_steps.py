@@ -17,8 +17,12 @@ from rca.classify.ports import LINK_CAUSES
 from rca.classify.settle import OWN_SYMPTOM
 from rca.classify.timers import own_work_is_told
 from rca.features import FeatureSet
-from rca.robust import nan_max, nan_median
+from rca.robust import nan_max, nan_mean, nan_median
 from rca.whatif.coarse import PhaseReplay
+
+#: Lateness that makes up for less of what the steps took longer is only what is left of it after the others
+#: have met the late one.
+MOST_OF_IT = 0.5
 
 
 def on_whole_steps(
@@ -55,7 +59,7 @@ def on_whole_steps(
     longer = np.where(inside, step - usual, 0.0)
     # Who is not named took as long only because of who is; a link is everybody's while collectives last.
     own, nothing = usual.copy(), np.zeros(step.shape)
-    by_links = all(next(iter(suspect.causes), None) in LINK_CAUSES for suspect in suspects)
+    by_links = _by_links(suspects)
     transfer = longer if by_links else nothing
     if not by_links:
         own[named] += longer[named]
@@ -74,10 +78,24 @@ def on_whole_steps(
     return blind, flat
 
 
+def _by_links(suspects: Sequence[Suspect]) -> bool:
+    """Whether a link's fault is what is likeliest of every suspect."""
+    return all(next(iter(suspect.causes), None) in LINK_CAUSES for suspect in suspects)
+
+
 def _told_by_phases(suspects: Sequence[Suspect], features: FeatureSet) -> bool:
-    """Whether phases show what a suspect costs: above its peers', or, where all are meant, at all."""
+    """Whether phases show what a suspect costs: above its peers', or, where all are meant, at all.
+
+    Not if that is only a part of what the steps took longer. Ranks that meet several times within a phase are
+    all late in it, and nobody is late by as much as he costs.
+    """
     if features.work.phases and any(suspect.component.scope == "job" for suspect in suspects):
-        return True
+        # Slower collectives may lengthen any phase then, and are not what the phase is for.
+        return not _by_links(suspects)
     excess = features.comparison.excess[named_ranks(suspects)]
-    known = np.isfinite(excess).any()
-    return bool(known and np.nanmean(excess) >= OWN_SYMPTOM * features.work.step_reference)
+    if not np.isfinite(excess).any() or np.nanmean(excess) < OWN_SYMPTOM * features.work.step_reference:
+        return False
+    step = features.work.job_step
+    inside = features.comparison.segment.mask(step.size)
+    longer = float(nan_mean(step[None, inside], axis=1)[0] - nan_median(step[None, ~inside], axis=1)[0])
+    return float(nan_mean(nan_max(excess[:, inside])[None], axis=1)[0]) >= MOST_OF_IT * longer

@@ -76,7 +76,9 @@ class Comparison:
         }
         gains = _gains(excess, work, topology)
         segment = slow_stretch(work, excess, gains)
-        slowed = most_slowed(work.own, segment)
+        # Without a timer of the exchange it may be within the phases: the most wait there for the others.
+        exchange_timed = np.isfinite(work.transfer).any() or np.isfinite(work.wait).any()
+        slowed = most_slowed(work.own, segment) if exchange_timed else None
         if slowed is not None:
             reference = past_reference(work.own, slowed, segment)
             references = {

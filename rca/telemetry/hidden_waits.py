@@ -20,6 +20,7 @@ from rca.arrays import BoolArray, FloatArray, IntArray
 from rca.robust import nan_median
 from rca.telemetry.job import Topology
 from rca.telemetry.phases import PhaseArrays
+from rca.telemetry.untimed_work import with_untimed_work
 
 #: Phases in the order they are worked through before the gradients' exchange.
 BEFORE_EXCHANGE = ("data_loading_seconds", "host_to_device_seconds", "forward_seconds", "backward_seconds")
@@ -56,6 +57,8 @@ def without_hidden_waits(phases: PhaseArrays, topology: Topology) -> PhaseArrays
     unit = _usual(phases.phase("step_seconds"))
     if not unit > 0 or phases.n_ranks < 2:
         return phases
+    if topology.n_stages == 1 and not phases.seconds.keys() & {WAIT, TRANSFER, BOTH}:
+        phases = with_untimed_work(phases, APART * unit)
     seconds = dict(phases.seconds)
     waited = np.zeros(phases.present.shape)
     groups = list(_groups(topology))
@@ -76,7 +79,7 @@ def without_hidden_waits(phases: PhaseArrays, topology: Topology) -> PhaseArrays
         waited += _bubbles(phases, unit)
     if waited.any():
         seconds |= {name: seconds[name] + waited for name in (WAIT, BOTH) if name in seconds}
-    same = all(told is phases.seconds[name] for name, told in seconds.items())
+    same = all(held is phases.seconds[name] for name, held in seconds.items())
     return phases if same else replace(phases, seconds=seconds)
 
 
@@ -119,8 +122,11 @@ def _waited_together(
     known = np.isfinite(ended)
     if not _end_together(began, ended, known, starts, apart, one_clock=one_clock):
         return None
-    last, _ = _extremes(began, known, starts)
     sizes = np.diff(np.append(starts, group.size))
+    if not one_clock:
+        # Who ends together can set their clocks by it.
+        began = began - _offsets(ended, known, starts, sizes)
+    last, _ = _extremes(began, known, starts)
     wait = np.repeat(last, sizes, axis=0) - began
     found = np.zeros(began.shape)
     found[order] = np.where(known, np.clip(wait, 0.0, spent), 0.0)
@@ -154,6 +160,14 @@ def _without_offsets(times: FloatArray) -> FloatArray:
     """Times relative to the step's median, without what is the same for a rank in most steps."""
     relative = times - nan_median(times)
     return relative - nan_median(relative, axis=1)[:, None]
+
+
+def _offsets(ended: FloatArray, known: BoolArray, starts: IntArray, sizes: IntArray) -> FloatArray:
+    """By how much each rank's clock is ahead of its group's, if they end together; shape (n_ranks, 1)."""
+    total = np.add.reduceat(np.where(known, ended, 0.0), starts, axis=0)
+    count = np.add.reduceat(known.astype(float), starts, axis=0)
+    mean = np.repeat(total / np.maximum(count, 1.0), sizes, axis=0)
+    return nan_median(np.where(known, ended - mean, np.nan), axis=1)[:, None]
 
 
 def _extremes(values: FloatArray, known: BoolArray, starts: IntArray) -> tuple[FloatArray, FloatArray]:

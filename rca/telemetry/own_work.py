@@ -23,6 +23,8 @@ WORK_PHASES: tuple[str, ...] = (
     "forward_seconds",
     "backward_seconds",
 )
+UNTIMED = "untimed_seconds"
+"""Work that no timer saw, found by `rca.telemetry.hidden_waits`; no column of a window."""
 
 
 @dataclass(frozen=True)
@@ -80,7 +82,7 @@ def _sums(phases: PhaseArrays) -> tuple[FloatArray, FloatArray]:
     total = np.zeros(phases.present.shape)
     serial = np.zeros(phases.present.shape)
     known = np.zeros(phases.present.shape, dtype=bool)
-    for name in WORK_PHASES:
+    for name in (*WORK_PHASES, UNTIMED):
         values = phases.seconds.get(name)
         if values is None:
             continue
