@@ -29,7 +29,7 @@ from rca.classify.reach import reaching
 from rca.classify.rotation import takes_turns, without
 from rca.classify.settle_stopped import settle_stop_cause
 from rca.classify.single_event import single_events
-from rca.classify.standing_out import is_to_blame_as_well
+from rca.classify.standing_out import CERTAIN, is_to_blame_as_well
 from rca.classify.sufficiency import (
     alarm_thresholds,
     can_show_health,
@@ -176,6 +176,9 @@ class Classifier:
         parts = [suspect for suspect in suspects if suspect.component.scope != "job"]
         named = named_ranks(parts)
         whole = [each for each in whole if is_to_blame_as_well(each.causes, named, features)]
+        if whole:
+            # What everybody does makes nobody stand out: a part's own cause is another.
+            parts = [_but_for(next(iter(whole[0].causes)), part) for part in parts]
         parts = self._rearranged(_joined, parts, features, priors)
         parts = self._rearranged(_through_ports, parts, features, priors)
         return [*parts, *(whole or self._collectives(parts, features, priors))]
@@ -275,6 +278,14 @@ class Classifier:
 def named_ranks(suspects: Iterable[Suspect]) -> list[int]:
     """Every rank that any suspect names, once, ascending."""
     return sorted({rank for suspect in suspects for rank in suspect.component.ranks})
+
+
+def _but_for(cause: str, suspect: Suspect) -> Suspect:
+    """The suspect without a cause of everybody's, unless that is nearly certain of it."""
+    if suspect.causes.get(cause, 0.0) >= CERTAIN:
+        return suspect
+    causes = without(cause, suspect.causes)
+    return replace(suspect, causes=ordered(causes), types=types_of(causes))
 
 
 def _suspected(suspect: Suspect) -> Suspected:

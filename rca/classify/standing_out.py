@@ -78,9 +78,16 @@ def _longer(features: FeatureSet) -> float:
 
 
 def _gained(standing: BoolArray, features: FeatureSet) -> float:
-    """Seconds per slow step by which the last of all arrives later than the last of the others."""
-    excess = features.comparison.excess
+    """Seconds per slow step by which the last of all arrives later than the last of the others.
+
+    Those of a heavy stage are as late as their peers: what counts is how much slower it is than the next.
+    """
+    excess, stage = features.comparison.excess, features.topology.stage
     inside = features.comparison.segment.mask(excess.shape[1])
+    if features.topology.n_stages > 1 and (stage[standing] == stage[standing][0]).all():
+        heavy = int(stage[standing][0])
+        if standing[stage == heavy].all():
+            return float(nan_mean(features.comparison.gain_stage[heavy, inside][:, None])[0])
     last = np.maximum(nan_max(excess[:, inside]), 0.0)
     others = np.maximum(nan_max(excess[~standing][:, inside]), 0.0)
     return float(nan_mean((last - others)[:, None])[0])

@@ -46,6 +46,10 @@ COMPLAINTS = re.compile(
 TAKEN_BACK = re.compile(
     r"\b(no|0|zero|without( any)?) (errors?|failures?|exceptions?)\b|\brecovered\b", re.IGNORECASE
 )
+#: Errors of memory that the device corrected, or rows that it replaced: in words, and NVIDIA's numbers for
+#: rows remapped, many corrected errors, links' corrected errors and memory marked for repair.
+CORRECTED = re.compile(r"\b(sbe|single[- ]bit|corrected|correctable)\b|row.?remap(?!.*fail)", re.IGNORECASE)
+CORRECTED_XIDS = frozenset({"63", "92", "121", "160"})
 #: Ports that no collective goes through: those of the management, of containers and of storage.
 NOT_THE_JOBS = re.compile(
     r"management|mgmt|\b(bmc|ipmi|idrac|ilo|oob|storage|nfs|lo)\b|docker|veth|virbr|\bcni|\bbr-",
@@ -72,9 +76,17 @@ class Event(NamedTuple):
         return self.kind == "process_exit" and self.code == "0"
 
     @property
+    def corrected(self) -> bool:
+        """A device told of an error that it had dealt with: nothing ended."""
+        if self.kind == "xid":
+            return self.code in CORRECTED_XIDS
+        return self.kind == "ecc" and CORRECTED.search(f"{self.code} {self.message}") is not None
+
+    @property
     def bad_end(self) -> bool:
         """A process or a device ended badly, or a rank was missed."""
-        return self.kind in FATAL_EVENTS | MISSED_EVENTS and not self.normal_exit
+        known = self.kind in FATAL_EVENTS | MISSED_EVENTS
+        return known and not self.normal_exit and not self.corrected
 
     @property
     def harmless(self) -> bool:
@@ -207,7 +219,10 @@ def ranks_named(event: Event, topology: Topology) -> IntArray:
 
 
 def named_by_events(events: list[Event], topology: Topology) -> tuple[BoolArray, BoolArray, float]:
-    """Who was named by fatal and by missed events, and the time of the first fatal one (NaN: none)."""
+    """Who was named by fatal and by missed events, and the time of the first fatal one (NaN: none).
+
+    An error that was corrected is a sign of the device's memory, but ends nothing.
+    """
     fatal = np.zeros(topology.n_ranks, dtype=bool)
     missed = np.zeros(topology.n_ranks, dtype=bool)
     first_fatal = np.nan
@@ -215,7 +230,7 @@ def named_by_events(events: list[Event], topology: Topology) -> tuple[BoolArray,
         target = fatal if event.kind in FATAL_EVENTS else missed if event.kind in MISSED_EVENTS else None
         if target is None or event.normal_exit:
             continue
-        if target is fatal:
+        if target is fatal and not event.corrected:
             first_fatal = float(np.fmin(first_fatal, event.time))
         target[ranks_named(event, topology)] = True
     return fatal, missed, first_fatal

@@ -54,7 +54,8 @@ def where_it_began(events: Sequence[Event], end: End) -> BoolArray:
         if event.rank is not None and event.time >= end.earliest[event.rank]
     ]
     # Whoever waits for a watchdog, or for a device that failed, may fall silent before it is stopped.
-    until = min((event.time for event in recent if event.kind in {"nccl_timeout", *DEVICES}), default=np.inf)
+    told_of = [event for event in recent if event.kind in {"nccl_timeout", *DEVICES} and not event.corrected]
+    until = min((event.time for event in told_of), default=np.inf)
     unheard = [event for event in recent if event.kind == "heartbeat_missed" and event.time < until]
     told = (_first_dead(dead), unheard, _never_joined(fired))
     named = [{int(rank) for event in found for rank in ranks_named(event, topology)} for found in told]

@@ -14,6 +14,13 @@ from rca.telemetry.schema import EVENTS
 
 Event = dict[str, object]
 
+#: Kind, code and message of what drivers tell of memory that fails, but does not end the process.
+MEMORY_ERRORS = (
+    ("xid", "94", "contained memory error"),
+    ("xid", "63", "row remapping recorded"),
+    ("ecc", "SBE", "corrected errors"),
+)
+
 
 def events_table(
     scenario: Scenario,
@@ -25,7 +32,11 @@ def events_table(
     """Build the events table; empty where events are not collected."""
     if not scenario.telemetry.events:
         return EVENTS.empty()
-    found = [*_ending(scenario, resources, course, rng), *_memory_errors(scenario, rng, course)]
+    found = [
+        *_ending(scenario, resources, course, rng),
+        *_memory_errors(scenario, rng, course),
+        *_corrected_errors(scenario, rng, course),
+    ]
     for event in found:
         rank = event["rank"]
         known = node_names is not None and isinstance(rank, int)
@@ -114,9 +125,21 @@ def _waited_for(
 
 
 def _memory_errors(scenario: Scenario, rng: np.random.Generator, course: Course) -> list[Event]:
+    """What the driver says of failing memory: errors contained, rows replaced, many errors corrected."""
     events = []
     for fault in scenario.faults:
         if fault.cause == "gpu_memory_errors" and rng.random() < 0.4:
             time = course.end * min(0.95, (fault.first_step + 1) / scenario.n_steps)
-            events.append(_event(time, fault.ranks[0], "xid", "94", "contained memory error"))
+            kind, code, message = MEMORY_ERRORS[int(rng.choice(len(MEMORY_ERRORS), p=[0.4, 0.4, 0.2]))]
+            events.append(_event(time, fault.ranks[0], kind, code, message))
+    return events
+
+
+def _corrected_errors(scenario: Scenario, rng: np.random.Generator, course: Course) -> list[Event]:
+    """Corrected errors of sound memory, which some drivers log: at any time, the last second included."""
+    events = []
+    for signal in scenario.benign.harmless:
+        if signal.kind == "ecc_sbe" and rng.random() < 0.4:
+            rank = signal.rank % scenario.world_size
+            events.append(_event(course.end * rng.random(), rank, "ecc", "SBE", "corrected error"))
     return events
