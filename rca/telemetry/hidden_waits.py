@@ -123,11 +123,10 @@ def _waited_together(
     if not _end_together(began, ended, known, starts, apart, one_clock=one_clock):
         return None
     sizes = np.diff(np.append(starts, group.size))
-    if not one_clock:
-        # Who ends together can set their clocks by it.
-        began = began - _offsets(ended, known, starts, sizes)
-    last, _ = _extremes(began, known, starts)
-    wait = np.repeat(last, sizes, axis=0) - began
+    # Who ends together waits for as much longer as he is in it, whatever his clock says.
+    since = began if one_clock else -spent
+    last, _ = _extremes(since, known, starts)
+    wait = np.repeat(last, sizes, axis=0) - since
     found = np.zeros(began.shape)
     found[order] = np.where(known, np.clip(wait, 0.0, spent), 0.0)
     return found
@@ -160,14 +159,6 @@ def _without_offsets(times: FloatArray) -> FloatArray:
     """Times relative to the step's median, without what is the same for a rank in most steps."""
     relative = times - nan_median(times)
     return relative - nan_median(relative, axis=1)[:, None]
-
-
-def _offsets(ended: FloatArray, known: BoolArray, starts: IntArray, sizes: IntArray) -> FloatArray:
-    """By how much each rank's clock is ahead of its group's, if they end together; shape (n_ranks, 1)."""
-    total = np.add.reduceat(np.where(known, ended, 0.0), starts, axis=0)
-    count = np.add.reduceat(known.astype(float), starts, axis=0)
-    mean = np.repeat(total / np.maximum(count, 1.0), sizes, axis=0)
-    return nan_median(np.where(known, ended - mean, np.nan), axis=1)[:, None]
 
 
 def _extremes(values: FloatArray, known: BoolArray, starts: IntArray) -> tuple[FloatArray, FloatArray]:
