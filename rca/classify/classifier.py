@@ -178,7 +178,7 @@ class Classifier:
         whole = [each for each in whole if is_to_blame_as_well(each.causes, named, features)]
         if whole:
             # What everybody does makes nobody stand out: a part's own cause is another.
-            parts = [_but_for(next(iter(whole[0].causes)), part) for part in parts]
+            parts = [but_for(next(iter(whole[0].causes)), part) for part in parts]
         parts = self._rearranged(_joined, parts, features, priors)
         parts = self._rearranged(_through_ports, parts, features, priors)
         return [*parts, *(whole or self._collectives(parts, features, priors))]
@@ -280,8 +280,16 @@ def named_ranks(suspects: Iterable[Suspect]) -> list[int]:
     return sorted({rank for suspect in suspects for rank in suspect.component.ranks})
 
 
-def _but_for(cause: str, suspect: Suspect) -> Suspect:
-    """The suspect without a cause of everybody's, unless that is nearly certain of it."""
+def but_for(cause: str, suspect: Suspect) -> Suspect:
+    """The suspect without a cause of everybody's, unless that is nearly certain of it as well.
+
+    Parameters
+    ----------
+    cause : str
+        What is believed of the job as a whole.
+    suspect : Suspect
+        Part of it.
+    """
     if suspect.causes.get(cause, 0.0) >= CERTAIN:
         return suspect
     causes = without(cause, suspect.causes)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -25,6 +27,14 @@ def test_all_ranks_alike_or_a_minority_leave_the_peers_as_reference(make_window)
     for n in (0, 4, 8, 16):
         window = make_window(16, 60, late=dict.fromkeys(range(n), 0.05), steps=slice(20, None))
         assert extract(window).comparison.slowed is None
+
+
+def test_where_the_exchange_is_not_timed_most_ranks_may_only_wait_for_the_others(make_window) -> None:
+    window = make_window(16, 60, late=dict.fromkeys(range(12), 0.05), steps=slice(20, None))
+    assert extract(window).comparison.slowed is not None
+    exchange = [name for name in window.steps.schema.names if name.startswith("communication")]
+    untimed = replace(window, steps=window.steps.drop_columns(exchange))
+    assert extract(untimed).comparison.slowed is None
 
 
 def test_without_a_quiet_past_nobody_can_tell() -> None:

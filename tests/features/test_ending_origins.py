@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from rca.features.ending_events import End, Event
+from rca.features.ending_events import End, Event, named_by_events
 from rca.features.ending_origins import where_it_began
 from rca.telemetry.job import Job
 
@@ -138,6 +138,29 @@ def test_who_falls_silent_after_a_device_failed_did_not_begin(kind: str) -> None
     assert named(beat, watchdog(0, 41), watchdog(7, 40), watchdog(1, 41)) == [0]
     late = ended(90.0, 0, None, kind="heartbeat_missed")
     assert named(late, watchdog(0, 41), watchdog(7, 40), watchdog(1, 41)) == [7]
+
+
+CORRECTED = [
+    ("ecc", "SBE", None), ("ecc", None, "row remapping pending, correctable errors"), ("xid", "63", None),
+    ("xid", "92", "high single-bit ECC error rate"),
+]  # fmt: skip
+FATAL = [
+    ("ecc", "DBE", "uncorrectable ECC error"), ("ecc", None, "row remapper: failed to remap row"),
+    ("xid", "79", None), ("xid", "64", "row remapper: failed to remap row"), ("ecc", None, None),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("kind", "code", "message"), CORRECTED + FATAL)
+def test_an_error_that_was_corrected_ends_nothing(kind: str, code: str | None, message: str | None) -> None:
+    told = ended(0.4, 5, code, message, kind=kind)
+    ends = (kind, code, message) in FATAL
+    assert told.bad_end is ends
+    fatal, _, first = named_by_events([told], TOPOLOGY)
+    # It is a sign of the device's memory all the same.
+    assert np.flatnonzero(fatal).tolist() == [5]
+    assert np.isfinite(first) == ends
+    beat = ended(30.0, 0, None, kind="heartbeat_missed")
+    assert named(told, beat) == ([] if ends else [0])
 
 
 def test_a_message_about_its_own_children_does_not_excuse() -> None:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from pydantic import ValidationError
-from simulated import change, cluster_workload, fault, phase, scenario
+from simulated import TESTBED, change, cluster_workload, fault, phase, scenario
 
-from rca.simulation import Benign, Workload, simulate
-from rca.simulation.benign import Burst
+from rca.simulation import Benign, Telemetry, Workload, simulate
+from rca.simulation.benign import Burst, HarmlessSignal
 from rca.simulation.engine import slowdown
 from rca.simulation.faults import apply_faults
 from rca.simulation.noise import draw_noise
@@ -132,3 +132,22 @@ def test_strength_and_curve_change_what_a_severity_costs(cause):
         for changes in ({}, {"strength": 1.3}, {"curve": 1.5})
     )
     assert steeper < usual < stronger
+
+
+def _told(**changes) -> set[tuple[str, str | None, int]]:
+    """Kind, code and rank of all events of thirty runs."""
+    telemetry = Telemetry(events=True, exporters=TESTBED)
+    runs = (scenario(telemetry=telemetry, seed=seed, **changes) for seed in range(30))
+    rows = [row for run in runs for row in simulate(run).window.events.to_pylist()]
+    return {(row["kind"], row["code"], row["rank"]) for row in rows}
+
+
+def test_sound_memory_has_its_corrected_errors_logged():
+    sound = Benign(harmless=(HarmlessSignal(kind="ecc_sbe", rank=3),))
+    assert _told(benign=sound) == {("ecc", "SBE", 3)}
+    assert _told(benign=Benign()) == set()
+
+
+def test_drivers_tell_of_failing_memory_in_several_ways():
+    told = _told(faults=(fault("gpu_memory_errors"),), benign=Benign())
+    assert told == {("xid", "94", 2), ("xid", "63", 2), ("ecc", "SBE", 2)}

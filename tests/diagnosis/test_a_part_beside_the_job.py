@@ -1,0 +1,55 @@
+"""A part of the job that stands out beside what slows everybody: by what it costs, for a cause of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import simulated_jobs
+
+from rca.classify.classifier import Suspect, but_for, types_of
+from rca.classify.components import Component
+from rca.classify.standing_out import standing_out
+from rca.features import FeatureSet, extract
+from rca.simulation import Fault, simulate
+from rca.telemetry.job import Parallelism
+
+STAGE = tuple(range(4, 8))
+
+
+@pytest.fixture(scope="module")
+def pipeline() -> Callable[[float], FeatureSet]:
+    """Two stages, the second of which takes longer."""
+
+    def build(severity: float) -> FeatureSet:
+        heavy = Fault(cause="stage_imbalance", ranks=STAGE, nodes=(), severity=severity)
+        shape = Parallelism(data=4, pipeline=2)
+        faults = (heavy,) if severity else ()
+        return extract(simulate(simulated_jobs.job(*faults, seed=24, parallelism=shape)).window)
+
+    return build
+
+
+@pytest.mark.parametrize("severity", [0.8, 0.0], ids=["heavy", "even"])
+def test_a_stage_stands_out_by_what_it_costs_beside_the_next(pipeline, severity: float) -> None:
+    """Its ranks are as late as their peers are."""
+    certain = np.where(np.isin(np.arange(8), STAGE), 0.97, 0.02)
+    standing = standing_out(certain, pipeline(severity))
+    assert np.flatnonzero(standing).tolist() == (list(STAGE) if severity else [])
+
+
+def suspected(**causes: float) -> Suspect:
+    return Suspect(Component("rank", (5,), 0.97), types_of(causes), {}, causes)
+
+
+def test_beside_the_job_a_part_is_to_blame_for_something_else() -> None:
+    part = but_for(
+        "checkpoint_stall", suspected(checkpoint_stall=0.5, gpu_contention=0.3, gpu_throttling=0.2)
+    )
+    assert part.causes == pytest.approx(
+        {"gpu_contention": 0.6, "gpu_throttling": 0.4, "checkpoint_stall": 0.0}
+    )
+    assert part.types["compute"] == pytest.approx(1.0)
+    sure = suspected(checkpoint_stall=0.95, gpu_contention=0.05)
+    assert but_for("checkpoint_stall", sure) is sure

@@ -1,0 +1,114 @@
+"""Who spends time in no phase worked unseen, if the others wait for him within one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+import pytest
+
+from rca.arrays import FloatArray
+from rca.telemetry.hidden_waits import without_hidden_waits
+from rca.telemetry.job import Job, Parallelism, Topology
+from rca.telemetry.own_work import UNTIMED, own_work
+from rca.telemetry.phases import PhaseArrays
+
+STEPS, STEP = 30, 1.0
+FORWARD, BACKWARD, OPTIMIZER, LOADING = (
+    f"{name}_seconds" for name in ("forward", "backward", "optimizer", "data_loading")
+)
+LATE, SECONDS = 2, 0.2
+
+
+def topology(stages: int = 1) -> Topology:
+    parallelism = Parallelism(data=8 // stages, pipeline=stages)
+    return Job(job_id="j", world_size=8, parallelism=parallelism, start=0.0, end=1e3).topology
+
+
+def phases(seconds: Mapping[str, FloatArray | float]) -> PhaseArrays:
+    """Eight ranks that begin and end every step together, with the phases given."""
+    shape = 8, STEPS
+    start = np.tile(np.arange(STEPS, dtype=float), (8, 1))
+    held = {name: np.broadcast_to(values, shape).copy() for name, values in seconds.items()}
+    held["step_seconds"] = np.full(shape, STEP)
+    return PhaseArrays(np.arange(STEPS), np.ones(shape, dtype=bool), start, held, {})
+
+
+def waited_for(within_forward: float = 1.0, *, ranks: list[int] | None = None) -> PhaseArrays:
+    """The late rank copies untimed for `SECONDS`; the others wait in the forward and the backward."""
+    forward, backward = np.full((8, 1), 0.2), np.full((8, 1), 0.5)
+    others = np.setdiff1d(np.arange(8), [LATE] if ranks is None else ranks)
+    forward[others] += within_forward * SECONDS
+    backward[others] += (1.0 - within_forward) * SECONDS
+    return phases({FORWARD: forward, BACKWARD: backward, OPTIMIZER: 0.05})
+
+
+@pytest.mark.parametrize("within_forward", [1.0, 0.7, 0.0], ids=["forward", "mostly forward", "backward"])
+def test_time_in_no_phase_is_work_of_who_is_waited_for(within_forward: float) -> None:
+    told = without_hidden_waits(waited_for(within_forward), topology())
+    assert np.allclose(told.seconds[FORWARD], 0.2)
+    assert np.allclose(told.seconds[BACKWARD], 0.5)
+    own = own_work(told).own
+    assert np.allclose(own[LATE], 0.75 + SECONDS)
+    assert np.allclose(np.delete(own, LATE, axis=0), 0.75)
+
+
+def test_what_was_told_is_left_as_it_was() -> None:
+    given = waited_for()
+    before = {name: values.copy() for name, values in given.seconds.items()}
+    without_hidden_waits(given, topology())
+    assert given.seconds.keys() == before.keys()
+    assert all(np.array_equal(given.seconds[name], before[name]) for name in before)
+
+
+def test_quicker_hardware_is_quicker_in_everything_it_computes() -> None:
+    forward, backward = np.full((8, 1), 0.2), np.full((8, 1), 0.5)
+    forward[LATE], backward[LATE] = 0.15, 0.375
+    given = phases({FORWARD: forward, BACKWARD: backward, OPTIMIZER: 0.05})
+    assert without_hidden_waits(given, topology()) is given
+
+
+def test_half_of_the_ranks_are_not_few() -> None:
+    given = waited_for(ranks=[0, 1, 2, 3])
+    assert without_hidden_waits(given, topology()) is given
+    assert UNTIMED in without_hidden_waits(waited_for(ranks=[0, 1, 2]), topology()).seconds
+
+
+def test_a_few_steps_tell_nothing() -> None:
+    given = waited_for()
+    for name in (FORWARD, BACKWARD):
+        given.seconds[name][:, 5:] = given.seconds[name][LATE, 5:]
+    assert without_hidden_waits(given, topology()) is given
+
+
+@pytest.mark.parametrize("timed", ["communication_seconds", "communication_wait_seconds"])
+def test_where_the_exchange_is_timed_waiting_is_told_already(timed: str) -> None:
+    given = waited_for()
+    told = phases({**given.seconds, timed: 0.01})
+    cleared = without_hidden_waits(told, topology())
+    assert UNTIMED not in cleared.seconds
+
+
+def test_time_in_no_phase_of_a_pipeline_is_its_bubbles() -> None:
+    assert UNTIMED not in without_hidden_waits(waited_for(), topology(stages=2)).seconds
+
+
+@pytest.mark.parametrize("untimed", [FORWARD, BACKWARD])
+def test_who_computes_untimed_shows_nothing(untimed: str) -> None:
+    given = waited_for(0.0 if untimed == FORWARD else 1.0)
+    kept = {name: values for name, values in given.seconds.items() if name != untimed}
+    assert UNTIMED not in without_hidden_waits(phases(kept), topology()).seconds
+
+
+def test_a_rank_without_a_timer_of_the_others_phases_is_not_waited_for() -> None:
+    given = waited_for(ranks=[])
+    given.seconds[BACKWARD][LATE] = np.nan
+    assert UNTIMED not in without_hidden_waits(given, topology()).seconds
+
+
+def test_two_that_are_late_by_different_times_wait_for_the_later_one() -> None:
+    forward = np.full((8, 1), 0.2 + SECONDS)
+    forward[LATE], forward[5] = 0.2, 0.2 + SECONDS / 2
+    told = without_hidden_waits(phases({FORWARD: forward, BACKWARD: 0.5, LOADING: 0.0}), topology())
+    own = own_work(told).own[:, 0]
+    assert own[[0, LATE, 5]] == pytest.approx([0.7, 0.7 + SECONDS, 0.7 + SECONDS / 2])
