@@ -109,8 +109,10 @@ def _may_lengthen(cause: str, phase: str, measured: Collection[str]) -> bool:
 
 def _support(cause: str, phase: str, amount: float, effects: FloatArray, mechanisms: Mechanisms) -> float:
     """Share of the phase's excess that the cause's measured resources account for, 0 to 1."""
-    if phase == UNMEASURED or amount <= 0:
+    if amount <= 0:
         return 0.0
     columns = [mechanisms.resources.index(name) for name in CAUSES[cause].resources]
-    accounted = float(np.nansum(effects[PHASES.index(phase), columns])) if columns else 0.0
+    # What lies in no phase is lengthened as the cause's own are.
+    rows = [PHASES.index(name) for name in (CAUSES[cause].phases if phase == UNMEASURED else (phase,))]
+    accounted = float(np.nansum(effects[np.ix_(rows, columns)])) if columns else 0.0
     return min(accounted / amount, 1.0)

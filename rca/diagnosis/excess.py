@@ -130,15 +130,21 @@ def ideal_work(
     excesses : list of Excess
     """
     ideal = np.where(np.isfinite(own), np.fmin(own, features.comparison.reference), np.nan)
+    # A part of the job and the job itself may both be to blame: without either, less is needed.
+    lowest = np.full(own.shape, np.nan)
     for excess in excesses:
         rows = list(excess.ranks)
-        ideal[rows] = np.where(np.isfinite(own[rows]), np.fmin(own[rows], excess.reference), np.nan)
+        lowest[rows] = np.fmin(lowest[rows], excess.reference)
+        ideal[rows] = np.where(np.isfinite(own[rows]), np.fmin(own[rows], lowest[rows]), np.nan)
     if serial is None:
         return ideal, None
     above = features.comparison.phase_excess
     taken = sum((_positive(above[name]) for name in SERIAL_PHASES if name in above), np.zeros(own.shape))
+    named = np.zeros(own.shape)
     for excess in excesses:
-        taken[list(excess.ranks)] = excess.serial()
+        rows = list(excess.ranks)
+        named[rows] = np.maximum(named[rows], excess.serial())
+        taken[rows] = named[rows]
     return ideal, np.maximum(serial - np.minimum(taken, _positive(own - ideal)), 0.0)
 
 

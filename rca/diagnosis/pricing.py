@@ -32,6 +32,8 @@ MOST = 0.5
 #: Belief from which a cause of the catalogue is priced before `unknown`, where not all can be, and is said
 #: without a price beside causes that have one.
 LIKELY = 0.5
+#: Jobs that spend this share of a usual step in no phase compute there as well: they generate, or evaluate.
+UNTIMED_STEP, COMPUTING = 0.1, frozenset({"forward", "backward"})
 #: Transfer predicted by a mechanism counts from this share of the step on, up to this share of the transfer.
 MIN_PREDICTED = 0.02
 MAX_PREDICTED_SHARE = 0.8
@@ -271,8 +273,19 @@ def _removal(cause: str, excess: Excess, shares: Mapping[str, float], spare: Flo
 
 
 def _measured(features: FeatureSet, rows: list[int]) -> set[str]:
+    """Phases of these ranks that timers cover; not those that compute, if much of the step is in none."""
     columns = {**features.work.phases, "transfer_seconds": features.work.transfer}
-    return {name.removesuffix("_seconds") for name, held in columns.items() if np.isfinite(held[rows]).any()}
+    told = {name.removesuffix("_seconds") for name, held in columns.items() if np.isfinite(held[rows]).any()}
+    return told - COMPUTING if _usually_untimed(features) >= UNTIMED_STEP else told
+
+
+def _usually_untimed(features: FeatureSet) -> float:
+    """Share of a usual step that is in no phase, neither of work nor of communication."""
+    work = features.work
+    timed = (*work.phases.values(), work.wait, work.transfer)
+    untimed = work.step - sum((np.nan_to_num(seconds) for seconds in timed), np.zeros(work.step.shape))
+    known = untimed[np.isfinite(untimed)]
+    return float(np.median(known)) / work.step_reference if known.size else 0.0
 
 
 def _share_transfer(causes: list[PricedCause], spare: FloatArray) -> list[PricedCause]:
