@@ -38,13 +38,15 @@ from rca.classify.sufficiency import (
     silent_enough,
 )
 from rca.classify.suspicion import Suspicion, link_behind_growth
-from rca.classify.timers import transfer_is_told
+from rca.classify.timers import late_in, transfer_is_told
 from rca.classify.witnesses import after_witnesses
 from rca.errors import BundleError
 from rca.features import RANK_FEATURES, VERSION, WINDOW_FEATURES, FeatureSet
 from rca.features.reduced import without_steps
 from rca.telemetry.causes import CAUSES, STRAGGLER_TYPES, UNKNOWN
 
+#: A part of a slow job that is late in what a cause lengthens by less than this share has another one.
+LATE_IN_IT = 0.5
 #: Head -> which feature table its rows come from.
 HEADS = {
     "mode": WINDOW_FEATURES,
@@ -177,8 +179,8 @@ class Classifier:
         named = named_ranks(parts)
         whole = [each for each in whole if is_to_blame_as_well(each.causes, named, features)]
         if whole:
-            # What everybody does makes nobody stand out: a part's own cause is another.
-            parts = [but_for(next(iter(whole[0].causes)), part) for part in parts]
+            # What lengthens everybody's makes nobody stand out who is late in something else.
+            parts = [but_for(next(iter(whole[0].causes)), part, features) for part in parts]
         parts = self._rearranged(_joined, parts, features, priors)
         parts = self._rearranged(_through_ports, parts, features, priors)
         return [*parts, *(whole or self._collectives(parts, features, priors))]
@@ -280,8 +282,8 @@ def named_ranks(suspects: Iterable[Suspect]) -> list[int]:
     return sorted({rank for suspect in suspects for rank in suspect.component.ranks})
 
 
-def but_for(cause: str, suspect: Suspect) -> Suspect:
-    """The suspect without a cause of everybody's, unless that is nearly certain of it as well.
+def but_for(cause: str, suspect: Suspect, features: FeatureSet) -> Suspect:
+    """The suspect without a cause of everybody's, if it is not late in what that cause lengthens.
 
     Parameters
     ----------
@@ -289,8 +291,11 @@ def but_for(cause: str, suspect: Suspect) -> Suspect:
         What is believed of the job as a whole.
     suspect : Suspect
         Part of it.
+    features : FeatureSet
     """
-    if suspect.causes.get(cause, 0.0) >= CERTAIN:
+    phases = CAUSES[cause].phases if cause in CAUSES else ()
+    late = late_in(phases, suspect.component, features)
+    if not late < LATE_IN_IT or suspect.causes.get(cause, 0.0) >= CERTAIN:
         return suspect
     causes = without(cause, suspect.causes)
     return replace(suspect, causes=ordered(causes), types=types_of(causes))

@@ -75,6 +75,22 @@ def late_members(component: Component, features: FeatureSet) -> list[int] | None
     return [rank for rank, is_late in zip(component.ranks, late, strict=True) if is_late]
 
 
+def late_in(phases: Sequence[str], component: Component, features: FeatureSet) -> float:
+    """Share of a component's lateness that lies in some phases; NaN if it is not late, or no timer tells.
+
+    Parameters
+    ----------
+    phases : sequence of str
+        ``forward``, ``transfer`` and others.
+    component : Component
+    features : FeatureSet
+    """
+    rows = features.rank[list(component.ranks)]
+    late = _largest(rows[:, [_OWN_EXCESS, _GAIN_STAGE]])
+    within = rows[:, [RANK_FEATURES.index(f"{phase}_excess") for phase in phases]].sum(axis=1)
+    return float(within.mean()) / late if late > 0 and len(phases) else float("nan")
+
+
 def _largest(values: FloatArray) -> float:
     """Largest value that is known, 0 if none is larger."""
     return float(np.nanmax(np.append(values, 0.0)))

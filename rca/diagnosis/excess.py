@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -18,6 +18,9 @@ from rca.telemetry.own_work import SERIAL_PHASES
 MIN_LAG = 0.02
 #: Quantile of a job's own steps that stands for its usual where nobody else can.
 USUAL_QUANTILE = 0.35
+#: Slow links are told in single steps, too, if these differ from quiet ones by this share of a step, and by
+#: so many times the quiet ones' usual deviation.
+FLAPPING, APART = 0.05, 8.0
 _SERIAL = frozenset(name.removesuffix("_seconds") for name in SERIAL_PHASES)
 
 
@@ -130,22 +133,37 @@ def ideal_work(
     excesses : list of Excess
     """
     ideal = np.where(np.isfinite(own), np.fmin(own, features.comparison.reference), np.nan)
-    # A part of the job and the job itself may both be to blame: without either, less is needed.
-    lowest = np.full(own.shape, np.nan)
-    for excess in excesses:
-        rows = list(excess.ranks)
-        lowest[rows] = np.fmin(lowest[rows], excess.reference)
-        ideal[rows] = np.where(np.isfinite(own[rows]), np.fmin(own[rows], lowest[rows]), np.nan)
+    for rows, removed in _removed(excesses, own.shape):
+        ideal[rows] = np.where(np.isfinite(own[rows]), np.maximum(own[rows] - removed, 0.0), np.nan)
     if serial is None:
         return ideal, None
     above = features.comparison.phase_excess
     taken = sum((_positive(above[name]) for name in SERIAL_PHASES if name in above), np.zeros(own.shape))
-    named = np.zeros(own.shape)
+    taken[[rank for excess in excesses for rank in excess.ranks]] = 0.0
     for excess in excesses:
         rows = list(excess.ranks)
-        named[rows] = np.maximum(named[rows], excess.serial())
-        taken[rows] = named[rows]
+        taken[rows] = np.maximum(taken[rows], excess.serial())
     return ideal, np.maximum(serial - np.minimum(taken, _positive(own - ideal)), 0.0)
+
+
+def _removed(excesses: list[Excess], shape: tuple[int, ...]) -> Iterator[tuple[list[int], FloatArray]]:
+    """Ranks, and the seconds that they have above what they would need without all that is suspected.
+
+    A part of the job and the job itself may both be to blame: in different phases both are taken off, and in
+    the same one the larger of the two.
+    """
+    ranks = [rank for excess in excesses for rank in excess.ranks]
+    named = sorted(set(ranks))
+    if len(named) == len(ranks):
+        yield from ((list(excess.ranks), excess.total) for excess in excesses)
+        return
+    above: dict[str, FloatArray] = {}
+    for excess in excesses:
+        rows = list(excess.ranks)
+        for name, seconds in excess.parts.items():
+            most = above.setdefault(name, np.zeros(shape))
+            most[rows] = np.maximum(most[rows], seconds)
+    yield named, sum(above.values(), np.zeros(shape))[named]
 
 
 def lock_step_waits(suspects: Sequence[Suspect], features: FeatureSet) -> FloatArray:
@@ -170,14 +188,39 @@ def lock_step_waits(suspects: Sequence[Suspect], features: FeatureSet) -> FloatA
 
 
 def transfer_excess(features: FeatureSet) -> FloatArray:
-    """Transfer above the job's own quiet level, seconds, shape (n_steps,); 0 where there is none."""
+    """Transfer above the job's own quiet level, seconds, shape (n_steps,); 0 where there is none.
+
+    Links flap: steps that are as slow as those of the stretch count wherever they are, and there may be steps
+    of two kinds without any stretch.
+    """
     transfer = nan_median(features.work.transfer)
     segment = features.comparison.segment
-    if segment.whole:
-        return np.zeros(transfer.size)
-    inside = segment.mask(transfer.size)
-    quiet = nan_median(transfer[~inside][:, None])[0]
-    return _positive(np.where(inside, transfer - quiet, 0.0))
+    slow = np.zeros(transfer.size, dtype=bool) if segment.whole else segment.mask(transfer.size)
+    quiet, high = _two_kinds(transfer, slow)
+    if high - quiet >= FLAPPING * features.work.step_reference:
+        slow = slow | (transfer > quiet + 0.5 * (high - quiet))
+    return _positive(np.where(slow, transfer - quiet, 0.0))
+
+
+def _two_kinds(transfer: FloatArray, slow: BoolArray) -> tuple[float, float]:
+    """Usual transfer of quiet steps and of slow ones, seconds; twice the same if they are not of two kinds.
+
+    Parameters
+    ----------
+    transfer : ndarray of shape (n_steps,), seconds
+    slow : ndarray of shape (n_steps,), bool
+        The slow stretch; all false if there is none.
+    """
+    known = np.isfinite(transfer)
+    if not known.any():
+        return 0.0, 0.0
+    if not slow.any():
+        ends = nan_quantile(transfer[:, None], 0.1)[0], nan_quantile(transfer[:, None], 0.9)[0]
+        slow = transfer > 0.5 * (ends[0] + ends[1])
+    quiet = float(nan_median(transfer[~slow][:, None])[0])
+    high = float(nan_median(transfer[slow][:, None])[0])
+    spread = float(nan_median(np.abs(transfer[~slow] - quiet)[:, None])[0])
+    return (quiet, high) if high - quiet >= APART * spread else (quiet, quiet)
 
 
 def _lag(rows: list[int], features: FeatureSet) -> FloatArray:

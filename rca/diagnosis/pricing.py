@@ -84,7 +84,7 @@ def price(
     own = np.where(np.isfinite(replay.own), replay.own, np.nan)
     own -= lock_step_waits(suspects, features)
     spare = transfer_excess(features)
-    if features.comparison.segment.whole:
+    if features.comparison.segment.whole and not spare.any():
         spare = _predicted_transfer(features, suspects, busy, mechanisms, replay.transfer)
     excesses = [excess_of(suspect, features) for suspect in suspects]
     ideal_own, ideal_serial = ideal_work(own, replay.serial, features, excesses)

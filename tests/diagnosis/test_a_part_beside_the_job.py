@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import SimpleNamespace
+from typing import cast
 
 import numpy as np
 import pytest
@@ -11,7 +13,7 @@ import simulated_jobs
 from rca.classify.classifier import Suspect, but_for, types_of
 from rca.classify.components import Component
 from rca.classify.standing_out import standing_out
-from rca.features import FeatureSet, extract
+from rca.features import RANK_FEATURES, FeatureSet, extract
 from rca.simulation import Fault, simulate
 from rca.telemetry.job import Parallelism
 
@@ -43,13 +45,32 @@ def suspected(**causes: float) -> Suspect:
     return Suspect(Component("rank", (5,), 0.97), types_of(causes), {}, causes)
 
 
+def late_in(**excess: float) -> FeatureSet:
+    """Rank 5 is a fifth of a step late, in these phases."""
+    rank = np.zeros((8, len(RANK_FEATURES)))
+    for name, share in {"own_excess": 0.2, **excess}.items():
+        rank[5, RANK_FEATURES.index(name)] = share
+    return cast("FeatureSet", SimpleNamespace(rank=rank))
+
+
 def test_beside_the_job_a_part_is_to_blame_for_something_else() -> None:
-    part = but_for(
-        "checkpoint_stall", suspected(checkpoint_stall=0.5, gpu_contention=0.3, gpu_throttling=0.2)
-    )
+    both = suspected(checkpoint_stall=0.5, gpu_contention=0.3, gpu_throttling=0.2)
+    part = but_for("checkpoint_stall", both, late_in(forward_excess=0.2))
     assert part.causes == pytest.approx(
         {"gpu_contention": 0.6, "gpu_throttling": 0.4, "checkpoint_stall": 0.0}
     )
     assert part.types["compute"] == pytest.approx(1.0)
-    sure = suspected(checkpoint_stall=0.95, gpu_contention=0.05)
-    assert but_for("checkpoint_stall", sure) is sure
+
+
+@pytest.mark.parametrize(
+    ("certain", "excess"),
+    [
+        (0.95, {"forward_excess": 0.2}),
+        (0.5, {"checkpoint_excess": 0.2}),
+        (0.5, {"checkpoint_excess": np.nan}),
+    ],
+    ids=["sure of it", "late in it", "no timer tells"],
+)
+def test_but_for_what_it_is_late_in_as_well(certain: float, excess: dict[str, float]) -> None:
+    both = suspected(checkpoint_stall=certain, gpu_contention=1.0 - certain)
+    assert but_for("checkpoint_stall", both, late_in(**excess)) is both
