@@ -112,7 +112,8 @@ def _support(cause: str, phase: str, amount: float, effects: FloatArray, mechani
     if amount <= 0:
         return 0.0
     columns = [mechanisms.resources.index(name) for name in CAUSES[cause].resources]
-    # What lies in no phase is lengthened as the cause's own are.
-    rows = [PHASES.index(name) for name in (CAUSES[cause].phases if phase == UNMEASURED else (phase,))]
-    accounted = float(np.nansum(effects[np.ix_(rows, columns)])) if columns else 0.0
+    # What lies in no phase is lengthened at most as the cause's own work is.
+    own = [name for name in CAUSES[cause].phases if name != "transfer"] if phase == UNMEASURED else [phase]
+    rows = [PHASES.index(name) for name in own]
+    accounted = float(np.nansum(effects[np.ix_(rows, columns)], axis=1).max()) if columns and rows else 0.0
     return min(accounted / amount, 1.0)

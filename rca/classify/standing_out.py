@@ -64,7 +64,7 @@ def is_to_blame_as_well(causes: Mapping[str, float], named: list[int], features:
     if first is not None and first != USUAL and causes[first] >= SURE:
         return True
     standing = np.isin(np.arange(features.topology.n_ranks), named)
-    longer = _longer(features) - _gained(standing, features)
+    longer = _longer(features) - _gained(standing, features, newly=True)
     return longer >= LEFT * features.work.step_reference
 
 
@@ -77,17 +77,20 @@ def _longer(features: FeatureSet) -> float:
     return float(nan_mean(step[inside][:, None])[0]) - min(usual, features.work.step_reference)
 
 
-def _gained(standing: BoolArray, features: FeatureSet) -> float:
+def _gained(standing: BoolArray, features: FeatureSet, *, newly: bool = False) -> float:
     """Seconds per slow step by which the last of all arrives later than the last of the others.
 
-    Those of a heavy stage are as late as their peers: what counts is how much slower it is than the next.
+    Those of a heavy stage are as late as their peers: what counts is how much slower it is than the next,
+    `newly` only as far as it is not always so.
     """
     excess, stage = features.comparison.excess, features.topology.stage
     inside = features.comparison.segment.mask(excess.shape[1])
     if features.topology.n_stages > 1 and (stage[standing] == stage[standing][0]).all():
         heavy = int(stage[standing][0])
         if standing[stage == heavy].all():
-            return float(nan_mean(features.comparison.gain_stage[heavy, inside][:, None])[0])
+            gain = features.comparison.gain_stage[heavy]
+            always = float(np.median(gain[~inside])) if newly and not inside.all() else 0.0
+            return float(nan_mean(gain[inside][:, None])[0]) - always
     last = np.maximum(nan_max(excess[:, inside]), 0.0)
     others = np.maximum(nan_max(excess[~standing][:, inside]), 0.0)
     return float(nan_mean((last - others)[:, None])[0])

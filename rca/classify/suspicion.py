@@ -92,7 +92,8 @@ class Suspicion:
         """A node or stage of which only some are late is those; a node with several faults is several."""
         if component.scope not in ("node", "stage"):
             return [component]
-        if (late := late_members(component, self.features)) is not None:
+        late = late_members(component, self.features)
+        if late is not None and self.per_rank[late].min() >= self.threshold:
             return self._singles(late)
         if component.scope == "stage":
             return [component]

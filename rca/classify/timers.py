@@ -65,7 +65,8 @@ def late_members(component: Component, features: FeatureSet) -> list[int] | None
     own = rows[:, _OWN_EXCESS]
     latest = _largest(own)
     costs = _largest(rows[:, _GAIN_STAGE]) if component.scope == "stage" else 0.0
-    plain = latest >= max(PLAINLY_LATE, costs) and _largest(rows[:, _OWN_EXCESS_Z]) >= BEYOND_NOISE
+    beyond_noise = _largest(rows[own >= latest, _OWN_EXCESS_Z]) >= BEYOND_NOISE
+    plain = latest >= max(PLAINLY_LATE, costs) and beyond_noise
     busy = _largest(features.evidence.versus_peers[list(component.ranks), _STORAGE]) >= BUSY_DISK
     if not plain or busy or not own_work_is_told(component.ranks, features):
         return None

@@ -20,7 +20,9 @@ MIN_LAG = 0.02
 USUAL_QUANTILE = 0.35
 #: Slow links are told in single steps, too, if these differ from quiet ones by this share of a step, and by
 #: so many times the quiet ones' usual deviation.
-FLAPPING, APART = 0.05, 8.0
+FLAPPING, DEVIATIONS = 0.05, 8.0
+#: Turns that are told from chance, and the share of equal distances between them that a program keeps.
+MIN_TURNS, REGULAR = 4, 0.9
 _SERIAL = frozenset(name.removesuffix("_seconds") for name in SERIAL_PHASES)
 
 
@@ -187,19 +189,34 @@ def lock_step_waits(suspects: Sequence[Suspect], features: FeatureSet) -> FloatA
     return waits
 
 
-def transfer_excess(features: FeatureSet) -> FloatArray:
+def transfer_excess(features: FeatureSet, *, flaps: bool = False) -> FloatArray:
     """Transfer above the job's own quiet level, seconds, shape (n_steps,); 0 where there is none.
 
-    Links flap: steps that are as slow as those of the stretch count wherever they are, and there may be steps
-    of two kinds without any stretch.
+    Parameters
+    ----------
+    features : FeatureSet
+    flaps : bool
+        Whether a link is suspected. Links flap: steps that are as slow as those of the stretch count wherever
+        they are, and there may be steps of two kinds without any stretch. Not if these take turns as those of
+        a program do that exchanges gradients in every fourth step.
     """
     transfer = nan_median(features.work.transfer)
     segment = features.comparison.segment
     slow = np.zeros(transfer.size, dtype=bool) if segment.whole else segment.mask(transfer.size)
     quiet, high = _two_kinds(transfer, slow)
-    if high - quiet >= FLAPPING * features.work.step_reference:
-        slow = slow | (transfer > quiet + 0.5 * (high - quiet))
+    if flaps and high - quiet >= FLAPPING * features.work.step_reference:
+        like = transfer > quiet + 0.5 * (high - quiet)
+        slow = slow if _by_program(like) else slow | like
     return _positive(np.where(slow, transfer - quiet, 0.0))
+
+
+def _by_program(slow: BoolArray) -> bool:
+    """Whether slow steps come as regularly as a program makes them: one by one, or all but one by one."""
+    distances = [np.diff(np.flatnonzero(kind)) for kind in (slow, ~slow)]
+    return any(
+        apart.size + 1 >= MIN_TURNS and np.median(apart) > 1 and np.mean(apart == np.median(apart)) >= REGULAR
+        for apart in distances
+    )
 
 
 def _two_kinds(transfer: FloatArray, slow: BoolArray) -> tuple[float, float]:
@@ -220,7 +237,7 @@ def _two_kinds(transfer: FloatArray, slow: BoolArray) -> tuple[float, float]:
     quiet = float(nan_median(transfer[~slow][:, None])[0])
     high = float(nan_median(transfer[slow][:, None])[0])
     spread = float(nan_median(np.abs(transfer[~slow] - quiet)[:, None])[0])
-    return (quiet, high) if high - quiet >= APART * spread else (quiet, quiet)
+    return (quiet, high) if high - quiet >= DEVIATIONS * spread else (quiet, quiet)
 
 
 def _lag(rows: list[int], features: FeatureSet) -> FloatArray:

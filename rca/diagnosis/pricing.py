@@ -16,12 +16,14 @@ from rca.causal.mechanisms import Mechanisms
 from rca.causal.responsibility import MIN_BELIEF, decided, responsibilities
 from rca.causal.scores import BusyEvidence
 from rca.classify.classifier import Suspect
+from rca.classify.ports import LINK_CAUSES
 from rca.diagnosis.excess import Excess, excess_of, ideal_work, lock_step_waits, transfer_excess
 from rca.diagnosis.pooling import PricedCause, affordable_causes, one_fault_each
 from rca.features import FeatureSet
 from rca.robust import nan_mean, nan_median
 from rca.telemetry.causes import SLOW_CAUSES, SPECS, UNKNOWN
 from rca.telemetry.own_work import SERIAL_PHASES
+from rca.telemetry.own_work import UNTIMED as UNTIMED_WORK
 from rca.whatif.coarse import PhaseReplay
 
 #: A cause that takes less than this off the step is not carried into the replay.
@@ -32,7 +34,7 @@ MOST = 0.5
 #: Belief from which a cause of the catalogue is priced before `unknown`, where not all can be, and is said
 #: without a price beside causes that have one.
 LIKELY = 0.5
-#: Jobs that spend this share of a usual step in no phase compute there as well: they generate, or evaluate.
+#: Jobs that spend this share of a usual step in no phase may compute there as well: they generate, say.
 UNTIMED_STEP, COMPUTING = 0.1, frozenset({"forward", "backward"})
 #: Transfer predicted by a mechanism counts from this share of the step on, up to this share of the transfer.
 MIN_PREDICTED = 0.02
@@ -83,7 +85,8 @@ def price(
     """
     own = np.where(np.isfinite(replay.own), replay.own, np.nan)
     own -= lock_step_waits(suspects, features)
-    spare = transfer_excess(features)
+    by_links = any(next(iter(suspect.causes), None) in LINK_CAUSES for suspect in suspects)
+    spare = transfer_excess(features, flaps=by_links)
     if features.comparison.segment.whole and not spare.any():
         spare = _predicted_transfer(features, suspects, busy, mechanisms, replay.transfer)
     excesses = [excess_of(suspect, features) for suspect in suspects]
@@ -92,10 +95,11 @@ def price(
         own[list(excess.ranks)] += excess.lag
     work = JobWork(own, replay.transfer, replay.serial)
     ideal = _step_seconds(replay, JobWork(ideal_own, np.maximum(work.transfer - spare, 0.0), ideal_serial))
+    unseen = COMPUTING if suspects and _computes_untimed(features) else frozenset[str]()
     causes = [
         cause
         for index, (suspect, excess) in enumerate(zip(suspects, excesses, strict=True))
-        for cause in _causes(index, suspect, excess, spare, features, busy, mechanisms)
+        for cause in _causes(index, suspect, excess, spare, features, busy, mechanisms, unseen)
     ]
     causes = one_fault_each(_share_transfer(causes, spare))
     causes.sort(key=_weight)
@@ -170,12 +174,14 @@ def _causes(
     features: FeatureSet,
     busy: BusyEvidence,
     mechanisms: Mechanisms,
+    unseen: frozenset[str],
 ) -> list[PricedCause]:
     unit, rows = features.work.step_reference, list(excess.ranks)
     means = _means(excess, spare, features)
     scores = nan_median(busy.scores(rows))
     beliefs = {cause: suspect.causes.get(cause, 0.0) for cause in SLOW_CAUSES}
-    weights = responsibilities(beliefs, mechanisms, scores, means, _measured(features, rows))
+    measured = _measured(features, rows) - unseen
+    weights = responsibilities(beliefs, mechanisms, scores, means, measured)
     charges = _charges(beliefs, weights, means)
     found = []
     for cause, (believed, shares) in charges.items():
@@ -273,19 +279,28 @@ def _removal(cause: str, excess: Excess, shares: Mapping[str, float], spare: Flo
 
 
 def _measured(features: FeatureSet, rows: list[int]) -> set[str]:
-    """Phases of these ranks that timers cover; not those that compute, if much of the step is in none."""
     columns = {**features.work.phases, "transfer_seconds": features.work.transfer}
-    told = {name.removesuffix("_seconds") for name, held in columns.items() if np.isfinite(held[rows]).any()}
-    return told - COMPUTING if _usually_untimed(features) >= UNTIMED_STEP else told
+    return {name.removesuffix("_seconds") for name, held in columns.items() if np.isfinite(held[rows]).any()}
 
 
-def _usually_untimed(features: FeatureSet) -> float:
-    """Share of a usual step that is in no phase, neither of work nor of communication."""
-    work = features.work
-    timed = (*work.phases.values(), work.wait, work.transfer)
-    untimed = work.step - sum((np.nan_to_num(seconds) for seconds in timed), np.zeros(work.step.shape))
-    known = untimed[np.isfinite(untimed)]
-    return float(np.median(known)) / work.step_reference if known.size else 0.0
+def _computes_untimed(features: FeatureSet) -> bool:
+    """Whether much of a usual step is in no phase, neither of work nor of communication.
+
+    Where nobody times the exchange that is in no phase either, unless the ranks are known to meet within one.
+    """
+    work, phases = features.work, features.phases
+    untimed = phases.seconds.get(UNTIMED_WORK)
+    if untimed is None and not np.isfinite(work.wait).any():
+        return False
+    left = work.step - sum(
+        (np.nan_to_num(seconds) for seconds in (*work.phases.values(), work.wait, work.transfer)),
+        np.zeros(work.step.shape),
+    )
+    if untimed is not None:
+        # What the others waited for is no longer in their phases.
+        left = left - np.nan_to_num(untimed[:, work.warmup :]).max(axis=0)
+    known = left[np.isfinite(left)]
+    return known.size > 0 and float(np.median(known)) >= UNTIMED_STEP * work.step_reference
 
 
 def _share_transfer(causes: list[PricedCause], spare: FloatArray) -> list[PricedCause]:

@@ -84,10 +84,10 @@ def _by_links(suspects: Sequence[Suspect]) -> bool:
 
 
 def _told_by_phases(suspects: Sequence[Suspect], features: FeatureSet) -> bool:
-    """Whether phases show what a suspect costs: above its peers', or, where all are meant, at all.
+    """Whether phases show what the suspects cost: above their peers', or, where all are meant, at all.
 
-    Not if that is only a part of what the steps took longer. Ranks that meet several times within a phase are
-    all late in it, and nobody is late by as much as he costs.
+    Not if they became late with the slow stretch, and that is only a part of what its steps took longer.
+    Ranks that meet several times within a phase are all late in it, and nobody by as much as he costs.
     """
     if features.work.phases and any(suspect.component.scope == "job" for suspect in suspects):
         # Slower collectives may lengthen any phase then, and are not what the phase is for.
@@ -98,4 +98,6 @@ def _told_by_phases(suspects: Sequence[Suspect], features: FeatureSet) -> bool:
     step = features.work.job_step
     inside = features.comparison.segment.mask(step.size)
     longer = float(nan_mean(step[None, inside], axis=1)[0] - nan_median(step[None, ~inside], axis=1)[0])
-    return float(nan_mean(nan_max(excess[:, inside])[None], axis=1)[0]) >= MOST_OF_IT * longer
+    late, before = (float(nan_mean(nan_max(excess[:, part])[None], axis=1)[0]) for part in (inside, ~inside))
+    began = late - before >= OWN_SYMPTOM * features.work.step_reference
+    return not (began and late < MOST_OF_IT * longer)

@@ -46,10 +46,15 @@ COMPLAINTS = re.compile(
 TAKEN_BACK = re.compile(
     r"\b(no|0|zero|without( any)?) (errors?|failures?|exceptions?)\b|\brecovered\b", re.IGNORECASE
 )
-#: Errors of memory that the device corrected, or rows that it replaced: in words, and NVIDIA's numbers for
-#: rows remapped, many corrected errors, links' corrected errors and memory marked for repair.
-CORRECTED = re.compile(r"\b(sbe|single[- ]bit|corrected|correctable)\b|row.?remap(?!.*fail)", re.IGNORECASE)
-CORRECTED_XIDS = frozenset({"63", "92", "121", "160"})
+#: Errors of memory that a device corrected, or rows that it replaced, in words; and words that say otherwise.
+CORRECTED = re.compile(r"(?<![a-z])sbe(?![a-z])|single[- ]bit|\bcorrect(ed|able)\b|row.?remap", re.IGNORECASE)
+NOT_CORRECTED = re.compile(
+    r"(?<![a-z])dbe(?![a-z])|double[- ]bit|\bun-?correct|\bnon-?correct|\bnot (be )?correct|fail",
+    re.IGNORECASE,
+)
+#: NVIDIA's numbers for rows remapped, many corrected errors, a link's and memory marked for repair.
+CORRECTED_XIDS = frozenset({63, 92, 121, 160})
+XID = re.compile(r"\bxid\b\D*?(?:\([^)]*\)\D*?)?(\d+)", re.IGNORECASE)
 #: Ports that no collective goes through: those of the management, of containers and of storage.
 NOT_THE_JOBS = re.compile(
     r"management|mgmt|\b(bmc|ipmi|idrac|ilo|oob|storage|nfs|lo)\b|docker|veth|virbr|\bcni|\bbr-",
@@ -78,9 +83,13 @@ class Event(NamedTuple):
     @property
     def corrected(self) -> bool:
         """A device told of an error that it had dealt with: nothing ended."""
+        words = f"{self.code or ''} {self.message or ''}"
         if self.kind == "xid":
-            return self.code in CORRECTED_XIDS
-        return self.kind == "ecc" and CORRECTED.search(f"{self.code} {self.message}") is not None
+            return _xid(self.code, self.message) in CORRECTED_XIDS
+        if self.kind != "ecc" or NOT_CORRECTED.search(self.code or ""):
+            return False
+        told = self.code if CORRECTED.search(self.code or "") else words
+        return CORRECTED.search(told or "") is not None and NOT_CORRECTED.search(told or "") is None
 
     @property
     def bad_end(self) -> bool:
@@ -93,14 +102,23 @@ class Event(NamedTuple):
         """A process ended as it should, or a line of progress says nothing of trouble."""
         told = self.message or ""
         progress = self.kind == "log" and self.code is None and PROGRESS.search(told) is not None
-        return self.normal_exit or (progress and TROUBLE.search(told) is None)
+        return self.normal_exit or self.corrected or (progress and TROUBLE.search(told) is None)
 
     @property
     def complaint(self) -> bool:
         """Something ended badly or was missed, somebody started anew, or says that something went wrong."""
         told = self.message or ""
         in_words = COMPLAINTS.search(told) is not None and TAKEN_BACK.search(told) is None
-        return not self.normal_exit and (self.bad_end or self.kind == "restart" or in_words)
+        sound = self.normal_exit or self.corrected
+        return not sound and (self.bad_end or self.kind == "restart" or in_words)
+
+
+def _xid(code: str | None, message: str | None) -> int | None:
+    """NVIDIA's number of an error, as exporters and kernel logs write it."""
+    if code is not None and (number := re.search(r"\d+", code)) is not None:
+        return int(number[0])
+    found = XID.search(message or "")
+    return None if found is None else int(found[1])
 
 
 class End(NamedTuple):

@@ -123,10 +123,15 @@ def _waited_together(
     if not _end_together(began, ended, known, starts, apart, one_clock=one_clock):
         return None
     sizes = np.diff(np.append(starts, group.size))
-    # Who ends together waits for as much longer as he is in it, whatever his clock says.
-    since = began if one_clock else -spent
-    last, _ = _extremes(since, known, starts)
-    wait = np.repeat(last, sizes, axis=0) - since
+    if one_clock:
+        last, _ = _extremes(began, known, starts)
+        wait = np.repeat(last, sizes, axis=0) - began
+    else:
+        # Who ends together waits for as much longer as he is in it, whatever his clock says; who ends it
+        # later than he usually does worked on.
+        _, least = _extremes(spent, known, starts)
+        later = np.maximum(_without_offsets(np.where(known, ended, np.nan)), 0.0)
+        wait = spent - np.repeat(least, sizes, axis=0) - np.where(later > apart, later, 0.0)
     found = np.zeros(began.shape)
     found[order] = np.where(known, np.clip(wait, 0.0, spent), 0.0)
     return found

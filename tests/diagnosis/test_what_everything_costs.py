@@ -18,20 +18,21 @@ from rca.diagnosis.excess import Excess, ideal_work, transfer_excess
 from rca.diagnosis.pricing import price
 from rca.features import FeatureSet, extract
 from rca.features.temporal import Segment
+from rca.telemetry.window import Window
 from rca.whatif.coarse import PhaseReplay
 
 STEPS, QUIET, SLOW = 60, 0.2, 0.5
-#: Three steps of five.
-FLAPS = np.arange(STEPS) % 5 < 3
+#: Three steps of five, not in turns.
+FLAPS = np.random.default_rng(5).random(STEPS) < 0.6
 STRETCH = Segment(20, 29, 0.1, 20.0, False)
 
 
-def lost(transfer: FloatArray, segment: Segment | None = None) -> FloatArray:
+def lost(transfer: FloatArray, segment: Segment | None = None, *, flaps: bool = True) -> FloatArray:
     """Seconds of transfer above the quiet level, of a job with steps of a second."""
     held = segment or Segment.everything(STEPS)
     work = SimpleNamespace(transfer=np.tile(transfer, (4, 1)), step_reference=1.0)
     features = SimpleNamespace(work=work, comparison=SimpleNamespace(segment=held))
-    return transfer_excess(cast("FeatureSet", features))
+    return transfer_excess(cast("FeatureSet", features), flaps=flaps)
 
 
 def around(level: FloatArray, jitter: float) -> FloatArray:
@@ -42,10 +43,21 @@ def around(level: FloatArray, jitter: float) -> FloatArray:
 
 @pytest.mark.parametrize("share", [0.2, 0.6, 0.8])
 def test_a_link_that_flaps_costs_its_slow_steps_though_there_is_no_stretch(share: float) -> None:
-    flaps = np.arange(STEPS) % 5 < 5 * share
+    flaps = np.random.default_rng(6).random(STEPS) < share
     found = lost(around(np.where(flaps, SLOW, QUIET), 0.005))
     assert found[flaps] == pytest.approx(SLOW - QUIET, abs=0.02)
     assert not found[~flaps].any()
+
+
+@pytest.mark.parametrize("every", [2, 4, 10])
+def test_who_exchanges_in_every_so_many_steps_loses_nothing(every: int) -> None:
+    turns = np.arange(STEPS) % every == 0
+    for slow in (turns, ~turns):
+        assert not lost(around(np.where(slow, SLOW, QUIET), 0.005)).any()
+
+
+def test_nothing_flaps_unless_a_link_is_suspected() -> None:
+    assert not lost(around(np.where(FLAPS, SLOW, QUIET), 0.005), flaps=False).any()
 
 
 def test_slow_steps_beside_the_stretch_are_the_links_too() -> None:
@@ -98,6 +110,17 @@ def test_who_shares_ranks_with_the_job_needs_less_without_either(
     assert serial[2] == pytest.approx(1.0 - max(0.2, stage.get("checkpoint", 0.0)))
 
 
+def priced_for(cause: str, window: Window, features: FeatureSet) -> dict[str, float]:
+    """Seconds per step of every cause of rank 5, of which one is nearly certain."""
+    suspect = Suspect(Component("rank", (5,), 1.0), {}, {}, {cause: 0.95})
+    mechanisms = baseline().mechanisms
+    replay = PhaseReplay.from_arrays(features.phases.without_first(features.work.warmup), window.job)
+    busy = BusyEvidence.from_features(features, mechanisms)
+    found = price(features, [suspect], busy, mechanisms, replay)
+    costs = zip(found.causes, found.attribution.seconds, strict=True)
+    return {priced.removal.cause: cost for priced, cost in costs if cost > 1e-3}
+
+
 @pytest.mark.parametrize(("generates", "told"), [(0.3, True), (0.0, False)], ids=["much", "nothing"])
 def test_a_job_that_spends_much_in_no_phase_computes_there(make_window, generates: float, told: bool) -> None:
     """Rank 5 is late in no phase, and its device is shared: where all that computes is timed, not by that."""
@@ -107,13 +130,17 @@ def test_a_job_that_spends_much_in_no_phase_computes_there(make_window, generate
     steps = window.steps.set_column(place, window.steps.schema.field(place), [whole])
     features = extract(replace(window, steps=steps))
     assert features.comparison.excess[5, 20:].mean() == pytest.approx(0.05, rel=0.1)
-    suspect = Suspect(Component("rank", (5,), 1.0), {}, {}, {"gpu_contention": 0.95})
-    mechanisms = baseline().mechanisms
-    replay = PhaseReplay.from_arrays(features.phases.without_first(features.work.warmup), window.job)
-    busy = BusyEvidence.from_features(features, mechanisms)
-    found = price(features, [suspect], busy, mechanisms, replay)
-    seconds = {
-        priced.removal.cause: cost
-        for priced, cost in zip(found.causes, found.attribution.seconds, strict=True)
-    }
+    seconds = priced_for("gpu_contention", window, features)
     assert (seconds.get("gpu_contention", 0.0) > 0.02) == told
+
+
+def test_what_the_others_waited_for_is_no_time_that_a_job_usually_spends_untimed(make_window) -> None:
+    """Rank 5 copies untimed in every step, and the others wait in the forward: all that computes is timed."""
+    window = make_window(late={5: 0.03}, phase="copies", transfer=0.0005)
+    wait = window.steps.column("communication_wait_seconds").to_numpy()
+    steps = window.steps.drop_columns(["communication_wait_seconds", "communication_transfer_seconds"])
+    place = steps.schema.names.index("forward_seconds")
+    longer = steps.column("forward_seconds").to_numpy() + wait
+    features = extract(replace(window, steps=steps.set_column(place, steps.schema.field(place), [longer])))
+    assert features.comparison.excess[5].mean() == pytest.approx(0.03, rel=0.1)
+    assert "gpu_contention" not in priced_for("gpu_contention", window, features)

@@ -142,11 +142,19 @@ def test_who_falls_silent_after_a_device_failed_did_not_begin(kind: str) -> None
 
 CORRECTED = [
     ("ecc", "SBE", None), ("ecc", None, "row remapping pending, correctable errors"), ("xid", "63", None),
-    ("xid", "92", "high single-bit ECC error rate"),
+    ("xid", "92", "high single-bit ECC error rate"), ("ecc", "sbe_volatile", "12 errors"),
+    ("xid", None, "NVRM: Xid (PCI:0000:3b:00): 63, pid=7, Row Remapper: new row marked"),
+    ("xid", "63.0", None), ("xid", "Xid 121", None), ("xid", "160", None),
+    ("ecc", None, "corrected error logged"),
 ]  # fmt: skip
 FATAL = [
     ("ecc", "DBE", "uncorrectable ECC error"), ("ecc", None, "row remapper: failed to remap row"),
     ("xid", "79", None), ("xid", "64", "row remapper: failed to remap row"), ("ecc", None, None),
+    ("ecc", "DBE", "volatile ECC: corrected 0, uncorrected 1"), ("ecc", "DBE", "DBE=1 SBE=12"),
+    ("ecc", None, "DRAM uncorrectable: 1, DRAM correctable: 0"), ("ecc", None, "non-correctable ECC error"),
+    ("ecc", None, "double bit error; single-bit count 4"), ("ecc", None, "error could not be corrected"),
+    ("ecc", None, "Failed row remapping"), ("xid", None, "NVRM: Xid (PCI:0000:63:00): 79, GPU is gone"),
+    ("ecc", None, "uncorrectable ECC error, row remapping pending, reset required"),
 ]  # fmt: skip
 
 
@@ -155,6 +163,8 @@ def test_an_error_that_was_corrected_ends_nothing(kind: str, code: str | None, m
     told = ended(0.4, 5, code, message, kind=kind)
     ends = (kind, code, message) in FATAL
     assert told.bad_end is ends
+    assert told.complaint is ends
+    assert told.harmless is not ends
     fatal, _, first = named_by_events([told], TOPOLOGY)
     # It is a sign of the device's memory all the same.
     assert np.flatnonzero(fatal).tolist() == [5]
