@@ -77,3 +77,19 @@ def test_a_suspected_node_is_its_late_rank(make_window, late: float, named: tupl
     per_rank = np.array([0.01, 0.01, 0.01, 0.01, 0.8, 0.99, 0.01, 0.01])
     suspicion = Suspicion(baseline().classifier.heads, 0.3, window, per_rank)
     assert [each.ranks for each in suspicion.of_a_slow_job()] == [named]
+
+
+@pytest.mark.parametrize(("late", "named"), [(0.05, [(5,)]), (0.0, [(4, 5, 6, 7)])], ids=["told", "not told"])
+def test_a_suspected_stage_is_its_late_rank(make_window, late: float, named: list[tuple[int, ...]]) -> None:
+    shape = {"data": 4, "pipeline": 2}
+    window = extract(make_window(late={5: late}, steps=slice(20, None), parallelism=shape, ranks_per_node=2))
+    per_rank = np.where(np.arange(8) < 4, 0.01, 0.9)
+    suspicion = Suspicion(baseline().classifier.heads, 0.3, window, per_rank)
+    assert [each.ranks for each in suspicion.of_a_slow_job()] == named
+
+
+def test_whoever_is_late_and_was_never_suspected_does_not_stand_for_the_others(make_window) -> None:
+    window = extract(make_window(late={5: 0.05}, steps=slice(20, None), ranks_per_node=4))
+    per_rank = np.array([0.01, 0.01, 0.01, 0.01, 0.9, 0.02, 0.9, 0.9])
+    suspicion = Suspicion(baseline().classifier.heads, 0.3, window, per_rank)
+    assert all(each.ranks != (5,) for each in suspicion.of_a_slow_job())

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import simulated_jobs
 
+import rca
 from rca.classify.classifier import Suspect, but_for, types_of
 from rca.classify.components import Component
 from rca.classify.standing_out import standing_out
@@ -74,3 +75,13 @@ def test_beside_the_job_a_part_is_to_blame_for_something_else() -> None:
 def test_but_for_what_it_is_late_in_as_well(certain: float, excess: dict[str, float]) -> None:
     both = suspected(checkpoint_stall=certain, gpu_contention=1.0 - certain)
     assert but_for("checkpoint_stall", both, late_in(**excess)) is both
+
+
+def test_a_diagnosis_tells_the_parts_own_cause_beside_the_jobs() -> None:
+    everybody = Fault(
+        cause="checkpoint_stall", ranks=tuple(range(16)), nodes=(0, 1), severity=0.9, first_step=20
+    )
+    shared = Fault(cause="gpu_contention", ranks=(5,), nodes=(0,), severity=0.5, first_step=20)
+    found = rca.diagnose(simulate(simulated_jobs.job(everybody, shared, seed=31)).window)
+    named = {(each.cause, tuple(each.ranks)) for each in found.causes if each.probability >= 0.5}
+    assert named == {("checkpoint_stall", tuple(range(16))), ("gpu_contention", (5,))}

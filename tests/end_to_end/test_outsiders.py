@@ -33,6 +33,7 @@ BOUNDS = {
     "fifth": Bounds(97, 6),
     "sixth": Bounds(100, 7, found=0.83),
     "seventh": Bounds(41, 1, found=0.75, named=35),
+    "eighth": Bounds(71, 1, found=0.85, named=70),
 }
 
 

@@ -142,3 +142,46 @@ def test_two_that_are_late_by_different_times_wait_for_the_later_one() -> None:
     told = without_hidden_waits(phases({FORWARD: forward, BACKWARD: 0.5, LOADING: 0.0}), topology())
     own = own_work(told).own[:, 0]
     assert own[[0, LATE, 5]] == pytest.approx([0.7, 0.7 + SECONDS, 0.7 + SECONDS / 2])
+
+
+def test_what_is_not_timed_in_every_step_is_nothing_in_the_others() -> None:
+    given = waited_for()
+    occasional = np.full((8, STEPS), np.nan)
+    occasional[:, ::7] = 0.001
+    told = phases({**given.seconds, "gc_seconds": occasional})
+    assert own_work(without_hidden_waits(told, topology())).own[LATE].mean() == pytest.approx(0.95, abs=0.01)
+
+
+def test_who_waits_partly_in_two_phases_has_waited_once() -> None:
+    told = without_hidden_waits(waited_for(0.7), topology())
+    given = waited_for(0.7)
+    waited = sum(given.seconds[name] - told.seconds[name] for name in (FORWARD, BACKWARD))
+    assert np.delete(waited, LATE, axis=0) == pytest.approx(SECONDS, abs=2 * UNEVEN)
+
+
+def test_a_rank_that_reports_nothing_hides_nobody() -> None:
+    given = waited_for()
+    for name in (FORWARD, BACKWARD, OPTIMIZER, "step_seconds"):
+        given.seconds[name][0] = np.nan
+    own = own_work(without_hidden_waits(given, topology())).own
+    assert own[LATE].mean() == pytest.approx(0.95, abs=2 * UNEVEN)
+
+
+def test_waiting_in_an_optimizer_that_everybody_ends_together() -> None:
+    """Timers that see launches: the backward is uneven, and the optimizer waits for the device."""
+    uneven = np.random.default_rng(4).uniform(0, 0.01, (8, STEPS))
+    optimizer = 0.3 + SECONDS - uneven
+    optimizer[LATE] -= SECONDS
+    given = phases({FORWARD: 0.1, BACKWARD: 0.1 + uneven, OPTIMIZER: optimizer})
+    told = without_hidden_waits(given, topology())
+    assert np.delete(told.seconds[OPTIMIZER], LATE, axis=0) == pytest.approx(0.3, abs=0.02)
+
+
+def test_who_is_waited_for_now_and_then_is_seen_by_the_long_waits() -> None:
+    """In most steps what ranks do untimed is of no account, and says nothing of where they meet."""
+    given = waited_for(ranks=[])
+    for name, seconds in ((FORWARD, SECONDS), (BACKWARD, 0.0)):
+        given.seconds[name][LATE, ::3] -= seconds
+    given.seconds[BACKWARD][4, 1::3] -= 0.03
+    told = without_hidden_waits(given, topology())
+    assert told.seconds[UNTIMED][LATE, ::3] == pytest.approx(SECONDS, abs=2 * UNEVEN)
