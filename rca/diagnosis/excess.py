@@ -21,8 +21,8 @@ USUAL_QUANTILE = 0.35
 #: Slow links are told in single steps, too, if these differ from quiet ones by this share of a step, and by
 #: so many times the quiet ones' usual deviation.
 FLAPPING, DEVIATIONS = 0.05, 8.0
-#: Turns that are told from chance, and the share of equal distances between them that a program keeps.
-MIN_TURNS, REGULAR = 4, 0.9
+#: A program's turn is at most so many steps, is seen so often, and comes out in so many steps of all.
+LONGEST_TURN, MIN_TURNS, REGULAR = 20, 3, 0.95
 _SERIAL = frozenset(name.removesuffix("_seconds") for name in SERIAL_PHASES)
 
 
@@ -202,21 +202,24 @@ def transfer_excess(features: FeatureSet, *, flaps: bool = False) -> FloatArray:
     """
     transfer = nan_median(features.work.transfer)
     segment = features.comparison.segment
+    if segment.whole and not flaps:
+        return np.zeros(transfer.size)
     slow = np.zeros(transfer.size, dtype=bool) if segment.whole else segment.mask(transfer.size)
     quiet, high = _two_kinds(transfer, slow)
     if flaps and high - quiet >= FLAPPING * features.work.step_reference:
         like = transfer > quiet + 0.5 * (high - quiet)
-        slow = slow if _by_program(like) else slow | like
+        slow = slow if _by_program(like[~slow]) else slow | like
     return _positive(np.where(slow, transfer - quiet, 0.0))
 
 
 def _by_program(slow: BoolArray) -> bool:
-    """Whether slow steps come as regularly as a program makes them: one by one, or all but one by one."""
-    distances = [np.diff(np.flatnonzero(kind)) for kind in (slow, ~slow)]
-    return any(
-        apart.size + 1 >= MIN_TURNS and np.median(apart) > 1 and np.mean(apart == np.median(apart)) >= REGULAR
-        for apart in distances
-    )
+    """Whether slow steps come in turns as a program makes them: every so many steps the same again.
+
+    A fault that lasts is as much the same in the next step already.
+    """
+    shifts = range(2, min(LONGEST_TURN, slow.size // MIN_TURNS) + 1)
+    next_step = np.mean(slow[1:] == slow[:-1])
+    return any(REGULAR <= np.mean(slow[by:] == slow[:-by]) > next_step for by in shifts)
 
 
 def _two_kinds(transfer: FloatArray, slow: BoolArray) -> tuple[float, float]:

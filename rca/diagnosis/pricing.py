@@ -288,17 +288,20 @@ def _computes_untimed(features: FeatureSet) -> bool:
 
     Where nobody times the exchange that is in no phase either, unless the ranks are known to meet within one.
     """
-    work, phases = features.work, features.phases
-    untimed = phases.seconds.get(UNTIMED_WORK)
+    work = features.work
+    untimed = features.phases.seconds.get(UNTIMED_WORK)
     if untimed is None and not np.isfinite(work.wait).any():
         return False
-    left = work.step - sum(
-        (np.nan_to_num(seconds) for seconds in (*work.phases.values(), work.wait, work.transfer)),
-        np.zeros(work.step.shape),
-    )
+    exchanged = np.nan_to_num(work.transfer) + work.wait
     if untimed is not None:
         # What the others waited for is no longer in their phases.
-        left = left - np.nan_to_num(untimed[:, work.warmup :]).max(axis=0)
+        own = untimed[:, work.warmup :]
+        exchanged = np.where(np.isfinite(own), np.nan_to_num(own).max(axis=0), np.nan)
+    # Who has no timers tells nothing.
+    phases_timed = sum(
+        (np.nan_to_num(seconds) for seconds in work.phases.values()), np.zeros(work.step.shape)
+    )
+    left = work.step - np.where(phases_timed > 0, phases_timed, np.nan) - exchanged
     known = left[np.isfinite(left)]
     return known.size > 0 and float(np.median(known)) >= UNTIMED_STEP * work.step_reference
 

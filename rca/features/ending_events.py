@@ -46,15 +46,21 @@ COMPLAINTS = re.compile(
 TAKEN_BACK = re.compile(
     r"\b(no|0|zero|without( any)?) (errors?|failures?|exceptions?)\b|\brecovered\b", re.IGNORECASE
 )
-#: Errors of memory that a device corrected, or rows that it replaced, in words; and words that say otherwise.
-CORRECTED = re.compile(r"(?<![a-z])sbe(?![a-z])|single[- ]bit|\bcorrect(ed|able)\b|row.?remap", re.IGNORECASE)
+#: Errors of memory that a device corrected, or rows that it replaced, in words; words that say otherwise; and
+#: counts of none, which say nothing.
+CORRECTED = re.compile(
+    r"(?<![a-z])(sbe|ce|cecc|correct(ed|able))(?![a-z])|single[- ]bit|row.?remap", re.IGNORECASE
+)
 NOT_CORRECTED = re.compile(
-    r"(?<![a-z])dbe(?![a-z])|double[- ]bit|\bun-?correct|\bnon-?correct|\bnot (be )?correct|fail",
+    r"(?<![a-z])(dbe|mbe|uc?e)(?![a-z])|(double|multi|2)[- ]?bit|(?<![a-z])(un|non)-?corr"
+    r"|\b(not|cannot|can't|unable to)( be)? correct|fail|out of spare|fatal",
     re.IGNORECASE,
 )
+NONE_OF_IT = re.compile(r"\b[\w-]+( errors?)?( count)?\s*[:= ]\s*(0|no|none)\b(?![.\w])", re.IGNORECASE)
 #: NVIDIA's numbers for rows remapped, many corrected errors, a link's and memory marked for repair.
 CORRECTED_XIDS = frozenset({63, 92, 121, 160})
-XID = re.compile(r"\bxid\b\D*?(?:\([^)]*\)\D*?)?(\d+)", re.IGNORECASE)
+XID = re.compile(r"\bxid\b\s*(?:\([^)]*\))?\W*(\d+)", re.IGNORECASE)
+BARE_XID = re.compile(r"\s*(?:xid)?\W*(\d+)(?:\.0)?\s*", re.IGNORECASE)
 #: Ports that no collective goes through: those of the management, of containers and of storage.
 NOT_THE_JOBS = re.compile(
     r"management|mgmt|\b(bmc|ipmi|idrac|ilo|oob|storage|nfs|lo)\b|docker|veth|virbr|\bcni|\bbr-",
@@ -83,13 +89,14 @@ class Event(NamedTuple):
     @property
     def corrected(self) -> bool:
         """A device told of an error that it had dealt with: nothing ended."""
-        words = f"{self.code or ''} {self.message or ''}"
         if self.kind == "xid":
             return _xid(self.code, self.message) in CORRECTED_XIDS
-        if self.kind != "ecc" or NOT_CORRECTED.search(self.code or ""):
+        if self.kind != "ecc":
             return False
-        told = self.code if CORRECTED.search(self.code or "") else words
-        return CORRECTED.search(told or "") is not None and NOT_CORRECTED.search(told or "") is None
+        code, words = (NONE_OF_IT.sub(" ", told or "") for told in (self.code, self.message))
+        # A code that says either is believed before the words.
+        told = code if CORRECTED.search(code) or NOT_CORRECTED.search(code) else words
+        return CORRECTED.search(told) is not None and NOT_CORRECTED.search(told) is None
 
     @property
     def bad_end(self) -> bool:
@@ -115,9 +122,7 @@ class Event(NamedTuple):
 
 def _xid(code: str | None, message: str | None) -> int | None:
     """NVIDIA's number of an error, as exporters and kernel logs write it."""
-    if code is not None and (number := re.search(r"\d+", code)) is not None:
-        return int(number[0])
-    found = XID.search(message or "")
+    found = BARE_XID.fullmatch(code or "") or XID.search(code or "") or XID.search(message or "")
     return None if found is None else int(found[1])
 
 

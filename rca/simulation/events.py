@@ -14,7 +14,7 @@ from rca.telemetry.schema import EVENTS
 
 Event = dict[str, object]
 
-#: Kind, code and message of what drivers tell of memory that fails, but does not end the process.
+#: Kind, code and message of what drivers tell of memory that makes a job slow, which goes on.
 MEMORY_ERRORS = (
     ("xid", "94", "contained memory error"),
     ("xid", "63", "row remapping recorded"),

@@ -2,9 +2,9 @@
 
 Steps are equally long on all ranks, so who spends more time in no phase than the others has shorter phases,
 too. Either he was quicker and waited for the others untimed; or he worked unseen, on inputs or copies without
-a timer, and the others waited for him within a phase, as they do where nobody times the exchange. Quicker
-hardware is quicker in the backward as in the forward, and more so, because it is longer. Those who wait for
-somebody are longer mostly in the forward, or in a later phase that they are seen to end together.
+a timer, and the others waited for him within a phase, as they do where nobody times the exchange. Then their
+phases become longer whenever he does so, and his own do not; and they do so in the phase in which all meet,
+while whoever is really slow is so in forward and backward alike.
 """
 
 from __future__ import annotations
@@ -18,15 +18,8 @@ from rca.robust import nan_max, nan_median
 from rca.telemetry.own_work import UNTIMED, WORK_PHASES
 from rca.telemetry.phases import OCCASIONAL_PHASES, PhaseArrays
 
-#: Phases of a step in their order; in those from the forward on ranks may meet.
-IN_ORDER = (
-    "data_loading_seconds",
-    "host_to_device_seconds",
-    "forward_seconds",
-    "backward_seconds",
-    "optimizer_seconds",
-)
-MEETING = IN_ORDER[2:]
+#: Phases in which ranks may meet, in order.
+MEETING = ("forward_seconds", "backward_seconds", "optimizer_seconds")
 #: Without timers of both, who is quicker in one has no shorter phase to show for it.
 BOTH_TIMED = {"forward_seconds", "backward_seconds"}
 #: Steps in which somebody is waited for, at least; those with this share of what is usual in them tell where.
@@ -35,8 +28,9 @@ MIN_CASES, PLAIN = 6, 0.5
 BEYOND_NOISE = 4.0
 #: Of the wait, the first phase in which they differ makes up for so much; less than `NOTHING` is none of it.
 MADE_UP, NOTHING = 0.55, 0.15
-#: Ranks meet in a phase if they are this much closer at its end than where it began.
-CLOSER = 0.5
+#: By so much of a wait the phases of who is waited for may be shorter or longer in its steps than in others:
+#: who waits himself is quicker there, and where everybody's are longer it is the job's.
+SHORTER, LONGER = 0.3, 0.6
 
 
 def with_untimed_work(phases: PhaseArrays, apart: float) -> PhaseArrays:
@@ -67,7 +61,7 @@ def with_untimed_work(phases: PhaseArrays, apart: float) -> PhaseArrays:
     if np.count_nonzero(cases) < MIN_CASES:
         return phases
     cases = wait >= PLAIN * np.median(wait[cases])
-    if not _meet_late(phases, untimed, cases):
+    if not (_meet_in_one_phase(phases, untimed, cases) and _others_are_longer(phases, untimed, cases)):
         return phases
     seconds = _without_waits(phases, untimed)
     # Who has no timers did nothing that is known, which is not nothing.
@@ -93,36 +87,40 @@ def _of_few(beyond: FloatArray, least: float) -> FloatArray:
     return found
 
 
-def _meet_late(phases: PhaseArrays, untimed: FloatArray, cases: BoolArray) -> bool:
-    """Whether the others are longer mostly in the forward, or in a later phase that they end together."""
-    wait = untimed.max(axis=0)
+def _meet_in_one_phase(phases: PhaseArrays, untimed: FloatArray, cases: BoolArray) -> bool:
+    """Whether the first phase in which the others are longer makes up for most of the wait."""
+    wait = nan_max(untimed)
     for name in MEETING:
         if name in phases.seconds:
             made_up = nan_median(_longer(phases.seconds[name], untimed))[cases] / wait[cases]
             share = float(nan_median(made_up[:, None], axis=0)[0])
             if not share < NOTHING:
-                return share >= MADE_UP and (name == MEETING[0] or _end_closer(phases, name, untimed))
+                return share >= MADE_UP
     return False
 
 
-def _end_closer(phases: PhaseArrays, meeting: str, untimed: FloatArray) -> bool:
-    """Whether the ranks that wait are closer to each other at a phase's end than where it began.
+def _others_are_longer(phases: PhaseArrays, untimed: FloatArray, cases: BoolArray) -> bool:
+    """Whether the others' phases are longer in the steps of a wait, not those of who is waited for shorter.
 
-    They began the step together, so what they did until then tells where they are, whatever their clocks say.
+    What is so in every step cannot be told from a rank that is quicker.
     """
-    began = np.where(untimed > 0, np.nan, 0.0)
-    for name in IN_ORDER[: IN_ORDER.index(meeting)]:
-        if name in phases.seconds:
-            began = began + phases.seconds[name]
-    spread = _deviation(began)
-    return spread > 0 and _deviation(began + phases.seconds[meeting]) <= CLOSER * spread
+    wait = nan_max(untimed)
+    others = wait < PLAIN * float(np.median(wait[cases]))
+    if np.count_nonzero(others) < MIN_CASES:
+        return False
+    nothing = np.zeros(untimed.shape)
+    spent = sum((phases.seconds[name] for name in MEETING if name in phases.seconds), nothing)
+    waited_for = np.isin(np.arange(len(spent)), untimed.argmax(axis=0)[cases])
+    # Who is waited for, in the steps of a wait; elsewhere the same ranks.
+    worked = np.where(cases, nan_median(np.where(untimed > 0, spent, np.nan)), nan_median(spent[waited_for]))
+    moved = _apart(worked, cases, others) / _apart(wait, cases, others)
+    return -SHORTER <= moved <= LONGER
 
 
-def _deviation(times: FloatArray) -> float:
-    """How far ranks usually are from the median of their step, seconds; 0 if nothing is known."""
-    apart = np.abs(times - nan_median(times))
-    known = apart[np.isfinite(apart)]
-    return float(np.mean(known)) if known.size else 0.0
+def _apart(series: FloatArray, cases: BoolArray, others: BoolArray) -> float:
+    """Median of some steps less that of others."""
+    inside, outside = (float(nan_median(series[part][:, None])[0]) for part in (cases, others))
+    return inside - outside
 
 
 def _longer(seconds: FloatArray, untimed: FloatArray) -> FloatArray:

@@ -90,6 +90,13 @@ def test_a_suspected_stage_is_its_late_rank(make_window, late: float, named: lis
 
 def test_whoever_is_late_and_was_never_suspected_does_not_stand_for_the_others(make_window) -> None:
     window = extract(make_window(late={5: 0.05}, steps=slice(20, None), ranks_per_node=4))
-    per_rank = np.array([0.01, 0.01, 0.01, 0.01, 0.9, 0.02, 0.9, 0.9])
+    per_rank = np.array([0.01, 0.01, 0.01, 0.01, 0.9, 0.2, 0.9, 0.9])
     suspicion = Suspicion(baseline().classifier.heads, 0.3, window, per_rank)
-    assert all(each.ranks != (5,) for each in suspicion.of_a_slow_job())
+    assert [each.ranks for each in suspicion.of_a_slow_job()] == [(4, 5, 6, 7)]
+
+
+def test_the_latest_has_to_be_late_beyond_noise_himself() -> None:
+    other = features(0.0, 0.34, 0.0, 0.0)
+    column = RANK_FEATURES.index("own_excess_z")
+    other.rank[4:, column] = [9.0, 1.0, 0.0, 0.0]
+    assert late_members(NODE, other) is None

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 from typing import cast
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
 from rca.arrays import FloatArray
@@ -54,6 +55,19 @@ def test_who_exchanges_in_every_so_many_steps_loses_nothing(every: int) -> None:
     turns = np.arange(STEPS) % every == 0
     for slow in (turns, ~turns):
         assert not lost(around(np.where(slow, SLOW, QUIET), 0.005)).any()
+
+
+@pytest.mark.parametrize("turn", [(0, 1), (2, 5)], ids=["two of ten", "uneven"])
+def test_nor_who_does_so_beside_a_slow_stretch(turn: tuple[int, int]) -> None:
+    transfer = around(np.where(np.isin(np.arange(STEPS) % 10, turn), SLOW, QUIET), 0.005)
+    transfer[20:30] = SLOW
+    assert not np.delete(lost(transfer, STRETCH), np.arange(20, 30)).any()
+
+
+def test_what_lasts_for_some_steps_is_no_turn() -> None:
+    lasting = np.arange(STEPS) % 30 < 12
+    found = lost(around(np.where(lasting, SLOW, QUIET), 0.005))
+    assert found[lasting] == pytest.approx(SLOW - QUIET, abs=0.02)
 
 
 def test_nothing_flaps_unless_a_link_is_suspected() -> None:
@@ -135,12 +149,25 @@ def test_a_job_that_spends_much_in_no_phase_computes_there(make_window, generate
 
 
 def test_what_the_others_waited_for_is_no_time_that_a_job_usually_spends_untimed(make_window) -> None:
-    """Rank 5 copies untimed in every step, and the others wait in the forward: all that computes is timed."""
-    window = make_window(late={5: 0.03}, phase="copies", transfer=0.0005)
+    """Rank 5 copies untimed for long, and the others wait in the forward: all that computes is timed."""
+    window = make_window(late={5: 0.03}, steps=slice(8, None), phase="copies", transfer=0.0005)
     wait = window.steps.column("communication_wait_seconds").to_numpy()
     steps = window.steps.drop_columns(["communication_wait_seconds", "communication_transfer_seconds"])
     place = steps.schema.names.index("forward_seconds")
     longer = steps.column("forward_seconds").to_numpy() + wait
     features = extract(replace(window, steps=steps.set_column(place, steps.schema.field(place), [longer])))
-    assert features.comparison.excess[5].mean() == pytest.approx(0.03, rel=0.1)
+    assert features.comparison.excess[5, 8:].mean() == pytest.approx(0.03, rel=0.1)
+    assert "gpu_contention" not in priced_for("gpu_contention", window, features)
+
+
+def test_ranks_without_timers_do_not_compute_untimed(make_window) -> None:
+    """Five of eight report whole steps only: that says nothing of what the others leave untimed."""
+    window = make_window(late={5: 0.05}, steps=slice(20, None), phase="untimed_seconds")
+    blind = np.isin(window.steps.column("rank").to_numpy(), [0, 1, 2, 3, 4])
+    steps = window.steps
+    for place, name in enumerate(steps.schema.names):
+        if name.endswith("_seconds") and name != "step_seconds":
+            held = np.where(blind, np.nan, steps.column(name).to_numpy())
+            steps = steps.set_column(place, steps.schema.field(place), [pa.array(held, from_pandas=True)])
+    features = extract(replace(window, steps=steps))
     assert "gpu_contention" not in priced_for("gpu_contention", window, features)

@@ -141,36 +141,71 @@ def test_who_falls_silent_after_a_device_failed_did_not_begin(kind: str) -> None
 
 
 CORRECTED = [
-    ("ecc", "SBE", None), ("ecc", None, "row remapping pending, correctable errors"), ("xid", "63", None),
-    ("xid", "92", "high single-bit ECC error rate"), ("ecc", "sbe_volatile", "12 errors"),
-    ("xid", None, "NVRM: Xid (PCI:0000:3b:00): 63, pid=7, Row Remapper: new row marked"),
-    ("xid", "63.0", None), ("xid", "Xid 121", None), ("xid", "160", None),
-    ("ecc", None, "corrected error logged"),
+    *((code, None) for code in ("SBE", "ECC_SBE", "sbe_volatile", "CE", "correctable_ecc")),
+    ("DCGM_FI_DEV_CORRECTABLE_REMAPPED_ROWS", "row remapping pending"),
+    *(
+        (None, words)
+        for words in (
+            "row remapping pending, correctable errors", "corrected error logged", "SBE=12 DBE=0",
+            "EDAC MC0: 1 CE memory read error on CPU_SrcID#0", "corrected errors 12, uncorrected 0",
+            "dram_correctable_errors=3",
+        )
+    ),
 ]  # fmt: skip
 FATAL = [
-    ("ecc", "DBE", "uncorrectable ECC error"), ("ecc", None, "row remapper: failed to remap row"),
-    ("xid", "79", None), ("xid", "64", "row remapper: failed to remap row"), ("ecc", None, None),
-    ("ecc", "DBE", "volatile ECC: corrected 0, uncorrected 1"), ("ecc", "DBE", "DBE=1 SBE=12"),
-    ("ecc", None, "DRAM uncorrectable: 1, DRAM correctable: 0"), ("ecc", None, "non-correctable ECC error"),
-    ("ecc", None, "double bit error; single-bit count 4"), ("ecc", None, "error could not be corrected"),
-    ("ecc", None, "Failed row remapping"), ("xid", None, "NVRM: Xid (PCI:0000:63:00): 79, GPU is gone"),
-    ("ecc", None, "uncorrectable ECC error, row remapping pending, reset required"),
+    *((code, None) for code in ("DBE", "MBE", "UE", "DCGM_FI_DEV_UNCORRECTABLE_REMAPPED_ROWS", None)),
+    ("DBE", "volatile ECC: corrected 0, uncorrected 1"), ("dram_uncorrectable", "sbe 3"),
+    *(
+        (None, words)
+        for words in (
+            "row remapper: failed to remap row", "DRAM uncorrectable: 1, DRAM correctable: 0",
+            "non-correctable ECC error", "double bit error; single-bit count 4", "Failed row remapping",
+            "error could not be corrected", "error cannot be corrected by ECC", "DBE=1 SBE=12",
+            "uncorrectable ECC error, row remapping pending", "Uncorr. ECC error; correctable: 3",
+            "Multi-bit ECC error; single-bit errors: 4", "Row remap: out of spare rows",
+            "1 UE, 3 correctable",
+        )
+    ),
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("kind", "code", "message"), CORRECTED + FATAL)
-def test_an_error_that_was_corrected_ends_nothing(kind: str, code: str | None, message: str | None) -> None:
-    told = ended(0.4, 5, code, message, kind=kind)
-    ends = (kind, code, message) in FATAL
-    assert told.bad_end is ends
-    assert told.complaint is ends
-    assert told.harmless is not ends
+@pytest.mark.parametrize(("code", "message"), CORRECTED + FATAL)
+def test_a_memory_error_that_was_corrected_ends_nothing(code: str | None, message: str | None) -> None:
+    told = ended(0.4, 5, code, message, kind="ecc")
+    ends = (code, message) in FATAL
+    assert (told.bad_end, told.complaint, told.harmless) == (ends, ends, not ends)
+
+
+@pytest.mark.parametrize(
+    ("code", "message"),
+    [
+        ("63", None), ("63.0", None), ("Xid 121", None), ("XID:160", None), ("92", "high ECC error rate"),
+        (None, "NVRM: Xid (PCI:0000:3b:00): 63, pid=7, Row Remapper: new row marked"),
+        ("NVRM: Xid (PCI:0000:79:00): 63", None),
+    ],
+)  # fmt: skip
+def test_numbers_of_errors_that_were_dealt_with_end_nothing(code: str | None, message: str | None) -> None:
+    assert ended(0.4, 5, code, message, kind="xid").corrected
+
+
+@pytest.mark.parametrize(
+    ("code", "message"),
+    [
+        ("79", None), ("64", "row remapper: failed to remap row"), ("gpu63", "Xid 79"), (None, None),
+        (None, "NVRM: Xid (PCI:0000:63:00): 79, GPU is gone"), ("GPU-63", "NVRM: Xid (PCI:0000:00): 79"),
+    ],
+)  # fmt: skip
+def test_other_numbers_do(code: str | None, message: str | None) -> None:
+    assert ended(0.4, 5, code, message, kind="xid").bad_end
+
+
+@pytest.mark.parametrize(("code", "ends"), [("SBE", False), ("DBE", True)])
+def test_a_corrected_error_is_a_sign_of_memory_and_nobody_waits_for_it(code: str, ends: bool) -> None:
+    told = ended(0.4, 5, code, None, kind="ecc")
     fatal, _, first = named_by_events([told], TOPOLOGY)
-    # It is a sign of the device's memory all the same.
     assert np.flatnonzero(fatal).tolist() == [5]
     assert np.isfinite(first) == ends
-    beat = ended(30.0, 0, None, kind="heartbeat_missed")
-    assert named(told, beat) == ([] if ends else [0])
+    assert named(told, ended(30.0, 0, None, kind="heartbeat_missed")) == ([] if ends else [0])
 
 
 def test_a_message_about_its_own_children_does_not_excuse() -> None:

@@ -96,6 +96,17 @@ def test_an_exchange_inside_the_backward_is_told_apart_from_it(clock: FloatArray
     assert np.allclose(cleared.seconds[BACKWARD], 0.5)
 
 
+@pytest.mark.parametrize("clock", [0.0, 3.0, -0.15], ids=["one clock", "ahead", "behind"])
+def test_who_ends_the_phase_later_worked_on_after_the_others_were_there(clock: float) -> None:
+    """In some steps rank 1 leaves the backward later than it was met in it."""
+    told = exchange_in_backward(slice(10, 22), clock)
+    tail = np.where(np.arange(STEPS) % 5 == 0, 0.1, 0.0)
+    told.seconds[BACKWARD][1] += tail
+    cleared = without_hidden_waits(told, topology(data=4))
+    assert cleared.seconds[BACKWARD][1] == pytest.approx(0.5 + tail, abs=0.06)
+    assert np.delete(cleared.seconds[BACKWARD], 1, axis=0) == pytest.approx(0.5, abs=0.01)
+
+
 def test_no_column_is_invented_for_waiting_that_was_not_measured() -> None:
     """Without one, own work is the sum of the phases; a column of zeros would claim that nobody waited."""
     cleared = without_hidden_waits(exchange_in_backward(slice(10, 22)), topology(data=4))

@@ -17,7 +17,7 @@ STEPS, STEP = 30, 1.0
 FORWARD, BACKWARD, OPTIMIZER, LOADING = (
     f"{name}_seconds" for name in ("forward", "backward", "optimizer", "data_loading")
 )
-LATE, SECONDS, UNEVEN = 2, 0.2, 0.004
+LATE, SECONDS, UNEVEN, FIRST = 2, 0.2, 0.004, 10
 
 
 def topology(stages: int = 1) -> Topology:
@@ -35,11 +35,11 @@ def phases(seconds: Mapping[str, FloatArray | float]) -> PhaseArrays:
 
 
 def waited_for(within_forward: float = 1.0, *, ranks: list[int] | None = None) -> PhaseArrays:
-    """The late rank copies untimed for `SECONDS`; the others wait in the forward and the backward."""
-    forward, backward = np.full((8, 1), 0.2), np.full((8, 1), 0.5)
+    """In later steps the late rank copies untimed for `SECONDS`; the others wait in forward and backward."""
+    forward, backward = np.full((8, STEPS), 0.2), np.full((8, STEPS), 0.5)
     others = np.setdiff1d(np.arange(8), [LATE] if ranks is None else ranks)
-    forward[others] += within_forward * SECONDS
-    backward[others] += (1.0 - within_forward) * SECONDS
+    forward[others, FIRST:] += within_forward * SECONDS
+    backward[others, FIRST:] += (1.0 - within_forward) * SECONDS
     # Who is a little slower in the forward waits less in the backward: they end it together.
     uneven = np.random.default_rng(1).uniform(0, UNEVEN, (8, STEPS))
     forward, backward = forward + uneven, backward - uneven
@@ -52,7 +52,8 @@ def test_time_in_no_phase_is_work_of_who_is_waited_for(within_forward: float) ->
     assert np.allclose(told.seconds[FORWARD], 0.2, atol=2 * UNEVEN)
     assert np.allclose(told.seconds[BACKWARD], 0.5, atol=2 * UNEVEN)
     own = own_work(told).own
-    assert np.allclose(own[LATE], 0.75 + SECONDS, atol=2 * UNEVEN)
+    assert np.allclose(own[LATE, FIRST:], 0.75 + SECONDS, atol=2 * UNEVEN)
+    assert np.allclose(own[LATE, :FIRST], 0.75, atol=2 * UNEVEN)
     assert np.allclose(np.delete(own, LATE, axis=0), 0.75, atol=2 * UNEVEN)
 
 
@@ -66,10 +67,13 @@ def test_what_was_told_is_left_as_it_was() -> None:
 
 @pytest.mark.parametrize(
     ("forward", "backward", "optimizer"),
-    [(0.25, 0.25, 0.25), (0.0, 0.3, 0.0), (0.1, 0.3, 0.0), (0.0, 0.0, 0.8)],
-    ids=["everything", "backward", "backward mostly", "host"],
+    [(0.25, 0.25, 0.25), (0.5, 0.0, 0.0), (0.0, 0.3, 0.0), (0.1, 0.3, 0.0), (0.0, 0.0, 0.8)],
+    ids=["everything", "forward", "backward", "backward mostly", "host"],
 )
-def test_whoever_is_quicker_waits_in_no_phase(forward: float, backward: float, optimizer: float) -> None:
+@pytest.mark.parametrize("first", [0, FIRST], ids=["always", "later"])
+def test_whoever_is_quicker_waits_in_no_phase(
+    forward: float, backward: float, optimizer: float, first: int
+) -> None:
     """Ranks are uneven in every phase, and nobody is seen to wait in one."""
     rng = np.random.default_rng(2)
     held = {
@@ -78,7 +82,7 @@ def test_whoever_is_quicker_waits_in_no_phase(forward: float, backward: float, o
         OPTIMIZER: 0.1 * rng.normal(1, 0.01, (8, STEPS)),
     }
     for name, share in zip(held, (forward, backward, optimizer), strict=True):
-        held[name][LATE] *= 1.0 - share
+        held[name][LATE, first:] *= 1.0 - share
     given = phases(held)
     assert without_hidden_waits(given, topology()) is given
 
@@ -95,7 +99,7 @@ def test_ranks_without_timers_stay_unknown() -> None:
         given.seconds[name][6:] = np.nan
     own = own_work(without_hidden_waits(given, topology())).own
     assert np.isnan(own[6:]).all()
-    assert own[LATE].mean() == pytest.approx(0.95, abs=2 * UNEVEN)
+    assert own[LATE, FIRST:].mean() == pytest.approx(0.95, abs=2 * UNEVEN)
 
 
 def test_half_of_the_ranks_are_not_few() -> None:
@@ -107,7 +111,7 @@ def test_half_of_the_ranks_are_not_few() -> None:
 def test_a_few_steps_tell_nothing() -> None:
     given = waited_for()
     for name in (FORWARD, BACKWARD):
-        given.seconds[name][:, 5:] = given.seconds[name][LATE, 5:]
+        given.seconds[name][:, FIRST + 5 :] = given.seconds[name][LATE, FIRST + 5 :]
     assert without_hidden_waits(given, topology()) is given
 
 
@@ -137,10 +141,11 @@ def test_a_rank_without_a_timer_of_the_others_phases_is_not_waited_for() -> None
 
 
 def test_two_that_are_late_by_different_times_wait_for_the_later_one() -> None:
-    forward = np.full((8, 1), 0.2 + SECONDS)
-    forward[LATE], forward[5] = 0.2, 0.2 + SECONDS / 2
+    forward = np.full((8, STEPS), 0.2)
+    forward[:, FIRST:] += SECONDS
+    forward[LATE, FIRST:], forward[5, FIRST:] = 0.2, 0.2 + SECONDS / 2
     told = without_hidden_waits(phases({FORWARD: forward, BACKWARD: 0.5, LOADING: 0.0}), topology())
-    own = own_work(told).own[:, 0]
+    own = own_work(told).own[:, FIRST]
     assert own[[0, LATE, 5]] == pytest.approx([0.7, 0.7 + SECONDS, 0.7 + SECONDS / 2])
 
 
@@ -149,14 +154,16 @@ def test_what_is_not_timed_in_every_step_is_nothing_in_the_others() -> None:
     occasional = np.full((8, STEPS), np.nan)
     occasional[:, ::7] = 0.001
     told = phases({**given.seconds, "gc_seconds": occasional})
-    assert own_work(without_hidden_waits(told, topology())).own[LATE].mean() == pytest.approx(0.95, abs=0.01)
+    assert own_work(without_hidden_waits(told, topology())).own[LATE, FIRST:].mean() == pytest.approx(
+        0.95, abs=0.01
+    )
 
 
 def test_who_waits_partly_in_two_phases_has_waited_once() -> None:
     told = without_hidden_waits(waited_for(0.7), topology())
     given = waited_for(0.7)
     waited = sum(given.seconds[name] - told.seconds[name] for name in (FORWARD, BACKWARD))
-    assert np.delete(waited, LATE, axis=0) == pytest.approx(SECONDS, abs=2 * UNEVEN)
+    assert np.delete(waited, LATE, axis=0)[:, FIRST:] == pytest.approx(SECONDS, abs=2 * UNEVEN)
 
 
 def test_a_rank_that_reports_nothing_hides_nobody() -> None:
@@ -164,14 +171,14 @@ def test_a_rank_that_reports_nothing_hides_nobody() -> None:
     for name in (FORWARD, BACKWARD, OPTIMIZER, "step_seconds"):
         given.seconds[name][0] = np.nan
     own = own_work(without_hidden_waits(given, topology())).own
-    assert own[LATE].mean() == pytest.approx(0.95, abs=2 * UNEVEN)
+    assert own[LATE, FIRST:].mean() == pytest.approx(0.95, abs=2 * UNEVEN)
 
 
 def test_waiting_in_an_optimizer_that_everybody_ends_together() -> None:
     """Timers that see launches: the backward is uneven, and the optimizer waits for the device."""
     uneven = np.random.default_rng(4).uniform(0, 0.01, (8, STEPS))
-    optimizer = 0.3 + SECONDS - uneven
-    optimizer[LATE] -= SECONDS
+    optimizer = 0.3 - uneven
+    optimizer[np.arange(8) != LATE, FIRST:] += SECONDS
     given = phases({FORWARD: 0.1, BACKWARD: 0.1 + uneven, OPTIMIZER: optimizer})
     told = without_hidden_waits(given, topology())
     assert np.delete(told.seconds[OPTIMIZER], LATE, axis=0) == pytest.approx(0.3, abs=0.02)
@@ -179,9 +186,8 @@ def test_waiting_in_an_optimizer_that_everybody_ends_together() -> None:
 
 def test_who_is_waited_for_now_and_then_is_seen_by_the_long_waits() -> None:
     """In most steps what ranks do untimed is of no account, and says nothing of where they meet."""
-    given = waited_for(ranks=[])
-    for name, seconds in ((FORWARD, SECONDS), (BACKWARD, 0.0)):
-        given.seconds[name][LATE, ::3] -= seconds
-    given.seconds[BACKWARD][4, 1::3] -= 0.03
+    given = waited_for(0.0, ranks=list(range(8)))
+    given.seconds[FORWARD][np.arange(8) != LATE, ::3] += SECONDS
+    given.seconds[BACKWARD][np.arange(8) != 4, 1::3] += 0.03
     told = without_hidden_waits(given, topology())
     assert told.seconds[UNTIMED][LATE, ::3] == pytest.approx(SECONDS, abs=2 * UNEVEN)
