@@ -12,6 +12,8 @@ from rca.arrays import FloatArray, IntArray
 #: Peers' reference quantile. Below the median, so that a fault on half of the peers (one node of two)
 #: still leaves the reference with the healthy half; healthy noise makes the bias a fraction of its spread.
 REFERENCE_QUANTILE = 0.35
+#: What makes the median absolute deviation of normal values their standard deviation.
+MAD_TO_SIGMA = 1.4826
 #: From this many values on, selecting two is faster than sorting all.
 PARTITION_FROM = 256
 #: Groups smaller than this compare a rank with the others only, or its own fault would move its reference.

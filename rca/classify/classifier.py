@@ -69,6 +69,11 @@ class Suspect:
     patterns: dict[str, float]
     causes: dict[str, float]
 
+    @property
+    def by_link(self) -> bool:
+        """Whether its likeliest cause is a link's fault."""
+        return next(iter(self.causes), None) in LINK_CAUSES
+
 
 @dataclass(frozen=True)
 class Classification:
@@ -240,7 +245,7 @@ class Classifier:
 
         A queue does so only where collectives were seen to grow; errors and a port that was down always.
         """
-        if next(iter(suspect.causes)) not in LINK_CAUSES:
+        if not suspect.by_link:
             return suspect
         ports = Ports.from_features(features)
         alone = odd_link(ports, features.topology)

@@ -12,8 +12,8 @@ import numpy as np
 
 from rca.arrays import FloatArray
 from rca.classify.components import Component
-from rca.classify.timers import own_work_is_told
-from rca.features import RANK_FEATURES, WINDOW_FEATURES, FeatureSet
+from rca.classify.timers import largest, lateness, own_work_is_told
+from rca.features import WINDOW_FEATURES, FeatureSet
 from rca.features.evidence import resource_names
 
 #: Own work above peers (or a stage above the others) from here on is a symptom, relative to the step.
@@ -51,7 +51,7 @@ def settle(components: list[Component], features: FeatureSet) -> list[Component]
         Not empty, the most probable first.
     features : FeatureSet
     """
-    symptoms = [_symptom(component, features) for component in components]
+    symptoms = [lateness(component, features) for component in components]
     links = [_link_evidence(component, features) for component in components]
     late = [symptom >= OWN_SYMPTOM for symptom in symptoms]
     needed = max(OWN_EVIDENCE, 0.5 * max(links))
@@ -115,16 +115,9 @@ def _machine_evidence(component: Component, features: FeatureSet) -> float:
     return float(np.where(np.isfinite(scores), scores, -np.inf).max(axis=1).min())
 
 
-def _symptom(component: Component, features: FeatureSet) -> float:
-    """Largest lateness of the component's own, relative to the step."""
-    rows = list(component.ranks)
-    columns = [RANK_FEATURES.index(name) for name in ("own_excess", "gain_stage")]
-    return float(np.nanmax(np.append(features.rank[np.ix_(rows, columns)].ravel(), 0.0)))
-
-
 def _link_evidence(component: Component, features: FeatureSet) -> float:
     """Largest score of the component's links against peers, in units."""
-    return float(np.nanmax(np.append(_against_peers(component, _LINKS, features).ravel(), 0.0)))
+    return largest(_against_peers(component, _LINKS, features))
 
 
 def _against_peers(component: Component, resources: tuple[str, ...], features: FeatureSet) -> FloatArray:

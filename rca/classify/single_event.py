@@ -12,7 +12,7 @@ import numpy as np
 
 from rca.arrays import BoolArray, FloatArray, IntArray
 from rca.features import FeatureSet
-from rca.robust import nan_max, nan_median
+from rca.robust import MAD_TO_SIGMA, nan_max, nan_median
 
 #: This share of the steps, one at least, may be events of their own.
 EVENT_SHARE = 0.02
@@ -37,7 +37,7 @@ def single_events(features: FeatureSet) -> BoolArray | None:
     if not np.isfinite(work.step_reference):
         return None
     height = _height(features)
-    spread = 1.4826 * float(np.median(np.abs(height)))
+    spread = MAD_TO_SIGMA * float(np.median(np.abs(height)))
     outlying = height > max(OUTLYING * work.step_reference, OUTLYING_NOISE * spread)
     begins, ends = runs(outlying)
     allowed = max(1, ceil(EVENT_SHARE * height.size))

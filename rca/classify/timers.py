@@ -63,11 +63,11 @@ def late_members(component: Component, features: FeatureSet) -> list[int] | None
     """
     rows = features.rank[list(component.ranks)]
     own = rows[:, _OWN_EXCESS]
-    latest = _largest(own)
-    costs = _largest(rows[:, _GAIN_STAGE]) if component.scope == "stage" else 0.0
-    beyond_noise = _largest(rows[own >= latest, _OWN_EXCESS_Z]) >= BEYOND_NOISE
+    latest = largest(own)
+    costs = largest(rows[:, _GAIN_STAGE]) if component.scope == "stage" else 0.0
+    beyond_noise = largest(rows[own >= latest, _OWN_EXCESS_Z]) >= BEYOND_NOISE
     plain = latest >= max(PLAINLY_LATE, costs) and beyond_noise
-    busy = _largest(features.evidence.versus_peers[list(component.ranks), _STORAGE]) >= BUSY_DISK
+    busy = largest(features.evidence.versus_peers[list(component.ranks), _STORAGE]) >= BUSY_DISK
     if not plain or busy or not own_work_is_told(component.ranks, features):
         return None
     late, idle = own >= AS_LATE * latest, own <= IDLE * latest
@@ -87,11 +87,22 @@ def late_in(phases: Sequence[str], component: Component, features: FeatureSet) -
     features : FeatureSet
     """
     rows = features.rank[list(component.ranks)]
-    late = _largest(rows[:, [_OWN_EXCESS, _GAIN_STAGE]])
+    late = lateness(component, features)
     within = rows[:, [RANK_FEATURES.index(f"{phase}_excess") for phase in phases]].sum(axis=1)
     return float(within.mean()) / late if late > 0 and len(phases) else float("nan")
 
 
-def _largest(values: FloatArray) -> float:
+def lateness(component: Component, features: FeatureSet) -> float:
+    """Largest lateness of the component's own, relative to the step: of a rank, or of its stage.
+
+    Parameters
+    ----------
+    component : Component
+    features : FeatureSet
+    """
+    return largest(features.rank[np.ix_(list(component.ranks), [_OWN_EXCESS, _GAIN_STAGE])])
+
+
+def largest(values: FloatArray) -> float:
     """Largest value that is known, 0 if none is larger."""
     return float(np.nanmax(np.append(values, 0.0)))

@@ -16,14 +16,12 @@ from rca.causal.mechanisms import Mechanisms
 from rca.causal.responsibility import MIN_BELIEF, decided, responsibilities
 from rca.causal.scores import BusyEvidence
 from rca.classify.classifier import Suspect
-from rca.classify.ports import LINK_CAUSES
 from rca.diagnosis.excess import Excess, excess_of, ideal_work, lock_step_waits, transfer_excess
 from rca.diagnosis.pooling import PricedCause, affordable_causes, one_fault_each
 from rca.features import FeatureSet
 from rca.robust import nan_mean, nan_median
 from rca.telemetry.causes import SLOW_CAUSES, SPECS, UNKNOWN
-from rca.telemetry.own_work import SERIAL_PHASES
-from rca.telemetry.own_work import UNTIMED as UNTIMED_WORK
+from rca.telemetry.own_work import SERIAL_PHASES, UNTIMED
 from rca.whatif.coarse import PhaseReplay
 
 #: A cause that takes less than this off the step is not carried into the replay.
@@ -85,8 +83,7 @@ def price(
     """
     own = np.where(np.isfinite(replay.own), replay.own, np.nan)
     own -= lock_step_waits(suspects, features)
-    by_links = any(next(iter(suspect.causes), None) in LINK_CAUSES for suspect in suspects)
-    spare = transfer_excess(features, flaps=by_links)
+    spare = transfer_excess(features, flaps=any(suspect.by_link for suspect in suspects))
     if features.comparison.segment.whole and not spare.any():
         spare = _predicted_transfer(features, suspects, busy, mechanisms, replay.transfer)
     excesses = [excess_of(suspect, features) for suspect in suspects]
@@ -289,7 +286,7 @@ def _computes_untimed(features: FeatureSet) -> bool:
     Where nobody times the exchange that is in no phase either, unless the ranks are known to meet within one.
     """
     work = features.work
-    untimed = features.phases.seconds.get(UNTIMED_WORK)
+    untimed = features.phases.seconds.get(UNTIMED)
     if untimed is None and not np.isfinite(work.wait).any():
         return False
     exchanged = np.nan_to_num(work.transfer) + work.wait

@@ -13,7 +13,6 @@ from dataclasses import replace
 import numpy as np
 
 from rca.classify.classifier import Suspect, named_ranks
-from rca.classify.ports import LINK_CAUSES
 from rca.classify.settle import OWN_SYMPTOM
 from rca.classify.timers import own_work_is_told
 from rca.features import FeatureSet
@@ -59,7 +58,7 @@ def on_whole_steps(
     longer = np.where(inside, step - usual, 0.0)
     # Who is not named took as long only because of who is; a link is everybody's while collectives last.
     own, nothing = usual.copy(), np.zeros(step.shape)
-    by_links = _by_links(suspects)
+    by_links = all(suspect.by_link for suspect in suspects)
     transfer = longer if by_links else nothing
     if not by_links:
         own[named] += longer[named]
@@ -78,11 +77,6 @@ def on_whole_steps(
     return blind, flat
 
 
-def _by_links(suspects: Sequence[Suspect]) -> bool:
-    """Whether a link's fault is what is likeliest of every suspect."""
-    return all(next(iter(suspect.causes), None) in LINK_CAUSES for suspect in suspects)
-
-
 def _told_by_phases(suspects: Sequence[Suspect], features: FeatureSet) -> bool:
     """Whether phases show what the suspects cost: above their peers', or, where all are meant, at all.
 
@@ -91,7 +85,7 @@ def _told_by_phases(suspects: Sequence[Suspect], features: FeatureSet) -> bool:
     """
     if features.work.phases and any(suspect.component.scope == "job" for suspect in suspects):
         # Slower collectives may lengthen any phase then, and are not what the phase is for.
-        return not _by_links(suspects)
+        return not all(suspect.by_link for suspect in suspects)
     excess = features.comparison.excess[named_ranks(suspects)]
     if not np.isfinite(excess).any() or np.nanmean(excess) < OWN_SYMPTOM * features.work.step_reference:
         return False

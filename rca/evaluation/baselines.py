@@ -7,13 +7,12 @@ import numpy as np
 from rca.arrays import BoolArray, FloatArray, IntArray
 from rca.evaluation.answer import Answer
 from rca.evaluation.observed import Observed
-from rca.robust import group_members, nan_median
+from rca.robust import MAD_TO_SIGMA, group_members, nan_median
 
 #: Relative score below which a rank counts as a straggler.
 RELATIVE_THRESHOLD = 0.75
-#: Robust standard deviations below the cohort's median, and what makes the MAD one of them.
+#: Robust standard deviations below the cohort's median.
 MAD_DEVIATIONS = 2.0
-MAD_TO_SIGMA = 1.4826
 
 
 def relative_scores(time: FloatArray, cohort: IntArray) -> FloatArray:

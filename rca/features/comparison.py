@@ -11,7 +11,15 @@ from rca.arrays import BoolArray, FloatArray, IntArray
 from rca.features.own_past import most_slowed, past_reference
 from rca.features.temporal import Segment, high_segment
 from rca.features.work import Work
-from rca.robust import leader_and_runner_up, nan_max, nan_mean, nan_median, nan_quantile, peer_reference
+from rca.robust import (
+    MAD_TO_SIGMA,
+    leader_and_runner_up,
+    nan_max,
+    nan_mean,
+    nan_median,
+    nan_quantile,
+    peer_reference,
+)  # fmt: skip
 from rca.telemetry.job import Topology
 
 #: A change of the step time below this share of it is not worth an interval of its own.
@@ -98,7 +106,7 @@ class Comparison:
             last=last,
             segment=segment,
             slowed=slowed,
-            noise=float(1.4826 * nan_median(np.abs(excess).ravel()[:, None])[0]),
+            noise=float(MAD_TO_SIGMA * nan_median(np.abs(excess).ravel()[:, None])[0]),
         )
 
 

@@ -57,7 +57,7 @@ def without_hidden_waits(phases: PhaseArrays, topology: Topology) -> PhaseArrays
     unit = _usual(phases.phase("step_seconds"))
     if not unit > 0 or phases.n_ranks < 2:
         return phases
-    if topology.n_stages == 1 and not phases.seconds.keys() & {WAIT, TRANSFER, BOTH}:
+    if topology.n_stages == 1 and not _exchange_is_timed(phases):
         phases = with_untimed_work(phases, APART * unit)
     seconds = dict(phases.seconds)
     waited = np.zeros(phases.present.shape)
@@ -89,8 +89,11 @@ def _synchronising(phases: PhaseArrays) -> tuple[str, ...]:
     Timers that see launches of kernels leave compute, waiting and exchange to where the host waits for its
     device: mostly an optimizer that wants the gradients' norm.
     """
-    exchange_timed = phases.seconds.keys() & {WAIT, TRANSFER, BOTH}
-    return BEFORE_EXCHANGE if exchange_timed else (*BEFORE_EXCHANGE, OPTIMIZER)
+    return BEFORE_EXCHANGE if _exchange_is_timed(phases) else (*BEFORE_EXCHANGE, OPTIMIZER)
+
+
+def _exchange_is_timed(phases: PhaseArrays) -> bool:
+    return not phases.seconds.keys().isdisjoint({WAIT, TRANSFER, BOTH})
 
 
 def _groups(topology: Topology) -> Iterator[tuple[IntArray, bool]]:

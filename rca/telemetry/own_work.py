@@ -24,7 +24,7 @@ WORK_PHASES: tuple[str, ...] = (
     "backward_seconds",
 )
 UNTIMED = "untimed_seconds"
-"""Work that no timer saw, found by `rca.telemetry.hidden_waits`; no column of a window."""
+"""Work that no timer saw, found by `rca.telemetry.untimed_work`; no column of a window."""
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from dataclasses import replace
 import numpy as np
 
 from rca.arrays import BoolArray, FloatArray
-from rca.robust import nan_max, nan_median
+from rca.robust import MAD_TO_SIGMA, nan_median
 from rca.telemetry.own_work import UNTIMED, WORK_PHASES
 from rca.telemetry.phases import OCCASIONAL_PHASES, PhaseArrays
 
@@ -54,18 +54,20 @@ def with_untimed_work(phases: PhaseArrays, apart: float) -> PhaseArrays:
     known = np.isfinite(beyond)
     if not known.any():
         return phases
-    usual = 1.4826 * float(np.median(np.abs(beyond[known])))
+    usual = MAD_TO_SIGMA * float(np.median(np.abs(beyond[known])))
     untimed = _of_few(beyond, max(apart, BEYOND_NOISE * usual))
-    wait = nan_max(untimed)
+    wait = untimed.max(axis=0)
     cases = wait > 0
     if np.count_nonzero(cases) < MIN_CASES:
         return phases
     cases = wait >= PLAIN * np.median(wait[cases])
-    if not (_meet_in_one_phase(phases, untimed, cases) and _others_are_longer(phases, untimed, cases)):
+    longer = _beyond_the_last(phases, untimed)
+    met = _meet_in_one_phase(longer, wait, cases)
+    if not (met and _others_are_longer(phases, untimed, wait, cases)):
         return phases
-    seconds = _without_waits(phases, untimed)
+    cleared = _without_waits(phases, longer, np.where(wait > 0, wait - untimed, 0.0))
     # Who has no timers did nothing that is known, which is not nothing.
-    return replace(phases, seconds={**seconds, UNTIMED: np.where(known, untimed, np.nan)})
+    return replace(phases, seconds={**phases.seconds, **cleared, UNTIMED: np.where(known, untimed, np.nan)})
 
 
 def _beyond_others(phases: PhaseArrays) -> FloatArray:
@@ -87,24 +89,28 @@ def _of_few(beyond: FloatArray, least: float) -> FloatArray:
     return found
 
 
-def _meet_in_one_phase(phases: PhaseArrays, untimed: FloatArray, cases: BoolArray) -> bool:
+def _beyond_the_last(phases: PhaseArrays, untimed: FloatArray) -> dict[str, FloatArray]:
+    """Seconds of the phases in which ranks may meet, beyond those of the rank that is waited for most."""
+    last, steps = untimed.argmax(axis=0), np.arange(untimed.shape[1])
+    held = {name: phases.seconds[name] for name in MEETING if name in phases.seconds}
+    return {name: seconds - seconds[last, steps] for name, seconds in held.items()}
+
+
+def _meet_in_one_phase(longer: dict[str, FloatArray], wait: FloatArray, cases: BoolArray) -> bool:
     """Whether the first phase in which the others are longer makes up for most of the wait."""
-    wait = nan_max(untimed)
-    for name in MEETING:
-        if name in phases.seconds:
-            made_up = nan_median(_longer(phases.seconds[name], untimed))[cases] / wait[cases]
-            share = float(nan_median(made_up[:, None], axis=0)[0])
-            if not share < NOTHING:
-                return share >= MADE_UP
+    for seconds in longer.values():
+        made_up = nan_median(seconds)[cases] / wait[cases]
+        share = float(nan_median(made_up[:, None])[0])
+        if not share < NOTHING:
+            return share >= MADE_UP
     return False
 
 
-def _others_are_longer(phases: PhaseArrays, untimed: FloatArray, cases: BoolArray) -> bool:
+def _others_are_longer(phases: PhaseArrays, untimed: FloatArray, wait: FloatArray, cases: BoolArray) -> bool:
     """Whether the others' phases are longer in the steps of a wait, not those of who is waited for shorter.
 
     What is so in every step cannot be told from a rank that is quicker.
     """
-    wait = nan_max(untimed)
     others = wait < PLAIN * float(np.median(wait[cases]))
     if np.count_nonzero(others) < MIN_CASES:
         return False
@@ -123,20 +129,13 @@ def _apart(series: FloatArray, cases: BoolArray, others: BoolArray) -> float:
     return inside - outside
 
 
-def _longer(seconds: FloatArray, untimed: FloatArray) -> FloatArray:
-    """Seconds of a phase beyond those of the rank that is waited for most, shape (n_ranks, n_steps)."""
-    last = untimed.argmax(axis=0)
-    found: FloatArray = seconds - seconds[last, np.arange(last.size)]
-    return found
-
-
-def _without_waits(phases: PhaseArrays, untimed: FloatArray) -> dict[str, FloatArray]:
-    """All seconds, less those that ranks waited for whoever worked longest in no phase."""
-    left = np.where(untimed.any(axis=0), nan_max(untimed) - untimed, 0.0)
-    seconds = dict(phases.seconds)
-    for name in MEETING:
-        if name in seconds:
-            waited = np.clip(np.nan_to_num(_longer(seconds[name], untimed)), 0.0, left)
-            seconds[name] = seconds[name] - waited
-            left = left - waited
-    return seconds
+def _without_waits(
+    phases: PhaseArrays, longer: dict[str, FloatArray], left: FloatArray
+) -> dict[str, FloatArray]:
+    """The phases in which ranks may meet, less what is `left` of the waiting as each of them comes."""
+    cleared = {}
+    for name, seconds in longer.items():
+        waited = np.clip(np.nan_to_num(seconds), 0.0, left)
+        cleared[name] = phases.seconds[name] - waited
+        left = left - waited
+    return cleared
