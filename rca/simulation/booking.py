@@ -17,6 +17,12 @@ from rca.simulation.timing import Timing, job_plan
 from rca.whatif.optypes import BACKWARD
 
 WAIT, TRANSFER = "communication_wait_seconds", "communication_transfer_seconds"
+#: What a rank does before its backward, in order.
+UNTIL_BACKWARD = ("data_loading_seconds", "host_to_device_seconds", "forward_seconds")
+MET_BY_LAYERS = ("forward_seconds", "backward_seconds")
+#: Sharded parameters are gathered for the forward and again for the backward, and gradients scattered: each
+#: moves as many bytes as the others (ZeRO, Rajbhandari et al. 2020, section 7).
+GATHERED_IN_FORWARD = 1 / 3
 
 
 class Booked(NamedTuple):
@@ -45,15 +51,23 @@ def booked(scenario: Scenario, timing: Timing) -> Booked:
     if booking.waits_for_device != "every phase":
         start = launches(scenario, timing, columns)
     columns["communication_seconds"] = columns[WAIT] + columns[TRANSFER]
-    if booking.exchange_in_backward:
+    if booking.exchange_in == "layers":
+        _meet_in_layers(timing, columns)
+    elif booking.exchange_in == "backward":
         columns["backward_seconds"] += columns["communication_seconds"]
     return Booked(columns, start)
 
 
 def hidden_columns(booking: Booking) -> tuple[str, ...]:
     """Columns that this way of timing cannot fill."""
-    untold = booking.exchange_in_backward or booking.waits_for_device != "every phase"
+    untold = booking.exchange_in != "own phase" or booking.waits_for_device != "every phase"
     return (WAIT, TRANSFER, "communication_seconds") if untold else ()
+
+
+def meeting_phases(booking: Booking) -> tuple[str, ...]:
+    """Phases of work that nobody ends before all have come so far, in order."""
+    inside = {"own phase": (), "backward": ("backward_seconds",), "layers": MET_BY_LAYERS}
+    return inside[booking.exchange_in]
 
 
 def needs_ends(scenario: Scenario) -> bool:
@@ -75,6 +89,18 @@ def _lock_step(scenario: Scenario, columns: dict[str, FloatArray]) -> None:
         longer = np.minimum(_of_group(scenario, columns[name]) - columns[name], columns[WAIT])
         columns[name] += longer
         columns[WAIT] -= longer
+
+
+def _meet_in_layers(timing: Timing, columns: dict[str, FloatArray]) -> None:
+    """All gather a layer's parameters before they compute it: who is late holds up the others' forward.
+
+    What it lasts until all have done a forward, they wait in it; for what comes later, in the backward.
+    """
+    done = timing.start + sum(columns[name] for name in UNTIL_BACKWARD)
+    early = np.minimum(done.max(axis=0) - done, columns[WAIT])
+    gathered = GATHERED_IN_FORWARD * columns[TRANSFER]
+    columns["forward_seconds"] += early + gathered
+    columns["backward_seconds"] += columns["communication_seconds"] - early - gathered
 
 
 def _skew_transfers(scenario: Scenario, columns: dict[str, FloatArray]) -> None:

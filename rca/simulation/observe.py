@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 
 from rca.arrays import BoolArray, FloatArray
-from rca.simulation.booking import booked, hidden_columns
+from rca.simulation.booking import booked, hidden_columns, meeting_phases
 from rca.simulation.resources import COLLECTIVE, Resources
 from rca.simulation.sampling_job import log_uniform
 from rca.simulation.scenario import Scenario
@@ -155,8 +155,9 @@ def _begun_step(
         columns[name][:, step] = np.nan
     for name in ORDER[stop.phase : COLLECTIVE]:
         columns[name][guilty, step] = np.nan
-    if scenario.telemetry.booking.exchange_in_backward:
-        columns["backward_seconds"][:, step] = np.nan
+    for name in meeting_phases(scenario.telemetry.booking):
+        if ORDER.index(name) >= min(stop.phase, COLLECTIVE - 1):
+            columns[name][:, step] = np.nan
     sizes = scenario.parallelism
     if sizes.pipeline > 1 and stop.phase < COLLECTIVE:
         # The other stages of its replica run out of activations or gradients.

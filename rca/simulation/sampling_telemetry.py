@@ -12,6 +12,7 @@ from rca.simulation.scenario import (
     Booking,
     DeviceWait,
     Ending,
+    ExchangePlace,
     Scenario,
     SkewedBy,
     Telemetry,
@@ -34,6 +35,8 @@ MAX_SAMPLES = 120
 TRACED_SHARE, TRACED_RANKS = 0.02, 64
 #: Beyond so many ranks the ends of single operations are not kept.
 MANY_RANKS = 512
+#: Shares of them that time their exchange within the backward, and within their layers.
+IN_BACKWARD, IN_LAYERS = 0.1, 0.15
 #: Share of clusters' jobs whose timers see launches, because the host does not wait for its device.
 LAUNCHES_ONLY = 0.12
 #: Share of windows that exporters cover for longer than rows.
@@ -91,11 +94,18 @@ def _booking(rng: np.random.Generator, scenario: Scenario) -> Booking:
         batch_shared=bool(tensor and shared < 0.5),
         tensor_waits_inside=bool(tensor and inside < 0.5 and not launches_only),
         bubbles_timed=not (pipelined and nowhere < 0.25 and scenario.world_size <= MANY_RANKS),
-        exchange_in_backward=bool(not pipelined and overlapped < 0.1 and not launches_only),
+        exchange_in="own phase" if pipelined or launches_only else _exchange_place(overlapped),
         waits_for_device=places[rng.integers(3)] if launches_only else "every phase",
         launch_share=rng.uniform(0.1, 0.9) if launches_only else 0.3,
         **_uneven_transfers(rng, scenario, 0.15),
     )
+
+
+def _exchange_place(drawn: float) -> ExchangePlace:
+    """From a uniform draw: most of the jobs that are simulated time their exchange."""
+    if drawn < IN_BACKWARD:
+        return "backward"
+    return "layers" if drawn < IN_BACKWARD + IN_LAYERS else "own phase"
 
 
 class _UnevenTransfers(TypedDict, total=False):

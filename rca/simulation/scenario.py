@@ -17,6 +17,7 @@ from rca.telemetry.job import Parallelism
 Dialect = Literal["gpu_cluster", "cpu_testbed", "mixed"]
 Shape = Literal["step", "ramp", "intermittent"]
 Ending = Literal["complete", "cut", "lagging", "finished"]
+ExchangePlace = Literal["own phase", "backward", "layers"]
 DeviceWait = Literal["every phase", "forward", "optimizer", "nowhere"]
 SkewedBy = Literal["ring", "node"]
 Visibility = Literal["full", "unsplit", "minimal", "loading"]
@@ -83,8 +84,10 @@ class Booking(Frozen):
         A tensor group's forward and backward are as long as those of its slowest member.
     bubbles_timed : bool
         Whether a pipeline's bubbles are booked as waiting, or in no phase.
-    exchange_in_backward : bool
-        The gradients' exchange is part of the backward, and has no columns of its own.
+    exchange_in : {"own phase", "backward", "layers"}
+        Where the exchange is timed. Elsewhere than in a phase of its own it has no columns: gradients are
+        exchanged behind the backward, or parameters are gathered layer by layer (FSDP, ZeRO-3), so that ranks
+        wait for each other within the forward as well.
     waits_for_device : {"every phase", "forward", "optimizer", "nowhere"}
         Where the host waits for its device. Elsewhere a timer sees the launches of kernels only; "nowhere" is
         at the step's end, for which there is no timer. The exchange has columns only if every phase waits.
@@ -99,7 +102,7 @@ class Booking(Frozen):
     batch_shared: bool = False
     tensor_waits_inside: bool = False
     bubbles_timed: bool = True
-    exchange_in_backward: bool = False
+    exchange_in: ExchangePlace = "own phase"
     waits_for_device: DeviceWait = "every phase"
     launch_share: Share = 0.3
     transfer_skew: Share = 0.0

@@ -16,7 +16,7 @@ from rca.whatif.coarse_analysis import HIDDEN_WAITS
 VICTIM = 5
 
 
-def window(**booking: bool) -> rca.Window:
+def window(**booking: object) -> rca.Window:
     """A throttled GPU in a tensor group of four (ranks 4 to 7), timed in a way that blurs it."""
     scenario = Scenario(
         seed=11,
@@ -52,7 +52,7 @@ def test_the_cost_does_not_depend_on_the_timers(booking: dict[str, bool]) -> Non
 
 def test_the_replay_sees_the_same_waiting_and_says_so() -> None:
     """With the exchange inside the backward pass everybody's backward is as long as the last rank's."""
-    plain, blurred = what_if(window()), what_if(window(exchange_in_backward=True))
+    plain, blurred = what_if(window()), what_if(window(exchange_in="backward"))
     for found in (plain, blurred):
         assert int(np.argmax(found.workers.slowdown(found.ideal))) == VICTIM
     assert HIDDEN_WAITS in blurred.notes

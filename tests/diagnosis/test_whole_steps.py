@@ -90,7 +90,7 @@ def test_a_job_that_times_some_phases_is_priced_by_them() -> None:
 
 def test_lateness_that_is_a_small_part_of_what_steps_took_longer_is_no_price() -> None:
     """Everybody's backward is as long as the slow one's: what he is late by is his forward alone."""
-    scenario = job(booking=Booking(exchange_in_backward=True))
+    scenario = job(booking=Booking(exchange_in="backward"))
     features, _, same, _ = priced(scenario, suspected(*SLOW))
     assert same is not features
     found = rca.diagnose(simulate(scenario).window)
@@ -104,7 +104,7 @@ def test_lateness_that_is_a_small_part_of_what_steps_took_longer_is_no_price() -
 )
 def test_slower_collectives_lengthen_whatever_phase_they_are_in(cause: str, by_steps: bool) -> None:
     everybody = replace(suspected(*range(8), scope="job"), causes={cause: 0.9})
-    features, _, blind, _ = priced(job(booking=Booking(exchange_in_backward=True)), everybody)
+    features, _, blind, _ = priced(job(booking=Booking(exchange_in="backward")), everybody)
     assert (blind is not features) == by_steps
 
 

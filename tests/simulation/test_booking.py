@@ -69,7 +69,7 @@ def test_bubbles_in_no_phase_leave_the_wait_for_other_replicas():
 
 
 def test_an_exchange_in_the_backward_has_no_columns_and_can_be_found_again():
-    window = run("gpu_throttling", Parallelism(data=8), exchange_in_backward=True)
+    window = run("gpu_throttling", Parallelism(data=8), exchange_in="backward")
     assert WAIT not in window.steps.column_names
     told = PhaseArrays.from_window(window)
     cleared = without_hidden_waits(told, window.job.topology)
@@ -80,6 +80,33 @@ def test_an_exchange_in_the_backward_has_no_columns_and_can_be_found_again():
     assert seen.argmax() != 2
     assert found.argmax() == 2
     assert found[2] > 1.1 * np.delete(found, 2).max()
+
+
+def test_who_gathers_parameters_layer_by_layer_waits_within_the_forward():
+    """A slow copy holds up the others' first layer; a slow device their backward, too."""
+    shape, others, late = Parallelism(data=8), np.delete(np.arange(8), 2), slice(25, 45)
+    for cause, waited_in_forward in (("pcie_degradation", 0.95), ("gpu_throttling", 0.35)):
+        apart, layers = run(cause, shape), run(cause, shape, exchange_in="layers")
+        assert not {WAIT, TRANSFER, "communication_seconds"} & set(layers.steps.column_names)
+        np.testing.assert_allclose(timed(layers), timed(apart))
+        assert layers.metrics.equals(apart.metrics)
+        grown = phase(layers, "forward_seconds") - phase(apart, "forward_seconds")
+        waited = grown - phase(apart, TRANSFER) / 3
+        share = waited[others, late] / phase(apart, WAIT)[others, late]
+        assert np.median(share) == pytest.approx(waited_in_forward, abs=0.1)
+        assert np.median(waited[2, late]) < 0.05 * np.median(waited[others, late])
+
+
+@pytest.mark.parametrize("cause", ["process_crash", "hang"])
+@pytest.mark.parametrize(
+    ("place", "ended"), [("own phase", (True, True)), ("backward", (True, False)), ("layers", (False, False))]
+)
+def test_nobody_ends_a_phase_in_which_all_meet_without_who_stopped(cause, place, ended):
+    """Rank 2 stops in its forward."""
+    window = run(cause, Parallelism(data=8), exchange_in=place)
+    others = np.delete(np.arange(8), 2)
+    for name, known in zip(("forward_seconds", "backward_seconds"), ended, strict=True):
+        assert (np.isfinite(phase(window, name)[others, -1]) == known).all()
 
 
 @pytest.mark.parametrize(
