@@ -1,8 +1,8 @@
 """`rca.rank_causes` on incidents it was not calibrated on, beside what else one would use.
 
 ``python -m benchmarks tabular`` runs the held-out synthetic families; ``--public FOLDER`` public captures in
-the layout of RCAEval. AC@k: share of incidents whose right answer is among the first k; Avg@5: mean of AC@1
-to AC@5.
+the layout of RCAEval, and DoWhy's microservice example. AC@k: share of incidents whose right answer is among
+the first k; Avg@5: mean of AC@1 to AC@5.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from benchmarks.tabular.baselines import (
 )
 from benchmarks.tabular.cases import Case
 from benchmarks.tabular.public import read_cases
+from benchmarks.tabular.shop import NORMAL, read_shop
 
 Ranking = Callable[[Case], list[Hashable]]
 RANKINGS: dict[str, Ranking] = {
@@ -44,10 +45,10 @@ FAMILIES = {"services": services.draw, "latencies": services.draw_latencies, "pi
 def main() -> None:
     """Rank, judge, print."""
     given = _arguments().parse_args()
-    cases = list(read_cases(given.public)) if given.public else held_out(given.cases, given.seed)
+    cases = _public(given.public) if given.public else held_out(given.cases, given.seed)
     console = Console(width=140)
     if not cases:
-        raise SystemExit(f"no inject_time.txt beside a data.csv under {given.public}")
+        raise SystemExit(f"no inject_time.txt beside a data.csv and no {NORMAL} under {given.public}")
     judge = service_hits if given.public else column_hits
     groups: dict[str, list[Case]] = {}
     for case in cases:
@@ -56,6 +57,10 @@ def main() -> None:
         console.print(_table(family, members, given.dowhy, judge))
     if len(groups) > 1:
         console.print(_table("all", cases, 0, judge))
+
+
+def _public(folder: Path) -> list[Case]:
+    return [*read_cases(folder), *read_shop(folder)]
 
 
 def held_out(n_cases: int, seed: int) -> list[Case]:
@@ -104,7 +109,9 @@ def _arguments() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--cases", type=int, default=100, help="incidents per synthetic family")
     parser.add_argument("--dowhy", type=int, default=0, metavar="N", help="let DoWhy judge N cases per table")
-    parser.add_argument("--public", type=Path, metavar="FOLDER", help="captures in the layout of RCAEval")
+    parser.add_argument(
+        "--public", type=Path, metavar="FOLDER", help="captures in the layout of RCAEval, or DoWhy's example"
+    )
     parser.add_argument("--seed", type=int, default=0)
     return parser
 

@@ -45,8 +45,9 @@ def robust_scaler(case: Case) -> list[Hashable]:
 
 def chance(case: Case) -> list[Hashable]:
     """Columns in random order, the same for the same case: the floor."""
-    names = numeric(case)[0].columns
-    return list(np.random.default_rng(len(case.normal) + len(names)).permutation(names))
+    after = numeric(case)[1]
+    seed = int(pd.util.hash_pandas_object(after, index=False).sum())
+    return list(np.random.default_rng(seed).permutation(after.columns))
 
 
 def dowhy(case: Case) -> list[Hashable]:

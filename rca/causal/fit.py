@@ -26,9 +26,7 @@ REMARKABLE_EXCESS = 0.02
 MIN_ROWS = 30
 
 
-def fit_mechanisms(
-    rows: pd.DataFrame, seed: int, innocent: pd.DataFrame | None = None
-) -> tuple[Mechanisms, dict[str, Any]]:
+def fit_mechanisms(rows: pd.DataFrame, seed: int, innocent: pd.DataFrame | None = None) -> Mechanisms:
     """Fit ``excess[phase] ~ scores of its parents`` for every phase, and ``signal ~ waiting`` where it idles.
 
     Parameters
@@ -44,12 +42,10 @@ def fit_mechanisms(
 
     Returns
     -------
-    mechanisms : Mechanisms
+    Mechanisms
         Arrows that a refutation rejects are exported as 0: they are no evidence of an effect. Their `report`
         holds ``graph`` (falsification), ``mechanisms`` (per node R squared and noise) and ``arrows`` (each
         effect and what every refutation made of it).
-    report : dict
-        Per phase: R squared, noise, coefficients, and what the coefficients become with a placebo treatment.
     """
     data = _clipped(rows)
     fits, arrows = _fit_phases(data, seed)
@@ -61,7 +57,7 @@ def fit_mechanisms(
         "arrows": [arrow.to_document() for arrow in arrows],
     }
     refuted = {(arrow.source, arrow.target) for arrow in arrows if not arrow.holds}
-    return _exported(fits, idle, refuted, report), _by_phase(fits, arrows)
+    return _exported(fits, idle, refuted, report)
 
 
 def causal_model() -> Any:
@@ -184,18 +180,6 @@ def _linear_fit(model: Any, node: str, data: pd.DataFrame) -> dict[str, Any]:
         "slopes": dict(zip(names, slopes.tolist(), strict=True)),
         "intercept": intercept,
         "quality": {"r_squared": explained, "noise": float(residual.std())},
-    }
-
-
-def _by_phase(fits: dict[str, dict[str, Any]], arrows: list[Arrow]) -> dict[str, Any]:
-    return {
-        phase: fit["quality"]
-        | {
-            "coefficients": fit["slopes"],
-            "placebo": {arrow.source: arrow.placebo for arrow in arrows if arrow.target == phase},
-        }
-        for phase, fit in fits.items()
-        if fit["slopes"]
     }
 
 

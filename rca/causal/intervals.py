@@ -2,105 +2,146 @@
 
 The bootstrap knows how much the steps of a window differ. It does not know that the reference may be off, so
 it covers less than it says. Margins come from split conformal prediction on held-out windows whose true cost
-is known (conformalised quantile regression, Romano et al., 2019), per group of windows that err alike.
+is known (conformalised quantile regression with one quantile per end, Romano et al., 2019), per group of
+windows that err alike.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from math import ceil
+from math import ceil, floor
 from typing import NamedTuple
 
 import numpy as np
 
 #: Beliefs from here on are sure enough that look-alikes do not share the cost.
 SURE = 0.9
+#: A cause that is charged with this share of what was lost leaves others little to take.
+MOST = 0.5
 #: A group with fewer held-out windows than this takes the margin of all windows together.
 MIN_GROUP = 80
 #: Group of windows that belong to none of the others.
 ANY = "any"
+_TINY = 1e-12
+
+
+class Margin(NamedTuple):
+    """How far an interval is widened; `(1, 0)` leaves it as it is.
+
+    Attributes
+    ----------
+    below : float
+        What the lower end is multiplied by, 0 to 1.
+    above : float
+        Share, 0 to 1, of the way that the upper end is moved to all that was lost.
+    """
+
+    below: float = 1.0
+    above: float = 0.0
 
 
 class Held(NamedTuple):
-    """One cause of a held-out window: what was answered, and what it really cost (seconds per step)."""
+    """One cause of a held-out window: what was answered, and what it really cost (seconds per step).
+
+    `lost` is the most that any cause can have cost by the answer: the upper end of the whole slowdown.
+    """
 
     group: str
     seconds: float
     low: float
     high: float
-    slowdown: float
+    lost: float
     true: float
 
 
-def group_of(*, past: bool, transfer: bool, belief: float) -> str:
+def group_of(*, past: bool, belief: float, share: float) -> str:
     """Interval group of a priced cause.
 
     Parameters
     ----------
     past : bool
         Whether the window holds quiet steps to compare the slow ones with.
-    transfer : bool
-        Whether part of the cost is a collective's transfer.
     belief : float
+    share : float
+        Of the slowdown, charged to the cause.
     """
     names = (
         "past" if past else "peers",
-        "transfer" if transfer else "own",
         "sure" if belief >= SURE else "unsure",
+        "most" if share >= MOST else "part",
     )
     return "-".join(names)
 
 
-def fit_margins(held: Sequence[Held], level: float) -> dict[str, float]:
-    """Margins that make the intervals cover at `level`, relative as in `widened`.
+def fit_margins(held: Sequence[Held], level: float) -> dict[str, Margin]:
+    """Margins that make the intervals cover at `level`, each end for itself at half of what may be missed.
 
     Parameters
     ----------
     held : sequence of Held
     level : float
+
+    Notes
+    -----
+    True costs above `Held.lost` take no part in the upper end: there the slowdown was measured too small,
+    which no share of it can make good.
     """
-    margins = {ANY: _conformal([_score(each) for each in held], level)}
-    for group in sorted({each.group for each in held}):
-        scores = [_score(each) for each in held if each.group == group]
-        if len(scores) >= MIN_GROUP:
-            margins[group] = _conformal(scores, level)
-    return margins
+    groups: dict[str, list[Held]] = {ANY: list(held)}
+    for each in held:
+        groups.setdefault(each.group, []).append(each)
+    return {
+        name: _margin(members, (1.0 + level) / 2)
+        for name, members in sorted(groups.items())
+        if name == ANY or len(members) >= MIN_GROUP
+    }
 
 
 def widened(
-    margins: Mapping[str, float], group: str, seconds: float, low: float, high: float, slowdown: float
+    margins: Mapping[str, Margin], group: str, low: float, high: float, lost: float
 ) -> tuple[float, float]:
-    """The interval with its group's margin; as it was where none was fitted.
+    """The interval with its group's margin; as it was where none was fitted. Never above `lost`.
 
-    Below, the margin is relative to the cost. Above, it is relative to the slowdown: what a cause costs
-    beyond what it was charged with hides in the parts of others and in the unexplained.
+    Parameters
+    ----------
+    margins : mapping of interval group to Margin
+    group : str
+    low, high, lost : float, seconds per step
+        Of the bootstrap, and all that was lost.
     """
-    margin = margins.get(group, margins.get(ANY, 0.0))
-    return max(low - margin * seconds, 0.0), high + margin * max(slowdown, seconds)
+    margin = margins.get(group, margins.get(ANY, Margin()))
+    end = min(high, lost)
+    return min(low, lost) * margin.below, end + margin.above * (lost - end)
 
 
-def coverage(held: Sequence[Held], margins: Mapping[str, float]) -> float:
+def coverage(held: Sequence[Held], margins: Mapping[str, Margin]) -> float:
     """Share of the true costs within the widened intervals; NaN for none."""
-    if not held:
-        return float("nan")
-    inside = 0
+    inside = []
     for each in held:
-        low, high = widened(margins, each.group, each.seconds, each.low, each.high, each.slowdown)
-        inside += low <= each.true <= high
-    return inside / len(held)
+        low, high = widened(margins, each.group, each.low, each.high, each.lost)
+        inside.append(low <= each.true <= high)
+    return float(np.mean(inside)) if inside else float("nan")
 
 
-def _score(held: Held) -> float:
-    """The smallest margin with which the interval would have held the true cost; negative if it does."""
-    tiny = 1e-12
-    below = (held.low - held.true) / max(held.seconds, tiny)
-    above = (held.true - held.high) / max(held.slowdown, held.seconds, tiny)
-    return max(below, above)
+def beyond(held: Sequence[Held]) -> float:
+    """Share of the true costs that are more than all that was lost by the answer; NaN for none."""
+    return float(np.mean([each.true > each.lost for each in held])) if held else float("nan")
 
 
-def _conformal(scores: Sequence[float], level: float) -> float:
-    """The ceil((n + 1) level)-th smallest score, at least 0: intervals are widened, never narrowed."""
-    if not scores:
-        return 0.0
-    place = min(ceil((len(scores) + 1) * level), len(scores)) - 1
-    return max(float(np.sort(scores)[place]), 0.0)
+def _margin(held: Sequence[Held], level: float) -> Margin:
+    """Each end's margin so that it lies on its side of the true cost in `level` of the cases."""
+    ratios = np.sort([min(each.true / max(each.low, _TINY), 1.0) for each in held])
+    ways = np.sort([_way(each) for each in held if each.true <= each.lost])
+    below, above = Margin()
+    if ratios.size:
+        place = floor((ratios.size + 1) * (1.0 - level))
+        below = float(ratios[place - 1]) if place else 0.0
+    if ways.size:
+        place = ceil((ways.size + 1) * level)
+        above = float(ways[place - 1]) if place <= ways.size else 1.0
+    return Margin(below, above)
+
+
+def _way(held: Held) -> float:
+    """Share of the way from the interval's upper end to all that was lost at which the true cost lies."""
+    left = held.lost - held.high
+    return min(max((held.true - held.high) / left, 0.0), 1.0) if left > _TINY else 0.0

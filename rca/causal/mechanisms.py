@@ -15,9 +15,10 @@ import numpy as np
 
 from rca.arrays import FloatArray
 from rca.causal.graph import IDLE_RESOURCES, PHASES, mechanism_parents
+from rca.causal.intervals import Margin
 from rca.errors import BundleError
 
-FORMAT = 1
+FORMAT = 2
 
 
 @dataclass(frozen=True)
@@ -35,7 +36,7 @@ class Mechanisms:
     idle : mapping of resource to float, units per relative waiting
         How much a resource's signal rises for a rank that waits one usual step longer per step, its hardware
         in order. Non-negative; resources without the arrow are absent.
-    margins : mapping of interval group to float, relative
+    margins : mapping of interval group to Margin
         How far bootstrap intervals are widened; see `rca.causal.intervals`.
     report : mapping
         What falsification and refutation said about the graph at training.
@@ -46,7 +47,7 @@ class Mechanisms:
     intercepts: FloatArray
     noise: FloatArray
     idle: Mapping[str, float] = field(default_factory=dict)
-    margins: Mapping[str, float] = field(default_factory=dict)
+    margins: Mapping[str, Margin] = field(default_factory=dict)
     report: Mapping[str, Any] = field(default_factory=dict)
 
     def effects(self, scores: FloatArray) -> FloatArray:
@@ -104,7 +105,7 @@ class Mechanisms:
             "intercepts": self.intercepts.tolist(),
             "noise": self.noise.tolist(),
             "idle": dict(self.idle),
-            "interval_margins": dict(self.margins),
+            "interval_margins": {group: margin._asdict() for group, margin in self.margins.items()},
             "report": dict(self.report),
         }
 
@@ -122,7 +123,7 @@ class Mechanisms:
             np.array(document["noise"], dtype=float),
             # Bundles from before these were fitted do without.
             {str(name): float(slope) for name, slope in document.get("idle", {}).items()},
-            {str(group): float(margin) for group, margin in document.get("interval_margins", {}).items()},
+            {group: Margin(**held) for group, held in document.get("interval_margins", {}).items()},
             document.get("report", {}),
         )
         unknown = sorted(set(mechanisms.idle) - set(IDLE_RESOURCES))

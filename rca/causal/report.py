@@ -29,15 +29,26 @@ def causal_page(mechanisms: Mechanisms) -> str:
     return "\n".join([*parts, "## Graph", "", "```dot", graph_as_dot().rstrip(), "```", ""])
 
 
-def _graph(found: Mapping[str, Any]) -> list[str]:
+def falsification_verdict(found: Mapping[str, Any] | None) -> str:
+    """One sentence (Markdown) on what the data said about the graph.
+
+    Parameters
+    ----------
+    found : mapping, optional
+        ``graph`` of a report; None: nobody asked.
+    """
+    if found is None:
+        return "The graph was **not tested**."
     verdict = "not contradicted by the data" if found["holds"] else "CONTRADICTED by the data"
-    return [
+    return (
         f"The graph is **{verdict}**: {found['violations']} of the {found['tests']} independences it implies "
         f"fail ({found['rate']:.0%}) on {found['rows']:,} windows; it beats "
-        f"{found['better_than_permuted']:.0%} of its permutations.",
-        "",
-        *_suggestions(found.get("suggestions", [])),
-    ]
+        f"{found['better_than_permuted']:.0%} of its permutations."
+    )
+
+
+def _graph(found: Mapping[str, Any]) -> list[str]:
+    return [falsification_verdict(found), "", *_suggestions(found.get("suggestions", []))]
 
 
 def _suggestions(pairs: list[list[str]]) -> list[str]:
@@ -81,9 +92,16 @@ def _intervals(mechanisms: Mechanisms, found: Mapping[str, Any]) -> list[str]:
     if found:
         lines += [
             f"Bootstrap intervals at {found['level']:.0%} covered {found['before']:.1%} of the true costs of "
-            f"{found['causes']:,} held-out causes, and are therefore widened:",
+            f"{found['causes']:,} held-out causes, and are therefore widened, each end for itself. No interval "
+            f"reaches beyond all that was lost by the answer; {found['beyond']:.1%} of the true costs did.",
             "",
         ]
-    lines += ["| group | margin: below of the cost, above of the slowdown |", "|---|---|"]
-    lines += [f"| {group} | {margin:.3f} |" for group, margin in mechanisms.margins.items()]
+    lines += [
+        "| group | the lower end is multiplied by | the upper end moves towards all that was lost by |",
+        "|---|---|---|",
+    ]
+    lines += [
+        f"| {group} | {margin.below:.3f} | {margin.above:.0%} |"
+        for group, margin in mechanisms.margins.items()
+    ]
     return [*lines, ""]

@@ -34,8 +34,6 @@ class PricedCause:
         Mean excess per phase that the cause answers for, on its ranks.
     coverage : float
         Share of its ranks' whole excess that this is, 0 to 1.
-    interval_group : str
-        Whose margins its interval is widened by.
     """
 
     removal: Removal
@@ -43,7 +41,6 @@ class PricedCause:
     belief: float
     phases: dict[str, float]
     coverage: float
-    interval_group: str
 
     @property
     def without_price(self) -> bool:
@@ -63,7 +60,7 @@ def one_fault_each(causes: Sequence[PricedCause]) -> list[PricedCause]:
             groups.setdefault(cause.removal.cause, []).append(cause)
     fellows = [group for group in groups.values() if len(group) > 1 and _are_apart(group)]
     shared = {id(cause) for group in fellows for cause in group}
-    # The least sure comes first: its belief, and its margins, are all of theirs.
+    # The least sure comes first: its belief is all of theirs.
     together = [_together(sorted(group, key=lambda each: each.belief)) for group in fellows]
     return [*together, *(cause for cause in causes if id(cause) not in shared)]
 
@@ -94,7 +91,7 @@ def _are_apart(group: Sequence[PricedCause]) -> bool:
 
 
 def _together(group: list[PricedCause]) -> PricedCause:
-    """One cause for all of a group, with the belief and the margins of its first."""
+    """One cause for all of a group, with the belief of its first."""
     if len(group) == 1:
         return group[0]
     ranks = np.concatenate([each.removal.ranks for each in group])

@@ -41,12 +41,25 @@ MAX_PREDICTED_SHARE = 0.8
 
 @dataclass(frozen=True)
 class Pricing:
-    """All priced causes, the weightiest first, the totals, and the evidence they were priced with."""
+    """All priced causes, the weightiest first, the totals, and the evidence they were priced with.
+
+    `past` tells whether the window holds quiet steps to compare the slow ones with.
+    """
 
     causes: list[PricedCause]
     attribution: Attribution
     measured: float
     busy: BusyEvidence
+    past: bool = False
+
+    def interval_group(self, index: int) -> str:
+        """Whose margins widen the interval of one of the causes."""
+        share = float(self.attribution.seconds[index]) / max(self.attribution.slowdown, 1e-12)
+        return intervals.group_of(past=self.past, belief=self.causes[index].belief, share=share)
+
+    def most_lost(self, index: int) -> float:
+        """The most that one of the causes can have cost, seconds per step."""
+        return max(float(self.attribution.slowdown_interval[1]), float(self.attribution.seconds[index]))
 
     def suspects_of(self, cause: str, ranks: Iterable[int]) -> frozenset[int]:
         """Indices of the suspects that a cause on these ranks was priced for; empty if it was not."""
@@ -103,31 +116,26 @@ def price(
     causes = affordable_causes(causes, affordable(own.size))
     removals = [cause.removal for cause in causes]
     attribution = attribute(work, ideal, removals, partial(_step_seconds, replay))
-    attribution = replace(attribution, intervals=_widened(causes, attribution, mechanisms))
     measured = float(nan_mean(replay.measured[:, None])[0])
     if not np.isfinite(measured):
         measured = float(nan_mean(_step_seconds(replay, work)[:, None])[0])
-    return Pricing(causes, attribution, measured, busy)
+    pricing = Pricing(causes, attribution, measured, busy, past=not features.comparison.segment.whole)
+    return replace(pricing, attribution=replace(attribution, intervals=_widened(pricing, mechanisms)))
 
 
-def _widened(causes: list[PricedCause], attribution: Attribution, mechanisms: Mechanisms) -> FloatArray:
+def _widened(pricing: Pricing, mechanisms: Mechanisms) -> FloatArray:
     """The bootstrap intervals with the margins of held-out windows; no cause costs more than was lost."""
-    lost = attribution.slowdown_interval[1]
-    rows = zip(causes, attribution.seconds, attribution.intervals, strict=True)
     found = [
         intervals.widened(
             mechanisms.margins,
-            cause.interval_group,
-            float(seconds),
+            pricing.interval_group(index),
             float(low),
             float(high),
-            attribution.slowdown,
+            pricing.most_lost(index),
         )
-        for cause, seconds, (low, high) in rows
+        for index, (low, high) in enumerate(pricing.attribution.intervals)
     ]
-    ends = np.array(found, dtype=float).reshape(-1, 2)
-    clipped: FloatArray = np.clip(ends, 0.0, np.maximum(lost, attribution.seconds)[:, None])
-    return clipped
+    return np.array(found, dtype=float).reshape(-1, 2)
 
 
 def _predicted_transfer(
@@ -186,14 +194,9 @@ def _causes(
             continue
         seconds = {name: means[name] * share * unit for name, share in shares.items()}
         belief = believed * suspect.component.probability
-        group = intervals.group_of(
-            past=not features.comparison.segment.whole,
-            transfer=seconds.get("transfer", 0.0) > MIN_RELATIVE_SAVING * unit,
-            belief=belief,
-        )
         coverage = sum(seconds.values()) / max(sum(means.values()) * unit, 1e-12)
         removal = _removal(cause, excess, shares, spare)
-        found.append(PricedCause(removal, (index,), belief, seconds, coverage, group))
+        found.append(PricedCause(removal, (index,), belief, seconds, coverage))
     if not found and UNKNOWN in charges:
         beliefs[UNKNOWN] = charges[UNKNOWN][0]
     priced = {each.removal.cause for each in found}
@@ -259,7 +262,6 @@ def _unpriced(
             belief * suspect.component.probability,
             {},
             1.0,
-            intervals.group_of(past=False, transfer=False, belief=belief),
         )
         for cause, belief in beliefs.items()
     ]

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from rca.causal.report import falsification_verdict
 from rca.classify.sufficiency import LARGE_LOSS
 from rca.evaluation.rows import JudgedRow, grouped
 from rca.evaluation.tables import TextTable, alarms_table, group_table
@@ -35,7 +36,7 @@ class Card:
     rows : mapping of str to sequence of JudgedRow
         Of held-out windows, by source.
     causal_report : mapping
-        As of `rca.causal.fit.fit_mechanisms`.
+        As of the mechanisms that `rca.causal.fit.fit_mechanisms` returns.
     """
 
     name: str
@@ -78,6 +79,7 @@ class Card:
             "large_loss": f"{LARGE_LOSS:.0%}".removesuffix("%"),
             "innocents": f"{self.provenance['n_innocent_windows']:,}",
             "scores": [_scores(name, rows) for name, rows in self.rows.items()],
+            "falsification": falsification_verdict(self.causal_report.get("graph")),
             "mechanisms": [_cells(row) for row in _mechanisms(self.causal_report)],
             "limits": limits(self.rows, self.facts["collections"]),
         }
@@ -130,10 +132,19 @@ def _totals(rows: Sequence[JudgedRow]) -> Iterable[tuple[str, ...]]:
 
 
 def _mechanisms(report: Mapping[str, Any]) -> Iterable[tuple[str, ...]]:
-    for phase, found in report.items():
-        above = [name for name, slope in found["coefficients"].items() if slope > found["placebo"][name]]
-        below = [name for name in found["coefficients"] if name not in above]
-        yield phase, f"{found['r_squared']:.2f}", ", ".join(above) or "-", ", ".join(below) or "-"
+    """Per node: how much is explained, and its arrows that hold, were refuted, and showed no effect."""
+    for node, found in report.get("mechanisms", {}).items():
+        arrows = [arrow for arrow in report.get("arrows", ()) if arrow["target"] == node]
+        if not arrows:
+            continue
+        holding = [arrow["source"] for arrow in arrows if arrow["holds"]]
+        refuted = [arrow["source"] for arrow in arrows if not arrow["holds"] and arrow["effect"] > 0]
+        without = [arrow["source"] for arrow in arrows if not arrow["holds"] and not arrow["effect"] > 0]
+        yield (
+            node,
+            f"{found['r_squared']:.2f}",
+            *(", ".join(names) or "-" for names in (holding, refuted, without)),
+        )
 
 
 def _escaped(table: TextTable) -> TextTable:

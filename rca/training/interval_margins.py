@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from rca.causal.attribution import LEVEL
-from rca.causal.intervals import Held, coverage, fit_margins
+from rca.causal.intervals import Held, Margin, beyond, coverage, fit_margins
 from rca.diagnosis.bundle import Bundle
 from rca.diagnosis.pipeline import analyse
 from rca.diagnosis.pooling import PricedCause
@@ -22,14 +22,14 @@ from rca.training.corpus import Corpus
 #: Scenarios looked at; enough for the margins of every group, a minute of work.
 MAX_SCENARIOS = 2500
 CHUNK = 16
-NO_MARGINS: dict[str, float] = {}
+NO_MARGINS: dict[str, Margin] = {}
 
 Progress = Callable[[int, int], None]
 
 
 def interval_margins(
     corpus: Corpus, bundle: Path, *, processes: int, progress: Progress = lambda done, total: None
-) -> tuple[dict[str, float], dict[str, Any]]:
+) -> tuple[dict[str, Margin], dict[str, Any]]:
     """Margins for the bundle's intervals, and what they were fitted on.
 
     Parameters
@@ -41,9 +41,10 @@ def interval_margins(
 
     Returns
     -------
-    margins : dict of interval group to float
+    margins : dict of interval group to Margin
     report : dict
-        ``causes`` looked at and the share of true costs covered ``before`` widening.
+        ``causes`` looked at, the share of true costs covered ``before`` widening, and of those that are
+        ``beyond`` all that was lost by the answer, which no widening reaches.
     """
     seeds = [
         int(group.rsplit("-", 1)[1])
@@ -52,7 +53,13 @@ def interval_margins(
     ][:MAX_SCENARIOS]
     held = held_costs(seeds, bundle, processes=processes, progress=progress)
     margins = fit_margins(held, LEVEL)
-    return margins, {"causes": len(held), "before": coverage(held, NO_MARGINS), "level": LEVEL}
+    report = {
+        "causes": len(held),
+        "before": coverage(held, NO_MARGINS),
+        "beyond": beyond(held),
+        "level": LEVEL,
+    }
+    return margins, report
 
 
 def held_costs(
@@ -97,8 +104,8 @@ def matched(label: Label, pricing: Pricing) -> list[Held]:
         best = max(named, key=lambda index: float(pricing.attribution.seconds[index]))
         low, high = pricing.attribution.intervals[best]
         seconds = float(pricing.attribution.seconds[best])
-        group, slowdown = pricing.causes[best].interval_group, pricing.attribution.slowdown
-        found.append(Held(group, seconds, float(low), float(high), slowdown, cost))
+        group, lost = pricing.interval_group(best), pricing.most_lost(best)
+        found.append(Held(group, seconds, float(low), float(high), lost, cost))
     return found
 
 

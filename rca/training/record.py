@@ -96,7 +96,8 @@ def metrics(card: Card) -> dict[str, float]:
         if value == value
     }
     return found | {
-        f"causal_r_squared_{phase}": float(each["r_squared"]) for phase, each in card.causal_report.items()
+        f"causal_r_squared_{node}": float(each["r_squared"])
+        for node, each in card.causal_report.get("mechanisms", {}).items()
     }
 
 

@@ -194,7 +194,7 @@ def fit(
         facts=data_facts(corpus, n_windows, seed, collections),
         thresholds=fitted.learned.thresholds,
         rows=held_out_rows(corpus, output, collections, processes, progress),
-        causal_report=fitted.causal_report,
+        causal_report=fitted.mechanisms.report,
     )
     return Trained(output, card, _parameters(fitted.learned.thresholds, provenance))
 
@@ -218,7 +218,6 @@ class _Fitted:
 
     learned: Learned
     mechanisms: Mechanisms
-    causal_report: dict[str, Any]
 
 
 def _fit(
@@ -229,10 +228,7 @@ def _fit(
 
     learned = learn(corpus, seed, lambda text: progress(text, 0, 0), settings, innocents)
     progress("fitting and refuting causal mechanisms with DoWhy", 0, 0)
-    mechanisms, causal_report = fit_mechanisms(
-        mechanism_rows(corpus, seed), seed, innocent_rows(corpus, seed)
-    )
-    return _Fitted(learned, mechanisms, causal_report)
+    return _Fitted(learned, fit_mechanisms(mechanism_rows(corpus, seed), seed, innocent_rows(corpus, seed)))
 
 
 def _written(output: Path, fitted: _Fitted, provenance: dict[str, Any], bundle_version: str) -> str:

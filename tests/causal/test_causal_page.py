@@ -6,6 +6,7 @@ import numpy as np
 
 from rca.causal import Mechanisms
 from rca.causal.graph import PHASES
+from rca.causal.intervals import Margin
 from rca.causal.report import causal_page
 from rca.features.evidence import resource_names
 
@@ -29,7 +30,7 @@ def page(**report: object) -> str:
             np.zeros(shape),
             np.zeros(shape[0]),
             np.ones(shape[0]),
-            margins={"any": 0.1},
+            margins={"any": Margin(0.8, 0.35)},
             report=report,
         )
     )
@@ -49,9 +50,10 @@ def test_a_refuted_arrow_is_shown_as_exported_without_effect() -> None:
 
 
 def test_margins_are_shown_with_what_made_them_necessary() -> None:
-    text = page(intervals={"level": 0.95, "before": 0.823, "causes": 1200})
+    text = page(intervals={"level": 0.95, "before": 0.823, "causes": 1200, "beyond": 0.07})
     assert "covered 82.3%" in text
-    assert "| any | 0.100 |" in text
+    assert "7.0% of the true costs did" in text
+    assert "| any | 0.800 | 35% |" in text
 
 
 def test_the_graph_is_always_drawn() -> None:

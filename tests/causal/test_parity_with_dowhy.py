@@ -55,7 +55,7 @@ def innocent():
 
 
 @pytest.fixture(scope="module")
-def fitted(rows, innocent):
+def mechanisms(rows, innocent):
     from rca.causal.fit import fit_mechanisms
 
     return fit_mechanisms(rows, seed=0, innocent=innocent)
@@ -79,8 +79,7 @@ def sampled(model, observed, *nominal):
 
 
 @pytest.mark.parametrize("nominal", [("gpu_clock",), ("nic", "tcp"), ("cpu_wait", "memory", "storage")])
-def test_phases_are_those_of_dowhys_counterfactual_samples(rows, fitted, model, nominal) -> None:
-    mechanisms, _ = fitted
+def test_phases_are_those_of_dowhys_counterfactual_samples(rows, mechanisms, model, nominal) -> None:
     observed = rows.iloc[[7]]
     ours = mechanisms.counterfactual(
         observed[list(resource_names())].to_numpy()[0], observed[list(PHASES)].to_numpy()[0], nominal
@@ -89,9 +88,8 @@ def test_phases_are_those_of_dowhys_counterfactual_samples(rows, fitted, model, 
     assert ours == pytest.approx(theirs, abs=1e-9)
 
 
-def test_seconds_are_the_shapley_values_over_dowhys_counterfactual_jobs(rows, fitted, model) -> None:
+def test_seconds_are_the_shapley_values_over_dowhys_counterfactual_jobs(rows, mechanisms, model) -> None:
     """Every coalition of two causes: DoWhy's phases through the replay, against removals through it."""
-    mechanisms, _ = fitted
     causes = {"gpu_throttling": "gpu_clock", "cpu_contention": "cpu_wait"}
     observed = rows.iloc[: N_RANKS * N_STEPS].reset_index(drop=True)
 
@@ -125,11 +123,10 @@ def test_seconds_are_the_shapley_values_over_dowhys_counterfactual_jobs(rows, fi
     assert found.seconds.sum() + found.unexplained == pytest.approx(found.slowdown)
 
 
-def test_signals_without_waiting_are_those_of_dowhys_counterfactual_samples(innocent, fitted) -> None:
+def test_signals_without_waiting_are_those_of_dowhys_counterfactual_samples(innocent, mechanisms) -> None:
     from rca.causal.checks import quiet_dowhy
     from rca.causal.fit import idle_model
 
-    mechanisms, _ = fitted
     column = resource_names().index("gpu_clock")
     model = idle_model("gpu_clock")
     data = innocent[[WAITING, signal_of("gpu_clock")]]
@@ -145,9 +142,8 @@ def test_signals_without_waiting_are_those_of_dowhys_counterfactual_samples(inno
     )
 
 
-def test_arrows_that_are_there_survive_and_impossible_ones_are_not_exported(fitted) -> None:
-    mechanisms, report = fitted
-    assert report["backward"]["r_squared"] > 0.9
+def test_arrows_that_are_there_survive_and_impossible_ones_are_not_exported(mechanisms) -> None:
+    assert mechanisms.report["mechanisms"]["backward"]["r_squared"] > 0.9
     arrows = {(each["source"], each["target"]): each for each in mechanisms.report["arrows"]}
     true = arrows["gpu_clock", "backward"]
     assert true["holds"]
@@ -162,8 +158,7 @@ def test_arrows_that_are_there_survive_and_impossible_ones_are_not_exported(fitt
     assert mechanisms.idle["gpu_clock"] == pytest.approx(2.0, abs=0.1)
 
 
-def test_the_graph_holds_on_data_that_follow_it(fitted) -> None:
-    mechanisms, _ = fitted
+def test_the_graph_holds_on_data_that_follow_it(mechanisms) -> None:
     graph = mechanisms.report["graph"]
     assert graph["holds"]
     assert graph["tests"] > 20

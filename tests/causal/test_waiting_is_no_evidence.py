@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 import rca
 from rca.causal import Mechanisms
 from rca.causal.graph import IDLE_RESOURCES, PHASES, cause_edges, graph_as_dot
+from rca.causal.intervals import Margin
 from rca.causal.scores import BusyEvidence
 from rca.errors import BundleError
 from rca.features import extract
@@ -97,7 +98,9 @@ def test_the_graph_is_acyclic_and_has_waiting_above_idle_signals_only() -> None:
 
 
 def test_idle_effects_survive_their_document_and_a_foreign_arrow_is_refused() -> None:
-    fitted = replace(mechanisms(gpu_clock=2.0), margins={"any": 0.1}, report={"graph": {"holds": True}})
+    fitted = replace(
+        mechanisms(gpu_clock=2.0), margins={"any": Margin(0.8, 0.35)}, report={"graph": {"holds": True}}
+    )
     document = fitted.to_document()
     again = Mechanisms.from_document(document)
     assert (again.idle, again.margins, again.report) == (fitted.idle, fitted.margins, fitted.report)

@@ -33,7 +33,7 @@ def throttled(rank: int) -> Fault:
 def priced(cause: str, ranks: tuple[int, ...], belief: float, suspect: int) -> PricedCause:
     own = np.full((len(ranks), 10), 0.1 * (suspect + 1))
     return PricedCause(
-        Removal(cause, ranks, own, np.zeros(10), None), (suspect,), belief, {"forward": 0.1}, 1.0, ""
+        Removal(cause, ranks, own, np.zeros(10), None), (suspect,), belief, {"forward": 0.1}, 1.0
     )
 
 

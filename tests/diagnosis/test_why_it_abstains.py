@@ -35,7 +35,7 @@ def abstention(classification, features, causes, thresholds, strangeness, *, cov
     """As the pipeline asks: the first cause is named unless something is to be said against it."""
     priced = [
         PricedCause(
-            Removal(each.cause, tuple(each.ranks), np.zeros((1, 1)), np.zeros(1)), (0,), 0.0, {}, coverage, ""
+            Removal(each.cause, tuple(each.ranks), np.zeros((1, 1)), np.zeros(1)), (0,), 0.0, {}, coverage
         )
         for each in causes
     ]

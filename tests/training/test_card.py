@@ -59,12 +59,21 @@ def card() -> Card:
     rows += [row(HEALTHY, None)] * 19 + [row(HEALTHY, "cpu_contention")]
     rows += [replace(each, signals="phases-only") for each in rows]
     report = {
-        "forward": {
-            "r_squared": 0.5,
-            "noise": 0.1,
-            "coefficients": {"gpu_clock": 0.4, "cpu": 0.001},
-            "placebo": {"gpu_clock": 0.01, "cpu": 0.02},
-        }
+        "graph": {
+            "holds": True,
+            "violations": 3,
+            "tests": 40,
+            "rate": 0.075,
+            "rows": 900,
+            "better_than_permuted": 1.0,
+        },
+        "mechanisms": {"forward": {"r_squared": 0.5, "noise": 0.1}},
+        "arrows": [
+            arrow("gpu_clock", 0.4, placebo=0.01, holds=True),
+            # Far above its placebo, and gone on half of the rows.
+            arrow("gpu_heat", 0.2, placebo=0.02, holds=False),
+            arrow("cpu_load", 0.0, placebo=0.0, holds=False),
+        ],
     }
     return Card(
         name="baseline",
@@ -80,6 +89,10 @@ def card() -> Card:
         rows={"simulated": rows},
         causal_report=report,
     )
+
+
+def arrow(source: str, effect: float, *, placebo: float, holds: bool) -> dict[str, Any]:
+    return {"source": source, "target": "forward", "effect": effect, "placebo": placebo, "holds": holds}
 
 
 def with_real(card: Card, name: str = "our|incidents") -> Card:
@@ -117,8 +130,10 @@ def test_data_identity_and_split_are_told(card: Card) -> None:
     assert "fault 0.9, name 0.4" in text
 
 
-def test_effects_not_above_their_placebo_are_named(card: Card) -> None:
-    assert ["forward", "0.50", "gpu_clock", "cpu"] in table_rows(card.to_markdown())
+def test_it_says_what_the_data_said_about_the_causal_model(card: Card) -> None:
+    text = card.to_markdown()
+    assert "The graph is **not contradicted by the data**: 3 of the 40 independences" in text
+    assert ["forward", "0.50", "gpu_clock", "gpu_heat", "cpu_load"] in table_rows(text)
 
 
 def test_what_was_not_measured_is_a_limit(card: Card) -> None:

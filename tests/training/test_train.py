@@ -159,7 +159,7 @@ def test_the_bundle_carries_its_causal_report_and_margins(result: TrainingResult
     assert {"graph", "mechanisms", "arrows", "intervals"} <= set(mechanisms.report)
     # How many causes so small a model names is chance; that they were counted is not.
     assert "causes" in mechanisms.report["intervals"]
-    assert all(margin >= 0 for margin in mechanisms.margins.values())
+    assert all(0 <= end <= 1 for margin in mechanisms.margins.values() for end in margin)
     assert "## Arrows" in (result.bundle / "causal.md").read_text()
 
 
