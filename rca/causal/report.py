@@ -92,7 +92,7 @@ def _intervals(mechanisms: Mechanisms, found: Mapping[str, Any]) -> list[str]:
     if found:
         lines += [
             f"Bootstrap intervals at {found['level']:.0%} covered {found['before']:.1%} of the true costs of "
-            f"{found['causes']:,} held-out causes, and are therefore widened, each end for itself. No interval "
+            f"{found['causes']:,} held-out causes, and are therefore widened, each end for itself. None "
             f"reaches beyond all that was lost by the answer; {found['beyond']:.1%} of the true costs did.",
             "",
         ]

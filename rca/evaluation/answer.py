@@ -22,11 +22,14 @@ class NamedCause:
     ranks : frozenset of int
     seconds_per_step : float, seconds
         NaN where the method does not price.
+    interval : tuple of float, optional, seconds
+        Of the price, where the method gives one.
     """
 
     cause: str
     ranks: frozenset[int]
     seconds_per_step: float = float("nan")
+    interval: tuple[float, float] | None = None
 
 
 @dataclass(frozen=True)
@@ -42,6 +45,8 @@ class Answer:
         The likeliest or costliest first.
     straggler_type, pattern : str or None
         Of the first straggler.
+    onset : int, optional
+        Training step in which the first of the stragglers began to be late.
     confidence : float
         Probability that the method gives its own `mode`; NaN if it gives none.
     abstained : bool
@@ -61,6 +66,7 @@ class Answer:
     causes: tuple[NamedCause, ...] = ()
     straggler_type: str | None = None
     pattern: str | None = None
+    onset: int | None = None
     confidence: float = float("nan")
     abstained: bool = False
     mode_set: frozenset[str] = frozenset()
@@ -77,16 +83,18 @@ class Answer:
     def from_diagnosis(cls, diagnosis: Diagnosis) -> Answer:
         """The judged part of a diagnosis."""
         first = diagnosis.stragglers[0] if diagnosis.stragglers else None
+        began = [found.first_step for found in diagnosis.stragglers if found.first_step is not None]
         flagged = diagnosis.quality.out_of_distribution
         return cls(
             mode=diagnosis.failure_mode,
             ranks=frozenset(rank for found in diagnosis.stragglers for rank in found.ranks),
             causes=tuple(
-                NamedCause(cause.cause, frozenset(cause.ranks), cause.seconds_per_step)
+                NamedCause(cause.cause, frozenset(cause.ranks), cause.seconds_per_step, cause.interval)
                 for cause in diagnosis.causes
             ),
             straggler_type=None if first is None else first.straggler_type,
             pattern=None if first is None else first.pattern,
+            onset=min(began, default=None),
             confidence=diagnosis.failure_mode_probability[diagnosis.failure_mode],
             abstained=diagnosis.abstained,
             mode_set=frozenset(diagnosis.failure_mode_set),

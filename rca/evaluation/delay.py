@@ -11,17 +11,13 @@ import numpy as np
 from rca.arrays import FloatArray
 from rca.evaluation.intervals import Estimate, bootstrap
 from rca.evaluation.rows import JudgedRow
+from rca.evaluation.scores import onset_step
 from rca.telemetry.labels import Label
 from rca.telemetry.step_clock import StepClock
 from rca.telemetry.window import Window
 
 #: Steps before the onset that a window needs before an early alarm can be looked for.
 MIN_STEPS_BEFORE = 8
-
-
-def onset_step(label: Label) -> int | None:
-    """First step in which any labelled cause acts; None where no label says."""
-    return min((cause.first_step for cause in label.causes if cause.first_step is not None), default=None)
 
 
 def detection_delay(window: Window, label: Label, mode_of: Callable[[Window], str]) -> float:

@@ -102,11 +102,16 @@ def judged_row(
         signals=signals,
         method=method,
         first_cause=answer.causes[0].cause if answer.causes else answer.mode,
-        judged=judge(answer, label),
+        judged=judge(answer, label, first_step=_first_step(window)),
         delay_steps=delay_steps,
         slowdown=_slowdown(label),
         telemetry=telemetry_of(window),
     )
+
+
+def _first_step(window: Window) -> int | None:
+    steps = window.steps.column("step").to_numpy()
+    return int(steps.min()) if steps.size else None
 
 
 def _slowdown(label: Label) -> float:

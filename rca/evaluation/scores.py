@@ -26,6 +26,12 @@ class Judged:
         Position (1 = first) of the first answer that names a true cause on its true ranks; inf if none does.
     rank_of_cause_name : float
         The same, whatever the ranks.
+    cost_covered, cost_width : float
+        Whether the costliest true cause, named on its very ranks, cost what its interval says, and how wide
+        that is relative to the true cost.
+    onset_error : float, steps
+        From the fault's first step to the stragglers' first late one, either way, where it began within the
+        window and the answer says that the job is slow.
     mode_covered, mode_set_size : float
         Whether the true failure mode is among those not ruled out, and how many those are.
     cause_covered, cause_set_size : float
@@ -51,6 +57,9 @@ class Judged:
     seconds_error: float
     confidence: float
     abstained: float
+    cost_covered: float = np.nan
+    cost_width: float = np.nan
+    onset_error: float = np.nan
     mode_covered: float = np.nan
     mode_set_size: float = np.nan
     cause_covered: float = np.nan
@@ -59,8 +68,16 @@ class Judged:
     kind: str = ""
 
 
-def judge(said: Diagnosis | Answer, label: Label) -> Judged:
-    """Compare one answer with what was really done."""
+def judge(said: Diagnosis | Answer, label: Label, first_step: int | None = None) -> Judged:
+    """Compare one answer with what was really done.
+
+    Parameters
+    ----------
+    said : Diagnosis or Answer
+    label : Label
+    first_step : int, optional
+        Of the window; without it nobody knows whether a fault began within, and the onset is not judged.
+    """
     answer = Answer.from_diagnosis(said) if isinstance(said, Diagnosis) else said
     faulty = label.failure_mode != "healthy"
     slow = label.failure_mode == "fail_slow"
@@ -68,6 +85,7 @@ def judge(said: Diagnosis | Answer, label: Label) -> Judged:
     truth = {rank for cause in label.causes for rank in cause.ranks}
     named = answer.ranks
     covered, cause_set_size = _cause_sets(answer, label)
+    cost_covered, cost_width = _cost_interval(answer, label) if slow else (np.nan, np.nan)
     hits = len(truth & named)
     hidden = unfelt(label)
     alarm = float(answer.mode != "healthy")
@@ -91,6 +109,9 @@ def judge(said: Diagnosis | Answer, label: Label) -> Judged:
         seconds_error=told("seconds", slow, _seconds_error(answer, label)),
         confidence=answer.confidence if "confidence" in answer.aspects and not hidden else np.nan,
         abstained=float(answer.abstained),
+        cost_covered=cost_covered,
+        cost_width=cost_width,
+        onset_error=_onset_error(answer, label, first_step) if slow else np.nan,
         mode_covered=float(label.failure_mode in answer.mode_set) if answer.mode_set else np.nan,
         mode_set_size=float(len(answer.mode_set)) if answer.mode_set else np.nan,
         cause_covered=covered,
@@ -143,10 +164,41 @@ def true_seconds(true: LabelledCause) -> float:
 
 def _seconds_error(answer: Answer, label: Label) -> float:
     """Absolute error of the first cause's cost relative to the true cost of the costliest cause."""
-    costs = [(true_seconds(cause), cause) for cause in label.causes]
-    known = [(seconds, cause) for seconds, cause in costs if seconds]
-    if not known:
+    true = _costliest(label)
+    if true is None:
         return np.nan
-    seconds, true = max(known, key=lambda pair: pair[0])
+    seconds = true_seconds(true)
     found = [named.seconds_per_step for named in answer.causes if named.cause in accepted(true)]
     return abs(max(found, default=0.0) - seconds) / seconds
+
+
+def _cost_interval(answer: Answer, label: Label) -> tuple[float, float]:
+    """Whether the interval of the costliest cause, rightly named, holds its true cost; its relative width."""
+    true = _costliest(label)
+    if true is None:
+        return np.nan, np.nan
+    seconds, ranks = true_seconds(true), set(true.ranks)
+    for named in answer.causes:
+        if named.interval and named.cause in accepted(true) and named.ranks == ranks:
+            low, high = named.interval
+            return float(low <= seconds <= high), (high - low) / seconds
+    return np.nan, np.nan
+
+
+def _costliest(label: Label) -> LabelledCause | None:
+    known = [cause for cause in label.causes if true_seconds(cause)]
+    return max(known, key=true_seconds, default=None)
+
+
+def onset_step(label: Label) -> int | None:
+    """First step in which any labelled cause acts; None where no label says."""
+    return min((cause.first_step for cause in label.causes if cause.first_step is not None), default=None)
+
+
+def _onset_error(answer: Answer, label: Label, first_step: int | None) -> float:
+    true = onset_step(label)
+    if first_step is None or true is None or true <= first_step:
+        return np.nan
+    if answer.mode != label.failure_mode or answer.onset is None:
+        return np.nan
+    return float(abs(answer.onset - true))

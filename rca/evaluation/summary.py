@@ -14,12 +14,14 @@ from rca.evaluation.scores import Judged
 
 #: Fewer windows on which two methods differ cannot reach 5 % in a sign test, whatever a bootstrap says.
 MIN_DIFFERING = 6
-LOWER_IS_BETTER = frozenset({"false_alarm_rate", "median_seconds_error"})
+LOWER_IS_BETTER = frozenset({"false_alarm_rate", "median_seconds_error", "median_onset_error"})
 #: Neither more nor less of it is better in itself: coverage should be at its level, at a small size.
 WITHOUT_DIRECTION = frozenset(
     {
         "abstention_rate",
         "unfelt_alarm_rate",
+        "cost_interval_coverage",
+        "median_cost_interval_width",
         "mode_set_coverage",
         "mode_set_size",
         "cause_set_coverage",
@@ -46,6 +48,9 @@ def score_columns(judged: Sequence[Judged]) -> dict[str, FloatArray]:
         "type_accuracy": _column(judged, "type_right"),
         "pattern_accuracy": _column(judged, "pattern_right"),
         "median_seconds_error": _column(judged, "seconds_error"),
+        "cost_interval_coverage": _column(judged, "cost_covered"),
+        "median_cost_interval_width": _column(judged, "cost_width"),
+        "median_onset_error": _column(judged, "onset_error"),
         "abstention_rate": _column(judged, "abstained"),
         "mode_set_coverage": _column(judged, "mode_covered"),
         "mode_set_size": _column(judged, "mode_set_size"),

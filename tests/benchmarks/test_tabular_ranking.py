@@ -12,6 +12,7 @@ from benchmarks.tabular.accuracy import column_hits, service_hits, with_interval
 from benchmarks.tabular.baselines import chance, ours, ours_informed, robust_scaler
 from benchmarks.tabular.cases import Case
 from benchmarks.tabular.public import read_cases
+from benchmarks.tabular.shop import CALLS, CAUSE, IN_A_ROW, MANY, NORMAL, SINGLE, SINGLES, TARGET, read_shop
 
 FAMILIES = [scms.draw, services.draw, services.draw_latencies, pipelines.draw]
 
@@ -102,3 +103,40 @@ def test_calibration_prefers_evidence_that_tells():
     )
     nothing_known = dict.fromkeys(fitted, 0.0)
     assert calibrate.first_right(judged, fitted)[1] > calibrate.first_right(judged, nothing_known)[1]
+
+
+def test_the_shop_is_read_with_its_graph_and_its_cause_is_found(tmp_path: Path):
+    rng = np.random.default_rng(3)
+    services = sorted({name for by, called in CALLS.items() for name in (by, *called)})
+
+    def latencies(rows: int, slower: float) -> pd.DataFrame:
+        """Everybody waits for all that he calls."""
+        own = {name: rng.exponential(0.1, rows) for name in services}
+        own[CAUSE] = own[CAUSE] + slower
+        total: dict[str, np.ndarray] = {}
+
+        def of(name: str) -> np.ndarray:
+            if name not in total:
+                total[name] = own[name] + sum(of(called) for called in CALLS.get(name, ()))
+            return total[name]
+
+        return pd.DataFrame({name: of(name) for name in services})
+
+    for name, table in ((NORMAL, latencies(300, 0)), (SINGLE, latencies(1, 2)), (MANY, latencies(100, 2))):
+        table.to_csv(tmp_path / name, index=False)
+    cases = list(read_shop(tmp_path))
+    assert len(cases) == 1 + SINGLES + 100 // IN_A_ROW + 1
+    last = cases[-1]
+    assert last.graph is not None
+    assert set(last.graph.edges) == {(called, by) for by, all_ in CALLS.items() for called in all_}
+    assert last.target == TARGET
+    assert ours_informed(last)[0] == CAUSE
+    assert service_hits(last, ours_informed(last))[0] == 1
+    assert list(read_shop(tmp_path / "elsewhere")) == []
+
+
+def test_random_order_differs_from_incident_to_incident():
+    rng = np.random.default_rng(1)
+    drawn = [pd.DataFrame(rng.normal(size=(1, 9)), columns=list("abcdefghi")) for _ in range(20)]
+    orders = {tuple(chance(Case("x", one, one, frozenset({"a"})))) for one in drawn}
+    assert len(orders) > 15

@@ -10,6 +10,7 @@ import pytest
 from judged import slow_answer, slow_label
 
 from rca.diagnosis import Diagnosis
+from rca.evaluation.answer import Answer, NamedCause
 from rca.evaluation.intervals import calibration_error
 from rca.evaluation.scores import judge
 from rca.evaluation.summary import summarise
@@ -314,3 +315,40 @@ def test_the_truth_unknown_is_met_by_the_right_ranks_and_no_catalogue_cause() ->
 def test_a_catalogue_cause_is_no_answer_to_unknown_however_doubtful(abstained: bool) -> None:
     blamed = judge(slow_answer(abstained=abstained), slow_label("unknown"))
     assert (blamed.rank_of_cause, blamed.kind) == (np.inf, "other cause")
+
+
+COSTLY = slow_label(first_step=40, seconds_per_step=0.02)
+
+
+def priced(low: float, high: float, ranks: tuple[int, ...] = (6,), cause: str = "gpu_throttling") -> Answer:
+    held = frozenset(ranks)
+    named = (
+        NamedCause("nic_degradation", frozenset({1}), 0.1, (0.0, 1.0)),
+        NamedCause(cause, held, 0.02, (low, high)),
+    )
+    return Answer("fail_slow", held, named, onset=43)
+
+
+@pytest.mark.parametrize(("low", "high", "covered"), [(0.015, 0.03, 1), (0.021, 0.03, 0), (0.0, 0.019, 0)])
+def test_an_interval_is_judged_by_the_true_cost_and_by_its_width(
+    low: float, high: float, covered: int
+) -> None:
+    judged = judge(priced(low, high), COSTLY)
+    assert judged.cost_covered == covered
+    assert judged.cost_width == pytest.approx((high - low) / 0.02)
+
+
+def test_intervals_of_others_are_not_judged() -> None:
+    for said in (priced(0.0, 1.0, ranks=(5,)), priced(0.0, 1.0, cause="runtime_gc")):
+        assert isnan(judge(said, COSTLY).cost_covered)
+        assert isnan(judge(said, COSTLY).cost_width)
+    assert isnan(judge(priced(0.0, 1.0), slow_label()).cost_covered)
+
+
+def test_an_onset_is_judged_where_it_lies_within_the_window() -> None:
+    said = priced(0.0, 1.0)
+    assert judge(said, COSTLY, first_step=10).onset_error == 3
+    assert isnan(judge(said, COSTLY, first_step=40).onset_error)
+    assert isnan(judge(said, COSTLY).onset_error)
+    assert isnan(judge(replace(said, mode="healthy"), COSTLY, first_step=10).onset_error)
+    assert isnan(judge(said, slow_label(), first_step=10).onset_error)
