@@ -76,6 +76,9 @@ def group_of(*, past: bool, belief: float, share: float) -> str:
 def fit_margins(held: Sequence[Held], level: float) -> dict[str, Margin]:
     """Margins that make the intervals cover at `level`, each end for itself at half of what may be missed.
 
+    Groups of fewer than `MIN_GROUP` have none of their own: the next wider one (``peers-unsure`` of
+    ``peers-unsure-part``, then ``peers``, then `ANY`) stands for them.
+
     Parameters
     ----------
     held : sequence of Held
@@ -88,7 +91,8 @@ def fit_margins(held: Sequence[Held], level: float) -> dict[str, Margin]:
     """
     groups: dict[str, list[Held]] = {ANY: list(held)}
     for each in held:
-        groups.setdefault(each.group, []).append(each)
+        for name in _ever_wider(each.group):
+            groups.setdefault(name, []).append(each)
     return {
         name: _margin(members, (1.0 + level) / 2)
         for name, members in sorted(groups.items())
@@ -108,7 +112,8 @@ def widened(
     low, high, lost : float, seconds per step
         Of the bootstrap, and all that was lost.
     """
-    margin = margins.get(group, margins.get(ANY, Margin()))
+    named = (margins[name] for name in (*_ever_wider(group), ANY) if name in margins)
+    margin = next(named, Margin())
     end = min(high, lost)
     return min(low, lost) * margin.below, end + margin.above * (lost - end)
 
@@ -127,18 +132,23 @@ def beyond(held: Sequence[Held]) -> float:
     return float(np.mean([each.true > each.lost for each in held])) if held else float("nan")
 
 
+def _ever_wider(group: str) -> tuple[str, ...]:
+    """The group, and the groups that it is part of."""
+    parts = group.split("-")
+    return tuple("-".join(parts[:n]) for n in range(len(parts), 0, -1))
+
+
 def _margin(held: Sequence[Held], level: float) -> Margin:
     """Each end's margin so that it lies on its side of the true cost in `level` of the cases."""
-    ratios = np.sort([min(each.true / max(each.low, _TINY), 1.0) for each in held])
+    ratios = np.sort([1.0 if each.true >= each.low else each.true / each.low for each in held])
     ways = np.sort([_way(each) for each in held if each.true <= each.lost])
-    below, above = Margin()
-    if ratios.size:
-        place = floor((ratios.size + 1) * (1.0 - level))
-        below = float(ratios[place - 1]) if place else 0.0
-    if ways.size:
-        place = ceil((ways.size + 1) * level)
-        above = float(ways[place - 1]) if place <= ways.size else 1.0
-    return Margin(below, above)
+    if not held:
+        return Margin()
+    lowest, highest = floor((ratios.size + 1) * (1.0 - level)), ceil((ways.size + 1) * level)
+    return Margin(
+        below=float(ratios[lowest - 1]) if lowest else 0.0,
+        above=float(ways[highest - 1]) if highest <= ways.size else 1.0,
+    )
 
 
 def _way(held: Held) -> float:

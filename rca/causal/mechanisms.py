@@ -19,6 +19,9 @@ from rca.causal.intervals import Margin
 from rca.errors import BundleError
 
 FORMAT = 2
+#: Format 1 had one margin for both ends of an interval, which means something else: its intervals stay as the
+#: bootstrap made them.
+READ = (1, FORMAT)
 
 
 @dataclass(frozen=True)
@@ -112,9 +115,10 @@ class Mechanisms:
     @classmethod
     def from_document(cls, document: dict[str, Any]) -> Mechanisms:
         """Read ``causal.json``; mechanisms that contradict the graph are refused."""
-        if document.get("format") != FORMAT or tuple(document["phases"]) != PHASES:
+        if document.get("format") not in READ or tuple(document["phases"]) != PHASES:
             raise BundleError(
-                f"causal.json has format {document.get('format')!r}, this version reads {FORMAT}"
+                f"causal.json has format {document.get('format')!r}, this version reads {FORMAT}",
+                hint="train it again with rca train, or use the shipped bundle",
             )
         mechanisms = cls(
             tuple(document["resources"]),
@@ -123,7 +127,7 @@ class Mechanisms:
             np.array(document["noise"], dtype=float),
             # Bundles from before these were fitted do without.
             {str(name): float(slope) for name, slope in document.get("idle", {}).items()},
-            {group: Margin(**held) for group, held in document.get("interval_margins", {}).items()},
+            _margins(document) if document["format"] == FORMAT else {},
             document.get("report", {}),
         )
         unknown = sorted(set(mechanisms.idle) - set(IDLE_RESOURCES))
@@ -137,3 +141,14 @@ class Mechanisms:
         if (mechanisms.coefficients < 0).any():
             raise BundleError("causal.json: a coefficient is negative")
         return mechanisms
+
+
+def _margins(document: dict[str, Any]) -> dict[str, Margin]:
+    found = {
+        str(group): Margin(float(held["below"]), float(held["above"]))
+        for group, held in document.get("interval_margins", {}).items()
+    }
+    for group, margin in found.items():
+        if not all(0.0 <= end <= 1.0 for end in margin):
+            raise BundleError(f"causal.json: margins of {group} are shares from 0 to 1, not {margin}")
+    return found

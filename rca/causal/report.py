@@ -81,7 +81,9 @@ def _arrows(arrows: list[Mapping[str, Any]]) -> list[str]:
 
 def _mechanisms(found: Mapping[str, Mapping[str, float]]) -> list[str]:
     lines = ["## Mechanisms", "", "| node | R squared | noise |", "|---|---|---|"]
-    lines += [f"| {name} | {each['r_squared']:.2f} | {each['noise']:.4f} |" for name, each in found.items()]
+    lines += [
+        f"| {name} | {each['r_squared']:.2f} | {each['noise']:.4f} |" for name, each in sorted(found.items())
+    ]
     return [*lines, ""]
 
 

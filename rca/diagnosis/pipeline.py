@@ -235,15 +235,19 @@ def _causes(classification: Classification, features: FeatureSet, pricing: Prici
 
 
 def _alone(pricing: Pricing) -> dict[tuple[str, tuple[int, ...]], tuple[float, Interval]]:
-    """What removing one cause alone saves; its interval is scaled from the cause's share."""
+    """What removing one cause alone saves; its interval is scaled from the share, up to all that was lost."""
     table = {}
     attribution = pricing.attribution
+    lost = float(attribution.slowdown_interval[1])
     for index, priced in enumerate(pricing.causes):
         if priced.without_price:
             continue
         share, saved = float(attribution.seconds[index]), float(attribution.alone[index])
         low, high = attribution.intervals[index] * (saved / share if share > 0 else 0.0)
-        table[priced.removal.cause, priced.removal.ranks] = (saved, (float(low), float(high)))
+        table[priced.removal.cause, priced.removal.ranks] = (
+            saved,
+            (float(low), min(float(high), max(lost, saved))),
+        )
     return table
 
 
