@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import json
+from importlib.resources import files
+from pathlib import Path
+
 import numpy as np
+import pytest
 
 from rca.causal import Mechanisms
 from rca.causal.graph import PHASES
 from rca.causal.intervals import Margin
 from rca.causal.report import causal_page
+from rca.errors import BundleError
 from rca.features.evidence import resource_names
 
 ARROW = {
@@ -58,3 +64,42 @@ def test_margins_are_shown_with_what_made_them_necessary() -> None:
 
 def test_the_graph_is_always_drawn() -> None:
     assert '"waiting" -> "gpu_clock_signal";' in page()
+
+
+def document(**changes: object) -> dict[str, object]:
+    shape = (len(PHASES), len(resource_names()))
+    held = Mechanisms(
+        resource_names(),
+        np.zeros(shape),
+        np.zeros(shape[0]),
+        np.ones(shape[0]),
+        margins={"any": Margin(0.8, 0.35)},
+    )
+    return held.to_document() | changes
+
+
+def test_margins_are_read_as_they_were_written() -> None:
+    assert Mechanisms.from_document(document()).margins == {"any": Margin(0.8, 0.35)}
+
+
+def test_a_bundle_of_format_1_is_read_without_its_margins() -> None:
+    old = document(format=1, interval_margins={"any": 34.5})
+    assert Mechanisms.from_document(old).margins == {}
+
+
+def test_an_unknown_format_is_refused_with_what_to_do() -> None:
+    with pytest.raises(BundleError, match="format 3, this version reads 2") as refused:
+        Mechanisms.from_document(document(format=3))
+    assert "rca train" in str(refused.value.hint)
+
+
+@pytest.mark.parametrize("margin", [{"below": -3, "above": 0.5}, {"below": 0.5, "above": 7}])
+def test_margins_that_are_no_shares_are_refused(margin: dict[str, float]) -> None:
+    with pytest.raises(BundleError, match="shares from 0 to 1"):
+        Mechanisms.from_document(document(interval_margins={"any": margin}))
+
+
+def test_the_shipped_page_is_what_the_shipped_mechanisms_say() -> None:
+    folder = Path(str(files("rca_models"))) / "baseline"
+    mechanisms = Mechanisms.from_document(json.loads((folder / "causal.json").read_text(encoding="utf-8")))
+    assert causal_page(mechanisms) == (folder / "causal.md").read_text(encoding="utf-8")

@@ -66,6 +66,25 @@ def test_groups_that_err_more_get_wider_intervals_and_small_ones_everybodys() ->
     assert widened(margins, "rare", 0.9, 1.1, 2.0) == widened(margins, ANY, 0.9, 1.1, 2.0)
 
 
+def test_a_small_group_takes_the_next_wider_ones_margin() -> None:
+    vague = costs(90, 3, spread=0.4, group="peers-unsure-most") + costs(20, 4, group="peers-unsure-part")
+    margins = fit_margins(costs(2000, 5, spread=0.02, group="past-sure-most") + vague, 0.95)
+    assert "peers-unsure-part" not in margins
+
+    def of(group: str) -> tuple[float, float]:
+        return widened(margins, group, 0.9, 1.1, 2.0)
+
+    assert of("peers-unsure-part") == of("peers-unsure-nobody") != of("else")
+    assert of("peers-unsure-part")[0] < of("else")[0]
+
+
+def test_what_lies_within_from_the_beginning_needs_no_margin() -> None:
+    within = [Held("past", 0.0, 0.0, 0.0, 1.0, 0.0)] * 100
+    assert fit_margins(within, 0.95)[ANY] == Margin(1.0, 0.0)
+    beyond_reach = [Held("past", 1.0, 1.0, 1.0, 1.0, 2.0)] * 100
+    assert fit_margins(beyond_reach, 0.95)[ANY] == Margin(1.0, 1.0)
+
+
 def test_too_few_to_tell_an_end_take_the_widest() -> None:
     assert fit_margins(costs(20, 6), 0.95) == {ANY: Margin(0.0, 1.0)}
 

@@ -10,7 +10,7 @@ import pytest
 
 import rca
 from rca.causal.intervals import ANY, Margin
-from rca.diagnosis.bundle import Bundle
+from rca.diagnosis.bundle import baseline
 from rca.diagnosis.pipeline import analyse
 
 WINDOWS = Path(__file__).resolve().parents[2] / "data" / "windows"
@@ -19,7 +19,7 @@ NOTHING = {ANY: Margin()}
 
 def told(margins: dict[str, Margin], window: rca.Window) -> tuple[rca.Diagnosis, str]:
     """The diagnosis with these margins, and the group of its first cause."""
-    shipped = Bundle.load()
+    shipped = baseline()
     bundle = replace(shipped, mechanisms=replace(shipped.mechanisms, margins=margins))
     diagnosis = rca.diagnose(window, bundle=bundle)
     pricing = analyse(window, bundle)[2]

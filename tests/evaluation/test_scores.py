@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from dataclasses import replace
 from math import inf, isnan
+from pathlib import Path
 
 import numpy as np
 import pytest
 from judged import slow_answer, slow_label
 
+import rca
 from rca.diagnosis import Diagnosis
 from rca.evaluation.answer import Answer, NamedCause
 from rca.evaluation.intervals import calibration_error
+from rca.evaluation.rows import judged_row
 from rca.evaluation.scores import judge
 from rca.evaluation.summary import summarise
 from rca.telemetry.labels import Label
@@ -317,6 +320,7 @@ def test_a_catalogue_cause_is_no_answer_to_unknown_however_doubtful(abstained: b
     assert (blamed.rank_of_cause, blamed.kind) == (np.inf, "other cause")
 
 
+WINDOWS = Path(__file__).resolve().parents[2] / "data" / "windows"
 COSTLY = slow_label(first_step=40, seconds_per_step=0.02)
 
 
@@ -352,3 +356,23 @@ def test_an_onset_is_judged_where_it_lies_within_the_window() -> None:
     assert isnan(judge(said, COSTLY).onset_error)
     assert isnan(judge(replace(said, mode="healthy"), COSTLY, first_step=10).onset_error)
     assert isnan(judge(said, slow_label(), first_step=10).onset_error)
+
+
+def test_onset_and_interval_of_a_diagnosis_are_judged() -> None:
+    window = rca.read_window(WINDOWS / "cpu-contention-node")
+    said = rca.diagnose(window)
+    first = said.causes[0]
+    label = slow_label(first.cause, tuple(first.ranks), first_step=21, seconds_per_step=first.interval[0])
+    told = judged_row("w", window, label, signals="all", method="x", answer=Answer.from_diagnosis(said))
+    low, high = first.interval
+    assert told.judged.cost_covered == 1
+    assert told.judged.cost_width == pytest.approx((high - low) / low)
+    assert told.judged.onset_error == 0
+
+
+def test_the_onset_is_that_of_the_straggler_that_came_first() -> None:
+    said = rca.diagnose(rca.read_window(WINDOWS / "cpu-contention-node"))
+    (one,) = said.stragglers
+    later = one.model_copy(update={"ranks": [6], "first_step": 35})
+    both = said.model_copy(update={"stragglers": [later, one]})
+    assert Answer.from_diagnosis(both).onset == one.first_step == 21

@@ -97,6 +97,27 @@ def test_who_gathers_parameters_layer_by_layer_waits_within_the_forward():
         assert np.median(waited[2, late]) < 0.05 * np.median(waited[others, late])
 
 
+def test_nobody_waits_longer_within_layers_than_he_waited():
+    """In a tensor group whose waits are in its phases already, nothing is left to wait for."""
+    apart = run("gpu_throttling", TENSOR, tensor_waits_inside=True)
+    layers = run("gpu_throttling", TENSOR, tensor_waits_inside=True, exchange_in="layers")
+    np.testing.assert_allclose(timed(layers), timed(apart))
+    for name in ("forward_seconds", "backward_seconds"):
+        moved = phase(layers, name) - phase(apart, name)
+        assert moved.min() > -1e-9
+        assert (moved <= phase(apart, WAIT) + phase(apart, TRANSFER) + 1e-9).all()
+
+
+@pytest.mark.parametrize("place", ["backward", "layers"])
+def test_a_stop_in_the_collective_ends_nobodys_backward(place):
+    drawn = scenario("hang", dialect="mixed", parallelism=Parallelism(data=8), workload=cluster_workload())
+    hang = drawn.faults[0].model_copy(update={"variant": "collective"})
+    told = Telemetry(exporters=tuple(EXPORTERS), booking=Booking(exchange_in=place))
+    window = simulate(drawn.model_copy(update={"faults": (hang,), "telemetry": told})).window
+    assert np.isfinite(phase(window, "forward_seconds")[:, -1]).all()
+    assert np.isnan(phase(window, "backward_seconds")[:, -1]).all()
+
+
 @pytest.mark.parametrize("cause", ["process_crash", "hang"])
 @pytest.mark.parametrize(
     ("place", "ended"), [("own phase", (True, True)), ("backward", (True, False)), ("layers", (False, False))]
