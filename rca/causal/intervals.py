@@ -18,7 +18,7 @@ import numpy as np
 SURE = 0.9
 #: A cause that is charged with this share of what was lost leaves others little to take.
 MOST = 0.5
-#: A group with fewer held-out windows than this takes the margin of all windows together.
+#: A group with fewer held-out windows than this takes the margin of the next wider one.
 MIN_GROUP = 80
 #: Group of windows that belong to none of the others.
 ANY = "any"

@@ -246,7 +246,7 @@ def _alone(pricing: Pricing) -> dict[tuple[str, tuple[int, ...]], tuple[float, I
         low, high = attribution.intervals[index] * (saved / share if share > 0 else 0.0)
         table[priced.removal.cause, priced.removal.ranks] = (
             saved,
-            (float(low), min(float(high), max(lost, saved))),
+            (min(float(low), saved), min(float(high), max(lost, saved))),
         )
     return table
 

@@ -9,9 +9,13 @@ import numpy as np
 import pytest
 
 import rca
+from rca.causal.attribution import Attribution, Removal
 from rca.causal.intervals import ANY, Margin
+from rca.causal.scores import BusyEvidence
 from rca.diagnosis.bundle import baseline
-from rca.diagnosis.pipeline import analyse
+from rca.diagnosis.pipeline import _alone, analyse
+from rca.diagnosis.pooling import PricedCause
+from rca.diagnosis.pricing import Pricing
 
 WINDOWS = Path(__file__).resolve().parents[2] / "data" / "windows"
 NOTHING = {ANY: Margin()}
@@ -50,7 +54,9 @@ def test_the_widest_margin_reaches_from_nothing_to_all_that_was_lost(window: rca
     widest, _ = told({ANY: Margin(0.0, 1.0)}, window)
     lost = widest.slowdown.interval[1]
     assert widest.causes[0].interval == pytest.approx((0.0, lost))
-    for action in widest.actions:
+    priced = [action for action in widest.actions if action.expected_seconds_per_step_saved]
+    assert priced
+    for action in priced:
         if action.interval is not None:
             assert 0 <= action.interval[0] <= action.expected_seconds_per_step_saved <= action.interval[1]
             assert action.interval[1] <= max(lost, action.expected_seconds_per_step_saved) * (1 + 1e-9)
@@ -63,3 +69,16 @@ def test_every_interval_of_the_shipped_windows_holds_its_cost() -> None:
             assert 0 <= low <= cause.seconds_per_step * (1 + 1e-9)
             assert cause.seconds_per_step <= high * (1 + 1e-9)
             assert np.isfinite(high)
+
+
+def test_what_an_action_saves_is_no_more_than_was_lost() -> None:
+    """Alone a cause may save more than its share, and its interval grows with it."""
+    lost, share, alone = 0.018, 0.004, 0.008
+    removal = Removal("cpu_contention", (0,), np.zeros((1, 1)), np.zeros(1))
+    priced = PricedCause(removal, (0,), 0.9, {"forward": share}, 1.0)
+    attribution = Attribution(
+        np.array([share]), np.array([alone]), np.array([[0.002, 0.012]]), 0.016, 0.012, (0.014, lost)
+    )
+    nobody = BusyEvidence(np.zeros((1, 0)), np.zeros((1, 0)))
+    (saved,) = _alone(Pricing([priced], attribution, 0.1, nobody)).values()
+    assert saved == (alone, (pytest.approx(0.004), lost))

@@ -28,11 +28,11 @@ class Bounds(NamedTuple):
 
 #: The seventh is smaller, and many of its faults stall a few steps of all.
 BOUNDS = {
-    "fourth": Bounds(83, 3),
+    "fourth": Bounds(83, 2),
     # Five of them stand still as a hang does: rows end, nothing is sent, and devices stay busy.
-    "fifth": Bounds(97, 6),
-    "sixth": Bounds(100, 7, found=0.83),
-    "seventh": Bounds(41, 1, found=0.75, named=35),
+    "fifth": Bounds(97, 5),
+    "sixth": Bounds(100, 6, found=0.83),
+    "seventh": Bounds(41, 0, found=0.75, named=35),
     "eighth": Bounds(71, 1, found=0.85, named=70),
 }
 
