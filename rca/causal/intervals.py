@@ -41,13 +41,12 @@ class Margin(NamedTuple):
 
 
 class Held(NamedTuple):
-    """One cause of a held-out window: what was answered, and what it really cost (seconds per step).
+    """One cause of a held-out window: its bootstrap interval, and what it really cost (seconds per step).
 
     `lost` is the most that any cause can have cost by the answer: the upper end of the whole slowdown.
     """
 
     group: str
-    seconds: float
     low: float
     high: float
     lost: float

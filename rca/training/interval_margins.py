@@ -69,7 +69,7 @@ def held_costs(
     processes: int,
     progress: Progress = lambda done, total: None,
 ) -> list[Held]:
-    """Cost, interval and true cost of every rightly named cause of the seeds' scenarios.
+    """Interval and true cost of every rightly named cause of the seeds' scenarios.
 
     An interval is about how much, given who and why: whether those are right is the probability's business.
     """
@@ -103,9 +103,8 @@ def matched(label: Label, pricing: Pricing) -> list[Held]:
             continue
         best = max(named, key=lambda index: float(pricing.attribution.seconds[index]))
         low, high = pricing.attribution.intervals[best]
-        seconds = float(pricing.attribution.seconds[best])
         group, lost = pricing.interval_group(best), pricing.most_lost(best)
-        found.append(Held(group, seconds, float(low), float(high), lost, cost))
+        found.append(Held(group, float(low), float(high), lost, cost))
     return found
 
 
