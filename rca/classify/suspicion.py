@@ -14,7 +14,7 @@ from rca.classify.ports import POINTED_TO, Ports, odd_link, slowest_link
 from rca.classify.settle import settle, shown_by_machines, transfer_grew
 from rca.classify.settle_stopped import settle_stopped
 from rca.classify.standing_out import standing_out
-from rca.classify.timers import late_members
+from rca.classify.timers import late_apart, late_members
 from rca.features import FeatureSet
 
 #: Ranks of one node are told apart only where each one's type is at least this probable.
@@ -97,12 +97,14 @@ class Suspicion:
             return self._singles(late)
         if component.scope == "stage":
             return [component]
+        several = late_apart(component, self.features) or self._of_several_types(component)
+        return self._singles(component.ranks) if several else [component]
+
+    def _of_several_types(self, component: Component) -> bool:
         rows = self.features.rank[list(component.ranks)]
         chances = self.heads["type"].probabilities(rows)
         likeliest = chances.argmax(axis=1)
-        if chances.max(axis=1).min() < SURE_TYPE or (likeliest == likeliest[0]).all():
-            return [component]
-        return self._singles(component.ranks)
+        return bool(chances.max(axis=1).min() >= SURE_TYPE and (likeliest != likeliest[0]).any())
 
     def _singles(self, ranks: Sequence[int]) -> list[Component]:
         return [Component("rank", (rank,), float(self.per_rank[rank])) for rank in ranks]

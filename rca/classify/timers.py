@@ -15,12 +15,26 @@ _MEASURED = WINDOW_FEATURES.index("communication_measured")
 _OWN_EXCESS, _OWN_EXCESS_Z, _GAIN_STAGE = (
     RANK_FEATURES.index(name) for name in ("own_excess", "own_excess_z", "gain_stage")
 )
+#: What one fault lengthens together: a slow device its forward and its backward.
+_WORK = [
+    [RANK_FEATURES.index(f"{phase}_excess") for phase in phases]
+    for phases in (
+        ("data_loading",),
+        ("host_to_device",),
+        ("forward", "backward"),
+        ("optimizer",),
+        ("checkpoint",),
+        ("gc",),
+    )
+]
 _STORAGE = resource_names().index("storage")
 #: Own work above peers that is plain enough to tell who of several is late: relative to the step, and in
 #: units of the healthy spread.
 PLAINLY_LATE, BEYOND_NOISE = 0.015, 3.0
 #: The others of them are late if they are at least `AS_LATE` of the latest, and are not up to `IDLE` of it.
 AS_LATE, IDLE = 0.5, 0.25
+#: Who is late in one kind of work has at least this share of his lateness there.
+MOSTLY = 0.7
 #: Up to this share of a component is some of it.
 FEW = 0.5
 #: A disk's score against peers from here on says that it is busy, in units.
@@ -74,6 +88,26 @@ def late_members(component: Component, features: FeatureSet) -> list[int] | None
     if late.mean() > FEW or not (late | idle).all():
         return None
     return [rank for rank, is_late in zip(component.ranks, late, strict=True) if is_late]
+
+
+def late_apart(component: Component, features: FeatureSet) -> bool:
+    """Whether every rank of a node is late, and each mostly in one phase, but not all in the same.
+
+    A fault of a node lengthens the same work on all of its ranks; a slow loader beside a slow device is two.
+
+    Parameters
+    ----------
+    component : Component
+        Of several ranks.
+    features : FeatureSet
+    """
+    rows = features.rank[list(component.ranks)]
+    own = rows[:, _OWN_EXCESS]
+    late = (own >= PLAINLY_LATE) & (rows[:, _OWN_EXCESS_Z] >= BEYOND_NOISE)
+    within = np.column_stack([np.nansum(rows[:, columns], axis=1) for columns in _WORK])
+    mostly = within.argmax(axis=1)
+    plain = late & (within.max(axis=1) >= MOSTLY * own)
+    return bool(plain.all() and (mostly != mostly[0]).any())
 
 
 def late_in(phases: Sequence[str], component: Component, features: FeatureSet) -> float:

@@ -111,7 +111,6 @@ def test_slow_collectives_alone_name_no_single_rank(make_window, n_ranks: int, p
     assert blamed(diagnosis) in (set(), set(range(n_ranks)))
 
 
-@pytest.mark.xfail(strict=True, reason="the bundle of decision 0135 takes them for their node")
 def test_two_sick_ranks_of_one_node_with_different_symptoms_are_two_components(make_window) -> None:
     """One rank's loader and its neighbour's GPU: the node has nothing to do with it."""
     loader = make_window(16, late={8: 0.05}, phase="data_loading_seconds", ranks_per_node=2)

@@ -60,7 +60,7 @@ def test_a_congested_link_and_a_hot_gpu_are_priced_apart() -> None:
     [
         0.036,
         pytest.param(
-            0.035, marks=pytest.mark.xfail(strict=True, reason="below what the bundle of 0135 suspects")
+            0.035, marks=pytest.mark.xfail(strict=True, reason="decision 0138: timers add nobody")
         ),
     ],
 )
