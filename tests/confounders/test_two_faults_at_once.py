@@ -59,9 +59,7 @@ def test_a_congested_link_and_a_hot_gpu_are_priced_apart() -> None:
     "hidden",
     [
         0.036,
-        pytest.param(
-            0.035, marks=pytest.mark.xfail(strict=True, reason="decision 0138: timers add nobody")
-        ),
+        pytest.param(0.035, marks=pytest.mark.xfail(strict=True, reason="decision 0138: timers add nobody")),
     ],
 )
 def test_of_two_late_ranks_the_hidden_one_is_named_as_well(make_window, hidden: float) -> None:
