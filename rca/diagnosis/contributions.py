@@ -10,9 +10,10 @@ from rca.arrays import FloatArray
 from rca.classify.classifier import HEADS, Classification, Classifier, Suspect
 from rca.classify.witnesses import WITNESSED, has_witnesses
 from rca.diagnosis.readings import read_feature, subject, subject_of_signal, table_of
-from rca.diagnosis.result import Cause, Contribution
+from rca.diagnosis.result import Cause, Contribution, Preference
 from rca.features import RANK_FEATURES, FeatureSet
 from rca.features.groups import feature_groups
+from rca.telemetry.causes import CAUSES
 
 STOP = "fail_stop"
 #: Signals and notes of the two kinds of witnesses.
@@ -24,6 +25,8 @@ MAX_SHOWN = 4
 MIN_LOG_ODDS = 0.2
 #: Stragglers explained; each costs a millisecond, and a headline names as many.
 MAX_EXPLAINED = 3
+#: Another cause is worth telling apart from the named one if it is believed in like this.
+LIKELY = 0.05
 #: Size, length and coverage set the scene for a decision; they are no observation of a fault.
 _SCENE = frozenset({"log2_ranks", "log2_nodes", "stages"})
 _SCENE_GROUP = "coverage"
@@ -98,10 +101,61 @@ def _of_suspect(
         moved = classifier.heads["scope"].contributions(features.window[None, :], "job", "some")[0]
         return _largest("scope", moved, None, classifier, features, told)
     head = "straggler" if slow else "stopper"
-    ranks = suspect.component.ranks
-    rank = max(ranks, key=lambda each: (classification.rank_probability[each], -each))
+    rank = _most_suspected(suspect, classification)
     moved = classifier.heads[head].contributions(features.rank[[rank]], "yes", "no")[0]
     return _largest(head, moved, rank, classifier, features, told)
+
+
+def preference(
+    suspect: Suspect,
+    named: str,
+    classification: Classification,
+    classifier: Classifier,
+    features: FeatureSet,
+) -> Preference | None:
+    """Why the models preferred the cause that is named to the likeliest other one.
+
+    Causes of different types are told apart by the type, others by the cause; of several ranks the most
+    suspected one is asked.
+
+    Parameters
+    ----------
+    suspect : Suspect
+    named : str
+        Cause that the answer lists first on its ranks.
+    classification : Classification
+    classifier : Classifier
+    features : FeatureSet
+
+    Returns
+    -------
+    Preference or None
+        None if no other cause is likely, or if the models do not know one of the two.
+    """
+    others = [cause for cause in suspect.causes if cause != named]
+    other = max(others, key=lambda cause: suspect.causes[cause], default=named)
+    if other == named or suspect.causes[other] < LIKELY:
+        return None
+    slow = classification.mode == "fail_slow"
+    head, answered, instead = _asked_between(named, other) if slow else ("stop_cause", named, other)
+    if not {answered, instead} <= set(classifier.heads[head].classes):
+        return None
+    rank = _most_suspected(suspect, classification) if slow else None
+    row = features.window if rank is None else features.rank[rank]
+    moved = classifier.heads[head].contributions(row[None, :], answered, instead)[0]
+    told = _largest(head, moved, rank, classifier, features, set())
+    return Preference(cause=named, rather_than=other, evidence=told) if told else None
+
+
+def _asked_between(named: str, other: str) -> tuple[str, str, str]:
+    """Head that tells two slow causes apart, and its two classes."""
+    if named in CAUSES and other in CAUSES and CAUSES[named].type != CAUSES[other].type:
+        return "type", str(CAUSES[named].type), str(CAUSES[other].type)
+    return "cause", named, other
+
+
+def _most_suspected(suspect: Suspect, classification: Classification) -> int:
+    return max(suspect.component.ranks, key=lambda each: (classification.rank_probability[each], -each))
 
 
 def _largest(

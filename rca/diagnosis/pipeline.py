@@ -22,7 +22,7 @@ from rca.diagnosis.advice import LEFT_CHECK, actions, next_check, swap_check
 from rca.diagnosis.bundle import Bundle, baseline
 from rca.diagnosis.causes import TRIFLE, catalogued, named_first, slow_causes, stop_causes
 from rca.diagnosis.contradiction import contradicted
-from rca.diagnosis.contributions import mode_evidence, suspect_evidence
+from rca.diagnosis.contributions import MAX_EXPLAINED, mode_evidence, preference, suspect_evidence
 from rca.diagnosis.corroboration import corroborated
 from rca.diagnosis.events import events_check
 from rca.diagnosis.everybody import everybody_check
@@ -216,7 +216,11 @@ def _stragglers(
         its = [cause for cause in everything if _is_on(place, suspect, cause, pricing)]
         named = next((cause.cause for cause in catalogued(its)), None)
         plausible = [] if sets is None else sets.plausible(question, suspect.causes, named)
-        found.append(straggler(suspect, features, its[0].cause if its else None, plausible, moved))
+        said = its[0].cause if its else None
+        preferred = None
+        if said is not None and place < MAX_EXPLAINED:
+            preferred = preference(suspect, said, classification, bundle.classifier, features)
+        found.append(straggler(suspect, features, said, plausible, moved, preferred))
     return found
 
 

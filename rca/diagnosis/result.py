@@ -83,11 +83,23 @@ class Contribution(Evidence):
     log_odds: float
 
 
+class Preference(_Frozen):
+    """Why the models preferred a cause to the likeliest other one of the same ranks.
+
+    `evidence` speaks for `cause` and against `rather_than`, or the other way round.
+    """
+
+    cause: str
+    rather_than: str
+    evidence: list[Contribution]
+
+
 class Straggler(_Frozen):
     """The smallest component that covers one group of slow ranks.
 
     `plausible_causes` are the causes that are not ruled out at the diagnosis's `set_level`, the likeliest
     first; `evidence` is what made these ranks suspects. Both are empty where the bundle cannot tell.
+    `preference` is None where no other cause is likely.
     """
 
     ranks: list[int]
@@ -100,6 +112,7 @@ class Straggler(_Frozen):
     last_step: int | None
     plausible_causes: list[str] = []
     evidence: list[Contribution] = []
+    preference: Preference | None = None
 
 
 class Cause(_Frozen):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from rca.classify.classifier import Suspect
-from rca.diagnosis.result import Contribution, Straggler
+from rca.diagnosis.result import Contribution, Preference, Straggler
 from rca.features import FeatureSet
 from rca.features.rank_features import late_steps
 from rca.features.temporal import high_segment
@@ -26,6 +26,7 @@ def straggler(
     said: str | None,
     plausible: list[str],
     evidence: list[Contribution],
+    preferred: Preference | None,
 ) -> Straggler:
     """One component with its likeliest type and pattern, and the steps in which it held the job up.
 
@@ -38,6 +39,7 @@ def straggler(
     plausible : list of str
         Causes of theirs that are not ruled out.
     evidence : list of Contribution
+    preferred : Preference or None
     """
     ranks = list(suspect.component.ranks)
     first, last = affected_steps(suspect, features)
@@ -52,6 +54,7 @@ def straggler(
         last_step=last,
         plausible_causes=plausible,
         evidence=evidence,
+        preference=preferred,
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from rca.diagnosis.result import Action, Cause, Contribution, Diagnosis, Evidence, Straggler
@@ -55,7 +56,8 @@ class Page:
     straggler_rows : tuple of rows
         One cell per `STRAGGLER_COLUMNS`.
     suspicions : tuple of Entry
-        Per straggler, where there is something to tell: causes not ruled out, and what made it one.
+        Per straggler, where there is something to tell: causes not ruled out, what made it one, and why its
+        cause was preferred to another.
     causes : tuple of CauseEntry
         Rows have one cell per `cause_columns`.
     cause_columns : tuple of str
@@ -95,9 +97,7 @@ class Page:
             verdict_evidence=tuple(_contribution(item) for item in diagnosis.failure_mode_evidence),
             straggler_rows=tuple(_straggler_row(group) for group in diagnosis.stragglers),
             suspicions=tuple(
-                _suspicion(group, diagnosis.set_level)
-                for group in diagnosis.stragglers
-                if group.plausible_causes or group.evidence
+                entry for group in diagnosis.stragglers for entry in _suspicions(group, diagnosis.set_level)
             ),
             causes=tuple(_cause_entry(cause, priced=priced) for cause in diagnosis.causes),
             cause_columns=("Cause", "Who", *(_COST_COLUMNS if priced else ()), "Probability", "Owner"),
@@ -153,6 +153,15 @@ def _straggler_row(group: Straggler) -> tuple[Phrase, ...]:
         (steps(group.first_step, group.last_step),),
         (probability(group.probability),),
     )
+
+
+def _suspicions(group: Straggler, level: float | None) -> Iterator[Entry]:
+    if group.plausible_causes or group.evidence:
+        yield _suspicion(group, level)
+    if (preferred := group.preference) is not None:
+        two = (Name(preferred.cause), " rather than ", Name(preferred.rather_than))
+        title = (*who(group.ranks, group.nodes, group.scope), ": ", *two)
+        yield Entry(title, tuple(_contribution(item) for item in preferred.evidence))
 
 
 def _suspicion(group: Straggler, level: float | None) -> Entry:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from made_up_doubt import NOTHING_KNOWN
 
 import rca
+from rca.diagnosis.bundle import baseline
+from rca.diagnosis.contributions import preference
 from rca.diagnosis.readings import read_feature, subject, subject_of_signal, table_of
 from rca.features import RANK_FEATURES, WINDOW_FEATURES, extract
 from rca.features.evidence import RESOURCES
@@ -140,3 +144,65 @@ def test_a_resource_is_read_as_the_channel_of_the_worst_rank(real_windows) -> No
     assert "rank 2" in reading.note or "rank 3" in reading.note
     assert reading.reference is not None
     assert reading.value > reading.reference
+
+
+def test_a_cause_is_compared_with_the_likeliest_other_one(make_window) -> None:
+    """Nothing but phases: what the rank did longer is known, not why."""
+    diagnosis = rca.diagnose(make_window(late={5: 0.05}))
+    (straggler,) = diagnosis.stragglers
+    preferred = straggler.preference
+    assert preferred is not None
+    assert preferred.cause == diagnosis.causes[0].cause
+    assert preferred.rather_than == diagnosis.causes[1].cause
+    sizes = [abs(item.log_odds) for item in preferred.evidence]
+    assert sizes == sorted(sizes, reverse=True)
+
+
+@pytest.mark.parametrize(
+    ("named", "other", "head", "classes"),
+    [
+        ("gpu_throttling", "gpu_contention", "cause", ("gpu_throttling", "gpu_contention")),
+        ("gpu_throttling", UNKNOWN, "cause", ("gpu_throttling", UNKNOWN)),
+        ("cpu_contention", "data_loader_stall", "type", ("host", "input")),
+    ],
+)
+def test_types_tell_causes_of_two_types_apart(make_window, named, other, head, classes) -> None:
+    features = extract(make_window(late={5: 0.05}))
+    classifier = baseline().classifier
+    classification = classifier.classify(features)
+    (suspect,) = classification.suspects
+    asked = replace(suspect, causes={other: 0.6, named: 0.3, "hang": 0.1})
+    preferred = preference(asked, named, classification, classifier, features)
+    assert preferred is not None
+    assert (preferred.cause, preferred.rather_than) == (named, other)
+    moved = classifier.heads[head].contributions(features.rank[[5]], *classes)[0]
+    assert {item.log_odds for item in preferred.evidence} <= set(moved.tolist())
+    assert max(abs(item.log_odds) for item in preferred.evidence) > 0.5 * np.abs(moved).max()
+
+
+@pytest.mark.parametrize(
+    "causes",
+    [
+        {"gpu_throttling": 0.96, "gpu_contention": 0.04},
+        {"gpu_throttling": 1.0},
+        {"gpu_throttling": 0.6, "told by its owner": 0.4},
+    ],
+    ids=["unlikely", "alone", "of which no model knows"],
+)
+def test_nothing_is_said_where_there_is_nobody_to_compare_with(make_window, causes) -> None:
+    features = extract(make_window(late={5: 0.05}))
+    classifier = baseline().classifier
+    classification = classifier.classify(features)
+    asked = replace(classification.suspects[0], causes=causes)
+    assert preference(asked, "gpu_throttling", classification, classifier, features) is None
+
+
+def test_a_hang_is_compared_with_a_crash_by_the_window(real_windows) -> None:
+    features = extract(rca.read_window(real_windows / "killed-rank"))
+    classifier = baseline().classifier
+    classification = classifier.classify(features)
+    asked = replace(classification.suspects[0], causes={"process_crash": 0.8, "hang": 0.2})
+    preferred = preference(asked, "process_crash", classification, classifier, features)
+    assert preferred is not None
+    moved = classifier.heads["stop_cause"].contributions(features.window[None, :], "process_crash", "hang")[0]
+    assert {item.log_odds for item in preferred.evidence} <= set(moved.tolist())

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 from rich.console import Console
 
-from rca.diagnosis.result import AbstentionReason, Contribution, Diagnosis
+from rca.diagnosis.result import AbstentionReason, Contribution, Diagnosis, Preference
 from rca.runbook import render_html, render_markdown, render_rich
 
 Varied = Callable[..., Diagnosis]
@@ -149,6 +149,11 @@ def doubtful(varied: Varied, throttled: Diagnosis) -> Diagnosis:
         update={
             "plausible_causes": ["gpu_throttling", "gpu_contention"],
             "evidence": [contribution("own_excess", "for", 1.84)],
+            "preference": Preference(
+                cause="gpu_throttling",
+                rather_than="gpu_contention",
+                evidence=[contribution("sm_clock", "for", 2.25)],
+            ),
         }
     )
     quality = throttled.quality.model_copy(
@@ -178,6 +183,8 @@ def doubtful(varied: Varied, throttled: Diagnosis) -> Diagnosis:
         "lateness: 50 ms, reference 1 ms (own work above stage peers); speaks against it, log-odds -0.6",
         "rank 6 on node-3, causes not ruled out at 90 %: gpu_throttling, gpu_contention.",
         "own_excess: 50 ms, reference 1 ms (own work above stage peers); speaks for it, log-odds +1.8",
+        "rank 6 on node-3: gpu_throttling rather than gpu_contention.",
+        "sm_clock: 50 ms, reference 1 ms (own work above stage peers); speaks for it, log-odds +2.2",
         "Unlike the windows the model learned from; its probabilities promise less here.",
         "world size: 9,000 ranks; training had 4,096",
     ],
@@ -192,4 +199,5 @@ def test_without_doubt_no_page_speaks_of_it(throttled: Diagnosis) -> None:
     for page in (render_markdown(throttled), render_html(throttled), terminal_text(throttled)):
         assert "Not certain" not in page
         assert "ruled out" not in page
+        assert "rather than" not in page
         assert "What the verdict rests on" not in page
