@@ -122,14 +122,15 @@ class Mechanisms:
             )
         mechanisms = cls(
             tuple(document["resources"]),
-            np.array(document["coefficients"], dtype=float),
-            np.array(document["intercepts"], dtype=float),
-            np.array(document["noise"], dtype=float),
+            _array(document, "coefficients"),
+            _array(document, "intercepts"),
+            _array(document, "noise"),
             # Bundles from before these were fitted do without.
             {str(name): float(slope) for name, slope in document.get("idle", {}).items()},
             _margins(document) if document["format"] == FORMAT else {},
             document.get("report", {}),
         )
+        mechanisms._check_shapes()
         unknown = sorted(set(mechanisms.idle) - set(IDLE_RESOURCES))
         if unknown:
             raise BundleError(f"causal.json: waiting has no arrow to {', '.join(unknown)}")
@@ -141,6 +142,26 @@ class Mechanisms:
         if (mechanisms.coefficients < 0).any():
             raise BundleError("causal.json: a coefficient is negative")
         return mechanisms
+
+    def _check_shapes(self) -> None:
+        """Refuse arrays of other sizes than phases and resources ask for, and numbers that are none."""
+        phases, resources = len(PHASES), len(self.resources)
+        for name, array, shape in (
+            ("coefficients", self.coefficients, (phases, resources)),
+            ("intercepts", self.intercepts, (phases,)),
+            ("noise", self.noise, (phases,)),
+        ):
+            if array.shape != shape:
+                raise BundleError(f"causal.json: {name} have shape {array.shape}, not {shape}")
+            if not np.isfinite(array).all():
+                raise BundleError(f"causal.json: {name} are not all numbers")
+
+
+def _array(document: dict[str, Any], name: str) -> FloatArray:
+    try:
+        return np.array(document[name], dtype=float)
+    except (TypeError, ValueError) as error:
+        raise BundleError(f"causal.json: {name} are no table of numbers") from error
 
 
 def _margins(document: dict[str, Any]) -> dict[str, Margin]:

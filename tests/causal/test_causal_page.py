@@ -103,3 +103,18 @@ def test_the_shipped_page_is_what_the_shipped_mechanisms_say() -> None:
     folder = Path(str(files("rca_models"))) / "baseline"
     mechanisms = Mechanisms.from_document(json.loads((folder / "causal.json").read_text(encoding="utf-8")))
     assert causal_page(mechanisms) == (folder / "causal.md").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "said"),
+    [
+        ("coefficients", [[0.1]], "coefficients have shape"),
+        ("intercepts", [0.0], "intercepts have shape"),
+        ("noise", [], "noise have shape"),
+        ("noise", [float("nan")] * len(PHASES), "noise are not all numbers"),
+        ("coefficients", [[0.1], [0.1, 0.2]], "coefficients are no table of numbers"),
+    ],
+)
+def test_arrays_of_another_size_are_refused(name: str, value: list, said: str) -> None:
+    with pytest.raises(BundleError, match=said):
+        Mechanisms.from_document(document(**{name: value}))
