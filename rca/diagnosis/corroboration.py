@@ -18,14 +18,12 @@ from rca.classify.classifier import Suspect, ordered, types_of
 from rca.features import RANK_FEATURES, FeatureSet
 from rca.features.evidence import resource_names
 from rca.robust import nan_median
-from rca.telemetry.causes import CAUSES, UNKNOWN
+from rca.telemetry.causes import CAUSES
 
 #: Scores from here on are loud, in units (1 is remarkable).
 LOUD = 2.0
 #: Belief in the first cause below which the classifier is not sure.
-UNSURE = 0.7
-#: The same where the first is that nothing explains it: one loud resource speaks against just that.
-UNSURE_UNKNOWN = 0.9
+UNSURE = 0.9
 #: Belief that the loud resource's causes share then.
 CORROBORATED = 0.75
 NOT_AT_ALL = 1e-3
@@ -50,8 +48,7 @@ def corroborated(suspect: Suspect, features: FeatureSet, busy: BusyEvidence) -> 
     """
     beliefs, ranks = suspect.causes, list(suspect.component.ranks)
     first = next(iter(beliefs), None)
-    sure = UNSURE_UNKNOWN if first == UNKNOWN else UNSURE
-    if first is None or beliefs[first] >= sure:
+    if first is None or beliefs[first] >= UNSURE:
         return suspect
     # Most ranks have each other for peers, and in a slow job all wait more than before: nothing of a machine
     # is loud then. Switches that mark more packets than before, although fewer are sent, still are.
