@@ -59,8 +59,9 @@ def main() -> None:
         console.print(
             _table(family, members, {dowhy: given.dowhy, dowhy_by_default: given.by_default}, judge)
         )
-    if len(groups) > 1:
-        console.print(_table("all", cases, {dowhy: 0, dowhy_by_default: 0}, judge))
+    pooled = [case for case in cases if not case.overlaps]
+    if len({case.family for case in pooled}) > 1:
+        console.print(_table("all", pooled, {dowhy: 0, dowhy_by_default: 0}, judge))
 
 
 def _public(folder: Path) -> list[Case]:

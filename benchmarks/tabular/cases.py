@@ -27,6 +27,8 @@ class Case:
     graph : networkx.DiGraph, optional
     target : hashable, optional
     worse : str
+    overlaps : bool
+        Whether other cases hold some of the same rows: such are not pooled, their interval would be too narrow.
     """
 
     family: str
@@ -37,6 +39,7 @@ class Case:
     graph: networkx.DiGraph | None = None
     target: Hashable | None = None
     worse: Worse = "higher"
+    overlaps: bool = False
 
     @property
     def right_services(self) -> frozenset[str]:

@@ -55,4 +55,4 @@ def read_shop(folder: Path) -> Iterator[Case]:
 
 def _case(family: str, normal: pd.DataFrame, anomalous: pd.DataFrame, graph: networkx.DiGraph) -> Case:
     services = {str(name): str(name) for name in normal.columns}
-    return Case(family, normal, anomalous, frozenset({CAUSE}), services, graph, TARGET)
+    return Case(family, normal, anomalous, frozenset({CAUSE}), services, graph, TARGET, overlaps=True)
