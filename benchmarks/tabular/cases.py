@@ -28,7 +28,7 @@ class Case:
     target : hashable, optional
     worse : str
     overlaps : bool
-        Whether other cases hold some of the same rows: such are not pooled, their interval would be too narrow.
+        Whether other cases hold some of the same rows; they are not pooled, for too narrow an interval.
     """
 
     family: str
