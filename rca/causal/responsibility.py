@@ -17,6 +17,8 @@ MIN_BELIEF = 0.03
 SUPPORT_ODDS = 4.0
 #: How far the likelier explanation of the same time is preferred: 1 shares by belief, infinity picks one.
 DECISIVENESS = 6.0
+#: Where trainers count a phase that they do not time: inputs are copied where they are loaded, or first used.
+COUNTED_WITHIN = {"host_to_device": ("data_loading", "forward")}
 #: Pseudo-phase for time that no phase column covers.
 UNMEASURED = "unmeasured"
 
@@ -48,13 +50,14 @@ def responsibilities(
         A cause's weight in a phase is its belief, raised where the fitted mechanism of its measured
         resources accounts for the excess. Belief in causes without an arrow to the phase explains nothing
         there, and time that no phase covers is not put on a cause whose own phases were all measured.
+        A phase that was not measured may be counted within another one (`COUNTED_WITHIN`).
     """
     effects = mechanisms.effects(scores)
     kept = {cause: belief for cause, belief in beliefs.items() if belief >= MIN_BELIEF}
     weights: dict[str, dict[str, float]] = {cause: {} for cause in kept}
     for phase, amount in excess.items():
         raised = {
-            cause: belief * (1 + SUPPORT_ODDS * _support(cause, phase, amount, effects, mechanisms))
+            cause: belief * (1 + SUPPORT_ODDS * _support(cause, phase, amount, effects, mechanisms, measured))
             for cause, belief in kept.items()
         }
         total = sum(raised.values()) + max(0.0, 1.0 - sum(kept.values()))
@@ -102,18 +105,33 @@ def _sharpened(chance: float) -> float:
 def _may_lengthen(cause: str, phase: str, measured: Collection[str]) -> bool:
     spec = CAUSES[cause]
     if phase != UNMEASURED:
-        return phase in spec.phases
+        return phase in spec.phases or bool(_within(cause, phase, measured))
     # A busy host stretches whatever lies between the phases; a loader stretches loading and nothing else.
     return spec.type == "host" or not set(spec.phases) <= set(measured)
 
 
-def _support(cause: str, phase: str, amount: float, effects: FloatArray, mechanisms: Mechanisms) -> float:
+def _within(cause: str, phase: str, measured: Collection[str]) -> list[str]:
+    """The cause's own phases that nobody timed, and that a trainer may have counted within this one."""
+    return [
+        own for own in CAUSES[cause].phases if own not in measured and phase in COUNTED_WITHIN.get(own, ())
+    ]
+
+
+def _support(
+    cause: str,
+    phase: str,
+    amount: float,
+    effects: FloatArray,
+    mechanisms: Mechanisms,
+    measured: Collection[str],
+) -> float:
     """Share of the phase's excess that the cause's measured resources account for, 0 to 1."""
     if amount <= 0:
         return 0.0
     columns = [mechanisms.resources.index(name) for name in CAUSES[cause].resources]
     # What lies in no phase is lengthened at most as the cause's own work is.
-    own = [name for name in CAUSES[cause].phases if name != "transfer"] if phase == UNMEASURED else [phase]
-    rows = [PHASES.index(name) for name in own]
+    own = [name for name in CAUSES[cause].phases if name != "transfer"]
+    lengthened = own if phase == UNMEASURED else [phase, *_within(cause, phase, measured)]
+    rows = [PHASES.index(name) for name in lengthened]
     accounted = float(np.nansum(effects[np.ix_(rows, columns)], axis=1).max()) if columns and rows else 0.0
     return min(accounted / amount, 1.0)

@@ -118,3 +118,19 @@ def test_mechanisms_survive_their_document_and_refuse_a_foreign_arrow():
     document["coefficients"][row][column] = 0.5
     with pytest.raises(BundleError, match="gpu_clock has no arrow to data_loading"):
         Mechanisms.from_document(document)
+
+
+@pytest.mark.parametrize("phase", ["forward", "data_loading"])
+def test_copies_that_nobody_timed_may_lie_where_inputs_are_loaded_or_used(phase: str) -> None:
+    scores = np.full(len(resource_names()), np.nan)
+    beliefs = {"pcie_degradation": 0.9}
+    untimed = responsibilities(
+        beliefs, linear_mechanisms(), scores, {phase: 0.2}, {"forward", "data_loading"}
+    )
+    timed = responsibilities(beliefs, linear_mechanisms(), scores, {phase: 0.2}, {phase, "host_to_device"})
+    assert untimed["pcie_degradation"][phase] == pytest.approx(0.9)
+    assert phase not in timed["pcie_degradation"]
+    assert (
+        "optimizer"
+        not in responsibilities(beliefs, linear_mechanisms(), scores, {"optimizer": 0.2})["pcie_degradation"]
+    )
