@@ -155,12 +155,14 @@ class Mechanisms:
                 raise BundleError(f"causal.json: {name} have shape {array.shape}, not {shape}")
             if not np.isfinite(array).all():
                 raise BundleError(f"causal.json: {name} are not all numbers")
+        if (self.noise < 0).any():
+            raise BundleError("causal.json: noise is negative")
 
 
 def _array(document: dict[str, Any], name: str) -> FloatArray:
     try:
         return np.array(document[name], dtype=float)
-    except (TypeError, ValueError) as error:
+    except (KeyError, OverflowError, TypeError, ValueError) as error:
         raise BundleError(f"causal.json: {name} are no table of numbers") from error
 
 

@@ -27,7 +27,7 @@ _WORK = [
         ("gc",),
     )
 ]
-_STORAGE = resource_names().index("storage")
+_STORAGE, _MEMORY = (resource_names().index(name) for name in ("storage", "memory"))
 #: Own work above peers that is plain enough to tell who of several is late: relative to the step, and in
 #: units of the healthy spread.
 PLAINLY_LATE, BEYOND_NOISE = 0.015, 3.0
@@ -93,7 +93,8 @@ def late_members(component: Component, features: FeatureSet) -> list[int] | None
 def late_apart(component: Component, features: FeatureSet) -> bool:
     """Whether every rank of a node is late, and each mostly in one phase, but not all in the same.
 
-    A fault of a node lengthens the same work on all of its ranks; a slow loader beside a slow device is two.
+    Most faults of a node lengthen the same work on all of its ranks; a slow loader beside a slow device is
+    two faults. Busy disks and scarce memory make ranks late unevenly, so beside those nothing is concluded.
 
     Parameters
     ----------
@@ -107,7 +108,9 @@ def late_apart(component: Component, features: FeatureSet) -> bool:
     within = np.column_stack([np.nansum(rows[:, columns], axis=1) for columns in _WORK])
     mostly = within.argmax(axis=1)
     plain = late & (within.max(axis=1) >= MOSTLY * own)
-    return bool(plain.all() and (mostly != mostly[0]).any())
+    shared = features.evidence.versus_peers[np.ix_(list(component.ranks), [_STORAGE, _MEMORY])]
+    alone = own_work_is_told(component.ranks, features) and largest(shared) < BUSY_DISK
+    return bool(alone and plain.all() and (mostly != mostly[0]).any())
 
 
 def late_in(phases: Sequence[str], component: Component, features: FeatureSet) -> float:

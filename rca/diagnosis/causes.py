@@ -165,7 +165,7 @@ def _transfer_evidence(rows: list[int], features: FeatureSet) -> Evidence:
         reference = float(nan_mean(group[~inside][:, None])[0])
     return Evidence(
         signal="communication_transfer_seconds",
-        value=value,
+        value=value if np.isfinite(value) else None,
         reference=reference if np.isfinite(reference) else None,
         unit="s",
         note=note,

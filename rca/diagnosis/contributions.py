@@ -8,6 +8,7 @@ import numpy as np
 
 from rca.arrays import FloatArray
 from rca.classify.classifier import HEADS, Classification, Classifier, Suspect
+from rca.classify.heads import Head
 from rca.classify.witnesses import WITNESSED, has_witnesses
 from rca.diagnosis.readings import read_feature, subject, subject_of_signal, table_of
 from rca.diagnosis.result import Cause, Contribution, Preference
@@ -27,6 +28,8 @@ MIN_LOG_ODDS = 0.2
 MAX_EXPLAINED = 3
 #: Another cause is worth telling apart from the named one if it is believed in like this.
 LIKELY = 0.05
+#: Ranks of a component that are asked which of two causes it is; half a millisecond for all of them.
+MAX_ASKED = 8
 #: Size, length and coverage set the scene for a decision; they are no observation of a fault.
 _SCENE = frozenset({"log2_ranks", "log2_nodes", "stages"})
 _SCENE_GROUP = "coverage"
@@ -113,10 +116,10 @@ def preference(
     classifier: Classifier,
     features: FeatureSet,
 ) -> Preference | None:
-    """Why the models preferred the cause that is named to the likeliest other one.
+    """How the models tell the cause that is named from the likeliest other one.
 
-    Causes of different types are told apart by the type, others by the cause; of several ranks the most
-    suspected one is asked.
+    Causes of different types are told apart by the type, others by the cause. Of several ranks that one is
+    asked which comes nearest to what they say together.
 
     Parameters
     ----------
@@ -140,9 +143,12 @@ def preference(
     head, answered, instead = _asked_between(named, other) if slow else ("stop_cause", named, other)
     if not {answered, instead} <= set(classifier.heads[head].classes):
         return None
-    rank = _most_suspected(suspect, classification) if slow else None
+    model = classifier.heads[head]
+    rank = (
+        _typical(_of_its_own(suspect, classification), model, answered, instead, features) if slow else None
+    )
     row = features.window if rank is None else features.rank[rank]
-    moved = classifier.heads[head].contributions(row[None, :], answered, instead)[0]
+    moved = model.contributions(row[None, :], answered, instead)[0]
     told = _largest(head, moved, rank, classifier, features, set())
     return Preference(cause=named, rather_than=other, evidence=told) if told else None
 
@@ -152,6 +158,30 @@ def _asked_between(named: str, other: str) -> tuple[str, str, str]:
     if named in CAUSES and other in CAUSES and CAUSES[named].type != CAUSES[other].type:
         return "type", str(CAUSES[named].type), str(CAUSES[other].type)
     return "cause", named, other
+
+
+def _of_its_own(suspect: Suspect, classification: Classification) -> list[int]:
+    """Some of its ranks, evenly spread, without those that are a suspect of their own."""
+    narrower = {
+        rank
+        for other in classification.suspects
+        if set(other.component.ranks) < set(suspect.component.ranks)
+        for rank in other.component.ranks
+    }
+    ranks = [rank for rank in suspect.component.ranks if rank not in narrower] or list(
+        suspect.component.ranks
+    )
+    places = np.unique(np.linspace(0, len(ranks) - 1, min(len(ranks), MAX_ASKED)).round().astype(int))
+    return [ranks[place] for place in places]
+
+
+def _typical(ranks: list[int], model: Head, answered: str, instead: str, features: FeatureSet) -> int:
+    """The rank whose log-odds of the two classes are nearest to the mean of all."""
+    if len(ranks) == 1:
+        return ranks[0]
+    chances = np.log(np.maximum(model.probabilities(features.rank[ranks]), 1e-9))
+    odds = chances[:, model.classes.index(answered)] - chances[:, model.classes.index(instead)]
+    return ranks[int(np.abs(odds - odds.mean()).argmin())]
 
 
 def _most_suspected(suspect: Suspect, classification: Classification) -> int:

@@ -84,9 +84,10 @@ class Contribution(Evidence):
 
 
 class Preference(_Frozen):
-    """Why the models preferred a cause to the likeliest other one of the same ranks.
+    """How the models tell a cause from the likeliest other one of the same ranks.
 
-    `evidence` speaks for `cause` and against `rather_than`, or the other way round.
+    `evidence` speaks for `cause` and against `rather_than`, or the other way round: what is named may have
+    been decided by a rule beyond the models, or by other ranks than the one that is shown.
     """
 
     cause: str

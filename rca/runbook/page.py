@@ -22,6 +22,8 @@ from rca.runbook.phrases import Name, Phrase, clean, joined, name, who
 from rca.telemetry.causes import SPECS
 
 _MOST_UNKNOWN_METRICS = 12
+#: Said where what is shown speaks for the other cause, all in all.
+CLOSE_CALL = ", although these observations speak for the other, all in all: check both"
 _COST_COLUMNS = ("Cost per step", "Interval", "Share")
 
 
@@ -160,7 +162,8 @@ def _suspicions(group: Straggler, level: float | None) -> Iterator[Entry]:
         yield _suspicion(group, level)
     if (preferred := group.preference) is not None:
         two = (Name(preferred.cause), " rather than ", Name(preferred.rather_than))
-        title = (*who(group.ranks, group.nodes, group.scope), ": ", *two)
+        against = sum(item.log_odds for item in preferred.evidence) < 0
+        title = (*who(group.ranks, group.nodes, group.scope), ": ", *two, CLOSE_CALL if against else "")
         yield Entry(title, tuple(_contribution(item) for item in preferred.evidence))
 
 

@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -134,3 +136,15 @@ def test_copies_that_nobody_timed_may_lie_where_inputs_are_loaded_or_used(phase:
         "optimizer"
         not in responsibilities(beliefs, linear_mechanisms(), scores, {"optimizer": 0.2})["pcie_degradation"]
     )
+
+
+def test_a_loud_bus_speaks_for_copies_that_nobody_timed() -> None:
+    scores = np.full(len(resource_names()), np.nan)
+    scores[resource_names().index("pcie")] = 5.0
+    beliefs = {"pcie_degradation": 0.4, "gpu_throttling": 0.4}
+    bus = replace(linear_mechanisms(), coefficients=linear_mechanisms().coefficients.copy())
+    bus.coefficients[PHASES.index("host_to_device"), resource_names().index("pcie")] = 0.04
+    untimed = responsibilities(beliefs, bus, scores, {"forward": 0.2}, {"forward"})
+    timed = responsibilities(beliefs, bus, scores, {"forward": 0.2}, {"forward", "host_to_device"})
+    assert untimed["pcie_degradation"]["forward"] > 2 * untimed["gpu_throttling"]["forward"]
+    assert "forward" not in timed["pcie_degradation"]

@@ -112,6 +112,8 @@ def test_the_shipped_page_is_what_the_shipped_mechanisms_say() -> None:
         ("intercepts", [0.0], "intercepts have shape"),
         ("noise", [], "noise have shape"),
         ("noise", [float("nan")] * len(PHASES), "noise are not all numbers"),
+        ("noise", [-1.0] * len(PHASES), "noise is negative"),
+        ("intercepts", [10**400] * len(PHASES), "intercepts are no table of numbers"),
         ("coefficients", [[0.1], [0.1, 0.2]], "coefficients are no table of numbers"),
     ],
 )

@@ -73,7 +73,7 @@ def test_of_most_ranks_nothing_beside_peers_decides(slow) -> None:
 
 @pytest.mark.parametrize("first", ["unknown", "gpu_contention"])
 def test_one_loud_resource_outweighs_another_cause_that_is_not_certain(slow, first: str) -> None:
-    found = heard(slow, beliefs={first: 0.85, "cpu_contention": 0.1}, cpu_load=6.0)
+    found = heard(slow, beliefs={first: 0.89, "cpu_contention": 0.1}, cpu_load=6.0)
     assert next(iter(found.causes)) == "cpu_contention"
 
 
@@ -90,7 +90,7 @@ def test_several_resources_of_one_cause_are_one_voice(slow) -> None:
         {"gpu_heat": 6.0},
         {"cpu_load": 6.0, "past": 0.2},
         {"cpu_load": 6.0, "ranks": (1, 3, 5, 6, 7)},
-        {"cpu_load": 6.0, "beliefs": {"gpu_contention": 0.91, "cpu_contention": 0.05}},
+        {"cpu_load": 6.0, "beliefs": {"gpu_contention": 0.9, "cpu_contention": 0.05}},
         {"cpu_load": 6.0, "beliefs": {"network_congestion": 0.5, "nic_degradation": 0.1}},
         {"cpu_load": 6.0, "beliefs": {}},
         {"cpu_load": 6.0, "beliefs": {"unknown": 0.92, "cpu_contention": 0.05}},

@@ -9,6 +9,7 @@ import pytest
 from made_up_doubt import NOTHING_KNOWN
 
 import rca
+from rca.classify.components import Component
 from rca.diagnosis.bundle import baseline
 from rca.diagnosis.contributions import preference
 from rca.diagnosis.readings import read_feature, subject, subject_of_signal, table_of
@@ -205,4 +206,24 @@ def test_a_hang_is_compared_with_a_crash_by_the_window(real_windows) -> None:
     preferred = preference(asked, "process_crash", classification, classifier, features)
     assert preferred is not None
     moved = classifier.heads["stop_cause"].contributions(features.window[None, :], "process_crash", "hang")[0]
+    assert {item.log_odds for item in preferred.evidence} <= set(moved.tolist())
+
+
+def test_of_several_ranks_the_typical_one_is_asked_and_nobody_with_a_fault_of_his_own(make_window) -> None:
+    features = extract(make_window(late={4: 0.05, 5: 0.06, 6: 0.01, 7: 0.002}))
+    classifier = baseline().classifier
+    classification = classifier.classify(features)
+    (rank, *_) = classification.suspects
+    node = Component("node", (4, 5, 6, 7), 0.9)
+    causes = {"gpu_throttling": 0.6, "gpu_contention": 0.4}
+    asked = replace(rank, component=node, causes=causes)
+    alone = replace(rank, component=Component("rank", (5,), 0.9))
+    head = classifier.heads["cause"]
+    chances = np.log(head.probabilities(features.rank[[4, 6, 7]]))
+    odds = chances[:, head.classes.index("gpu_throttling")] - chances[:, head.classes.index("gpu_contention")]
+    nearest = (4, 6, 7)[int(np.abs(odds - odds.mean()).argmin())]
+    among = replace(classification, suspects=[asked, alone])
+    preferred = preference(asked, "gpu_throttling", among, classifier, features)
+    assert preferred is not None
+    moved = head.contributions(features.rank[[nearest]], "gpu_throttling", "gpu_contention")[0]
     assert {item.log_odds for item in preferred.evidence} <= set(moved.tolist())

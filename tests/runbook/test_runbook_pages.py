@@ -195,6 +195,16 @@ def test_doubt_is_told_in_every_rendering(doubtful: Diagnosis, line: str) -> Non
     assert line in terminal_text(doubtful)
 
 
+def test_a_preference_against_what_is_shown_says_so(doubtful: Diagnosis) -> None:
+    group = doubtful.stragglers[0]
+    assert group.preference is not None
+    against = group.preference.model_copy(update={"evidence": [contribution("sm_clock", "against", -1.5)]})
+    told = doubtful.model_copy(update={"stragglers": [group.model_copy(update={"preference": against})]})
+    said = "gpu_throttling rather than gpu_contention, although these observations speak for the other"
+    assert said in from_markdown(render_markdown(told)).text
+    assert "although" not in from_markdown(render_markdown(doubtful)).text
+
+
 def test_without_doubt_no_page_speaks_of_it(throttled: Diagnosis) -> None:
     for page in (render_markdown(throttled), render_html(throttled), terminal_text(throttled)):
         assert "Not certain" not in page
