@@ -17,8 +17,12 @@ MIN_BELIEF = 0.03
 SUPPORT_ODDS = 4.0
 #: How far the likelier explanation of the same time is preferred: 1 shares by belief, infinity picks one.
 DECISIVENESS = 6.0
-#: Where trainers count a phase that they do not time: inputs are copied where they are loaded, or first used.
-COUNTED_WITHIN = {"host_to_device": ("data_loading", "forward")}
+#: Where trainers count a phase that they do not time: inputs are copied where they are loaded, or first used,
+#: and ranks meet within a pass or before they update.
+COUNTED_WITHIN = {
+    "host_to_device": ("data_loading", "forward"),
+    "transfer": ("forward", "backward", "optimizer"),
+}
 #: Pseudo-phase for time that no phase column covers.
 UNMEASURED = "unmeasured"
 

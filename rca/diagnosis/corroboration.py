@@ -18,12 +18,14 @@ from rca.classify.classifier import Suspect, ordered, types_of
 from rca.features import RANK_FEATURES, FeatureSet
 from rca.features.evidence import resource_names
 from rca.robust import nan_median
-from rca.telemetry.causes import CAUSES
+from rca.telemetry.causes import CAUSES, UNKNOWN
 
 #: Scores from here on are loud, in units (1 is remarkable).
 LOUD = 2.0
-#: Belief in the first cause below which the classifier is not sure.
+#: Belief in the first cause below which the classifier is not sure; that nothing explains it is never sure.
 UNSURE = 0.9
+#: A resource that is so many times as loud as those of other causes is the loud one.
+LOUDEST = 2.0
 #: Belief that the loud resource's causes share then.
 CORROBORATED = 0.75
 NOT_AT_ALL = 1e-3
@@ -48,7 +50,7 @@ def corroborated(suspect: Suspect, features: FeatureSet, busy: BusyEvidence) -> 
     """
     beliefs, ranks = suspect.causes, list(suspect.component.ranks)
     first = next(iter(beliefs), None)
-    if first is None or beliefs[first] >= UNSURE:
+    if first is None or (first != UNKNOWN and beliefs[first] >= UNSURE):
         return suspect
     # Most ranks have each other for peers, and in a slow job all wait more than before: nothing of a machine
     # is loud then. Switches that mark more packets than before, although fewer are sent, still are.
@@ -65,15 +67,21 @@ def corroborated(suspect: Suspect, features: FeatureSet, busy: BusyEvidence) -> 
 
 
 def told_by_one_resource(scores: FloatArray) -> frozenset[str]:
-    """Causes of the loud resources, if all of these have the same causes; else none.
+    """Causes of the loud resources, if all of these have the same causes or one drowns the others; else none.
 
     Parameters
     ----------
     scores : ndarray of shape (n_resources,), units
     """
-    loud = [name for name, score in zip(resource_names(), scores, strict=True) if score >= LOUD]
-    families = {_moving(name) for name in loud if name not in UNTELLING}
-    return families.pop() if len(families) == 1 else frozenset()
+    families: dict[frozenset[str], float] = {}
+    for name, score in zip(resource_names(), scores, strict=True):
+        if score >= LOUD and name not in UNTELLING:
+            families[_moving(name)] = max(families.get(_moving(name), 0.0), float(score))
+    if not families:
+        return frozenset()
+    loudest, *others = sorted(families, key=families.__getitem__, reverse=True)
+    drowned = all(families[loudest] >= LOUDEST * families[other] for other in others)
+    return loudest if drowned else frozenset()
 
 
 def _moving(resource: str) -> frozenset[str]:

@@ -11,6 +11,17 @@ from rca.diagnosis.result import Action, Cause, Diagnosis, Interval, Slowdown, S
 
 #: Reasons not to name a cause that end when one is certain.
 _SETTLED = frozenset({"nobody_stands_out", "cause_not_certain"})
+#: What a verdict consists of, but for its seconds.
+_VERDICT = (
+    "failure_mode",
+    "failure_mode_probability",
+    "failure_mode_set",
+    "failure_mode_evidence",
+    "stragglers",
+    "abstained",
+    "abstention_reason",
+    "next_check",
+)
 #: What is lost is less than this share of a step, however much the parts say.
 MOST_LOST = 0.95
 
@@ -62,6 +73,38 @@ def joined(
     )
 
 
+def instead(
+    whole: Diagnosis, part: Diagnosis, *, share: float, measured: float, rank_steps: float
+) -> Diagnosis:
+    """A part's verdict for the whole window, its seconds as means over all steps.
+
+    Parameters
+    ----------
+    whole, part : Diagnosis
+    share : float
+        Of the window's steps, in which what the part says is so.
+    measured, rank_steps : float
+        As in `joined`.
+    """
+    lost = part.slowdown.seconds_per_step
+    scale = min(share, MOST_LOST * measured / lost) if lost > 0 else share
+    slowdown = {
+        "ratio": measured / (measured - scale * lost),
+        "seconds_per_step": scale * lost,
+        "interval": _scaled(part.slowdown.interval, scale),
+        "gpu_hours_lost": scale * lost * rank_steps / 3600,
+    }
+    return whole.model_copy(
+        update={
+            **{name: getattr(part, name) for name in _VERDICT},
+            "slowdown": whole.slowdown.model_copy(update=slowdown),
+            "causes": [_over_all(cause, scale) for cause in part.causes],
+            "unexplained_seconds_per_step": scale * part.unexplained_seconds_per_step,
+            "actions": [_over_all_steps(action, scale) for action in part.actions],
+        }
+    )
+
+
 def same_on_some(cause: Cause, others: Sequence[Cause]) -> list[Cause]:
     """Those of the others that are the same cause on ranks that overlap."""
     return [one for one in others if one.cause == cause.cause and set(one.ranks) & set(cause.ranks)]
@@ -74,10 +117,16 @@ def _priced(causes: Sequence[Cause], whole: Sequence[Cause], share: float) -> li
     for cause in causes:
         same = same_on_some(cause, left)
         left = [one for one in left if one not in same]
-        own = (share * cause.seconds_per_step, _scaled(cause.interval, share))
-        seconds, interval = max([own, *((one.seconds_per_step, one.interval) for one in same)])
-        found.append(cause.model_copy(update={"seconds_per_step": seconds, "interval": interval}))
+        dearest = max([_over_all(cause, share), *same], key=lambda one: (one.seconds_per_step, one.interval))
+        cost = {"seconds_per_step": dearest.seconds_per_step, "interval": dearest.interval}
+        found.append(cause.model_copy(update=cost))
     return found
+
+
+def _over_all(cause: Cause, share: float) -> Cause:
+    """A part's cause with what it costs on average over all steps."""
+    seconds, interval = share * cause.seconds_per_step, _scaled(cause.interval, share)
+    return cause.model_copy(update={"seconds_per_step": seconds, "interval": interval})
 
 
 def _scaled(interval: Interval, share: float) -> Interval:

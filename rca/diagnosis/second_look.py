@@ -2,8 +2,8 @@
 
 Everything a diagnosis of a slow job looks at is compared between the one stretch in which it was slowest and
 the rest of the window. A fault that began when another ended lies in that rest, and counts as usual there.
-Where the rest is slow in itself, it is a window like any other. So are the steps of a stopped job, up to its
-end.
+Where the rest is slow in itself, it is a window like any other: a fault may slow the job all the time, and
+the slowest stretch be a harmless one. So are the steps of a stopped job, up to its end.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import NamedTuple
 from rca.arrays import FloatArray
 from rca.classify.sufficiency import MIN_STEPS
 from rca.diagnosis.causes import catalogued
-from rca.diagnosis.joining import joined, same_on_some
+from rca.diagnosis.joining import instead, joined, same_on_some
 from rca.diagnosis.result import Cause, Diagnosis
 from rca.features import FeatureSet
 from rca.robust import REFERENCE_QUANTILE, nan_mean, nan_quantile
@@ -30,6 +30,8 @@ UNEVEN, GAINED = 0.06, 0.03
 SURE_MODE, SURE_CAUSE = 0.98, 0.9
 #: A cause that is likelier than not is told beside why the job stopped.
 NAMED = 0.5
+#: Belief from which a part beside a harmless stretch raises the alarm; whoever asks twice has to be surer.
+SURE_ALARM = 0.99
 
 
 class Part(NamedTuple):
@@ -76,10 +78,10 @@ def _is_slow(features: FeatureSet, part: slice) -> bool:
 
 def _parts(diagnosis: Diagnosis, features: FeatureSet) -> list[Part]:
     """What is asked on its own."""
-    if diagnosis.failure_mode == "fail_slow":
+    if diagnosis.failure_mode != "fail_stop":
         return slow_parts(features)
     # Why a job was slow would be read as the answer to why it stopped where there is none.
-    answered = diagnosis.failure_mode == "fail_stop" and diagnosis.causes and not diagnosis.abstained
+    answered = diagnosis.causes and not diagnosis.abstained
     return before_the_end(features) if answered else []
 
 
@@ -107,19 +109,47 @@ def with_second_look(
     -------
     Diagnosis
         As given where no part is slow, or none says anything new. Otherwise with further stragglers, causes
-        and actions; their seconds are means over all steps of the window, as the others' are.
+        and actions, or with a part's verdict where only the stretch looked harmless; their seconds are means
+        over all steps of the window, as the others' are.
     """
     parts = _parts(diagnosis, features)
     if not parts:
         return diagnosis
     clock, rank_steps = StepClock.of(window), features.work.steps.size * float(window.job.world_size)
-    for part in parts:
-        told = ask(clock.between(part.first, part.end))
+    answers = [(part, ask(clock.between(part.first, part.end))) for part in parts]
+    if diagnosis.failure_mode == "healthy":
+        return _alarmed(diagnosis, answers, measured, rank_steps)
+    for part, told in answers:
         if new := _certain(told, diagnosis):
             diagnosis = joined(
                 diagnosis, told, new, share=part.share, measured=measured, rank_steps=rank_steps
             )
     return diagnosis
+
+
+def _alarmed(
+    healthy: Diagnosis, answers: Sequence[tuple[Part, Diagnosis]], measured: float, rank_steps: float
+) -> Diagnosis:
+    """The verdict of the longest part that is sure of a fault, which a harmless stretch had hidden."""
+    sure = [
+        (part, told)
+        for part, told in answers
+        if told.failure_mode == "fail_slow" and told.failure_mode_probability["fail_slow"] >= SURE_ALARM
+    ]
+    if not sure:
+        return healthy
+    part, told = max(sure, key=lambda each: each[0].share)
+    share = 1.0 if _all_the_time(told, part) else part.share
+    return instead(healthy, told, share=share, measured=measured, rank_steps=rank_steps)
+
+
+def _all_the_time(told: Diagnosis, part: Part) -> bool:
+    """Whether what a part says neither begins nor ends in it, so that it is so in the whole window."""
+    steps = [(one.first_step, one.last_step) for one in told.stragglers]
+    return bool(steps) and all(
+        first is not None and last is not None and first <= part.first and last >= part.end - 1
+        for first, last in steps
+    )
 
 
 def _spans(cause: Cause, known: Diagnosis) -> bool:

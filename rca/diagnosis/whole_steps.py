@@ -12,6 +12,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from rca.arrays import BoolArray, FloatArray
 from rca.classify.classifier import Suspect, named_ranks
 from rca.classify.settle import OWN_SYMPTOM
 from rca.classify.timers import own_work_is_told
@@ -22,6 +23,9 @@ from rca.whatif.coarse import PhaseReplay
 #: Lateness that makes up for less of what the steps took longer is only what is left of it after the others
 #: have met the late one.
 MOST_OF_IT = 0.5
+#: A step that is longer by so many times what the stretch's are is a spike; the job's own come beside the
+#: stretch at least so much of as often.
+SPIKE, AS_OFTEN = 4.0, 0.5
 
 
 def on_whole_steps(
@@ -56,6 +60,7 @@ def on_whole_steps(
     quiet = np.broadcast_to(nan_median(step[:, ~inside], axis=1)[:, None], step.shape)
     usual = np.fmin(step, quiet)
     longer = np.where(inside, step - usual, 0.0)
+    longer *= _beyond_own_spikes(features.work.job_step, inside)
     # Who is not named took as long only because of who is; a link is everybody's while collectives last.
     own, nothing = usual.copy(), np.zeros(step.shape)
     by_links = all(suspect.by_link for suspect in suspects)
@@ -75,6 +80,23 @@ def on_whole_steps(
         replayed=nan_max(own + transfer),
     )
     return blind, flat
+
+
+def _beyond_own_spikes(step: FloatArray, inside: BoolArray) -> FloatArray:
+    """Share of what each step took longer that is the slow stretch's, (n_steps,): of spikes less than 1.
+
+    Checkpoints and evaluations come as often in a slow stretch as beside it, and in it they are no longer by
+    more than every step is.
+    """
+    quiet = float(nan_median(step[~inside][:, None])[0])
+    longer = np.maximum(np.nan_to_num(step - quiet), 0.0)
+    usual = float(np.median(longer[inside]))
+    spike = longer > SPIKE * usual
+    rare, common = float(spike[inside].mean()), float(spike[~inside].mean())
+    if usual <= 0 or not spike[inside].any() or common < AS_OFTEN * rare:
+        return np.ones(step.size)
+    share: FloatArray = np.where(spike & inside, usual / np.maximum(longer, usual), 1.0)
+    return share
 
 
 def _told_by_phases(suspects: Sequence[Suspect], features: FeatureSet) -> bool:

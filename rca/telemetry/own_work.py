@@ -8,7 +8,7 @@ import numpy as np
 
 from rca.arrays import BoolArray, FloatArray
 from rca.robust import nan_median, nan_min
-from rca.telemetry.phases import PhaseArrays
+from rca.telemetry.phases import OCCASIONAL_PHASES, PhaseArrays
 
 SERIAL_PHASES: tuple[str, ...] = (
     "data_loading_seconds",
@@ -87,11 +87,19 @@ def _sums(phases: PhaseArrays) -> tuple[FloatArray, FloatArray]:
         if values is None:
             continue
         known |= np.isfinite(values)
-        values = np.nan_to_num(values)
+        values = np.nan_to_num(_as_others(name, values))
         total += values
         if name in SERIAL_PHASES:
             serial += values
     return np.where(known, total, np.nan), serial
+
+
+def _as_others(name: str, seconds: FloatArray) -> FloatArray:
+    """A phase with the others' median on ranks that never timed it: sums are compared between ranks."""
+    timed = np.isfinite(seconds).any(axis=1, keepdims=True)
+    if timed.all() or not timed.any() or name in OCCASIONAL_PHASES:
+        return seconds
+    return np.where(timed, seconds, nan_median(seconds))
 
 
 def _fill(own: FloatArray, summed: FloatArray) -> tuple[FloatArray, tuple[str, ...]]:

@@ -125,17 +125,26 @@ def test_mechanisms_survive_their_document_and_refuse_a_foreign_arrow():
 @pytest.mark.parametrize("phase", ["forward", "data_loading"])
 def test_copies_that_nobody_timed_may_lie_where_inputs_are_loaded_or_used(phase: str) -> None:
     scores = np.full(len(resource_names()), np.nan)
-    beliefs = {"pcie_degradation": 0.9}
-    untimed = responsibilities(
-        beliefs, linear_mechanisms(), scores, {phase: 0.2}, {"forward", "data_loading"}
-    )
-    timed = responsibilities(beliefs, linear_mechanisms(), scores, {phase: 0.2}, {phase, "host_to_device"})
-    assert untimed["pcie_degradation"][phase] == pytest.approx(0.9)
-    assert phase not in timed["pcie_degradation"]
-    assert (
-        "optimizer"
-        not in responsibilities(beliefs, linear_mechanisms(), scores, {"optimizer": 0.2})["pcie_degradation"]
-    )
+    beliefs, others = {"pcie_degradation": 0.9}, {"forward", "data_loading", "transfer"}
+
+    def weights(phase: str, measured: set[str]) -> dict[str, float]:
+        return responsibilities(beliefs, linear_mechanisms(), scores, {phase: 0.2}, measured)[
+            "pcie_degradation"
+        ]
+
+    assert weights(phase, others)[phase] == pytest.approx(0.9)
+    assert phase not in weights(phase, others | {"host_to_device"})
+    assert "optimizer" not in weights("optimizer", {"transfer"})
+
+
+@pytest.mark.parametrize("phase", ["forward", "backward", "optimizer"])
+def test_an_exchange_that_nobody_timed_lies_where_ranks_meet(phase: str) -> None:
+    scores = np.full(len(resource_names()), np.nan)
+    beliefs = {"nvlink_degradation": 0.9}
+    untimed = responsibilities(beliefs, linear_mechanisms(), scores, {phase: 0.2}, {phase})
+    timed = responsibilities(beliefs, linear_mechanisms(), scores, {phase: 0.2}, {phase, "transfer"})
+    assert untimed["nvlink_degradation"][phase] == pytest.approx(0.9)
+    assert phase not in timed["nvlink_degradation"]
 
 
 def test_a_loud_bus_speaks_for_copies_that_nobody_timed() -> None:
@@ -145,6 +154,7 @@ def test_a_loud_bus_speaks_for_copies_that_nobody_timed() -> None:
     bus = replace(linear_mechanisms(), coefficients=linear_mechanisms().coefficients.copy())
     bus.coefficients[PHASES.index("host_to_device"), resource_names().index("pcie")] = 0.04
     untimed = responsibilities(beliefs, bus, scores, {"forward": 0.2}, {"forward"})
-    timed = responsibilities(beliefs, bus, scores, {"forward": 0.2}, {"forward", "host_to_device"})
+    every = {"forward", "host_to_device", "transfer"}
+    timed = responsibilities(beliefs, bus, scores, {"forward": 0.2}, every)
     assert untimed["pcie_degradation"]["forward"] > 2 * untimed["gpu_throttling"]["forward"]
     assert "forward" not in timed["pcie_degradation"]

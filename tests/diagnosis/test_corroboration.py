@@ -79,8 +79,19 @@ def test_one_loud_resource_outweighs_another_cause_that_is_not_certain(slow, fir
 
 def test_several_resources_of_one_cause_are_one_voice(slow) -> None:
     assert next(iter(heard(slow, cpu_load=6.0, cpu_wait=3.0).causes)) == "cpu_contention"
-    both = heard(slow, cpu_load=6.0, memory=3.0)
+    both = heard(slow, cpu_load=6.0, memory=3.1)
     assert both.causes == BELIEFS
+
+
+def test_a_resource_that_drowns_the_others_is_the_only_voice(slow) -> None:
+    found = heard(slow, cpu_load=6.0, memory=2.9)
+    assert next(iter(found.causes)) == "cpu_contention"
+
+
+@pytest.mark.parametrize(("first", "hears"), [("unknown", True), ("gpu_contention", False)])
+def test_that_nothing_explains_it_is_never_sure(slow, first: str, hears: bool) -> None:
+    found = heard(slow, beliefs={first: 0.97, "cpu_contention": 0.01}, cpu_load=6.0)
+    assert (next(iter(found.causes)) == "cpu_contention") is hears
 
 
 @pytest.mark.parametrize(
@@ -93,7 +104,6 @@ def test_several_resources_of_one_cause_are_one_voice(slow) -> None:
         {"cpu_load": 6.0, "beliefs": {"gpu_contention": 0.9, "cpu_contention": 0.05}},
         {"cpu_load": 6.0, "beliefs": {"network_congestion": 0.5, "nic_degradation": 0.1}},
         {"cpu_load": 6.0, "beliefs": {}},
-        {"cpu_load": 6.0, "beliefs": {"unknown": 0.92, "cpu_contention": 0.05}},
     ],
     ids=[
         "not loud",
@@ -103,7 +113,6 @@ def test_several_resources_of_one_cause_are_one_voice(slow) -> None:
         "sure",
         "of links",
         "nothing believed",
-        "sure that nothing explains it",
     ],
 )
 def test_otherwise_the_classifiers_word_stands(slow, quiet) -> None:

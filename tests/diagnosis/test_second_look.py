@@ -82,12 +82,74 @@ def test_what_is_long_in_the_rest_is_asked_about(both) -> None:
     assert part.share == pytest.approx((part.end - part.first) / steps.size)
 
 
-def test_a_healthy_job_gets_no_second_look(both, diagnosis: rca.Diagnosis) -> None:
+def in_the_midst_of_noise(*faults: Fault) -> Scenario:
+    """Node 0 hiccups for four steps, as it may: the slowest stretch of any job."""
+    hiccup = Fault(
+        cause="cpu_contention", ranks=tuple(range(8)), nodes=(0,), severity=1.0, first_step=60, last_step=63
+    )
+    return job(*faults, hiccup)
+
+
+def told(diagnosis: rca.Diagnosis, mode: str, belief: float) -> rca.Diagnosis:
+    chances = {"healthy": 1.0 - belief, "fail_slow": belief, "fail_stop": 0.0}
+    return diagnosis.model_copy(update={"failure_mode": mode, "failure_mode_probability": chances})
+
+
+@pytest.fixture(scope="module")
+def hidden(both):
+    """A window whose rest is slow; a healthy verdict on it, and what a part of it says for certain."""
+    alone = rca.diagnose(simulate(job(THROTTLED)).window)
+    healthy = rca.diagnose(simulate(job()).window)
+    assert healthy.failure_mode == "healthy"
+    return extract(both.window), healthy, alone
+
+
+@pytest.mark.parametrize("belief", [0.995, 0.985])
+def test_a_part_beside_a_harmless_stretch_raises_the_alarm_if_it_is_sure(both, hidden, belief: float) -> None:
+    features, healthy, alone = hidden
+    (part,) = slow_parts(features)
+    sure = told(alone, "fail_slow", belief)
+    found = with_second_look(healthy, both.window, features, 1.0, lambda _part: sure)
+    if belief < 0.99:
+        assert found is healthy
+        return
+    assert found.failure_mode == "fail_slow"
+    assert found.failure_mode_probability == sure.failure_mode_probability
+    assert found.diagnosis_id == healthy.diagnosis_id
+    assert found.stragglers == sure.stragglers
+    (cause,) = found.causes
+    assert cause.seconds_per_step == pytest.approx(part.share * alone.causes[0].seconds_per_step)
+    lost = found.slowdown.seconds_per_step
+    assert lost == pytest.approx(part.share * alone.slowdown.seconds_per_step)
+    assert found.slowdown.ratio == pytest.approx(1 / (1 - lost))
+    assert found.slowdown.gpu_hours_lost == pytest.approx(lost * features.work.steps.size * 16 / 3600)
+    assert cause.seconds_per_step + found.unexplained_seconds_per_step == pytest.approx(lost)
+    assert [each.action for each in found.actions] == [each.action for each in alone.actions]
+
+
+def test_a_fault_that_neither_begins_nor_ends_in_its_part_costs_in_all_steps(both, hidden) -> None:
+    features, healthy, alone = hidden
+    (part,) = slow_parts(features)
+    (one,) = alone.stragglers
+    throughout = one.model_copy(update={"first_step": part.first, "last_step": part.end - 1})
+    sure = told(alone, "fail_slow", 0.995).model_copy(update={"stragglers": [throughout]})
+    found = with_second_look(healthy, both.window, features, 1.0, lambda _part: sure)
+    assert found.causes[0].seconds_per_step == pytest.approx(alone.causes[0].seconds_per_step)
+
+
+def test_a_stop_is_no_alarm_of_a_part(both, hidden) -> None:
+    features, healthy, alone = hidden
+    stopped = told(alone, "fail_stop", 0.0)
+    assert with_second_look(healthy, both.window, features, 1.0, lambda _part: stopped) is healthy
+
+
+def test_a_healthy_job_whose_rest_is_quick_is_not_asked_again(hidden) -> None:
     def ask(_part):
         raise AssertionError("asked")
 
-    other = diagnosis.model_copy(update={"failure_mode": "healthy"})
-    assert with_second_look(other, both.window, extract(both.window), 1.0, ask) is other
+    _, healthy, _ = hidden
+    window = simulate(in_the_midst_of_noise()).window
+    assert with_second_look(healthy, window, extract(window), 1.0, ask) is healthy
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ from rca.diagnosis.causes import slow_causes
 from rca.diagnosis.pricing import price
 from rca.diagnosis.whole_steps import on_whole_steps
 from rca.features import FeatureSet, extract
-from rca.simulation import Booking, Fault, Scenario, simulate
+from rca.simulation import Benign, Booking, Fault, Scenario, simulate
 from rca.telemetry.job import Parallelism
 from rca.whatif.coarse import PhaseReplay
 
@@ -97,6 +97,19 @@ def test_lateness_that_is_a_small_part_of_what_steps_took_longer_is_no_price() -
     true = simulate(scenario).label["causes"][0]["seconds_per_step"]
     assert found.causes[0].ranks == list(SLOW)
     assert found.causes[0].seconds_per_step == pytest.approx(true, rel=0.15)
+
+
+def test_checkpoints_in_the_slow_stretch_are_not_what_it_costs() -> None:
+    """Four untimed checkpoints of ten steps each, two of them while the device is slow."""
+    saves = Benign(warmup_steps=0, slow_step_every=22, slow_step_factor=10.0, slow_step_phase="between")
+    scenario = job(visibility="minimal", last=None).model_copy(update={"benign": saves})
+    _, _, blind, flat = priced(scenario, suspected(*SLOW))
+    assert blind.comparison.segment.first > 30
+    stepwise = flat.evaluate(flat.own, flat.serial, flat.transfer)
+    innocent = innocent_everywhere(flat.own, np.delete(flat.own, SLOW, axis=0))
+    cost = float((stepwise - flat.evaluate(innocent, None, flat.transfer)).mean())
+    true = simulate(scenario).label["causes"][0]["seconds_per_step"]
+    assert cost == pytest.approx(true, rel=0.2)
 
 
 @pytest.mark.parametrize(
