@@ -17,6 +17,7 @@ from rca.arrays import FloatArray
 from rca.causal.graph import IDLE_RESOURCES, PHASES, mechanism_parents
 from rca.causal.intervals import Margin
 from rca.errors import BundleError
+from rca.features.evidence import resource_names
 
 FORMAT = 2
 #: Format 1 had one margin for both ends of an interval, which means something else: its intervals stay as the
@@ -130,6 +131,11 @@ class Mechanisms:
             _margins(document) if document["format"] == FORMAT else {},
             document.get("report", {}),
         )
+        if mechanisms.resources != resource_names():
+            raise BundleError(
+                "causal.json is of other resources than this version measures, or of another order",
+                hint="train it again with rca train, or use the shipped bundle",
+            )
         mechanisms._check_shapes()
         unknown = sorted(set(mechanisms.idle) - set(IDLE_RESOURCES))
         if unknown:

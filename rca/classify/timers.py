@@ -15,19 +15,21 @@ _MEASURED = WINDOW_FEATURES.index("communication_measured")
 _OWN_EXCESS, _OWN_EXCESS_Z, _GAIN_STAGE = (
     RANK_FEATURES.index(name) for name in ("own_excess", "own_excess_z", "gain_stage")
 )
-#: What one fault lengthens together: a slow device its forward and its backward.
+#: What one fault lengthens together: a slow device or host all that is computed.
 _WORK = [
     [RANK_FEATURES.index(f"{phase}_excess") for phase in phases]
     for phases in (
         ("data_loading",),
         ("host_to_device",),
-        ("forward", "backward"),
-        ("optimizer",),
+        ("forward", "backward", "optimizer", "gc"),
         ("checkpoint",),
-        ("gc",),
     )
 ]
-_STORAGE, _MEMORY = (resource_names().index(name) for name in ("storage", "memory"))
+_STORAGE = resource_names().index("storage")
+#: What all ranks of a node share, and are slowed by each in its own way.
+_SHARED = [
+    resource_names().index(name) for name in ("storage", "memory", "cpu_wait", "cpu_load", "cpu_quota")
+]
 #: Own work above peers that is plain enough to tell who of several is late: relative to the step, and in
 #: units of the healthy spread.
 PLAINLY_LATE, BEYOND_NOISE = 0.015, 3.0
@@ -37,8 +39,8 @@ AS_LATE, IDLE = 0.5, 0.25
 MOSTLY = 0.7
 #: Up to this share of a component is some of it.
 FEW = 0.5
-#: A disk's score against peers from here on says that it is busy, in units.
-BUSY_DISK = 1.0
+#: A shared resource's score against peers from here on says that it is busy, in units.
+BUSY = 1.0
 
 
 def own_work_is_told(ranks: Sequence[int], features: FeatureSet) -> bool:
@@ -81,7 +83,7 @@ def late_members(component: Component, features: FeatureSet) -> list[int] | None
     costs = largest(rows[:, _GAIN_STAGE]) if component.scope == "stage" else 0.0
     beyond_noise = largest(rows[own >= latest, _OWN_EXCESS_Z]) >= BEYOND_NOISE
     plain = latest >= max(PLAINLY_LATE, costs) and beyond_noise
-    busy = largest(features.evidence.versus_peers[list(component.ranks), _STORAGE]) >= BUSY_DISK
+    busy = largest(features.evidence.versus_peers[list(component.ranks), _STORAGE]) >= BUSY
     if not plain or busy or not own_work_is_told(component.ranks, features):
         return None
     late, idle = own >= AS_LATE * latest, own <= IDLE * latest
@@ -94,7 +96,8 @@ def late_apart(component: Component, features: FeatureSet) -> bool:
     """Whether every rank of a node is late, and each mostly in one phase, but not all in the same.
 
     Most faults of a node lengthen the same work on all of its ranks; a slow loader beside a slow device is
-    two faults. Busy disks and scarce memory make ranks late unevenly, so beside those nothing is concluded.
+    two faults. Busy disks and hosts and scarce memory make ranks late unevenly, so beside those nothing is
+    concluded.
 
     Parameters
     ----------
@@ -108,8 +111,8 @@ def late_apart(component: Component, features: FeatureSet) -> bool:
     within = np.column_stack([np.nansum(rows[:, columns], axis=1) for columns in _WORK])
     mostly = within.argmax(axis=1)
     plain = late & (within.max(axis=1) >= MOSTLY * own)
-    shared = features.evidence.versus_peers[np.ix_(list(component.ranks), [_STORAGE, _MEMORY])]
-    alone = own_work_is_told(component.ranks, features) and largest(shared) < BUSY_DISK
+    shared = features.evidence.versus_peers[np.ix_(list(component.ranks), _SHARED)]
+    alone = own_work_is_told(component.ranks, features) and largest(shared) < BUSY
     return bool(alone and plain.all() and (mostly != mostly[0]).any())
 
 

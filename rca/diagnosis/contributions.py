@@ -144,13 +144,15 @@ def preference(
     if not {answered, instead} <= set(classifier.heads[head].classes):
         return None
     model = classifier.heads[head]
-    rank = (
-        _typical(_of_its_own(suspect, classification), model, answered, instead, features) if slow else None
-    )
-    row = features.window if rank is None else features.rank[rank]
-    moved = model.contributions(row[None, :], answered, instead)[0]
+    ranks = _of_its_own(suspect, classification)
+    rank = _typical(ranks, model, answered, instead, features) if slow else None
+    row = (features.window if rank is None else features.rank[rank])[None, :]
+    moved = model.contributions(row, answered, instead)[0]
     told = _largest(head, moved, rank, classifier, features, set())
-    return Preference(cause=named, rather_than=other, evidence=told) if told else None
+    if not told:
+        return None
+    odds = float(_log_odds(model, answered, instead, row)[0])
+    return Preference(cause=named, rather_than=other, evidence=told, log_odds=odds)
 
 
 def _asked_between(named: str, other: str) -> tuple[str, str, str]:
@@ -179,9 +181,15 @@ def _typical(ranks: list[int], model: Head, answered: str, instead: str, feature
     """The rank whose log-odds of the two classes are nearest to the mean of all."""
     if len(ranks) == 1:
         return ranks[0]
-    chances = np.log(np.maximum(model.probabilities(features.rank[ranks]), 1e-9))
-    odds = chances[:, model.classes.index(answered)] - chances[:, model.classes.index(instead)]
+    odds = _log_odds(model, answered, instead, features.rank[ranks])
     return ranks[int(np.abs(odds - odds.mean()).argmin())]
+
+
+def _log_odds(model: Head, answered: str, instead: str, rows: FloatArray) -> FloatArray:
+    """Calibrated log-odds of two of a head's classes, shape (n_rows,)."""
+    chances = np.log(np.maximum(model.probabilities(rows), 1e-9))
+    odds: FloatArray = chances[:, model.classes.index(answered)] - chances[:, model.classes.index(instead)]
+    return odds
 
 
 def _most_suspected(suspect: Suspect, classification: Classification) -> int:

@@ -86,13 +86,15 @@ class Contribution(Evidence):
 class Preference(_Frozen):
     """How the models tell a cause from the likeliest other one of the same ranks.
 
-    `evidence` speaks for `cause` and against `rather_than`, or the other way round: what is named may have
-    been decided by a rule beyond the models, or by other ranks than the one that is shown.
+    `log_odds` is what the model that tells them apart makes of all observations of the rank that is shown,
+    `evidence` the largest few of these. Below 0 it holds `rather_than` for likelier: other ranks, or a rule
+    beyond the models, decided. None in answers from before it was told.
     """
 
     cause: str
     rather_than: str
     evidence: list[Contribution]
+    log_odds: float | None = None
 
 
 class Straggler(_Frozen):

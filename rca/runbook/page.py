@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from rca.diagnosis.result import Action, Cause, Contribution, Diagnosis, Evidence, Straggler
+from rca.diagnosis.result import Action, Cause, Contribution, Diagnosis, Evidence, Preference, Straggler
 from rca.runbook.headline import NOTABLE_SLOWING, headline, verdict
 from rca.runbook.numbers import (
     UNKNOWN,
@@ -20,10 +20,13 @@ from rca.runbook.numbers import (
 )
 from rca.runbook.phrases import Name, Phrase, clean, joined, name, who
 from rca.telemetry.causes import SPECS
+from rca.telemetry.causes import UNKNOWN as UNEXPLAINED
 
 _MOST_UNKNOWN_METRICS = 12
 #: Said where what is shown speaks for the other cause, all in all.
-CLOSE_CALL = ", although these observations speak for the other, all in all: check both"
+CLOSE_CALL = ", although the model leans to the other on its observations: check both"
+#: Log-odds from which it leans: three to two.
+LEANS = 0.4
 _COST_COLUMNS = ("Cost per step", "Interval", "Share")
 
 
@@ -162,9 +165,17 @@ def _suspicions(group: Straggler, level: float | None) -> Iterator[Entry]:
         yield _suspicion(group, level)
     if (preferred := group.preference) is not None:
         two = (Name(preferred.cause), " rather than ", Name(preferred.rather_than))
-        against = sum(item.log_odds for item in preferred.evidence) < 0
-        title = (*who(group.ranks, group.nodes, group.scope), ": ", *two, CLOSE_CALL if against else "")
+        close = CLOSE_CALL if _is_close(preferred, group) else ""
+        title = (*who(group.ranks, group.nodes, group.scope), ": ", *two, close)
         yield Entry(title, tuple(_contribution(item) for item in preferred.evidence))
+
+
+def _is_close(preferred: Preference, group: Straggler) -> bool:
+    """Whether the model would have named the other cause, and there is something of it to look at."""
+    other = preferred.rather_than
+    possible = not group.plausible_causes or other in group.plausible_causes
+    leans = preferred.log_odds is not None and preferred.log_odds <= -LEANS
+    return leans and possible and UNEXPLAINED not in (preferred.cause, other)
 
 
 def _suspicion(group: Straggler, level: float | None) -> Entry:

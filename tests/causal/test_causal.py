@@ -122,6 +122,17 @@ def test_mechanisms_survive_their_document_and_refuse_a_foreign_arrow():
         Mechanisms.from_document(document)
 
 
+@pytest.mark.parametrize("change", ["fewer", "other order"])
+def test_resources_of_another_version_are_refused(change: str) -> None:
+    document = linear_mechanisms().to_document()
+    resources = document["resources"]
+    document["resources"] = resources[:-1] if change == "fewer" else resources[::-1]
+    if change == "fewer":
+        document["coefficients"] = [row[:-1] for row in document["coefficients"]]
+    with pytest.raises(BundleError, match="other resources"):
+        Mechanisms.from_document(document)
+
+
 @pytest.mark.parametrize("phase", ["forward", "data_loading"])
 def test_copies_that_nobody_timed_may_lie_where_inputs_are_loaded_or_used(phase: str) -> None:
     scores = np.full(len(resource_names()), np.nan)

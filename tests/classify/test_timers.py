@@ -123,19 +123,27 @@ def test_ranks_late_in_different_work_are_several_faults() -> None:
     "told",
     [
         apart(COMPUTES, "backward", COMPUTES, "backward"),
+        apart("optimizer", "backward", COMPUTES, "gc"),
         apart(*TWO_WORKS, own=(0.2, 0.2, 0.2, 0.01)),
         apart(*TWO_WORKS, own=(0.2, 0.2, 0.2, 0.025)),
         apart(*TWO_WORKS, own=(0.2, 0.2, 0.2, np.nan)),
         apart(*TWO_WORKS, share=0.65),
     ],
-    ids=["one device's work", "one is not late", "one within noise", "one without timers", "late in much"],
+    ids=[
+        "one device's work",
+        "what a busy host lengthens",
+        "one is not late",
+        "one within noise",
+        "one without timers",
+        "late in much",
+    ],
 )
 def test_otherwise_a_node_stays_a_node(told: Any) -> None:
     assert not late_apart(NODE, told)
 
 
-@pytest.mark.parametrize("resource", ["storage", "memory"])
-def test_a_busy_disk_and_scarce_memory_make_ranks_late_in_different_work(resource: str) -> None:
+@pytest.mark.parametrize("resource", ["storage", "memory", "cpu_wait", "cpu_load", "cpu_quota"])
+def test_what_ranks_of_a_node_share_makes_them_late_in_different_work(resource: str) -> None:
     told = apart(*TWO_WORKS)
     told.evidence.versus_peers[5, resource_names().index(resource)] = 1.0
     assert not late_apart(NODE, told)

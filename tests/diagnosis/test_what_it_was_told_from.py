@@ -10,6 +10,7 @@ from made_up_doubt import NOTHING_KNOWN
 
 import rca
 from rca.classify.components import Component
+from rca.diagnosis import pipeline
 from rca.diagnosis.bundle import baseline
 from rca.diagnosis.contributions import preference
 from rca.diagnosis.readings import read_feature, subject, subject_of_signal, table_of
@@ -213,17 +214,34 @@ def test_of_several_ranks_the_typical_one_is_asked_and_nobody_with_a_fault_of_hi
     features = extract(make_window(late={4: 0.05, 5: 0.06, 6: 0.01, 7: 0.002}))
     classifier = baseline().classifier
     classification = classifier.classify(features)
+    head, two = classifier.heads["cause"], ("gpu_throttling", "gpu_contention")
+    rows = [head.classes.index(cause) for cause in two]
+
+    def odds(ranks: tuple[int, ...]) -> np.ndarray:
+        chances = np.log(head.probabilities(features.rank[list(ranks)]))
+        return chances[:, rows[0]] - chances[:, rows[1]]
+
+    def typical(ranks: tuple[int, ...]) -> int:
+        return ranks[int(np.abs(odds(ranks) - odds(ranks).mean()).argmin())]
+
+    everybody = (4, 5, 6, 7)
+    one = typical(everybody)
+    others = tuple(rank for rank in everybody if rank != one)
     (rank, *_) = classification.suspects
-    node = Component("node", (4, 5, 6, 7), 0.9)
-    causes = {"gpu_throttling": 0.6, "gpu_contention": 0.4}
-    asked = replace(rank, component=node, causes=causes)
-    alone = replace(rank, component=Component("rank", (5,), 0.9))
-    head = classifier.heads["cause"]
-    chances = np.log(head.probabilities(features.rank[[4, 6, 7]]))
-    odds = chances[:, head.classes.index("gpu_throttling")] - chances[:, head.classes.index("gpu_contention")]
-    nearest = (4, 6, 7)[int(np.abs(odds - odds.mean()).argmin())]
-    among = replace(classification, suspects=[asked, alone])
-    preferred = preference(asked, "gpu_throttling", among, classifier, features)
-    assert preferred is not None
-    moved = head.contributions(features.rank[[nearest]], "gpu_throttling", "gpu_contention")[0]
-    assert {item.log_odds for item in preferred.evidence} <= set(moved.tolist())
+    node = Component("node", everybody, 0.9)
+    asked = replace(rank, component=node, causes=dict(zip(two, (0.6, 0.4), strict=True)))
+    alone = replace(rank, component=Component("rank", (one,), 0.9))
+    for suspects, expected in (([asked], one), ([asked, alone], typical(others))):
+        among = replace(classification, suspects=suspects)
+        preferred = preference(asked, two[0], among, classifier, features)
+        assert preferred is not None
+        moved = head.contributions(features.rank[[expected]], *two)[0]
+        assert {item.log_odds for item in preferred.evidence} <= set(moved.tolist())
+        assert preferred.log_odds == pytest.approx(odds((expected,))[0])
+
+
+@pytest.mark.parametrize("most", [0, 1])
+def test_only_the_first_stragglers_are_explained(make_window, monkeypatch, most: int) -> None:
+    monkeypatch.setattr(pipeline, "MAX_EXPLAINED", most)
+    (straggler,) = rca.diagnose(make_window(late={5: 0.05})).stragglers
+    assert bool(straggler.evidence) == (straggler.preference is not None) == (most == 1)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from html.parser import HTMLParser
 from io import StringIO
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -195,14 +196,34 @@ def test_doubt_is_told_in_every_rendering(doubtful: Diagnosis, line: str) -> Non
     assert line in terminal_text(doubtful)
 
 
-def test_a_preference_against_what_is_shown_says_so(doubtful: Diagnosis) -> None:
+def preferred(doubtful: Diagnosis, *, plausible: Sequence[str] = (), **changes: Any) -> str:
+    """The page of the same answer with another preference."""
     group = doubtful.stragglers[0]
     assert group.preference is not None
-    against = group.preference.model_copy(update={"evidence": [contribution("sm_clock", "against", -1.5)]})
-    told = doubtful.model_copy(update={"stragglers": [group.model_copy(update={"preference": against})]})
-    said = "gpu_throttling rather than gpu_contention, although these observations speak for the other"
-    assert said in from_markdown(render_markdown(told)).text
-    assert "although" not in from_markdown(render_markdown(doubtful)).text
+    update = {"preference": group.preference.model_copy(update=changes)}
+    if plausible:
+        update["plausible_causes"] = list(plausible)
+    told = doubtful.model_copy(update={"stragglers": [group.model_copy(update=update)]})
+    return from_markdown(render_markdown(told)).text
+
+
+BOTH = ("gpu_throttling", "gpu_contention")
+
+
+def test_a_preference_against_the_model_says_so(doubtful: Diagnosis) -> None:
+    """The model goes by all observations, and the few that are shown may add up to the opposite."""
+    shown = [contribution("sm_clock", "against", -1.5)]
+    said = "gpu_throttling rather than gpu_contention, although the model leans to the other"
+    assert said in preferred(doubtful, log_odds=-1.5, plausible=BOTH)
+    assert "although" not in preferred(doubtful, log_odds=1.5, evidence=shown, plausible=BOTH)
+    assert "although" not in preferred(doubtful, log_odds=None, evidence=shown, plausible=BOTH)
+    assert "although" not in preferred(doubtful, log_odds=-0.1, plausible=BOTH)
+
+
+def test_nobody_is_sent_after_what_is_ruled_out_or_after_nothing(doubtful: Diagnosis) -> None:
+    assert "although" not in preferred(doubtful, log_odds=-1.5, plausible=BOTH[:1])
+    rather = {"rather_than": "unknown", "log_odds": -1.5}
+    assert "although" not in preferred(doubtful, **rather, plausible=("gpu_throttling", "unknown"))
 
 
 def test_without_doubt_no_page_speaks_of_it(throttled: Diagnosis) -> None:
