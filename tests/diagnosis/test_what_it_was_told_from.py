@@ -10,7 +10,7 @@ from made_up_doubt import NOTHING_KNOWN
 
 import rca
 from rca.classify.components import Component
-from rca.diagnosis import pipeline
+from rca.diagnosis import contributions, pipeline
 from rca.diagnosis.bundle import baseline
 from rca.diagnosis.contributions import preference
 from rca.diagnosis.readings import read_feature, subject, subject_of_signal, table_of
@@ -242,6 +242,7 @@ def test_of_several_ranks_the_typical_one_is_asked_and_nobody_with_a_fault_of_hi
 
 @pytest.mark.parametrize("most", [0, 1])
 def test_only_the_first_stragglers_are_explained(make_window, monkeypatch, most: int) -> None:
-    monkeypatch.setattr(pipeline, "MAX_EXPLAINED", most)
+    for module in (contributions, pipeline):
+        monkeypatch.setattr(module, "MAX_EXPLAINED", most)
     (straggler,) = rca.diagnose(make_window(late={5: 0.05})).stragglers
     assert bool(straggler.evidence) == (straggler.preference is not None) == (most == 1)
