@@ -36,6 +36,8 @@ BOUNDS = {
     "eighth": Bounds(71, 1, found=0.85, named=70),
     # Many of its faults take a twentieth of a step.
     "ninth": Bounds(35, 0, found=0.65, named=24),
+    # Every tenth times nothing but steps, and many hide their decisive signal.
+    "tenth": Bounds(33, 0, found=0.75, named=30),
 }
 
 
