@@ -122,7 +122,7 @@ class Mechanisms:
                 hint="train it again with rca train, or use the shipped bundle",
             )
         mechanisms = cls(
-            tuple(document["resources"]),
+            _resources(document),
             _array(document, "coefficients"),
             _array(document, "intercepts"),
             _array(document, "noise"),
@@ -131,11 +131,6 @@ class Mechanisms:
             _margins(document) if document["format"] == FORMAT else {},
             document.get("report", {}),
         )
-        if mechanisms.resources != resource_names():
-            raise BundleError(
-                "causal.json is of other resources than this version measures, or of another order",
-                hint="train it again with rca train, or use the shipped bundle",
-            )
         mechanisms._check_shapes()
         unknown = sorted(set(mechanisms.idle) - set(IDLE_RESOURCES))
         if unknown:
@@ -163,6 +158,21 @@ class Mechanisms:
                 raise BundleError(f"causal.json: {name} are not all numbers")
         if (self.noise < 0).any():
             raise BundleError("causal.json: noise is negative")
+
+
+def _resources(document: dict[str, Any]) -> tuple[str, ...]:
+    """The columns of the coefficients: those that this version measures, in its order."""
+    hint = "train it again with rca train, or use the shipped bundle"
+    given, wanted = document.get("resources"), resource_names()
+    if not isinstance(given, list) or not all(isinstance(name, str) for name in given):
+        raise BundleError("causal.json: resources are no list of names", hint=hint)
+    if tuple(given) == wanted:
+        return wanted
+    missing, extra = sorted(set(wanted) - set(given)), sorted(set(given) - set(wanted))
+    told = [f"lacks {', '.join(missing)}"] if missing else []
+    told += [f"has {', '.join(extra)}, which this version does not measure"] if extra else []
+    what = " and ".join(told) or "has them in another order, or twice"
+    raise BundleError(f"causal.json is of other resources: it {what}", hint=hint)
 
 
 def _array(document: dict[str, Any], name: str) -> FloatArray:

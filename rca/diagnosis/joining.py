@@ -88,7 +88,7 @@ def instead(
     """
     lost = part.slowdown.seconds_per_step
     scale = min(share, MOST_LOST * measured / lost) if lost > 0 else share
-    slowdown = {
+    seconds = {
         "ratio": measured / (measured - scale * lost),
         "seconds_per_step": scale * lost,
         "interval": _scaled(part.slowdown.interval, scale),
@@ -97,7 +97,7 @@ def instead(
     return whole.model_copy(
         update={
             **{name: getattr(part, name) for name in _VERDICT},
-            "slowdown": whole.slowdown.model_copy(update=slowdown),
+            "slowdown": part.slowdown.model_copy(update=seconds),
             "causes": [_over_all(cause, scale) for cause in part.causes],
             "unexplained_seconds_per_step": scale * part.unexplained_seconds_per_step,
             "actions": [_over_all_steps(action, scale) for action in part.actions],
@@ -108,6 +108,17 @@ def instead(
 def same_on_some(cause: Cause, others: Sequence[Cause]) -> list[Cause]:
     """Those of the others that are the same cause on ranks that overlap."""
     return [one for one in others if one.cause == cause.cause and set(one.ranks) & set(cause.ranks)]
+
+
+def doubts_only_causes(diagnosis: Diagnosis) -> bool:
+    """Whether a diagnosis abstains from nothing, or from naming a cause only."""
+    reason = diagnosis.abstention_reason
+    return reason is None or reason.code in _SETTLED
+
+
+def lasting(found: Sequence[Straggler], others: Sequence[Sequence[Straggler]]) -> list[Straggler]:
+    """A part's stragglers over the steps of those of the same ranks in others; the first give the pattern."""
+    return [_as_long_as_both(one, [same for part in others for same in part]) for one in found]
 
 
 def _priced(causes: Sequence[Cause], whole: Sequence[Cause], share: float) -> list[Cause]:
@@ -218,7 +229,6 @@ def _over_all_steps(action: Action, share: float) -> Action:
 
 def _verdict(whole: Diagnosis, part: Diagnosis, *, new_first: bool) -> dict[str, Any]:
     """What to look at next, and whether the whole window's doubt remains; a new first cause changes both."""
-    reason = whole.abstention_reason
-    if not new_first or (reason is not None and reason.code not in _SETTLED):
+    if not new_first or not doubts_only_causes(whole):
         return {}
     return {"abstained": False, "abstention_reason": None, "next_check": part.next_check}

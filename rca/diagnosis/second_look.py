@@ -11,74 +11,38 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from rca.arrays import FloatArray
-from rca.classify.sufficiency import MIN_STEPS
 from rca.diagnosis.causes import catalogued
-from rca.diagnosis.joining import instead, joined, same_on_some
-from rca.diagnosis.result import Cause, Diagnosis
+from rca.diagnosis.joining import doubts_only_causes, instead, joined, lasting, same_on_some
+from rca.diagnosis.result import Cause, Diagnosis, Straggler
+from rca.diagnosis.slow_parts import Part, before_the_end, long_parts, slow_parts
 from rca.features import FeatureSet
-from rca.robust import REFERENCE_QUANTILE, nan_mean, nan_quantile
 from rca.telemetry.step_clock import StepClock
 from rca.telemetry.window import Window
 
-#: The last steps of a stopped job belong to its end: some ranks had finished them, and some had not.
-LAST_STEPS = 2
-#: A part is asked about if its steps are on average this much longer than its own quick ones, or if without
-#: one rank, node or stage they would be this much shorter.
-UNEVEN, GAINED = 0.06, 0.03
 #: What a part says is added to an answer that stands already: it has to be more certain than that had to be.
 SURE_MODE, SURE_CAUSE = 0.98, 0.9
 #: A cause that is likelier than not is told beside why the job stopped.
 NAMED = 0.5
+#: Doubt of a healthy verdict that a part may settle: whether the job is slow at all.
+UNDECIDED = "undecided_mode"
 #: Belief from which a part beside a harmless stretch raises the alarm; whoever asks twice has to be surer.
 SURE_ALARM = 0.99
 
 
-class Part(NamedTuple):
-    """Steps beside the slow stretch: numbers from `first` up to, not including, `end`; `share` of all."""
+class Answer(NamedTuple):
+    """What a part of the window says on its own."""
 
-    first: int
-    end: int
-    share: float
-
-
-def slow_parts(features: FeatureSet) -> list[Part]:
-    """The steps before and after the slow stretch, as far as they are slow in themselves.
-
-    A part of fewer than `MIN_STEPS` is too short to be asked about: what is added has to be certain.
-    """
-    segment, steps = features.comparison.segment, features.work.steps
-    if segment.whole:
-        return []
-    found = []
-    for begin, stop in ((0, segment.first), (segment.last + 1, steps.size)):
-        if stop - begin >= MIN_STEPS and _is_slow(features, slice(begin, stop)):
-            found.append(Part(int(steps[begin]), int(steps[stop - 1]) + 1, (stop - begin) / steps.size))
-    return found
-
-
-def before_the_end(features: FeatureSet) -> list[Part]:
-    """The steps of a stopped job up to its end, if they are slow in themselves and enough."""
-    steps = features.work.steps
-    kept = steps.size - LAST_STEPS
-    if kept < MIN_STEPS or not _is_slow(features, slice(0, kept)):
-        return []
-    return [Part(int(steps[0]), int(steps[kept - 1]) + 1, kept / steps.size)]
-
-
-def _is_slow(features: FeatureSet, part: slice) -> bool:
-    comparison, unit = features.comparison, features.work.step_reference
-    step = features.work.job_step[part]
-    quick = float(nan_quantile(step[:, None], REFERENCE_QUANTILE)[0])
-    if float(nan_mean(step[:, None])[0]) - quick >= UNEVEN * quick:
-        return True
-    gains: Sequence[FloatArray] = (comparison.gain_rank, comparison.gain_node, comparison.gain_stage)
-    return any(float(gain[:, part].mean(axis=1).max()) >= GAINED * unit for gain in gains)
+    part: Part
+    told: Diagnosis
 
 
 def _parts(diagnosis: Diagnosis, features: FeatureSet) -> list[Part]:
     """What is asked on its own."""
-    if diagnosis.failure_mode != "fail_stop":
+    if diagnosis.failure_mode == "healthy":
+        # How the job ended, or what it suffered once, is not answered by the steps beside that.
+        reason = diagnosis.abstention_reason
+        return slow_parts(features) if reason is None or reason.code == UNDECIDED else []
+    if diagnosis.failure_mode == "fail_slow":
         return slow_parts(features)
     # Why a job was slow would be read as the answer to why it stopped where there is none.
     answered = diagnosis.causes and not diagnosis.abstained
@@ -116,9 +80,11 @@ def with_second_look(
     if not parts:
         return diagnosis
     clock, rank_steps = StepClock.of(window), features.work.steps.size * float(window.job.world_size)
-    answers = [(part, ask(clock.between(part.first, part.end))) for part in parts]
+    answers = [Answer(part, ask(clock.between(part.first, part.end))) for part in parts]
     if diagnosis.failure_mode == "healthy":
-        return _alarmed(diagnosis, answers, measured, rank_steps)
+        if not any(_is_sure(answer.told) for answer in answers):
+            return diagnosis
+        diagnosis = _alarmed(diagnosis, answers, features, measured, rank_steps)
     for part, told in answers:
         if new := _certain(told, diagnosis):
             diagnosis = joined(
@@ -127,28 +93,58 @@ def with_second_look(
     return diagnosis
 
 
+def _is_sure(told: Diagnosis) -> bool:
+    """Whether a part raises the alarm: it is slow for certain, and like what the model has learned from."""
+    return (
+        told.failure_mode == "fail_slow"
+        and told.failure_mode_probability["fail_slow"] >= SURE_ALARM
+        and doubts_only_causes(told)
+        and not told.quality.out_of_distribution
+    )
+
+
 def _alarmed(
-    healthy: Diagnosis, answers: Sequence[tuple[Part, Diagnosis]], measured: float, rank_steps: float
+    healthy: Diagnosis, answers: Sequence[Answer], features: FeatureSet, measured: float, rank_steps: float
 ) -> Diagnosis:
-    """The verdict of the longest part that is sure of a fault, which a harmless stretch had hidden."""
-    sure = [
-        (part, told)
-        for part, told in answers
-        if told.failure_mode == "fail_slow" and told.failure_mode_probability["fail_slow"] >= SURE_ALARM
-    ]
-    if not sure:
-        return healthy
-    part, told = max(sure, key=lambda each: each[0].share)
-    share = 1.0 if _all_the_time(told, part) else part.share
-    return instead(healthy, told, share=share, measured=measured, rank_steps=rank_steps)
+    """The verdict of the longest part that is sure of a fault, which a harmless stretch had hidden.
+
+    What other parts say of the same fault is in its steps and its seconds. Those are means over all steps, as
+    if the stretch were like them, where every part that is long enough to tell has the fault throughout.
+    """
+    _, told = max((each for each in answers if _is_sure(each.told)), key=lambda each: each.part.share)
+    agreeing = [each for each in answers if _is_same_fault(each.told, told)]
+    stragglers = lasting(told.stragglers, [told.stragglers, *(each.told.stragglers for each in agreeing)])
+    asked, lost = sum(part.share for part, _ in agreeing), told.slowdown.seconds_per_step
+    seconds = sum(part.share * other.slowdown.seconds_per_step for part, other in agreeing)
+    share, past = seconds / lost if lost > 0 else asked, told.slowdown.versus_own_past
+    if len(agreeing) == len(long_parts(features)) and all(_is_throughout(each) for each in agreeing):
+        steps = {"first_step": int(features.work.steps[0]), "last_step": int(features.work.steps[-1])}
+        stragglers = [each.model_copy(update=steps) for each in stragglers]
+        share, past = share / asked, None
+    slowdown = told.slowdown.model_copy(update={"versus_own_past": past})
+    verdict = told.model_copy(update={"stragglers": stragglers, "slowdown": slowdown})
+    return instead(healthy, verdict, share=share, measured=measured, rank_steps=rank_steps)
 
 
-def _all_the_time(told: Diagnosis, part: Part) -> bool:
-    """Whether what a part says neither begins nor ends in it, so that it is so in the whole window."""
-    steps = [(one.first_step, one.last_step) for one in told.stragglers]
+def _is_same_fault(told: Diagnosis, other: Diagnosis) -> bool:
+    """Whether a part's first cause is one of the other's on ranks that overlap; without causes, who it is."""
+    if told.failure_mode != other.failure_mode:
+        return False
+    if told.causes and other.causes:
+        return bool(same_on_some(told.causes[0], other.causes))
+    return any(_overlap(one, another) for one in told.stragglers for another in other.stragglers)
+
+
+def _overlap(one: Straggler, another: Straggler) -> bool:
+    return one.straggler_type == another.straggler_type and not set(one.ranks).isdisjoint(another.ranks)
+
+
+def _is_throughout(answer: Answer) -> bool:
+    """Whether what a part says neither begins nor ends in it."""
+    first, end = answer.part.first, answer.part.end
+    steps = [(one.first_step, one.last_step) for one in answer.told.stragglers]
     return bool(steps) and all(
-        first is not None and last is not None and first <= part.first and last >= part.end - 1
-        for first, last in steps
+        began is not None and over is not None and began <= first and over >= end - 1 for began, over in steps
     )
 
 

@@ -85,17 +85,18 @@ def on_whole_steps(
 def _beyond_own_spikes(step: FloatArray, inside: BoolArray) -> FloatArray:
     """Share of what each step took longer that is the slow stretch's, (n_steps,): of spikes less than 1.
 
-    Checkpoints and evaluations come as often in a slow stretch as beside it, and in it they are no longer by
-    more than every step is.
+    Checkpoints and evaluations come as often in a slow stretch as beside it, and there they show how long
+    they are in themselves: what is left is the stretch's, and as much as of its other steps at least.
     """
     quiet = float(nan_median(step[~inside][:, None])[0])
     longer = np.maximum(np.nan_to_num(step - quiet), 0.0)
     usual = float(np.median(longer[inside]))
     spike = longer > SPIKE * usual
-    rare, common = float(spike[inside].mean()), float(spike[~inside].mean())
-    if usual <= 0 or not spike[inside].any() or common < AS_OFTEN * rare:
+    inside_share, outside_share = float(spike[inside].mean()), float(spike[~inside].mean())
+    if usual <= 0 or not inside_share or not outside_share or outside_share < AS_OFTEN * inside_share:
         return np.ones(step.size)
-    share: FloatArray = np.where(spike & inside, usual / np.maximum(longer, usual), 1.0)
+    kept = np.maximum(longer - np.median(longer[spike & ~inside]), usual)
+    share: FloatArray = np.where(spike & inside, kept / np.maximum(longer, kept), 1.0)
     return share
 
 

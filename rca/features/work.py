@@ -86,7 +86,7 @@ class Work:
             steps=phases.steps[used],
             warmup=warmup,
             step=step,
-            own=own_work(phases).own[:, used],
+            own=own_work(phases, topology.stage).own[:, used],
             wait=wait,
             transfer=transfer,
             phases=own_phases,

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from rca.arrays import BoolArray, FloatArray
-from rca.robust import nan_median, nan_min
+from rca.arrays import BoolArray, FloatArray, IntArray
+from rca.robust import group_members, nan_median, nan_min
 from rca.telemetry.phases import OCCASIONAL_PHASES, PhaseArrays
 
 SERIAL_PHASES: tuple[str, ...] = (
@@ -25,6 +25,11 @@ WORK_PHASES: tuple[str, ...] = (
 )
 UNTIMED = "untimed_seconds"
 """Work that no timer saw, found by `rca.telemetry.untimed_work`; no column of a window."""
+#: What every rank of a stage does, timed or not; inputs may be one rank's work for all.
+EVERYBODY_DOES = frozenset({"forward_seconds", "backward_seconds"})
+#: Who times a phase in less than this share of his steps does not time it. Of a phase that not everybody
+#: does, more than this share of a stage times it, or whoever has no timer does not do it.
+SELDOM, MOST = 0.1, 0.5
 
 
 @dataclass(frozen=True)
@@ -34,7 +39,8 @@ class OwnWork:
     Attributes
     ----------
     own, serial : ndarray of shape (n_ranks, n_steps), seconds
-        `serial` is the measured part of `own` that does not repeat per microbatch.
+        `serial` is the part of `own` that does not repeat per microbatch, as far as it was timed by the rank
+        or, as in `own`, by the others of its stage.
     transfer : ndarray of shape (n_steps,), seconds, or None
         None where no communication was measured.
     split : bool
@@ -51,10 +57,16 @@ class OwnWork:
     notes: tuple[str, ...]
 
 
-def own_work(phases: PhaseArrays) -> OwnWork:
+def own_work(phases: PhaseArrays, stage: IntArray) -> OwnWork:
     """Best available own work per cell: whole step less communication, else the sum of measured phases.
 
     Taking the communication off the whole step keeps work nobody measured with the rank that did it.
+
+    Parameters
+    ----------
+    phases : PhaseArrays
+    stage : ndarray of shape (n_ranks,), int
+        Pipeline stage of each rank: a phase without a timer takes as long as in the rank's own stage.
     """
     step = phases.phase("step_seconds")
     wait = phases.phase("communication_wait_seconds")
@@ -64,7 +76,7 @@ def own_work(phases: PhaseArrays) -> OwnWork:
     split = np.isfinite(wait)
     communication = np.where(split, wait + np.nan_to_num(moved), both)
     own = step - communication
-    summed, serial = _sums(phases)
+    summed, serial = _sums(phases, stage)
     if np.isfinite(step).any():
         # A step somebody began and never finished has no length to compare.
         summed = np.where(np.isfinite(step), summed, np.nan)
@@ -77,7 +89,7 @@ def own_work(phases: PhaseArrays) -> OwnWork:
     )
 
 
-def _sums(phases: PhaseArrays) -> tuple[FloatArray, FloatArray]:
+def _sums(phases: PhaseArrays, stage: IntArray) -> tuple[FloatArray, FloatArray]:
     """Sum of the measured work phases (NaN where none) and of the serial ones among them (0 where none)."""
     total = np.zeros(phases.present.shape)
     serial = np.zeros(phases.present.shape)
@@ -87,19 +99,29 @@ def _sums(phases: PhaseArrays) -> tuple[FloatArray, FloatArray]:
         if values is None:
             continue
         known |= np.isfinite(values)
-        values = np.nan_to_num(_as_others(name, values))
+        if name in WORK_PHASES and name not in OCCASIONAL_PHASES:
+            values = _as_others(name, values, phases.present, stage)
+        values = np.nan_to_num(values)
         total += values
         if name in SERIAL_PHASES:
             serial += values
     return np.where(known, total, np.nan), serial
 
 
-def _as_others(name: str, seconds: FloatArray) -> FloatArray:
-    """A phase with the others' median on ranks that never timed it: sums are compared between ranks."""
-    timed = np.isfinite(seconds).any(axis=1, keepdims=True)
-    if timed.all() or not timed.any() or name in OCCASIONAL_PHASES:
+def _as_others(name: str, seconds: FloatArray, present: BoolArray, stage: IntArray) -> FloatArray:
+    """A phase with its stage's median on ranks that do not time it: sums are compared between ranks."""
+    measured = np.isfinite(seconds)
+    timed = measured.sum(axis=1) > SELDOM * present.sum(axis=1)
+    if timed.all() or not timed.any():
         return seconds
-    return np.where(timed, seconds, nan_median(seconds))
+    filled = seconds.copy()
+    for members in group_members(stage):
+        share = float(timed[members].mean())
+        if share > MOST or (name in EVERYBODY_DOES and share > 0):
+            rows = members[~timed[members]]
+            usual = nan_median(seconds[members[timed[members]]])
+            filled[rows] = np.where(measured[rows], seconds[rows], usual)
+    return filled
 
 
 def _fill(own: FloatArray, summed: FloatArray) -> tuple[FloatArray, tuple[str, ...]]:

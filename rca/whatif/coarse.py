@@ -71,8 +71,8 @@ class PhaseReplay:
         job : Job
             `job.hints["microbatches"]` is used where given; otherwise the number is fitted to `measured`.
         """
-        work = own_work(phases)
-        grid = PipelineGrid.from_topology(job.topology)
+        topology = job.topology
+        work, grid = own_work(phases, topology.stage), PipelineGrid.from_topology(topology)
         measured = nan_median(phases.phase("step_seconds"))
         if not work.informative:
             return cls(

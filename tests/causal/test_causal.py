@@ -1,4 +1,6 @@
+from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -122,15 +124,23 @@ def test_mechanisms_survive_their_document_and_refuse_a_foreign_arrow():
         Mechanisms.from_document(document)
 
 
-@pytest.mark.parametrize("change", ["fewer", "other order"])
-def test_resources_of_another_version_are_refused(change: str) -> None:
+@pytest.mark.parametrize(
+    ("resources", "told"),
+    [
+        (resource_names()[:-1], f"lacks {resource_names()[-1]}$"),
+        ((*resource_names(), "luck"), "has luck, which this version does not measure$"),
+        (resource_names()[::-1], "in another order, or twice$"),
+        (None, "no list of names$"),
+        ([7], "no list of names$"),
+    ],
+    ids=["fewer", "more", "other order", "null", "numbers"],
+)
+def test_resources_of_another_version_are_refused(resources: Sequence[Any] | None, told: str) -> None:
     document = linear_mechanisms().to_document()
-    resources = document["resources"]
-    document["resources"] = resources[:-1] if change == "fewer" else resources[::-1]
-    if change == "fewer":
-        document["coefficients"] = [row[:-1] for row in document["coefficients"]]
-    with pytest.raises(BundleError, match="other resources"):
+    document["resources"] = None if resources is None else list(resources)
+    with pytest.raises(BundleError, match=told) as refused:
         Mechanisms.from_document(document)
+    assert "train it again" in refused.value.hint
 
 
 @pytest.mark.parametrize("phase", ["forward", "data_loading"])

@@ -19,6 +19,9 @@ WORK = {
 EXCHANGE, LATE, BY = "communication_seconds", 4, 0.5
 
 
+ONE_STAGE = np.zeros(RANKS, dtype=int)
+
+
 def phases(**untimed: list[int]) -> PhaseArrays:
     """Ranks that wait for one whose forward is late; `untimed` are those without a timer of a phase."""
     shape = RANKS, STEPS
@@ -35,7 +38,7 @@ def phases(**untimed: list[int]) -> PhaseArrays:
 
 def late(**untimed: list[int]) -> FloatArray:
     """How much longer than the others' median each rank works, seconds, shape (n_ranks,)."""
-    own = own_work(phases(**untimed)).own.mean(axis=1)
+    own = own_work(phases(**untimed), ONE_STAGE).own.mean(axis=1)
     found: FloatArray = own - np.median(own)
     return found
 
@@ -57,12 +60,67 @@ def test_a_rank_is_not_late_for_lack_of_a_timer(untimed: dict[str, list[int]]) -
 
 def test_who_times_nothing_is_not_known() -> None:
     nothing: dict[str, list[int]] = {name.removesuffix("_seconds"): [2] for name in (*WORK, EXCHANGE)}
-    assert np.isnan(own_work(phases(**nothing)).own[2]).all()
+    assert np.isnan(own_work(phases(**nothing), ONE_STAGE).own[2]).all()
 
 
 def test_a_step_without_a_value_is_no_phase_without_a_timer() -> None:
     """An unfinished step lacks what the rank had not done, which is not what the others did."""
     given = phases(communication=[0, 1, 2, 3, 4, 5])
     given.seconds["optimizer_seconds"][3, -1] = np.nan
-    own = own_work(given).own
+    own = own_work(given, ONE_STAGE).own
     assert own[3, -1] == pytest.approx(own[3, 0] - WORK["optimizer_seconds"])
+
+
+def test_a_stray_sample_is_no_timer() -> None:
+    given = phases(communication=[1], optimizer=[1])
+    given.seconds["optimizer_seconds"][1, 3] = WORK["optimizer_seconds"]
+    own = own_work(given, ONE_STAGE).own
+    np.testing.assert_allclose(own[1], own[0])
+
+
+def in_stages(*untimed: int) -> PhaseArrays:
+    """Two ranks of a short stage and four of one that computes twice as long; nobody is late."""
+    given = phases(communication=list(untimed), backward=list(untimed))
+    given.seconds["forward_seconds"][:] = WORK["forward_seconds"]
+    for name in ("forward_seconds", "backward_seconds"):
+        given.seconds[name][2:] *= 2
+    work = sum(given.seconds[name] for name in WORK)
+    given.seconds[EXCHANGE][:] = given.seconds["step_seconds"] - work
+    return given
+
+
+@pytest.mark.parametrize("untimed", [0, 5], ids=["the short one", "the long one"])
+def test_a_rank_without_a_timer_works_as_long_as_its_own_stage(untimed: int) -> None:
+    stage = np.array([0, 0, 1, 1, 1, 1])
+    own = own_work(in_stages(untimed), stage).own.mean(axis=1)
+    timed = own_work(in_stages(), stage).own.mean(axis=1)
+    assert own == pytest.approx(timed)
+    assert timed[0] < timed[5]
+
+
+def test_a_stage_in_which_nobody_times_a_phase_is_not_given_another_stages() -> None:
+    stage = np.array([0, 0, 1, 1, 1, 1])
+    own = own_work(in_stages(0, 1), stage).own.mean(axis=1)
+    alone = own_work(in_stages(0, 1), np.zeros(RANKS, dtype=int)).own.mean(axis=1)
+    assert own[0] < alone[0]
+
+
+@pytest.mark.parametrize("loaders", [[0], [0, 2, 4]], ids=["one for all", "one of each tensor group"])
+def test_who_times_no_input_reads_none_where_few_do(loaders: list[int]) -> None:
+    """Their stall is theirs alone: the others wait for them, and are not late for it."""
+    others = np.setdiff1d(np.arange(RANKS), loaders)
+    given = phases(communication=list(range(RANKS)))
+    given.seconds["forward_seconds"][:] = WORK["forward_seconds"]
+    given.seconds["data_loading_seconds"][others] = np.nan
+    given.seconds["data_loading_seconds"][loaders] += BY
+    own = own_work(given, ONE_STAGE).own.mean(axis=1)
+    assert own[loaders].min() - own[others].max() == pytest.approx(BY + WORK["data_loading_seconds"])
+
+
+def test_what_everybody_does_is_not_done_by_its_timers_alone() -> None:
+    """One rank of each node times the forward, and one of those is late: nobody else is accused."""
+    leaders, everybody = [0, LATE], list(range(RANKS))
+    found = late(communication=everybody, forward=[rank for rank in everybody if rank not in leaders])
+    assert found.argmax() == LATE
+    assert found.min() >= -BY / 2
+    assert found[0] == pytest.approx(-BY / 2)

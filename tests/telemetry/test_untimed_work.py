@@ -51,7 +51,7 @@ def test_time_in_no_phase_is_work_of_who_is_waited_for(within_forward: float) ->
     told = without_hidden_waits(waited_for(within_forward), topology())
     assert np.allclose(told.seconds[FORWARD], 0.2, atol=2 * UNEVEN)
     assert np.allclose(told.seconds[BACKWARD], 0.5, atol=2 * UNEVEN)
-    own = own_work(told).own
+    own = own_work(told, topology().stage).own
     assert np.allclose(own[LATE, FIRST:], 0.75 + SECONDS, atol=2 * UNEVEN)
     assert np.allclose(own[LATE, :FIRST], 0.75, atol=2 * UNEVEN)
     assert np.allclose(np.delete(own, LATE, axis=0), 0.75, atol=2 * UNEVEN)
@@ -97,7 +97,7 @@ def test_ranks_without_timers_stay_unknown() -> None:
     given = waited_for()
     for name in (FORWARD, BACKWARD, OPTIMIZER):
         given.seconds[name][6:] = np.nan
-    own = own_work(without_hidden_waits(given, topology())).own
+    own = own_work(without_hidden_waits(given, topology()), topology().stage).own
     assert np.isnan(own[6:]).all()
     assert own[LATE, FIRST:].mean() == pytest.approx(0.95, abs=2 * UNEVEN)
 
@@ -145,7 +145,7 @@ def test_two_that_are_late_by_different_times_wait_for_the_later_one() -> None:
     forward[:, FIRST:] += SECONDS
     forward[LATE, FIRST:], forward[5, FIRST:] = 0.2, 0.2 + SECONDS / 2
     told = without_hidden_waits(phases({FORWARD: forward, BACKWARD: 0.5, LOADING: 0.0}), topology())
-    own = own_work(told).own[:, FIRST]
+    own = own_work(told, topology().stage).own[:, FIRST]
     assert own[[0, LATE, 5]] == pytest.approx([0.7, 0.7 + SECONDS, 0.7 + SECONDS / 2])
 
 
@@ -154,9 +154,9 @@ def test_what_is_not_timed_in_every_step_is_nothing_in_the_others() -> None:
     occasional = np.full((8, STEPS), np.nan)
     occasional[:, ::7] = 0.001
     told = phases({**given.seconds, "gc_seconds": occasional})
-    assert own_work(without_hidden_waits(told, topology())).own[LATE, FIRST:].mean() == pytest.approx(
-        0.95, abs=0.01
-    )
+    assert own_work(without_hidden_waits(told, topology()), topology().stage).own[
+        LATE, FIRST:
+    ].mean() == pytest.approx(0.95, abs=0.01)
 
 
 def test_who_waits_partly_in_two_phases_has_waited_once() -> None:
@@ -170,7 +170,7 @@ def test_a_rank_that_reports_nothing_hides_nobody() -> None:
     given = waited_for()
     for name in (FORWARD, BACKWARD, OPTIMIZER, "step_seconds"):
         given.seconds[name][0] = np.nan
-    own = own_work(without_hidden_waits(given, topology())).own
+    own = own_work(without_hidden_waits(given, topology()), topology().stage).own
     assert own[LATE, FIRST:].mean() == pytest.approx(0.95, abs=2 * UNEVEN)
 
 
