@@ -7,7 +7,7 @@ import simulated_jobs
 
 import rca
 from rca.diagnosis.joining import joined
-from rca.diagnosis.result import AbstentionReason
+from rca.diagnosis.result import AbstentionReason, Slowdown
 from rca.diagnosis.second_look import with_second_look
 from rca.diagnosis.slow_parts import Part, before_the_end, slow_parts
 from rca.features import extract
@@ -206,6 +206,10 @@ def said(alone: rca.Diagnosis, part: Part, first: int, last: int, **change) -> r
     return told(alone, "fail_slow", 0.995).model_copy(update=update)
 
 
+def halved(alone: rca.Diagnosis) -> Slowdown:
+    return alone.slowdown.model_copy(update={"seconds_per_step": alone.slowdown.seconds_per_step / 2})
+
+
 def asked_of(answers: dict[Part, rca.Diagnosis]):
     """A diagnosis that knows what to say of each part, by its number of steps' first."""
 
@@ -219,30 +223,70 @@ def asked_of(answers: dict[Part, rca.Diagnosis]):
 def test_parts_that_agree_throughout_speak_for_the_whole_window(amid, hidden) -> None:
     window, features, before, after = amid
     _, healthy, alone = hidden
-    answers = {part: said(alone, part, 0, 0) for part in (before, after)}
+    answers = {before: said(alone, before, 0, 0), after: said(alone, after, 0, 0, slowdown=halved(alone))}
     found = with_second_look(healthy, window, features, 1.0, asked_of(answers))
-    assert found.causes[0].seconds_per_step == pytest.approx(alone.causes[0].seconds_per_step)
+    mean = (before.share + after.share / 2) / (before.share + after.share)
+    assert found.causes[0].seconds_per_step == pytest.approx(mean * alone.causes[0].seconds_per_step)
     (one,) = found.stragglers
     assert (one.first_step, one.last_step) == (features.work.steps[0], features.work.steps[-1])
     assert found.slowdown.versus_own_past is None
 
 
-def test_parts_that_agree_but_for_its_beginning_cost_what_each_of_them_lost(amid, hidden) -> None:
+@pytest.mark.parametrize(("late", "early"), [(20, 0), (0, 9)], ids=["beginning", "end"])
+def test_parts_that_agree_but_for_an_end_cost_what_each_of_them_lost(
+    amid, hidden, late: int, early: int
+) -> None:
     window, features, before, after = amid
     _, healthy, alone = hidden
-    half = alone.slowdown.model_copy(update={"seconds_per_step": alone.slowdown.seconds_per_step / 2})
-    answers = {before: said(alone, before, 20, 0, slowdown=half), after: said(alone, after, 0, 0)}
+    answers = {
+        before: said(alone, before, late, 0, slowdown=halved(alone)),
+        after: said(alone, after, 0, early),
+    }
     found = with_second_look(healthy, window, features, 1.0, asked_of(answers))
     lost = alone.slowdown.seconds_per_step * (before.share / 2 + after.share)
     assert found.slowdown.seconds_per_step == pytest.approx(lost)
     (one,) = found.stragglers
-    assert (one.first_step, one.last_step) == (before.first + 20, after.end - 1)
+    assert (one.first_step, one.last_step) == (before.first + late, after.end - 1 - early)
 
 
-def test_a_part_that_knows_nothing_of_it_keeps_a_fault_to_the_other(amid, hidden) -> None:
+def test_a_part_that_agrees_without_being_sure_adds_its_steps_and_not_its_pattern(amid, hidden) -> None:
     window, features, before, after = amid
     _, healthy, alone = hidden
-    answers = {before: healthy, after: said(alone, after, 0, 0)}
+    sure, likely = said(alone, after, 0, 3), said(alone, before, 20, 0)
+    patterns = {id(sure): "persistent", id(likely): "transient"}
+    sure, likely = (
+        each.model_copy(
+            update={"stragglers": [each.stragglers[0].model_copy(update={"pattern": patterns[id(each)]})]}
+        )
+        for each in (sure, likely)
+    )
+    answers = {before: told(likely, "fail_slow", 0.95), after: sure}
+    found = with_second_look(healthy, window, features, 1.0, asked_of(answers))
+    (one,) = found.stragglers
+    assert (one.first_step, one.pattern) == (before.first + 20, "persistent")
+    assert found.failure_mode_probability == sure.failure_mode_probability
+
+
+def test_parts_without_causes_agree_on_who_is_slow_and_how(amid, hidden) -> None:
+    window, features, before, after = amid
+    _, healthy, alone = hidden
+    nameless = {"causes": [], "actions": [], **doubt("cause_not_certain")}
+    for kind, first in ((None, before.first), ("io", after.first)):
+        answers = {part: said(alone, part, 1, 0, **nameless) for part in (before, after)}
+        likely = told(answers[before], "fail_slow", 0.95)
+        (one,) = likely.stragglers
+        other = one if kind is None else one.model_copy(update={"straggler_type": kind})
+        answers[before] = likely.model_copy(update={"stragglers": [other]})
+        found = with_second_look(healthy, window, features, 1.0, asked_of(answers))
+        assert found.stragglers[0].first_step == first + 1
+
+
+@pytest.mark.parametrize("stopped", [False, True], ids=["healthy", "stopped"])
+def test_a_part_that_knows_nothing_of_it_keeps_a_fault_to_the_other(amid, hidden, stopped: bool) -> None:
+    window, features, before, after = amid
+    _, healthy, alone = hidden
+    end = told(said(alone, before, 0, 0), "fail_stop", 0.0)
+    answers = {before: end if stopped else healthy, after: said(alone, after, 0, 0)}
     found = with_second_look(healthy, window, features, 1.0, asked_of(answers))
     assert found.causes[0].seconds_per_step == pytest.approx(after.share * alone.causes[0].seconds_per_step)
     (one,) = found.stragglers
@@ -253,8 +297,9 @@ def test_of_parts_with_faults_of_their_own_both_are_told(amid, hidden, both) -> 
     window, features, before, after = amid
     _, healthy, alone = hidden
     other = rca.diagnose(simulate(job(STARVED)).window)
-    answers = {before: said(alone, before, 0, 0), after: said(other, after, 0, 0)}
+    answers = {before: said(alone, before, 0, 0), after: told(said(other, after, 0, 0), "fail_slow", 0.999)}
     found = with_second_look(healthy, window, features, 1.0, asked_of(answers))
+    assert found.failure_mode_probability == answers[before].failure_mode_probability
     assert {each.cause: each.seconds_per_step for each in found.causes} == {
         "gpu_throttling": pytest.approx(before.share * alone.causes[0].seconds_per_step),
         "data_loader_stall": pytest.approx(after.share * other.causes[0].seconds_per_step),

@@ -132,7 +132,8 @@ def saves_and_stalls(every: int, stall: float) -> tuple[rca.Window, float]:
     saved = (job_step > 2 * usual) if every else np.arange(job_step.size) % 8 == 4
     stalled = np.flatnonzero(saved & (np.abs(np.arange(job_step.size) - 55) <= 15))
     assert stalled.size
-    longer = pa.array(seconds + np.where(np.isin(number, stalled), stall, 0.0))
+    # One such step beside the stretch is not one of many.
+    longer = pa.array(seconds + np.where(np.isin(number, [*stalled, 20]), stall, 0.0))
     column = steps.column_names.index("step_seconds")
     window = replace(labelled.window, steps=steps.set_column(column, "step_seconds", longer))
     return window, labelled.label["causes"][0]["seconds_per_step"] + stall * stalled.size / job_step.size

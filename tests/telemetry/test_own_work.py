@@ -73,9 +73,16 @@ def test_a_step_without_a_value_is_no_phase_without_a_timer() -> None:
 
 def test_a_stray_sample_is_no_timer() -> None:
     given = phases(communication=[1], optimizer=[1])
-    given.seconds["optimizer_seconds"][1, 3] = WORK["optimizer_seconds"]
+    given.seconds["optimizer_seconds"][1, 3] = WORK["optimizer_seconds"] + BY
     own = own_work(given, ONE_STAGE).own
-    np.testing.assert_allclose(own[1], own[0])
+    np.testing.assert_allclose(own[1], own[0] + np.where(np.arange(STEPS) == 3, BY, 0.0))
+
+
+def test_a_pause_of_the_others_is_not_that_of_who_times_none() -> None:
+    given = phases(communication=list(range(RANKS)))
+    given.seconds["gc_seconds"] = np.where(np.arange(RANKS) == 2, np.nan, BY)[:, None] * np.ones(STEPS)
+    own = own_work(given, ONE_STAGE).own.mean(axis=1)
+    assert own[0] - own[2] == pytest.approx(BY)
 
 
 def in_stages(*untimed: int) -> PhaseArrays:
