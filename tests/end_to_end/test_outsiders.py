@@ -18,12 +18,13 @@ PACKED = Path(__file__).parents[2] / "data" / "outsiders"
 
 
 class Bounds(NamedTuple):
-    """Healthy windows that can be told, how many may alarm, share of faults found, causes named."""
+    """Healthy windows that can be told, how many may alarm, faults found, causes named, and right."""
 
     healthy: int
     alarms: int
     found: float = 0.85
     named: int = 60
+    right: float = 0.8
 
 
 #: The seventh is smaller, and many of its faults stall a few steps of all.
@@ -38,6 +39,8 @@ BOUNDS = {
     "ninth": Bounds(35, 0, found=0.65, named=24),
     # Every tenth times nothing but steps, and many hide their decisive signal.
     "tenth": Bounds(33, 0, found=0.75, named=30),
+    # Asked once, before anybody looked; every other window times its exchange where it waits for it.
+    "eleventh": Bounds(41, 3, found=0.8, named=30, right=0.75),
 }
 
 
@@ -79,4 +82,4 @@ def test_most_verdicts_name_a_true_cause_on_its_ranks(outsider: str, answers: li
         if each.found.causes and not each.found.abstained and each.label.failure_mode != "healthy"
     ]
     assert len(named) > BOUNDS[outsider].named
-    assert sum(map(is_right, named)) / len(named) > 0.8
+    assert sum(map(is_right, named)) / len(named) > BOUNDS[outsider].right
