@@ -7,6 +7,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from rca.arrays import BoolArray, FloatArray
+from rca.classify.equal_stages import stages_end_together
 from rca.features import WINDOW_FEATURES, FeatureSet
 
 #: Not one healthy window in a hundred of the training corpus is shorter, so nobody knows how often those
@@ -72,11 +73,17 @@ def silent_seconds(features: FeatureSet) -> float:
 def can_show_health(features: FeatureSet) -> bool:
     """Whether enough ranks over enough steps were seen working to call the job healthy with certainty.
 
-    A rank's own work has to be known (phases or communication were timed), of half of the ranks at least.
+    A rank's own work has to be known (phases or communication were timed), of half of the ranks at least, and
+    no stage may seem as busy as it is long in waiting for another.
     """
     seen = np.isfinite(features.work.own)
     ranks, steps = int(seen.any(axis=1).sum()), int(seen.any(axis=0).sum())
-    return 2 * ranks >= seen.shape[0] and steps >= MIN_STEPS
+    return 2 * ranks >= seen.shape[0] and steps >= MIN_STEPS and not stages_wait_at_work(features)
+
+
+def stages_wait_at_work(features: FeatureSet) -> bool:
+    """Whether the timers of a pipeline's work hold the waiting of its stages for each other."""
+    return stages_end_together(features.phases, features.topology, features.work.step_reference)
 
 
 def work_seen(window: FloatArray) -> BoolArray:

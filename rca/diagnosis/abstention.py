@@ -16,6 +16,7 @@ from rca.classify.sufficiency import (
     can_show_health,
     long_enough,
     silent_seconds,
+    stages_wait_at_work,
     stays_silent,
 )
 from rca.diagnosis.events import told_events
@@ -31,6 +32,10 @@ SHORT_CAUSE = 0.95
 
 #: Rows and devices alone do not tell a job that was done from one that its scheduler ended.
 LEFT = "all ranks were gone at once after the same step and nobody complained: the job ended or was ended"
+#: Unequal stages look like this, and so do sound ones whose timers hold what they wait for each other.
+WAITING_AT_WORK = (
+    "a pipeline's stages end together within a phase of work, so nobody's own work is told apart from waiting"
+)
 #: Without a row nobody can say that the job is healthy still, however likely it is that it is done.
 SILENT = "no rank has rows for {seconds:,.0f} s at the window's end: the job was done, or it stopped"
 
@@ -106,6 +111,8 @@ def _insufficient(mode: str, features: FeatureSet) -> AbstentionReason | None:
                 "too_few_ranks",
                 f"the own work of {ranks:,} of {total:,} ranks was timed; health needs half of them",
             )
+        if stages_wait_at_work(features):
+            return _reason("too_few_ranks", WAITING_AT_WORK)
         timed = int(seen.any(axis=0).sum())
         return _reason("too_short", f"own work was timed in {timed} steps, of at least {MIN_STEPS}")
     return None

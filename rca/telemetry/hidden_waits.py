@@ -18,7 +18,6 @@ import numpy as np
 
 from rca.arrays import BoolArray, FloatArray, IntArray
 from rca.robust import nan_median
-from rca.telemetry.hidden_bubbles import bubbles_in_work
 from rca.telemetry.job import Topology
 from rca.telemetry.phases import PhaseArrays
 from rca.telemetry.untimed_work import with_untimed_work
@@ -76,9 +75,6 @@ def without_hidden_waits(phases: PhaseArrays, topology: Topology) -> PhaseArrays
                 waited += wait
                 began = began + wait
         began = began + seconds[name]
-    for name, wait in bubbles_in_work(seconds, topology, APART * unit).items():
-        seconds[name] = seconds[name] - wait
-        waited += wait
     if topology.n_stages > 1:
         waited += _bubbles(phases, unit)
     if waited.any():

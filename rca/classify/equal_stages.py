@@ -1,0 +1,76 @@
+"""Pipelines whose stages end together within a phase: nobody's own work is told apart from waiting.
+
+Where the backward's timer holds the receiving of gradients, and the optimizer's the wait for the norm of all
+of them, every stage works for as long as the one that has most to do. Their forwards may differ all the same:
+because stages are unequal, because forwards hold waiting, too, or because layers are frozen or recomputed.
+Only operations, or timers of the receiving, would tell these apart.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from rca.arrays import FloatArray, IntArray
+from rca.robust import group_members, nan_max, nan_median, nan_min
+from rca.telemetry.job import Topology
+from rca.telemetry.phases import PhaseArrays
+
+WORK = tuple(
+    f"{name}_seconds" for name in ("data_loading", "host_to_device", "forward", "backward", "optimizer")
+)
+FORWARD, BACKWARD = WORK[2:4]
+#: Forwards of a replica's stages differ from this share of the job's step, and of themselves, on.
+APART, UNEQUAL = 0.02, 0.2
+#: Stages are equally busy if their work differs, in the median, by so much less than their forward does, in
+#: so many cases.
+EQUAL, MIN_CASES = 0.3, 6
+#: Stages that are equally busy by design are each a little early and late. Those that wait for each other are
+#: less so at their end than in their forward, by this factor.
+STEADIER = 0.7
+
+
+def stages_end_together(phases: PhaseArrays, topology: Topology, step_seconds: float) -> bool:
+    """Whether a pipeline's stages wait for each other within phases of work.
+
+    Parameters
+    ----------
+    phases : PhaseArrays
+    topology : Topology
+    step_seconds : float
+        The job's usual step.
+    """
+    if topology.n_stages == 1 or not phases.seconds.keys() >= {FORWARD, BACKWARD} or not step_seconds > 0:
+        return False
+    forward, backward = phases.seconds[FORWARD], phases.seconds[BACKWARD]
+    known = np.isfinite(forward) & np.isfinite(backward)
+    forward = np.where(known, forward, np.nan)
+    work = np.where(known, sum(np.nan_to_num(phases.phase(name)) for name in WORK), np.nan)
+    return _equally_busy(forward, work, topology, APART * step_seconds) and _steadier(
+        forward, work, topology.stage
+    )
+
+
+def _equally_busy(forward: FloatArray, work: FloatArray, topology: Topology, apart: float) -> bool:
+    """Whether a replica's stages work equally long though their forwards differ."""
+    ratios = []
+    for members in group_members(topology.data_rank):
+        usual = nan_median(forward[members])
+        differing, ends = (nan_max(part[members]) - nan_min(part[members]) for part in (forward, work))
+        cases = differing > np.maximum(apart, UNEQUAL * usual)
+        ratios.append(ends[cases] / differing[cases])
+    found = np.concatenate(ratios)
+    return found.size >= MIN_CASES and bool(np.median(found) <= EQUAL)
+
+
+def _steadier(forward: FloatArray, work: FloatArray, stage: IntArray) -> bool:
+    """Whether stages vary less against each other from step to step at their end than in their forward.
+
+    Of each stage counts the replica that is last, which waits for no other replica in its exchange.
+    """
+    jitter = []
+    for seconds in (forward, work):
+        last = np.stack([nan_max(seconds[members]) for members in group_members(stage)])
+        relative = last - nan_median(last)
+        relative = np.abs(relative - nan_median(relative, axis=1)[:, None])
+        jitter.append(float(np.nansum(nan_median(relative, axis=1))))
+    return jitter[1] <= STEADIER * jitter[0]
