@@ -12,18 +12,13 @@ import numpy as np
 
 from rca.arrays import FloatArray, IntArray
 from rca.robust import group_members, nan_max, nan_median, nan_min
+from rca.telemetry.hidden_waits import APART, BEFORE_EXCHANGE, MIN_CASES, OPTIMIZER, TOGETHER
 from rca.telemetry.job import Topology
 from rca.telemetry.phases import PhaseArrays
 
-WORK = tuple(
-    f"{name}_seconds" for name in ("data_loading", "host_to_device", "forward", "backward", "optimizer")
-)
-FORWARD, BACKWARD = WORK[2:4]
-#: Forwards of a replica's stages differ from this share of the job's step, and of themselves, on.
-APART, UNEQUAL = 0.02, 0.2
-#: Stages are equally busy if their work differs, in the median, by so much less than their forward does, in
-#: so many cases.
-EQUAL, MIN_CASES = 0.3, 6
+FORWARD, BACKWARD = BEFORE_EXCHANGE[-2:]
+#: Forwards of a replica's stages differ if they do by this share of themselves, and by `APART` of the step.
+UNEQUAL = 0.2
 #: Stages that are equally busy by design are each a little early and late. Those that wait for each other are
 #: less so at their end than in their forward, by this factor.
 STEADIER = 0.7
@@ -44,7 +39,9 @@ def stages_end_together(phases: PhaseArrays, topology: Topology, step_seconds: f
     forward, backward = phases.seconds[FORWARD], phases.seconds[BACKWARD]
     known = np.isfinite(forward) & np.isfinite(backward)
     forward = np.where(known, forward, np.nan)
-    work = np.where(known, sum(np.nan_to_num(phases.phase(name)) for name in WORK), np.nan)
+    work = np.where(
+        known, sum(np.nan_to_num(phases.phase(name)) for name in (*BEFORE_EXCHANGE, OPTIMIZER)), np.nan
+    )
     return _equally_busy(forward, work, topology, APART * step_seconds) and _steadier(
         forward, work, topology.stage
     )
@@ -59,7 +56,7 @@ def _equally_busy(forward: FloatArray, work: FloatArray, topology: Topology, apa
         cases = differing > np.maximum(apart, UNEQUAL * usual)
         ratios.append(ends[cases] / differing[cases])
     found = np.concatenate(ratios)
-    return found.size >= MIN_CASES and bool(np.median(found) <= EQUAL)
+    return found.size >= MIN_CASES and bool(np.median(found) <= TOGETHER)
 
 
 def _steadier(forward: FloatArray, work: FloatArray, stage: IntArray) -> bool:

@@ -20,9 +20,7 @@ FORWARD, BACKWARD, OPTIMIZER, UNSPLIT, STEP = (
 )
 STEPS = 60
 #: Two replicas of four stages: ranks 0 and 1 are the first stage.
-JOB = Job(
-    job_id="j", world_size=8, parallelism=Parallelism(data=2, pipeline=4), start=0.0, end=1e3
-)  # fmt: skip
+JOB = Job(job_id="j", world_size=8, parallelism=Parallelism(data=2, pipeline=4), start=0.0, end=1e3)
 HEAVY = (0.2, 0.3, 0.2, 0.2)
 
 
@@ -86,9 +84,7 @@ def test_without_a_forward_or_a_backward_nothing_is_told(missing: str) -> None:
 
 
 def test_without_a_pipeline_there_are_no_stages() -> None:
-    flat = Job(
-        job_id="j", world_size=8, parallelism=Parallelism(data=8), start=0.0, end=1e3
-    )  # fmt: skip
+    flat = Job(job_id="j", world_size=8, parallelism=Parallelism(data=8), start=0.0, end=1e3)
     assert not told(waiting(noisy(np.array(HEAVY))), flat.topology)
 
 
