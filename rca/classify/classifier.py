@@ -137,7 +137,7 @@ class Classifier:
         mode = self._mode(probability, features)
         decided = probability[mode] >= self.thresholds["decide"] and _can_be_certain(mode, features)
         if mode == "fail_slow" or (mode == "healthy" and not decided and long_enough(features)):
-            alone = self._only_events(features)
+            alone = self._only_events(features, alarmed=mode == "fail_slow")
             if alone is not None:
                 return alone
         if mode == "healthy":
@@ -158,18 +158,20 @@ class Classifier:
         told = dict(zip(head.classes, (float(chance) for chance in chances), strict=True))
         return after_witnesses(told, features)
 
-    def _only_events(self, features: FeatureSet) -> Classification | None:
-        """The answer where the job is healthy but for a few single steps; None where that is not so."""
+    def _only_events(self, features: FeatureSet, *, alarmed: bool) -> Classification | None:
+        """The answer where the job is healthy but for a few single steps; None where that is not so.
+
+        No alarm is taken back for a rest that is likelier slow than not: then not those steps alone stood out.
+        """
         events = single_events(features)
         if events is None:
             return None
         rest = without_steps(features, events)
         probability = self._mode_probability(rest)
-        if self._mode(probability, rest) != "healthy":
+        healthy = probability["healthy"] >= self.thresholds["decide"]
+        if self._mode(probability, rest) != "healthy" or (alarmed and not healthy):
             return None
         nobody = np.zeros(features.rank.shape[0])
-        # What is left may be below the alarm and likelier slow: then not those steps alone stood out.
-        healthy = probability["healthy"] >= self.thresholds["decide"]
         columns = tuple(int(column) for column in np.flatnonzero(events)) if healthy else ()
         return Classification("healthy", probability, False, [], nobody, columns)
 

@@ -9,7 +9,8 @@ import numpy as np
 
 from rca.arrays import BoolArray, FloatArray, IntArray
 from rca.features.own_past import most_slowed, past_reference
-from rca.features.temporal import Segment, high_segment
+from rca.features.spells import CAP, Spells
+from rca.features.temporal import MIN_SEGMENT_STEPS, Segment, high_segment
 from rca.features.work import Work
 from rca.robust import (
     MAD_TO_SIGMA,
@@ -32,6 +33,13 @@ OUTWEIGHED = 3.0
 SOMEBODYS = 0.5
 #: ... if he costs less than this share of what the latest does beside it.
 LATE_BESIDE = 0.5
+#: One rank's own spell is the stretch if so many times as much is lost in it.
+COSTLIER = 2.0
+#: ... where nothing else changed, only if whoever is last beside it is late by no more than this share.
+QUIET = 0.25
+#: A rank is late in a step when it is above its peers by this share of the step and by this much noise.
+LATE_SHARE = 0.03
+LATE_NOISE = 4.0
 #: Least evidence (contrast over its standard error) for a stretch; the search looks at many intervals.
 MIN_Z = 9.0
 
@@ -129,7 +137,57 @@ def slow_stretch(work: Work, excess: FloatArray, gains: Gains) -> Segment:
     that a simultaneous change elsewhere hides. Everything, where somebody's lateness outweighs the change.
     """
     changed = _changed_stretch(work, excess)
-    return Segment.everything(work.steps.size) if _is_outweighed(changed, gains, work) else changed
+    if _is_outweighed(changed, gains, work):
+        changed = Segment.everything(work.steps.size)
+    spell = _somebodys_spell(work, excess)
+    if changed.whole and not _is_quiet_beside(spell, excess, work.step_reference):
+        return changed
+    return _costlier(changed, spell, work)
+
+
+def _somebodys_spell(work: Work, excess: FloatArray) -> Segment:
+    """The costliest spell of one rank, if it has enough late steps and leaves enough of the window."""
+    usual, n_steps = work.step_reference, work.steps.size
+    everything = Segment.everything(n_steps)
+    if not np.isfinite(usual):
+        return everything
+    noise = float(MAD_TO_SIGMA * nan_median(np.abs(excess).ravel()[:, None])[0])
+    spells = Spells.of(excess, usual, noise)
+    rank = int(spells.cost.argmax())
+    first, past = int(spells.first[rank]), int(spells.past[rank])
+    if past - first < MIN_SEGMENT_STEPS or n_steps - (past - first) < MIN_SEGMENT_STEPS:
+        return everything
+    late = excess[rank, first:past] > max(LATE_SHARE * usual, LATE_NOISE * noise)
+    if late.sum() < MIN_SEGMENT_STEPS:
+        return everything
+    return Segment(first, past - 1, float(np.nanmean(excess[rank, first:past])), 0.0, False)
+
+
+def _is_quiet_beside(spell: Segment, excess: FloatArray, usual: float) -> bool:
+    """Whether there is little lateness beside a spell: stragglers that take turns have no stretch."""
+    inside = spell.mask(excess.shape[1])
+    if inside.all() or not np.isfinite(usual):
+        return False
+    lateness = np.clip(nan_max(excess), 0.0, CAP * usual)
+    within, beside = nan_mean(lateness[inside]), nan_mean(lateness[~inside])
+    return bool(beside <= QUIET * within)
+
+
+def _costlier(changed: Segment, spell: Segment, work: Work) -> Segment:
+    """One rank's spell instead of the change, where far more is lost in it."""
+    lost = _lost(spell, work)
+    felt = lost >= MIN_FELT_CHANGE * work.step_reference * (spell.last - spell.first + 1)
+    return spell if felt and lost > COSTLIER * max(_lost(changed, work), 0.0) else changed
+
+
+def _lost(segment: Segment, work: Work) -> float:
+    """Seconds by which the steps of a stretch are longer than those beside it, each up to a step."""
+    inside = segment.mask(work.job_step.size)
+    if segment.whole or inside.all() or not np.isfinite(work.step_reference):
+        return 0.0
+    usual = nan_median(work.job_step[None, ~inside], axis=1)[0]
+    longer = np.clip(work.job_step[inside] - usual, -work.step_reference, work.step_reference)
+    return float(np.nansum(longer))
 
 
 def _changed_stretch(work: Work, excess: FloatArray) -> Segment:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from functools import cache
 
 from rca.features.evidence import resource_names, sound_resources
+from rca.features.spell_features import OF_THE_COSTLIEST
+from rca.features.work import OWN_PHASES
 
 #: Groups of features that are not about a resource; the names of both tables.
 _GROUPS: dict[str, tuple[str, ...]] = {
@@ -13,6 +15,18 @@ _GROUPS: dict[str, tuple[str, ...]] = {
         "excess_rank", "job_late", "lateness", "top_gain_rank", "second_gain_rank",
         "last_concentration", "last_spread",
         "max_own_excess", "max_own_excess_z", "max_late_share",
+    ),
+    "spells": (
+        "spell_cost", "top_spell_cost", "second_spell_cost", "apart_spell_cost", "median_spell_cost",
+        "capped_lateness", *(f"{prefix}{name}" for prefix in ("", "top_") for name in OF_THE_COSTLIEST),
+    ),
+    "bursts": (
+        "transfer_bursts",
+        *(
+            f"{column.removesuffix('_seconds')}_{kind}"
+            for column in OWN_PHASES
+            for kind in ("bursts", "turns")
+        ),
     ),
     "waiting": ("wait_deficit", "wait_share", "max_wait_deficit"),
     "transfer": ("transfer_excess", "transfer_share", "transfer_growth", "transfer_variation"),

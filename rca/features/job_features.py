@@ -9,6 +9,7 @@ from rca.features.comparison import Comparison, stretch_mean
 from rca.features.endings import Endings
 from rca.features.evidence import Evidence, resource_names, sound_resources
 from rca.features.rank_features import MAX_STEPS_BEHIND
+from rca.features.spell_features import costliest_spell, phase_bursts, spell_context
 from rca.features.temporal import periodicity, trend
 from rca.features.work import OWN_PHASES, Work
 from rca.robust import nan_max, nan_mean, nan_median, nan_quantile
@@ -33,6 +34,8 @@ def job_features(
         | _stretch(work, comparison, inside)
         | _grown(per_rank)
         | _concentration(comparison, inside, work.step_reference)
+        | spell_context(work, comparison, topology, per_rank)
+        | phase_bursts(work, comparison)
         | _rhythm(work)
         | _load(work, per_rank)
         | _ending(endings)
@@ -172,6 +175,7 @@ def window_maxima(evidence: Evidence, per_rank: dict[str, FloatArray]) -> dict[s
     singles = ["own_excess", "own_excess_z", "wait_deficit", "late_share"]
     singles += [f"{column.removesuffix('_seconds')}_excess" for column in OWN_PHASES]
     largest = nan_max(np.stack([per_rank[name] for name in singles], axis=1))
+    maxima |= costliest_spell(per_rank)
     return maxima | {f"max_{name}": float(value) for name, value in zip(singles, largest, strict=True)}
 
 

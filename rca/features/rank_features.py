@@ -6,16 +6,14 @@ import numpy as np
 
 from rca.arrays import BoolArray, FloatArray, IntArray
 from rca.features.activity import activity_per_compute
-from rca.features.comparison import Comparison, stretch_mean
+from rca.features.comparison import LATE_NOISE, LATE_SHARE, Comparison, stretch_mean
 from rca.features.endings import Endings
 from rca.features.evidence import Evidence, resource_names, sound_resources
+from rca.features.spell_features import spell_features
 from rca.features.work import OWN_PHASES, Work
 from rca.robust import group_members, nan_mean, nan_median, nan_quantile, peer_reference, row_correlation
 from rca.telemetry.job import Topology
 
-#: A rank is late in a step when it is above its peers by this share of the step and by this much noise.
-LATE_SHARE = 0.03
-LATE_NOISE = 4.0
 #: Fewer late steps than this have no span.
 MIN_LATE_STEPS = 4
 #: Far more steps behind, or noise units, than this say nothing new.
@@ -35,6 +33,7 @@ def rank_features(
         | _waiting(work, inside, topology)
         | _phases(work, comparison, inside, unit)
         | _mates(comparison, inside, unit, topology)
+        | spell_features(work, comparison, late, topology)
         | _signals(evidence)
     )
     features["activity_per_compute"] = activity_per_compute(work, evidence, inside)

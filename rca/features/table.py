@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from rca.features.evidence import resource_names, sound_resources
 
-VERSION = 6
+VERSION = 7
 
 
 class Feature(NamedTuple):
@@ -30,6 +30,27 @@ _PHASES = {
     "checkpoint": "checkpoint",
     "gc": "garbage collection",
 }
+
+#: Of a rank's own spell: the contiguous steps in which its lateness adds up to most.
+_SPELL: tuple[Feature, ...] = (
+    Feature("spell_cost", "relative", "capped lateness in the rank's own spell, mean over all steps"),
+    Feature("spell_excess", "relative", "own work above stage peers, mean over the spell"),
+    Feature("spell_late", "share of steps", "steps of the spell with own work well above peers"),
+    Feature("spell_late_steps", "log2", "one more than the number of these steps"),
+    Feature("spell_share", "share of steps", "length of the spell"),
+    Feature("spell_start", "share of steps", "where it begins"),
+    Feature("spell_end", "share of steps", "where it ends"),
+    Feature("spell_outside", "relative", "capped excess in all other steps"),
+    Feature("spell_gain", "relative", "step time saved in the spell had this rank worked like its peers"),
+    Feature("spell_last", "share of steps", "steps of the spell in which this rank came last"),
+    Feature("spell_wait", "relative", "the job's median waiting minus this rank's, in the spell"),
+    Feature("spell_node_mates", "relative", "smallest excess in it among the other ranks of the node"),
+    Feature("spell_tensor_mates", "relative", "smallest excess in it among the rest of the tensor group"),
+    *(
+        Feature(f"{name}_spell", "relative", f"{words} above stage peers, mean over the spell")
+        for name, words in _PHASES.items()
+    ),
+)
 
 _RANK: tuple[Feature, ...] = (
     Feature("own_excess", "relative", "own work above stage peers, mean over the slow stretch"),
@@ -62,6 +83,7 @@ _RANK: tuple[Feature, ...] = (
         )
     ),
     Feature("compute_balance", "-1..1", "(backward - forward excess) over their sum of magnitudes"),
+    *_SPELL,
     Feature("node_mates_excess", "relative", "smallest own excess among the other ranks of the node"),
     Feature("node_mates_late", "share of ranks", "other ranks of the node that are late too"),
     Feature("tensor_mates_excess", "relative", "smallest own excess among the rest of the tensor group"),
@@ -123,6 +145,21 @@ _JOB: tuple[Feature, ...] = (
     Feature("second_gain_rank", "relative", "second largest gain_rank"),
     Feature("top_gain_node", "relative", "largest gain_node"),
     Feature("top_gain_stage", "relative", "largest gain_stage"),
+    Feature("top_spell_cost", "relative", "largest spell_cost"),
+    Feature("second_spell_cost", "relative", "second largest spell_cost"),
+    Feature("apart_spell_cost", "relative", "largest spell_cost on other nodes than the largest's"),
+    Feature("median_spell_cost", "relative", "median spell_cost of the ranks"),
+    Feature("capped_lateness", "relative", "capped lateness of whoever comes last, mean over all steps"),
+    *(
+        Feature(
+            f"{name}_bursts", "relative", f"{words} above its lower third on most ranks, mean over all steps"
+        )
+        for name, words in {**_PHASES, "transfer": "transfer"}.items()
+    ),
+    *(
+        Feature(f"{name}_turns", "relative", f"capped {words} excess of whoever has most, all steps")
+        for name, words in _PHASES.items()
+    ),
     Feature("last_concentration", "share of steps", "steps in which the most frequent last rank came last"),
     Feature("last_spread", "share of ranks", "ranks that came last at least once"),
     Feature("spike_share", "share of steps", "steps more than half above the usual"),
@@ -157,6 +194,11 @@ _JOB: tuple[Feature, ...] = (
 
 _WINDOW: tuple[Feature, ...] = (
     *_JOB,
+    *(
+        Feature(f"top_{name}", unit, f"{meaning}, of the costliest spell")
+        for name, unit, meaning in _SPELL
+        if name != "spell_cost"
+    ),
     *(
         Feature(f"max_{name}_peers", "units", f"largest {name} score versus peers")
         for name in resource_names()

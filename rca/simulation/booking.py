@@ -17,9 +17,18 @@ from rca.simulation.timing import Timing, job_plan
 from rca.whatif.optypes import BACKWARD
 
 WAIT, TRANSFER = "communication_wait_seconds", "communication_transfer_seconds"
+COMMUNICATION = (WAIT, TRANSFER, "communication_seconds")
+LOADING, COPY, FORWARD = "data_loading_seconds", "host_to_device_seconds", "forward_seconds"
+BACKWARD_PHASE, OPTIMIZER = "backward_seconds", "optimizer_seconds"
 #: What a rank does before its backward, in order.
-UNTIL_BACKWARD = ("data_loading_seconds", "host_to_device_seconds", "forward_seconds")
-MET_BY_LAYERS = ("forward_seconds", "backward_seconds")
+UNTIL_BACKWARD = (LOADING, COPY, FORWARD)
+#: Phases of work in which all meet, by where the exchange is.
+MET_IN: dict[str, tuple[str, ...]] = {
+    "own phase": (),
+    "backward": (BACKWARD_PHASE,),
+    "layers": (FORWARD, BACKWARD_PHASE),
+    "optimizer": (OPTIMIZER,),
+}
 #: Sharded parameters are gathered for the forward and again for the backward, and gradients scattered: each
 #: moves as many bytes as the others (ZeRO, Rajbhandari et al. 2020, section 7).
 GATHERED_IN_FORWARD = 1 / 3
@@ -43,36 +52,73 @@ def booked(scenario: Scenario, timing: Timing) -> Booked:
         _share_batch(scenario, timing, columns)
     if booking.tensor_waits_inside:
         _lock_step(scenario, columns)
-    if not booking.bubbles_timed:
-        columns[WAIT] = np.minimum(columns[WAIT], _exchange_wait(scenario, timing))
+    if booking.bubbles_in != "waiting":
+        _move_bubbles(scenario, timing, columns)
     if booking.transfer_skew:
         _skew_transfers(scenario, columns)
     start = timing.start
     if booking.waits_for_device != "every phase":
         start = launches(scenario, timing, columns)
     columns["communication_seconds"] = columns[WAIT] + columns[TRANSFER]
-    if booking.exchange_in == "layers":
-        _meet_in_layers(timing, columns)
-    elif booking.exchange_in == "backward":
-        columns["backward_seconds"] += columns["communication_seconds"]
+    _move_exchange(booking, timing, columns)
+    _move_inputs(booking, columns)
     return Booked(columns, start)
 
 
 def hidden_columns(booking: Booking) -> tuple[str, ...]:
     """Columns that this way of timing cannot fill."""
     untold = booking.exchange_in != "own phase" or booking.waits_for_device != "every phase"
-    return (WAIT, TRANSFER, "communication_seconds") if untold else ()
+    return (*(COMMUNICATION if untold else ()), *(held for held, _ in _inputs_elsewhere(booking)))
 
 
 def meeting_phases(booking: Booking) -> tuple[str, ...]:
     """Phases of work that nobody ends before all have come so far, in order."""
-    inside = {"own phase": (), "backward": ("backward_seconds",), "layers": MET_BY_LAYERS}
-    return inside[booking.exchange_in]
+    return MET_IN[booking.exchange_in]
+
+
+def phases_holding(name: str, booking: Booking) -> tuple[str, ...]:
+    """A phase, and the one that contains it where it is not timed by itself."""
+    return (name, *(container for held, container in _inputs_elsewhere(booking) if held == name))
 
 
 def needs_ends(scenario: Scenario) -> bool:
     """Whether booking looks at when single operations ended."""
-    return not scenario.telemetry.booking.bubbles_timed
+    return scenario.telemetry.booking.bubbles_in != "waiting"
+
+
+def _inputs_elsewhere(booking: Booking) -> tuple[tuple[str, str], ...]:
+    """Phases of the inputs that are timed within another one, and within which."""
+    loading = ((LOADING, FORWARD),) if booking.loading_in == "forward" else ()
+    copied: dict[str, tuple[tuple[str, str], ...]] = {
+        "own phase": (), "data loading": ((COPY, LOADING),), "forward": ((COPY, FORWARD),),
+    }  # fmt: skip
+    return (*copied[booking.copy_in], *loading)
+
+
+def _move_inputs(booking: Booking, columns: dict[str, FloatArray]) -> None:
+    for held, container in _inputs_elsewhere(booking):
+        columns[container] += columns[held]
+        columns[held] = np.zeros_like(columns[held])
+
+
+def _move_bubbles(scenario: Scenario, timing: Timing, columns: dict[str, FloatArray]) -> None:
+    """Leave as waiting what was waited for other replicas."""
+    waited = np.minimum(columns[WAIT], _exchange_wait(scenario, timing))
+    if scenario.telemetry.booking.bubbles_in == "backward":
+        columns[BACKWARD_PHASE] += columns[WAIT] - waited
+    columns[WAIT] = waited
+
+
+def _move_exchange(booking: Booking, timing: Timing, columns: dict[str, FloatArray]) -> None:
+    """Book the exchange where the trainer does; what is told there is told nowhere else."""
+    if booking.exchange_in == "own phase":
+        return
+    if booking.exchange_in == "layers":
+        _meet_in_layers(timing, columns)
+    else:
+        columns[MET_IN[booking.exchange_in][0]] += columns["communication_seconds"]
+    for name in COMMUNICATION:
+        columns[name] = np.zeros_like(columns[name])
 
 
 def _share_batch(scenario: Scenario, timing: Timing, columns: dict[str, FloatArray]) -> None:

@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 
 from rca.arrays import BoolArray, FloatArray
-from rca.simulation.booking import booked, hidden_columns, meeting_phases
+from rca.simulation.booking import booked, hidden_columns, meeting_phases, phases_holding
 from rca.simulation.resources import COLLECTIVE, Resources
 from rca.simulation.sampling_job import log_uniform
 from rca.simulation.scenario import Scenario
@@ -154,7 +154,8 @@ def _begun_step(
     for name in (*ORDER[COLLECTIVE:], "communication_seconds", "gc_seconds", "step_seconds"):
         columns[name][:, step] = np.nan
     for name in ORDER[stop.phase : COLLECTIVE]:
-        columns[name][guilty, step] = np.nan
+        for holding in phases_holding(name, scenario.telemetry.booking):
+            columns[holding][guilty, step] = np.nan
     for name in meeting_phases(scenario.telemetry.booking):
         if ORDER.index(name) >= min(stop.phase, COLLECTIVE - 1):
             columns[name][:, step] = np.nan
@@ -194,6 +195,9 @@ def _hide(scenario: Scenario, columns: dict[str, FloatArray]) -> None:
         hidden = ["communication_seconds"]
     for name in {*hidden, *hidden_columns(telemetry.booking), *telemetry.missing_phases} - set(MINIMAL):
         columns.pop(name, None)
+    silent = np.setdiff1d(np.arange(scenario.world_size), telemetry.timing_ranks)
+    for name in columns.keys() & set(telemetry.partly_timed):
+        columns[name][silent] = np.nan
     for rank in telemetry.ranks_without_phases:
         for name in columns.keys() - set(MINIMAL):
             columns[name][rank] = np.nan

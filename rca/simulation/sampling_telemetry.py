@@ -10,9 +10,12 @@ from rca.simulation.sampling_job import log_uniform
 from rca.simulation.scenario import (
     LEAST_ROWS,
     Booking,
+    BubblePlace,
+    CopyPlace,
     DeviceWait,
     Ending,
     ExchangePlace,
+    LoadingPlace,
     Scenario,
     SkewedBy,
     Telemetry,
@@ -31,12 +34,24 @@ CORE_PHASES = (
     "forward_seconds", "backward_seconds", "communication_wait_seconds", "communication_transfer_seconds",
 )  # fmt: skip
 MAX_SAMPLES = 120
+#: Keep what was added later apart from a scenario's other draws.
+_INPUTS, _TIMERS = 15, 16
 #: Operations are traced in this share of jobs of at most so many ranks.
 TRACED_SHARE, TRACED_RANKS = 0.02, 64
 #: Beyond so many ranks the ends of single operations are not kept.
 MANY_RANKS = 512
-#: Shares of them that time their exchange within the backward, and within their layers.
-IN_BACKWARD, IN_LAYERS = 0.1, 0.15
+#: Shares of jobs without pipelines, whose hosts wait for their devices, that time their exchange within the
+#: backward, within their layers, and within the optimizer.
+IN_BACKWARD, IN_LAYERS, IN_OPTIMIZER = 0.1, 0.15, 0.08
+#: Share of clusters' jobs whose forward fetches its batch, and of the others that copy it within the loading
+#: or within the forward.
+FETCHED_IN_FORWARD, COPIED_IN_LOADING, COPIED_IN_FORWARD = 0.08, 0.2, 0.2
+#: Shares of pipelines that book their bubbles in no phase, and as work of the backward.
+NOWHERE, IN_WORK = 0.25, 0.15
+#: Shares of pipelines that time their exchange within the backward, and within the optimizer.
+PIPELINED_ELSEWHERE = 0.07
+#: Share of jobs of which not every rank has all timers, and how often a timer is one of these.
+PARTLY_TIMED, SELDOM_TIMED = 0.06, 0.5
 #: Share of clusters' jobs whose timers see launches, because the host does not wait for its device.
 LAUNCHES_ONLY = 0.12
 #: Share of windows that exporters cover for longer than rows.
@@ -79,6 +94,7 @@ def sample_telemetry(rng: np.random.Generator, scenario: Scenario, cause: str) -
         booking=_booking(rng, scenario),
         begun_steps_reported=bool(rng.random() < 0.6),
         **_without_rows(rng, scenario),
+        **_partly_timed(scenario),
     )
 
 
@@ -93,19 +109,56 @@ def _booking(rng: np.random.Generator, scenario: Scenario) -> Booking:
     return Booking(
         batch_shared=bool(tensor and shared < 0.5),
         tensor_waits_inside=bool(tensor and inside < 0.5 and not launches_only),
-        bubbles_timed=not (pipelined and nowhere < 0.25 and scenario.world_size <= MANY_RANKS),
-        exchange_in="own phase" if pipelined or launches_only else _exchange_place(overlapped),
         waits_for_device=places[rng.integers(3)] if launches_only else "every phase",
         launch_share=rng.uniform(0.1, 0.9) if launches_only else 0.3,
         **_uneven_transfers(rng, scenario, 0.15),
+        **_waits_place(scenario, nowhere, 1.0 if launches_only else overlapped),
+        **_inputs_place(scenario),
     )
 
 
 def _exchange_place(drawn: float) -> ExchangePlace:
     """From a uniform draw: most of the jobs that are simulated time their exchange."""
-    if drawn < IN_BACKWARD:
-        return "backward"
-    return "layers" if drawn < IN_BACKWARD + IN_LAYERS else "own phase"
+    places: tuple[ExchangePlace, ...] = ("backward", "layers", "optimizer", "own phase")
+    return places[
+        int(np.searchsorted(np.cumsum([IN_BACKWARD, IN_LAYERS, IN_OPTIMIZER]), drawn, side="right"))
+    ]
+
+
+class _WaitsPlace(TypedDict):
+    bubbles_in: BubblePlace
+    exchange_in: ExchangePlace
+
+
+def _waits_place(scenario: Scenario, nowhere: float, overlapped: float) -> _WaitsPlace:
+    """From uniform draws: most jobs have timers for whatever is waiting."""
+    if scenario.parallelism.pipeline == 1:
+        return {"bubbles_in": "waiting", "exchange_in": _exchange_place(overlapped)}
+    if scenario.world_size > MANY_RANKS:
+        return {"bubbles_in": "waiting", "exchange_in": "own phase"}
+    # Who has no timer for the exchange has none for bubbles.
+    if overlapped < PIPELINED_ELSEWHERE:
+        return {"bubbles_in": "backward", "exchange_in": "backward"}
+    if overlapped < 2 * PIPELINED_ELSEWHERE:
+        return {"bubbles_in": "nowhere", "exchange_in": "optimizer"}
+    bubbles: BubblePlace = "backward" if nowhere < NOWHERE + IN_WORK else "waiting"
+    return {"bubbles_in": "nowhere" if nowhere < NOWHERE else bubbles, "exchange_in": "own phase"}
+
+
+class _InputsPlace(TypedDict):
+    loading_in: LoadingPlace
+    copy_in: CopyPlace
+
+
+def _inputs_place(scenario: Scenario) -> _InputsPlace:
+    """Where the batch is fetched and copied; from draws of its own, so that nothing else depends on it."""
+    fetched, copied = np.random.default_rng([scenario.seed, _INPUTS]).random(2)
+    if fetched < FETCHED_IN_FORWARD:
+        return {"loading_in": "forward", "copy_in": "forward"}
+    if copied < COPIED_IN_LOADING:
+        return {"loading_in": "own phase", "copy_in": "data loading"}
+    apart = copied >= COPIED_IN_LOADING + COPIED_IN_FORWARD
+    return {"loading_in": "own phase", "copy_in": "own phase" if apart else "forward"}
 
 
 class _UnevenTransfers(TypedDict, total=False):
@@ -163,6 +216,25 @@ def _visibility(rng: np.random.Generator) -> Visibility:
 def _ending(rng: np.random.Generator) -> Ending:
     choices: tuple[Ending, ...] = ("complete", "cut", "lagging", "finished")
     return choices[int(rng.choice(4, p=[0.6, 0.2, 0.1, 0.1]))]
+
+
+class _PartlyTimed(TypedDict, total=False):
+    partly_timed: tuple[str, ...]
+    timing_ranks: tuple[int, ...]
+
+
+def _partly_timed(scenario: Scenario) -> _PartlyTimed:
+    """Timers that only the job's first rank has, or one of each node, or some; from draws of its own."""
+    rng = np.random.default_rng([scenario.seed, _TIMERS])
+    if rng.random() >= PARTLY_TIMED:
+        return {}
+    rank = np.arange(scenario.world_size)
+    chosen = (rank == 0, rank % scenario.ranks_per_node == 0, rng.random(rank.size) < 0.5)
+    timing = np.flatnonzero(chosen[rng.integers(len(chosen))])
+    return {
+        "partly_timed": _some(rng, OPTIONAL_PHASES, SELDOM_TIMED),
+        "timing_ranks": tuple(timing.tolist()),
+    }
 
 
 def _blind_ranks(rng: np.random.Generator, scenario: Scenario) -> tuple[int, ...]:

@@ -17,7 +17,10 @@ from rca.telemetry.job import Parallelism
 Dialect = Literal["gpu_cluster", "cpu_testbed", "mixed"]
 Shape = Literal["step", "ramp", "intermittent"]
 Ending = Literal["complete", "cut", "lagging", "finished"]
-ExchangePlace = Literal["own phase", "backward", "layers"]
+ExchangePlace = Literal["own phase", "backward", "layers", "optimizer"]
+LoadingPlace = Literal["own phase", "forward"]
+CopyPlace = Literal["own phase", "data loading", "forward"]
+BubblePlace = Literal["waiting", "nowhere", "backward"]
 DeviceWait = Literal["every phase", "forward", "optimizer", "nowhere"]
 SkewedBy = Literal["ring", "node"]
 Visibility = Literal["full", "unsplit", "minimal", "loading"]
@@ -82,12 +85,18 @@ class Booking(Frozen):
         A tensor group's data loading lasts until its last member asks for the batch.
     tensor_waits_inside : bool
         A tensor group's forward and backward are as long as those of its slowest member.
-    bubbles_timed : bool
-        Whether a pipeline's bubbles are booked as waiting, or in no phase.
-    exchange_in : {"own phase", "backward", "layers"}
+    loading_in : {"own phase", "forward"}
+        Where the batch is taken from the loader: many forward functions fetch it themselves.
+    copy_in : {"own phase", "data loading", "forward"}
+        Where it is copied to the device. Neither has a column of its own if it is in another phase.
+    bubbles_in : {"waiting", "nowhere", "backward"}
+        What a pipeline's bubbles are booked as: as waiting, in no phase, or, where the backward's timer holds
+        the receiving of gradients, as work.
+    exchange_in : {"own phase", "backward", "layers", "optimizer"}
         Where the exchange is timed. Elsewhere than in a phase of its own it has no columns: gradients are
-        exchanged behind the backward, or parameters are gathered layer by layer (FSDP, ZeRO-3), so that ranks
-        wait for each other within the forward as well.
+        exchanged behind the backward, parameters are gathered layer by layer (FSDP, ZeRO-3), so that ranks
+        wait for each other within the forward as well, or the optimizer's step waits for the gradients
+        (Horovod).
     waits_for_device : {"every phase", "forward", "optimizer", "nowhere"}
         Where the host waits for its device. Elsewhere a timer sees the launches of kernels only; "nowhere" is
         at the step's end, for which there is no timer. The exchange has columns only if every phase waits.
@@ -101,7 +110,9 @@ class Booking(Frozen):
 
     batch_shared: bool = False
     tensor_waits_inside: bool = False
-    bubbles_timed: bool = True
+    loading_in: LoadingPlace = "own phase"
+    copy_in: CopyPlace = "own phase"
+    bubbles_in: BubblePlace = "waiting"
     exchange_in: ExchangePlace = "own phase"
     waits_for_device: DeviceWait = "every phase"
     launch_share: Share = 0.3
@@ -121,6 +132,8 @@ class Telemetry(Frozen):
         they collect is already old. 0: they look when they are asked.
     ops : bool
         Whether operations are traced.
+    partly_timed : tuple of str
+        Phases that only `timing_ranks` time.
     visibility : {"full", "unsplit", "minimal", "loading"}
         All phases, communication in one piece, whole steps only, or whole steps and data loading.
     states_sampled : bool
@@ -145,6 +158,8 @@ class Telemetry(Frozen):
     visibility: Visibility = "full"
     missing_phases: tuple[str, ...] = ()
     ranks_without_phases: tuple[Index, ...] = ()
+    partly_timed: tuple[str, ...] = ()
+    timing_ranks: tuple[Index, ...] = ()
     load_columns: bool = False
     node_names: bool = True
     list_ranks: bool = True

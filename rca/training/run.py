@@ -35,7 +35,7 @@ from rca.training.weighting import REAL_SHARE, balanced
 Progress = Callable[[str, int, int], None]
 
 #: What the shipped baseline was trained with.
-DEFAULT_WINDOWS = 72000
+DEFAULT_WINDOWS = 96000
 DEFAULT_SEED = 20261121
 #: Name of the phase in which the registry is written.
 RECORDING = "recording the run in MLflow"

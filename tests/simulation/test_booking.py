@@ -58,7 +58,7 @@ def test_who_shares_a_batch_has_it_when_the_last_one_asks():
 
 def test_bubbles_in_no_phase_leave_the_wait_for_other_replicas():
     shape = Parallelism(data=4, pipeline=2)
-    told, untold = run("gpu_throttling", shape), run("gpu_throttling", shape, bubbles_timed=False)
+    told, untold = run("gpu_throttling", shape), run("gpu_throttling", shape, bubbles_in="nowhere")
     untimed = phase(untold, "step_seconds") - timed(untold)
     assert np.median(untimed) > 0.05 * np.median(phase(untold, "step_seconds"))
     assert (phase(untold, WAIT) <= phase(told, WAIT) + 1e-12).all()
@@ -106,6 +106,97 @@ def test_nobody_waits_longer_within_layers_than_he_waited():
         moved = phase(layers, name) - phase(apart, name)
         assert moved.min() > -1e-9
         assert (moved <= phase(apart, WAIT) + phase(apart, TRANSFER) + 1e-9).all()
+
+
+def test_an_optimizer_that_waits_for_the_gradients_is_as_long_as_the_exchange_and_can_be_cleared():
+    shape, name = Parallelism(data=8), "optimizer_seconds"
+    apart, inside = run("gpu_throttling", shape), run("gpu_throttling", shape, exchange_in="optimizer")
+    assert not {WAIT, TRANSFER, "communication_seconds"} & set(inside.steps.column_names)
+    np.testing.assert_allclose(
+        phase(inside, name) - phase(apart, name), phase(apart, WAIT) + phase(apart, TRANSFER)
+    )
+    assert inside.metrics.equals(apart.metrics)
+    cleared = without_hidden_waits(PhaseArrays.from_window(inside), inside.job.topology).seconds[name]
+    # Rank 2's GPU is slow: the others are in the optimizer before it, and wait there.
+    waited = (phase(inside, name) - cleared)[:, 25:45].mean(axis=1)
+    assert waited[2] < 0.2 * np.delete(waited, 2).min()
+
+
+@pytest.mark.parametrize(
+    ("booking", "holder", "held"),
+    [
+        ({"copy_in": "data loading"}, "data_loading_seconds", ["host_to_device_seconds"]),
+        ({"copy_in": "forward"}, "forward_seconds", ["host_to_device_seconds"]),
+        ({"loading_in": "forward"}, "forward_seconds", ["data_loading_seconds"]),
+        (
+            {"loading_in": "forward", "copy_in": "data loading"},
+            "forward_seconds",
+            ["host_to_device_seconds", "data_loading_seconds"],
+        ),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("exchange_in", ["own phase", "layers"])
+def test_inputs_may_be_timed_within_another_phase(booking, holder, held, exchange_in):
+    shape = Parallelism(data=8)
+    apart, inside = (
+        run("pcie_degradation", shape, exchange_in=exchange_in, **each) for each in ({}, booking)
+    )
+    assert not set(held) & set(inside.steps.column_names)
+    moved = sum(phase(apart, name) for name in held)
+    np.testing.assert_allclose(phase(inside, holder) - phase(apart, holder), moved, atol=1e-9)
+    np.testing.assert_allclose(timed(inside), timed(apart))
+    assert inside.metrics.equals(apart.metrics)
+
+
+def test_who_stops_in_the_copy_does_not_end_the_phase_that_holds_it():
+    shape, copies = Parallelism(data=8), 0
+    for seed in range(40):
+        drawn = scenario("hang", dialect="mixed", parallelism=shape, workload=cluster_workload(), seed=seed)
+        apart, inside = (
+            simulate(drawn.model_copy(update={"telemetry": Telemetry(booking=Booking(copy_in=place))})).window
+            for place in ("own phase", "data loading")
+        )
+        loaded, copied = (
+            np.isfinite(phase(apart, name)[2, -1])
+            for name in ("data_loading_seconds", "host_to_device_seconds")
+        )
+        assert np.isfinite(phase(inside, "data_loading_seconds")[2, -1]) == (loaded and copied)
+        copies += bool(loaded and not copied)
+    assert copies
+
+
+def test_bubbles_may_be_booked_as_work_of_the_backward():
+    shape = Parallelism(data=4, pipeline=2)
+    told, inside = run("gpu_throttling", shape), run("gpu_throttling", shape, bubbles_in="backward")
+    np.testing.assert_allclose(timed(inside), timed(told))
+    moved = phase(told, WAIT) - phase(inside, WAIT)
+    np.testing.assert_allclose(phase(inside, "backward_seconds") - phase(told, "backward_seconds"), moved)
+    assert np.median(moved) > 0.05 * np.median(phase(told, "step_seconds"))
+
+
+def test_a_window_that_ends_within_a_step_counts_an_exchange_booked_elsewhere_once():
+    drawn = scenario(None, dialect="mixed", parallelism=Parallelism(data=8), workload=cluster_workload())
+    told = Telemetry(exporters=(), ending="cut")
+    ended = {}
+    for place in ("own phase", "backward"):
+        telemetry = told.model_copy(update={"booking": Booking(exchange_in=place)})
+        window = simulate(drawn.model_copy(update={"telemetry": telemetry})).window
+        ended[place] = (
+            np.isfinite(phase(window, "step_seconds")).sum(),
+            np.isfinite(phase(window, "optimizer_seconds")).sum(),
+        )
+    assert ended["own phase"] == ended["backward"]
+
+
+def test_a_timer_that_few_ranks_have_is_empty_for_the_others():
+    names = ("data_loading_seconds", "optimizer_seconds")
+    told = Telemetry(exporters=(), partly_timed=names, timing_ranks=(0, 4))
+    drawn = scenario(None, dialect="mixed", parallelism=Parallelism(data=8), workload=cluster_workload())
+    window = simulate(drawn.model_copy(update={"telemetry": told})).window
+    for name in names:
+        assert set(np.flatnonzero(np.isfinite(phase(window, name)).all(axis=1))) == {0, 4}
+        assert np.isnan(phase(window, name)[[1, 2, 3, 5, 6, 7]]).all()
+    assert np.isfinite(phase(window, "forward_seconds")).all()
 
 
 @pytest.mark.parametrize("place", ["backward", "layers"])

@@ -44,9 +44,40 @@ def test_trainers_time_their_exchange_in_every_place():
     places = Counter(each.telemetry.booking.exchange_in for each in clusters)
     assert 0.05 < places["backward"] / len(clusters) < 0.2
     assert 0.05 < places["layers"] / len(clusters) < 0.25
+    assert 0.02 < places["optimizer"] / len(clusters) < 0.15
     assert not any(
         each.telemetry.booking.exchange_in == "layers" for each in DRAWN if each.parallelism.pipeline > 1
     )
+
+
+def test_pipelines_book_their_bubbles_as_waiting_as_work_and_not_at_all():
+    piped = [each for each in DRAWN if each.dialect != "cpu_testbed" and each.parallelism.pipeline > 1]
+    places = Counter(each.telemetry.booking.bubbles_in for each in piped)
+    assert places["waiting"] > places["nowhere"] > 0
+    assert places["backward"] > 0
+    # Nobody tells bubbles who does not tell the exchange.
+    assert all(
+        each.telemetry.booking.bubbles_in != "waiting"
+        for each in piped
+        if each.telemetry.booking.exchange_in != "own phase"
+    )
+
+
+def test_inputs_are_timed_by_themselves_or_within_another_phase():
+    clusters = [each.telemetry.booking for each in DRAWN if each.dialect != "cpu_testbed"]
+    copied = Counter(each.copy_in for each in clusters)
+    assert 0.4 < copied["own phase"] / len(clusters) < 0.7
+    assert min(copied["data loading"], copied["forward"]) / len(clusters) > 0.1
+    fetched = [each for each in clusters if each.loading_in == "forward"]
+    assert 0.02 < len(fetched) / len(clusters) < 0.2
+    assert all(each.copy_in == "forward" for each in fetched)
+
+
+def test_not_every_rank_has_every_timer():
+    partly = [each for each in DRAWN if each.telemetry.partly_timed]
+    assert 0.01 < len(partly) / len(DRAWN) < 0.15
+    for each in partly:
+        assert set(each.telemetry.timing_ranks) < set(range(each.world_size))
 
 
 def test_jobs_are_small_and_large():

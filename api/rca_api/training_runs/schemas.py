@@ -21,7 +21,7 @@ class TrainingOrder(BaseModel):
     model_config = ConfigDict(
         extra="forbid",
         json_schema_extra={
-            "examples": [{"windows": 72000, "collections": ["my-incidents"], "include_feedback": True}]
+            "examples": [{"windows": 96000, "collections": ["my-incidents"], "include_feedback": True}]
         },
     )
 

@@ -1,0 +1,108 @@
+"""When each rank was late itself: one spell of steps per rank, whatever the job did meanwhile.
+
+A job has one slow stretch that everything is compared in. A rank that is late in every third step, for a few
+steps beside a longer change of everybody's, or while another one is, is hardly late in *that*; in its own
+spell it is. Of single long steps a spell holds little: what one step counts for is capped.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from rca.arrays import BoolArray, FloatArray, IntArray
+
+#: Excess that every step of a spell has to make up for: this share of a step, or so many times the noise.
+ALLOWED_SHARE, ALLOWED_NOISE = 0.015, 2.0
+#: No step counts for more than this share of the usual step.
+CAP = 0.3
+
+
+@dataclass(frozen=True)
+class Spells:
+    """The costliest contiguous steps of every rank's lateness.
+
+    Attributes
+    ----------
+    first, past : ndarray of shape (n_ranks,), int
+        First column, and the one behind the last; equal where a rank was never late.
+    cost : ndarray of shape (n_ranks,), seconds
+        Excess within the spell above what is allowed, every step capped, added up.
+    """
+
+    first: IntArray
+    past: IntArray
+    cost: FloatArray
+
+    @classmethod
+    def of(cls, excess: FloatArray, unit: float, noise: float) -> Spells:
+        """The interval of each row in which the excess above the allowed has the largest sum.
+
+        Parameters
+        ----------
+        excess : ndarray of shape (n_ranks, n_steps), seconds
+            NaN counts for nothing.
+        unit : float, seconds
+            The usual step.
+        noise : float, seconds
+            Robust spread of the healthy excess.
+
+        Notes
+        -----
+        Kadane's maximum subarray, by running minima of the cumulated sum: linear in ranks and steps.
+        """
+        n_ranks, n_steps = excess.shape
+        nowhere = np.zeros(n_ranks, dtype=np.int64)
+        if not n_steps or not np.isfinite(unit):
+            return cls(nowhere, nowhere, np.zeros(n_ranks))
+        allowed = max(ALLOWED_SHARE * unit, ALLOWED_NOISE * noise) if np.isfinite(noise) else np.inf
+        counted = np.where(np.isfinite(excess), np.clip(excess, -CAP * unit, CAP * unit) - allowed, 0.0)
+        total = np.cumsum(counted, axis=1)
+        before = total - counted
+        least = np.minimum.accumulate(before, axis=1)
+        risen = total - least
+        last = risen.argmax(axis=1)
+        rows = np.arange(n_ranks)
+        cost = risen[rows, last]
+        lowest = np.maximum.accumulate(np.where(before <= least, np.arange(n_steps), 0), axis=1)
+        found = cost > 0
+        return cls(
+            np.where(found, lowest[rows, last], 0),
+            np.where(found, last + 1, 0),
+            np.where(found, cost, 0.0),
+        )
+
+    def mean(self, values: FloatArray) -> FloatArray:
+        """Mean of each row of (n_ranks, n_steps) over its spell, ignoring NaN; zero where it has none."""
+        known = np.isfinite(values)
+        summed, count = self._within(np.where(known, values, 0.0)), self._within(known.astype(float))
+        result: FloatArray = summed / np.maximum(count, 1.0)
+        return np.where((count == 0) & (self.past > self.first), np.nan, result)
+
+    def count(self, marked: BoolArray) -> FloatArray:
+        """Marked steps of each row within its spell."""
+        return self._within(marked.astype(float))
+
+    def of_mates(self, values: FloatArray, members: IntArray) -> FloatArray:
+        """Mean of every member's values over every member's spell, shape (whose spell, whose values)."""
+        known = np.isfinite(values[members])
+        summed = _from_zero(np.where(known, values[members], 0.0))
+        count = _from_zero(known.astype(float))
+        first, past = self.first[members], self.past[members]
+        with np.errstate(invalid="ignore", divide="ignore"):
+            result: FloatArray = (summed[:, past] - summed[:, first]) / (count[:, past] - count[:, first])
+        return result.T
+
+    def _within(self, values: FloatArray) -> FloatArray:
+        total = _from_zero(values)
+        rows = np.arange(values.shape[0])
+        result: FloatArray = total[rows, self.past] - total[rows, self.first]
+        return result
+
+
+def _from_zero(values: FloatArray) -> FloatArray:
+    """Sums of each row before every column, and of all, shape (n_rows, n_columns + 1)."""
+    total = np.zeros((values.shape[0], values.shape[1] + 1))
+    np.cumsum(values, axis=1, out=total[:, 1:])
+    return total
