@@ -31,7 +31,6 @@ from rca.classify.settle_stopped import settle_stop_cause
 from rca.classify.single_event import single_events
 from rca.classify.standing_out import CERTAIN, is_to_blame_as_well
 from rca.classify.sufficiency import (
-    alarm_thresholds,
     can_show_health,
     long_enough,
     shows_slowness,
@@ -39,7 +38,7 @@ from rca.classify.sufficiency import (
 )
 from rca.classify.suspicion import Suspicion, link_behind_growth
 from rca.classify.timers import late_in, transfer_is_told
-from rca.classify.witnesses import after_witnesses
+from rca.classify.witnesses import after_witnesses, alarm_threshold
 from rca.errors import BundleError
 from rca.features import RANK_FEATURES, VERSION, WINDOW_FEATURES, FeatureSet
 from rca.features.reduced import without_steps
@@ -161,16 +160,17 @@ class Classifier:
     def _only_events(self, features: FeatureSet, *, alarmed: bool) -> Classification | None:
         """The answer where the job is healthy but for a few single steps; None where that is not so.
 
-        No alarm is taken back for a rest that is likelier slow than not: then not those steps alone stood out.
+        No alarm is taken back for a rest that is likelier slow than healthy: then not those alone stood out.
         """
         events = single_events(features)
         if events is None:
             return None
         rest = without_steps(features, events)
         probability = self._mode_probability(rest)
-        healthy = probability["healthy"] >= self.thresholds["decide"]
-        if self._mode(probability, rest) != "healthy" or (alarmed and not healthy):
+        likelier_slow = probability["fail_slow"] > probability["healthy"]
+        if self._mode(probability, rest) != "healthy" or (alarmed and likelier_slow):
             return None
+        healthy = probability["healthy"] >= self.thresholds["decide"]
         nobody = np.zeros(features.rank.shape[0])
         columns = tuple(int(column) for column in np.flatnonzero(events)) if healthy else ()
         return Classification("healthy", probability, False, [], nobody, columns)
@@ -226,7 +226,7 @@ class Classifier:
     def _mode(self, probability: dict[str, float], features: FeatureSet) -> str:
         """Faulty only above the alarm threshold, slow only over enough steps, stopped only after a moment."""
         suspicion = 1.0 - probability["healthy"]
-        if suspicion < alarm_thresholds(self.thresholds, features.window):
+        if suspicion < alarm_threshold(self.thresholds, features):
             return "healthy"
         fault = max(("fail_slow", "fail_stop"), key=lambda mode: probability[mode])
         if fault == "fail_slow":

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from rca.classify.sufficiency import fell_silent
+from rca.classify.sufficiency import alarm_thresholds, fell_silent
 from rca.features import FeatureSet
 
 #: Jobs that stop have so many times as often somebody who complains, or who stays, as jobs that are done.
@@ -26,6 +26,22 @@ def after_witnesses(probability: Mapping[str, float], features: FeatureSet) -> d
     raised = {**probability, "fail_stop": WITNESSED * probability["fail_stop"]}
     total = sum(raised.values())
     return {mode: chance / total for mode, chance in raised.items()}
+
+
+def alarm_threshold(thresholds: Mapping[str, float], features: FeatureSet) -> float:
+    """Probability of a fault from which this job is called faulty.
+
+    A job that stopped loses all of its time: with a witness to its end it alarms as what costs much does. Of
+    strangers' silent jobs that were done none has one.
+
+    Parameters
+    ----------
+    thresholds : mapping of str to float
+        Of a bundle.
+    features : FeatureSet
+    """
+    usual = float(alarm_thresholds(thresholds, features.window))
+    return min(usual, thresholds.get("fault_costly", usual)) if has_witnesses(features) else usual
 
 
 def has_witnesses(features: FeatureSet) -> bool:

@@ -12,13 +12,13 @@ from rca.classify.sufficiency import (
     FEWEST_STEPS,
     MIN_STEPS,
     SHORT_ALARM,
-    alarm_thresholds,
     can_show_health,
     long_enough,
     silent_seconds,
     stages_wait_at_work,
     stays_silent,
 )
+from rca.classify.witnesses import alarm_threshold
 from rca.diagnosis.events import told_events
 from rca.diagnosis.result import AbstentionCode, AbstentionReason, Cause
 from rca.features import FeatureSet
@@ -64,7 +64,7 @@ def abstention(
         Why the first cause may not be named (`rca.diagnosis.naming.objection`).
     """
     mode, chance = classification.mode, classification.probability[classification.mode]
-    alarm = float(alarm_thresholds(thresholds, features.window))
+    alarm = alarm_threshold(thresholds, features)
     if classification.events:
         return _reason("single_event", told_events(classification, features))
     if mode == "healthy" and features.endings.left:

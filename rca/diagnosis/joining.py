@@ -8,6 +8,7 @@ from typing import Any
 from rca.diagnosis.advice import first_action
 from rca.diagnosis.causes import by_expected_cost, catalogued, named_first, share_of
 from rca.diagnosis.result import Action, Cause, Diagnosis, Interval, Slowdown, Straggler
+from rca.telemetry.causes import UNKNOWN
 
 #: Reasons not to name a cause that end when one is certain.
 _SETTLED = frozenset({"nobody_stands_out", "cause_not_certain"})
@@ -38,7 +39,8 @@ def joined(
     """The diagnosis of a whole window with causes of one of its parts.
 
     The same cause on ranks that overlap gives way to the part's, which is the surer one; what it costs is
-    then the larger of both, because a part is short, and it acted in the steps of both.
+    then the larger of both, because a part is short, and it acted in the steps of both. That nothing explains
+    some ranks gives way where the part explains them.
 
     Parameters
     ----------
@@ -52,7 +54,8 @@ def joined(
     rank_steps : float
         Its steps times its ranks.
     """
-    old = [cause for cause in whole.causes if not same_on_some(cause, causes)]
+    given_way = _explained(whole.causes, causes)
+    old = [cause for cause in whole.causes if not same_on_some(cause, causes) and cause not in given_way]
     added = _priced(causes, whole.causes, share)
     slowdown = _slowdown(whole, old, added, measured, rank_steps)
     total = slowdown.seconds_per_step
@@ -108,6 +111,20 @@ def instead(
 def same_on_some(cause: Cause, others: Sequence[Cause]) -> list[Cause]:
     """Those of the others that are the same cause on ranks that overlap."""
     return [one for one in others if one.cause == cause.cause and set(one.ranks) & set(cause.ranks)]
+
+
+def _explained(known: Sequence[Cause], added: Sequence[Cause]) -> list[Cause]:
+    """What was unknown of ranks that the added causes explain, with the less likely causes of just these."""
+    unsaid = [
+        one
+        for one in known
+        if one.cause == UNKNOWN and any(set(one.ranks) <= set(new.ranks) for new in added)
+    ]
+    return [
+        cause
+        for cause in known
+        if any(cause.ranks == one.ranks and cause.probability <= one.probability for one in unsaid)
+    ]
 
 
 def doubts_only_causes(diagnosis: Diagnosis) -> bool:

@@ -33,7 +33,7 @@ OUTWEIGHED = 3.0
 SOMEBODYS = 0.5
 #: ... if he costs less than this share of what the latest does beside it.
 LATE_BESIDE = 0.5
-#: One rank's own spell is the stretch if so many times as much is lost in it.
+#: One rank's own spell is the stretch if the job loses so many times as much in its steps.
 COSTLIER = 2.0
 #: ... where nothing else changed, only if whoever is last beside it is late by no more than this share.
 QUIET = 0.25
@@ -63,7 +63,8 @@ class Comparison:
     last : ndarray of shape (n_steps,), int
         The rank whose own work exceeded its peers' most; -1 if unknown.
     segment : Segment
-        Steps (columns) in which the job was slow; all where a change for everybody is outweighed.
+        Steps (columns) in which the job was slow; all where a change for everybody is outweighed. If it is a
+        rank's spell, its contrast is that rank's mean excess, and its `z` is not known (0).
     noise : float, seconds
         Robust spread of the healthy excess.
     slowed : ndarray of shape (n_ranks,), bool, or None
@@ -131,10 +132,11 @@ class Gains(NamedTuple):
 
 
 def slow_stretch(work: Work, excess: FloatArray, gains: Gains) -> Segment:
-    """The stretch in which the job was slow: by step time, else by lateness, else by transfer.
+    """The stretch in which the job was slow: by step time, lateness or transfer, or somebody's spell.
 
-    The first that shows a change wins: what the user feels comes first, and the others catch a fault
-    that a simultaneous change elsewhere hides. Everything, where somebody's lateness outweighs the change.
+    The first of three series that shows a change wins: what the user feels comes first, and the others catch
+    a fault that a simultaneous change elsewhere hides. Everything, where somebody's lateness outweighs the
+    change. The costliest spell of one rank instead, if the job loses far more in its steps.
     """
     changed = _changed_stretch(work, excess)
     if _is_outweighed(changed, gains, work):
@@ -174,7 +176,7 @@ def _is_quiet_beside(spell: Segment, excess: FloatArray, usual: float) -> bool:
 
 
 def _costlier(changed: Segment, spell: Segment, work: Work) -> Segment:
-    """One rank's spell instead of the change, where far more is lost in it."""
+    """One rank's spell instead of the change, where the job loses far more in the spell's steps."""
     lost = _lost(spell, work)
     felt = lost >= MIN_FELT_CHANGE * work.step_reference * (spell.last - spell.first + 1)
     return spell if felt and lost > COSTLIER * max(_lost(changed, work), 0.0) else changed

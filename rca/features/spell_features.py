@@ -73,7 +73,7 @@ def spell_features(
         features[f"{column.removesuffix('_seconds')}_spell"] = (
             unknown if seconds is None else spells.mean(seconds) / unit
         )
-    # Of whom nothing was timed, nothing is known: he was not on time.
+    # Of whom nothing was timed nothing is known; that is not being on time.
     seen = known.any(axis=1)
     return {name: np.where(seen, values, np.nan) for name, values in features.items()}
 
@@ -135,5 +135,8 @@ def _above_usual(series: FloatArray, unit: float) -> float:
 
 def costliest_spell(per_rank: dict[str, FloatArray]) -> dict[str, float]:
     """The spell of the rank that it costs most, for the window's own row."""
-    rank = int(np.nan_to_num(per_rank["spell_cost"], nan=-1.0).argmax())
+    cost = np.nan_to_num(per_rank["spell_cost"], nan=-1.0)
+    # Where nobody has a spell, or several have the same: whoever is later beside it, not the first rank.
+    beside = np.nan_to_num(per_rank["spell_outside"], nan=-np.inf)
+    rank = int(np.where(cost == cost.max(), beside, -np.inf).argmax())
     return {f"top_{name}": float(per_rank[name][rank]) for name in OF_THE_COSTLIEST}

@@ -33,19 +33,25 @@ _PHASES = {
 
 #: Of a rank's own spell: the contiguous steps in which its lateness adds up to most.
 _SPELL: tuple[Feature, ...] = (
-    Feature("spell_cost", "relative", "capped lateness in the rank's own spell, mean over all steps"),
+    Feature(
+        "spell_cost",
+        "relative",
+        "capped lateness above the allowed in the rank's own spell, mean over all steps",
+    ),
     Feature("spell_excess", "relative", "own work above stage peers, mean over the spell"),
     Feature("spell_late", "share of steps", "steps of the spell with own work well above peers"),
-    Feature("spell_late_steps", "log2", "one more than the number of these steps"),
+    Feature("spell_late_steps", "log2", "late steps of the spell, plus one"),
     Feature("spell_share", "share of steps", "length of the spell"),
-    Feature("spell_start", "share of steps", "where it begins"),
-    Feature("spell_end", "share of steps", "where it ends"),
-    Feature("spell_outside", "relative", "capped excess in all other steps"),
+    Feature("spell_start", "share of steps", "where the spell begins"),
+    Feature("spell_end", "share of steps", "where the spell ends"),
+    Feature("spell_outside", "relative", "capped excess, mean over all steps but those of the spell"),
     Feature("spell_gain", "relative", "step time saved in the spell had this rank worked like its peers"),
     Feature("spell_last", "share of steps", "steps of the spell in which this rank came last"),
     Feature("spell_wait", "relative", "the job's median waiting minus this rank's, in the spell"),
-    Feature("spell_node_mates", "relative", "smallest excess in it among the other ranks of the node"),
-    Feature("spell_tensor_mates", "relative", "smallest excess in it among the rest of the tensor group"),
+    Feature("spell_node_mates", "relative", "smallest excess in the spell among the other ranks of the node"),
+    Feature(
+        "spell_tensor_mates", "relative", "smallest excess in the spell among the rest of the tensor group"
+    ),
     *(
         Feature(f"{name}_spell", "relative", f"{words} above stage peers, mean over the spell")
         for name, words in _PHASES.items()
@@ -195,7 +201,7 @@ _JOB: tuple[Feature, ...] = (
 _WINDOW: tuple[Feature, ...] = (
     *_JOB,
     *(
-        Feature(f"top_{name}", unit, f"{meaning}, of the costliest spell")
+        Feature(f"top_{name}", unit, meaning.replace("the spell", "the costliest spell"))
         for name, unit, meaning in _SPELL
         if name != "spell_cost"
     ),

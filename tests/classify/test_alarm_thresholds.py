@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from rca.classify.sufficiency import LARGE_LOSS, alarm_thresholds
-from rca.features import WINDOW_FEATURES
+from rca.classify.witnesses import alarm_threshold
+from rca.features import WINDOW_FEATURES, extract
 
 THREE = {"fault": 0.94, "fault_costly": 0.86, "fault_unseen": 0.97}
 
@@ -47,3 +50,19 @@ def test_many_windows_are_judged_at_once() -> None:
 def test_older_bundles_have_one_threshold_for_all() -> None:
     rows = np.stack([window(), window(step_noise=0.0, lateness=0.5, stretch_share=1.0)])
     assert alarm_thresholds({"fault": 0.9}, rows).tolist() == [0.9, 0.9]
+
+
+def test_a_silent_job_with_a_witness_alarms_as_what_costs_much_does(make_window) -> None:
+    features = extract(make_window(n_steps=60))
+    thresholds = {"fault": 0.91, "fault_costly": 0.7, "fault_unseen": 0.92}
+    silent = replace(features.endings, silence=50.0)
+    for endings, alarm in (
+        (features.endings, 0.91),
+        (silent, 0.91),
+        (replace(silent, complaints=1), 0.7),
+        (replace(silent, stayed=True), 0.7),
+        (replace(features.endings, complaints=1), 0.91),
+    ):
+        assert alarm_threshold(thresholds, replace(features, endings=endings)) == alarm
+    told = replace(features, endings=replace(silent, complaints=1))
+    assert alarm_threshold({"fault": 0.91}, told) == 0.91

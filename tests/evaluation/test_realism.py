@@ -55,7 +55,7 @@ def fake(rng: np.random.Generator, group: int, *, shift: float = 0.0, throttled:
 
 
 def sides(shift: float, throttled: float = 0.4) -> tuple[list[Measured], list[Measured]]:
-    rng = np.random.default_rng(5)
+    rng = np.random.default_rng(4)
     return (
         [fake(rng, group, shift=shift, throttled=throttled) for group in range(60)],
         [fake(rng, group) for group in range(60) for _ in range(2)],

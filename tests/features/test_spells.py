@@ -131,3 +131,75 @@ def test_bursts_are_everybodys_and_turns_are_whoever_has_most(make_window) -> No
     longest = max(told(features, f"{name}_turns") for name in ("forward", "backward"))
     assert longest > 0.05
     assert told(features, "forward_bursts") < 0.01
+
+
+def test_a_spell_in_which_far_more_is_lost_replaces_a_change_of_everybodys(make_window) -> None:
+    transfer = np.full(120, 0.04)
+    transfer[10:20] += 0.03
+    now_and_then = {5: 0.12}
+    steps = slice(50, 100, 3)
+    alone = extract(make_window(8, 120, transfer=transfer)).comparison.segment
+    assert (alone.first, alone.last) == (10, 19)
+    found = extract(make_window(8, 120, late=now_and_then, steps=steps, transfer=transfer)).comparison.segment
+    assert abs(found.first - 50) <= 1
+    assert abs(found.last - 98) <= 3
+    # As much as is lost in the change is not far more.
+    transfer[10:20] += 0.12
+    kept = extract(make_window(8, 120, late=now_and_then, steps=steps, transfer=transfer)).comparison.segment
+    assert (kept.first, kept.last) == (10, 19)
+
+
+def test_turns_with_pauses_make_no_stretch_either(make_window) -> None:
+    """Every rank is late in every third step of a while of its own, one after the other."""
+    steps = np.arange(120)
+    turns = {
+        rank: np.where((steps // 15 == rank) & (steps % 3 == 0), 0.08 + 0.002 * rank, 0.0)
+        for rank in range(8)
+    }
+    features = extract(make_window(8, 120, late=turns))
+    assert told(features, "top_spell_cost") > 0.01
+    assert features.comparison.segment.whole
+
+
+def test_few_late_steps_make_no_stretch(make_window) -> None:
+    for count, whole in ((3, True), (4, False)):
+        features = extract(make_window(8, 80, late={5: 0.3}, steps=slice(30, 30 + 3 * count, 3)))
+        assert features.comparison.segment.whole is whole
+
+
+def test_what_a_rank_was_like_in_its_spell(make_window) -> None:
+    unit_late = 0.05
+    features = extract(make_window(8, 60, late={5: unit_late}, steps=slice(20, 40), noise=1e-6))
+    late = unit_late / features.work.step_reference
+    for name in ("spell_excess", "spell_gain", "spell_wait", "forward_spell"):
+        assert told(features, name)[5] == pytest.approx(late, rel=0.02), name
+    assert told(features, "spell_last")[5] == 1.0
+    assert told(features, "spell_outside")[5] == pytest.approx(0.0, abs=0.01)
+    assert told(features, "backward_spell")[5] == pytest.approx(0.0, abs=0.01)
+    assert told(features, "spell_cost")[5] == pytest.approx((min(late, CAP) - ALLOWED_SHARE) / 3, rel=0.05)
+    assert told(features, "second_spell_cost") < 0.01
+    assert told(features, "median_spell_cost") < 0.01
+    assert told(features, "capped_lateness") == pytest.approx(min(late, CAP) / 3, rel=0.05)
+
+
+def test_noise_is_no_spell() -> None:
+    rng = np.random.default_rng(3)
+    excess = rng.normal(0, 0.05, (6, 200))
+    loud, quiet = Spells.of(excess, UNIT, 0.0), Spells.of(excess, UNIT, 0.05)
+    assert quiet.cost.max() < 0.25 * loud.cost.max()
+
+
+def test_what_transfer_bursts_cost_everybody(make_window) -> None:
+    transfer = np.full(80, 0.04)
+    transfer[::4] += 0.05
+    features = extract(make_window(8, 80, transfer=transfer, noise=1e-6))
+    expected = 0.05 / 4 / features.work.step_reference
+    assert told(features, "transfer_bursts") == pytest.approx(expected, rel=0.1)
+
+
+def test_whoever_is_counted_first_is_not_the_costliest_where_nobody_has_a_spell(make_window) -> None:
+    """Half of the ranks late: what is noise is as large, and nobody's lateness is beyond it."""
+    for late in ({1: 0.02, 2: 0.02}, {0: 0.02, 3: 0.02}):
+        features = extract(make_window(4, 30, late=late))
+        assert told(features, "top_spell_cost") == 0
+        assert told(features, "top_spell_outside") == told(features, "spell_outside").max()

@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from rca_api.models.schemas import GateVerdict, Score, Sha256
 
 #: Defaults of `rca train`, which is imported only where it runs; a test holds them equal.
-DEFAULT_WINDOWS, DEFAULT_SEED = 72_000, 20_261_121
+DEFAULT_WINDOWS, DEFAULT_SEED = 96_000, 20_261_121
 CollectionName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$")]
 RunState = Literal["queued", "running", "succeeded", "failed", "cancelled"]
 
