@@ -160,15 +160,15 @@ class Classifier:
     def _only_events(self, features: FeatureSet, *, alarmed: bool) -> Classification | None:
         """The answer where the job is healthy but for a few single steps; None where that is not so.
 
-        No alarm is taken back for a rest that is likelier slow than healthy: then not those alone stood out.
+        No alarm is taken back for a rest that is likelier faulty than healthy: more than those stood out.
         """
         events = single_events(features)
         if events is None:
             return None
         rest = without_steps(features, events)
         probability = self._mode_probability(rest)
-        likelier_slow = probability["fail_slow"] > probability["healthy"]
-        if self._mode(probability, rest) != "healthy" or (alarmed and likelier_slow):
+        likeliest = max(probability, key=lambda mode: probability[mode])
+        if self._mode(probability, rest) != "healthy" or (alarmed and likeliest != "healthy"):
             return None
         healthy = probability["healthy"] >= self.thresholds["decide"]
         nobody = np.zeros(features.rank.shape[0])
@@ -226,7 +226,7 @@ class Classifier:
     def _mode(self, probability: dict[str, float], features: FeatureSet) -> str:
         """Faulty only above the alarm threshold, slow only over enough steps, stopped only after a moment."""
         suspicion = 1.0 - probability["healthy"]
-        if suspicion < alarm_threshold(self.thresholds, features):
+        if suspicion < alarm_threshold(self.thresholds, features, probability):
             return "healthy"
         fault = max(("fail_slow", "fail_stop"), key=lambda mode: probability[mode])
         if fault == "fail_slow":

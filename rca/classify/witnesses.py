@@ -28,20 +28,25 @@ def after_witnesses(probability: Mapping[str, float], features: FeatureSet) -> d
     return {mode: chance / total for mode, chance in raised.items()}
 
 
-def alarm_threshold(thresholds: Mapping[str, float], features: FeatureSet) -> float:
+def alarm_threshold(
+    thresholds: Mapping[str, float], features: FeatureSet, probability: Mapping[str, float]
+) -> float:
     """Probability of a fault from which this job is called faulty.
 
-    A job that stopped loses all of its time: with a witness to its end it alarms as what costs much does. Of
-    strangers' silent jobs that were done none has one.
+    A job that stopped loses all of its time: where that is the likelier fault and its end has a witness, it
+    alarms as what costs much does. Of strangers' silent jobs that were done none has one.
 
     Parameters
     ----------
     thresholds : mapping of str to float
         Of a bundle.
     features : FeatureSet
+    probability : mapping of str to float
+        Of each failure mode.
     """
     usual = float(alarm_thresholds(thresholds, features.window))
-    return min(usual, thresholds.get("fault_costly", usual)) if has_witnesses(features) else usual
+    stopped = probability["fail_stop"] > probability["fail_slow"] and has_witnesses(features)
+    return min(usual, thresholds.get("fault_costly", usual)) if stopped else usual
 
 
 def has_witnesses(features: FeatureSet) -> bool:

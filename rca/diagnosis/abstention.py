@@ -64,7 +64,7 @@ def abstention(
         Why the first cause may not be named (`rca.diagnosis.naming.objection`).
     """
     mode, chance = classification.mode, classification.probability[classification.mode]
-    alarm = alarm_threshold(thresholds, features)
+    alarm = alarm_threshold(thresholds, features, classification.probability)
     if classification.events:
         return _reason("single_event", told_events(classification, features))
     if mode == "healthy" and features.endings.left:

@@ -39,8 +39,8 @@ def joined(
     """The diagnosis of a whole window with causes of one of its parts.
 
     The same cause on ranks that overlap gives way to the part's, which is the surer one; what it costs is
-    then the larger of both, because a part is short, and it acted in the steps of both. That nothing explains
-    some ranks gives way where the part explains them.
+    then the larger of both, because a part is short, and it acted in the steps of both. So does that nothing
+    explains some ranks where the part explains just these, and is surer.
 
     Parameters
     ----------
@@ -54,8 +54,8 @@ def joined(
     rank_steps : float
         Its steps times its ranks.
     """
-    given_way = _explained(whole.causes, causes)
-    old = [cause for cause in whole.causes if not same_on_some(cause, causes) and cause not in given_way]
+    gone = [each for cause in causes for each in _given_way(cause, whole.causes)]
+    old = [cause for cause in whole.causes if cause not in gone]
     added = _priced(causes, whole.causes, share)
     slowdown = _slowdown(whole, old, added, measured, rank_steps)
     total = slowdown.seconds_per_step
@@ -113,18 +113,15 @@ def same_on_some(cause: Cause, others: Sequence[Cause]) -> list[Cause]:
     return [one for one in others if one.cause == cause.cause and set(one.ranks) & set(cause.ranks)]
 
 
-def _explained(known: Sequence[Cause], added: Sequence[Cause]) -> list[Cause]:
-    """What was unknown of ranks that the added causes explain, with the less likely causes of just these."""
-    unsaid = [
-        one
-        for one in known
-        if one.cause == UNKNOWN and any(set(one.ranks) <= set(new.ranks) for new in added)
-    ]
-    return [
-        cause
-        for cause in known
-        if any(cause.ranks == one.ranks and cause.probability <= one.probability for one in unsaid)
-    ]
+def _given_way(new: Cause, known: Sequence[Cause]) -> list[Cause]:
+    """What a new cause replaces: itself where ranks overlap, and a less likely unknown of just its ranks.
+
+    With the unknown go the causes of these ranks that were even less likely.
+    """
+    here = [one for one in known if set(one.ranks) == set(new.ranks) and one.probability < new.probability]
+    unknown = max((one.probability for one in here if one.cause == UNKNOWN), default=0.0)
+    same = same_on_some(new, known)
+    return [*same, *(one for one in here if one.probability <= unknown and one not in same)]
 
 
 def doubts_only_causes(diagnosis: Diagnosis) -> bool:
@@ -143,7 +140,7 @@ def _priced(causes: Sequence[Cause], whole: Sequence[Cause], share: float) -> li
     left = list(whole)
     found = []
     for cause in causes:
-        same = same_on_some(cause, left)
+        same = _given_way(cause, left)
         left = [one for one in left if one not in same]
         dearest = max([_over_all(cause, share), *same], key=lambda one: (one.seconds_per_step, one.interval))
         cost = {"seconds_per_step": dearest.seconds_per_step, "interval": dearest.interval}

@@ -115,8 +115,18 @@ class Comparison:
             last=last,
             segment=segment,
             slowed=slowed,
-            noise=float(MAD_TO_SIGMA * nan_median(np.abs(excess).ravel()[:, None])[0]),
+            noise=healthy_spread(excess),
         )
+
+
+def healthy_spread(excess: FloatArray) -> float:
+    """Robust spread of the excess of ranks most of which are healthy, seconds."""
+    return float(MAD_TO_SIGMA * nan_median(np.abs(excess).ravel()[:, None])[0])
+
+
+def late_from(usual: float, noise: float) -> float:
+    """Excess above which a rank is late in a step, seconds; infinite where there is no usual step."""
+    return max(LATE_SHARE * usual, LATE_NOISE * noise) if np.isfinite(usual) else np.inf
 
 
 class Gains(NamedTuple):
@@ -153,13 +163,13 @@ def _somebodys_spell(work: Work, excess: FloatArray) -> Segment:
     everything = Segment.everything(n_steps)
     if not np.isfinite(usual):
         return everything
-    noise = float(MAD_TO_SIGMA * nan_median(np.abs(excess).ravel()[:, None])[0])
+    noise = healthy_spread(excess)
     spells = Spells.of(excess, usual, noise)
     rank = int(spells.cost.argmax())
     first, past = int(spells.first[rank]), int(spells.past[rank])
     if past - first < MIN_SEGMENT_STEPS or n_steps - (past - first) < MIN_SEGMENT_STEPS:
         return everything
-    late = excess[rank, first:past] > max(LATE_SHARE * usual, LATE_NOISE * noise)
+    late = excess[rank, first:past] > late_from(usual, noise)
     if late.sum() < MIN_SEGMENT_STEPS:
         return everything
     return Segment(first, past - 1, float(np.nanmean(excess[rank, first:past])), 0.0, False)

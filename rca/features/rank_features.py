@@ -6,7 +6,7 @@ import numpy as np
 
 from rca.arrays import BoolArray, FloatArray, IntArray
 from rca.features.activity import activity_per_compute
-from rca.features.comparison import LATE_NOISE, LATE_SHARE, Comparison, stretch_mean
+from rca.features.comparison import LATE_SHARE, Comparison, late_from, stretch_mean
 from rca.features.endings import Endings
 from rca.features.evidence import Evidence, resource_names, sound_resources
 from rca.features.spell_features import spell_features
@@ -53,9 +53,8 @@ def rank_features(
 
 def late_steps(comparison: Comparison, unit: float) -> BoolArray:
     """Where a rank's own work is well above its peers', shape (n_ranks, n_steps)."""
-    threshold = max(LATE_SHARE * unit, LATE_NOISE * comparison.noise) if np.isfinite(unit) else np.inf
     with np.errstate(invalid="ignore"):
-        late: BoolArray = comparison.excess > threshold
+        late: BoolArray = comparison.excess > late_from(unit, comparison.noise)
     return late
 
 

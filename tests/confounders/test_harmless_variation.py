@@ -161,7 +161,7 @@ def test_exit_events_with_code_0_are_no_crash(make_window) -> None:
 
 
 def test_an_exit_that_the_job_survived_does_not_excuse_its_silence(make_window) -> None:
-    """Everybody exited with code 0 early on, was started again, and then the job hung."""
+    """Everybody exited with code 0 early on, was started again, and then it hung: no likelier healthy."""
     window = make_window()
     begin, end = window.job.start, window.job.end
     events = pa.table(

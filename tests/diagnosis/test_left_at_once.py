@@ -178,9 +178,9 @@ def test_who_collects_no_events_cannot_say_that_nobody_complained() -> None:
 def may_have_stopped(window: Window) -> bool:
     """A job that died and told nobody, or one that was done and told nobody: no verdict, and it says so."""
     diagnosis = rca.diagnose(window)
-    believed = diagnosis.failure_mode_probability
-    undecided = max(believed.values()) < 0.9 and believed["fail_stop"] > 0.1
-    return undecided and diagnosis.abstained and set(diagnosis.failure_mode_set) >= {"healthy", "fail_stop"}
+    reason, stop = diagnosis.abstention_reason, diagnosis.failure_mode_probability["fail_stop"]
+    undecided = reason is not None and reason.code in {"fell_silent", "undecided_mode"} and stop > 0.2
+    return undecided and set(diagnosis.failure_mode_set) >= {"healthy", "fail_stop"}
 
 
 @pytest.mark.parametrize(
