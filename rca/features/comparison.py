@@ -9,7 +9,7 @@ import numpy as np
 
 from rca.arrays import BoolArray, FloatArray, IntArray
 from rca.features.own_past import most_slowed, past_reference
-from rca.features.spells import CAP, Spells
+from rca.features.spells import Spells, capped_lateness
 from rca.features.temporal import MIN_SEGMENT_STEPS, Segment, high_segment
 from rca.features.work import Work
 from rca.robust import (
@@ -180,7 +180,7 @@ def _is_quiet_beside(spell: Segment, excess: FloatArray, usual: float) -> bool:
     inside = spell.mask(excess.shape[1])
     if inside.all() or not np.isfinite(usual):
         return False
-    lateness = np.clip(nan_max(excess), 0.0, CAP * usual)
+    lateness = capped_lateness(excess, usual)
     within, beside = nan_mean(lateness[inside]), nan_mean(lateness[~inside])
     return bool(beside <= QUIET * within)
 

@@ -6,7 +6,7 @@ import numpy as np
 
 from rca.arrays import BoolArray, FloatArray, IntArray
 from rca.features.comparison import Comparison
-from rca.features.spells import CAP, Spells
+from rca.features.spells import CAP, Spells, capped_lateness
 from rca.features.work import OWN_PHASES, Work
 from rca.robust import (
     group_members,
@@ -98,13 +98,12 @@ def spell_context(
     first, costliest, second = leader_and_runner_up(cost[:, None])
     node = topology.node[costliest[0]]
     apart = cost[topology.node != node] if node >= 0 else cost[:0]
-    lateness = np.clip(nan_max(comparison.excess), 0.0, CAP * unit)
     return {
         "top_spell_cost": float(first[0]),
         "second_spell_cost": float(second[0]),
         "apart_spell_cost": float(nan_max(apart[:, None])[0]),
         "median_spell_cost": float(nan_median(cost[:, None])[0]),
-        "capped_lateness": float(nan_mean(lateness[:, None])[0]) / unit,
+        "capped_lateness": _mean_lateness(comparison.excess, unit),
     }
 
 
@@ -120,11 +119,14 @@ def phase_bursts(work: Work, comparison: Comparison) -> dict[str, float]:
         found[f"{name}_bursts"] = np.nan if seconds is None else _above_usual(nan_median(seconds), unit)
     for column in OWN_PHASES:
         excess = comparison.phase_excess.get(column)
-        lateness = None if excess is None else np.clip(nan_max(excess), 0.0, CAP * unit)
-        found[f"{column.removesuffix('_seconds')}_turns"] = (
-            np.nan if lateness is None else float(nan_mean(lateness[:, None])[0]) / unit
-        )
+        name = column.removesuffix("_seconds")
+        found[f"{name}_turns"] = np.nan if excess is None else _mean_lateness(excess, unit)
     return found
+
+
+def _mean_lateness(excess: FloatArray, unit: float) -> float:
+    """Mean over the steps of the capped lateness of whoever comes last, relative."""
+    return float(nan_mean(capped_lateness(excess, unit)[:, None])[0]) / unit
 
 
 def _above_usual(series: FloatArray, unit: float) -> float:

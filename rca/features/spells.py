@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from rca.arrays import BoolArray, FloatArray, IntArray
+from rca.robust import nan_max
 
 #: Excess that every step of a spell has to make up for: this share of a step, or so many times the noise.
 ALLOWED_SHARE, ALLOWED_NOISE = 0.015, 2.0
@@ -99,6 +100,18 @@ class Spells:
         rows = np.arange(values.shape[0])
         result: FloatArray = total[rows, self.past] - total[rows, self.first]
         return result
+
+
+def capped_lateness(excess: FloatArray, usual: float) -> FloatArray:
+    """How late whoever comes last is, up to `CAP` of the usual step; shape (n_steps,), seconds.
+
+    Parameters
+    ----------
+    excess : ndarray of shape (n_ranks, n_steps), seconds
+    usual : float, seconds
+    """
+    lateness: FloatArray = np.clip(nan_max(excess), 0.0, CAP * usual)
+    return lateness
 
 
 def _from_zero(values: FloatArray) -> FloatArray:
