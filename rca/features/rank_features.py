@@ -6,9 +6,10 @@ import numpy as np
 
 from rca.arrays import BoolArray, FloatArray, IntArray
 from rca.features.activity import activity_per_compute
-from rca.features.comparison import LATE_SHARE, Comparison, late_from, stretch_mean
+from rca.features.comparison import Comparison, stretch_mean
 from rca.features.endings import Endings
 from rca.features.evidence import Evidence, resource_names, sound_resources
+from rca.features.lateness import LATE_SHARE, late_from
 from rca.features.spell_features import spell_features
 from rca.features.work import OWN_PHASES, Work
 from rca.robust import group_members, nan_mean, nan_median, nan_quantile, peer_reference, row_correlation

@@ -6,7 +6,8 @@ import numpy as np
 
 from rca.arrays import BoolArray, FloatArray, IntArray
 from rca.features.comparison import Comparison
-from rca.features.spells import CAP, Spells, capped_lateness
+from rca.features.lateness import capped, capped_lateness
+from rca.features.spells import Spells
 from rca.features.work import OWN_PHASES, Work
 from rca.robust import (
     group_members,
@@ -41,28 +42,24 @@ def spell_features(
     late : ndarray of shape (n_ranks, n_steps), bool
     topology : Topology
     """
-    unit, excess = work.step_reference, comparison.excess
-    spells = Spells.of(excess, unit, comparison.noise)
+    unit, excess, spells = work.step_reference, comparison.excess, comparison.spells
     n_steps = max(work.steps.size, 1)
-    length = (spells.past - spells.first).astype(float)
-    has = length > 0
+    length = spells.length.astype(float)
     known = np.isfinite(excess)
-    capped = np.where(known, np.clip(excess, -CAP * unit, CAP * unit), 0.0)
-    beside = known.sum(axis=1) - spells.count(known)
-    outside = (capped.sum(axis=1) - spells.mean(capped) * length) / np.maximum(beside, 1.0)
+    timed = spells.count(known)
     arrived_last = comparison.last[None, :] == np.arange(excess.shape[0])[:, None]
     late_steps = spells.count(late)
     features = {
         "spell_cost": spells.cost / unit / n_steps,
         "spell_excess": spells.mean(excess) / unit,
-        "spell_late": late_steps / np.maximum(length, 1.0),
+        "spell_late": late_steps / np.maximum(timed, 1.0),
         "spell_late_steps": np.log2(1.0 + late_steps),
         "spell_share": length / n_steps,
-        "spell_start": np.where(has, spells.first / n_steps, np.nan),
-        "spell_end": np.where(has, spells.past / n_steps, np.nan),
-        "spell_outside": outside / unit,
+        "spell_start": np.where(length > 0, spells.first / n_steps, np.nan),
+        "spell_end": np.where(length > 0, spells.past / n_steps, np.nan),
+        "spell_outside": _beside(spells, capped(excess, unit)) / unit,
         "spell_gain": spells.mean(comparison.gain_rank) / unit,
-        "spell_last": spells.count(arrived_last) / np.maximum(length, 1.0),
+        "spell_last": spells.count(arrived_last) / np.maximum(timed, 1.0),
         "spell_wait": spells.mean(nan_median(work.wait) - work.wait) / unit,
         "spell_node_mates": _least_of_mates(spells, excess, topology.node) / unit,
         "spell_tensor_mates": _least_of_mates(spells, excess, topology.worker) / unit,
@@ -76,6 +73,15 @@ def spell_features(
     # Of whom nothing was timed nothing is known; that is not being on time.
     seen = known.any(axis=1)
     return {name: np.where(seen, values, np.nan) for name, values in features.items()}
+
+
+def _beside(spells: Spells, excess: FloatArray) -> FloatArray:
+    """Mean of each row beside its spell, shape (n_ranks,); NaN where the spell is all that was timed."""
+    known = np.isfinite(excess)
+    timed = known.sum(axis=1) - spells.count(known)
+    inside = np.nan_to_num(spells.mean(excess)) * spells.count(known)
+    total: FloatArray = np.where(known, excess, 0.0).sum(axis=1) - inside
+    return np.where(timed > 0, total / np.maximum(timed, 1.0), np.nan)
 
 
 def _least_of_mates(spells: Spells, excess: FloatArray, group: IntArray) -> FloatArray:

@@ -8,16 +8,15 @@ spell it is. Of single long steps a spell holds little: what one step counts for
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
 from rca.arrays import BoolArray, FloatArray, IntArray
-from rca.robust import nan_max
+from rca.features.lateness import capped
 
 #: Excess that every step of a spell has to make up for: this share of a step, or so many times the noise.
 ALLOWED_SHARE, ALLOWED_NOISE = 0.015, 2.0
-#: No step counts for more than this share of the usual step.
-CAP = 0.3
 
 
 @dataclass(frozen=True)
@@ -58,9 +57,8 @@ class Spells:
         if not n_steps or not np.isfinite(unit):
             return cls(nowhere, nowhere, np.zeros(n_ranks))
         allowed = max(ALLOWED_SHARE * unit, ALLOWED_NOISE * noise) if np.isfinite(noise) else np.inf
-        counted = np.where(np.isfinite(excess), np.clip(excess, -CAP * unit, CAP * unit) - allowed, 0.0)
-        total = np.cumsum(counted, axis=1)
-        before = total - counted
+        total = _from_zero(np.where(np.isfinite(excess), capped(excess, unit) - allowed, 0.0))
+        before, total = total[:, :-1], total[:, 1:]
         least = np.minimum.accumulate(before, axis=1)
         risen = total - least
         last = risen.argmax(axis=1)
@@ -74,16 +72,25 @@ class Spells:
             np.where(found, cost, 0.0),
         )
 
+    @property
+    def length(self) -> IntArray:
+        """Columns of every rank's spell, shape (n_ranks,)."""
+        length: IntArray = self.past - self.first
+        return length
+
     def mean(self, values: FloatArray) -> FloatArray:
         """Mean of each row of (n_ranks, n_steps) over its spell, ignoring NaN; zero where it has none."""
-        known = np.isfinite(values)
-        summed, count = self._within(np.where(known, values, 0.0)), self._within(known.astype(float))
+        rows, columns = self._cells
+        inside = values[rows, columns]
+        known = np.isfinite(inside)
+        summed = self._per_rank(np.where(known, inside, 0.0))
+        count = self._per_rank(known.astype(float))
         result: FloatArray = summed / np.maximum(count, 1.0)
-        return np.where((count == 0) & (self.past > self.first), np.nan, result)
+        return np.where((count == 0) & (self.length > 0), np.nan, result)
 
     def count(self, marked: BoolArray) -> FloatArray:
         """Marked steps of each row within its spell."""
-        return self._within(marked.astype(float))
+        return self._per_rank(marked[self._cells].astype(float))
 
     def of_mates(self, values: FloatArray, members: IntArray) -> FloatArray:
         """Mean of every member's values over every member's spell, shape (whose spell, whose values)."""
@@ -95,23 +102,18 @@ class Spells:
             result: FloatArray = (summed[:, past] - summed[:, first]) / (count[:, past] - count[:, first])
         return result.T
 
-    def _within(self, values: FloatArray) -> FloatArray:
-        total = _from_zero(values)
-        rows = np.arange(values.shape[0])
-        result: FloatArray = total[rows, self.past] - total[rows, self.first]
-        return result
+    @cached_property
+    def _cells(self) -> tuple[IntArray, IntArray]:
+        """Row and column of every cell that lies within its rank's spell."""
+        rows = np.repeat(np.arange(self.first.size), self.length)
+        begins = np.cumsum(self.length) - self.length
+        columns = np.arange(rows.size) + (self.first - begins)[rows]
+        return rows, columns
 
-
-def capped_lateness(excess: FloatArray, usual: float) -> FloatArray:
-    """How late whoever comes last is, up to `CAP` of the usual step; shape (n_steps,), seconds.
-
-    Parameters
-    ----------
-    excess : ndarray of shape (n_ranks, n_steps), seconds
-    usual : float, seconds
-    """
-    lateness: FloatArray = np.clip(nan_max(excess), 0.0, CAP * usual)
-    return lateness
+    def _per_rank(self, cells: FloatArray) -> FloatArray:
+        """Sums of what belongs to each of `_cells`, shape (n_ranks,)."""
+        summed = np.bincount(self._cells[0], weights=cells, minlength=self.first.size)
+        return summed.astype(np.float64)
 
 
 def _from_zero(values: FloatArray) -> FloatArray:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
 from rca.features import RANK_FEATURES, WINDOW_FEATURES, extract
-from rca.features.spells import ALLOWED_SHARE, CAP, Spells
+from rca.features.lateness import CAP
+from rca.features.spells import ALLOWED_SHARE, Spells
 
 UNIT = 1.0
 
@@ -203,3 +205,50 @@ def test_whoever_is_counted_first_is_not_the_costliest_where_nobody_has_a_spell(
         features = extract(make_window(4, 30, late=late))
         assert told(features, "top_spell_cost") == 0
         assert told(features, "top_spell_outside") == told(features, "spell_outside").max()
+
+
+@pytest.mark.parametrize(("steps", "told_apart"), [(slice(6, None, 8), False), (slice(30, 70, 8), True)])
+def test_who_is_late_now_and_then_all_along_has_no_time_beside_it(make_window, steps, told_apart) -> None:
+    """What lies before the first late step is no time without the fault if it is as long as between two."""
+    features = extract(make_window(8, 96, late={5: 0.12}, steps=steps))
+    assert told(features, "spell_late_steps")[5] >= np.log2(1 + 4)
+    assert features.comparison.segment.whole is not told_apart
+
+
+def test_who_is_a_little_late_all_along_hides_no_spell_of_another(make_window) -> None:
+    now_and_then = np.where(
+        (np.arange(120) >= 40) & (np.arange(120) < 70) & (np.arange(120) % 2 == 0), 0.12, 0.0
+    )
+    late = {2: np.full(120, 0.012), 5: now_and_then}
+    features = extract(make_window(8, 120, late=late, noise=1e-6))
+    costs = told(features, "spell_cost")
+    assert costs[2] > costs[5] / 3
+    segment = features.comparison.segment
+    assert (segment.first, abs(segment.last - 68) <= 1) == (40, True)
+
+
+def test_nor_does_he_give_way_to_one_that_costs_little_beside_him(make_window) -> None:
+    few = np.zeros(120)
+    few[40:55:3] = 0.12
+    features = extract(make_window(8, 120, late={2: np.full(120, 0.03), 5: few}, noise=1e-6))
+    costs = told(features, "spell_cost")
+    assert 0 < 3 * costs[5] < costs[2]
+    assert features.comparison.segment.whole
+
+
+def test_timers_in_every_fifth_step_make_no_spell_sparse(make_window) -> None:
+    window = make_window(8, 100, late={5: 0.06}, steps=slice(30, 70))
+    steps = window.steps.to_pandas()
+    steps.loc[
+        steps["step"] % 5 != 0, [c for c in steps.columns if c.endswith("_seconds") and c != "step_seconds"]
+    ] = np.nan
+    features = extract(type(window).from_tables(window.job, pa.Table.from_pandas(steps)))
+    assert told(features, "spell_late")[5] == 1.0
+    assert told(features, "spell_last")[5] == 1.0
+
+
+def test_beside_a_spell_of_everything_nothing_is_known(make_window) -> None:
+    features = extract(make_window(8, 60, late={5: 0.06}, noise=1e-6))
+    assert told(features, "spell_share")[5] == 1.0
+    assert np.isnan(told(features, "spell_outside")[5])
+    assert told(features, "spell_outside")[0] == pytest.approx(0.0, abs=0.01)
