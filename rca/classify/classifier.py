@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from rca.arrays import FloatArray
-from rca.classify.collectives import between_machines, collectives_left_over
+from rca.classify.collectives import between_machines, collectives_left_over, sick_port_beside
 from rca.classify.components import Component, is_whole_stage
 from rca.classify.doubt import Doubt
 from rca.classify.heads import Head
@@ -212,11 +212,12 @@ class Classifier:
     ) -> list[Suspect]:
         """The links as a suspect of their own, where stragglers leave slower collectives unexplained."""
         known = [Suspected(each.component, _likeliest_known(each.causes)) for each in suspects]
-        if not collectives_left_over(known, features):
-            return []
-        links = link_behind_growth(features)
-        if links is None and transfer_is_told(features):
-            links = Component("job", tuple(range(features.topology.n_ranks)), POINTED_TO)
+        if collectives_left_over(known, features):
+            links = link_behind_growth(features)
+            if links is None and transfer_is_told(features):
+                links = Component("job", tuple(range(features.topology.n_ranks)), POINTED_TO)
+        else:
+            links = sick_port_beside(known, features)
         if links is None:
             return []
         found = self._suspect(links, features, "fail_slow", priors)

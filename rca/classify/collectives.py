@@ -4,15 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
+
 from rca.arrays import FloatArray
-from rca.classify.ports import Suspected
+from rca.classify.components import Component
+from rca.classify.ports import NIC, Ports, Suspected, odd_link
 from rca.classify.settle import transfer_grew
 from rca.features import FeatureSet
+from rca.features.evidence import resource_names
+from rca.features.stretch import MIN_Z
+from rca.features.temporal import high_segment
 from rca.robust import nan_mean, nan_median
 from rca.telemetry.causes import CAUSES
 
 #: Share of the steps' growth that the collectives have to account for, and least share of a step.
 OWN_MATTER, MIN_GROWTH = 0.2, 0.05
+#: A port this bad stands beside stragglers of other nodes, in units. Innocent ones are now and then, so that
+#: transfers took longer for a while as well, by `FELT` of a step, or it was not so bad before.
+SICK_PORT, FELT = 4.0, 0.1
 #: Causes of a rank's own that are known to hold its transfers up as well: a host that reclaims memory copies
 #: into and out of its sockets late. Their price leaves it open, because it is not what they are known by.
 _ALSO_LENGTHENS_TRANSFER = frozenset({"memory_pressure"})
@@ -29,7 +38,7 @@ def collectives_left_over(suspects: Sequence[Suspected], features: FeatureSet) -
     if not suspects or not transfer_grew(features):
         return False
     work, segment = features.work, features.comparison.segment
-    if segment.whole or any(_lengthens_transfer(each.cause) for each in suspects):
+    if segment.whole or _any_lengthens_transfer(suspects):
         return False
     inside = segment.mask(work.steps.size)
 
@@ -38,6 +47,44 @@ def collectives_left_over(suspects: Sequence[Suspected], features: FeatureSet) -
 
     transfer = grown(nan_median(work.transfer))
     return transfer >= max(OWN_MATTER * grown(work.job_step), MIN_GROWTH * work.step_reference)
+
+
+def sick_port_beside(suspects: Sequence[Suspected], features: FeatureSet) -> Component | None:
+    """The node of a port that is far worse than any other, on which no suspect lies; None if there is none.
+
+    Transfers may have been slow over steps that are not the stragglers', and a port's fault be hidden there.
+
+    Parameters
+    ----------
+    suspects : sequence of Suspected
+    features : FeatureSet
+    """
+    ports = Ports.from_features(features)
+    if ports.queues.max(initial=0.0) < SICK_PORT or not suspects or any(map(_is_of_links, suspects)):
+        return None
+    port = odd_link(ports, features.topology)
+    if port is None or port.cause != NIC:
+        return None
+    ranks = list(port.component.ranks)
+    if any(not set(ranks).isdisjoint(each.component.ranks) for each in suspects):
+        return None
+    became = features.evidence.versus_past[ranks, resource_names().index("nic")]
+    felt = _slow_for_a_while(features) or bool(np.nan_to_num(became).max() >= SICK_PORT)
+    return port.component if felt else None
+
+
+def _slow_for_a_while(features: FeatureSet) -> bool:
+    """Whether transfers took longer over a stretch of their own."""
+    series, unit = nan_median(features.work.transfer), features.work.step_reference
+    return np.isfinite(unit) and not high_segment(series, min_z=MIN_Z, min_contrast=FELT * unit).whole
+
+
+def _is_of_links(suspect: Suspected) -> bool:
+    return suspect.cause in CAUSES and CAUSES[suspect.cause].type == "communication"
+
+
+def _any_lengthens_transfer(suspects: Sequence[Suspected]) -> bool:
+    return any(_lengthens_transfer(each.cause) for each in suspects)
 
 
 def _lengthens_transfer(cause: str) -> bool:
