@@ -14,6 +14,7 @@ from rca.classify.ports import Suspected
 from rca.classify.settle import CERTAIN, PROBABLE, settle
 from rca.features import RANK_FEATURES, WINDOW_FEATURES
 from rca.features.evidence import resource_names
+from rca.telemetry.job import Job, RankPlace
 
 LATE = 0
 
@@ -98,3 +99,61 @@ def test_slower_collectives_are_no_surprise_beside_some_causes(
     monkeypatch.setattr(collectives, "transfer_grew", lambda _features: True)
     suspect = Suspected(Component("rank", (1,), 0.9), cause)
     assert collectives.collectives_left_over([suspect], told) is left
+
+
+def beside_a_sick_port(queue: float = 5.0, transfer: float = 0.3, past: float = 0.0) -> Any:
+    """Four nodes of two ranks; the second one's port has a queue, and ten steps' transfers took longer."""
+    nic = resource_names().index("nic")
+    beside, since = (np.zeros((8, len(resource_names()))) for _ in range(2))
+    beside[2:4, nic], since[2:4, nic] = queue, past
+    steps = np.arange(40)
+    slow = (0.2 + np.where((steps >= 5) & (steps < 15), transfer, 0.0)) * np.ones((8, 1))
+    places = tuple(RankPlace(rank=rank, node=f"n{rank // 2}") for rank in range(8))
+    return SimpleNamespace(
+        topology=Job(job_id="j", world_size=8, ranks=places, start=0.0, end=1.0).topology,
+        evidence=SimpleNamespace(versus_peers=beside, versus_past=since),
+        endings=SimpleNamespace(link_down=np.zeros(8, dtype=bool)),
+        work=SimpleNamespace(transfer=slow, step_reference=1.0),
+    )
+
+
+@pytest.mark.parametrize(
+    ("given", "found"),
+    [
+        ({}, True),
+        ({"queue": 3.9}, False),
+        ({"transfer": 0.0}, False),
+        ({"transfer": 0.0, "past": 5.0}, True),
+        ({"transfer": 0.0, "past": 3.9}, False),
+    ],
+    ids=["slow for a while", "not sick enough", "never slow", "not so before", "hardly worse than before"],
+)
+def test_a_sick_port_stands_beside_a_straggler(given: dict[str, float], found: bool) -> None:
+    late = Suspected(Component("rank", (LATE,), 0.99), "gpu_throttling")
+    port = collectives.sick_port_beside([late], beside_a_sick_port(**given))
+    assert (port.ranks if port else None) == ((2, 3) if found else None)
+
+
+@pytest.mark.parametrize(
+    ("rank", "cause", "found"),
+    [
+        (LATE, "cpu_contention", True),
+        (LATE, "unknown", True),
+        (3, "gpu_throttling", False),
+        (LATE, "network_congestion", False),
+        (LATE, "nvlink_degradation", False),
+    ],
+)
+def test_it_does_so_only_beside_others_that_are_no_links(rank: int, cause: str, found: bool) -> None:
+    suspect = Suspected(Component("rank", (rank,), 0.99), cause)
+    assert (collectives.sick_port_beside([suspect], beside_a_sick_port()) is not None) is found
+
+
+def test_ports_that_are_crowded_together_are_nobodys_own() -> None:
+    crowded = beside_a_sick_port()
+    crowded.evidence.versus_peers[4, resource_names().index("nic")] = 2.0
+    assert (
+        collectives.sick_port_beside([Suspected(Component("rank", (LATE,), 0.99), "runtime_gc")], crowded)
+        is None
+    )
+    assert collectives.sick_port_beside([], beside_a_sick_port()) is None
