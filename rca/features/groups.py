@@ -47,7 +47,10 @@ _GROUPS: dict[str, tuple[str, ...]] = {
         "lateness_growth", "spike_share", "spike_cost", "period_strength", "period_steps", "trend",
     ),
     "activity": ("activity_per_compute",),
-    "load": ("load_correlation", "load_correlation_job", "load_imbalance"),
+    "load": (
+        "load_correlation", "load_correlation_job", "load_imbalance", "load_excess", "load_growth",
+        "versus_load", "load_step_correlation",
+    ),
     "endings": (
         "progress", "behind", "unfinished", "fatal_event", "missed_event", "silence", "unfinished_share",
         "ended_early_share", "worst_behind", "any_fatal_event", "any_missed_event", "fatal_delay",

@@ -8,6 +8,7 @@ from rca.arrays import BoolArray, FloatArray
 from rca.features.comparison import Comparison, stretch_mean
 from rca.features.endings import Endings
 from rca.features.evidence import Evidence, resource_names, sound_resources
+from rca.features.load import load_features
 from rca.features.rank_features import MAX_STEPS_BEHIND
 from rca.features.spell_features import costliest_spell, phase_bursts, spell_context
 from rca.features.temporal import periodicity, trend
@@ -29,15 +30,17 @@ def job_features(
 ) -> dict[str, float]:
     """All features that describe the job rather than one rank."""
     inside = comparison.segment.mask(work.steps.size)
+    stretch = _stretch(work, comparison, inside)
     return (
         _shape(work, topology, comparison)
-        | _stretch(work, comparison, inside)
+        | stretch
         | _grown(per_rank)
         | _concentration(comparison, inside, work.step_reference)
         | spell_context(work, comparison, topology, per_rank)
         | phase_bursts(work, comparison)
         | _rhythm(work)
-        | _load(work, per_rank)
+        | _correlations(per_rank)
+        | load_features(work, inside, stretch["versus_past"])
         | _ending(endings)
         | _coverage(work, evidence)
     )
@@ -120,19 +123,9 @@ def _rhythm(work: Work) -> dict[str, float]:
     }
 
 
-def _load(work: Work, per_rank: dict[str, FloatArray]) -> dict[str, float]:
-    tokens = work.load.get("sum_squared_sequence_length", work.load.get("tokens"))
-    imbalance = np.nan
-    if tokens is not None:
-        usual = nan_median(tokens)
-        with np.errstate(invalid="ignore", divide="ignore"):
-            spread = (nan_max(tokens) - usual) / np.where(usual > 0, usual, np.nan)
-        imbalance = _mean(spread)
-    return {
-        "forward_backward_correlation_job": _median(per_rank["forward_backward_correlation"]),
-        "load_correlation_job": _median(per_rank["load_correlation"]),
-        "load_imbalance": imbalance,
-    }
+def _correlations(per_rank: dict[str, FloatArray]) -> dict[str, float]:
+    names = ("forward_backward_correlation", "load_correlation")
+    return {f"{name}_job": _median(per_rank[name]) for name in names}
 
 
 def _ending(endings: Endings) -> dict[str, float]:

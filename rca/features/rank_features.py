@@ -10,6 +10,7 @@ from rca.features.comparison import Comparison, stretch_mean
 from rca.features.endings import Endings
 from rca.features.evidence import Evidence, resource_names, sound_resources
 from rca.features.lateness import LATE_SHARE, late_from
+from rca.features.load import load_excess, told_load
 from rca.features.spell_features import spell_features
 from rca.features.work import OWN_PHASES, Work
 from rca.robust import group_members, nan_mean, nan_median, nan_quantile, peer_reference, row_correlation
@@ -74,7 +75,7 @@ def _own(
     counted = np.isfinite(excess[:, inside]).sum(axis=1)
     late_start, late_end = _late_span(late)
     last = np.bincount(comparison.last[inside & (comparison.last >= 0)], minlength=excess.shape[0])
-    tokens = work.load.get("sum_squared_sequence_length", work.load.get("tokens"))
+    load = told_load(work)
     forward, backward = (comparison.phase_excess.get(f"{name}_seconds") for name in ("forward", "backward"))
     unknown = np.full(excess.shape[0], np.nan)
     return {
@@ -93,7 +94,8 @@ def _own(
         "forward_backward_correlation": unknown
         if forward is None or backward is None
         else row_correlation(forward, backward),
-        "load_correlation": unknown if tokens is None else row_correlation(work.own, tokens),
+        "load_correlation": unknown if load is None else row_correlation(work.own, load),
+        "load_excess": load_excess(work, inside),
     }
 
 

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from rca.features.evidence import resource_names, sound_resources
 
-VERSION = 7
+VERSION = 8
 
 
 class Feature(NamedTuple):
@@ -76,7 +76,8 @@ _RANK: tuple[Feature, ...] = (
     Feature("gain_stage", "relative", "step time saved had its stage worked like the next slowest stage"),
     Feature("transfer_excess", "relative", "transfer above the peers' median, in the stretch"),
     Feature("forward_backward_correlation", "-1..1", "of excess over peers, over all steps"),
-    Feature("load_correlation", "-1..1", "own work with tokens or squared sequence lengths"),
+    Feature("load_correlation", "-1..1", "own work with squared sequence lengths, tokens or samples"),
+    Feature("load_excess", "relative", "input counted above the median rank's, mean over the stretch"),
     Feature(
         "activity_per_compute", "ratio", "busy multiprocessors per time spent computing, beside the job's"
     ),
@@ -179,6 +180,9 @@ _JOB: tuple[Feature, ...] = (
     Feature("forward_backward_correlation_job", "-1..1", "median over ranks"),
     Feature("load_correlation_job", "-1..1", "median over ranks"),
     Feature("load_imbalance", "relative", "spread of load between ranks at the same step"),
+    Feature("load_growth", "relative", "input counted in the stretch over outside it, less one"),
+    Feature("versus_load", "ratio", "step time inside over outside, relative to the input counted"),
+    Feature("load_step_correlation", "-1..1", "step time with the median rank's input, over all steps"),
     Feature("silence", "steps", "from the last sign of progress to the window's end, at most 100"),
     Feature("unfinished_share", "share of ranks", "ranks whose last row was never finished"),
     Feature("ended_early_share", "share of ranks", "ranks whose rows end a step or more before the furthest"),

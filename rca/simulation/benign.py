@@ -9,6 +9,7 @@ from pydantic import Field
 from rca.simulation.workload import Frozen, Index, NotNegative, Positive, Share
 
 SlowStepPhase = Literal["checkpoint", "forward", "between"]
+Counted = Literal["nothing", "samples", "lengths"]
 
 
 class HarmlessSignal(Frozen):
@@ -102,6 +103,11 @@ class Benign(Frozen):
         Spread of the logarithm between ranks; whether rank 0 does it for all.
     slow_batches, slow_batch_factor : int, float
         The first batches of a starting job come late: how many, and how many steps' time each takes.
+    shift_step, shift_factor, shift_ramp : int or None, float, int
+        From which step on everybody computes more or less, by which factor, and over how many further steps
+        the change comes about.
+    shift_counted : str
+        What the change is: more samples, longer sequences, or nothing that a loader counts.
     """
 
     rank_offset: NotNegative = 0.003
@@ -139,4 +145,6 @@ class Benign(Frozen):
     sequence_jitter: NotNegative = 0.0
     shift_step: Index | None = None
     shift_factor: Positive = 1.0
+    shift_ramp: Index = 0
+    shift_counted: Counted = "nothing"
     harmless: tuple[HarmlessSignal, ...] = ()

@@ -86,9 +86,11 @@ def node_labels(scenario: Scenario) -> list[str]:
 
 
 def _load(scenario: Scenario, resources: Resources, noise: Noise) -> dict[str, FloatArray]:
-    if not scenario.telemetry.load_columns:
+    told = scenario.telemetry
+    if not told.load_columns and not told.samples_counted:
         return {}
-    return load_columns(scenario, drawn_lengths(scenario, resources.length_spread[0], noise.lengths))
+    columns = load_columns(scenario, drawn_lengths(scenario, resources.length_spread[0], noise.lengths))
+    return columns if told.load_columns else {"samples": columns["samples"]}
 
 
 def _edges(timing: Timing, course: Course) -> FloatArray:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from rca.arrays import FloatArray
+from rca.simulation.growth import inputs_over_time
 from rca.simulation.noise import Noise
 from rca.simulation.resources import Resources
 from rca.simulation.scenario import Scenario
@@ -46,7 +47,7 @@ def service_seconds(scenario: Scenario, resources: Resources, noise: Noise) -> F
     """
     made_at = np.maximum(np.arange(scenario.n_steps) - scenario.workload.prefetch_steps, 0)
     node_of = np.arange(scenario.world_size) // scenario.ranks_per_node
-    whole, read = batch_seconds(scenario), read_seconds(scenario)
+    whole, read = batch_seconds(scenario) * inputs_over_time(scenario), read_seconds(scenario)
     slower = (resources.read_stretch - 1)[node_of]
     usual = noise.loading if scenario.workload.prefetch_steps == 0 else noise.batch
     return np.asarray(usual * whole + (read * slower * noise.batch + resources.batch_extra)[:, made_at])
@@ -56,4 +57,4 @@ def taking_seconds(scenario: Scenario, noise: Noise) -> FloatArray:
     """Time to take a batch that is there, shape (n_ranks, n_steps), seconds."""
     if scenario.workload.prefetch_steps == 0:
         return np.zeros(noise.loading.shape)
-    return scenario.workload.data_loading_seconds * noise.loading
+    return scenario.workload.data_loading_seconds * inputs_over_time(scenario) * noise.loading

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from rca.arrays import FloatArray, IntArray
+from rca.simulation.growth import work_over_time
 from rca.simulation.scenario import Scenario
 from rca.simulation.work import microbatches_apart
 
@@ -168,12 +169,10 @@ def _autoregressive(
 
 
 def _job_factor(rng: np.random.Generator, scenario: Scenario) -> FloatArray:
-    benign, steps = scenario.benign, np.arange(scenario.n_steps)
+    steps = np.arange(scenario.n_steps)
     phase, periods = rng.uniform(0, 2 * np.pi), rng.uniform(0.3, 2.0)
-    factor = 1 + benign.drift * np.sin(phase + 2 * np.pi * periods * steps / scenario.n_steps)
-    if benign.shift_step is not None:
-        factor = factor * np.where(steps >= benign.shift_step, benign.shift_factor, 1.0)
-    return np.asarray(factor)
+    drift = scenario.benign.drift * np.sin(phase + 2 * np.pi * periods * steps / scenario.n_steps)
+    return np.asarray((1 + drift) * work_over_time(scenario))
 
 
 def _warmup(rng: np.random.Generator, scenario: Scenario) -> FloatArray:

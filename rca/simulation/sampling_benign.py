@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 import math
-from typing import get_args
+from typing import TypedDict, get_args
 
 import numpy as np
 
-from rca.simulation.benign import Benign, Burst, Collections, HarmlessSignal, LongStall, SlowStepPhase
+from rca.simulation.benign import (
+    Benign,
+    Burst,
+    Collections,
+    Counted,
+    HarmlessSignal,
+    LongStall,
+    SlowStepPhase,
+)
 from rca.simulation.everyday import PAUSES_SPREAD
 from rca.simulation.sampling_job import CALM_QUEUE, log_uniform
 from rca.simulation.scenario import Scenario
@@ -21,6 +29,10 @@ COLLECTING_SHARE, COLLECTING_ALWAYS = 0.35, 0.45
 #: The longest pause of a collector that runs now and then, in usual steps. Where every step has some: shares
 #: of a step that the unluckiest rank's pauses take, and how unequal they are for good.
 LONGEST_COLLECTION, USUAL_COLLECTIONS, UNEVEN_COLLECTIONS = 0.3, (1e-3, 0.04), (0.02, 0.6)
+#: Share of jobs whose steps compute more or less from some step on, and by how much at most.
+CHANGING_SHARE, MOST_CHANGE = 0.06, 3.0
+COUNTED: tuple[Counted, ...] = ("nothing", "samples", "lengths")
+_WORK = 18
 #: Share of jobs with single long steps, and the longest, in usual steps.
 EVENTFUL_SHARE, LONGEST_EVENT = 0.15, 100.0
 
@@ -71,11 +83,37 @@ def sample_benign(rng: np.random.Generator, scenario: Scenario, *, lengths_told:
         slow_step_spread=log_uniform(rng, 0.005, 0.4),
         slow_step_alone=bool(place == "checkpoint" and rng.random() < 0.3),
         sequence_jitter=_jitter(rng, scenario, lengths_told=lengths_told),
-        shift_step=int(rng.integers(1, scenario.n_steps)) if shifted else None,
-        shift_factor=rng.uniform(1.05, 1.6) if shifted else 1.0,
+        **_change_of_work(scenario, _sudden_change(rng, scenario) if shifted else {}),
         harmless=_harmless(rng, scenario),
         events=sample_events(rng, scenario) if rng.random() < EVENTFUL_SHARE else (),
     )
+
+
+class _Change(TypedDict, total=False):
+    shift_step: int
+    shift_factor: float
+    shift_ramp: int
+    shift_counted: Counted
+
+
+def _sudden_change(rng: np.random.Generator, scenario: Scenario) -> _Change:
+    """Of what is computed, such as another part of the model; nothing of the input."""
+    return {"shift_step": int(rng.integers(1, scenario.n_steps)), "shift_factor": rng.uniform(1.05, 1.6)}
+
+
+def _change_of_work(scenario: Scenario, instead_of: _Change) -> _Change:
+    """Batches and sequences grow, at once or little by little, or shrink; from draws of its own."""
+    rng = np.random.default_rng([scenario.seed, _WORK])
+    if rng.random() >= CHANGING_SHARE:
+        return instead_of
+    counted: Counted = COUNTED[int(rng.choice(3, p=[0.2, 0.5, 0.3]))]
+    factor, slowly = log_uniform(rng, 1.08, MOST_CHANGE), rng.random() < 0.4
+    return {
+        "shift_step": int(rng.integers(0 if slowly else 1, scenario.n_steps)),
+        "shift_factor": factor if rng.random() < 0.75 else 1.0 / factor,
+        "shift_ramp": int(log_uniform(rng, 2, 2 * scenario.n_steps)) if slowly else 0,
+        "shift_counted": counted,
+    }
 
 
 def _collections(rng: np.random.Generator, scenario: Scenario) -> Collections:

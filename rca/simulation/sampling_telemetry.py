@@ -35,7 +35,7 @@ CORE_PHASES = (
 )  # fmt: skip
 MAX_SAMPLES = 120
 #: Keep what was added later apart from a scenario's other draws.
-_INPUTS, _TIMERS = 15, 16
+_INPUTS, _TIMERS, _SAMPLES = 15, 16, 17
 #: Operations are traced in this share of jobs of at most so many ranks.
 TRACED_SHARE, TRACED_RANKS = 0.02, 64
 #: Beyond so many ranks the ends of single operations are not kept.
@@ -56,6 +56,8 @@ PARTLY_TIMED, SELDOM_TIMED = 0.06, 0.5
 LAUNCHES_ONLY = 0.12
 #: Share of windows that exporters cover for longer than rows.
 MARGIN_SHARE = 0.15
+#: Share of jobs that write down how many samples a step had, whether or not how long these were.
+SAMPLES_COUNTED = 0.2
 #: Share of jobs whose device exporters collect less often than they are scraped.
 HELD_SHARE = 0.25
 
@@ -94,6 +96,7 @@ def sample_telemetry(rng: np.random.Generator, scenario: Scenario, cause: str) -
         booking=_booking(rng, scenario),
         begun_steps_reported=bool(rng.random() < 0.6),
         **_without_rows(rng, scenario),
+        samples_counted=bool(np.random.default_rng([scenario.seed, _SAMPLES]).random() < SAMPLES_COUNTED),
         **_partly_timed(scenario),
     )
 

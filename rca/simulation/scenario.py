@@ -141,6 +141,8 @@ class Telemetry(Frozen):
     forgets_dead : bool
         Whether the series of a process end with it.
     booking : Booking
+    load_columns, samples_counted : bool
+        Whether rows say how much input a step had; samples alone where only the latter.
     begun_steps_reported : bool
         Whether a step that a stop interrupted has rows: many trainers write one when a step is over.
     rows_skipped, rows_behind : int
@@ -161,6 +163,7 @@ class Telemetry(Frozen):
     partly_timed: tuple[str, ...] = ()
     timing_ranks: tuple[Index, ...] = ()
     load_columns: bool = False
+    samples_counted: bool = False
     node_names: bool = True
     list_ranks: bool = True
     node_scope_unlabelled: bool = False

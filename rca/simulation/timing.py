@@ -13,6 +13,7 @@ import numpy as np
 
 from rca.arrays import FloatArray
 from rca.simulation.forward import Course, Durations, Feed, n_rows, row_of, run_forward
+from rca.simulation.growth import inputs_over_time
 from rca.simulation.host import BETWEEN, HOST_PHASES, collector_pauses, host_stalls, launch_gaps
 from rca.simulation.links import exchange_seconds, stage_link_seconds
 from rca.simulation.loading import service_seconds, taking_seconds
@@ -147,7 +148,7 @@ def _own_work(scenario: Scenario, resources: Resources, noise: Noise, whole: Flo
         + resources.table_stall
         + gap["data_loading"]
         + pause["data_loading"],
-        copy=load.host_to_device_seconds * noise.copy * resources.copy_stretch
+        copy=load.host_to_device_seconds * noise.copy * inputs_over_time(scenario) * resources.copy_stretch
         + gap["host_to_device"]
         + pause["host_to_device"],
         forward=load.forward_seconds * noise.forward * kernel * resources.launch_stretch + gap["forward"],

@@ -13,6 +13,7 @@ from functools import lru_cache
 import numpy as np
 
 from rca.arrays import FloatArray
+from rca.simulation.growth import inputs_over_time
 from rca.simulation.scenario import Scenario
 from rca.simulation.workload import Workload
 
@@ -127,8 +128,10 @@ def load_columns(scenario: Scenario, lengths: Lengths | None) -> dict[str, Float
     if lengths is not None:
         tokens *= lengths.tokens.mean(axis=1).T[replica]
         squares *= lengths.squares.mean(axis=1).T[replica]
+    inputs, longer = inputs_over_time(scenario), scenario.benign.shift_counted == "lengths"
+    tokens, squares = tokens * inputs, squares * inputs ** (2 if longer else 1)
     return {
-        "samples": np.full(shape, samples),
+        "samples": np.round(samples * (np.ones(shape) if longer else np.broadcast_to(inputs, shape))),
         "tokens": np.round(tokens),
         "sum_squared_sequence_length": np.round(squares),
     }

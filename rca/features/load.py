@@ -1,0 +1,70 @@
+"""What there was to compute: the input that trainers count, and whether longer steps had more of it."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from rca.arrays import BoolArray, FloatArray
+from rca.features.comparison import stretch_mean
+from rca.features.work import Work
+from rca.robust import nan_max, nan_mean, nan_median, row_correlation
+
+#: The first of these that is counted tells best how long a rank computes.
+TELLING = ("sum_squared_sequence_length", "tokens", "samples")
+
+
+def told_load(work: Work) -> FloatArray | None:
+    """Input of every rank and step, shape (n_ranks, n_steps); None where nobody counts any."""
+    return next((work.load[name] for name in TELLING if name in work.load), None)
+
+
+def load_excess(work: Work, inside: BoolArray) -> FloatArray:
+    """Each rank's input in the stretch above the median rank's, relative; NaN where nobody counts any."""
+    load = told_load(work)
+    if load is None:
+        return np.full(work.own.shape[0], np.nan)
+    mean = stretch_mean(load, inside)
+    usual = nan_median(mean[:, None])[0]
+    with np.errstate(invalid="ignore", divide="ignore"):
+        return np.asarray(np.where(usual > 0, mean / usual - 1.0, np.nan))
+
+
+def load_features(work: Work, inside: BoolArray, versus_past: float) -> dict[str, float]:
+    """How unequal input was between ranks, and whether there was more of it in the stretch.
+
+    Parameters
+    ----------
+    work : Work
+    inside : ndarray of shape (n_steps,), bool
+        Steps of the stretch.
+    versus_past : float
+        Step time inside over outside.
+    """
+    load, growth = told_load(work), _growth(work, inside)
+    usual = np.full((1, work.steps.size), np.nan) if load is None else nan_median(load)[None]
+    return {
+        "load_imbalance": np.nan if load is None else _imbalance(load),
+        "load_growth": growth,
+        "versus_load": versus_past / (1.0 + growth),
+        "load_step_correlation": float(row_correlation(work.job_step[None], usual)[0]),
+    }
+
+
+def _growth(work: Work, inside: BoolArray) -> float:
+    """Input of the median rank in the stretch over outside it, less one; NaN where nothing tells.
+
+    Tokens or samples, whichever grew more: as many samples may be longer. Squares only where neither is
+    counted, because little of what is computed grows with them.
+    """
+    names: list[str] = [name for name in ("tokens", "samples") if name in work.load] or list(work.load)
+    usual = [nan_median(work.load[name])[None] for name in names]
+    with np.errstate(invalid="ignore", divide="ignore"):
+        grown = [stretch_mean(each, inside) / stretch_mean(each, ~inside) - 1.0 for each in usual]
+    return max((float(each[0]) for each in grown if np.isfinite(each[0])), default=np.nan)
+
+
+def _imbalance(load: FloatArray) -> float:
+    usual = nan_median(load)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        spread = (nan_max(load) - usual) / np.where(usual > 0, usual, np.nan)
+    return float(nan_mean(spread[:, None])[0])
