@@ -138,6 +138,39 @@ def test_a_machine_fault_is_still_found_in_a_job_with_uneven_sequences() -> None
     assert blamed(diagnosis) == {11}
 
 
+def growing(seed: int, factor: float, counted: str, ramp: int = 0, **given: object) -> Scenario:
+    return Scenario(
+        seed=seed,
+        dialect="mixed",
+        n_steps=80,
+        parallelism=Parallelism(data=16),
+        ranks_per_node=8,
+        workload=Workload(
+            forward_seconds=0.25, backward_seconds=0.5, transfer_seconds=0.2, samples_per_step=8
+        ),
+        benign=Benign(shift_step=40, shift_factor=factor, shift_ramp=ramp, shift_counted=counted),
+        telemetry=Telemetry(
+            exporters=("dcgm", "cpu"), samples_counted=True, load_columns=counted == "lengths"
+        ),
+        **given,
+    )
+
+
+@pytest.mark.parametrize(("factor", "ramp"), [(1.3, 0), (2.0, 0), (2.0, 30), (0.5, 0)])
+@pytest.mark.parametrize("counted", ["samples", "lengths"])
+def test_larger_batches_and_longer_sequences_are_a_healthy_job(
+    factor: float, ramp: int, counted: str
+) -> None:
+    assert rca.diagnose(simulate(growing(3, factor, counted, ramp)).window).failure_mode == "healthy"
+
+
+def test_a_machine_fault_is_still_found_in_a_job_whose_batches_grow() -> None:
+    fault = Fault(cause="gpu_throttling", ranks=(11,), nodes=(1,), severity=0.8, first_step=20)
+    diagnosis = rca.diagnose(simulate(growing(4, 1.5, "samples", faults=(fault,))).window)
+    assert ("gpu_throttling", (11,)) in believed(diagnosis)
+    assert blamed(diagnosis) == {11}
+
+
 @pytest.mark.parametrize(("pipeline", "data"), [(2, 4), (4, 16)])
 def test_an_imbalanced_stage_costs_what_it_is_slower(make_window, pipeline: int, data: int) -> None:
     last_stage = range((pipeline - 1) * data, pipeline * data)
