@@ -42,7 +42,8 @@ class Comparison:
     noise : float, seconds
         Robust spread of the healthy excess.
     spells : Spells
-        Each rank's own, whatever the job did meanwhile.
+        Each rank's own, whatever the job did meanwhile; of the excess above, which is that beside the past
+        where most ranks were slowed.
     slowed : ndarray of shape (n_ranks,), bool, or None
         Ranks that became slower together, where these are most of the job; their past is the reference then.
     """

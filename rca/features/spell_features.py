@@ -47,10 +47,11 @@ def spell_features(
     length = spells.length.astype(float)
     known = np.isfinite(excess)
     timed = spells.count(known)
+    gained = np.where(known, comparison.gain_rank, np.nan)
     arrived_last = comparison.last[None, :] == np.arange(excess.shape[0])[:, None]
     late_steps = spells.count(late)
     features = {
-        "spell_cost": spells.cost / unit / n_steps,
+        "spell_cost": spells.cost / unit / np.maximum(known.sum(axis=1), 1),
         "spell_excess": spells.mean(excess) / unit,
         "spell_late": late_steps / np.maximum(timed, 1.0),
         "spell_late_steps": np.log2(1.0 + late_steps),
@@ -58,7 +59,7 @@ def spell_features(
         "spell_start": np.where(length > 0, spells.first / n_steps, np.nan),
         "spell_end": np.where(length > 0, spells.past / n_steps, np.nan),
         "spell_outside": _beside(spells, capped(excess, unit)) / unit,
-        "spell_gain": spells.mean(comparison.gain_rank) / unit,
+        "spell_gain": spells.mean(gained) / unit,
         "spell_last": spells.count(arrived_last) / np.maximum(timed, 1.0),
         "spell_wait": spells.mean(nan_median(work.wait) - work.wait) / unit,
         "spell_node_mates": _least_of_mates(spells, excess, topology.node) / unit,
@@ -77,11 +78,8 @@ def spell_features(
 
 def _beside(spells: Spells, excess: FloatArray) -> FloatArray:
     """Mean of each row beside its spell, shape (n_ranks,); NaN where the spell is all that was timed."""
-    known = np.isfinite(excess)
-    timed = known.sum(axis=1) - spells.count(known)
-    inside = np.nan_to_num(spells.mean(excess)) * spells.count(known)
-    total: FloatArray = np.where(known, excess, 0.0).sum(axis=1) - inside
-    return np.where(timed > 0, total / np.maximum(timed, 1.0), np.nan)
+    outside = np.where(spells.mask(excess.shape[1]), np.nan, excess)
+    return nan_mean(outside, axis=1)
 
 
 def _least_of_mates(spells: Spells, excess: FloatArray, group: IntArray) -> FloatArray:
@@ -144,7 +142,8 @@ def _above_usual(series: FloatArray, unit: float) -> float:
 def costliest_spell(per_rank: dict[str, FloatArray]) -> dict[str, float]:
     """The spell of the rank that it costs most, for the window's own row."""
     cost = np.nan_to_num(per_rank["spell_cost"], nan=-1.0)
+    equal = np.flatnonzero(cost == cost.max())
     # Where nobody has a spell, or several have the same: whoever is later beside it, not the first rank.
-    beside = np.nan_to_num(per_rank["spell_outside"], nan=-np.inf)
-    rank = int(np.where(cost == cost.max(), beside, -np.inf).argmax())
+    beside = np.nan_to_num(per_rank["spell_outside"][equal], nan=-np.inf)
+    rank = int(equal[beside.argmax()])
     return {f"top_{name}": float(per_rank[name][rank]) for name in OF_THE_COSTLIEST}

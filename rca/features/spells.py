@@ -78,6 +78,12 @@ class Spells:
         length: IntArray = self.past - self.first
         return length
 
+    def mask(self, n_steps: int) -> BoolArray:
+        """Which steps each rank's spell holds, shape (n_ranks, n_steps)."""
+        step = np.arange(n_steps)
+        inside: BoolArray = (step >= self.first[:, None]) & (step < self.past[:, None])
+        return inside
+
     def mean(self, values: FloatArray) -> FloatArray:
         """Mean of each row of (n_ranks, n_steps) over its spell, ignoring NaN; zero where it has none."""
         rows, columns = self._cells

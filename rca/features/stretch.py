@@ -28,6 +28,8 @@ LATE_BESIDE = 0.5
 COSTLIER = 2.0
 #: ... where nothing else changed, only if whoever is last beside it is late by no more than this share.
 QUIET = 0.25
+#: A spell is worth a look from this share of the costliest one's cost on.
+WORTH = 1.0 / 3.0
 #: What a rank is late by in its better steps beside a spell, it is late by all along.
 ALL_ALONG_QUANTILE = 0.25
 
@@ -62,26 +64,28 @@ def slow_stretch(work: Work, excess: FloatArray, gains: Gains, spells: Spells, n
 
 
 def _somebodys_spell(spells: Spells, excess: FloatArray, late_above: float) -> Segment | None:
-    """The costliest spell that has enough late steps, and leaves enough of the window."""
-    n_steps = excess.shape[1]
+    """The costliest spell that has enough late steps, and leaves enough of the window.
+
+    Who is late all along leaves nothing beside; the next one may, if it costs enough to be what it is about.
+    """
     late = spells.count(excess > late_above)
-    fits = (np.minimum(spells.length, late) >= MIN_SEGMENT_STEPS) & (
-        n_steps - spells.length >= MIN_SEGMENT_STEPS
-    )
-    cost = np.where(fits, spells.cost, 0.0)
-    rank = int(cost.argmax())
-    # Who is late all along leaves nothing beside; the next may, if he costs enough to be what this is about.
-    worth = cost[rank] > 0 and OUTWEIGHED * cost[rank] >= spells.cost.max()
-    return _spell_of(rank, spells, excess, late_above) if worth else None
+    long = (late >= MIN_SEGMENT_STEPS) & (excess.shape[1] - spells.length >= MIN_SEGMENT_STEPS)
+    worth = spells.cost >= WORTH * max(float(spells.cost.max()), np.finfo(float).tiny)
+    ranks = np.flatnonzero(long & worth)
+    costliest_first = ranks[np.argsort(-spells.cost[ranks], kind="stable")].tolist()
+    found = (_spell_of(rank, spells, excess, late_above) for rank in costliest_first)
+    return next((spell for spell in found if spell is not None), None)
 
 
 def _spell_of(rank: int, spells: Spells, excess: FloatArray, late_above: float) -> Segment | None:
     """A rank's spell as a stretch; None where its next late step may only be behind the window's end.
 
-    Who is late in every tenth step has a spell from the first of them to the last, and no time beside it.
+    Who is late in every tenth step has a spell from the first of them to the last, and no time beside it. A
+    side that is too short for that is not enough alone; it is beside the spell nevertheless.
     """
     first, past, n_steps = int(spells.first[rank]), int(spells.past[rank]), excess.shape[1]
-    usual_gap = np.median(np.diff(np.flatnonzero(excess[rank, first:past] > late_above)))
+    gaps = np.diff(np.flatnonzero(excess[rank, first:past] > late_above))
+    usual_gap = np.median(gaps)
     beside = sum(side for side in (first, n_steps - past) if side >= usual_gap)
     if beside < MIN_SEGMENT_STEPS:
         return None
@@ -91,8 +95,6 @@ def _spell_of(rank: int, spells: Spells, excess: FloatArray, late_above: float) 
 def _is_quiet_beside(spell: Segment, excess: FloatArray, usual: float) -> bool:
     """Whether little lateness comes and goes beside a spell: stragglers that take turns have no stretch."""
     inside = spell.mask(excess.shape[1])
-    if inside.all():
-        return False
     all_along = nan_quantile(excess[:, ~inside], ALL_ALONG_QUANTILE, axis=1)
     lateness = capped_lateness(excess - np.fmax(all_along, 0.0)[:, None], usual)
     within, beside = nan_mean(lateness[inside]), nan_mean(lateness[~inside])

@@ -222,9 +222,39 @@ def test_who_is_a_little_late_all_along_hides_no_spell_of_another(make_window) -
     late = {2: np.full(120, 0.012), 5: now_and_then}
     features = extract(make_window(8, 120, late=late, noise=1e-6))
     costs = told(features, "spell_cost")
-    assert costs[2] > costs[5] / 3
+    assert costs[5] < costs[2] < 3 * costs[5]
     segment = features.comparison.segment
     assert (segment.first, abs(segment.last - 68) <= 1) == (40, True)
+
+
+def test_nor_does_who_is_late_now_and_then_all_along(make_window) -> None:
+    """His spell has no time beside it, but another's has."""
+    steps = np.arange(240)
+    transfer = np.where((steps >= 10) & (steps < 20), 0.07, 0.04)
+    now_and_then = np.where(steps % 8 == 6, 0.06, 0.0)
+    spell = np.where((steps >= 120) & (steps < 150) & (steps % 3 == 0), 0.12, 0.0)
+    features = extract(make_window(8, 240, late={2: now_and_then, 5: spell}, transfer=transfer))
+    costs = told(features, "spell_cost")
+    assert costs[5] < costs[2] < 3 * costs[5]
+    assert (features.comparison.segment.first, features.comparison.segment.last) == (120, 147)
+
+
+@pytest.mark.parametrize("share", [0.6, 0.9])
+def test_who_is_late_in_most_steps_beside_is_late_all_along(make_window, share: float) -> None:
+    steps = np.arange(120)
+    mostly = np.where((steps % 10 < 10 * share) | (steps == 119), 0.012, 0.0)
+    spell = np.where((steps >= 40) & (steps < 70) & (steps % 2 == 0), 0.12, 0.0)
+    features = extract(make_window(8, 120, late={2: mostly, 5: spell}, noise=1e-6))
+    assert features.comparison.segment.whole is (share < 0.75)
+
+
+def test_a_few_wider_gaps_are_not_the_usual_one(make_window) -> None:
+    """Steps 8 to 47 of 60, late in two of three, but for one lull that is longer than what lies before."""
+    late = np.zeros(60)
+    late[8:48] = np.where(np.arange(40) % 3 < 2, 0.12, 0.0)
+    late[20:34] = 0.0
+    features = extract(make_window(8, 60, late={5: late}, noise=1e-6))
+    assert (features.comparison.segment.first, features.comparison.segment.whole) == (8, False)
 
 
 def test_nor_does_he_give_way_to_one_that_costs_little_beside_him(make_window) -> None:
@@ -236,15 +266,19 @@ def test_nor_does_he_give_way_to_one_that_costs_little_beside_him(make_window) -
     assert features.comparison.segment.whole
 
 
-def test_timers_in_every_fifth_step_make_no_spell_sparse(make_window) -> None:
-    window = make_window(8, 100, late={5: 0.06}, steps=slice(30, 70))
+@pytest.mark.parametrize("every", [5, 10])
+def test_timers_in_some_steps_make_no_spell_sparse(make_window, every: int) -> None:
+    window = make_window(8, 200, late={5: 0.06}, steps=slice(60, 140))
     steps = window.steps.to_pandas()
-    steps.loc[
-        steps["step"] % 5 != 0, [c for c in steps.columns if c.endswith("_seconds") and c != "step_seconds"]
-    ] = np.nan
-    features = extract(type(window).from_tables(window.job, pa.Table.from_pandas(steps)))
-    assert told(features, "spell_late")[5] == 1.0
-    assert told(features, "spell_last")[5] == 1.0
+    timers = [name for name in steps.columns if name.endswith("_seconds") and name != "step_seconds"]
+    steps.loc[steps["step"] % every != 0, timers] = np.nan
+    seldom = extract(type(window).from_tables(window.job, pa.Table.from_pandas(steps)))
+    always = extract(window)
+    for name in ("spell_cost", "spell_excess", "spell_gain", "spell_late", "spell_last", "top_spell_cost"):
+        expected = np.atleast_1d(told(always, name))[-3 if name.startswith("spell") else 0]
+        assert np.atleast_1d(told(seldom, name))[-3 if name.startswith("spell") else 0] == pytest.approx(
+            expected, rel=0.15
+        ), name
 
 
 def test_beside_a_spell_of_everything_nothing_is_known(make_window) -> None:
@@ -252,3 +286,19 @@ def test_beside_a_spell_of_everything_nothing_is_known(make_window) -> None:
     assert told(features, "spell_share")[5] == 1.0
     assert np.isnan(told(features, "spell_outside")[5])
     assert told(features, "spell_outside")[0] == pytest.approx(0.0, abs=0.01)
+    assert told(features, "top_spell_excess") == told(features, "spell_excess")[5] > 0.1
+
+
+@pytest.mark.parametrize("late", [{5: 0.06}, {}, {2: 0.01, 6: 0.03}, {0: 0.02, 3: 0.02}])
+@pytest.mark.parametrize("steps", [slice(None), slice(10, 30)])
+def test_the_costliest_spell_is_told_whole(make_window, late: dict[int, float], steps: slice) -> None:
+    features = extract(make_window(8, 60, late=late, steps=steps))
+    costs = told(features, "spell_cost")
+    whose = np.flatnonzero(costs == costs.max())
+    names = [name for name in RANK_FEATURES if f"top_{name}" in WINDOW_FEATURES and "_spell" in f"_{name}"]
+    assert "spell_excess" in names
+    of_the_job = np.array([told(features, f"top_{name}") for name in names])
+    assert any(
+        np.array_equal(of_the_job, [told(features, name)[rank] for name in names], equal_nan=True)
+        for rank in whose
+    )
