@@ -217,7 +217,7 @@ class Classifier:
             if links is None and transfer_is_told(features):
                 links = Component("job", tuple(range(features.topology.n_ranks)), POINTED_TO)
         else:
-            links = sick_port_beside(known, features)
+            links = sick_port_beside([_suspected(each) for each in suspects], features)
         if links is None:
             return []
         found = self._suspect(links, features, "fail_slow", priors)

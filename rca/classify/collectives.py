@@ -8,7 +8,7 @@ import numpy as np
 
 from rca.arrays import FloatArray
 from rca.classify.components import Component
-from rca.classify.ports import NIC, Ports, Suspected, odd_link
+from rca.classify.ports import Ports, Suspected, odd_link
 from rca.classify.settle import transfer_grew
 from rca.features import FeatureSet
 from rca.features.evidence import resource_names
@@ -22,6 +22,8 @@ OWN_MATTER, MIN_GROWTH = 0.2, 0.05
 #: A port this bad stands beside stragglers of other nodes, in units. Innocent ones are now and then, so that
 #: transfers took longer for a while as well, by `FELT` of a step, or it was not so bad before.
 SICK_PORT, FELT = 4.0, 0.1
+#: Slow transfers of which less than this share lies in the job's slow stretch are apart from it.
+APART = 0.5
 #: Causes of a rank's own that are known to hold its transfers up as well: a host that reclaims memory copies
 #: into and out of its sockets late. Their price leaves it open, because it is not what they are known by.
 _ALSO_LENGTHENS_TRANSFER = frozenset({"memory_pressure"})
@@ -38,7 +40,7 @@ def collectives_left_over(suspects: Sequence[Suspected], features: FeatureSet) -
     if not suspects or not transfer_grew(features):
         return False
     work, segment = features.work, features.comparison.segment
-    if segment.whole or _any_lengthens_transfer(suspects):
+    if segment.whole or any(_lengthens_transfer(each.cause) for each in suspects):
         return False
     inside = segment.mask(work.steps.size)
 
@@ -57,34 +59,40 @@ def sick_port_beside(suspects: Sequence[Suspected], features: FeatureSet) -> Com
     Parameters
     ----------
     suspects : sequence of Suspected
+        With the likeliest cause of each, of the catalogue or not.
     features : FeatureSet
     """
     ports = Ports.from_features(features)
     if ports.queues.max(initial=0.0) < SICK_PORT or not suspects or any(map(_is_of_links, suspects)):
         return None
     port = odd_link(ports, features.topology)
-    if port is None or port.cause != NIC:
+    if port is None:
         return None
     ranks = list(port.component.ranks)
     if any(not set(ranks).isdisjoint(each.component.ranks) for each in suspects):
         return None
     became = features.evidence.versus_past[ranks, resource_names().index("nic")]
-    felt = _slow_for_a_while(features) or bool(np.nan_to_num(became).max() >= SICK_PORT)
+    felt = np.nan_to_num(became).max() >= SICK_PORT or _slow_for_a_while(features, suspects)
     return port.component if felt else None
 
 
-def _slow_for_a_while(features: FeatureSet) -> bool:
-    """Whether transfers took longer over a stretch of their own."""
+def _slow_for_a_while(features: FeatureSet, suspects: Sequence[Suspected]) -> bool:
+    """Whether transfers took longer over a stretch that the suspects do not account for.
+
+    What lengthens transfers itself accounts for those in the job's slow stretch.
+    """
     series, unit = nan_median(features.work.transfer), features.work.step_reference
-    return np.isfinite(unit) and not high_segment(series, min_z=MIN_Z, min_contrast=FELT * unit).whole
+    if not np.isfinite(unit):
+        return False
+    slow = high_segment(series, min_z=MIN_Z, min_contrast=FELT * unit)
+    if slow.whole or not any(_lengthens_transfer(each.cause) for each in suspects):
+        return not slow.whole
+    of_the_job = features.comparison.segment.mask(series.size)
+    return bool(of_the_job[slow.mask(series.size)].mean() < APART)
 
 
 def _is_of_links(suspect: Suspected) -> bool:
     return suspect.cause in CAUSES and CAUSES[suspect.cause].type == "communication"
-
-
-def _any_lengthens_transfer(suspects: Sequence[Suspected]) -> bool:
-    return any(_lengthens_transfer(each.cause) for each in suspects)
 
 
 def _lengthens_transfer(cause: str) -> bool:

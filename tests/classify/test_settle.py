@@ -14,6 +14,7 @@ from rca.classify.ports import Suspected
 from rca.classify.settle import CERTAIN, PROBABLE, settle
 from rca.features import RANK_FEATURES, WINDOW_FEATURES
 from rca.features.evidence import resource_names
+from rca.features.temporal import Segment
 from rca.telemetry.job import Job, RankPlace
 
 LATE = 0
@@ -101,8 +102,13 @@ def test_slower_collectives_are_no_surprise_beside_some_causes(
     assert collectives.collectives_left_over([suspect], told) is left
 
 
-def beside_a_sick_port(queue: float = 5.0, transfer: float = 0.3, past: float = 0.0) -> Any:
-    """Four nodes of two ranks; the second one's port has a queue, and ten steps' transfers took longer."""
+def beside_a_sick_port(
+    queue: float = 5.0, transfer: float = 0.3, past: float = 0.0, slow_from: int = 20
+) -> Any:
+    """Four nodes of two ranks; the second one's port has a queue, and ten steps' transfers took longer.
+
+    The job's slow stretch is of ten steps, too.
+    """
     nic = resource_names().index("nic")
     beside, since = (np.zeros((8, len(resource_names()))) for _ in range(2))
     beside[2:4, nic], since[2:4, nic] = queue, past
@@ -114,6 +120,7 @@ def beside_a_sick_port(queue: float = 5.0, transfer: float = 0.3, past: float = 
         evidence=SimpleNamespace(versus_peers=beside, versus_past=since),
         endings=SimpleNamespace(link_down=np.zeros(8, dtype=bool)),
         work=SimpleNamespace(transfer=slow, step_reference=1.0),
+        comparison=SimpleNamespace(segment=Segment(slow_from, slow_from + 9, 0.3, 20.0, False)),
     )
 
 
@@ -123,10 +130,20 @@ def beside_a_sick_port(queue: float = 5.0, transfer: float = 0.3, past: float = 
         ({}, True),
         ({"queue": 3.9}, False),
         ({"transfer": 0.0}, False),
+        ({"transfer": 0.09}, False),
+        ({"transfer": 0.11}, True),
         ({"transfer": 0.0, "past": 5.0}, True),
         ({"transfer": 0.0, "past": 3.9}, False),
     ],
-    ids=["slow for a while", "not sick enough", "never slow", "not so before", "hardly worse than before"],
+    ids=[
+        "slow for a while",
+        "not sick enough",
+        "never slow",
+        "hardly slow",
+        "slow enough",
+        "not so before",
+        "hardly worse than before",
+    ],
 )
 def test_a_sick_port_stands_beside_a_straggler(given: dict[str, float], found: bool) -> None:
     late = Suspected(Component("rank", (LATE,), 0.99), "gpu_throttling")
@@ -147,6 +164,16 @@ def test_a_sick_port_stands_beside_a_straggler(given: dict[str, float], found: b
 def test_it_does_so_only_beside_others_that_are_no_links(rank: int, cause: str, found: bool) -> None:
     suspect = Suspected(Component("rank", (rank,), 0.99), cause)
     assert (collectives.sick_port_beside([suspect], beside_a_sick_port()) is not None) is found
+
+
+@pytest.mark.parametrize("cause", ["memory_pressure", "cpu_contention", "unknown"])
+@pytest.mark.parametrize(("slow_from", "found"), [(5, False), (9, False), (11, True), (20, True)])
+def test_what_lengthens_transfers_itself_accounts_for_them(cause: str, slow_from: int, found: bool) -> None:
+    suspect = Suspected(Component("rank", (LATE,), 0.99), cause)
+    beside = beside_a_sick_port(slow_from=slow_from)
+    assert (collectives.sick_port_beside([suspect], beside) is not None) is found
+    worse = beside_a_sick_port(slow_from=slow_from, past=5.0)
+    assert collectives.sick_port_beside([suspect], worse) is not None
 
 
 def test_ports_that_are_crowded_together_are_nobodys_own() -> None:
