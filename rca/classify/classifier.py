@@ -310,7 +310,9 @@ def but_for(cause: str, suspect: Suspect, features: FeatureSet) -> Suspect:
 
 
 def _suspected(suspect: Suspect) -> Suspected:
-    return Suspected(suspect.component, next(iter(suspect.causes)))
+    cause = next(iter(suspect.causes))
+    likeliest = max(suspect.types, key=lambda name: suspect.types[name], default=None)
+    return Suspected(suspect.component, cause, likeliest if cause == UNKNOWN else None)
 
 
 def _likeliest_known(causes: Mapping[str, float]) -> str:

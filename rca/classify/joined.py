@@ -36,9 +36,10 @@ def joined(suspects: Sequence[Suspected], topology: Topology) -> list[Component]
     list of Component
         In the order of each group's first member.
     """
-    groups: dict[tuple[str, tuple[int, ...]], list[Suspected]] = {}
+    groups: dict[tuple[str, str | None, tuple[int, ...]], list[Suspected]] = {}
     for each in suspects:
-        groups.setdefault((each.cause, _place(each, topology)), []).append(each)
+        # That nobody knows why one computes late and another loads late makes it no common cause.
+        groups.setdefault((each.cause, each.unknown_type, _place(each, topology)), []).append(each)
     return [_together(group, topology) for group in groups.values()]
 
 

@@ -66,10 +66,11 @@ class Ports:
 
 @dataclass(frozen=True)
 class Suspected:
-    """A component and its likeliest cause."""
+    """A component and its likeliest cause; of one that nobody knows, the likeliest type as well."""
 
     component: Component
     cause: str
+    unknown_type: str | None = None
 
     def node(self, topology: Topology) -> int:
         """The one node it lies on; -1 if unknown or several."""

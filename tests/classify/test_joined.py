@@ -38,6 +38,13 @@ def test_what_another_fault_may_have_done_stays_apart(suspects: list[Suspected])
     assert joined(suspects, topology()) == [each.component for each in suspects]
 
 
+@pytest.mark.parametrize(("types", "apart"), [(("input", "compute"), True), (("compute", "compute"), False)])
+def test_that_nobody_knows_why_is_no_common_cause(types: tuple[str, str], apart: bool) -> None:
+    late = [Component("rank", (5,), 0.9), Component("rank", (6,), 0.8)]
+    suspects = [Suspected(each, "unknown", of) for each, of in zip(late, types, strict=True)]
+    assert joined(suspects, topology()) == (late if apart else [Component("rank", (5, 6), 0.9)])
+
+
 def test_all_ranks_of_a_node_are_the_node() -> None:
     found = joined([suspected("cpu_contention", rank) for rank in (4, 5, 6, 7)], topology())
     assert found == [Component("node", (4, 5, 6, 7), 0.9)]

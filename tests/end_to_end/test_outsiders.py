@@ -29,11 +29,11 @@ class Bounds(NamedTuple):
 
 #: The seventh is smaller, and many of its faults stall a few steps of all.
 BOUNDS = {
-    "fourth": Bounds(83, 3),
+    "fourth": Bounds(83, 1),
     # Three of them stand still as a hang does: rows end, nothing is sent, and devices stay busy.
-    "fifth": Bounds(97, 4),
-    "sixth": Bounds(100, 7, found=0.83),
-    "seventh": Bounds(41, 2, found=0.75, named=35),
+    "fifth": Bounds(97, 3),
+    "sixth": Bounds(100, 5, found=0.83),
+    "seventh": Bounds(41, 1, found=0.75, named=35),
     "eighth": Bounds(71, 1, found=0.88, named=70),
     # Many of its faults take a twentieth of a step.
     "ninth": Bounds(35, 0, found=0.65, named=24),
