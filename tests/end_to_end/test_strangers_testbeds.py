@@ -70,6 +70,14 @@ def test_nearly_every_failure_mode_is_right(answers_of: AnswersOf) -> None:
     assert sum(hits) / len(hits) > 0.91
 
 
+def test_a_bad_port_is_named_beside_a_straggler_that_rests_when_it_is_felt(answers_of: AnswersOf) -> None:
+    """Rank 0's device is slow in steps 14 to 45, rank 1's link in steps 29 to 61."""
+    found = one(answers_of("fourth"), "w012").found
+    assert {("gpu_throttling", 0), ("nic_degradation", 1)} <= {
+        (each.cause, *each.ranks) for each in found.causes
+    }
+
+
 @pytest.mark.parametrize("name", ["vitring-026", "sftsmall-033", "vitring-001"])
 def test_a_job_that_collects_garbage_everywhere_is_slow_for_one_rank(
     answers_of: AnswersOf, name: str
