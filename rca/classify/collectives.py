@@ -79,7 +79,8 @@ def sick_port_beside(suspects: Sequence[Suspected], features: FeatureSet) -> Com
 def _slow_for_a_while(features: FeatureSet, suspects: Sequence[Suspected]) -> bool:
     """Whether transfers took longer over a stretch that the suspects do not account for.
 
-    What lengthens transfers itself accounts for those in the job's slow stretch.
+    What lengthens transfers itself accounts for those in the job's slow stretch, which is everything where
+    none was found.
     """
     series, unit = nan_median(features.work.transfer), features.work.step_reference
     if not np.isfinite(unit):

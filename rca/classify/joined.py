@@ -24,7 +24,7 @@ OF_ALL_MATES = frozenset({"storage_degradation"})
 
 
 def joined(suspects: Sequence[Suspected], topology: Topology) -> list[Component]:
-    """Put suspects with the same likeliest cause in the same place together.
+    """Put suspects with the same likeliest cause (if unknown, of the same type) in the same place together.
 
     Parameters
     ----------

@@ -9,7 +9,7 @@ from rca.features.comparison import stretch_mean
 from rca.features.work import Work
 from rca.robust import nan_max, nan_mean, nan_median, row_correlation
 
-#: The first of these that is counted tells best how long a rank computes.
+#: The first of these that is counted tells best which of two ranks computes longer in the same step.
 TELLING = ("sum_squared_sequence_length", "tokens", "samples")
 
 
@@ -45,7 +45,8 @@ def load_features(work: Work, inside: BoolArray, versus_past: float) -> dict[str
     return {
         "load_imbalance": np.nan if load is None else _imbalance(load),
         "load_growth": growth,
-        "versus_load": versus_past / (1.0 + growth),
+        # No input at all in the stretch, as where steps evaluate: no pace to tell.
+        "versus_load": versus_past / (1.0 + growth) if growth > -1.0 else np.nan,
         "load_step_correlation": float(row_correlation(work.job_step[None], usual)[0]),
     }
 

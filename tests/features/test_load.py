@@ -77,6 +77,13 @@ def test_who_has_more_input_than_the_others(make_window) -> None:
     assert told(counted, "load_excess")[4] == 0.0
 
 
+def test_steps_that_count_nothing_have_no_pace(slower) -> None:
+    """As where a job evaluates from some step on."""
+    counted = counting(slower, samples=8 * ~LATER)
+    assert told(counted, "load_growth") == -1.0
+    assert np.isnan(told(counted, "versus_load"))
+
+
 def test_nothing_counted_at_all_is_no_growth(slower) -> None:
     counted = counting(slower, samples=np.zeros(60))
     assert np.isnan(told(counted, "load_growth"))
