@@ -8,7 +8,7 @@ import numpy as np
 
 from rca.arrays import FloatArray
 from rca.classify.components import Component
-from rca.classify.ports import Ports, Suspected, odd_link
+from rca.classify.ports import LINK_CAUSES, Ports, Suspected, odd_link
 from rca.classify.settle import transfer_grew
 from rca.features import FeatureSet
 from rca.features.evidence import resource_names
@@ -63,7 +63,9 @@ def sick_port_beside(suspects: Sequence[Suspected], features: FeatureSet) -> Com
     features : FeatureSet
     """
     ports = Ports.from_features(features)
-    if ports.queues.max(initial=0.0) < SICK_PORT or not suspects or any(map(_is_of_links, suspects)):
+    if ports.queues.max(initial=0.0) < SICK_PORT or not suspects:
+        return None
+    if any(each.cause in LINK_CAUSES for each in suspects):
         return None
     port = odd_link(ports, features.topology)
     if port is None:
@@ -92,10 +94,6 @@ def _slow_for_a_while(features: FeatureSet, suspects: Sequence[Suspected]) -> bo
     return bool(of_the_job[slow.mask(series.size)].mean() < APART)
 
 
-def _is_of_links(suspect: Suspected) -> bool:
-    return suspect.cause in CAUSES and CAUSES[suspect.cause].type == "communication"
-
-
 def _lengthens_transfer(cause: str) -> bool:
     """Whether slower collectives are no surprise beside the cause, or nobody knows whether they are."""
     return cause not in CAUSES or "transfer" in CAUSES[cause].phases or cause in _ALSO_LENGTHENS_TRANSFER
@@ -103,10 +101,6 @@ def _lengthens_transfer(cause: str) -> bool:
 
 def between_machines(causes: dict[str, float]) -> dict[str, float]:
     """Beliefs given that it is the collectives themselves; empty if no such cause is believed at all."""
-    held = {
-        name: chance
-        for name, chance in causes.items()
-        if name in CAUSES and CAUSES[name].type == "communication" and chance > 0
-    }
+    held = {name: chance for name, chance in causes.items() if name in LINK_CAUSES and chance > 0}
     total = sum(held.values())
     return {name: chance / total for name, chance in held.items()} if total > 0 else {}

@@ -32,6 +32,7 @@ LONGEST_COLLECTION, USUAL_COLLECTIONS, UNEVEN_COLLECTIONS = 0.3, (1e-3, 0.04), (
 #: Share of jobs whose steps compute more or less from some step on, and by how much at most.
 CHANGING_SHARE, MOST_CHANGE = 0.06, 3.0
 COUNTED: tuple[Counted, ...] = ("nothing", "samples", "lengths")
+#: Keeps the draws of that apart from a scenario's others.
 _WORK = 18
 #: Share of jobs with single long steps, and the longest, in usual steps.
 EVENTFUL_SHARE, LONGEST_EVENT = 0.15, 100.0
