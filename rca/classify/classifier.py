@@ -14,6 +14,7 @@ from rca.classify.components import Component, is_whole_stage
 from rca.classify.doubt import Doubt
 from rca.classify.heads import Head
 from rca.classify.joined import joined
+from rca.classify.left_over import is_left_over
 from rca.classify.node_odds import with_history
 from rca.classify.ports import (
     LINK_CAUSES,
@@ -150,6 +151,38 @@ class Classifier:
         if mode == "fail_slow":
             suspects = self._arranged(suspects, features, priors)
         return Classification(mode, probability, decided, suspects, per_rank)
+
+    def with_left_over(
+        self,
+        found: Classification,
+        features: FeatureSet,
+        mended: FeatureSet,
+        priors: Mapping[str, float] | None = None,
+        node_odds: Mapping[str, float] | None = None,
+    ) -> Classification:
+        """The answer, with what the same job says of others once its suspects are mended.
+
+        Parameters
+        ----------
+        found : Classification
+        features, mended : FeatureSet
+            Of the job as it was, and without the lateness of who is suspected.
+        priors, node_odds
+            As in `classify`.
+        """
+        told = self.classify(mended, priors, node_odds)
+        first = [_suspected(each) for each in found.suspects]
+        new = [
+            each
+            for each in (told.suspects if told.mode == "fail_slow" else [])
+            if is_left_over(_suspected(each), next(iter(each.causes.values())), first, features.topology)
+        ]
+        if not new:
+            return found
+        suspects = [*found.suspects, *new]
+        whole = [each for each in suspects if each.component.scope == "job"]
+        parts = [each for each in suspects if each.component.scope != "job"]
+        return replace(found, suspects=[*self._rearranged(_joined, parts, features, priors), *whole])
 
     def _mode_probability(self, features: FeatureSet) -> dict[str, float]:
         head = self.heads["mode"]

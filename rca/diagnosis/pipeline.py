@@ -26,6 +26,7 @@ from rca.diagnosis.contributions import MAX_EXPLAINED, mode_evidence, preference
 from rca.diagnosis.corroboration import corroborated
 from rca.diagnosis.events import events_check
 from rca.diagnosis.everybody import everybody_check
+from rca.diagnosis.hidden_faults import with_hidden_faults
 from rca.diagnosis.naming import covers_the_loss, objection, speaks_against
 from rca.diagnosis.pricing import Pricing, price
 from rca.diagnosis.reporting import quality, silent_ranks, told_of_history
@@ -97,10 +98,10 @@ def analyse(
     `node_odds` are from `rca.classify.node_odds.checked_node_odds`.
     """
     features = extract(window)
-    classification = bundle.classifier.classify(
-        features,
-        None if priors is None else checked_priors(priors),
-        node_odds,
+    shares = None if priors is None else checked_priors(priors)
+    classification = bundle.classifier.classify(features, shares, node_odds)
+    classification = with_hidden_faults(
+        classification, window, features, bundle.classifier, shares, node_odds
     )
     replay = PhaseReplay.from_arrays(features.phases.without_first(features.work.warmup), window.job)
     busy = BusyEvidence.from_features(features, bundle.mechanisms)

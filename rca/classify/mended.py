@@ -1,0 +1,139 @@
+"""The same window had some of its ranks worked like their peers: what is slow then is slow for other reasons.
+
+Who is late sets everybody's pace, and hides what else is wrong: whoever would be late without him waits for
+him now. So his lateness is taken out of his own work, and what the job waited for him out of its steps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from rca.arrays import FloatArray, IntArray
+from rca.features.aftermath import Aftermath
+from rca.features.comparison import Comparison
+from rca.features.evidence import Evidence
+from rca.features.extract import FeatureSet, collect_evidence, table_rows
+from rca.features.work import Work
+from rca.robust import REFERENCE_QUANTILE, nan_mean, nan_median, nan_quantile
+from rca.telemetry.node_names import placed
+from rca.telemetry.window import Window
+
+#: A mended job is slow in itself if its steps are on average this much longer than its own quick ones, or if
+#: whoever comes last, or a stage, still costs this much of a step.
+UNEVEN, COSTLY = 0.06, 0.03
+
+
+@dataclass(frozen=True)
+class Mending:
+    """What some ranks' lateness comes to.
+
+    Attributes
+    ----------
+    features : FeatureSet
+        Of the window as it was.
+    ranks : ndarray of shape (n_mended,), int
+    excess : ndarray of shape (n_ranks, n_steps), seconds
+        Own work above the reference, of the mended ranks; zero of the others.
+    left : ndarray of shape (n_steps,), seconds
+        By how much whoever comes last of the others is late.
+    saved : ndarray of shape (n_steps,), seconds
+        By how much the job's steps are shorter.
+    """
+
+    features: FeatureSet
+    ranks: IntArray
+    excess: FloatArray
+    left: FloatArray
+    saved: FloatArray
+
+    @classmethod
+    def of(cls, features: FeatureSet, ranks: Sequence[int]) -> Mending:
+        """Take the lateness of these ranks out of the job."""
+        late = np.fmax(np.nan_to_num(features.comparison.excess), 0.0)
+        mended = np.array(sorted(ranks), dtype=np.int64)
+        excess = np.zeros(late.shape)
+        excess[mended] = late[mended]
+        left = (late - excess).max(axis=0, initial=0.0)
+        return cls(features, mended, excess, left, late.max(axis=0, initial=0.0) - left)
+
+    def leaves_it_slow(self) -> bool:
+        """Whether the mended job may be slow in itself; where it is not, nothing has to be computed anew."""
+        work, comparison = self.features.work, self.features.comparison
+        step = work.job_step - self.saved
+        quick = float(nan_quantile(step[:, None], REFERENCE_QUANTILE)[0])
+        if float(nan_mean(step[:, None])[0]) - quick >= UNEVEN * quick:
+            return True
+        stages = float(comparison.gain_stage.mean(axis=1).max(initial=0.0)) if step.size else 0.0
+        last = float(self.left.mean()) if step.size else 0.0
+        return max(stages, last) >= COSTLY * work.step_reference
+
+    def mended(self, window: Window) -> FeatureSet:
+        """Features of the mended job; what machines say of the mended ranks is left out.
+
+        Parameters
+        ----------
+        window : Window
+            The one that the features are of: the mended job may be slow in other steps, and its exporters are
+            asked about those.
+        """
+        features, topology = self.features, self.features.topology
+        work = self._work()
+        comparison = Comparison.from_work(work, topology)
+        signals, evidence = features.signals, features.evidence
+        if comparison.segment.mask(work.steps.size).tolist() != self._inside():
+            signals, evidence, _, _ = collect_evidence(
+                placed(window), work, comparison, features.endings, topology
+            )
+        evidence = _silenced(evidence, self.ranks)
+        per_rank, per_window = table_rows(
+            work, comparison, evidence, features.endings, topology, Aftermath.unknown(topology.n_ranks)
+        )
+        return replace(
+            features,
+            rank=per_rank,
+            window=per_window,
+            work=work,
+            comparison=comparison,
+            evidence=evidence,
+            signals=signals,
+        )
+
+    def _inside(self) -> list[bool]:
+        inside: list[bool] = self.features.comparison.segment.mask(self.saved.size).tolist()
+        return inside
+
+    def _work(self) -> Work:
+        """Own work, phases, waiting and steps of the mended job; moving data takes as long as it did."""
+        work = self.features.work
+        step = work.step - self.saved
+        usual = float(nan_median(nan_median(step)[None, :], axis=1)[0])
+        return replace(
+            work,
+            step=step,
+            own=work.own - self.excess,
+            wait=np.maximum(work.wait + self.excess - self.saved, 0.0),
+            phases=self._phases(),
+            step_reference=usual if usual > 0 else float("nan"),
+        )
+
+    def _phases(self) -> dict[str, FloatArray]:
+        """Each phase less what it was longer than the peers', up to the excess of all of them."""
+        left, phases = self.excess[self.ranks], {}
+        for name, seconds in self.features.work.phases.items():
+            longer = np.fmax(np.nan_to_num(self.features.comparison.phase_excess[name][self.ranks]), 0.0)
+            taken = np.minimum(longer, left)
+            left = left - taken
+            phases[name] = seconds.copy()
+            phases[name][self.ranks] -= taken
+        return phases
+
+
+def _silenced(evidence: Evidence, ranks: IntArray) -> Evidence:
+    """The evidence without what it says of some ranks."""
+    told = {name: getattr(evidence, name).copy() for name in ("versus_peers", "versus_past", "versus_sound")}
+    for scores in told.values():
+        scores[ranks] = np.nan
+    return replace(evidence, **told)
