@@ -14,7 +14,6 @@ from rca.classify.components import Component, is_whole_stage
 from rca.classify.doubt import Doubt
 from rca.classify.heads import Head
 from rca.classify.joined import joined
-from rca.classify.left_over import is_left_over
 from rca.classify.node_odds import with_history
 from rca.classify.ports import (
     LINK_CAUSES,
@@ -152,38 +151,6 @@ class Classifier:
             suspects = self._arranged(suspects, features, priors)
         return Classification(mode, probability, decided, suspects, per_rank)
 
-    def with_left_over(
-        self,
-        found: Classification,
-        features: FeatureSet,
-        mended: FeatureSet,
-        priors: Mapping[str, float] | None = None,
-        node_odds: Mapping[str, float] | None = None,
-    ) -> Classification:
-        """The answer, with what the same job says of others once its suspects are mended.
-
-        Parameters
-        ----------
-        found : Classification
-        features, mended : FeatureSet
-            Of the job as it was, and without the lateness of who is suspected.
-        priors, node_odds
-            As in `classify`.
-        """
-        told = self.classify(mended, priors, node_odds)
-        first = [_suspected(each) for each in found.suspects]
-        new = [
-            each
-            for each in (told.suspects if told.mode == "fail_slow" else [])
-            if is_left_over(_suspected(each), next(iter(each.causes.values())), first, features.topology)
-        ]
-        if not new:
-            return found
-        suspects = [*found.suspects, *new]
-        whole = [each for each in suspects if each.component.scope == "job"]
-        parts = [each for each in suspects if each.component.scope != "job"]
-        return replace(found, suspects=[*self._rearranged(_joined, parts, features, priors), *whole])
-
     def _mode_probability(self, features: FeatureSet) -> dict[str, float]:
         head = self.heads["mode"]
         chances = head.probabilities(features.window[None, :])[0]
@@ -234,7 +201,7 @@ class Classifier:
     ) -> list[Suspect]:
         """The suspects after a rule that knows what shares a cause has put their ranks together anew."""
         held = {suspect.component: suspect for suspect in suspects}
-        suspected = [_suspected(suspect) for suspect in suspects]
+        suspected = [as_suspected(suspect) for suspect in suspects]
         return [
             held[component] if component in held else self._suspect(component, features, "fail_slow", priors)
             for component in rule(suspected, features)
@@ -250,7 +217,7 @@ class Classifier:
             if links is None and transfer_is_told(features):
                 links = Component("job", tuple(range(features.topology.n_ranks)), POINTED_TO)
         else:
-            links = sick_port_beside([_suspected(each) for each in suspects], features)
+            links = sick_port_beside([as_suspected(each) for each in suspects], features)
         if links is None:
             return []
         found = self._suspect(links, features, "fail_slow", priors)
@@ -342,7 +309,8 @@ def but_for(cause: str, suspect: Suspect, features: FeatureSet) -> Suspect:
     return replace(suspect, causes=ordered(causes), types=types_of(causes))
 
 
-def _suspected(suspect: Suspect) -> Suspected:
+def as_suspected(suspect: Suspect) -> Suspected:
+    """The suspect and the likeliest of its causes."""
     cause = next(iter(suspect.causes))
     likeliest = max(suspect.types, key=lambda name: suspect.types[name], default=None)
     return Suspected(suspect.component, cause, likeliest if cause == UNKNOWN else None)

@@ -21,8 +21,8 @@ from rca.robust import REFERENCE_QUANTILE, nan_mean, nan_median, nan_quantile
 from rca.telemetry.node_names import placed
 from rca.telemetry.window import Window
 
-#: A mended job is slow in itself if its steps are on average this much longer than its own quick ones, or if
-#: whoever comes last, or a stage, still costs this much of a step.
+#: A mended job may be slow in itself if its steps are on average this much longer than its own quick ones, or
+#: if whoever comes last, or a stage, still costs this much of a step.
 UNEVEN, COSTLY = 0.06, 0.03
 
 
@@ -61,14 +61,14 @@ class Mending:
 
     def leaves_it_slow(self) -> bool:
         """Whether the mended job may be slow in itself; where it is not, nothing has to be computed anew."""
-        work, comparison = self.features.work, self.features.comparison
-        step = work.job_step - self.saved
+        if not self.left.size:
+            return False
+        step = self.features.work.job_step - self.saved
         quick = float(nan_quantile(step[:, None], REFERENCE_QUANTILE)[0])
         if float(nan_mean(step[:, None])[0]) - quick >= UNEVEN * quick:
             return True
-        stages = float(comparison.gain_stage.mean(axis=1).max(initial=0.0)) if step.size else 0.0
-        last = float(self.left.mean()) if step.size else 0.0
-        return max(stages, last) >= COSTLY * work.step_reference
+        stages = float(self.features.comparison.gain_stage.mean(axis=1).max(initial=0.0))
+        return max(stages, float(self.left.mean())) >= COSTLY * self.features.work.step_reference
 
     def mended(self, window: Window) -> FeatureSet:
         """Features of the mended job; what machines say of the mended ranks is left out.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -37,15 +37,12 @@ class Excess:
     lag : ndarray
         Transfer beyond the group's. The rank begins its next step that much later than the others, so it
         delays the job like own work; 0 where it is not clearly there.
-    reference : ndarray
-        Own work had the cause been at its reference.
     """
 
     ranks: tuple[int, ...]
     total: FloatArray
     parts: dict[str, FloatArray]
     lag: FloatArray
-    reference: FloatArray
 
     def serial(self) -> FloatArray:
         """Part of the total in phases that a pipeline runs once per step."""
@@ -90,7 +87,31 @@ def excess_of(suspect: Suspect, features: FeatureSet) -> Excess:
         }
     total = _positive(own - reference)
     positive = {name.removesuffix("_seconds"): _positive(values) for name, values in phases.items()}
-    return Excess(suspect.component.ranks, total, split(total, positive), _lag(rows, features), reference)
+    return Excess(suspect.component.ranks, total, split(total, positive), _lag(rows, features))
+
+
+def each_their_own(excesses: Sequence[Excess]) -> list[Excess]:
+    """The same, no second twice: what some ranks have for themselves is not what all have together.
+
+    A hot rank of a job that loads slowly is above its own past by both, and a late rank above the other
+    stages by more than its stage is: the narrower one's excess is left out of the wider one's, by phase.
+    """
+    return [
+        _but_for(wider, [each for each in excesses if set(each.ranks) < set(wider.ranks)])
+        for wider in excesses
+    ]
+
+
+def _but_for(wider: Excess, narrower: Sequence[Excess]) -> Excess:
+    if not narrower:
+        return wider
+    parts, lag = {name: seconds.copy() for name, seconds in wider.parts.items()}, wider.lag.copy()
+    for each in narrower:
+        rows = np.flatnonzero(np.isin(wider.ranks, each.ranks))
+        lag[rows] = 0.0
+        for name in parts.keys() & each.parts.keys():
+            parts[name][rows] = np.maximum(parts[name][rows] - each.parts[name], 0.0)
+    return Excess(wider.ranks, sum(parts.values(), np.zeros(lag.shape)), parts, lag)
 
 
 def split(total: FloatArray, phases: dict[str, FloatArray]) -> dict[str, FloatArray]:
@@ -133,39 +154,21 @@ def ideal_work(
         Only where a pipeline tells it from the rest.
     features : FeatureSet
     excesses : list of Excess
+        No second twice.
     """
     ideal = np.where(np.isfinite(own), np.fmin(own, features.comparison.reference), np.nan)
-    for rows, removed in _removed(excesses, own.shape):
-        ideal[rows] = np.where(np.isfinite(own[rows]), np.maximum(own[rows] - removed, 0.0), np.nan)
+    named = sorted({rank for excess in excesses for rank in excess.ranks})
+    removed, taken = np.zeros(own.shape), np.zeros(own.shape)
+    for excess in excesses:
+        removed[list(excess.ranks)] += excess.total
+        taken[list(excess.ranks)] += excess.serial()
+    ideal[named] = np.where(np.isfinite(own[named]), np.maximum(own[named] - removed[named], 0.0), np.nan)
     if serial is None:
         return ideal, None
     above = features.comparison.phase_excess
-    taken = sum((_positive(above[name]) for name in SERIAL_PHASES if name in above), np.zeros(own.shape))
-    taken[[rank for excess in excesses for rank in excess.ranks]] = 0.0
-    for excess in excesses:
-        rows = list(excess.ranks)
-        taken[rows] = np.maximum(taken[rows], excess.serial())
-    return ideal, np.maximum(serial - np.minimum(taken, _positive(own - ideal)), 0.0)
-
-
-def _removed(excesses: list[Excess], shape: tuple[int, ...]) -> Iterator[tuple[list[int], FloatArray]]:
-    """Ranks, and the seconds that they have above what they would need without all that is suspected.
-
-    A part of the job and the job itself may both be to blame: in different phases both are taken off, and in
-    the same one the larger of the two.
-    """
-    ranks = [rank for excess in excesses for rank in excess.ranks]
-    named = sorted(set(ranks))
-    if len(named) == len(ranks):
-        yield from ((list(excess.ranks), excess.total) for excess in excesses)
-        return
-    above: dict[str, FloatArray] = {}
-    for excess in excesses:
-        rows = list(excess.ranks)
-        for name, seconds in excess.parts.items():
-            most = above.setdefault(name, np.zeros(shape))
-            most[rows] = np.maximum(most[rows], seconds)
-    yield named, sum(above.values(), np.zeros(shape))[named]
+    peers = sum((_positive(above[name]) for name in SERIAL_PHASES if name in above), np.zeros(own.shape))
+    peers[named] = taken[named]
+    return ideal, np.maximum(serial - np.minimum(peers, _positive(own - ideal)), 0.0)
 
 
 def lock_step_waits(suspects: Sequence[Suspect], features: FeatureSet) -> FloatArray:

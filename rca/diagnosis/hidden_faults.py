@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 
-from rca.classify.classifier import Classification, Classifier, named_ranks
+from rca.causal.scores import BusyEvidence
+from rca.classify.classifier import Classification, Suspect, as_suspected, named_ranks
+from rca.classify.joined import joined
+from rca.classify.left_over import is_left_over
 from rca.classify.mended import Mending
+from rca.diagnosis.bundle import Bundle
+from rca.diagnosis.hearing import heard
+from rca.diagnosis.whole_steps import told_by_timers
 from rca.features import FeatureSet
+from rca.telemetry.job import Topology
 from rca.telemetry.window import Window
 
 
@@ -16,20 +24,22 @@ def with_hidden_faults(
     found: Classification,
     window: Window,
     features: FeatureSet,
-    classifier: Classifier,
+    bundle: Bundle,
     priors: Mapping[str, float] | None,
-    node_odds: Mapping[str, float] | None,
 ) -> Classification:
     """The answer, with what is said for sure of the same job without the lateness of its suspects.
+
+    What history says of nodes is not asked: it moves who is believed, and nothing here may rest on it.
 
     Parameters
     ----------
     found : Classification
+        Its suspects as heard.
     window : Window
     features : FeatureSet
         Of the window.
-    classifier : Classifier
-    priors, node_odds
+    bundle : Bundle
+    priors : mapping of cause to float, optional
         As in `Classifier.classify`.
     """
     if not _can_be_mended(found, features):
@@ -37,12 +47,42 @@ def with_hidden_faults(
     mending = Mending.of(features, named_ranks(found.suspects))
     if not mending.leaves_it_slow():
         return found
-    return classifier.with_left_over(found, features, mending.mended(window), priors, node_odds)
+    mended = mending.mended(window)
+    told = bundle.classifier.classify(mended, priors)
+    if told.mode != "fail_slow":
+        return found
+    busy = BusyEvidence.from_features(mended, bundle.mechanisms)
+    again = [heard(suspect, mended, busy) for suspect in told.suspects]
+    first = [as_suspected(each) for each in found.suspects]
+    new = [
+        each
+        for each in again
+        if is_left_over(as_suspected(each), next(iter(each.causes.values())), first, mended)
+    ]
+    return replace(found, suspects=together(found.suspects, new, features.topology)) if new else found
 
 
 def _can_be_mended(found: Classification, features: FeatureSet) -> bool:
-    """Whether some of a slow job's ranks are late in work that was timed, and others are there to compare."""
+    """Whether timers tell how late some of a slow job's ranks are, and others are there to compare."""
     if found.mode != "fail_slow" or not found.suspects or features.comparison.slowed is not None:
         return False
     some = len(named_ranks(found.suspects)) < features.topology.n_ranks
-    return some and bool(np.isfinite(features.work.own).any())
+    timed = bool(np.isfinite(features.work.own).any())
+    return some and timed and told_by_timers(found.suspects, features)
+
+
+def together(first: Sequence[Suspect], new: Sequence[Suspect], topology: Topology) -> list[Suspect]:
+    """First and new suspects, the job as a whole last; one cause in one place is one suspect.
+
+    What is believed of it is what was believed of the one that was found first.
+    """
+    told = list(first)
+    for each in new:
+        for place, other in enumerate(told):
+            both = joined([as_suspected(other), as_suspected(each)], topology)
+            if len(both) == 1:
+                told[place] = replace(other, component=both[0])
+                break
+        else:
+            told.append(each)
+    return told

@@ -21,11 +21,10 @@ from rca.diagnosis.abstention import abstention
 from rca.diagnosis.advice import LEFT_CHECK, actions, next_check, swap_check
 from rca.diagnosis.bundle import Bundle, baseline
 from rca.diagnosis.causes import TRIFLE, catalogued, named_first, slow_causes, stop_causes
-from rca.diagnosis.contradiction import contradicted
 from rca.diagnosis.contributions import MAX_EXPLAINED, mode_evidence, preference, suspect_evidence
-from rca.diagnosis.corroboration import corroborated
 from rca.diagnosis.events import events_check
 from rca.diagnosis.everybody import everybody_check
+from rca.diagnosis.hearing import heard
 from rca.diagnosis.hidden_faults import with_hidden_faults
 from rca.diagnosis.naming import covers_the_loss, objection, speaks_against
 from rca.diagnosis.pricing import Pricing, price
@@ -100,16 +99,13 @@ def analyse(
     features = extract(window)
     shares = None if priors is None else checked_priors(priors)
     classification = bundle.classifier.classify(features, shares, node_odds)
-    classification = with_hidden_faults(
-        classification, window, features, bundle.classifier, shares, node_odds
-    )
     replay = PhaseReplay.from_arrays(features.phases.without_first(features.work.warmup), window.job)
     busy = BusyEvidence.from_features(features, bundle.mechanisms)
     slow = classification.mode == "fail_slow"
     if slow:
-        heard = [corroborated(suspect, features, busy) for suspect in classification.suspects]
-        weighed = [contradicted(suspect, features, busy) for suspect in heard]
-        classification = replace(classification, suspects=weighed)
+        heard_of = [heard(suspect, features, busy) for suspect in classification.suspects]
+        classification = replace(classification, suspects=heard_of)
+        classification = with_hidden_faults(classification, window, features, bundle, shares)
     suspects = classification.suspects if slow else []
     timed, replay = on_whole_steps(features, suspects, replay)
     pricing = price(timed, suspects, busy, bundle.mechanisms, replay)

@@ -16,7 +16,14 @@ from rca.causal.mechanisms import Mechanisms
 from rca.causal.responsibility import MIN_BELIEF, decided, responsibilities
 from rca.causal.scores import BusyEvidence
 from rca.classify.classifier import Suspect
-from rca.diagnosis.excess import Excess, excess_of, ideal_work, lock_step_waits, transfer_excess
+from rca.diagnosis.excess import (
+    Excess,
+    each_their_own,
+    excess_of,
+    ideal_work,
+    lock_step_waits,
+    transfer_excess,
+)
 from rca.diagnosis.pooling import PricedCause, affordable_causes, one_fault_each
 from rca.features import FeatureSet
 from rca.robust import nan_mean, nan_median
@@ -99,7 +106,7 @@ def price(
     spare = transfer_excess(features, flaps=any(suspect.by_link for suspect in suspects))
     if features.comparison.segment.whole and not spare.any():
         spare = _predicted_transfer(features, suspects, busy, mechanisms, replay.transfer)
-    excesses = [excess_of(suspect, features) for suspect in suspects]
+    excesses = each_their_own([excess_of(suspect, features) for suspect in suspects])
     ideal_own, ideal_serial = ideal_work(own, replay.serial, features, excesses)
     for excess in excesses:
         own[list(excess.ranks)] += excess.lag

@@ -47,12 +47,7 @@ def on_whole_steps(
     """
     segment = features.comparison.segment
     named = named_ranks(suspects)
-    if (
-        not suspects
-        or segment.whole
-        or own_work_is_told(named, features)
-        or _told_by_phases(suspects, features)
-    ):
+    if not suspects or segment.whole or told_by_timers(suspects, features):
         return features, replay
     # Who reports no steps took as long as the others.
     step = np.where(np.isfinite(features.work.step), features.work.step, features.work.job_step)
@@ -80,6 +75,11 @@ def on_whole_steps(
         replayed=nan_max(own + transfer),
     )
     return blind, flat
+
+
+def told_by_timers(suspects: Sequence[Suspect], features: FeatureSet) -> bool:
+    """Whether timers tell what the suspects themselves take longer, in whole or phase by phase."""
+    return own_work_is_told(named_ranks(suspects), features) or _told_by_phases(suspects, features)
 
 
 def _beyond_own_spikes(step: FloatArray, inside: BoolArray) -> FloatArray:

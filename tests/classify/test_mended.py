@@ -11,6 +11,9 @@ from rca.simulation import Fault, simulate
 from tests.diagnosis.simulated_jobs import job
 
 NOISE = 1e-5
+EVIDENCE = ("versus_peers", "versus_past", "versus_sound")
+HOT = Fault(cause="gpu_throttling", ranks=(3,), first_step=10, last_step=90, severity=0.9)
+HOST = Fault(cause="cpu_contention", ranks=(12,), first_step=60, last_step=80, severity=0.5)
 
 
 def mended(window, *ranks: int) -> FeatureSet:
@@ -40,15 +43,43 @@ def test_it_is_the_job_without_them(make_window, steps: slice) -> None:
     assert left.window[top] == pytest.approx(one.window[top], abs=2e-3)
 
 
-def test_what_was_measured_stays_as_it_was(make_window) -> None:
-    window = make_window(8, 60, late={2: 0.05}, noise=NOISE)
+def test_what_was_measured_stays_as_it_was() -> None:
+    window = simulate(job(HOT, seed=3)).window
     features = extract(window)
-    before = features.work.own.copy(), {name: each.copy() for name, each in features.work.phases.items()}
-    Mending.of(features, [2]).mended(window)
-    np.testing.assert_array_equal(features.work.own, before[0])
-    for name, seconds in features.work.phases.items():
-        np.testing.assert_array_equal(seconds, before[1][name])
-    assert np.isfinite(features.rank[2]).any()
+    held = [features.work.own, features.work.step, features.work.wait, *features.work.phases.values()]
+    held += [getattr(features.evidence, name) for name in EVIDENCE] + [features.rank, features.window]
+    before = [each.copy() for each in held]
+    Mending.of(features, [3]).mended(window)
+    for each, was in zip(held, before, strict=True):
+        np.testing.assert_array_equal(each, was)
+
+
+def test_only_lateness_is_taken_out(make_window) -> None:
+    """Who is quicker than the others in some steps stays so."""
+    late = np.where(np.arange(60) < 30, -0.01, 0.05)
+    left = mended(make_window(8, 60, late={2: late}, noise=NOISE), 2)
+    beside = left.work.own[2] - np.median(left.work.own, axis=0)
+    np.testing.assert_allclose(beside[:30], -0.01, atol=20 * NOISE)
+    np.testing.assert_allclose(beside[30:], 0.0, atol=20 * NOISE)
+
+
+def test_nobody_waits_for_less_than_no_time(make_window) -> None:
+    assert (mended(make_window(3, 60, late={2: 0.02}, noise=2e-3), 2).work.wait >= 0).all()
+
+
+def test_phases_lose_what_the_rank_was_late_by_and_no_more(make_window) -> None:
+    """Longer in two phases and shorter in a third: late by less than the two are longer."""
+    window = make_window(
+        8,
+        60,
+        late={2: 1.0},
+        phase={"forward_seconds": 0.05, "optimizer_seconds": 0.02, "backward_seconds": -0.03},
+        noise=NOISE,
+    )
+    features, left = extract(window), mended(window, 2)
+    taken = {name: features.work.phases[name][2] - seconds[2] for name, seconds in left.work.phases.items()}
+    np.testing.assert_allclose(sum(taken.values()), 0.04, atol=20 * NOISE)
+    assert all((seconds >= 0).all() for seconds in taken.values())
 
 
 def test_lateness_in_several_phases_is_taken_out_of_each(make_window) -> None:
@@ -78,6 +109,12 @@ def test_steps_of_everybody_that_vary_leave_it_slow(make_window) -> None:
     assert Mending.of(extract(make_window(8, 60, late={2: 0.05}, transfer=transfer)), [2]).leaves_it_slow()
 
 
+def test_steps_that_vary_by_who_is_mended_do_not(make_window) -> None:
+    now_and_then = np.where(np.arange(60) % 3 == 0, 0.2, 0.0)
+    features = extract(make_window(8, 60, late={2: now_and_then}, noise=NOISE))
+    assert not Mending.of(features, [2]).leaves_it_slow()
+
+
 def test_a_heavier_stage_leaves_it_slow(make_window) -> None:
     job = {"data": 4, "pipeline": 2}
     late = dict.fromkeys((4, 5, 6, 7), 0.02) | {1: 0.05}
@@ -85,21 +122,19 @@ def test_a_heavier_stage_leaves_it_slow(make_window) -> None:
 
 
 def test_machines_of_mended_ranks_say_nothing() -> None:
-    hot = Fault(cause="gpu_throttling", ranks=(3,), first_step=30, severity=0.6)
-    window = simulate(job(hot, seed=3)).window
+    window = simulate(job(HOT, HOST, seed=3)).window
     features, left = extract(window), mended(window, 3)
     assert np.nanmax(features.evidence.versus_peers[3]) > 1
-    for name in ("versus_peers", "versus_past", "versus_sound"):
+    for name in EVIDENCE:
         assert np.isnan(getattr(left.evidence, name)[3]).all(), name
-    before, after = features.evidence.versus_peers[4], left.evidence.versus_peers[4]
-    np.testing.assert_array_equal(np.isfinite(after), np.isfinite(before))
+    for name in ("versus_peers", "versus_past"):
+        assert np.isfinite(getattr(left.evidence, name)[4]).any(), name
 
 
 def test_exporters_are_asked_about_the_steps_in_which_the_mended_job_is_slow() -> None:
-    hot = Fault(cause="gpu_throttling", ranks=(3,), first_step=10, last_step=90, severity=0.9)
-    host = Fault(cause="cpu_contention", ranks=(12,), first_step=60, last_step=80, severity=0.5)
-    window = simulate(job(hot, host, seed=3)).window
+    window = simulate(job(HOT, HOST, seed=3)).window
     features, left = extract(window), mended(window, 3)
     assert features.comparison.segment.first < 20
     assert left.comparison.segment.first == pytest.approx(60, abs=3)
     assert told(left, "cpu_wait_past")[12] > told(features, "cpu_wait_past")[12] + 0.5
+    assert left.signals is not features.signals

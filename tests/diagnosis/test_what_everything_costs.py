@@ -15,7 +15,7 @@ from rca.causal.scores import BusyEvidence
 from rca.classify.classifier import Suspect
 from rca.classify.components import Component
 from rca.diagnosis.bundle import baseline
-from rca.diagnosis.excess import Excess, ideal_work, transfer_excess
+from rca.diagnosis.excess import Excess, each_their_own, ideal_work, transfer_excess
 from rca.diagnosis.pricing import price
 from rca.features import FeatureSet, extract
 from rca.features.temporal import Segment
@@ -103,7 +103,7 @@ def excess(ranks: tuple[int, ...], **parts: float) -> Excess:
     shape = len(ranks), 5
     each = {name: np.full(shape, seconds) for name, seconds in parts.items()}
     total = sum(each.values(), np.zeros(shape))
-    return Excess(ranks, total, each, np.zeros(shape), np.zeros(shape))
+    return Excess(ranks, total, each, np.zeros(shape))
 
 
 @pytest.mark.parametrize("order", [[0, 1], [1, 0]])
@@ -117,7 +117,8 @@ def test_who_shares_ranks_with_the_job_needs_less_without_either(
     own = np.full((4, 5), 1.0)
     both = excess((2, 3), **stage), excess((0, 1, 2, 3), checkpoint=0.2)
     features = SimpleNamespace(comparison=SimpleNamespace(reference=own, phase_excess={}))
-    ideal, serial = ideal_work(own, own, cast("FeatureSet", features), [both[place] for place in order])
+    told = each_their_own([both[place] for place in order])
+    ideal, serial = ideal_work(own, own, cast("FeatureSet", features), told)
     assert ideal == pytest.approx(np.repeat([0.8, 0.8, needed, needed], 5).reshape(4, 5))
     assert serial is not None
     assert serial[0] == pytest.approx(0.8)
