@@ -1,4 +1,7 @@
-"""Faults that a first one hides while it acts: the job is asked again with the first suspects mended."""
+"""Faults that a first one hides while it acts: the job is asked again with the first suspects mended.
+
+Those that act while it rests are found by `rca.diagnosis.second_look`.
+"""
 
 from __future__ import annotations
 
@@ -18,6 +21,9 @@ from rca.diagnosis.whole_steps import told_by_timers
 from rca.features import FeatureSet
 from rca.telemetry.job import Topology
 from rca.telemetry.window import Window
+
+#: Least share of the shorter stretch's steps in which both are slow.
+SHARED = 0.5
 
 
 def with_hidden_faults(
@@ -49,7 +55,7 @@ def with_hidden_faults(
         return found
     mended = mending.mended(window)
     told = bundle.classifier.classify(mended, priors)
-    if told.mode != "fail_slow":
+    if told.mode != "fail_slow" or not _at_the_same_time(features, mended):
         return found
     busy = BusyEvidence.from_features(mended, bundle.mechanisms)
     again = [heard(suspect, mended, busy) for suspect in told.suspects]
@@ -69,6 +75,16 @@ def _can_be_mended(found: Classification, features: FeatureSet) -> bool:
     some = len(named_ranks(found.suspects)) < features.topology.n_ranks
     timed = bool(np.isfinite(features.work.own).any())
     return some and timed and told_by_timers(found.suspects, features)
+
+
+def _at_the_same_time(features: FeatureSet, mended: FeatureSet) -> bool:
+    """Whether the job and the mended job are mostly slow in the same steps, by the shorter of the two.
+
+    What acts at another time is found by the second look, and priced and heard in its own steps there.
+    """
+    n_steps = features.work.steps.size
+    slow, left = (each.comparison.segment.mask(n_steps) for each in (features, mended))
+    return int((slow & left).sum()) >= SHARED * min(int(slow.sum()), int(left.sum()))
 
 
 def together(first: Sequence[Suspect], new: Sequence[Suspect], topology: Topology) -> list[Suspect]:

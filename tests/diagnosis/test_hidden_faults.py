@@ -99,6 +99,18 @@ def test_one_fault_is_told_as_before(
     assert told(rca.diagnose(window)) == told(without_asking_again(window))
 
 
+def test_what_acts_at_another_time_is_left_to_the_second_look(
+    without_asking_again: Callable[[Window], Diagnosis],
+) -> None:
+    early = Fault(cause="cpu_contention", ranks=(12,), first_step=10, last_step=44, severity=0.7)
+    late = Fault(cause="gpu_throttling", ranks=(3,), first_step=52, severity=0.7)
+    window = simulate(two_faults(early, late, 2)).window
+    found = rca.diagnose(window)
+    assert told(found) >= {("gpu_throttling", 1), ("cpu_contention", 1)}
+    known = [cause.model_dump() for cause in without_asking_again(window).causes]
+    assert [cause.model_dump() for cause in found.causes] == known
+
+
 def suspect(cause: str, *ranks: int, scope: Any = "rank", chance: float = 0.9) -> Suspect:
     return Suspect(Component(scope, ranks, 0.9), {}, {}, {cause: chance})
 
