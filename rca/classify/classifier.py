@@ -218,7 +218,8 @@ class Classifier:
                 links = Component("job", tuple(range(features.topology.n_ranks)), POINTED_TO)
         else:
             links = sick_port_beside([as_suspected(each) for each in suspects], features)
-        if links is None:
+        if links is None or any(each.component.ranks == links.ranks for each in suspects):
+            # Just these ranks are suspected already: theirs may be the link's fault, and is no second one.
             return []
         found = self._suspect(links, features, "fail_slow", priors)
         causes = between_machines(found.causes)

@@ -61,7 +61,7 @@ def joined(
     total = slowdown.seconds_per_step
     found = by_expected_cost(
         cause.model_copy(update={"share": share_of(cause.seconds_per_step, total)})
-        for cause in (*old, *added)
+        for cause in _within(total, [*old, *added])
     )
     verdict = _verdict(whole, part, new_first=bool(same_on_some(catalogued(found)[0], added)))
     return whole.model_copy(
@@ -146,6 +146,20 @@ def _priced(causes: Sequence[Cause], whole: Sequence[Cause], share: float) -> li
         cost = {"seconds_per_step": dearest.seconds_per_step, "interval": dearest.interval}
         found.append(cause.model_copy(update=cost))
     return found
+
+
+def _within(total: float, causes: Sequence[Cause]) -> list[Cause]:
+    """The causes with no more seconds together than were lost, which is always less than the step."""
+    seconds = sum(cause.seconds_per_step for cause in causes)
+    if seconds <= total:
+        return list(causes)
+    scaled = (cause.seconds_per_step * total / seconds for cause in causes)
+    return [
+        cause.model_copy(
+            update={"seconds_per_step": each, "interval": (min(cause.interval[0], each), cause.interval[1])}
+        )
+        for cause, each in zip(causes, scaled, strict=True)
+    ]
 
 
 def _over_all(cause: Cause, share: float) -> Cause:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -13,7 +14,9 @@ from rca.classify.classifier import Classification, Suspect
 from rca.classify.components import Component
 from rca.diagnosis import Diagnosis, hidden_faults, pipeline
 from rca.diagnosis.bundle import baseline
-from rca.features import extract
+from rca.diagnosis.hidden_faults import _at_the_same_time
+from rca.features import FeatureSet, extract
+from rca.features.temporal import Segment
 from rca.simulation import Fault, Scenario, simulate
 from rca.telemetry import Window
 from rca.telemetry.job import Parallelism
@@ -99,16 +102,25 @@ def test_one_fault_is_told_as_before(
     assert told(rca.diagnose(window)) == told(without_asking_again(window))
 
 
+@pytest.mark.parametrize(
+    ("slow", "left", "same"),
+    [
+        ((52, 99), (8, 44), False),
+        ((40, 99), (30, 59), True),
+        ((40, 99), (10, 43), False),
+        ((50, 55), (0, 99), True),
+        ((0, 99), (50, 55), True),
+    ],
+)
 def test_what_acts_at_another_time_is_left_to_the_second_look(
-    without_asking_again: Callable[[Window], Diagnosis],
+    slow: tuple[int, int], left: tuple[int, int], same: bool
 ) -> None:
-    early = Fault(cause="cpu_contention", ranks=(12,), first_step=10, last_step=44, severity=0.7)
-    late = Fault(cause="gpu_throttling", ranks=(3,), first_step=52, severity=0.7)
-    window = simulate(two_faults(early, late, 2)).window
-    found = rca.diagnose(window)
-    assert told(found) >= {("gpu_throttling", 1), ("cpu_contention", 1)}
-    known = [cause.model_dump() for cause in without_asking_again(window).causes]
-    assert [cause.model_dump() for cause in found.causes] == known
+    def slow_in(first: int, last: int) -> FeatureSet:
+        segment = Segment(first, last, 1.0, 1.0, last - first == 99)
+        work, comparison = SimpleNamespace(steps=np.arange(100)), SimpleNamespace(segment=segment)
+        return cast("FeatureSet", SimpleNamespace(work=work, comparison=comparison))
+
+    assert _at_the_same_time(slow_in(*slow), slow_in(*left)) is same
 
 
 def suspect(cause: str, *ranks: int, scope: Any = "rank", chance: float = 0.9) -> Suspect:

@@ -9,6 +9,7 @@ import pytest
 from simulated_jobs import WORKLOAD, job
 
 import rca
+from rca.classify import classifier as classifier_module
 from rca.classify.classifier import Suspect
 from rca.classify.components import Component
 from rca.classify.ports import Ports
@@ -65,3 +66,16 @@ def test_a_job_whose_links_one_node_breaks_is_narrowed_to_it() -> None:
     assert next(iter(found.causes)) == "nvlink_degradation"
     stage = replace(whole, causes={"checkpoint_stall": 0.9})
     assert classifier._arranged([stage], features, None) == [stage]
+
+
+@pytest.mark.parametrize(("ranks", "told"), [((2, 3), 2), ((0, 1), 1)], ids=["another node", "the same"])
+def test_a_link_of_just_the_suspected_ranks_is_no_second_suspect(
+    make_window, monkeypatch: pytest.MonkeyPatch, ranks: tuple[int, ...], told: int
+) -> None:
+    slow = Suspect(Component("node", (0, 1), 0.9), {}, {}, {"checkpoint_stall": 0.9, "nic_degradation": 0.1})
+    monkeypatch.setattr(classifier_module, "collectives_left_over", lambda *_: True)
+    link = Component("node", ranks, 0.5)
+    monkeypatch.setattr(classifier_module, "link_behind_growth", lambda _: link)
+    features = extract(make_window(8, 60, late={0: 0.05, 1: 0.05}, steps=slice(30, None)))
+    found = baseline().classifier._arranged([slow], features, None)
+    assert [each.component.ranks for each in found] == [(0, 1), ranks][:told]

@@ -72,3 +72,19 @@ def test_any_other_unknown_stays(
         "unknown": pytest.approx(0.3),
         "network_congestion": pytest.approx(0.01),
     }
+
+
+def test_causes_cost_no_more_together_than_a_step_takes(throttled: rca.Diagnosis) -> None:
+    """Nearly the whole step is lost already; what a part adds makes each of them smaller."""
+    known = cause(throttled, "data_loader_stall", [12], 0.99, 2.5)
+    new = cause(throttled, "gpu_throttling", [3], 0.95, 2.0)
+    found = joined(whole(throttled, known), throttled, [new], **HALF)
+    assert found.slowdown.seconds_per_step == pytest.approx(0.95 * 3.0)
+    assert names(found) == {
+        "data_loader_stall": pytest.approx(2.5 * 2.85 / 3.5),
+        "gpu_throttling": pytest.approx(1.0 * 2.85 / 3.5),
+    }
+    assert found.unexplained_seconds_per_step == pytest.approx(0.0)
+    assert sum(each.share for each in found.causes) == pytest.approx(1.0)
+    for each in found.causes:
+        assert each.interval[0] <= each.seconds_per_step <= each.interval[1]
