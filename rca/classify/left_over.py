@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from rca.arrays import IntArray
+from rca.arrays import BoolArray, IntArray
 from rca.classify.components import Component
 from rca.classify.ports import LINK_CAUSES, Suspected
 from rca.features import FeatureSet
@@ -27,7 +27,9 @@ WIDER = 2
 _OF_THE_STAGE = "stage_imbalance"
 
 
-def is_left_over(each: Suspected, belief: float, first: Sequence[Suspected], mended: FeatureSet) -> bool:
+def is_left_over(
+    each: Suspected, belief: float, first: Sequence[Suspected], features: FeatureSet, mended: FeatureSet
+) -> bool:
     """Whether a suspect of the mended job is told beside those that were mended.
 
     Parameters
@@ -38,8 +40,8 @@ def is_left_over(each: Suspected, belief: float, first: Sequence[Suspected], men
         In its cause.
     first : sequence of Suspected
         Whose lateness was taken out.
-    mended : FeatureSet
-        Of the mended job.
+    features, mended : FeatureSet
+        Of the job as it was, and of the mended one.
     """
     if each.cause not in CAUSES or each.component.probability * belief < SURE:
         return False
@@ -53,13 +55,22 @@ def is_left_over(each: Suspected, belief: float, first: Sequence[Suspected], men
         return False
     ranks = np.array([rank for other in first for rank in other.component.ranks])
     apart = _is_elsewhere(each.component, ranks, mended.topology)
-    return (apart or _is_their_stage(each, ranks)) and cost(each.component, mended) >= COSTLY
+    # Its evidence is of the mended job's slow steps, and its price of the job's.
+    slow = [job.comparison.segment.mask(job.work.steps.size) for job in (features, mended)]
+    costs = min(cost(each.component, mended, steps) for steps in slow)
+    return (apart or _is_their_stage(each, ranks)) and costs >= COSTLY
 
 
-def cost(component: Component, features: FeatureSet) -> float:
-    """What a step would be shorter by without the lateness of some ranks, their node or stage; in steps."""
+def cost(component: Component, features: FeatureSet, inside: BoolArray) -> float:
+    """What some steps would be shorter by without the lateness of some ranks, their node or stage; in steps.
+
+    Parameters
+    ----------
+    component : Component
+    features : FeatureSet
+    inside : ndarray of shape (n_steps,), bool
+    """
     comparison = features.comparison
-    inside = comparison.segment.mask(features.work.steps.size)
     ranks = list(component.ranks)
     stages = np.unique(features.topology.stage[ranks])
     # A stage is late as a whole only where all of its ranks are meant.

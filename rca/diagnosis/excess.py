@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -11,6 +11,7 @@ from rca.arrays import BoolArray, FloatArray
 from rca.causal.responsibility import UNMEASURED
 from rca.classify.classifier import Suspect, named_ranks
 from rca.features import FeatureSet
+from rca.features.work import Work
 from rca.robust import group_members, nan_mean, nan_median, nan_quantile
 from rca.telemetry.own_work import SERIAL_PHASES
 
@@ -63,7 +64,7 @@ def excess_of(suspect: Suspect, features: FeatureSet) -> Excess:
     own = work.own[rows]
     reference = comparison.reference[rows]
     phases = {name: excess[rows] for name, excess in comparison.phase_excess.items()}
-    if next(iter(suspect.causes), None) == "sequence_length_imbalance":
+    if _balances(suspect):
         # Balancing moves work, it does not remove any: everybody would get the mean, not the least.
         reference = _balanced(work.own, features)[rows]
         phases = {
@@ -90,28 +91,43 @@ def excess_of(suspect: Suspect, features: FeatureSet) -> Excess:
     return Excess(suspect.component.ranks, total, split(total, positive), _lag(rows, features))
 
 
-def each_their_own(excesses: Sequence[Excess]) -> list[Excess]:
-    """The same, no second twice: what some ranks have for themselves is not what all have together.
+def excesses_of(suspects: Sequence[Suspect], features: FeatureSet) -> list[Excess]:
+    """Each suspect's time above its reference, no second twice.
 
-    A hot rank of a job that loads slowly is above its own past by both, and a late rank above the other
-    stages by more than its stage is: the narrower one's excess is left out of the wider one's, by phase.
+    What some ranks have for themselves is not what all have together: a hot rank of a job that loads slowly
+    is above its own past by both, and a late rank above the other stages by more than its stage is. So the
+    narrowest comes first, and of the others' own work what it has is taken out before it is compared.
+
+    Parameters
+    ----------
+    suspects : sequence of Suspect
+    features : FeatureSet
     """
-    return [
-        _but_for(wider, [each for each in excesses if set(each.ranks) < set(wider.ranks)])
-        for wider in excesses
-    ]
+    found: dict[int, Excess] = {}
+    left = features
+    for place in sorted(range(len(suspects)), key=lambda each: len(suspects[each].component.ranks)):
+        suspect = suspects[place]
+        excess = excess_of(suspect, left)
+        if found and suspect.component.scope == "job" and not _balances(suspect):
+            excess = _as_felt(excess, left.work)
+        found[place] = excess
+        left = _without(excess, left)
+    return [found[place] for place in range(len(suspects))]
 
 
-def _but_for(wider: Excess, narrower: Sequence[Excess]) -> Excess:
-    if not narrower:
-        return wider
-    parts, lag = {name: seconds.copy() for name, seconds in wider.parts.items()}, wider.lag.copy()
-    for each in narrower:
-        rows = np.flatnonzero(np.isin(wider.ranks, each.ranks))
-        lag[rows] = 0.0
-        for name in parts.keys() & each.parts.keys():
-            parts[name][rows] = np.maximum(parts[name][rows] - each.parts[name], 0.0)
-    return Excess(wider.ranks, sum(parts.values(), np.zeros(lag.shape)), parts, lag)
+def _without(excess: Excess, features: FeatureSet) -> FeatureSet:
+    """The features with the work that the ranks of an excess would have had without it."""
+    work, rows = features.work, list(excess.ranks)
+    own, transfer = work.own.copy(), work.transfer.copy()
+    own[rows] -= excess.total
+    transfer[rows] -= excess.lag
+    phases = dict(work.phases)
+    for name in phases.keys() & {f"{part}_seconds" for part in excess.parts}:
+        phases[name] = phases[name].copy()
+        phases[name][rows] -= excess.parts[name.removesuffix("_seconds")]
+    last = [_positive(each - features.comparison.reference).max(axis=0) for each in (work.own, own)]
+    left = replace(work, step=work.step - (last[0] - last[1]), own=own, transfer=transfer, phases=phases)
+    return replace(features, work=left)
 
 
 def split(total: FloatArray, phases: dict[str, FloatArray]) -> dict[str, FloatArray]:
@@ -178,7 +194,8 @@ def lock_step_waits(suspects: Sequence[Suspect], features: FeatureSet) -> FloatA
     not be, so as long as the rank is named, what they have above the reference is waiting for it.
     """
     topology, above = features.topology, features.comparison.phase_excess
-    named = named_ranks(suspects)
+    # What the whole job suffers from leaves mates as innocent of a member's lateness as they were.
+    named = named_ranks(suspect for suspect in suspects if suspect.component.scope != "job")
     waits = np.zeros(features.comparison.excess.shape)
     compute = [_positive(above[name]) for name in ("forward_seconds", "backward_seconds") if name in above]
     if not named or not compute or topology.n_workers == topology.n_ranks:
@@ -281,6 +298,24 @@ def _other_stages(seconds: FloatArray, rows: list[int], features: FeatureSet) ->
     """Median of the other stages, per step."""
     stage = features.topology.stage
     return nan_median(seconds[~np.isin(stage, stage[rows])])[None, :]
+
+
+def _balances(suspect: Suspect) -> bool:
+    """Whether mending the suspect's likeliest cause would move work instead of removing it."""
+    return next(iter(suspect.causes), None) == "sequence_length_imbalance"
+
+
+def _as_felt(excess: Excess, work: Work) -> Excess:
+    """Everybody's excess in each step as far as the job's step is longer than its quick ones.
+
+    Each rank is above its own past by chance in more than half of the steps, and of many one always is. Who
+    has a fault of his own beside the job's would be charged with less of it for that.
+    """
+    quick = float(nan_quantile(work.job_step[:, None], USUAL_QUANTILE)[0])
+    longer, most = _positive(work.job_step - quick), excess.total.max(axis=0)
+    share = np.minimum(longer / np.maximum(most, 1e-12), 1.0)
+    parts = {name: seconds * share for name, seconds in excess.parts.items()}
+    return replace(excess, total=excess.total * share, parts=parts)
 
 
 def _usual(seconds: FloatArray) -> FloatArray:

@@ -63,7 +63,7 @@ def with_hidden_faults(
     new = [
         each
         for each in again
-        if is_left_over(as_suspected(each), next(iter(each.causes.values())), first, mended)
+        if is_left_over(as_suspected(each), next(iter(each.causes.values())), first, features, mended)
     ]
     return replace(found, suspects=together(found.suspects, new, features.topology)) if new else found
 

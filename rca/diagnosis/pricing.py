@@ -18,8 +18,7 @@ from rca.causal.scores import BusyEvidence
 from rca.classify.classifier import Suspect
 from rca.diagnosis.excess import (
     Excess,
-    each_their_own,
-    excess_of,
+    excesses_of,
     ideal_work,
     lock_step_waits,
     transfer_excess,
@@ -106,7 +105,7 @@ def price(
     spare = transfer_excess(features, flaps=any(suspect.by_link for suspect in suspects))
     if features.comparison.segment.whole and not spare.any():
         spare = _predicted_transfer(features, suspects, busy, mechanisms, replay.transfer)
-    excesses = each_their_own([excess_of(suspect, features) for suspect in suspects])
+    excesses = excesses_of(suspects, features)
     ideal_own, ideal_serial = ideal_work(own, replay.serial, features, excesses)
     for excess in excesses:
         own[list(excess.ranks)] += excess.lag

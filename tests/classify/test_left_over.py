@@ -47,7 +47,7 @@ COSTLY = mended(ranks=0.05, nodes=0.05, stages=0.05)
 
 
 def left_over(each: Suspected, belief: float = 1.0, *first: Suspected, job: FeatureSet = COSTLY) -> bool:
-    return is_left_over(each, belief, first or [HOT], job)
+    return is_left_over(each, belief, first or [HOT], job, job)
 
 
 @pytest.mark.parametrize(
@@ -119,6 +119,17 @@ def test_it_has_to_cost_something_unless_it_is_everybodys() -> None:
     assert left_over(suspected("runtime_gc", *JOB, scope="job"), job=mended())
 
 
+def test_it_has_to_cost_something_where_it_is_priced() -> None:
+    elsewhere = cast(
+        "FeatureSet",
+        SimpleNamespace(
+            comparison=SimpleNamespace(segment=Segment(0, 4, 1.0, 1.0, False)),
+            work=SimpleNamespace(steps=np.arange(10)),
+        ),
+    )
+    assert not is_left_over(suspected("cpu_contention", 12), 1.0, [HOT], elsewhere, COSTLY)
+
+
 @pytest.mark.parametrize(
     ("component", "job", "seconds"),
     [
@@ -131,4 +142,4 @@ def test_it_has_to_cost_something_unless_it_is_everybodys() -> None:
     ids=["rank", "ranks in turn", "node", "stage", "part of a stage"],
 )
 def test_cost_of_a_component(component: Component, job: FeatureSet, seconds: float) -> None:
-    assert cost(component, job) == pytest.approx(seconds)
+    assert cost(component, job, np.arange(10) >= 5) == pytest.approx(seconds)

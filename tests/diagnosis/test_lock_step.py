@@ -34,7 +34,7 @@ def features(tensor: int) -> Any:
 
 
 def waits(*ranks: int, tensor: int = 2) -> np.ndarray:
-    suspect: Any = SimpleNamespace(component=SimpleNamespace(ranks=ranks))
+    suspect: Any = SimpleNamespace(component=SimpleNamespace(scope="rank", ranks=ranks))
     return lock_step_waits([suspect] if ranks else [], features(tensor))
 
 

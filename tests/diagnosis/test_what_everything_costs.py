@@ -15,7 +15,7 @@ from rca.causal.scores import BusyEvidence
 from rca.classify.classifier import Suspect
 from rca.classify.components import Component
 from rca.diagnosis.bundle import baseline
-from rca.diagnosis.excess import Excess, each_their_own, ideal_work, transfer_excess
+from rca.diagnosis.excess import excesses_of, ideal_work, lock_step_waits, transfer_excess
 from rca.diagnosis.pricing import price
 from rca.features import FeatureSet, extract
 from rca.features.temporal import Segment
@@ -99,30 +99,96 @@ def test_of_restless_transfers_only_the_stretch_counts() -> None:
     assert not np.delete(found, np.arange(20, 30)).any()
 
 
-def excess(ranks: tuple[int, ...], **parts: float) -> Excess:
-    shape = len(ranks), 5
-    each = {name: np.full(shape, seconds) for name, seconds in parts.items()}
-    total = sum(each.values(), np.zeros(shape))
-    return Excess(ranks, total, each, np.zeros(shape))
+FROM_30 = np.where(np.arange(60) >= 30, 0.02, 0.0)
+SLOW_JOB = Suspect(Component("job", tuple(range(8)), 0.9), {}, {}, {"data_loader_stall": 0.9})
 
 
-@pytest.mark.parametrize("order", [[0, 1], [1, 0]])
-@pytest.mark.parametrize(
-    ("stage", "needed"), [({"forward": 0.3}, 0.5), ({"checkpoint": 0.3}, 0.7)], ids=["apart", "the same"]
-)
-def test_who_shares_ranks_with_the_job_needs_less_without_either(
-    order: list[int], stage: dict[str, float], needed: float
+def rank_suspected(*ranks: int) -> Suspect:
+    return Suspect(Component("rank", ranks, 0.9), {}, {}, {"gpu_throttling": 0.9})
+
+
+@pytest.fixture(scope="module")
+def both(make_window) -> FeatureSet:
+    """Rank 2 computes longer all along, and from step 30 on everybody loads longer."""
+    window = make_window(
+        8, 60, late=dict.fromkeys(range(8), FROM_30), phase="data_loading_seconds", noise=1e-5
+    )
+    columns = {
+        name: np.array(window.steps[name]).reshape(8, 60).copy()
+        for name in ("forward_seconds", "step_seconds")
+    }
+    wait = np.array(window.steps["communication_wait_seconds"]).reshape(8, 60)
+    columns["forward_seconds"][2] += 0.05
+    columns["step_seconds"] = columns["step_seconds"] + 0.05
+    columns["communication_wait_seconds"] = np.where(np.arange(8)[:, None] == 2, wait, wait + 0.05)
+    steps = window.steps
+    for name, values in columns.items():
+        place = steps.column_names.index(name)
+        steps = steps.set_column(place, name, pa.array(values.ravel()))
+    return extract(type(window).from_tables(window.job, steps))
+
+
+@pytest.mark.parametrize("job_first", [False, True])
+def test_what_a_rank_has_for_itself_is_not_the_jobs_as_well(both: FeatureSet, job_first: bool) -> None:
+    suspects = [rank_suspected(2), SLOW_JOB]
+    found = excesses_of(suspects[::-1] if job_first else suspects, both)
+    alone, job = found[::-1] if job_first else found
+    near = {"atol": 1e-3}
+    np.testing.assert_allclose(alone.total[0], 0.05, **near)
+    np.testing.assert_allclose(job.total, np.tile(FROM_30, (8, 1)), **near)
+    np.testing.assert_allclose(job.parts["data_loading"], np.tile(FROM_30, (8, 1)), **near)
+    own = both.work.own
+    ideal, _ = ideal_work(own, None, both, found)
+    np.testing.assert_allclose(ideal[2], np.median(ideal, axis=0), **near)
+    np.testing.assert_allclose(own[2] - ideal[2], 0.05 + FROM_30, **near)
+
+
+def test_of_the_same_ranks_the_second_has_nothing(both: FeatureSet) -> None:
+    first, second = excesses_of([rank_suspected(2), rank_suspected(2)], both)
+    np.testing.assert_allclose(first.total, 0.05, atol=1e-3)
+    np.testing.assert_allclose(second.total, 0.0, atol=1e-9)
+
+
+def test_a_rank_of_a_heavy_stage_of_a_slow_job_pays_for_each_once(make_window) -> None:
+    late = (
+        dict.fromkeys(range(8), FROM_30)
+        | dict.fromkeys((4, 5, 7), FROM_30 + 0.03)
+        | {6: FROM_30 + 0.03 + 0.04}
+    )
+    features = extract(make_window(8, 60, late=late, parallelism={"data": 4, "pipeline": 2}, noise=1e-5))
+    stage = Suspect(Component("stage", (4, 5, 6, 7), 0.9), {}, {}, {"stage_imbalance": 0.9})
+    job, heavy, alone = excesses_of([SLOW_JOB, stage, rank_suspected(6)], features)
+    near = {"atol": 1e-3}
+    np.testing.assert_allclose(alone.total, 0.04, **near)
+    np.testing.assert_allclose(heavy.total, 0.03, **near)
+    np.testing.assert_allclose(job.total, np.tile(FROM_30, (8, 1)), **near)
+
+
+def test_a_late_transfer_is_one_ranks_once(both: FeatureSet) -> None:
+    transfer = both.work.transfer.copy()
+    transfer[2] += 0.03
+    late = replace(both, work=replace(both.work, transfer=transfer))
+    alone, job = excesses_of([rank_suspected(2), SLOW_JOB], late)
+    np.testing.assert_allclose(alone.lag, 0.03, atol=1e-3)
+    assert not job.lag.any()
+
+
+@pytest.mark.parametrize(("suspects", "most"), [([SLOW_JOB], 0.006), ([rank_suspected(2), SLOW_JOB], 0.0015)])
+def test_beside_a_rank_the_job_is_not_charged_with_everybodys_chance(
+    make_window, suspects: list[Suspect], most: float
 ) -> None:
-    """Everybody writes checkpoints, and ranks 2 and 3 are late: in another phase, or in the same one."""
-    own = np.full((4, 5), 1.0)
-    both = excess((2, 3), **stage), excess((0, 1, 2, 3), checkpoint=0.2)
-    features = SimpleNamespace(comparison=SimpleNamespace(reference=own, phase_excess={}))
-    told = each_their_own([both[place] for place in order])
-    ideal, serial = ideal_work(own, own, cast("FeatureSet", features), told)
-    assert ideal == pytest.approx(np.repeat([0.8, 0.8, needed, needed], 5).reshape(4, 5))
-    assert serial is not None
-    assert serial[0] == pytest.approx(0.8)
-    assert serial[2] == pytest.approx(1.0 - max(0.2, stage.get("checkpoint", 0.0)))
+    """Of eight ranks one is above its own past by chance in every step, and no step is longer for that."""
+    features = extract(make_window(8, 60, late={2: 0.05}, noise=0.003))
+    job = excesses_of(suspects, features)[-1]
+    assert np.delete(job.total, 2, axis=0).max(axis=0).mean() == pytest.approx(most, rel=0.5)
+
+
+def test_the_job_as_a_suspect_leaves_mates_in_lock_step_innocent(make_window) -> None:
+    shape = {"data": 4, "tensor": 2}
+    features = extract(make_window(8, 60, late={4: 0.05, 5: 0.05}, parallelism=shape, noise=1e-5))
+    alone = lock_step_waits([rank_suspected(4)], features)
+    np.testing.assert_allclose(alone[5], 0.05, atol=1e-3)
+    np.testing.assert_array_equal(lock_step_waits([rank_suspected(4), SLOW_JOB], features), alone)
 
 
 def priced_for(cause: str, window: Window, features: FeatureSet) -> dict[str, float]:
