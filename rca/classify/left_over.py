@@ -19,7 +19,7 @@ from rca.telemetry.job import Topology
 
 #: Least belief in a fault of the mended job: that its ranks straggle times that it is this cause.
 SURE = 0.7
-#: ... and the least that some ranks cost a step of the mended job, as a share of it.
+#: ... and the least that some ranks cost the mended job, in its slow steps and in those of the job as it was.
 COSTLY = 0.01
 #: A stage of at least so many times the first suspects' ranks may hold them: it is late whatever they do.
 WIDER = 2

@@ -38,12 +38,15 @@ class Excess:
     lag : ndarray
         Transfer beyond the group's. The rank begins its next step that much later than the others, so it
         delays the job like own work; 0 where it is not clearly there.
+    theirs : ndarray of shape (n_ranks_of_component,), bool
+        Whose excess is above their peers' at the same step, so that nobody else has a share in it.
     """
 
     ranks: tuple[int, ...]
     total: FloatArray
     parts: dict[str, FloatArray]
     lag: FloatArray
+    theirs: BoolArray
 
     def serial(self) -> FloatArray:
         """Part of the total in phases that a pipeline runs once per step."""
@@ -88,15 +91,17 @@ def excess_of(suspect: Suspect, features: FeatureSet) -> Excess:
         }
     total = _positive(own - reference)
     positive = {name.removesuffix("_seconds"): _positive(values) for name, values in phases.items()}
-    return Excess(suspect.component.ranks, total, split(total, positive), _lag(rows, features))
+    parts, lag = split(total, positive), _lag(rows, features)
+    return Excess(suspect.component.ranks, total, parts, lag, _above_peers(suspect, features))
 
 
 def excesses_of(suspects: Sequence[Suspect], features: FeatureSet) -> list[Excess]:
-    """Each suspect's time above its reference, no second twice.
+    """Each suspect's time above its reference; what is somebody's alone is not in the others'.
 
-    What some ranks have for themselves is not what all have together: a hot rank of a job that loads slowly
-    is above its own past by both, and a late rank above the other stages by more than its stage is. So the
-    narrowest comes first, and of the others' own work what it has is taken out before it is compared.
+    A hot rank of a job that loads slowly is above its own past by both, and a late rank above the other
+    stages by more than its stage is. So the narrowest suspect comes first, and what it has above its peers is
+    taken out of its work before a wider one is compared. Who has no peers is compared with the past, and may
+    suffer from the wider one as well: that stays in both, and `ideal_work` takes the larger of the two away.
 
     Parameters
     ----------
@@ -104,10 +109,12 @@ def excesses_of(suspects: Sequence[Suspect], features: FeatureSet) -> list[Exces
     features : FeatureSet
     """
     found: dict[int, Excess] = {}
-    left = features
+    left, lags = features, np.zeros(features.topology.n_ranks, dtype=bool)
     for place in sorted(range(len(suspects)), key=lambda each: len(suspects[each].component.ranks)):
-        suspect = suspects[place]
+        suspect, rows = suspects[place], list(suspects[place].component.ranks)
         excess = excess_of(suspect, left)
+        excess = replace(excess, lag=np.where(lags[rows, None], 0.0, excess.lag))
+        lags[rows] |= excess.lag.any(axis=1)
         if found and suspect.component.scope == "job" and not _balances(suspect):
             excess = _as_felt(excess, left.work)
         found[place] = excess
@@ -115,18 +122,29 @@ def excesses_of(suspects: Sequence[Suspect], features: FeatureSet) -> list[Exces
     return [found[place] for place in range(len(suspects))]
 
 
+def _above_peers(suspect: Suspect, features: FeatureSet) -> BoolArray:
+    """Which of its ranks are compared with peers, and suspected for their own work; bool per rank."""
+    rows, stage = list(suspect.component.ranks), features.topology.stage
+    if suspect.by_link or suspect.component.scope == "job":
+        return np.zeros(len(rows), dtype=bool)
+    alone: BoolArray = np.bincount(stage)[stage[rows]] == 1
+    if suspect.component.scope != "stage":
+        alone |= _without_peers(rows, features)[:, 0]
+    return ~alone
+
+
 def _without(excess: Excess, features: FeatureSet) -> FeatureSet:
-    """The features with the work that the ranks of an excess would have had without it."""
-    work, rows = features.work, list(excess.ranks)
-    own, transfer = work.own.copy(), work.transfer.copy()
-    own[rows] -= excess.total
-    transfer[rows] -= excess.lag
-    phases = dict(work.phases)
+    """The features with the work that ranks would have had without what is theirs alone."""
+    work, rows = features.work, np.array(excess.ranks)[excess.theirs]
+    if not rows.size:
+        return features
+    own, phases = work.own.copy(), dict(work.phases)
+    own[rows] -= excess.total[excess.theirs]
     for name in phases.keys() & {f"{part}_seconds" for part in excess.parts}:
         phases[name] = phases[name].copy()
-        phases[name][rows] -= excess.parts[name.removesuffix("_seconds")]
+        phases[name][rows] -= excess.parts[name.removesuffix("_seconds")][excess.theirs]
     last = [_positive(each - features.comparison.reference).max(axis=0) for each in (work.own, own)]
-    left = replace(work, step=work.step - (last[0] - last[1]), own=own, transfer=transfer, phases=phases)
+    left = replace(work, step=work.step - (last[0] - last[1]), own=own, phases=phases)
     return replace(features, work=left)
 
 
@@ -170,14 +188,10 @@ def ideal_work(
         Only where a pipeline tells it from the rest.
     features : FeatureSet
     excesses : list of Excess
-        No second twice.
     """
     ideal = np.where(np.isfinite(own), np.fmin(own, features.comparison.reference), np.nan)
     named = sorted({rank for excess in excesses for rank in excess.ranks})
-    removed, taken = np.zeros(own.shape), np.zeros(own.shape)
-    for excess in excesses:
-        removed[list(excess.ranks)] += excess.total
-        taken[list(excess.ranks)] += excess.serial()
+    removed, taken = _together(excesses, own.shape)
     ideal[named] = np.where(np.isfinite(own[named]), np.maximum(own[named] - removed[named], 0.0), np.nan)
     if serial is None:
         return ideal, None
@@ -185,6 +199,27 @@ def ideal_work(
     peers = sum((_positive(above[name]) for name in SERIAL_PHASES if name in above), np.zeros(own.shape))
     peers[named] = taken[named]
     return ideal, np.maximum(serial - np.minimum(peers, _positive(own - ideal)), 0.0)
+
+
+def _together(excesses: Sequence[Excess], shape: tuple[int, ...]) -> tuple[FloatArray, FloatArray]:
+    """What ranks have above what they would need without all that is suspected, and its serial part.
+
+    What is somebody's alone was taken out of what came after it, and adds up with that. Of the others a part
+    of the job and the job itself may both be to blame: in the same phase the larger of the two is taken off.
+    """
+    added: dict[str, FloatArray] = {}
+    shared: dict[str, FloatArray] = {}
+    for excess in sorted(excesses, key=lambda each: len(each.ranks)):
+        rows, theirs = np.array(excess.ranks), excess.theirs
+        for name, seconds in excess.parts.items():
+            sure = added.setdefault(name, np.zeros(shape))
+            most = shared.setdefault(name, np.zeros(shape))
+            sure[rows[theirs]] += seconds[theirs]
+            most[rows[theirs]] = np.maximum(most[rows[theirs]] - seconds[theirs], 0.0)
+            most[rows[~theirs]] = np.maximum(most[rows[~theirs]], seconds[~theirs])
+    both = {name: added[name] + shared[name] for name in added}
+    serial = sum((seconds for name, seconds in both.items() if name in _SERIAL), np.zeros(shape))
+    return sum(both.values(), np.zeros(shape)), serial
 
 
 def lock_step_waits(suspects: Sequence[Suspect], features: FeatureSet) -> FloatArray:

@@ -35,7 +35,7 @@ def with_hidden_faults(
 ) -> Classification:
     """The answer, with what is said for sure of the same job without the lateness of its suspects.
 
-    What history says of nodes is not asked: it moves who is believed, and nothing here may rest on it.
+    The mended job is not asked with what history says of nodes: it would move what is sure.
 
     Parameters
     ----------

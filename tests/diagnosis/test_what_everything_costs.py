@@ -164,6 +164,43 @@ def test_a_rank_of_a_heavy_stage_of_a_slow_job_pays_for_each_once(make_window) -
     np.testing.assert_allclose(job.total, np.tile(FROM_30, (8, 1)), **near)
 
 
+def test_who_has_no_peers_shares_what_the_job_suffers(make_window) -> None:
+    """Two stages of one rank each: what the second has above its past may be the job's as well."""
+    late = {0: FROM_30, 1: 2.5 * FROM_30}
+    features = extract(make_window(2, 60, late=late, parallelism={"data": 1, "pipeline": 2}, noise=1e-5))
+    everybody = replace(SLOW_JOB, component=Component("job", (0, 1), 0.9))
+    alone, job = excesses_of([rank_suspected(1), everybody], features)
+    near = {"atol": 1e-3}
+    np.testing.assert_allclose(alone.total[0], 2.5 * FROM_30, **near)
+    np.testing.assert_allclose(job.total, [FROM_30, 2.5 * FROM_30], **near)
+    ideal, _ = ideal_work(features.work.own, None, features, [alone, job])
+    np.testing.assert_allclose(features.work.own - ideal, [FROM_30, 2.5 * FROM_30], **near)
+
+
+def test_a_link_takes_nothing_of_its_nodes_work(both: FeatureSet) -> None:
+    link = Suspect(Component("rank", (2,), 0.9), {}, {}, {"nic_degradation": 0.9})
+    node = Suspect(Component("node", (2, 3), 0.9), {}, {}, {"gpu_throttling": 0.9})
+    _, hot = excesses_of([link, node], both)
+    np.testing.assert_allclose(hot.total[0], 0.05, atol=1e-3)
+    ideal, _ = ideal_work(both.work.own, None, both, excesses_of([link, node], both))
+    np.testing.assert_allclose((both.work.own - ideal)[2], 0.05, atol=1e-3)
+
+
+@pytest.mark.parametrize("order", [[1, 2], [2, 1]])
+def test_late_transfers_of_two_say_nothing_of_each_other(both: FeatureSet, order: list[int]) -> None:
+    transfer = both.work.transfer.copy()
+    transfer[1] += 0.03
+    transfer[2] += 0.05
+    late = replace(both, work=replace(both.work, transfer=transfer))
+    lags = {
+        rank: excess.lag.mean()
+        for rank, excess in zip(
+            order, excesses_of([rank_suspected(rank) for rank in order], late), strict=True
+        )
+    }
+    assert lags == {1: pytest.approx(0.03, abs=1e-3), 2: pytest.approx(0.05, abs=1e-3)}
+
+
 def test_a_late_transfer_is_one_ranks_once(both: FeatureSet) -> None:
     transfer = both.work.transfer.copy()
     transfer[2] += 0.03
