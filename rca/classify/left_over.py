@@ -83,7 +83,7 @@ def cost(component: Component, features: FeatureSet, inside: BoolArray) -> float
 def _is_elsewhere(component: Component, mended: IntArray, topology: Topology) -> bool:
     """Whether none of its ranks was mended, nor works in lock-step with one that was."""
     worker = topology.worker
-    return bool(np.isin(worker[list(component.ranks)], worker[mended]).sum() == 0)
+    return not np.isin(worker[list(component.ranks)], worker[mended]).any()
 
 
 def _is_their_stage(each: Suspected, mended: IntArray) -> bool:

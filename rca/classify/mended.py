@@ -83,7 +83,8 @@ class Mending:
         work = self._work()
         comparison = Comparison.from_work(work, topology)
         signals, evidence = features.signals, features.evidence
-        if comparison.segment.mask(work.steps.size).tolist() != self._inside():
+        before, now = (each.segment.mask(work.steps.size) for each in (features.comparison, comparison))
+        if not np.array_equal(before, now):
             signals, evidence, _, _ = collect_evidence(
                 placed(window), work, comparison, features.endings, topology
             )
@@ -100,10 +101,6 @@ class Mending:
             evidence=evidence,
             signals=signals,
         )
-
-    def _inside(self) -> list[bool]:
-        inside: list[bool] = self.features.comparison.segment.mask(self.saved.size).tolist()
-        return inside
 
     def _work(self) -> Work:
         """Own work, phases, waiting and steps of the mended job; moving data takes as long as it did."""

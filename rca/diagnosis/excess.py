@@ -110,7 +110,8 @@ def excesses_of(suspects: Sequence[Suspect], features: FeatureSet) -> list[Exces
     """
     found: dict[int, Excess] = {}
     left, lags = features, np.zeros(features.topology.n_ranks, dtype=bool)
-    for place in sorted(range(len(suspects)), key=lambda each: len(suspects[each].component.ranks)):
+    narrowest_first = sorted(range(len(suspects)), key=lambda each: len(suspects[each].component.ranks))
+    for place in narrowest_first:
         suspect, rows = suspects[place], list(suspects[place].component.ranks)
         excess = excess_of(suspect, left)
         excess = replace(excess, lag=np.where(lags[rows, None], 0.0, excess.lag))
@@ -118,7 +119,8 @@ def excesses_of(suspects: Sequence[Suspect], features: FeatureSet) -> list[Exces
         if found and suspect.component.scope == "job" and not _balances(suspect):
             excess = _as_felt(excess, left.work)
         found[place] = excess
-        left = _without(excess, left)
+        if len(found) < len(suspects):
+            left = _without(excess, left)
     return [found[place] for place in range(len(suspects))]
 
 
@@ -207,19 +209,23 @@ def _together(excesses: Sequence[Excess], shape: tuple[int, ...]) -> tuple[Float
     What is somebody's alone was taken out of what came after it, and adds up with that. Of the others a part
     of the job and the job itself may both be to blame: in the same phase the larger of the two is taken off.
     """
-    added: dict[str, FloatArray] = {}
+    removed, serial = np.zeros(shape), np.zeros(shape)
     shared: dict[str, FloatArray] = {}
     for excess in sorted(excesses, key=lambda each: len(each.ranks)):
         rows, theirs = np.array(excess.ranks), excess.theirs
+        removed[rows[theirs]] += excess.total[theirs]
+        serial[rows[theirs]] += excess.serial()[theirs]
+        for name in shared.keys() & excess.parts.keys():
+            left = shared[name][rows[theirs]] - excess.parts[name][theirs]
+            shared[name][rows[theirs]] = np.maximum(left, 0.0)
+        if theirs.all():
+            continue
         for name, seconds in excess.parts.items():
-            sure = added.setdefault(name, np.zeros(shape))
             most = shared.setdefault(name, np.zeros(shape))
-            sure[rows[theirs]] += seconds[theirs]
-            most[rows[theirs]] = np.maximum(most[rows[theirs]] - seconds[theirs], 0.0)
             most[rows[~theirs]] = np.maximum(most[rows[~theirs]], seconds[~theirs])
-    both = {name: added[name] + shared[name] for name in added}
-    serial = sum((seconds for name, seconds in both.items() if name in _SERIAL), np.zeros(shape))
-    return sum(both.values(), np.zeros(shape)), serial
+    removed += sum(shared.values(), np.zeros(shape))
+    serial += sum((seconds for name, seconds in shared.items() if name in _SERIAL), np.zeros(shape))
+    return removed, serial
 
 
 def lock_step_waits(suspects: Sequence[Suspect], features: FeatureSet) -> FloatArray:

@@ -8,8 +8,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-import numpy as np
-
 from rca.causal.scores import BusyEvidence
 from rca.classify.classifier import Classification, Suspect, as_suspected, named_ranks
 from rca.classify.joined import joined
@@ -40,7 +38,7 @@ def with_hidden_faults(
     Parameters
     ----------
     found : Classification
-        Its suspects as heard.
+        Of a slow job, its suspects as heard.
     window : Window
     features : FeatureSet
         Of the window.
@@ -69,12 +67,11 @@ def with_hidden_faults(
 
 
 def _can_be_mended(found: Classification, features: FeatureSet) -> bool:
-    """Whether timers tell how late some of a slow job's ranks are, and others are there to compare."""
-    if found.mode != "fail_slow" or not found.suspects or features.comparison.slowed is not None:
+    """Whether timers tell how late some ranks are, and others are there to compare."""
+    if not found.suspects or features.comparison.slowed is not None:
         return False
     some = len(named_ranks(found.suspects)) < features.topology.n_ranks
-    timed = bool(np.isfinite(features.work.own).any())
-    return some and timed and told_by_timers(found.suspects, features)
+    return some and told_by_timers(found.suspects, features)
 
 
 def _at_the_same_time(features: FeatureSet, mended: FeatureSet) -> bool:

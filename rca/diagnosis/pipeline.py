@@ -103,8 +103,8 @@ def analyse(
     busy = BusyEvidence.from_features(features, bundle.mechanisms)
     slow = classification.mode == "fail_slow"
     if slow:
-        heard_of = [heard(suspect, features, busy) for suspect in classification.suspects]
-        classification = replace(classification, suspects=heard_of)
+        suspects = [heard(suspect, features, busy) for suspect in classification.suspects]
+        classification = replace(classification, suspects=suspects)
         classification = with_hidden_faults(classification, window, features, bundle, shares)
     suspects = classification.suspects if slow else []
     timed, replay = on_whole_steps(features, suspects, replay)
