@@ -26,6 +26,7 @@ class Benchmark:
 BENCHMARKS = {
     "ablation": Benchmark("benchmarks.ablation", long=True),
     "diagnosis": Benchmark("benchmarks.diagnosis"),
+    "earlier": Benchmark("benchmarks.earlier", needs="COLLECTION..."),
     "errors": Benchmark("benchmarks.errors", long=True),
     "learning": Benchmark("benchmarks.learning", long=True),
     "soak": Benchmark("benchmarks.soak", long=True),

@@ -126,7 +126,7 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
             state.webhook_dispatcher.run,
             state.sweeper.run,
             state.follower.follow,
-            state.node_memory.follow,
+            state.memory.follow,
             partial(tidy_up, state),
             partial(count_rows, state.database, state.metrics),
         )

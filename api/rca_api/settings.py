@@ -162,6 +162,9 @@ class Settings(BaseSettings):
     """Share of lemons among all nodes, before anything is known of one."""
     node_priors: Literal["off", "on"] = "off"
     """Let the next diagnosis use what other jobs say of its nodes, and tell it in incidents."""
+    earlier_windows: Literal["off", "on"] = "off"
+    """Compare a window with the last healthy one of its job that was over by then: what slows a whole job
+    from the first step to the last shows in no window alone."""
     tracking_uri: str = Field("", validation_alias=AliasChoices("RCA_TRACKING_URI", "MLFLOW_TRACKING_URI"))
     """MLflow store of models (also `MLFLOW_TRACKING_URI`); `sqlite:///<data_dir>/mlflow.db` if not
     set."""

@@ -24,6 +24,7 @@ from rca_api.incidents.life import Hysteresis
 from rca_api.incidents.service import Follower as IncidentFollower
 from rca_api.incidents.sweeping import Sweeper
 from rca_api.live import LiveGauges
+from rca_api.memory import Memory
 from rca_api.metrics import Metrics
 from rca_api.models.current import BundleRef, CurrentModels
 from rca_api.models.follower import Follower
@@ -31,7 +32,6 @@ from rca_api.models.registry import RegistryClient
 from rca_api.models.shadow import Shadow
 from rca_api.models.shelf import KEEP_SECONDS, Shelf
 from rca_api.models.trial import Trial
-from rca_api.nodes.memory import NodeMemory
 from rca_api.nodes.service import Exposures
 from rca_api.security.authority import Authority
 from rca_api.settings import Settings
@@ -58,7 +58,7 @@ class State:
     authority: Authority
     admission: Admission
     models: CurrentModels
-    node_memory: NodeMemory
+    memory: Memory
     pool: ComputePool
     spool: Spool
     windows: WindowStore
@@ -102,9 +102,9 @@ class State:
         # An answer that callers would be granted the time for is no reason to reject who gives it.
         trial = Trial(setup, max(_TRIAL_SECONDS, settings.deadline_seconds), pool.loaded)
         admission = Admission(settings, pool.seconds_until_free, metrics)
-        node_memory = NodeMemory(database, settings.node_lemon_prior, used=settings.node_priors == "on")
+        memory = Memory(database, settings)
         shadow = Shadow(
-            settings.shadow_share, settings.deadline_seconds, models, node_memory, pool, database, metrics
+            settings.shadow_share, settings.deadline_seconds, models, memory, pool, database, metrics
         )
         metrics.registry.register(LiveGauges(pool, models, admission, database))
         return cls(
@@ -114,7 +114,7 @@ class State:
             metrics=metrics,
             admission=admission,
             models=models,
-            node_memory=node_memory,
+            memory=memory,
             pool=pool,
             spool=Spool(settings.data_dir / "spool"),
             windows=windows,
@@ -124,7 +124,7 @@ class State:
                 kept=timedelta(hours=settings.idempotency_hours),
                 held=timedelta(seconds=settings.deadline_seconds + settings.lease_seconds),
             ),
-            dispatcher=Dispatcher(journal, pool, models, node_memory, settings, shadow.answered),
+            dispatcher=Dispatcher(journal, pool, models, memory, settings, shadow.answered),
             retention=Retention(database, windows, settings, (has_feedback(),)),
             webhook_policy=policy,
             webhook_dispatcher=_webhook_dispatcher(settings, database, metrics, policy),

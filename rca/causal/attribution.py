@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from rca.arrays import FloatArray
+from rca.arrays import BoolArray, FloatArray
 from rca.causal.shapley import shapley
 
 #: Coalitions are enumerated; beyond this many causes the smallest are left to the unexplained part.
@@ -97,6 +97,7 @@ def attribute(
     removals: Sequence[Removal],
     replay: Replay,
     *,
+    counted: BoolArray | None = None,
     seed: int = 0,
 ) -> Attribution:
     """Price every removal.
@@ -111,6 +112,8 @@ def attribute(
         At most `affordable(work.own.size)` of them.
     replay : callable
         Work -> step seconds, shape (n_steps,).
+    counted : ndarray of shape (n_steps,), bool, optional
+        The steps over which all seconds are means; every step if absent.
     seed : int
         Of the bootstrap over steps.
     """
@@ -118,6 +121,8 @@ def attribute(
     steps = np.stack([replay(_without(work, removals, index)) for index in range(n_coalitions)])
     lost = steps[0] - ideal
     used = np.isfinite(lost) & np.isfinite(steps).all(axis=0)
+    if counted is not None:
+        used &= counted
     saved = np.maximum(steps[0] - steps, 0.0)[:, used]
     # A removal never helps beyond the ideal job: what it saves is capped by what was lost.
     saved = np.minimum(saved, np.maximum(lost[used], 0.0))

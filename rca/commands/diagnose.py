@@ -11,7 +11,7 @@ import typer
 
 from rca.commands.output import fail, rendered, write
 from rca.commands.process import forgo_pandas
-from rca.errors import RcaError, TooLarge
+from rca.errors import InvalidInput, RcaError, TooLarge
 
 if TYPE_CHECKING:
     from rca.diagnosis.result import Diagnosis
@@ -21,6 +21,7 @@ EXAMPLES = """
 rca diagnose data/windows/cpu-contention-node
 rca diagnose window.json --format json | jq '.causes[0]'
 rca diagnose - --output incident.html < window.json
+rca diagnose now.json --earlier yesterday.json    is all of it slower than it was?
 """
 EXIT_CODES = {"healthy": 0, "fail_slow": 10, "fail_stop": 20}
 ABSTAINED = 30
@@ -56,6 +57,14 @@ def command(
     output: Annotated[
         Path | None, typer.Option("--output", "-o", metavar="FILE", help="Write here instead of stdout.")
     ] = None,
+    earlier: Annotated[
+        str | None,
+        typer.Option(
+            metavar="PATH",
+            help="The same job while it ran as usual, over before this window: shows what slows all ranks "
+            "alike from the first step to the last.",
+        ),
+    ] = None,
     bundle: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Model bundle to use. [default: the shipped one]")
     ] = None,
@@ -83,7 +92,7 @@ def command(
     """
     chosen = format_ or _default_format(output)
     try:
-        diagnosis = _diagnose(path, bundle, priors, node_odds)
+        diagnosis = _diagnose(path, earlier, bundle, priors, node_odds)
     except RcaError as error:
         fail(error, as_json=chosen is Format.json)
     write(_render(diagnosis, chosen), output)
@@ -112,15 +121,20 @@ def _read_stdin() -> bytes:
     return b"".join(pieces)
 
 
-def _diagnose(path: str, bundle: Path | None, priors: Path | None, node_odds: Path | None) -> Diagnosis:
+def _diagnose(
+    path: str, earlier: str | None, bundle: Path | None, priors: Path | None, node_odds: Path | None
+) -> Diagnosis:
     # Before anything that imports Arrow: it must not import pandas as well.
     forgo_pandas()
     import rca
     from rca.classify.node_odds import read_node_odds
     from rca.classify.priors import read_priors
 
+    if path == earlier == "-":
+        raise InvalidInput("standard input is one window: give the other one as a file")
     return rca.diagnose(
         read(path),
+        earlier=read(earlier) if earlier is not None else None,
         bundle=rca.Bundle.load(bundle) if bundle is not None else None,
         priors=read_priors(priors) if priors is not None else None,
         node_odds=read_node_odds(node_odds) if node_odds is not None else None,

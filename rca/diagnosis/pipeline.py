@@ -22,6 +22,7 @@ from rca.diagnosis.advice import LEFT_CHECK, actions, next_check, swap_check
 from rca.diagnosis.bundle import Bundle, baseline
 from rca.diagnosis.causes import TRIFLE, catalogued, named_first, slow_causes, stop_causes
 from rca.diagnosis.contributions import MAX_EXPLAINED, mode_evidence, preference, suspect_evidence
+from rca.diagnosis.earlier import with_earlier
 from rca.diagnosis.events import events_check
 from rca.diagnosis.everybody import everybody_check
 from rca.diagnosis.hearing import heard
@@ -51,6 +52,7 @@ def diagnose(
     bundle: Bundle | str | PathLike[str] | None = None,
     priors: Mapping[str, float] | None = None,
     node_odds: Mapping[str, float] | None = None,
+    earlier: Window | None = None,
 ) -> Diagnosis:
     """Diagnose one telemetry window.
 
@@ -66,23 +68,35 @@ def diagnose(
     node_odds : mapping of node to float, optional
         How many times an ordinary node's odds of being at fault these nodes have, by what the cluster
         remembers of them; see `rca.classify.node_odds`. Failure modes do not depend on it.
+    earlier : Window, optional
+        The same job at a time when it ran as usual, over before `window` begins: what slows a job from the
+        first step of a window to the last shows beside that; see `rca.diagnosis.earlier`.
 
     Returns
     -------
     Diagnosis
         Healthy, fail-slow or fail-stop; who, of which type; which cause at how many seconds per step.
+
+    Raises
+    ------
+    InvalidInput
+        If `earlier` is of other ranks or not over by then.
     """
     if not isinstance(bundle, Bundle):
         bundle = baseline() if bundle is None else Bundle.load(bundle)
     odds = None if node_odds is None else checked_node_odds(node_odds)
     held = bundle
 
-    def once(part: Window) -> tuple[Diagnosis, FeatureSet, Pricing]:
-        features, classification, pricing = analyse(part, held, priors, odds)
-        return _assemble(part, held, features, classification, pricing), features, pricing
+    def once(part: Window, since: int | None = None) -> tuple[Diagnosis, FeatureSet, Pricing]:
+        features, classification, pricing = analyse(part, held, priors, odds, since=since)
+        return _assemble(part, held, features, classification, pricing, since), features, pricing
 
     diagnosis, features, pricing = once(window)
     diagnosis = with_second_look(diagnosis, window, features, pricing.measured, lambda part: once(part)[0])
+    if earlier is not None:
+        diagnosis = with_earlier(
+            diagnosis, window, features, earlier, lambda both, since: once(both, since)[:2]
+        )
     return diagnosis if odds is None else told_of_history(diagnosis, odds)
 
 
@@ -91,10 +105,12 @@ def analyse(
     bundle: Bundle,
     priors: Mapping[str, float] | None = None,
     node_odds: Mapping[str, float] | None = None,
+    *,
+    since: int | None = None,
 ) -> tuple[FeatureSet, Classification, Pricing]:
     """Everything a diagnosis is assembled from; training measures its intervals on it.
 
-    `node_odds` are from `rca.classify.node_odds.checked_node_odds`.
+    `node_odds` are from `rca.classify.node_odds.checked_node_odds`; `since` is as in `price`.
     """
     features = extract(window)
     shares = None if priors is None else checked_priors(priors)
@@ -108,12 +124,17 @@ def analyse(
         classification = with_hidden_faults(classification, window, features, bundle, shares)
     suspects = classification.suspects if slow else []
     timed, replay = on_whole_steps(features, suspects, replay)
-    pricing = price(timed, suspects, busy, bundle.mechanisms, replay)
+    pricing = price(timed, suspects, busy, bundle.mechanisms, replay, since=since)
     return features, classification, pricing
 
 
 def _assemble(
-    window: Window, bundle: Bundle, features: FeatureSet, classification: Classification, pricing: Pricing
+    window: Window,
+    bundle: Bundle,
+    features: FeatureSet,
+    classification: Classification,
+    pricing: Pricing,
+    since: int | None,
 ) -> Diagnosis:
     everything = _causes(classification, features, pricing)
     found = catalogued(everything)
@@ -133,7 +154,7 @@ def _assemble(
         model=bundle.model,
         failure_mode=classification.mode,
         failure_mode_probability=classification.probability,
-        slowdown=_slowdown(window, features, pricing),
+        slowdown=_slowdown(window, features, pricing, since),
         stragglers=_stragglers(bundle, features, classification, everything, pricing),
         causes=everything if reason else named_first(everything),
         unexplained_seconds_per_step=pricing.attribution.slowdown
@@ -252,11 +273,13 @@ def _alone(pricing: Pricing) -> dict[tuple[str, tuple[int, ...]], tuple[float, I
     return table
 
 
-def _slowdown(window: Window, features: FeatureSet, pricing: Pricing) -> Slowdown:
+def _slowdown(window: Window, features: FeatureSet, pricing: Pricing, since: int | None) -> Slowdown:
     seconds = pricing.attribution.slowdown
     ideal = pricing.measured - seconds
     past = features.window[WINDOW_FEATURES.index("versus_past")]
-    hours = seconds * features.work.steps.size * window.job.world_size / 3600
+    steps = features.work.steps
+    n_steps = steps.size if since is None else int((steps >= since).sum())
+    hours = seconds * n_steps * window.job.world_size / 3600
     return Slowdown(
         ratio=float(pricing.measured / ideal) if ideal > 0 and np.isfinite(ideal) else 1.0,
         seconds_per_step=seconds,

@@ -81,6 +81,8 @@ def price(
     busy: BusyEvidence,
     mechanisms: Mechanisms,
     replay: PhaseReplay,
+    *,
+    since: int | None = None,
 ) -> Pricing:
     """Price every plausible cause of every suspect.
 
@@ -93,7 +95,11 @@ def price(
     mechanisms : Mechanisms
     replay : PhaseReplay
         Of the same steps as ``features.work`` (warm-up left out).
+    since : int, optional
+        Number of the first step that counts: those before it are there to be compared with, and seconds are
+        means over the others.
     """
+    counted = np.ones(replay.measured.size, dtype=bool) if since is None else features.work.steps >= since
     own = np.where(np.isfinite(replay.own), replay.own, np.nan)
     own -= lock_step_waits(suspects, features)
     spare = transfer_excess(features, flaps=any(suspect.by_link for suspect in suspects))
@@ -115,11 +121,12 @@ def price(
     causes.sort(key=_weight)
     causes = affordable_causes(causes, affordable(own.size))
     removals = [cause.removal for cause in causes]
-    attribution = attribute(work, ideal, removals, partial(_step_seconds, replay))
-    measured = float(nan_mean(replay.measured[:, None])[0])
+    attribution = attribute(work, ideal, removals, partial(_step_seconds, replay), counted=counted)
+    measured = float(nan_mean(replay.measured[counted, None])[0])
     if not np.isfinite(measured):
-        measured = float(nan_mean(_step_seconds(replay, work)[:, None])[0])
-    pricing = Pricing(causes, attribution, measured, busy, past=not features.comparison.segment.whole)
+        measured = float(nan_mean(_step_seconds(replay, work)[counted, None])[0])
+    past = not features.comparison.segment.whole
+    pricing = Pricing(causes, attribution, measured, busy, past=past)
     return replace(pricing, attribution=replace(attribution, intervals=_widened(pricing, mechanisms)))
 
 

@@ -186,6 +186,24 @@ class Quality(_Frozen):
     features_outside: list[str] = []
 
 
+class EarlierWindow(_Frozen):
+    """The window of the same job that this one was compared with.
+
+    `seconds_before` lie between its end and the beginning of this one, `steps` of it were used. Its usual
+    (median) step took `step_seconds`, that of this window `ratio` times as long; both are None where steps
+    were not timed. `decided` tells whether the answer follows from the comparison: alone the window says
+    less.
+    """
+
+    window_id: str | None
+    job_id: str
+    seconds_before: float
+    steps: int
+    step_seconds: float | None
+    ratio: float | None
+    decided: bool = False
+
+
 class Diagnosis(_Frozen):
     """Everything the service has to say about one window.
 
@@ -215,6 +233,7 @@ class Diagnosis(_Frozen):
     failure_mode_set: list[FailureMode] = []
     failure_mode_evidence: list[Contribution] = []
     abstention_reason: AbstentionReason | None = None
+    earlier: EarlierWindow | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """Plain Python data, ready for any JSON encoder."""

@@ -128,13 +128,14 @@ class _Judging:
 
     def case(self, entry: CollectionEntry) -> Case:
         """Answer one window in every way the plan asks for."""
-        whole, label = entry.read_window(), entry.read_label()
+        whole, earlier, label = entry.read_window(), entry.read_earlier(), entry.read_label()
         diagnoses, rows = [], []
         for signals in self.plan.signals:
             window = restrict(whole, signals)
-            diagnosis = diagnose(window, bundle=self.bundle)
+            before = None if earlier is None else restrict(earlier, signals)
+            diagnosis = diagnose(window, bundle=self.bundle, earlier=before)
             diagnoses.append(diagnosis)
-            delay = self._delay(window, label, diagnosis) if self.plan.delay else float("nan")
+            delay = self._delay(window, before, label, diagnosis) if self.plan.delay else float("nan")
             for method, answer in self._answers(window, diagnosis):
                 rows.append(
                     judged_row(
@@ -149,10 +150,12 @@ class _Judging:
                 )
         return Case(entry.id, label, diagnoses[0], tuple(rows))
 
-    def _delay(self, window: Window, label: Label, diagnosis: Diagnosis) -> float:
+    def _delay(self, window: Window, earlier: Window | None, label: Label, diagnosis: Diagnosis) -> float:
         def mode_of(cut: Window) -> str:
             # The longest cut is the whole window, which has its diagnosis already.
-            return (diagnosis if cut is window else diagnose(cut, bundle=self.bundle)).failure_mode
+            if cut is window:
+                return diagnosis.failure_mode
+            return diagnose(cut, bundle=self.bundle, earlier=earlier).failure_mode
 
         return detection_delay(window, label, mode_of)
 

@@ -5,7 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from rca.diagnosis.result import Action, Cause, Contribution, Diagnosis, Evidence, Preference, Straggler
+from rca.diagnosis.result import (
+    Action,
+    Cause,
+    Contribution,
+    Diagnosis,
+    EarlierWindow,
+    Evidence,
+    Preference,
+    Straggler,
+)
 from rca.runbook.headline import NOTABLE_SLOWING, headline, verdict
 from rca.runbook.numbers import (
     UNKNOWN,
@@ -133,7 +142,9 @@ def _facts(diagnosis: Diagnosis) -> tuple[Phrase, ...]:
             f"(interval {seconds_interval(slow.interval)}).",
         )
     )
-    if slow.versus_own_past is not None:
+    if diagnosis.earlier is not None:
+        facts.append(_comparison(diagnosis.earlier))
+    if slow.versus_own_past is not None and not _is_told(diagnosis):
         trend = "slower" if slow.versus_own_past >= NOTABLE_SLOWING else "about the same"
         facts.append(
             (f"Against its own past: {ratio(slow.versus_own_past)} the step before onset ({trend}).",)
@@ -148,6 +159,26 @@ def _facts(diagnosis: Diagnosis) -> tuple[Phrase, ...]:
         plausible = ", ".join(mode.replace("_", "-") for mode in diagnosis.failure_mode_set)
         facts.append((f"Not ruled out at {percent(diagnosis.set_level)}: {plausible}.",))
     return tuple(facts)
+
+
+def _is_told(diagnosis: Diagnosis) -> bool:
+    """Whether the job's own past is the earlier window."""
+    earlier = diagnosis.earlier
+    return earlier is not None and (earlier.decided or diagnosis.slowdown.versus_own_past == earlier.ratio)
+
+
+def _comparison(earlier: EarlierWindow) -> Phrase:
+    window: Phrase = (" ", name(earlier.window_id)) if earlier.window_id else ()
+    when = f", over {seconds(earlier.seconds_before)} before"
+    if earlier.ratio is None:
+        return ("Compared with the earlier window", *window, f"{when}: steps were not timed in both.")
+    rests = " The answer rests on this comparison." if earlier.decided else ""
+    return (
+        "Compared with the earlier window",
+        *window,
+        f"{when}: the usual step took {seconds(earlier.step_seconds)} then and takes "
+        f"{ratio(earlier.ratio)} as long now.{rests}",
+    )
 
 
 def _straggler_row(group: Straggler) -> tuple[Phrase, ...]:

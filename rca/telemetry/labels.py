@@ -67,6 +67,7 @@ class Label(_Record):
 class _Entry(_Record):
     id: str = Field(min_length=1)
     path: str = Field(min_length=1)
+    earlier: str | None = None
 
 
 class _Manifest(_Record):
@@ -98,21 +99,31 @@ class CollectionEntry:
         The window's directory.
     summary : dict
         What else the manifest says about it.
+    earlier : Path or None
+        Directory of the collection's window that this one is to be compared with.
     """
 
     id: str
     path: Path
     summary: dict[str, Any]
+    earlier: Path | None = None
 
     def read_window(self) -> Window:
         """The window, validated; an error says which of perhaps thousands it is about."""
-        if not self.path.exists():
+        return self._read(self.path)
+
+    def read_earlier(self) -> Window | None:
+        """The window of its job that it is to be compared with, where the manifest names one."""
+        return None if self.earlier is None else self._read(self.earlier)
+
+    def _read(self, path: Path) -> Window:
+        if not path.exists():
             raise SourceError(
-                f"window {self.id!r}: {self.path}: no such directory",
+                f"window {self.id!r}: {path}: no such directory",
                 hint="if the manifest names archives: `rca testbed unpack` makes a collection of them",
             )
         try:
-            return read_window(self.path)
+            return read_window(path)
         except RcaError as error:
             error.message = f"window {self.id!r}: {error.message}"
             raise
@@ -167,18 +178,31 @@ def read_collection(path: str | PathLike[str]) -> Collection:
     SourceError
         If there is no manifest.
     InvalidInput
-        If the manifest is not of format 1, repeats an id, or points outside the collection.
+        If the manifest is not of format 1, repeats an id, points outside the collection, or names an earlier
+        window that it does not list.
     """
     folder = Path(path)
     manifest = _parsed(folder / MANIFEST_FILE, _Manifest)
-    entries = tuple(
-        CollectionEntry(entry.id, _inside(folder, entry.path), entry.model_extra or {})
-        for entry in manifest.windows
-    )
-    ids = [entry.id for entry in entries]
+    ids = [entry.id for entry in manifest.windows]
     if len(set(ids)) < len(ids):
         repeated = next(one for one in ids if ids.count(one) > 1)
         raise InvalidInput(f"{folder / MANIFEST_FILE}: window {repeated!r} is listed more than once")
+    places = {entry.id: _inside(folder, entry.path) for entry in manifest.windows}
+    lost = next((one for one in manifest.windows if one.earlier and one.earlier not in places), None)
+    if lost is not None:
+        raise InvalidInput(
+            f"{folder / MANIFEST_FILE}: window {lost.id!r} names an earlier one that is not listed: "
+            f"{lost.earlier!r}"
+        )
+    entries = tuple(
+        CollectionEntry(
+            entry.id,
+            places[entry.id],
+            entry.model_extra or {},
+            places[entry.earlier] if entry.earlier else None,
+        )
+        for entry in manifest.windows
+    )
     return Collection(folder, entries, manifest.model_extra or {})
 
 

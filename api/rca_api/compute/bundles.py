@@ -36,8 +36,14 @@ class LoadedBundles:
         self._priors: dict[str, float] | None = None
         self._held: OrderedDict[BundleRef, rca.Bundle] = OrderedDict()
 
-    def diagnose(self, ref: BundleRef, window: Window, history: NodeHistory | None = None) -> Diagnosis:
-        """Diagnose one validated window, with what other jobs say of its nodes.
+    def diagnose(
+        self,
+        ref: BundleRef,
+        window: Window,
+        history: NodeHistory | None = None,
+        earlier: Window | None = None,
+    ) -> Diagnosis:
+        """Diagnose one validated window, with what other jobs say of its nodes and with an earlier window.
 
         Raises
         ------
@@ -46,7 +52,9 @@ class LoadedBundles:
         """
         bundle = self.prepare(ref)
         odds = {} if history is None else history.besides(window.job.job_id)
-        return rca.diagnose(window, bundle=bundle, priors=self._priors, node_odds=odds or None)
+        return rca.diagnose(
+            window, bundle=bundle, priors=self._priors, node_odds=odds or None, earlier=earlier
+        )
 
     def usual_answers(self, sha256: str) -> AnswerShares | None:
         """What a loaded bundle answered to held-out windows, if it knows."""

@@ -86,7 +86,7 @@ async def _answered(state: State, asked: Asked, window: Kept, hold: Hold | str |
         window.digest,
         state.models.champion,
         new_id(),
-        state.node_memory.current,
+        state.memory.current,
         deadline=asked.deadline,
     )
     await stored(state, asked, window, answer, hold)

@@ -15,8 +15,8 @@ from rca_api.compute.deadline import Deadline
 from rca_api.compute.pool import ComputePool
 from rca_api.diagnoses import work
 from rca_api.diagnoses.journal import Claimed, Journal
+from rca_api.memory import Memory
 from rca_api.models.current import CurrentModels
-from rca_api.nodes.memory import NodeMemory
 from rca_api.problems import ProblemError, from_rca_error
 from rca_api.settings import Settings
 from rca_api.store.base import new_id
@@ -38,7 +38,7 @@ class Dispatcher:
     journal : Journal
     pool : ComputePool
     models : CurrentModels
-    node_memory : NodeMemory
+    memory : Memory
     settings : Settings
     answered : callable
         Told of each answer that is stored: its id, its document, the digest of its window.
@@ -49,14 +49,14 @@ class Dispatcher:
         journal: Journal,
         pool: ComputePool,
         models: CurrentModels,
-        node_memory: NodeMemory,
+        memory: Memory,
         settings: Settings,
         answered: Callable[[str, bytes, str], None],
     ) -> None:
         self._journal = journal
         self._pool = pool
         self._models = models
-        self._node_memory = node_memory
+        self._memory = memory
         self._answered = answered
         self._most = settings.processes
         self._deadline_seconds = settings.deadline_seconds
@@ -169,7 +169,7 @@ class Dispatcher:
                 claimed.window_digest,
                 self._models.champion,
                 claimed.diagnosis_id,
-                self._node_memory.current,
+                self._memory.current,
                 deadline=Deadline.after(self._deadline_seconds),
             )
             if not await run_in_threadpool(self._journal.complete, self._owner, answer):

@@ -9,10 +9,13 @@ from sqlalchemy import ColumnElement, Select, and_, func, or_, select, update
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.orm import Session
 
+from rca_api.diagnoses.remembered import HealthyWindow
 from rca_api.diagnoses.tables import BlameRow, DiagnosisRow, WindowRow
 from rca_api.diagnoses.work import Answer, Kept
 from rca_api.store.database import Database
 
+#: Healthy windows remembered of a job: the newest may overlap the one that is asked about.
+WINDOWS_PER_JOB = 3
 QUEUED, RUNNING, DONE, FAILED = "queued", "running", "done", "failed"
 
 
@@ -208,6 +211,36 @@ def _finish(row: DiagnosisRow, answer: Answer, at: datetime) -> None:
         )
         for blame in answer.blames
     ]
+
+
+def healthy_windows(session: Session, *, since: datetime) -> dict[str, tuple[HealthyWindow, ...]]:
+    """The windows of each job that were found healthy for sure and are still there, the newest first.
+
+    Parameters
+    ----------
+    session : Session
+    since : datetime
+        Older diagnoses are left out.
+    """
+    sure = and_(
+        DiagnosisRow.state == DONE,
+        DiagnosisRow.failure_mode == "healthy",
+        DiagnosisRow.abstained.is_(False),
+        DiagnosisRow.window_digest.is_not(None),
+        DiagnosisRow.created_at >= since,
+    )
+    of_its_job = func.row_number().over(
+        partition_by=DiagnosisRow.job_id, order_by=DiagnosisRow.window_end.desc()
+    )
+    ranked = select(
+        DiagnosisRow.job_id, DiagnosisRow.window_digest, DiagnosisRow.window_end, of_its_job.label("place")
+    )
+    newest = ranked.where(sure).subquery()
+    kept = select(newest).where(newest.c.place <= WINDOWS_PER_JOB).order_by(newest.c.job_id, newest.c.place)
+    found: dict[str, list[HealthyWindow]] = {}
+    for row in session.execute(kept):
+        found.setdefault(row.job_id, []).append(HealthyWindow(row.window_digest, row.window_end))
+    return {job: tuple(windows) for job, windows in found.items()}
 
 
 def newest_windows(database: Database, most: int = 6, among: int = 50) -> list[str]:

@@ -64,7 +64,7 @@ async def _now(state: State, asked: Asked, hold: Hold | None) -> Response:
         asked.sent,
         state.models.champion,
         asked.accept,
-        state.node_memory.current,
+        state.memory.current,
         deadline=asked.deadline,
     )
     await stored(state, asked, window, answer, hold)

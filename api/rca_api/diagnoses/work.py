@@ -8,20 +8,23 @@ from dataclasses import dataclass
 from functools import partial
 
 import orjson
+import structlog
 
 from rca.classify.answers import AnswerShares
 from rca.diagnosis.result import Cause, Diagnosis, ModelVersion
-from rca.errors import BundleError, InvalidInput, InvalidWindow, RcaError, TooLarge
+from rca.errors import BundleError, InvalidInput, InvalidWindow, RcaError, SourceError, TooLarge
+from rca.telemetry.earlier import refuse_incomparable
 from rca.telemetry.encodings import arrow, json
 from rca.telemetry.encodings.multipart import boundary_of, split_parts
 from rca.telemetry.window import Window
 from rca_api.compute.process import Context
 from rca_api.compute.sent import Sent
 from rca_api.decoding import JSON, MULTIPART, decode_window, media_type
+from rca_api.diagnoses.remembered import Remembered
 from rca_api.models.current import BundleRef
-from rca_api.nodes.history import NodeHistory
 from rca_api.store.window_store import Stored
 
+_log = structlog.stdlib.get_logger("rca_api.diagnoses")
 MARKDOWN = "text/markdown"
 HTML = "text/html"
 LONGEST_NAME = 256
@@ -103,14 +106,14 @@ class Answer:
 
 
 def diagnose(
-    context: Context, sent: Sent, ref: BundleRef, accept: str, history: NodeHistory
+    context: Context, sent: Sent, ref: BundleRef, accept: str, remembered: Remembered
 ) -> tuple[Kept, Answer]:
     """Decode, diagnose and render a posted window, and store it meanwhile."""
     window = _decoded(context, sent)
     # Compressing and flushing to the disk leave Python alone: they run beside the diagnosis.
     with ThreadPoolExecutor(1) as beside:
         keeping = beside.submit(context.windows.put, window)
-        diagnosis = _diagnosed(context, ref, window, history)
+        diagnosis = _diagnosed(context, ref, window, remembered)
         with context.stage("keep"):
             stored = keeping.result()
     return _kept(window, stored), _answer(context, diagnosis, accept)
@@ -122,18 +125,18 @@ def accept_window(context: Context, sent: Sent) -> Kept:
 
 
 def diagnose_stored(
-    context: Context, digest: str, ref: BundleRef, diagnosis_id: str, history: NodeHistory
+    context: Context, digest: str, ref: BundleRef, diagnosis_id: str, remembered: Remembered
 ) -> Answer:
     """Diagnose a window of the window store under an id that is known already."""
     with context.stage("decode"):
         window = context.windows.get(digest)
-    found = _diagnosed(context, ref, window, history)
+    found = _diagnosed(context, ref, window, remembered)
     return _answer(context, found.model_copy(update={"diagnosis_id": diagnosis_id}), JSON)
 
 
-def try_bundle(context: Context, ref: BundleRef, digest: str, history: NodeHistory) -> Diagnosis:
+def try_bundle(context: Context, ref: BundleRef, digest: str, remembered: Remembered) -> Diagnosis:
     """Diagnose a stored window with a bundle that does not answer callers."""
-    return context.bundles.diagnose(ref, context.windows.get(digest), history)
+    return _asked(context, ref, context.windows.get(digest), remembered)
 
 
 def accept_batch(context: Context, sent: Sent, most: int) -> list[Kept | RcaError]:
@@ -178,14 +181,37 @@ def rendered(diagnosis: Diagnosis, accept: str) -> bytes:
     return orjson.dumps(diagnosis.to_dict())
 
 
-def _diagnosed(context: Context, ref: BundleRef, window: Window, history: NodeHistory) -> Diagnosis:
+def _diagnosed(context: Context, ref: BundleRef, window: Window, remembered: Remembered) -> Diagnosis:
     with context.stage("diagnose"):
         try:
             context.bundles.prepare(ref)
         except RcaError as error:
             # Which file is damaged is the operator's business, and /readyz says it.
             raise BundleError("the model bundle cannot be used; /readyz says why") from error
-        return context.bundles.diagnose(ref, window, history)
+        return _asked(context, ref, window, remembered)
+
+
+def _asked(context: Context, ref: BundleRef, window: Window, remembered: Remembered) -> Diagnosis:
+    earlier = _earlier(context, window, remembered)
+    return context.bundles.diagnose(ref, window, remembered.nodes, earlier)
+
+
+def _earlier(context: Context, window: Window, remembered: Remembered) -> Window | None:
+    """The job's last healthy window before this one; None where none is left that can be compared."""
+    digest = remembered.windows.before(window.job)
+    if digest is None:
+        return None
+    try:
+        earlier = context.windows.get(digest)
+        refuse_incomparable(window, earlier)
+    except SourceError as error:
+        # Deleted meanwhile, damaged or out of reach: the window alone has an answer, too.
+        _log.warning("the earlier window cannot be read", digest=digest, reason=error.message)
+        return None
+    except InvalidInput:
+        # The job runs in another shape now.
+        return None
+    return earlier
 
 
 def _split(body: bytes, sent: Sent) -> list[Callable[[], Window]]:

@@ -19,10 +19,10 @@ from rca.errors import RcaError
 from rca_api.compute.deadline import Deadline
 from rca_api.compute.pool import ComputePool
 from rca_api.diagnoses import work
+from rca_api.memory import Memory
 from rca_api.metrics import Metrics
 from rca_api.models.current import BundleRef, CurrentModels
 from rca_api.models.tables import ShadowRow
-from rca_api.nodes.memory import NodeMemory
 from rca_api.problems import ProblemError
 from rca_api.store.database import Database
 
@@ -46,7 +46,7 @@ class Shadow:
         share: float,
         seconds: float,
         current: CurrentModels,
-        node_memory: NodeMemory,
+        memory: Memory,
         pool: ComputePool,
         database: Database,
         metrics: Metrics,
@@ -54,7 +54,7 @@ class Shadow:
         self._share = share
         self._seconds = seconds
         self._current = current
-        self._node_memory = node_memory
+        self._memory = memory
         self._pool = pool
         self._database = database
         self._metrics = metrics
@@ -89,8 +89,8 @@ class Shadow:
     async def _compare(self, diagnosis_id: str, champion: bytes, digest: str, ref: BundleRef) -> None:
         try:
             deadline = Deadline.after(self._seconds)
-            history = self._node_memory.current
-            challenger = await self._pool.run(work.try_bundle, ref, digest, history, deadline=deadline)
+            remembered = self._memory.current
+            challenger = await self._pool.run(work.try_bundle, ref, digest, remembered, deadline=deadline)
             row = comparison(diagnosis_id, Diagnosis.model_validate_json(champion), challenger, ref)
             await asyncio.to_thread(self._store, row)
         except (RcaError, ProblemError) as error:
