@@ -43,8 +43,6 @@ def after_earlier(window: Window, earlier: Window) -> Window:
     """
     refuse_incomparable(window, earlier)
     clock, n_steps = StepClock.of(earlier), StepClock.of(window).steps.size
-    if not clock.steps.size or not n_steps:
-        raise InvalidInput(f"the {'earlier ' if n_steps else ''}window has no step to compare")
     kept = int(clock.steps[-min(max(n_steps, ENOUGH_STEPS), clock.steps.size)])
     before = clock.between(kept, int(clock.steps[-1]) + 1)
     return replace(

@@ -14,6 +14,7 @@ import pytest
 from bad_windows import WHOLE
 
 import rca
+from benchmarks.earlier import moved
 
 WINDOWS = Path("data/windows")
 SLOW = WINDOWS / "cpu-contention-node"
@@ -72,6 +73,20 @@ def test_a_pipe_gets_markdown_and_a_terminal_a_table(
 def test_standard_input_is_read(rca_command: Run) -> None:
     ran = rca_command("diagnose", "-", "--format", "json", stdin=WHOLE)
     assert json.loads(ran.out)["job_id"] == "job-1"
+
+
+def test_an_earlier_window_is_compared_with(rca_command: Run, tmp_path: Path) -> None:
+    window = rca.read_window(SLOW)
+    moved(window, -3600.0).to_directory(tmp_path / "before")
+    ran = rca_command("diagnose", SLOW, "--earlier", tmp_path / "before", "--format", "json")
+    assert ran.code == 10
+    assert json.loads(ran.out)["earlier"]["ratio"] == pytest.approx(1.0)
+    refused = rca_command("diagnose", SLOW, "--earlier", SLOW)
+    assert refused.code == 2
+    assert "s after the window begins" in refused.err
+    twice = rca_command("diagnose", "-", "--earlier", "-", stdin=WHOLE)
+    assert twice.code == 2
+    assert "standard input is one window" in twice.err
 
 
 @pytest.mark.parametrize(

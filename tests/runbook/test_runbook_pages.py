@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 from rich.console import Console
 
-from rca.diagnosis.result import AbstentionReason, Contribution, Diagnosis, Preference
+from rca.diagnosis.result import AbstentionReason, Contribution, Diagnosis, EarlierWindow, Preference
 from rca.runbook import render_html, render_markdown, render_rich
 
 Varied = Callable[..., Diagnosis]
@@ -194,6 +194,38 @@ def test_doubt_is_told_in_every_rendering(doubtful: Diagnosis, line: str) -> Non
     assert line in from_markdown(render_markdown(doubtful)).text
     assert line in html_text(render_html(doubtful)).text
     assert line in terminal_text(doubtful)
+
+
+@pytest.mark.parametrize(
+    ("changes", "line"),
+    [
+        (
+            {},
+            "Compared with the earlier window w-6, over 10 min before: the usual step took 89 ms then and "
+            "takes 2.70x as long now.",
+        ),
+        ({"decided": True}, "2.70x as long now. The answer rests on this comparison."),
+        (
+            {"window_id": None, "ratio": None, "step_seconds": None},
+            "Compared with the earlier window, over 10 min before: steps were not timed in both.",
+        ),
+    ],
+    ids=["told", "decided", "untimed"],
+)
+def test_what_a_window_was_compared_with_is_told(
+    varied: Varied, throttled: Diagnosis, changes: dict[str, Any], line: str
+) -> None:
+    compared = {"window_id": "w-6", "job_id": "j", "seconds_before": 600.0, "steps": 50} | {
+        "step_seconds": 0.089,
+        "ratio": 2.7,
+    }
+    earlier = EarlierWindow.model_validate(compared | changes)
+    slowdown = throttled.slowdown.model_copy(update={"versus_own_past": 2.7})
+    shown = varied(earlier=earlier, slowdown=slowdown)
+    for text in (from_markdown(render_markdown(shown)).text, html_text(render_html(shown)).text):
+        assert line in text
+        # The same past is told once.
+        assert ("Against its own past" in text) == (earlier.ratio is None)
 
 
 def preferred(doubtful: Diagnosis, *, plausible: Sequence[str] = (), **changes: Any) -> str:

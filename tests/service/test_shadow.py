@@ -18,13 +18,13 @@ from rca.diagnosis.result import Diagnosis
 from rca.errors import BundleError
 from rca_api.app import create_app
 from rca_api.diagnoses import work
+from rca_api.diagnoses.remembered import Remembered
 from rca_api.diagnoses.tables import DiagnosisRow
+from rca_api.memory import Memory
 from rca_api.metrics import Metrics
 from rca_api.models.current import BundleRef, CurrentModels
 from rca_api.models.shadow import Shadow, _drawn, summary
 from rca_api.models.tables import ShadowRow
-from rca_api.nodes.history import NodeHistory
-from rca_api.nodes.memory import NodeMemory
 from rca_api.settings import Settings
 from rca_api.state import State
 from rca_api.store.base import new_id
@@ -56,9 +56,9 @@ class FakePool:
         self.ask: Ask
 
     async def run(
-        self, task: Any, ref: BundleRef, digest: str, history: NodeHistory, *, deadline: Any
+        self, task: Any, ref: BundleRef, digest: str, remembered: Remembered, *, deadline: Any
     ) -> Diagnosis:
-        assert (task, ref, digest, history) == (work.try_bundle, CHALLENGER, DIGEST, NodeHistory())
+        assert (task, ref, digest, remembered) == (work.try_bundle, CHALLENGER, DIGEST, Remembered())
         return await self.ask(ref)
 
 
@@ -72,7 +72,7 @@ class Compared:
         self.current.challenge(CHALLENGER)
         self.pool = FakePool()
         pool: Any = self.pool
-        memory = NodeMemory(database, 0.01, used=False)
+        memory = Memory(database, Settings())
         self.shadow = Shadow(share, 60.0, self.current, memory, pool, database, self.metrics)
 
     def diagnosis(self) -> str:

@@ -107,6 +107,20 @@ def test_ids_are_unique(collection: Path) -> None:
         read_collection(collection)
 
 
+def test_a_window_may_name_an_earlier_one(collection: Path) -> None:
+    entries = [{"id": "1", "path": "one", "earlier": "2"}, {"id": "2", "path": "two"}]
+    manifest(collection, entries)
+    one, two = read_collection(collection)
+    assert two.read_earlier() is None
+    assert one.earlier == two.path
+    earlier = one.read_earlier()
+    assert earlier is not None
+    assert earlier.job == two.read_window().job
+    manifest(collection, [{"id": "1", "path": "one", "earlier": "3"}])
+    with pytest.raises(InvalidInput, match="'1' names an earlier one that is not listed: '3'"):
+        read_collection(collection)
+
+
 def test_a_manifest_of_another_format_is_refused(collection: Path) -> None:
     manifest(collection, [], format=2)
     with pytest.raises(InvalidInput, match="format"):

@@ -1,0 +1,249 @@
+"""What slows all ranks alike from the first step to the last is told beside an earlier window of the job."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+import rca
+from benchmarks.earlier import moved
+from rca.diagnosis import Diagnosis, earlier, pipeline
+from rca.diagnosis.result import AbstentionReason
+from rca.errors import InvalidInput
+from rca.features import extract
+from rca.simulation import Benign, Fault, simulate
+from rca.telemetry import Window
+from rca.telemetry.labels import Label
+from rca.telemetry.step_clock import StepClock
+from tests.diagnosis.simulated_jobs import WORKLOAD, job
+
+HOUR = 3600.0
+RANKS, PER_NODE, STEPS = 16, 8, 60
+ALL = tuple(range(RANKS))
+SENT, WAITED = "np_cnp_sent", "node_infiniband_port_transmit_wait_total"
+MakeWindow = Callable[..., Window]
+
+
+@pytest.fixture
+def fabric(make_window: MakeWindow) -> Callable[..., Window]:
+    """A job of which every step, and every port, is alike: congested all along, or not at all."""
+
+    def build(transfer: float, *, congested: bool, **changes: Any) -> Window:
+        plain = make_window(RANKS, STEPS, transfer=transfer, ranks_per_node=PER_NODE, **changes)
+        seconds = plain.job.end - plain.job.start
+        rates = {SENT: 2e4, WAITED: 3e7} if congested else {SENT: 20.0, WAITED: 1e4}
+        times = np.linspace(plain.job.start, plain.job.end - seconds / STEPS, STEPS)
+        tables = [
+            pa.table(
+                {
+                    "time": times,
+                    "node": pa.array([node] * STEPS),
+                    "rank": pa.nulls(STEPS, pa.int32()),
+                    "device": pa.nulls(STEPS, pa.string()),
+                    "name": pa.array([name] * STEPS),
+                    "value": 1e6 + rate * (times - plain.job.start),
+                }
+            )
+            for node in plain.job.topology.node_names
+            for name, rate in rates.items()
+        ]
+        return Window.from_tables(plain.job, plain.steps, pa.concat_tables(tables))
+
+    return build
+
+
+@pytest.fixture
+def before(fabric: Callable[..., Window]) -> Window:
+    return moved(fabric(0.008, congested=False), -HOUR)
+
+
+def adds_up(diagnosis: Diagnosis) -> bool:
+    told = sum(cause.seconds_per_step for cause in diagnosis.causes)
+    total = told + diagnosis.unexplained_seconds_per_step
+    return total == pytest.approx(diagnosis.slowdown.seconds_per_step)
+
+
+def test_a_congested_fabric_has_no_contrast_in_its_window_and_one_to_the_hour_before(
+    fabric: Callable[..., Window], before: Window
+) -> None:
+    window = fabric(0.02, congested=True)
+    alone = rca.diagnose(window)
+    assert alone.failure_mode == "healthy"
+    told = rca.diagnose(window, earlier=before)
+    assert told.failure_mode == "fail_slow"
+    assert not told.abstained
+    assert [(cause.cause, cause.ranks) for cause in told.causes] == [("network_congestion", list(ALL))]
+    # What every step took longer, as a mean over this window's steps and not over both windows'.
+    assert told.causes[0].seconds_per_step == pytest.approx(0.012, rel=0.05)
+    assert told.slowdown.gpu_hours_lost == pytest.approx(
+        told.slowdown.seconds_per_step * STEPS * RANKS / 3600
+    )
+    assert adds_up(told)
+    assert (told.stragglers[0].first_step, told.stragglers[0].last_step) == (0, STEPS - 1)
+    # The window is this one, whatever it was compared with.
+    assert told.quality == alone.quality
+    assert told.missing_signals == alone.missing_signals
+    assert told.earlier is not None
+    assert told.earlier.decided
+    assert told.earlier.steps == STEPS
+    assert told.earlier.ratio == pytest.approx(0.0945 / 0.0825, rel=0.05)
+    assert told.earlier.seconds_before == pytest.approx(window.job.start - before.job.end)
+
+
+def test_a_job_as_it_was_is_healthy_and_says_how_long_its_steps_took(
+    fabric: Callable[..., Window], before: Window
+) -> None:
+    window = fabric(0.008, congested=False, seed=3)
+    alone, told = rca.diagnose(window), rca.diagnose(window, earlier=before)
+    assert told.failure_mode_probability == alone.failure_mode_probability
+    assert told.earlier is not None
+    assert not told.earlier.decided
+    assert told.slowdown.versus_own_past == told.earlier.ratio == pytest.approx(1.0, abs=0.02)
+
+
+def test_a_fault_that_was_there_before_is_no_news(fabric: Callable[..., Window]) -> None:
+    """Beside an hour that was as slow a window says what it says alone; and a fault that is over is none."""
+    slow, sound = fabric(0.02, congested=True), fabric(0.008, congested=False)
+    for window in (slow, sound):
+        told = rca.diagnose(window, earlier=moved(slow, -HOUR))
+        assert told.failure_mode == rca.diagnose(window).failure_mode == "healthy"
+
+
+def test_more_input_is_no_fault(make_window: MakeWindow) -> None:
+    """Everybody computes half as much again, and counts it."""
+
+    def counted(compute: float, tokens: float) -> Window:
+        late = dict.fromkeys(range(8), compute)
+        plain = make_window(8, 60, late=late, phase={"forward_seconds": 0.35, "backward_seconds": 0.65})
+        column = pa.array(np.full(plain.steps.num_rows, tokens))
+        return Window.from_tables(plain.job, plain.steps.append_column("tokens", column))
+
+    told = rca.diagnose(counted(0.032, 6144.0), earlier=moved(counted(0.0, 4096.0), -HOUR))
+    assert told.failure_mode == "healthy"
+    assert told.earlier is not None
+    assert told.earlier.ratio == pytest.approx(1.28, abs=0.03)
+
+
+def simulated(*faults: Fault, **changes: Any) -> tuple[Window, Window, Label]:
+    """The hour before, the window, and what is true of a job whose faults begin in its middle."""
+    labelled = simulate(job(*faults, seed=1, workload=WORKLOAD, **changes))
+    clock = StepClock.of(labelled.window)
+    parts = clock.between(clock.first, 50), clock.between(50, 100)
+    return moved(parts[0], -HOUR), parts[1], Label.model_validate(labelled.label)
+
+
+def test_a_known_fault_has_a_better_price() -> None:
+    """Loaders that stall from the window's first step on: how fast they were tells the hour before only."""
+    past, window, label = simulated(Fault(cause="data_loader_stall", ranks=ALL, first_step=50, severity=0.6))
+    # The label's seconds are means over all hundred steps.
+    true = 2 * (label.causes[0].model_extra or {})["seconds_per_step"]
+    alone, told = rca.diagnose(window), rca.diagnose(window, earlier=past)
+    for diagnosis in (alone, told):
+        assert diagnosis.causes[0].cause == "data_loader_stall"
+    assert told.earlier is not None
+    assert told.earlier.decided
+    errors = [abs(each.causes[0].seconds_per_step - true) for each in (alone, told)]
+    assert errors[1] < errors[0] / 2
+    assert adds_up(told)
+
+
+def test_a_straggler_that_the_window_shows_by_itself_stays_as_it_is() -> None:
+    past, window, _ = simulated(Fault(cause="gpu_throttling", ranks=(3,), first_step=75, severity=0.7))
+    alone, told = rca.diagnose(window), rca.diagnose(window, earlier=past)
+    assert alone.failure_mode == "fail_slow"
+    same = {"diagnosis_id", "created_at", "earlier"}
+    assert told.model_dump(exclude=same) == alone.model_dump(exclude=same)
+
+
+def test_a_restart_is_no_slowdown(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first steps of a restarted job take long; between two windows they would look like a fault."""
+    asked: list[Window] = []
+    kept = earlier.after_earlier
+
+    def seen(window: Window, before: Window) -> Window:
+        asked.append(window)
+        return kept(window, before)
+
+    monkeypatch.setattr(earlier, "after_earlier", seen)
+    labelled = simulate(job(seed=1, workload=WORKLOAD, benign=Benign(warmup_steps=3)))
+    window = labelled.window
+    told = rca.diagnose(window, earlier=moved(window, -HOUR))
+    assert told.quality.warmup_steps == 3
+    assert StepClock.of(asked[0]).first == StepClock.of(window).first + 3
+    assert told.earlier is not None
+    assert told.earlier.ratio == pytest.approx(1.0, abs=0.02)
+
+
+def test_stopped_jobs_and_short_windows_are_not_asked_again(
+    make_window: MakeWindow, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[Window] = []
+    once = pipeline.analyse
+
+    def counted(window: Window, *rest: Any, **options: Any) -> Any:
+        asked.append(window)
+        return once(window, *rest, **options)
+
+    monkeypatch.setattr(pipeline, "analyse", counted)
+    past = moved(make_window(4, 60), -HOUR)
+    slower = make_window(4, 8, transfer=0.3)
+    told = rca.diagnose(slower, earlier=past)
+    assert told.abstention_reason is not None
+    assert told.abstention_reason.code == "too_short"
+    assert len(asked) == 1
+    assert told.earlier is not None
+    assert told.earlier.ratio is not None
+    assert told.earlier.ratio > 2
+
+
+def told_of(window: Window, before: Window, compared: Diagnosis) -> Diagnosis:
+    """The answer where the comparison says so."""
+    alone = rca.diagnose(window)
+    return earlier.with_earlier(
+        alone, window, extract(window), before, lambda both, _: (compared, extract(both))
+    )
+
+
+def test_where_the_comparison_leaves_it_open_so_does_the_answer(
+    fabric: Callable[..., Window], before: Window
+) -> None:
+    window = fabric(0.02, congested=True)
+    sound = rca.diagnose(window)
+    assert (sound.failure_mode, sound.abstained) == ("healthy", False)
+    doubt = AbstentionReason(code="undecided_mode", sentence="it may be slow")
+    undecided = sound.model_copy(update={"abstained": True, "abstention_reason": doubt})
+    told = told_of(window, before, undecided)
+    assert (told.failure_mode, told.abstention_reason) == ("healthy", doubt)
+    assert told.earlier is not None
+    assert told.earlier.decided
+
+
+def test_a_healthy_job_that_is_slower_is_told_what_to_ask(
+    fabric: Callable[..., Window], before: Window
+) -> None:
+    window = fabric(0.02, congested=True)
+    asked = rca.diagnose(window).model_copy(update={"next_check": "ask what changed"})
+    told = told_of(window, before, asked)
+    assert told.next_check == "ask what changed"
+    assert told.earlier is not None
+    assert not told.earlier.decided
+
+
+@pytest.mark.parametrize("likely", [0.96, 0.98])
+def test_whoever_asks_twice_has_to_be_surer(
+    fabric: Callable[..., Window], before: Window, likely: float
+) -> None:
+    window = fabric(0.02, congested=True)
+    slow = rca.diagnose(window, earlier=before)
+    odds = {"healthy": 1.0 - likely, "fail_slow": likely, "fail_stop": 0.0}
+    told = told_of(window, before, slow.model_copy(update={"failure_mode_probability": odds}))
+    assert told.failure_mode == ("fail_slow" if likely >= earlier.SURE_ALARM else "healthy")
+
+
+def test_another_job_is_refused(make_window: MakeWindow) -> None:
+    with pytest.raises(InvalidInput, match="has 4 ranks, the window 8"):
+        rca.diagnose(make_window(8, 40), earlier=moved(make_window(4, 40), -HOUR))
