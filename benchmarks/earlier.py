@@ -29,7 +29,7 @@ from rca.evaluation.intervals import Estimate
 from rca.evaluation.rows import HEALTHY, JudgedRow, judged_row
 from rca.evaluation.summary import estimates
 from rca.processes import pool as pool_of
-from rca.telemetry.labels import CollectionEntry, Label, read_collection
+from rca.telemetry.labels import CollectionEntry, Label, read_collection, unfelt
 from rca.telemetry.step_clock import StepClock
 from rca.telemetry.window import Window
 from rca.training.crops import crop
@@ -53,7 +53,12 @@ class Cut(NamedTuple):
 
 
 def cut(window: Window, label: Label) -> Cut | None:
-    """Cut a window where its fault begins; None if it cannot be asked about."""
+    """Cut a window where its fault begins; None if it cannot be asked about.
+
+    What was not felt in the whole window may be in a part of it: nobody knows what is true of that.
+    """
+    if unfelt(label):
+        return None
     clock = StepClock.of(window)
     begin = _onset(clock, label)
     if begin is None or min((clock.steps < begin).sum(), (clock.steps >= begin).sum()) < ENOUGH_STEPS:

@@ -6,15 +6,12 @@ import asyncio
 from datetime import timedelta
 
 from rca_api.diagnoses import repository
-from rca_api.diagnoses.remembered import EarlierWindows, Remembered
+from rca_api.diagnoses.remembered import LONGEST_AGO, EarlierWindows, Remembered
 from rca_api.nodes.memory import NodeMemory
 from rca_api.refreshed import Refreshed
 from rca_api.settings import Settings
 from rca_api.store.base import now
 from rca_api.store.database import Database
-
-#: What a job did so long ago is no measure of it.
-_LONGEST_AGO = timedelta(days=7)
 
 
 class WindowMemory(Refreshed[EarlierWindows]):
@@ -26,7 +23,9 @@ class WindowMemory(Refreshed[EarlierWindows]):
 
     def _read(self) -> EarlierWindows:
         with self._database.reading() as session:
-            return EarlierWindows(repository.healthy_windows(session, since=now() - _LONGEST_AGO))
+            return EarlierWindows(
+                repository.healthy_windows(session, since=now() - timedelta(seconds=LONGEST_AGO))
+            )
 
 
 class Memory:

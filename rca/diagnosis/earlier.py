@@ -13,10 +13,11 @@ from typing import Any
 import numpy as np
 
 from rca.diagnosis.joining import doubts_only_causes
-from rca.diagnosis.result import Diagnosis, EarlierWindow
+from rca.diagnosis.result import Diagnosis, EarlierWindow, Straggler
 from rca.features import FeatureSet
 from rca.robust import nan_median
-from rca.telemetry.earlier import after_earlier
+from rca.telemetry.causes import Pattern
+from rca.telemetry.earlier import after_earlier, refuse_incomparable
 from rca.telemetry.phases import PhaseArrays
 from rca.telemetry.step_clock import StepClock
 from rca.telemetry.window import Window
@@ -25,8 +26,14 @@ from rca.telemetry.window import Window
 SLOWER = 1.05
 #: Belief from which the comparison raises the alarm; whoever asks twice has to be surer.
 SURE_ALARM = 0.97
-#: Share of the slow stretch's steps that lie in the window itself, not in the earlier one.
-IN_THE_WINDOW = 0.9
+#: Share of the slow stretch's steps that lie in the window itself, not in the earlier one; and share of the
+#: window's steps that it covers: who looks for what acts all along takes no settling of a restart for it.
+IN_THE_WINDOW, MOST_STEPS = 0.9, 0.5
+#: An alarm of the comparison alone is one only if this share of what steps take longer is lost to stragglers
+#: and shared faults: everybody may simply have more to compute.
+MOST_OF_IT = 0.5
+#: A straggler that is late until so many steps before the window's end is not over.
+OVER = 3
 #: Whether the job is slow at all is not certain.
 _UNDECIDED = "undecided_mode"
 #: Doubts that a comparison may settle; the others are about how the window ends, or how short it is.
@@ -62,37 +69,36 @@ def with_earlier(
     InvalidInput
         If the windows cannot be compared.
     """
-    first = int(features.work.steps[0]) if features.work.steps.size else None
-    if features.work.warmup and first is not None:
+    refuse_incomparable(window, earlier)
+    first, part = int(features.work.steps[0]), window
+    if features.work.warmup:
         # A restarted job's first steps are no sign of a fault; between two windows they would look like one.
-        clock = StepClock.of(window)
-        window = clock.between(first, int(clock.steps[-1]) + 1)
-    both = after_earlier(window, earlier)
-    before = _compared(window, earlier, both)
+        part = StepClock.of(window).between(first, int(features.work.steps[-1]) + 1)
+    both = after_earlier(part, earlier)
+    before = _compared(window, earlier, both, first)
     told = _with_past(alone, before)
-    if first is None or not _is_open(alone, features) or not (before.ratio or 0.0) >= SLOWER:
+    if not _is_open(alone, features) or not (before.ratio or 0.0) >= SLOWER:
         return told
     compared, seen = ask(both, first)
-    if _says_more(compared, alone) and _is_in_the_window(seen, first):
-        return _instead(told, compared, first)
-    if _is_sound(told) and _is_sound(compared):
+    if not _is_all_along(seen, first):
+        return told
+    if _says_more(compared, alone, before):
+        return _instead(told, compared, seen)
+    if _is_sound(told) and _is_sound(compared) and features.comparison.segment.whole:
         return told.model_copy(update={"next_check": compared.next_check})
     return told
 
 
-def _compared(window: Window, earlier: Window, both: Window) -> EarlierWindow:
-    phases, now = PhaseArrays.from_window(both), PhaseArrays.from_window(window)
-    job_step = nan_median(phases.phase("step_seconds"))
-    n_before = phases.n_steps - now.n_steps
-    then_usual, now_usual = (
-        float(nan_median(part[:, None])[0]) for part in (job_step[:n_before], job_step[n_before:])
-    )
+def _compared(window: Window, earlier: Window, both: Window, first: int) -> EarlierWindow:
+    phases = PhaseArrays.from_window(both)
+    job_step, now = nan_median(phases.phase("step_seconds")), phases.steps >= first
+    then_usual, now_usual = (float(nan_median(job_step[part, None])[0]) for part in (~now, now))
     known = then_usual > 0 and np.isfinite(now_usual)
     return EarlierWindow(
         window_id=earlier.job.window_id,
         job_id=earlier.job.job_id,
         seconds_before=window.job.start - earlier.job.end,
-        steps=n_before,
+        steps=int((~now).sum()),
         step_seconds=then_usual if known else None,
         ratio=now_usual / then_usual if known else None,
     )
@@ -118,36 +124,63 @@ def _is_sound(told: Diagnosis) -> bool:
     return told.failure_mode == "healthy" and not told.abstained
 
 
-def _says_more(compared: Diagnosis, alone: Diagnosis) -> bool:
+def _says_more(compared: Diagnosis, alone: Diagnosis, before: EarlierWindow) -> bool:
     """Whether the comparison is sure of a fault, or doubts health of which the window alone is sure.
 
-    Of a job that is slow by the window alone it says more about why, and at what cost.
+    Of a job that is slow by the window alone it says more about why and at what cost, unless it is less sure.
     """
+    if compared.quality.out_of_distribution:
+        return False
     reason = compared.abstention_reason
     if _is_sound(alone) and reason is not None and reason.code == _UNDECIDED:
         return True
     if compared.failure_mode != "fail_slow" or not doubts_only_causes(compared):
         return False
-    alarmed = alone.failure_mode == "fail_slow" and doubts_only_causes(alone)
-    likely = compared.failure_mode_probability["fail_slow"] >= SURE_ALARM
-    return alarmed or (likely and not compared.quality.out_of_distribution)
+    if alone.failure_mode == "fail_slow" and doubts_only_causes(alone):
+        return _is_surer(compared, alone)
+    sure = compared.failure_mode_probability["fail_slow"] >= SURE_ALARM
+    longer = (before.step_seconds or 0.0) * ((before.ratio or 1.0) - 1.0)
+    return sure and compared.slowdown.seconds_per_step >= MOST_OF_IT * longer
 
 
-def _is_in_the_window(seen: FeatureSet, first: int) -> bool:
-    """Whether the slow stretch is the window's, and not one of the earlier window or of both."""
+def _is_surer(compared: Diagnosis, alone: Diagnosis) -> bool:
+    """Whether an answer may take the place of one that stands: as firm, and as likely where it differs."""
+    if alone.abstained or not alone.causes:
+        return True
+    if compared.abstained or not compared.causes:
+        return False
+    one, other = compared.causes[0], alone.causes[0]
+    return (one.cause, one.ranks) == (other.cause, other.ranks) or one.probability >= other.probability
+
+
+def _is_all_along(seen: FeatureSet, first: int) -> bool:
+    """Whether the slow stretch is most of the window, and not one of the earlier window or of both."""
     segment, steps = seen.comparison.segment, seen.work.steps
-    slow = steps[segment.mask(steps.size)]
-    return not segment.whole and float((slow >= first).mean()) >= IN_THE_WINDOW
+    slow = segment.mask(steps.size)
+    inside = float((slow & (steps >= first)).sum())
+    mostly = inside >= IN_THE_WINDOW * slow.sum() and inside >= MOST_STEPS * (steps >= first).sum()
+    return mostly and not segment.whole
 
 
-def _instead(told: Diagnosis, compared: Diagnosis, first: int) -> Diagnosis:
+def _instead(told: Diagnosis, compared: Diagnosis, seen: FeatureSet) -> Diagnosis:
     """The comparison's answer for the window; what of the window was used and lacking stays as it was."""
     kept: dict[str, Any] = {name: getattr(told, name) for name in ("quality", "missing_signals")}
+    segment, steps = seen.comparison.segment, seen.work.steps
+    stretch = int(steps[segment.first]), int(steps[segment.last])
+    known = {tuple(each.ranks): each.pattern for each in told.stragglers}
     stragglers = [
-        each.model_copy(update={"first_step": max(each.first_step, first)})
-        if each.first_step is not None
-        else each
-        for each in compared.stragglers
+        _within(each, stretch, int(steps[-1]), known.get(tuple(each.ranks))) for each in compared.stragglers
     ]
     before = None if told.earlier is None else told.earlier.model_copy(update={"decided": True})
     return compared.model_copy(update={**kept, "stragglers": stragglers, "earlier": before})
+
+
+def _within(straggler: Straggler, stretch: tuple[int, int], end: int, pattern: Pattern | None) -> Straggler:
+    """The straggler in the window's own steps, in its pattern there; who is late to the end is not over."""
+    first, last = straggler.first_step, straggler.last_step
+    if first is None or last is None or first < stretch[0]:
+        # Also late in the earlier window, or late there alone by its own measure.
+        first, last = stretch[0], stretch[1] if last is None or last < stretch[0] else last
+    lasts = straggler.pattern == "transient" and last >= end - OVER
+    pattern = pattern or ("persistent" if lasts else straggler.pattern)
+    return straggler.model_copy(update={"first_step": first, "last_step": last, "pattern": pattern})

@@ -43,7 +43,8 @@ class Slowdown(_Frozen):
 
     `seconds_per_step` and `interval` are means over the window's steps (warm-up excluded).
     `ratio` is mean observed step over mean ideal step; `versus_own_past` is the mean step after onset
-    over the mean step before it (None where the window holds no healthy past).
+    over the mean step before it, or where the window holds no healthy past the usual step over that of the
+    earlier window (None without one).
     """
 
     ratio: float

@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from rca.diagnosis import Bundle, Diagnosis, diagnose
 from rca.diagnosis.bundle import baseline
-from rca.errors import InvalidInput
+from rca.errors import InvalidInput, RcaError
 from rca.evaluation.answer import Answer
 from rca.evaluation.baselines import mad_per_cohort, relative_median
 from rca.evaluation.baselines_forest import Forest, ForestExample, forest_example
@@ -133,7 +133,11 @@ class _Judging:
         for signals in self.plan.signals:
             window = restrict(whole, signals)
             before = None if earlier is None else restrict(earlier, signals)
-            diagnosis = diagnose(window, bundle=self.bundle, earlier=before)
+            try:
+                diagnosis = diagnose(window, bundle=self.bundle, earlier=before)
+            except RcaError as error:
+                error.message = f"window {entry.id!r}: {error.message}"
+                raise
             diagnoses.append(diagnosis)
             delay = self._delay(window, before, label, diagnosis) if self.plan.delay else float("nan")
             for method, answer in self._answers(window, diagnosis):

@@ -11,18 +11,21 @@ import pyarrow.compute as pc
 from rca.errors import InvalidInput
 from rca.telemetry.job import Topology
 from rca.telemetry.step_clock import StepClock
+from rca.telemetry.thinning import thinned
 from rca.telemetry.window import Window
 
 #: An earlier window has a say with as many steps as the window that is asked about, and with these at least.
 ENOUGH_STEPS = 20
+#: Step numbers up to here leave room to count on from.
+_LARGEST = 2**62
 
 
 def after_earlier(window: Window, earlier: Window) -> Window:
     """The window with the last steps of an earlier one of its job before it, and what was sampled then.
 
     Nothing is known of the time between them. Of the earlier one only what the window has, too, can be
-    compared: phases and metrics that it lacks are left out, and so are events and operations, because they
-    belong to their own time.
+    compared: phases and metrics that it lacks are left out, as are samples that come more often than its own,
+    and events and operations, which belong to their own time.
 
     Parameters
     ----------
@@ -86,11 +89,14 @@ def _alike(one: Topology, other: Topology) -> bool:
 
 def _numbered_before(steps: pa.Table, later: pa.Table) -> pa.Table:
     """The steps with numbers below the later ones'; as they are where they were."""
-    gap = pc.min(later.column("step")).as_py() - pc.max(steps.column("step")).as_py()
-    if gap > 0:
+    number = steps.column("step").to_numpy()
+    first, last = pc.min(later.column("step")).as_py(), int(number.max())
+    if last < first:
         return steps
+    if first - (last - int(number.min())) < -_LARGEST:
+        raise InvalidInput("the step numbers of the two windows are too far apart to be compared")
     place = steps.column_names.index("step")
-    moved = pc.add(steps.column("step"), pa.scalar(gap - 1, pa.int64()))
+    moved = pa.array(number - (last - first + 1), pa.int64())
     return steps.set_column(place, steps.schema.field(place), moved)
 
 
@@ -98,7 +104,8 @@ def _of_the_same_names(metrics: pa.Table, known: pa.Table) -> pa.Table:
     if not metrics.num_rows or not known.num_rows:
         return metrics.slice(0, 0)
     names = pc.unique(known.column("name").cast(pa.string()))
-    return metrics.filter(pc.is_in(metrics.column("name").cast(pa.string()), value_set=names))
+    shared = metrics.filter(pc.is_in(metrics.column("name").cast(pa.string()), value_set=names))
+    return thinned(shared, known) if shared.num_rows else shared
 
 
 def _above(rows: pa.Table, table: pa.Table) -> pa.Table:

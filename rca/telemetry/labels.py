@@ -67,7 +67,7 @@ class Label(_Record):
 class _Entry(_Record):
     id: str = Field(min_length=1)
     path: str = Field(min_length=1)
-    earlier: str | None = None
+    earlier: Annotated[str, Field(min_length=1)] | None = None
 
 
 class _Manifest(_Record):
@@ -188,12 +188,12 @@ def read_collection(path: str | PathLike[str]) -> Collection:
         repeated = next(one for one in ids if ids.count(one) > 1)
         raise InvalidInput(f"{folder / MANIFEST_FILE}: window {repeated!r} is listed more than once")
     places = {entry.id: _inside(folder, entry.path) for entry in manifest.windows}
-    lost = next((one for one in manifest.windows if one.earlier and one.earlier not in places), None)
-    if lost is not None:
-        raise InvalidInput(
-            f"{folder / MANIFEST_FILE}: window {lost.id!r} names an earlier one that is not listed: "
-            f"{lost.earlier!r}"
-        )
+    for entry in manifest.windows:
+        if entry.earlier is not None and (entry.earlier not in places or entry.earlier == entry.id):
+            raise InvalidInput(
+                f"{folder / MANIFEST_FILE}: window {entry.id!r} names an earlier one that is not another of "
+                f"the list: {entry.earlier!r}"
+            )
     entries = tuple(
         CollectionEntry(
             entry.id,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -15,8 +16,10 @@ from rca.diagnosis import Diagnosis, earlier, pipeline
 from rca.diagnosis.result import AbstentionReason
 from rca.errors import InvalidInput
 from rca.features import extract
+from rca.features.temporal import Segment
 from rca.simulation import Benign, Fault, simulate
 from rca.telemetry import Window
+from rca.telemetry.earlier import after_earlier
 from rca.telemetry.labels import Label
 from rca.telemetry.step_clock import StepClock
 from tests.diagnosis.simulated_jobs import WORKLOAD, job
@@ -200,48 +203,108 @@ def test_stopped_jobs_and_short_windows_are_not_asked_again(
     assert told.earlier.ratio > 2
 
 
-def told_of(window: Window, before: Window, compared: Diagnosis) -> Diagnosis:
+def told_of(
+    window: Window, before: Window, compared: Diagnosis, alone: Diagnosis | None = None, **seen: Any
+) -> Diagnosis:
     """The answer where the comparison says so."""
-    alone = rca.diagnose(window)
     return earlier.with_earlier(
-        alone, window, extract(window), before, lambda both, _: (compared, extract(both))
+        rca.diagnose(window) if alone is None else alone,
+        window,
+        extract(window),
+        before,
+        lambda both, _: (compared, replace(extract(both), **seen)),
     )
 
 
-def test_where_the_comparison_leaves_it_open_so_does_the_answer(
-    fabric: Callable[..., Window], before: Window
-) -> None:
-    window = fabric(0.02, congested=True)
-    sound = rca.diagnose(window)
+def decided(diagnosis: Diagnosis) -> bool:
+    assert diagnosis.earlier is not None
+    return diagnosis.earlier.decided
+
+
+@pytest.fixture
+def congested(fabric: Callable[..., Window]) -> Window:
+    return fabric(0.02, congested=True)
+
+
+def test_where_the_comparison_leaves_it_open_so_does_the_answer(congested: Window, before: Window) -> None:
+    sound = rca.diagnose(congested)
     assert (sound.failure_mode, sound.abstained) == ("healthy", False)
     doubt = AbstentionReason(code="undecided_mode", sentence="it may be slow")
     undecided = sound.model_copy(update={"abstained": True, "abstention_reason": doubt})
-    told = told_of(window, before, undecided)
+    told = told_of(congested, before, undecided)
     assert (told.failure_mode, told.abstention_reason) == ("healthy", doubt)
-    assert told.earlier is not None
-    assert told.earlier.decided
+    assert decided(told)
 
 
-def test_a_healthy_job_that_is_slower_is_told_what_to_ask(
-    fabric: Callable[..., Window], before: Window
-) -> None:
-    window = fabric(0.02, congested=True)
-    asked = rca.diagnose(window).model_copy(update={"next_check": "ask what changed"})
-    told = told_of(window, before, asked)
+def test_a_healthy_job_that_is_slower_is_told_what_to_ask(congested: Window, before: Window) -> None:
+    asked = rca.diagnose(congested).model_copy(update={"next_check": "ask what changed"})
+    told = told_of(congested, before, asked)
     assert told.next_check == "ask what changed"
-    assert told.earlier is not None
-    assert not told.earlier.decided
+    assert not decided(told)
 
 
 @pytest.mark.parametrize("likely", [0.96, 0.98])
-def test_whoever_asks_twice_has_to_be_surer(
-    fabric: Callable[..., Window], before: Window, likely: float
-) -> None:
-    window = fabric(0.02, congested=True)
-    slow = rca.diagnose(window, earlier=before)
+def test_whoever_asks_twice_has_to_be_surer(congested: Window, before: Window, likely: float) -> None:
+    slow = rca.diagnose(congested, earlier=before)
     odds = {"healthy": 1.0 - likely, "fail_slow": likely, "fail_stop": 0.0}
-    told = told_of(window, before, slow.model_copy(update={"failure_mode_probability": odds}))
-    assert told.failure_mode == ("fail_slow" if likely >= earlier.SURE_ALARM else "healthy")
+    told = told_of(congested, before, slow.model_copy(update={"failure_mode_probability": odds}))
+    assert decided(told) == (told.failure_mode == "fail_slow") == (likely >= earlier.SURE_ALARM)
+
+
+def test_an_alarm_has_to_explain_why_the_job_is_slower(congested: Window, before: Window) -> None:
+    """All of them computing more, with a rank that is late by a trifle, is no fault of its."""
+    slow = rca.diagnose(congested, earlier=before)
+    lost = slow.slowdown.seconds_per_step
+    for share in (0.4, 0.7):
+        trifle = slow.slowdown.model_copy(update={"seconds_per_step": share * lost})
+        assert decided(told_of(congested, before, slow.model_copy(update={"slowdown": trifle}))) == (
+            share > 0.5
+        )
+
+
+def test_a_firm_answer_does_not_give_way_to_doubts_or_to_a_less_likely_cause(
+    congested: Window, before: Window
+) -> None:
+    slow = rca.diagnose(congested, earlier=before)
+    doubt = AbstentionReason(code="cause_not_certain", sentence="it may be another")
+    doubts = slow.model_copy(update={"abstained": True, "abstention_reason": doubt})
+    assert not decided(told_of(congested, before, doubts, alone=slow))
+    assert decided(told_of(congested, before, slow, alone=doubts))
+    (cause,) = slow.causes
+    for likely, instead in ((0.5, False), (1.0, True)):
+        changed = cause.model_copy(update={"cause": "nic_degradation", "probability": likely})
+        other = slow.model_copy(update={"causes": [changed]})
+        assert decided(told_of(congested, before, other, alone=slow)) == instead
+
+
+@pytest.mark.parametrize(
+    ("first", "last", "counts"),
+    [(STEPS, 2 * STEPS - 1, True), (STEPS + 4, STEPS + 12, False), (10, STEPS - 10, False)],
+    ids=["all along", "settling", "before"],
+)
+def test_the_slow_stretch_is_most_of_the_window(
+    congested: Window, before: Window, first: int, last: int, counts: bool
+) -> None:
+    slow = rca.diagnose(congested, earlier=before)
+    both = extract(after_earlier(congested, before))
+    stretch = Segment(first, last, 0.1, 0.0, False)
+    told = told_of(congested, before, slow, comparison=replace(both.comparison, segment=stretch))
+    assert decided(told) == counts
+
+
+def test_steps_and_pattern_are_the_windows(congested: Window, before: Window) -> None:
+    slow = rca.diagnose(congested, earlier=before)
+    (group,) = slow.stragglers
+
+    def told(first: int, last: int, pattern: str) -> tuple[int | None, int | None, str | None]:
+        changed = group.model_copy(update={"first_step": first, "last_step": last, "pattern": pattern})
+        (found,) = told_of(congested, before, slow.model_copy(update={"stragglers": [changed]})).stragglers
+        return found.first_step, found.last_step, found.pattern
+
+    # The earlier window's steps have numbers below 0.
+    assert told(-40, -10, "persistent") == (0, STEPS - 1, "persistent")
+    assert told(-5, 30, "transient") == (0, 30, "transient")
+    assert told(3, STEPS - 2, "transient") == (3, STEPS - 2, "persistent")
 
 
 def test_another_job_is_refused(make_window: MakeWindow) -> None:

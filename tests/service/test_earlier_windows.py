@@ -17,7 +17,7 @@ from benchmarks.earlier import moved
 from rca.telemetry.window import Window
 from rca_api.app import create_app
 from rca_api.diagnoses import repository
-from rca_api.diagnoses.remembered import EarlierWindows, HealthyWindow
+from rca_api.diagnoses.remembered import EarlierWindows, HealthyWindow, apart
 from rca_api.diagnoses.tables import WindowRow
 from rca_api.memory import WindowMemory
 from rca_api.settings import Settings
@@ -43,6 +43,8 @@ def test_the_newest_healthy_windows_of_each_job_are_remembered(database: Databas
     stored(
         database,
         *({"number": number} for number in (3, 1, 2, 0)),
+        # Those that slide over the newest.
+        *({"number": 3 - part / 4} for part in (1, 2, 3)),
         {"number": 4, "said": "cpu_contention"},
         {"number": 5, "said": "unsure"},
         {"number": 6, "gone": True},
@@ -55,6 +57,16 @@ def test_the_newest_healthy_windows_of_each_job_are_remembered(database: Databas
     ends = [round((each.end - START) / SECONDS) for each in found["job"]]
     assert ends == [4, 3, 2]
     assert [int(each.digest, 16) for each in found["job"]] == [0, 2, 1]
+    assert found["other"][0].end == found["other"][0].start + SECONDS
+
+
+def test_windows_that_slide_leave_some_that_were_over() -> None:
+    """Ten minutes long, one every minute: three of them tell of half an hour."""
+    sliding = [
+        HealthyWindow(f"{minute}", 60.0 * minute, 60.0 * (minute + 10)) for minute in range(40, -1, -1)
+    ]
+    assert [each.digest for each in apart(sliding)] == ["40", "30", "20"]
+    assert [each.digest for each in apart([sliding[0], sliding[0], sliding[-1]])] == ["40", "0"]
 
 
 def test_what_is_known_is_what_was_there_at_the_last_look(database: Database) -> None:
@@ -68,14 +80,17 @@ def test_what_is_known_is_what_was_there_at_the_last_look(database: Database) ->
 def test_a_window_is_compared_with_one_that_was_over(make_window) -> None:
     job = make_window(2, 10).job
     held = (
-        HealthyWindow("overlaps", job.start + 1.0),
-        HealthyWindow("before", job.start),
-        HealthyWindow("long before", job.start - 100.0),
+        HealthyWindow("overlaps", job.start - 9.0, job.start + 1.0),
+        HealthyWindow("before", job.start - 10.0, job.start),
+        HealthyWindow("long before", job.start - 110.0, job.start - 100.0),
     )
     windows = EarlierWindows({job.job_id: held})
     assert windows.before(job) == "before"
     assert windows.before(job.model_copy(update={"job_id": "other"})) is None
+    assert windows.before(job.model_copy(update={"start": job.start - 50.0})) == "long before"
     assert windows.before(job.model_copy(update={"start": job.start - 200.0})) is None
+    # What it did longer ago than a week is no measure.
+    assert windows.before(job.model_copy(update={"start": job.start + 8 * 86_400.0})) is None
 
 
 @pytest.fixture(params=["on", "off"])

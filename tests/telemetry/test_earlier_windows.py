@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from telemetry_windows import job, metrics, rows_of, series_of, steps, window
+from telemetry_windows import START, job, metrics, rows_of, series_of, steps, window
 
 from benchmarks.earlier import moved
 from rca.errors import InvalidInput
@@ -17,6 +17,7 @@ from rca.telemetry.phases import PhaseArrays
 from rca.telemetry.step_clock import StepClock
 
 HOUR = 3600.0
+NAMES = ("DCGM_FI_DEV_GPU_TEMP", "DCGM_FI_DEV_SM_CLOCK", "DCGM_FI_DEV_POWER_USAGE")
 
 
 @pytest.mark.parametrize("name", ["cpu-contention-node", "healthy", "slow-dataset"])
@@ -82,6 +83,39 @@ def test_only_what_both_have_is_compared() -> None:
     assert {name for name, *_ in series_of(both.metrics)} == {"DCGM_FI_DEV_SM_CLOCK"}
     # A window without metrics has nothing to compare them with.
     assert not after_earlier(window(), earlier).metrics.num_rows
+
+
+@pytest.mark.parametrize(("seconds", "kept"), [(0.1, 10), (1.0, 10), (4.0, 3)])
+def test_samples_come_as_often_as_the_windows_own(seconds: float, kept: int) -> None:
+    """A scrape interval is no pause beside hours of denser samples."""
+
+    def sampled(interval: float) -> Window:
+        times = np.arange(0.0, 10.0, interval)
+        return window(metrics=metrics(*((time, "DCGM_FI_DEV_SM_CLOCK", time, None, 0) for time in times)))
+
+    both = after_earlier(sampled(1.0), moved(sampled(seconds), -HOUR))
+    (held,) = series_of(both.metrics).values()
+    assert len(held) - 10 == kept
+    # The last sample of each interval, as it was.
+    assert all(time + HOUR == pytest.approx(value + START) for time, value in held[:kept])
+
+
+def test_each_series_has_its_own_interval() -> None:
+    rare = [(time, "DCGM_FI_DEV_GPU_TEMP", 40.0, None, 0) for time in (0.0, 5.0)]
+    dense = [(time, "DCGM_FI_DEV_SM_CLOCK", 1400.0, None, rank) for rank in (0, 1) for time in range(10)]
+    only_once = [(1.0, "DCGM_FI_DEV_POWER_USAGE", 400.0, None, 0)]
+    earlier = [(time, name, 1.0, None, 0) for name in NAMES for time in np.arange(0.0, 10.0, 0.5)]
+    both = after_earlier(
+        window(metrics=metrics(*rare, *dense, *only_once)), moved(window(metrics=metrics(*earlier)), -HOUR)
+    )
+    held = {name: len(samples) for (name, _, rank, _), samples in series_of(both.metrics).items() if not rank}
+    assert held == {NAMES[0]: 2 + 2, NAMES[1]: 10 + 10, NAMES[2]: 20 + 1}
+
+
+def test_numbers_that_leave_no_room_are_refused() -> None:
+    column = [-(2**63), -(2**63) + 1] * 2
+    with pytest.raises(InvalidInput, match="too far apart"):
+        after_earlier(window(steps=steps(step=column)), moved(window(), -HOUR))
 
 
 @pytest.mark.parametrize(

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from rca.telemetry.job import Job
 from rca_api.nodes.history import NodeHistory
 
+#: Seconds after which what a job did is no measure of it any more: a week.
+LONGEST_AGO = 7 * 86_400.0
+#: Windows kept of a job; none overlaps another.
+MOST_OF_A_JOB = 3
+
 
 class HealthyWindow(NamedTuple):
-    """A stored window that was found healthy: its digest, and its end in Unix seconds."""
+    """A stored window that was found healthy: its digest, and its bounds in Unix seconds."""
 
     digest: str
+    start: float
     end: float
 
 
@@ -24,9 +30,24 @@ class EarlierWindows:
     of_job: Mapping[str, tuple[HealthyWindow, ...]] = field(default_factory=dict)
 
     def before(self, job: Job) -> str | None:
-        """Digest of the newest that was over when a job's window began; None if there is none."""
-        over = (each.digest for each in self.of_job.get(job.job_id, ()) if each.end <= job.start)
-        return next(over, None)
+        """Digest of the newest that was over when a job's window began, not too long ago; None without."""
+        known = self.of_job.get(job.job_id, ())
+        return next((each.digest for each in known if 0.0 <= job.start - each.end <= LONGEST_AGO), None)
+
+
+def apart(newest_first: Iterable[HealthyWindow]) -> tuple[HealthyWindow, ...]:
+    """The newest windows that do not overlap: of windows that slide, one in the length of a window.
+
+    Parameters
+    ----------
+    newest_first : iterable of HealthyWindow
+        By their ends.
+    """
+    kept: list[HealthyWindow] = []
+    for each in newest_first:
+        if len(kept) < MOST_OF_A_JOB and (not kept or each.end <= kept[-1].start):
+            kept.append(each)
+    return tuple(kept)
 
 
 @dataclass(frozen=True)

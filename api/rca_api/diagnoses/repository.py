@@ -9,13 +9,14 @@ from sqlalchemy import ColumnElement, Select, and_, func, or_, select, update
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.orm import Session
 
-from rca_api.diagnoses.remembered import HealthyWindow
+from rca_api.diagnoses.remembered import HealthyWindow, apart
 from rca_api.diagnoses.tables import BlameRow, DiagnosisRow, WindowRow
 from rca_api.diagnoses.work import Answer, Kept
 from rca_api.store.database import Database
 
-#: Healthy windows remembered of a job: the newest may overlap the one that is asked about.
-WINDOWS_PER_JOB = 3
+#: Jobs whose healthy windows are remembered (all of it goes with every task), and windows of each that are
+#: looked at: those that slide overlap.
+MOST_JOBS, LOOKED_AT = 1000, 128
 QUEUED, RUNNING, DONE, FAILED = "queued", "running", "done", "failed"
 
 
@@ -214,33 +215,44 @@ def _finish(row: DiagnosisRow, answer: Answer, at: datetime) -> None:
 
 
 def healthy_windows(session: Session, *, since: datetime) -> dict[str, tuple[HealthyWindow, ...]]:
-    """The windows of each job that were found healthy for sure and are still there, the newest first.
+    """The last windows of each job that were found healthy for sure and are still there.
 
     Parameters
     ----------
     session : Session
     since : datetime
         Older diagnoses are left out.
+
+    Returns
+    -------
+    dict of job to tuple of HealthyWindow
+        Of the jobs diagnosed last, the newest window first.
     """
-    sure = and_(
-        DiagnosisRow.state == DONE,
-        DiagnosisRow.failure_mode == "healthy",
-        DiagnosisRow.abstained.is_(False),
-        DiagnosisRow.window_digest.is_not(None),
-        DiagnosisRow.created_at >= since,
+    row = DiagnosisRow
+    found_healthy = and_(
+        row.state == DONE,
+        row.failure_mode == "healthy",
+        row.abstained.is_(False),
+        row.window_digest.is_not(None),
+        row.created_at >= since,
     )
-    of_its_job = func.row_number().over(
-        partition_by=DiagnosisRow.job_id, order_by=DiagnosisRow.window_end.desc()
+    last_jobs = (
+        select(row.job_id).where(found_healthy).group_by(row.job_id).order_by(func.max(row.created_at).desc())
+    ).limit(MOST_JOBS)
+    place = func.row_number().over(
+        partition_by=row.job_id, order_by=(row.window_end.desc(), row.window_digest)
     )
-    ranked = select(
-        DiagnosisRow.job_id, DiagnosisRow.window_digest, DiagnosisRow.window_end, of_its_job.label("place")
+    ranked = (
+        select(row.job_id, row.window_digest, row.window_start, row.window_end, place.label("place"))
+        .where(found_healthy, row.job_id.in_(last_jobs))
+        .group_by(row.job_id, row.window_digest, row.window_start, row.window_end)
+        .subquery()
     )
-    newest = ranked.where(sure).subquery()
-    kept = select(newest).where(newest.c.place <= WINDOWS_PER_JOB).order_by(newest.c.job_id, newest.c.place)
-    found: dict[str, list[HealthyWindow]] = {}
-    for row in session.execute(kept):
-        found.setdefault(row.job_id, []).append(HealthyWindow(row.window_digest, row.window_end))
-    return {job: tuple(windows) for job, windows in found.items()}
+    newest = select(ranked).where(ranked.c.place <= LOOKED_AT).order_by(ranked.c.job_id, ranked.c.place)
+    windows: dict[str, list[HealthyWindow]] = {}
+    for job_id, digest, start, end, _ in session.execute(newest):
+        windows.setdefault(job_id, []).append(HealthyWindow(digest, start, end))
+    return {job_id: apart(held) for job_id, held in windows.items()}
 
 
 def newest_windows(database: Database, most: int = 6, among: int = 50) -> list[str]:

@@ -193,7 +193,13 @@ def _diagnosed(context: Context, ref: BundleRef, window: Window, remembered: Rem
 
 def _asked(context: Context, ref: BundleRef, window: Window, remembered: Remembered) -> Diagnosis:
     earlier = _earlier(context, window, remembered)
-    return context.bundles.diagnose(ref, window, remembered.nodes, earlier)
+    try:
+        return context.bundles.diagnose(ref, window, remembered.nodes, earlier)
+    except InvalidInput:
+        if earlier is None:
+            raise
+        # Only the two together cannot be read: nobody asked for the earlier one.
+        return context.bundles.diagnose(ref, window, remembered.nodes)
 
 
 def _earlier(context: Context, window: Window, remembered: Remembered) -> Window | None:

@@ -1,0 +1,76 @@
+"""Samples of one time at the intervals of another, so that one series may hold both."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from rca.arrays import BoolArray, FloatArray
+from rca.telemetry.grouping import codes_of, ranks_of, series_numbers
+
+#: Series that were sampled so many times as often are thinned.
+DENSER = 1.5
+
+Numbers = npt.NDArray[np.int32]
+
+
+def thinned(metrics: pa.Table, like: pa.Table) -> pa.Table:
+    """The samples without those that come more often than the same series has them in another table.
+
+    Parameters
+    ----------
+    metrics, like : pyarrow.Table
+        Metrics of validated windows.
+
+    Notes
+    -----
+    A pause of many intervals is no sample's time (`rca.telemetry.binning`): beside hours of dense samples,
+    usual intervals of a sparse exporter would all be pauses.
+    """
+    both = pa.concat_tables([metrics, like]).unify_dictionaries()
+    labels = [codes_of(both.column(name))[0] for name in ("name", "node", "device")]
+    number, n_series = series_numbers([*labels, ranks_of(both.column("rank"))])
+    time, n = both.column("time").to_numpy(), metrics.num_rows
+    had = usual_intervals(time[:n], number[:n], n_series)
+    wanted = usual_intervals(time[n:], number[n:], n_series)
+    wanted[~(had * DENSER < wanted)] = np.nan
+    if not np.isfinite(wanted).any():
+        return metrics
+    return metrics.filter(pa.array(_last_of_each(time[:n], number[:n], wanted)))
+
+
+def usual_intervals(time: FloatArray, number: Numbers, n_series: int) -> FloatArray:
+    """Median interval between samples of each series, shape (n_series,); NaN where there are not two.
+
+    Parameters
+    ----------
+    time : ndarray of shape (n_samples,), seconds
+    number : ndarray of shape (n_samples,), int
+        Of the series that a sample belongs to.
+    n_series : int
+    """
+    order = np.lexsort((time, number))
+    series, gap = number[order][1:], np.diff(time[order])
+    inside = number[order][:-1] == series
+    series, gap = series[inside], gap[inside]
+    by_length = np.lexsort((gap, series))
+    counts = np.bincount(series, minlength=n_series)
+    middle = np.cumsum(counts) - counts + (counts - 1) // 2
+    found = np.full(n_series, np.nan)
+    some = counts > 0
+    found[some] = gap[by_length][middle[some]]
+    return found
+
+
+def _last_of_each(time: FloatArray, number: Numbers, wanted: FloatArray) -> BoolArray:
+    """Which samples are the last of their series in an interval; all of series without a wanted one."""
+    order = np.lexsort((time, number))
+    series = number[order]
+    with np.errstate(invalid="ignore"):
+        place = np.floor(time[order] / wanted[series])
+    # NaN differs from itself: without a wanted interval each sample has one of its own.
+    last = np.append((series[1:] != series[:-1]) | (place[1:] != place[:-1]), True)
+    kept = np.zeros(time.size, dtype=bool)
+    kept[order[last]] = True
+    return kept
