@@ -9,8 +9,11 @@ import numpy as np
 
 from rca.simulation.scenario import Dialect
 from rca.simulation.workload import Fleet, Workload
+from rca.telemetry.causes import STOP_CAUSES
 from rca.telemetry.job import Parallelism
 
+#: Fewest steps of a window; and by how much the windows of jobs that stop are longer, as if they had gone on.
+SHORTEST, STOPPED_LONGER = 20, 1.7
 #: Share of cluster jobs with 512 to 4,096 ranks, and with more.
 LARGE_SHARE, HUGE_SHARE = 0.06, 0.01
 #: Ranks x steps of one simulated window, at most, while enough steps are left to compare; and how many are.
@@ -50,24 +53,29 @@ def sample_job(rng: np.random.Generator, dialect: Dialect, cause: str) -> JobSha
     if testbed:
         parallelism, per_node = _testbed_shape(rng, pipelined=pipelined)
         workload, fleet = _testbed_workload(rng, parallelism), Fleet()
-        n_steps = int(rng.integers(40, 130))
+        longest = 200
     else:
         parallelism, per_node = _cluster_shape(rng, cause, pipelined=pipelined)
         workload = _cluster_workload(rng, parallelism, per_node)
         fleet = _fleet(rng, -(-parallelism.world_size // per_node))
-        n_steps = round(log_uniform(rng, 20, 420))
-        fewest = FEWEST_STEPS_HUGE if parallelism.world_size >= HUGE else FEWEST_STEPS
-        n_steps = min(n_steps, max(fewest, LARGEST_CELLS // parallelism.world_size))
+        longest = 420
     started = rng.random() < (0.1 if testbed else 0.75)
     return {
         "parallelism": parallelism,
         "ranks_per_node": per_node,
-        "n_steps": n_steps,
+        "n_steps": _n_steps(rng, parallelism.world_size, longest, cause),
         "start": float(rng.uniform(1.7e9, 1.8e9)),
         "first_step_number": int(rng.integers(1, 200_000)) if started else 0,
         "workload": workload,
         "fleet": fleet,
     }
+
+
+def _n_steps(rng: np.random.Generator, world_size: int, longest: int, cause: str) -> int:
+    """Draw the window's length; how many steps were done must not tell which jobs stopped."""
+    drawn = log_uniform(rng, SHORTEST, longest) * (STOPPED_LONGER if cause in STOP_CAUSES else 1.0)
+    fewest = FEWEST_STEPS_HUGE if world_size >= HUGE else FEWEST_STEPS
+    return min(round(drawn), max(fewest, LARGEST_CELLS // world_size))
 
 
 def _testbed_shape(rng: np.random.Generator, *, pipelined: bool) -> tuple[Parallelism, int]:
