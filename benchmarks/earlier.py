@@ -12,7 +12,7 @@ import argparse
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -102,7 +102,7 @@ def rows_of(entry: CollectionEntry, bundle: Path | None = None) -> dict[str, Jud
     """Both answers to a window's later part, judged; None if it is left out."""
     if (parts := cut(entry.read_window(), entry.read_label())) is None:
         return None
-    model = baseline() if bundle is None else Bundle.load(bundle)
+    model = _bundle(bundle)
     before = diagnose(parts.earlier, bundle=model)
     if before.failure_mode != HEALTHY or before.abstained:
         return None
@@ -118,6 +118,11 @@ def rows_of(entry: CollectionEntry, bundle: Path | None = None) -> dict[str, Jud
         )
         for method, earlier in asked.items()
     }
+
+
+@cache
+def _bundle(folder: Path | None) -> Bundle:
+    return baseline() if folder is None else Bundle.load(folder)
 
 
 def table(found: Sequence[dict[str, JudgedRow]]) -> Table:

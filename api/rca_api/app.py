@@ -126,7 +126,8 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
             state.webhook_dispatcher.run,
             state.sweeper.run,
             state.follower.follow,
-            state.memory.follow,
+            state.memory.nodes.follow,
+            state.memory.windows.follow,
             partial(tidy_up, state),
             partial(count_rows, state.database, state.metrics),
         )

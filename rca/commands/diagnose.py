@@ -109,6 +109,14 @@ def read(path: str) -> Window:
     return rca.read_window(_read_stdin(), max_bytes=MAX_BYTES)
 
 
+def _read_earlier(path: str) -> Window:
+    try:
+        return read(path)
+    except RcaError as error:
+        error.message = f"the earlier window: {error.message}"
+        raise
+
+
 def _read_stdin() -> bytes:
     pieces: list[bytes] = []
     size = 0
@@ -134,7 +142,7 @@ def _diagnose(
         raise InvalidInput("standard input is one window: give the other one as a file")
     return rca.diagnose(
         read(path),
-        earlier=read(earlier) if earlier is not None else None,
+        earlier=_read_earlier(earlier) if earlier is not None else None,
         bundle=rca.Bundle.load(bundle) if bundle is not None else None,
         priors=read_priors(priors) if priors is not None else None,
         node_odds=read_node_odds(node_odds) if node_odds is not None else None,

@@ -8,16 +8,16 @@ in which it ran as usual, the whole window is the slow stretch, and every phase 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 
+from rca.diagnosis.everybody import WHAT_CHANGED, everybody_check
 from rca.diagnosis.joining import doubts_only_causes
 from rca.diagnosis.result import Diagnosis, EarlierWindow, Straggler
 from rca.features import FeatureSet
 from rca.robust import nan_median
 from rca.telemetry.causes import Pattern
-from rca.telemetry.earlier import after_earlier, refuse_incomparable
+from rca.telemetry.earlier import after_earlier
 from rca.telemetry.phases import PhaseArrays
 from rca.telemetry.step_clock import StepClock
 from rca.telemetry.window import Window
@@ -26,9 +26,9 @@ from rca.telemetry.window import Window
 SLOWER = 1.05
 #: Belief from which the comparison raises the alarm; whoever asks twice has to be surer.
 SURE_ALARM = 0.97
-#: Share of the slow stretch's steps that lie in the window itself, not in the earlier one; and share of the
-#: window's steps that it covers: who looks for what acts all along takes no settling of a restart for it.
-IN_THE_WINDOW, MOST_STEPS = 0.9, 0.5
+#: Least share of the window's steps, and most of the earlier one's, in the slow stretch of both: what began
+#: in between is no settling of a restart.
+MOST_STEPS, STEPS_BEFORE = 0.5, 0.1
 #: An alarm of the comparison alone is one only if this share of what steps take longer is lost to stragglers
 #: and shared faults: everybody may simply have more to compute.
 MOST_OF_IT = 0.5
@@ -69,7 +69,6 @@ def with_earlier(
     InvalidInput
         If the windows cannot be compared.
     """
-    refuse_incomparable(window, earlier)
     first, part = int(features.work.steps[0]), window
     if features.work.warmup:
         # A restarted job's first steps are no sign of a fault; between two windows they would look like one.
@@ -77,15 +76,18 @@ def with_earlier(
     both = after_earlier(part, earlier)
     before = _compared(window, earlier, both, first)
     told = _with_past(alone, before)
-    if not _is_open(alone, features) or not (before.ratio or 0.0) >= SLOWER:
+    ratio = before.ratio or 0.0
+    if not _is_open(alone, features) or not ratio >= SLOWER:
         return told
     compared, seen = ask(both, first)
     if not _is_all_along(seen, first):
         return told
     if _says_more(compared, alone, before):
-        return _instead(told, compared, seen)
-    if _is_sound(told) and _is_sound(compared) and features.comparison.segment.whole:
-        return told.model_copy(update={"next_check": compared.next_check})
+        return _instead(told, compared, before, seen, first)
+    unchanged = features.comparison.segment.whole and _is_sound(told) and _is_sound(compared)
+    if unchanged and everybody_check(seen) is not None:
+        slower = f"usual steps take {ratio:.2f} times as long as in the earlier window, on all ranks alike"
+        return told.model_copy(update={"next_check": f"{slower}: {WHAT_CHANGED}"})
     return told
 
 
@@ -154,32 +156,41 @@ def _is_surer(compared: Diagnosis, alone: Diagnosis) -> bool:
 
 
 def _is_all_along(seen: FeatureSet, first: int) -> bool:
-    """Whether the slow stretch is most of the window, and not one of the earlier window or of both."""
+    """Whether the slow stretch is most of the window, and hardly any of the earlier one."""
     segment, steps = seen.comparison.segment, seen.work.steps
-    slow = segment.mask(steps.size)
-    inside = float((slow & (steps >= first)).sum())
-    mostly = inside >= IN_THE_WINDOW * slow.sum() and inside >= MOST_STEPS * (steps >= first).sum()
-    return mostly and not segment.whole
+    slow, now = segment.mask(steps.size), steps >= first
+    if now.all():
+        # The few steps before were taken for a warm-up.
+        return False
+    return bool(slow[now].mean() >= MOST_STEPS and slow[~now].mean() <= STEPS_BEFORE)
 
 
-def _instead(told: Diagnosis, compared: Diagnosis, seen: FeatureSet) -> Diagnosis:
+def _instead(
+    told: Diagnosis, compared: Diagnosis, before: EarlierWindow, seen: FeatureSet, first: int
+) -> Diagnosis:
     """The comparison's answer for the window; what of the window was used and lacking stays as it was."""
-    kept: dict[str, Any] = {name: getattr(told, name) for name in ("quality", "missing_signals")}
     segment, steps = seen.comparison.segment, seen.work.steps
-    stretch = int(steps[segment.first]), int(steps[segment.last])
-    known = {tuple(each.ranks): each.pattern for each in told.stragglers}
-    stragglers = [
-        _within(each, stretch, int(steps[-1]), known.get(tuple(each.ranks))) for each in compared.stragglers
-    ]
-    before = None if told.earlier is None else told.earlier.model_copy(update={"decided": True})
-    return compared.model_copy(update={**kept, "stragglers": stragglers, "earlier": before})
+    stretch = max(int(steps[segment.first]), first), int(steps[segment.last])
+    known, past = {tuple(each.ranks): each.pattern for each in told.stragglers}, told.slowdown.versus_own_past
+    return compared.model_copy(
+        update={
+            "quality": told.quality,
+            "missing_signals": told.missing_signals,
+            "slowdown": compared.slowdown.model_copy(update={"versus_own_past": past}),
+            "stragglers": [
+                _within(each, stretch, int(steps[-1]), known.get(tuple(each.ranks)))
+                for each in compared.stragglers
+            ],
+            "earlier": before.model_copy(update={"decided": True}),
+        }
+    )
 
 
 def _within(straggler: Straggler, stretch: tuple[int, int], end: int, pattern: Pattern | None) -> Straggler:
     """The straggler in the window's own steps, in its pattern there; who is late to the end is not over."""
     first, last = straggler.first_step, straggler.last_step
     if first is None or last is None or first < stretch[0]:
-        # Also late in the earlier window, or late there alone by its own measure.
+        # Late in the earlier window, too, or there alone by its own measure.
         first, last = stretch[0], stretch[1] if last is None or last < stretch[0] else last
     lasts = straggler.pattern == "transient" and last >= end - OVER
     pattern = pattern or ("persistent" if lasts else straggler.pattern)

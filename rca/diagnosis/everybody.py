@@ -5,6 +5,10 @@ from __future__ import annotations
 from rca.classify.sufficiency import can_show_health
 from rca.features import WINDOW_FEATURES, FeatureSet
 
+WHAT_CHANGED = (
+    "ask what changed for everybody (sequence lengths, evaluation, checkpoints, data, a shared network or "
+    "store)"
+)
 #: Steps in the stretch take this many times as long as the others, at least.
 WORTH_ASKING = 1.2
 #: The last of all became later by less than this share of what steps became longer.
@@ -35,6 +39,5 @@ def everybody_check(features: FeatureSet) -> str | None:
     first, last = int(steps[segment.first]), int(steps[segment.last])
     when = f"from step {first} on" if segment.last == steps.size - 1 else f"in steps {first} to {last}"
     return (
-        f"{when} steps took {versus_past:.2f} times as long as the others, on all ranks alike: ask what "
-        "changed for everybody (sequence lengths, evaluation, checkpoints, data, a shared network or store)"
+        f"{when} steps took {versus_past:.2f} times as long as the others, on all ranks alike: {WHAT_CHANGED}"
     )

@@ -37,6 +37,7 @@ from rca.diagnosis.whole_steps import on_whole_steps
 from rca.features import WINDOW_FEATURES, FeatureSet, extract
 from rca.features.extract import missing_resources
 from rca.features.work import OWN_PHASES
+from rca.telemetry.earlier import refuse_incomparable
 from rca.telemetry.window import Window
 from rca.whatif.coarse import PhaseReplay
 
@@ -85,6 +86,8 @@ def diagnose(
     if not isinstance(bundle, Bundle):
         bundle = baseline() if bundle is None else Bundle.load(bundle)
     odds = None if node_odds is None else checked_node_odds(node_odds)
+    if earlier is not None:
+        refuse_incomparable(window, earlier)
     held = bundle
 
     def once(part: Window, since: int | None = None) -> tuple[Diagnosis, FeatureSet, Pricing]:

@@ -163,8 +163,7 @@ def _facts(diagnosis: Diagnosis) -> tuple[Phrase, ...]:
 
 def _is_told(diagnosis: Diagnosis) -> bool:
     """Whether the job's own past is the earlier window."""
-    earlier = diagnosis.earlier
-    return earlier is not None and (earlier.decided or diagnosis.slowdown.versus_own_past == earlier.ratio)
+    return diagnosis.earlier is not None and diagnosis.slowdown.versus_own_past == diagnosis.earlier.ratio
 
 
 def _comparison(earlier: EarlierWindow) -> Phrase:

@@ -24,8 +24,8 @@ def after_earlier(window: Window, earlier: Window) -> Window:
     """The window with the last steps of an earlier one of its job before it, and what was sampled then.
 
     Nothing is known of the time between them. Of the earlier one only what the window has, too, can be
-    compared: phases and metrics that it lacks are left out, as are samples that come more often than its own,
-    and events and operations, which belong to their own time.
+    compared: phases and metrics that it lacks are left out, as are samples that come more often in one of
+    both, and events and operations, which belong to their own time.
 
     Parameters
     ----------
@@ -48,11 +48,14 @@ def after_earlier(window: Window, earlier: Window) -> Window:
     clock, n_steps = StepClock.of(earlier), StepClock.of(window).steps.size
     kept = int(clock.steps[-min(max(n_steps, ENOUGH_STEPS), clock.steps.size)])
     before = clock.between(kept, int(clock.steps[-1]) + 1)
+    sampled = _of_the_same_names(before.metrics, window.metrics)
+    # One series has one usual interval: what one of them has more often would make pauses of the other's.
+    metrics = _above(thinned(sampled, window.metrics), thinned(window.metrics, sampled))
     return replace(
         window,
         job=window.job.model_copy(update={"start": before.job.start}),
         steps=_above(_numbered_before(before.steps, window.steps), window.steps),
-        metrics=_above(_of_the_same_names(before.metrics, window.metrics), window.metrics),
+        metrics=metrics,
     )
 
 
@@ -101,11 +104,8 @@ def _numbered_before(steps: pa.Table, later: pa.Table) -> pa.Table:
 
 
 def _of_the_same_names(metrics: pa.Table, known: pa.Table) -> pa.Table:
-    if not metrics.num_rows or not known.num_rows:
-        return metrics.slice(0, 0)
     names = pc.unique(known.column("name").cast(pa.string()))
-    shared = metrics.filter(pc.is_in(metrics.column("name").cast(pa.string()), value_set=names))
-    return thinned(shared, known) if shared.num_rows else shared
+    return metrics.filter(pc.is_in(metrics.column("name").cast(pa.string()), value_set=names))
 
 
 def _above(rows: pa.Table, table: pa.Table) -> pa.Table:

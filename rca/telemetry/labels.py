@@ -67,7 +67,7 @@ class Label(_Record):
 class _Entry(_Record):
     id: str = Field(min_length=1)
     path: str = Field(min_length=1)
-    earlier: Annotated[str, Field(min_length=1)] | None = None
+    earlier: str | None = None
 
 
 class _Manifest(_Record):
@@ -199,7 +199,7 @@ def read_collection(path: str | PathLike[str]) -> Collection:
             entry.id,
             places[entry.id],
             entry.model_extra or {},
-            places[entry.earlier] if entry.earlier else None,
+            None if entry.earlier is None else places[entry.earlier],
         )
         for entry in manifest.windows
     )

@@ -12,7 +12,7 @@ from rca.telemetry.grouping import codes_of, ranks_of, series_numbers
 #: Series that were sampled so many times as often are thinned.
 DENSER = 1.5
 
-Numbers = npt.NDArray[np.int32]
+_Numbers = npt.NDArray[np.int32]
 
 
 def thinned(metrics: pa.Table, like: pa.Table) -> pa.Table:
@@ -32,24 +32,16 @@ def thinned(metrics: pa.Table, like: pa.Table) -> pa.Table:
     labels = [codes_of(both.column(name))[0] for name in ("name", "node", "device")]
     number, n_series = series_numbers([*labels, ranks_of(both.column("rank"))])
     time, n = both.column("time").to_numpy(), metrics.num_rows
-    had = usual_intervals(time[:n], number[:n], n_series)
-    wanted = usual_intervals(time[n:], number[n:], n_series)
+    had = _usual_intervals(time[:n], number[:n], n_series)
+    wanted = _usual_intervals(time[n:], number[n:], n_series)
     wanted[~(had * DENSER < wanted)] = np.nan
     if not np.isfinite(wanted).any():
         return metrics
     return metrics.filter(pa.array(_last_of_each(time[:n], number[:n], wanted)))
 
 
-def usual_intervals(time: FloatArray, number: Numbers, n_series: int) -> FloatArray:
-    """Median interval between samples of each series, shape (n_series,); NaN where there are not two.
-
-    Parameters
-    ----------
-    time : ndarray of shape (n_samples,), seconds
-    number : ndarray of shape (n_samples,), int
-        Of the series that a sample belongs to.
-    n_series : int
-    """
+def _usual_intervals(time: FloatArray, number: _Numbers, n_series: int) -> FloatArray:
+    """Lower median interval between samples of each series, (n_series,); NaN where there are not two."""
     order = np.lexsort((time, number))
     series, gap = number[order][1:], np.diff(time[order])
     inside = number[order][:-1] == series
@@ -63,7 +55,7 @@ def usual_intervals(time: FloatArray, number: Numbers, n_series: int) -> FloatAr
     return found
 
 
-def _last_of_each(time: FloatArray, number: Numbers, wanted: FloatArray) -> BoolArray:
+def _last_of_each(time: FloatArray, number: _Numbers, wanted: FloatArray) -> BoolArray:
     """Which samples are the last of their series in an interval; all of series without a wanted one."""
     order = np.lexsort((time, number))
     series = number[order]

@@ -84,6 +84,9 @@ def test_an_earlier_window_is_compared_with(rca_command: Run, tmp_path: Path) ->
     refused = rca_command("diagnose", SLOW, "--earlier", SLOW)
     assert refused.code == 2
     assert "s after the window begins" in refused.err
+    lost = rca_command("diagnose", SLOW, "--earlier", tmp_path / "nowhere")
+    assert lost.code == 2
+    assert "the earlier window: " in lost.err
     twice = rca_command("diagnose", "-", "--earlier", "-", stdin=WHOLE)
     assert twice.code == 2
     assert "standard input is one window" in twice.err

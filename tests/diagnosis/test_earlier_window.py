@@ -82,6 +82,7 @@ def test_a_congested_fabric_has_no_contrast_in_its_window_and_one_to_the_hour_be
     assert [(cause.cause, cause.ranks) for cause in told.causes] == [("network_congestion", list(ALL))]
     # What every step took longer, as a mean over this window's steps and not over both windows'.
     assert told.causes[0].seconds_per_step == pytest.approx(0.012, rel=0.05)
+    assert told.slowdown.versus_own_past == (told.earlier.ratio if told.earlier else None)
     assert told.slowdown.gpu_hours_lost == pytest.approx(
         told.slowdown.seconds_per_step * STEPS * RANKS / 3600
     )
@@ -176,7 +177,15 @@ def test_a_restart_is_no_slowdown(monkeypatch: pytest.MonkeyPatch) -> None:
     window = labelled.window
     told = rca.diagnose(window, earlier=moved(window, -HOUR))
     assert told.quality.warmup_steps == 3
-    assert StepClock.of(asked[0]).first == StepClock.of(window).first + 3
+    clocks = StepClock.of(asked[0]), StepClock.of(window)
+    assert (clocks[0].first, clocks[0].steps[-1]) == (clocks[1].first + 3, clocks[1].steps[-1])
+    # What is between the windows is told of the windows, and so is whether they overlap.
+    assert told.earlier is not None
+    assert told.earlier.seconds_before == pytest.approx(HOUR - (window.job.end - window.job.start))
+    begun = StepClock.of(window).ends(clocks[0].first) - window.job.start
+    late = moved(window, -(window.job.end - window.job.start) + begun / 2)
+    with pytest.raises(InvalidInput, match="after the window begins"):
+        rca.diagnose(window, earlier=late)
     assert told.earlier is not None
     assert told.earlier.ratio == pytest.approx(1.0, abs=0.02)
 
@@ -236,14 +245,40 @@ def test_where_the_comparison_leaves_it_open_so_does_the_answer(congested: Windo
     assert decided(told)
 
 
-def test_a_healthy_job_that_is_slower_is_told_what_to_ask(congested: Window, before: Window) -> None:
-    asked = rca.diagnose(congested).model_copy(update={"next_check": "ask what changed"})
-    told = told_of(congested, before, asked)
-    assert told.next_check == "ask what changed"
+def test_a_healthy_job_that_is_slower_is_told_what_to_ask(
+    fabric: Callable[..., Window], before: Window
+) -> None:
+    window = fabric(0.04, congested=True)
+    sound = rca.diagnose(window)
+    told = told_of(window, before, sound)
+    assert told.next_check.startswith(
+        "usual steps take 1.39 times as long as in the earlier window, on all ranks"
+    )
     assert not decided(told)
+    # Not where an answer is open, the comparison says more than it may, or the window changed by itself.
+    doubt = AbstentionReason(code="too_few_ranks", sentence="few")
+    doubts = sound.model_copy(update={"abstained": True, "abstention_reason": doubt})
+    slow = rca.diagnose(window, earlier=before)
+    unsure = slow.model_copy(update={"failure_mode_probability": {"fail_slow": 0.9, "healthy": 0.1}})
+    for compared, alone in ((doubts, sound), (sound, doubts), (unsure, sound)):
+        assert told_of(window, before, compared, alone=alone).next_check == alone.next_check
+    slightly = fabric(0.02, congested=True)
+    assert told_of(slightly, before, sound).next_check == sound.next_check
 
 
-@pytest.mark.parametrize("likely", [0.96, 0.98])
+@pytest.mark.parametrize(("transfer", "asks"), [(0.0115, False), (0.013, True)])
+def test_steps_that_hardly_take_longer_are_not_asked_about(
+    congested: Window, fabric: Callable[..., Window], before: Window, transfer: float, asks: bool
+) -> None:
+    slow = rca.diagnose(congested, earlier=before)
+    told = told_of(fabric(transfer, congested=True), before, slow)
+    assert told.earlier is not None
+    assert told.earlier.ratio is not None
+    assert 1.02 < told.earlier.ratio < 1.08
+    assert decided(told) == asks == (told.earlier.ratio >= earlier.SLOWER)
+
+
+@pytest.mark.parametrize("likely", [0.965, 0.975])
 def test_whoever_asks_twice_has_to_be_surer(congested: Window, before: Window, likely: float) -> None:
     slow = rca.diagnose(congested, earlier=before)
     odds = {"healthy": 1.0 - likely, "fail_slow": likely, "fail_stop": 0.0}
@@ -254,9 +289,12 @@ def test_whoever_asks_twice_has_to_be_surer(congested: Window, before: Window, l
 def test_an_alarm_has_to_explain_why_the_job_is_slower(congested: Window, before: Window) -> None:
     """All of them computing more, with a rank that is late by a trifle, is no fault of its."""
     slow = rca.diagnose(congested, earlier=before)
-    lost = slow.slowdown.seconds_per_step
-    for share in (0.4, 0.7):
-        trifle = slow.slowdown.model_copy(update={"seconds_per_step": share * lost})
+    assert slow.earlier is not None
+    assert slow.earlier.ratio is not None
+    assert slow.earlier.step_seconds is not None
+    longer = slow.earlier.step_seconds * (slow.earlier.ratio - 1.0)
+    for share in (0.45, 0.55):
+        trifle = slow.slowdown.model_copy(update={"seconds_per_step": share * longer})
         assert decided(told_of(congested, before, slow.model_copy(update={"slowdown": trifle}))) == (
             share > 0.5
         )
@@ -277,34 +315,165 @@ def test_a_firm_answer_does_not_give_way_to_doubts_or_to_a_less_likely_cause(
         assert decided(told_of(congested, before, other, alone=slow)) == instead
 
 
+def test_the_same_cause_may_be_less_likely_and_a_bare_answer_gives_way(
+    congested: Window, before: Window
+) -> None:
+    slow = rca.diagnose(congested, earlier=before)
+    (cause,) = slow.causes
+    for ranks, instead in ((cause.ranks, True), (cause.ranks[1:], False)):
+        changed = cause.model_copy(update={"probability": 0.5, "ranks": ranks})
+        less = slow.model_copy(update={"causes": [changed]})
+        assert decided(told_of(congested, before, less, alone=slow)) == instead
+    bare = slow.model_copy(update={"causes": []})
+    assert decided(told_of(congested, before, slow, alone=bare))
+    assert not decided(told_of(congested, before, bare, alone=slow))
+
+
+@pytest.mark.parametrize(
+    ("mode", "code", "counts"),
+    [
+        ("fail_slow", None, True),
+        ("fail_slow", "cause_not_certain", True),
+        ("fail_slow", "too_short", False),
+        ("fail_stop", None, False),
+        ("healthy", "undecided_mode", True),
+        ("healthy", "single_event", False),
+    ],
+)
+def test_what_the_comparison_may_say(
+    congested: Window, before: Window, mode: str, code: str | None, counts: bool
+) -> None:
+    slow = rca.diagnose(congested, earlier=before)
+    reason = None if code is None else AbstentionReason.model_validate({"code": code, "sentence": "why"})
+    doubt = {"abstained": reason is not None, "abstention_reason": reason, "failure_mode": mode}
+    assert decided(told_of(congested, before, slow.model_copy(update=doubt))) == counts
+    strange = slow.quality.model_copy(update={"out_of_distribution": True})
+    odd = slow.model_copy(update=doubt | {"quality": strange})
+    assert not decided(told_of(congested, before, odd))
+
+
+@pytest.mark.parametrize(
+    ("code", "opens"),
+    [
+        (None, True),
+        ("undecided_mode", True),
+        ("too_few_ranks", True),
+        ("too_short", False),
+        ("fell_silent", False),
+    ],
+)
+def test_which_doubts_a_comparison_may_settle(
+    congested: Window, before: Window, code: str | None, opens: bool
+) -> None:
+    slow = rca.diagnose(congested, earlier=before)
+    reason = None if code is None else AbstentionReason.model_validate({"code": code, "sentence": "why"})
+    alone = rca.diagnose(congested).model_copy(
+        update={"abstained": reason is not None, "abstention_reason": reason}
+    )
+    assert decided(told_of(congested, before, slow, alone=alone)) == opens
+    stopped = alone.model_copy(update={"failure_mode": "fail_stop"})
+    assert not decided(told_of(congested, before, slow, alone=stopped))
+
+
+def test_doubts_of_a_slow_job_do_not_give_way_to_other_doubts(congested: Window, before: Window) -> None:
+    slow = rca.diagnose(congested, earlier=before)
+    doubt = AbstentionReason(code="undecided_mode", sentence="it may be slow")
+    undecided = slow.model_copy(
+        update={"failure_mode": "healthy", "abstained": True, "abstention_reason": doubt}
+    )
+    assert not decided(told_of(congested, before, undecided, alone=slow))
+    assert not decided(told_of(congested, before, undecided, alone=undecided))
+
+
 @pytest.mark.parametrize(
     ("first", "last", "counts"),
-    [(STEPS, 2 * STEPS - 1, True), (STEPS + 4, STEPS + 12, False), (10, STEPS - 10, False)],
-    ids=["all along", "settling", "before"],
+    [
+        (STEPS, 2 * STEPS - 1, True),
+        (STEPS - 5, 2 * STEPS - 1, True),
+        (STEPS - 8, 2 * STEPS - 1, False),
+        (0, 2 * STEPS - 1, False),
+        (STEPS, STEPS + 33, True),
+        (STEPS, STEPS + 26, False),
+        (10, STEPS - 10, False),
+    ],
+    ids=["all along", "a little earlier", "earlier", "both", "most", "not most", "before"],
 )
 def test_the_slow_stretch_is_most_of_the_window(
     congested: Window, before: Window, first: int, last: int, counts: bool
 ) -> None:
     slow = rca.diagnose(congested, earlier=before)
     both = extract(after_earlier(congested, before))
-    stretch = Segment(first, last, 0.1, 0.0, False)
+    stretch = Segment(first, last, 0.1, 0.0, whole=last - first + 1 == 2 * STEPS)
     told = told_of(congested, before, slow, comparison=replace(both.comparison, segment=stretch))
     assert decided(told) == counts
+    if counts:
+        assert told.stragglers[0].first_step == 0
 
 
 def test_steps_and_pattern_are_the_windows(congested: Window, before: Window) -> None:
     slow = rca.diagnose(congested, earlier=before)
     (group,) = slow.stragglers
 
-    def told(first: int, last: int, pattern: str) -> tuple[int | None, int | None, str | None]:
+    def told(
+        first: int | None, last: int | None, pattern: str, alone: Diagnosis | None = None
+    ) -> tuple[int | None, int | None, str | None]:
         changed = group.model_copy(update={"first_step": first, "last_step": last, "pattern": pattern})
-        (found,) = told_of(congested, before, slow.model_copy(update={"stragglers": [changed]})).stragglers
+        compared = slow.model_copy(update={"stragglers": [changed]})
+        (found,) = told_of(congested, before, compared, alone=alone).stragglers
         return found.first_step, found.last_step, found.pattern
 
+    end = STEPS - 1
     # The earlier window's steps have numbers below 0.
-    assert told(-40, -10, "persistent") == (0, STEPS - 1, "persistent")
+    assert told(-40, -10, "persistent") == (0, end, "persistent")
+    assert told(None, None, "persistent") == told(3, None, "persistent") == (0, end, "persistent")
     assert told(-5, 30, "transient") == (0, 30, "transient")
-    assert told(3, STEPS - 2, "transient") == (3, STEPS - 2, "persistent")
+    assert told(3, end - 3, "transient") == (3, end - 3, "persistent")
+    assert told(3, end - 4, "transient") == (3, end - 4, "transient")
+    assert told(3, end, "deterministic") == (3, end, "deterministic")
+    # What the window alone says of the same ranks is not made less of by a longer past.
+    known = slow.model_copy(
+        update={"stragglers": [group.model_copy(update={"pattern": "deterministic"})], "causes": []}
+    )
+    assert told(3, 20, "transient", alone=known)[2] == "deterministic"
+
+
+def test_what_of_the_window_was_used_and_lacking_is_the_windows(congested: Window, before: Window) -> None:
+    slow = rca.diagnose(congested, earlier=before)
+    alone = rca.diagnose(congested)
+    other = slow.model_copy(
+        update={
+            "missing_signals": ["psi"],
+            "quality": slow.quality.model_copy(update={"rows_used": 1}),
+            "slowdown": slow.slowdown.model_copy(update={"versus_own_past": 9.0}),
+        }
+    )
+    told = told_of(congested, before, other, alone=alone)
+    assert (told.missing_signals, told.quality) == (alone.missing_signals, alone.quality)
+    assert told.earlier is not None
+    assert told.slowdown.versus_own_past == told.earlier.ratio
+
+
+@pytest.mark.parametrize("untimed", ["window", "before"])
+def test_untimed_steps_have_no_ratio(make_window: MakeWindow, untimed: str) -> None:
+    def timed(*, known: bool) -> Window:
+        plain = make_window(2, 30)
+        if known:
+            return plain
+        place = plain.steps.column_names.index("step_seconds")
+        nothing = pa.array(np.full(plain.steps.num_rows, np.nan))
+        return replace(plain, steps=plain.steps.set_column(place, "step_seconds", nothing))
+
+    window, past = timed(known=untimed != "window"), moved(timed(known=untimed != "before"), -HOUR)
+    told = rca.diagnose(window, earlier=past).earlier
+    assert told is not None
+    assert (told.ratio, told.step_seconds) == (None, None)
+
+
+def test_an_earlier_window_may_be_longer_or_shorter(make_window: MakeWindow) -> None:
+    for before, steps in ((25, 25), (100, 40), (3, 3)):
+        told = rca.diagnose(make_window(2, 40), earlier=moved(make_window(2, before), -HOUR)).earlier
+        assert told is not None
+        assert told.steps == steps
 
 
 def test_another_job_is_refused(make_window: MakeWindow) -> None:

@@ -10,6 +10,8 @@ from typing import NamedTuple
 import pytest
 from strangers import Answer, alarms, asked, is_right
 
+import rca
+from rca.telemetry.labels import read_label
 from rca.testbed.pack import unpack
 
 PACKED = Path(__file__).parents[2] / "data" / "testbed"
@@ -40,6 +42,21 @@ def answers_of(tmp_path_factory: pytest.TempPathFactory) -> AnswersOf:
         return asked(folder, sorted(each.parent.name for each in folder.glob("*/window.json")))
 
     return answers
+
+
+def test_links_that_were_throttled_all_along_are_told_beside_an_earlier_window(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    """The example of the README: all links of a real job, from before its window on."""
+    folder = tmp_path_factory.mktemp("second") / "captures"
+    unpack(PACKED / "second", folder)
+    window, earlier = rca.read_window(folder / "fabric-3"), rca.read_window(folder / "healthy-eval-0")
+    assert rca.diagnose(window).failure_mode == "healthy"
+    told = rca.diagnose(window, earlier=earlier)
+    assert (told.failure_mode, told.abstained) == ("fail_slow", False)
+    assert told.causes[0].cause == "network_congestion"
+    label = read_label(folder / "fabric-3").causes[0].model_extra or {}
+    assert told.causes[0].seconds_per_step == pytest.approx(label["seconds_per_step_while_on"], rel=0.05)
 
 
 def one(answers: list[Answer], wanted: str) -> Answer:

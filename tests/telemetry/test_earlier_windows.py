@@ -12,7 +12,7 @@ from telemetry_windows import START, job, metrics, rows_of, series_of, steps, wi
 from benchmarks.earlier import moved
 from rca.errors import InvalidInput
 from rca.telemetry import Window, read_window
-from rca.telemetry.earlier import ENOUGH_STEPS, after_earlier, refuse_incomparable
+from rca.telemetry.earlier import after_earlier, refuse_incomparable
 from rca.telemetry.phases import PhaseArrays
 from rca.telemetry.step_clock import StepClock
 
@@ -35,10 +35,13 @@ def test_a_window_cut_in_two_and_joined_is_what_it_was(name: str, real_windows: 
 
 
 def test_the_last_steps_are_taken_as_many_as_the_window_has_and_a_few_at_least(make_window) -> None:
-    for own, taken in ((40, 40), (8, ENOUGH_STEPS)):
+    for own, taken in ((40, 40), (8, 20)):
         both = after_earlier(make_window(2, own), moved(make_window(2, 100), -HOUR))
         steps_of_both = PhaseArrays.from_window(both).steps
         assert steps_of_both.size == own + taken
+        # The job is that of the steps that are left.
+        begin = np.nanmin(PhaseArrays.from_window(both).start_time)
+        assert begin - 1.1 < both.job.start <= begin
         assert steps_of_both[-own:].tolist() == list(range(own))
 
 
@@ -48,7 +51,12 @@ def test_steps_that_are_counted_anew_come_after_those_before(make_window) -> Non
     phases = PhaseArrays.from_window(both)
     assert phases.steps.tolist() == list(range(-30, 30))
     assert (np.diff(phases.start_time) > 0).all()
-    # Numbers that go on stay.
+    # So do those that go on at once; others stay.
+    at_once = replace(
+        later, steps=later.steps.set_column(1, "step", [later.steps.column("step").to_numpy() + 29])
+    )
+    both = after_earlier(at_once, moved(make_window(2, 30), -HOUR))
+    assert PhaseArrays.from_window(both).steps.tolist() == list(range(-1, 59))
     column = later.steps.column("step").to_numpy() + 1000
     place = later.steps.column_names.index("step")
     gone_on = replace(later, steps=later.steps.set_column(place, "step", [column]))
@@ -85,31 +93,55 @@ def test_only_what_both_have_is_compared() -> None:
     assert not after_earlier(window(), earlier).metrics.num_rows
 
 
-@pytest.mark.parametrize(("seconds", "kept"), [(0.1, 10), (1.0, 10), (4.0, 3)])
-def test_samples_come_as_often_as_the_windows_own(seconds: float, kept: int) -> None:
-    """A scrape interval is no pause beside hours of denser samples."""
+def clocked(*samples: tuple[float, str | None, int | None]) -> Window:
+    """Samples of a clock as (time, node, rank), in this order; each has its time as its value."""
+    return window(metrics=metrics(*((time, NAMES[1], time, node, rank) for time, node, rank in samples)))
 
-    def sampled(interval: float) -> Window:
-        times = np.arange(0.0, 10.0, interval)
-        return window(metrics=metrics(*((time, "DCGM_FI_DEV_SM_CLOCK", time, None, 0) for time in times)))
 
-    both = after_earlier(sampled(1.0), moved(sampled(seconds), -HOUR))
+def scraped(interval: float) -> Window:
+    return clocked(*((time, None, 0) for time in np.arange(0.0, 10.0, interval)))
+
+
+@pytest.mark.parametrize(
+    ("own", "earlier", "kept"),
+    [(1.0, 0.1, (10, 10)), (1.0, 1.0, (10, 10)), (1.5, 1.0, (7, 10)), (1.0, 4.0, (3, 3)), (4.0, 1.0, (3, 3))],
+)
+def test_both_have_samples_equally_often(own: float, earlier: float, kept: tuple[int, int]) -> None:
+    """The interval of one is no pause beside hours of the other's."""
+    both = after_earlier(scraped(own), moved(scraped(earlier), -HOUR))
     (held,) = series_of(both.metrics).values()
-    assert len(held) - 10 == kept
-    # The last sample of each interval, as it was.
-    assert all(time + HOUR == pytest.approx(value + START) for time, value in held[:kept])
+    assert (sum(time >= START for time, _ in held), sum(time < START for time, _ in held)) == kept
+    # Samples are as they were.
+    assert all((time - START) % HOUR == pytest.approx(value) for time, value in held)
 
 
-def test_each_series_has_its_own_interval() -> None:
-    rare = [(time, "DCGM_FI_DEV_GPU_TEMP", 40.0, None, 0) for time in (0.0, 5.0)]
-    dense = [(time, "DCGM_FI_DEV_SM_CLOCK", 1400.0, None, rank) for rank in (0, 1) for time in range(10)]
-    only_once = [(1.0, "DCGM_FI_DEV_POWER_USAGE", 400.0, None, 0)]
-    earlier = [(time, name, 1.0, None, 0) for name in NAMES for time in np.arange(0.0, 10.0, 0.5)]
-    both = after_earlier(
-        window(metrics=metrics(*rare, *dense, *only_once)), moved(window(metrics=metrics(*earlier)), -HOUR)
-    )
-    held = {name: len(samples) for (name, _, rank, _), samples in series_of(both.metrics).items() if not rank}
-    assert held == {NAMES[0]: 2 + 2, NAMES[1]: 10 + 10, NAMES[2]: 20 + 1}
+def test_each_series_has_its_own_interval_in_whatever_order_its_rows_are() -> None:
+    rng = np.random.default_rng(0)
+    dense = [(float(time), node, None) for node in ("a", "b") for time in range(10)]
+    rare = [(time, None, 0) for time in (0.0, 5.0)]
+    once = [(1.0, None, 1)]
+    earlier = [
+        (float(time), node, rank)
+        for node, rank in (("a", None), ("b", None), (None, 0), (None, 1))
+        for time in np.arange(0.0, 10.0, 0.5 if node != "b" else 1.0)
+    ]
+
+    def shuffled(samples: list[tuple[float, str | None, int | None]]) -> Window:
+        return clocked(*(samples[place] for place in rng.permutation(len(samples))))
+
+    both = after_earlier(shuffled([*dense, *rare, *once]), moved(shuffled(earlier), -HOUR))
+    held = {
+        (node, rank): sorted(round(time - START) for time, _ in samples)
+        for (_, node, rank, _), samples in series_of(both.metrics).items()
+    }
+    assert {label: len(times) for label, times in held.items()} == {
+        ("a", None): 10 + 10,
+        ("b", None): 10 + 10,
+        (None, 0): 2 + 2,
+        (None, 1): 20 + 1,
+    }
+    # The last sample of each interval stays.
+    assert [time + HOUR for time in held[None, 0][:2]] == [4, 10]
 
 
 def test_numbers_that_leave_no_room_are_refused() -> None:
@@ -122,10 +154,12 @@ def test_numbers_that_leave_no_room_are_refused() -> None:
     ("earlier", "said"),
     [
         (window(), "ends 10 s after the window begins"),
+        (moved(window(job=job(world_size=1), steps=steps().slice(0, 2)), -HOUR), "has 1 ranks, the window 2"),
+        (moved(window(job=job(parallelism={"tensor": 2})), -HOUR), "other places"),
         (moved(window(job=job(world_size=4)), -HOUR), "has 4 ranks, the window 2"),
         (moved(window(job=job(parallelism={"pipeline": 2})), -HOUR), "other places"),
     ],
-    ids=["overlaps", "size", "parallelism"],
+    ids=["overlaps", "smaller", "tensor", "larger", "pipeline"],
 )
 def test_what_cannot_be_compared_is_refused(earlier: Window, said: str) -> None:
     with pytest.raises(InvalidInput, match=said):

@@ -13,7 +13,6 @@ import structlog
 from rca.classify.answers import AnswerShares
 from rca.diagnosis.result import Cause, Diagnosis, ModelVersion
 from rca.errors import BundleError, InvalidInput, InvalidWindow, RcaError, SourceError, TooLarge
-from rca.telemetry.earlier import refuse_incomparable
 from rca.telemetry.encodings import arrow, json
 from rca.telemetry.encodings.multipart import boundary_of, split_parts
 from rca.telemetry.window import Window
@@ -198,26 +197,21 @@ def _asked(context: Context, ref: BundleRef, window: Window, remembered: Remembe
     except InvalidInput:
         if earlier is None:
             raise
-        # Only the two together cannot be read: nobody asked for the earlier one.
+        # The job runs in another shape now, say: nobody asked for the earlier window.
         return context.bundles.diagnose(ref, window, remembered.nodes)
 
 
 def _earlier(context: Context, window: Window, remembered: Remembered) -> Window | None:
-    """The job's last healthy window before this one; None where none is left that can be compared."""
+    """The job's last healthy window before this one; None where there is none."""
     digest = remembered.windows.before(window.job)
     if digest is None:
         return None
     try:
-        earlier = context.windows.get(digest)
-        refuse_incomparable(window, earlier)
+        return context.windows.get(digest)
     except SourceError as error:
         # Deleted meanwhile, damaged or out of reach: the window alone has an answer, too.
         _log.warning("the earlier window cannot be read", digest=digest, reason=error.message)
         return None
-    except InvalidInput:
-        # The job runs in another shape now.
-        return None
-    return earlier
 
 
 def _split(body: bytes, sent: Sent) -> list[Callable[[], Window]]:

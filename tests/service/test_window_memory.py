@@ -17,9 +17,9 @@ from benchmarks.earlier import moved
 from rca.telemetry.window import Window
 from rca_api.app import create_app
 from rca_api.diagnoses import repository
+from rca_api.diagnoses.memory import WindowMemory
 from rca_api.diagnoses.remembered import EarlierWindows, HealthyWindow, apart
 from rca_api.diagnoses.tables import WindowRow
-from rca_api.memory import WindowMemory
 from rca_api.settings import Settings
 from rca_api.state import State
 from rca_api.store.base import now
@@ -118,7 +118,7 @@ def answer(client: TestClient, setting: str) -> Callable[..., dict[str, Any]]:
 
     def post(window: Window, **headers: str) -> dict[str, Any]:
         if setting == "on":
-            state_of(client).memory._windows.refresh()
+            state_of(client).memory.windows.refresh()
         found = client.post(URL, content=window.to_json(), headers=JSON | headers)
         if found.status_code == 202:
             raise AssertionError(found.text)
@@ -130,7 +130,7 @@ def answer(client: TestClient, setting: str) -> Callable[..., dict[str, Any]]:
 
 
 def test_a_job_is_compared_with_its_last_healthy_window(
-    setting: str, answer: Callable[..., dict[str, Any]], make_window
+    setting: str, client: TestClient, answer: Callable[..., dict[str, Any]], make_window
 ) -> None:
     before = moved(make_window(8, 40, transfer=0.01), -3600.0)
     first = answer(before)
@@ -145,6 +145,9 @@ def test_a_job_is_compared_with_its_last_healthy_window(
     # For later, and in a batch, it is the same.
     later = answer(slower, Prefer="respond-async, wait=30")
     assert later["earlier"]["ratio"] == told["earlier"]["ratio"]
+    batch = b'{"windows": [' + slower.to_json() + b"]}"
+    (item,) = client.post(f"{URL}/batch", content=batch, headers=JSON).json()["items"]
+    assert item["diagnosis"]["earlier"]["ratio"] == told["earlier"]["ratio"]
     # Another job, and the same one of another size, have no such past.
     other = replace(slower, job=slower.job.model_copy(update={"job_id": "other"}))
     assert answer(other)["earlier"] is None
@@ -158,7 +161,7 @@ def test_without_the_earlier_window_the_answer_is_that_of_the_window_alone(
         pytest.skip("asks nothing")
     answer(moved(make_window(8, 40, transfer=0.01), -3600.0))
     state = state_of(client)
-    state.memory._windows.refresh()
+    state.memory.windows.refresh()
     ((known,),) = state.memory.current.windows.of_job.values()
     state.windows.delete(known.digest)
     told = client.post(URL, content=make_window(8, 40, transfer=0.05).to_json(), headers=JSON)
