@@ -179,7 +179,7 @@ def may_have_stopped(window: Window) -> bool:
     """A job that died and told nobody, or one that was done and told nobody: no verdict, and it says so."""
     diagnosis = rca.diagnose(window)
     reason, stop = diagnosis.abstention_reason, diagnosis.failure_mode_probability["fail_stop"]
-    undecided = reason is not None and reason.code in {"fell_silent", "undecided_mode"} and stop > 0.2
+    undecided = reason is not None and reason.code in {"fell_silent", "undecided_mode"} and stop > 0.15
     return undecided and set(diagnosis.failure_mode_set) >= {"healthy", "fail_stop"}
 
 

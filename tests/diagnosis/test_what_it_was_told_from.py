@@ -19,6 +19,9 @@ from rca.features.evidence import RESOURCES
 from rca.features.groups import feature_groups
 from rca.telemetry.causes import SLOW_CAUSES, UNKNOWN
 
+#: A slow GPU lengthens its kernels, wherever they are.
+KERNELS = {"forward_seconds": 0.35, "backward_seconds": 0.65}
+
 
 def test_an_ignorant_bundle_gives_no_sets(make_window, doubting) -> None:
     diagnosis = rca.diagnose(make_window(late={5: 0.05}), bundle=doubting())
@@ -149,13 +152,13 @@ def test_a_resource_is_read_as_the_channel_of_the_worst_rank(real_windows) -> No
 
 
 def test_a_cause_is_compared_with_the_likeliest_other_one(make_window) -> None:
-    """Nothing but phases: what the rank did longer is known, not why."""
-    diagnosis = rca.diagnose(make_window(late={5: 0.05}))
+    """Nothing but phases: that the rank's kernels took longer is known, not why."""
+    diagnosis = rca.diagnose(make_window(late={5: 0.05}, phase=KERNELS))
     (straggler,) = diagnosis.stragglers
     preferred = straggler.preference
     assert preferred is not None
     assert preferred.cause == diagnosis.causes[0].cause
-    assert preferred.rather_than == diagnosis.causes[1].cause
+    assert preferred.rather_than == UNKNOWN
     sizes = [abs(item.log_odds) for item in preferred.evidence]
     assert sizes == sorted(sizes, reverse=True)
 
@@ -244,5 +247,5 @@ def test_of_several_ranks_the_typical_one_is_asked_and_nobody_with_a_fault_of_hi
 def test_only_the_first_stragglers_are_explained(make_window, monkeypatch, most: int) -> None:
     for module in (contributions, pipeline):
         monkeypatch.setattr(module, "MAX_EXPLAINED", most)
-    (straggler,) = rca.diagnose(make_window(late={5: 0.05})).stragglers
+    (straggler,) = rca.diagnose(make_window(late={5: 0.05}, phase=KERNELS)).stragglers
     assert bool(straggler.evidence) == (straggler.preference is not None) == (most == 1)
