@@ -62,7 +62,9 @@ def _cuts(window: Window, onset: int, clock: StepClock) -> Iterator[tuple[int, W
     """Windows that end ever later, with the steps from the onset to their end; the whole one last."""
     delay = 1
     while clock.ends(onset + delay) < window.job.end:
-        yield delay, clock.cut(onset + delay)
+        # A fault may begin before the first step that is reported.
+        if onset + delay > clock.first:
+            yield delay, clock.cut(onset + delay)
         delay *= 2
     yield max(1, clock.steps_until_end(onset)), window
 

@@ -29,18 +29,18 @@ class Bounds(NamedTuple):
 
 #: The seventh is smaller, and many of its faults stall a few steps of all.
 BOUNDS = {
-    "fourth": Bounds(83, 1),
+    "fourth": Bounds(83, 0),
     # Three of them stand still as a hang does: rows end, nothing is sent, and devices stay busy.
-    "fifth": Bounds(97, 3),
-    "sixth": Bounds(100, 5, found=0.83),
+    "fifth": Bounds(97, 0),
+    "sixth": Bounds(100, 4, found=0.83),
     "seventh": Bounds(41, 1, found=0.75, named=35),
-    "eighth": Bounds(71, 1, found=0.88, named=70),
+    "eighth": Bounds(71, 0, found=0.88, named=70),
     # Many of its faults take a twentieth of a step.
     "ninth": Bounds(35, 0, found=0.65, named=24),
     # Every tenth times nothing but steps, and many hide their decisive signal.
     "tenth": Bounds(33, 0, found=0.8, named=30),
     # Asked once, before anybody looked; every other window times its exchange where it waits for it.
-    "eleventh": Bounds(41, 2, found=0.8, named=30, right=0.75),
+    "eleventh": Bounds(41, 3, found=0.8, named=30, right=0.75),
 }
 
 

@@ -28,7 +28,7 @@ class Bounds(NamedTuple):
     right_of_named: float
 
 
-BOUNDS = {"third": Bounds(33, 102, 0, 0.68, 0.75), "fourth": Bounds(39, 99, 3, 0.69, 0.75)}
+BOUNDS = {"third": Bounds(33, 102, 0, 0.68, 0.75), "fourth": Bounds(39, 99, 2, 0.69, 0.75)}
 
 
 @pytest.fixture(scope="module")

@@ -47,6 +47,13 @@ def test_what_was_told_before_anything_happened_is_no_detection(make_window) -> 
     assert detection_delay(window, label, told_from(10)) == 0
 
 
+def test_a_fault_may_begin_before_the_first_step_that_is_reported(make_window) -> None:
+    """A window of no step at all is no window."""
+    window = StepClock.of(make_window(n_steps=60)).between(10, 60)
+    assert detection_delay(window, slow_label(first_step=0), told_from(11)) == 16
+    assert detection_delay(window, slow_label(first_step=0), told_from(10)) == 16
+
+
 def test_a_fault_without_a_step_has_no_delay(make_window) -> None:
     assert isnan(detection_delay(make_window(), slow_label(), told_from(0)))
 
