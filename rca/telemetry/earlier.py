@@ -10,8 +10,9 @@ import pyarrow.compute as pc
 
 from rca.errors import InvalidInput
 from rca.telemetry.job import Topology
+from rca.telemetry.phases import distinct_steps
 from rca.telemetry.step_clock import StepClock
-from rca.telemetry.thinning import thinned
+from rca.telemetry.thinning import equally_often
 from rca.telemetry.window import Window
 
 #: An earlier window has a say with as many steps as the window that is asked about, and with these at least.
@@ -45,17 +46,16 @@ def after_earlier(window: Window, earlier: Window) -> Window:
         If the two cannot be compared.
     """
     refuse_incomparable(window, earlier)
-    clock, n_steps = StepClock.of(earlier), StepClock.of(window).steps.size
+    clock, n_steps = StepClock.of(earlier), distinct_steps(window.steps.column("step").to_numpy())[0].size
     kept = int(clock.steps[-min(max(n_steps, ENOUGH_STEPS), clock.steps.size)])
     before = clock.between(kept, int(clock.steps[-1]) + 1)
-    sampled = _of_the_same_names(before.metrics, window.metrics)
     # One series has one usual interval: what one of them has more often would make pauses of the other's.
-    metrics = _above(thinned(sampled, window.metrics), thinned(window.metrics, sampled))
+    sampled = equally_often(_of_the_same_names(before.metrics, window.metrics), window.metrics)
     return replace(
         window,
         job=window.job.model_copy(update={"start": before.job.start}),
         steps=_above(_numbered_before(before.steps, window.steps), window.steps),
-        metrics=metrics,
+        metrics=_above(*sampled),
     )
 
 

@@ -15,12 +15,12 @@ DENSER = 1.5
 _Numbers = npt.NDArray[np.int32]
 
 
-def thinned(metrics: pa.Table, like: pa.Table) -> pa.Table:
-    """The samples without those that come more often than the same series has them in another table.
+def equally_often(one: pa.Table, other: pa.Table) -> tuple[pa.Table, pa.Table]:
+    """Both tables without the samples of a series that one of them has more often than the other.
 
     Parameters
     ----------
-    metrics, like : pyarrow.Table
+    one, other : pyarrow.Table
         Metrics of validated windows.
 
     Notes
@@ -28,16 +28,26 @@ def thinned(metrics: pa.Table, like: pa.Table) -> pa.Table:
     A pause of many intervals is no sample's time (`rca.telemetry.binning`): beside hours of dense samples,
     usual intervals of a sparse exporter would all be pauses.
     """
-    both = pa.concat_tables([metrics, like]).unify_dictionaries()
+    both = pa.concat_tables([one, other]).unify_dictionaries()
     labels = [codes_of(both.column(name))[0] for name in ("name", "node", "device")]
     number, n_series = series_numbers([*labels, ranks_of(both.column("rank"))])
-    time, n = both.column("time").to_numpy(), metrics.num_rows
-    had = _usual_intervals(time[:n], number[:n], n_series)
-    wanted = _usual_intervals(time[n:], number[n:], n_series)
-    wanted[~(had * DENSER < wanted)] = np.nan
-    if not np.isfinite(wanted).any():
+    time, n = both.column("time").to_numpy(), one.num_rows
+    parts = (time[:n], number[:n]), (time[n:], number[n:])
+    usual = [_usual_intervals(*part, n_series) for part in parts]
+    return (
+        _thinned(one, *parts[0], had=usual[0], wanted=usual[1]),
+        _thinned(other, *parts[1], had=usual[1], wanted=usual[0]),
+    )
+
+
+def _thinned(
+    metrics: pa.Table, time: FloatArray, number: _Numbers, *, had: FloatArray, wanted: FloatArray
+) -> pa.Table:
+    """The table, its series at their wanted intervals where they had clearly shorter ones."""
+    longer = np.where(had * DENSER < wanted, wanted, np.nan)
+    if not np.isfinite(longer).any():
         return metrics
-    return metrics.filter(pa.array(_last_of_each(time[:n], number[:n], wanted)))
+    return metrics.filter(pa.array(_last_of_each(time, number, longer)))
 
 
 def _usual_intervals(time: FloatArray, number: _Numbers, n_series: int) -> FloatArray:
