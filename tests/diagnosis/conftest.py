@@ -1,17 +1,21 @@
-"""The shipped bundle with limits of its own made up."""
+"""The shipped bundle with limits of its own made up, and a job whose fabric is congested all along."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
+from fabrics import HOUR, fabric_window
 from made_up_doubt import NOTHING_KNOWN, OPEN, SETTLED
 
+from benchmarks.earlier import moved
 from rca.classify.conformal import PredictionSets
 from rca.classify.doubt import Doubt
 from rca.diagnosis.bundle import Bundle, baseline
+from rca.telemetry import Window
 
 Doubting = Callable[..., Bundle]
 
@@ -38,3 +42,21 @@ def settled() -> PredictionSets:
 def undecided() -> PredictionSets:
     """Nothing is ever ruled out."""
     return PredictionSets(0.9, OPEN)
+
+
+@pytest.fixture
+def fabric(make_window: Callable[..., Window]) -> Callable[..., Window]:
+    """Build a job by its transfer and whether its fabric is congested."""
+    return partial(fabric_window, make_window)
+
+
+@pytest.fixture
+def before(fabric: Callable[..., Window]) -> Window:
+    """The hour before, without congestion."""
+    return moved(fabric(0.008, congested=False), -HOUR)
+
+
+@pytest.fixture
+def congested(fabric: Callable[..., Window]) -> Window:
+    """The same job, all of whose steps are congested alike."""
+    return fabric(0.02, congested=True)

@@ -1,0 +1,254 @@
+"""When what a comparison with an earlier window says takes the place of what the window says alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from fabrics import STEPS
+
+import rca
+from rca.diagnosis import Diagnosis, earlier
+from rca.diagnosis.result import AbstentionReason
+from rca.features import extract
+from rca.features.temporal import Segment
+from rca.telemetry import Window
+from rca.telemetry.earlier import after_earlier
+
+
+def told_of(
+    window: Window, before: Window, compared: Diagnosis, alone: Diagnosis | None = None, **seen: Any
+) -> Diagnosis:
+    """The answer where the comparison says so."""
+    return earlier.with_earlier(
+        rca.diagnose(window) if alone is None else alone,
+        window,
+        extract(window),
+        before,
+        lambda both, _: (compared, replace(extract(both), **seen)),
+    )
+
+
+def decided(diagnosis: Diagnosis) -> bool:
+    assert diagnosis.earlier is not None
+    return diagnosis.earlier.decided
+
+
+def test_where_the_comparison_leaves_it_open_so_does_the_answer(congested: Window, before: Window) -> None:
+    sound = rca.diagnose(congested)
+    assert (sound.failure_mode, sound.abstained) == ("healthy", False)
+    doubt = AbstentionReason(code="undecided_mode", sentence="it may be slow")
+    undecided = sound.model_copy(update={"abstained": True, "abstention_reason": doubt})
+    told = told_of(congested, before, undecided)
+    assert (told.failure_mode, told.abstention_reason) == ("healthy", doubt)
+    assert decided(told)
+
+
+def test_a_healthy_job_that_is_slower_is_told_what_to_ask(
+    fabric: Callable[..., Window], before: Window
+) -> None:
+    window = fabric(0.04, congested=True)
+    sound = rca.diagnose(window)
+    told = told_of(window, before, sound)
+    assert told.next_check.startswith(
+        "usual steps take 1.39 times as long as in the earlier window, on all ranks"
+    )
+    assert not decided(told)
+    # Not where an answer is open, the comparison says more than it may, or the window changed by itself.
+    doubt = AbstentionReason(code="too_few_ranks", sentence="few")
+    doubts = sound.model_copy(update={"abstained": True, "abstention_reason": doubt})
+    slow = rca.diagnose(window, earlier=before)
+    unsure = slow.model_copy(update={"failure_mode_probability": {"fail_slow": 0.9, "healthy": 0.1}})
+    for compared, alone in ((doubts, sound), (sound, doubts), (unsure, sound)):
+        assert told_of(window, before, compared, alone=alone).next_check == alone.next_check
+    slightly = fabric(0.02, congested=True)
+    assert told_of(slightly, before, sound).next_check == sound.next_check
+
+
+@pytest.mark.parametrize(("transfer", "asks"), [(0.0115, False), (0.013, True)])
+def test_steps_that_hardly_take_longer_are_not_asked_about(
+    congested: Window, fabric: Callable[..., Window], before: Window, transfer: float, asks: bool
+) -> None:
+    slow = rca.diagnose(congested, earlier=before)
+    told = told_of(fabric(transfer, congested=True), before, slow)
+    assert told.earlier is not None
+    assert told.earlier.ratio is not None
+    assert 1.02 < told.earlier.ratio < 1.08
+    assert decided(told) == asks == (told.earlier.ratio >= earlier.SLOWER)
+
+
+@pytest.mark.parametrize("likely", [0.965, 0.975])
+def test_whoever_asks_twice_has_to_be_surer(congested: Window, before: Window, likely: float) -> None:
+    slow = rca.diagnose(congested, earlier=before)
+    odds = {"healthy": 1.0 - likely, "fail_slow": likely, "fail_stop": 0.0}
+    told = told_of(congested, before, slow.model_copy(update={"failure_mode_probability": odds}))
+    assert decided(told) == (told.failure_mode == "fail_slow") == (likely >= earlier.SURE_ALARM)
+
+
+def test_an_alarm_has_to_explain_why_the_job_is_slower(congested: Window, before: Window) -> None:
+    """All of them computing more, with a rank that is late by a trifle, is no fault of its."""
+    slow = rca.diagnose(congested, earlier=before)
+    assert slow.earlier is not None
+    assert slow.earlier.ratio is not None
+    assert slow.earlier.step_seconds is not None
+    longer = slow.earlier.step_seconds * (slow.earlier.ratio - 1.0)
+    for share in (0.45, 0.55):
+        trifle = slow.slowdown.model_copy(update={"seconds_per_step": share * longer})
+        assert decided(told_of(congested, before, slow.model_copy(update={"slowdown": trifle}))) == (
+            share > 0.5
+        )
+
+
+def test_a_firm_answer_does_not_give_way_to_doubts_or_to_a_less_likely_cause(
+    congested: Window, before: Window
+) -> None:
+    slow = rca.diagnose(congested, earlier=before)
+    doubt = AbstentionReason(code="cause_not_certain", sentence="it may be another")
+    doubts = slow.model_copy(update={"abstained": True, "abstention_reason": doubt})
+    assert not decided(told_of(congested, before, doubts, alone=slow))
+    assert decided(told_of(congested, before, slow, alone=doubts))
+    (cause,) = slow.causes
+    for likely, instead in ((0.5, False), (1.0, True)):
+        changed = cause.model_copy(update={"cause": "nic_degradation", "probability": likely})
+        other = slow.model_copy(update={"causes": [changed]})
+        assert decided(told_of(congested, before, other, alone=slow)) == instead
+
+
+def test_the_same_cause_may_be_less_likely_and_a_bare_answer_gives_way(
+    congested: Window, before: Window
+) -> None:
+    slow = rca.diagnose(congested, earlier=before)
+    (cause,) = slow.causes
+    for ranks, instead in ((cause.ranks, True), (cause.ranks[1:], False)):
+        changed = cause.model_copy(update={"probability": 0.5, "ranks": ranks})
+        less = slow.model_copy(update={"causes": [changed]})
+        assert decided(told_of(congested, before, less, alone=slow)) == instead
+    bare = slow.model_copy(update={"causes": []})
+    assert decided(told_of(congested, before, slow, alone=bare))
+    assert not decided(told_of(congested, before, bare, alone=slow))
+
+
+@pytest.mark.parametrize(
+    ("mode", "code", "counts"),
+    [
+        ("fail_slow", None, True),
+        ("fail_slow", "cause_not_certain", True),
+        ("fail_slow", "too_short", False),
+        ("fail_stop", None, False),
+        ("healthy", "undecided_mode", True),
+        ("healthy", "single_event", False),
+    ],
+)
+def test_what_the_comparison_may_say(
+    congested: Window, before: Window, mode: str, code: str | None, counts: bool
+) -> None:
+    slow = rca.diagnose(congested, earlier=before)
+    reason = None if code is None else AbstentionReason.model_validate({"code": code, "sentence": "why"})
+    doubt = {"abstained": reason is not None, "abstention_reason": reason, "failure_mode": mode}
+    assert decided(told_of(congested, before, slow.model_copy(update=doubt))) == counts
+    strange = slow.quality.model_copy(update={"out_of_distribution": True})
+    odd = slow.model_copy(update=doubt | {"quality": strange})
+    assert not decided(told_of(congested, before, odd))
+
+
+@pytest.mark.parametrize(
+    ("code", "opens"),
+    [
+        (None, True),
+        ("undecided_mode", True),
+        ("too_few_ranks", True),
+        ("too_short", False),
+        ("fell_silent", False),
+    ],
+)
+def test_which_doubts_a_comparison_may_settle(
+    congested: Window, before: Window, code: str | None, opens: bool
+) -> None:
+    slow = rca.diagnose(congested, earlier=before)
+    reason = None if code is None else AbstentionReason.model_validate({"code": code, "sentence": "why"})
+    alone = rca.diagnose(congested).model_copy(
+        update={"abstained": reason is not None, "abstention_reason": reason}
+    )
+    assert decided(told_of(congested, before, slow, alone=alone)) == opens
+    stopped = alone.model_copy(update={"failure_mode": "fail_stop"})
+    assert not decided(told_of(congested, before, slow, alone=stopped))
+
+
+def test_doubts_of_a_slow_job_do_not_give_way_to_other_doubts(congested: Window, before: Window) -> None:
+    slow = rca.diagnose(congested, earlier=before)
+    doubt = AbstentionReason(code="undecided_mode", sentence="it may be slow")
+    undecided = slow.model_copy(
+        update={"failure_mode": "healthy", "abstained": True, "abstention_reason": doubt}
+    )
+    assert not decided(told_of(congested, before, undecided, alone=slow))
+    assert not decided(told_of(congested, before, undecided, alone=undecided))
+
+
+@pytest.mark.parametrize(
+    ("first", "last", "counts"),
+    [
+        (STEPS, 2 * STEPS - 1, True),
+        (STEPS - 5, 2 * STEPS - 1, True),
+        (STEPS - 8, 2 * STEPS - 1, False),
+        (0, 2 * STEPS - 1, False),
+        (STEPS, STEPS + 33, True),
+        (STEPS, STEPS + 26, False),
+        (10, STEPS - 10, False),
+    ],
+    ids=["all along", "a little earlier", "earlier", "both", "most", "not most", "before"],
+)
+def test_the_slow_stretch_is_most_of_the_window(
+    congested: Window, before: Window, first: int, last: int, counts: bool
+) -> None:
+    slow = rca.diagnose(congested, earlier=before)
+    both = extract(after_earlier(congested, before))
+    stretch = Segment(first, last, 0.1, 0.0, whole=last - first + 1 == 2 * STEPS)
+    told = told_of(congested, before, slow, comparison=replace(both.comparison, segment=stretch))
+    assert decided(told) == counts
+    if counts:
+        assert told.stragglers[0].first_step == 0
+
+
+def test_steps_and_pattern_are_the_windows(congested: Window, before: Window) -> None:
+    slow = rca.diagnose(congested, earlier=before)
+    (group,) = slow.stragglers
+
+    def told(
+        first: int | None, last: int | None, pattern: str, alone: Diagnosis | None = None
+    ) -> tuple[int | None, int | None, str | None]:
+        changed = group.model_copy(update={"first_step": first, "last_step": last, "pattern": pattern})
+        compared = slow.model_copy(update={"stragglers": [changed]})
+        (found,) = told_of(congested, before, compared, alone=alone).stragglers
+        return found.first_step, found.last_step, found.pattern
+
+    end = STEPS - 1
+    # The earlier window's steps have numbers below 0.
+    assert told(-40, -10, "persistent") == (0, end, "persistent")
+    assert told(None, None, "persistent") == told(3, None, "persistent") == (0, end, "persistent")
+    assert told(-5, 30, "transient") == (0, 30, "transient")
+    assert told(3, end - 3, "transient") == (3, end - 3, "persistent")
+    assert told(3, end - 4, "transient") == (3, end - 4, "transient")
+    assert told(3, end, "deterministic") == (3, end, "deterministic")
+    # What the window alone says of the same ranks is not made less of by a longer past.
+    known = slow.model_copy(
+        update={"stragglers": [group.model_copy(update={"pattern": "deterministic"})], "causes": []}
+    )
+    assert told(3, 20, "transient", alone=known)[2] == "deterministic"
+
+
+def test_what_of_the_window_was_used_and_lacking_is_the_windows(congested: Window, before: Window) -> None:
+    slow = rca.diagnose(congested, earlier=before)
+    alone = rca.diagnose(congested)
+    other = slow.model_copy(
+        update={
+            "missing_signals": ["psi"],
+            "quality": slow.quality.model_copy(update={"rows_used": 1}),
+            "slowdown": slow.slowdown.model_copy(update={"versus_own_past": 9.0}),
+        }
+    )
+    told = told_of(congested, before, other, alone=alone)
+    assert (told.missing_signals, told.quality) == (alone.missing_signals, alone.quality)
+    assert told.earlier is not None
+    assert told.slowdown.versus_own_past == told.earlier.ratio
