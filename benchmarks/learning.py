@@ -5,6 +5,9 @@ compared, row by row, with that of the fit on the largest share. For the failure
 many faulty windows are detected when the alarm threshold lets a fixed share of healthy ones through, with
 and without the additional healthy windows that `rca train` learns from (`rca.training.innocents`); windows in
 which nobody's work was timed have a threshold of their own and are left out. The test part is not asked.
+
+Validation scenarios are of the same kind as those learned from. ``--elsewhere`` asks labelled collections as
+well, from which nothing is learned: what more windows are worth on jobs unlike the simulator's.
 """
 
 from __future__ import annotations
@@ -21,10 +24,12 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks.strangers import losses_on, strangers_of
 from rca.arrays import BoolArray, FloatArray
 from rca.classify.classifier import HEADS
 from rca.classify.heads import Head
 from rca.classify.sufficiency import work_seen
+from rca.errors import RcaError
 from rca.evaluation.intervals import Estimate, score
 from rca.training.corpus import Corpus, stack
 from rca.training.feature_cache import FeatureCache, default_folder
@@ -44,7 +49,10 @@ Progress = Callable[[str], None]
 
 
 class Fit(NamedTuple):
-    """One head on one share of the training scenarios; detection is of head ``mode`` only."""
+    """One head on one share of the training scenarios; detection is of head ``mode`` only.
+
+    `elsewhere` are the losses on windows of other origin, if some are asked.
+    """
 
     head: str
     share: float
@@ -52,6 +60,7 @@ class Fit(NamedTuple):
     rounds: int
     losses: Losses
     detected: Estimate | None
+    elsewhere: Losses | None = None
 
 
 def some_of(target: Target, share: float, seed: int) -> Target:
@@ -95,8 +104,10 @@ def curve(
     shares: Sequence[float],
     seed: int,
     progress: Progress,
+    strangers: Corpus | None = None,
 ) -> list[Fit]:
     """Fit every head on every share; the failure mode once more with more healthy windows, on all of them."""
+    foreign = None if strangers is None else targets(strangers)
     taught, judging = halves(innocents)
     found = []
     for name in heads:
@@ -110,8 +121,10 @@ def curve(
             head = fit_head(name, target, seed)
             detected = detection(head, corpus, judging, FALSE_ALARM_BUDGET) if name == "mode" else None
             losses = held_out_losses(head, whole, held)
-            found.append(Fit(name, share, healthy, head.rounds, losses, detected))
-            progress(f"{name} on {share:.0%}: {head.rounds} rounds, log loss {losses.mean:.4f}")
+            outside = None if foreign is None else losses_on(head, foreign[name])
+            found.append(Fit(name, share, healthy, head.rounds, losses, detected, outside))
+            told = "" if outside is None else f", elsewhere {outside.mean:.4f}"
+            progress(f"{name} on {share:.0%}: {head.rounds} rounds, log loss {losses.mean:.4f}{told}")
     return found
 
 
@@ -129,16 +142,25 @@ def table(fits: Sequence[Fit]) -> Table:
         r"detected \[95 %]",
     ):
         shown.add_column(column)
+    asked_elsewhere = any(fit.elsewhere is not None for fit in fits)
+    if asked_elsewhere:
+        shown.add_column(r"elsewhere: loss, above the largest share \[95 %]")
     for fit in fits:
         base = next(each for each in reversed(fits) if each.head == fit.head and not each.more_healthy)
         rise = change(base.losses, fit.losses)
         more = f" + {fit.more_healthy:,} healthy" if fit.more_healthy else ""
         told = "" if fit.detected is None else _bracketed(fit.detected, 1, 3)
         loss = f"{fit.losses.mean * 1e3:.1f}"
-        shown.add_row(
-            fit.head, f"{fit.share:.0%}{more}", str(fit.rounds), loss, _bracketed(rise, 1e3, 1), told
-        )
+        cells = [fit.head, f"{fit.share:.0%}{more}", str(fit.rounds), loss, _bracketed(rise, 1e3, 1), told]
+        shown.add_row(*cells, *([_elsewhere_cell(fit, base)] if asked_elsewhere else []))
     return shown
+
+
+def _elsewhere_cell(fit: Fit, base: Fit) -> str:
+    if fit.elsewhere is None or base.elsewhere is None:
+        return ""
+    rise = change(base.elsewhere, fit.elsewhere)
+    return f"{fit.elsewhere.mean * 1e3:.1f}, {_bracketed(rise, 1e3, 1)}"
 
 
 def _bracketed(estimate: Estimate, scale: float, digits: int) -> str:
@@ -149,6 +171,14 @@ def _bracketed(estimate: Estimate, scale: float, digits: int) -> str:
 def main(arguments: list[str]) -> int:
     """Simulate (or read the cache), fit, print the table and write the figures if asked."""
     given = _options(arguments)
+    try:
+        # Before an hour of simulation: what cannot be read then could not be read now.
+        strangers = strangers_of(given.elsewhere) if given.elsewhere else None
+    except RcaError as error:
+        sys.stderr.write(f"learning: {error}\n")
+        return 2
+    if strangers is not None:
+        _progress(f"{len(strangers.mode):,} windows to ask elsewhere")
     cache = FeatureCache(default_folder())
     _progress(f"simulating {given.windows:,} windows, or reading their features")
     examples = simulated_examples(given.windows, given.seed, processes=given.processes, cache=cache)
@@ -158,7 +188,8 @@ def main(arguments: list[str]) -> int:
     innocents = innocent_windows(
         n, given.seed, processes=given.processes, cache=cache, progress=lambda done, total: None
     )
-    fits = curve(corpus, innocents, given.heads or list(HEADS), sorted(given.shares), given.seed, _progress)
+    heads, shares = given.heads or list(HEADS), sorted(given.shares)
+    fits = curve(corpus, innocents, heads, shares, given.seed, _progress, strangers)
     Console(width=None if sys.stdout.isatty() else 140).print(table(fits))
     if given.json:
         given.json.write_text(json.dumps([_row(fit) for fit in fits], indent=2) + "\n")
@@ -167,7 +198,8 @@ def main(arguments: list[str]) -> int:
 
 def _row(fit: Fit) -> dict[str, object]:
     detected = None if fit.detected is None else fit.detected.as_row()
-    return fit._asdict() | {"losses": fit.losses.mean, "detected": detected}
+    outside = None if fit.elsewhere is None else fit.elsewhere.mean
+    return fit._asdict() | {"losses": fit.losses.mean, "detected": detected, "elsewhere": outside}
 
 
 def _options(arguments: list[str]) -> argparse.Namespace:
@@ -177,6 +209,14 @@ def _options(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--heads", nargs="+", choices=list(HEADS), default=[], help="only these")
     parser.add_argument(
         "--shares", nargs="+", type=_share, default=list(SHARES), help="of the training scenarios"
+    )
+    parser.add_argument(
+        "--elsewhere",
+        nargs="+",
+        type=Path,
+        default=[],
+        metavar="COLLECTION",
+        help="labelled collections to ask as well; nothing is learned from them, parts test stay unasked",
     )
     parser.add_argument("--processes", type=int, default=2, help="for the simulation")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write all figures here, too")

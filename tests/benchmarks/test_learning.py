@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import json
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
 import numpy as np
 import pytest
 from made_up_corpus import made_up_corpus
 
-from benchmarks.learning import curve, detection, some_of, table
+from benchmarks.learning import curve, detection, main, some_of, table
+from benchmarks.strangers import losses_on, strangers_of
 from rca.features import WINDOW_FEATURES
 from rca.training import heads
 from rca.training.corpus import Corpus
+
+WINDOWS = Path(__file__).parents[2] / "data" / "windows"
 
 
 @pytest.fixture(scope="module")
@@ -55,3 +63,72 @@ def test_every_head_is_asked_on_every_share(corpus: Corpus, monkeypatch: pytest.
     ]
     assert len(told) == len(fits) == table(fits).row_count
     assert all((fit.detected is None) == (fit.head != "mode") for fit in fits)
+    assert all(fit.elsewhere is None for fit in fits)
+    assert not any("elsewhere" in str(column.header) for column in table(fits).columns)
+
+
+def collection(folder: Path, windows: dict[str, str]) -> Path:
+    """Some of our real windows with their parts."""
+    folder.mkdir()
+    for name in windows:
+        shutil.copytree(WINDOWS / name, folder / name)
+    entries = [{"id": name, "path": name, "split": part} for name, part in windows.items()]
+    (folder / "manifest.json").write_text(json.dumps({"format": 1, "windows": entries}))
+    return folder
+
+
+def test_strangers_are_all_windows_but_those_of_test_parts(tmp_path: Path) -> None:
+    """Windows of one name in two folders are two; of one folder in two spellings one."""
+    one = collection(
+        tmp_path / "one", {"healthy": "train", "slow-dataset": "validation", "killed-rank": "test"}
+    )
+    other = collection(tmp_path / "other", {"healthy": "validation"})
+    strangers = strangers_of([one, other, tmp_path / "other" / ".." / "other"])
+    assert strangers.mode == ("healthy", "fail_slow", "healthy", "healthy")
+    assert len(set(strangers.group)) == 3
+
+
+def test_what_strangers_lose_stands_beside_validation(
+    corpus: Corpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(heads, "MAX_ROUNDS", 8)
+    strangers = strangers_of(
+        [collection(tmp_path / "one", {"healthy": "train", "slow-dataset": "validation"})]
+    )
+    innocents = np.zeros((40, len(WINDOW_FEATURES)))
+    fits = curve(corpus, innocents, ["mode", "stop_cause"], [1.0], 0, lambda text: None, strangers)
+    mode, _, stop_cause = (fit.elsewhere for fit in fits)
+    assert mode is not None
+    assert mode.weight.size == 2
+    assert stop_cause is None
+    assert list(table(fits).columns[-1].cells)[::2] == [rf"{mode.mean * 1e3:.1f}, 0.0 \[0.0, 0.0]", ""]
+
+
+def test_labels_without_a_class_of_the_head_are_not_asked(
+    corpus: Corpus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(heads, "MAX_ROUNDS", 8)
+    target = heads.targets(corpus)["pattern"]
+    head = heads.fit_head("pattern", target, 0)
+    labels = ("", *target.labels[1:])
+    found, whole = losses_on(head, replace(target, labels=labels)), losses_on(head, target)
+    assert found is not None
+    assert whole is not None
+    assert found.weight.sum() < whole.weight.sum()
+
+
+def test_what_cannot_be_asked_is_said_before_anything_is_simulated(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked = collection(tmp_path / "asked", {"healthy": "test"})
+    odd = collection(tmp_path / "odd", {"slow-dataset": "train"})
+    label = json.loads((odd / "slow-dataset" / "label.json").read_text())
+    label["causes"][0]["cause"] = "gremlins"
+    (odd / "slow-dataset" / "label.json").write_text(json.dumps(label))
+    for folder, said in (
+        (tmp_path / "nowhere", "nowhere"),
+        (asked, "no window to ask"),
+        (odd, "'gremlins' is no cause of the catalogue"),
+    ):
+        assert main(["--elsewhere", str(folder)]) == 2
+        assert said in capsys.readouterr().err
