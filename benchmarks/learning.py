@@ -175,7 +175,7 @@ def main(arguments: list[str]) -> int:
         # Before an hour of simulation: what cannot be read then could not be read now.
         strangers = strangers_of(given.elsewhere) if given.elsewhere else None
     except RcaError as error:
-        sys.stderr.write(f"learning: {error}\n")
+        _progress(f"{error}; {error.hint}" if error.hint else str(error))
         return 2
     if strangers is not None:
         _progress(f"{len(strangers.mode):,} windows to ask elsewhere")

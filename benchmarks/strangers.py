@@ -31,13 +31,14 @@ def strangers_of(folders: Sequence[Path]) -> Corpus:
     """
     found = []
     for folder in folders:
-        for each in incidents(read_collection(folder)):
-            label = each.entry.read_label()
+        asked = [each for each in incidents(read_collection(folder)) if each.part != "test"]
+        for each in asked:
+            # The window first: where the manifest lists archives its error says how to unpack them.
+            window, label = each.entry.read_window(), each.entry.read_label()
             _refuse_unknown_causes(label, f"{folder}: window {each.entry.id!r}")
-            if each.part != "test" and not unfelt(label):
+            if not unfelt(label):
                 # Not as typed: one folder named in two ways is no two witnesses.
-                group = f"{folder.resolve()}/{each.group}"
-                found.append(example(each.entry.read_window(), label, group, seed=0))
+                found.append(example(window, label, f"{folder.resolve()}/{each.group}", seed=0))
     if not found:
         raise InvalidInput(
             "no window to ask: all are of parts 'test', or in all of them nobody felt what was done",

@@ -17,7 +17,8 @@ from rca.features import WINDOW_FEATURES
 from rca.training import heads
 from rca.training.corpus import Corpus
 
-WINDOWS = Path(__file__).parents[2] / "data" / "windows"
+DATA = Path(__file__).parents[2] / "data"
+WINDOWS, PACKED = DATA / "windows", DATA / "outsiders" / "twelfth"
 
 
 @pytest.fixture(scope="module")
@@ -127,6 +128,7 @@ def test_what_cannot_be_asked_is_said_before_anything_is_simulated(
     (odd / "slow-dataset" / "label.json").write_text(json.dumps(label))
     for folder, said in (
         (tmp_path / "nowhere", "nowhere"),
+        (PACKED, "rca testbed unpack"),
         (asked, "no window to ask"),
         (odd, "'gremlins' is no cause of the catalogue"),
     ):
