@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sqlite3
 import stat
 import subprocess
 import sys
@@ -21,7 +22,7 @@ from rca_api.compute.body import Spool
 from rca_api.diagnoses.tables import WindowRow
 from rca_api.settings import Settings
 from rca_api.state import State
-from rca_api.store.database import Database, StoreError
+from rca_api.store.database import Database, StoreError, _on_sqlite_connect
 from rca_api.store.tables import Base
 from rca_api.upkeep import upgraded
 
@@ -64,6 +65,25 @@ def test_replicas_that_start_together_migrate_once(database_url: str) -> None:
     databases[0].check()
     for held in databases:
         held.close()
+
+
+def test_who_is_refused_the_journal_asks_again() -> None:
+    """As SQLite answers at once while another connection changes the mode of a new file."""
+    asked: list[str] = []
+
+    class Connection:
+        isolation_level: str | None = ""
+
+        def execute(self, statement: str) -> None:
+            asked.append(statement)
+            if len(asked) < 3:
+                error = sqlite3.OperationalError("database is locked")
+                error.sqlite_errorcode = sqlite3.SQLITE_BUSY
+                raise error
+
+    _on_sqlite_connect(Connection(), None)
+    assert asked[:3] == ["PRAGMA journal_mode=WAL"] * 3
+    assert "PRAGMA foreign_keys=ON" in asked
 
 
 def test_what_fails_midway_leaves_nothing(database: Database) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sqlite3
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import cache
@@ -22,6 +24,7 @@ from rca_api.store.private import private_file, private_folder
 
 #: Seconds a writer waits for another one's transaction in SQLite before it gives up.
 _BUSY_SECONDS = 10.0
+_BUSY_PAUSE_SECONDS = 0.01
 #: Seconds to wait for a PostgreSQL server that does not answer.
 _CONNECT_SECONDS = 5
 _MIGRATION_LOCK = 7_221_001
@@ -199,14 +202,31 @@ def _make_private(path: Path) -> None:
 def _on_sqlite_connect(connection: Any, _: object) -> None:
     # The driver's own BEGIN comes late and not before every statement: `_on_sqlite_begin` sends it instead.
     connection.isolation_level = None
+    _keep_a_journal(connection)
     for pragma in (
-        # Readers go on while somebody writes.
-        "journal_mode=WAL",
         # An acknowledged diagnosis survives a power cut, not only a crash.
         "synchronous=FULL",
         "foreign_keys=ON",
     ):
         connection.execute(f"PRAGMA {pragma}")
+
+
+def _keep_a_journal(connection: Any) -> None:
+    """Write ahead, so that readers go on while somebody writes.
+
+    SQLite does not wait for another connection that changes the mode of a new file at that moment,
+    whatever its timeout says: who is refused asks again.
+    """
+    until = time.monotonic() + _BUSY_SECONDS
+    while True:
+        try:
+            connection.execute("PRAGMA journal_mode=WAL")
+            return
+        except sqlite3.OperationalError as error:
+            busy = error.sqlite_errorcode & 0xFF in {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}
+            if not busy or time.monotonic() >= until:
+                raise
+        time.sleep(_BUSY_PAUSE_SECONDS)
 
 
 def _on_sqlite_begin(connection: Connection) -> None:
