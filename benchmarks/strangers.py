@@ -13,7 +13,7 @@ from rca.telemetry.labels import Label, read_collection, unfelt
 from rca.training.corpus import Corpus, example, stack
 from rca.training.head_losses import Losses, held_out_losses
 from rca.training.heads import FittedHead, Target
-from rca.training.incidents import incidents
+from rca.training.incidents import LEARNED, incidents
 
 
 def strangers_of(folders: Sequence[Path]) -> Corpus:
@@ -31,7 +31,7 @@ def strangers_of(folders: Sequence[Path]) -> Corpus:
     """
     found = []
     for folder in folders:
-        asked = [each for each in incidents(read_collection(folder)) if each.part != "test"]
+        asked = [each for each in incidents(read_collection(folder)) if each.part in LEARNED]
         for each in asked:
             # The window first: where the manifest lists archives its error says how to unpack them.
             window, label = each.entry.read_window(), each.entry.read_label()

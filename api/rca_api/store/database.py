@@ -24,6 +24,7 @@ from rca_api.store.private import private_file, private_folder
 
 #: Seconds a writer waits for another one's transaction in SQLite before it gives up.
 _BUSY_SECONDS = 10.0
+#: Seconds between two requests of what SQLite refuses at once.
 _BUSY_PAUSE_SECONDS = 0.01
 #: Seconds to wait for a PostgreSQL server that does not answer.
 _CONNECT_SECONDS = 5
@@ -223,7 +224,8 @@ def _keep_a_journal(connection: Any) -> None:
             connection.execute("PRAGMA journal_mode=WAL")
             return
         except sqlite3.OperationalError as error:
-            busy = error.sqlite_errorcode & 0xFF in {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}
+            # The low byte: which kind of busy is in the others.
+            busy = error.sqlite_errorcode & 0xFF == sqlite3.SQLITE_BUSY
             if not busy or time.monotonic() >= until:
                 raise
         time.sleep(_BUSY_PAUSE_SECONDS)
