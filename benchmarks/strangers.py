@@ -8,12 +8,11 @@ from pathlib import Path
 import numpy as np
 
 from rca.errors import InvalidInput
-from rca.telemetry.causes import CAUSES
-from rca.telemetry.labels import Label, read_collection, unfelt
+from rca.telemetry.labels import unfelt
 from rca.training.corpus import Corpus, example, stack
 from rca.training.head_losses import Losses, held_out_losses
 from rca.training.heads import FittedHead, Target
-from rca.training.incidents import LEARNED, incidents
+from rca.training.incidents import learned_incidents
 
 
 def strangers_of(folders: Sequence[Path]) -> Corpus:
@@ -31,11 +30,8 @@ def strangers_of(folders: Sequence[Path]) -> Corpus:
     """
     found = []
     for folder in folders:
-        asked = [each for each in incidents(read_collection(folder)) if each.part in LEARNED]
-        for each in asked:
-            # The window first: where the manifest lists archives its error says how to unpack them.
+        for each in learned_incidents(folder):
             window, label = each.entry.read_window(), each.entry.read_label()
-            _refuse_unknown_causes(label, f"{folder}: window {each.entry.id!r}")
             if not unfelt(label):
                 # Not as typed: one folder named in two ways is no two witnesses.
                 found.append(example(window, label, f"{folder.resolve()}/{each.group}", seed=0))
@@ -45,12 +41,6 @@ def strangers_of(folders: Sequence[Path]) -> Corpus:
             hint="give windows of the manifest another `split` than 'test'",
         )
     return stack(found)
-
-
-def _refuse_unknown_causes(label: Label, where: str) -> None:
-    for blamed in label.causes:
-        if blamed.cause not in CAUSES:
-            raise InvalidInput(f"{where}: {blamed.cause!r} is no cause of the catalogue")
 
 
 def losses_on(head: FittedHead, target: Target) -> Losses | None:

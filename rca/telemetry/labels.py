@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
@@ -22,6 +22,7 @@ LABEL_FILE = directory.LABEL_FILE
 MANIFEST_FILE = "manifest.json"
 
 Model = TypeVar("Model", bound=BaseModel)
+Read = TypeVar("Read")
 
 
 class _Record(BaseModel):
@@ -116,21 +117,24 @@ class CollectionEntry:
         """The window of its job that it is to be compared with, where the manifest names one."""
         return None if self.earlier is None else self._read(self.earlier)
 
+    def read_label(self) -> Label:
+        """The truth about it."""
+        return self._told(read_label, self.path)
+
     def _read(self, path: Path) -> Window:
+        return self._told(read_window, path)
+
+    def _told(self, read: Callable[[Path], Read], path: Path) -> Read:
         if not path.exists():
             raise SourceError(
                 f"window {self.id!r}: {path}: no such directory",
                 hint="if the manifest names archives: `rca testbed unpack` makes a collection of them",
             )
         try:
-            return read_window(path)
+            return read(path)
         except RcaError as error:
             error.message = f"window {self.id!r}: {error.message}"
             raise
-
-    def read_label(self) -> Label:
-        """The truth about it."""
-        return read_label(self.path)
 
 
 @dataclass(frozen=True)

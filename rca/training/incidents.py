@@ -12,6 +12,7 @@ import numpy as np
 
 from rca.errors import InvalidInput
 from rca.processes import mapped
+from rca.telemetry.causes import CAUSES, SPECS, UNKNOWN
 from rca.telemetry.labels import Collection, CollectionEntry, Label, read_collection, unfelt
 from rca.telemetry.split import Part
 from rca.telemetry.window import Window
@@ -58,6 +59,31 @@ def incidents(collection: Collection) -> list[Incident]:
     return found
 
 
+def learned_incidents(folder: Path) -> Sequence[Incident]:
+    """Those of a collection that are learned from, after a look at their labels; raises what both raise."""
+    return teachable([each for each in incidents(read_collection(folder)) if each.part in LEARNED])
+
+
+def teachable(found: Sequence[Incident]) -> Sequence[Incident]:
+    """The incidents as they are, if every label names causes of the catalogue only, or ``unknown``.
+
+    Raises
+    ------
+    SourceError
+        If a label is not there.
+    InvalidInput
+        If it is no label, or names a cause that no head has a class for.
+    """
+    for each in found:
+        for blamed in each.entry.read_label().causes:
+            if blamed.cause not in SPECS:
+                raise InvalidInput(
+                    f"window {each.entry.id!r}: {blamed.cause!r} is no cause of the catalogue",
+                    hint=f"one of {', '.join(CAUSES)}, or {UNKNOWN} for what is none of them",
+                )
+    return found
+
+
 def _part(entry: CollectionEntry, group: str) -> Part:
     named = entry.summary.get("split")
     if named is None:
@@ -85,7 +111,7 @@ def incident_examples(
     Windows in which something was done that nobody would have felt are left out: whether they are to be
     called healthy is a matter of taste, and nothing to learn from.
     """
-    found = [each for each in incidents(read_collection(folder)) if each.part in LEARNED]
+    found = learned_incidents(folder)
     batches = varied_incidents(found, seed, processes=processes, variants=variants, cache=cache)
     for done, batch in enumerate(batches, start=1):
         yield from batch

@@ -13,7 +13,6 @@ from typing import Any
 from rca.arrays import FloatArray
 from rca.causal.mechanisms import Mechanisms
 from rca.errors import SourceError
-from rca.telemetry.labels import read_collection
 from rca.training.bundle import NAME, refuse_to_replace, write_bundle
 from rca.training.card import Card
 from rca.training.causal_rows import innocent_rows, mechanism_rows
@@ -23,7 +22,7 @@ from rca.training.feature_cache import FeatureCache
 from rca.training.gathering import gathered
 from rca.training.heads import PARAMETERS
 from rca.training.held_out import SIMULATED, held_out_rows, named, totals
-from rca.training.incidents import incidents
+from rca.training.incidents import learned_incidents
 from rca.training.innocents import PER_CORPUS_WINDOWS, innocent_windows
 from rca.training.interval_margins import interval_margins
 from rca.training.learned import Learned, learn
@@ -202,7 +201,7 @@ def fit(
 def _can_be_done(output: Path, collections: Sequence[Path]) -> None:
     """Refuse before an hour of work what would be refused after it."""
     for folder in named(collections).values():
-        incidents(read_collection(folder))
+        learned_incidents(folder)
     refuse_to_replace(output)
     try:
         output.parent.mkdir(parents=True, exist_ok=True)

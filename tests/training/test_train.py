@@ -288,3 +288,23 @@ def test_a_store_or_collection_that_is_not_there_is_refused_before_the_work(tmp_
             progress=lambda phase, done, total: worked.append(phase),
         )
     assert worked == []
+
+
+def test_a_cause_outside_the_catalogue_is_refused_before_the_work(tmp_path: Path) -> None:
+    folder = _collection(tmp_path / "odd", TESTED)
+    file = folder / "slow-dataset" / "label.json"
+    label = orjson.loads(file.read_bytes())
+    label["causes"][0]["cause"] = "gremlins"
+    file.write_bytes(orjson.dumps(label))
+    with pytest.raises(
+        InvalidInput, match="'slow-dataset': 'gremlins' is no cause of the catalogue"
+    ) as error:
+        train(tmp_path / "bundle", n_windows=N_WINDOWS, seed=SEED, collections=[folder])
+    assert "data_loader_stall" in (error.value.hint or "")
+
+
+def test_packed_windows_are_refused_before_the_work_with_what_unpacks_them(tmp_path: Path) -> None:
+    packed = REAL.parent / "testbed" / "captures"
+    with pytest.raises(SourceError, match="no such directory") as error:
+        train(tmp_path / "bundle", n_windows=N_WINDOWS, seed=SEED, collections=[packed])
+    assert "rca testbed unpack" in (error.value.hint or "")

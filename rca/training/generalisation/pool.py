@@ -17,7 +17,7 @@ from rca.telemetry.labels import CollectionEntry, Label, read_collection
 from rca.training.corpus import Corpus, stack
 from rca.training.feature_cache import FeatureCache
 from rca.training.held_out import named
-from rca.training.incidents import incidents, varied_incidents
+from rca.training.incidents import incidents, teachable, varied_incidents
 from rca.training.simulated import scenario_seeds, simulated_examples
 from rca.training.split import scenario_group
 
@@ -113,7 +113,7 @@ def build_pool(
     counts = [1] * n_windows
     for name, folder in named(collections).items():
         # Folds decide what is learned from, so a manifest's own split does not.
-        found = [replace(each, part="train") for each in incidents(read_collection(folder))]
+        found = [replace(each, part="train") for each in teachable(incidents(read_collection(folder)))]
         batches = varied_incidents(found, seed, processes=processes, variants=variants, cache=cache)
         for done, (incident, batch) in enumerate(zip(found, batches, strict=True), start=1):
             origins.append(_captured(name, incident.entry))
