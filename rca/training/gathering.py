@@ -9,7 +9,7 @@ from pathlib import Path
 from rca.training.corpus import Example
 from rca.training.feature_cache import FeatureCache
 from rca.training.held_out import named
-from rca.training.incidents import VARIANTS, incident_examples
+from rca.training.incidents import VARIANTS, incident_examples, learned_incidents
 from rca.training.simulated import simulated_examples
 
 
@@ -33,12 +33,22 @@ def gathered(
         Without influence on the result.
     progress : callable
         ``(phase, done, total)``.
+
+    Raises
+    ------
+    SourceError
+        Before anything is simulated, if a collection or a label that is learned from is not there.
+    InvalidInput
+        Likewise, if something is wrong with one, or two collections have the same name.
     """
+    folders = named(collections)
+    for folder in folders.values():
+        learned_incidents(folder)
     examples = []
     for each in simulated_examples(n_windows, seed, processes=processes, cache=cache):
         examples.append(each)
         progress("simulating and extracting features", len(examples), n_windows)
-    for name, folder in named(collections).items():
+    for name, folder in folders.items():
         found = incident_examples(
             folder,
             seed,

@@ -22,7 +22,6 @@ from rca.training.feature_cache import FeatureCache
 from rca.training.gathering import gathered
 from rca.training.heads import PARAMETERS
 from rca.training.held_out import SIMULATED, held_out_rows, named, totals
-from rca.training.incidents import learned_incidents
 from rca.training.innocents import PER_CORPUS_WINDOWS, innocent_windows
 from rca.training.interval_margins import interval_margins
 from rca.training.learned import Learned, learn
@@ -166,7 +165,7 @@ def fit(
     progress: Progress = lambda phase, done, total: None,
 ) -> Trained:
     """Write and test the bundle, and record it nowhere; parameters as of `train`."""
-    _can_be_done(output, collections)
+    _can_be_written(output)
     examples = gathered(n_windows, seed, collections, processes=processes, cache=cache, progress=progress)
     corpus = stack(examples)
     corpus = replace(corpus, weight=balanced(corpus, REAL_SHARE))
@@ -198,10 +197,8 @@ def fit(
     return Trained(output, card, _parameters(fitted.learned.thresholds, provenance))
 
 
-def _can_be_done(output: Path, collections: Sequence[Path]) -> None:
+def _can_be_written(output: Path) -> None:
     """Refuse before an hour of work what would be refused after it."""
-    for folder in named(collections).values():
-        learned_incidents(folder)
     refuse_to_replace(output)
     try:
         output.parent.mkdir(parents=True, exist_ok=True)

@@ -6,6 +6,7 @@ import shutil
 import warnings
 from dataclasses import replace
 from pathlib import Path
+from types import ModuleType
 
 import numpy as np
 import orjson
@@ -14,9 +15,11 @@ import pytest
 from rca.errors import InvalidInput
 from rca.telemetry import Window, read_window
 from rca.telemetry.labels import Label, read_collection, read_label, write_manifest
+from rca.training import gathering
 from rca.training.blind_spots import blinded
 from rca.training.corpus import Example, stack
-from rca.training.incidents import incident_examples, incidents, varied
+from rca.training.generalisation import pool
+from rca.training.incidents import incident_examples, incidents, learned_incidents, varied
 from rca.training.weighting import balanced
 
 WINDOWS = Path(__file__).resolve().parents[2] / "data" / "windows"
@@ -154,3 +157,38 @@ def _rows_of_rank_zero() -> tuple[Window, Label]:
     window = read_window(WINDOWS / "healthy")
     rows = window.steps.filter(window.steps.column("rank").to_numpy() == 0)
     return replace(window, steps=rows), read_label(WINDOWS / "healthy")
+
+
+@pytest.fixture
+def odd(collection: Path) -> Path:
+    """A collection of which a label to be learned from blames what is in no catalogue."""
+    label = orjson.loads((collection / "slow-dataset" / "label.json").read_bytes())
+    label["causes"][0]["cause"] = "gremlins"
+    (collection / "slow-dataset" / "label.json").write_bytes(orjson.dumps(label))
+    return collection
+
+
+@pytest.mark.parametrize("module", [gathering, pool])
+def test_labels_are_looked_at_before_anything_is_simulated(
+    odd: Path, monkeypatch: pytest.MonkeyPatch, module: ModuleType
+) -> None:
+    def simulated(*_: object, **__: object) -> None:
+        raise AssertionError("simulated before the labels were looked at")
+
+    monkeypatch.setattr(module, "simulated_examples", simulated)
+    gather = gathering.gathered if module is gathering else pool.build_pool
+    with pytest.raises(InvalidInput, match="'slow-dataset': 'gremlins' is no cause of the catalogue"):
+        gather(8, 1, [odd], variants=2, processes=1, cache=None, progress=lambda phase, done, total: None)
+
+
+def test_what_is_in_no_catalogue_can_be_learned_as_such(odd: Path) -> None:
+    file = odd / "slow-dataset" / "label.json"
+    file.write_bytes(file.read_bytes().replace(b"gremlins", b"unknown"))
+    assert {each.cause for each in examples(odd)} == {"unknown", ""}
+
+
+def test_labels_that_only_judge_may_blame_anything(odd: Path) -> None:
+    manifest = orjson.loads((odd / "manifest.json").read_bytes())
+    manifest["windows"][0]["split"] = "test"
+    (odd / "manifest.json").write_bytes(orjson.dumps(manifest))
+    assert len(learned_incidents(odd)) == 1

@@ -105,15 +105,18 @@ def build_pool(
     variants : int
         Of each capture, see `rca.training.incidents.varied`.
     """
+    # Folds decide what is learned from, so a manifest's own split does not.
+    captures = {
+        name: [replace(each, part="train") for each in teachable(incidents(read_collection(folder)))]
+        for name, folder in named(collections).items()
+    }
     examples = []
     for each in simulated_examples(n_windows, seed, processes=processes, cache=cache):
         examples.append(each)
         progress("simulating and extracting features", len(examples), n_windows)
     origins = list(_simulated([each.mode for each in examples], scenario_seeds(n_windows, seed), processes))
     counts = [1] * n_windows
-    for name, folder in named(collections).items():
-        # Folds decide what is learned from, so a manifest's own split does not.
-        found = [replace(each, part="train") for each in teachable(incidents(read_collection(folder)))]
+    for name, found in captures.items():
         batches = varied_incidents(found, seed, processes=processes, variants=variants, cache=cache)
         for done, (incident, batch) in enumerate(zip(found, batches, strict=True), start=1):
             origins.append(_captured(name, incident.entry))
