@@ -61,7 +61,8 @@ def command(
 ) -> None:
     """Train the models and the causal mechanisms, test them on held-out windows, write a bundle.
 
-    Needs the extra [train]. The same seed, number of windows and collections give the same bundle digest.
+    Needs the extra [train]. The same seed, number of windows and collections give the same bundle digest
+    on one kind of processor.
     """
     from rca.training.feature_cache import FeatureCache, default_folder
     from rca.training.run import DEFAULT_SEED, DEFAULT_WINDOWS, train

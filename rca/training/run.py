@@ -106,7 +106,8 @@ def train(
     output : Path
         Bundle folder to write.
     n_windows, seed : int
-        The simulated corpus; the same pair and collections give the same bundle, byte for byte.
+        The simulated corpus; the same pair and collections give the same bundle, byte for byte, on processors
+        with the same vector instructions.
     collections : sequence of Path
         Folders of real labelled windows to learn from and be tested on as well.
     processes : int
