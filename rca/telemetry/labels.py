@@ -119,13 +119,13 @@ class CollectionEntry:
 
     def read_label(self) -> Label:
         """The truth about it."""
-        return self._told(read_label, self.path)
+        return self._naming_the_window(read_label, self.path)
 
     def _read(self, path: Path) -> Window:
-        return self._told(read_window, path)
+        return self._naming_the_window(read_window, path)
 
-    def _told(self, read: Callable[[Path], Read], path: Path) -> Read:
-        if not path.exists():
+    def _naming_the_window(self, read: Callable[[Path], Read], path: Path) -> Read:
+        if not path.is_dir():
             raise SourceError(
                 f"window {self.id!r}: {path}: no such directory",
                 hint="if the manifest names archives: `rca testbed unpack` makes a collection of them",

@@ -39,7 +39,8 @@ def write_bundle(
     folder : Path
         Replaced if it holds a bundle; the old one stays until the new one is complete.
     provenance : dict
-        Seeds, corpus digest and library versions; no times or paths, so that a rerun gives the same digest.
+        Seeds, corpus digest and library versions; no times or paths, so that a rerun gives the same digest on
+        the same kind of processor.
     """
     document = {
         "feature_version": VERSION,

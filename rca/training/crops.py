@@ -36,8 +36,11 @@ def crop(window: Window, label: Label, first: int, end: int) -> tuple[Window, La
     Returns
     -------
     (Window, Label) or None
-        None where a fault acts too briefly in what is left to say whether it would be felt.
+        None where a fault acts too briefly in what is left to say whether it would be felt, and where
+        something was wrong of which the label names no cause: nothing says in which steps.
     """
+    if label.failure_mode != "healthy" and not label.causes:
+        return None
     clock = StepClock.of(window)
     last_step = int(clock.steps[-1])
     stops = label.failure_mode == "fail_stop"

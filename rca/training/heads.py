@@ -91,8 +91,9 @@ def targets(corpus: Corpus) -> dict[str, Target]:
     owner_pattern = np.array(corpus.pattern)[corpus.owner]
     cause = np.array(corpus.rank_cause)
     stop = owner_mode == "fail_stop"
-    # A fault of the whole job says nothing about what singles a rank out.
-    single = (owner_mode != "fail_stop") & (np.array(corpus.scope)[corpus.owner] != "job")
+    scope = np.array(corpus.scope)
+    # A fault of the whole job says nothing about what singles a rank out, nor does a label without ranks.
+    single = (owner_mode == "healthy") | ((owner_mode == "fail_slow") & (scope[corpus.owner] == "some"))
     slow = (owner_mode == "fail_slow") & corpus.faulty & np.isin(cause, (*SLOW_CAUSES, UNKNOWN))
     flag = np.where(corpus.faulty, "yes", "no")
     stopped = np.where(_stopped(corpus), "yes", "no")
@@ -115,14 +116,16 @@ def targets(corpus: Corpus) -> dict[str, Target]:
     return {
         "mode": windows(everything, corpus.mode, ("healthy", "fail_slow", "fail_stop")),
         "straggler": ranks(single, flag.tolist(), ("no", "yes")),
-        "scope": windows(mode == "fail_slow", corpus.scope, ("some", "job")),
+        "scope": windows((mode == "fail_slow") & (scope != ""), corpus.scope, ("some", "job")),
         "stopper": ranks(stop, stopped.tolist(), ("no", "yes")),
         "type": ranks(slow & (cause != UNKNOWN), types, STRAGGLER_TYPES),
         "cause": ranks(slow, cause.tolist(), (*SLOW_CAUSES, UNKNOWN)),
         "stop_cause": windows(
             (mode == "fail_stop") & np.isin(corpus.cause, STOP_CAUSES), corpus.cause, STOP_CAUSES
         ),
-        "pattern": ranks(slow, owner_pattern.tolist(), ("transient", "persistent", "deterministic")),
+        "pattern": ranks(
+            slow & (owner_pattern != ""), owner_pattern.tolist(), ("transient", "persistent", "deterministic")
+        ),
     }
 
 

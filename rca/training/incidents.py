@@ -60,12 +60,28 @@ def incidents(collection: Collection) -> list[Incident]:
 
 
 def learned_incidents(folder: Path) -> Sequence[Incident]:
-    """Those of a collection that are learned from, after a look at their labels; raises what both raise."""
-    return teachable([each for each in incidents(read_collection(folder)) if each.part in LEARNED])
+    """Incidents of a collection that are learned from, after a look at the labels of all of them.
+
+    Raises
+    ------
+    SourceError
+        If the collection, or one of its windows' labels, is not there.
+    InvalidInput
+        If the manifest or a label is none, the collection is empty, or a label that is learned from names a
+        cause that no head has a class for. What is only judged may be labelled with any cause.
+    """
+    found = incidents(read_collection(folder))
+    if not found:
+        raise InvalidInput(f"{folder}: the manifest lists no windows")
+    for each in found:
+        each.entry.read_label()
+    return teachable([each for each in found if each.part in LEARNED])
 
 
 def teachable(found: Sequence[Incident]) -> Sequence[Incident]:
     """The incidents as they are, if every label names causes of the catalogue only, or ``unknown``.
+
+    Labels of faults that nobody felt may name anything: they are left out of what is learned.
 
     Raises
     ------
@@ -75,12 +91,13 @@ def teachable(found: Sequence[Incident]) -> Sequence[Incident]:
         If it is no label, or names a cause that no head has a class for.
     """
     for each in found:
-        for blamed in each.entry.read_label().causes:
-            if blamed.cause not in SPECS:
-                raise InvalidInput(
-                    f"window {each.entry.id!r}: {blamed.cause!r} is no cause of the catalogue",
-                    hint=f"one of {', '.join(CAUSES)}, or {UNKNOWN} for what is none of them",
-                )
+        label = each.entry.read_label()
+        odd = [blamed.cause for blamed in label.causes if blamed.cause not in SPECS]
+        if odd and not unfelt(label):
+            raise InvalidInput(
+                f"window {each.entry.id!r}: {each.entry.path}: {odd[0]!r} is no cause of the catalogue",
+                hint=f"one of {', '.join(CAUSES)}, or {UNKNOWN} for what is none of them",
+            )
     return found
 
 
@@ -147,6 +164,12 @@ def _examples(incident: Incident, *, seed: int, variants: int) -> list[Example]:
     if unfelt(label):
         return []
     window = incident.entry.read_window()
+    beyond = [rank for cause in label.causes for rank in cause.ranks if rank >= window.job.world_size]
+    if beyond:
+        raise InvalidInput(
+            f"window {incident.entry.id!r}: {incident.entry.path}: the label blames rank {beyond[0]} of "
+            f"a job of {window.job.world_size} ranks"
+        )
     digest = hashlib.sha256(f"{seed}/{incident.entry.id}".encode()).digest()
     rng = np.random.default_rng(int.from_bytes(digest[:8], "big"))
     found = [example(window, label, incident.group, int(rng.integers(2**31)))]

@@ -102,3 +102,8 @@ def test_what_a_labeller_called_made_into_the_machines_stays_so() -> None:
     part = crop(window, older, 20, 60)
     assert part is not None
     assert part[1].pattern == "deterministic"
+
+
+def test_a_part_of_a_slow_window_without_a_named_cause_is_not_called_healthy() -> None:
+    window, label = labelled(SLOW)
+    assert crop(window, label.model_copy(update={"causes": ()}), 0, 60) is None

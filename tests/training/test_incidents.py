@@ -12,13 +12,14 @@ import numpy as np
 import orjson
 import pytest
 
-from rca.errors import InvalidInput
+from rca.errors import InvalidInput, SourceError
 from rca.telemetry import Window, read_window
 from rca.telemetry.labels import Label, read_collection, read_label, write_manifest
 from rca.training import gathering
 from rca.training.blind_spots import blinded
 from rca.training.corpus import Example, stack
 from rca.training.generalisation import pool
+from rca.training.heads import targets
 from rca.training.incidents import incident_examples, incidents, learned_incidents, varied
 from rca.training.weighting import balanced
 
@@ -159,13 +160,21 @@ def _rows_of_rank_zero() -> tuple[Window, Label]:
     return replace(window, steps=rows), read_label(WINDOWS / "healthy")
 
 
-@pytest.fixture
-def odd(collection: Path) -> Path:
-    """A collection of which a label to be learned from blames what is in no catalogue."""
-    label = orjson.loads((collection / "slow-dataset" / "label.json").read_bytes())
-    label["causes"][0]["cause"] = "gremlins"
-    (collection / "slow-dataset" / "label.json").write_bytes(orjson.dumps(label))
+def relabelled(collection: Path, **changed: object) -> Path:
+    """The collection with members of the label that is learned from changed."""
+    file = collection / "slow-dataset" / "label.json"
+    file.write_bytes(orjson.dumps({**orjson.loads(file.read_bytes()), **changed}))
     return collection
+
+
+STALL = {"cause": "data_loader_stall", "ranks": [1]}
+GREMLINS = {"cause": "gremlins", "ranks": [2]}
+
+
+@pytest.fixture(params=[[GREMLINS], [STALL, GREMLINS]], ids=["first", "second"])
+def odd(collection: Path, request: pytest.FixtureRequest) -> Path:
+    """A collection of which a label to be learned from blames what is in no catalogue."""
+    return relabelled(collection, causes=request.param)
 
 
 @pytest.mark.parametrize("module", [gathering, pool])
@@ -177,14 +186,60 @@ def test_labels_are_looked_at_before_anything_is_simulated(
 
     monkeypatch.setattr(module, "simulated_examples", simulated)
     gather = gathering.gathered if module is gathering else pool.build_pool
-    with pytest.raises(InvalidInput, match="'slow-dataset': 'gremlins' is no cause of the catalogue"):
+    with pytest.raises(InvalidInput, match=r"'slow-dataset': .*'gremlins' is no cause of the catalogue"):
         gather(8, 1, [odd], variants=2, processes=1, cache=None, progress=lambda phase, done, total: None)
 
 
-def test_what_is_in_no_catalogue_can_be_learned_as_such(odd: Path) -> None:
-    file = odd / "slow-dataset" / "label.json"
-    file.write_bytes(file.read_bytes().replace(b"gremlins", b"unknown"))
-    assert {each.cause for each in examples(odd)} == {"unknown", ""}
+def test_what_is_in_no_catalogue_can_be_learned_as_such(collection: Path) -> None:
+    relabelled(collection, causes=[{"cause": "unknown", "ranks": [1]}])
+    assert {each.cause for each in examples(collection)} == {"unknown", ""}
+
+
+def test_what_nobody_felt_may_blame_anything(odd: Path) -> None:
+    relabelled(odd, failure_mode="healthy", injected=[{"kind": "gremlins"}])
+    assert len(learned_incidents(odd)) == 2
+    assert {each.part for each in examples(odd)} == {"calibration"}
+
+
+def test_ranks_that_the_job_has_not_are_an_error_of_the_label(collection: Path) -> None:
+    relabelled(collection, causes=[{**STALL, "ranks": [0, 99]}])
+    with pytest.raises(InvalidInput, match=r"'slow-dataset': .* blames rank 99 of a job of \d+ ranks"):
+        examples(collection)
+
+
+@pytest.mark.parametrize(
+    ("changed", "without"),
+    [
+        # Shorter variants have the pattern of what is left of the fault.
+        ({"pattern": None}, set()),
+        ({"causes": []}, {"straggler", "scope", "type", "cause", "pattern"}),
+        (
+            {"causes": [{**STALL, "ranks": [], "nodes": ["a"]}]},
+            {"straggler", "scope", "type", "cause", "pattern"},
+        ),
+    ],
+    ids=["no pattern", "no causes", "no ranks"],
+)
+def test_what_a_label_does_not_say_teaches_the_other_heads(
+    collection: Path, changed: dict[str, object], without: set[str]
+) -> None:
+    found = targets(stack(examples(relabelled(collection, **changed))))
+    for name, target in found.items():
+        assert set(target.labels) <= set(target.classes), name
+    learned = {name for name, target in found.items() if "train" in target.part}
+    assert {"mode", "straggler", "scope", "type", "cause", "pattern"} - learned == without
+
+
+def test_labels_that_judge_have_to_be_there(collection: Path) -> None:
+    (collection / "killed-rank" / "label.json").unlink()
+    with pytest.raises(SourceError, match=r"'killed-rank'.*no such file"):
+        learned_incidents(collection)
+
+
+def test_a_collection_without_windows_is_refused(tmp_path: Path) -> None:
+    write_manifest(tmp_path, [], {})
+    with pytest.raises(InvalidInput, match="lists no windows"):
+        learned_incidents(tmp_path)
 
 
 def test_labels_that_only_judge_may_blame_anything(odd: Path) -> None:

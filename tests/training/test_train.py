@@ -296,9 +296,7 @@ def test_a_cause_outside_the_catalogue_is_refused_before_the_work(tmp_path: Path
     label = orjson.loads(file.read_bytes())
     label["causes"][0]["cause"] = "gremlins"
     file.write_bytes(orjson.dumps(label))
-    with pytest.raises(
-        InvalidInput, match="'slow-dataset': 'gremlins' is no cause of the catalogue"
-    ) as error:
+    with pytest.raises(InvalidInput, match=r"'slow-dataset': .*'gremlins' is no cause of") as error:
         train(tmp_path / "bundle", n_windows=N_WINDOWS, seed=SEED, collections=[folder])
     assert "data_loader_stall" in (error.value.hint or "")
 

@@ -30,7 +30,7 @@ class TrainingOrder(BaseModel):
         DEFAULT_SEED,
         ge=0,
         le=2**31 - 1,
-        description="The same order with the same seed gives the same bundle.",
+        description="The same order with the same seed gives the same bundle on one kind of processor.",
     )
     collections: list[CollectionName] = Field(
         [], max_length=20, description="Names of labelled collections that the operator has put there."
