@@ -234,7 +234,12 @@ def write_labelled(window: Window, label: Label, path: str | PathLike[str]) -> N
 
 def _inside(folder: Path, relative: str) -> Path:
     path = folder / relative
-    if not path.resolve().is_relative_to(folder.resolve()):
+    try:
+        inside = path.resolve().is_relative_to(folder.resolve())
+        path.exists()  # Asks the file system whether this can be a path at all.
+    except (OSError, ValueError) as error:
+        raise InvalidInput(f"{folder / MANIFEST_FILE}: {relative!r} cannot be a path: {error}") from None
+    if not inside:
         raise InvalidInput(f"{folder / MANIFEST_FILE}: {relative!r} lies outside the collection")
     return path
 

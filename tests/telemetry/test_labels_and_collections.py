@@ -101,6 +101,13 @@ def test_a_manifest_stays_inside_its_folder(collection: Path, path: str) -> None
         read_collection(collection)
 
 
+@pytest.mark.parametrize("path", ["a\0b", "x" * 5000])
+def test_what_can_be_no_path_is_refused(collection: Path, path: str) -> None:
+    manifest(collection, [{"id": "1", "path": path}])
+    with pytest.raises(InvalidInput, match="cannot be a path"):
+        read_collection(collection)
+
+
 def test_ids_are_unique(collection: Path) -> None:
     manifest(collection, [{"id": "1", "path": "one"}, {"id": "1", "path": "two"}])
     with pytest.raises(InvalidInput, match="more than once"):
