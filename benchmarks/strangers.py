@@ -8,11 +8,10 @@ from pathlib import Path
 import numpy as np
 
 from rca.errors import InvalidInput
-from rca.telemetry.labels import unfelt
 from rca.training.corpus import Corpus, example, stack
 from rca.training.head_losses import Losses, held_out_losses
 from rca.training.heads import FittedHead, Target
-from rca.training.incidents import learned_incidents
+from rca.training.incidents import felt, learned_incidents
 
 
 def strangers_of(folders: Sequence[Path]) -> Corpus:
@@ -31,10 +30,10 @@ def strangers_of(folders: Sequence[Path]) -> Corpus:
     found = []
     for folder in folders:
         for each in learned_incidents(folder):
-            window, label = each.entry.read_window(), each.entry.read_label()
-            if not unfelt(label):
+            told = felt(each)
+            if told is not None:
                 # Not as typed: one folder named in two ways is no two witnesses.
-                found.append(example(window, label, f"{folder.resolve()}/{each.group}", seed=0))
+                found.append(example(*told, f"{folder.resolve()}/{each.group}", seed=0))
     if not found:
         raise InvalidInput(
             "no window to ask: all are of parts 'test', or in all of them nobody felt what was done",

@@ -41,16 +41,14 @@ def gathered(
     InvalidInput
         Likewise, if something is wrong with one, or two collections have the same name.
     """
-    folders = named(collections)
-    for folder in folders.values():
-        learned_incidents(folder)
+    captures = {name: learned_incidents(folder) for name, folder in named(collections).items()}
     examples = []
     for each in simulated_examples(n_windows, seed, processes=processes, cache=cache):
         examples.append(each)
         progress("simulating and extracting features", len(examples), n_windows)
-    for name, folder in folders.items():
+    for name, learned in captures.items():
         found = incident_examples(
-            folder,
+            learned,
             seed,
             processes=processes,
             variants=variants,

@@ -59,8 +59,14 @@ def incidents(collection: Collection) -> list[Incident]:
     return found
 
 
-def learned_incidents(folder: Path) -> Sequence[Incident]:
+def learned_incidents(folder: Path, *, every_part: bool = False) -> list[Incident]:
     """Incidents of a collection that are learned from, after a look at the labels of all of them.
+
+    Parameters
+    ----------
+    folder : Path
+    every_part : bool
+        Learn from all of them, whatever the manifest says: where folds decide what is held out.
 
     Raises
     ------
@@ -68,37 +74,51 @@ def learned_incidents(folder: Path) -> Sequence[Incident]:
         If the collection, or one of its windows' labels, is not there.
     InvalidInput
         If the manifest or a label is none, the collection is empty, or a label that is learned from names a
-        cause that no head has a class for. What is only judged may be labelled with any cause.
+        cause that no head has a class for. What is only judged may be labelled with any cause, and so may
+        faults that nobody felt: they are left out of what is learned.
     """
     found = incidents(read_collection(folder))
     if not found:
         raise InvalidInput(f"{folder}: the manifest lists no windows")
+    if every_part:
+        found = [replace(each, part="train") for each in found]
     for each in found:
-        each.entry.read_label()
-    return teachable([each for each in found if each.part in LEARNED])
+        label = each.entry.read_label()
+        if each.part in LEARNED and not unfelt(label):
+            _refuse_unknown_causes(each.entry, label)
+    return [each for each in found if each.part in LEARNED]
 
 
-def teachable(found: Sequence[Incident]) -> Sequence[Incident]:
-    """The incidents as they are, if every label names causes of the catalogue only, or ``unknown``.
+def _refuse_unknown_causes(entry: CollectionEntry, label: Label) -> None:
+    for blamed in label.causes:
+        if blamed.cause not in SPECS:
+            raise InvalidInput(
+                f"window {entry.id!r}: {entry.path}: {blamed.cause!r} is no cause of the catalogue",
+                hint=f"one of {', '.join(CAUSES)}, or {UNKNOWN} for what is none of them",
+            )
 
-    Labels of faults that nobody felt may name anything: they are left out of what is learned.
+
+def felt(incident: Incident) -> tuple[Window, Label] | None:
+    """The window and its label; None where something was done to the job that nobody would have felt.
+
+    Whether such a window is to be called healthy is a matter of taste, and nothing to learn from or to ask.
 
     Raises
     ------
-    SourceError
-        If a label is not there.
     InvalidInput
-        If it is no label, or names a cause that no head has a class for.
+        If the label blames a rank that the job has not, or as `CollectionEntry.read_window` raises it.
     """
-    for each in found:
-        label = each.entry.read_label()
-        odd = [blamed.cause for blamed in label.causes if blamed.cause not in SPECS]
-        if odd and not unfelt(label):
-            raise InvalidInput(
-                f"window {each.entry.id!r}: {each.entry.path}: {odd[0]!r} is no cause of the catalogue",
-                hint=f"one of {', '.join(CAUSES)}, or {UNKNOWN} for what is none of them",
-            )
-    return found
+    label = incident.entry.read_label()
+    if unfelt(label):
+        return None
+    window = incident.entry.read_window()
+    beyond = [rank for cause in label.causes for rank in cause.ranks if rank >= window.job.world_size]
+    if beyond:
+        raise InvalidInput(
+            f"window {incident.entry.id!r}: {incident.entry.path}: the label blames rank {beyond[0]} of "
+            f"a job of {window.job.world_size} ranks"
+        )
+    return window, label
 
 
 def _part(entry: CollectionEntry, group: str) -> Part:
@@ -115,7 +135,7 @@ def _part(entry: CollectionEntry, group: str) -> Part:
 
 
 def incident_examples(
-    folder: Path,
+    found: Sequence[Incident],
     seed: int,
     *,
     processes: int,
@@ -123,12 +143,7 @@ def incident_examples(
     cache: FeatureCache | None = None,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> Iterator[Example]:
-    """Examples of a collection's windows, in its order, `variants` of each that is learned from.
-
-    Windows in which something was done that nobody would have felt are left out: whether they are to be
-    called healthy is a matter of taste, and nothing to learn from.
-    """
-    found = learned_incidents(folder)
+    """Examples of all incidents that somebody would have felt, in their order, `variants` of each."""
     batches = varied_incidents(found, seed, processes=processes, variants=variants, cache=cache)
     for done, batch in enumerate(batches, start=1):
         yield from batch
@@ -160,16 +175,10 @@ def _remembered(incident: Incident, *, cache: FeatureCache, seed: int, variants:
 
 
 def _examples(incident: Incident, *, seed: int, variants: int) -> list[Example]:
-    label = incident.entry.read_label()
-    if unfelt(label):
+    told = felt(incident)
+    if told is None:
         return []
-    window = incident.entry.read_window()
-    beyond = [rank for cause in label.causes for rank in cause.ranks if rank >= window.job.world_size]
-    if beyond:
-        raise InvalidInput(
-            f"window {incident.entry.id!r}: {incident.entry.path}: the label blames rank {beyond[0]} of "
-            f"a job of {window.job.world_size} ranks"
-        )
+    window, label = told
     digest = hashlib.sha256(f"{seed}/{incident.entry.id}".encode()).digest()
     rng = np.random.default_rng(int.from_bytes(digest[:8], "big"))
     found = [example(window, label, incident.group, int(rng.integers(2**31)))]

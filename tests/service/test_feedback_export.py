@@ -13,7 +13,7 @@ from sqlalchemy.orm import Session
 from rca.errors import SourceError
 from rca.telemetry.labels import Label, LabelledCause, read_collection
 from rca.telemetry.window import Window
-from rca.training.incidents import incident_examples, incidents
+from rca.training.incidents import incident_examples, incidents, learned_incidents
 from rca_api.diagnoses.tables import DiagnosisRow, WindowRow
 from rca_api.feedback import labels
 from rca_api.feedback.export import ExportCounts, export_collection
@@ -89,7 +89,7 @@ def test_labelled_windows_can_be_trained_on(
     assert c.read_label().failure_mode == "healthy"
     groups = [each.group for each in incidents(collection)]
     assert groups[0] == groups[1] != groups[2]
-    examples = list(incident_examples(collection.path, 0, processes=1, variants=1))
+    examples = list(incident_examples(learned_incidents(collection.path), 0, processes=1, variants=1))
     assert {each.mode for each in examples} <= {"fail_slow", "healthy"}
     again = exported(database, windows, tmp_path / "again")
     assert again == counts

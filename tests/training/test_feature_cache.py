@@ -21,7 +21,7 @@ from rca.training import feature_cache, simulated
 from rca.training.corpus import Example, stack
 from rca.training.digests import files_digest, joint_digest, window_digest
 from rca.training.feature_cache import FeatureCache, cache_key, computing_files
-from rca.training.incidents import incident_examples
+from rca.training.incidents import incident_examples, learned_incidents
 from rca.training.simulated import scenario_seeds, simulated_examples
 
 WINDOWS = Path(__file__).resolve().parents[2] / "data" / "windows"
@@ -138,7 +138,7 @@ def test_all_code_that_an_example_runs_through_is_in_its_key(collection: Path) -
     sys.setprofile(note)
     try:
         list(simulated_examples(6, SEED, processes=1))
-        list(incident_examples(collection, SEED, processes=1, variants=3))
+        list(incident_examples(learned_incidents(collection), SEED, processes=1, variants=3))
     finally:
         sys.setprofile(None)
     ours = {Path(name) for name in called if Path(name).is_relative_to(root)}
@@ -153,9 +153,11 @@ def test_incidents_are_kept_until_window_or_label_changes(
     collection: Path, cache: FeatureCache, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def found(seed: int = 3) -> str:
-        return stack(incident_examples(collection, seed, processes=1, variants=3, cache=cache)).digest
+        return stack(
+            incident_examples(learned_incidents(collection), seed, processes=1, variants=3, cache=cache)
+        ).digest
 
-    bare = stack(incident_examples(collection, 3, processes=1, variants=3)).digest
+    bare = stack(incident_examples(learned_incidents(collection), 3, processes=1, variants=3)).digest
     assert found() == bare
     kept = len(list(cache.folder.rglob("*.npz")))
     assert kept == 2

@@ -39,7 +39,7 @@ def collection(tmp_path: Path) -> Path:
 
 
 def examples(folder: Path, seed: int = 3, processes: int = 1) -> list[Example]:
-    return list(incident_examples(folder, seed, processes=processes, variants=4))
+    return list(incident_examples(learned_incidents(folder), seed, processes=processes, variants=4))
 
 
 def test_the_manifest_decides_what_is_learned_from(collection: Path) -> None:
@@ -236,10 +236,15 @@ def test_labels_that_judge_have_to_be_there(collection: Path) -> None:
         learned_incidents(collection)
 
 
-def test_a_collection_without_windows_is_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize("every_part", [False, True])
+def test_a_collection_without_windows_is_refused(tmp_path: Path, every_part: bool) -> None:
     write_manifest(tmp_path, [], {})
     with pytest.raises(InvalidInput, match="lists no windows"):
-        learned_incidents(tmp_path)
+        learned_incidents(tmp_path, every_part=every_part)
+
+
+def test_where_folds_decide_every_part_is_learned_from(collection: Path) -> None:
+    assert [each.part for each in learned_incidents(collection, every_part=True)] == ["train"] * 3
 
 
 def test_labels_that_only_judge_may_blame_anything(odd: Path) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -13,11 +13,11 @@ from rca.evaluation.rows import severity_band
 from rca.features import WINDOW_FEATURES
 from rca.processes import mapped
 from rca.simulation.sampling import sample_scenario
-from rca.telemetry.labels import CollectionEntry, Label, read_collection
+from rca.telemetry.labels import CollectionEntry, Label
 from rca.training.corpus import Corpus, stack
 from rca.training.feature_cache import FeatureCache
 from rca.training.held_out import named
-from rca.training.incidents import incidents, teachable, varied_incidents
+from rca.training.incidents import learned_incidents, varied_incidents
 from rca.training.simulated import scenario_seeds, simulated_examples
 from rca.training.split import scenario_group
 
@@ -107,8 +107,7 @@ def build_pool(
     """
     # Folds decide what is learned from, so a manifest's own split does not.
     captures = {
-        name: [replace(each, part="train") for each in teachable(incidents(read_collection(folder)))]
-        for name, folder in named(collections).items()
+        name: learned_incidents(folder, every_part=True) for name, folder in named(collections).items()
     }
     examples = []
     for each in simulated_examples(n_windows, seed, processes=processes, cache=cache):
