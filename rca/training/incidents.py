@@ -211,9 +211,13 @@ def _shorter(window: Window, label: Label, rng: np.random.Generator) -> tuple[Wi
 
 
 def _smaller(window: Window, label: Label, rng: np.random.Generator) -> tuple[Window, Label]:
-    """Without some nodes that nobody blames; only where all ranks do the same work."""
+    """Without some nodes that nobody blames; only where all ranks do the same work, and faults have ranks."""
     sizes, topology = window.job.parallelism, window.job.topology
     if sizes is None or sizes.data != window.job.world_size or len(topology.node_names) < 3:
+        return window, label
+    placed = bool(label.causes) and all(cause.ranks for cause in label.causes)
+    if label.failure_mode != "healthy" and not placed:
+        # Who is at fault might be on a node that is taken away, and the rest would be learned from as faulty.
         return window, label
     blamed = [rank for cause in label.causes for rank in cause.ranks]
     everybody = len(set(blamed)) == window.job.world_size

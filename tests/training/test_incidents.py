@@ -105,6 +105,14 @@ def test_variants_are_valid_windows_that_differ() -> None:
     assert len({size for _, _, size in shapes}) > 1
 
 
+@pytest.mark.parametrize("causes", [(), ({"cause": "cpu_contention", "nodes": ["a"]},)])
+def test_a_fault_without_ranks_is_not_cut_away_from_its_window(causes: tuple[dict[str, object], ...]) -> None:
+    window, label = read_window(WINDOWS / "cpu-contention-node"), read_label(WINDOWS / "cpu-contention-node")
+    label = Label.model_validate({**label.model_dump(), "causes": causes})
+    rng = np.random.default_rng(0)
+    assert {varied(window, label, rng)[0].job.world_size for _ in range(25)} == {window.job.world_size}
+
+
 def test_blind_spots_only_take_away() -> None:
     window = read_window(WINDOWS / "healthy")
     rng = np.random.default_rng(1)
