@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pool_tasks
 import pytest
+from watched import until
 
 from rca.errors import InvalidWindow
 from rca_api.compute.deadline import Deadline
@@ -104,3 +105,23 @@ def test_a_process_that_has_worked_enough_is_replaced(tmp_path: Path) -> None:
         assert seen[0] == seen[1] != seen[2]
 
     with_pool(tmp_path, use, tasks=2)
+
+
+def test_who_asks_a_process_at_the_moment_at_which_it_is_gone_is_answered_by_another(tmp_path: Path) -> None:
+    async def use(pool: ComputePool) -> None:
+        process = await pool.run(pool_tasks.process_id, deadline=Deadline.after(LONG))
+        [slot] = pool._slots
+        pebble = slot._pool
+        queue = pebble._context.task_queue
+        put = queue.put
+
+        def put_when_it_is_gone(task: object) -> None:
+            queue.put = put
+            os.kill(process, signal.SIGKILL)
+            until(lambda: not pebble.active)
+            put(task)
+
+        queue.put = put_when_it_is_gone
+        assert await pool.run(pool_tasks.process_id, deadline=Deadline.after(LONG)) != process
+
+    with_pool(tmp_path, use)

@@ -11,6 +11,7 @@ import multiprocessing
 import os
 import signal
 from collections.abc import Callable
+from concurrent.futures import Future
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import suppress
 from typing import Any
@@ -25,6 +26,8 @@ from rca_api.compute.process import Reply, Report, Setup
 
 #: A process that is not warm by then is given up; imports from a cold disk take a few seconds.
 START_SECONDS = 120.0
+#: How often somebody who waits for an answer looks whether there is still a process to give it.
+_LOOK_SECONDS = 0.25
 
 
 class WorkerLost(Exception):
@@ -62,8 +65,7 @@ class Slot:
         try:
             # Starting a process takes milliseconds, which the event loop must not stand still for.
             future = await asyncio.to_thread(self._pool.schedule, process.report)
-            async with asyncio.timeout(START_SECONDS):
-                self.report = await asyncio.wrap_future(future)
+            self.report = await _answer(self._pool, future, Deadline.after(START_SECONDS))
         except (BrokenProcessPool, ProcessExpired, RuntimeError, TimeoutError, OSError) as error:
             raise WorkerLost(f"{type(error).__name__}: {error}") from error
         self.tasks = 0
@@ -85,14 +87,14 @@ class Slot:
         try:
             ids = {**structlog.contextvars.get_contextvars(), **tracing.ids()}
             future = self._pool.schedule(process.call, args=(task, arguments, ids))
-            async with asyncio.timeout(deadline.left()):
-                return await asyncio.wrap_future(future)
+            reply: Reply = await _answer(self._pool, future, deadline)
         except ProcessExpired as error:
             self.report = None
             raise WorkerDied(f"exit code {error.exitcode}") from error
         except (BrokenProcessPool, RuntimeError) as error:
             self.report = None
             raise WorkerLost(str(error)) from error
+        return reply
 
     async def stop(self) -> None:
         """End the process at once, whatever it does."""
@@ -100,6 +102,26 @@ class Slot:
         self._pool, self.report = None, None
         if pool is not None:
             await asyncio.to_thread(_end, pool, report)
+
+
+async def _answer(pool: ProcessPool, future: Future[Any], deadline: Deadline) -> Any:
+    """Wait for what was asked of a pool, as long as there is a process to answer.
+
+    A pebble pool whose process was killed while it had nothing to do gives up, and with it what it was asked;
+    but not what it is asked at that very moment, which nobody would ever answer.
+    """
+    answer = asyncio.wrap_future(future)
+    try:
+        while not answer.done():
+            left = deadline.left()
+            if not left:
+                raise TimeoutError
+            await asyncio.wait({answer}, timeout=min(left, _LOOK_SECONDS))
+            if not (answer.done() or pool.active):
+                raise BrokenProcessPool("the process was gone when it was asked")
+        return answer.result()
+    finally:
+        answer.cancel()
 
 
 def _end(pool: ProcessPool, report: Report | None) -> None:
