@@ -122,6 +122,6 @@ def test_who_asks_a_process_at_the_moment_at_which_it_is_gone_is_answered_by_ano
             put(task)
 
         queue.put = put_when_it_is_gone
-        assert await pool.run(pool_tasks.process_id, deadline=Deadline.after(LONG)) != process
+        assert await pool.run(pool_tasks.process_id, deadline=Deadline.after(LONG / 4)) != process
 
     with_pool(tmp_path, use)

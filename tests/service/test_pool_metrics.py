@@ -87,11 +87,15 @@ def test_a_task_whose_process_is_gone_is_given_to_another(how: Exception, reason
     assert count(metrics, "pool_renewals", reason=reason) == 1
 
 
-def test_a_task_that_ends_two_processes_is_retried_once() -> None:
-    metrics, [error] = played(PlayedSlot(WorkerDied("one"), WorkerDied("two")))
+@pytest.mark.parametrize(("how", "reason", "times"), [(WorkerDied, "died", 2), (WorkerLost, "lost", 5)])
+def test_a_task_that_costs_process_after_process_is_refused(
+    how: type[Exception], reason: str, times: int
+) -> None:
+    metrics, [error] = played(PlayedSlot(*(how() for _ in range(times))))
     assert isinstance(error, ProblemError)
-    assert count(metrics, "pool_retries") == 1
-    assert count(metrics, "pool_renewals", reason="died") == 2
+    assert error.code == "internal-error"
+    assert count(metrics, "pool_retries") == times - 1
+    assert count(metrics, "pool_renewals", reason=reason) == times
 
 
 def test_a_deadline_missed_at_work_costs_the_process() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -18,16 +19,16 @@ from rca_api.models.current import BundleRef
 from rca_api.problems import ProblemError
 
 _log = structlog.stdlib.get_logger("rca_api")
-#: A task that ends two processes is refused: it would end the third as well.
-MOST_DEATHS = 2
 _LONGEST_PAUSE_SECONDS = 30.0
 #: Share of the newest task in the moving mean: about the last twenty count.
 _NEWEST_WEIGHT = 0.1
 
-
 #: Why a process is replaced: it ended at work, was gone before, overran a deadline, was left in an unknown
 #: state (its caller was cancelled), or has worked long enough.
 Renewal = Literal["died", "lost", "deadline", "unusable", "worn"]
+#: A task that ends two processes is refused: it would end the third as well. Who finds a process gone is
+#: innocent of it, unless it happens over and over.
+MOST: dict[Renewal, int] = {"died": 2, "lost": 5}
 
 
 @dataclass(frozen=True)
@@ -141,10 +142,10 @@ class ComputePool:
         RcaError
             What the task raised.
         ProblemError
-            ``deadline-exceeded``, or ``internal-error`` if the task failed unexpectedly or ended two
-            processes.
+            ``deadline-exceeded``, or ``internal-error`` if the task failed unexpectedly, ended two processes
+            or found five gone.
         """
-        deaths = 0
+        ended: Counter[Renewal] = Counter()
         while True:
             slot = await self._next(deadline)
             self._busy.add(slot)
@@ -153,18 +154,10 @@ class ComputePool:
                 reply = await slot.ask(task, arguments, deadline)
                 renew = None
                 return self._value(reply)
-            except WorkerLost:
-                renew = "lost"
-                self._metrics.pool_retries.inc()
-                _log.warning("a process was gone", task=task.__name__)
-            except WorkerDied as error:
-                deaths, renew = deaths + 1, "died"
-                _log.error("a process died of a task", task=task.__name__, deaths=deaths, how=str(error))
-                if deaths >= MOST_DEATHS:
-                    raise ProblemError(
-                        "internal-error", "The process that worked on this ended unexpectedly, twice."
-                    ) from error
-                self._metrics.pool_retries.inc()
+            except (WorkerLost, WorkerDied) as error:
+                renew = "died" if isinstance(error, WorkerDied) else "lost"
+                ended[renew] += 1
+                self._retry(task.__name__, renew, ended[renew], error)
             except TimeoutError:
                 renew = "deadline"
                 self._metrics.deadlines.labels("working").inc()
@@ -172,6 +165,18 @@ class ComputePool:
             finally:
                 self._busy.discard(slot)
                 self._give_back(slot, renew)
+
+    def _retry(self, task: str, how: Renewal, times: int, error: Exception) -> None:
+        """Say that a process did not answer, and refuse the task if that happened to it too often."""
+        if how == "died":
+            _log.error("a process died of a task", task=task, times=times, how=str(error))
+        else:
+            _log.warning("a process was gone", task=task, times=times, how=str(error))
+        if times >= MOST[how]:
+            raise ProblemError(
+                "internal-error", f"The process that worked on this ended unexpectedly, {times} times."
+            ) from error
+        self._metrics.pool_retries.inc()
 
     async def _next(self, deadline: Deadline) -> Slot:
         self._waiting += 1

@@ -31,7 +31,7 @@ _LOOK_SECONDS = 0.25
 
 
 class WorkerLost(Exception):
-    """The process was gone before it took the task."""
+    """The process was gone before it took the task, or what it answered could not be read."""
 
 
 class WorkerDied(Exception):
@@ -91,7 +91,7 @@ class Slot:
         except ProcessExpired as error:
             self.report = None
             raise WorkerDied(f"exit code {error.exitcode}") from error
-        except (BrokenProcessPool, RuntimeError) as error:
+        except RuntimeError as error:
             self.report = None
             raise WorkerLost(str(error)) from error
         return reply
@@ -117,10 +117,12 @@ async def _answer(pool: ProcessPool, future: Future[Any], deadline: Deadline) ->
             if not left:
                 raise TimeoutError
             await asyncio.wait({answer}, timeout=min(left, _LOOK_SECONDS))
-            if not (answer.done() or pool.active):
-                raise BrokenProcessPool("the process was gone when it was asked")
+            # In this order: what the last process told before it ended counts.
+            if not (pool.active or future.done()):
+                raise BrokenProcessPool("no process answers any more")
         return answer.result()
     finally:
+        # Nobody asks any more for what it may still become.
         answer.cancel()
 
 
