@@ -13,7 +13,7 @@ from rca.features.work import Work
 from rca.robust import nan_median
 from rca.telemetry.hidden_waits import without_hidden_waits
 from rca.telemetry.phases import PhaseArrays
-from rca.telemetry.series import SignalArrays
+from rca.telemetry.signal_arrays import SignalArrays
 from rca.telemetry.window import Window
 
 #: Time bins of a window's channels: fine enough for a stretch, coarse enough for slow exporters.

@@ -22,7 +22,7 @@ from rca.telemetry.hidden_waits import without_hidden_waits
 from rca.telemetry.job import Topology
 from rca.telemetry.node_names import placed
 from rca.telemetry.phases import PhaseArrays
-from rca.telemetry.series import SignalArrays
+from rca.telemetry.signal_arrays import SignalArrays
 from rca.telemetry.window import Window
 
 #: Throttle reasons that slow a busy GPU: software power cap, hardware and thermal slowdown, power brake.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import numpy as np
 
@@ -11,9 +11,7 @@ from rca.arrays import FloatArray, IntArray
 from rca.telemetry.catalogue.signal import Combine
 from rca.telemetry.job import Job
 from rca.telemetry.node_names import same_nodes
-
-if TYPE_CHECKING:
-    from rca.telemetry.series import SeriesSet
+from rca.telemetry.series import SeriesSet
 
 Level = Literal["rank", "node", "global"]
 LEVELS: tuple[Level, ...] = ("rank", "node", "global")

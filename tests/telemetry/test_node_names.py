@@ -14,7 +14,7 @@ from rca.simulation import Fault, Scenario, Telemetry, Workload, simulate
 from rca.simulation.exporters import EXPORTERS
 from rca.telemetry.job import Job, Parallelism, RankPlace
 from rca.telemetry.node_names import placed, same_nodes
-from rca.telemetry.series import SignalArrays
+from rca.telemetry.signal_arrays import SignalArrays
 from rca.telemetry.window import Window
 
 

@@ -9,7 +9,7 @@ import pytest
 from telemetry_windows import START, job, metrics, window
 
 from rca.telemetry.labels import read_collection
-from rca.telemetry.series import SignalArrays
+from rca.telemetry.signal_arrays import SignalArrays
 
 EDGES = [START, START + 2]
 TWO_NODES = job(

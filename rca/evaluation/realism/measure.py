@@ -12,7 +12,7 @@ from rca.arrays import BoolArray, FloatArray
 from rca.evaluation.realism.subject import Subject
 from rca.features import JOB_FEATURES, RANK_FEATURES, WINDOW_FEATURES, FeatureSet, describe, extract
 from rca.robust import nan_mean, nan_median
-from rca.telemetry.series import SignalArrays
+from rca.telemetry.signal_arrays import SignalArrays
 from rca.telemetry.window import PHASES, Window
 
 VICTIM, PEERS = "victim", "peers"

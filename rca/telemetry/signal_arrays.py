@@ -1,0 +1,104 @@
+"""Series as one row per rank and channel: binned over time, and brought to the ranks that each speaks for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from rca.arrays import FloatArray, IntArray
+from rca.telemetry.cpu_shares import cpu_shares
+from rca.telemetry.placement import Level, Placement, combined, place_series
+from rca.telemetry.series import SeriesSet
+from rca.telemetry.window import Window
+
+
+@dataclass(frozen=True)
+class SignalArrays:
+    """Every channel as one row per rank.
+
+    Attributes
+    ----------
+    edges : ndarray of shape (n_bins + 1,), Unix seconds
+    values : mapping of channel to ndarray of shape (n_ranks, n_bins)
+        In the channel's unit (`rca.telemetry.catalogue.unit_of_channel`); NaN where unknown.
+    level : mapping of channel to {"rank", "node", "global"}
+        What the values speak for. A channel comes from one level only, because a rank's and its
+        node's figures do not compare (`rca.telemetry.placement.combined` says which).
+    samples_used : int
+        Samples of series that speak for a rank; the rest of the table is unused.
+    unknown : mapping of str to int
+        Metric names that the catalogue does not know, with their numbers of samples.
+    unplaced_nodes : tuple of str
+        Nodes with metrics on which the job places no rank (a spelling that differs?).
+    """
+
+    edges: FloatArray
+    values: Mapping[str, FloatArray]
+    level: Mapping[str, Level]
+    samples_used: int
+    unknown: Mapping[str, int]
+    unplaced_nodes: tuple[str, ...]
+
+    @property
+    def unknown_names(self) -> tuple[str, ...]:
+        """Metric names that the catalogue does not know, sorted."""
+        return tuple(sorted(self.unknown))
+
+    @classmethod
+    def from_window(cls, window: Window, edges: npt.ArrayLike) -> SignalArrays:
+        """Group, bin and place the window's metrics.
+
+        Parameters
+        ----------
+        edges : array-like of shape (n_bins + 1,), Unix seconds
+        """
+        series = SeriesSet.from_window(window)
+        at = np.asarray(edges, dtype=np.float64)
+        binned = series.bin_means(at)
+        placement = place_series(series, window.job)
+        values: dict[str, FloatArray] = {}
+        level: dict[str, Level] = {}
+        speaks = np.zeros(series.n_series, dtype=bool)
+        for channel, rows in _rows_by_channel(series).items():
+            rule = series.signals[series.signal[rows[0]]].combine
+            found = combined(binned, rows, placement, rule)
+            if found is not None:
+                values[channel], level[channel], used = found
+                speaks[used] = True
+        return cls(
+            edges=at,
+            values=values | cpu_shares(values, level),
+            level=level,
+            samples_used=int(np.diff(series.offsets)[speaks].sum()),
+            unknown=series.unknown,
+            unplaced_nodes=_unplaced(series, placement),
+        )
+
+
+def _rows_by_channel(series: SeriesSet) -> dict[str, IntArray]:
+    """For every channel the series that feed it, sorted by channel."""
+    width = len(series.device_names) + 1
+    pairs, pair_of = np.unique(series.signal * width + series.device + 1, return_inverse=True)
+    feeding: dict[str, list[int]] = {}
+    for position, pair in enumerate(pairs.tolist()):
+        signal, device = divmod(pair, width)
+        name = None if device == 0 else series.device_names[device - 1]
+        for channel in series.signals[signal].channels(name):
+            feeding.setdefault(channel, []).append(position)
+    order = np.argsort(pair_of, kind="stable")
+    # A stable order keeps the series of a pair ascending.
+    fed = np.split(order, np.searchsorted(pair_of[order], np.arange(1, pairs.size)))
+    return {
+        channel: fed[positions[0]]
+        if len(positions) == 1
+        else np.sort(np.concatenate([fed[position] for position in positions]))
+        for channel, positions in sorted(feeding.items())
+    }
+
+
+def _unplaced(series: SeriesSet, placement: Placement) -> tuple[str, ...]:
+    lost = np.unique(series.node[placement.owner < 0])
+    return tuple(sorted(series.node_names[node] for node in lost.tolist() if node >= 0))
