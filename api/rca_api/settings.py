@@ -101,7 +101,7 @@ class Settings(BaseSettings):
     """Bodies of one key received at once; further ones get 429. Without authentication there is none."""
     deadline_seconds: float = Field(60.0, gt=0)
     """Longest an answer may take from the moment its request is there, waiting included; callers ask for
-    less with `Prefer: wait=5`.
+    less with `Prefer: wait=5`. Of a queued diagnosis the work alone counts.
     """
     max_queued: int = Field(10_000, ge=0)
     """Diagnoses that may be queued (`Prefer: respond-async`); further ones get 503."""

@@ -10,9 +10,12 @@ import pytest
 from fastapi.concurrency import run_in_threadpool
 
 from rca_api import upkeep
+from rca_api.compute.deadline import Deadline
 from rca_api.compute.pool import ComputePool
-from rca_api.compute.process import Setup
+from rca_api.compute.process import Reply, Report, Setup
+from rca_api.compute.slot import Slot, WorkerLost
 from rca_api.diagnoses.dispatcher import Dispatcher
+from rca_api.diagnoses.journal import Claimed
 from rca_api.metrics import Metrics
 from rca_api.models.current import BundleRef, CurrentModels
 from rca_api.settings import Settings
@@ -34,6 +37,23 @@ def test_a_database_that_comes_back_is_migrated_then(monkeypatch: pytest.MonkeyP
     assert list(answers) == []
 
 
+def dispatcher_of(journal: Any, pool: ComputePool, answered: Any = print, **settings: Any) -> Dispatcher:
+    models, memory = CurrentModels(BundleRef(None)), SimpleNamespace(current=None)
+    return Dispatcher(journal, pool, models, memory, Settings(processes=1, **settings), answered)  # type: ignore[arg-type]
+
+
+class SlowlyWarm(Slot):
+    """A process that takes longer to start than work may take."""
+
+    async def start(self, setup: Any) -> Report:
+        await asyncio.sleep(0.5)
+        self.report = Report(1, None, None)
+        return self.report
+
+    async def ask(self, task: Any, arguments: Any, deadline: Deadline) -> Reply:
+        return Reply(SimpleNamespace(document="found"), {}, 0.01)
+
+
 def test_the_dispatcher_outlives_a_database_that_fails() -> None:
     asked: list[int] = []
 
@@ -46,21 +66,65 @@ def test_the_dispatcher_outlives_a_database_that_fails() -> None:
     async def run() -> None:
         setup = Setup(BundleRef(None), None, "")
         pool = ComputePool(lambda: setup, 1, 0, Metrics())
+        pool._slots = [SlowlyWarm()]
         journal: Any = SimpleNamespace(claim=claim)
-        memory: Any = SimpleNamespace()
-        dispatcher = Dispatcher(
-            journal,
-            pool,
-            CurrentModels(BundleRef(None)),
-            memory,
-            Settings(processes=1),
-            print,
-        )
+        dispatcher = dispatcher_of(journal, pool)
+        pool.start()
         dispatcher.start()
         async with asyncio.timeout(20):
             while len(asked) < 3:
                 dispatcher.wake()
                 await run_in_threadpool(lambda: None)
         await dispatcher.stop()
+        await pool.close()
 
     asyncio.run(run())
+
+
+class GoneOnce(SlowlyWarm):
+    """One that is found gone by the first task, and takes its time to come back."""
+
+    gone = False
+
+    async def ask(self, task: Any, arguments: Any, deadline: Deadline) -> Reply:
+        if not self.gone:
+            self.gone, self.report = True, None
+            raise WorkerLost
+        return await super().ask(task, arguments, deadline)
+
+
+def test_what_was_promised_is_answered_however_long_it_takes_to_start_a_process() -> None:
+    queue = [Claimed("promised", "digest", None)]
+    answered: dict[str, str] = {}
+    claimed_when: list[int] = []
+
+    async def run() -> None:
+        setup = Setup(BundleRef(None), None, "")
+        pool = ComputePool(lambda: setup, 1, 0, Metrics())
+        pool._slots = [GoneOnce()]
+
+        def claim(*_: object) -> list[Claimed]:
+            claimed_when.append(pool.load().warm)
+            return [queue.pop()] if queue else []
+
+        journal = SimpleNamespace(
+            claim=claim,
+            renew=lambda *_: None,
+            complete=lambda *_: True,
+            fail=lambda _, diagnosis, problem: answered.update({diagnosis: problem.code}),
+        )
+        dispatcher = dispatcher_of(
+            journal, pool, lambda name, document, _: answered.update({name: document}), deadline_seconds=0.1
+        )
+        pool.start()
+        dispatcher.start()
+        async with asyncio.timeout(20):
+            while not answered:
+                await asyncio.sleep(0.01)
+        await dispatcher.stop()
+        await pool.close()
+
+    asyncio.run(run())
+    assert answered == {"promised": "found"}
+    # Others may take it until one is warm here.
+    assert set(claimed_when) == {1}

@@ -54,7 +54,11 @@ def task() -> None:
 
 
 def played(
-    slot: Slot, *, times: int = 1, tasks_per_process: int = 0, seconds: float = 60.0
+    slot: Slot,
+    *,
+    times: int = 1,
+    tasks_per_process: int = 0,
+    deadline: Callable[[], Deadline] = lambda: Deadline.after(60.0),
 ) -> tuple[Metrics, list[object]]:
     """Give a pool of one place some tasks, one after the other."""
     metrics, results = Metrics(), []
@@ -65,7 +69,7 @@ def played(
         pool.start()
         for _ in range(times):
             try:
-                results.append(await pool.run(task, deadline=Deadline.after(seconds)))
+                results.append(await pool.run(task, deadline=deadline()))
             except (ProblemError, InvalidInput) as error:
                 results.append(error)
         await asyncio.sleep(0)
@@ -112,10 +116,26 @@ def test_a_deadline_missed_in_the_queue_costs_none() -> None:
             await asyncio.sleep(60)
             raise AssertionError
 
-    metrics, [error] = played(NeverWarm(), seconds=0.01)
+    metrics, [error] = played(NeverWarm(), deadline=lambda: Deadline.after(0.01))
     assert isinstance(error, ProblemError)
     assert metrics.registry.get_sample_value("rca_deadlines_exceeded_total", {"while": "waiting"}) == 1
     assert sum(sample.value for sample in renewals(metrics)) == 0
+
+
+def test_work_that_nobody_waits_for_may_wait_as_long_as_it_takes() -> None:
+    class LateWarm(PlayedSlot):
+        async def start(self, setup: Any) -> Report:
+            await asyncio.sleep(0.3)
+            return await super().start(setup)
+
+        async def ask(self, task: Any, arguments: Any, deadline: Deadline) -> Reply:
+            assert 0.0 < deadline.left() <= 0.1
+            return await super().ask(task, arguments, deadline)
+
+    # It was gone once: the second process has all the time that the first one had.
+    metrics, [done] = played(LateWarm(WorkerLost()), deadline=lambda: Deadline.of_work(0.1))
+    assert done == "done"
+    assert metrics.registry.get_sample_value("rca_deadlines_exceeded_total", {"while": "waiting"}) == 0
 
 
 def test_a_worn_process_is_replaced_and_one_that_refuses_is_kept() -> None:

@@ -46,6 +46,9 @@ QUICK = {
     # The verdict asks for everything at once.
     "RCA_RATE_LIMIT": "",
 }
+#: Where nobody may be refused: with all processes gone a crowded machine takes its time to start one. Callers
+#: give up later still.
+PATIENT = {"RCA_DEADLINE_SECONDS": "20"}
 HEAD = f"{'':<34} {'acknowledged':>12} {'found':>6} {'windows':>7} {'duplicated':>10}  refused attempts"
 
 
@@ -104,9 +107,7 @@ def test_processes_of_the_pool_are_killed(
     settings: dict[str, str], data: Path, body: bytes, told: list[str]
 ) -> None:
     crowd = Crowd(body)
-    # With both gone a crowded machine takes its time to start one; callers give up later still.
-    settings["RCA_DEADLINE_SECONDS"] = "20"
-    with running_service(settings=settings) as crowd.url, crowd.calling():
+    with running_service(settings=settings | PATIENT) as crowd.url, crowd.calling():
         kills = 0
         # Which process is at work when the signal comes is chance: on until one was.
         while kills < 4 or not metric(crowd.url, 'rca_pool_renewals_total{reason="died"}'):
@@ -237,6 +238,7 @@ def test_the_registry_goes_away_and_a_corrupt_bundle_is_promoted(
     uri, store = f"sqlite:///{tmp_path / 'mlflow.db'}", tmp_path / "mlflow.db"
     register(uri, tmp_path)
     settings |= {"RCA_TRACKING_URI": uri, "RCA_FOLLOW_SECONDS": "0.5", "RCA_REGISTRY_TIMEOUT_SECONDS": "100"}
+    settings |= PATIENT
     crowd = Crowd(body, callers=1)
 
     def answers() -> str:

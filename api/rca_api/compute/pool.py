@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -135,7 +136,7 @@ class ComputePool:
         arguments
             Picklable, and small: large bodies go by file (`rca_api.compute.body`).
         deadline : Deadline
-            Waiting for a free process counts.
+            Waiting for a free process counts, unless it is one of work.
 
         Raises
         ------
@@ -151,7 +152,7 @@ class ComputePool:
             self._busy.add(slot)
             renew: Renewal | None = "unusable"
             try:
-                reply = await slot.ask(task, arguments, deadline)
+                reply = await slot.ask(task, arguments, deadline.begun())
                 renew = None
                 return self._value(reply)
             except (WorkerLost, WorkerDied) as error:
@@ -182,7 +183,8 @@ class ComputePool:
         self._waiting += 1
         try:
             with self._metrics.stage("queue"):
-                async with asyncio.timeout(deadline.left()):
+                left = deadline.left()
+                async with asyncio.timeout(left if math.isfinite(left) else None):
                     return await self._free.get()
         except TimeoutError:
             self._metrics.deadlines.labels("waiting").inc()

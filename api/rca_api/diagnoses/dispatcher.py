@@ -104,8 +104,9 @@ class Dispatcher:
         while True:
             self._woken.clear()
             claimed: list[Claimed] = []
-            room = self._most - len(self._running)
-            if room:
+            # Whose processes cannot be started takes nothing from those whose can.
+            room = min(self._most, self._pool.load().warm) - len(self._running)
+            if room > 0:
                 try:
                     # Shielded: what was claimed must be known here, even if we are stopped meanwhile.
                     claiming = asyncio.ensure_future(
@@ -170,7 +171,8 @@ class Dispatcher:
                 self._models.champion,
                 claimed.diagnosis_id,
                 self._memory.current,
-                deadline=Deadline.after(self._deadline_seconds),
+                # That processes are all busy, or not warm yet, must not cost an answer that was promised.
+                deadline=Deadline.of_work(self._deadline_seconds),
             )
             if not await run_in_threadpool(self._journal.complete, self._owner, answer):
                 _log.warning("a diagnosis was taken over by another", diagnosis_id=claimed.diagnosis_id)
