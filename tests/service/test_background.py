@@ -96,20 +96,26 @@ class GoneOnce(SlowlyWarm):
 def test_what_was_promised_is_answered_however_long_it_takes_to_start_a_process() -> None:
     queue = [Claimed("promised", "digest", None)]
     answered: dict[str, str] = {}
-    claimed_when: list[int] = []
+    released: list[str] = []
+    claims: list[tuple[int, int]] = []
 
     async def run() -> None:
         setup = Setup(BundleRef(None), None, "")
         pool = ComputePool(lambda: setup, 1, 0, Metrics())
         pool._slots = [GoneOnce()]
 
-        def claim(*_: object) -> list[Claimed]:
-            claimed_when.append(pool.load().warm)
+        def claim(owner: str, lease_seconds: float, most: int) -> list[Claimed]:
+            claims.append((pool.load().warm, most))
             return [queue.pop()] if queue else []
+
+        def release(owner: str, diagnoses: list[str]) -> None:
+            queue.extend(Claimed(each, "digest", None) for each in diagnoses)
+            released.extend(diagnoses)
 
         journal = SimpleNamespace(
             claim=claim,
             renew=lambda *_: None,
+            release=release,
             complete=lambda *_: True,
             fail=lambda _, diagnosis, problem: answered.update({diagnosis: problem.code}),
         )
@@ -126,5 +132,6 @@ def test_what_was_promised_is_answered_however_long_it_takes_to_start_a_process(
 
     asyncio.run(run())
     assert answered == {"promised": "found"}
-    # Others may take it until one is warm here.
-    assert set(claimed_when) == {1}
+    # Others may take it while none is warm here.
+    assert released == ["promised"]
+    assert set(claims) == {(1, 1)}

@@ -122,20 +122,19 @@ def test_a_deadline_missed_in_the_queue_costs_none() -> None:
     assert sum(sample.value for sample in renewals(metrics)) == 0
 
 
-def test_work_that_nobody_waits_for_may_wait_as_long_as_it_takes() -> None:
+def test_work_has_all_its_time_however_long_it_waited() -> None:
     class LateWarm(PlayedSlot):
         async def start(self, setup: Any) -> Report:
-            await asyncio.sleep(0.3)
+            await asyncio.sleep(0.5)
             return await super().start(setup)
 
         async def ask(self, task: Any, arguments: Any, deadline: Deadline) -> Reply:
-            assert 0.0 < deadline.left() <= 0.1
+            assert 2.6 < deadline.left() <= 3.0
             return await super().ask(task, arguments, deadline)
 
     # It was gone once: the second process has all the time that the first one had.
-    metrics, [done] = played(LateWarm(WorkerLost()), deadline=lambda: Deadline.of_work(0.1))
+    _, [done] = played(LateWarm(WorkerLost()), deadline=lambda: Deadline.after(3.0, of_work=True))
     assert done == "done"
-    assert metrics.registry.get_sample_value("rca_deadlines_exceeded_total", {"while": "waiting"}) == 0
 
 
 def test_a_worn_process_is_replaced_and_one_that_refuses_is_kept() -> None:

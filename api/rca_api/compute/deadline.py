@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -15,29 +14,28 @@ class Deadline:
     Attributes
     ----------
     at : float, seconds
-        Infinite while it has not begun.
     seconds : float
         What was granted in all, to be told to the caller.
     clock : callable
+    of_work : bool
+        Whether the work on it has as long again as there was to wait for it.
     """
 
     at: float
     seconds: float
     clock: Callable[[], float] = time.monotonic
+    of_work: bool = False
 
     @classmethod
-    def after(cls, seconds: float, clock: Callable[[], float] = time.monotonic) -> Deadline:
+    def after(
+        cls, seconds: float, clock: Callable[[], float] = time.monotonic, *, of_work: bool = False
+    ) -> Deadline:
         """Make a deadline `seconds` from now."""
-        return cls(clock() + seconds, seconds, clock)
-
-    @classmethod
-    def of_work(cls, seconds: float, clock: Callable[[], float] = time.monotonic) -> Deadline:
-        """Make one that waiting does not count for: it begins with the work, which may take `seconds`."""
-        return cls(math.inf, seconds, clock)
+        return cls(clock() + seconds, seconds, clock, of_work)
 
     def begun(self) -> Deadline:
         """Say that the work begins: by when it is to be done."""
-        return self if math.isfinite(self.at) else replace(self, at=self.clock() + self.seconds)
+        return replace(self, at=self.clock() + self.seconds) if self.of_work else self
 
     def left(self) -> float:
         """Seconds that are left; 0 once it has passed."""

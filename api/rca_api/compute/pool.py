@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import math
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -30,6 +29,21 @@ Renewal = Literal["died", "lost", "deadline", "unusable", "worn"]
 #: A task that ends two processes is refused: it would end the third as well. Who finds a process gone is
 #: innocent of it, unless it happens over and over.
 MOST: dict[Renewal, int] = {"died": 2, "lost": 5}
+
+
+class DeadlineExceeded(ProblemError):
+    """Time is up."""
+
+    def __init__(self, deadline: Deadline) -> None:
+        super().__init__(
+            "deadline-exceeded",
+            f"there was no answer within {deadline.seconds:g} s",
+            hint="ask again with Prefer: respond-async, or send fewer steps or metrics",
+        )
+
+
+class NeverBegun(DeadlineExceeded):
+    """Time is up before a process was free: not the fault of the task."""
 
 
 @dataclass(frozen=True)
@@ -136,15 +150,15 @@ class ComputePool:
         arguments
             Picklable, and small: large bodies go by file (`rca_api.compute.body`).
         deadline : Deadline
-            Waiting for a free process counts, unless it is one of work.
+            Waiting for a free process counts, unless it is one of work: that begins anew with each process.
 
         Raises
         ------
         RcaError
             What the task raised.
         ProblemError
-            ``deadline-exceeded``, or ``internal-error`` if the task failed unexpectedly, ended two processes
-            or found five gone.
+            ``deadline-exceeded`` (`NeverBegun` if no process was free), or ``internal-error`` if the task
+            failed unexpectedly, ended two processes or found five gone.
         """
         ended: Counter[Renewal] = Counter()
         while True:
@@ -162,7 +176,7 @@ class ComputePool:
             except TimeoutError:
                 renew = "deadline"
                 self._metrics.deadlines.labels("working").inc()
-                raise exceeded(deadline) from None
+                raise DeadlineExceeded(deadline) from None
             finally:
                 self._busy.discard(slot)
                 self._give_back(slot, renew)
@@ -183,12 +197,11 @@ class ComputePool:
         self._waiting += 1
         try:
             with self._metrics.stage("queue"):
-                left = deadline.left()
-                async with asyncio.timeout(left if math.isfinite(left) else None):
+                async with asyncio.timeout(deadline.left()):
                     return await self._free.get()
         except TimeoutError:
             self._metrics.deadlines.labels("waiting").inc()
-            raise exceeded(deadline) from None
+            raise NeverBegun(deadline) from None
         finally:
             self._waiting -= 1
 
@@ -231,12 +244,3 @@ class ComputePool:
                 self._found[setup.champion] = report.model or report.failure or "it was not loaded"
                 self._free.put_nowait(slot)
                 return
-
-
-def exceeded(deadline: Deadline) -> ProblemError:
-    """Say that time is up."""
-    return ProblemError(
-        "deadline-exceeded",
-        f"there was no answer within {deadline.seconds:g} s",
-        hint="ask again with Prefer: respond-async, or send fewer steps or metrics",
-    )

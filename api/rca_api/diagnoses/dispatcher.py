@@ -12,7 +12,7 @@ from fastapi.concurrency import run_in_threadpool
 from rca.errors import RcaError
 from rca_api import timing, tracing
 from rca_api.compute.deadline import Deadline
-from rca_api.compute.pool import ComputePool
+from rca_api.compute.pool import ComputePool, NeverBegun
 from rca_api.diagnoses import work
 from rca_api.diagnoses.journal import Claimed, Journal
 from rca_api.memory import Memory
@@ -171,8 +171,7 @@ class Dispatcher:
                 self._models.champion,
                 claimed.diagnosis_id,
                 self._memory.current,
-                # That processes are all busy, or not warm yet, must not cost an answer that was promised.
-                deadline=Deadline.of_work(self._deadline_seconds),
+                deadline=Deadline.after(self._deadline_seconds, of_work=True),
             )
             if not await run_in_threadpool(self._journal.complete, self._owner, answer):
                 _log.warning("a diagnosis was taken over by another", diagnosis_id=claimed.diagnosis_id)
@@ -188,7 +187,8 @@ class Dispatcher:
     async def _failed(self, diagnosis_id: str, problem: ProblemError) -> None:
         _log.warning("a queued diagnosis failed", diagnosis_id=diagnosis_id, code=problem.code)
         try:
-            if problem.code in _PASSING:
+            # What was promised must not fail because no process was free; others may have one.
+            if problem.code in _PASSING or isinstance(problem, NeverBegun):
                 await self._put_back([diagnosis_id])
                 # Whatever is away is not back at once.
                 await asyncio.sleep(_POLL_SECONDS)
