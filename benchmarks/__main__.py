@@ -24,6 +24,7 @@ class Benchmark:
 
 
 BENCHMARKS = {
+    "answers": Benchmark("benchmarks.answers", long=True),
     "ablation": Benchmark("benchmarks.ablation", long=True),
     "diagnosis": Benchmark("benchmarks.diagnosis"),
     "earlier": Benchmark("benchmarks.earlier", needs="COLLECTION..."),
