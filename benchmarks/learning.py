@@ -3,8 +3,8 @@
 Every head is fitted on nested shares of the training scenarios; its log loss on validation scenarios is
 compared, row by row, with that of the fit on the largest share. For the failure mode the table also says how
 many faulty windows are detected when the alarm threshold lets a fixed share of healthy ones through, with
-and without the additional healthy windows that `rca train` learns from (`rca.training.innocents`); windows in
-which nobody's work was timed have a threshold of their own and are left out. The test part is not asked.
+and without the additional healthy windows that `rca train` learns from (`rca.training.healthy_augmentation`);
+windows without phase timings have a threshold of their own and are left out. The test part is not asked.
 
 Validation scenarios are of the same kind as those learned from. ``--elsewhere`` asks labelled collections as
 well, from which nothing is learned: what more windows are worth on jobs unlike the simulator's.
@@ -27,15 +27,15 @@ from rich.table import Table
 from benchmarks.strangers import losses_on, strangers_of
 from rca.arrays import BoolArray, FloatArray
 from rca.classify.classifier import HEADS
-from rca.classify.heads import Head
-from rca.classify.sufficiency import work_seen
+from rca.classify.head import Head
+from rca.classify.preconditions import work_seen
 from rca.errors import RcaError
 from rca.evaluation.intervals import Estimate, score
 from rca.training.corpus import Corpus, stack
 from rca.training.feature_cache import FeatureCache, default_folder
 from rca.training.head_losses import Losses, change, held_out_losses
 from rca.training.heads import FittedHead, Target, fit_head, targets, with_healthy
-from rca.training.innocents import PER_CORPUS_WINDOWS, halves, innocent_windows
+from rca.training.healthy_augmentation import PER_CORPUS_WINDOWS, halves, innocent_windows
 from rca.training.run import DEFAULT_SEED
 from rca.training.simulated import simulated_examples
 from rca.training.thresholds import FALSE_ALARM_BUDGET

@@ -28,7 +28,7 @@ from rca.simulation import sample_scenario, simulate
 from rca.simulation.scenario import Dialect
 from rca.simulation.seeds import for_each_scenario
 from rca.telemetry.labels import read_collection
-from rca.training.innocents import innocent_seeds
+from rca.training.healthy_augmentation import innocent_seeds
 from rca.training.run import DEFAULT_SEED
 
 N_WINDOWS = 1500

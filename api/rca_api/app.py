@@ -33,11 +33,12 @@ from rca_api import (
 )
 from rca_api.background import running
 from rca_api.diagnoses import endpoints as diagnosis_endpoints
+from rca_api.drain_body import Lingering
 from rca_api.feedback import endpoints as feedback_endpoints
+from rca_api.gauges import count_rows
 from rca_api.health import endpoints as health_endpoints
 from rca_api.incidents import endpoints as incident_endpoints
-from rca_api.lingering import Lingering
-from rca_api.live import count_rows
+from rca_api.maintenance import tidy_up, upgrade_later, upgraded
 from rca_api.middleware import RequestContext
 from rca_api.models import endpoints as model_endpoints
 from rca_api.nodes import endpoints as node_endpoints
@@ -47,7 +48,6 @@ from rca_api.settings import Settings
 from rca_api.state import State
 from rca_api.stored_windows import endpoints as window_endpoints
 from rca_api.training_runs import endpoints as training_run_endpoints
-from rca_api.upkeep import tidy_up, upgrade_later, upgraded
 from rca_api.webhooks import endpoints as webhook_endpoints
 from rca_api.webhooks.documented import document_webhooks
 from rca_api.what_if import endpoints as what_if_endpoints

@@ -1,7 +1,8 @@
 """Whether the model has begun to answer otherwise than it did to the windows it was tried on.
 
-Drift of windows needs no memory: `rca.classify.familiarity` judges each one, and counters tell the share.
-Answers are judged together: the last ones against those to held-out windows, if the bundle has them.
+Drift of windows needs no memory: `rca.classify.out_of_distribution` judges each one.
+Counters give the share.
+Drift of answers compares the latest answers with those to held-out windows, if the bundle has them.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from threading import Lock
 
 from prometheus_client import CollectorRegistry, Gauge
 
-from rca.classify.answers import CONFIDENCE_BINS, AnswerShares, confidence_bin
+from rca.classify.answer_distribution import CONFIDENCE_BINS, AnswerShares, confidence_bin
 from rca.features.evidence import RESOURCES
 from rca.features.work import OWN_PHASES
 

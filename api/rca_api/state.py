@@ -19,30 +19,30 @@ from rca_api.diagnoses.journal import Journal, OnDiagnosed
 from rca_api.diagnoses.keys import Keys
 from rca_api.diagnoses.repository import newest_windows
 from rca_api.feedback.repository import has_feedback
-from rca_api.incidents.announcing import Announcer
-from rca_api.incidents.life import Hysteresis
+from rca_api.gauges import LiveGauges
+from rca_api.history_cache import Memory
+from rca_api.incidents.announce import Announcer
 from rca_api.incidents.service import Follower as IncidentFollower
-from rca_api.incidents.sweeping import Sweeper
-from rca_api.live import LiveGauges
-from rca_api.memory import Memory
+from rca_api.incidents.state_machine import Hysteresis
+from rca_api.incidents.sweep import Sweeper
 from rca_api.metrics import Metrics
+from rca_api.models.bundle_cache import KEEP_SECONDS, Shelf
+from rca_api.models.bundle_trial import Trial
 from rca_api.models.current import BundleRef, CurrentModels
 from rca_api.models.follower import Follower
 from rca_api.models.registry import RegistryClient
 from rca_api.models.shadow import Shadow
-from rca_api.models.shelf import KEEP_SECONDS, Shelf
-from rca_api.models.trial import Trial
 from rca_api.nodes.service import Exposures
 from rca_api.security.authority import Authority
 from rca_api.settings import Settings
 from rca_api.store.database import Database
 from rca_api.store.window_store import WindowStore
 from rca_api.stored_windows.retention import Retention
-from rca_api.training_runs.bell import Bell, QueueBell
+from rca_api.training_runs.wakeup import Bell, QueueBell
 from rca_api.webhooks.addresses import Policy
+from rca_api.webhooks.delivery import Sender
 from rca_api.webhooks.dispatcher import Dispatcher as WebhookDispatcher
 from rca_api.webhooks.dispatcher import Retries
-from rca_api.webhooks.sending import Sender
 
 #: Least a bundle gets to load and to answer one window, on a machine that is busy.
 _TRIAL_SECONDS = 30.0

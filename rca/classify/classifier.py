@@ -9,13 +9,11 @@ from typing import Any
 import numpy as np
 
 from rca.arrays import FloatArray
-from rca.classify.collectives import between_machines, collectives_left_over, sick_port_beside
 from rca.classify.components import Component, is_whole_stage
-from rca.classify.doubt import Doubt
-from rca.classify.heads import Head
-from rca.classify.joined import joined
-from rca.classify.node_odds import with_history
-from rca.classify.ports import (
+from rca.classify.head import Head
+from rca.classify.lateness_persistence import takes_turns, without
+from rca.classify.link_beside_straggler import between_machines, collectives_left_over, sick_port_beside
+from rca.classify.link_evidence import (
     LINK_CAUSES,
     NOTICEABLE,
     POINTED_TO,
@@ -24,24 +22,26 @@ from rca.classify.ports import (
     odd_link,
     through_ports,
 )
-from rca.classify.priors import ratios, reweighted
-from rca.classify.reach import reaching
-from rca.classify.rotation import takes_turns, without
-from rca.classify.settle_stopped import settle_stop_cause
-from rca.classify.single_event import single_events
-from rca.classify.standing_out import CERTAIN, is_to_blame_as_well
-from rca.classify.sufficiency import (
+from rca.classify.link_fault_extent import reaching
+from rca.classify.merge_components import joined
+from rca.classify.node_odds import with_history
+from rca.classify.outlier_ranks import CERTAIN, is_to_blame_as_well
+from rca.classify.outlier_steps import single_events
+from rca.classify.phase_lateness import late_in, transfer_is_told
+from rca.classify.preconditions import (
     can_show_health,
     long_enough,
     shows_slowness,
     silent_enough,
 )
-from rca.classify.suspicion import Suspicion, link_behind_growth
-from rca.classify.timers import late_in, transfer_is_told
-from rca.classify.witnesses import after_witnesses, alarm_threshold
+from rca.classify.priors import ratios, reweighted
+from rca.classify.stop_evidence import after_witnesses, alarm_threshold
+from rca.classify.stop_origin import settle_stop_cause
+from rca.classify.suspects import Suspicion, link_behind_growth
+from rca.classify.uncertainty import Doubt
 from rca.errors import BundleError
 from rca.features import RANK_FEATURES, VERSION, WINDOW_FEATURES, FeatureSet
-from rca.features.reduced import without_steps
+from rca.features.drop_steps import without_steps
 from rca.telemetry.causes import CAUSES, STRAGGLER_TYPES, UNKNOWN
 
 #: A part of a slow job that is late in what a cause lengthens by less than this share has another one.

@@ -14,7 +14,7 @@ from os import PathLike
 import numpy as np
 
 from rca.arrays import FloatArray
-from rca.classify.told_by_users import check_positive, read_numbers
+from rca.classify.operator_inputs import check_positive, read_numbers
 from rca.telemetry.job import Topology
 
 #: History moves no odds further than this, either way: a window that shows another culprit must prevail.

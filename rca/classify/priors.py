@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from os import PathLike
 
-from rca.classify.told_by_users import check_positive, read_numbers
+from rca.classify.operator_inputs import check_positive, read_numbers
 from rca.errors import InvalidInput
 from rca.telemetry.causes import CAUSES, SLOW_CAUSES
 

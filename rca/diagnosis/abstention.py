@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from rca.classify.classifier import Classification
-from rca.classify.familiarity import Strangeness
-from rca.classify.sufficiency import (
+from rca.classify.out_of_distribution import Strangeness
+from rca.classify.preconditions import (
     FEWEST_STEPS,
     MIN_STEPS,
     SHORT_ALARM,
@@ -18,7 +18,7 @@ from rca.classify.sufficiency import (
     stages_wait_at_work,
     stays_silent,
 )
-from rca.classify.witnesses import alarm_threshold
+from rca.classify.stop_evidence import alarm_threshold
 from rca.diagnosis.events import told_events
 from rca.diagnosis.result import AbstentionCode, AbstentionReason, Cause
 from rca.features import FeatureSet
@@ -61,7 +61,7 @@ def abstention(
     strangeness : Strangeness or None
         None where the bundle does not know what it learned from.
     objection : str or None
-        Why the first cause may not be named (`rca.diagnosis.naming.objection`).
+        Why the first cause may not be named (`rca.diagnosis.cause_gating.objection`).
     """
     mode, chance = classification.mode, classification.probability[classification.mode]
     alarm = alarm_threshold(thresholds, features, classification.probability)

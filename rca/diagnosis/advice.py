@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rca.diagnosis.naming import deciding_resource
-from rca.diagnosis.readings import subject_of_signal
-from rca.diagnosis.reporting import listed
+from rca.diagnosis.cause_gating import deciding_resource
+from rca.diagnosis.data_quality import listed
+from rca.diagnosis.feature_units import subject_of_signal
 from rca.diagnosis.result import Action, Cause, Interval
 from rca.features.evidence import RESOURCES
 from rca.telemetry.catalogue import channels

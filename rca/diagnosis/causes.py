@@ -8,8 +8,8 @@ import numpy as np
 
 from rca.causal.scores import BusyEvidence
 from rca.classify.classifier import Suspect
+from rca.diagnosis.cause_pooling import PricedCause
 from rca.diagnosis.contradiction import is_contradicted, most_unlike
-from rca.diagnosis.pooling import PricedCause
 from rca.diagnosis.pricing import Pricing
 from rca.diagnosis.result import PRICE, Cause, Evidence
 from rca.features import FeatureSet

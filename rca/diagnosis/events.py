@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from rca.classify.classifier import Classification
-from rca.diagnosis.reporting import listed
+from rca.diagnosis.data_quality import listed
 from rca.features import FeatureSet
 from rca.robust import nan_max, nan_median
 

@@ -1,6 +1,6 @@
 """Faults that a first one hides while it acts: the job is asked again with the first suspects mended.
 
-Those that act while it rests are found by `rca.diagnosis.second_look`.
+Those that act while it rests are found by `rca.diagnosis.segment_rediagnosis`.
 """
 
 from __future__ import annotations
@@ -10,12 +10,12 @@ from dataclasses import replace
 
 from rca.causal.scores import BusyEvidence
 from rca.classify.classifier import Classification, Suspect, as_suspected, named_ranks
-from rca.classify.joined import joined
-from rca.classify.left_over import is_left_over
-from rca.classify.mended import Mending
+from rca.classify.counterfactual_features import Mending
+from rca.classify.merge_components import joined
+from rca.classify.residual_suspects import is_left_over
 from rca.diagnosis.bundle import Bundle
-from rca.diagnosis.hearing import heard
-from rca.diagnosis.whole_steps import told_by_timers
+from rca.diagnosis.cause_reweighting import heard
+from rca.diagnosis.step_time_fallback import told_by_timers
 from rca.features import FeatureSet
 from rca.telemetry.job import Topology
 from rca.telemetry.window import Window

@@ -12,32 +12,32 @@ import numpy as np
 
 from rca.causal.scores import BusyEvidence
 from rca.classify.classifier import Classification, Suspect, named_ranks
-from rca.classify.doubt import Doubt
 from rca.classify.node_odds import checked_node_odds
+from rca.classify.preconditions import stays_silent
 from rca.classify.priors import checked_priors
-from rca.classify.settle import transfer_grew
-from rca.classify.sufficiency import stays_silent
+from rca.classify.suspect_filter import transfer_grew
+from rca.classify.uncertainty import Doubt
 from rca.diagnosis.abstention import abstention
 from rca.diagnosis.advice import LEFT_CHECK, actions, next_check, swap_check
+from rca.diagnosis.baseline_window import with_earlier
 from rca.diagnosis.bundle import Bundle, baseline
+from rca.diagnosis.cause_gating import covers_the_loss, objection, speaks_against
+from rca.diagnosis.cause_reweighting import heard
 from rca.diagnosis.causes import TRIFLE, catalogued, named_first, slow_causes, stop_causes
-from rca.diagnosis.contributions import MAX_EXPLAINED, mode_evidence, preference, suspect_evidence
-from rca.diagnosis.earlier import with_earlier
+from rca.diagnosis.data_quality import quality, silent_ranks, told_of_history
 from rca.diagnosis.events import events_check
-from rca.diagnosis.everybody import everybody_check
-from rca.diagnosis.hearing import heard
+from rca.diagnosis.explanations import MAX_EXPLAINED, mode_evidence, preference, suspect_evidence
 from rca.diagnosis.hidden_faults import with_hidden_faults
-from rca.diagnosis.naming import covers_the_loss, objection, speaks_against
+from rca.diagnosis.job_wide_slowdown import everybody_check
 from rca.diagnosis.pricing import Pricing, price
-from rca.diagnosis.reporting import quality, silent_ranks, told_of_history
 from rca.diagnosis.result import AbstentionReason, Cause, Diagnosis, Interval, Slowdown, Straggler
-from rca.diagnosis.second_look import with_second_look
+from rca.diagnosis.segment_rediagnosis import with_second_look
+from rca.diagnosis.step_time_fallback import on_whole_steps
 from rca.diagnosis.stragglers import straggler
-from rca.diagnosis.whole_steps import on_whole_steps
 from rca.features import WINDOW_FEATURES, FeatureSet, extract
 from rca.features.extract import missing_resources
 from rca.features.work import OWN_PHASES
-from rca.telemetry.earlier import refuse_incomparable
+from rca.telemetry.baseline_window import refuse_incomparable
 from rca.telemetry.window import Window
 from rca.whatif.coarse import PhaseReplay
 
@@ -71,7 +71,7 @@ def diagnose(
         remembers of them; see `rca.classify.node_odds`. Failure modes do not depend on it.
     earlier : Window, optional
         The same job at a time when it ran as usual, over before `window` begins: what slows a job from the
-        first step of a window to the last shows beside that; see `rca.diagnosis.earlier`.
+        first step of a window to the last shows beside that; see `rca.diagnosis.baseline_window`.
 
     Returns
     -------

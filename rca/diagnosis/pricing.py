@@ -16,8 +16,8 @@ from rca.causal.mechanisms import Mechanisms
 from rca.causal.responsibility import MIN_BELIEF, decided, responsibilities
 from rca.causal.scores import BusyEvidence
 from rca.classify.classifier import Suspect
-from rca.diagnosis.excess import Excess, excesses_of, ideal_work, lock_step_waits, transfer_excess
-from rca.diagnosis.pooling import PricedCause, affordable_causes, one_fault_each
+from rca.diagnosis.cause_pooling import PricedCause, affordable_causes, one_fault_each
+from rca.diagnosis.excess_time import Excess, excesses_of, ideal_work, lock_step_waits, transfer_excess
 from rca.features import FeatureSet
 from rca.robust import nan_mean, nan_median
 from rca.telemetry.causes import SLOW_CAUSES, SPECS, UNKNOWN

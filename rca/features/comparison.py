@@ -7,12 +7,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from rca.arrays import BoolArray, FloatArray, IntArray
-from rca.features.gains import Gains
+from rca.features.change_points import Segment
+from rca.features.late_episodes import Spells
 from rca.features.lateness import healthy_spread
-from rca.features.own_past import most_slowed, past_reference
-from rca.features.spells import Spells
-from rca.features.stretch import slow_stretch
-from rca.features.temporal import Segment
+from rca.features.past_reference import most_slowed, past_reference
+from rca.features.removal_gain import Gains
+from rca.features.slow_segment import slow_stretch
 from rca.features.work import Work
 from rca.robust import leader_and_runner_up, nan_mean, nan_quantile, peer_reference
 from rca.telemetry.job import Topology

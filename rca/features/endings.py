@@ -22,7 +22,7 @@ from rca.features.ending_events import (
     whose_link_went_down,
 )
 from rca.features.ending_origins import where_it_began
-from rca.features.lately import Lately
+from rca.features.post_stop_signals import Lately
 from rca.robust import nan_median
 from rca.telemetry.phases import PhaseArrays
 from rca.telemetry.window import Window

@@ -13,7 +13,7 @@ from rca.features.comparison import Comparison
 from rca.features.endings import Endings
 from rca.features.evidence import RESOURCES, Evidence, gather_evidence
 from rca.features.job_features import job_features, window_maxima
-from rca.features.lately import LATELY, Lately, sampled_lately
+from rca.features.post_stop_signals import LATELY, Lately, sampled_lately
 from rca.features.rank_features import rank_features
 from rca.features.table import JOB_FEATURES, RANK_FEATURES, WINDOW_FEATURES
 from rca.features.work import Work

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import cache
 
 from rca.features.evidence import resource_names, sound_resources
-from rca.features.spell_features import OF_THE_COSTLIEST
+from rca.features.late_episode_features import OF_THE_COSTLIEST
 from rca.features.work import OWN_PHASES
 
 #: Groups of features that are not about a resource; the names of both tables.

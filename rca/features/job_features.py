@@ -5,13 +5,13 @@ from __future__ import annotations
 import numpy as np
 
 from rca.arrays import BoolArray, FloatArray
+from rca.features.change_points import periodicity, trend
 from rca.features.comparison import Comparison, stretch_mean
 from rca.features.endings import Endings
 from rca.features.evidence import Evidence, resource_names, sound_resources
-from rca.features.load import load_features
+from rca.features.input_load import load_features
+from rca.features.late_episode_features import costliest_spell, phase_bursts, spell_context
 from rca.features.rank_features import MAX_STEPS_BEHIND
-from rca.features.spell_features import costliest_spell, phase_bursts, spell_context
-from rca.features.temporal import periodicity, trend
 from rca.features.work import OWN_PHASES, Work
 from rca.robust import nan_max, nan_mean, nan_median, nan_quantile
 from rca.telemetry.job import Topology

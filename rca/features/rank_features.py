@@ -9,9 +9,9 @@ from rca.features.activity import activity_per_compute
 from rca.features.comparison import Comparison, stretch_mean
 from rca.features.endings import Endings
 from rca.features.evidence import Evidence, resource_names, sound_resources
+from rca.features.input_load import load_excess, told_load
+from rca.features.late_episode_features import spell_features
 from rca.features.lateness import LATE_SHARE, late_from
-from rca.features.load import load_excess, told_load
-from rca.features.spell_features import spell_features
 from rca.features.work import OWN_PHASES, Work
 from rca.robust import group_members, nan_mean, nan_median, nan_quantile, peer_reference, row_correlation
 from rca.telemetry.job import Topology

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from rca.arrays import FloatArray
-from rca.simulation.world import World
+from rca.simulation.finished_run import World
 
 
 @dataclass(frozen=True)

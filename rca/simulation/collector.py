@@ -10,8 +10,8 @@ import pyarrow as pa
 
 from rca.arrays import BoolArray, FloatArray, IntArray
 from rca.simulation.background import background
-from rca.simulation.looks import held_look, look_at, scrape_times
-from rca.simulation.world import World
+from rca.simulation.finished_run import World
+from rca.simulation.scrape_times import held_look, look_at, scrape_times
 
 Scope = Literal["rank", "node", "job"]
 # Exporters that ask the devices on their own clock and answer scrapes from what they found.

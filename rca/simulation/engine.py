@@ -8,20 +8,20 @@ import numpy as np
 import pyarrow as pa
 
 from rca.arrays import FloatArray
-from rca.simulation.booking import needs_ends
 from rca.simulation.collector import Collector
 from rca.simulation.events import events_table
 from rca.simulation.exporters import export
 from rca.simulation.faults import apply_faults
+from rca.simulation.finished_run import World
 from rca.simulation.label import Label, label_of, total_impact
 from rca.simulation.noise import Noise, draw_noise
 from rca.simulation.observe import Course, clock_errors, course_of, steps_table
 from rca.simulation.operations import ops_table
+from rca.simulation.phase_accounting import needs_ends
 from rca.simulation.resources import Resources
 from rca.simulation.scenario import Scenario
 from rca.simulation.timing import Timing, run_steps
 from rca.simulation.work import drawn_lengths, load_columns
-from rca.simulation.world import World
 from rca.telemetry.job import Job, RankPlace
 from rca.telemetry.schema import METRICS, OPS
 from rca.telemetry.window import Window

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 
 from rca.arrays import FloatArray
-from rca.simulation.growth import inputs_over_time
 from rca.simulation.noise import Noise
 from rca.simulation.resources import Resources
 from rca.simulation.scenario import Scenario
+from rca.simulation.work_growth import inputs_over_time
 
 
 def batch_seconds(scenario: Scenario) -> float:

@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 
 from rca.arrays import BoolArray, FloatArray
-from rca.simulation.booking import booked, hidden_columns, meeting_phases, phases_holding
+from rca.simulation.phase_accounting import booked, hidden_columns, meeting_phases, phases_holding
 from rca.simulation.resources import COLLECTIVE, Resources
 from rca.simulation.sampling_job import log_uniform
 from rca.simulation.scenario import Scenario

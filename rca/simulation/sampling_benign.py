@@ -7,6 +7,7 @@ from typing import TypedDict, get_args
 
 import numpy as np
 
+from rca.simulation.background_events import PAUSES_SPREAD
 from rca.simulation.benign import (
     Benign,
     Burst,
@@ -16,7 +17,6 @@ from rca.simulation.benign import (
     LongStall,
     SlowStepPhase,
 )
-from rca.simulation.everyday import PAUSES_SPREAD
 from rca.simulation.sampling_job import CALM_QUEUE, log_uniform
 from rca.simulation.scenario import Scenario
 

@@ -13,7 +13,6 @@ import numpy as np
 
 from rca.arrays import FloatArray
 from rca.simulation.forward import Course, Durations, Feed, n_rows, row_of, run_forward
-from rca.simulation.growth import inputs_over_time
 from rca.simulation.host import BETWEEN, HOST_PHASES, collector_pauses, host_stalls, launch_gaps
 from rca.simulation.links import exchange_seconds, stage_link_seconds
 from rca.simulation.loading import service_seconds, taking_seconds
@@ -22,6 +21,7 @@ from rca.simulation.resources import Resources
 from rca.simulation.scenario import Scenario
 from rca.simulation.schedule import Plan, StepShape, plan_of
 from rca.simulation.work import compute_parts, drawn_lengths, stage_work
+from rca.simulation.work_growth import inputs_over_time
 from rca.whatif.optypes import ALL_GATHER, BACKWARD, FORWARD, FORWARD_SEND, OPTIMIZER, REDUCE_SCATTER
 
 

@@ -13,8 +13,8 @@ from functools import lru_cache
 import numpy as np
 
 from rca.arrays import FloatArray
-from rca.simulation.growth import inputs_over_time
 from rca.simulation.scenario import Scenario
+from rca.simulation.work_growth import inputs_over_time
 from rca.simulation.workload import Workload
 
 TOKENS_PER_SAMPLE = 8192.0

@@ -11,7 +11,7 @@ import pyarrow as pa
 from rca.arrays import FloatArray
 from rca.errors import InvalidWindow
 from rca.telemetry.job import Job
-from rca.telemetry.refusal import refused_rows
+from rca.telemetry.row_errors import refused_rows
 from rca.telemetry.schema import STEPS, TableSpec
 from rca.telemetry.window import PHASES
 

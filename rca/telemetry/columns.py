@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from rca.arrays import BoolArray, FloatArray
 from rca.errors import InvalidWindow
-from rca.telemetry.refusal import refused_rows
+from rca.telemetry.row_errors import refused_rows
 from rca.telemetry.schema import TEXT, Column, TableSpec
 
 EXPECTED_TYPE = {"integer": "integers", "number": "numbers", "text": "text"}

@@ -11,9 +11,9 @@ import numpy.typing as npt
 
 from rca.arrays import BoolArray, FloatArray, IntArray
 from rca.telemetry.binning import bin_codes, bin_means
-from rca.telemetry.bursts import without_bursts
 from rca.telemetry.catalogue import Signal, resolve
 from rca.telemetry.grouping import codes_of, contiguous_order, ranks_of, run_starts, series_numbers
+from rca.telemetry.queue_samples import without_bursts
 from rca.telemetry.window import Window
 
 

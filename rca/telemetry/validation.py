@@ -17,7 +17,7 @@ from rca.errors import InvalidWindow
 from rca.telemetry.clock_units import refuse_absurd_bounds, refuse_foreign_clock, refuse_long_phases
 from rca.telemetry.columns import normalized
 from rca.telemetry.job import FORMAT, Job, Parallelism
-from rca.telemetry.refusal import SHOWN_ROWS, refused_rows, shown
+from rca.telemetry.row_errors import SHOWN_ROWS, refused_rows, shown
 from rca.telemetry.schema import EVENTS, METRICS, OPS, STEPS, TableSpec
 from rca.telemetry.window import Window
 

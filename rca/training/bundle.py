@@ -16,7 +16,7 @@ from rca.diagnosis.bundle import FORMAT
 from rca.errors import SourceError
 from rca.features import VERSION
 from rca.telemetry.files import replace_folder
-from rca.training.learned import Learned
+from rca.training.classifier_fit import Learned
 
 #: What a bundle is called unless told otherwise.
 NAME = "baseline"

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from rca.causal.report import falsification_verdict
-from rca.classify.sufficiency import LARGE_LOSS
+from rca.classify.preconditions import LARGE_LOSS
 from rca.evaluation.rows import JudgedRow, grouped
 from rca.evaluation.tables import TextTable, alarms_table, group_table
 from rca.features import VERSION

@@ -9,8 +9,8 @@ import numpy as np
 
 from rca.arrays import BoolArray, FloatArray
 from rca.classify.classifier import combine, pooled
-from rca.classify.heads import Head
-from rca.classify.reach import of_everybody
+from rca.classify.head import Head
+from rca.classify.link_fault_extent import of_everybody
 from rca.features import WINDOW_FEATURES
 from rca.training.corpus import Corpus
 from rca.training.split import mask

@@ -9,7 +9,7 @@ import numpy as np
 
 from rca.arrays import BoolArray, FloatArray, IntArray
 from rca.classify.classifier import HEADS
-from rca.classify.heads import Head
+from rca.classify.head import Head
 from rca.evaluation.intervals import Estimate, bootstrap
 from rca.training.heads import FittedHead, Target
 

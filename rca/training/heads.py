@@ -10,7 +10,7 @@ import numpy as np
 
 from rca.arrays import BoolArray, FloatArray, IntArray
 from rca.classify.classifier import HEADS
-from rca.classify.heads import Calibration
+from rca.classify.head import Calibration
 from rca.telemetry.causes import SLOW_CAUSES, STOP_CAUSES, STRAGGLER_TYPES, UNKNOWN
 from rca.training.corpus import Corpus, straggler_type
 from rca.training.settings import Settings

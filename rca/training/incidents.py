@@ -16,12 +16,12 @@ from rca.telemetry.causes import CAUSES, SPECS, UNKNOWN
 from rca.telemetry.labels import Collection, CollectionEntry, Label, read_collection, unfelt
 from rca.telemetry.split import Part
 from rca.telemetry.window import Window
-from rca.training.blind_spots import blinded
 from rca.training.corpus import Example, example
 from rca.training.crops import crop, without_ranks
 from rca.training.digests import files_digest
 from rca.training.feature_cache import FeatureCache, cache_key
 from rca.training.split import part_of
+from rca.training.telemetry_dropout import blinded
 
 #: Variants of each window, the window itself among them.
 VARIANTS = 24

@@ -10,8 +10,8 @@ from typing import Any
 from rca.causal.attribution import LEVEL
 from rca.causal.intervals import Held, Margin, beyond, coverage, fit_margins
 from rca.diagnosis.bundle import Bundle
+from rca.diagnosis.cause_pooling import PricedCause
 from rca.diagnosis.pipeline import analyse
-from rca.diagnosis.pooling import PricedCause
 from rca.diagnosis.pricing import Pricing
 from rca.evaluation.scores import true_seconds
 from rca.processes import mapped

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from rca.arrays import FloatArray
-from rca.classify.heads import Head
-from rca.classify.sufficiency import loses_much, work_seen
+from rca.classify.head import Head
+from rca.classify.preconditions import loses_much, work_seen
 from rca.training.corpus import Corpus
 from rca.training.split import mask
 

@@ -7,8 +7,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from rca.classify.sufficiency import LARGE_LOSS, alarm_thresholds
-from rca.classify.witnesses import alarm_threshold
+from rca.classify.preconditions import LARGE_LOSS, alarm_thresholds
+from rca.classify.stop_evidence import alarm_threshold
 from rca.features import WINDOW_FEATURES, extract
 
 THREE = {"fault": 0.94, "fault_costly": 0.86, "fault_unseen": 0.97}

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from rca.classify.classifier import combine
-from rca.classify.heads import Calibration, Head
+from rca.classify.head import Calibration, Head
 from rca.errors import BundleError
 from rca.telemetry.causes import CAUSES, SLOW_CAUSES, STRAGGLER_TYPES
 

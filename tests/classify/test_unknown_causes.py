@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from rca.classify.classifier import combine
-from rca.classify.collectives import between_machines
-from rca.classify.rotation import without
+from rca.classify.lateness_persistence import without
+from rca.classify.link_beside_straggler import between_machines
 from rca.telemetry.causes import UNKNOWN
 
 

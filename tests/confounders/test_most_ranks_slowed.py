@@ -9,8 +9,8 @@ import pytest
 
 import rca
 from rca.features import extract
-from rca.features.own_past import most_slowed, past_reference
-from rca.features.temporal import Segment
+from rca.features.change_points import Segment
+from rca.features.past_reference import most_slowed, past_reference
 
 
 @pytest.mark.parametrize("n", [9, 10, 12, 14])

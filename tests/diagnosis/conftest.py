@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 from fabrics import HOUR, fabric_window
-from made_up_doubt import NOTHING_KNOWN, OPEN, SETTLED
+from made_up_uncertainty import NOTHING_KNOWN, OPEN, SETTLED
 
 from benchmarks.earlier import moved
 from rca.classify.conformal import PredictionSets
-from rca.classify.doubt import Doubt
+from rca.classify.uncertainty import Doubt
 from rca.diagnosis.bundle import Bundle, baseline
 from rca.telemetry import Window
 

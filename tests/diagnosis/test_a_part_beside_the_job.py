@@ -13,7 +13,7 @@ import simulated_jobs
 import rca
 from rca.classify.classifier import Suspect, but_for, types_of
 from rca.classify.components import Component
-from rca.classify.standing_out import standing_out
+from rca.classify.outlier_ranks import standing_out
 from rca.features import RANK_FEATURES, FeatureSet, extract
 from rca.simulation import Fault, simulate
 from rca.telemetry.job import Parallelism

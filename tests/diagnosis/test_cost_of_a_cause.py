@@ -8,7 +8,7 @@ import pytest
 import rca
 from rca.causal.responsibility import UNMEASURED, decided
 from rca.diagnosis.bundle import baseline
-from rca.diagnosis.excess import excess_of, split
+from rca.diagnosis.excess_time import excess_of, split
 from rca.diagnosis.pipeline import analyse
 from rca.simulation import Fault, Scenario, Telemetry, Workload, simulate
 from rca.simulation.exporters import EXPORTERS

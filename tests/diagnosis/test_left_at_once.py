@@ -10,8 +10,8 @@ import pytest
 from simulated_jobs import job
 
 import rca
-from rca.classify.sufficiency import silent_enough
-from rca.classify.witnesses import after_witnesses
+from rca.classify.preconditions import silent_enough
+from rca.classify.stop_evidence import after_witnesses
 from rca.features import extract
 from rca.features.aftermath import Aftermath
 from rca.simulation import simulate

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rca.diagnosis.excess import lock_step_waits
+from rca.diagnosis.excess_time import lock_step_waits
 from rca.telemetry.job import Job, Parallelism, Topology
 
 #: Seconds above the reference per rank, of four ranks in two tensor groups, in each of two steps.

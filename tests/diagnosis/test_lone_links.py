@@ -12,7 +12,7 @@ import rca
 from rca.classify import classifier as classifier_module
 from rca.classify.classifier import Suspect
 from rca.classify.components import Component
-from rca.classify.ports import Ports
+from rca.classify.link_evidence import Ports
 from rca.diagnosis.bundle import baseline
 from rca.features import extract
 from rca.simulation import Fault, simulate

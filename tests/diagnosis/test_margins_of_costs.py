@@ -13,8 +13,8 @@ from rca.causal.attribution import Attribution, Removal
 from rca.causal.intervals import ANY, Margin
 from rca.causal.scores import BusyEvidence
 from rca.diagnosis.bundle import baseline
+from rca.diagnosis.cause_pooling import PricedCause
 from rca.diagnosis.pipeline import _alone, analyse
-from rca.diagnosis.pooling import PricedCause
 from rca.diagnosis.pricing import Pricing
 
 WINDOWS = Path(__file__).resolve().parents[2] / "data" / "windows"

@@ -13,11 +13,11 @@ from rca.causal.attribution import Attribution, Removal
 from rca.causal.scores import BusyEvidence
 from rca.classify.classifier import Suspect
 from rca.classify.components import Component
-from rca.diagnosis.naming import objection
+from rca.diagnosis.cause_gating import objection
+from rca.diagnosis.cause_pooling import SURE, PricedCause, one_fault_each
 from rca.diagnosis.pipeline import _is_on
-from rca.diagnosis.pooling import SURE, PricedCause, one_fault_each
 from rca.diagnosis.pricing import Pricing
-from rca.diagnosis.second_look import _certain as certain_beside
+from rca.diagnosis.segment_rediagnosis import _certain as certain_beside
 from rca.simulation import Fault, simulate
 
 PLACES = (3, 12)

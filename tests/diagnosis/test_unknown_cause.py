@@ -8,7 +8,7 @@ import simulated_jobs
 import rca
 from rca.diagnosis.causes import by_expected_cost, named_first
 from rca.diagnosis.result import Cause
-from rca.diagnosis.second_look import _certain
+from rca.diagnosis.segment_rediagnosis import _certain
 from rca.simulation import Fault, Scenario, simulate
 from rca.telemetry.causes import UNKNOWN
 

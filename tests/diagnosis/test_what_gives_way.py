@@ -6,7 +6,7 @@ import pytest
 from simulated_jobs import WORKLOAD, job
 
 import rca
-from rca.diagnosis.joining import joined
+from rca.diagnosis.merge_diagnoses import joined
 from rca.diagnosis.result import Cause
 from rca.simulation import simulate
 from rca.simulation.scenario import Fault

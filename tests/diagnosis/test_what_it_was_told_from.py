@@ -6,14 +6,14 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from made_up_doubt import NOTHING_KNOWN
+from made_up_uncertainty import NOTHING_KNOWN
 
 import rca
 from rca.classify.components import Component
-from rca.diagnosis import contributions, pipeline
+from rca.diagnosis import explanations, pipeline
 from rca.diagnosis.bundle import baseline
-from rca.diagnosis.contributions import preference
-from rca.diagnosis.readings import read_feature, subject, subject_of_signal, table_of
+from rca.diagnosis.explanations import preference
+from rca.diagnosis.feature_units import read_feature, subject, subject_of_signal, table_of
 from rca.features import RANK_FEATURES, WINDOW_FEATURES, extract
 from rca.features.evidence import RESOURCES
 from rca.features.groups import feature_groups
@@ -245,7 +245,7 @@ def test_of_several_ranks_the_typical_one_is_asked_and_nobody_with_a_fault_of_hi
 
 @pytest.mark.parametrize("most", [0, 1])
 def test_only_the_first_stragglers_are_explained(make_window, monkeypatch, most: int) -> None:
-    for module in (contributions, pipeline):
+    for module in (explanations, pipeline):
         monkeypatch.setattr(module, "MAX_EXPLAINED", most)
     (straggler,) = rca.diagnose(make_window(late={5: 0.05}, phase=KERNELS)).stragglers
     assert bool(straggler.evidence) == (straggler.preference is not None) == (most == 1)

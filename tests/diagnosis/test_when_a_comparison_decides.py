@@ -10,19 +10,19 @@ import pytest
 from fabrics import STEPS
 
 import rca
-from rca.diagnosis import Diagnosis, earlier
+from rca.diagnosis import Diagnosis, baseline_window
 from rca.diagnosis.result import AbstentionReason
 from rca.features import extract
-from rca.features.temporal import Segment
+from rca.features.change_points import Segment
 from rca.telemetry import Window
-from rca.telemetry.earlier import after_earlier
+from rca.telemetry.baseline_window import after_earlier
 
 
 def told_of(
     window: Window, before: Window, compared: Diagnosis, alone: Diagnosis | None = None, **seen: Any
 ) -> Diagnosis:
     """The answer where the comparison says so."""
-    return earlier.with_earlier(
+    return baseline_window.with_earlier(
         rca.diagnose(window) if alone is None else alone,
         window,
         extract(window),
@@ -76,7 +76,7 @@ def test_steps_that_hardly_take_longer_are_not_asked_about(
     assert told.earlier is not None
     assert told.earlier.ratio is not None
     assert 1.02 < told.earlier.ratio < 1.08
-    assert decided(told) == asks == (told.earlier.ratio >= earlier.SLOWER)
+    assert decided(told) == asks == (told.earlier.ratio >= baseline_window.SLOWER)
 
 
 @pytest.mark.parametrize("likely", [0.965, 0.975])
@@ -84,7 +84,7 @@ def test_whoever_asks_twice_has_to_be_surer(congested: Window, before: Window, l
     slow = rca.diagnose(congested, earlier=before)
     odds = {"healthy": 1.0 - likely, "fail_slow": likely, "fail_stop": 0.0}
     told = told_of(congested, before, slow.model_copy(update={"failure_mode_probability": odds}))
-    assert decided(told) == (told.failure_mode == "fail_slow") == (likely >= earlier.SURE_ALARM)
+    assert decided(told) == (told.failure_mode == "fail_slow") == (likely >= baseline_window.SURE_ALARM)
 
 
 def test_an_alarm_has_to_explain_why_the_job_is_slower(congested: Window, before: Window) -> None:

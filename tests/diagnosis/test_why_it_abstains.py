@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
-from made_up_doubt import familiar_with
+from made_up_uncertainty import familiar_with
 
 import rca
 from rca.causal.attribution import Attribution, Removal
@@ -20,8 +20,8 @@ from rca.classify.components import Component
 from rca.diagnosis import abstention as module
 from rca.diagnosis.abstention import SHORT_CAUSE
 from rca.diagnosis.advice import next_check
-from rca.diagnosis.naming import objection
-from rca.diagnosis.pooling import PricedCause
+from rca.diagnosis.cause_gating import objection
+from rca.diagnosis.cause_pooling import PricedCause
 from rca.diagnosis.pricing import Pricing
 from rca.diagnosis.result import AbstentionCode, AbstentionReason, Cause
 from rca.features import extract

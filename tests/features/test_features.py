@@ -6,8 +6,8 @@ from hypothesis import strategies as st
 
 from rca.features import RANK_FEATURES, WINDOW_FEATURES, describe, extract
 from rca.features.aftermath import Aftermath
+from rca.features.change_points import high_segment, periodicity
 from rca.features.evidence import RESOURCES, resource_names
-from rca.features.temporal import high_segment, periodicity
 from rca.robust import leader_and_runner_up, nan_quantile, peer_reference
 from rca.telemetry import Window
 

@@ -10,7 +10,7 @@ from sqlalchemy.orm import Session
 
 from rca.telemetry.causes import CAUSES
 from rca_api.diagnoses.tables import BlameRow, DiagnosisRow
-from rca_api.incidents.life import Hysteresis
+from rca_api.incidents.state_machine import Hysteresis
 from rca_api.state import OnDiagnosed
 from rca_api.store.base import new_id
 

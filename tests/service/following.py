@@ -17,11 +17,11 @@ import rca
 from rca.diagnosis.result import Diagnosis
 from rca.telemetry.window import Window
 from rca_api.metrics import Metrics
+from rca_api.models.bundle_cache import Shelf
+from rca_api.models.bundle_check import Diagnose
 from rca_api.models.current import BundleRef, CurrentModels
 from rca_api.models.follower import Follower
-from rca_api.models.patience import Patience
-from rca_api.models.shelf import Shelf
-from rca_api.models.smoke import Diagnose
+from rca_api.models.retry_policy import Patience
 from rca_api.settings import Settings
 
 SHIPPED = Path(str(files("rca_models"))) / "baseline"

@@ -20,11 +20,11 @@ from structlog.testing import capture_logs
 
 from rca_api.compute.body import Spool
 from rca_api.diagnoses.tables import WindowRow
+from rca_api.maintenance import upgraded
 from rca_api.settings import Settings
 from rca_api.state import State
 from rca_api.store.database import Database, StoreError, _on_sqlite_connect
 from rca_api.store.tables import Base
-from rca_api.upkeep import upgraded
 
 
 def row(digest: str, **values: object) -> WindowRow:

@@ -18,7 +18,7 @@ from rca_api.diagnoses.tables import DiagnosisRow, WindowRow
 from rca_api.feedback import labels
 from rca_api.feedback.export import ExportCounts, export_collection
 from rca_api.feedback.tables import FeedbackRow
-from rca_api.incidents.announcing import Announcer
+from rca_api.incidents.announce import Announcer
 from rca_api.incidents.service import Follower
 from rca_api.metrics import Metrics
 from rca_api.store.base import now

@@ -12,10 +12,10 @@ import rca
 from rca.diagnosis.result import Diagnosis
 from rca.errors import InvalidInput
 from rca.telemetry.window import Window
+from rca_api.models.bundle_cache import STATE_FILE
+from rca_api.models.bundle_check import TryLater
 from rca_api.models.current import BundleRef
 from rca_api.models.registry import RegistryAway
-from rca_api.models.shelf import STATE_FILE
-from rca_api.models.smoke import TryLater
 
 
 @pytest.fixture

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from following import FakeRegistry, Serve, followed, serving_from
 
+from rca_api.models.bundle_cache import STATE_FILE, Shelf
 from rca_api.models.registry import RegistryAway
-from rca_api.models.shelf import STATE_FILE, Shelf
 
 
 @pytest.fixture

@@ -15,10 +15,10 @@ from sqlalchemy import func, select
 
 from rca_api.diagnoses.tables import WindowRow
 from rca_api.incidents import repository
-from rca_api.incidents.announcing import Announcer
-from rca_api.incidents.life import Hysteresis
+from rca_api.incidents.announce import Announcer
 from rca_api.incidents.service import Follower
-from rca_api.incidents.sweeping import Sweeper
+from rca_api.incidents.state_machine import Hysteresis
+from rca_api.incidents.sweep import Sweeper
 from rca_api.incidents.tables import IncidentEventRow, IncidentRow, ObservationRow
 from rca_api.metrics import Metrics
 from rca_api.store.base import new_id

@@ -18,11 +18,11 @@ from rca.telemetry.labels import Label, LabelledCause
 from rca_api.diagnoses.tables import DiagnosisRow
 from rca_api.feedback import labels
 from rca_api.feedback.tables import FeedbackRow
-from rca_api.incidents.announcing import Announcer
+from rca_api.incidents.announce import Announcer
 from rca_api.incidents.service import Follower
 from rca_api.metrics import Metrics
 from rca_api.nodes import repository
-from rca_api.nodes.lemons import (
+from rca_api.nodes.fault_prior import (
     APART_SECONDS,
     ORDINARY,
     THRESHOLD,

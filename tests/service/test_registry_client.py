@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 
 import pytest
-from companions import command
+from subprocess_rpcs import command
 
 from rca_api.models.registry import RegistryAway, RegistryClient
 

@@ -11,7 +11,7 @@ from typing import Any
 import yaml
 
 from rca_api.diagnoses.tables import DiagnosisRow
-from rca_api.live import count
+from rca_api.gauges import count
 from rca_api.metrics import Metrics
 from rca_api.store.database import Database
 

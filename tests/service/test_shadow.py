@@ -18,9 +18,9 @@ from rca.diagnosis.result import Diagnosis
 from rca.errors import BundleError
 from rca_api.app import create_app
 from rca_api.diagnoses import work
-from rca_api.diagnoses.remembered import Remembered
+from rca_api.diagnoses.history import Remembered
 from rca_api.diagnoses.tables import DiagnosisRow
-from rca_api.memory import Memory
+from rca_api.history_cache import Memory
 from rca_api.metrics import Metrics
 from rca_api.models.current import BundleRef, CurrentModels
 from rca_api.models.shadow import Shadow, _drawn, summary

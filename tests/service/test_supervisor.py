@@ -15,11 +15,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from companions import RESULT, WRITING, command
+from subprocess_rpcs import RESULT, WRITING, command
 
-from rca_api.companion import Companion
 from rca_api.store.base import now
 from rca_api.store.database import Database, StoreError
+from rca_api.subprocess_rpc import Companion
 from rca_api.training_runs import repository
 from rca_api.training_runs.repository import Terms
 from rca_api.training_runs.supervisor import Pace, Supervisor
@@ -214,7 +214,7 @@ def test_a_companion_ends_with_its_owner(tmp_path: Path) -> None:
         [
             sys.executable,
             "-c",
-            "import sys, time; from rca_api.companion import Companion;"
+            "import sys, time; from rca_api.subprocess_rpc import Companion;"
             f" c = Companion({toil!r}); c.next(30); print(c.pid, flush=True); time.sleep(600)",
         ],
         stdout=subprocess.PIPE,

@@ -35,7 +35,7 @@ WORKER = f"""
     from rca_api import logs
     from rca_api.settings import Settings
     from rca_api.store.database import Database
-    from rca_api.training_runs.bell import QueueBell
+    from rca_api.training_runs.wakeup import QueueBell
     from rca_api.training_runs.repository import Terms
     from rca_api.training_runs.supervisor import Pace
     from rca_api.training_runs.worker import Worker

@@ -19,15 +19,15 @@ from diagnosed import SETTINGS, Clock, diagnosed
 from receivers import Behaviour, answers, receiver
 from sqlalchemy import select
 
-from rca_api.incidents.announcing import Announcer
+from rca_api.incidents.announce import Announcer
 from rca_api.incidents.service import Follower
 from rca_api.metrics import Metrics
 from rca_api.store.database import Database
 from rca_api.webhooks import outbox
 from rca_api.webhooks.addresses import Policy
+from rca_api.webhooks.delivery import Sender
 from rca_api.webhooks.dispatcher import Dispatcher, Retries
 from rca_api.webhooks.schemas import EVENT_TYPES
-from rca_api.webhooks.sending import Sender
 from rca_api.webhooks.signing import new_secret, verified
 from rca_api.webhooks.tables import DeliveryRow, WebhookRow
 

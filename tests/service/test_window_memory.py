@@ -17,8 +17,8 @@ from benchmarks.earlier import moved
 from rca.telemetry.window import Window
 from rca_api.app import create_app
 from rca_api.diagnoses import repository
-from rca_api.diagnoses.memory import WindowMemory
-from rca_api.diagnoses.remembered import EarlierWindows, HealthyWindow, apart
+from rca_api.diagnoses.history import EarlierWindows, HealthyWindow, apart
+from rca_api.diagnoses.history_cache import WindowMemory
 from rca_api.diagnoses.tables import WindowRow
 from rca_api.settings import Settings
 from rca_api.state import State

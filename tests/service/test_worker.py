@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from companions import RESULT, command
+from subprocess_rpcs import RESULT, command
 from watched import until
 
 from rca.cli import run as run_command_line
@@ -19,10 +19,10 @@ from rca_api.settings import Settings
 from rca_api.store.base import now
 from rca_api.store.database import Database
 from rca_api.training_runs import repository
-from rca_api.training_runs.bell import QueueBell
 from rca_api.training_runs.supervisor import Pace
 from rca_api.training_runs.tables import TrainingRunRow
 from rca_api.training_runs.task import FILE, Task
+from rca_api.training_runs.wakeup import QueueBell
 from rca_api.training_runs.work import WAITING, patiently
 from rca_api.training_runs.worker import Worker
 

@@ -15,12 +15,12 @@ import pytest
 from rca.errors import InvalidInput, SourceError
 from rca.telemetry import Window, read_window
 from rca.telemetry.labels import Label, read_collection, read_label, write_manifest
-from rca.training import gathering
-from rca.training.blind_spots import blinded
+from rca.training import examples
 from rca.training.corpus import Example, stack
 from rca.training.generalisation import pool
 from rca.training.heads import targets
 from rca.training.incidents import incident_examples, incidents, learned_incidents, varied
+from rca.training.telemetry_dropout import blinded
 from rca.training.weighting import balanced
 
 WINDOWS = Path(__file__).resolve().parents[2] / "data" / "windows"
@@ -38,25 +38,25 @@ def collection(tmp_path: Path) -> Path:
     return folder
 
 
-def examples(folder: Path, seed: int = 3, processes: int = 1) -> list[Example]:
+def incident_rows(folder: Path, seed: int = 3, processes: int = 1) -> list[Example]:
     return list(incident_examples(learned_incidents(folder), seed, processes=processes, variants=4))
 
 
 def test_the_manifest_decides_what_is_learned_from(collection: Path) -> None:
-    found = examples(collection)
+    found = incident_rows(collection)
     assert [each.part for each in found] == ["train"] * 4 + ["calibration"] * 4
     assert all(each.real for each in found)
 
 
 def test_the_first_variant_is_the_window_itself(collection: Path) -> None:
-    first = examples(collection)[0]
+    first = incident_rows(collection)[0]
     assert (first.mode, first.cause, first.pattern) == ("fail_slow", "data_loader_stall", "transient")
 
 
 def test_the_same_seed_gives_the_same_examples_whatever_the_processes(collection: Path) -> None:
-    one, two = stack(examples(collection)), stack(examples(collection, processes=2))
+    one, two = stack(incident_rows(collection)), stack(incident_rows(collection, processes=2))
     assert one.digest == two.digest
-    assert stack(examples(collection, seed=4)).digest != one.digest
+    assert stack(incident_rows(collection, seed=4)).digest != one.digest
 
 
 def test_without_a_split_related_windows_stay_together(tmp_path: Path) -> None:
@@ -77,11 +77,11 @@ def test_what_nobody_would_have_felt_teaches_nothing(collection: Path) -> None:
     label = orjson.loads((collection / "healthy" / "label.json").read_bytes())
     label["injected"] = [{"kind": "cpu_hogs"}]
     (collection / "healthy" / "label.json").write_bytes(orjson.dumps(label))
-    assert {each.part for each in examples(collection)} == {"train"}
+    assert {each.part for each in incident_rows(collection)} == {"train"}
 
 
 def test_real_windows_get_their_share_of_the_weight(collection: Path) -> None:
-    real = examples(collection)
+    real = incident_rows(collection)
     simulated = [replace(each, real=False) for each in real for _ in range(5)]
     corpus = stack([*simulated, *real])
     corpus = replace(corpus, weight=balanced(corpus, 0.4))
@@ -185,7 +185,7 @@ def odd(collection: Path, request: pytest.FixtureRequest) -> Path:
     return relabelled(collection, causes=request.param)
 
 
-@pytest.mark.parametrize("module", [gathering, pool])
+@pytest.mark.parametrize("module", [examples, pool])
 def test_labels_are_looked_at_before_anything_is_simulated(
     odd: Path, monkeypatch: pytest.MonkeyPatch, module: ModuleType
 ) -> None:
@@ -193,26 +193,26 @@ def test_labels_are_looked_at_before_anything_is_simulated(
         raise AssertionError("simulated before the labels were looked at")
 
     monkeypatch.setattr(module, "simulated_examples", simulated)
-    gather = gathering.gathered if module is gathering else pool.build_pool
+    gather = examples.gathered if module is examples else pool.build_pool
     with pytest.raises(InvalidInput, match=r"'slow-dataset': .*'gremlins' is no cause of the catalogue"):
         gather(8, 1, [odd], variants=2, processes=1, cache=None, progress=lambda phase, done, total: None)
 
 
 def test_what_is_in_no_catalogue_can_be_learned_as_such(collection: Path) -> None:
     relabelled(collection, causes=[{"cause": "unknown", "ranks": [1]}])
-    assert {each.cause for each in examples(collection)} == {"unknown", ""}
+    assert {each.cause for each in incident_rows(collection)} == {"unknown", ""}
 
 
 def test_what_nobody_felt_may_blame_anything(odd: Path) -> None:
     relabelled(odd, failure_mode="healthy", injected=[{"kind": "gremlins"}])
     assert len(learned_incidents(odd)) == 2
-    assert {each.part for each in examples(odd)} == {"calibration"}
+    assert {each.part for each in incident_rows(odd)} == {"calibration"}
 
 
 def test_ranks_that_the_job_has_not_are_an_error_of_the_label(collection: Path) -> None:
     relabelled(collection, causes=[{**STALL, "ranks": [0, 99]}])
     with pytest.raises(InvalidInput, match=r"'slow-dataset': .* blames rank 99 of a job of \d+ ranks"):
-        examples(collection)
+        incident_rows(collection)
 
 
 @pytest.mark.parametrize(
@@ -231,7 +231,7 @@ def test_ranks_that_the_job_has_not_are_an_error_of_the_label(collection: Path) 
 def test_what_a_label_does_not_say_teaches_the_other_heads(
     collection: Path, changed: dict[str, object], without: set[str]
 ) -> None:
-    found = targets(stack(examples(relabelled(collection, **changed))))
+    found = targets(stack(incident_rows(relabelled(collection, **changed))))
     for name, target in found.items():
         assert set(target.labels) <= set(target.classes), name
     learned = {name for name, target in found.items() if "train" in target.part}

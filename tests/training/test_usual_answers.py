@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 from made_up_corpus import made_up_corpus
 
-from rca.classify.answers import AnswerShares
-from rca.classify.doubt import Doubt
-from rca.classify.sufficiency import FEWEST_STEPS, MIN_STEPS
+from rca.classify.answer_distribution import AnswerShares
+from rca.classify.preconditions import FEWEST_STEPS, MIN_STEPS
+from rca.classify.uncertainty import Doubt
 from rca.diagnosis.bundle import baseline
 from rca.features import WINDOW_FEATURES
-from rca.training.answers import fit_answers
+from rca.training.answer_distribution import fit_answers
 
 CLASSES = ("healthy", "fail_slow", "fail_stop")
 

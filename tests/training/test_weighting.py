@@ -10,7 +10,7 @@ import orjson
 import pytest
 from made_up_corpus import made_up_corpus
 
-from rca.training.gathering import gathered
+from rca.training.examples import gathered
 from rca.training.weighting import balanced
 
 WINDOWS = Path(__file__).resolve().parents[2] / "data" / "windows"

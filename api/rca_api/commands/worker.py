@@ -37,7 +37,7 @@ def command(
         from rca_api.store.database import Database
         from rca_api.store.migrating import migrate
         from rca_api.store.window_store import WindowStore
-        from rca_api.training_runs.bell import QueueBell
+        from rca_api.training_runs.wakeup import QueueBell
         from rca_api.training_runs.worker import Worker
     except ImportError as error:
         raise MissingExtra("the service is not installed", hint="pip install 'straggler-rca[api]'") from error

@@ -20,7 +20,7 @@ from fastapi import Request
 
 from rca.errors import SourceError
 from rca_api.admission import Ticket
-from rca_api.compute.sent import Body
+from rca_api.compute.payload import Body
 from rca_api.limits import chunks_of
 from rca_api.store.private import private_folder
 

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 import rca
-from rca.classify.answers import AnswerShares
+from rca.classify.answer_distribution import AnswerShares
 from rca.classify.priors import read_priors
 from rca.diagnosis.bundle import baseline
 from rca.diagnosis.result import Diagnosis, ModelVersion

@@ -15,7 +15,7 @@ from rca_api.compute.deadline import Deadline
 from rca_api.compute.pool import ComputePool, NeverBegun
 from rca_api.diagnoses import work
 from rca_api.diagnoses.journal import Claimed, Journal
-from rca_api.memory import Memory
+from rca_api.history_cache import Memory
 from rca_api.models.current import CurrentModels
 from rca_api.problems import ProblemError, from_rca_error
 from rca_api.settings import Settings

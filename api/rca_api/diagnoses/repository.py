@@ -9,7 +9,7 @@ from sqlalchemy import ColumnElement, Select, and_, func, or_, select, update
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.orm import Session
 
-from rca_api.diagnoses.remembered import HealthyWindow, apart
+from rca_api.diagnoses.history import HealthyWindow, apart
 from rca_api.diagnoses.tables import BlameRow, DiagnosisRow, WindowRow
 from rca_api.diagnoses.work import Answer, Kept
 from rca_api.store.database import Database

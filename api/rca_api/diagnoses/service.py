@@ -15,7 +15,7 @@ from fastapi.concurrency import run_in_threadpool
 from rca_api import windows
 from rca_api.compute.body import Received
 from rca_api.compute.deadline import Deadline
-from rca_api.compute.sent import Sent
+from rca_api.compute.payload import Sent
 from rca_api.diagnoses import answers, work
 from rca_api.diagnoses.keys import Hold, Key
 from rca_api.diagnoses.work import Answer, Kept

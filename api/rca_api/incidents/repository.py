@@ -9,8 +9,8 @@ from sqlalchemy import Select, and_, exists, func, or_, select, tuple_
 from sqlalchemy.orm import Session
 
 from rca_api.diagnoses.tables import BlameRow
-from rca_api.incidents.life import Observation, Subject, Verdict
 from rca_api.incidents.losses import Loss, total
+from rca_api.incidents.state_machine import Observation, Subject, Verdict
 from rca_api.incidents.tables import FollowedJobRow, IncidentEventRow, IncidentRow, ObservationRow
 from rca_api.store.upsert import insert_if_absent
 

@@ -9,7 +9,7 @@ from pydantic import AwareDatetime, BaseModel, ConfigDict, Field
 from pydantic.config import JsonDict
 
 from rca.telemetry.causes import FailureMode
-from rca_api.incidents.life import Kind, Reason, Verdict
+from rca_api.incidents.state_machine import Kind, Reason, Verdict
 from rca_api.incidents.tables import IncidentEventRow, IncidentRow, ObservationRow
 
 State = Literal["open", "resolved"]

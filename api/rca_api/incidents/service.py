@@ -9,9 +9,18 @@ import structlog
 from sqlalchemy.orm import Session
 
 from rca_api.diagnoses.tables import DiagnosisRow
-from rca_api.incidents import observing, repository
-from rca_api.incidents.announcing import Announce
-from rca_api.incidents.life import Event, Hysteresis, Life, Quiet, State, Subject, ended_in_silence, replay
+from rca_api.incidents import observe, repository
+from rca_api.incidents.announce import Announce
+from rca_api.incidents.state_machine import (
+    Event,
+    Hysteresis,
+    Life,
+    Quiet,
+    State,
+    Subject,
+    ended_in_silence,
+    replay,
+)
 from rca_api.incidents.tables import FollowedJobRow, IncidentRow, ObservationRow
 from rca_api.store.base import new_id, now
 
@@ -56,7 +65,7 @@ class Follower:
         """Take in one diagnosis; the same window a second time is left aside."""
         at = self._clock()
         job = repository.follow(session, row.job_id, at)
-        seen = observing.note(session, row, at, self._skew_seconds)
+        seen = observe.note(session, row, at, self._skew_seconds)
         if seen is None:
             return
         silence = timedelta(seconds=self._settings.silence_seconds)

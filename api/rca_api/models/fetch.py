@@ -18,8 +18,8 @@ import structlog
 
 from rca.errors import InvalidInput, MissingExtra, RcaError
 from rca_api import logs
-from rca_api.companion import REPORT, Owner
 from rca_api.models.describe import gate_of, scores_of
+from rca_api.subprocess_rpc import REPORT, Owner
 
 _log = structlog.stdlib.get_logger("rca_api.models")
 

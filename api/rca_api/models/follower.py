@@ -18,11 +18,11 @@ import structlog
 from rca.errors import BundleError, RcaError
 from rca.telemetry.window import Window
 from rca_api.metrics import Metrics
+from rca_api.models.bundle_cache import Shelf
+from rca_api.models.bundle_check import Diagnose, TryLater, Unfinished, objection, verify
 from rca_api.models.current import BundleRef, CurrentModels
-from rca_api.models.patience import MOST_UNFINISHED, Patience
 from rca_api.models.registry import RegistryClient
-from rca_api.models.shelf import Shelf
-from rca_api.models.smoke import Diagnose, TryLater, Unfinished, objection, verify
+from rca_api.models.retry_policy import MOST_UNFINISHED, Patience
 from rca_api.settings import Settings
 
 _log = structlog.stdlib.get_logger("rca_api.models")

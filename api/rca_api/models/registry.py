@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from rca.errors import BundleError, InvalidInput, MissingExtra, RcaError, SourceError
-from rca_api.companion import Companion
+from rca_api.subprocess_rpc import Companion
 
 COMMAND = (sys.executable, "-m", "rca_api.models.fetch")
 #: A helper that is not ready by then is replaced; MLflow from a cold disk on a busy machine takes minutes.

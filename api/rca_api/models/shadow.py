@@ -19,7 +19,7 @@ from rca.errors import RcaError
 from rca_api.compute.deadline import Deadline
 from rca_api.compute.pool import ComputePool
 from rca_api.diagnoses import work
-from rca_api.memory import Memory
+from rca_api.history_cache import Memory
 from rca_api.metrics import Metrics
 from rca_api.models.current import BundleRef, CurrentModels
 from rca_api.models.tables import ShadowRow

@@ -15,7 +15,7 @@ from rca_api.diagnoses.tables import DiagnosisRow
 from rca_api.feedback import labels, repository
 from rca_api.feedback.tables import FeedbackRow
 from rca_api.incidents.tables import ObservationRow
-from rca_api.nodes.lemons import WEIGHTS
+from rca_api.nodes.fault_prior import WEIGHTS
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from sqlalchemy.orm import Session
 from rca_api.diagnoses.tables import BlameRow, DiagnosisRow
 from rca_api.incidents.tables import ObservationRow
 from rca_api.nodes.corrections import Correction, corrections
-from rca_api.nodes.lemons import WEIGHTS, Blame
+from rca_api.nodes.fault_prior import WEIGHTS, Blame
 from rca_api.nodes.tables import NodeExposureRow
 from rca_api.store.upsert import insert_of
 

@@ -8,7 +8,7 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from rca_api.incidents.schemas import moment
-from rca_api.nodes import lemons
+from rca_api.nodes import fault_prior
 from rca_api.nodes.repository import Record
 
 
@@ -38,7 +38,7 @@ class Node(BaseModel):
     lemon_probability: float = Field(
         ge=0, le=1, description="That the node itself is bad, given all jobs that ran on it, blamed or not."
     )
-    is_lemon: bool = Field(description=f"Whether that is at least {lemons.THRESHOLD}.")
+    is_lemon: bool = Field(description=f"Whether that is at least {fault_prior.THRESHOLD}.")
     jobs: int = Field(description="Jobs on it of which some diagnosis said something certain about it.")
     jobs_blamed: int = Field(
         description="Those in which it was blamed for something that is not the workload's."
@@ -93,10 +93,10 @@ def read_node(record: Record, probability: float) -> Node:
     return Node(
         node=record.node,
         lemon_probability=probability,
-        is_lemon=probability >= lemons.THRESHOLD,
+        is_lemon=probability >= fault_prior.THRESHOLD,
         jobs=record.jobs,
-        jobs_blamed=len(lemons.blaming_jobs(record.blames)),
-        independent_blames=len(lemons.witnesses(record.blames)),
+        jobs_blamed=len(fault_prior.blaming_jobs(record.blames)),
+        independent_blames=len(fault_prior.witnesses(record.blames)),
         windows=record.windows,
         first_seen=moment(record.first_seen),
         last_seen=moment(record.last_seen),

@@ -10,7 +10,7 @@ from sqlalchemy.orm import Session
 from rca_api.diagnoses.tables import DiagnosisRow
 from rca_api.incidents.tables import ObservationRow
 from rca_api.nodes import repository
-from rca_api.nodes.lemons import THRESHOLD, lemon_probability
+from rca_api.nodes.fault_prior import THRESHOLD, lemon_probability
 from rca_api.nodes.repository import Record
 from rca_api.store.base import now
 

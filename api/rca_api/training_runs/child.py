@@ -14,7 +14,7 @@ import time
 from pathlib import Path
 
 from rca.errors import RcaError
-from rca_api.companion import REPORT, Owner
+from rca_api.subprocess_rpc import REPORT, Owner
 from rca_api.training_runs.task import Task
 
 #: The service beside it comes first.

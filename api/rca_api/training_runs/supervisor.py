@@ -12,9 +12,9 @@ from typing import Any, Literal
 
 import structlog
 
-from rca_api.companion import Companion, Message
 from rca_api.store.base import now
 from rca_api.store.database import Database, StoreError
+from rca_api.subprocess_rpc import Companion, Message
 from rca_api.training_runs import repository
 from rca_api.training_runs.repository import Progress, Terms
 

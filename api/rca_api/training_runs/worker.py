@@ -19,12 +19,12 @@ from rca_api.store.base import new_id, now
 from rca_api.store.database import Database, StoreError
 from rca_api.store.private import private_folder
 from rca_api.training_runs import repository
-from rca_api.training_runs.bell import Bell
 from rca_api.training_runs.collections import FEEDBACK, available
 from rca_api.training_runs.repository import Terms
 from rca_api.training_runs.supervisor import LOG, Outcome, Pace, Supervisor, nobody_looks
 from rca_api.training_runs.tables import TrainingRunRow
 from rca_api.training_runs.task import FILE, Task
+from rca_api.training_runs.wakeup import Bell
 
 #: Writes the windows that have feedback as a labelled collection; gives how many.
 ExportFeedback = Callable[[Path], int]

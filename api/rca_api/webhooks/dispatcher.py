@@ -18,8 +18,8 @@ from rca_api.metrics import Metrics
 from rca_api.store.base import now
 from rca_api.store.database import Database
 from rca_api.webhooks import outbox
+from rca_api.webhooks.delivery import Outcome, Sender
 from rca_api.webhooks.outbox import Leased
-from rca_api.webhooks.sending import Outcome, Sender
 from rca_api.webhooks.tables import DeliveryRow, WebhookRow
 
 #: Longest pause between two attempts, also where a receiver asks for more.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from fastapi import Request
 
 from rca_api.compute.deadline import Deadline
-from rca_api.compute.sent import Sent
+from rca_api.compute.payload import Sent
 from rca_api.decoding import JSON
 from rca_api.limits import content_encoding
 from rca_api.negotiation import choose

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 from rca.simulation.collector import Collector
 from rca.simulation.exporters import dcgm, network, node, process
-from rca.simulation.world import World
+from rca.simulation.finished_run import World
 
 __all__ = ["EXPORTERS", "export"]
 

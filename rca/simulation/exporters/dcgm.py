@@ -8,7 +8,7 @@ from rca.arrays import FloatArray
 from rca.simulation.collector import Collector
 from rca.simulation.exporters.levels import is_so, level
 from rca.simulation.exporters.models import of_ranks
-from rca.simulation.world import World
+from rca.simulation.finished_run import World
 
 IDLE, POWER_CAP, HW_SLOWDOWN, SW_THERMAL, HW_THERMAL, POWER_BRAKE = 0x1, 0x4, 0x8, 0x20, 0x40, 0x80
 MIB_PER_GIB = 1024.0

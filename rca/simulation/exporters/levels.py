@@ -7,7 +7,7 @@ import zlib
 import numpy as np
 
 from rca.arrays import FloatArray
-from rca.simulation.world import World
+from rca.simulation.finished_run import World
 
 
 def level(world: World, name: str, low: float, high: float) -> float:

@@ -7,7 +7,7 @@ import numpy as np
 from rca.arrays import FloatArray
 from rca.simulation.collector import Collector
 from rca.simulation.exporters.levels import is_so, level, uneven
-from rca.simulation.world import World
+from rca.simulation.finished_run import World
 
 # What waits to be acknowledged per second of delay.
 BYTES_UNDERWAY = 2.5e6

@@ -11,7 +11,7 @@ import numpy as np
 from rca.arrays import FloatArray
 from rca.simulation.collector import Collector, Scope
 from rca.simulation.exporters.levels import is_so, level, uneven
-from rca.simulation.world import World
+from rca.simulation.finished_run import World
 
 
 def _cores(world: World) -> float:

@@ -8,7 +8,7 @@ from rca.arrays import FloatArray
 from rca.simulation.collector import Collector
 from rca.simulation.exporters.levels import is_so, level
 from rca.simulation.exporters.node import host_cores, thrashing
-from rca.simulation.world import World
+from rca.simulation.finished_run import World
 
 # Bytes read back per major fault, on average: a page and what is read ahead of it.
 PAGE = 6e3

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from rca.simulation.everyday import vary
+from rca.simulation.background_events import vary
 from rca.simulation.faults import compute, host, input_pipeline, network, stop, uncatalogued, workload
 from rca.simulation.faults.kind import FaultKind
 from rca.simulation.heat import settle

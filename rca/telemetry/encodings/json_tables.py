@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from rca.errors import InvalidWindow
-from rca.telemetry.refusal import SHOWN_ROWS, shown
+from rca.telemetry.row_errors import SHOWN_ROWS, shown
 from rca.telemetry.schema import Column, TableSpec
 
 _ALLOWED: dict[str, frozenset[type]] = {

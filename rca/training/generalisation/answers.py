@@ -19,13 +19,13 @@ from rca.evaluation.scores import Judged
 from rca.evaluation.simulated import evaluate_simulated
 from rca.telemetry.files import replace_file
 from rca.training.bundle import write_bundle
+from rca.training.classifier_fit import learn
 from rca.training.corpus import Corpus
 from rca.training.digests import files_digest
 from rca.training.generalisation.folds import Fold, parts
 from rca.training.generalisation.pool import Pool
 from rca.training.heads import PARAMETERS, targets
 from rca.training.held_out import SIGNALS
-from rca.training.learned import learn
 from rca.training.settings import Settings
 from rca.training.weighting import REAL_SHARE, balanced
 

@@ -14,8 +14,8 @@ from typing import Any
 from rca.evaluation.tables import TextTable
 from rca.telemetry.split import Part
 from rca.training.corpus import Corpus, stack
+from rca.training.examples import gathered
 from rca.training.feature_cache import FeatureCache
-from rca.training.gathering import gathered
 from rca.training.heads import MAX_ROUNDS, PARAMETERS, PATIENCE, targets
 from rca.training.held_out import named
 from rca.training.settings import TUNABLE

@@ -1,0 +1,84 @@
+"""One fault, one component: what suffers from the same cause in the same place is told together.
+
+A failing fan heats two GPUs of a node, a slow file server starves three nodes. Whoever repairs it wants
+one line with one price; two lines would each be priced with the other still in force, so both look cheap.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from rca.arrays import IntArray
+from rca.classify.components import Component, Scope, is_whole_stage
+from rca.classify.link_evidence import Suspected
+from rca.telemetry.job import Topology
+
+#: Causes whose resource serves several nodes at once, so that being on different nodes sets nobody apart.
+BETWEEN_NODES = frozenset({"storage_degradation"})
+#: Causes that the job's layout decides: their place is the stage, however it is spread over nodes.
+OF_THE_STAGE = frozenset({"stage_imbalance"})
+#: Causes that, by the catalogue, all ranks of a node share; several of its ranks stand for all.
+OF_ALL_MATES = frozenset({"storage_degradation"})
+
+
+def joined(suspects: Sequence[Suspected], topology: Topology) -> list[Component]:
+    """Put suspects with the same likeliest cause (if unknown, of the same type) in the same place together.
+
+    Parameters
+    ----------
+    suspects : sequence of Suspected
+    topology : Topology
+
+    Returns
+    -------
+    list of Component
+        In the order of each group's first member.
+    """
+    groups: dict[tuple[str, str | None, tuple[int, ...]], list[Suspected]] = {}
+    for each in suspects:
+        # That nobody knows why one computes late and another loads late makes it no common cause.
+        groups.setdefault((each.cause, each.unknown_type, _place(each, topology)), []).append(each)
+    return [_together(group, topology) for group in groups.values()]
+
+
+def _place(suspected: Suspected, topology: Topology) -> tuple[int, ...]:
+    """Where the cause acts: the suspect's nodes, or its stages; what serves all nodes is one place.
+
+    Nodes that nobody named are one place as well: of one cause, one fault is likelier than two.
+    """
+    if suspected.cause in BETWEEN_NODES:
+        return ()
+    where = topology.stage if suspected.cause in OF_THE_STAGE else topology.node
+    return tuple(int(place) for place in np.unique(where[list(suspected.component.ranks)]))
+
+
+def _together(group: Sequence[Suspected], topology: Topology) -> Component:
+    if len(group) == 1:
+        return group[0].component
+    ranks = np.unique([rank for each in group for rank in each.component.ranks])
+    if group[0].cause in OF_ALL_MATES:
+        ranks = _with_mates(ranks, topology)
+    chance = max(each.component.probability for each in group)
+    found = Component("rank", tuple(int(rank) for rank in ranks), chance)
+    return Component(_scope(found, topology), found.ranks, chance)
+
+
+def _with_mates(ranks: IntArray, topology: Topology) -> IntArray:
+    """Whole nodes where several ranks of a node are among the given; a single one may be its own matter."""
+    nodes, counts = np.unique(topology.node[ranks], return_counts=True)
+    shared = nodes[(counts > 1) & (nodes >= 0)]
+    result: IntArray = np.union1d(ranks, np.flatnonzero(np.isin(topology.node, shared)))
+    return result
+
+
+def _scope(component: Component, topology: Topology) -> Scope:
+    """What the ranks make up: the job, whole nodes, a stage, or just ranks."""
+    ranks = np.array(component.ranks)
+    if ranks.size == topology.n_ranks:
+        return "job"
+    nodes = np.unique(topology.node[ranks])
+    if nodes[0] >= 0 and len(topology.node_names) > 1 and np.isin(topology.node, nodes).sum() == ranks.size:
+        return "node"
+    return "stage" if is_whole_stage(component, topology) else "rank"

@@ -1,0 +1,127 @@
+"""Who is suspected, before anybody asks why: the whole job, or the smallest components that cover ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from rca.arrays import FloatArray
+from rca.classify.components import Component, believable, cover, exact_cover
+from rca.classify.head import Head
+from rca.classify.link_evidence import POINTED_TO, Ports, odd_link, slowest_link
+from rca.classify.outlier_ranks import standing_out
+from rca.classify.phase_lateness import late_apart, late_members
+from rca.classify.stop_origin import settle_stopped
+from rca.classify.suspect_filter import settle, shown_by_machines, transfer_grew
+from rca.features import FeatureSet
+
+#: Ranks of one node are told apart only where each one's type is at least this probable.
+SURE_TYPE = 0.6
+#: Belief in the ranks with whom events say that the end began; the model's where that is higher.
+TOLD_BY_EVENTS = 0.9
+
+
+@dataclass(frozen=True)
+class Suspicion:
+    """What there is to find the suspects of one window by.
+
+    Attributes
+    ----------
+    heads : mapping of str to Head
+        ``scope`` and ``type`` of the classifier.
+    threshold : float
+        Probability from which a rank is suspected.
+    features : FeatureSet
+    per_rank : ndarray of shape (n_ranks,)
+        Probability that a rank straggles, or stopped the job.
+    """
+
+    heads: Mapping[str, Head]
+    threshold: float
+    features: FeatureSet
+    per_rank: FloatArray
+
+    def of_a_slow_job(self) -> list[Component]:
+        """Who may have slowed the job, the most probable first; the job as a whole comes last."""
+        components = self._whole_or_parts()
+        if np.isfinite(self.features.work.own).any():
+            return components
+        # Whole steps are as long on every rank: the job can be meant, or whose machine shows it.
+        shown = shown_by_machines(components, self.features)
+        return [each for each in components if each.scope == "job" or each in shown]
+
+    def _whole_or_parts(self) -> list[Component]:
+        if (slowed := self.features.comparison.slowed) is not None:
+            together = tuple(int(rank) for rank in np.flatnonzero(slowed))
+            return [Component("rank", together, max(float(self.per_rank[slowed].mean()), POINTED_TO))]
+        whole = float(self.heads["scope"].probabilities(self.features.window[None, :])[0, 1])
+        if whole >= 0.5:
+            everybody = Component("job", tuple(range(self.per_rank.size)), whole)
+            standing = standing_out(self.per_rank, self.features)
+            if not standing.any():
+                return [link_behind_growth(self.features) or everybody]
+            alone = exact_cover(standing, self.per_rank, self.features.topology)
+            return [*alone, everybody]
+        return self._by_ranks()
+
+    def of_a_stopped_job(self) -> list[Component]:
+        """Who may have stopped the job: with whom it began by the events, else whom the model suspects."""
+        if (began := self.features.endings.began).any():
+            told = np.where(began, np.maximum(self.per_rank, TOLD_BY_EVENTS), 0.0)
+            return exact_cover(began, told, self.features.topology)
+        components = cover(self.per_rank, self.threshold, self.features.topology)
+        return believable(settle_stopped(components, self.features), self.per_rank.size)
+
+    def _by_ranks(self) -> list[Component]:
+        components = cover(self.per_rank, self.threshold, self.features.topology)
+        if not components:
+            components = self._best_guess()
+        parts = [part for component in components for part in self._parts(component)]
+        if parts:
+            # Where every rank is suspected, a lone bad link outweighs that as it does the scope's head.
+            if parts[0].scope == "job" and (alone := link_behind_growth(self.features)) is not None:
+                return [alone]
+            return believable(settle(parts, self.features), self.per_rank.size)
+        if not transfer_grew(self.features):
+            return []
+        return [slowest_link(self.per_rank, Ports.from_features(self.features), self.features.topology)]
+
+    def _parts(self, component: Component) -> list[Component]:
+        """A node or stage of which only some are late is those; a node with several faults is several."""
+        if component.scope not in ("node", "stage"):
+            return [component]
+        late = late_members(component, self.features)
+        if late is not None and self.per_rank[late].min() >= self.threshold:
+            return self._singles(late)
+        if component.scope == "stage":
+            return [component]
+        several = late_apart(component, self.features) or self._of_several_types(component)
+        return self._singles(component.ranks) if several else [component]
+
+    def _of_several_types(self, component: Component) -> bool:
+        rows = self.features.rank[list(component.ranks)]
+        chances = self.heads["type"].probabilities(rows)
+        likeliest = chances.argmax(axis=1)
+        return bool(chances.max(axis=1).min() >= SURE_TYPE and (likeliest != likeliest[0]).any())
+
+    def _singles(self, ranks: Sequence[int]) -> list[Component]:
+        return [Component("rank", (rank,), float(self.per_rank[rank])) for rank in ranks]
+
+    def _best_guess(self) -> list[Component]:
+        """With a slow job and nobody over the threshold, one rank that clearly leads the others, if any."""
+        order = np.argsort(-self.per_rank, kind="stable")
+        best = int(order[0])
+        runner_up = float(self.per_rank[order[1]]) if order.size > 1 else 0.0
+        if self.per_rank[best] < self.threshold / 2 or self.per_rank[best] < 2 * runner_up:
+            return []
+        return [Component("rank", (best,), float(self.per_rank[best]))]
+
+
+def link_behind_growth(features: FeatureSet) -> Component | None:
+    """The one link that alone shows why everybody's collectives slowed down, if there is one."""
+    if not transfer_grew(features):
+        return None
+    alone = odd_link(Ports.from_features(features), features.topology)
+    return None if alone is None else alone.component

@@ -1,0 +1,123 @@
+"""Who did not report, and what of the window was used."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from rca.classify.out_of_distribution import Outside, Strangeness
+from rca.diagnosis.feature_units import in_user_units, table_of
+from rca.diagnosis.result import Diagnosis, Quality
+from rca.features import WINDOW_FEATURES, FeatureSet
+from rca.features.ending_events import FATAL_EVENTS, MISSED_EVENTS
+from rca.telemetry.window import Window
+
+#: Rows that end this many steps before the others' are worth a note.
+EARLY_END_STEPS = 3
+_SHOWN_RANKS = 8
+_SHOWN_OUTSIDE = 5
+_SHOWN_SHAPE = 3
+
+
+def silent_ranks(features: FeatureSet) -> list[int]:
+    """Ranks of the job without a single row."""
+    return [int(rank) for rank in np.flatnonzero(~features.phases.present.any(axis=1))]
+
+
+def quality(
+    window: Window, features: FeatureSet, mode: str, strangeness: Strangeness | None = None
+) -> Quality:
+    """What was used, what was not, and who is missing."""
+    warmup = features.work.warmup
+    unused = int(features.phases.present[:, :warmup].sum())
+    kinds = window.events["kind"].to_pylist()
+    told = sum(kind in FATAL_EVENTS or kind in MISSED_EVENTS for kind in kinds)
+    # Of complaints in words those at the end are heard, too.
+    told = max(told, features.endings.complaints)
+    return Quality(
+        rows_used=window.steps.num_rows - unused,
+        rows_unused=unused,
+        steps_used=int(features.work.steps.size),
+        warmup_steps=warmup,
+        metric_samples_used=features.signals.samples_used,
+        metric_samples_unused=window.metrics.num_rows - features.signals.samples_used,
+        events_used=told,
+        events_unused=len(kinds) - told,
+        unknown_metrics=sorted(features.signals.unknown_names),
+        notes=[*window.notes, *_absences(features, mode)],
+        out_of_distribution=None if strangeness is None else strangeness.out_of_distribution,
+        unfamiliar=[] if strangeness is None else unfamiliar(strangeness, features),
+        features_outside=[] if strangeness is None else [each.feature for each in strangeness.outside],
+    )
+
+
+def told_of_history(diagnosis: Diagnosis, node_odds: Mapping[str, float]) -> Diagnosis:
+    """The diagnosis with a note on every blamed node of which history said something."""
+    blamed = {node for cause in diagnosis.causes for node in cause.nodes}
+    notes = [
+        f"{node} has a history: its ranks' odds of straggling were taken {factor:.3g} times as high"
+        for node, factor in sorted(node_odds.items())
+        if node in blamed and factor != 1
+    ]
+    if not notes:
+        return diagnosis
+    held = diagnosis.quality
+    return diagnosis.model_copy(update={"quality": held.model_copy(update={"notes": [*held.notes, *notes]})})
+
+
+def unfamiliar(strangeness: Strangeness, features: FeatureSet) -> list[str]:
+    """What of a flagged window is unlike the training windows, and how far; empty for any other."""
+    if not strangeness.out_of_distribution:
+        return []
+    found = [_outside(each, features) for each in strangeness.outside[:_SHOWN_OUTSIDE]]
+    rest = len(strangeness.outside) - _SHOWN_OUTSIDE
+    if rest > 0:
+        found.append(f"{rest} more features outside their range in training")
+    if strangeness.distance > strangeness.distance_limit:
+        named = ", ".join(_meaning(name) for name in strangeness.oddest[:_SHOWN_SHAPE])
+        found.append(
+            f"the shape of the job is {strangeness.distance:.1f} from the usual, held-out windows stay "
+            f"within {strangeness.distance_limit:.1f}; oddest: {named}"
+        )
+    return found
+
+
+def _outside(found: Outside, features: FeatureSet) -> str:
+    feature = table_of("window")[WINDOW_FEATURES.index(found.feature)]
+    step = features.work.step_reference
+    (value, unit), (low, _), (high, _) = (
+        in_user_units(feature, number, step) for number in (found.value, found.low, found.high)
+    )
+    learned = f"only {_number(low)}" if low == high else f"{_number(low)} to {_number(high)}"
+    told = f"{feature.meaning}: {_number(value)} {unit}".rstrip()
+    return f"{told}; training windows had {learned}"
+
+
+def _meaning(name: str) -> str:
+    return table_of("window")[WINDOW_FEATURES.index(name)].meaning
+
+
+def _number(value: float) -> str:
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
+
+
+def _absences(features: FeatureSet, mode: str) -> list[str]:
+    notes = []
+    phases = features.phases
+    silent = silent_ranks(features)
+    if silent:
+        notes.append(f"{len(silent)} of {phases.n_ranks} ranks reported no step: {listed(silent)}")
+    early = np.flatnonzero(phases.n_steps - 1 - phases.last_column >= EARLY_END_STEPS)
+    if early.size and mode != "fail_stop":
+        notes.append(f"rows end {EARLY_END_STEPS} steps or more before the others': {listed(early.tolist())}")
+    if not np.isfinite(features.work.own).any():
+        notes.append("nothing but whole steps was timed: neither stragglers nor their cost can be told")
+    return notes
+
+
+def listed(ranks: Sequence[int]) -> str:
+    """Ranks for a sentence, the first few of many."""
+    shown = ", ".join(str(rank) for rank in ranks[:_SHOWN_RANKS])
+    more = f" and {len(ranks) - _SHOWN_RANKS:,} more" if len(ranks) > _SHOWN_RANKS else ""
+    return f"rank{'s' if len(ranks) > 1 else ''} {shown}{more}"

@@ -1,0 +1,240 @@
+"""What moved a decision: the models' largest exact contributions, in the user's units, and witnesses."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+
+from rca.arrays import FloatArray
+from rca.classify.classifier import HEADS, Classification, Classifier, Suspect
+from rca.classify.head import Head
+from rca.classify.stop_evidence import WITNESSED, has_witnesses
+from rca.diagnosis.feature_units import read_feature, subject, subject_of_signal, table_of
+from rca.diagnosis.result import Cause, Contribution, Preference
+from rca.features import RANK_FEATURES, FeatureSet
+from rca.features.groups import feature_groups
+from rca.telemetry.causes import CAUSES
+
+STOP = "fail_stop"
+#: Signals and notes of the two kinds of witnesses.
+COMPLAINED = "complaints", "events that tell of trouble when the job fell silent"
+STAYED = "devices_kept", "some devices stay busy or full that most ranks gave back"
+#: Observations shown per decision.
+MAX_SHOWN = 4
+#: Smaller shares of the log-odds are not worth a line: a fifth of a unit moves 0.50 to 0.55.
+MIN_LOG_ODDS = 0.2
+#: Stragglers explained; each costs a millisecond, and a headline names as many.
+MAX_EXPLAINED = 3
+#: Another cause is worth telling apart from the named one if it is believed in like this.
+LIKELY = 0.05
+#: Ranks of a component that are asked which of two causes it is; half a millisecond for all of them.
+MAX_ASKED = 8
+#: Size, length and coverage set the scene for a decision; they are no observation of a fault.
+_SCENE = frozenset({"log2_ranks", "log2_nodes", "stages"})
+_SCENE_GROUP = "coverage"
+
+
+def mode_evidence(
+    classification: Classification, classifier: Classifier, features: FeatureSet, causes: Sequence[Cause]
+) -> list[Contribution]:
+    """Why this failure mode rather than the most probable other one.
+
+    Parameters
+    ----------
+    classification : Classification
+    classifier : Classifier
+    features : FeatureSet
+    causes : sequence of Cause
+        What their evidence shows is not told again.
+    """
+    chances = classification.probability
+    other = max((mode for mode in chances if mode != classification.mode), key=lambda mode: chances[mode])
+    moved = classifier.heads["mode"].contributions(features.window[None, :], classification.mode, other)[0]
+    found = _largest("mode", moved, None, classifier, features, _told(causes))
+    if STOP not in {classification.mode, other} or not has_witnesses(features):
+        return found
+    found.append(_witnesses(features, speaks_for=classification.mode == STOP))
+    return sorted(found, key=lambda each: -abs(each.log_odds))[:MAX_SHOWN]
+
+
+def _witnesses(features: FeatureSet, *, speaks_for: bool) -> Contribution:
+    """What no tree reads: who complained when the job fell silent, or kept his device."""
+    heard, weight = features.endings.complaints, float(np.log(WITNESSED))
+    signal, note = COMPLAINED if heard else STAYED
+    return Contribution(
+        signal=signal,
+        value=float(heard) if heard else None,
+        reference=0.0 if heard else None,
+        unit="count",
+        note=note,
+        direction="for" if speaks_for else "against",
+        log_odds=weight if speaks_for else -weight,
+    )
+
+
+def suspect_evidence(
+    classification: Classification, classifier: Classifier, features: FeatureSet, causes: Sequence[Cause]
+) -> list[list[Contribution]]:
+    """Why each suspect is one, in the order of the suspects; empty beyond the first `MAX_EXPLAINED`."""
+    slow = classification.mode == "fail_slow"
+    found = []
+    for position, suspect in enumerate(classification.suspects):
+        ranks = set(suspect.component.ranks)
+        told = _told(cause for cause in causes if ranks & set(cause.ranks))
+        shown = position < MAX_EXPLAINED
+        found.append(
+            _of_suspect(suspect, classification, classifier, features, told, slow=slow) if shown else []
+        )
+    return found
+
+
+def _of_suspect(
+    suspect: Suspect,
+    classification: Classification,
+    classifier: Classifier,
+    features: FeatureSet,
+    told: set[str],
+    *,
+    slow: bool,
+) -> list[Contribution]:
+    nodes = features.topology.nodes_of(suspect.component.ranks)
+    # A part of the fabric was suspected as everybody, and is no node that stands out.
+    if slow and (suspect.component.scope == "job" or (suspect.component.scope == "node" and len(nodes) > 1)):
+        moved = classifier.heads["scope"].contributions(features.window[None, :], "job", "some")[0]
+        return _largest("scope", moved, None, classifier, features, told)
+    head = "straggler" if slow else "stopper"
+    rank = _most_suspected(suspect, classification)
+    moved = classifier.heads[head].contributions(features.rank[[rank]], "yes", "no")[0]
+    return _largest(head, moved, rank, classifier, features, told)
+
+
+def preference(
+    suspect: Suspect,
+    named: str,
+    classification: Classification,
+    classifier: Classifier,
+    features: FeatureSet,
+) -> Preference | None:
+    """How the models tell the cause that is named from the likeliest other one.
+
+    Causes of different types are told apart by the type, others by the cause. Of several ranks that one is
+    asked which comes nearest to what they say together.
+
+    Parameters
+    ----------
+    suspect : Suspect
+    named : str
+        Cause that the answer lists first on its ranks.
+    classification : Classification
+    classifier : Classifier
+    features : FeatureSet
+
+    Returns
+    -------
+    Preference or None
+        None if no other cause is likely, or if the models do not know one of the two.
+    """
+    others = [cause for cause in suspect.causes if cause != named]
+    other = max(others, key=lambda cause: suspect.causes[cause], default=named)
+    if other == named or suspect.causes[other] < LIKELY:
+        return None
+    slow = classification.mode == "fail_slow"
+    head, answered, instead = _asked_between(named, other) if slow else ("stop_cause", named, other)
+    if not {answered, instead} <= set(classifier.heads[head].classes):
+        return None
+    model = classifier.heads[head]
+    ranks = _of_its_own(suspect, classification)
+    rank = _typical(ranks, model, answered, instead, features) if slow else None
+    row = (features.window if rank is None else features.rank[rank])[None, :]
+    moved = model.contributions(row, answered, instead)[0]
+    told = _largest(head, moved, rank, classifier, features, set())
+    if not told:
+        return None
+    odds = float(_log_odds(model, answered, instead, row)[0])
+    return Preference(cause=named, rather_than=other, evidence=told, log_odds=odds)
+
+
+def _asked_between(named: str, other: str) -> tuple[str, str, str]:
+    """Head that tells two slow causes apart, and its two classes."""
+    if named in CAUSES and other in CAUSES and CAUSES[named].type != CAUSES[other].type:
+        return "type", str(CAUSES[named].type), str(CAUSES[other].type)
+    return "cause", named, other
+
+
+def _of_its_own(suspect: Suspect, classification: Classification) -> list[int]:
+    """Some of its ranks, evenly spread, without those that are a suspect of their own."""
+    narrower = {
+        rank
+        for other in classification.suspects
+        if set(other.component.ranks) < set(suspect.component.ranks)
+        for rank in other.component.ranks
+    }
+    ranks = [rank for rank in suspect.component.ranks if rank not in narrower] or list(
+        suspect.component.ranks
+    )
+    places = np.unique(np.linspace(0, len(ranks) - 1, min(len(ranks), MAX_ASKED)).round().astype(int))
+    return [ranks[place] for place in places]
+
+
+def _typical(ranks: list[int], model: Head, answered: str, instead: str, features: FeatureSet) -> int:
+    """The rank whose log-odds of the two classes are nearest to the mean of all."""
+    if len(ranks) == 1:
+        return ranks[0]
+    odds = _log_odds(model, answered, instead, features.rank[ranks])
+    return ranks[int(np.abs(odds - odds.mean()).argmin())]
+
+
+def _log_odds(model: Head, answered: str, instead: str, rows: FloatArray) -> FloatArray:
+    """Calibrated log-odds of two of a head's classes, shape (n_rows,)."""
+    chances = np.log(np.maximum(model.probabilities(rows), 1e-9))
+    odds: FloatArray = chances[:, model.classes.index(answered)] - chances[:, model.classes.index(instead)]
+    return odds
+
+
+def _most_suspected(suspect: Suspect, classification: Classification) -> int:
+    return max(suspect.component.ranks, key=lambda each: (classification.rank_probability[each], -each))
+
+
+def _largest(
+    head: str,
+    moved: FloatArray,
+    rank: int | None,
+    classifier: Classifier,
+    features: FeatureSet,
+    told: set[str],
+) -> list[Contribution]:
+    """The observations that moved a decision most, one per subject."""
+    table = "rank" if HEADS[head] is RANK_FEATURES else "window"
+    row = features.window if rank is None else features.rank[rank]
+    usual = classifier.doubt.healthy[table]
+    told = set(told)
+    found: list[Contribution] = []
+    for index in np.argsort(-np.abs(moved), kind="stable"):
+        log_odds, column = float(moved[index]), int(classifier.heads[head].columns[index])
+        if abs(log_odds) < MIN_LOG_ODDS or len(found) == MAX_SHOWN:
+            break
+        feature = table_of(table)[column]
+        about = subject(feature.name)
+        if about in told or feature.name in _SCENE or feature_groups()[feature.name] == _SCENE_GROUP:
+            continue
+        reading = read_feature(feature, float(row[column]), float(usual[column]), features, rank)
+        if reading is None:
+            continue
+        told.add(about)
+        found.append(
+            Contribution(
+                signal=reading.signal,
+                value=reading.value,
+                reference=reading.reference,
+                unit=reading.unit,
+                note=reading.note,
+                direction="for" if log_odds > 0 else "against",
+                log_odds=log_odds,
+            )
+        )
+    return found
+
+
+def _told(causes: Iterable[Cause]) -> set[str]:
+    return {subject_of_signal(evidence.signal) for cause in causes for evidence in cause.evidence}

@@ -1,0 +1,156 @@
+"""The one stretch of steps in which the job was slow, that everything is compared in."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from rca.arrays import FloatArray
+from rca.features.change_points import MIN_SEGMENT_STEPS, Segment, high_segment
+from rca.features.late_episodes import Spells
+from rca.features.lateness import capped_lateness, late_from
+from rca.features.removal_gain import Gains
+from rca.features.work import Work
+from rca.robust import nan_max, nan_mean, nan_median, nan_quantile
+
+#: A change of the step time below this share of it is not worth an interval of its own.
+MIN_RELATIVE_CHANGE = 0.04
+#: A stretch found in lateness or transfer must lengthen the steps by this share to count.
+MIN_FELT_CHANGE = 0.03
+#: Least evidence (contrast over its standard error) for a stretch; the search looks at many intervals.
+MIN_Z = 9.0
+#: What one rank, node or stage costs beside a stretch outweighs it from so many times its loss on.
+OUTWEIGHED = 3.0
+#: A stretch in which another one costs more than beside it, by this share of what is lost, is that one's own.
+SOMEBODYS = 0.5
+#: ... if he costs less than this share of what the latest does beside it.
+LATE_BESIDE = 0.5
+#: One rank's own spell is the stretch if the job loses so many times as much in its steps.
+COSTLIER = 2.0
+#: ... where nothing else changed, only if whoever is last beside it is late by no more than this share.
+QUIET = 0.25
+#: A spell is worth a look from this share of the costliest one's cost on.
+WORTH = 1.0 / 3.0
+#: What a rank is late by in its better steps beside a spell, it is late by all along.
+ALL_ALONG_QUANTILE = 0.25
+
+
+def slow_stretch(work: Work, excess: FloatArray, gains: Gains, spells: Spells, noise: float) -> Segment:
+    """The stretch in which the job was slow: by step time, lateness or transfer, or somebody's spell.
+
+    The first of three series that shows a change wins: what the user feels comes first, and the others catch
+    a fault that a simultaneous change elsewhere hides. Everything, where somebody's lateness outweighs the
+    change. The costliest spell of one rank instead, if the job loses far more in its steps.
+
+    Parameters
+    ----------
+    work : Work
+    excess : ndarray of shape (n_ranks, n_steps), seconds
+        Own work above the reference.
+    gains : Gains
+    spells : Spells
+        Of the same excess.
+    noise : float, seconds
+        Robust spread of the healthy excess.
+    """
+    changed = _changed_stretch(work, excess)
+    if _is_outweighed(changed, gains, work):
+        changed = Segment.everything(work.steps.size)
+    spell = _somebodys_spell(spells, excess, late_from(work.step_reference, noise))
+    if spell is None or (changed.whole and not _is_quiet_beside(spell, excess, work.step_reference)):
+        return changed
+    lost = _lost(spell, work)
+    felt = lost >= MIN_FELT_CHANGE * work.step_reference * (spell.last - spell.first + 1)
+    return spell if felt and lost > COSTLIER * max(_lost(changed, work), 0.0) else changed
+
+
+def _somebodys_spell(spells: Spells, excess: FloatArray, late_above: float) -> Segment | None:
+    """The costliest spell that has enough late steps, and leaves enough of the window.
+
+    Who is late all along leaves nothing beside; the next one may, if it costs enough to be what it is about.
+    """
+    late = spells.count(excess > late_above)
+    long = (late >= MIN_SEGMENT_STEPS) & (excess.shape[1] - spells.length >= MIN_SEGMENT_STEPS)
+    worth = spells.cost >= WORTH * max(float(spells.cost.max()), np.finfo(float).tiny)
+    ranks = np.flatnonzero(long & worth)
+    costliest_first = ranks[np.argsort(-spells.cost[ranks], kind="stable")].tolist()
+    found = (_spell_of(rank, spells, excess, late_above) for rank in costliest_first)
+    return next((spell for spell in found if spell is not None), None)
+
+
+def _spell_of(rank: int, spells: Spells, excess: FloatArray, late_above: float) -> Segment | None:
+    """A rank's spell as a stretch; None where its next late step may only be behind the window's end.
+
+    Who is late in every tenth step has a spell from the first of them to the last, and no time beside it. A
+    side that is too short for that is not enough alone; it is beside the spell nevertheless.
+    """
+    first, past, n_steps = int(spells.first[rank]), int(spells.past[rank]), excess.shape[1]
+    gaps = np.diff(np.flatnonzero(excess[rank, first:past] > late_above))
+    usual_gap = np.median(gaps)
+    beside = sum(side for side in (first, n_steps - past) if side >= usual_gap)
+    if beside < MIN_SEGMENT_STEPS:
+        return None
+    return Segment(first, past - 1, float(np.nanmean(excess[rank, first:past])), 0.0, False)
+
+
+def _is_quiet_beside(spell: Segment, excess: FloatArray, usual: float) -> bool:
+    """Whether little lateness comes and goes beside a spell: stragglers that take turns have no stretch."""
+    inside = spell.mask(excess.shape[1])
+    all_along = nan_quantile(excess[:, ~inside], ALL_ALONG_QUANTILE, axis=1)
+    lateness = capped_lateness(excess - np.fmax(all_along, 0.0)[:, None], usual)
+    within, beside = nan_mean(lateness[inside]), nan_mean(lateness[~inside])
+    return bool(beside <= QUIET * within)
+
+
+def _lost(segment: Segment, work: Work) -> float:
+    """Seconds by which the steps of a stretch are longer than those beside it, each up to a step."""
+    inside = segment.mask(work.job_step.size)
+    if segment.whole or inside.all() or not np.isfinite(work.step_reference):
+        return 0.0
+    usual = nan_median(work.job_step[None, ~inside], axis=1)[0]
+    longer = np.clip(work.job_step[inside] - usual, -work.step_reference, work.step_reference)
+    return float(np.nansum(longer))
+
+
+def _changed_stretch(work: Work, excess: FloatArray) -> Segment:
+    usual = work.step_reference
+    if not np.isfinite(usual):
+        return Segment.everything(work.steps.size)
+    found = [
+        high_segment(series, min_z=MIN_Z, min_contrast=MIN_RELATIVE_CHANGE * usual)
+        for series in (work.job_step, nan_max(excess), nan_median(work.transfer))
+    ]
+    if not found[0].whole:
+        return found[0]
+    felt = (segment for segment in found[1:] if _is_felt(segment, work.job_step, usual))
+    return next(felt, found[0])
+
+
+def _is_outweighed(segment: Segment, gains: Gains, work: Work) -> bool:
+    """Whether the stretch is everybody's, and somebody costs far more beside it than all that is lost in it.
+
+    A few long steps of everybody's are a change, too. Were they the stretch, a rank that is late from the
+    first step to the last would count as usual there. He has to be late in most steps beside it: who is only
+    now and then may have begun and ended with a fault of which the stretch is a part.
+    """
+    inside = segment.mask(work.job_step.size)
+    if inside.all():
+        return False
+    usual = nan_median(work.job_step[None, ~inside], axis=1)[0]
+    longer = float(nan_mean((work.job_step[inside] - usual)[:, None])[0])
+    costs = gains.usual(~inside)
+    most = float(costs.max())
+    felt = most >= MIN_FELT_CHANGE * work.step_reference
+    if not felt or most * (~inside).sum() <= OUTWEIGHED * longer * inside.sum():
+        return False
+    # Who is late all along may well be later in it; somebody else has a stretch of his own.
+    newly = np.where(costs < LATE_BESIDE * most, gains.usual(inside) - costs, 0.0)
+    return bool(newly.max() <= SOMEBODYS * longer)
+
+
+def _is_felt(segment: Segment, job_step: FloatArray, usual: float) -> bool:
+    """Whether the job's steps are longer inside the stretch, too; lateness alone may be chance."""
+    inside = segment.mask(job_step.size)
+    if segment.whole or not (~inside).any():
+        return False
+    high, low = nan_mean(job_step[inside]), nan_mean(job_step[~inside])
+    return bool(high - low >= MIN_FELT_CHANGE * usual)

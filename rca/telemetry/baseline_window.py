@@ -1,0 +1,118 @@
+"""A window with an earlier one of the same job before it: one window that shows what changed between them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from rca.errors import InvalidInput
+from rca.telemetry.job import Topology
+from rca.telemetry.phases import distinct_steps
+from rca.telemetry.resample import equally_often
+from rca.telemetry.step_clock import StepClock
+from rca.telemetry.window import Window
+
+#: An earlier window has a say with as many steps as the window that is asked about, and with these at least.
+ENOUGH_STEPS = 20
+#: Step numbers up to here leave room to count on from.
+_LARGEST = 2**62
+
+
+def after_earlier(window: Window, earlier: Window) -> Window:
+    """The window with the last steps of an earlier one of its job before it, and what was sampled then.
+
+    Nothing is known of the time between them. Of the earlier one only what the window has, too, can be
+    compared: phases and metrics that it lacks are left out, as are samples that come more often in one of
+    both, and events and operations, which belong to their own time.
+
+    Parameters
+    ----------
+    window : Window
+    earlier : Window
+        Of the same ranks in the same parallelism. A restarted job may count its steps anew, sit on other
+        nodes and have another id.
+
+    Returns
+    -------
+    Window
+        The window's own steps keep their numbers.
+
+    Raises
+    ------
+    InvalidInput
+        If the two cannot be compared.
+    """
+    refuse_incomparable(window, earlier)
+    clock, n_steps = StepClock.of(earlier), distinct_steps(window.steps.column("step").to_numpy())[0].size
+    kept = int(clock.steps[-min(max(n_steps, ENOUGH_STEPS), clock.steps.size)])
+    before = clock.between(kept, int(clock.steps[-1]) + 1)
+    # One series has one usual interval: what one of them has more often would make pauses of the other's.
+    sampled = equally_often(_of_the_same_names(before.metrics, window.metrics), window.metrics)
+    return replace(
+        window,
+        job=window.job.model_copy(update={"start": before.job.start}),
+        steps=_above(_numbered_before(before.steps, window.steps), window.steps),
+        metrics=_above(*sampled),
+    )
+
+
+def refuse_incomparable(window: Window, earlier: Window) -> None:
+    """Check that an earlier window is of the same ranks, and was over when the window began.
+
+    Raises
+    ------
+    InvalidInput
+        If not.
+    """
+    if earlier.job.end > window.job.start:
+        raise InvalidInput(
+            f"the earlier window ends {earlier.job.end - window.job.start:,.6g} s after the window begins",
+            hint="give one that was over by then, and in which the job ran as usual",
+        )
+    sizes = earlier.job.world_size, window.job.world_size
+    if sizes[0] != sizes[1]:
+        raise InvalidInput(
+            f"the earlier window has {sizes[0]:,} ranks, the window {sizes[1]:,}",
+            hint="ranks are compared with what they did before: give a window of the same job",
+        )
+    if not _alike(earlier.job.topology, window.job.topology):
+        raise InvalidInput(
+            "the earlier window's ranks have other places in the data, tensor or pipeline dimension",
+            hint="ranks are compared with what they did before: give a window of the same job",
+        )
+
+
+def _alike(one: Topology, other: Topology) -> bool:
+    names = ("data_rank", "tensor_rank", "stage")
+    return all(np.array_equal(getattr(one, name), getattr(other, name)) for name in names)
+
+
+def _numbered_before(steps: pa.Table, later: pa.Table) -> pa.Table:
+    """The steps with numbers below the later ones'; as they are where they were."""
+    number = steps.column("step").to_numpy()
+    first, last = pc.min(later.column("step")).as_py(), int(number.max())
+    if last < first:
+        return steps
+    if first - (last - int(number.min())) < -_LARGEST:
+        raise InvalidInput("the step numbers of the two windows are too far apart to be compared")
+    place = steps.column_names.index("step")
+    moved = pa.array(number - (last - first + 1), pa.int64())
+    return steps.set_column(place, steps.schema.field(place), moved)
+
+
+def _of_the_same_names(metrics: pa.Table, known: pa.Table) -> pa.Table:
+    names = pc.unique(known.column("name").cast(pa.string()))
+    return metrics.filter(pc.is_in(metrics.column("name").cast(pa.string()), value_set=names))
+
+
+def _above(rows: pa.Table, table: pa.Table) -> pa.Table:
+    """Rows above a table, in its columns; NaN, not null, where they lack one."""
+    shared = rows.select([name for name in table.column_names if name in rows.column_names])
+    lacking = [field for field in table.schema if field.name not in shared.column_names]
+    for field in lacking:
+        shared = shared.append_column(field, pa.array(np.full(rows.num_rows, np.nan), field.type))
+    whole = pa.concat_tables([shared.select(table.column_names), table])
+    return whole.unify_dictionaries().combine_chunks()

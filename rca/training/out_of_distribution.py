@@ -1,0 +1,89 @@
+"""What training windows look like, and how unlike them held-out windows are."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from rca.arrays import FloatArray
+from rca.classify.out_of_distribution import SHAPE, JobShape, Ranges, shape_of
+from rca.features import RANK_FEATURES, WINDOW_FEATURES
+from rca.robust import nan_median
+from rca.training.conformal import held_out_quantile
+from rca.training.corpus import Corpus
+from rca.training.split import mask
+
+#: Left out of a feature's range on either side: the simulator's own extremes are not what jobs look like.
+OUTERMOST = 0.001
+#: Share of windows like the held-out ones that may be flagged; each of the two scores gets half of it.
+FLAGGED = 0.01
+#: Added to the variances: a feature that hardly varies in training must not make every job strange.
+_RIDGE = 1e-3
+
+
+def fit_familiarity(corpus: Corpus) -> dict[str, Any]:
+    """The member ``familiarity`` of ``heads.json``: ranges and shape of training windows, held-out limits."""
+    train, held = mask(corpus.part, "train"), mask(corpus.part, "validation")
+    ranges = _ranges(corpus.window[train])
+    shape = _shape(shape_of(corpus.window[train]))
+    weights, groups = corpus.weight[held], np.array(corpus.group)[held]
+
+    def limit(scores: FloatArray) -> float:
+        found = held_out_quantile(scores, weights, groups, 1.0 - FLAGGED / 2)
+        # Too few windows to place the limit: then nothing less strange than all of them is flagged.
+        return found if np.isfinite(found) else float(scores.max(initial=0.0))
+
+    return {
+        "ranges": {
+            name: [float(low), float(high)]
+            for name, low, high in zip(WINDOW_FEATURES, ranges.low, ranges.high, strict=True)
+            if np.isfinite(low)
+        },
+        "shape": {
+            "features": list(SHAPE),
+            "centre": shape.centre.tolist(),
+            "spread": shape.spread.tolist(),
+            "whitening": shape.whitening.tolist(),
+        },
+        "limits": {
+            "share": limit(ranges.share_outside(corpus.window[held])),
+            "distance": limit(shape.distance(corpus.window[held])),
+        },
+    }
+
+
+def healthy_medians(corpus: Corpus) -> dict[str, dict[str, float]]:
+    """The member ``healthy`` of ``heads.json``: what every feature usually is where nothing is wrong."""
+    healthy = mask(corpus.part, "train") & (np.array(corpus.mode) == "healthy")
+    tables = {
+        "window": (WINDOW_FEATURES, corpus.window[healthy]),
+        "rank": (RANK_FEATURES, corpus.rank[healthy[corpus.owner]]),
+    }
+    return {
+        table: {
+            name: float(median)
+            for name, median in zip(names, nan_median(rows), strict=True)
+            if np.isfinite(median)
+        }
+        for table, (names, rows) in tables.items()
+    }
+
+
+def _ranges(windows: FloatArray) -> Ranges:
+    low, high = (np.full(windows.shape[1], np.nan) for _ in range(2))
+    for column, values in enumerate(windows.T):
+        known = values[np.isfinite(values)]
+        if known.size:
+            # Values that occurred, not between them: a range of counts should end at counts.
+            low[column] = np.quantile(known, OUTERMOST, method="lower")
+            high[column] = np.quantile(known, 1.0 - OUTERMOST, method="higher")
+    return Ranges(low, high)
+
+
+def _shape(rows: FloatArray) -> JobShape:
+    centre = np.nan_to_num(nan_median(rows))
+    apart = np.where(np.isfinite(rows), rows - centre, 0.0)
+    covariance = apart.T @ apart / max(rows.shape[0], 1) + _RIDGE * np.eye(rows.shape[1])
+    whitening = np.linalg.inv(np.linalg.cholesky(covariance))
+    return JobShape(centre, np.sqrt(np.diag(covariance)), whitening)

@@ -1,0 +1,155 @@
+"""What timers tell: who of several suspects is late."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from rca.classify.components import Component
+from rca.classify.phase_lateness import late_apart, late_members
+from rca.classify.suspects import Suspicion
+from rca.diagnosis.bundle import baseline
+from rca.features import RANK_FEATURES, WINDOW_FEATURES, extract
+from rca.features.evidence import resource_names
+
+NODE, STAGE = Component("node", (4, 5, 6, 7), 0.8), Component("stage", (4, 5, 6, 7), 0.8)
+
+
+def features(*own_excess: float, noise: float = 0.01) -> Any:
+    """Four idle ranks, and four with so much own work above peers, relative to the step."""
+    rank = np.zeros((8, len(RANK_FEATURES)))
+    rank[4:, RANK_FEATURES.index("own_excess")] = own_excess
+    rank[4:, RANK_FEATURES.index("own_excess_z")] = np.array(own_excess) / noise
+    window = np.zeros(len(WINDOW_FEATURES))
+    window[WINDOW_FEATURES.index("communication_measured")] = 2.0
+    evidence = SimpleNamespace(versus_peers=np.zeros((8, len(resource_names()))))
+    return SimpleNamespace(
+        rank=rank, window=window, evidence=evidence, work=SimpleNamespace(own=np.ones((8, 4)))
+    )
+
+
+@pytest.mark.parametrize(
+    ("own_excess", "late"),
+    [
+        ((0.01, 0.34, 0.08, 0.01), [5]),
+        ((0.0, 0.34, 0.2, -0.02), [5, 6]),
+        ((0.3, 0.34, 0.3, 0.0), None),
+        ((0.0, 0.34, 0.1, 0.0), None),
+        ((0.0, 0.01, 0.0, 0.0), None),
+        ((0.0, 0.34, np.nan, 0.0), None),
+    ],
+    ids=["one", "two", "most", "one between", "hardly", "one without timers"],
+)
+def test_the_late_are_told_where_it_is_plain(own_excess: tuple[float, ...], late: list[int] | None) -> None:
+    assert late_members(NODE, features(*own_excess)) == late
+
+
+def test_nobody_is_late_within_the_noise() -> None:
+    assert late_members(NODE, features(0.0, 0.34, 0.0, 0.0, noise=0.12)) is None
+
+
+def test_nobody_is_told_without_timers_of_the_exchange() -> None:
+    untimed = features(0.0, 0.34, 0.0, 0.0)
+    untimed.window[WINDOW_FEATURES.index("communication_measured")] = 0.0
+    assert late_members(NODE, untimed) is None
+
+
+@pytest.mark.parametrize(("units", "late"), [(0.9, [5]), (1.0, None)], ids=["idle", "busy"])
+def test_a_busy_disk_is_the_nodes_whoever_is_late(units: float, late: list[int] | None) -> None:
+    disk = features(0.0, 0.34, 0.0, 0.0)
+    disk.evidence.versus_peers[6, resource_names().index("storage")] = units
+    assert late_members(NODE, disk) == late
+
+
+@pytest.mark.parametrize(("gain", "late"), [(0.3, [5]), (0.4, None)], ids=["the rank's", "its own"])
+def test_a_stage_stays_one_that_costs_more_than_its_latest_rank(gain: float, late: list[int] | None) -> None:
+    heavy = features(0.0, 0.34, 0.0, 0.0)
+    heavy.rank[4:, RANK_FEATURES.index("gain_stage")] = gain
+    assert late_members(STAGE, heavy) == late
+
+
+@pytest.mark.parametrize(("late", "named"), [(0.05, (5,)), (0.0, (4, 5))], ids=["told", "not told"])
+def test_a_suspected_node_is_its_late_rank(make_window, late: float, named: tuple[int, ...]) -> None:
+    window = extract(make_window(late={5: late}, steps=slice(20, None)))
+    per_rank = np.array([0.01, 0.01, 0.01, 0.01, 0.8, 0.99, 0.01, 0.01])
+    suspicion = Suspicion(baseline().classifier.heads, 0.3, window, per_rank)
+    assert [each.ranks for each in suspicion.of_a_slow_job()] == [named]
+
+
+@pytest.mark.parametrize(("late", "named"), [(0.05, [(5,)]), (0.0, [(4, 5, 6, 7)])], ids=["told", "not told"])
+def test_a_suspected_stage_is_its_late_rank(make_window, late: float, named: list[tuple[int, ...]]) -> None:
+    shape = {"data": 4, "pipeline": 2}
+    window = extract(make_window(late={5: late}, steps=slice(20, None), parallelism=shape, ranks_per_node=2))
+    per_rank = np.where(np.arange(8) < 4, 0.01, 0.9)
+    suspicion = Suspicion(baseline().classifier.heads, 0.3, window, per_rank)
+    assert [each.ranks for each in suspicion.of_a_slow_job()] == named
+
+
+def test_whoever_is_late_and_was_never_suspected_does_not_stand_for_the_others(make_window) -> None:
+    window = extract(make_window(late={5: 0.05}, steps=slice(20, None), ranks_per_node=4))
+    per_rank = np.array([0.01, 0.01, 0.01, 0.01, 0.9, 0.2, 0.9, 0.9])
+    suspicion = Suspicion(baseline().classifier.heads, 0.3, window, per_rank)
+    assert [each.ranks for each in suspicion.of_a_slow_job()] == [(4, 5, 6, 7)]
+
+
+def test_the_latest_has_to_be_late_beyond_noise_himself() -> None:
+    other = features(0.0, 0.34, 0.0, 0.0)
+    column = RANK_FEATURES.index("own_excess_z")
+    other.rank[4:, column] = [9.0, 1.0, 0.0, 0.0]
+    assert late_members(NODE, other) is None
+
+
+def apart(*where: str, own: tuple[float, ...] = (0.2, 0.2, 0.2, 0.2), share: float = 0.9) -> Any:
+    """Ranks 4 to 7, each with this share of his lateness in a phase of his own."""
+    told = features(*own)
+    for rank, phase, late in zip(NODE.ranks, where, own, strict=True):
+        told.rank[rank, RANK_FEATURES.index(f"{phase}_excess")] = share * late
+    return told
+
+
+LOADS, COMPUTES = "data_loading", "forward"
+TWO_WORKS = (LOADS, COMPUTES, LOADS, COMPUTES)
+
+
+def test_ranks_late_in_different_work_are_several_faults() -> None:
+    assert late_apart(NODE, apart(*TWO_WORKS))
+    assert late_apart(NODE, apart("checkpoint", COMPUTES, "backward", COMPUTES))
+
+
+@pytest.mark.parametrize(
+    "told",
+    [
+        apart(COMPUTES, "backward", COMPUTES, "backward"),
+        apart("optimizer", "backward", COMPUTES, "gc"),
+        apart(*TWO_WORKS, own=(0.2, 0.2, 0.2, 0.01)),
+        apart(*TWO_WORKS, own=(0.2, 0.2, 0.2, 0.025)),
+        apart(*TWO_WORKS, own=(0.2, 0.2, 0.2, np.nan)),
+        apart(*TWO_WORKS, share=0.65),
+    ],
+    ids=[
+        "one device's work",
+        "what a busy host lengthens",
+        "one is not late",
+        "one within noise",
+        "one without timers",
+        "late in much",
+    ],
+)
+def test_otherwise_a_node_stays_a_node(told: Any) -> None:
+    assert not late_apart(NODE, told)
+
+
+@pytest.mark.parametrize("resource", ["storage", "memory", "cpu_wait", "cpu_load", "cpu_quota"])
+def test_what_ranks_of_a_node_share_makes_them_late_in_different_work(resource: str) -> None:
+    told = apart(*TWO_WORKS)
+    told.evidence.versus_peers[5, resource_names().index(resource)] = 1.0
+    assert not late_apart(NODE, told)
+
+
+def test_without_timers_of_the_exchange_no_node_is_taken_apart() -> None:
+    told = apart(*TWO_WORKS)
+    told.window[WINDOW_FEATURES.index("communication_measured")] = 0.0
+    assert not late_apart(NODE, told)

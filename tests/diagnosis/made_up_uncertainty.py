@@ -1,0 +1,29 @@
+"""Limits for a bundle, made up so that tests do not depend on how the shipped one was trained."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from rca.classify.out_of_distribution import SHAPE, Familiarity, JobShape, Ranges
+from rca.classify.uncertainty import TABLES
+from rca.features import WINDOW_FEATURES
+from rca.telemetry.causes import SLOW_CAUSES, STOP_CAUSES
+
+NOTHING_KNOWN = {table: np.full(len(names), np.nan) for table, names in TABLES.items()}
+OPEN = {"mode": {}, "cause": {}, "stop_cause": {}}
+SETTLED = {
+    "mode": dict.fromkeys(("healthy", "fail_slow", "fail_stop"), 0.5),
+    "cause": dict.fromkeys(SLOW_CAUSES, 0.5),
+    "stop_cause": dict.fromkeys(STOP_CAUSES, 0.5),
+}
+
+
+def familiar_with(**ranges: tuple[float, float]) -> Familiarity:
+    """Familiarity with anything but what the ranges leave out."""
+    low, high = np.full(len(WINDOW_FEATURES), -np.inf), np.full(len(WINDOW_FEATURES), np.inf)
+    for name, (smallest, largest) in ranges.items():
+        column = WINDOW_FEATURES.index(name)
+        low[column], high[column] = smallest, largest
+    size = len(SHAPE)
+    shape = JobShape(np.zeros(size), np.ones(size), np.eye(size))
+    return Familiarity(Ranges(low, high), shape, share_limit=0.0, distance_limit=np.inf)
