@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from rca.diagnosis import diagnose
+from rca.features.former_names import current_name
 from rca.processes import pool as pool_of
 from rca.simulation.seeds import simulated_window
 from rca.telemetry.labels import MANIFEST_FILE, read_collection
@@ -120,7 +121,17 @@ def _compare(before: dict[str, dict[str, Any]], after: dict[str, dict[str, Any]]
 
 
 def _read(path: Path) -> dict[str, dict[str, Any]]:
-    return dict(json.loads(line, object_hook=dict) for line in path.read_text().splitlines())
+    """Answers that an older commit kept, with the features' names of today."""
+    return {name: _renamed(answer) for name, answer in map(json.loads, path.read_text().splitlines())}
+
+
+def _renamed(value: Any) -> Any:
+    """Every text of an answer that is a former name of a feature, renamed."""
+    if isinstance(value, dict):
+        return {key: _renamed(held) for key, held in value.items()}
+    if isinstance(value, list):
+        return [_renamed(held) for held in value]
+    return current_name(value) if isinstance(value, str) else value
 
 
 def _options(arguments: list[str]) -> argparse.Namespace:

@@ -9,7 +9,7 @@ import numpy as np
 from rca.arrays import FloatArray
 from rca.causal.mechanisms import Mechanisms
 from rca.features import RANK_FEATURES, FeatureSet
-from rca.features.comparison import stretch_mean
+from rca.features.comparison import segment_mean
 from rca.features.evidence import resource_names
 
 #: Shared by all nodes: everybody's counters rise together, so peers say nothing and the past counts too.
@@ -69,4 +69,4 @@ def _waiting_versus_peers(features: FeatureSet) -> FloatArray:
 def _waiting_versus_past(features: FeatureSet) -> FloatArray:
     wait = features.work.wait
     inside = features.comparison.segment.mask(wait.shape[1])
-    return (stretch_mean(wait, inside) - stretch_mean(wait, ~inside)) / features.work.step_reference
+    return (segment_mean(wait, inside) - segment_mean(wait, ~inside)) / features.work.step_reference

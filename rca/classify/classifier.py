@@ -11,7 +11,7 @@ import numpy as np
 from rca.arrays import FloatArray
 from rca.classify.components import Component, is_whole_stage
 from rca.classify.head import Head
-from rca.classify.lateness_persistence import takes_turns, without
+from rca.classify.lateness_persistence import lateness_rotates, without
 from rca.classify.link_beside_straggler import between_machines, collectives_left_over, sick_port_beside
 from rca.classify.link_evidence import (
     LINK_CAUSES,
@@ -19,13 +19,13 @@ from rca.classify.link_evidence import (
     POINTED_TO,
     Ports,
     Suspected,
-    odd_link,
+    isolated_link_fault,
     through_ports,
 )
 from rca.classify.link_fault_extent import reaching
 from rca.classify.merge_components import joined
 from rca.classify.node_odds import with_history
-from rca.classify.outlier_ranks import CERTAIN, is_to_blame_as_well
+from rca.classify.outlier_ranks import CERTAIN, job_is_suspect
 from rca.classify.outlier_steps import single_events
 from rca.classify.phase_lateness import late_in, transfer_is_told
 from rca.classify.preconditions import (
@@ -36,12 +36,13 @@ from rca.classify.preconditions import (
 )
 from rca.classify.priors import ratios, reweighted
 from rca.classify.stop_evidence import after_witnesses, alarm_threshold
-from rca.classify.stop_origin import settle_stop_cause
+from rca.classify.stop_origin import refine_stop_cause
 from rca.classify.suspects import Suspicion, link_behind_growth
 from rca.classify.uncertainty import Doubt
 from rca.errors import BundleError
 from rca.features import RANK_FEATURES, VERSION, WINDOW_FEATURES, FeatureSet
 from rca.features.drop_steps import without_steps
+from rca.features.former_names import COMPATIBLE_VERSIONS, with_current_names
 from rca.telemetry.causes import CAUSES, STRAGGLER_TYPES, UNKNOWN
 
 #: A part of a slow job that is late in what a cause lengthens by less than this share has another one.
@@ -101,11 +102,13 @@ class Classifier:
     @classmethod
     def load(cls, document: dict[str, Any], texts: dict[str, str]) -> Classifier:
         """Build from ``heads.json`` and one LightGBM text per head."""
-        if document["feature_version"] != VERSION:
+        if document["feature_version"] not in COMPATIBLE_VERSIONS:
             raise BundleError(
                 f"the bundle was trained on feature table {document['feature_version']}, this is {VERSION}",
                 hint="retrain with `rca train`, or install the version of straggler-rca that made the bundle",
             )
+        if document["feature_version"] != VERSION:
+            document = with_current_names(document)
         missing = sorted(set(HEADS) - set(document["heads"]))
         if missing:
             raise BundleError(f"the bundle lacks heads: {', '.join(missing)}")
@@ -184,10 +187,10 @@ class Classifier:
         whole = [suspect for suspect in suspects if suspect.component.scope == "job"]
         parts = [suspect for suspect in suspects if suspect.component.scope != "job"]
         named = named_ranks(parts)
-        whole = [each for each in whole if is_to_blame_as_well(each.causes, named, features)]
+        whole = [each for each in whole if job_is_suspect(each.causes, named, features)]
         if whole:
             # What lengthens everybody's makes nobody stand out who is late in something else.
-            parts = [but_for(next(iter(whole[0].causes)), part, features) for part in parts]
+            parts = [drop_job_cause(next(iter(whole[0].causes)), part, features) for part in parts]
         parts = self._rearranged(_joined, parts, features, priors)
         parts = self._rearranged(_through_ports, parts, features, priors)
         return [*parts, *(whole or self._collectives(parts, features, priors))]
@@ -252,7 +255,7 @@ class Classifier:
         if not suspect.by_link:
             return suspect
         ports = Ports.from_features(features)
-        alone = odd_link(ports, features.topology)
+        alone = isolated_link_fault(ports, features.topology)
         if alone is None or ports.queues.max() >= NOTICEABLE:
             return suspect
         return self._suspect(alone.component, features, "fail_slow", priors)
@@ -264,14 +267,14 @@ class Classifier:
             head = self.heads["stop_cause"]
             chances = head.probabilities(features.window[None, :])[0]
             causes = dict(zip(head.classes, (float(chance) for chance in chances), strict=True))
-            return Suspect(component, {}, {}, ordered(settle_stop_cause(component, causes, features)))
+            return Suspect(component, {}, {}, ordered(refine_stop_cause(component, causes, features)))
         rows = features.rank[list(component.ranks[:64])]
         types = self._pooled("type", rows)
         causes = combine(types, self._pooled("cause", rows))
         if priors is not None:
             causes = ordered(reweighted(causes, ratios(priors, self.heads["cause"].priors)))
             types = types_of(causes)
-        if not takes_turns(features):
+        if not lateness_rotates(features):
             causes = without("sequence_length_imbalance", causes)
         component, causes = reaching(component, causes, features)
         causes = ordered(causes)
@@ -291,7 +294,7 @@ def named_ranks(suspects: Iterable[Suspect]) -> list[int]:
     return sorted({rank for suspect in suspects for rank in suspect.component.ranks})
 
 
-def but_for(cause: str, suspect: Suspect, features: FeatureSet) -> Suspect:
+def drop_job_cause(cause: str, suspect: Suspect, features: FeatureSet) -> Suspect:
     """The suspect without a cause of everybody's, if it is not late in what that cause lengthens.
 
     Parameters

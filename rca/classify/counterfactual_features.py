@@ -130,7 +130,9 @@ class Mending:
 
 def _silenced(evidence: Evidence, ranks: IntArray) -> Evidence:
     """The evidence without what it says of some ranks."""
-    told = {name: getattr(evidence, name).copy() for name in ("versus_peers", "versus_past", "versus_sound")}
+    told = {
+        name: getattr(evidence, name).copy() for name in ("versus_peers", "versus_past", "versus_nominal")
+    }
     for scores in told.values():
         scores[ranks] = np.nan
     return replace(evidence, **told)

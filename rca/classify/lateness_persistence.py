@@ -12,7 +12,7 @@ from rca.features import FeatureSet
 MAX_LASTING = 0.5
 
 
-def takes_turns(features: FeatureSet) -> bool:
+def lateness_rotates(features: FeatureSet) -> bool:
     """Whether ranks are late in turn, or too little is known of it to say that they are not."""
     inside = features.comparison.segment.mask(features.work.steps.size)
     excess = features.comparison.excess[:, inside]

@@ -8,7 +8,7 @@ import numpy as np
 
 from rca.arrays import FloatArray
 from rca.classify.components import Component
-from rca.classify.link_evidence import LINK_CAUSES, Ports, Suspected, odd_link
+from rca.classify.link_evidence import LINK_CAUSES, Ports, Suspected, isolated_link_fault
 from rca.classify.suspect_filter import transfer_grew
 from rca.features import FeatureSet
 from rca.features.change_points import high_segment
@@ -67,7 +67,7 @@ def sick_port_beside(suspects: Sequence[Suspected], features: FeatureSet) -> Com
         return None
     if any(each.cause in LINK_CAUSES for each in suspects):
         return None
-    port = odd_link(ports, features.topology)
+    port = isolated_link_fault(ports, features.topology)
     if port is None:
         return None
     ranks = list(port.component.ranks)

@@ -117,7 +117,7 @@ def slowest_link(per_rank: FloatArray, ports: Ports, topology: Topology) -> Comp
     everybody = Component("job", tuple(range(topology.n_ranks)), POINTED_TO)
     if len(topology.node_names) < 2:
         return everybody
-    if (alone := odd_link(ports, topology)) is not None:
+    if (alone := isolated_link_fault(ports, topology)) is not None:
         return alone.component
     chance = [float(per_rank[topology.node == node].max()) for node in range(len(topology.node_names))]
     for scores, enough in ((ports.queues, REMARKABLE), (ports.connections, NOTICEABLE)):
@@ -129,7 +129,7 @@ def slowest_link(per_rank: FloatArray, ports: Ports, topology: Topology) -> Comp
     return everybody
 
 
-def odd_link(ports: Ports, topology: Topology) -> Suspected | None:
+def isolated_link_fault(ports: Ports, topology: Topology) -> Suspected | None:
     """The node of which alone a link shows something, and whose link; None if there is no such node.
 
     The port's own queue says most, then errors inside the node, then that a port was down for a moment. What

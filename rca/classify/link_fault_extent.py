@@ -8,7 +8,7 @@ import numpy as np
 
 from rca.arrays import FloatArray, IntArray
 from rca.classify.components import Component
-from rca.classify.link_evidence import ALONE, NIC, NVLINK, Ports, odd_link, of_nodes
+from rca.classify.link_evidence import ALONE, NIC, NVLINK, Ports, isolated_link_fault, of_nodes
 from rca.features import FeatureSet
 from rca.features.evidence import RESOURCES, Evidence, resource_names
 from rca.telemetry.job import Topology
@@ -41,7 +41,7 @@ def reaching(
     """
     evidence, topology = features.evidence, features.topology
     if component.scope != "job":
-        alone = odd_link(Ports.from_features(features), topology)
+        alone = isolated_link_fault(Ports.from_features(features), topology)
         if alone is None or not set(component.ranks) <= set(alone.component.ranks):
             return component, causes
         return component, of_one_node(causes, alone.cause)

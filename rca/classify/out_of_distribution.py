@@ -12,8 +12,8 @@ from rca.features import WINDOW_FEATURES
 
 #: What a job looks like before anything is wrong with it: size, length, noise, and what is measured.
 SHAPE = (
-    "log2_ranks", "log2_nodes", "stages", "log2_steps", "step_noise", "step_variation", "transfer_share",
-    "phases_measured", "resources_measured",
+    "log2_ranks", "log2_nodes", "pipeline_stages", "log2_steps", "step_noise", "step_variation",
+    "transfer_share", "phases_measured", "resources_measured",
 )  # fmt: skip
 #: These spread over decades, so that only their logarithm has a centre and a width.
 _LOGGED = ("step_noise", "step_variation")

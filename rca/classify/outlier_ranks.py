@@ -46,10 +46,11 @@ def standing_out(per_rank: FloatArray, features: FeatureSet) -> BoolArray:
     # Uneven batches make the same one the last in a few steps, now and then.
     if not few or segment.last - segment.first + 1 < MIN_STEPS:
         return nobody
-    return certain if _gained(certain, features) >= GAINED * features.work.step_reference else nobody
+    removed = _lateness_removed(certain, features)
+    return certain if removed >= GAINED * features.work.step_reference else nobody
 
 
-def is_to_blame_as_well(causes: Mapping[str, float], named: list[int], features: FeatureSet) -> bool:
+def job_is_suspect(causes: Mapping[str, float], named: list[int], features: FeatureSet) -> bool:
     """Whether the job as a whole is suspected beside who stands out of it.
 
     Parameters
@@ -64,7 +65,7 @@ def is_to_blame_as_well(causes: Mapping[str, float], named: list[int], features:
     if first is not None and first != USUAL and causes[first] >= SURE:
         return True
     standing = np.isin(np.arange(features.topology.n_ranks), named)
-    longer = _longer(features) - _gained(standing, features, newly=True)
+    longer = _longer(features) - _lateness_removed(standing, features, newly=True)
     return longer >= LEFT * features.work.step_reference
 
 
@@ -77,7 +78,7 @@ def _longer(features: FeatureSet) -> float:
     return float(nan_mean(step[inside][:, None])[0]) - min(usual, features.work.step_reference)
 
 
-def _gained(standing: BoolArray, features: FeatureSet, *, newly: bool = False) -> float:
+def _lateness_removed(standing: BoolArray, features: FeatureSet, *, newly: bool = False) -> float:
     """Seconds per slow step by which the last of all arrives later than the last of the others.
 
     Those of a heavy stage are as late as their peers: what counts is how much slower it is than the next,

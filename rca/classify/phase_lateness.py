@@ -13,7 +13,7 @@ from rca.features.evidence import resource_names
 
 _MEASURED = WINDOW_FEATURES.index("communication_measured")
 _OWN_EXCESS, _OWN_EXCESS_Z, _GAIN_STAGE = (
-    RANK_FEATURES.index(name) for name in ("own_excess", "own_excess_z", "gain_stage")
+    RANK_FEATURES.index(name) for name in ("own_time_excess", "own_time_excess_z", "gain_stage")
 )
 #: What one fault lengthens together: a slow device or host all that is computed.
 _WORK = [

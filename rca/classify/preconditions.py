@@ -19,7 +19,7 @@ FEWEST_STEPS, SHORT_ALARM = 6, 0.99
 #: What is lost per step, relative to a usual one, from which losing it unseen is as bad as an alarm too many.
 LARGE_LOSS = 0.05
 _NOISE, _LATENESS, _SHARE = (
-    WINDOW_FEATURES.index(name) for name in ("step_noise", "lateness", "stretch_share")
+    WINDOW_FEATURES.index(name) for name in ("step_noise", "lateness", "slow_segment_share")
 )
 #: Seconds without a row that a flush or a job's last moments take; less is no stop unless something says so.
 MOMENT = 1.0

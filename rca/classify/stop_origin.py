@@ -29,7 +29,7 @@ WORKING, WAITING, ENOUGH_OTHERS = 0.5, 0.3, 2
 WORKS_ALONE = 0.9
 
 
-def settle_stopped(components: list[Component], features: FeatureSet) -> list[Component]:
+def stop_origin(components: list[Component], features: FeatureSet) -> list[Component]:
     """Keep who stopped first: slow ranks of a stopped job are another matter.
 
     Parameters
@@ -85,7 +85,7 @@ def _works_alone(features: FeatureSet) -> Component | None:
     return Component("rank", (busiest,), WORKS_ALONE)
 
 
-def settle_stop_cause(
+def refine_stop_cause(
     component: Component, causes: dict[str, float], features: FeatureSet
 ) -> dict[str, float]:
     """Beliefs in the causes of a stop, after what was seen of the processes.

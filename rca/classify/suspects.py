@@ -10,10 +10,10 @@ import numpy as np
 from rca.arrays import FloatArray
 from rca.classify.components import Component, believable, cover, exact_cover
 from rca.classify.head import Head
-from rca.classify.link_evidence import POINTED_TO, Ports, odd_link, slowest_link
+from rca.classify.link_evidence import POINTED_TO, Ports, isolated_link_fault, slowest_link
 from rca.classify.outlier_ranks import standing_out
 from rca.classify.phase_lateness import late_apart, late_members
-from rca.classify.stop_origin import settle_stopped
+from rca.classify.stop_origin import stop_origin
 from rca.classify.suspect_filter import settle, shown_by_machines, transfer_grew
 from rca.features import FeatureSet
 
@@ -72,7 +72,7 @@ class Suspicion:
             told = np.where(began, np.maximum(self.per_rank, TOLD_BY_EVENTS), 0.0)
             return exact_cover(began, told, self.features.topology)
         components = cover(self.per_rank, self.threshold, self.features.topology)
-        return believable(settle_stopped(components, self.features), self.per_rank.size)
+        return believable(stop_origin(components, self.features), self.per_rank.size)
 
     def _by_ranks(self) -> list[Component]:
         components = cover(self.per_rank, self.threshold, self.features.topology)
@@ -123,5 +123,5 @@ def link_behind_growth(features: FeatureSet) -> Component | None:
     """The one link that alone shows why everybody's collectives slowed down, if there is one."""
     if not transfer_grew(features):
         return None
-    alone = odd_link(Ports.from_features(features), features.topology)
+    alone = isolated_link_fault(Ports.from_features(features), features.topology)
     return None if alone is None else alone.component

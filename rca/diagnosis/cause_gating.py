@@ -50,7 +50,7 @@ def objection(causes: Sequence[Cause], pricing: Pricing, threshold: float) -> st
     if not found:
         return "none of the suspects' causes accounts for time lost"
     first = found[0]
-    if against := speaks_against(first):
+    if against := contradicting_evidence(first):
         measured = ", ".join(evidence.signal for evidence in against)
         return f"{first.cause} would fit, but what belongs to it was measured and is normal: {measured}"
     if first.probability < threshold:
@@ -76,7 +76,7 @@ def _unexplained(causes: Sequence[Cause], threshold: float) -> str | None:
     return f"nothing in the catalogue explains what {listed(unknown.ranks)} lost ({unknown.probability:.2f})"
 
 
-def speaks_against(cause: Cause) -> list[Evidence]:
+def contradicting_evidence(cause: Cause) -> list[Evidence]:
     """Signals that belong to the cause, were measured, and are normal."""
     return [evidence for evidence in cause.evidence if evidence.direction == "against"]
 

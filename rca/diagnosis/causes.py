@@ -184,7 +184,7 @@ def _signal_evidence(
     loudest = np.fmax(busy.versus_peers[ranks], busy.versus_past[ranks])
     if len(ranks) == features.topology.n_ranks:
         # All suffer alike and nobody stands out: what a sound machine would show is left to compare with.
-        loudest = np.fmax(loudest, evidence.versus_sound[ranks])
+        loudest = np.fmax(loudest, evidence.versus_nominal[ranks])
     for name in SPECS[cause].resources:
         column = resource_names().index(name)
         scores = loudest[:, column]
@@ -236,7 +236,7 @@ def _ending_evidence(ranks: list[int], features: FeatureSet) -> list[Evidence]:
     found = [
         *_behind(rank, features),
         Evidence(
-            signal="silence",
+            signal="steps_since_progress",
             value=float(endings.silence) if np.isfinite(endings.silence) else None,
             reference=0.0,
             unit="steps",

@@ -77,7 +77,7 @@ def most_unlike(ranks: list[int], features: FeatureSet, busy: BusyEvidence) -> F
     alike proves nothing.
     """
     beside, since = busy.versus_peers[ranks], busy.versus_past[ranks]
-    sound = features.evidence.versus_sound[ranks]
+    sound = features.evidence.versus_nominal[ranks]
     if 2 * len(ranks) <= features.topology.n_ranks:
         alike = np.isfinite(beside) & ~_some_are_sounder(sound, ranks, features)
         return nan_max(np.fmax(np.fmax(beside, since), np.where(alike, np.nan, sound)))
@@ -93,6 +93,6 @@ def _some_are_sounder(sound: FloatArray, ranks: list[int], features: FeatureSet)
     node = features.topology.node
     elsewhere = np.flatnonzero(~np.isin(node, node[ranks]))
     others = elsewhere if elsewhere.size else np.setdiff1d(np.arange(node.size), ranks)
-    shown = features.evidence.versus_sound[others]
+    shown = features.evidence.versus_nominal[others]
     sounder = (shown <= ALIKE * nan_max(sound)).sum(axis=0)
     return np.asarray(sounder >= SOUNDEST * np.isfinite(shown).sum(axis=0))

@@ -32,7 +32,7 @@ NOT_AT_ALL = 1e-3
 FABRIC = "fabric"
 #: Share of what ranks take longer that makes one phase decide, and how much longer that has to be, in steps.
 NEARLY_ALL, FELT = 0.75, 0.02
-_OWN_EXCESS = RANK_FEATURES.index("own_excess")
+_OWN_EXCESS = RANK_FEATURES.index("own_time_excess")
 #: Phases that some causes lengthen and nothing else, and where their excess stands.
 _PHASES = {phase: RANK_FEATURES.index(f"{phase}_excess") for phase in ("data_loading", "checkpoint")}
 #: Resources that move with other faults, or with none, and so tell little on their own.

@@ -31,7 +31,7 @@ LIKELY = 0.05
 #: Ranks of a component that are asked which of two causes it is; half a millisecond for all of them.
 MAX_ASKED = 8
 #: Size, length and coverage set the scene for a decision; they are no observation of a fault.
-_SCENE = frozenset({"log2_ranks", "log2_nodes", "stages"})
+_SCENE = frozenset({"log2_ranks", "log2_nodes", "pipeline_stages"})
 _SCENE_GROUP = "coverage"
 
 

@@ -27,9 +27,9 @@ _UNITS = {
 _COUNTED = {"log2_ranks": "ranks", "log2_nodes": "nodes", "log2_steps": "steps"}
 #: Features of an ending -> the signal that evidence for a cause calls it by.
 _ENDINGS = {
-    "progress": "steps_behind",
-    "behind": "steps_behind",
-    "worst_behind": "steps_behind",
+    "steps_behind_furthest": "steps_behind",
+    "steps_behind": "steps_behind",
+    "max_steps_behind": "steps_behind",
     "ended_early_share": "steps_behind",
     "fatal_event": "events",
     "any_fatal_event": "events",
@@ -125,7 +125,7 @@ def _channel(feature: Feature, features: FeatureSet, rank: int | None) -> Readin
     evidence = features.evidence
     resource = feature_groups()[feature.name]
     column = resource_names().index(resource)
-    kinds = {"peers": evidence.versus_peers, "past": evidence.versus_past, "sound": evidence.versus_sound}
+    kinds = {"peers": evidence.versus_peers, "past": evidence.versus_past, "nominal": evidence.versus_nominal}
     scores = kinds[feature.name.rsplit("_", 1)[1]]
     worst = _worst(scores[:, column]) if rank is None else rank
     best = int(evidence.best[worst, column])

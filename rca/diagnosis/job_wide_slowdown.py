@@ -14,7 +14,7 @@ WORTH_ASKING = 1.2
 #: The last of all became later by less than this share of what steps became longer.
 NOT_ONES_OWN = 0.5
 _VERSUS_PAST, _LONGER, _LATER = (
-    WINDOW_FEATURES.index(name) for name in ("versus_past", "stretch_contrast", "lateness_growth")
+    WINDOW_FEATURES.index(name) for name in ("slow_segment_ratio", "slow_segment_contrast", "lateness_growth")
 )
 
 
@@ -31,13 +31,11 @@ def everybody_check(features: FeatureSet) -> str | None:
         None if it was not, if it was one of them, or if too few were timed to say that it was everybody.
     """
     segment, steps = features.comparison.segment, features.work.steps
-    versus_past = float(features.window[_VERSUS_PAST])
-    if segment.whole or not versus_past >= WORTH_ASKING or not can_show_health(features):
+    ratio = float(features.window[_VERSUS_PAST])
+    if segment.whole or not ratio >= WORTH_ASKING or not can_show_health(features):
         return None
     if not features.window[_LATER] < NOT_ONES_OWN * features.window[_LONGER]:
         return None
     first, last = int(steps[segment.first]), int(steps[segment.last])
     when = f"from step {first} on" if segment.last == steps.size - 1 else f"in steps {first} to {last}"
-    return (
-        f"{when} steps took {versus_past:.2f} times as long as the others, on all ranks alike: {WHAT_CHANGED}"
-    )
+    return f"{when} steps took {ratio:.2f} times as long as the others, on all ranks alike: {WHAT_CHANGED}"

@@ -21,7 +21,7 @@ from rca.diagnosis.abstention import abstention
 from rca.diagnosis.advice import LEFT_CHECK, actions, next_check, swap_check
 from rca.diagnosis.baseline_window import with_earlier
 from rca.diagnosis.bundle import Bundle, baseline
-from rca.diagnosis.cause_gating import covers_the_loss, objection, speaks_against
+from rca.diagnosis.cause_gating import contradicting_evidence, covers_the_loss, objection
 from rca.diagnosis.cause_reweighting import heard
 from rca.diagnosis.causes import TRIFLE, catalogued, named_first, slow_causes, stop_causes
 from rca.diagnosis.data_quality import quality, silent_ranks, told_of_history
@@ -187,7 +187,7 @@ def _modes_left(doubt: Doubt, classification: Classification, reason: Abstention
 
 def _worth_acting_on(cause: Cause, pricing: Pricing) -> bool:
     likely = cause.probability >= MIN_TO_ACT_ON
-    return likely and covers_the_loss(cause, pricing) and not speaks_against(cause)
+    return likely and covers_the_loss(cause, pricing) and not contradicting_evidence(cause)
 
 
 def _look_at(
@@ -207,7 +207,7 @@ def _look_at(
         told = classification.probability
         if told["fail_slow"] >= told["fail_stop"] and (asked := everybody_check(features)) is not None:
             return asked
-    if found and speaks_against(found[0]):
+    if found and contradicting_evidence(found[0]):
         return swap_check(found[0])
     return next_check(
         classification.mode,
@@ -279,7 +279,7 @@ def _alone(pricing: Pricing) -> dict[tuple[str, tuple[int, ...]], tuple[float, I
 def _slowdown(window: Window, features: FeatureSet, pricing: Pricing, since: int | None) -> Slowdown:
     seconds = pricing.attribution.slowdown
     ideal = pricing.measured - seconds
-    past = features.window[WINDOW_FEATURES.index("versus_past")]
+    past = features.window[WINDOW_FEATURES.index("slow_segment_ratio")]
     steps = features.work.steps
     n_steps = steps.size if since is None else int((steps >= since).sum())
     hours = seconds * n_steps * window.job.world_size / 3600

@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from rca.arrays import BoolArray, FloatArray
-from rca.features.comparison import stretch_mean
+from rca.features.comparison import segment_mean
 from rca.features.evidence import Evidence
 from rca.features.work import Work
 from rca.robust import nan_median
@@ -44,7 +44,7 @@ def activity_per_compute(work: Work, evidence: Evidence, inside: BoolArray) -> F
         return np.full(work.own.shape[0], np.nan)
     computing = np.nansum(phases, axis=0)
     with np.errstate(invalid="ignore", divide="ignore"):
-        duty = stretch_mean(computing, inside) / stretch_mean(work.step, inside)
+        duty = segment_mean(computing, inside) / segment_mean(work.step, inside)
         per_compute = np.where(duty > LEAST_DUTY, active / duty, np.nan)
         usual = nan_median(per_compute[None, :], axis=1)[0]
         return np.where(usual > 0, np.minimum(per_compute / usual, MOST_ACTIVE), np.nan)

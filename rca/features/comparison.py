@@ -8,7 +8,7 @@ import numpy as np
 
 from rca.arrays import BoolArray, FloatArray, IntArray
 from rca.features.change_points import Segment
-from rca.features.late_episodes import Spells
+from rca.features.late_episodes import LateEpisodes
 from rca.features.lateness import healthy_spread
 from rca.features.past_reference import most_slowed, past_reference
 from rca.features.removal_gain import Gains
@@ -38,10 +38,10 @@ class Comparison:
         The rank whose own work exceeded its peers' most; -1 if unknown.
     segment : Segment
         Steps (columns) in which the job was slow; all where a change for everybody is outweighed. If it is a
-        rank's spell, its contrast is that rank's mean excess, and its `z` is not known (0).
+        rank's episode, its contrast is that rank's mean excess, and its `z` is not known (0).
     noise : float, seconds
         Robust spread of the healthy excess.
-    spells : Spells
+    episodes : LateEpisodes
         Each rank's own, whatever the job did meanwhile; of the excess above, which is that beside the past
         where most ranks were slowed.
     slowed : ndarray of shape (n_ranks,), bool, or None
@@ -57,7 +57,7 @@ class Comparison:
     last: IntArray
     segment: Segment
     noise: float
-    spells: Spells
+    episodes: LateEpisodes
     slowed: BoolArray | None = None
 
     @classmethod
@@ -71,8 +71,8 @@ class Comparison:
         }
         gains = Gains.of(excess, work, topology)
         noise = healthy_spread(excess)
-        spells = Spells.of(excess, work.step_reference, noise)
-        segment = slow_stretch(work, excess, gains, spells, noise)
+        episodes = LateEpisodes.of(excess, work.step_reference, noise)
+        segment = slow_stretch(work, excess, gains, episodes, noise)
         # Without a timer of the exchange it may be within the phases: the most wait there for the others.
         exchange_timed = np.isfinite(work.transfer).any() or np.isfinite(work.wait).any()
         slowed = most_slowed(work.own, segment) if exchange_timed else None
@@ -84,7 +84,7 @@ class Comparison:
             excess = work.own - reference
             gains = Gains.of(excess, work, topology)
             noise = healthy_spread(excess)
-            spells = Spells.of(excess, work.step_reference, noise)
+            episodes = LateEpisodes.of(excess, work.step_reference, noise)
         phase_excess = {name: seconds - references[name] for name, seconds in work.phases.items()}
         _, last, _ = leader_and_runner_up(excess)
         return cls(
@@ -98,7 +98,7 @@ class Comparison:
             segment=segment,
             slowed=slowed,
             noise=noise,
-            spells=spells,
+            episodes=episodes,
         )
 
 
@@ -111,6 +111,6 @@ def _with_own_past(reference: FloatArray, own: FloatArray) -> FloatArray:
     return np.where(known, reference, np.broadcast_to(usual, own.shape))
 
 
-def stretch_mean(values: FloatArray, inside: BoolArray) -> FloatArray:
+def segment_mean(values: FloatArray, inside: BoolArray) -> FloatArray:
     """Mean of each row over the columns inside, ignoring NaN; shape (n_rows,)."""
     return nan_mean(values[:, inside], axis=1)

@@ -144,7 +144,7 @@ class Evidence:
     ----------
     versus_peers, versus_past : ndarray of shape (n_ranks, n_resources), units
         Positive is worse. NaN where the resource is not measured or has nothing to compare with.
-    versus_sound : ndarray of shape (n_ranks, n_resources), units
+    versus_nominal : ndarray of shape (n_ranks, n_resources), units
         The same against a sound machine; NaN where no channel is measured that is zero there.
     best : ndarray of shape (n_ranks, n_resources), int
         Index into the resource's channels of the one that scored highest against peers or past, or, where
@@ -155,7 +155,7 @@ class Evidence:
 
     versus_peers: FloatArray
     versus_past: FloatArray
-    versus_sound: FloatArray
+    versus_nominal: FloatArray
     best: IntArray
     values: dict[str, FloatArray]
     references: dict[str, FloatArray]
@@ -166,7 +166,7 @@ def resource_names() -> tuple[str, ...]:
     return tuple(RESOURCES)
 
 
-def sound_resources() -> tuple[str, ...]:
+def nominal_resources() -> tuple[str, ...]:
     """Resources with a channel that a sound machine shows none of."""
     return tuple(name for name, channels in RESOURCES.items() if any(one.sound_at_zero for one in channels))
 

@@ -109,7 +109,7 @@ def collect_evidence(
     during, after) rather than interpolated to steps that they cannot resolve. Where the job fell silent, the
     time after its last sign of progress is a stretch of its own, and evidence of its end only.
     """
-    edges, inside = stretch_edges(window, work, comparison)
+    edges, inside = segment_edges(window, work, comparison)
     silent = endings.silence >= MIN_SILENCE and edges[-1] < window.job.end
     n_bins = edges.size - 1
     if silent:
@@ -135,7 +135,7 @@ def collect_evidence(
     return signals, evidence, aftermath, Lately.from_channels(working, last, networked=networked, own=own)
 
 
-def stretch_edges(window: Window, work: Work, comparison: Comparison) -> tuple[FloatArray, BoolArray]:
+def segment_edges(window: Window, work: Work, comparison: Comparison) -> tuple[FloatArray, BoolArray]:
     """Time bins before, during and after the slow stretch, and which of them is the stretch.
 
     Returns
@@ -198,7 +198,7 @@ def _weighted(
     if not channels:
         return {}
     # All channels at once: there are many, and each is small. (Of more than a few bins the order of the
-    # sum, and with it the last bit, would depend on how they are laid out; `stretch_edges` makes three.)
+    # sum, and with it the last bit, would depend on how they are laid out; `segment_edges` makes three.)
     values = np.stack([values[:, bins] for values in channels.values()])
     if bins.size == 1:
         return dict(zip(channels, values[:, :, 0], strict=True))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from rca.arrays import BoolArray, FloatArray
-from rca.features.comparison import stretch_mean
+from rca.features.comparison import segment_mean
 from rca.features.work import Work
 from rca.robust import nan_max, nan_mean, nan_median, row_correlation
 
@@ -23,13 +23,13 @@ def load_excess(work: Work, inside: BoolArray) -> FloatArray:
     load = told_load(work)
     if load is None:
         return np.full(work.own.shape[0], np.nan)
-    mean = stretch_mean(load, inside)
+    mean = segment_mean(load, inside)
     usual = nan_median(mean[:, None])[0]
     with np.errstate(invalid="ignore", divide="ignore"):
         return np.asarray(np.where(usual > 0, mean / usual - 1.0, np.nan))
 
 
-def load_features(work: Work, inside: BoolArray, versus_past: float) -> dict[str, float]:
+def load_features(work: Work, inside: BoolArray, slow_segment_ratio: float) -> dict[str, float]:
     """How unequal input was between ranks, and whether there was more of it in the stretch.
 
     Parameters
@@ -37,7 +37,7 @@ def load_features(work: Work, inside: BoolArray, versus_past: float) -> dict[str
     work : Work
     inside : ndarray of shape (n_steps,), bool
         Steps of the stretch.
-    versus_past : float
+    slow_segment_ratio : float
         Step time inside over outside.
     """
     load, growth = told_load(work), _growth(work, inside)
@@ -46,7 +46,7 @@ def load_features(work: Work, inside: BoolArray, versus_past: float) -> dict[str
         "load_imbalance": np.nan if load is None else _imbalance(load),
         "load_growth": growth,
         # No input at all in the stretch, as where steps evaluate: no pace to tell.
-        "versus_load": versus_past / (1.0 + growth) if growth > -1.0 else np.nan,
+        "slow_segment_ratio_per_load": slow_segment_ratio / (1.0 + growth) if growth > -1.0 else np.nan,
         "load_step_correlation": float(row_correlation(work.job_step[None], usual)[0]),
     }
 
@@ -60,7 +60,7 @@ def _growth(work: Work, inside: BoolArray) -> float:
     names: list[str] = [name for name in ("tokens", "samples") if name in work.load] or list(work.load)
     usual = [nan_median(work.load[name])[None] for name in names]
     with np.errstate(invalid="ignore", divide="ignore"):
-        grown = [stretch_mean(each, inside) / stretch_mean(each, ~inside) - 1.0 for each in usual]
+        grown = [segment_mean(each, inside) / segment_mean(each, ~inside) - 1.0 for each in usual]
     return max((float(each[0]) for each in grown if np.isfinite(each[0])), default=np.nan)
 
 

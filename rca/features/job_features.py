@@ -6,11 +6,11 @@ import numpy as np
 
 from rca.arrays import BoolArray, FloatArray
 from rca.features.change_points import periodicity, trend
-from rca.features.comparison import Comparison, stretch_mean
+from rca.features.comparison import Comparison, segment_mean
 from rca.features.endings import Endings
-from rca.features.evidence import Evidence, resource_names, sound_resources
+from rca.features.evidence import Evidence, nominal_resources, resource_names
 from rca.features.input_load import load_features
-from rca.features.late_episode_features import costliest_spell, phase_bursts, spell_context
+from rca.features.late_episode_features import costliest_episode, episode_context, phase_spikes
 from rca.features.rank_features import MAX_STEPS_BEHIND
 from rca.features.work import OWN_PHASES, Work
 from rca.robust import nan_max, nan_mean, nan_median, nan_quantile
@@ -36,11 +36,11 @@ def job_features(
         | stretch
         | _grown(per_rank)
         | _concentration(comparison, inside, work.step_reference)
-        | spell_context(work, comparison, topology, per_rank)
-        | phase_bursts(work, comparison)
+        | episode_context(work, comparison, topology, per_rank)
+        | phase_spikes(work, comparison)
         | _rhythm(work)
         | _correlations(per_rank)
-        | load_features(work, inside, stretch["versus_past"])
+        | load_features(work, inside, stretch["slow_segment_ratio"])
         | _ending(endings)
         | _coverage(work, evidence)
     )
@@ -50,7 +50,7 @@ def _shape(work: Work, topology: Topology, comparison: Comparison) -> dict[str, 
     return {
         "log2_ranks": float(np.log2(topology.n_ranks)),
         "log2_nodes": float(np.log2(max(len(topology.node_names), 1))),
-        "stages": float(topology.n_stages),
+        "pipeline_stages": float(topology.n_stages),
         "log2_steps": float(np.log2(max(work.steps.size, 1))),
         "step_noise": comparison.noise / work.step_reference,
     }
@@ -67,12 +67,12 @@ def _stretch(work: Work, comparison: Comparison, inside: BoolArray) -> dict[str,
     moved = transfer[inside]
     return {
         "step_variation": float(spread / unit),
-        "stretch_found": 0.0 if segment.whole else 1.0,
-        "stretch_share": (segment.last - segment.first + 1) / n_steps,
-        "stretch_start": segment.first / n_steps,
-        "stretch_end": (segment.last + 1) / n_steps,
-        "stretch_contrast": (high - low) / unit,
-        "versus_past": high / low,
+        "slow_segment_found": 0.0 if segment.whole else 1.0,
+        "slow_segment_share": (segment.last - segment.first + 1) / n_steps,
+        "slow_segment_start": segment.first / n_steps,
+        "slow_segment_end": (segment.last + 1) / n_steps,
+        "slow_segment_contrast": (high - low) / unit,
+        "slow_segment_ratio": high / low,
         "transfer_share": _mean(moved) / unit,
         "transfer_growth": (_mean(moved) - _mean(transfer[~inside])) / unit,
         "transfer_variation": float(
@@ -90,9 +90,9 @@ def _grown(per_rank: dict[str, FloatArray]) -> dict[str, float]:
 
 
 def _concentration(comparison: Comparison, inside: BoolArray, unit: float) -> dict[str, float]:
-    by_rank = np.sort(stretch_mean(comparison.gain_rank, inside))[::-1] / unit
-    by_node = stretch_mean(comparison.gain_node, inside) / unit
-    by_stage = stretch_mean(comparison.gain_stage, inside) / unit
+    by_rank = np.sort(segment_mean(comparison.gain_rank, inside))[::-1] / unit
+    by_node = segment_mean(comparison.gain_node, inside) / unit
+    by_stage = segment_mean(comparison.gain_stage, inside) / unit
     last = comparison.last[inside]
     last = last[last >= 0]
     counts = np.bincount(last) if last.size else np.zeros(1)
@@ -101,8 +101,8 @@ def _concentration(comparison: Comparison, inside: BoolArray, unit: float) -> di
         "second_gain_rank": float(by_rank[1]) if by_rank.size > 1 else 0.0,
         "top_gain_node": float(nan_max(by_node[:, None])[0]),
         "top_gain_stage": float(nan_max(by_stage[:, None])[0]),
-        "last_concentration": float(counts.max() / max(last.size, 1)),
-        "last_spread": float((counts > 0).sum() / comparison.excess.shape[0]),
+        "last_rank_concentration": float(counts.max() / max(last.size, 1)),
+        "last_rank_spread": float((counts > 0).sum() / comparison.excess.shape[0]),
     }
 
 
@@ -116,7 +116,7 @@ def _rhythm(work: Work) -> dict[str, float]:
         "spike_cost": float((step[spikes] - unit).sum() / (unit * max(step.size, 1))),
         "period_strength": strength,
         "period_steps": period,
-        "trend": trend(step),
+        "step_time_trend": trend(step),
         "checkpoint_share": _phase_share(work, "checkpoint_seconds"),
         "gc_share": _phase_share(work, "gc_seconds"),
         "data_loading_share": _phase_share(work, "data_loading_seconds"),
@@ -133,10 +133,10 @@ def _ending(endings: Endings) -> dict[str, float]:
     with np.errstate(invalid="ignore"):
         early = endings.progress <= -1.0
     return {
-        "silence": min(endings.silence, MAX_STEPS_BEHIND),
+        "steps_since_progress": min(endings.silence, MAX_STEPS_BEHIND),
         "unfinished_share": float(endings.unfinished.mean()),
         "ended_early_share": float(early.mean()),
-        "worst_behind": float(min(behind, MAX_STEPS_BEHIND)),
+        "max_steps_behind": float(min(behind, MAX_STEPS_BEHIND)),
         "any_fatal_event": float(endings.fatal.any()),
         "any_missed_event": float(endings.missed.any()),
         "fatal_delay": float(np.clip(endings.fatal_delay, -MAX_STEPS_BEHIND, MAX_STEPS_BEHIND)),
@@ -156,19 +156,19 @@ def _coverage(work: Work, evidence: Evidence) -> dict[str, float]:
 def window_maxima(evidence: Evidence, per_rank: dict[str, FloatArray]) -> dict[str, float]:
     """The largest rank's value of what single ranks are judged by, and the usual one where zero is sound."""
     peers, past = nan_max(evidence.versus_peers), nan_max(evidence.versus_past)
-    sound, usual = nan_max(evidence.versus_sound), nan_median(evidence.versus_sound)
-    at_zero = sound_resources()
+    sound, usual = nan_max(evidence.versus_nominal), nan_median(evidence.versus_nominal)
+    at_zero = nominal_resources()
     maxima = {}
     for column, name in enumerate(resource_names()):
-        maxima[f"max_{name}_peers"] = float(peers[column])
-        maxima[f"max_{name}_past"] = float(past[column])
+        maxima[f"max_{name}_vs_peers"] = float(peers[column])
+        maxima[f"max_{name}_vs_past"] = float(past[column])
         if name in at_zero:
-            maxima[f"max_{name}_sound"] = float(sound[column])
-            maxima[f"median_{name}_sound"] = float(usual[column])
-    singles = ["own_excess", "own_excess_z", "wait_deficit", "late_share"]
+            maxima[f"max_{name}_vs_nominal"] = float(sound[column])
+            maxima[f"median_{name}_vs_nominal"] = float(usual[column])
+    singles = ["own_time_excess", "own_time_excess_z", "wait_deficit", "late_share"]
     singles += [f"{column.removesuffix('_seconds')}_excess" for column in OWN_PHASES]
     largest = nan_max(np.stack([per_rank[name] for name in singles], axis=1))
-    maxima |= costliest_spell(per_rank)
+    maxima |= costliest_episode(per_rank)
     return maxima | {f"max_{name}": float(value) for name, value in zip(singles, largest, strict=True)}
 
 

@@ -1,8 +1,8 @@
-"""When each rank was late itself: one spell of steps per rank, whatever the job did meanwhile.
+"""When each rank was late itself: one episode of steps per rank, whatever the job did meanwhile.
 
 A job has one slow stretch that everything is compared in. A rank that is late in every third step, for a few
 steps beside a longer change of everybody's, or while another one is, is hardly late in *that*; in its own
-spell it is. Of single long steps a spell holds little: what one step counts for is capped.
+episode it is. Of single long steps an episode holds little: what one step counts for is capped.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ import numpy as np
 from rca.arrays import BoolArray, FloatArray, IntArray
 from rca.features.lateness import capped
 
-#: Excess that every step of a spell has to make up for: this share of a step, or so many times the noise.
+#: Excess that every step of an episode has to make up for: this share of a step, or so many times the noise.
 ALLOWED_SHARE, ALLOWED_NOISE = 0.015, 2.0
 
 
 @dataclass(frozen=True)
-class Spells:
+class LateEpisodes:
     """The costliest contiguous steps of every rank's lateness.
 
     Attributes
@@ -28,7 +28,7 @@ class Spells:
     first, past : ndarray of shape (n_ranks,), int
         First column, and the one behind the last; equal where a rank was never late.
     cost : ndarray of shape (n_ranks,), seconds
-        Excess within the spell above what is allowed, every step capped, added up.
+        Excess within the episode above what is allowed, every step capped, added up.
     """
 
     first: IntArray
@@ -36,7 +36,7 @@ class Spells:
     cost: FloatArray
 
     @classmethod
-    def of(cls, excess: FloatArray, unit: float, noise: float) -> Spells:
+    def of(cls, excess: FloatArray, unit: float, noise: float) -> LateEpisodes:
         """The interval of each row in which the excess above the allowed has the largest sum.
 
         Parameters
@@ -74,18 +74,18 @@ class Spells:
 
     @property
     def length(self) -> IntArray:
-        """Columns of every rank's spell, shape (n_ranks,)."""
+        """Columns of every rank's episode, shape (n_ranks,)."""
         length: IntArray = self.past - self.first
         return length
 
     def mask(self, n_steps: int) -> BoolArray:
-        """Which steps each rank's spell holds, shape (n_ranks, n_steps)."""
+        """Which steps each rank's episode holds, shape (n_ranks, n_steps)."""
         step = np.arange(n_steps)
         inside: BoolArray = (step >= self.first[:, None]) & (step < self.past[:, None])
         return inside
 
     def mean(self, values: FloatArray) -> FloatArray:
-        """Mean of each row of (n_ranks, n_steps) over its spell, ignoring NaN; zero where it has none."""
+        """Mean of each row of (n_ranks, n_steps) over its episode, ignoring NaN; zero where it has none."""
         rows, columns = self._cells
         inside = values[rows, columns]
         known = np.isfinite(inside)
@@ -95,11 +95,11 @@ class Spells:
         return np.where((count == 0) & (self.length > 0), np.nan, result)
 
     def count(self, marked: BoolArray) -> FloatArray:
-        """Marked steps of each row within its spell."""
+        """Marked steps of each row within its episode."""
         return self._per_rank(marked[self._cells].astype(float))
 
-    def of_mates(self, values: FloatArray, members: IntArray) -> FloatArray:
-        """Mean of every member's values over every member's spell, shape (whose spell, whose values)."""
+    def of_peers(self, values: FloatArray, members: IntArray) -> FloatArray:
+        """Mean of every member's values over every member's episode, shape (whose episode, whose values)."""
         known = np.isfinite(values[members])
         summed = _from_zero(np.where(known, values[members], 0.0))
         count = _from_zero(known.astype(float))
@@ -110,7 +110,7 @@ class Spells:
 
     @cached_property
     def _cells(self) -> tuple[IntArray, IntArray]:
-        """Row and column of every cell that lies within its rank's spell."""
+        """Row and column of every cell that lies within its rank's episode."""
         rows = np.repeat(np.arange(self.first.size), self.length)
         begins = np.cumsum(self.length) - self.length
         columns = np.arange(rows.size) + (self.first - begins)[rows]

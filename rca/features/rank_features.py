@@ -6,11 +6,11 @@ import numpy as np
 
 from rca.arrays import BoolArray, FloatArray, IntArray
 from rca.features.activity import activity_per_compute
-from rca.features.comparison import Comparison, stretch_mean
+from rca.features.comparison import Comparison, segment_mean
 from rca.features.endings import Endings
-from rca.features.evidence import Evidence, resource_names, sound_resources
+from rca.features.evidence import Evidence, nominal_resources, resource_names
 from rca.features.input_load import load_excess, told_load
-from rca.features.late_episode_features import spell_features
+from rca.features.late_episode_features import late_episode_features
 from rca.features.lateness import LATE_SHARE, late_from
 from rca.features.work import OWN_PHASES, Work
 from rca.robust import group_members, nan_mean, nan_median, nan_quantile, peer_reference, row_correlation
@@ -35,17 +35,17 @@ def rank_features(
         | _waiting(work, inside, topology)
         | _phases(work, comparison, inside, unit)
         | _mates(comparison, inside, unit, topology)
-        | spell_features(work, comparison, late, topology)
+        | late_episode_features(work, comparison, late, topology)
         | _signals(evidence)
     )
     features["activity_per_compute"] = activity_per_compute(work, evidence, inside)
-    features["progress"] = np.maximum(endings.progress, -MAX_STEPS_BEHIND)
-    features["behind"] = np.maximum(endings.behind, -MAX_STEPS_BEHIND)
+    features["steps_behind_furthest"] = np.maximum(endings.progress, -MAX_STEPS_BEHIND)
+    features["steps_behind"] = np.maximum(endings.behind, -MAX_STEPS_BEHIND)
     features["unfinished"] = endings.unfinished.astype(float)
     features["fatal_event"] = endings.fatal.astype(float)
     features["missed_event"] = endings.missed.astype(float)
     features["gain_stage"] = (
-        stretch_mean(comparison.gain_stage, inside)[
+        segment_mean(comparison.gain_stage, inside)[
             np.minimum(topology.stage, comparison.gain_stage.shape[0] - 1)
         ]
         / unit
@@ -67,9 +67,9 @@ def _own(
     inside: BoolArray,
 ) -> dict[str, FloatArray]:
     unit, excess = work.step_reference, comparison.excess
-    mean = stretch_mean(excess, inside)
-    outside = stretch_mean(excess, ~inside)
-    growth = stretch_mean(work.own, inside) - stretch_mean(work.own, ~inside)
+    mean = segment_mean(excess, inside)
+    outside = segment_mean(excess, ~inside)
+    growth = segment_mean(work.own, inside) - segment_mean(work.own, ~inside)
     noise = max(comparison.noise, 1e-3 * unit) if np.isfinite(unit) else np.nan
     spread = excess[:, inside] - mean[:, None]
     counted = np.isfinite(excess[:, inside]).sum(axis=1)
@@ -79,18 +79,18 @@ def _own(
     forward, backward = (comparison.phase_excess.get(f"{name}_seconds") for name in ("forward", "backward"))
     unknown = np.full(excess.shape[0], np.nan)
     return {
-        "own_excess": mean / unit,
-        "own_excess_z": np.clip(mean / noise, -MAX_NOISE_UNITS, MAX_NOISE_UNITS),
-        "own_excess_p90": nan_quantile(excess[:, inside], 0.9, axis=1) / unit,
-        "own_excess_outside": outside / unit,
-        "own_growth": (growth - nan_median(growth[:, None])[0]) / unit,
-        "own_volatility": np.sqrt(nan_mean(spread * spread, axis=1)) / unit,
+        "own_time_excess": mean / unit,
+        "own_time_excess_z": np.clip(mean / noise, -MAX_NOISE_UNITS, MAX_NOISE_UNITS),
+        "own_time_excess_p90": nan_quantile(excess[:, inside], 0.9, axis=1) / unit,
+        "own_time_excess_outside": outside / unit,
+        "own_time_growth": (growth - nan_median(growth[:, None])[0]) / unit,
+        "own_time_volatility": np.sqrt(nan_mean(spread * spread, axis=1)) / unit,
         "late_share": late[:, inside].sum(axis=1) / np.maximum(counted, 1),
         "late_start": late_start,
         "late_end": late_end,
-        "last_share": last / max(int(inside.sum()), 1),
-        "gain_rank": stretch_mean(comparison.gain_rank, inside) / unit,
-        "gain_node": stretch_mean(comparison.gain_node, inside) / unit,
+        "arrives_last_share": last / max(int(inside.sum()), 1),
+        "gain_rank": segment_mean(comparison.gain_rank, inside) / unit,
+        "gain_node": segment_mean(comparison.gain_node, inside) / unit,
         "forward_backward_correlation": unknown
         if forward is None or backward is None
         else row_correlation(forward, backward),
@@ -117,8 +117,8 @@ def _late_span(
 
 def _waiting(work: Work, inside: BoolArray, topology: Topology) -> dict[str, FloatArray]:
     unit = work.step_reference
-    waited = stretch_mean(work.wait, inside)
-    moved = stretch_mean(work.transfer, inside)
+    waited = segment_mean(work.wait, inside)
+    moved = segment_mean(work.transfer, inside)
     peers = peer_reference(np.column_stack([waited, moved]), topology.stage)
     return {
         "wait_deficit": (peers[:, 0] - waited) / unit,
@@ -138,12 +138,12 @@ def _phases(
     for column in OWN_PHASES:
         name = column.removesuffix("_seconds")
         excess = comparison.phase_excess.get(column)
-        features[f"{name}_excess"] = unknown if excess is None else stretch_mean(excess, inside) / unit
+        features[f"{name}_excess"] = unknown if excess is None else segment_mean(excess, inside) / unit
         seconds = work.phases.get(column)
         features[f"{name}_growth"] = (
             unknown
             if seconds is None
-            else (stretch_mean(seconds, inside) - stretch_mean(seconds, ~inside)) / unit
+            else (segment_mean(seconds, inside) - segment_mean(seconds, ~inside)) / unit
         )
     forward, backward = features["forward_excess"], features["backward_excess"]
     with np.errstate(invalid="ignore", divide="ignore"):
@@ -158,7 +158,7 @@ def _mates(
     unit: float,
     topology: Topology,
 ) -> dict[str, FloatArray]:
-    mean = stretch_mean(comparison.excess, inside) / unit
+    mean = segment_mean(comparison.excess, inside) / unit
     floor = max(LATE_SHARE / 2, 2 * comparison.noise / unit) if np.isfinite(unit) else np.inf
     late = (mean > floor).astype(float)
     order = np.argsort(np.argsort(-np.where(np.isfinite(mean), mean, -np.inf), kind="stable"))
@@ -166,12 +166,12 @@ def _mates(
     in_lock_step, _ = _others(mean, late, topology.worker)
     _, stage_share = _others(mean, late, topology.stage if topology.n_stages > 1 else topology.node * 0 - 1)
     return {
-        "node_mates_excess": smallest,
-        "node_mates_late": share,
-        "tensor_mates_excess": in_lock_step,
-        "stage_mates_late": stage_share,
-        "job_late": np.full(mean.size, late.mean()),
-        "excess_rank": order / max(mean.size - 1, 1),
+        "node_peer_excess": smallest,
+        "node_peer_late_share": share,
+        "tensor_peer_excess": in_lock_step,
+        "stage_peer_late_share": stage_share,
+        "late_rank_share": np.full(mean.size, late.mean()),
+        "excess_order": order / max(mean.size - 1, 1),
     }
 
 
@@ -193,8 +193,8 @@ def _others(mean: FloatArray, late: FloatArray, group: IntArray) -> tuple[FloatA
 def _signals(evidence: Evidence) -> dict[str, FloatArray]:
     features = {}
     for column, name in enumerate(resource_names()):
-        features[f"{name}_peers"] = evidence.versus_peers[:, column]
-        features[f"{name}_past"] = evidence.versus_past[:, column]
-    for name in sound_resources():
-        features[f"{name}_sound"] = evidence.versus_sound[:, resource_names().index(name)]
+        features[f"{name}_vs_peers"] = evidence.versus_peers[:, column]
+        features[f"{name}_vs_past"] = evidence.versus_past[:, column]
+    for name in nominal_resources():
+        features[f"{name}_vs_nominal"] = evidence.versus_nominal[:, resource_names().index(name)]
     return features

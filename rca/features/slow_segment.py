@@ -6,7 +6,7 @@ import numpy as np
 
 from rca.arrays import FloatArray
 from rca.features.change_points import MIN_SEGMENT_STEPS, Segment, high_segment
-from rca.features.late_episodes import Spells
+from rca.features.late_episodes import LateEpisodes
 from rca.features.lateness import capped_lateness, late_from
 from rca.features.removal_gain import Gains
 from rca.features.work import Work
@@ -24,22 +24,24 @@ OUTWEIGHED = 3.0
 SOMEBODYS = 0.5
 #: ... if he costs less than this share of what the latest does beside it.
 LATE_BESIDE = 0.5
-#: One rank's own spell is the stretch if the job loses so many times as much in its steps.
+#: One rank's own episode is the stretch if the job loses so many times as much in its steps.
 COSTLIER = 2.0
 #: ... where nothing else changed, only if whoever is last beside it is late by no more than this share.
 QUIET = 0.25
-#: A spell is worth a look from this share of the costliest one's cost on.
+#: An episode is worth a look from this share of the costliest one's cost on.
 WORTH = 1.0 / 3.0
-#: What a rank is late by in its better steps beside a spell, it is late by all along.
+#: What a rank is late by in its better steps beside an episode, it is late by all along.
 ALL_ALONG_QUANTILE = 0.25
 
 
-def slow_stretch(work: Work, excess: FloatArray, gains: Gains, spells: Spells, noise: float) -> Segment:
-    """The stretch in which the job was slow: by step time, lateness or transfer, or somebody's spell.
+def slow_stretch(
+    work: Work, excess: FloatArray, gains: Gains, episodes: LateEpisodes, noise: float
+) -> Segment:
+    """The stretch in which the job was slow: by step time, lateness or transfer, or somebody's episode.
 
     The first of three series that shows a change wins: what the user feels comes first, and the others catch
     a fault that a simultaneous change elsewhere hides. Everything, where somebody's lateness outweighs the
-    change. The costliest spell of one rank instead, if the job loses far more in its steps.
+    change. The costliest episode of one rank instead, if the job loses far more in its steps.
 
     Parameters
     ----------
@@ -47,7 +49,7 @@ def slow_stretch(work: Work, excess: FloatArray, gains: Gains, spells: Spells, n
     excess : ndarray of shape (n_ranks, n_steps), seconds
         Own work above the reference.
     gains : Gains
-    spells : Spells
+    episodes : LateEpisodes
         Of the same excess.
     noise : float, seconds
         Robust spread of the healthy excess.
@@ -55,35 +57,35 @@ def slow_stretch(work: Work, excess: FloatArray, gains: Gains, spells: Spells, n
     changed = _changed_stretch(work, excess)
     if _is_outweighed(changed, gains, work):
         changed = Segment.everything(work.steps.size)
-    spell = _somebodys_spell(spells, excess, late_from(work.step_reference, noise))
-    if spell is None or (changed.whole and not _is_quiet_beside(spell, excess, work.step_reference)):
+    episode = _worst_episode_of_a_rank(episodes, excess, late_from(work.step_reference, noise))
+    if episode is None or (changed.whole and not _is_quiet_beside(episode, excess, work.step_reference)):
         return changed
-    lost = _lost(spell, work)
-    felt = lost >= MIN_FELT_CHANGE * work.step_reference * (spell.last - spell.first + 1)
-    return spell if felt and lost > COSTLIER * max(_lost(changed, work), 0.0) else changed
+    lost = _lost(episode, work)
+    felt = lost >= MIN_FELT_CHANGE * work.step_reference * (episode.last - episode.first + 1)
+    return episode if felt and lost > COSTLIER * max(_lost(changed, work), 0.0) else changed
 
 
-def _somebodys_spell(spells: Spells, excess: FloatArray, late_above: float) -> Segment | None:
-    """The costliest spell that has enough late steps, and leaves enough of the window.
+def _worst_episode_of_a_rank(episodes: LateEpisodes, excess: FloatArray, late_above: float) -> Segment | None:
+    """The costliest episode that has enough late steps, and leaves enough of the window.
 
     Who is late all along leaves nothing beside; the next one may, if it costs enough to be what it is about.
     """
-    late = spells.count(excess > late_above)
-    long = (late >= MIN_SEGMENT_STEPS) & (excess.shape[1] - spells.length >= MIN_SEGMENT_STEPS)
-    worth = spells.cost >= WORTH * max(float(spells.cost.max()), np.finfo(float).tiny)
+    late = episodes.count(excess > late_above)
+    long = (late >= MIN_SEGMENT_STEPS) & (excess.shape[1] - episodes.length >= MIN_SEGMENT_STEPS)
+    worth = episodes.cost >= WORTH * max(float(episodes.cost.max()), np.finfo(float).tiny)
     ranks = np.flatnonzero(long & worth)
-    costliest_first = ranks[np.argsort(-spells.cost[ranks], kind="stable")].tolist()
-    found = (_spell_of(rank, spells, excess, late_above) for rank in costliest_first)
-    return next((spell for spell in found if spell is not None), None)
+    costliest_first = ranks[np.argsort(-episodes.cost[ranks], kind="stable")].tolist()
+    found = (_spell_of(rank, episodes, excess, late_above) for rank in costliest_first)
+    return next((episode for episode in found if episode is not None), None)
 
 
-def _spell_of(rank: int, spells: Spells, excess: FloatArray, late_above: float) -> Segment | None:
-    """A rank's spell as a stretch; None where its next late step may only be behind the window's end.
+def _spell_of(rank: int, episodes: LateEpisodes, excess: FloatArray, late_above: float) -> Segment | None:
+    """A rank's episode as a stretch; None where its next late step may only be behind the window's end.
 
-    Who is late in every tenth step has a spell from the first of them to the last, and no time beside it. A
-    side that is too short for that is not enough alone; it is beside the spell nevertheless.
+    A rank that is late in every tenth step has an episode from the first of them to the last.
+    A side too short for such a period is not enough alone; it is beside the episode nevertheless.
     """
-    first, past, n_steps = int(spells.first[rank]), int(spells.past[rank]), excess.shape[1]
+    first, past, n_steps = int(episodes.first[rank]), int(episodes.past[rank]), excess.shape[1]
     gaps = np.diff(np.flatnonzero(excess[rank, first:past] > late_above))
     usual_gap = np.median(gaps)
     beside = sum(side for side in (first, n_steps - past) if side >= usual_gap)
@@ -92,9 +94,9 @@ def _spell_of(rank: int, spells: Spells, excess: FloatArray, late_above: float) 
     return Segment(first, past - 1, float(np.nanmean(excess[rank, first:past])), 0.0, False)
 
 
-def _is_quiet_beside(spell: Segment, excess: FloatArray, usual: float) -> bool:
-    """Whether little lateness comes and goes beside a spell: stragglers that take turns have no stretch."""
-    inside = spell.mask(excess.shape[1])
+def _is_quiet_beside(episode: Segment, excess: FloatArray, usual: float) -> bool:
+    """Whether little lateness comes and goes beside an episode; alternating stragglers have no stretch."""
+    inside = episode.mask(excess.shape[1])
     all_along = nan_quantile(excess[:, ~inside], ALL_ALONG_QUANTILE, axis=1)
     lateness = capped_lateness(excess - np.fmax(all_along, 0.0)[:, None], usual)
     within, beside = nan_mean(lateness[inside]), nan_mean(lateness[~inside])

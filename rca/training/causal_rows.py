@@ -60,7 +60,7 @@ def _usable(corpus: Corpus, row: int) -> bool:
     if not cause:
         return True
     # Times without a resource for parents, as those of `unknown`, would only blur the arrows of others.
-    return any(np.isfinite(values[_column(f"{name}_peers")]) for name in SPECS[cause].resources)
+    return any(np.isfinite(values[_column(f"{name}_vs_peers")]) for name in SPECS[cause].resources)
 
 
 def innocent_rows(corpus: Corpus, seed: int) -> pd.DataFrame:
@@ -78,15 +78,15 @@ def innocent_rows(corpus: Corpus, seed: int) -> pd.DataFrame:
         clean = rows[~corpus.faulty[rows]]
         if corpus.mode[window] != "fail_stop" and clean.size:
             chosen.append(int(rng.choice(clean)))
-    names = ["wait_share", *(f"{resource}_past" for resource in IDLE_RESOURCES)]
+    names = ["wait_share", *(f"{resource}_vs_past" for resource in IDLE_RESOURCES)]
     columns = [WAITING, *(signal_of(resource) for resource in IDLE_RESOURCES)]
     return pd.DataFrame(corpus.rank[np.ix_(chosen, [_column(name) for name in names])], columns=columns)
 
 
 def _scores(rows: FloatArray) -> FloatArray:
     names = resource_names()
-    peers = rows[:, [_column(f"{name}_peers") for name in names]]
-    past = rows[:, [_column(f"{name}_past") for name in names]]
+    peers = rows[:, [_column(f"{name}_vs_peers") for name in names]]
+    past = rows[:, [_column(f"{name}_vs_past") for name in names]]
     scores = resource_scores(peers, past)
     return np.maximum(np.where(np.isfinite(scores), scores, 0.0), 0.0)
 

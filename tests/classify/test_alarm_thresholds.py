@@ -34,21 +34,21 @@ def window(**known: float) -> np.ndarray:
     ],
 )
 def test_the_mean_loss_over_all_steps_decides(lateness: float, share: float, asked: float) -> None:
-    row = window(step_noise=0.01, lateness=lateness, stretch_share=share)
+    row = window(step_noise=0.01, lateness=lateness, slow_segment_share=share)
     assert alarm_thresholds(THREE, row) == asked
 
 
 def test_untimed_work_has_a_threshold_of_its_own_whatever_is_lost() -> None:
-    assert alarm_thresholds(THREE, window(lateness=0.5, stretch_share=1.0)) == 0.97
+    assert alarm_thresholds(THREE, window(lateness=0.5, slow_segment_share=1.0)) == 0.97
 
 
 def test_many_windows_are_judged_at_once() -> None:
-    rows = np.stack([window(step_noise=0.0, lateness=late, stretch_share=1.0) for late in (0.0, 0.5)])
+    rows = np.stack([window(step_noise=0.0, lateness=late, slow_segment_share=1.0) for late in (0.0, 0.5)])
     assert alarm_thresholds(THREE, rows).tolist() == [0.94, 0.86]
 
 
 def test_older_bundles_have_one_threshold_for_all() -> None:
-    rows = np.stack([window(), window(step_noise=0.0, lateness=0.5, stretch_share=1.0)])
+    rows = np.stack([window(), window(step_noise=0.0, lateness=0.5, slow_segment_share=1.0)])
     assert alarm_thresholds({"fault": 0.9}, rows).tolist() == [0.9, 0.9]
 
 

@@ -11,7 +11,7 @@ from rca.simulation import Fault, simulate
 from tests.diagnosis.simulated_jobs import job
 
 NOISE = 1e-5
-EVIDENCE = ("versus_peers", "versus_past", "versus_sound")
+EVIDENCE = ("versus_peers", "versus_past", "versus_nominal")
 HOT = Fault(cause="gpu_throttling", ranks=(3,), first_step=10, last_step=90, severity=0.9)
 HOST = Fault(cause="cpu_contention", ranks=(12,), first_step=60, last_step=80, severity=0.5)
 
@@ -37,7 +37,7 @@ def test_it_is_the_job_without_them(make_window, steps: slice) -> None:
     for name, seconds in one.work.phases.items():
         np.testing.assert_allclose(left.work.phases[name], seconds, **near, err_msg=name)
     assert left.comparison.segment.mask(60).tolist() == one.comparison.segment.mask(60).tolist()
-    for name in ("own_excess", "gain_rank", "wait_deficit", "forward_excess", "late_share"):
+    for name in ("own_time_excess", "gain_rank", "wait_deficit", "forward_excess", "late_share"):
         np.testing.assert_allclose(told(left, name), told(one, name), atol=2e-3, err_msg=name)
     top = WINDOW_FEATURES.index("top_gain_rank")
     assert left.window[top] == pytest.approx(one.window[top], abs=2e-3)
@@ -136,5 +136,5 @@ def test_exporters_are_asked_about_the_steps_in_which_the_mended_job_is_slow() -
     features, left = extract(window), mended(window, 3)
     assert features.comparison.segment.first < 20
     assert left.comparison.segment.first == pytest.approx(60, abs=3)
-    assert told(left, "cpu_wait_past")[12] > told(features, "cpu_wait_past")[12] + 0.5
+    assert told(left, "cpu_wait_vs_past")[12] > told(features, "cpu_wait_vs_past")[12] + 0.5
     assert left.signals is not features.signals

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from rca.classify.components import Component
-from rca.classify.link_evidence import NVLINK, Ports, Suspected, odd_link, slowest_link
+from rca.classify.link_evidence import NVLINK, Ports, Suspected, isolated_link_fault, slowest_link
 from rca.classify.link_evidence import through_ports as through
 from rca.telemetry.job import Job, RankPlace, Topology
 
@@ -121,32 +121,32 @@ SECOND = Component("node", (2, 3), 0.5)
 
 
 def test_only_a_link_that_stands_alone_stands_against_a_fault_of_the_whole_job() -> None:
-    assert odd_link(ports(queues={1: 4.0}), topology()) == Suspected(SECOND, NIC)
-    assert odd_link(ports(queues={1: 0.9, 2: 0.1}), topology()) == Suspected(SECOND, NIC)
-    assert odd_link(ports(queues={1: 0.6}), topology()) is None
-    assert odd_link(ports(queues={1: 4.0, 2: 1.5}), topology()) is None
-    assert odd_link(ports(trips={1: 8.0}), topology()) is None
+    assert isolated_link_fault(ports(queues={1: 4.0}), topology()) == Suspected(SECOND, NIC)
+    assert isolated_link_fault(ports(queues={1: 0.9, 2: 0.1}), topology()) == Suspected(SECOND, NIC)
+    assert isolated_link_fault(ports(queues={1: 0.6}), topology()) is None
+    assert isolated_link_fault(ports(queues={1: 4.0, 2: 1.5}), topology()) is None
+    assert isolated_link_fault(ports(trips={1: 8.0}), topology()) is None
 
 
 def test_errors_inside_one_node_alone_are_that_nodes_links() -> None:
-    assert odd_link(ports(errors={1: 4.0}), topology()) == Suspected(SECOND, NVLINK)
+    assert isolated_link_fault(ports(errors={1: 4.0}), topology()) == Suspected(SECOND, NVLINK)
     # Sound links count an error now and then.
-    assert odd_link(ports(errors={1: 1.5}), topology()) is None
-    assert odd_link(ports(errors={1: 4.0, 3: 2.0}), topology()) is None
-    assert odd_link(ports(queues={2: 1.0}, errors={1: 4.0}), topology()) == Suspected(
+    assert isolated_link_fault(ports(errors={1: 1.5}), topology()) is None
+    assert isolated_link_fault(ports(errors={1: 4.0, 3: 2.0}), topology()) is None
+    assert isolated_link_fault(ports(queues={2: 1.0}, errors={1: 4.0}), topology()) == Suspected(
         Component("node", (4, 5), 0.5), NIC
     )
 
 
 def test_what_several_nodes_show_is_not_outdone_by_a_weaker_sign_of_one() -> None:
     crowded = {0: 5.0, 1: 4.0, 2: 5.0, 3: 4.0}
-    assert odd_link(ports(queues=crowded, errors={1: 4.0}), topology()) is None
-    assert odd_link(ports(errors=crowded, down=(1,)), topology()) is None
+    assert isolated_link_fault(ports(queues=crowded, errors={1: 4.0}), topology()) is None
+    assert isolated_link_fault(ports(errors=crowded, down=(1,)), topology()) is None
 
 
 def test_the_one_port_that_was_down_is_meant_where_nothing_else_tells() -> None:
-    assert odd_link(ports(down=(1,)), topology()) == Suspected(SECOND, NIC)
-    assert odd_link(ports(down=(1, 2)), topology()) is None
-    assert odd_link(ports(queues={2: 1.0}, down=(1,)), topology()) == Suspected(
+    assert isolated_link_fault(ports(down=(1,)), topology()) == Suspected(SECOND, NIC)
+    assert isolated_link_fault(ports(down=(1, 2)), topology()) is None
+    assert isolated_link_fault(ports(queues={2: 1.0}, down=(1,)), topology()) == Suspected(
         Component("node", (4, 5), 0.5), NIC
     )

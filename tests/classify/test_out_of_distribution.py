@@ -36,17 +36,25 @@ def test_a_usual_window_is_familiar() -> None:
 
 
 def test_a_feature_outside_is_named_with_its_range_and_distance() -> None:
-    found = familiarity().judge(changed("silence", 3.0))
+    found = familiarity().judge(changed("steps_since_progress", 3.0))
     assert found.out_of_distribution
     (outside,) = found.outside
-    assert (outside.feature, outside.value, outside.low, outside.high) == ("silence", 3.0, 0.0, 1.0)
+    assert (outside.feature, outside.value, outside.low, outside.high) == (
+        "steps_since_progress",
+        3.0,
+        0.0,
+        1.0,
+    )
     assert outside.beyond == pytest.approx(2.0)
 
 
 def test_the_farthest_comes_first_on_either_side() -> None:
-    window = changed("silence", 3.0)
-    window[WINDOW_FEATURES.index("trend")] = -9.0
-    assert [each.feature for each in familiarity().judge(window).outside] == ["trend", "silence"]
+    window = changed("steps_since_progress", 3.0)
+    window[WINDOW_FEATURES.index("step_time_trend")] = -9.0
+    assert [each.feature for each in familiarity().judge(window).outside] == [
+        "step_time_trend",
+        "steps_since_progress",
+    ]
 
 
 def test_a_strange_job_is_flagged_although_every_number_is_in_range() -> None:
@@ -70,14 +78,14 @@ def test_a_feature_no_training_window_had_cannot_be_outside() -> None:
 
 def test_rounding_is_not_novelty_but_a_second_value_is() -> None:
     known = familiarity()
-    assert known.judge(changed("silence", 1.0 + 1e-9)).outside == ()
-    known.ranges.high[WINDOW_FEATURES.index("stages")] = 0.0
-    found = known.judge(changed("stages", 1.0))
+    assert known.judge(changed("steps_since_progress", 1.0 + 1e-9)).outside == ()
+    known.ranges.high[WINDOW_FEATURES.index("pipeline_stages")] = 0.0
+    found = known.judge(changed("pipeline_stages", 1.0))
     assert found.outside[0].beyond == np.inf
 
 
 DOCUMENT = {
-    "ranges": {"silence": [0.0, 2.0]},
+    "ranges": {"steps_since_progress": [0.0, 2.0]},
     "shape": {
         "features": list(SHAPE),
         "centre": [0.0] * len(SHAPE),
@@ -90,7 +98,7 @@ DOCUMENT = {
 
 def test_it_is_read_from_its_document() -> None:
     found = Familiarity.load(DOCUMENT)
-    assert found.ranges.high[WINDOW_FEATURES.index("silence")] == 2.0
+    assert found.ranges.high[WINDOW_FEATURES.index("steps_since_progress")] == 2.0
     assert np.isnan(found.ranges.high[RANKS])
     assert (found.share_limit, found.distance_limit) == (0.1, 4.0)
 

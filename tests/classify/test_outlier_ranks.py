@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import rca
-from rca.classify.outlier_ranks import is_to_blame_as_well, standing_out
+from rca.classify.outlier_ranks import job_is_suspect, standing_out
 from rca.diagnosis.bundle import baseline
 from rca.features import FeatureSet, extract
 
@@ -50,13 +50,13 @@ def test_ranks_that_are_all_suspected_do_not_stand_out(late) -> None:
     ids=["its own cause", "perhaps", "what every job shows", "none"],
 )
 def test_the_job_is_to_blame_as_well_with_a_likely_cause(late, causes, as_well: bool) -> None:
-    assert is_to_blame_as_well(causes, [5], late) is as_well
+    assert job_is_suspect(causes, [5], late) is as_well
 
 
 def test_the_job_is_to_blame_as_well_where_steps_take_longer_than_that(make_window) -> None:
     transfer = np.where(np.arange(60) >= 20, 0.5, 0.04)
     both = extract(make_window(n_steps=60, late=LATE, steps=slice(20, None), transfer=transfer))
-    assert is_to_blame_as_well({}, [5], both)
+    assert job_is_suspect({}, [5], both)
 
 
 @pytest.mark.parametrize("job_says", [0.99, 0.01])

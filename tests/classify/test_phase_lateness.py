@@ -18,11 +18,11 @@ from rca.features.evidence import resource_names
 NODE, STAGE = Component("node", (4, 5, 6, 7), 0.8), Component("stage", (4, 5, 6, 7), 0.8)
 
 
-def features(*own_excess: float, noise: float = 0.01) -> Any:
+def features(*own_time_excess: float, noise: float = 0.01) -> Any:
     """Four idle ranks, and four with so much own work above peers, relative to the step."""
     rank = np.zeros((8, len(RANK_FEATURES)))
-    rank[4:, RANK_FEATURES.index("own_excess")] = own_excess
-    rank[4:, RANK_FEATURES.index("own_excess_z")] = np.array(own_excess) / noise
+    rank[4:, RANK_FEATURES.index("own_time_excess")] = own_time_excess
+    rank[4:, RANK_FEATURES.index("own_time_excess_z")] = np.array(own_time_excess) / noise
     window = np.zeros(len(WINDOW_FEATURES))
     window[WINDOW_FEATURES.index("communication_measured")] = 2.0
     evidence = SimpleNamespace(versus_peers=np.zeros((8, len(resource_names()))))
@@ -32,7 +32,7 @@ def features(*own_excess: float, noise: float = 0.01) -> Any:
 
 
 @pytest.mark.parametrize(
-    ("own_excess", "late"),
+    ("excess", "late"),
     [
         ((0.01, 0.34, 0.08, 0.01), [5]),
         ((0.0, 0.34, 0.2, -0.02), [5, 6]),
@@ -43,8 +43,8 @@ def features(*own_excess: float, noise: float = 0.01) -> Any:
     ],
     ids=["one", "two", "most", "one between", "hardly", "one without timers"],
 )
-def test_the_late_are_told_where_it_is_plain(own_excess: tuple[float, ...], late: list[int] | None) -> None:
-    assert late_members(NODE, features(*own_excess)) == late
+def test_the_late_are_told_where_it_is_plain(excess: tuple[float, ...], late: list[int] | None) -> None:
+    assert late_members(NODE, features(*excess)) == late
 
 
 def test_nobody_is_late_within_the_noise() -> None:
@@ -97,7 +97,7 @@ def test_whoever_is_late_and_was_never_suspected_does_not_stand_for_the_others(m
 
 def test_the_latest_has_to_be_late_beyond_noise_himself() -> None:
     other = features(0.0, 0.34, 0.0, 0.0)
-    column = RANK_FEATURES.index("own_excess_z")
+    column = RANK_FEATURES.index("own_time_excess_z")
     other.rank[4:, column] = [9.0, 1.0, 0.0, 0.0]
     assert late_members(NODE, other) is None
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from rca.classify.components import Component
-from rca.classify.stop_origin import settle_stop_cause, settle_stopped
+from rca.classify.stop_origin import refine_stop_cause, stop_origin
 
 CAUSES = {"process_crash": 0.8, "hang": 0.2}
 
@@ -30,7 +30,7 @@ def ranks(*numbers: int, probability: float = 0.9) -> list[Component]:
 
 
 def kept(components: list[Component], told: Any) -> list[tuple[int, ...]]:
-    return [component.ranks for component in settle_stopped(components, told)]
+    return [component.ranks for component in stop_origin(components, told)]
 
 
 def test_who_waits_for_the_first_of_all_stops_a_phase_later() -> None:
@@ -82,7 +82,7 @@ def test_where_nothing_was_sampled_nobody_works_alone() -> None:
     told = features()
     told.endings.used = None
     assert kept(ranks(0, probability=0.2), told) == []
-    assert settle_stop_cause(ranks(0)[0], CAUSES, told) == CAUSES
+    assert refine_stop_cause(ranks(0)[0], CAUSES, told) == CAUSES
 
 
 def test_who_stops_behind_the_others_goes_before_who_works_alone() -> None:
@@ -91,7 +91,7 @@ def test_who_stops_behind_the_others_goes_before_who_works_alone() -> None:
 
 
 def test_whose_process_works_did_not_die() -> None:
-    told = settle_stop_cause(ranks(2)[0], CAUSES, features(used={2: 0.12}))
+    told = refine_stop_cause(ranks(2)[0], CAUSES, features(used={2: 0.12}))
     assert told["hang"] > 0.9
     assert sum(told.values()) == pytest.approx(1.0)
 
@@ -114,9 +114,9 @@ def test_whose_process_works_did_not_die() -> None:
     ],
 )  # fmt: skip
 def test_otherwise_the_beliefs_stay(told: Any) -> None:
-    assert settle_stop_cause(ranks(2)[0], CAUSES, told) == CAUSES
+    assert refine_stop_cause(ranks(2)[0], CAUSES, told) == CAUSES
 
 
 def test_who_died_by_the_events_died_though_its_container_works() -> None:
-    told = settle_stop_cause(ranks(2)[0], CAUSES, features(used={2: 1.0}, died={2: 1.0}))
+    told = refine_stop_cause(ranks(2)[0], CAUSES, features(used={2: 1.0}, died={2: 1.0}))
     assert told["process_crash"] > 0.9

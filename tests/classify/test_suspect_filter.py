@@ -23,7 +23,7 @@ LATE = 0
 def features(n_ranks: int = 8) -> Any:
     """Rank 0 is late by its own work, transfer did not grow, and no resource is remarkable."""
     rank = np.zeros((n_ranks, len(RANK_FEATURES)))
-    rank[LATE, RANK_FEATURES.index("own_excess")] = 0.2
+    rank[LATE, RANK_FEATURES.index("own_time_excess")] = 0.2
     window = np.zeros(len(WINDOW_FEATURES))
     window[WINDOW_FEATURES.index("communication_measured")] = 2.0
     evidence = SimpleNamespace(versus_peers=np.zeros((n_ranks, len(resource_names()))))

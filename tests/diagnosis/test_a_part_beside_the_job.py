@@ -11,7 +11,7 @@ import pytest
 import simulated_jobs
 
 import rca
-from rca.classify.classifier import Suspect, but_for, types_of
+from rca.classify.classifier import Suspect, drop_job_cause, types_of
 from rca.classify.components import Component
 from rca.classify.outlier_ranks import standing_out
 from rca.features import RANK_FEATURES, FeatureSet, extract
@@ -49,14 +49,14 @@ def suspected(**causes: float) -> Suspect:
 def late_in(**excess: float) -> FeatureSet:
     """Rank 5 is a fifth of a step late, in these phases."""
     rank = np.zeros((8, len(RANK_FEATURES)))
-    for name, share in {"own_excess": 0.2, **excess}.items():
+    for name, share in {"own_time_excess": 0.2, **excess}.items():
         rank[5, RANK_FEATURES.index(name)] = share
     return cast("FeatureSet", SimpleNamespace(rank=rank))
 
 
 def test_beside_the_job_a_part_is_to_blame_for_something_else() -> None:
     both = suspected(checkpoint_stall=0.5, gpu_contention=0.3, gpu_throttling=0.2)
-    part = but_for("checkpoint_stall", both, late_in(forward_excess=0.2))
+    part = drop_job_cause("checkpoint_stall", both, late_in(forward_excess=0.2))
     assert part.causes == pytest.approx(
         {"gpu_contention": 0.6, "gpu_throttling": 0.4, "checkpoint_stall": 0.0}
     )
@@ -74,7 +74,7 @@ def test_beside_the_job_a_part_is_to_blame_for_something_else() -> None:
 )
 def test_but_for_what_it_is_late_in_as_well(certain: float, excess: dict[str, float]) -> None:
     both = suspected(checkpoint_stall=certain, gpu_contention=1.0 - certain)
-    assert but_for("checkpoint_stall", both, late_in(**excess)) is both
+    assert drop_job_cause("checkpoint_stall", both, late_in(**excess)) is both
 
 
 def test_a_diagnosis_tells_the_parts_own_cause_beside_the_jobs() -> None:

@@ -128,7 +128,7 @@ def test_a_resource_of_two_causes_tells_both() -> None:
 def booked(slow, beliefs, *, own: float = 0.2, **phases: float):
     """Rank 5's causes, with this lateness and these parts of it in phases, in steps; no resource is loud."""
     rows = slow.rank.copy()
-    rows[5, RANK_FEATURES.index("own_excess")] = own
+    rows[5, RANK_FEATURES.index("own_time_excess")] = own
     for phase in ("data_loading", "checkpoint", "forward"):
         rows[5, RANK_FEATURES.index(f"{phase}_excess")] = phases.get(phase, 0.0)
     return heard(replace(slow, rank=rows), beliefs=beliefs).causes

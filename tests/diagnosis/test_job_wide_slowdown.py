@@ -36,8 +36,8 @@ def test_what_is_over_has_an_end(make_window) -> None:
 def test_a_little_longer_is_not_worth_asking(make_window, times: float, asked: bool) -> None:
     features = extract(make_window(n_steps=60))
     window = features.window.copy()
-    window[WINDOW_FEATURES.index("versus_past")] = times
-    window[WINDOW_FEATURES.index("stretch_contrast")] = times - 1.0
+    window[WINDOW_FEATURES.index("slow_segment_ratio")] = times
+    window[WINDOW_FEATURES.index("slow_segment_contrast")] = times - 1.0
     window[WINDOW_FEATURES.index("lateness_growth")] = 0.0
     comparison = replace(features.comparison, segment=Segment(10, 29, 0.1, 20.0, False))
     told = everybody_check(replace(features, window=window, comparison=comparison))

@@ -30,7 +30,7 @@ def measured(features, scores: dict[str, float]):
     held = np.full((8, len(RESOURCES)), np.nan)
     for name, score in scores.items():
         held[:, resource_names().index(name)] = score
-    evidence = replace(features.evidence, versus_peers=held, versus_past=held, versus_sound=held)
+    evidence = replace(features.evidence, versus_peers=held, versus_past=held, versus_nominal=held)
     return replace(features, evidence=evidence)
 
 
@@ -57,8 +57,8 @@ COLLECTOR = resource_names().index("collector")
 def collecting(slow, shown: list[float], *, peers: float = 0.0):
     """The features of eight ranks whose collectors show this beside a sound machine, and nothing else."""
     shape = (8, len(RESOURCES))
-    held = {name: np.full(shape, np.nan) for name in ("peers", "past", "sound")}
-    held["peers"][:, COLLECTOR], held["sound"][:, COLLECTOR] = peers, shown
+    held = {name: np.full(shape, np.nan) for name in ("peers", "past", "nominal")}
+    held["peers"][:, COLLECTOR], held["nominal"][:, COLLECTOR] = peers, shown
     evidence = replace(slow.evidence, **{f"versus_{name}": scores for name, scores in held.items()})
     return replace(slow, evidence=evidence)
 

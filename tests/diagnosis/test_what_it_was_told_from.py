@@ -121,9 +121,9 @@ def test_every_feature_can_be_read_or_is_left_out(real_windows) -> None:
     [
         ("log2_ranks", 6.0, 64.0, "ranks"),
         ("top_gain_rank", 0.5, None, "s"),
-        ("last_spread", 0.25, 25.0, "percent"),
-        ("silence", 3.0, 3.0, "steps"),
-        ("trend", float("nan"), None, None),
+        ("last_rank_spread", 0.25, 25.0, "percent"),
+        ("steps_since_progress", 3.0, 3.0, "steps"),
+        ("step_time_trend", float("nan"), None, None),
     ],
 )
 def test_units_are_those_people_use(make_window, name, value, shown, unit) -> None:
@@ -141,7 +141,7 @@ def test_units_are_those_people_use(make_window, name, value, shown, unit) -> No
 
 def test_a_resource_is_read_as_the_channel_of_the_worst_rank(real_windows) -> None:
     features = extract(rca.read_window(real_windows / "cpu-contention-node"))
-    column = WINDOW_FEATURES.index("max_cpu_wait_peers")
+    column = WINDOW_FEATURES.index("max_cpu_wait_vs_peers")
     feature = table_of("window")[column]
     reading = read_feature(feature, float(features.window[column]), float("nan"), features, None)
     assert reading is not None

@@ -39,7 +39,7 @@ floats = st.lists(st.floats(-1e6, 1e6), min_size=5, max_size=30).map(np.array)
 def fake(rng: np.random.Generator, group: int, *, shift: float = 0.0, throttled: float = 0.4) -> Measured:
     """A window whose features are standard normal but for one that may be shifted."""
     features = rng.normal(size=len(columns()))
-    features[columns().index("victim cpu_wait_past")] += shift
+    features[columns().index("victim cpu_wait_vs_past")] += shift
     return Measured(
         group=str(group),
         cause="cpu_contention",
@@ -78,10 +78,10 @@ def test_a_shifted_feature_is_found_and_named() -> None:
     real, simulated = sides(shift=4.0)
     found = discriminate(real, simulated, seed=1)
     assert found.auc.low > 0.9
-    assert next(iter(found.importance)) == "victim cpu_wait_past"
+    assert next(iter(found.importance)) == "victim cpu_wait_vs_past"
     assert found.by_cause["cpu_contention"].value > 0.95
     first = largest_distances(feature_distances(real, simulated), 5)[0]
-    assert (first.feature, first.cause) == ("victim cpu_wait_past", "cpu_contention")
+    assert (first.feature, first.cause) == ("victim cpu_wait_vs_past", "cpu_contention")
     assert first.distance.real - first.distance.simulated == pytest.approx(4.0, abs=0.6)
 
 

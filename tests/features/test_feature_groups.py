@@ -20,4 +20,8 @@ def test_no_feature_is_listed_twice() -> None:
 
 def test_the_scores_of_a_resource_are_its_own_group() -> None:
     for resource in resource_names():
-        assert feature_groups()[f"{resource}_peers"] == feature_groups()[f"max_{resource}_past"] == resource
+        assert (
+            feature_groups()[f"{resource}_vs_peers"]
+            == feature_groups()[f"max_{resource}_vs_past"]
+            == resource
+        )

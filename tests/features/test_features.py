@@ -29,7 +29,7 @@ def test_table_documents_every_column_once():
 
 def test_the_late_rank_has_the_excess_and_the_waiting_ranks_have_none(make_window):
     features = extract(make_window(late={5: 0.03}))
-    excess = rank_column(features, "own_excess")
+    excess = rank_column(features, "own_time_excess")
     assert excess.argmax() == 5
     assert excess[5] == pytest.approx(0.03 / features.work.step_reference, rel=0.1)
     assert np.abs(np.delete(excess, 5)).max() < 0.02
@@ -53,7 +53,7 @@ def test_a_node_that_is_late_as_a_whole_gains_as_a_whole(make_window):
 
 def test_half_of_the_peers_late_is_still_seen(make_window):
     features = extract(make_window(n_ranks=16, ranks_per_node=8, late=dict.fromkeys(range(8), 0.03)))
-    excess = rank_column(features, "own_excess")
+    excess = rank_column(features, "own_time_excess")
     assert excess[:8].min() > 5 * np.abs(excess[8:]).max()
 
 
@@ -61,7 +61,7 @@ def test_the_slow_stretch_is_found(make_window):
     features = extract(make_window(n_steps=60, late={1: 0.05}, steps=slice(20, 45)))
     segment = features.comparison.segment
     assert (segment.first, segment.last) == (20, 44)
-    assert window_value(features, "stretch_found") == 1.0
+    assert window_value(features, "slow_segment_found") == 1.0
 
 
 def test_unsplit_communication_tells_the_same_suspect(make_window):
@@ -75,12 +75,14 @@ def test_unsplit_communication_tells_the_same_suspect(make_window):
         window.job, table.append_column("communication_seconds", pa.array(wait + moved))
     )
     split, whole = extract(window), extract(unsplit)
-    assert np.allclose(rank_column(split, "own_excess"), rank_column(whole, "own_excess"), atol=1e-6)
+    assert np.allclose(
+        rank_column(split, "own_time_excess"), rank_column(whole, "own_time_excess"), atol=1e-6
+    )
 
 
 def test_step_times_alone_name_nobody(make_window):
     features = extract(make_window(late={5: 0.03}, columns=("rank", "step", "start_time", "step_seconds")))
-    assert not np.isfinite(rank_column(features, "own_excess")).any()
+    assert not np.isfinite(rank_column(features, "own_time_excess")).any()
 
 
 def test_scaling_all_times_leaves_every_relative_feature(make_window):
@@ -103,7 +105,7 @@ def test_a_rank_that_stops_in_mid_step_is_behind(real_windows):
     import rca
 
     features = extract(rca.read_window(real_windows / "killed-rank"))
-    assert rank_column(features, "behind").argmin() == 4
+    assert rank_column(features, "steps_behind").argmin() == 4
     assert window_value(features, "unfinished_share") == 1.0
 
 
@@ -222,10 +224,12 @@ def test_where_all_suffer_alike_from_the_start_the_value_itself_is_evidence(make
     """Thermal slowdown (0x40) on every GPU: no peer and no past is better, but a sound GPU shows none."""
     metrics = _metrics("DCGM_FI_DEV_CLOCKS_EVENT_REASONS", make_window(), dict.fromkeys(range(8), 64.0))
     features = extract(make_window(metrics=metrics))
-    assert window_value(features, "max_gpu_clock_peers") == 0.0
-    assert np.isnan(window_value(features, "max_gpu_clock_past"))
-    assert (rank_column(features, "gpu_clock_sound") > 3.0).all()
-    assert window_value(features, "median_gpu_clock_sound") == window_value(features, "max_gpu_clock_sound")
+    assert window_value(features, "max_gpu_clock_vs_peers") == 0.0
+    assert np.isnan(window_value(features, "max_gpu_clock_vs_past"))
+    assert (rank_column(features, "gpu_clock_vs_nominal") > 3.0).all()
+    assert window_value(features, "median_gpu_clock_vs_nominal") == window_value(
+        features, "max_gpu_clock_vs_nominal"
+    )
     channel = RESOURCES["gpu_clock"][features.evidence.best[0, resource_names().index("gpu_clock")]].channel
     assert (channel, features.evidence.references[channel][0]) == ("throttled", 1.0)
 
@@ -233,8 +237,8 @@ def test_where_all_suffer_alike_from_the_start_the_value_itself_is_evidence(make
 def test_a_load_has_no_zero_to_be_compared_with(make_window):
     values = dict.fromkeys(range(8), 9.0)
     features = extract(make_window(metrics=_metrics("node_load1", make_window(), values)))
-    assert window_value(features, "max_cpu_load_peers") == 0.0
-    assert np.isnan(window_value(features, "max_cpu_load_sound"))
+    assert window_value(features, "max_cpu_load_vs_peers") == 0.0
+    assert np.isnan(window_value(features, "max_cpu_load_vs_nominal"))
 
 
 def test_what_grows_on_everybody_is_told_by_phase(make_window):
@@ -249,15 +253,15 @@ def test_what_grows_on_everybody_is_told_by_phase(make_window):
 def test_what_is_too_small_to_be_remarked_is_nothing(make_window):
     """A few microseconds of memory pressure a second: every exporter of a sound machine shows some."""
     metrics = _metrics("DCGM_FI_DEV_GPU_TEMP", make_window(), dict.fromkeys(range(8), 60.0) | {3: 60.7})
-    assert window_value(extract(make_window(metrics=metrics)), "max_gpu_heat_peers") == 0.0
+    assert window_value(extract(make_window(metrics=metrics)), "max_gpu_heat_vs_peers") == 0.0
     metrics = _metrics("DCGM_FI_DEV_GPU_TEMP", make_window(), dict.fromkeys(range(8), 60.0) | {3: 64.0})
-    assert window_value(extract(make_window(metrics=metrics)), "max_gpu_heat_peers") == pytest.approx(0.5)
+    assert window_value(extract(make_window(metrics=metrics)), "max_gpu_heat_vs_peers") == pytest.approx(0.5)
 
 
 @pytest.mark.parametrize(("code", "score"), [(31.0, 0.0), (94.0, 8.0)])
 def test_errors_of_programs_say_nothing_of_a_device(make_window, code: float, score: float):
     metrics = _metrics("DCGM_FI_DEV_XID_ERRORS", make_window(), dict.fromkeys(range(8), 0.0) | {3: code})
-    assert window_value(extract(make_window(metrics=metrics)), "max_gpu_memory_peers") == score
+    assert window_value(extract(make_window(metrics=metrics)), "max_gpu_memory_vs_peers") == score
 
 
 def test_a_dead_process_gives_its_memory_back_and_a_hung_one_keeps_it():

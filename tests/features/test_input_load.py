@@ -38,14 +38,16 @@ def slower(make_window):
 def test_more_input_in_longer_steps_is_told(slower, name: str) -> None:
     counted = counting(slower, **{name: 1000 + 500 * LATER})
     assert told(counted, "load_growth") == pytest.approx(0.5)
-    assert told(counted, "versus_load") == pytest.approx(told(slower, "versus_past") / 1.5)
+    assert told(counted, "slow_segment_ratio_per_load") == pytest.approx(
+        told(slower, "slow_segment_ratio") / 1.5
+    )
     assert told(counted, "load_step_correlation") == pytest.approx(1.0, abs=0.01)
 
 
 def test_as_much_input_in_longer_steps_is_told_as_well(slower) -> None:
     counted = counting(slower, samples=np.full(60, 8))
     assert told(counted, "load_growth") == 0.0
-    assert told(counted, "versus_load") == told(slower, "versus_past")
+    assert told(counted, "slow_segment_ratio_per_load") == told(slower, "slow_segment_ratio")
     assert np.isnan(told(counted, "load_step_correlation"))
 
 
@@ -59,7 +61,9 @@ def test_squares_do_not_hide_what_the_others_tell(slower) -> None:
     assert told(counted, "load_growth") == 0.0
 
 
-@pytest.mark.parametrize("name", ["load_growth", "versus_load", "load_step_correlation", "load_imbalance"])
+@pytest.mark.parametrize(
+    "name", ["load_growth", "slow_segment_ratio_per_load", "load_step_correlation", "load_imbalance"]
+)
 def test_where_nobody_counts_nothing_is_known(slower, name: str) -> None:
     assert np.isnan(told(slower, name))
     assert np.isnan(told(slower, "load_excess")).all()
@@ -81,7 +85,7 @@ def test_steps_that_count_nothing_have_no_pace(slower) -> None:
     """As where a job evaluates from some step on."""
     counted = counting(slower, samples=8 * ~LATER)
     assert told(counted, "load_growth") == -1.0
-    assert np.isnan(told(counted, "versus_load"))
+    assert np.isnan(told(counted, "slow_segment_ratio_per_load"))
 
 
 def test_nothing_counted_at_all_is_no_growth(slower) -> None:

@@ -149,7 +149,7 @@ def doubtful(varied: Varied, throttled: Diagnosis) -> Diagnosis:
     group = throttled.stragglers[0].model_copy(
         update={
             "plausible_causes": ["gpu_throttling", "gpu_contention"],
-            "evidence": [contribution("own_excess", "for", 1.84)],
+            "evidence": [contribution("own_time_excess", "for", 1.84)],
             "preference": Preference(
                 cause="gpu_throttling",
                 rather_than="gpu_contention",
@@ -183,7 +183,7 @@ def doubtful(varied: Varied, throttled: Diagnosis) -> Diagnosis:
         "Not ruled out at 90 %: fail-slow, healthy.",
         "lateness: 50 ms, reference 1 ms (own work above stage peers); speaks against it, log-odds -0.6",
         "rank 6 on node-3, causes not ruled out at 90 %: gpu_throttling, gpu_contention.",
-        "own_excess: 50 ms, reference 1 ms (own work above stage peers); speaks for it, log-odds +1.8",
+        "own_time_excess: 50 ms, reference 1 ms (own work above stage peers); speaks for it, log-odds +1.8",
         "rank 6 on node-3: gpu_throttling rather than gpu_contention.",
         "sm_clock: 50 ms, reference 1 ms (own work above stage peers); speaks for it, log-odds +2.2",
         "Unlike the windows the model learned from; its probabilities promise less here.",

@@ -44,10 +44,10 @@ def test_a_job_of_another_size_is_flagged_and_its_size_named(
 
 def test_a_feature_that_was_never_measured_has_no_range_and_no_median(corpus: Corpus) -> None:
     window = corpus.window.copy()
-    window[:, WINDOW_FEATURES.index("silence")] = np.nan
+    window[:, WINDOW_FEATURES.index("steps_since_progress")] = np.nan
     emptied = made_up_corpus(4000, window=window)
-    assert "silence" not in fit_familiarity(emptied)["ranges"]
-    assert "silence" not in healthy_medians(emptied)["window"]
+    assert "steps_since_progress" not in fit_familiarity(emptied)["ranges"]
+    assert "steps_since_progress" not in healthy_medians(emptied)["window"]
 
 
 def test_few_held_out_windows_flag_nothing_they_have_seen() -> None:
@@ -61,9 +61,9 @@ def test_few_held_out_windows_flag_nothing_they_have_seen() -> None:
 def test_references_are_those_of_healthy_training_windows(corpus: Corpus) -> None:
     window = corpus.window.copy()
     healthy = np.array(corpus.mode) == "healthy"
-    window[healthy, WINDOW_FEATURES.index("trend")] = 3.0
+    window[healthy, WINDOW_FEATURES.index("step_time_trend")] = 3.0
     medians = healthy_medians(made_up_corpus(4000, window=window))
-    assert medians["window"]["trend"] == 3.0
+    assert medians["window"]["step_time_trend"] == 3.0
     doubt = Doubt.load({"healthy": medians})
     assert doubt.sets is None
     assert doubt.familiarity is None

@@ -57,7 +57,7 @@ def losing(share: float, windows: np.ndarray) -> np.ndarray:
     """The windows, in which half of the steps are `2 * share` longer than they need be."""
     found = windows.copy()
     found[:, WINDOW_FEATURES.index("lateness")] = 2 * share
-    found[:, WINDOW_FEATURES.index("stretch_share")] = 0.5
+    found[:, WINDOW_FEATURES.index("slow_segment_share")] = 0.5
     return found
 
 

@@ -56,7 +56,7 @@ def test_the_alarm_threshold_decides(chances: tuple[float, ...], fault: float, s
 def test_what_costs_much_alarms_earlier(lateness: float, said: str) -> None:
     """The loss is that of half of the steps."""
     corpus = made_up_corpus(200)
-    for name, value in {"log2_steps": 10.0, "lateness": lateness, "stretch_share": 0.5}.items():
+    for name, value in {"log2_steps": 10.0, "lateness": lateness, "slow_segment_share": 0.5}.items():
         corpus.window[:, WINDOW_FEATURES.index(name)] = value
     heads: Any = {"mode": FixedHead(0.12, 0.88, 0.0)}
     found = AnswerShares.load(fit_answers(corpus, heads, {"fault": 0.9, "fault_costly": 0.85}))

@@ -39,7 +39,7 @@ class Pace:
     write_grace_seconds: float = 20.0
 
 
-def nobody_looks() -> None:
+def no_op() -> None:
     """Be the sign of life of a worker that no probe watches."""
 
 
@@ -68,7 +68,7 @@ class Supervisor:
         terms: Terms | None = None,
         pace: Pace | None = None,
         clock: Callable[[], datetime] = now,
-        alive: Callable[[], None] = nobody_looks,
+        alive: Callable[[], None] = no_op,
     ) -> None:
         self._database = database
         self._worker = worker

@@ -21,7 +21,7 @@ from rca_api.store.private import private_folder
 from rca_api.training_runs import repository
 from rca_api.training_runs.collections import FEEDBACK, available
 from rca_api.training_runs.repository import Terms
-from rca_api.training_runs.supervisor import LOG, Outcome, Pace, Supervisor, nobody_looks
+from rca_api.training_runs.supervisor import LOG, Outcome, Pace, Supervisor, no_op
 from rca_api.training_runs.tables import TrainingRunRow
 from rca_api.training_runs.task import FILE, Task
 from rca_api.training_runs.wakeup import Bell
@@ -63,7 +63,7 @@ class Worker:
         terms: Terms | None = None,
         pace: Pace | None = None,
         clock: Callable[[], datetime] = now,
-        alive: Callable[[], None] = nobody_looks,
+        alive: Callable[[], None] = no_op,
     ) -> None:
         self.name = f"{socket.gethostname()}-{os.getpid()}-{new_id()[:8]}"
         self._settings = settings
