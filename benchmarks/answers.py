@@ -14,6 +14,7 @@ import sys
 import tempfile
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,8 @@ DATA = Path(__file__).resolve().parent.parent / "data"
 #: Simulated windows by default, and the seed of the first; no part of the training corpus is near it.
 N_SIMULATED = 400
 FIRST_SEED = 770_000_000
+#: Fields of an answer that hold sentences.
+WORDS = ("note", "notes", "next_check", "runbook", "sentence", "unfamiliar")
 VOLATILE = ("diagnosis_id", "created_at")
 
 Source = tuple[str, str]
@@ -48,7 +51,12 @@ def main(arguments: list[str]) -> int:
     if given.output is not None:
         given.output.write_text("".join(json.dumps([name, answers[name]]) + "\n" for name in answers))
     _print_digests(answers)
-    return 0 if given.before is None else _compare(_read(given.before), answers, given.ignore)
+    if given.before is None:
+        return 0
+    before = _read(given.before)
+    if given.ignore_words:
+        before, answers = _without_words(before), _without_words(answers)
+    return _compare(before, answers, given.ignore)
 
 
 def _captured(scratch: Path, without: list[str]) -> Iterator[Source]:
@@ -56,7 +64,7 @@ def _captured(scratch: Path, without: list[str]) -> Iterator[Source]:
     packed = sorted(DATA.glob(f"*/*/{MANIFEST_FILE}"))
     for folder in [DATA / "windows", *(manifest.parent for manifest in packed)]:
         collection = folder.relative_to(DATA).as_posix()
-        if collection in without:
+        if any(fnmatch(collection, pattern) for pattern in without):
             continue
         unpacked = folder
         if next(folder.glob("*.tar"), None) is not None:
@@ -134,12 +142,20 @@ def _renamed(value: Any) -> Any:
     return current_name(value) if isinstance(value, str) else value
 
 
+def _without_words(value: Any) -> Any:
+    """An answer without the texts that are written for people."""
+    if isinstance(value, dict):
+        return {key: _without_words(held) for key, held in value.items() if key not in WORDS}
+    return [_without_words(held) for held in value] if isinstance(value, list) else value
+
+
 def _options(arguments: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks answers", description=__doc__)
     parser.add_argument("--output", type=Path, help="keep the answers in this file, one per line")
     parser.add_argument("--before", type=Path, help="compare with answers kept by another commit")
+    parser.add_argument("--ignore-words", action="store_true", help="compare no sentences")
     parser.add_argument("--ignore", action="append", default=[], help="answer field that may differ")
-    parser.add_argument("--without", action="append", default=[], help="collection to leave out")
+    parser.add_argument("--without", action="append", default=[], help="pattern of collections to leave out")
     parser.add_argument("--simulated", type=int, default=N_SIMULATED, help="simulated windows")
     parser.add_argument("--processes", type=int, default=2)
     return parser.parse_args(arguments)
