@@ -25,13 +25,8 @@ class Benchmark:
 
 BENCHMARKS = {
     "answers": Benchmark("benchmarks.answers", long=True),
-    "ablation": Benchmark("benchmarks.ablation", long=True),
     "diagnosis": Benchmark("benchmarks.diagnosis"),
-    "earlier": Benchmark("benchmarks.earlier", needs="COLLECTION..."),
-    "errors": Benchmark("benchmarks.errors", long=True),
-    "learning": Benchmark("benchmarks.learning", long=True),
     "soak": Benchmark("benchmarks.soak", long=True),
-    "support": Benchmark("benchmarks.support", needs="COLLECTION..."),
     "tabular": Benchmark("benchmarks.tabular_ranking"),
     "whatif": Benchmark("benchmarks.whatif_speed", needs="TRACES"),
 }

@@ -1,4 +1,4 @@
-"""Which question a feature answers: what an ablation leaves out together, and what is told only once."""
+"""Groups of features that measure the same thing: a diagnosis names one feature of each as evidence."""
 
 from __future__ import annotations
 
@@ -84,8 +84,3 @@ def feature_groups() -> dict[str, str]:
         for prefix in ("", "max_", "median_"):
             groups[f"{prefix}{resource}_vs_nominal"] = resource
     return groups
-
-
-def group_names() -> tuple[str, ...]:
-    """Groups in a stable order, the resources last."""
-    return (*_GROUPS, *resource_names())

@@ -4,5 +4,3 @@ import sys
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
-# A corpus that needs no simulation.
-sys.path.append(str(Path(__file__).resolve().parents[1] / "training"))

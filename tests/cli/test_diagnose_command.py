@@ -14,7 +14,7 @@ import pytest
 from bad_windows import WHOLE
 
 import rca
-from benchmarks.earlier import moved
+from tests.shifted_windows import shifted
 
 WINDOWS = Path("data/windows")
 SLOW = WINDOWS / "cpu-contention-node"
@@ -77,7 +77,7 @@ def test_standard_input_is_read(rca_command: Run) -> None:
 
 def test_an_earlier_window_is_compared_with(rca_command: Run, tmp_path: Path) -> None:
     window = rca.read_window(SLOW)
-    moved(window, -3600.0).to_directory(tmp_path / "before")
+    shifted(window, -3600.0).to_directory(tmp_path / "before")
     ran = rca_command("diagnose", SLOW, "--earlier", tmp_path / "before", "--format", "json")
     assert ran.code == 10
     assert json.loads(ran.out)["earlier"]["ratio"] == pytest.approx(1.0)

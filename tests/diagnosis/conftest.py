@@ -11,11 +11,11 @@ import pytest
 from fabrics import HOUR, fabric_window
 from made_up_uncertainty import NOTHING_KNOWN, OPEN, SETTLED
 
-from benchmarks.earlier import moved
 from rca.classify.conformal import PredictionSets
 from rca.classify.uncertainty import Doubt
 from rca.diagnosis.bundle import Bundle, baseline
 from rca.telemetry import Window
+from tests.shifted_windows import shifted
 
 Doubting = Callable[..., Bundle]
 
@@ -53,7 +53,7 @@ def fabric(make_window: Callable[..., Window]) -> Callable[..., Window]:
 @pytest.fixture
 def before(fabric: Callable[..., Window]) -> Window:
     """The hour before, without congestion."""
-    return moved(fabric(0.008, congested=False), -HOUR)
+    return shifted(fabric(0.008, congested=False), -HOUR)
 
 
 @pytest.fixture

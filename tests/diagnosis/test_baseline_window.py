@@ -12,7 +12,6 @@ import pytest
 from fabrics import HOUR, RANKS, STEPS
 
 import rca
-from benchmarks.earlier import moved
 from rca.diagnosis import Diagnosis, baseline_window, pipeline
 from rca.errors import InvalidInput
 from rca.simulation import Benign, Fault, simulate
@@ -20,6 +19,7 @@ from rca.telemetry import Window
 from rca.telemetry.labels import Label
 from rca.telemetry.step_clock import StepClock
 from tests.diagnosis.simulated_jobs import WORKLOAD, job
+from tests.shifted_windows import shifted
 
 ALL = tuple(range(RANKS))
 MakeWindow = Callable[..., Window]
@@ -74,7 +74,7 @@ def test_a_fault_that_was_there_before_is_no_news(fabric: Callable[..., Window])
     """Beside an hour that was as slow a window says what it says alone; and a fault that is over is none."""
     slow, sound = fabric(0.02, congested=True), fabric(0.008, congested=False)
     for window in (slow, sound):
-        told = rca.diagnose(window, earlier=moved(slow, -HOUR))
+        told = rca.diagnose(window, earlier=shifted(slow, -HOUR))
         assert told.failure_mode == rca.diagnose(window).failure_mode == "healthy"
 
 
@@ -87,7 +87,7 @@ def test_more_input_is_no_fault(make_window: MakeWindow) -> None:
         column = pa.array(np.full(plain.steps.num_rows, tokens))
         return Window.from_tables(plain.job, plain.steps.append_column("tokens", column))
 
-    told = rca.diagnose(counted(0.032, 6144.0), earlier=moved(counted(0.0, 4096.0), -HOUR))
+    told = rca.diagnose(counted(0.032, 6144.0), earlier=shifted(counted(0.0, 4096.0), -HOUR))
     assert told.failure_mode == "healthy"
     assert told.earlier is not None
     assert told.earlier.ratio == pytest.approx(1.28, abs=0.03)
@@ -98,7 +98,7 @@ def simulated(*faults: Fault, **changes: Any) -> tuple[Window, Window, Label]:
     labelled = simulate(job(*faults, seed=1, workload=WORKLOAD, **changes))
     clock = StepClock.of(labelled.window)
     parts = clock.between(clock.first, 50), clock.between(50, 100)
-    return moved(parts[0], -HOUR), parts[1], Label.model_validate(labelled.label)
+    return shifted(parts[0], -HOUR), parts[1], Label.model_validate(labelled.label)
 
 
 def test_a_known_fault_has_a_better_price() -> None:
@@ -136,7 +136,7 @@ def test_a_restart_is_no_slowdown(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(baseline_window, "after_earlier", seen)
     labelled = simulate(job(seed=1, workload=WORKLOAD, benign=Benign(warmup_steps=3)))
     window = labelled.window
-    told = rca.diagnose(window, earlier=moved(window, -HOUR))
+    told = rca.diagnose(window, earlier=shifted(window, -HOUR))
     assert told.quality.warmup_steps == 3
     clocks = StepClock.of(asked[0]), StepClock.of(window)
     assert (clocks[0].first, clocks[0].steps[-1]) == (clocks[1].first + 3, clocks[1].steps[-1])
@@ -144,7 +144,7 @@ def test_a_restart_is_no_slowdown(monkeypatch: pytest.MonkeyPatch) -> None:
     assert told.earlier is not None
     assert told.earlier.seconds_before == pytest.approx(HOUR - (window.job.end - window.job.start))
     begun = StepClock.of(window).ends(clocks[0].first) - window.job.start
-    late = moved(window, -(window.job.end - window.job.start) + begun / 2)
+    late = shifted(window, -(window.job.end - window.job.start) + begun / 2)
     with pytest.raises(InvalidInput, match="after the window begins"):
         rca.diagnose(window, earlier=late)
     assert told.earlier is not None
@@ -162,7 +162,7 @@ def test_stopped_jobs_and_short_windows_are_not_asked_again(
         return once(window, *rest, **options)
 
     monkeypatch.setattr(pipeline, "analyse", counted)
-    past = moved(make_window(4, 60), -HOUR)
+    past = shifted(make_window(4, 60), -HOUR)
     slower = make_window(4, 8, transfer=0.3)
     told = rca.diagnose(slower, earlier=past)
     assert told.abstention_reason is not None
@@ -183,7 +183,7 @@ def test_untimed_steps_have_no_ratio(make_window: MakeWindow, untimed: str) -> N
         nothing = pa.array(np.full(plain.steps.num_rows, np.nan))
         return replace(plain, steps=plain.steps.set_column(place, "step_seconds", nothing))
 
-    window, past = timed(known=untimed != "window"), moved(timed(known=untimed != "before"), -HOUR)
+    window, past = timed(known=untimed != "window"), shifted(timed(known=untimed != "before"), -HOUR)
     told = rca.diagnose(window, earlier=past).earlier
     assert told is not None
     assert (told.ratio, told.step_seconds) == (None, None)
@@ -191,11 +191,11 @@ def test_untimed_steps_have_no_ratio(make_window: MakeWindow, untimed: str) -> N
 
 def test_an_earlier_window_may_be_longer_or_shorter(make_window: MakeWindow) -> None:
     for before, steps in ((25, 25), (100, 40), (3, 3)):
-        told = rca.diagnose(make_window(2, 40), earlier=moved(make_window(2, before), -HOUR)).earlier
+        told = rca.diagnose(make_window(2, 40), earlier=shifted(make_window(2, before), -HOUR)).earlier
         assert told is not None
         assert told.steps == steps
 
 
 def test_another_job_is_refused(make_window: MakeWindow) -> None:
     with pytest.raises(InvalidInput, match="has 4 ranks, the window 8"):
-        rca.diagnose(make_window(8, 40), earlier=moved(make_window(4, 40), -HOUR))
+        rca.diagnose(make_window(8, 40), earlier=shifted(make_window(4, 40), -HOUR))

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.earlier import moved
 from rca.evaluation.run import evaluate_collection
 from rca.telemetry import read_window
 from rca.telemetry.causes import CAUSES
 from rca.telemetry.labels import write_manifest
+from tests.shifted_windows import shifted
 
 PAGE = (Path(__file__).parents[2] / "data" / "README.md").read_text(encoding="utf-8")
 
@@ -36,7 +36,7 @@ def test_a_window_is_compared_with_the_earlier_one_that_its_manifest_names(
     real_windows: Path, tmp_path: Path
 ) -> None:
     for name, seconds in (("now", 0.0), ("before", -3600.0)):
-        moved(read_window(real_windows / "nic-rate-limited"), seconds).to_directory(tmp_path / name)
+        shifted(read_window(real_windows / "nic-rate-limited"), seconds).to_directory(tmp_path / name)
         shutil.copy(real_windows / "nic-rate-limited" / "label.json", tmp_path / name)
     write_manifest(
         tmp_path,

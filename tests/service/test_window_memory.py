@@ -13,7 +13,6 @@ from diagnosed import SECONDS, START, diagnosed
 from fastapi import FastAPI
 from starlette.testclient import TestClient
 
-from benchmarks.earlier import moved
 from rca.telemetry.window import Window
 from rca_api.app import create_app
 from rca_api.diagnoses import repository
@@ -24,6 +23,7 @@ from rca_api.settings import Settings
 from rca_api.state import State
 from rca_api.store.base import now
 from rca_api.store.database import Database
+from tests.shifted_windows import shifted
 
 URL = "/v1/diagnoses"
 JSON = {"Content-Type": "application/json"}
@@ -132,7 +132,7 @@ def answer(client: TestClient, setting: str) -> Callable[..., dict[str, Any]]:
 def test_a_job_is_compared_with_its_last_healthy_window(
     setting: str, client: TestClient, answer: Callable[..., dict[str, Any]], make_window
 ) -> None:
-    before = moved(make_window(8, 40, transfer=0.01), -3600.0)
+    before = shifted(make_window(8, 40, transfer=0.01), -3600.0)
     first = answer(before)
     assert (first["failure_mode"], first["abstained"], first["earlier"]) == ("healthy", False, None)
     slower = make_window(8, 40, transfer=0.05)
@@ -159,7 +159,7 @@ def test_without_the_earlier_window_the_answer_is_that_of_the_window_alone(
 ) -> None:
     if setting == "off":
         pytest.skip("asks nothing")
-    answer(moved(make_window(8, 40, transfer=0.01), -3600.0))
+    answer(shifted(make_window(8, 40, transfer=0.01), -3600.0))
     state = state_of(client)
     state.memory.windows.refresh()
     ((known,),) = state.memory.current.windows.of_job.values()

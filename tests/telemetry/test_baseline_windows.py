@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 from telemetry_windows import START, job, metrics, rows_of, series_of, steps, window
 
-from benchmarks.earlier import moved
 from rca.errors import InvalidInput
 from rca.telemetry import Window, read_window
 from rca.telemetry.baseline_window import after_earlier, refuse_incomparable
 from rca.telemetry.phases import PhaseArrays
 from rca.telemetry.step_clock import StepClock
+from tests.shifted_windows import shifted
 
 HOUR = 3600.0
 NAMES = ("DCGM_FI_DEV_GPU_TEMP", "DCGM_FI_DEV_SM_CLOCK", "DCGM_FI_DEV_POWER_USAGE")
@@ -36,7 +36,7 @@ def test_a_window_cut_in_two_and_joined_is_what_it_was(name: str, real_windows: 
 
 def test_the_last_steps_are_taken_as_many_as_the_window_has_and_a_few_at_least(make_window) -> None:
     for own, taken in ((40, 40), (8, 20)):
-        both = after_earlier(make_window(2, own), moved(make_window(2, 100), -HOUR))
+        both = after_earlier(make_window(2, own), shifted(make_window(2, 100), -HOUR))
         steps_of_both = PhaseArrays.from_window(both).steps
         assert steps_of_both.size == own + taken
         # The job is that of the steps that are left.
@@ -47,7 +47,7 @@ def test_the_last_steps_are_taken_as_many_as_the_window_has_and_a_few_at_least(m
 
 def test_steps_that_are_counted_anew_come_after_those_before(make_window) -> None:
     later = make_window(2, 30)
-    both = after_earlier(later, moved(make_window(2, 30), -HOUR))
+    both = after_earlier(later, shifted(make_window(2, 30), -HOUR))
     phases = PhaseArrays.from_window(both)
     assert phases.steps.tolist() == list(range(-30, 30))
     assert (np.diff(phases.start_time) > 0).all()
@@ -55,12 +55,12 @@ def test_steps_that_are_counted_anew_come_after_those_before(make_window) -> Non
     at_once = replace(
         later, steps=later.steps.set_column(1, "step", [later.steps.column("step").to_numpy() + 29])
     )
-    both = after_earlier(at_once, moved(make_window(2, 30), -HOUR))
+    both = after_earlier(at_once, shifted(make_window(2, 30), -HOUR))
     assert PhaseArrays.from_window(both).steps.tolist() == list(range(-1, 59))
     column = later.steps.column("step").to_numpy() + 1000
     place = later.steps.column_names.index("step")
     gone_on = replace(later, steps=later.steps.set_column(place, "step", [column]))
-    both = after_earlier(gone_on, moved(make_window(2, 30), -HOUR))
+    both = after_earlier(gone_on, shifted(make_window(2, 30), -HOUR))
     assert PhaseArrays.from_window(both).steps.tolist() == [*range(30), *range(1000, 1030)]
 
 
@@ -68,7 +68,7 @@ def test_only_what_both_have_is_compared() -> None:
     later = window(
         steps=steps(tokens=[1.0] * 4), metrics=metrics((1.0, "DCGM_FI_DEV_SM_CLOCK", 1400.0, None, 0))
     )
-    earlier = moved(
+    earlier = shifted(
         window(
             steps=steps(backward_seconds=[0.5] * 4),
             metrics=metrics(
@@ -108,7 +108,7 @@ def scraped(interval: float) -> Window:
 )
 def test_both_have_samples_equally_often(own: float, earlier: float, kept: tuple[int, int]) -> None:
     """The interval of one is no pause beside hours of the other's."""
-    both = after_earlier(scraped(own), moved(scraped(earlier), -HOUR))
+    both = after_earlier(scraped(own), shifted(scraped(earlier), -HOUR))
     (held,) = series_of(both.metrics).values()
     assert (sum(time >= START for time, _ in held), sum(time < START for time, _ in held)) == kept
     # Samples are as they were.
@@ -129,7 +129,7 @@ def test_each_series_has_its_own_interval_in_whatever_order_its_rows_are() -> No
     def shuffled(samples: list[tuple[float, str | None, int | None]]) -> Window:
         return clocked(*(samples[place] for place in rng.permutation(len(samples))))
 
-    both = after_earlier(shuffled([*dense, *rare, *once]), moved(shuffled(earlier), -HOUR))
+    both = after_earlier(shuffled([*dense, *rare, *once]), shifted(shuffled(earlier), -HOUR))
     held = {
         (node, rank): sorted(round(time - START) for time, _ in samples)
         for (_, node, rank, _), samples in series_of(both.metrics).items()
@@ -147,17 +147,20 @@ def test_each_series_has_its_own_interval_in_whatever_order_its_rows_are() -> No
 def test_numbers_that_leave_no_room_are_refused() -> None:
     column = [-(2**63), -(2**63) + 1] * 2
     with pytest.raises(InvalidInput, match="too far apart"):
-        after_earlier(window(steps=steps(step=column)), moved(window(), -HOUR))
+        after_earlier(window(steps=steps(step=column)), shifted(window(), -HOUR))
 
 
 @pytest.mark.parametrize(
     ("earlier", "said"),
     [
         (window(), "ends 10 s after the window begins"),
-        (moved(window(job=job(world_size=1), steps=steps().slice(0, 2)), -HOUR), "has 1 ranks, the window 2"),
-        (moved(window(job=job(parallelism={"tensor": 2})), -HOUR), "other places"),
-        (moved(window(job=job(world_size=4)), -HOUR), "has 4 ranks, the window 2"),
-        (moved(window(job=job(parallelism={"pipeline": 2})), -HOUR), "other places"),
+        (
+            shifted(window(job=job(world_size=1), steps=steps().slice(0, 2)), -HOUR),
+            "has 1 ranks, the window 2",
+        ),
+        (shifted(window(job=job(parallelism={"tensor": 2})), -HOUR), "other places"),
+        (shifted(window(job=job(world_size=4)), -HOUR), "has 4 ranks, the window 2"),
+        (shifted(window(job=job(parallelism={"pipeline": 2})), -HOUR), "other places"),
     ],
     ids=["overlaps", "smaller", "tensor", "larger", "pipeline"],
 )
@@ -167,4 +170,4 @@ def test_what_cannot_be_compared_is_refused(earlier: Window, said: str) -> None:
 
 
 def test_one_window_may_follow_the_other_at_once() -> None:
-    refuse_incomparable(window(), moved(window(), -10.0))
+    refuse_incomparable(window(), shifted(window(), -10.0))
