@@ -2,7 +2,7 @@
 
 A threshold that lets five of two thousand healthy windows alarm is the sixth highest of two thousand numbers:
 another seed moves it by as much as a new feature does. So one half of these windows helps to choose the
-thresholds, and no tree is fitted on it; the other half teaches head ``mode`` (docs/decisions/0095).
+thresholds, and no tree is fitted on it; the other half teaches head ``mode`` (docs/decisions/0025).
 """
 
 from __future__ import annotations

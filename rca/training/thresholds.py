@@ -11,10 +11,10 @@ from rca.training.corpus import Corpus
 from rca.training.split import mask
 
 #: Share of healthy windows that may be called faulty, and how sure held-out windows must make us of it: two
-#: fifths of what is promised, as healthy jobs elsewhere do more than simulated ones (decisions 0095, 0127).
+#: fifths of what is promised, as healthy jobs elsewhere do more than simulated ones (docs/decisions/0025).
 FALSE_ALARM_BUDGET = 0.004
 #: The same where much time is lost: twice what is promised, of a quarter of the healthy jobs, so that all of
-#: them together keep the promise (decisions 0123, 0140).
+#: them together keep the promise (docs/decisions/0025).
 COSTLY_BUDGET = 0.02
 #: The same where nobody's own work was timed. Such answers always abstain, so an alarm wakes nobody.
 UNSEEN_BUDGET = 0.02

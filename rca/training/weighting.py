@@ -7,8 +7,8 @@ import numpy as np
 from rca.arrays import FloatArray
 from rca.training.corpus import Corpus
 
-#: Share of the training weight that real windows get (docs/decisions/0024). In head ``mode`` it is less by
-#: what the additional healthy windows weigh: .21 of .25 (docs/decisions/0095).
+#: Share of the training weight that real windows get (docs/decisions/0021). In head ``mode`` it is less by
+#: what the additional healthy windows weigh: .21 of .25 (docs/decisions/0025).
 REAL_SHARE = 0.25
 #: Weight of a variant of a real window that is not learned from: some two dozen of them make five windows.
 WITNESS = 0.2

@@ -1,4 +1,4 @@
-"""Keeps the windows at hand that the next one of a job is compared with: a setting, see decision 0150."""
+"""Keeps recent healthy windows of each job for comparison: a setting, see docs/decisions/0017."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Keeps what is remembered of nodes at hand for the next diagnosis: a setting, see decision 0087."""
+"""Keeps what is remembered of nodes at hand for the next diagnosis: a setting, see docs/decisions/0035."""
 
 from __future__ import annotations
 
