@@ -15,7 +15,7 @@ from threading import Lock
 from prometheus_client import CollectorRegistry, Gauge
 
 from rca.classify.answer_distribution import CONFIDENCE_BINS, AnswerShares, confidence_bin
-from rca.features.evidence import RESOURCES
+from rca.features.resource_evidence import RESOURCES
 from rca.features.work import OWN_PHASES
 
 #: Everything a diagnosis may list as missing: see `rca.diagnosis.pipeline.missing_signals`.

@@ -12,7 +12,7 @@ import numpy as np
 from rca.causal.checks import Arrow, falsification, gcm_module, quiet_dowhy, refutation
 from rca.causal.graph import IDLE_RESOURCES, PHASES, WAITING, hidden_parents, mechanism_parents, signal_of
 from rca.causal.mechanisms import Mechanisms
-from rca.features.evidence import resource_names
+from rca.features.resource_evidence import resource_names
 
 if TYPE_CHECKING:
     import pandas as pd

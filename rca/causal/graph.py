@@ -7,7 +7,7 @@ an effect. Arrival, waiting and step are not learned: the what-if replay compute
 
 from __future__ import annotations
 
-from rca.features.evidence import resource_names
+from rca.features.resource_evidence import resource_names
 from rca.telemetry.causes import CAUSES
 
 #: Phases a resource can act on, in the order of the mechanisms' rows.

@@ -17,7 +17,7 @@ from rca.arrays import FloatArray
 from rca.causal.graph import IDLE_RESOURCES, PHASES, mechanism_parents
 from rca.causal.intervals import Margin
 from rca.errors import BundleError
-from rca.features.evidence import resource_names
+from rca.features.resource_evidence import resource_names
 
 FORMAT = 2
 #: Format 1 had one margin for both ends of an interval, which means something else: its intervals stay as the

@@ -9,8 +9,8 @@ import numpy as np
 from rca.arrays import FloatArray
 from rca.causal.mechanisms import Mechanisms
 from rca.features import RANK_FEATURES, FeatureSet
-from rca.features.comparison import segment_mean
-from rca.features.evidence import resource_names
+from rca.features.resource_evidence import resource_names
+from rca.features.slow_segment import segment_mean
 
 #: Shared by all nodes: everybody's counters rise together, so peers say nothing and the past counts too.
 SHARED_RESOURCES = ("fabric", "tcp")

@@ -41,7 +41,7 @@ from rca.classify.suspects import Suspicion, link_behind_growth
 from rca.classify.uncertainty import Doubt
 from rca.errors import BundleError
 from rca.features import RANK_FEATURES, VERSION, WINDOW_FEATURES, FeatureSet
-from rca.features.drop_steps import without_steps
+from rca.features.extract import without_steps
 from rca.features.former_names import COMPATIBLE_VERSIONS, with_current_names
 from rca.telemetry.causes import CAUSES, STRAGGLER_TYPES, UNKNOWN
 

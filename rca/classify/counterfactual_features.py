@@ -12,10 +12,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from rca.arrays import FloatArray, IntArray
-from rca.features.aftermath import Aftermath
 from rca.features.comparison import Comparison
-from rca.features.evidence import Evidence
 from rca.features.extract import FeatureSet, collect_evidence, table_rows
+from rca.features.post_stop_signals import Aftermath
+from rca.features.resource_evidence import Evidence
 from rca.features.work import Work
 from rca.robust import REFERENCE_QUANTILE, nan_mean, nan_median, nan_quantile
 from rca.telemetry.node_names import placed

@@ -11,9 +11,8 @@ from rca.classify.components import Component
 from rca.classify.link_evidence import LINK_CAUSES, Ports, Suspected, isolated_link_fault
 from rca.classify.suspect_filter import transfer_grew
 from rca.features import FeatureSet
-from rca.features.change_points import high_segment
-from rca.features.evidence import resource_names
-from rca.features.slow_segment import MIN_Z
+from rca.features.resource_evidence import resource_names
+from rca.features.slow_segment import MIN_Z, high_segment
 from rca.robust import nan_mean, nan_median
 from rca.telemetry.causes import CAUSES
 

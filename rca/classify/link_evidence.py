@@ -10,7 +10,7 @@ import numpy as np
 from rca.arrays import BoolArray, FloatArray
 from rca.classify.components import Component
 from rca.features import FeatureSet
-from rca.features.evidence import resource_names
+from rca.features.resource_evidence import resource_names
 from rca.telemetry.job import Topology
 
 NIC, NVLINK = "nic_degradation", "nvlink_degradation"

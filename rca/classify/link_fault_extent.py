@@ -10,7 +10,7 @@ from rca.arrays import FloatArray, IntArray
 from rca.classify.components import Component
 from rca.classify.link_evidence import ALONE, NIC, NVLINK, Ports, isolated_link_fault, of_nodes
 from rca.features import FeatureSet
-from rca.features.evidence import RESOURCES, Evidence, resource_names
+from rca.features.resource_evidence import RESOURCES, Evidence, resource_names
 from rca.telemetry.job import Topology
 
 CONGESTION = "network_congestion"

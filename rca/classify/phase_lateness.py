@@ -9,7 +9,7 @@ import numpy as np
 from rca.arrays import FloatArray
 from rca.classify.components import Component
 from rca.features import RANK_FEATURES, WINDOW_FEATURES, FeatureSet
-from rca.features.evidence import resource_names
+from rca.features.resource_evidence import resource_names
 
 _MEASURED = WINDOW_FEATURES.index("communication_measured")
 _OWN_EXCESS, _OWN_EXCESS_Z, _GAIN_STAGE = (

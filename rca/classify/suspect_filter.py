@@ -14,7 +14,7 @@ from rca.arrays import FloatArray
 from rca.classify.components import Component
 from rca.classify.phase_lateness import largest, lateness, own_work_is_told
 from rca.features import WINDOW_FEATURES, FeatureSet
-from rca.features.evidence import resource_names
+from rca.features.resource_evidence import resource_names
 
 #: Own work above peers (or a stage above the others) from here on is a symptom, relative to the step.
 OWN_SYMPTOM = 0.02

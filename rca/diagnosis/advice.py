@@ -8,7 +8,7 @@ from rca.diagnosis.cause_gating import deciding_resource
 from rca.diagnosis.data_quality import listed
 from rca.diagnosis.feature_units import subject_of_signal
 from rca.diagnosis.result import Action, Cause, Interval
-from rca.features.evidence import RESOURCES
+from rca.features.resource_evidence import RESOURCES
 from rca.telemetry.catalogue import channels
 from rca.telemetry.causes import CAUSES
 

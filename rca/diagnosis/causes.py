@@ -13,7 +13,7 @@ from rca.diagnosis.contradiction import is_contradicted, most_unlike
 from rca.diagnosis.pricing import Pricing
 from rca.diagnosis.result import PRICE, Cause, Evidence
 from rca.features import FeatureSet
-from rca.features.evidence import RESOURCES, resource_names
+from rca.features.resource_evidence import RESOURCES, resource_names
 from rca.robust import nan_mean, nan_median
 from rca.telemetry.catalogue import unit_of_channel
 from rca.telemetry.causes import CAUSES, DECIDING, SPECS, UNKNOWN

@@ -14,7 +14,7 @@ from rca.arrays import BoolArray, FloatArray
 from rca.causal.scores import BusyEvidence
 from rca.classify.classifier import Suspect, ordered
 from rca.features import RANK_FEATURES, FeatureSet
-from rca.features.evidence import resource_names
+from rca.features.resource_evidence import resource_names
 from rca.robust import nan_max
 from rca.telemetry.causes import DECIDING
 

@@ -16,7 +16,7 @@ from rca.arrays import FloatArray
 from rca.causal.scores import BusyEvidence
 from rca.classify.classifier import Suspect, ordered, types_of
 from rca.features import RANK_FEATURES, FeatureSet
-from rca.features.evidence import resource_names
+from rca.features.resource_evidence import resource_names
 from rca.robust import nan_median
 from rca.telemetry.causes import CAUSES, UNKNOWN
 

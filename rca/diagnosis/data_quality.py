@@ -10,7 +10,7 @@ from rca.classify.out_of_distribution import Outside, Strangeness
 from rca.diagnosis.feature_units import in_user_units, table_of
 from rca.diagnosis.result import Diagnosis, Quality
 from rca.features import WINDOW_FEATURES, FeatureSet
-from rca.features.ending_events import FATAL_EVENTS, MISSED_EVENTS
+from rca.features.end_events import FATAL_EVENTS, MISSED_EVENTS
 from rca.telemetry.window import Window
 
 #: Rows that end this many steps before the others' are worth a note.

@@ -9,8 +9,8 @@ import numpy as np
 
 from rca.arrays import FloatArray
 from rca.features import FeatureSet, describe
-from rca.features.evidence import RESOURCES, resource_names
 from rca.features.groups import feature_groups
+from rca.features.resource_evidence import RESOURCES, resource_names
 from rca.features.table import Feature
 from rca.features.work import OWN_PHASES
 from rca.telemetry.catalogue import unit_of_channel

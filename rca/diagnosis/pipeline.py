@@ -35,7 +35,7 @@ from rca.diagnosis.segment_rediagnosis import with_second_look
 from rca.diagnosis.step_time_fallback import on_whole_steps
 from rca.diagnosis.stragglers import straggler
 from rca.features import WINDOW_FEATURES, FeatureSet, extract
-from rca.features.extract import missing_resources
+from rca.features.resource_evidence import missing_resources
 from rca.features.work import OWN_PHASES
 from rca.telemetry.baseline_window import refuse_incomparable
 from rca.telemetry.window import Window

@@ -7,8 +7,8 @@ import numpy as np
 from rca.classify.classifier import Suspect
 from rca.diagnosis.result import Contribution, Preference, Straggler
 from rca.features import FeatureSet
-from rca.features.change_points import high_segment
 from rca.features.rank_features import late_steps
+from rca.features.slow_segment import high_segment
 from rca.robust import nan_mean
 from rca.telemetry.causes import UNKNOWN, Pattern, pattern_of
 

@@ -10,7 +10,7 @@ import numpy as np
 from rca.arrays import BoolArray, FloatArray
 from rca.evaluation.answer import Answer, NamedCause
 from rca.evaluation.observed import Observed
-from rca.features.evidence import RESOURCES
+from rca.features.resource_evidence import RESOURCES
 from rca.robust import nan_max, nan_median, nan_quantile
 from rca.telemetry.catalogue import channels
 from rca.telemetry.causes import CAUSES, SLOW_CAUSES

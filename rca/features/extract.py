@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from rca.arrays import BoolArray, FloatArray, IntArray
-from rca.features.aftermath import MIN_SILENCE, Aftermath
 from rca.features.comparison import Comparison
-from rca.features.endings import Endings
-from rca.features.evidence import RESOURCES, Evidence, gather_evidence
+from rca.features.job_end import Endings
 from rca.features.job_features import job_features, window_maxima
-from rca.features.post_stop_signals import LATELY, Lately, sampled_lately
+from rca.features.post_stop_signals import LATELY, MIN_SILENCE, Aftermath, Lately, sampled_lately
 from rca.features.rank_features import rank_features
+from rca.features.resource_evidence import Evidence, gather_evidence
 from rca.features.table import JOB_FEATURES, RANK_FEATURES, WINDOW_FEATURES
 from rca.features.work import Work
-from rca.robust import nan_mean, nan_median
+from rca.robust import nan_median
 from rca.telemetry.hidden_waits import without_hidden_waits
 from rca.telemetry.job import Topology
 from rca.telemetry.node_names import placed
@@ -210,7 +209,45 @@ def _weighted(
     return dict(zip(channels, means, strict=True))
 
 
-def missing_resources(evidence: Evidence) -> list[str]:
-    """Resources no channel of which was reported for any rank."""
-    measured = np.isfinite(nan_mean(np.abs(np.fmax(evidence.versus_peers, evidence.versus_past))))
-    return [name for name, known in zip(RESOURCES, measured, strict=True) if not known]
+def without_steps(features: FeatureSet, left_out: BoolArray) -> FeatureSet:
+    """Features of the window had some steps not happened.
+
+    Parameters
+    ----------
+    features : FeatureSet
+    left_out : ndarray of shape (n_steps,), bool
+        Over the steps of ``features.work``.
+
+    Returns
+    -------
+    FeatureSet
+        Exporters keep their scores: their samples are too coarse to take single steps out of them.
+    """
+    work = _shorter(features.work, ~left_out)
+    comparison = Comparison.from_work(work, features.topology)
+    per_rank, per_window = table_rows(
+        work,
+        comparison,
+        features.evidence,
+        features.endings,
+        features.topology,
+        Aftermath.unknown(features.topology.n_ranks),
+    )
+    return replace(features, rank=per_rank, window=per_window, work=work, comparison=comparison)
+
+
+def _shorter(work: Work, kept: BoolArray) -> Work:
+    step = work.step[:, kept]
+    usual = float(nan_median(nan_median(step)[None, :], axis=1)[0])
+    return Work(
+        steps=work.steps[kept],
+        warmup=work.warmup,
+        step=step,
+        own=work.own[:, kept],
+        wait=work.wait[:, kept],
+        transfer=work.transfer[:, kept],
+        phases={name: seconds[:, kept] for name, seconds in work.phases.items()},
+        load={name: values[:, kept] for name, values in work.load.items()},
+        start=work.start[:, kept],
+        step_reference=usual if usual > 0 else float("nan"),
+    )

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from functools import cache
 
-from rca.features.evidence import nominal_resources, resource_names
-from rca.features.late_episode_features import OF_THE_COSTLIEST
+from rca.features.resource_evidence import nominal_resources, resource_names
+from rca.features.table import OF_THE_COSTLIEST
 from rca.features.work import OWN_PHASES
 
 #: Groups of features that are not about a resource; the names of both tables.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from rca.arrays import BoolArray, FloatArray
-from rca.features.comparison import segment_mean
+from rca.features.slow_segment import segment_mean
 from rca.features.work import Work
 from rca.robust import nan_max, nan_mean, nan_median, row_correlation
 

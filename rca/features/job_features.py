@@ -5,19 +5,30 @@ from __future__ import annotations
 import numpy as np
 
 from rca.arrays import BoolArray, FloatArray
-from rca.features.change_points import periodicity, trend
-from rca.features.comparison import Comparison, segment_mean
-from rca.features.endings import Endings
-from rca.features.evidence import Evidence, nominal_resources, resource_names
+from rca.features.comparison import Comparison
 from rca.features.input_load import load_features
-from rca.features.late_episode_features import costliest_episode, episode_context, phase_spikes
+from rca.features.job_end import Endings
+from rca.features.late_episodes import capped_lateness
 from rca.features.rank_features import MAX_STEPS_BEHIND
+from rca.features.resource_evidence import Evidence, nominal_resources, resource_names
+from rca.features.slow_segment import segment_mean, without_gaps
+from rca.features.table import OF_THE_COSTLIEST
 from rca.features.work import OWN_PHASES, Work
-from rca.robust import nan_max, nan_mean, nan_median, nan_quantile
+from rca.robust import (
+    leader_and_runner_up,
+    nan_max,
+    nan_mean,
+    nan_median,
+    nan_quantile,
+)
 from rca.telemetry.job import Topology
 
 #: A step this much above the usual one is a spike (checkpoint, evaluation, hiccup).
 SPIKE_RATIO = 1.5
+#: Usual is what a job needs in its better steps.
+USUAL_QUANTILE = 0.35
+#: Length of the running median that periodicity is measured against.
+BASELINE_STEPS = 9
 
 
 def job_features(
@@ -183,3 +194,104 @@ def _mean(values: FloatArray) -> float:
 
 def _median(values: FloatArray) -> float:
     return float(nan_median(values[:, None])[0])
+
+
+def episode_context(
+    work: Work, comparison: Comparison, topology: Topology, per_rank: dict[str, FloatArray]
+) -> dict[str, float]:
+    """How the costliest episode stands out of the others, and what capped lateness costs in all."""
+    cost, unit = per_rank["episode_cost"], work.step_reference
+    first, costliest, second = leader_and_runner_up(cost[:, None])
+    node = topology.node[costliest[0]]
+    apart = cost[topology.node != node] if node >= 0 else cost[:0]
+    return {
+        "worst_episode_cost": float(first[0]),
+        "second_episode_cost": float(second[0]),
+        "other_node_episode_cost": float(nan_max(apart[:, None])[0]),
+        "median_episode_cost": float(nan_median(cost[:, None])[0]),
+        "capped_lateness": _mean_lateness(comparison.excess, unit),
+    }
+
+
+def phase_spikes(work: Work, comparison: Comparison) -> dict[str, float]:
+    """What steps with more of a phase than usual cost: on everybody, and on whoever has most in each step.
+
+    Pauses that another rank has each time, or loaders that hold everybody up now and then, have no stretch.
+    """
+    unit, found = work.step_reference, {}
+    for column in (*OWN_PHASES, "transfer"):
+        name = column.removesuffix("_seconds")
+        seconds = work.transfer if column == "transfer" else work.phases.get(column)
+        found[f"{name}_spike_mean"] = np.nan if seconds is None else _above_usual(nan_median(seconds), unit)
+    for column in OWN_PHASES:
+        excess = comparison.phase_excess.get(column)
+        name = column.removesuffix("_seconds")
+        found[f"{name}_stepwise_max_excess"] = np.nan if excess is None else _mean_lateness(excess, unit)
+    return found
+
+
+def _mean_lateness(excess: FloatArray, unit: float) -> float:
+    """Mean over the steps of the capped lateness of whoever comes last, relative."""
+    return float(nan_mean(capped_lateness(excess, unit)[:, None])[0]) / unit
+
+
+def _above_usual(series: FloatArray, unit: float) -> float:
+    """Mean of what single steps have above the series' lower third, each up to a usual step; relative."""
+    usual = nan_quantile(series[None, :], USUAL_QUANTILE, axis=1)[0]
+    return float(nan_mean(np.clip(series - usual, 0.0, unit)[:, None])[0]) / unit
+
+
+def costliest_episode(per_rank: dict[str, FloatArray]) -> dict[str, float]:
+    """The episode of the rank that it costs most, for the window's own row."""
+    cost = np.nan_to_num(per_rank["episode_cost"], nan=-1.0)
+    equal = np.flatnonzero(cost == cost.max())
+    # Where nobody has an episode, or several have the same: whoever is later beside it, not the first rank.
+    beside = np.nan_to_num(per_rank["episode_excess_outside"][equal], nan=-np.inf)
+    rank = int(equal[beside.argmax()])
+    return {f"worst_{name}": float(per_rank[name][rank]) for name in OF_THE_COSTLIEST}
+
+
+def periodicity(series: FloatArray) -> tuple[float, float]:
+    """Strongest repetition of a series.
+
+    Returns
+    -------
+    period : float, steps
+        NaN below 16 measured steps or without variation.
+    strength : float
+        Autocorrelation at that lag, 0 to 1.
+    """
+    if np.isfinite(series).sum() < 16:
+        return float("nan"), 0.0
+    filled = without_gaps(series)
+    # Against the running median, or a single change of level would look like a repetition.
+    padded = np.pad(filled, BASELINE_STEPS // 2, mode="edge")
+    centred = filled - np.median(np.lib.stride_tricks.sliding_window_view(padded, BASELINE_STEPS), axis=1)
+    centred -= centred.mean()
+    n = centred.size
+    power = float(centred @ centred)
+    if power <= 0:
+        return float("nan"), 0.0
+    spectrum = np.fft.rfft(centred, 2 * n)
+    correlation = np.fft.irfft(spectrum * spectrum.conj())[:n] / power
+    lags = np.arange(n)
+    scaled = correlation * n / np.maximum(n - lags, 1)
+    candidate = scaled[2 : n // 2]
+    if candidate.size == 0:
+        return float("nan"), 0.0
+    best = int(candidate.argmax()) + 2
+    return float(best), float(np.clip(scaled[best], 0.0, 1.0))
+
+
+def trend(series: FloatArray) -> float:
+    """Relative growth over the window: slope times length over the mean; 0 below 8 measured steps."""
+    finite = np.isfinite(series)
+    if finite.sum() < 8:
+        return 0.0
+    x = np.flatnonzero(finite).astype(np.float64)
+    y = series[finite]
+    x -= x.mean()
+    mean = float(y.mean())
+    if mean <= 0:
+        return 0.0
+    return float((x @ (y - mean)) / (x @ x) * series.size / mean)

@@ -5,15 +5,22 @@ from __future__ import annotations
 import numpy as np
 
 from rca.arrays import BoolArray, FloatArray, IntArray
-from rca.features.activity import activity_per_compute
-from rca.features.comparison import Comparison, segment_mean
-from rca.features.endings import Endings
-from rca.features.evidence import Evidence, nominal_resources, resource_names
+from rca.features.comparison import Comparison
 from rca.features.input_load import load_excess, told_load
-from rca.features.late_episode_features import late_episode_features
-from rca.features.lateness import LATE_SHARE, late_from
+from rca.features.job_end import Endings
+from rca.features.late_episodes import LATE_SHARE, LateEpisodes, capped, late_from
+from rca.features.resource_evidence import Evidence, activity_per_compute, nominal_resources, resource_names
+from rca.features.slow_segment import segment_mean
 from rca.features.work import OWN_PHASES, Work
-from rca.robust import group_members, nan_mean, nan_median, nan_quantile, peer_reference, row_correlation
+from rca.robust import (
+    group_members,
+    nan_mean,
+    nan_median,
+    nan_min,
+    nan_quantile,
+    peer_reference,
+    row_correlation,
+)
 from rca.telemetry.job import Topology
 
 #: Fewer late steps than this have no span.
@@ -198,3 +205,67 @@ def _signals(evidence: Evidence) -> dict[str, FloatArray]:
     for name in nominal_resources():
         features[f"{name}_vs_nominal"] = evidence.versus_nominal[:, resource_names().index(name)]
     return features
+
+
+def late_episode_features(
+    work: Work, comparison: Comparison, late: BoolArray, topology: Topology
+) -> dict[str, FloatArray]:
+    """What each rank was like in its own episode, each of shape (n_ranks,).
+
+    Parameters
+    ----------
+    work : Work
+    comparison : Comparison
+    late : ndarray of shape (n_ranks, n_steps), bool
+    topology : Topology
+    """
+    unit, excess, episodes = work.step_reference, comparison.excess, comparison.episodes
+    n_steps = max(work.steps.size, 1)
+    length = episodes.length.astype(float)
+    known = np.isfinite(excess)
+    timed = episodes.count(known)
+    gained = np.where(known, comparison.gain_rank, np.nan)
+    arrived_last = comparison.last[None, :] == np.arange(excess.shape[0])[:, None]
+    late_steps = episodes.count(late)
+    features = {
+        "episode_cost": episodes.cost / unit / np.maximum(known.sum(axis=1), 1),
+        "episode_excess": episodes.mean(excess) / unit,
+        "episode_late_share": late_steps / np.maximum(timed, 1.0),
+        "episode_late_steps_log2": np.log2(1.0 + late_steps),
+        "episode_share": length / n_steps,
+        "episode_start": np.where(length > 0, episodes.first / n_steps, np.nan),
+        "episode_end": np.where(length > 0, episodes.past / n_steps, np.nan),
+        "episode_excess_outside": _beside(episodes, capped(excess, unit)) / unit,
+        "episode_removal_gain": episodes.mean(gained) / unit,
+        "episode_arrives_last_share": episodes.count(arrived_last) / np.maximum(timed, 1.0),
+        "episode_wait_deficit": episodes.mean(nan_median(work.wait) - work.wait) / unit,
+        "episode_node_peer_excess": _least_of_peers(episodes, excess, topology.node) / unit,
+        "episode_tensor_peer_excess": _least_of_peers(episodes, excess, topology.worker) / unit,
+    }
+    unknown = np.full(excess.shape[0], np.nan)
+    for column in OWN_PHASES:
+        seconds = comparison.phase_excess.get(column)
+        features[f"{column.removesuffix('_seconds')}_episode_excess"] = (
+            unknown if seconds is None else episodes.mean(seconds) / unit
+        )
+    # Of whom nothing was timed nothing is known; that is not being on time.
+    seen = known.any(axis=1)
+    return {name: np.where(seen, values, np.nan) for name, values in features.items()}
+
+
+def _beside(episodes: LateEpisodes, excess: FloatArray) -> FloatArray:
+    """Mean of each row beside its episode, shape (n_ranks,); NaN where the episode is all that was timed."""
+    outside = np.where(episodes.mask(excess.shape[1]), np.nan, excess)
+    return nan_mean(outside, axis=1)
+
+
+def _least_of_peers(episodes: LateEpisodes, excess: FloatArray, group: IntArray) -> FloatArray:
+    """Smallest mean excess of the rest of each rank's group during its episode; NaN where there is none."""
+    least = np.full(excess.shape[0], np.nan)
+    for members in group_members(group):
+        if members.size < 2:
+            continue
+        mates = episodes.of_peers(excess, members)
+        mates[np.diag_indices(members.size)] = np.nan
+        least[members] = nan_min(mates.T)
+    return least

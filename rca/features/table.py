@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from rca.features.evidence import nominal_resources, resource_names
+from rca.features.resource_evidence import nominal_resources, resource_names
+from rca.features.work import OWN_PHASES
 
 VERSION = 9
 
@@ -30,6 +31,7 @@ _PHASES = {
     "checkpoint": "checkpoint",
     "gc": "garbage collection",
 }
+
 
 #: Of a rank's own spell: the contiguous steps in which its lateness adds up to most.
 _SPELL: tuple[Feature, ...] = (
@@ -73,6 +75,7 @@ _SPELL: tuple[Feature, ...] = (
         for name, words in _PHASES.items()
     ),
 )
+
 
 _RANK: tuple[Feature, ...] = (
     Feature("own_time_excess", "relative", "own work above stage peers, mean over the slow stretch"),
@@ -140,6 +143,7 @@ _RANK: tuple[Feature, ...] = (
     Feature("traffic_after", "ratio", "bytes over its links after the last step, relative to before"),
     Feature("sampled_after", "0/1", "exporters still saw its process after the last step"),
 )
+
 
 #: Columns copied from the job onto every rank, so that a rank is judged in context.
 _JOB: tuple[Feature, ...] = (
@@ -230,6 +234,7 @@ _JOB: tuple[Feature, ...] = (
     Feature("resources_measured", "share", "resources with at least one channel"),
 )
 
+
 _WINDOW: tuple[Feature, ...] = (
     *_JOB,
     *(
@@ -263,11 +268,26 @@ _WINDOW: tuple[Feature, ...] = (
     ),
 )
 
+
 JOB_FEATURES = tuple(feature.name for feature in _JOB)
+
+
 RANK_FEATURES = tuple(feature.name for feature in (*_RANK, *_JOB))
+
+
 WINDOW_FEATURES = tuple(feature.name for feature in _WINDOW)
 
 
 def describe() -> dict[str, tuple[Feature, ...]]:
     """The whole table: one row per rank feature and per window feature, in model order."""
     return {"rank": (*_RANK, *_JOB), "window": _WINDOW}
+
+
+#: What the window knows of its costliest episode.
+OF_THE_COSTLIEST = (
+    "episode_excess", "episode_late_share", "episode_late_steps_log2", "episode_share",
+    "episode_start", "episode_end",
+    "episode_excess_outside", "episode_removal_gain", "episode_arrives_last_share",
+    "episode_wait_deficit", "episode_node_peer_excess", "episode_tensor_peer_excess",
+    *(f"{column.removesuffix('_seconds')}_episode_excess" for column in OWN_PHASES),
+)  # fmt: skip

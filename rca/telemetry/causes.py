@@ -22,7 +22,7 @@ class CauseSpec(NamedTuple):
     phases : tuple of str
         Own phases (without ``_seconds``) and ``transfer`` that the cause lengthens.
     resources : tuple of str
-        Evidence resources (`rca.features.evidence.RESOURCES`) that move with it.
+        Evidence resources (`rca.features.resource_evidence.RESOURCES`) that move with it.
     next_check : str
         What settles the question at the machine.
     by_design : bool

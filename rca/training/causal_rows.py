@@ -10,7 +10,7 @@ from rca.arrays import FloatArray
 from rca.causal.graph import IDLE_RESOURCES, PHASES, WAITING, signal_of
 from rca.causal.scores import resource_scores
 from rca.features import RANK_FEATURES
-from rca.features.evidence import resource_names
+from rca.features.resource_evidence import resource_names
 from rca.telemetry.causes import SPECS
 from rca.training.corpus import Corpus
 from rca.training.split import mask

@@ -13,7 +13,7 @@ from rca.causal.graph import PHASES, mechanism_parents
 from rca.causal.responsibility import UNMEASURED, responsibilities
 from rca.causal.shapley import shapley
 from rca.errors import BundleError
-from rca.features.evidence import resource_names
+from rca.features.resource_evidence import resource_names
 
 
 def step_of(work):

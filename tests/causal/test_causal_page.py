@@ -14,7 +14,7 @@ from rca.causal.graph import PHASES
 from rca.causal.intervals import Margin
 from rca.causal.report import causal_page
 from rca.errors import BundleError
-from rca.features.evidence import resource_names
+from rca.features.resource_evidence import resource_names
 
 ARROW = {
     "source": "nic",

@@ -8,7 +8,7 @@ import pytest
 from rca.causal.attribution import JobWork, Removal, attribute
 from rca.causal.graph import IDLE_RESOURCES, PHASES, WAITING, mechanism_parents, signal_of
 from rca.causal.shapley import shapley
-from rca.features.evidence import resource_names
+from rca.features.resource_evidence import resource_names
 
 pd = pytest.importorskip("pandas")
 gcm = pytest.importorskip("dowhy.gcm")

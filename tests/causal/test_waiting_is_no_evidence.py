@@ -17,7 +17,7 @@ from rca.causal.intervals import Margin
 from rca.causal.scores import BusyEvidence
 from rca.errors import BundleError
 from rca.features import extract
-from rca.features.evidence import resource_names
+from rca.features.resource_evidence import resource_names
 
 CLOCK = resource_names().index("gpu_clock")
 

@@ -10,7 +10,7 @@ import pytest
 
 from rca.classify.components import Component
 from rca.classify.link_fault_extent import crowded_part, of_one_node, reaching
-from rca.features.evidence import RESOURCES, Evidence, resource_names
+from rca.features.resource_evidence import RESOURCES, Evidence, resource_names
 from rca.telemetry.job import Job, RankPlace, Topology
 
 CONGESTION, NIC = "network_congestion", "nic_degradation"

@@ -13,7 +13,7 @@ from rca.classify.phase_lateness import late_apart, late_members
 from rca.classify.suspects import Suspicion
 from rca.diagnosis.bundle import baseline
 from rca.features import RANK_FEATURES, WINDOW_FEATURES, extract
-from rca.features.evidence import resource_names
+from rca.features.resource_evidence import resource_names
 
 NODE, STAGE = Component("node", (4, 5, 6, 7), 0.8), Component("stage", (4, 5, 6, 7), 0.8)
 

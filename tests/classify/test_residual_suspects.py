@@ -12,7 +12,7 @@ from rca.classify.components import Component
 from rca.classify.link_evidence import Suspected
 from rca.classify.residual_suspects import cost, is_left_over
 from rca.features import FeatureSet
-from rca.features.change_points import Segment
+from rca.features.slow_segment import Segment
 from rca.telemetry.job import Job, Parallelism, RankPlace
 
 PLACES = tuple(RankPlace(rank=rank, node=f"n{rank // 4}") for rank in range(16))

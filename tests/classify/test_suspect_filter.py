@@ -13,8 +13,8 @@ from rca.classify.components import Component
 from rca.classify.link_evidence import Suspected
 from rca.classify.suspect_filter import CERTAIN, PROBABLE, settle
 from rca.features import RANK_FEATURES, WINDOW_FEATURES
-from rca.features.change_points import Segment
-from rca.features.evidence import resource_names
+from rca.features.resource_evidence import resource_names
+from rca.features.slow_segment import Segment
 from rca.telemetry.job import Job, RankPlace
 
 LATE = 0

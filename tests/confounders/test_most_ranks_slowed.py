@@ -9,8 +9,8 @@ import pytest
 
 import rca
 from rca.features import extract
-from rca.features.change_points import Segment
-from rca.features.past_reference import most_slowed, past_reference
+from rca.features.comparison import most_slowed, past_reference
+from rca.features.slow_segment import Segment
 
 
 @pytest.mark.parametrize("n", [9, 10, 12, 14])

@@ -13,7 +13,7 @@ from rca.classify.components import Component
 from rca.diagnosis.bundle import baseline
 from rca.diagnosis.corroboration import CORROBORATED, corroborated, told_by_one_resource
 from rca.features import RANK_FEATURES, extract
-from rca.features.evidence import RESOURCES, resource_names
+from rca.features.resource_evidence import RESOURCES, resource_names
 
 BELIEFS = {"unknown": 0.5, "gpu_contention": 0.3, "cpu_contention": 0.15, "memory_pressure": 0.05}
 

@@ -17,7 +17,7 @@ from rca.diagnosis import Diagnosis, hidden_faults, pipeline
 from rca.diagnosis.bundle import baseline
 from rca.diagnosis.hidden_faults import _at_the_same_time
 from rca.features import FeatureSet, extract
-from rca.features.change_points import Segment
+from rca.features.slow_segment import Segment
 from rca.simulation import Fault, Scenario, simulate
 from rca.telemetry import Window
 from rca.telemetry.job import Parallelism

@@ -9,7 +9,7 @@ import pytest
 
 from rca.diagnosis.job_wide_slowdown import WORTH_ASKING, everybody_check
 from rca.features import WINDOW_FEATURES, FeatureSet, extract
-from rca.features.change_points import Segment
+from rca.features.slow_segment import Segment
 
 ALL = tuple(range(8))
 

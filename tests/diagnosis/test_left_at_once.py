@@ -13,7 +13,7 @@ import rca
 from rca.classify.preconditions import silent_enough
 from rca.classify.stop_evidence import after_witnesses
 from rca.features import extract
-from rca.features.aftermath import Aftermath
+from rca.features.post_stop_signals import Aftermath
 from rca.simulation import simulate
 from rca.telemetry.window import Window
 

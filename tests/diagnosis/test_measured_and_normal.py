@@ -14,8 +14,7 @@ from rca.classify.components import Component
 from rca.diagnosis.bundle import baseline
 from rca.diagnosis.contradiction import KEPT, contradicted, is_contradicted, is_its_own, most_unlike
 from rca.features import RANK_FEATURES, extract
-from rca.features.activity import activity_per_compute
-from rca.features.evidence import RESOURCES, resource_names
+from rca.features.resource_evidence import RESOURCES, activity_per_compute, resource_names
 from rca.simulation import Fault, simulate
 from rca.telemetry.causes import CAUSES, DECIDING
 

@@ -15,8 +15,8 @@ from rca.diagnosis.bundle import baseline
 from rca.diagnosis.explanations import preference
 from rca.diagnosis.feature_units import read_feature, subject, subject_of_signal, table_of
 from rca.features import RANK_FEATURES, WINDOW_FEATURES, extract
-from rca.features.evidence import RESOURCES
 from rca.features.groups import feature_groups
+from rca.features.resource_evidence import RESOURCES
 from rca.telemetry.causes import SLOW_CAUSES, UNKNOWN
 
 #: A slow GPU lengthens its kernels, wherever they are.

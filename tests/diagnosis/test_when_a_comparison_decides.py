@@ -13,7 +13,7 @@ import rca
 from rca.diagnosis import Diagnosis, baseline_window
 from rca.diagnosis.result import AbstentionReason
 from rca.features import extract
-from rca.features.change_points import Segment
+from rca.features.slow_segment import Segment
 from rca.telemetry import Window
 from rca.telemetry.baseline_window import after_earlier
 

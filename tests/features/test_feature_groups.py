@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from rca.features import RANK_FEATURES, WINDOW_FEATURES
 from rca.features import groups as module
-from rca.features.evidence import resource_names
 from rca.features.groups import feature_groups
+from rca.features.resource_evidence import resource_names
 
 
 def test_every_feature_has_a_group_and_no_other_name_has() -> None:

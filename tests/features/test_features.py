@@ -5,9 +5,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rca.features import RANK_FEATURES, WINDOW_FEATURES, describe, extract
-from rca.features.aftermath import Aftermath
-from rca.features.change_points import high_segment, periodicity
-from rca.features.evidence import RESOURCES, resource_names
+from rca.features.job_features import periodicity
+from rca.features.post_stop_signals import Aftermath
+from rca.features.resource_evidence import RESOURCES, resource_names
+from rca.features.slow_segment import high_segment
 from rca.robust import leader_and_runner_up, nan_quantile, peer_reference
 from rca.telemetry import Window
 

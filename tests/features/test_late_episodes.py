@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
 from rca.features import RANK_FEATURES, WINDOW_FEATURES, extract
-from rca.features.late_episodes import ALLOWED_SHARE, LateEpisodes
-from rca.features.lateness import CAP
+from rca.features.late_episodes import ALLOWED_SHARE, CAP, LateEpisodes
 
 UNIT = 1.0
 

@@ -8,7 +8,7 @@ import pytest
 
 import rca
 from rca.features import extract
-from rca.features.change_points import Segment
+from rca.features.slow_segment import Segment
 from rca.telemetry import Window
 
 BLIP = slice(12, 17)

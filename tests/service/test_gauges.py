@@ -15,7 +15,7 @@ from starlette.testclient import TestClient
 
 from rca.diagnosis.result import ModelVersion
 from rca.features import WINDOW_FEATURES
-from rca.features.extract import missing_resources
+from rca.features.resource_evidence import missing_resources
 from rca.features.work import OWN_PHASES
 from rca_api import tracing
 from rca_api.app import create_app
@@ -125,7 +125,7 @@ def test_every_signal_that_can_be_missing_has_its_series() -> None:
 
         import numpy as np
 
-        from rca.features.evidence import RESOURCES
+        from rca.features.resource_evidence import RESOURCES
 
         versus_peers = versus_past = np.full((2, len(RESOURCES)), np.nan)
 

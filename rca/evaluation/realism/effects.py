@@ -12,7 +12,7 @@ from rca.arrays import FloatArray
 from rca.evaluation.intervals import UNKNOWN, Estimate, bootstrap
 from rca.evaluation.realism.distances import quantile_within
 from rca.evaluation.realism.measure import PEERS, Level, Measured
-from rca.features.evidence import RESOURCES
+from rca.features.resource_evidence import RESOURCES
 from rca.telemetry.catalogue import unit_of_channel
 from rca.telemetry.window import PHASES
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from rca.features.ending_events import End, Event, named_by_events
-from rca.features.ending_origins import where_it_began
+from rca.features.end_events import End, Event, named_by_events
+from rca.features.end_origin import where_it_began
 from rca.telemetry.job import Job
 
 SIGN, STEP = 100.0, 1.0

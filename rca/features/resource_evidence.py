@@ -13,14 +13,19 @@ from typing import Literal
 
 import numpy as np
 
-from rca.arrays import FloatArray, IntArray
-from rca.robust import nan_max, peer_reference
+from rca.arrays import BoolArray, FloatArray, IntArray
+from rca.features.slow_segment import segment_mean
+from rca.features.work import Work
+from rca.robust import nan_max, nan_mean, nan_median, peer_reference
 from rca.telemetry.job import Topology
 
-Comparison = Literal["more", "growth", "drop"]
+Direction = Literal["more", "growth", "drop"]
+
 
 #: Scores are clipped here: beyond it a larger deviation says nothing new and would only strain the model.
 MAX_SCORE = 8.0
+
+
 #: Scores below it are none: what is this small says more about an exporter than about a machine, and a model
 #: would learn it as "any at all".
 UNREMARKABLE = 0.1
@@ -49,7 +54,7 @@ class Channel:
     """
 
     channel: str
-    comparison: Comparison
+    comparison: Direction
     unit: float = 1.0
     floor: float = 0.0
     sound_at_zero: bool = False
@@ -264,3 +269,51 @@ def _peer_references(
         reference[held[held >= 0]] = peer_reference(values[first], np.zeros(first.size, dtype=np.int64))
         found |= dict(zip(node_names, reference[topology.node].T, strict=True))
     return found
+
+
+ACTIVE = "sm_active"
+
+
+#: Phases in which a rank's device works for itself.
+COMPUTE_PHASES = ("forward_seconds", "backward_seconds", "optimizer_seconds")
+
+
+#: Of ranks that compute less than this share of the step, activity tells nothing.
+LEAST_DUTY = 0.05
+
+
+#: Times the usual; more says nothing new.
+MOST_ACTIVE = 4.0
+
+
+def activity_per_compute(work: Work, evidence: Evidence, inside: BoolArray) -> FloatArray:
+    """Activity over the share of the slow stretch spent computing, relative to the job's median rank.
+
+    Parameters
+    ----------
+    work : Work
+    evidence : Evidence
+    inside : ndarray of shape (n_steps,)
+        The slow stretch.
+
+    Returns
+    -------
+    ndarray of shape (n_ranks,), ratio
+        NaN where either was not measured.
+    """
+    active = evidence.values.get(ACTIVE)
+    phases = [work.phases[name] for name in COMPUTE_PHASES if name in work.phases]
+    if active is None or not phases:
+        return np.full(work.own.shape[0], np.nan)
+    computing = np.nansum(phases, axis=0)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        duty = segment_mean(computing, inside) / segment_mean(work.step, inside)
+        per_compute = np.where(duty > LEAST_DUTY, active / duty, np.nan)
+        usual = nan_median(per_compute[None, :], axis=1)[0]
+        return np.where(usual > 0, np.minimum(per_compute / usual, MOST_ACTIVE), np.nan)
+
+
+def missing_resources(evidence: Evidence) -> list[str]:
+    """Resources no channel of which was reported for any rank."""
+    measured = np.isfinite(nan_mean(np.abs(np.fmax(evidence.versus_peers, evidence.versus_past))))
+    return [name for name, known in zip(RESOURCES, measured, strict=True) if not known]

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from rca.arrays import BoolArray
-from rca.features.ending_events import End, Event, deaths, ranks_named
+from rca.features.end_events import End, Event, deaths, ranks_named
 from rca.telemetry.job import Topology
 
 #: Events of devices and links that others may wait for.

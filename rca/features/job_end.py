@@ -7,8 +7,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from rca.arrays import BoolArray, FloatArray, IntArray
-from rca.features.aftermath import Aftermath
-from rca.features.ending_events import (
+from rca.features.end_events import (
     End,
     Event,
     around,
@@ -21,8 +20,8 @@ from rca.features.ending_events import (
     who_died,
     whose_link_went_down,
 )
-from rca.features.ending_origins import where_it_began
-from rca.features.post_stop_signals import Lately
+from rca.features.end_origin import where_it_began
+from rca.features.post_stop_signals import Aftermath, Lately
 from rca.robust import nan_median
 from rca.telemetry.phases import PhaseArrays
 from rca.telemetry.window import Window
