@@ -1,1 +1,1 @@
-"""How far simulated windows are from real ones: effect sizes, features, a discriminator, operation traces."""
+"""Compares simulated windows with real captures: effect sizes, and a real-or-simulated discriminator."""

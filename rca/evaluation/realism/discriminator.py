@@ -1,7 +1,7 @@
-"""Whether a small model can tell real windows from simulated ones, and by what.
+"""Whether a small model can distinguish real windows from simulated ones, and by which features.
 
-The area under its ROC curve, cross-validated by capture, is the chance that it ranks a real window above a
-simulated one: 0.5 where it cannot tell them apart, 1 where every real window gives itself away.
+The area under its ROC curve (AUC), cross-validated by capture, is the chance that a real window scores above
+a simulated one. It is 0.5 if the model cannot distinguish them and 1 if it always can.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from rca.evaluation.realism.measure import Measured, columns, resolutions
 from rca.evaluation.rows import HEALTHY, in_order
 from rca.telemetry.causes import CAUSES
 
-#: Few leaves and few rounds: with a few hundred windows more capacity would only learn them by heart.
+#: Few leaves and few rounds: a larger model would overfit a few hundred windows.
 PARAMETERS: dict[str, Any] = {
     "objective": "binary",
     "learning_rate": 0.1,
@@ -35,16 +35,17 @@ PARAMETERS: dict[str, Any] = {
 ROUNDS = 80
 FOLDS = 5
 BOOTSTRAP_ROUNDS = 300
-#: How often the features relied on most are taken away, and how many at a time.
+#: Models that are fitted one after the other, each without the features that the ones before used most.
 LAYERS = 6
-PEELED = 10
-#: Windows of the rarer side that a cause's own figure needs.
-LEAST_WINDOWS = 5
+#: Features that each of them leaves out in addition.
+LEFT_OUT_PER_LAYER = 10
+#: Windows of either side that the AUC of one cause needs.
+LEAST_WINDOWS_OF_CAUSE = 5
 
 
 @dataclass(frozen=True)
 class Layer:
-    """The discriminator without the features that earlier layers relied on most.
+    """The discriminator without the features that earlier layers used most.
 
     Attributes
     ----------
@@ -60,18 +61,18 @@ class Layer:
 
 @dataclass(frozen=True)
 class Discriminated:
-    """What the discriminator found.
+    """Results of the discriminator.
 
     Attributes
     ----------
     exact : Estimate
-        AUC over all windows, features as they are: any constant that is always off by a hair is enough.
+        AUC over all windows with unrounded features: the smallest constant difference makes it 1.
     layers : tuple of Layer
-        With features rounded to what an engineer would remark; the first with all of them, each further one
-        without the `PEELED` features that the one before relied on most. A few features that tell everything
-        hide all others, which the later layers bring to light.
+        With features rounded to the smallest difference that matters. The first has all features, each
+        further one lacks the `LEFT_OUT_PER_LAYER` features that the one before used most: a few features
+        that decide everything hide all others.
     by_cause : dict of str to Estimate
-        The first layer's out-of-fold scores within the windows of one cause.
+        AUC of the first layer's out-of-fold scores within the windows of one cause.
     """
 
     exact: Estimate
@@ -90,7 +91,7 @@ class Discriminated:
 
 
 def discriminate(real: Sequence[Measured], simulated: Sequence[Measured], seed: int) -> Discriminated:
-    """Fit, score out of fold, and say what was relied on; captures and their twins share a fold."""
+    """Fit and score out of fold; a capture and its twins share a fold."""
     rows = [*real, *simulated]
     is_real = np.array([True] * len(real) + [False] * len(simulated))
     _, group = np.unique([one.group for one in rows], return_inverse=True)
@@ -106,7 +107,7 @@ def discriminate(real: Sequence[Measured], simulated: Sequence[Measured], seed: 
         order = np.argsort(-gain, kind="stable")
         scores.append(score)
         layers.append(Layer(auc_estimate(score, is_real, group, rng), _shares(gain, left, order)))
-        left = np.delete(left, order[:PEELED])
+        left = np.delete(left, order[:LEFT_OUT_PER_LAYER])
     return Discriminated(
         exact=auc_estimate(exact, is_real, group, rng),
         layers=tuple(layers),
@@ -130,7 +131,7 @@ def _by_cause(
     found = {}
     for name in in_order(set(cause.tolist()), (HEALTHY, *CAUSES)):
         held = cause == name
-        if min(is_real[held].sum(), (~is_real[held]).sum()) >= LEAST_WINDOWS:
+        if min(is_real[held].sum(), (~is_real[held]).sum()) >= LEAST_WINDOWS_OF_CAUSE:
             found[name] = auc_estimate(score[held], is_real[held], group[held], rng)
     return found
 
@@ -141,7 +142,7 @@ def out_of_fold(
     group: IntArray,
     rng: np.random.Generator,
 ) -> tuple[FloatArray, FloatArray]:
-    """Scores of models that saw no window of the scored one's group, and the gain of every feature.
+    """Scores of models that were fitted without the scored window's group, and the gain of every feature.
 
     Parameters
     ----------
@@ -153,7 +154,7 @@ def out_of_fold(
     Returns
     -------
     score : ndarray of shape (n_windows,), log-odds
-        NaN for all where there are fewer groups than folds or only one class.
+        NaN for all windows if there are fewer groups than folds, or only one class.
     gain : ndarray of shape (n_features,)
     """
     import lightgbm
@@ -169,7 +170,7 @@ def out_of_fold(
         target = is_real[train]
         if target.all() or not target.any():
             continue
-        # Both sides weigh the same, however many twins a capture has.
+        # Both sides have the same total weight, however many twins a capture has.
         weight = np.where(target, 0.5 / target.mean(), 0.5 / (1 - target.mean()))
         data = lightgbm.Dataset(features[train], target.astype(float), weight=weight)
         model = lightgbm.train(PARAMETERS | {"seed": seed}, data, ROUNDS)
@@ -179,7 +180,7 @@ def out_of_fold(
 
 
 def auc(score: FloatArray, is_real: np.ndarray[Any, np.dtype[np.bool_]]) -> float:
-    """Chance that a real window scores above a simulated one, ties counted half; NaN without both."""
+    """Chance that a real window scores above a simulated one, ties counted half; NaN if one side is empty."""
     n_real = int(is_real.sum())
     n_other = is_real.size - n_real
     if not n_real or not n_other:

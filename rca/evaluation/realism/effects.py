@@ -1,4 +1,4 @@
-"""Effect sizes: what faults of one mechanism do to phases and signals, in real and in simulated windows."""
+"""Effect sizes: how faults of one mechanism change phases and signals in real and in simulated windows."""
 
 from __future__ import annotations
 
@@ -9,24 +9,22 @@ from itertools import chain
 import numpy as np
 
 from rca.arrays import FloatArray
-from rca.evaluation.intervals import UNKNOWN, Estimate, bootstrap
-from rca.evaluation.realism.distances import quantile_within
+from rca.evaluation.intervals import Estimate, bootstrap
 from rca.evaluation.realism.measure import PEERS, Level, Measured
 from rca.features.resource_evidence import RESOURCES
 from rca.telemetry.catalogue import unit_of_channel
 from rca.telemetry.window import PHASES
 
-#: A phase below this share of a step is too short for its ratio to mean anything.
+#: Share of a step that both sides of a phase's ratio get added, so that short phases have no large ratio.
 PHASE_FLOOR = 0.01
-#: The same for channels that no resource gives a floor: share of the largest level of either side.
+#: The same for channels without a floor of their resource, as a share of the largest level.
 CHANNEL_FLOOR = 0.02
-#: Real windows that a median needs.
+#: Windows that a median needs.
 LEAST_WINDOWS = 3
-#: Real medians beyond these quantiles of the simulated distribution are called outside.
+#: A real median beyond these quantiles of the simulated windows is outside.
 OUTSIDE = (0.05, 0.95)
 RATIO, BEFORE, DURING = "ratio", "before", "during"
 ALL = "all"
-STEP = "step time"
 
 _PHASE_NAMES = frozenset(name.removesuffix("_seconds") for name in PHASES)
 
@@ -40,14 +38,14 @@ class Effect:
     cause, mechanism, quantity : str
         The quantity is ``"victim forward"``, ``"peers cpu_throttled"``, ...
     moment : str
-        ``"ratio"`` (during over before), a level ``"before"`` or ``"during"``, or ``"at severity 0.67"``.
+        ``"ratio"`` (during over before), or a level ``"before"`` or ``"during"``.
     unit : str
     real, simulated : Estimate
         Medians over windows with bootstrap intervals.
     quantile : float
         Where the real median lies in the simulated distribution.
     doublings : float
-        log2 of the real over the simulated median, both raised by the quantity's floor.
+        log2 of the real over the simulated median; the quantity's floor is added to both.
     """
 
     cause: str
@@ -62,7 +60,7 @@ class Effect:
 
     @property
     def apart(self) -> bool:
-        """Whether the intervals are disjoint, and the real median is outside the simulated distribution."""
+        """Whether the intervals are disjoint and the real median is outside the simulated distribution."""
         disjoint = self.real.low > self.simulated.high or self.real.high < self.simulated.low
         return bool(disjoint and not OUTSIDE[0] <= self.quantile <= OUTSIDE[1])
 
@@ -70,13 +68,13 @@ class Effect:
 def effects(
     real: Sequence[Measured], simulated: Sequence[Measured], rng: np.random.Generator
 ) -> list[Effect]:
-    """Compare every quantity of every mechanism that both sides show, and the calm levels of all jobs.
+    """Compare every quantity of every mechanism that both sides have, and the levels before any fault.
 
-    Levels before a fault do not depend on what comes: under the mechanism `ALL` they are compared over all
-    windows, ranks without a fault only.
+    Levels before a fault do not depend on the fault. The mechanism `ALL` compares them over all windows, on
+    ranks without a fault.
     """
     floors = _floors([*real, *simulated])
-    found = _calm(real, simulated, floors, rng)
+    found = _before_any_fault(real, simulated, floors, rng)
     for cause, mechanism in sorted({(each.cause, each.mechanism) for each in real}):
         sides = [[one for one in side if one.mechanism == mechanism] for side in (real, simulated)]
         for quantity in sorted(set(chain.from_iterable(one.levels for one in chain(*sides)))):
@@ -92,7 +90,7 @@ def effects(
     return found
 
 
-def _calm(
+def _before_any_fault(
     real: Sequence[Measured],
     simulated: Sequence[Measured],
     floors: Mapping[str, float],
@@ -108,34 +106,8 @@ def _calm(
     return found
 
 
-def severity_effects(
-    real: Sequence[Measured], at_label: Mapping[str, FloatArray], rng: np.random.Generator
-) -> list[Effect]:
-    """Compare step ratios where real and simulated faults are labelled with the same severity.
-
-    Parameters
-    ----------
-    at_label : mapping of group to ndarray of shape (n_twins,)
-        Slowdown of each twin, had it the severity its capture is labelled with.
-    """
-    found = []
-    known = [each for each in real if np.isfinite(each.ratio) and each.group in at_label]
-    keys = sorted({(each.cause, each.mechanism, round(each.severity, 2)) for each in known})
-    for cause, mechanism, severity in keys:
-        side = [e for e in known if e.mechanism == mechanism and round(e.severity, 2) == severity]
-        pair = [
-            np.array([each.ratio for each in side]),
-            np.concatenate([at_label[each.group] for each in side]),
-        ]
-        label = (cause, mechanism, STEP, f"at severity {severity:.2f}", "x")
-        effect = _effect(label, pair, 0.0, rng, least=1)
-        if effect is not None:
-            found.append(effect)
-    return found
-
-
 def largest(found: Sequence[Effect], n: int) -> list[Effect]:
-    """The effects that are clearly apart, by doublings."""
+    """The effects that are apart, those with the most doublings first."""
     return sorted((one for one in found if one.apart), key=lambda one: -abs(one.doublings))[:n]
 
 
@@ -144,19 +116,22 @@ def _effect(
     pair: Sequence[FloatArray],
     raised: float,
     rng: np.random.Generator,
-    least: int = LEAST_WINDOWS,
 ) -> Effect | None:
     real, simulated = (values[np.isfinite(values)] for values in pair)
-    if min(real.size, simulated.size) < least:
+    if min(real.size, simulated.size) < LEAST_WINDOWS:
         return None
-    told, made = (_median(values, rng) for values in (real, simulated))
-    ratio = (told.value + raised) / (made.value + raised) if made.value + raised > 0 else float("nan")
+    left, right = (bootstrap(values, rng, np.median) for values in (real, simulated))
+    ratio = (left.value + raised) / (right.value + raised) if right.value + raised > 0 else float("nan")
     doublings = float(np.log2(ratio)) if ratio > 0 else float("nan")
-    return Effect(*label, told, made, quantile_within(told.value, simulated), doublings)
+    return Effect(*label, left, right, quantile_within(left.value, simulated), doublings)
 
 
-def _median(values: FloatArray, rng: np.random.Generator) -> Estimate:
-    return bootstrap(values, rng, np.median) if values.size else UNKNOWN
+def quantile_within(value: float, sample: FloatArray) -> float:
+    """Share of the sample below a value, ties counted half; NaN if either is unknown."""
+    held = sample[np.isfinite(sample)]
+    if held.size == 0 or not np.isfinite(value):
+        return float("nan")
+    return float(((held < value).sum() + 0.5 * (held == value).sum()) / held.size)
 
 
 def _values(side: Sequence[Measured], quantity: str, moment: str, floor: float) -> FloatArray:
@@ -173,8 +148,8 @@ def _values(side: Sequence[Measured], quantity: str, moment: str, floor: float) 
 
 
 def _floors(measured: Sequence[Measured]) -> dict[str, float]:
-    """Per phase and channel what both sides of a ratio get added: next to nothing over nothing is 1."""
-    # A resource's unit is what an engineer would remark; a tenth of it is not worth a doubling.
+    """The floor of every phase and channel; the ratio of two levels far below it is 1."""
+    # A resource's unit is the smallest difference that matters; a tenth of it is negligible.
     known = {
         channel.channel: channel.floor if channel.comparison == "growth" else 0.1 * channel.unit
         for channels in RESOURCES.values()

@@ -1,56 +1,50 @@
-"""A comparison as files: ``realism.md`` with pictures, and ``realism.json`` with every figure."""
+"""A comparison as tables of text, as ``realism.md`` and as ``realism.json``; largest differences first."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from rca.errors import SourceError
 from rca.evaluation.intervals import Estimate
-from rca.evaluation.realism.effects import Effect
-from rca.evaluation.realism.pictures import pictures
-from rca.evaluation.realism.reading import (
-    discriminator_table,
-    effects_table,
-    features_table,
-    importance_table,
-    layers_table,
-    levels_table,
-    missing_table,
-    severity_table,
-    summary_table,
-    trace_table,
-    verdict,
-)
-from rca.evaluation.realism.run import Realism
-from rca.evaluation.realism.traces import CAUSES, TraceComparison
+from rca.evaluation.realism.compare import Realism
+from rca.evaluation.realism.discriminator import LEFT_OUT_PER_LAYER
+from rca.evaluation.realism.effects import ALL, BEFORE, DURING, RATIO, Effect, largest
+from rca.evaluation.realism.measure import columns
+from rca.evaluation.tables import TextTable
+from rca.robust import nan_median
 from rca.telemetry.files import replace_file
+from rca.whatif.result import finite
 
-FORMAT = 1
+FORMAT = 2
+#: Rows of a table of the largest differences: in the report, and in the terminal.
+REPORT_ROWS, TERMINAL_ROWS = 40, 10
+#: What the discriminator can do, by the upper bound of its AUC.
+VERDICTS = (
+    (0.6, "can hardly distinguish them"),
+    (0.8, "distinguishes some of them"),
+    (0.95, "distinguishes most of them"),
+)
 
 
 def write_report(found: Realism, folder: Path, title: str) -> None:
-    """Write ``realism.md``, ``realism.json`` and the pictures, each whole or not at all.
+    """Write ``realism.md`` and ``realism.json``, each whole or not at all.
 
     Raises
     ------
-    MissingExtra
-        Without matplotlib.
     SourceError
         If the folder cannot be written.
     """
     import orjson
 
-    drawn = pictures(found)
-    content = orjson.dumps(document(found), option=orjson.OPT_INDENT_2) + b"\n"
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        for name, picture in drawn.items():
-            replace_file(folder / name, picture)
+        content = orjson.dumps(document(found), option=orjson.OPT_INDENT_2) + b"\n"
         replace_file(folder / "realism.json", content)
-        # Last, because it refers to the others.
         replace_file(folder / "realism.md", markdown(found, title).encode())
     except OSError as error:
         raise SourceError(f"cannot write into {folder}: {error.strerror or error}") from error
@@ -58,107 +52,191 @@ def write_report(found: Realism, folder: Path, title: str) -> None:
 
 def document(found: Realism) -> dict[str, Any]:
     """Every figure as plain data for JSON; unknown numbers are null."""
-    from rca.whatif.result import finite
-
     held = found.discriminated
-    content = {
-        "format": FORMAT,
-        "seed": found.seed,
-        "n_real": len(found.real),
-        "n_simulated": len(found.simulated),
-        "left_out": found.left_out,
-        "effects": [_effect(effect) for effect in found.effects],
-        "slowdown_at_severity": [_effect(effect) for effect in found.at_severity],
-        "features": [
-            {"cause": each.cause, "feature": each.feature, **each.distance._asdict(), "q": each.q}
-            for each in found.features
-        ],
-        "discriminator": {
-            "auc": held.auc.as_row(),
-            "auc_exact": held.exact.as_row(),
-            "by_cause": {cause: auc.as_row() for cause, auc in held.by_cause.items()},
-            "layers": [{"auc": layer.auc.as_row(), "importance": layer.importance} for layer in held.layers],
-        },
-        "traces": [_trace(trace) for trace in found.traces],
-    }
-    plain: dict[str, Any] = finite(content)
+    plain: dict[str, Any] = finite(
+        {
+            "format": FORMAT,
+            "seed": found.seed,
+            "n_real": len(found.real),
+            "n_simulated": len(found.simulated),
+            "left_out": found.left_out,
+            "effects": [_effect_row(effect) for effect in found.effects],
+            "discriminator": {
+                "auc": held.auc.as_row(),
+                "auc_exact": held.exact.as_row(),
+                "by_cause": {cause: auc.as_row() for cause, auc in held.by_cause.items()},
+                "layers": [
+                    {"auc": layer.auc.as_row(), "importance": layer.importance} for layer in held.layers
+                ],
+            },
+        }
+    )
     return plain
 
 
-def markdown(found: Realism, title: str) -> str:
-    """The report, largest differences first."""
-    auc = found.discriminated.auc
-    opening = (
-        f"# Realism of the simulator, measured on {title}\n\n"
-        f"{len(found.real)} real captures; {len(found.simulated)} simulated twins, each with the job, "
-        "victims, steps and slowdown of a capture, all else as the simulator draws it. Brackets are "
-        "95 % bootstrap intervals over windows. A quantile says where the real median lies in the simulated "
-        "distribution; doublings are log2 of real over simulated. Listed are differences whose intervals are "
-        "disjoint and whose real median is outside the simulated 5 to 95 %."
-    )
-    if found.left_out:
-        opening += (
-            f" {len(found.left_out)} captures are left out: something was done that had no visible effect."
-        )
-    parts = [
-        opening,
-        summary_table(found).to_markdown(),
-        _about_discriminator(auc),
-        discriminator_table(found).to_markdown(),
-        importance_table(found).to_markdown(),
-        layers_table(found).to_markdown(),
-        _picture("what tells real from simulated", "discriminator.png"),
-        effects_table(found.effects, 40).to_markdown(),
-        _picture("effect sizes, real over simulated", "effects.png"),
-        severity_table(found.at_severity).to_markdown(),
-        _picture("slowdown at the labelled severity", "severity.png"),
-        levels_table(found.effects).to_markdown(),
-        features_table(found.features, "largest differences of features", 40).to_markdown(),
-        missing_table(found.features).to_markdown(),
-        _picture("features, real against simulated", "features.png"),
-    ]
-    for trace in found.traces:
-        parts += [
-            trace_table(trace).to_markdown(),
-            _picture(f"trace {trace.name}", f"trace-{trace.name}.png"),
-        ]
-    return "\n\n".join(part.rstrip() for part in parts) + "\n"
-
-
-def _about_discriminator(auc: Estimate) -> str:
-    return (
-        "A small gradient-boosted model, shown features rounded to what an engineer would remark, "
-        f"{verdict(auc.value)}. An AUC of 0.5 would mean that nothing it sees "
-        "tells a simulated window from a real one. Near 1 it does **not** mean that a classifier trained on "
-        "simulation fails on reality: one constant that is always different is enough. It means that some "
-        "feature gives the origin away, so a classifier may have learned thresholds that reality does not "
-        "have; the features listed below are where to look first."
-    )
-
-
-def _picture(title: str, name: str) -> str:
-    return f"![{title}]({name})"
-
-
-def _effect(effect: Effect) -> dict[str, Any]:
+def _effect_row(effect: Effect) -> dict[str, Any]:
     sides = {"real": effect.real.as_row(), "simulated": effect.simulated.as_row(), "apart": effect.apart}
     return {**asdict(effect), **sides}
 
 
-def _trace(trace: TraceComparison) -> Mapping[str, Any]:
-    return {
-        "name": trace.name,
-        "figures": {
-            name: {
-                "real": trace.value(trace.real, name),
-                **{
-                    cause: {
-                        "quantile": trace.quantile(cause, name),
-                        "simulated": trace.sample(cause, name).tolist(),
-                    }
-                    for cause in CAUSES
-                },
-            }
-            for name in trace.names
-        },
-    }
+def markdown(found: Realism, title: str) -> str:
+    """The report, largest differences first."""
+    opening = (
+        f"# Realism of the simulator, measured on {title}\n\n"
+        f"{len(found.real)} real captures are compared with {len(found.simulated)} simulated twins. A twin "
+        "has the job, victims, steps and slowdown of its capture; the simulator draws the rest.\n\n"
+        "Brackets are 95 % bootstrap intervals over windows. Doublings are log2 of real over simulated. A "
+        "quantile is the place of the real median in the simulated windows. A difference is listed if the "
+        "intervals are disjoint and the real median is outside the simulated 5 to 95 %."
+    )
+    if found.left_out:
+        opening += f"\n\n{len(found.left_out)} captures are left out: a fault had no visible effect."
+    tables = (
+        effects_table(found, REPORT_ROWS),
+        levels_table(found),
+        discriminator_table(found),
+        importance_table(found, REPORT_ROWS),
+        layers_table(found),
+    )
+    parts = [opening, summary_table(found).to_markdown(), *(table.to_markdown() for table in tables)]
+    return "\n\n".join(part.rstrip() for part in parts) + "\n"
+
+
+def terminal_tables(found: Realism) -> list[TextTable]:
+    """The tables for a terminal, without empty ones."""
+    tables = (
+        summary_table(found),
+        discriminator_table(found),
+        importance_table(found, TERMINAL_ROWS),
+        effects_table(found, TERMINAL_ROWS),
+    )
+    return [table for table in tables if table.rows]
+
+
+def summary_table(found: Realism) -> TextTable:
+    """Each part in one line: the number of differences, and the largest one."""
+    ratios = [effect for effect in found.effects if effect.moment == RATIO]
+    levels = [effect for effect in found.effects if effect.mechanism == ALL]
+    held = found.discriminated
+    rows = (
+        ("effect sizes", _count_apart(ratios), _largest_in_words(ratios)),
+        ("levels before any fault", _count_apart(levels), _largest_in_words(levels)),
+        ("discriminator", f"AUC {interval(held.auc)}", next(iter(held.importance), "-")),
+    )
+    title = f"realism: {len(found.real)} captures, {len(found.simulated)} simulated windows"
+    return TextTable(title, ("part", "result", "largest difference"), rows)
+
+
+def effects_table(found: Realism, n: int) -> TextTable:
+    """The ratios that are apart: changes that faults make larger, or smaller, than in reality."""
+    by_key = {(one.mechanism, one.quantity, one.moment): one for one in found.effects}
+    rows = []
+    for effect in largest([one for one in found.effects if one.moment == RATIO], n):
+        before, during = (by_key.get((effect.mechanism, effect.quantity, one)) for one in (BEFORE, DURING))
+        rows.append(
+            (
+                effect.mechanism,
+                effect.quantity,
+                interval(effect.real),
+                interval(effect.simulated),
+                _levels(before, during, lambda one: one.real),
+                _levels(before, during, lambda one: one.simulated),
+                before.unit if before else "",
+                f"{effect.doublings:+.1f}",
+            )
+        )
+    ratios = ("real ratio", "simulated ratio")
+    header = ("mechanism", "quantity", *ratios, "real", "simulated", "unit", "doublings")
+    return TextTable("largest differences of effect sizes", header, tuple(rows))
+
+
+def _levels(before: Effect | None, during: Effect | None, side: Callable[[Effect], Estimate]) -> str:
+    """Medians before and during, of one side."""
+    if before is None or during is None:
+        return "-"
+    return f"{_number(side(before).value)} to {_number(side(during).value)}"
+
+
+def levels_table(found: Realism) -> TextTable:
+    """Levels of ranks before any fault, those with the most doublings first."""
+    known = [one for one in found.effects if one.mechanism == ALL and np.isfinite(one.doublings)]
+    rows = [
+        (
+            effect.quantity.removeprefix("peers "),
+            effect.unit,
+            interval(effect.real),
+            interval(effect.simulated),
+            _number(effect.quantile),
+            f"{effect.doublings:+.1f}",
+        )
+        for effect in sorted(known, key=lambda one: -abs(one.doublings))
+    ]
+    header = ("quantity", "unit", "real", "simulated", "quantile", "doublings")
+    return TextTable("levels before any fault", header, tuple(rows))
+
+
+def discriminator_table(found: Realism) -> TextTable:
+    """AUC of the discriminator in total and by cause."""
+    held = found.discriminated
+    parts = {"all, features exact": held.exact, "all, features rounded": held.auc, **held.by_cause}
+    rows = tuple((name, interval(auc), f"{auc.n}", verdict(auc.value)) for name, auc in parts.items())
+    return TextTable("discriminator", ("windows", "AUC", "captures", "the discriminator"), rows)
+
+
+def verdict(auc: float) -> str:
+    """An area under the ROC curve in words."""
+    if not np.isfinite(auc):
+        return "has too few captures to be fitted"
+    return next((text for top, text in VERDICTS if auc < top), "distinguishes nearly all of them")
+
+
+def importance_table(found: Realism, n: int) -> TextTable:
+    """The features that the discriminator uses most, with their medians on both sides."""
+    medians = [
+        dict(zip(columns(), nan_median(np.array([one.features for one in side])), strict=True))
+        for side in (found.real, found.simulated)
+    ]
+    rows = [
+        (name, f"{share:.0%}", *(_number(float(side[name])) for side in medians))
+        for name, share in list(found.discriminated.importance.items())[:n]
+    ]
+    header = ("feature", "share of gain", "real median", "simulated median")
+    return TextTable("features that the discriminator uses", header, tuple(rows))
+
+
+def layers_table(found: Realism) -> TextTable:
+    """AUC without the features that the layers before used most."""
+    rows = [
+        (
+            f"without the first {LEFT_OUT_PER_LAYER * number}",
+            interval(layer.auc),
+            ", ".join(list(layer.importance)[:LEFT_OUT_PER_LAYER]),
+        )
+        for number, layer in enumerate(found.discriminated.layers)
+    ]
+    title = "discriminator without the features that it uses most"
+    return TextTable(title, ("features", "AUC", "uses most"), tuple(rows))
+
+
+def interval(estimate: Estimate) -> str:
+    """``value [low, high]`` with three digits, or a dash."""
+    if estimate.n == 0:
+        return "-"
+    return f"{_number(estimate.value)} [{_number(estimate.low)}, {_number(estimate.high)}]"
+
+
+def _number(value: float) -> str:
+    return f"{value:.3g}" if np.isfinite(value) else "-"
+
+
+def _count_apart(found: Sequence[Effect]) -> str:
+    return f"{sum(effect.apart for effect in found)} of {len(found)} apart"
+
+
+def _largest_in_words(found: Sequence[Effect]) -> str:
+    worst = largest(found, 1)
+    if not worst:
+        return "-"
+    first = worst[0]
+    values = f"real {first.real.value:.3g}, simulated {first.simulated.value:.3g}"
+    return f"{first.mechanism}: {first.quantity} {first.moment}, {values}"

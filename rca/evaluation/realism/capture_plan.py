@@ -1,4 +1,4 @@
-"""A real capture reduced to what its simulated twins must share with it: the job, who was hurt, and when."""
+"""What simulated twins share with a real capture: the job, the faults, their ranks and their steps."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from rca.telemetry.labels import Label, LabelledCause
 from rca.telemetry.phases import PhaseArrays
 from rca.telemetry.window import LOAD_COLUMNS, PHASES, Window
 
-#: What the testbed does -> the simulator's variant of the same mechanism; other kinds take any variant.
+#: Fault kind of the testbed -> the simulator's variant of the same mechanism. Other kinds take any variant.
 VARIANT_OF_KIND: Mapping[str, str] = {
     "cpu_quota": "quota",
     "nic_rate": "bandwidth",
@@ -33,7 +33,7 @@ VARIANT_OF_KIND: Mapping[str, str] = {
     "killed_device": "device",
     "hung_rank": "stopped",
 }
-#: Kinds whose variant depends on what they are aimed at.
+#: Kinds whose variant depends on their scope.
 VARIANT_OF_SCOPE: Mapping[tuple[str, str], str] = {
     ("cpu_hogs", "rank"): "rank_hogs",
     ("cpu_hogs", "node"): "hogs",
@@ -41,29 +41,27 @@ VARIANT_OF_SCOPE: Mapping[tuple[str, str], str] = {
     ("checkpoint_stall", "job"): "all",
     ("checkpoint_stall", "rank"): "one",
 }
-#: Load columns that tell the length of sequences.
+#: Load columns that give the length of sequences.
 SEQUENCE_COLUMNS = frozenset(LOAD_COLUMNS) - {"samples"}
-#: Steps from the last sign of progress to the window's end from which on the job has ended.
+#: The job has ended if the window goes on for more steps than this after the last one.
 FINISHED_SILENCE = 2.0
-#: Seconds between samples where a window has too few to tell.
+#: Seconds between samples, for windows with too few samples to measure it.
 USUAL_INTERVAL = 0.2
 
 
 @dataclass(frozen=True)
-class Injected:
+class InjectedFault:
     """One fault of a capture.
 
     Attributes
     ----------
     cause, mechanism : str
-        Catalogue id, and what was done; the cause again where the label does not say.
+        Catalogue id, and the kind of fault; the catalogue id again if the label has no kind.
     variant : str
-        The simulator's name for the mechanism; "" if it has none of its own.
+        The simulator's name for the mechanism; "" if it has none.
     ranks, nodes : tuple of int
     first, last : int
         Columns of the window's steps, inclusive.
-    severity : float
-        As labelled; NaN if it is not.
     """
 
     cause: str
@@ -73,35 +71,34 @@ class Injected:
     nodes: tuple[int, ...]
     first: int
     last: int
-    severity: float
 
 
 @dataclass(frozen=True)
-class Subject:
+class CapturePlan:
     """What a capture and its twins have in common.
 
     Attributes
     ----------
     group : str
-        The capture's id; nothing of one group may stand on both sides of a cross-validation.
+        The capture's id. Cross-validation keeps one group in one fold.
     cause, mechanism : str
-        Of the first fault, and of all of them; both "healthy" without one.
+        Cause of the first fault, and mechanisms of all faults; both "healthy" without a fault.
     ratio : float
-        Step time during the faults over step time before, as measured; NaN where there is no before.
+        Measured step time during the faults over step time before them; NaN without steps before them.
     interval_seconds : float
         Usual distance between two samples of a series.
     missing_phases : tuple of str
-        Phases that nobody measured.
+        Phases that the window does not time.
     sequences : bool
-        The window tells how long its sequences are.
+        The window reports the length of its sequences.
     finished : bool
-        The job ended by itself before the window did.
+        The job ended before the window did.
     """
 
     group: str
     cause: str
     mechanism: str
-    faults: tuple[Injected, ...]
+    faults: tuple[InjectedFault, ...]
     parallelism: Parallelism
     ranks_per_node: int
     n_steps: int
@@ -115,13 +112,8 @@ class Subject:
 
     @property
     def victims(self) -> tuple[int, ...]:
-        """Ranks that any fault names."""
+        """Ranks of all faults."""
         return tuple(sorted({rank for fault in self.faults for rank in fault.ranks}))
-
-    @property
-    def severity(self) -> float:
-        """As labelled; NaN where it is not, or where several faults share the blame."""
-        return self.faults[0].severity if len(self.faults) == 1 else float("nan")
 
     @property
     def stops(self) -> bool:
@@ -136,13 +128,13 @@ class Subject:
         return min(fault.first for fault in self.faults), max(fault.last for fault in self.faults)
 
 
-def subject_of(name: str, window: Window, label: Label, ratio: float = float("nan")) -> Subject:
-    """Read off a labelled window what its twins must share.
+def plan_of(name: str, window: Window, label: Label, ratio: float = float("nan")) -> CapturePlan:
+    """Read from a labelled window what its twins must share.
 
     Parameters
     ----------
     ratio : float
-        Step time during over before, where it is known.
+        Step time during the faults over step time before them, if known.
     """
     phases = PhaseArrays.from_window(window)
     topology = window.job.topology
@@ -152,7 +144,7 @@ def subject_of(name: str, window: Window, label: Label, ratio: float = float("na
         for cause in label.causes
         if cause.cause in CAUSES
     )
-    return Subject(
+    return CapturePlan(
         group=name,
         cause=faults[0].cause if faults else HEALTHY,
         mechanism=" + ".join(fault.mechanism for fault in faults) or HEALTHY,
@@ -171,7 +163,7 @@ def subject_of(name: str, window: Window, label: Label, ratio: float = float("na
 
 
 def is_comparable(label: Label) -> bool:
-    """Whether the label is the whole truth: not where something was done that nobody could see."""
+    """Whether the label names everything that was injected; faults without visible effect are not named."""
     extra = label.model_extra or {}
     named = {cause.cause for cause in label.causes}
     hidden = [each for each in extra.get("injected", ()) if each.get("cause") not in named]
@@ -194,7 +186,7 @@ def sampling_interval(window: Window) -> float:
 
 
 def _silence(window: Window, phases: PhaseArrays) -> float:
-    """From the end of the last step to the end of the window, in usual steps; NaN without a finished step."""
+    """Time from the end of the last step to the end of the window, in median steps; NaN without a step."""
     step = phases.phase("step_seconds")
     ends = (phases.start_time + step)[np.isfinite(step)]
     return float((window.job.end - ends.max()) / np.nanmedian(step)) if ends.size else float("nan")
@@ -206,7 +198,7 @@ def _missing(phases: PhaseArrays) -> tuple[str, ...]:
 
 
 def _kind(cause: LabelledCause, extra: Mapping[str, Any]) -> tuple[str, str]:
-    """What was done and at what it was aimed; the cause itself where the label does not say."""
+    """Kind and scope of the injected fault; the cause and "" if the label does not give them."""
     for each in extra.get("injected", ()):
         if each.get("cause") == cause.cause:
             return str(each.get("kind", cause.cause)), str(each.get("scope", ""))
@@ -215,7 +207,7 @@ def _kind(cause: LabelledCause, extra: Mapping[str, Any]) -> tuple[str, str]:
 
 def _injected(
     cause: LabelledCause, kind: tuple[str, str], phases: PhaseArrays, topology: Topology
-) -> Injected:
+) -> InjectedFault:
     mechanism, scope = kind
     last = phases.n_steps - 1
     first_step = phases.steps[0] if cause.first_step is None else cause.first_step
@@ -227,7 +219,7 @@ def _injected(
     on = {int(topology.node[rank]) for rank in cause.ranks if rank < topology.n_ranks}
     named = {nodes[name] for name in cause.nodes if name in nodes}
     several = VARIANT_OF_SCOPE.get((mechanism, scope))
-    return Injected(
+    return InjectedFault(
         cause=cause.cause,
         mechanism=mechanism if several is None else f"{mechanism}:{scope}",
         variant=several or VARIANT_OF_KIND.get(mechanism, ""),
@@ -235,5 +227,4 @@ def _injected(
         nodes=tuple(sorted(node for node in on | named if node >= 0)),
         first=begin,
         last=max(begin, min(end, last)),
-        severity=float("nan") if cause.severity is None else cause.severity,
     )
