@@ -27,14 +27,14 @@ from rca.classify.classifier import Classifier
 from rca.diagnosis import pipeline
 from rca.diagnosis.bundle import baseline
 from rca.features import extract
-from rca.telemetry.encodings import arrow, json, multipart
+from rca.telemetry import window as window_module
+from rca.telemetry.encodings import multipart
 from rca.whatif.coarse import PhaseReplay
 
 STAGES = ("parse", "validate", "features", "classify", "causal", "render", "total")
 #: (stage, where its function is looked up, name). What is left of a diagnosis is assembling the answer.
 CLOCKED: tuple[tuple[str, Any, str], ...] = (
-    ("validate", json, "validated_window"),
-    ("validate", arrow, "validated_window"),
+    ("validate", window_module, "validated"),
     ("features", pipeline, "extract"),
     ("classify", Classifier, "classify"),
     ("causal", pipeline, "price"),

@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator
 import pyarrow as pa
 
 from rca.errors import InvalidInput, TooLarge
-from rca.telemetry.encodings import arrow, json
 from rca.telemetry.window import Window
 
 JSON = "application/json"
@@ -34,8 +33,8 @@ def decode_window(body: bytes, content_type: str, max_bytes: int) -> Window:
             "the body is empty", hint="send a telemetry window: job, steps and, if there are any, metrics"
         )
     if media_type(content_type) == MULTIPART:
-        return arrow.decode(body, content_type, max_bytes=max_bytes)
-    return json.decode(body)
+        return Window.from_arrow(body, content_type, max_bytes=max_bytes)
+    return Window.from_json(body)
 
 
 def decompress(body: bytes, encoding: str, limit: int) -> bytes:

@@ -13,7 +13,7 @@ from rca.simulation.resources import COLLECTIVE, Resources
 from rca.simulation.sampling_job import log_uniform
 from rca.simulation.scenario import Scenario
 from rca.simulation.timing import Timing
-from rca.telemetry.window import PHASES
+from rca.telemetry.schema import PHASES
 
 # In the order they are run through; a cut leaves everything after it unmeasured.
 ORDER = (

@@ -3,8 +3,8 @@
 from rca.telemetry.job import Job, Parallelism, RankPlace, Topology
 from rca.telemetry.phases import PhaseArrays
 from rca.telemetry.read import read_window
-from rca.telemetry.validation import validated_window
-from rca.telemetry.window import LOAD_COLUMNS, PHASES, Window
+from rca.telemetry.schema import LOAD_COLUMNS, PHASES
+from rca.telemetry.window import Window
 
 __all__ = [
     "LOAD_COLUMNS",
@@ -16,5 +16,4 @@ __all__ = [
     "Topology",
     "Window",
     "read_window",
-    "validated_window",
 ]

@@ -12,8 +12,7 @@ from rca.arrays import FloatArray
 from rca.errors import InvalidWindow
 from rca.telemetry.job import Job
 from rca.telemetry.row_errors import refused_rows
-from rca.telemetry.schema import STEPS, TableSpec
-from rca.telemetry.window import PHASES
+from rca.telemetry.schema import PHASES, STEPS, TableSpec
 
 UNITS = (("milliseconds", 1e3), ("microseconds", 1e6), ("nanoseconds", 1e9))
 # Skewed clocks are off by seconds and a step may begin minutes before the window; one hour off is

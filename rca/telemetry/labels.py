@@ -229,7 +229,7 @@ def write_manifest(
 def write_labelled(window: Window, label: Label, path: str | PathLike[str]) -> None:
     """Write a window's directory with its label, so that a reader sees both or neither."""
     content = orjson.dumps(label.model_dump(mode="json"), option=orjson.OPT_INDENT_2)
-    directory.write(window, path, attachments={LABEL_FILE: content})
+    directory.write(window.job, window.tables, path, attachments={LABEL_FILE: content})
 
 
 def _inside(folder: Path, relative: str) -> Path:

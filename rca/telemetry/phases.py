@@ -8,7 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from rca.arrays import BoolArray, FloatArray, IntArray
-from rca.telemetry.window import LOAD_COLUMNS, PHASES, Window
+from rca.telemetry.schema import LOAD_COLUMNS, PHASES
+from rca.telemetry.window import Window
 
 #: Phases that most steps do not have; many trainers write them only where they happened.
 OCCASIONAL_PHASES = frozenset({"checkpoint_seconds", "gc_seconds"})

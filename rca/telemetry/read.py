@@ -9,7 +9,6 @@ from typing import BinaryIO
 import pyarrow as pa
 
 from rca.errors import InvalidWindow, SourceError, TooLarge
-from rca.telemetry.encodings import arrow, directory, json
 from rca.telemetry.window import Window
 
 _COMPRESSIONS = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd"}
@@ -43,7 +42,7 @@ def read_window(
         return _from_bytes(source, max_bytes)
     if isinstance(source, str | PathLike):
         path = Path(source)
-        return directory.read(path) if path.is_dir() else _from_bytes(_content(path), max_bytes)
+        return Window.from_directory(path) if path.is_dir() else _from_bytes(_content(path), max_bytes)
     return _from_bytes(source.read(), max_bytes)
 
 
@@ -65,9 +64,9 @@ def _from_bytes(body: bytes | bytearray | memoryview, max_bytes: int | None) -> 
         raise TooLarge(f"window of {len(body)} bytes exceeds the limit of {max_bytes}")
     start = bytes(body[:64]).lstrip()
     if start.startswith(b"{"):
-        return json.decode(body)
+        return Window.from_json(body)
     if start.startswith(b"--"):
-        return arrow.decode(body, max_bytes=max_bytes)
+        return Window.from_arrow(body, max_bytes=max_bytes)
     raise InvalidWindow(
         "is empty" if not body else f"starts with {bytes(body[:8])!r}",
         table="window",

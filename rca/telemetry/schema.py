@@ -13,8 +13,22 @@ from typing import Literal
 
 import pyarrow as pa
 
-from rca.telemetry.window import LOAD_COLUMNS, PHASES
-
+#: Durations of a step's phases, seconds.
+PHASES: tuple[str, ...] = (
+    "data_loading_seconds",
+    "host_to_device_seconds",
+    "forward_seconds",
+    "backward_seconds",
+    "communication_wait_seconds",
+    "communication_transfer_seconds",
+    "communication_seconds",
+    "optimizer_seconds",
+    "checkpoint_seconds",
+    "gc_seconds",
+    "step_seconds",
+)
+#: How much work a step had.
+LOAD_COLUMNS: tuple[str, ...] = ("samples", "tokens", "sum_squared_sequence_length")
 Kind = Literal["integer", "number", "text"]
 Presence = Literal["required", "filled", "optional"]
 

@@ -19,7 +19,6 @@ from rca.telemetry.columns import normalized
 from rca.telemetry.job import FORMAT, Job, Parallelism
 from rca.telemetry.row_errors import SHOWN_ROWS, refused_rows, shown
 from rca.telemetry.schema import EVENTS, METRICS, OPS, STEPS, TableSpec
-from rca.telemetry.window import Window
 
 MAX_WORLD_SIZE = 1_000_000
 # Rank x step arrays are dense: a few rows must not be able to demand terabytes.
@@ -28,13 +27,13 @@ FREE_CELLS = 1_000_000
 CELLS_PER_ROW = 32
 
 
-def validated_window(
+def validated(
     job: Job | Mapping[str, object],
     steps: pa.Table,
     metrics: pa.Table | None = None,
     events: pa.Table | None = None,
     ops: pa.Table | None = None,
-) -> Window:
+) -> tuple[Job, dict[str, pa.Table], tuple[str, ...]]:
     """Check tables against the format and bring them to its types and column order.
 
     Parameters
@@ -60,7 +59,7 @@ def validated_window(
     _check_steps(tables["steps"], checked)
     refuse_foreign_clock(METRICS, "time", tables["metrics"], checked)
     refuse_foreign_clock(EVENTS, "time", tables["events"], checked, only_units=True)
-    return Window(job=checked, notes=tuple(notes), **tables)
+    return checked, tables, tuple(notes)
 
 
 def validated_job(job: Job | Mapping[str, object]) -> Job:

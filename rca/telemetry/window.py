@@ -1,35 +1,25 @@
-"""The in-memory telemetry window: one job's tables over one stretch of time, already validated."""
+"""The in-memory telemetry window: one job's tables over a span of time, validated."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from os import PathLike
 
 import pyarrow as pa
 
+from rca.telemetry.encodings import arrow, directory, json
+from rca.telemetry.encodings.document import Decoded
 from rca.telemetry.job import Job
-
-PHASES: tuple[str, ...] = (
-    "data_loading_seconds",
-    "host_to_device_seconds",
-    "forward_seconds",
-    "backward_seconds",
-    "communication_wait_seconds",
-    "communication_transfer_seconds",
-    "communication_seconds",
-    "optimizer_seconds",
-    "checkpoint_seconds",
-    "gc_seconds",
-    "step_seconds",
-)
-LOAD_COLUMNS: tuple[str, ...] = ("samples", "tokens", "sum_squared_sequence_length")
+from rca.telemetry.schema import SPECS
+from rca.telemetry.validation import validated
 
 
 @dataclass(frozen=True)
 class Window:
     """One validated telemetry window (format 1).
 
-    Tables are Arrow tables in the column order and types of the format; floats use NaN, never null,
+    Tables are Arrow tables in the column order and types of the format. Floats use NaN, never null,
     for "not measured". Build one with `rca.read_window` or `Window.from_tables`, which validate.
 
     Attributes
@@ -44,7 +34,7 @@ class Window:
     events, ops : pyarrow.Table
         As in the format; empty if there were none.
     notes : tuple of str
-        What the reader tolerated (aliases resolved, unknown columns kept out, ...), for the quality report.
+        What the reader tolerated (unknown columns that it dropped, ...), for the quality report.
     """
 
     job: Job
@@ -57,7 +47,7 @@ class Window:
     @classmethod
     def from_tables(
         cls,
-        job: Job | dict[str, object],
+        job: Job | Mapping[str, object],
         steps: pa.Table,
         metrics: pa.Table | None = None,
         events: pa.Table | None = None,
@@ -65,29 +55,100 @@ class Window:
     ) -> Window:
         """Validate tables against the format and build a window.
 
+        Parameters
+        ----------
+        job : Job or mapping
+            Metadata, as a model or as the decoded JSON object.
+        steps, metrics, events, ops : pyarrow.Table
+            In any column order. Unknown columns are dropped and listed in `notes`.
+
         Raises
         ------
         InvalidWindow
-            Naming the table, column, first offending rows and what was expected.
+            It names the table, the column, the first bad rows and what was expected.
         """
-        from rca.telemetry.validation import validated_window
+        checked, tables, notes = validated(job, steps, metrics, events, ops)
+        return cls(job=checked, notes=notes, **tables)
 
-        return validated_window(job, steps, metrics, events, ops)
+    @classmethod
+    def from_json(cls, body: bytes | bytearray | memoryview) -> Window:
+        """Decode and validate the JSON encoding.
+
+        Raises
+        ------
+        InvalidWindow
+            If the body is not JSON, or the window breaks the format.
+        """
+        return cls._validated(json.decode(body))
+
+    @classmethod
+    def from_arrow(
+        cls,
+        body: bytes | bytearray | memoryview,
+        content_type: str | None = None,
+        *,
+        max_bytes: int | None = None,
+    ) -> Window:
+        """Decode and validate the multipart Arrow encoding.
+
+        Parameters
+        ----------
+        body : bytes-like
+        content_type : str, optional
+            The request's header. Without it the body's first line gives the boundary.
+        max_bytes : int, optional
+            Limit on the decoded size of all tables together, checked before anything is decompressed.
+
+        Raises
+        ------
+        InvalidWindow
+            If the body is not such a multipart body, a part is damaged, or the window breaks the format.
+        TooLarge
+            If the tables would exceed `max_bytes`.
+        """
+        return cls._validated(arrow.decode(body, content_type, max_bytes=max_bytes))
+
+    @classmethod
+    def from_directory(cls, path: str | PathLike[str]) -> Window:
+        """Read and validate a window's directory.
+
+        Raises
+        ------
+        SourceError
+            If the directory or its ``window.json`` is missing or cannot be read.
+        InvalidWindow
+            If a file is damaged, ``steps.parquet`` is missing, or the window breaks the format.
+        """
+        return cls._validated(directory.read(path))
+
+    @classmethod
+    def _validated(cls, decoded: Decoded) -> Window:
+        window = cls.from_tables(decoded.job, **decoded.tables)
+        return replace(window, notes=(*decoded.notes, *window.notes))
+
+    @property
+    def tables(self) -> dict[str, pa.Table]:
+        """All tables by name, in the format's order."""
+        return {name: getattr(self, name) for name in SPECS}
 
     def to_json(self) -> bytes:
-        """The JSON encoding (UTF-8, ``null`` for NaN)."""
-        from rca.telemetry.encodings.json import encode
+        """The JSON encoding (UTF-8, ``null`` for NaN).
 
-        return encode(self)
+        Metric samples are grouped by series, in the order in which the series first appear. Samples keep
+        their order within a series.
+        """
+        return json.encode(self.job, self.tables)
 
     def to_arrow(self) -> bytes:
         """The multipart Arrow encoding as one body; `arrow.CONTENT_TYPE` names its boundary."""
-        from rca.telemetry.encodings.arrow import encode
-
-        return encode(self)
+        return b"".join(arrow.pieces(self.job, self.tables))
 
     def to_directory(self, path: str | PathLike[str]) -> None:
-        """Write ``window.json`` and one Parquet file per non-empty table, atomically."""
-        from rca.telemetry.encodings.directory import write
+        """Write ``window.json`` and one Parquet file per non-empty table, atomically.
 
-        write(self, path)
+        Raises
+        ------
+        SourceError
+            If the directory holds anything but an unlabelled window, or cannot be written.
+        """
+        directory.write(self.job, self.tables, path)

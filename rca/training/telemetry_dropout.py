@@ -10,7 +10,8 @@ import pyarrow as pa
 from rca.evaluation.signals import STEP_TIMES
 from rca.simulation.sampling_telemetry import CORE_PHASES, OPTIONAL_PHASES
 from rca.telemetry.grouping import codes_of
-from rca.telemetry.window import LOAD_COLUMNS, Window
+from rca.telemetry.schema import LOAD_COLUMNS
+from rca.telemetry.window import Window
 
 #: Metrics that come and go together, by how their names begin (lower case).
 EXPORTERS: tuple[tuple[str, ...], ...] = (

@@ -17,7 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from rca.arrays import BoolArray
 from rca.errors import InvalidInput
 from rca.telemetry.own_work import WORK_PHASES
-from rca.telemetry.window import PHASES
+from rca.telemetry.schema import PHASES
 from rca.whatif.optypes import NAMES, OP_TYPES
 
 Kind = Literal["compute", "communication", "host"]

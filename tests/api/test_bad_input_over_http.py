@@ -15,6 +15,7 @@ from starlette.testclient import TestClient
 
 import rca
 from rca.telemetry.encodings import arrow
+from rca.telemetry.window import Window
 from rca_api.problems import CATALOGUE
 
 JSON = {"Content-Type": "application/json"}
@@ -138,19 +139,17 @@ def test_an_endless_body_is_cut_off_at_the_limit(small_client: TestClient) -> No
 
 def test_arrow_that_unpacks_beyond_the_limit_is_refused(small_client: TestClient) -> None:
     window = rca.read_window("data/windows/healthy")
-    from rca.telemetry.window import Window
-
     slim = Window.from_tables(window.job, window.steps.combine_chunks(), window.metrics.slice(0, 4000))
     body = slim.to_arrow()
     if len(body) > 50_000:
-        body = arrow.encode(Window.from_tables(window.job, window.steps, window.metrics.slice(0, 100)))
+        body = Window.from_tables(window.job, window.steps, window.metrics.slice(0, 100)).to_arrow()
     answer = small_client.post("/v1/diagnoses", content=body, headers={"Content-Type": arrow.CONTENT_TYPE})
     problem(answer, 413, "too-large")
 
 
 @pytest.mark.parametrize(
     "body",
-    [b"--x\r\n\r\n", b"no boundary here", arrow.encode(rca.read_window(WHOLE))[:900]],
+    [b"--x\r\n\r\n", b"no boundary here", rca.read_window(WHOLE).to_arrow()[:900]],
     ids=["nameless part", "no boundary", "truncated"],
 )
 def test_damaged_multipart_is_refused(client: TestClient, body: bytes) -> None:

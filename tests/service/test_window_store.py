@@ -40,7 +40,7 @@ def test_what_is_stored_comes_back(tmp_path: Path, window: Window, url: str) -> 
     stored = store.put(window)
     body = store.read(stored.digest)
     assert hashlib.sha256(body).hexdigest() == stored.digest
-    assert arrow.decode(body, arrow.CONTENT_TYPE).steps.equals(window.steps)
+    assert Window.from_arrow(body, arrow.CONTENT_TYPE).steps.equals(window.steps)
     assert store.put(store.get(stored.digest)) == stored
     assert list(store.digests()) == [stored.digest]
     assert store.has(stored.digest)
@@ -54,7 +54,7 @@ def test_what_is_stored_comes_back(tmp_path: Path, window: Window, url: str) -> 
 
 def test_one_content_is_one_file(store: WindowStore, window: Window, tmp_path: Path) -> None:
     first = store.put(window)
-    again = store.put(arrow.decode(window.to_arrow(), arrow.CONTENT_TYPE))
+    again = store.put(Window.from_arrow(window.to_arrow(), arrow.CONTENT_TYPE))
     assert again == first
     assert the_file(tmp_path).stat().st_size == first.n_bytes
     other = replace(window, job=window.job.model_copy(update={"job_id": "another"}))

@@ -13,6 +13,7 @@ from telemetry_windows import START, job, metrics, rows_of, steps, window
 
 from rca.errors import InvalidWindow, TooLarge
 from rca.telemetry.encodings import arrow
+from rca.telemetry.window import Window
 
 FORM = "multipart/form-data; boundary=xyz"
 
@@ -45,12 +46,12 @@ STEPS = ("steps", stream(steps()))
 
 def refused(body: bytes, content_type: str | None = FORM) -> InvalidWindow:
     with pytest.raises(InvalidWindow) as caught:
-        arrow.decode(body, content_type)
+        Window.from_arrow(body, content_type)
     return caught.value
 
 
 def test_a_form_as_curl_sends_it() -> None:
-    decoded = arrow.decode(form(JOB, STEPS, ("metrics", stream(metrics((1, "node_load1", 2.0))))), FORM)
+    decoded = Window.from_arrow(form(JOB, STEPS, ("metrics", stream(metrics((1, "node_load1", 2.0))))), FORM)
     assert decoded.steps.num_rows == 4
     assert decoded.metrics["value"].to_pylist() == [2.0]
 
@@ -59,35 +60,35 @@ def test_a_form_as_curl_sends_it() -> None:
     "content_type", [None, 'multipart/mixed; boundary="xyz"', "Multipart/Form-Data;boundary=xyz"]
 )
 def test_the_boundary_may_be_declared_in_many_ways(content_type: str | None) -> None:
-    assert arrow.decode(form(JOB, STEPS), content_type).steps.num_rows == 4
+    assert Window.from_arrow(form(JOB, STEPS), content_type).steps.num_rows == 4
 
 
 def test_text_before_and_after_the_parts_is_ignored() -> None:
-    assert arrow.decode(b"preamble\r\n" + form(JOB, STEPS) + b"epilogue", FORM).steps.num_rows == 4
+    assert Window.from_arrow(b"preamble\r\n" + form(JOB, STEPS) + b"epilogue", FORM).steps.num_rows == 4
 
 
 @pytest.mark.parametrize("compression", [None, "lz4", "zstd"])
 def test_compressed_buffers(compression: str | None) -> None:
     held = stream(steps(), compression)
-    assert arrow.decode(form(JOB, ("steps", held)), FORM).steps.num_rows == 4
+    assert Window.from_arrow(form(JOB, ("steps", held)), FORM).steps.num_rows == 4
 
 
 def test_an_arrow_file_is_taken_for_a_stream() -> None:
     sink = pa.BufferOutputStream()
     with pa.ipc.new_file(sink, steps().schema) as writer:
         writer.write_table(steps())
-    assert arrow.decode(form(JOB, ("steps", sink.getvalue().to_pybytes())), FORM).steps.num_rows == 4
+    assert Window.from_arrow(form(JOB, ("steps", sink.getvalue().to_pybytes())), FORM).steps.num_rows == 4
 
 
 def test_contents_may_hold_the_boundary_when_their_length_is_given() -> None:
     events = pa.table({"time": [START], "kind": ["log"], "message": [f"\r\n--{arrow.BOUNDARY}--\r\n" * 3]})
     hostile = window(events=events)
-    assert rows_of(arrow.decode(hostile.to_arrow(), arrow.CONTENT_TYPE).events) == rows_of(hostile.events)
+    assert rows_of(Window.from_arrow(hostile.to_arrow()).events) == rows_of(hostile.events)
 
 
 def test_a_wrong_length_is_not_believed() -> None:
     body = form(JOB, STEPS).replace(b"Content-Type", b"Content-Length: 3\r\nContent-Type")
-    assert arrow.decode(body, FORM).steps.num_rows == 4
+    assert Window.from_arrow(body, FORM).steps.num_rows == 4
 
 
 @pytest.mark.parametrize(
@@ -143,7 +144,7 @@ def test_damaged_bytes_never_do_more_than_fail() -> None:
             body[dice.randrange(len(body))] = dice.choice([0, 255, dice.randrange(256)])
         # Anything else than a window or one of these two escapes and fails the test.
         with contextlib.suppress(InvalidWindow, TooLarge):
-            assert arrow.decode(bytes(body), arrow.CONTENT_TYPE, max_bytes=10_000_000).steps.num_rows
+            assert Window.from_arrow(bytes(body), arrow.CONTENT_TYPE, max_bytes=10_000_000).steps.num_rows
 
 
 def test_a_small_body_cannot_unpack_to_a_large_one() -> None:
@@ -152,22 +153,22 @@ def test_a_small_body_cannot_unpack_to_a_large_one() -> None:
     body = form(JOB, ("steps", stream(table, "zstd")))
     assert len(body) < 100_000
     with pytest.raises(TooLarge, match="steps: decodes to 64"):
-        arrow.decode(body, FORM, max_bytes=10_000_000)
+        Window.from_arrow(body, FORM, max_bytes=10_000_000)
 
 
 def test_rows_without_bytes_count_as_well() -> None:
     table = pa.table({"rank": pa.nulls(2**30), "step": pa.nulls(2**30)})
     with pytest.raises(TooLarge):
-        arrow.decode(form(JOB, ("steps", stream(table))), FORM, max_bytes=1_000_000)
+        Window.from_arrow(form(JOB, ("steps", stream(table))), FORM, max_bytes=1_000_000)
 
 
 def test_the_limit_holds_for_all_tables_together() -> None:
     both = window(metrics=metrics(*[(1, "node_load1", 1.0)] * 50))
     alone = window().to_arrow()
     size = 4 * (4 + 8 * 4)
-    assert arrow.decode(alone, max_bytes=2 * size).steps.num_rows == 4
+    assert Window.from_arrow(alone, max_bytes=2 * size).steps.num_rows == 4
     with pytest.raises(TooLarge, match="metrics"):
-        arrow.decode(both.to_arrow(), max_bytes=2 * size)
+        Window.from_arrow(both.to_arrow(), max_bytes=2 * size)
 
 
 def test_codes_outside_their_dictionary_are_refused() -> None:

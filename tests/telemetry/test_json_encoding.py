@@ -10,7 +10,7 @@ import pytest
 from telemetry_windows import START, job, metrics, window
 
 from rca.errors import InvalidWindow
-from rca.telemetry.encodings import json
+from rca.telemetry.window import Window
 
 
 def document(**changes: Any) -> dict[str, Any]:
@@ -46,12 +46,12 @@ def with_steps(**changes: Any) -> dict[str, Any]:
 
 def refused(members: Any) -> InvalidWindow:
     with pytest.raises(InvalidWindow) as caught:
-        json.decode(orjson.dumps(members))
+        Window.from_json(orjson.dumps(members))
     return caught.value
 
 
 def test_a_document_becomes_a_window() -> None:
-    decoded = json.decode(memoryview(orjson.dumps(document())))
+    decoded = Window.from_json(memoryview(orjson.dumps(document())))
     assert decoded.steps["step_seconds"].to_pylist() == [1.0, 0.9]
     assert np.isnan(decoded.steps["forward_seconds"][1].as_py())
     assert decoded.metrics["name"].to_pylist() == ["node_load1", "node_load1"]
@@ -75,39 +75,39 @@ def test_interleaved_samples_are_written_as_series() -> None:
 def test_truncated_json_says_where(cut: int) -> None:
     body = orjson.dumps(document())[:cut]
     with pytest.raises(InvalidWindow, match=r"is not JSON: .* \(byte \d+ of \d+\)") as caught:
-        json.decode(body)
+        Window.from_json(body)
     assert caught.value.table == "window"
 
 
 def test_nan_literals_are_not_json() -> None:
     with pytest.raises(InvalidWindow) as caught:
-        json.decode(b'{"job": NaN}')
+        Window.from_json(b'{"job": NaN}')
     assert "write null" in str(caught.value.hint)
 
 
 @pytest.mark.parametrize("body", [b'{"job": Infinity}', b'{"a": [1, -Infinity]}', b'{"a": -inf}'])
 def test_infinities_are_not_json_either(body: bytes) -> None:
     with pytest.raises(InvalidWindow) as caught:
-        json.decode(body)
+        Window.from_json(body)
     assert "write null" in str(caught.value.hint)
 
 
 @pytest.mark.parametrize("body", [b"{", b'{"job": \xff}', b"[[[[[", b'{"name": 1,}'])
 def test_other_errors_of_syntax_do_not_talk_of_nan(body: bytes) -> None:
     with pytest.raises(InvalidWindow) as caught:
-        json.decode(body)
+        Window.from_json(body)
     assert caught.value.hint is None
 
 
 def test_deep_nesting_is_refused_not_recursed_into() -> None:
     with pytest.raises(InvalidWindow, match="is not JSON"):
-        json.decode(b"[" * 100_000)
+        Window.from_json(b"[" * 100_000)
 
 
 @pytest.mark.parametrize(("body", "kind"), [(b"[]", "array"), (b"1", "number"), (b"null", "null")])
 def test_a_window_is_an_object(body: bytes, kind: str) -> None:
     with pytest.raises(InvalidWindow, match=f"is a JSON {kind}"):
-        json.decode(body)
+        Window.from_json(body)
 
 
 def test_a_misspelt_table_is_not_overlooked() -> None:
@@ -153,7 +153,7 @@ def test_steps_are_columns(steps: Any) -> None:
 
 
 def test_unknown_columns_and_members_are_noted() -> None:
-    noted = json.decode(
+    noted = Window.from_json(
         orjson.dumps(
             document(
                 steps=document()["steps"] | {"loss": [[1], {}]},

@@ -8,7 +8,7 @@ import pytest
 from telemetry_windows import metrics, rows_of, window
 
 from rca.errors import InvalidWindow, SourceError
-from rca.telemetry import read_window
+from rca.telemetry import Window, read_window
 from rca.telemetry.encodings import directory
 
 
@@ -88,7 +88,7 @@ def test_a_missing_folder(tmp_path: Path) -> None:
     with pytest.raises(SourceError, match="no such"):
         read_window(tmp_path / "nowhere")
     with pytest.raises(SourceError, match="no such directory"):
-        directory.read(tmp_path / "nowhere")
+        Window.from_directory(tmp_path / "nowhere")
 
 
 def test_a_folder_that_is_no_window(tmp_path: Path) -> None:

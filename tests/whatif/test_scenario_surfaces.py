@@ -176,7 +176,7 @@ def test_scenarios_inside_and_beside_a_window_are_answered_alike(client: TestCli
     assert inside.status_code == 200, inside.text
     assert inside.json()["scenarios"][0]["seconds_saved_per_step"] == pytest.approx(0.1)
     window = window_of(np.ones((4, 6)) + 0.1 * np.arange(4)[:, None])
-    body = arrow.encode(window)
+    body = window.to_arrow()
     name = f'--{arrow.BOUNDARY}\r\nContent-Disposition: form-data; name="scenarios"\r\n\r\n'
     beside = client.post(
         "/v1/what-if",

@@ -13,7 +13,6 @@ import structlog
 from rca.classify.answer_distribution import AnswerShares
 from rca.diagnosis.result import Cause, Diagnosis, ModelVersion
 from rca.errors import BundleError, InvalidInput, InvalidWindow, RcaError, SourceError, TooLarge
-from rca.telemetry.encodings import arrow, json
 from rca.telemetry.encodings.multipart import boundary_of, split_parts
 from rca.telemetry.window import Window
 from rca_api.compute.payload import Sent
@@ -229,13 +228,13 @@ def _split(body: bytes, sent: Sent) -> list[Callable[[], Window]]:
 
 
 def _member(value: object) -> Window:
-    return json.decode(orjson.dumps(value))
+    return Window.from_json(orjson.dumps(value))
 
 
 def _part(part: bytes, kind: str, max_bytes: int) -> Window:
     """An Arrow encoding says its boundary in its own first line."""
     if kind == MULTIPART:
-        return arrow.decode(part, None, max_bytes=max_bytes)
+        return Window.from_arrow(part, None, max_bytes=max_bytes)
     return decode_window(part, kind, max_bytes)
 
 

@@ -6,22 +6,20 @@ the order of a dictionary's entries and those nobody uses, and whatever lies und
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from rca.telemetry.encodings import arrow
-from rca.telemetry.schema import SPECS, TEXT
+from rca.telemetry.schema import TEXT
 from rca.telemetry.window import Window
 
 
 def canonical_pieces(window: Window) -> list[bytes | memoryview]:
     """The multipart Arrow encoding, uncompressed; two windows with equal tables give equal bytes."""
-    tables = {name: canonical_table(getattr(window, name)) for name in SPECS}
-    return arrow.pieces(replace(window, **tables), compression=None)
+    tables = {name: canonical_table(table) for name, table in window.tables.items()}
+    return arrow.pieces(window.job, tables, compression=None)
 
 
 def canonical_table(table: pa.Table) -> pa.Table:

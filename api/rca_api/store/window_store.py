@@ -135,7 +135,7 @@ class WindowStore:
 
     def get(self, digest: str) -> Window:
         """Read and validate a window; raises as `read` does."""
-        return arrow.decode(self.read(digest), arrow.CONTENT_TYPE)
+        return Window.from_arrow(self.read(digest), arrow.CONTENT_TYPE)
 
     def delete(self, digest: str, *, older_than_seconds: float | None = None) -> bool:
         """Delete a window, or only one that was written so long ago; True if it is gone.

@@ -13,7 +13,8 @@ from rca.telemetry.causes import CAUSES
 from rca.telemetry.job import Parallelism, Topology
 from rca.telemetry.labels import Label, LabelledCause
 from rca.telemetry.phases import PhaseArrays
-from rca.telemetry.window import LOAD_COLUMNS, PHASES, Window
+from rca.telemetry.schema import LOAD_COLUMNS, PHASES
+from rca.telemetry.window import Window
 
 #: Fault kind of the testbed -> the simulator's variant of the same mechanism. Other kinds take any variant.
 VARIANT_OF_KIND: Mapping[str, str] = {

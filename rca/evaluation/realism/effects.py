@@ -13,7 +13,7 @@ from rca.evaluation.intervals import Estimate, bootstrap
 from rca.evaluation.realism.measure import PEERS, Level, Measured
 from rca.features.resource_evidence import RESOURCES
 from rca.telemetry.catalogue import unit_of_channel
-from rca.telemetry.window import PHASES
+from rca.telemetry.schema import PHASES
 
 #: Share of a step that both sides of a phase's ratio get added, so that short phases have no large ratio.
 PHASE_FLOOR = 0.01

@@ -12,8 +12,9 @@ from rca.arrays import BoolArray, FloatArray
 from rca.evaluation.realism.capture_plan import CapturePlan
 from rca.features import JOB_FEATURES, RANK_FEATURES, WINDOW_FEATURES, FeatureSet, describe, extract
 from rca.robust import nan_mean, nan_median
+from rca.telemetry.schema import PHASES
 from rca.telemetry.signal_arrays import SignalArrays
-from rca.telemetry.window import PHASES, Window
+from rca.telemetry.window import Window
 
 VICTIM, PEERS = "victim", "peers"
 #: Share of a healthy job's steps that count as before.

@@ -16,16 +16,17 @@ RFC 7578 (multipart/form-data); Apache Arrow columnar format, "IPC Streaming For
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import orjson
 import pyarrow as pa
 
 from rca.errors import InvalidWindow, TooLarge
+from rca.telemetry.encodings.document import Decoded, job_fields, parsed_job
 from rca.telemetry.encodings.ipc_size import decoded_size
-from rca.telemetry.encodings.json import job_fields, parsed_job
 from rca.telemetry.encodings.multipart import boundary_of, split_parts
+from rca.telemetry.job import Job
 from rca.telemetry.schema import SPECS
-from rca.telemetry.validation import validated_window
-from rca.telemetry.window import Window
 
 BOUNDARY = "straggler-rca-window-6f1d3a52c84e4b0b9d7e"
 CONTENT_TYPE = f"multipart/form-data; boundary={BOUNDARY}"
@@ -33,25 +34,25 @@ TABLE_TYPE = "application/vnd.apache.arrow.stream"
 FILE_MAGIC = b"ARROW1\x00\x00"
 
 
-def encode(window: Window) -> bytes:
-    """The window as one multipart body; its content type is `CONTENT_TYPE`."""
-    return b"".join(pieces(window))
+def pieces(
+    job: Job, tables: Mapping[str, pa.Table], *, compression: str | None = "lz4"
+) -> list[bytes | memoryview]:
+    """The pieces of one multipart body; its content type is `CONTENT_TYPE`.
 
-
-def pieces(window: Window, *, compression: str | None = "lz4") -> list[bytes | memoryview]:
-    """What `encode` joins; uncompressed, the same tables give the same bytes with every version of a codec.
+    Without compression, equal tables give equal bytes, whatever the version of a codec.
 
     Parameters
     ----------
-    window : Window
+    job : Job
+    tables : mapping of str to pyarrow.Table
+        All tables by name; empty ones are left out of the body.
     compression : {"lz4", "zstd"} or None
         Of the tables' buffers.
     """
     held: list[bytes | memoryview] = []
-    job = orjson.dumps(job_fields(window.job), option=orjson.OPT_SORT_KEYS)
-    _add(held, "job", "application/json", job)
-    for name in SPECS:
-        table: pa.Table = getattr(window, name)
+    fields = orjson.dumps(job_fields(job), option=orjson.OPT_SORT_KEYS)
+    _add(held, "job", "application/json", fields)
+    for name, table in tables.items():
         if table.num_rows:
             _add(held, name, TABLE_TYPE, memoryview(_stream(table, compression)))
     held.append(f"--{BOUNDARY}--\r\n".encode())
@@ -63,7 +64,7 @@ def decode(
     content_type: str | None = None,
     *,
     max_bytes: int | None = None,
-) -> Window:
+) -> Decoded:
     """Parse and validate a multipart window.
 
     Parameters
@@ -101,7 +102,7 @@ def decode(
     for name, content in parts.items():
         tables[name], size = _table(name, content, left)
         left = None if left is None else left - size
-    return validated_window(job, **tables)
+    return Decoded(job, tables)
 
 
 def _add(pieces: list[bytes | memoryview], name: str, content_type: str, content: bytes | memoryview) -> None:

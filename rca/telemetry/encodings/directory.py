@@ -13,18 +13,17 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from rca.errors import InvalidWindow, SourceError
-from rca.telemetry.encodings.json import job_fields, parsed_job
+from rca.telemetry.encodings.document import Decoded, job_fields, parsed_job
 from rca.telemetry.files import replace_folder
+from rca.telemetry.job import Job
 from rca.telemetry.schema import METRICS, SPECS, TableSpec
-from rca.telemetry.validation import validated_window
-from rca.telemetry.window import Window
 
 JOB_FILE = "window.json"
 LABEL_FILE = "label.json"
 OWN_FILES = frozenset({JOB_FILE, LABEL_FILE, *(f"{name}.parquet" for name in SPECS)})
 
 
-def read(path: str | os.PathLike[str]) -> Window:
+def read(path: str | os.PathLike[str]) -> Decoded:
     """Read and validate a window's folder.
 
     Raises
@@ -38,19 +37,27 @@ def read(path: str | os.PathLike[str]) -> Window:
     if not folder.is_dir():
         raise SourceError(f"{folder}: no such directory")
     job = parsed_job(_bytes(folder / JOB_FILE))
-    tables = {name: _table(folder, spec) for name, spec in SPECS.items()}
-    if tables["steps"] is None:
+    found = {name: _table(folder, spec) for name, spec in SPECS.items()}
+    tables = {name: table for name, table in found.items() if table is not None}
+    if "steps" not in tables:
         raise InvalidWindow("steps.parquet is missing", table="steps", expected=f"it beside {JOB_FILE}")
-    return validated_window(job, **tables)
+    return Decoded(job, tables)
 
 
 def write(
-    window: Window, path: str | os.PathLike[str], *, attachments: Mapping[str, bytes] | None = None
+    job: Job,
+    tables: Mapping[str, pa.Table],
+    path: str | os.PathLike[str],
+    *,
+    attachments: Mapping[str, bytes] | None = None,
 ) -> None:
     """Write a window's folder so that a reader sees all of it or none.
 
     Parameters
     ----------
+    job : Job
+    tables : mapping of str to pyarrow.Table
+        All tables by name; empty ones get no file.
     path : path
         Replaced if it holds an unlabelled window or nothing; anything else is left alone.
     attachments : mapping of str to bytes, optional
@@ -63,7 +70,7 @@ def write(
     staged = target.parent / f".{target.name}.{secrets.token_hex(4)}.new"
     staged.mkdir()
     try:
-        _write_files(window, staged, attached)
+        _write_files(job, tables, staged, attached)
         replace_folder(target, staged)
     except OSError as error:
         raise SourceError(f"{target}: cannot be written: {error.strerror or error}") from error
@@ -71,12 +78,13 @@ def write(
         shutil.rmtree(staged, ignore_errors=True)
 
 
-def _write_files(window: Window, folder: Path, attached: Mapping[str, bytes]) -> None:
-    for name in SPECS:
-        table: pa.Table = getattr(window, name)
+def _write_files(
+    job: Job, tables: Mapping[str, pa.Table], folder: Path, attached: Mapping[str, bytes]
+) -> None:
+    for name, table in tables.items():
         if table.num_rows:
             pq.write_table(table, folder / f"{name}.parquet", compression="zstd")
-    fields = orjson.dumps(job_fields(window.job), option=orjson.OPT_INDENT_2)
+    fields = orjson.dumps(job_fields(job), option=orjson.OPT_INDENT_2)
     (folder / JOB_FILE).write_bytes(fields)
     for name, content in attached.items():
         (folder / name).write_bytes(content)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,12 +10,11 @@ import orjson
 import pyarrow as pa
 
 from rca.errors import InvalidWindow
+from rca.telemetry.encodings.document import Decoded, job_fields, json_kind, parsed_json
 from rca.telemetry.encodings.json_tables import table_from_columns, table_from_rows, table_from_series
 from rca.telemetry.grouping import codes_of, contiguous_order, ranks_of, run_starts, series_numbers
 from rca.telemetry.job import Job
 from rca.telemetry.schema import EVENTS, METRICS, OPS, STEPS
-from rca.telemetry.validation import validated_window
-from rca.telemetry.window import Window
 
 CONTENT_TYPE = "application/json"
 
@@ -30,8 +27,8 @@ _READERS: Mapping[str, Reader] = {
 }
 
 
-def decode(body: bytes | bytearray | memoryview) -> Window:
-    """Parse and validate a JSON window.
+def decode(body: bytes | bytearray | memoryview) -> Decoded:
+    """Parse a JSON window; nothing but its types is checked.
 
     Raises
     ------
@@ -39,9 +36,9 @@ def decode(body: bytes | bytearray | memoryview) -> Window:
         With the byte position if the body is not JSON (``table`` is ``window``), otherwise with the
         table, column and rows that break the format.
     """
-    document = _parsed(body, "window")
+    document = parsed_json(body, "window")
     if not isinstance(document, dict):
-        raise InvalidWindow(f"is a JSON {_kind(document)}", table="window", expected="an object")
+        raise InvalidWindow(f"is a JSON {json_kind(document)}", table="window", expected="an object")
     unknown = sorted(set(document) - {"job", *_READERS})
     if unknown:
         raise InvalidWindow(
@@ -59,63 +56,26 @@ def decode(body: bytes | bytearray | memoryview) -> Window:
         if document.get(name) is not None:
             tables[name], remarks = reader(document[name])
             notes += remarks
-    window = validated_window(document["job"], **tables)
-    return replace(window, notes=(*notes, *window.notes))
+    return Decoded(document["job"], tables, tuple(notes))
 
 
-def encode(window: Window) -> bytes:
+def encode(job: Job, tables: Mapping[str, pa.Table]) -> bytes:
     """The window as UTF-8 JSON.
 
     Metric samples are regrouped by series, in the order the series first appear; the order of
     samples within a series is kept, the interleaving of series is not.
     """
-    document: dict[str, Any] = {"job": job_fields(window.job), "steps": _columns(window.steps)}
-    if window.metrics.num_rows:
-        document["metrics"] = _series(window.metrics)
-    if window.events.num_rows:
+    document: dict[str, Any] = {"job": job_fields(job), "steps": _columns(tables["steps"])}
+    if tables["metrics"].num_rows:
+        document["metrics"] = _series(tables["metrics"])
+    if tables["events"].num_rows:
         document["events"] = [
             {key: value for key, value in row.items() if value is not None}
-            for row in window.events.to_pylist()
+            for row in tables["events"].to_pylist()
         ]
-    if window.ops.num_rows:
-        document["ops"] = _columns(window.ops)
+    if tables["ops"].num_rows:
+        document["ops"] = _columns(tables["ops"])
     return orjson.dumps(document, option=orjson.OPT_SERIALIZE_NUMPY)
-
-
-def job_fields(job: Job) -> dict[str, Any]:
-    """The job's metadata as plain data, without what was not given."""
-    return job.model_dump(mode="json", exclude_none=True)
-
-
-def parsed_job(body: bytes | bytearray | memoryview) -> Mapping[str, Any]:
-    """The decoded metadata document, not yet validated."""
-    document = _parsed(body, "job")
-    if not isinstance(document, dict):
-        raise InvalidWindow(f"is a JSON {_kind(document)}", table="job", expected="an object")
-    return document
-
-
-def _parsed(body: bytes | bytearray | memoryview, table: str) -> Any:
-    try:
-        return orjson.loads(body)
-    except orjson.JSONDecodeError as error:
-        raise InvalidWindow(
-            f"is not JSON: {error.msg} (byte {error.pos} of {len(body)})",
-            table=table,
-            expected="a complete JSON document",
-            hint="NaN and Infinity are not JSON; write null for what was not measured"
-            if _UNMEASURED.match(bytes(body[max(error.pos - 1, 0) : error.pos + 9]))
-            else None,
-        ) from None
-
-
-#: How other writers spell what JSON cannot.
-_UNMEASURED = re.compile(rb"[\s\[:,-]?-?(NaN|nan|Infinity|inf)")
-
-
-def _kind(value: object) -> str:
-    names = {dict: "object", list: "array", str: "string", bool: "boolean", type(None): "null"}
-    return names.get(type(value), "number")
 
 
 def _columns(table: pa.Table) -> dict[str, Any]:
