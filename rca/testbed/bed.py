@@ -24,7 +24,6 @@ from rca.testbed.ranks.calibration import prepare
 from rca.testbed.ranks.shared import Shared, job_pace, shared_floats
 from rca.testbed.ranks.stand_in import StandIn
 from rca.testbed.ranks.wires import TOKEN, Pipe, Wires
-from rca.testbed.sampling.machine_signals import disk_of
 from rca.testbed.scenario import JobShape, Scenario
 
 _PORT = 29_471
@@ -124,7 +123,7 @@ def assembled(scenario: Scenario, permitted: Capabilities, gpus: Sequence[Gpu] =
             links=[_link() for _ in nodes],
             holders=holders,
             ranks=[],
-            disk=disk_of(folder),
+            disk=_disk_of(folder),
             log=log,
             gpus=dict(zip(job.gpu_ranks, gpus, strict=True)),
             neighbours={},
@@ -197,3 +196,16 @@ def _link() -> Pipe:
 def _hold() -> None:
     """Keep a namespace alive and readable under ``/proc``, whatever happens to the ranks in it."""
     os.read(os.pipe()[0], 1)
+
+
+def _disk_of(path: Path) -> tuple[str, str] | None:
+    """Name (``vda``) and number (``254:0``) of the disk a path lies on; None where it is not on one."""
+    number = path.stat().st_dev
+    label = f"{os.major(number)}:{os.minor(number)}"
+    link = Path("/sys/dev/block") / label
+    if not link.exists():
+        return None
+    resolved = link.resolve()
+    # A limit is set on the whole disk, not on a partition.
+    disk = resolved.parent if (resolved / "partition").exists() else resolved
+    return disk.name, (disk / "dev").read_text().strip()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 from rca.testbed.sampling import parsers
@@ -33,16 +32,3 @@ def sample_machine(series: Series, time: float, disk: str | None, proc: Path = P
     if disk is not None:
         held = parsers.disk_counters((proc / "diskstats").read_text(), disk)
         series.add(time, {f"node_disk_{key}_total": value for key, value in held.items()}, device=disk)
-
-
-def disk_of(path: Path) -> tuple[str, str] | None:
-    """Name (``vda``) and number (``254:0``) of the disk a path lies on; None where it is not on one."""
-    number = path.stat().st_dev
-    label = f"{os.major(number)}:{os.minor(number)}"
-    link = Path("/sys/dev/block") / label
-    if not link.exists():
-        return None
-    resolved = link.resolve()
-    # A limit is set on the whole disk, not on a partition.
-    disk = resolved.parent if (resolved / "partition").exists() else resolved
-    return disk.name, (disk / "dev").read_text().strip()
