@@ -21,7 +21,7 @@ from typing import Any
 from rca.diagnosis import diagnose
 from rca.features.former_names import current_name
 from rca.processes import pool as pool_of
-from rca.simulation.seeds import simulated_window
+from rca.simulation.corpus import simulated_window
 from rca.telemetry.labels import MANIFEST_FILE, read_collection
 from rca.telemetry.read import read_window
 from rca.testbed.pack import unpack

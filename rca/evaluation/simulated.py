@@ -13,7 +13,7 @@ from rca.evaluation.baselines_forest import ForestExample, forest_example
 from rca.evaluation.rows import PRODUCT, JudgedRow, judged_row
 from rca.evaluation.signals import restrict
 from rca.processes import pool as pool_of
-from rca.simulation.seeds import for_each_scenario, simulated_window
+from rca.simulation.corpus import for_each_scenario, simulated_window
 
 BundlePath = str | PathLike[str] | None
 

@@ -7,13 +7,12 @@ stay consistent.
 
 from __future__ import annotations
 
-from rca.simulation.benign import Benign, HarmlessSignal
 from rca.simulation.corpus import corpus_window, generate_corpus
 from rca.simulation.engine import LabelledWindow, simulate
 from rca.simulation.faults import FAULTS
+from rca.simulation.healthy_job import Benign, Fleet, HarmlessSignal, Workload
 from rca.simulation.sampling import sample_scenario
 from rca.simulation.scenario import Booking, Fault, Scenario, Telemetry
-from rca.simulation.workload import Fleet, Workload
 
 __all__ = [
     "FAULTS",

@@ -1,19 +1,45 @@
-"""Many windows, in parallel processes, the same whatever their number."""
+"""One scenario per seed: the same window to training, to a test, and to a baseline's fit.
+
+Many windows, in parallel processes, the same whatever their number.
+"""
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
+from typing import TypeVar
 
 import numpy as np
 
+from rca.processes import mapped
 from rca.processes import pool as pool_of
 from rca.simulation.engine import LabelledWindow, simulate
 from rca.simulation.sampling import sample_scenario
+from rca.telemetry.labels import Label
+from rca.telemetry.window import Window
 
-CHUNK = 8
-AHEAD_PER_PROCESS = 2
+Result = TypeVar("Result")
+
+#: Scenarios handed to a worker at once.
+SCENARIOS_PER_TASK = 16
+
+
+def simulated_window(seed: int) -> tuple[Window, Label]:
+    """The window of a seed's scenario, and its label."""
+    labelled = simulate(sample_scenario(np.random.default_rng(seed)))
+    return labelled.window, Label.model_validate(labelled.label)
+
+
+def for_each_scenario(
+    work: Callable[[int], Result], seeds: Iterable[int], *, processes: int
+) -> Iterator[Result]:
+    """`work` of every seed, in order; `processes` has no influence on the results."""
+    return mapped(work, seeds, processes, chunk=SCENARIOS_PER_TASK)
+
+
+WINDOWS_PER_TASK = 8
+TASKS_AHEAD_PER_PROCESS = 2
 
 
 def generate_corpus(
@@ -38,7 +64,7 @@ def generate_corpus(
     LabelledWindow
         In order of ``i``.
     """
-    parallel = processes > 1 and n > CHUNK
+    parallel = processes > 1 and n > WINDOWS_PER_TASK
     windows = _in_processes(n, seed, processes) if parallel else (corpus_window(seed, i) for i in range(n))
     for done, window in enumerate(windows, start=1):
         if progress is not None:
@@ -53,12 +79,12 @@ def corpus_window(seed: int, index: int) -> LabelledWindow:
 
 def _in_processes(n: int, seed: int, processes: int) -> Iterator[LabelledWindow]:
     """Keep every worker busy, yet never hold more than a few chunks of finished windows."""
-    chunks = range(0, n, CHUNK)
+    chunks = range(0, n, WINDOWS_PER_TASK)
     waiting: deque[Future[list[LabelledWindow]]] = deque()
     with pool_of(min(processes, n)) as pool:
         for first in chunks:
-            waiting.append(pool.submit(_chunk, seed, first, min(first + CHUNK, n)))
-            if len(waiting) > AHEAD_PER_PROCESS * processes:
+            waiting.append(pool.submit(_chunk, seed, first, min(first + WINDOWS_PER_TASK, n)))
+            if len(waiting) > TASKS_AHEAD_PER_PROCESS * processes:
                 yield from waiting.popleft().result()
         while waiting:
             yield from waiting.popleft().result()

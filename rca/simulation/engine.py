@@ -8,20 +8,18 @@ import numpy as np
 import pyarrow as pa
 
 from rca.arrays import FloatArray
-from rca.simulation.collector import Collector
-from rca.simulation.events import events_table
+from rca.simulation.compute_work import drawn_lengths, load_columns
 from rca.simulation.exporters import export
 from rca.simulation.faults import apply_faults
-from rca.simulation.finished_run import World
-from rca.simulation.label import Label, label_of, total_impact
+from rca.simulation.finished_run import Course, World, course_of
+from rca.simulation.job_records import clock_errors, events_table, ops_table, steps_table
+from rca.simulation.label import Label, label_of
 from rca.simulation.noise import Noise, draw_noise
-from rca.simulation.observe import Course, clock_errors, course_of, steps_table
-from rca.simulation.operations import ops_table
 from rca.simulation.phase_accounting import needs_ends
 from rca.simulation.resources import Resources
 from rca.simulation.scenario import Scenario
+from rca.simulation.scraping import Collector
 from rca.simulation.timing import Timing, run_steps
-from rca.simulation.work import drawn_lengths, load_columns
 from rca.telemetry.job import Job, RankPlace
 from rca.telemetry.schema import METRICS, OPS
 from rca.telemetry.window import Window
@@ -65,16 +63,6 @@ def simulate(scenario: Scenario) -> LabelledWindow:
         ops=ops_table(scenario, timing, course.n_run, errors) if scenario.telemetry.ops else OPS.empty(),
     )
     return LabelledWindow(window, label_of(scenario, noise, timing, node_names), scenario)
-
-
-def slowdown(scenario: Scenario, noise: Noise | None = None) -> float:
-    """Mean step time with the scenario's faults over the one without, in the steps where they act.
-
-    `noise` spares drawing it again: it does not depend on the faults.
-    """
-    noise = draw_noise(scenario) if noise is None else noise
-    impact = total_impact(scenario, noise, run_steps(scenario, apply_faults(scenario), noise))
-    return 1.0 if impact is None else float(impact["ratio"])
 
 
 def node_labels(scenario: Scenario) -> list[str]:

@@ -8,10 +8,78 @@ from functools import cached_property
 import numpy as np
 
 from rca.arrays import FloatArray, IntArray
-from rca.simulation.host import launch_gap_ratio
+from rca.simulation.resource_costs import launch_gap_ratio
 from rca.simulation.resources import COLLECTIVE, Resources
+from rca.simulation.sampling_job import log_uniform
 from rca.simulation.scenario import Scenario
 from rca.simulation.timing import Timing
+
+# Share of crashes that peers do not notice: no connection breaks, and a device's collective waits for ever.
+PEERS_WAIT = 0.5
+# Share of such waits, and of hangs, that watchdogs end within the window; and of those that end processes.
+GIVE_UP, ABORT = 0.65, 0.4
+
+
+@dataclass(frozen=True)
+class Course:
+    """How the run went until the window's end.
+
+    Attributes
+    ----------
+    n_run : int
+        Steps that all ranks completed.
+    end : float, seconds since the job's start
+    death : ndarray of shape (n_ranks,), seconds since the job's start
+        When each process ended; infinite while it lives.
+    still_from : float or None
+        Since when nothing moves any more.
+    gave_up : float or None, seconds since the job's start
+        When peers stopped waiting for the hung or dead; None while they wait, or if they never did.
+    """
+
+    n_run: int
+    end: float
+    death: FloatArray
+    still_from: float | None
+    gave_up: float | None = None
+
+
+def course_of(scenario: Scenario, resources: Resources, timing: Timing, rng: np.random.Generator) -> Course:
+    """Decide when the window ends, and when processes do."""
+    typical = float(np.median(timing.step_seconds))
+    ends = timing.start + timing.phases["step_seconds"]
+    alive = np.full(scenario.world_size, np.inf)
+    n_run, last = scenario.n_steps, float(ends[:, -1].max())
+    stop, ending = resources.stop, scenario.telemetry.ending
+    if stop is not None:
+        begun = float(timing.start[:, stop.step].mean())
+        if stop.kind == "hang" or rng.random() < PEERS_WAIT:
+            end = begun + float(np.clip(typical * log_uniform(rng, 6, 150), 2, 1800)) + 3 * typical
+            gave_up = begun + rng.uniform(0.3, 0.97) * (end - begun) if rng.random() < GIVE_UP else None
+            if gave_up is not None and rng.random() < ABORT:
+                # Watchdogs abort their processes, the patient ones first; sometimes all are gone in the end.
+                n_gone = scenario.world_size if rng.random() < 0.3 else int(rng.integers(1, 6))
+                gone = rng.permutation(scenario.world_size)[:n_gone]
+                alive[gone] = gave_up + rng.uniform(0, 1, gone.size)
+            if stop.kind == "crash":
+                alive[list(stop.ranks)] = begun + 0.5 * typical
+            return Course(stop.step, end, alive, begun, gave_up)
+        noticed = begun + typical * rng.uniform(0.6, 1.0) + log_uniform(rng, 0.02, 6)
+        alive[:] = noticed
+        alive[list(stop.ranks)] = begun + 0.5 * typical
+        return Course(stop.step, noticed + _looked_after(last, rng), alive, begun)
+    if ending == "finished":
+        alive[:] = last
+        return Course(n_run, last + _looked_after(last, rng), alive, last)
+    if ending == "cut":
+        begun = float(timing.start[:, -1].max())
+        return Course(n_run - 1, begun + rng.uniform(0.05, 0.9) * (last - begun), alive, None)
+    return Course(n_run, last + rng.uniform(0, 0.5) * typical, alive, None)
+
+
+def _looked_after(last: float, rng: np.random.Generator) -> float:
+    """Seconds from a job's end until somebody asks about it: at once, or long after."""
+    return log_uniform(rng, 0.5, max(15.0, 2 * last))
 
 
 @dataclass(frozen=True)

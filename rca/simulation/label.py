@@ -13,9 +13,9 @@ import numpy as np
 
 from rca.arrays import FloatArray
 from rca.simulation.faults import FAULTS, apply_faults
+from rca.simulation.faults.job import TYPES
 from rca.simulation.faults.kind import variant_of
-from rca.simulation.faults.uncatalogued import TYPES
-from rca.simulation.noise import Noise
+from rca.simulation.noise import Noise, draw_noise
 from rca.simulation.scenario import HARDLY_VISIBLE, Fault, Scenario
 from rca.simulation.timing import Timing, run_steps
 from rca.telemetry.causes import UNKNOWN, pattern_of
@@ -89,6 +89,16 @@ def total_impact(scenario: Scenario, noise: Noise, timing: Timing) -> dict[str, 
     before, during = float(calm[acting].mean()), float(timing.step_seconds[acting].mean())
     visible = during / before - 1 >= VISIBLE_SLOWDOWN
     return {"step_before_s": before, "step_during_s": during, "ratio": during / before, "visible": visible}
+
+
+def slowdown(scenario: Scenario, noise: Noise | None = None) -> float:
+    """Mean step time with the scenario's faults over the one without, in the steps where they act.
+
+    `noise` spares drawing it again: it does not depend on the faults.
+    """
+    noise = draw_noise(scenario) if noise is None else noise
+    impact = total_impact(scenario, noise, run_steps(scenario, apply_faults(scenario), noise))
+    return 1.0 if impact is None else float(impact["ratio"])
 
 
 def label_of(scenario: Scenario, noise: Noise, timing: Timing, node_names: Sequence[str] | None) -> Label:

@@ -7,9 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from rca.arrays import FloatArray, IntArray
+from rca.simulation.compute_work import microbatches_apart, work_over_time
 from rca.simulation.scenario import Scenario
-from rca.simulation.work import microbatches_apart
-from rca.simulation.work_growth import work_over_time
 
 # How long a beginning job takes to settle.
 SETTLING_STEPS = 10.0

@@ -12,8 +12,8 @@ from typing import Literal
 import numpy as np
 
 from rca.arrays import FloatArray
+from rca.simulation.compute_work import spread_for
 from rca.simulation.scenario import Scenario
-from rca.simulation.work import spread_for
 
 # Position in the order of work: data loading, copy, forward, backward, then the collective.
 COLLECTIVE = 4
@@ -76,7 +76,7 @@ class Resources:
     cooling, power_limit, clock_ceiling : ndarray of shape (n_ranks, n_steps)
         Heat carried off, power allowed and clock allowed, relative to what full load needs.
     clock, heat, thermal, power_cap : ndarray of shape (n_ranks, n_steps)
-        What the GPU's controller makes of these (`rca.simulation.heat.settle`): SM clock relative to its
+        What the GPU's controller makes of these (`rca.simulation.gpu_clock.settle`): SM clock relative to its
         normal value under load, degrees above the healthy temperature, and the share of time the GPU is
         held back for temperature or power.
     foreign_gpu : ndarray of shape (n_ranks, n_steps)

@@ -7,8 +7,8 @@ from typing import TypedDict, get_args
 
 import numpy as np
 
-from rca.simulation.background_events import PAUSES_SPREAD
-from rca.simulation.benign import (
+from rca.simulation.faults import PAUSES_SPREAD
+from rca.simulation.healthy_job import (
     Benign,
     Burst,
     Collections,

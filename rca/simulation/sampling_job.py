@@ -7,8 +7,8 @@ from typing import TypedDict
 
 import numpy as np
 
+from rca.simulation.healthy_job import Fleet, Workload
 from rca.simulation.scenario import Dialect
-from rca.simulation.workload import Fleet, Workload
 from rca.telemetry.causes import STOP_CAUSES
 from rca.telemetry.job import Parallelism
 

@@ -10,8 +10,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from rca.simulation.benign import Benign
-from rca.simulation.workload import Fleet, Frozen, Index, NotNegative, Positive, Share, Workload
+from rca.simulation.healthy_job import Benign, Fleet, Frozen, Index, NotNegative, Positive, Share, Workload
 from rca.telemetry.job import Parallelism
 
 Dialect = Literal["gpu_cluster", "cpu_testbed", "mixed"]

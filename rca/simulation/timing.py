@@ -1,8 +1,8 @@
 """From resources to phases: how long everything takes by itself, replayed into who waits for whom.
 
-What a rank does alone is measured by its resources; the replay (`rca.simulation.forward`) says when it may do
-it. Whatever of a step is neither own work nor transfer was waiting: for the collective's last member, for the
-stages before and after, for the slowest of the tensor group.
+What a rank does alone follows from its resources. The replay (`rca.simulation.forward_replay`) decides when
+it may do it. The rest of a step is waiting: for the last member of the collective, for the neighbouring
+stages, for the slowest member of the tensor group.
 """
 
 from __future__ import annotations
@@ -12,16 +12,23 @@ from dataclasses import dataclass
 import numpy as np
 
 from rca.arrays import FloatArray
-from rca.simulation.forward import Course, Durations, Feed, n_rows, row_of, run_forward
-from rca.simulation.host import BETWEEN, HOST_PHASES, collector_pauses, host_stalls, launch_gaps
-from rca.simulation.links import exchange_seconds, stage_link_seconds
-from rca.simulation.loading import service_seconds, taking_seconds
+from rca.simulation.compute_work import compute_parts, drawn_lengths, inputs_over_time, stage_work
+from rca.simulation.forward_replay import Course, Durations, Feed, n_rows, row_of, run_forward
 from rca.simulation.noise import Noise
+from rca.simulation.resource_costs import (
+    BETWEEN,
+    HOST_PHASES,
+    collector_pauses,
+    exchange_seconds,
+    host_stalls,
+    launch_gaps,
+    service_seconds,
+    stage_link_seconds,
+    taking_seconds,
+)
 from rca.simulation.resources import Resources
 from rca.simulation.scenario import Scenario
 from rca.simulation.schedule import Plan, StepShape, plan_of
-from rca.simulation.work import compute_parts, drawn_lengths, stage_work
-from rca.simulation.work_growth import inputs_over_time
 from rca.whatif.optypes import ALL_GATHER, BACKWARD, FORWARD, FORWARD_SEND, OPTIMIZER, REDUCE_SCATTER
 
 

@@ -15,7 +15,7 @@ from rca.diagnosis.pipeline import analyse
 from rca.diagnosis.pricing import Pricing
 from rca.evaluation.scores import true_seconds
 from rca.processes import mapped
-from rca.simulation.seeds import simulated_window
+from rca.simulation.corpus import simulated_window
 from rca.telemetry.labels import Label, LabelledCause, accepted
 from rca.training.corpus import Corpus
 

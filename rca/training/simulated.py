@@ -7,7 +7,7 @@ from itertools import islice
 
 import numpy as np
 
-from rca.simulation.seeds import for_each_scenario, simulated_window
+from rca.simulation.corpus import for_each_scenario, simulated_window
 from rca.training.corpus import Example, example
 from rca.training.feature_cache import FeatureCache, cache_key
 from rca.training.split import scenario_group

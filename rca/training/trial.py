@@ -14,7 +14,7 @@ from rca.diagnosis.bundle import baseline
 from rca.evaluation.rows import JudgedRow
 from rca.evaluation.run import Plan, evaluate_entries
 from rca.evaluation.simulated import evaluate_simulated
-from rca.simulation.seeds import simulated_window
+from rca.simulation.corpus import simulated_window
 from rca.telemetry.labels import CollectionEntry, read_collection
 from rca.telemetry.window import Window
 from rca.training.digests import joint_digest, window_digest

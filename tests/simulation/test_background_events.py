@@ -8,9 +8,9 @@ from pydantic import ValidationError
 from simulated import TESTBED, change, cluster_workload, fault, phase, scenario
 
 from rca.simulation import Benign, Telemetry, Workload, simulate
-from rca.simulation.benign import Burst, HarmlessSignal
-from rca.simulation.engine import slowdown
 from rca.simulation.faults import apply_faults
+from rca.simulation.healthy_job import Burst, HarmlessSignal
+from rca.simulation.label import slowdown
 from rca.simulation.noise import draw_noise
 from rca.simulation.timing import run_steps
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from rca.simulation.forward import Durations, Feed, n_rows, op_starts, run_forward, work_of
+from rca.simulation.forward_replay import Durations, Feed, n_rows, op_starts, run_forward, work_of
 from rca.simulation.schedule import Plan, StepShape, compute_order, plan_of
 from rca.telemetry.job import Parallelism
 from rca.whatif.optypes import ALL_GATHER, BACKWARD, CLIP, FORWARD, REDUCE_SCATTER

@@ -7,12 +7,12 @@ import pytest
 from simulated import cluster_workload, fault, phase, scenario
 
 from rca.simulation import Benign, Fleet, Scenario, simulate
-from rca.simulation.engine import slowdown
+from rca.simulation.compute_work import spread_for, stage_work
 from rca.simulation.faults import apply_faults
-from rca.simulation.heat import SOFT, SPAN, WORKING, cooling_for
+from rca.simulation.gpu_clock import SOFT, SPAN, WORKING, cooling_for
+from rca.simulation.label import slowdown
 from rca.simulation.noise import draw_noise
 from rca.simulation.timing import run_steps
-from rca.simulation.work import spread_for, stage_work
 from rca.telemetry.job import Parallelism
 
 CALM = Benign(warmup_steps=0, hiccup_probability=0.0)

@@ -7,11 +7,11 @@ import pytest
 from simulated import change, cluster_workload, phase, scenario
 
 from rca.simulation import Benign, Telemetry, sample_scenario, simulate
-from rca.simulation.background import BACKGROUND
-from rca.simulation.benign import Collections
 from rca.simulation.exporters import EXPORTERS
 from rca.simulation.faults import apply_faults
+from rca.simulation.healthy_job import Collections
 from rca.simulation.label import VISIBLE_SLOWDOWN
+from rca.simulation.machine_differences import BACKGROUND
 from rca.simulation.noise import draw_noise
 from rca.simulation.timing import run_steps
 

@@ -9,9 +9,9 @@ import pytest
 from simulated import fault, scenario
 
 from rca.simulation import simulate
-from rca.simulation.benign import LongStall
 from rca.simulation.faults import apply_faults
-from rca.simulation.faults.uncatalogued import TYPES
+from rca.simulation.faults.job import TYPES
+from rca.simulation.healthy_job import LongStall
 from rca.simulation.noise import draw_noise
 from rca.simulation.resources import Resources
 from rca.simulation.timing import run_steps

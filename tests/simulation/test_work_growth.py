@@ -6,10 +6,9 @@ import numpy as np
 import pytest
 
 from rca.simulation import Scenario, sample_scenario, simulate
-from rca.simulation.benign import Benign
+from rca.simulation.compute_work import inputs_over_time, work_over_time
+from rca.simulation.healthy_job import Benign, Workload
 from rca.simulation.scenario import Telemetry
-from rca.simulation.work_growth import inputs_over_time, work_over_time
-from rca.simulation.workload import Workload
 from rca.telemetry.job import Parallelism
 
 N_STEPS = 60

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from rca.simulation.collector import Collector
 from rca.simulation.exporters import dcgm, network, node, process
 from rca.simulation.finished_run import World
+from rca.simulation.scraping import Collector
 
 __all__ = ["EXPORTERS", "export"]
 

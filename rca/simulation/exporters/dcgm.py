@@ -5,10 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from rca.arrays import FloatArray
-from rca.simulation.collector import Collector
-from rca.simulation.exporters.levels import is_so, level
-from rca.simulation.exporters.models import of_ranks
 from rca.simulation.finished_run import World
+from rca.simulation.machine_differences import is_so, level, of_ranks
+from rca.simulation.scraping import Collector
 
 IDLE, POWER_CAP, HW_SLOWDOWN, SW_THERMAL, HW_THERMAL, POWER_BRAKE = 0x1, 0x4, 0x8, 0x20, 0x40, 0x80
 MIB_PER_GIB = 1024.0

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from rca.arrays import FloatArray
-from rca.simulation.collector import Collector
-from rca.simulation.exporters.levels import is_so, level, uneven
 from rca.simulation.finished_run import World
+from rca.simulation.machine_differences import is_so, level, uneven
+from rca.simulation.scraping import Collector
 
 # What waits to be acknowledged per second of delay.
 BYTES_UNDERWAY = 2.5e6

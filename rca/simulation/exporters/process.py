@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 
 from rca.arrays import FloatArray
-from rca.simulation.collector import Collector
-from rca.simulation.exporters.levels import is_so, level
 from rca.simulation.exporters.node import host_cores, thrashing
 from rca.simulation.finished_run import World
+from rca.simulation.machine_differences import is_so, level
+from rca.simulation.scraping import Collector
 
 # Bytes read back per major fault, on average: a page and what is read ahead of it.
 PAGE = 6e3

@@ -8,21 +8,27 @@ from __future__ import annotations
 
 import numpy as np
 
-from rca.simulation.background_events import vary
-from rca.simulation.faults import compute, host, input_pipeline, network, stop, uncatalogued, workload
+from rca.simulation.faults import gpu, host, input_pipeline, job, network
 from rca.simulation.faults.kind import FaultKind
-from rca.simulation.heat import settle
+from rca.simulation.gpu_clock import settle
+from rca.simulation.healthy_job import Collections
+from rca.simulation.resource_costs import batch_seconds, late_batch_seconds
 from rca.simulation.resources import Resources
 from rca.simulation.scenario import Scenario
 from rca.telemetry.causes import UNKNOWN
 
 __all__ = ["FAULTS", "FaultKind", "apply_faults"]
 
+#: Spread of the logarithm of a collector's pauses from step to step.
+PAUSES_SPREAD = 0.3
+# What the visible bustle of a neighbour takes of a core.
+BURST_CORES = 0.9
+
 FAULTS: dict[str, FaultKind] = {
-    "gpu_throttling": FaultKind("compute", "rank", compute.throttling, ("thermal", "power", "brake")),
-    "gpu_contention": FaultKind("compute", "rank", compute.contention, ("process",)),
-    "gpu_memory_errors": FaultKind("compute", "rank", compute.memory_errors, ("remap",)),
-    "pcie_degradation": FaultKind("host", "rank", compute.pcie, ("width", "generation", "replay", "hogs")),
+    "gpu_throttling": FaultKind("compute", "rank", gpu.throttling, ("thermal", "power", "brake")),
+    "gpu_contention": FaultKind("compute", "rank", gpu.contention, ("process",)),
+    "gpu_memory_errors": FaultKind("compute", "rank", gpu.memory_errors, ("remap",)),
+    "pcie_degradation": FaultKind("host", "rank", gpu.pcie, ("width", "generation", "replay", "hogs")),
     "nvlink_degradation": FaultKind("communication", "node", network.nvlink, ("errors",)),
     "nic_degradation": FaultKind("communication", "node", network.nic, ("bandwidth", "delay", "loss")),
     "network_congestion": FaultKind("communication", "fabric", network.congestion, ("fabric",)),
@@ -33,12 +39,12 @@ FAULTS: dict[str, FaultKind] = {
     ),
     "storage_degradation": FaultKind("input", "node", input_pipeline.storage, ("disk", "remote", "throttle")),
     "runtime_gc": FaultKind("host", "rank", host.garbage_collection, ("leak", "unplanned")),
-    "stage_imbalance": FaultKind("workload", "stage", workload.stage_imbalance, ("logits",)),
-    "sequence_length_imbalance": FaultKind("workload", "job", workload.sequence_lengths, ("packing",)),
+    "stage_imbalance": FaultKind("workload", "stage", job.stage_imbalance, ("logits",)),
+    "sequence_length_imbalance": FaultKind("workload", "job", job.sequence_lengths, ("packing",)),
     "checkpoint_stall": FaultKind("input", "job", input_pipeline.checkpoint, ("all", "one")),
-    UNKNOWN: FaultKind("compute", "rank", uncatalogued.unexplained, tuple(uncatalogued.TYPES)),
-    "process_crash": FaultKind(None, "rank", stop.crash, ("killed", "device", "oom")),
-    "hang": FaultKind(None, "rank", stop.hang, ("stopped", "deadlock", "collective")),
+    UNKNOWN: FaultKind("compute", "rank", job.unexplained, tuple(job.TYPES)),
+    "process_crash": FaultKind(None, "rank", job.crash, ("killed", "device", "oom")),
+    "hang": FaultKind(None, "rank", job.hang, ("stopped", "deadlock", "collective")),
 }
 
 
@@ -56,3 +62,30 @@ def apply_faults(scenario: Scenario, indices: tuple[int, ...] | None = None) -> 
         FAULTS[fault.cause].act(resources, fault, scenario, rng)
     settle(resources, scenario)
     return resources
+
+
+def vary(resources: Resources, scenario: Scenario) -> None:
+    """Apply the benign events of a scenario to its resources, in place."""
+    benign = scenario.benign
+    if benign.slow_batches:
+        felt = np.array(benign.slow_batch_factor * scenario.expected_step_seconds)
+        late = late_batch_seconds(scenario, felt) - batch_seconds(scenario)
+        resources.batch_extra[:, : benign.slow_batches] += late
+    if benign.collections is not None:
+        _collect(resources, scenario, benign.collections)
+    for burst in benign.bursts:
+        steps = slice(burst.first_step, burst.first_step + burst.steps)
+        ranks = list(scenario.ranks_on(burst.node))
+        resources.run_queue[ranks, steps] = np.maximum(resources.run_queue[ranks, steps], burst.level)
+        resources.foreign_cpu[burst.node, steps] += BURST_CORES * burst.level
+
+
+def _collect(resources: Resources, scenario: Scenario, collections: Collections) -> None:
+    """Let every rank's collector run as often as the program has it."""
+    n_ranks, n_steps = resources.gc.shape
+    rng = np.random.default_rng([scenario.seed, 11])
+    first = rng.integers(0, collections.every, 1 if collections.together else n_ranks)
+    due = (np.arange(n_steps) - first[:, None]) % collections.every == 0
+    # Who logs for all, or holds more, has more to collect.
+    usual = collections.seconds * np.exp(rng.normal(0, collections.uneven, (n_ranks, 1)))
+    resources.gc += usual * due * np.exp(rng.normal(0, PAUSES_SPREAD, (n_ranks, n_steps)))

@@ -6,7 +6,7 @@ import numpy as np
 
 from rca.arrays import FloatArray
 from rca.simulation.faults.kind import envelope, jitter, nodes_of, ranks_of, variant_of
-from rca.simulation.loading import (
+from rca.simulation.resource_costs import (
     batch_seconds,
     late_batch_seconds,
     lone_batch_seconds,

@@ -2,6 +2,10 @@
 
 A counter that stays at zero on every healthy machine of a simulation teaches that one count in an hour is a
 fault. On real fleets hardly any counter is still; most differ from machine to machine, and mean nothing.
+
+Constants that differ between machines, and mean nothing: how much a kernel counts when all is well.
+
+GPU models of the simulated fleets, as their exporters see them.
 """
 
 from __future__ import annotations
@@ -13,6 +17,7 @@ import numpy as np
 
 from rca.arrays import FloatArray
 from rca.simulation.finished_run import World
+from rca.simulation.scenario import Scenario
 
 
 @dataclass(frozen=True)
@@ -96,3 +101,46 @@ def background(world: World, name: str, device: str | None, scope: str, n: int) 
     if scope == "rank":
         rate = rate * world.alive
     return rate * (1 - world.stands_still if known.traffic else np.ones(world.n_segments))
+
+
+def level(world: World, name: str, low: float, high: float) -> float:
+    """Draw one constant of a job's machines, log-uniform; the same name gives the same one."""
+    rng = np.random.default_rng([world.scenario.seed, 4, zlib.crc32(name.encode())])
+    return float(np.exp(rng.uniform(np.log(low), np.log(high))))
+
+
+def uneven(world: World, name: str, low: float, high: float, n: int) -> FloatArray:
+    """Lasting factors by which n machines of a job differ, (n, 1): log-normal, their spread log-uniform."""
+    rng = np.random.default_rng([world.scenario.seed, 13, zlib.crc32(name.encode())])
+    return np.asarray(np.exp(rng.normal(0, level(world, f"uneven {name}", low, high), (n, 1))))
+
+
+def is_so(world: World, name: str, probability: float) -> bool:
+    """Whether a job's machines have a property that this share of all have."""
+    rng = np.random.default_rng([world.scenario.seed, 5, zlib.crc32(name.encode())])
+    return bool(rng.random() < probability)
+
+
+@dataclass(frozen=True)
+class GpuModel:
+    """Top SM clock (MHz), power limit (W), framebuffer (GiB), degrees it usually runs above others."""
+
+    clock_mhz: float
+    power_watts: float
+    memory_gib: float
+    warmer: float
+
+
+MODELS: tuple[GpuModel, ...] = (
+    GpuModel(1980.0, 700.0, 80.0, 0.0),
+    GpuModel(1410.0, 400.0, 80.0, -3.0),
+    GpuModel(1980.0, 700.0, 141.0, 2.0),
+    GpuModel(1755.0, 300.0, 40.0, -2.0),
+)
+
+
+def of_ranks(scenario: Scenario, attribute: str) -> FloatArray:
+    """One attribute of every rank's GPU model, shape (n_ranks, 1); without a listed fleet all are alike."""
+    nodes = scenario.fleet.models or (scenario.seed,) * scenario.n_nodes
+    by_node = np.array([getattr(MODELS[model % len(MODELS)], attribute) for model in nodes])
+    return np.asarray(by_node[np.arange(scenario.world_size) // scenario.ranks_per_node, None])

@@ -1,4 +1,6 @@
-"""How much there is to compute: what sequence lengths make of a step, and what each stage holds of the model.
+"""All ranks compute more or less from some step on: a larger batch, longer sequences, other layers.
+
+How much there is to compute: what sequence lengths make of a step, and what each stage holds of the model.
 
 Lengths are log-normal. A microbatch holds several sequences, so the relative sums of lengths and of squared
 lengths are drawn as log-normals with the moments such sums have (Fenton and Wilkinson's approximation):
@@ -13,9 +15,24 @@ from functools import lru_cache
 import numpy as np
 
 from rca.arrays import FloatArray
+from rca.simulation.healthy_job import Workload
 from rca.simulation.scenario import Scenario
-from rca.simulation.work_growth import inputs_over_time
-from rca.simulation.workload import Workload
+
+
+def work_over_time(scenario: Scenario) -> FloatArray:
+    """Everybody's compute relative to the job's first steps, shape (n_steps,)."""
+    benign, steps = scenario.benign, np.arange(scenario.n_steps)
+    if benign.shift_step is None:
+        return np.ones(scenario.n_steps)
+    done = np.clip((steps - benign.shift_step + 1) / (benign.shift_ramp + 1), 0.0, 1.0)
+    return np.asarray(1 + (benign.shift_factor - 1) * done)
+
+
+def inputs_over_time(scenario: Scenario) -> FloatArray:
+    """Everybody's input relative to the job's first steps, (n_steps,); ones where other work changed."""
+    counted = scenario.benign.shift_counted != "nothing"
+    return work_over_time(scenario) if counted else np.ones(scenario.n_steps)
+
 
 TOKENS_PER_SAMPLE = 8192.0
 MEAN_LENGTH = 2048.0

@@ -61,7 +61,7 @@ def settle(resources: Resources, scenario: Scenario) -> None:
 
 def _heated(cooling: FloatArray, ceiling: FloatArray, scenario: Scenario) -> tuple[FloatArray, FloatArray]:
     """Clock, and degrees above the working temperature; the window begins in a steady state."""
-    from rca.simulation.heat_kernel import heat_course
+    from rca.simulation.kernels import heat_course
 
     rise = (WORKING - AMBIENT) / cooling[:, 0]
     free = AMBIENT + rise * power_at(ceiling[:, 0])

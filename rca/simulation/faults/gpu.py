@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 
 from rca.simulation.faults.kind import envelope, jitter, ranks_of, variant_of
-from rca.simulation.heat import WORST_STRETCH, cooling_for, power_at
+from rca.simulation.gpu_clock import WORST_STRETCH, cooling_for, power_at
 from rca.simulation.resources import Resources
 from rca.simulation.scenario import Fault, Scenario
 

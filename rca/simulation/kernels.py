@@ -1,6 +1,7 @@
-"""The forward replay's inner loops, compiled. Importing this imports numba (about a second): do it lazily."""
+"""The forward replay's inner loops, compiled. Importing this imports numba (about a second): do it lazily.
 
-# mypy: disable-error-code="untyped-decorator"
+Heating and the clock controller, step by step, compiled. Importing this imports numba: do it lazily.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +10,9 @@ import numpy.typing as npt
 from numba import njit
 
 from rca.arrays import BoolArray, FloatArray, IntArray
+
+# mypy: disable-error-code="untyped-decorator"
+
 
 Slots = npt.NDArray[np.int32]
 
@@ -63,9 +67,9 @@ def replay_step(
     root, closing : ndarray of shape (n_ops,), bool
         Operations that wait for nothing but their worker, and those that end the step.
     stage, row, part, share, lumpy
-        As in `rca.simulation.forward.Durations`.
+        As in `rca.simulation.forward_replay.Durations`.
     seconds, parts, lump, place
-        One step of `rca.simulation.forward.Durations`.
+        One step of `rca.simulation.forward_replay.Durations`.
     ready : ndarray of shape (n_stages, n_data), seconds
         When each worker may begin.
     ends : ndarray of shape (n_slots, n_data), seconds
@@ -206,7 +210,7 @@ def run_job(
     Parameters
     ----------
     seconds, parts, lump, place
-        As in `rca.simulation.forward.Durations`, with steps first.
+        As in `rca.simulation.forward_replay.Durations`, with steps first.
     width : int
         Ranks per worker (a tensor group), which compute in lock-step.
     workers, depth : int
@@ -249,3 +253,49 @@ def run_job(
         for rank in range(n_ranks):
             group = rank // width
             start[step + 1, rank] = exchanged[step, group // n_data, group % n_data] + after[step, rank]
+
+
+# mypy: disable-error-code="untyped-decorator"
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def heat_course(
+    cooling: FloatArray,
+    ceiling: FloatArray,
+    first: FloatArray,
+    interval: float,
+    time_constant: float,
+    ambient: float,
+    working: float,
+    soft: float,
+    span: float,
+    idle_power: float,
+    lowest: float,
+    temperature: FloatArray,
+    clock: FloatArray,
+) -> None:
+    """Integrate heating and the clock controller; see `rca.simulation.gpu_clock` for the equations.
+
+    Parameters
+    ----------
+    cooling, ceiling : ndarray of shape (n_ranks, n_steps)
+    first : ndarray of shape (n_ranks,), degrees Celsius
+    interval, time_constant : float, seconds
+    temperature, clock : ndarray of shape (n_ranks, n_steps)
+        Out: at the end of each step, and over it.
+    """
+    # The controller makes the loop about ten times stiffer than the heat sink alone.
+    pieces = max(1, int(np.ceil(40 * interval / time_constant)))
+    gain = 1 - np.exp(-interval / pieces / time_constant)
+    for rank in range(cooling.shape[0]):
+        now = first[rank]
+        for step in range(cooling.shape[1]):
+            total = 0.0
+            for _ in range(pieces):
+                pace = min(ceiling[rank, step], max(lowest, min(1.0, 1 - (now - soft) / span)))
+                power = idle_power + (1 - idle_power) * pace
+                aim = ambient + (working - ambient) * power / cooling[rank, step]
+                now += gain * (aim - now)
+                total += pace
+            temperature[rank, step] = now
+            clock[rank, step] = total / pieces

@@ -162,7 +162,7 @@ def work_of(plan: Plan, durations: Durations) -> FloatArray:
 
 def run_forward(plan: Plan, durations: Durations, feed: Feed, *, keep_ends: bool = False) -> Course:
     """Run all steps of a job."""
-    from rca.simulation.forward_kernels import run_job
+    from rca.simulation.kernels import run_job
 
     program, keys, stages = plan.program, _keys(plan), plan.shape.pipeline
     n_steps, _, n_data = durations.seconds.shape

@@ -1,0 +1,79 @@
+"""Causes in the job itself: how work is divided.
+
+Slowness that no catalogue cause explains: times grow, and whatever exporters watch stays as it was.
+
+Faults that end the job.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from rca.simulation.compute_work import spread_for
+from rca.simulation.faults.kind import envelope, jitter, nodes_of, ranks_of, variant_of
+from rca.simulation.resources import COLLECTIVE, Resources, Stop
+from rca.simulation.scenario import Fault, Scenario
+
+
+def stage_imbalance(resources: Resources, fault: Fault, scenario: Scenario, rng: np.random.Generator) -> None:
+    """Give one pipeline stage more layers' worth of work (mostly the last: the logits)."""
+    active = envelope(fault, scenario, rng)
+    per_stage = scenario.world_size // scenario.parallelism.pipeline
+    for stage in np.unique(ranks_of(fault) // per_stage):
+        resources.stage_extra[stage] += (0.12 + 1.4 * fault.strength * fault.force) * active
+
+
+def sequence_lengths(
+    resources: Resources, fault: Fault, scenario: Scenario, rng: np.random.Generator
+) -> None:
+    """Spread the input's lengths: replicas draw unequal sums of squared lengths, afresh at every step."""
+    active = envelope(fault, scenario, rng)
+    usual = scenario.benign.sequence_jitter
+    wider = np.hypot(usual, (0.12 + 0.9 * fault.strength * fault.force) * active)
+    spread = np.array([spread_for(scenario.workload, float(deviation)) for deviation in wider])
+    resources.length_spread[0] = np.maximum(resources.length_spread[0], spread)
+
+
+#: Variant -> straggler type. The catalogue's `unknown` has none of its own.
+TYPES = {
+    "compute": "compute",
+    "jitter": "compute",
+    "older": "compute",
+    "host": "host",
+    "copies": "host",
+    "transfer": "communication",
+}
+#: Worst factor of each variant at full force; copies are a small part of a step.
+_WORST = {"compute": 1.2, "jitter": 0.8, "older": 0.5, "host": 2.0, "copies": 30.0, "transfer": 6.0}
+
+
+def unexplained(resources: Resources, fault: Fault, scenario: Scenario, rng: np.random.Generator) -> None:
+    """A debug build, a bad kernel, older machines: longer by a factor, with nothing to see."""
+    ranks, variant = ranks_of(fault), variant_of(fault, "compute")
+    shape = (ranks.size, scenario.n_steps)
+    active = np.ones(scenario.n_steps) if variant == "older" else envelope(fault, scenario, rng)
+    uneven = np.abs(rng.normal(0, 1.2, shape)) if variant == "jitter" else jitter(rng, shape, 0.03)
+    factor = 1 + _WORST[variant] * fault.strength * fault.force * active * uneven
+    if variant == "transfer":
+        resources.nic_stretch[nodes_of(fault)] *= factor[0]
+        resources.nvlink_stretch[nodes_of(fault)] *= factor[0]
+    elif variant == "host":
+        resources.launch_stretch[ranks] *= factor
+    elif variant == "copies":
+        resources.copy_stretch[ranks] *= factor
+    else:
+        resources.compute_stretch[ranks] *= factor
+
+
+def crash(resources: Resources, fault: Fault, _scenario: Scenario, rng: np.random.Generator) -> None:
+    """End a process, most often where most time is spent."""
+    phase = int(rng.choice(5, p=[0.08, 0.07, 0.3, 0.45, 0.1]))
+    variant = variant_of(fault, "killed")
+    resources.add_stop(Stop("crash", fault.ranks, fault.first_step, phase, variant))
+
+
+def hang(resources: Resources, fault: Fault, _scenario: Scenario, rng: np.random.Generator) -> None:
+    """Keep a process alive that never joins; or let all join a collective that never ends."""
+    variant = variant_of(fault, "stopped")
+    phase = COLLECTIVE if variant == "collective" else int(rng.choice(4, p=[0.3, 0.1, 0.3, 0.3]))
+    resources.add_stop(Stop("hang", fault.ranks, fault.first_step, phase, variant))

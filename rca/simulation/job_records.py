@@ -1,0 +1,319 @@
+"""What reporters write down of a run: the steps table, with cut rows, missing phases and skewed clocks.
+
+The operation trace of a simulated job: one row per operation and worker, as a profiler would write it.
+
+Log-like events around a run: exits, device errors, timeouts. Often nobody collects them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pyarrow as pa
+
+from rca.arrays import BoolArray, FloatArray
+from rca.simulation.finished_run import Course
+from rca.simulation.forward_replay import op_starts
+from rca.simulation.phase_accounting import booked, hidden_columns, meeting_phases, phases_holding
+from rca.simulation.resources import COLLECTIVE, Resources, Stop
+from rca.simulation.scenario import Scenario
+from rca.simulation.timing import Timing, job_plan
+from rca.telemetry.schema import EVENTS, OPS, PHASES
+from rca.whatif.optypes import NAMES
+
+# In the order they are run through; a cut leaves everything after it unmeasured.
+ORDER = (
+    "data_loading_seconds",
+    "host_to_device_seconds",
+    "forward_seconds",
+    "backward_seconds",
+    "communication_wait_seconds",
+    "communication_transfer_seconds",
+    "optimizer_seconds",
+    "checkpoint_seconds",
+)
+MINIMAL = ("step_seconds",)
+# What visibility "loading" leaves.
+LOADING = (*MINIMAL, "data_loading_seconds")
+
+
+def steps_table(
+    scenario: Scenario,
+    resources: Resources,
+    timing: Timing,
+    course: Course,
+    rng: np.random.Generator,
+    *,
+    clock_error: FloatArray,
+    load: dict[str, FloatArray],
+) -> pa.Table:
+    """Build the steps table, rank by rank.
+
+    Parameters
+    ----------
+    clock_error : ndarray of shape (n_ranks,), seconds
+    load : mapping of str to ndarray of shape (n_ranks, n_steps)
+        Load columns to write.
+    """
+    told = booked(scenario, timing)
+    columns = {name: values for name, values in told.columns.items() if name in PHASES}
+    present = np.zeros(timing.start.shape, dtype=bool)
+    first, end = scenario.steps_with_rows(None if resources.stop is None else resources.stop.step)
+    present[:, first : min(course.n_run, end)] = True
+    if resources.stop is not None:
+        _begun_step(scenario, resources, columns, present, rng)
+    elif scenario.telemetry.ending == "cut":
+        _cut_step(told.start, course, columns, present)
+    elif scenario.telemetry.ending == "lagging" and course.n_run > 3:
+        present[rng.integers(0, scenario.world_size), -int(rng.integers(1, 3)) :] = False
+    _hide(scenario, columns)
+    start = told.start + clock_error[:, None] + scenario.start
+    rank, step = np.nonzero(present)
+    arrays: dict[str, pa.Array] = {
+        "rank": pa.array(rank.astype(np.int32)),
+        "step": pa.array(step.astype(np.int64) + scenario.first_step_number),
+        "start_time": pa.array(start[present]),
+    }
+    arrays |= {name: pa.array(values[present]) for name, values in (columns | load).items()}
+    return pa.table(arrays)
+
+
+def _begun_step(
+    scenario: Scenario,
+    resources: Resources,
+    columns: dict[str, FloatArray],
+    present: BoolArray,
+    rng: np.random.Generator,
+) -> None:
+    """Leave the last step as a stop does: nobody left the collective, the culprit never joined it."""
+    stop = resources.stop
+    if stop is None or not scenario.telemetry.begun_steps_reported:
+        return
+    step, guilty = stop.step, list(stop.ranks)
+    present[:, step] = True
+    for name in (*ORDER[COLLECTIVE:], "communication_seconds", "gc_seconds", "step_seconds"):
+        columns[name][:, step] = np.nan
+    for name in ORDER[stop.phase : COLLECTIVE]:
+        for holding in phases_holding(name, scenario.telemetry.booking):
+            columns[holding][guilty, step] = np.nan
+    for name in meeting_phases(scenario.telemetry.booking):
+        if ORDER.index(name) >= min(stop.phase, COLLECTIVE - 1):
+            columns[name][:, step] = np.nan
+    sizes = scenario.parallelism
+    if sizes.pipeline > 1 and stop.phase < COLLECTIVE:
+        # The other stages of its replica run out of activations or gradients.
+        replica = np.arange(scenario.world_size) // sizes.tensor % (sizes.data * sizes.context)
+        starved = np.isin(replica, replica[guilty])
+        columns["backward_seconds"][starved, step] = np.nan
+    # A killed process often dies with its last row unwritten.
+    if rng.random() < (0.3 if stop.kind == "crash" else 0.1):
+        present[guilty, step] = False
+
+
+def _cut_step(start: FloatArray, course: Course, columns: dict[str, FloatArray], present: BoolArray) -> None:
+    """Stop looking in the middle of a step; nothing is wrong with the job."""
+    step = course.n_run
+    elapsed = start[:, step].copy()
+    present[:, step] = elapsed < course.end
+    for name in ORDER:
+        elapsed += columns[name][:, step]
+        columns[name][elapsed > course.end, step] = np.nan
+    unfinished = elapsed > course.end
+    for name in ("communication_seconds", "gc_seconds", "step_seconds"):
+        columns[name][unfinished, step] = np.nan
+
+
+def _hide(scenario: Scenario, columns: dict[str, FloatArray]) -> None:
+    telemetry = scenario.telemetry
+    if telemetry.visibility == "minimal":
+        hidden = [name for name in columns if name not in MINIMAL]
+    elif telemetry.visibility == "loading":
+        hidden = [name for name in columns if name not in LOADING]
+    elif telemetry.visibility == "unsplit":
+        hidden = ["communication_wait_seconds", "communication_transfer_seconds"]
+    else:
+        hidden = ["communication_seconds"]
+    for name in {*hidden, *hidden_columns(telemetry.booking), *telemetry.missing_phases} - set(MINIMAL):
+        columns.pop(name, None)
+    silent = np.setdiff1d(np.arange(scenario.world_size), telemetry.timing_ranks)
+    for name in columns.keys() & set(telemetry.partly_timed):
+        columns[name][silent] = np.nan
+    for rank in telemetry.ranks_without_phases:
+        for name in columns.keys() - set(MINIMAL):
+            columns[name][rank] = np.nan
+
+
+def clock_errors(scenario: Scenario, rng: np.random.Generator) -> FloatArray:
+    """Error of each rank's clock, its node's, shape (n_ranks,), seconds."""
+    error = rng.normal(0, 1, scenario.n_nodes) * scenario.telemetry.clock_skew_seconds
+    return np.asarray(error[np.arange(scenario.world_size) // scenario.ranks_per_node])
+
+
+def ops_table(scenario: Scenario, timing: Timing, n_run: int, clock_error: FloatArray) -> pa.Table:
+    """Build the ``ops`` table of the completed steps; of a tensor group its first rank is traced.
+
+    Parameters
+    ----------
+    timing : Timing
+        Run with ``keep_ends``.
+    n_run : int
+        Steps that were completed.
+    clock_error : ndarray of shape (n_ranks,), seconds
+    """
+    plan, course = job_plan(scenario), timing.course
+    begun = op_starts(plan, course)[..., :n_run]
+    if course.ends is None or n_run == 0:
+        return OPS.empty()
+    lasted = course.ends[..., :n_run] - begun
+    op, data, step = (index.ravel() for index in np.indices(begun.shape))
+    rank = (plan.stage[op] * scenario.replicas + data) * scenario.parallelism.tensor
+    stages = plan.shape.pipeline
+    chunk = np.where(plan.chunk >= 0, plan.chunk * stages + plan.stage, -1)
+    columns = {
+        "rank": rank,
+        "dp_rank": data,
+        "stage": plan.stage[op],
+        "step": step + scenario.first_step_number,
+        "optype": pa.DictionaryArray.from_arrays(pa.array(plan.optype[op].astype(np.int32)), list(NAMES)),
+        "seq_id": plan.sequence[op],
+        "mc": plan.chunk[op],
+        "gmc": chunk[op],
+        "mb_id": plan.microbatch[op],
+        "start_ts": begun.ravel() + clock_error[rank] + scenario.start,
+        "duration": np.maximum(lasted.ravel(), 0.0),
+    }
+    return pa.table({column.name: pa.array(columns[column.name]).cast(column.type) for column in OPS.columns})
+
+
+Event = dict[str, object]
+
+#: Kind, code and message of what drivers tell of memory that makes a job slow, which goes on.
+MEMORY_ERRORS = (
+    ("xid", "94", "contained memory error"),
+    ("xid", "63", "row remapping recorded"),
+    ("ecc", "SBE", "corrected errors"),
+)
+
+
+def events_table(
+    scenario: Scenario,
+    resources: Resources,
+    course: Course,
+    node_names: Sequence[str] | None,
+    rng: np.random.Generator,
+) -> pa.Table:
+    """Build the events table; empty where events are not collected."""
+    if not scenario.telemetry.events:
+        return EVENTS.empty()
+    found = [
+        *_ending(scenario, resources, course, rng),
+        *_memory_errors(scenario, rng, course),
+        *_corrected_errors(scenario, rng, course),
+    ]
+    for event in found:
+        rank = event["rank"]
+        known = node_names is not None and isinstance(rank, int)
+        event["node"] = node_names[rank // scenario.ranks_per_node] if known else None  # type: ignore[index, operator]
+        event["time"] = scenario.start + min(float(str(event["time"])), course.end - 1e-3)
+    found.sort(key=lambda event: float(str(event["time"])))
+    columns = {
+        column.name: pa.array([event[column.name] for event in found], type=_plain(column.type)).cast(
+            column.type
+        )
+        for column in EVENTS.columns
+    }
+    return pa.table(columns)
+
+
+def _plain(type_: pa.DataType) -> pa.DataType:
+    return type_.value_type if pa.types.is_dictionary(type_) else type_
+
+
+def _event(time: float, rank: int | None, kind: str, code: str | None, message: str) -> Event:
+    return {"time": float(time), "rank": rank, "kind": kind, "code": code, "message": message}
+
+
+def _ending(
+    scenario: Scenario, resources: Resources, course: Course, rng: np.random.Generator
+) -> list[Event]:
+    stop = resources.stop
+    if stop is None:
+        return _finished(scenario, course, rng)
+    return (
+        _hung(scenario, stop, course, rng) if stop.kind == "hang" else _crashed(scenario, stop, course, rng)
+    )
+
+
+def _finished(scenario: Scenario, course: Course, rng: np.random.Generator) -> list[Event]:
+    if scenario.telemetry.ending != "finished" or rng.random() >= 0.6:
+        return []
+    ranks = range(scenario.world_size)
+    return [_event(course.death[rank], rank, "process_exit", "0", "exited") for rank in ranks]
+
+
+def _hung(scenario: Scenario, stop: Stop, course: Course, rng: np.random.Generator) -> list[Event]:
+    return _waited_for(stop.ranks, float(course.still_from or 0.0), scenario, course, rng)
+
+
+def _crashed(scenario: Scenario, stop: Stop, course: Course, rng: np.random.Generator) -> list[Event]:
+    events: list[Event] = []
+    rank, died = stop.ranks[0], float(course.death[stop.ranks[0]])
+    if stop.variant == "device" and rng.random() < 0.7:
+        events.append(_event(died - 1e-2, rank, "xid", "79", "GPU has fallen off the bus"))
+    if stop.variant == "oom" and rng.random() < 0.8:
+        events.append(_event(died - 1e-2, rank, "oom_kill", None, "out of memory"))
+    told = rng.random() < 0.6
+    if told:
+        code = {"killed": "-9", "oom": "137"}.get(stop.variant, "1")
+        events.append(_event(died, rank, "process_exit", code, "exited"))
+    if course.gave_up is not None or not np.isfinite(course.death).all():
+        return events + _waited_for(stop.ranks, died, scenario, course, rng)
+    # Peers fail on the broken connection afterwards, in no useful order.
+    for peer in rng.permutation(scenario.world_size)[: int(rng.integers(0, 5)) * told]:
+        if int(peer) not in stop.ranks:
+            later = float(course.death[peer]) + rng.uniform(0, 0.2)
+            events.append(_event(later, int(peer), "process_exit", "1", "connection closed by peer"))
+    return events
+
+
+def _waited_for(
+    missing: Sequence[int], since: float, scenario: Scenario, course: Course, rng: np.random.Generator
+) -> list[Event]:
+    """What is reported of a wait: the same whether the missing hang or are dead."""
+    events: list[Event] = []
+    if rng.random() < 0.35:
+        late = since + 0.3 * (course.end - since)
+        events.append(_event(late, missing[0], "heartbeat_missed", None, "no heartbeat"))
+    if course.gave_up is None or rng.random() < 0.1:
+        return events
+    # The watchdog that fires is a peer's: it waited.
+    peers = [int(rank) for rank in rng.permutation(scenario.world_size) if rank not in missing]
+    for peer in (peers or list(missing))[: int(rng.choice([1, 2, 3], p=[0.6, 0.2, 0.2]))]:
+        fired = course.gave_up - rng.uniform(0, 0.5)
+        events.append(_event(fired, peer, "nccl_timeout", None, "collective timed out"))
+    aborted = np.flatnonzero(np.isfinite(course.death) & (course.death >= course.gave_up))
+    return events + [
+        _event(course.death[rank], int(rank), "process_exit", "-6", "aborted") for rank in aborted[:64]
+    ]
+
+
+def _memory_errors(scenario: Scenario, rng: np.random.Generator, course: Course) -> list[Event]:
+    """What the driver says of failing memory: errors contained, rows replaced, many errors corrected."""
+    events = []
+    for fault in scenario.faults:
+        if fault.cause == "gpu_memory_errors" and rng.random() < 0.4:
+            time = course.end * min(0.95, (fault.first_step + 1) / scenario.n_steps)
+            kind, code, message = MEMORY_ERRORS[int(rng.choice(len(MEMORY_ERRORS), p=[0.4, 0.4, 0.2]))]
+            events.append(_event(time, fault.ranks[0], kind, code, message))
+    return events
+
+
+def _corrected_errors(scenario: Scenario, rng: np.random.Generator, course: Course) -> list[Event]:
+    """Corrected errors of sound memory, which some drivers log: at any time, the last second included."""
+    events = []
+    for signal in scenario.benign.harmless:
+        if signal.kind == "ecc_sbe" and rng.random() < 0.4:
+            rank = signal.rank % scenario.world_size
+            events.append(_event(course.end * rng.random(), rank, "ecc", "SBE", "corrected error"))
+    return events
