@@ -14,6 +14,7 @@ import json
 import os
 import random
 import time
+import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass
 from os import PathLike
@@ -27,7 +28,11 @@ if TYPE_CHECKING:
     from rca.telemetry.window import Window
 
 _RETRIED = frozenset({429, 502, 503, 504})
+#: With ``Retry-After``: an earlier request with the same idempotency key is not answered yet.
+_IN_PROGRESS = 409
 _LONGEST_WAIT_SECONDS = 30.0
+_SHORTEST_WAIT_SECONDS = 0.1
+_LONGEST_KEY = 200
 _KNOWN: dict[str, type[RcaError]] = {
     kind.code: kind for kind in (InvalidInput, InvalidTrace, TooLarge, BundleError)
 }
@@ -69,8 +74,9 @@ class Client:
     timeout_seconds : float
         For connecting and for each wait for data.
     retries : int
-        Further tries after 429, 502, 503, 504 or a refused connection, with growing, jittered waits
-        or the wait the service asks for in ``Retry-After``.
+        Further tries after 429, 502, 503, 504 or a failed connection, with growing, jittered waits
+        or the wait of ``Retry-After``. Every try of a POST has the same ``Idempotency-Key``, so the
+        service stores one diagnosis even if it answered a try whose connection failed.
     api_key : str, optional
         An API key or bearer token; ``RCA_API_KEY`` of the environment if not given.
     headers : mapping of str to str, optional
@@ -97,8 +103,17 @@ class Client:
         key = api_key or os.environ.get("RCA_API_KEY")
         self._headers = ({"Authorization": f"Bearer {key}"} if key else {}) | dict(headers or {})
 
-    def diagnose(self, window: Window | str | PathLike[str]) -> Diagnosis:
+    def diagnose(
+        self, window: Window | str | PathLike[str], *, idempotency_key: str | None = None
+    ) -> Diagnosis:
         """Diagnose a window, or the window at a path, on the service.
+
+        Parameters
+        ----------
+        window : Window, str or PathLike
+        idempotency_key : str, optional
+            1 to 200 visible ASCII characters, new for each window. A call that repeats an earlier one
+            with its key gets the stored answer, also from another process. Random if not given.
 
         Raises
         ------
@@ -109,16 +124,24 @@ class Client:
         """
         from rca.diagnosis.result import Diagnosis
 
-        return Diagnosis.model_validate_json(self.render(window, "application/json"))
+        content = self.render(window, "application/json", idempotency_key=idempotency_key)
+        return Diagnosis.model_validate_json(content)
 
-    def render(self, window: Window | str | PathLike[str], media_type: str = "text/markdown") -> bytes:
-        """Diagnose on the service and return the answer as it writes it in `media_type`."""
+    def render(
+        self,
+        window: Window | str | PathLike[str],
+        media_type: str = "text/markdown",
+        *,
+        idempotency_key: str | None = None,
+    ) -> bytes:
+        """Diagnose as `diagnose` does and return the answer as the service writes it in `media_type`."""
         import rca
         from rca.telemetry.encodings import arrow
         from rca.telemetry.window import Window
 
         held = window if isinstance(window, Window) else rca.read_window(window)
         headers = {"Content-Type": arrow.CONTENT_TYPE, "Accept": media_type}
+        headers["Idempotency-Key"] = _checked_key(idempotency_key)
         return self._request("POST", "/v1/diagnoses", held.to_arrow(), headers)
 
     def ready(self) -> dict[str, Any]:
@@ -127,21 +150,30 @@ class Client:
         return answer
 
     def _request(self, method: str, path: str, body: bytes | None, headers: Mapping[str, str]) -> bytes:
-        for attempt in range(self._retries + 1):
+        attempt, waited = 0, 0.0
+        while True:
             last = attempt == self._retries
             try:
                 answer = self._once(method, path, body, headers)
             except (OSError, http.client.HTTPException) as error:
                 if last or isinstance(error, TimeoutError):
                     raise self._unreachable(error) from error
-                time.sleep(_backoff(attempt))
-                continue
-            if answer.status < 400:
-                return answer.body
-            if answer.status not in _RETRIED or last:
-                raise _refusal(answer)
-            time.sleep(_asked_wait(answer.headers.get("retry-after")) or _backoff(attempt))
-        raise AssertionError("unreachable: the last attempt returns or raises")
+                wait = _backoff(attempt)
+            else:
+                if answer.status < 400:
+                    return answer.body
+                asked = _asked_wait(answer.headers.get("retry-after"))
+                if answer.status == _IN_PROGRESS and asked is not None and waited < self._timeout:
+                    # Not a failed try: the answer to the try before is on its way.
+                    wait = max(asked, _SHORTEST_WAIT_SECONDS)
+                    waited += wait
+                    time.sleep(wait)
+                    continue
+                if answer.status not in _RETRIED or last:
+                    raise _refusal(answer)
+                wait = asked or _backoff(attempt)
+            attempt += 1
+            time.sleep(wait)
 
     def _once(self, method: str, path: str, body: bytes | None, headers: Mapping[str, str]) -> _Answer:
         kind = http.client.HTTPSConnection if self._secure else http.client.HTTPConnection
@@ -165,6 +197,21 @@ class Client:
             "no answer in time" if isinstance(error, TimeoutError) else str(error) or type(error).__name__
         )
         return ServiceError(f"the service at {where} cannot be reached: {reason}", code="service-unreachable")
+
+
+def _checked_key(given: str | None) -> str:
+    """The caller's key, or a new one.
+
+    Raises
+    ------
+    InvalidInput
+        If the service would refuse the key.
+    """
+    if given is None:
+        return uuid.uuid4().hex
+    if not 1 <= len(given) <= _LONGEST_KEY or not all("!" <= character <= "~" for character in given):
+        raise InvalidInput(f"an idempotency key needs 1 to {_LONGEST_KEY} visible ASCII characters")
+    return given
 
 
 def _backoff(attempt: int) -> float:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import socket
+import threading
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from urllib.parse import urlsplit
 from urllib.request import urlopen
@@ -35,6 +38,50 @@ def test_the_client_gets_the_diagnosis_of_the_library(url: str) -> None:
 
 def test_the_client_says_what_is_ready(url: str) -> None:
     assert Client(url).ready()["status"] == "ready"
+
+
+@contextmanager
+def answer_lost_once(url: str) -> Iterator[str]:
+    """An address that passes bytes on to the service, and drops the first answer when it begins."""
+    where = urlsplit(url)
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        listener.settimeout(20)
+
+        def serve() -> None:
+            for answer_arrives in (False, True):
+                near, _ = listener.accept()
+                with near, socket.create_connection((where.hostname, where.port), timeout=20) as far:
+                    there = threading.Thread(target=pass_on, args=(near, far))
+                    there.start()
+                    if answer_arrives:
+                        pass_on(far, near)
+                    else:
+                        far.recv(1)
+                    near.shutdown(socket.SHUT_RDWR)
+                    there.join()
+
+        relay = threading.Thread(target=serve)
+        relay.start()
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+        relay.join()
+
+
+def pass_on(source: socket.socket, sink: socket.socket) -> None:
+    while piece := source.recv(65536):
+        sink.sendall(piece)
+
+
+def n_diagnoses(url: str) -> int:
+    return len(json.loads(urlopen(f"{url}/v1/diagnoses?limit=200").read())["items"])
+
+
+def test_an_answer_that_is_lost_on_the_way_is_not_a_second_diagnosis(url: str) -> None:
+    before = n_diagnoses(url)
+    with answer_lost_once(url) as lossy:
+        found = Client(lossy).diagnose(WINDOW)
+    assert n_diagnoses(url) == before + 1
+    kept = json.loads(urlopen(f"{url}/v1/diagnoses/{found.diagnosis_id}").read())
+    assert kept["diagnosis_id"] == found.diagnosis_id
 
 
 def exchange(url: str, head: str) -> bytes:
