@@ -18,12 +18,11 @@ from rca.testbed.names import PREFIX
 from rca.testbed.network import Node, network
 from rca.testbed.probe import Capabilities
 from rca.testbed.process import Family, Placement, Spawned
-from rca.testbed.ranks import copier, device, host, loader, models, neighbour
-from rca.testbed.ranks.accelerator import Accelerator
+from rca.testbed.ranks import host, loader, models, neighbour
 from rca.testbed.ranks.calibration import prepare
-from rca.testbed.ranks.shared import Shared, job_pace, shared_floats
-from rca.testbed.ranks.stand_in import StandIn
-from rca.testbed.ranks.wires import TOKEN, Pipe, Wires
+from rca.testbed.ranks.host import Accelerator
+from rca.testbed.ranks.shared import TOKEN, Pipe, Shared, Wires, job_pace, shared_floats
+from rca.testbed.ranks.stand_in import StandIn, serve_copies, serve_kernels
 from rca.testbed.scenario import JobShape, Scenario
 
 _PORT = 29_471
@@ -175,8 +174,8 @@ def _start_ranks(bed: Bed, folder: Path) -> None:
             where = bed.gpus[rank].torch_device
             ready: Callable[[], Accelerator] = partial(prepare, built, shared, where, job, rank)
         else:
-            serve = partial(device.serve, built, shared, wires, job.scale)
-            copy = partial(copier.copy, shared, wires, job.scale)
+            serve = partial(serve_kernels, built, shared, wires, job.scale)
+            copy = partial(serve_copies, shared, wires, job.scale)
             processes |= {
                 "device": spawn("device", serve, hardware),
                 "copier": spawn("copier", copy, hardware),

@@ -7,7 +7,7 @@ import os
 import signal
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import FrameType
 
@@ -18,14 +18,13 @@ from rca.telemetry.labels import Label, write_labelled
 from rca.telemetry.window import Window
 from rca.testbed.bed import Bed, assembled
 from rca.testbed.gpus import require_gpus
-from rca.testbed.injection import Hiccup, NeighbourLoad, SlowWarmUp, injector
+from rca.testbed.injection import Hiccup, Injector, NeighbourLoad, SlowWarmUp, injector
 from rca.testbed.labels import label_of
 from rca.testbed.probe import Capabilities, probe
 from rca.testbed.process import Exit, send
-from rca.testbed.record import Record
+from rca.testbed.record import Acted, Record
 from rca.testbed.sampling.sampler import PERIOD_SECONDS, CpuAccount, Sampler
-from rca.testbed.scenario import Scenario
-from rca.testbed.schedule import Schedule
+from rca.testbed.scenario import Fault, Scenario
 from rca.testbed.sweep import exclusive, sweep
 from rca.testbed.window import window_of
 
@@ -175,6 +174,50 @@ def _run(bed: Bed, tell: Tell) -> Record:
         gpus=sampler.gpus,
         pace=bed.ranks[0].shared.pace.copy() if bed.gpus else None,
     )
+
+
+@dataclass
+class _Planned:
+    fault: Fault
+    injector: Injector
+    acted: Acted | None = None
+    over: bool = False
+
+
+class Schedule:
+    """Starts and stops injectors as the job's steps go by.
+
+    Parameters
+    ----------
+    injectors : list of (Fault, Injector)
+    """
+
+    def __init__(self, injectors: list[tuple[Fault, Injector]]) -> None:
+        self._plans = [_Planned(fault, injector) for fault, injector in injectors]
+
+    def advance(self, slowest: int, fastest: int) -> None:
+        """Act on what is due when the slowest and the fastest rank are in these steps."""
+        for plan in self._plans:
+            if plan.acted is None and fastest >= plan.fault.first_step:
+                plan.injector.start()
+                plan.acted = Acted(plan.fault, fastest, None)
+            last = plan.fault.last_step
+            if plan.acted is not None and not plan.over and last is not None and slowest > last:
+                plan.over = True
+                plan.injector.stop()
+                plan.acted = replace(plan.acted, last_step=slowest)
+
+    def close(self) -> None:
+        """Stop what still runs."""
+        for plan in self._plans:
+            if plan.acted is not None and not plan.over:
+                plan.over = True
+                plan.injector.stop()
+
+    @property
+    def acted(self) -> list[Acted]:
+        """Faults that were started, in the scenario's order."""
+        return [plan.acted for plan in self._plans if plan.acted is not None]
 
 
 class _Watch:

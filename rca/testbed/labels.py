@@ -1,4 +1,7 @@
-"""The truth about a capture: what was done, when it really acted, and whether a user would have felt it."""
+"""The truth about a capture: what was done, when it really acted, and whether a user would have felt it.
+
+What was real about a capture, in words, for its label.
+"""
 
 from __future__ import annotations
 
@@ -10,12 +13,13 @@ import numpy as np
 from rca.arrays import BoolArray, FloatArray
 from rca.telemetry.causes import pattern_of
 from rca.telemetry.labels import Label
+from rca.testbed.catalogue import BENIGN
 from rca.testbed.names import node_name
-from rca.testbed.notes import notes_of
 from rca.testbed.ranks.shared import Pace
-from rca.testbed.record import Record
-from rca.testbed.scenario import WARM_UP_STEPS, JobShape, Scenario
-from rca.testbed.schedule import Acted
+from rca.testbed.record import Acted, Record
+from rca.testbed.sampling.gpu_watch import GpuSeen
+from rca.testbed.sampling.nvml import reasons_in_words
+from rca.testbed.scenario import WARM_UP_STEPS, Fault, JobShape, Scenario
 
 VISIBLE_SLOWDOWN = 0.08
 ENOUGH_STEPS = 5
@@ -87,7 +91,7 @@ def label_of(scenario: Scenario, record: Record) -> Label:
             "benign": list(scenario.benign),
             "stranger_cpu_share": record.stranger_share,
             "scenario": scenario.model_dump(mode="json"),
-            **_of_gpus(record),
+            **_gpu_fields(record),
         }
     )
 
@@ -133,7 +137,7 @@ def _felt(acted: Acted, impact: Impact | None) -> bool:
     return acted.fault.spec.stops_the_job or impact is None or impact.visible
 
 
-def _of_gpus(record: Record) -> dict[str, Any]:
+def _gpu_fields(record: Record) -> dict[str, Any]:
     """What is known about the GPUs; nothing where there were none."""
     if record.pace is None:
         return {}
@@ -171,3 +175,69 @@ def _cause(acted: Acted, impact: Impact | None, job: JobShape) -> dict[str, Any]
         "severity": fault.severity / 3,
         "seconds_per_step": None if impact is None else impact.seconds_per_step,
     }
+
+
+MODELS = {
+    "mlp": "an 8-layer MLP",
+    "transformer": "a small transformer encoder",
+    "convolution": "an 8-layer convolutional network",
+}
+
+
+def notes_of(scenario: Scenario, record: Record) -> str:
+    """What was real, in words."""
+    job = scenario.job
+    place = "network namespaces with a pinned core" if record.permitted.namespaces else "one loopback"
+    done = [_fault_in_words(acted.fault) for acted in record.acted]
+    harmless = [f"{kind}: {BENIGN[kind]}" for kind in scenario.benign]
+    parts = [
+        f"Real: {job.world_size} processes train {MODELS[job.model]} over gloo and TCP; nodes are {place}.",
+        *(_gpu_sentences(record) if job.gpu_ranks else []),
+        *_stand_in_sentences(job),
+        "Done: " + ("; ".join(done) or "nothing") + ".",
+        *(["Harmless: " + "; ".join(harmless) + "."] if harmless else []),
+        *(
+            ["Between pipeline stages tensors of a real size travel, their content is not used."]
+            if job.pipeline > 1
+            else []
+        ),
+        f"Strangers used {record.stranger_share:.0%} of the CPU time.",
+    ]
+    return " ".join(parts)
+
+
+def _stand_in_sentences(job: JobShape) -> list[str]:
+    if len(job.gpu_ranks) == job.world_size:
+        return []
+    whose = "the other ranks' devices" if job.gpu_ranks else "devices"
+    pace = " at the pace the GPU had before the job" if job.gpu_ranks else ""
+    return [
+        f"Stand-ins: {whose} are CPU processes with kernels padded{pace}, copy engines take turns on a token."
+    ]
+
+
+def _gpu_sentences(record: Record) -> list[str]:
+    parts = [
+        f"Real GPUs: {'; '.join(_gpu_in_words(seen) for seen in record.gpus)}.",
+        "GPU signals are NVML's under DCGM's names; DCGM did not run.",
+    ]
+    if record.pace is not None:
+        parts.append(
+            f"A GPU rank computes its batch {record.pace[Pace.REPEATS]:.0f} times over and copies "
+            f"{record.pace[Pace.COPIED_BYTES] / 1e6:.0f} MB per step, of which all but the batch is ballast."
+        )
+    return parts
+
+
+def _gpu_in_words(seen: GpuSeen) -> str:
+    held = f"rank {seen.rank} computes on a {seen.gpu.name} (driver {seen.gpu.driver})"
+    held += f", whose clock event reasons were {reasons_in_words(seen.reasons)}"
+    if seen.interrupted:
+        held += f" and which stopped answering at times: {', '.join(seen.interrupted)}"
+    return held
+
+
+def _fault_in_words(fault: Fault) -> str:
+    if fault.spec.stops_the_job:
+        return f"{fault.kind}: {fault.spec.real}"
+    return f"{fault.kind}, severity {fault.severity} ({fault.level:g} {fault.spec.unit}): {fault.spec.real}"

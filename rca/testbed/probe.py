@@ -8,11 +8,10 @@ from dataclasses import asdict, dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
-from rca.testbed import relay
 from rca.testbed.catalogue import FAULTS, Need
 from rca.testbed.cgroups import Hierarchies, find_hierarchies
 from rca.testbed.names import PREFIX
-from rca.testbed.tools import succeeds
+from rca.testbed.network import relay_permitted, succeeds
 
 _TRIAL = f"{PREFIX}-probe"
 
@@ -67,7 +66,7 @@ def probe() -> Capabilities:
             namespaces=cable,
             htb=cable and _queue("htb"),
             netem=cable and _queue("netem", "delay", "1ms"),
-            relay=cable and relay.permitted(_TRIAL, "eth0"),
+            relay=cable and relay_permitted(_TRIAL, "eth0"),
             cpu_groups=_creatable(groups, "cpu"),
             disk_groups=_creatable(groups, "blkio"),
             memory_groups=_creatable(groups, "memory"),

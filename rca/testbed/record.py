@@ -13,7 +13,24 @@ from rca.testbed.process import Exit
 from rca.testbed.ranks.shared import Row
 from rca.testbed.sampling.gpu_watch import GpuSeen
 from rca.testbed.sampling.series import Sample
-from rca.testbed.schedule import Acted
+from rca.testbed.scenario import Fault
+
+
+@dataclass(frozen=True)
+class Acted:
+    """What really happened of a fault.
+
+    Attributes
+    ----------
+    first_step : int
+        The step in which it was fully there.
+    last_step : int or None
+        The last step it touched; None where it lasted to the end.
+    """
+
+    fault: Fault
+    first_step: int
+    last_step: int | None
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from pathlib import Path
 from rca.errors import RcaError
 from rca.testbed.cgroups import find_hierarchies, members, remove_tree
 from rca.testbed.names import BRIDGE, NAMESPACES, PREFIX
-from rca.testbed.tools import succeeds
+from rca.testbed.network import succeeds
 
 _INTERFACES = Path("/sys/class/net")
 

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from rca.testbed.ranks.calibration import COPY_SECONDS, calibrate, follow
-from rca.testbed.ranks.copier import CHUNK_SECONDS, CHUNKS
 from rca.testbed.ranks.models import Network
 from rca.testbed.ranks.shared import Pace, Row, Shared, job_pace
+from rca.testbed.ranks.stand_in import CHUNK_SECONDS, CHUNKS
 
 
 class Modelled:

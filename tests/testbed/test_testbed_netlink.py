@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from rca.testbed.sampling import netlink
+from rca.testbed.sampling import network_signals
 from rca.testbed.sampling.network_signals import by_peer
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="netlink is Linux")
@@ -19,13 +19,13 @@ def attribute(kind: int, content: bytes) -> bytes:
 
 def test_attributes_are_aligned_and_nesting_flags_are_ignored():
     data = attribute(1, b"abc") + attribute(2 | 0x8000, b"defg")
-    assert list(netlink.attributes(data)) == [(1, b"abc"), (2, b"defg")]
+    assert list(network_signals.attributes(data)) == [(1, b"abc"), (2, b"defg")]
 
 
 def test_an_idle_connection_tells_no_round_trip():
-    store = netlink.Connection("10.213.0.2", 5e-3, 0, 1, idle_seconds=30.0)
-    ring = netlink.Connection("10.213.0.2", 1e-3, 4096, 2, idle_seconds=0.01)
-    stranger = netlink.Connection("192.0.2.1", 9e-3, 0, 0, idle_seconds=0.0)
+    store = network_signals.Connection("10.213.0.2", 5e-3, 0, 1, idle_seconds=30.0)
+    ring = network_signals.Connection("10.213.0.2", 1e-3, 4096, 2, idle_seconds=0.01)
+    stranger = network_signals.Connection("192.0.2.1", 9e-3, 0, 0, idle_seconds=0.0)
     assert by_peer([store, ring, stranger], {"10.213.0.2": "0"}) == {
         "0": {
             "node_tcp_rtt_seconds": 1e-3,
@@ -36,12 +36,12 @@ def test_an_idle_connection_tells_no_round_trip():
 
 
 def test_a_cut_attribute_ends_the_list():
-    assert list(netlink.attributes(b"\x02\x00\x01\x00")) == []
+    assert list(network_signals.attributes(b"\x02\x00\x01\x00")) == []
 
 
 def test_the_kernel_reports_our_own_connection():
     with socket.create_server(("127.0.0.1", 0)) as server:
-        probe = netlink.NamespaceProbe("lo")
+        probe = network_signals.NamespaceProbe("lo")
         try:
             with socket.create_connection(server.getsockname()):
                 accepted, _ = server.accept()

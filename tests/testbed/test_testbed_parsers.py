@@ -5,7 +5,7 @@ import os
 import pytest
 
 from rca.testbed.sampling import parsers
-from rca.testbed.sampling.process_signals import sample_process
+from rca.testbed.sampling.host_signals import sample_process
 from rca.testbed.sampling.sampler import CpuAccount
 from rca.testbed.sampling.series import Series
 

@@ -9,12 +9,11 @@ import numpy as np
 import pytest
 from testbed_records import scenario_of
 
+from rca.testbed.capture import Schedule
 from rca.testbed.cgroups import find_hierarchies, members, remove_tree
 from rca.testbed.injection.device import restore_token
 from rca.testbed.process import Family, Placement
-from rca.testbed.ranks.shared import Knob, Row, Shared
-from rca.testbed.ranks.wires import PeerGone, Pipe
-from rca.testbed.schedule import Schedule
+from rca.testbed.ranks.shared import Knob, PeerGone, Pipe, Row, Shared
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the testbed is Linux")
 

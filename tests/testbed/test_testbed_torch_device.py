@@ -26,11 +26,10 @@ from rca.testbed.probe import installed
 from rca.testbed.process import Family
 from rca.testbed.ranks import models, neighbour
 from rca.testbed.ranks.calibration import measure, prepare
-from rca.testbed.ranks.device import BACKWARD, FORWARD, OPTIMIZE, Device
-from rca.testbed.ranks.marks import HostMarks
 from rca.testbed.ranks.neighbour import Control, Deed, Works, obey
 from rca.testbed.ranks.shared import BATCH_BYTES, Knob, Pace, Row, Shared
-from rca.testbed.ranks.torch_device import TorchDevice
+from rca.testbed.ranks.stand_in import BACKWARD, FORWARD, OPTIMIZE, Device
+from rca.testbed.ranks.torch_device import HostMarks, TorchDevice
 from rca.testbed.sampling import gpu_watch
 from rca.testbed.scenario import JobShape
 from rca.testbed.sweep import exclusive, sweep

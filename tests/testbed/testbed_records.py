@@ -8,10 +8,9 @@ from rca.arrays import FloatArray
 from rca.testbed.probe import Capabilities
 from rca.testbed.process import Exit
 from rca.testbed.ranks.shared import Row
-from rca.testbed.record import Record
+from rca.testbed.record import Acted, Record
 from rca.testbed.sampling.series import Sample
 from rca.testbed.scenario import Scenario
-from rca.testbed.schedule import Acted
 
 EVERYTHING = Capabilities(2, *[True] * 11)
 UNIX_OFFSET = 1_700_000_000.0

@@ -4,15 +4,11 @@ from __future__ import annotations
 
 from rca.testbed.bed import Bed
 from rca.testbed.injection.benign import Hiccup, NeighbourLoad, SlowWarmUp
-from rca.testbed.injection.cpu import CpuHogs, CpuQuota
-from rca.testbed.injection.device import CopyCrowd, DutyCycle
-from rca.testbed.injection.gpu import DEEDS, ForeignWork
+from rca.testbed.injection.device import DEEDS, CopyCrowd, DutyCycle, ForeignWork
+from rca.testbed.injection.host import CpuHogs, CpuQuota, MemoryLimit, ReadLimit
 from rca.testbed.injection.injector import Injector
-from rca.testbed.injection.knobs import KNOB_FAULTS, KnobFault
-from rca.testbed.injection.memory import MemoryLimit
+from rca.testbed.injection.job import KNOB_FAULTS, KnobFault, Signalled
 from rca.testbed.injection.network import LinkDelay, LinkLoss, LinkRate
-from rca.testbed.injection.stop import Signalled
-from rca.testbed.injection.storage import ReadLimit
 from rca.testbed.scenario import Fault
 
 __all__ = ["Hiccup", "Injector", "NeighbourLoad", "SlowWarmUp", "injector"]

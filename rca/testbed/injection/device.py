@@ -1,4 +1,7 @@
-"""A slow device or a crowded copy link."""
+"""A slow device or a crowded copy link.
+
+Foreign work on a rank's GPU.
+"""
 
 from __future__ import annotations
 
@@ -10,8 +13,9 @@ from functools import partial
 
 from rca.testbed.injection.injector import Injector
 from rca.testbed.process import Placement, Spawned, send
-from rca.testbed.ranks.copier import crowd
-from rca.testbed.ranks.wires import TOKEN
+from rca.testbed.ranks.neighbour import Deed, instruct
+from rca.testbed.ranks.shared import TOKEN
+from rca.testbed.ranks.stand_in import copy_forever
 
 DUTY_PERIOD_SECONDS = 0.04
 
@@ -57,7 +61,7 @@ class CopyCrowd(Injector):
         self._copiers = tuple(
             self.bed.family.spawn(
                 "crowd",
-                partial(crowd, self.bed.links[node], self.bed.job.scale),
+                partial(copy_forever, self.bed.links[node], self.bed.job.scale),
                 Placement(core=self.bed.nodes[node].core, real_time=self.bed.permitted.real_time),
             )
             for node in self.victim_nodes
@@ -76,3 +80,24 @@ def restore_token(reader: int, writer: int, patience_seconds: float = 0.05) -> N
     readable, _, _ = select.select([reader], [], [], patience_seconds)
     if not readable:
         os.write(writer, TOKEN)
+
+
+DEEDS = {
+    "gpu_gemms": Deed.GEMMS,
+    "gpu_memory_traffic": Deed.MEMORY_TRAFFIC,
+    "pinned_copies": Deed.PINNED_COPIES,
+}
+
+
+class ForeignWork(Injector):
+    """The processes that wait beside every GPU rank get to work."""
+
+    def start(self) -> None:
+        self._tell(DEEDS[self.fault.kind], self.fault.level)
+
+    def stop(self) -> None:
+        self._tell(Deed.NOTHING, 0.0)
+
+    def _tell(self, deed: Deed, load: float) -> None:
+        for rank in self.victims:
+            instruct(self.bed.neighbours[rank], deed, load)

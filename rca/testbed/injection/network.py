@@ -6,9 +6,8 @@ import os
 from functools import partial
 
 from rca.testbed.injection.injector import Injector
-from rca.testbed.network import HEALTHY_MBIT, Node, set_rate
+from rca.testbed.network import HEALTHY_MBIT, Node, open_tap, redirect, relay, restore, set_rate
 from rca.testbed.process import Placement, Spawned, entered
-from rca.testbed.relay import open_tap, redirect, relay, restore
 
 
 class LinkRate(Injector):

@@ -13,13 +13,11 @@ from typing import Protocol
 import numpy as np
 
 from rca.arrays import FloatArray
-from rca.testbed.ranks.accelerator import Accelerator
-from rca.testbed.ranks.copier import CHUNK_SECONDS, CHUNKS
-from rca.testbed.ranks.device import OPTIMIZER_SECONDS
-from rca.testbed.ranks.marks import selected
+from rca.testbed.ranks.host import Accelerator
 from rca.testbed.ranks.models import TYPICAL, Network
 from rca.testbed.ranks.shared import Pace, Row, Shared
-from rca.testbed.ranks.torch_device import TorchDevice
+from rca.testbed.ranks.stand_in import CHUNK_SECONDS, CHUNKS, OPTIMIZER_SECONDS
+from rca.testbed.ranks.torch_device import TorchDevice, selected
 from rca.testbed.scenario import JobShape
 
 # Long enough for a crowded link to be felt in the step.

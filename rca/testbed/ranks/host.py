@@ -1,22 +1,150 @@
-"""The host process: a data-parallel training loop that times its own phases."""
+"""What a host computes on: a stand-in made of processes, or a real device.
+
+Python's garbage collector in the host process: timed, and fed with real garbage on demand.
+
+A lookup table mapped from a file: what a rank loses first when memory gets short.
+
+Checkpoints: a file really written and synced, at the pace the knob asks for.
+
+The host process: a data-parallel training loop that times its own phases.
+"""
 
 from __future__ import annotations
 
+import gc
+import mmap
 import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
 
 from rca.arrays import FloatArray
-from rca.testbed.ranks.accelerator import Accelerator
-from rca.testbed.ranks.checkpoint import CheckpointWriter
 from rca.testbed.ranks.collectives import Collectives
-from rca.testbed.ranks.collector import Collector
-from rca.testbed.ranks.shared import SLOTS, Gauge, Row, Shared
-from rca.testbed.ranks.table import LookupTable
-from rca.testbed.ranks.wires import BATCH_READY, Wires
+from rca.testbed.ranks.shared import BATCH_READY, SLOTS, Gauge, Knob, Row, Shared, Wires
 from rca.testbed.scenario import JobShape
+
+
+class Accelerator(Protocol):
+    """Runs the parts of a step, in this order, and writes what they took into the step's row.
+
+    A real device may work behind the host's back until `backward` returns; the row is complete only then.
+
+    Attributes
+    ----------
+    gradients : torch.Tensor
+        float32 in host memory, averaged in place by the collective between `backward` and `optimize`.
+    """
+
+    gradients: Any
+
+    def copy(self, slot: int, row: FloatArray) -> None:
+        """Bring a loaded batch to the device; the slot is free afterwards."""
+
+    def forward(self, length: float, row: FloatArray) -> None:
+        """Run the forward pass on sequences of this length (0 where the model has none)."""
+
+    def backward(self, row: FloatArray) -> None:
+        """Run the backward pass and put the gradients into `gradients`."""
+
+    def optimize(self, row: FloatArray) -> None:
+        """Apply `gradients` to the parameters."""
+
+
+COLLECT_EVERY_STEPS = 2
+
+
+class GcMonitor:
+    """Times every collection into the rank's gauges."""
+
+    def __init__(self, shared: Shared) -> None:
+        self._shared = shared
+        self._began = 0.0
+        self._kept: list[Any] = []
+        gc.collect()
+        gc.freeze()  # what the fork inherited is nobody's garbage
+        gc.callbacks.append(self._observe)
+
+    def after_step(self, step: int) -> None:
+        """Keep as many objects as asked for, and collect as a leaking job ends up doing."""
+        wanted = int(self._shared.knobs[Knob.KEPT_OBJECTS])
+        if wanted == 0:
+            self._kept = []
+            return
+        if not self._kept:
+            # Disabled while they are made: the pauses belong to the steps, not to the build-up.
+            gc.disable()
+            self._kept = [[] for _ in range(wanted)]
+            gc.enable()
+        if step % COLLECT_EVERY_STEPS == 0:
+            gc.collect()
+
+    def _observe(self, phase: str, info: dict[str, int]) -> None:
+        if phase == "start":
+            self._began = time.monotonic()
+            return
+        gauges = self._shared.gauges
+        gauges[Gauge.GC_SECONDS] += time.monotonic() - self._began
+        gauges[Gauge.GC_COLLECTIONS] += 1
+        gauges[Gauge.GC_COLLECTED] += info["collected"]
+
+
+TABLE_BYTES = 16 * 1024 * 1024
+TOUCHES = 400
+
+
+class LookupTable:
+    """Read at random pages, every step, on every rank; the pages are charged to the rank's group."""
+
+    def __init__(self, path: Path, seed: int) -> None:
+        # Written by the rank itself: a page is charged to whoever brings it in.
+        with path.open("wb") as file:
+            file.write(bytes(TABLE_BYTES))
+            file.flush()
+            os.fsync(file.fileno())  # dirty pages could not be reclaimed
+        with path.open("rb") as file:
+            self._map = mmap.mmap(file.fileno(), TABLE_BYTES, prot=mmap.PROT_READ)
+        self._map.madvise(mmap.MADV_RANDOM)
+        self._draw = np.random.default_rng(seed)
+        self._pages = TABLE_BYTES // mmap.PAGESIZE
+        self.checksum = 0
+
+    def touch(self) -> None:
+        """Look some entries up."""
+        for page in self._draw.integers(self._pages, size=TOUCHES):
+            self.checksum ^= self._map[int(page) * mmap.PAGESIZE]
+
+
+_CHECKPOINT_CHUNK = bytes(256 * 1024)
+_CHECKPOINT_CHUNKS = 16
+
+
+class CheckpointWriter:
+    """Writes every so many steps, while asked to."""
+
+    def __init__(self, path: Path, shared: Shared) -> None:
+        self._path = path
+        self._shared = shared
+
+    def after_step(self, step: int) -> float:
+        """Write if one is due; seconds it took, 0 if none was."""
+        every = int(self._shared.knobs[Knob.CHECKPOINT_EVERY])
+        if every == 0 or step % every != every - 1:
+            return 0.0
+        began = time.monotonic()
+        pause = float(self._shared.knobs[Knob.CHECKPOINT_SECONDS]) / _CHECKPOINT_CHUNKS
+        handle = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        try:
+            for chunk in range(1, _CHECKPOINT_CHUNKS + 1):
+                os.write(handle, _CHECKPOINT_CHUNK)
+                os.fsync(handle)
+                time.sleep(max(0.0, began + chunk * pause - time.monotonic()))
+        finally:
+            os.close(handle)
+        return time.monotonic() - began
 
 
 @dataclass(frozen=True)
@@ -80,7 +208,7 @@ class Host:
         self._wires = wires
         self._collectives = collectives
         self._accelerator = accelerator
-        self._collector = Collector(shared)
+        self._gc = GcMonitor(shared)
         self._table = LookupTable(plan.folder / f"table-{plan.rank}", plan.rank)
         self._checkpoints = CheckpointWriter(plan.folder / f"checkpoint-{plan.rank}", shared)
         self._length = 0.0
@@ -97,7 +225,7 @@ class Host:
         self._collectives.all_reduce(self._accelerator.gradients)
         row[Row.DONE_TIME] = time.monotonic()
         self._accelerator.optimize(row)
-        self._collector.after_step(step)
+        self._gc.after_step(step)
         row[Row.CHECKPOINT] = self._checkpoints.after_step(step)
         row[Row.GC] = self._shared.gauges[Gauge.GC_SECONDS] - collected
         row[Row.STEP] = time.monotonic() - began

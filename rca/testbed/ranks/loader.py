@@ -10,8 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from rca.testbed.ranks.models import BATCH, LONGEST, SEQUENCES, TYPICAL
-from rca.testbed.ranks.shared import BATCH_BYTES, ByteArray, Knob, Shared
-from rca.testbed.ranks.wires import BATCH_READY, Wires
+from rca.testbed.ranks.shared import BATCH_BYTES, BATCH_READY, ByteArray, Knob, Shared, Wires
 from rca.testbed.scenario import Model
 
 READ_BYTES = 512 * 1024

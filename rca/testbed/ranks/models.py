@@ -16,6 +16,7 @@ _PIXELS = 12
 _VOCABULARY, _HEADS = 256, 4
 LONGEST, TYPICAL = 64, 24
 SEQUENCES = 4
+LEARNING_RATE = 1e-3
 
 
 @dataclass(frozen=True)
@@ -179,3 +180,9 @@ def _transformer(scale: float, size: Size) -> Network:
     # Attention kernels launch a block per sequence and head, up to 65535 of them.
     most = 65_535 // (SEQUENCES * _HEADS)
     return Network(blocks, [2.5e-3 * scale] * 8, [4.9e-3 * scale] * 8, inputs, [embedding], most)
+
+
+def views(flat: Any, parameters: list[Any]) -> list[Any]:
+    """Each parameter's part of a flat buffer, in its shape."""
+    parts = flat.split([parameter.numel() for parameter in parameters])
+    return [part.view(parameter.shape) for part, parameter in zip(parts, parameters, strict=True)]

@@ -13,7 +13,7 @@ from itertools import cycle
 from typing import Any
 
 from rca.arrays import FloatArray
-from rca.testbed.ranks.marks import Marks, marks_on, selected
+from rca.testbed.ranks.torch_device import Marks, marks_on, selected
 
 #: Beside each GPU rank.
 NEIGHBOURS = 3

@@ -1,4 +1,9 @@
-"""The accelerator of a rank without a GPU: its device and copy-engine processes, at the end of pipes."""
+"""The device: real forward and backward kernels, each padded to a fixed time. Stands in for a GPU.
+
+The copy engine: chunks over a token that all copiers of a node share. Stands in for the PCIe link.
+
+The accelerator of a rank without a GPU: its device and copy-engine processes, at the end of pipes.
+"""
 
 from __future__ import annotations
 
@@ -7,9 +12,126 @@ from collections.abc import Iterable
 from typing import Any
 
 from rca.arrays import FloatArray
-from rca.testbed.ranks import device
-from rca.testbed.ranks.shared import Row, Shared
-from rca.testbed.ranks.wires import KERNEL, Wires
+from rca.testbed.ranks.models import LEARNING_RATE, TYPICAL, Network, views
+from rca.testbed.ranks.shared import BATCH_BYTES, KERNEL, TOKEN, Knob, Pace, Pipe, Row, Shared, Wires
+
+FORWARD, BACKWARD, OPTIMIZE, SYNCHRONIZE = range(4)
+OPTIMIZER_SECONDS = 3.0e-3
+
+
+def serve_kernels(network: Network, shared: Shared, wires: Wires, scale: float) -> None:
+    """Run the kernels it is sent, in order, until killed."""
+    import torch
+
+    torch.set_num_threads(1)
+    device = Device(network, shared, scale)
+    while True:
+        kind, block, length = KERNEL.unpack(wires.kernels.receive(KERNEL.size))
+        if kind == SYNCHRONIZE:
+            wires.synchronized.send(TOKEN)
+            continue
+        started = time.monotonic()
+        device.run(kind, block, length)
+        seconds = device.padded_seconds(kind, block, length) * shared.knobs[Knob.KERNEL_FACTOR]
+        time.sleep(max(0.0, started + seconds - time.monotonic()))
+
+
+class Device:
+    """The network's state on the device."""
+
+    def __init__(self, network: Network, shared: Shared, scale: float) -> None:
+        import torch
+
+        self._network = network
+        self._shared = shared
+        self._scale = scale
+        self._parameters = network.parameters()
+        self._batch = torch.from_numpy(shared.device_batch)
+        self._gradients = views(torch.frombuffer(shared.gradients, dtype=torch.float32), self._parameters)
+        self._held: list[tuple[Any, Any]] = []
+        self._gradient: Any = None
+
+    def run(self, kind: int, block: int, length: float) -> None:
+        """Compute one kernel for real."""
+        if kind == FORWARD:
+            self._forward(block, int(length))
+        elif kind == BACKWARD:
+            self._backward(block)
+        else:
+            self._optimize()
+
+    def padded_seconds(self, kind: int, block: int, length: float) -> float:
+        """Time the kernel is padded to; longer sequences cost their tokens and their squares."""
+        pace = self._shared.pace
+        if kind == OPTIMIZE:
+            return OPTIMIZER_SECONDS * self._scale * float(pace[Pace.OPTIMIZER])
+        forward = kind == FORWARD
+        held = self._network.forward_seconds if forward else self._network.backward_seconds
+        nominal = held[block] * float(pace[Pace.FORWARD if forward else Pace.BACKWARD])
+        relative = length / TYPICAL
+        return nominal * (1.0 if length == 0 else 0.5 * relative + 0.5 * relative**2)
+
+    def _forward(self, block: int, length: int) -> None:
+        if block == 0:
+            self._held = []
+            arrived = self._network.inputs(self._batch, length)
+        else:
+            arrived = self._held[-1][1].detach()
+        arrived.requires_grad_(True)
+        self._held.append((arrived, self._network.blocks[block](arrived)))
+
+    def _backward(self, block: int) -> None:
+        arrived, left = self._held[block]
+        if block == len(self._held) - 1:
+            self._gradient = left.detach() / left.numel()
+            for parameter in self._parameters:
+                parameter.grad = None
+        left.backward(self._gradient)
+        self._gradient = arrived.grad
+        if block == 0:
+            self._flatten()
+
+    def _flatten(self) -> None:
+        """Lay the gradients out for the collective, as a gradient bucket does."""
+        for parameter, view in zip(self._parameters, self._gradients, strict=True):
+            view.copy_(parameter.grad)
+
+    def _optimize(self) -> None:
+        for parameter, view in zip(self._parameters, self._gradients, strict=True):
+            parameter.data.sub_(view, alpha=LEARNING_RATE)
+
+
+CHUNKS = 16
+CHUNK_SECONDS = 0.18e-3
+# Whoever puts the token back and asks again at once would always get it; turns need a pause.
+PAUSE_SECONDS = 0.02e-3
+
+
+def serve_copies(shared: Shared, wires: Wires, scale: float) -> None:
+    """Copy batches from host to device memory until killed."""
+    size = BATCH_BYTES // CHUNKS
+    while True:
+        slot = wires.copies.receive(1)[0]
+        for chunk in range(CHUNKS):
+            part = slice(chunk * size, (chunk + 1) * size)
+            wires.link.receive(1)
+            started = time.monotonic()
+            shared.device_batch[part] = shared.slots[slot, part]
+            seconds = CHUNK_SECONDS * scale * shared.pace[Pace.COPY]
+            time.sleep(max(0.0, started + seconds - time.monotonic()))
+            wires.link.send(TOKEN)
+            time.sleep(PAUSE_SECONDS)
+        wires.copied.send(TOKEN)
+
+
+def copy_forever(link: Pipe, scale: float) -> None:
+    """Be a foreign copier on the same link, until killed."""
+    while True:
+        link.receive(1)
+        time.sleep(CHUNK_SECONDS * scale)
+        link.send(TOKEN)
+        time.sleep(PAUSE_SECONDS)
+
 
 DISPATCH_SECONDS = 0.06e-3
 
@@ -41,15 +163,15 @@ class StandIn:
     def forward(self, length: float, row: FloatArray) -> None:
         """Run all blocks forward."""
         self._length = length
-        row[Row.FORWARD] = self._launch(device.FORWARD, self._blocks)
+        row[Row.FORWARD] = self._launch(FORWARD, self._blocks)
 
     def backward(self, row: FloatArray) -> None:
         """Run all blocks backward."""
-        row[Row.BACKWARD] = self._launch(device.BACKWARD, reversed(self._blocks))
+        row[Row.BACKWARD] = self._launch(BACKWARD, reversed(self._blocks))
 
     def optimize(self, row: FloatArray) -> None:
         """Run the optimizer's kernel."""
-        row[Row.OPTIMIZER] = self._launch(device.OPTIMIZE, [0])
+        row[Row.OPTIMIZER] = self._launch(OPTIMIZE, [0])
 
     def _launch(self, kind: int, blocks: Iterable[int]) -> float:
         """Dispatch kernels, wait until the device has run them; seconds from first to last."""
@@ -57,7 +179,7 @@ class StandIn:
         for block in blocks:
             _dispatch()
             self._wires.kernels.send(KERNEL.pack(kind, block, self._length))
-        self._wires.kernels.send(KERNEL.pack(device.SYNCHRONIZE, 0, 0.0))
+        self._wires.kernels.send(KERNEL.pack(SYNCHRONIZE, 0, 0.0))
         self._wires.synchronized.receive(1)
         return time.monotonic() - began
 

@@ -10,11 +10,13 @@ from rca.testbed.process import entered
 from rca.testbed.ranks.shared import Gauge
 from rca.testbed.sampling import parsers
 from rca.testbed.sampling.gpu_watch import GpuSeen, GpuWatch
-from rca.testbed.sampling.group_signals import sample_node_groups, sample_rank_groups
-from rca.testbed.sampling.machine_signals import sample_machine
-from rca.testbed.sampling.netlink import NamespaceProbe
-from rca.testbed.sampling.network_signals import sample_namespace
-from rca.testbed.sampling.process_signals import sample_process
+from rca.testbed.sampling.host_signals import (
+    sample_machine,
+    sample_node_groups,
+    sample_process,
+    sample_rank_groups,
+)
+from rca.testbed.sampling.network_signals import NamespaceProbe, sample_namespace
 from rca.testbed.sampling.series import Series
 
 PERIOD_SECONDS = 0.2

@@ -1,10 +1,15 @@
-"""Faults inside the job's own processes, turned on through shared memory."""
+"""Faults inside the job's own processes, turned on through shared memory.
+
+Faults that end the job: a signal to the host or to the device process.
+"""
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Callable
 
 from rca.testbed.injection.injector import Injector
+from rca.testbed.process import send
 from rca.testbed.ranks.shared import NEUTRAL, Knob
 from rca.testbed.scenario import JobShape
 
@@ -41,3 +46,23 @@ class KnobFault(Injector):
 
     def _settings(self) -> dict[Knob, float]:
         return KNOB_FAULTS[self.fault.kind](self.fault.level, self.bed.job)
+
+
+_SIGNALS = {
+    "killed_rank": ("host", signal.SIGKILL),
+    "killed_device": ("device", signal.SIGKILL),
+    "hung_rank": ("host", signal.SIGSTOP),
+    "hung_device": ("device", signal.SIGSTOP),
+}
+
+
+class Signalled(Injector):
+    """Kill or freeze one process of each victim."""
+
+    def start(self) -> None:
+        role, number = _SIGNALS[self.fault.kind]
+        for rank in self.victims:
+            send(self.bed.ranks[rank].processes[role], number)
+
+    def stop(self) -> None:
+        """Nothing brings a stopped job back; the teardown ends its processes."""
