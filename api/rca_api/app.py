@@ -1,19 +1,17 @@
 """The application factory; `rca serve` runs it.
 
-Under a server of one's own: `uvicorn rca_api.app:create_app --factory --no-proxy-headers`, because uvicorn
-believes forwarded addresses from this machine unless told otherwise.
+Under another server: `uvicorn rca_api.app:create_app --factory --no-proxy-headers`. Without the last option
+uvicorn trusts forwarded addresses that come from this machine.
 """
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-from functools import partial
 from importlib.metadata import version
+from typing import Any
 
 from fastapi import FastAPI
-from fastapi.concurrency import run_in_threadpool
+from fastapi.openapi.utils import get_openapi
+from pydantic.json_schema import models_json_schema
 
 from rca_api import (
     diagnoses,
@@ -31,19 +29,15 @@ from rca_api import (
     webhooks,
     what_if,
 )
-from rca_api.background import running
 from rca_api.diagnoses import endpoints as diagnosis_endpoints
-from rca_api.drain_body import Lingering
+from rca_api.diagnoses.schemas import ArrowWindow, TelemetryWindow, WindowBatch
+from rca_api.drain_body import DrainBody
 from rca_api.feedback import endpoints as feedback_endpoints
-from rca_api.gauges import count_rows
-from rca_api.health import endpoints as health_endpoints
 from rca_api.incidents import endpoints as incident_endpoints
-from rca_api.maintenance import tidy_up, upgrade_later, upgraded
-from rca_api.middleware import RequestContext
+from rca_api.lifespan import lifespan
+from rca_api.middleware import RequestContext, SecurityHeaders
 from rca_api.models import endpoints as model_endpoints
 from rca_api.nodes import endpoints as node_endpoints
-from rca_api.openapi import document
-from rca_api.security.headers import SecurityHeaders
 from rca_api.settings import Settings
 from rca_api.state import State
 from rca_api.stored_windows import endpoints as window_endpoints
@@ -51,6 +45,7 @@ from rca_api.training_runs import endpoints as training_run_endpoints
 from rca_api.webhooks import endpoints as webhook_endpoints
 from rca_api.webhooks.documented import document_webhooks
 from rca_api.what_if import endpoints as what_if_endpoints
+from rca_api.what_if.schemas import AskedScenarios, TraceWithScenarios
 
 
 def create_app(settings: Settings | None = None) -> FastAPI:
@@ -68,9 +63,9 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     state = State.build(settings)
     app = FastAPI(
         title="straggler-rca",
-        summary="Why a distributed training job is slow or has stopped: who, which cause, what to do.",
+        summary="Find why a distributed training job is slow or stopped, on which ranks, and what to do.",
         version=version("straggler-rca"),
-        lifespan=_lifespan,
+        lifespan=lifespan,
         openapi_tags=[
             {"name": "diagnoses", "description": diagnoses.__doc__},
             {"name": "feedback", "description": feedback.__doc__},
@@ -90,7 +85,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     app.add_middleware(RequestContext, metrics=state.metrics)
     app.add_middleware(SecurityHeaders)
     # The last one added is the outermost.
-    app.add_middleware(Lingering, at_most=int(settings.max_body_bytes))
+    app.add_middleware(DrainBody, at_most=int(settings.max_body_bytes))
     app.include_router(diagnosis_endpoints.router)
     app.include_router(window_endpoints.router)
     app.include_router(feedback_endpoints.router)
@@ -101,47 +96,39 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     app.include_router(what_if_endpoints.router)
     app.include_router(training_run_endpoints.router)
     app.include_router(model_endpoints.router)
-    app.include_router(health_endpoints.router)
+    app.include_router(health.router)
     viewer.install(app)
-    # FastAPI's documented way to serve a document of one's own.
-    app.openapi = lambda: document(app)  # type: ignore[method-assign]
+    # FastAPI's documented way to replace its OpenAPI document.
+    app.openapi = lambda: _document(app)  # type: ignore[method-assign]
     return app
 
 
-@asynccontextmanager
-async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
-    """Start what runs beside the requests, and end it in the opposite order."""
-    state: State = app.state.parts
-    # First, because getting warm takes longest; whoever asks meanwhile waits for it.
-    state.pool.start()
-    migrating: asyncio.Task[None] | None = None
-    try:
-        if state.settings.migrate and not await run_in_threadpool(upgraded, state):
-            migrating = asyncio.create_task(upgrade_later(state))
-        await run_in_threadpool(state.authority.prepare)
-        await run_in_threadpool(state.spool.clean)
-        await run_in_threadpool(state.follower.resume)
-        state.dispatcher.start()
-        beside = (
-            state.webhook_dispatcher.run,
-            state.sweeper.run,
-            state.follower.follow,
-            state.memory.nodes.follow,
-            state.memory.windows.follow,
-            partial(tidy_up, state),
-            partial(count_rows, state.database, state.metrics),
+def _document(app: FastAPI) -> dict[str, Any]:
+    """Build the OpenAPI 3.1 document once; it includes schemas of the bodies that FastAPI does not parse."""
+    if app.openapi_schema is None:
+        built = get_openapi(
+            title=app.title,
+            summary=app.summary,
+            version=app.version,
+            openapi_version="3.1.0",
+            routes=app.routes,
+            webhooks=app.webhooks.routes,
+            tags=app.openapi_tags,
+            license_info={"name": "Apache-2.0", "identifier": "Apache-2.0"},
         )
-        async with running(*beside):
-            yield
-            # Ends a poll that waits for the registry or for a bundle, so that nobody waits for it.
-            state.trial.close()
-            await run_in_threadpool(state.registry.close)
-        if migrating is not None:
-            migrating.cancel()
-        await state.dispatcher.stop()
-    finally:
-        await state.shadow.close()
-        state.bell.close()
-        await state.pool.close()
-        state.database.close()
-        await run_in_threadpool(tracing.stop)
+        _, added = models_json_schema(
+            [
+                (TelemetryWindow, "validation"),
+                (ArrowWindow, "validation"),
+                (WindowBatch, "validation"),
+                (AskedScenarios, "validation"),
+                (TraceWithScenarios, "validation"),
+                (problems.Problem, "serialization"),
+            ],
+            ref_template="#/components/schemas/{model}",
+        )
+        schemas = built.setdefault("components", {}).setdefault("schemas", {})
+        schemas |= added["$defs"]
+        built["components"]["schemas"] = dict(sorted(schemas.items()))
+        app.openapi_schema = built
+    return app.openapi_schema

@@ -16,7 +16,7 @@ from pydantic import ByteSize, TypeAdapter
 from pydantic.fields import FieldInfo
 
 from rca_api.environment import read, variables
-from rca_api.security.redaction import hidden
+from rca_api.logs import hidden
 from rca_api.settings import Settings
 
 Form = Literal["env", "json"]

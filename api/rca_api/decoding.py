@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
 
 import pyarrow as pa
 
@@ -100,3 +102,29 @@ def too_large(what: str, limit: int) -> TooLarge:
         hint="send fewer steps or metrics, or the Arrow encoding; operators raise the limit with "
         "RCA_MAX_BODY_BYTES, RCA_MAX_DECODED_BYTES and RCA_MAX_JSON_BYTES",
     )
+
+
+@dataclass(frozen=True)
+class Body:
+    """Bytes as they were sent: in memory, or in a file."""
+
+    content: bytes
+    path: Path | None
+
+    def read(self) -> bytes:
+        """Give all of it."""
+        return self.content if self.path is None else self.path.read_bytes()
+
+
+@dataclass(frozen=True)
+class Sent:
+    """A body and what its headers said of it."""
+
+    body: Body
+    content_type: str
+    encoding: str
+    max_decoded_bytes: int
+
+    def plain(self) -> bytes:
+        """Give the body without its content coding, within the limit."""
+        return decompress(self.body.read(), self.encoding, self.max_decoded_bytes)

@@ -20,7 +20,7 @@ SECONDS = 5.0
 AT_ONCE = 200
 
 
-class Lingering:
+class DrainBody:
     """Plain ASGI middleware, the outermost: while it lingers the request is recorded and holds no place.
 
     Parameters

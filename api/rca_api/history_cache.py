@@ -1,29 +1,132 @@
-"""All that the service remembers for the next diagnosis, as far as the settings let it."""
+"""The history of nodes and jobs that the next diagnosis may use, read once a minute, never by a request."""
 
 from __future__ import annotations
 
-from rca_api.diagnoses.history import Remembered
-from rca_api.diagnoses.history_cache import WindowMemory
-from rca_api.nodes.history_cache import NodeMemory
+import asyncio
+from abc import ABC, abstractmethod
+from datetime import timedelta
+from typing import Generic, TypeVar
+
+import structlog
+
+from rca_api.diagnoses.history import LONGEST_AGO, EarlierWindows, NodeOdds, Remembered
+from rca_api.diagnoses.repository import healthy_windows
+from rca_api.nodes.fault_prior import blaming_jobs, fault_odds
+from rca_api.nodes.repository import records
+from rca_api.nodes.service import MEMORY, judged
 from rca_api.settings import Settings
-from rca_api.store.database import Database
+from rca_api.store.base import now
+from rca_api.store.database import Database, StoreError
+
+#: Seconds between two reads of the database.
+_PAUSE_SECONDS = 60.0
+#: Smaller odds factors are not worth a note in an answer.
+_LEAST_ODDS_FACTOR = 1.5
+_log = structlog.stdlib.get_logger("rca_api")
+
+Known = TypeVar("Known")
 
 
-class Memory:
-    """Of nodes and of windows, each a setting; both have to be followed.
+class PolledCache(ABC, Generic[Known]):
+    """A value read from the database, at most a minute old.
+
+    Parameters
+    ----------
+    nothing : Known
+        Value of `current` before the first read.
+    what : str
+        Name of the value, for the log.
+    used : bool
+        Whether the value is used; it is not read otherwise.
+    """
+
+    def __init__(self, nothing: Known, what: str, *, used: bool) -> None:
+        self.current = nothing
+        self._what = what
+        self._used = used
+
+    async def follow(self) -> None:
+        """Read again and again, until cancelled."""
+        while True:
+            if self._used:
+                await asyncio.to_thread(self.refresh)
+            await asyncio.sleep(_PAUSE_SECONDS)
+
+    def refresh(self) -> None:
+        """Read once; if the database is away, `current` keeps its value."""
+        try:
+            self.current = self._read()
+        except StoreError as error:
+            _log.warning("the database cannot be read", what=self._what, reason=error.message)
+
+    @abstractmethod
+    def _read(self) -> Known:
+        """Read the value."""
+
+
+class NodeHistoryCache(PolledCache[NodeOdds]):
+    """The fault odds of suspicious nodes, for the setting `node_priors` (docs/decisions/0035).
+
+    Parameters
+    ----------
+    database : Database
+    prior : float
+        Share of lemons among all nodes.
+    used : bool
+        Whether diagnoses may use it; `current` stays empty otherwise.
+    """
+
+    def __init__(self, database: Database, prior: float, *, used: bool) -> None:
+        super().__init__(NodeOdds(), "the history of nodes", used=used)
+        self._database = database
+        self._prior = prior
+
+    def _read(self) -> NodeOdds:
+        odds, jobs = {}, {}
+        with self._database.reading() as session:
+            for record in records(session, since=now() - MEMORY):
+                factor = fault_odds(judged(record, self._prior), self._prior)
+                if factor >= _LEAST_ODDS_FACTOR:
+                    odds[record.node] = factor
+                    jobs[record.node] = frozenset(blaming_jobs(record.blames))
+        return NodeOdds(odds, jobs)
+
+
+class EarlierWindowCache(PolledCache[EarlierWindows]):
+    """The last healthy windows of jobs, for the setting `earlier_windows` (docs/decisions/0017).
+
+    Parameters
+    ----------
+    database : Database
+    used : bool
+        Whether diagnoses may use them; `current` stays empty otherwise.
+    """
+
+    def __init__(self, database: Database, *, used: bool) -> None:
+        super().__init__(EarlierWindows(), "the healthy windows of jobs", used=used)
+        self._database = database
+
+    def _read(self) -> EarlierWindows:
+        with self._database.reading() as session:
+            since = now() - timedelta(seconds=LONGEST_AGO)
+            return EarlierWindows(healthy_windows(session, since=since))
+
+
+class HistoryCache:
+    """Both caches, each as far as its setting allows; both have to be followed.
 
     Attributes
     ----------
-    nodes : NodeMemory
-    windows : WindowMemory
+    nodes : NodeHistoryCache
+    windows : EarlierWindowCache
     """
 
     def __init__(self, database: Database, settings: Settings) -> None:
         used = settings.node_priors == "on"
-        self.nodes = NodeMemory(database, settings.node_lemon_prior, used=used)
-        self.windows = WindowMemory(database, used=settings.earlier_windows == "on")
+        self.nodes = NodeHistoryCache(database, settings.node_lemon_prior, used=used)
+        self.windows = EarlierWindowCache(database, used=settings.earlier_windows == "on")
 
     @property
     def current(self) -> Remembered:
-        """What is known now."""
+        """The history as of the last read."""
         return Remembered(self.nodes.current, self.windows.current)

@@ -21,9 +21,9 @@ from prometheus_client import (
 
 from rca.diagnosis.result import AbstentionCode
 from rca.features import WINDOW_FEATURES
-from rca_api import timing
+from rca_api import tracing
 from rca_api.drift import SIGNALS, AnswerDrift
-from rca_api.timing import Timed, Watch
+from rca_api.tracing import Timed, Watch
 
 if TYPE_CHECKING:
     from rca_api.diagnoses.work import Answer
@@ -204,7 +204,7 @@ class Metrics:
     def staged(self, name: str, timed: Timed) -> None:
         """Count a stage that was timed elsewhere."""
         self.stage_seconds.labels(name).observe(timed.seconds)
-        timing.note(name, timed)
+        tracing.note(name, timed)
 
     def request_done(self, method: str, route: str, status: int, seconds: float) -> None:
         """Count one answered request under its route template, never under its raw path."""

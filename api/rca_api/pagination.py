@@ -18,11 +18,26 @@ from typing import Annotated, Any, Generic, TypeVar
 
 import orjson
 from fastapi import Query, Request, Response
+from pydantic import AfterValidator
 from sqlalchemy import Select, literal, tuple_
 from sqlalchemy.orm import InstrumentedAttribute, Session
 
 from rca_api.problems import ProblemError
 from rca_api.store.base import UtcDateTime
+
+
+def _utc(moment: datetime) -> datetime:
+    if moment.tzinfo is None:
+        raise ValueError("needs a time zone, for example Z")
+    try:
+        return moment.astimezone(UTC)
+    except OverflowError:
+        raise ValueError("is out of range") from None
+
+
+#: A moment with its time zone, in UTC: near the ends of the calendar not every one has its like there.
+Moment = Annotated[datetime, AfterValidator(_utc)]
+
 
 Row = TypeVar("Row")
 Item = TypeVar("Item")

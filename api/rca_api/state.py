@@ -20,7 +20,7 @@ from rca_api.diagnoses.keys import Keys
 from rca_api.diagnoses.repository import newest_windows
 from rca_api.feedback.repository import has_feedback
 from rca_api.gauges import LiveGauges
-from rca_api.history_cache import Memory
+from rca_api.history_cache import HistoryCache
 from rca_api.incidents.announce import Announcer
 from rca_api.incidents.service import Follower as IncidentFollower
 from rca_api.incidents.state_machine import Hysteresis
@@ -58,7 +58,7 @@ class State:
     authority: Authority
     admission: Admission
     models: CurrentModels
-    memory: Memory
+    memory: HistoryCache
     pool: ComputePool
     spool: Spool
     windows: WindowStore
@@ -102,7 +102,7 @@ class State:
         # An answer that callers would be granted the time for is no reason to reject who gives it.
         trial = Trial(setup, max(_TRIAL_SECONDS, settings.deadline_seconds), pool.loaded)
         admission = Admission(settings, pool.seconds_until_free, metrics)
-        memory = Memory(database, settings)
+        memory = HistoryCache(database, settings)
         shadow = Shadow(
             settings.shadow_share, settings.deadline_seconds, models, memory, pool, database, metrics
         )

@@ -17,10 +17,10 @@ from starlette.testclient import TestClient
 from rca.errors import InvalidInput
 from rca_api import logs
 from rca_api.app import create_app
+from rca_api.logs import hidden, redact
 from rca_api.security import keys
 from rca_api.security.principal import Scope
 from rca_api.security.rates import Rates
-from rca_api.security.redaction import hidden, redact
 from rca_api.settings import Settings
 from rca_api.state import State
 

@@ -17,10 +17,10 @@ from rca_api.admission import Admission
 from rca_api.app import create_app
 from rca_api.metrics import Metrics
 from rca_api.problems import ProblemError
+from rca_api.request_bodies import SmallBodies
 from rca_api.security import keys
 from rca_api.security.principal import Scope
 from rca_api.settings import Settings
-from rca_api.small_bodies import SmallBodies
 from rca_api.state import State
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from fastapi.concurrency import run_in_threadpool
 
-from rca_api import maintenance
+from rca_api import lifespan
 from rca_api.compute.deadline import Deadline
 from rca_api.compute.pool import ComputePool
 from rca_api.compute.process import Reply, Report, Setup
@@ -31,9 +31,9 @@ def test_a_database_that_comes_back_is_migrated_then(monkeypatch: pytest.MonkeyP
             raise answer
         return answer
 
-    monkeypatch.setattr(maintenance, "_PAUSE_SECONDS", 0.0)
+    monkeypatch.setattr(lifespan, "_MIGRATION_SECONDS", 0.0)
     state: Any = SimpleNamespace(database=SimpleNamespace(upgrade=upgrade))
-    asyncio.run(asyncio.wait_for(maintenance.upgrade_later(state), 5))
+    asyncio.run(asyncio.wait_for(lifespan.upgrade_later(state), 5))
     assert list(answers) == []
 
 

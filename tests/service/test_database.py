@@ -20,7 +20,7 @@ from structlog.testing import capture_logs
 
 from rca_api.compute.body import Spool
 from rca_api.diagnoses.tables import WindowRow
-from rca_api.maintenance import upgraded
+from rca_api.lifespan import upgraded
 from rca_api.settings import Settings
 from rca_api.state import State
 from rca_api.store.database import Database, StoreError, _on_sqlite_connect

@@ -13,7 +13,7 @@ from starlette.types import Message, Receive, Scope, Send
 
 from rca_api import drain_body
 from rca_api.demo import running_service
-from rca_api.drain_body import Lingering
+from rca_api.drain_body import DrainBody
 
 CHUNK: Message = {"type": "http.request", "body": bytes(1 << 20), "more_body": True}
 AT_MOST = 64 << 20
@@ -44,7 +44,7 @@ def answered(app: Any, incoming: list[Message], **asked: Any) -> tuple[list[Mess
         sent.append(message)
 
     scope = {"type": "http", "http_version": "1.1", "headers": []} | asked
-    asyncio.run(Lingering(app, AT_MOST)(scope, receive, send))
+    asyncio.run(DrainBody(app, AT_MOST)(scope, receive, send))
     return sent, len(left)
 
 
@@ -99,7 +99,7 @@ def test_only_so_many_are_waited_for_at_once(monkeypatch: pytest.MonkeyPatch) ->
     """Of four callers two may be waited for; a fifth comes when these are gone."""
     monkeypatch.setattr(drain_body, "SECONDS", 0.2)
     monkeypatch.setattr(drain_body, "AT_ONCE", 2)
-    app = Lingering(refusing(b"close"), AT_MOST)
+    app = DrainBody(refusing(b"close"), AT_MOST)
     scope = {"type": "http", "http_version": "1.1", "headers": []}
 
     async def stays_open() -> bool:

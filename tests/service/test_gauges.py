@@ -17,12 +17,11 @@ from rca.diagnosis.result import ModelVersion
 from rca.features import WINDOW_FEATURES
 from rca.features.resource_evidence import missing_resources
 from rca.features.work import OWN_PHASES
-from rca_api import tracing
+from rca_api import health, tracing
 from rca_api.app import create_app
 from rca_api.diagnoses.tables import DiagnosisRow, WindowRow
 from rca_api.drift import SIGNALS
 from rca_api.gauges import count, resident_bytes
-from rca_api.health import checks
 from rca_api.metrics import Metrics
 from rca_api.models.current import BundleRef
 from rca_api.problems import ProblemError
@@ -136,7 +135,7 @@ def test_every_signal_that_can_be_missing_has_its_series() -> None:
 def test_readiness_and_metrics_name_the_bundle_that_answers_now(tmp_path: Path) -> None:
     parts = State.build(Settings(data_dir=tmp_path, processes=1))
     new = BundleRef(tmp_path, TWO.sha256, 2)
-    assert not checks.model(parts.pool).ready
+    assert not health.check_model(parts.pool).ready
     parts.pool.loaded(parts.models.champion, ONE)
     parts.pool.loaded(new, TWO)
 
@@ -145,7 +144,7 @@ def test_readiness_and_metrics_name_the_bundle_that_answers_now(tmp_path: Path) 
         shown = [sample.labels for family in found for sample in family.samples]
         return [labels["version"] for labels in shown if labels["role"] == role]
 
-    assert (checks.model(parts.pool).detail, named("champion"), named("challenger")) == (
+    assert (health.check_model(parts.pool).detail, named("champion"), named("challenger")) == (
         "baseline 1",
         ["1"],
         [],
@@ -154,7 +153,7 @@ def test_readiness_and_metrics_name_the_bundle_that_answers_now(tmp_path: Path) 
     parts.models.swap(new)
     # A request that began before the swap ends with the old bundle.
     parts.metrics.diagnosed(answer(watched=facts(model=ONE)))
-    assert (checks.model(parts.pool).detail, named("champion"), named("challenger")) == (
+    assert (health.check_model(parts.pool).detail, named("champion"), named("challenger")) == (
         "baseline 2",
         ["2"],
         ["1"],
@@ -200,7 +199,7 @@ def test_not_ready_names_every_reason(tmp_path: Path) -> None:
 
 def test_an_old_schema_is_a_reason_and_says_what_to_do(database_url: str) -> None:
     empty = Database(database_url)
-    check = checks.database(empty)
+    check = health.check_database(empty)
     empty.close()
     assert (check.ready, check.code) == (False, "store-unavailable")
     assert "rca db upgrade" in check.detail

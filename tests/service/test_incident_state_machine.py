@@ -7,7 +7,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from rca_api.incidents.losses import Loss, total
+from rca_api.incidents.repository import Loss, total
 from rca_api.incidents.state_machine import (
     Event,
     Hysteresis,

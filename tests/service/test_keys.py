@@ -11,8 +11,8 @@ from sqlalchemy.orm import Session
 
 from rca.errors import InvalidInput
 from rca_api.security import keys
+from rca_api.security.keys import ApiKeyRow
 from rca_api.security.principal import Scope
-from rca_api.security.tables import ApiKeyRow
 from rca_api.store.base import now
 from rca_api.store.database import Database
 

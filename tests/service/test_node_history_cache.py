@@ -11,13 +11,13 @@ from hypothesis import strategies as st
 
 import rca
 from rca_api.compute.bundles import LoadedBundles
+from rca_api.diagnoses.history import NodeOdds
+from rca_api.history_cache import NodeHistoryCache
 from rca_api.incidents.announce import Announcer
 from rca_api.incidents.service import Follower
 from rca_api.metrics import Metrics
 from rca_api.models.current import BundleRef
 from rca_api.nodes.fault_prior import fault_odds
-from rca_api.nodes.history import NodeHistory
-from rca_api.nodes.history_cache import NodeMemory
 from rca_api.nodes.service import Exposures
 from rca_api.store.database import Database, StoreError
 
@@ -36,22 +36,22 @@ def blame(database: Database, *jobs: str) -> None:
 
 def test_a_node_that_several_jobs_blamed_is_remembered_with_who_said_so(database: Database) -> None:
     blame(database, "a", "b", "c")
-    memory = NodeMemory(database, PRIOR, used=True)
-    assert memory.current == NodeHistory()
+    memory = NodeHistoryCache(database, PRIOR, used=True)
+    assert memory.current == NodeOdds()
     memory.refresh()
     assert set(memory.current.odds) == {"node-1"}
     assert memory.current.odds["node-1"] > 8
     assert memory.current.jobs["node-1"] == {"a", "b", "c"}
     # A job that blamed it itself hears nothing of it: it would confirm itself.
-    assert memory.current.besides("a") == {}
-    assert memory.current.besides("new") == memory.current.odds
+    assert memory.current.excluding("a") == {}
+    assert memory.current.excluding("new") == memory.current.odds
 
 
 def test_what_was_known_stays_while_the_database_is_away(
     database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     blame(database, "a", "b", "c")
-    memory = NodeMemory(database, PRIOR, used=True)
+    memory = NodeHistoryCache(database, PRIOR, used=True)
     memory.refresh()
     known = memory.current
 
@@ -69,7 +69,7 @@ def test_a_diagnosis_uses_it_and_says_so() -> None:
     node = plain.causes[0].nodes[0]
 
     def told(jobs: set[str]) -> list[str]:
-        history = NodeHistory({node: 4.0}, {node: frozenset(jobs)})
+        history = NodeOdds({node: 4.0}, {node: frozenset(jobs)})
         found = bundles.diagnose(BundleRef(None), window, history)
         assert found.failure_mode_probability == plain.failure_mode_probability
         return [note for note in found.quality.notes if "history" in note]

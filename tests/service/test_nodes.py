@@ -31,9 +31,8 @@ from rca_api.nodes.fault_prior import (
     lemon_probability,
     witnesses,
 )
-from rca_api.nodes.repository import Record
+from rca_api.nodes.repository import NodeExposureRow, Record
 from rca_api.nodes.service import Exposures, judged, known_lemons, lemon_probabilities
-from rca_api.nodes.tables import NodeExposureRow
 from rca_api.state import OnDiagnosed
 from rca_api.store.database import Database
 

@@ -17,7 +17,7 @@ from rca_api.compute.slot import Slot, WorkerDied, WorkerLost
 from rca_api.metrics import Metrics
 from rca_api.models.current import BundleRef
 from rca_api.problems import ProblemError
-from rca_api.timing import Timed
+from rca_api.tracing import Timed
 
 MODEL = ModelVersion(name="baseline", version="1", sha256="a" * 64)
 DONE = Reply("done", {"diagnose": Timed(1.7e9, 0.25)}, 0.25)

@@ -20,11 +20,10 @@ from rca_api.app import create_app
 from rca_api.diagnoses import work
 from rca_api.diagnoses.history import Remembered
 from rca_api.diagnoses.tables import DiagnosisRow
-from rca_api.history_cache import Memory
+from rca_api.history_cache import HistoryCache
 from rca_api.metrics import Metrics
 from rca_api.models.current import BundleRef, CurrentModels
-from rca_api.models.shadow import Shadow, _drawn, summary
-from rca_api.models.tables import ShadowRow
+from rca_api.models.shadow import Shadow, ShadowRow, _drawn, summary
 from rca_api.settings import Settings
 from rca_api.state import State
 from rca_api.store.base import new_id
@@ -72,7 +71,7 @@ class Compared:
         self.current.challenge(CHALLENGER)
         self.pool = FakePool()
         pool: Any = self.pool
-        memory = Memory(database, Settings())
+        memory = HistoryCache(database, Settings())
         self.shadow = Shadow(share, 60.0, self.current, memory, pool, database, self.metrics)
 
     def diagnosis(self) -> str:

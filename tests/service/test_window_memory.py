@@ -17,8 +17,8 @@ from rca.telemetry.window import Window
 from rca_api.app import create_app
 from rca_api.diagnoses import repository
 from rca_api.diagnoses.history import EarlierWindows, HealthyWindow, apart
-from rca_api.diagnoses.history_cache import WindowMemory
 from rca_api.diagnoses.tables import WindowRow
+from rca_api.history_cache import EarlierWindowCache
 from rca_api.settings import Settings
 from rca_api.state import State
 from rca_api.store.base import now
@@ -71,7 +71,7 @@ def test_windows_that_slide_leave_some_that_were_over() -> None:
 
 def test_what_is_known_is_what_was_there_at_the_last_look(database: Database) -> None:
     stored(database, {"number": 1})
-    memory = WindowMemory(database, used=True)
+    memory = EarlierWindowCache(database, used=True)
     assert memory.current == EarlierWindows()
     memory.refresh()
     assert set(memory.current.of_job) == {"job"}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from rca_api.commands.parts import Url, any_database, require_service
+from rca_api.commands.database import Url, any_database, require_service
 
 app = typer.Typer(
     add_completion=False,

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from rca.errors import InvalidInput
-from rca_api.commands.parts import Url, ready_database
+from rca_api.commands.database import Url, ready_database
 
 if TYPE_CHECKING:
-    from rca_api.security.tables import ApiKeyRow
+    from rca_api.security.keys import ApiKeyRow
 
 _UNITS = {"h": timedelta(hours=1), "d": timedelta(days=1), "w": timedelta(weeks=1)}
 app = typer.Typer(

@@ -19,9 +19,8 @@ from uuid import uuid4
 from fastapi import Request
 
 from rca.errors import SourceError
-from rca_api.admission import Ticket
-from rca_api.compute.payload import Body
-from rca_api.limits import chunks_of
+from rca_api.admission import Ticket, chunks_of
+from rca_api.decoding import Body
 from rca_api.store.private import private_folder
 
 #: Larger bodies travel in a file.
@@ -73,7 +72,7 @@ class Spool:
         Raises
         ------
         TooLarge, ProblemError
-            As `rca_api.limits.chunks_of` says.
+            As `rca_api.admission.chunks_of` says.
         SpoolError
             If a large one cannot be written.
         """

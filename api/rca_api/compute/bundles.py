@@ -15,8 +15,8 @@ from rca.diagnosis.bundle import baseline
 from rca.diagnosis.result import Diagnosis, ModelVersion
 from rca.errors import BundleError
 from rca.telemetry.window import Window
+from rca_api.diagnoses.history import NodeOdds
 from rca_api.models.current import BundleRef
-from rca_api.nodes.history import NodeHistory
 
 #: Champion, challenger and the one before: enough that a swap never loads twice.
 KEPT = 3
@@ -40,7 +40,7 @@ class LoadedBundles:
         self,
         ref: BundleRef,
         window: Window,
-        history: NodeHistory | None = None,
+        history: NodeOdds | None = None,
         earlier: Window | None = None,
     ) -> Diagnosis:
         """Diagnose one validated window, with what other jobs say of its nodes and with an earlier window.
@@ -51,7 +51,7 @@ class LoadedBundles:
             As `prepare` does.
         """
         bundle = self.prepare(ref)
-        odds = {} if history is None else history.besides(window.job.job_id)
+        odds = {} if history is None else history.excluding(window.job.job_id)
         return rca.diagnose(
             window, bundle=bundle, priors=self._priors, node_odds=odds or None, earlier=earlier
         )

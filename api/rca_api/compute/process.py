@@ -25,7 +25,7 @@ from rca_api import logs
 from rca_api.compute.bundles import LoadedBundles
 from rca_api.models.current import BundleRef
 from rca_api.store.window_store import WindowStore
-from rca_api.timing import Timed, Watch
+from rca_api.tracing import Timed, Watch
 
 _log = structlog.stdlib.get_logger("rca_api.compute")
 

@@ -11,7 +11,7 @@ from fastapi import Request, Response
 from fastapi.concurrency import run_in_threadpool
 
 from rca.errors import RcaError
-from rca_api import timing
+from rca_api import tracing
 from rca_api.decoding import JSON
 from rca_api.diagnoses import answers, work
 from rca_api.diagnoses.keys import Hold, Key
@@ -39,7 +39,7 @@ async def create(request: Request, principal: Principal) -> Response:
 
         async def one(number: int, window: Kept | RcaError) -> dict[str, Any]:
             async with turns:
-                with timing.collecting():
+                with tracing.collecting():
                     return await _item(state, asked, number, window)
 
         items = await asyncio.gather(*(one(number, window) for number, window in enumerate(kept)))

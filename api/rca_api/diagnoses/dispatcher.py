@@ -10,12 +10,12 @@ import structlog
 from fastapi.concurrency import run_in_threadpool
 
 from rca.errors import RcaError
-from rca_api import timing, tracing
+from rca_api import tracing
 from rca_api.compute.deadline import Deadline
 from rca_api.compute.pool import ComputePool, NeverBegun
 from rca_api.diagnoses import work
 from rca_api.diagnoses.journal import Claimed, Journal
-from rca_api.history_cache import Memory
+from rca_api.history_cache import HistoryCache
 from rca_api.models.current import CurrentModels
 from rca_api.problems import ProblemError, from_rca_error
 from rca_api.settings import Settings
@@ -38,7 +38,7 @@ class Dispatcher:
     journal : Journal
     pool : ComputePool
     models : CurrentModels
-    memory : Memory
+    memory : HistoryCache
     settings : Settings
     answered : callable
         Told of each answer that is stored: its id, its document, the digest of its window.
@@ -49,7 +49,7 @@ class Dispatcher:
         journal: Journal,
         pool: ComputePool,
         models: CurrentModels,
-        memory: Memory,
+        memory: HistoryCache,
         settings: Settings,
         answered: Callable[[str, bytes, str], None],
     ) -> None:
@@ -160,7 +160,7 @@ class Dispatcher:
             ids["request_id"] = claimed.request_id
         known = structlog.contextvars.bound_contextvars(**ids)
         span = tracing.work("queued diagnosis", diagnosis_id=claimed.diagnosis_id)
-        with known, span, timing.collecting():
+        with known, span, tracing.collecting():
             await self._diagnose(claimed)
 
     async def _diagnose(self, claimed: Claimed) -> None:

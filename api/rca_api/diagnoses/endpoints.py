@@ -18,15 +18,13 @@ from rca_api.diagnoses.schemas import (
     State,
 )
 from rca_api.diagnoses.tables import DiagnosisRow
-from rca_api.negotiation import choose
-from rca_api.pagination import DEFAULT_LIMIT, LINK_HEADER, Cursor, Limit, link_next, page
-from rca_api.parameters import Moment
-from rca_api.preferences import PREFER_PARAMETER
-from rca_api.responses import problem_responses
+from rca_api.negotiation import PREFER_PARAMETER, choose
+from rca_api.pagination import DEFAULT_LIMIT, LINK_HEADER, Cursor, Limit, Moment, link_next, page
+from rca_api.problems import problem_responses
+from rca_api.request_bodies import WINDOW_BODY
 from rca_api.security.access import requires
 from rca_api.security.principal import Principal, Scope
 from rca_api.state import State as Parts
-from rca_api.windows import WINDOW_BODY
 
 router = APIRouter(prefix="/v1/diagnoses", tags=["diagnoses"])
 

@@ -7,7 +7,19 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from rca.telemetry.job import Job
-from rca_api.nodes.history import NodeHistory
+
+
+@dataclass(frozen=True)
+class NodeOdds:
+    """Odds factors of suspicious nodes, and the jobs whose blames they rest on."""
+
+    odds: Mapping[str, float] = field(default_factory=dict)
+    jobs: Mapping[str, frozenset[str]] = field(default_factory=dict)
+
+    def excluding(self, job_id: str) -> dict[str, float]:
+        """Factors for a job; of a node that it blamed itself there is none: it must not confirm itself."""
+        return {node: factor for node, factor in self.odds.items() if job_id not in self.jobs[node]}
+
 
 #: Seconds after which what a job did is no measure of it any more: a week.
 LONGEST_AGO = 7 * 86_400.0
@@ -54,5 +66,5 @@ def apart(newest_first: Iterable[HealthyWindow]) -> tuple[HealthyWindow, ...]:
 class Remembered:
     """What a diagnosis may use beside its window; nothing where no setting lets it."""
 
-    nodes: NodeHistory = field(default_factory=NodeHistory)
+    nodes: NodeOdds = field(default_factory=NodeOdds)
     windows: EarlierWindows = field(default_factory=EarlierWindows)

@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 import structlog
 from sqlalchemy.orm import Session
 
-from rca_api import timing
+from rca_api import tracing
 from rca_api.diagnoses import repository
 from rca_api.diagnoses.keys import Hold, settle
 from rca_api.diagnoses.tables import DiagnosisRow
@@ -193,7 +193,7 @@ class Journal:
             abstained=answer.abstained,
             reason=answer.facts.abstention,
             model=answer.model_sha256[:12],
-            milliseconds=timing.milliseconds(),
+            milliseconds=tracing.milliseconds(),
         )
 
 

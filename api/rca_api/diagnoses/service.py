@@ -12,16 +12,15 @@ from dataclasses import dataclass
 from fastapi import Request, Response
 from fastapi.concurrency import run_in_threadpool
 
-from rca_api import windows
+from rca_api import request_bodies
+from rca_api.admission import content_encoding
 from rca_api.compute.body import Received
 from rca_api.compute.deadline import Deadline
-from rca_api.compute.payload import Sent
+from rca_api.decoding import Sent
 from rca_api.diagnoses import answers, work
 from rca_api.diagnoses.keys import Hold, Key
 from rca_api.diagnoses.work import Answer, Kept
-from rca_api.limits import content_encoding
-from rca_api.negotiation import choose
-from rca_api.preferences import Preferences
+from rca_api.negotiation import Preferences, choose
 from rca_api.problems import ProblemError
 from rca_api.security.principal import Principal
 from rca_api.state import State
@@ -109,12 +108,12 @@ async def received(request: Request, principal: Principal, offered: tuple[str, .
     state = State.of(request)
     # Everything that can be refused from the headers alone is, before the body is touched.
     accept = choose(request.headers.get("accept"), offered)
-    content_type = windows.content_type_of(request, windows.WINDOW_TYPES)
+    content_type = request_bodies.content_type_of(request, request_bodies.WINDOW_TYPES)
     encoding = content_encoding(request)
     preferences = Preferences.of(request)
     key = _key_of(request)
-    limits = windows.Limits.of(state.settings, content_type)
-    async with windows.received(request, principal.id, limits.sent) as body:
+    limits = request_bodies.Limits.of(state.settings, content_type)
+    async with request_bodies.received(request, principal.id, limits.sent) as body:
         granted = state.settings.deadline_seconds
         yield Asked(
             sent=Sent(body.body, content_type, encoding, limits.decoded),

@@ -15,9 +15,8 @@ from rca.diagnosis.result import Cause, Diagnosis, ModelVersion
 from rca.errors import BundleError, InvalidInput, InvalidWindow, RcaError, SourceError, TooLarge
 from rca.telemetry.encodings.multipart import boundary_of, split_parts
 from rca.telemetry.window import Window
-from rca_api.compute.payload import Sent
 from rca_api.compute.process import Context
-from rca_api.decoding import JSON, MULTIPART, decode_window, media_type
+from rca_api.decoding import JSON, MULTIPART, Sent, decode_window, media_type
 from rca_api.diagnoses.history import Remembered
 from rca_api.models.current import BundleRef
 from rca_api.store.window_store import Stored

@@ -20,13 +20,11 @@ from rca_api.feedback.schemas import (
     read_side,
 )
 from rca_api.feedback.tables import FeedbackRow
-from rca_api.pagination import Cursor, Limit, Page, link_next, page
-from rca_api.parameters import Moment
-from rca_api.problems import ProblemError
-from rca_api.responses import problem_responses
+from rca_api.pagination import Cursor, Limit, Moment, Page, link_next, page
+from rca_api.problems import ProblemError, problem_responses
+from rca_api.request_bodies import BODY_PROBLEMS, SmallBodies
 from rca_api.security.access import requires
 from rca_api.security.principal import Principal, Scope
-from rca_api.small_bodies import BODY_PROBLEMS, SmallBodies
 from rca_api.state import State
 from rca_api.store.base import now
 

@@ -25,10 +25,8 @@ from rca_api.incidents.schemas import (
 from rca_api.incidents.tables import IncidentRow, ObservationRow
 from rca_api.negotiation import choose
 from rca_api.nodes.service import known_lemons
-from rca_api.pagination import Cursor, Limit, link_next, page
-from rca_api.parameters import Moment
-from rca_api.problems import ProblemError
-from rca_api.responses import problem_responses
+from rca_api.pagination import Cursor, Limit, Moment, link_next, page
+from rca_api.problems import ProblemError, problem_responses
 from rca_api.security.access import requires
 from rca_api.security.principal import Principal, Scope
 from rca_api.state import State

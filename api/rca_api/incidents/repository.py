@@ -2,17 +2,51 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from datetime import datetime
+from typing import NamedTuple
 
 from sqlalchemy import Select, and_, exists, func, or_, select, tuple_
 from sqlalchemy.orm import Session
 
 from rca_api.diagnoses.tables import BlameRow
-from rca_api.incidents.losses import Loss, total
 from rca_api.incidents.state_machine import Observation, Subject, Verdict
 from rca_api.incidents.tables import FollowedJobRow, IncidentEventRow, IncidentRow, ObservationRow
 from rca_api.store.upsert import insert_if_absent
+
+
+class Loss(NamedTuple):
+    """One window and what was lost in it."""
+
+    start: float
+    end: float
+    seconds: float
+    gpu_hours: float
+
+
+class Total(NamedTuple):
+    """Sum over windows."""
+
+    seconds: float
+    gpu_hours: float
+
+
+def total(losses: Iterable[Loss]) -> Total:
+    """Add up: of a window that overlaps earlier ones, the share of its time that none of them covers.
+
+    The order in which the windows are given does not matter.
+    """
+    seconds = hours = 0.0
+    covered = float("-inf")
+    for each in sorted(losses):
+        length = each.end - each.start
+        share = (each.end - max(each.start, covered)) / length if length > 0 else 1.0
+        share = min(max(share, 0.0), 1.0)
+        seconds += share * each.seconds
+        hours += share * each.gpu_hours
+        covered = max(covered, each.end)
+    return Total(seconds, hours)
+
 
 #: Windows since the last event that are looked at again; a streak that matters is far shorter.
 HORIZON = 64

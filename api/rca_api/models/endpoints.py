@@ -11,10 +11,10 @@ from fastapi import APIRouter, Body, Path, Request, Response, Security
 
 from rca_api.models import schemas, service
 from rca_api.negotiation import choose
-from rca_api.responses import problem_responses
+from rca_api.problems import problem_responses
+from rca_api.request_bodies import BODY_PROBLEMS, SmallBodies
 from rca_api.security.access import requires
 from rca_api.security.principal import Principal, Scope
-from rca_api.small_bodies import BODY_PROBLEMS, SmallBodies
 from rca_api.state import State
 from rca_api.training_runs.schemas import TrainingRun
 

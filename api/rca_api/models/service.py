@@ -7,7 +7,7 @@ from typing import Any
 from rca.errors import InvalidInput
 from rca_api.models import schemas
 from rca_api.models.current import Choice
-from rca_api.models.shadow import summary
+from rca_api.models.shadow_comparison import summary
 from rca_api.problems import ProblemError
 from rca_api.security.principal import Principal
 from rca_api.state import State

@@ -7,26 +7,22 @@ A window that comes while another one is being compared, or while no process is 
 from __future__ import annotations
 
 import asyncio
-from typing import Any
 
 import structlog
-from sqlalchemy import Integer, cast, func, select
 from sqlalchemy.exc import IntegrityError
-from sqlalchemy.orm import Session
 
 from rca.diagnosis.result import Diagnosis
 from rca.errors import RcaError
 from rca_api.compute.deadline import Deadline
 from rca_api.compute.pool import ComputePool
 from rca_api.diagnoses import work
-from rca_api.history_cache import Memory
+from rca_api.history_cache import HistoryCache
 from rca_api.metrics import Metrics
 from rca_api.models.current import BundleRef, CurrentModels
-from rca_api.models.tables import ShadowRow
+from rca_api.models.shadow_comparison import ShadowRow, comparison
 from rca_api.problems import ProblemError
 from rca_api.store.database import Database
 
-_SHOWN = 50
 _log = structlog.stdlib.get_logger("rca_api.models")
 
 
@@ -46,7 +42,7 @@ class Shadow:
         share: float,
         seconds: float,
         current: CurrentModels,
-        memory: Memory,
+        memory: HistoryCache,
         pool: ComputePool,
         database: Database,
         metrics: Metrics,
@@ -110,63 +106,6 @@ class Shadow:
         except IntegrityError:
             # Compared before, or the diagnosis was deleted meanwhile.
             return
-
-
-def comparison(diagnosis_id: str, champion: Diagnosis, challenger: Diagnosis, ref: BundleRef) -> ShadowRow:
-    """Set the key facts of two answers to one window side by side."""
-    one, other = facts(champion), facts(challenger)
-    return ShadowRow(
-        diagnosis_id=diagnosis_id,
-        version=ref.version or 0,
-        champion_sha256=champion.model.sha256,
-        challenger_sha256=challenger.model.sha256,
-        mode_agrees=(one["failure_mode"], one["abstained"]) == (other["failure_mode"], other["abstained"]),
-        cause_agrees=one["cause"] == other["cause"],
-        ranks_agree=one["ranks"] == other["ranks"],
-        champion=one,
-        challenger=other,
-    )
-
-
-def facts(diagnosis: Diagnosis) -> dict[str, Any]:
-    """What an answer comes down to."""
-    first = diagnosis.causes[0] if diagnosis.causes else None
-    return {
-        "failure_mode": diagnosis.failure_mode,
-        "probability": diagnosis.failure_mode_probability[diagnosis.failure_mode],
-        "abstained": diagnosis.abstained,
-        "cause": None if first is None else first.cause,
-        "ranks": sorted({rank for each in diagnosis.stragglers for rank in each.ranks}),
-        "seconds_per_step": None if first is None else first.seconds_per_step,
-    }
-
-
-def summary(session: Session, version: int) -> dict[str, Any]:
-    """How often a version agreed with the champion, and where it last did not."""
-    mine = ShadowRow.version == version
-    counted = [
-        func.coalesce(func.sum(cast(column, Integer)), 0)
-        for column in (ShadowRow.mode_agrees, ShadowRow.cause_agrees, ShadowRow.ranks_agree)
-    ]
-    compared, *agreed = session.execute(select(func.count(), *counted).where(mine)).one()
-    differs = ~(ShadowRow.mode_agrees & ShadowRow.cause_agrees & ShadowRow.ranks_agree)
-    newest = select(ShadowRow).where(mine, differs).order_by(ShadowRow.id.desc()).limit(_SHOWN)
-    return {
-        "version": version,
-        "windows": compared,
-        "mode_agrees": agreed[0],
-        "cause_agrees": agreed[1],
-        "ranks_agree": agreed[2],
-        "disagreements": [
-            {
-                "diagnosis_id": row.diagnosis_id,
-                "at": row.created_at,
-                "champion": row.champion,
-                "challenger": row.challenger,
-            }
-            for row in session.scalars(newest)
-        ],
-    }
 
 
 def _drawn(diagnosis_id: str, share: float) -> bool:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import base64
+from collections.abc import Iterable
 from typing import Annotated
 
+import orjson
 from fastapi import APIRouter, Path, Query, Request, Response, Security
 from pydantic import StringConstraints
 from sqlalchemy.orm import Session
@@ -11,13 +14,12 @@ from sqlalchemy.orm import Session
 from rca_api.diagnoses.tables import BlameRow, DiagnosisRow
 from rca_api.incidents.schemas import moment
 from rca_api.incidents.tables import ObservationRow
-from rca_api.nodes import ranking, repository
+from rca_api.nodes import repository
 from rca_api.nodes.corrections import corrections
-from rca_api.nodes.schemas import NodeBlame, NodeHistory, NodePage, read_node
+from rca_api.nodes.schemas import Node, NodeBlame, NodeHistory, NodePage, read_node
 from rca_api.nodes.service import MEMORY, judged
 from rca_api.pagination import Cursor, Limit, link_next, page
-from rca_api.problems import ProblemError
-from rca_api.responses import problem_responses
+from rca_api.problems import ProblemError, problem_responses
 from rca_api.security.access import requires
 from rca_api.security.principal import Principal, Scope
 from rca_api.state import State
@@ -49,7 +51,7 @@ def list_nodes(
         found = repository.records(session, since=now() - MEMORY)
     ranked = [read_node(record, judged(record, state.settings.node_lemon_prior)) for record in found]
     kept = [node for node in ranked if node.is_lemon or not lemons]
-    items, following = ranking.page(kept, limit, cursor)
+    items, following = ranked_page(kept, limit, cursor)
     link_next(request, response, following)
     return NodePage(items=items, next=following)
 
@@ -104,3 +106,37 @@ def _read(session: Session, row: BlameRow, overruled: set[str]) -> NodeBlame:
         abstained=bool(diagnosis.abstained),
         overruled=observed is not None and observed.diagnosis_id in overruled,
     )
+
+
+def ranked_page(nodes: Iterable[Node], limit: int, cursor: str | None) -> tuple[list[Node], str | None]:
+    """Sort nodes, the likeliest lemon first, and cut one page; gives it and the cursor of the next.
+
+    Raises
+    ------
+    ProblemError
+        422 if the cursor is none of ours.
+    """
+    ordered = sorted(nodes, key=_key)
+    if cursor is not None:
+        last = _read_cursor(cursor)
+        ordered = [node for node in ordered if _key(node) > last]
+    more = len(ordered) > limit
+    return ordered[:limit], _cursor(ordered[limit - 1]) if more else None
+
+
+def _key(node: Node) -> tuple[float, str]:
+    return -node.lemon_probability, node.node
+
+
+def _cursor(node: Node) -> str:
+    return base64.urlsafe_b64encode(orjson.dumps(_key(node))).decode().rstrip("=")
+
+
+def _read_cursor(cursor: str) -> tuple[float, str]:
+    try:
+        probability, name = orjson.loads(base64.urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4)))
+        if not isinstance(probability, float) or not isinstance(name, str):
+            raise TypeError
+    except (ValueError, TypeError):
+        raise ProblemError("invalid-parameters", "cursor: is not one that this list gave") from None
+    return probability, name

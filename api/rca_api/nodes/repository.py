@@ -7,15 +7,30 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import cast
 
-from sqlalchemy import Select, Table, case, func, select
-from sqlalchemy.orm import Session
+from sqlalchemy import Select, String, Table, case, func, select
+from sqlalchemy.orm import Mapped, Session, mapped_column
 
 from rca_api.diagnoses.tables import BlameRow, DiagnosisRow
 from rca_api.incidents.tables import ObservationRow
 from rca_api.nodes.corrections import Correction, corrections
 from rca_api.nodes.fault_prior import WEIGHTS, Blame
-from rca_api.nodes.tables import NodeExposureRow
+from rca_api.store.base import Base, UtcDateTime
 from rca_api.store.upsert import insert_of
+
+
+class NodeExposureRow(Base):
+    """A node that diagnosed windows of a job ran on."""
+
+    __tablename__ = "node_exposures"
+
+    node: Mapped[str] = mapped_column(String(256), primary_key=True)
+    job_id: Mapped[str] = mapped_column(String(256), primary_key=True)
+    #: Begin of the earliest and end of the latest window, Unix seconds.
+    first_seen: Mapped[float]
+    last_seen: Mapped[float]
+    windows: Mapped[int]
+    #: Service's clock; memory of a node goes by it.
+    updated_at: Mapped[datetime] = mapped_column(UtcDateTime, index=True)
 
 
 @dataclass

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import ipaddress
+from urllib.parse import urlsplit
+
 import structlog
 from fastapi import Request
 
 from rca_api.problems import ProblemError
-from rca_api.security import keys, loopback
+from rca_api.security import authority, keys
 from rca_api.security.issuer import IssuerError
 from rca_api.security.principal import ANYBODY, Principal
 from rca_api.security.rates import Rates
@@ -79,7 +82,7 @@ class Authority:
     def _identified(self, request: Request) -> Principal:
         address = request.client.host if request.client is not None else "unknown"
         if self._off:
-            reason = loopback.refusal(request)
+            reason = authority.refusal(request)
             if reason is not None:
                 raise ProblemError("forbidden", reason, headers={"Connection": "close"})
             return ANYBODY
@@ -124,3 +127,46 @@ def _unauthenticated(detail: str) -> ProblemError:
         headers={"WWW-Authenticate": 'Bearer realm="straggler-rca"', "Connection": "close"},
         hint="`rca keys create --scope diagnose` makes a key; send it as Authorization: Bearer <key>",
     )
+
+
+#: Whoever forwards a request for others says so in one of these.
+_FORWARDED = ("forwarded", "via", "x-real-ip")
+_FORWARDED_PREFIX = "x-forwarded-"
+
+
+def refusal(request: Request) -> str | None:
+    """Say why a request must not be answered without authentication; None if it may."""
+    server = request.scope.get("server")
+    if server is not None and not _is_here(server[0]):
+        return f"the service listens on {server[0]} with authentication off, which is for loopback only"
+    # A page of evil.example whose name was made to point at 127.0.0.1 arrives with its own Host.
+    host = urlsplit(f"//{request.headers.get('host', '')}").hostname or ""
+    if not _is_here(host):
+        return f"with authentication off the service answers to loopback names only, not to {host!r}"
+    # A proxy on this machine that rewrites Host would hand us to whoever reaches the proxy.
+    told = next((name for name in request.headers if _is_forwarding(name)), None)
+    if told is not None:
+        return f"with authentication off the service answers nobody through a proxy ({told} was sent)"
+    origin = request.headers.get("origin")
+    if origin is not None and not _is_here(urlsplit(origin).hostname or ""):
+        return "with authentication off the service answers no page of another site"
+    return None
+
+
+def is_loopback(host: str) -> bool:
+    """Whether `host` is a loopback address or its usual name."""
+    if host == "localhost" or host.endswith(".localhost"):
+        return True
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False
+
+
+def _is_forwarding(header: str) -> bool:
+    return header in _FORWARDED or header.startswith(_FORWARDED_PREFIX)
+
+
+def _is_here(host: str) -> bool:
+    """Loopback, or a name without dots: no public site can have one."""
+    return is_loopback(host) or (host != "" and "." not in host and ":" not in host)

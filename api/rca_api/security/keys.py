@@ -13,14 +13,31 @@ import secrets
 from collections.abc import Collection
 from datetime import datetime, timedelta
 
-from sqlalchemy import select, update
-from sqlalchemy.orm import Session
+from sqlalchemy import String, select, update
+from sqlalchemy.orm import Mapped, Session, mapped_column
 
 from rca.errors import InvalidInput
 from rca_api.security.principal import Principal, Scope
-from rca_api.security.tables import ApiKeyRow
-from rca_api.store.base import now
+from rca_api.store.base import Base, UtcDateTime, now
 from rca_api.store.database import Database
+
+
+class ApiKeyRow(Base):
+    """One key: its public id, and the SHA-256 of its secret."""
+
+    __tablename__ = "api_keys"
+
+    id: Mapped[str] = mapped_column(String(16), primary_key=True)
+    name: Mapped[str] = mapped_column(String(128))
+    secret_sha256: Mapped[str] = mapped_column(String(64))
+    #: Scopes, separated by spaces.
+    scopes: Mapped[str] = mapped_column(String(256))
+    created_at: Mapped[datetime] = mapped_column(UtcDateTime, default=now)
+    expires_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
+    revoked_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
+    #: To the hour: a write per request would cost more than a diagnosis.
+    used_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
+
 
 PREFIX = "rca_"
 _FORM = re.compile(r"rca_([0-9a-f]{16})_([A-Za-z0-9_-]{43})")

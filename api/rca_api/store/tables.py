@@ -5,9 +5,9 @@ from __future__ import annotations
 from rca_api.diagnoses import tables as diagnoses
 from rca_api.feedback import tables as feedback
 from rca_api.incidents import tables as incidents
-from rca_api.models import tables as models
-from rca_api.nodes import tables as nodes
-from rca_api.security import tables as security
+from rca_api.models import shadow_comparison as models
+from rca_api.nodes import repository as nodes
+from rca_api.security import keys as security
 from rca_api.store.base import Base
 from rca_api.training_runs import tables as training_runs
 from rca_api.webhooks import tables as webhooks

@@ -13,7 +13,7 @@ from rca_api.decoding import JSON, MULTIPART
 from rca_api.diagnoses import work
 from rca_api.diagnoses.schemas import TelemetryWindow
 from rca_api.negotiation import choose
-from rca_api.responses import problem_responses
+from rca_api.problems import problem_responses
 from rca_api.security.access import requires
 from rca_api.security.principal import Principal, Scope
 from rca_api.state import State

@@ -9,11 +9,10 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from rca_api.pagination import Cursor, Limit, link_next, page
-from rca_api.problems import ProblemError
-from rca_api.responses import problem_responses
+from rca_api.problems import ProblemError, problem_responses
+from rca_api.request_bodies import BODY_PROBLEMS, SmallBodies
 from rca_api.security.access import requires
 from rca_api.security.principal import Principal, Scope
-from rca_api.small_bodies import BODY_PROBLEMS, SmallBodies
 from rca_api.state import State
 from rca_api.store.base import now
 from rca_api.webhooks import outbox

@@ -6,16 +6,19 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request, Response, Security
 
-from rca_api.decoding import JSON, MULTIPART
-from rca_api.preferences import PREFER_PARAMETER
-from rca_api.responses import problem_responses
+from rca_api.admission import content_encoding
+from rca_api.compute.deadline import Deadline
+from rca_api.decoding import JSON, MULTIPART, Sent
+from rca_api.negotiation import PREFER_PARAMETER, Preferences, choose
+from rca_api.problems import problem_responses
+from rca_api.request_bodies import WINDOW_BODY, WINDOW_TYPES, Limits, content_type_of, received
 from rca_api.security.access import requires
 from rca_api.security.principal import Principal, Scope
-from rca_api.what_if import service
+from rca_api.state import State
+from rca_api.what_if import work
 from rca_api.what_if.body import PARQUET, SCENARIOS, TRACE
 from rca_api.what_if.schemas import WhatIfAnswer
 from rca_api.what_if.work import Form, Wanted
-from rca_api.windows import WINDOW_BODY
 
 router = APIRouter(prefix="/v1/what-if", tags=["what-if"])
 
@@ -110,5 +113,24 @@ async def create_what_if(
         "world_size": world_size,
     }
     given = {name: size for name, size in sizes.items() if size is not None}
-    content = await service.answer(request, Wanted(form, per_step, worker_steps, given), caller)
+    content = await answer(request, Wanted(form, per_step, worker_steps, given), caller)
     return Response(content, media_type=JSON)
+
+
+TAKEN = (*WINDOW_TYPES, PARQUET)
+
+
+async def answer(request: Request, wanted: work.Wanted, caller: Principal) -> bytes:
+    """Answer one request."""
+    state = State.of(request)
+    choose(request.headers.get("accept"), (JSON,))
+    content_type = content_type_of(request, TAKEN)
+    encoding = content_encoding(request)
+    limits = Limits.of(state.settings, content_type)
+    granted = state.settings.deadline_seconds
+    wait = Preferences.of(request).wait_seconds
+    async with received(request, caller.id, limits.sent) as body:
+        sent = Sent(body.body, content_type, encoding, limits.decoded)
+        deadline = Deadline.after(min(granted, wait or granted))
+        content: bytes = await state.pool.run(work.answer, sent, wanted, deadline=deadline)
+    return content

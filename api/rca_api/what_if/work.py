@@ -14,8 +14,8 @@ from rca.whatif.analysis import what_if
 from rca.whatif.report import Extras, document
 from rca.whatif.result import finite
 from rca.whatif.scenarios import analysed_scenarios
-from rca_api.compute.payload import Sent
 from rca_api.compute.process import Context
+from rca_api.decoding import Sent
 from rca_api.what_if.body import decode
 
 MOST_REPLAYED = 1_000_000_000

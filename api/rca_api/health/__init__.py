@@ -1,1 +1,0 @@
-"""`/healthz`, `/readyz` and `/metrics`: what an operator asks the service about itself."""
