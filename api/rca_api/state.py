@@ -27,7 +27,7 @@ from rca_api.incidents.state_machine import Hysteresis
 from rca_api.incidents.sweep import Sweeper
 from rca_api.metrics import Metrics
 from rca_api.models.bundle_cache import KEEP_SECONDS, Shelf
-from rca_api.models.bundle_trial import Trial
+from rca_api.models.bundle_trial import BundleTrial
 from rca_api.models.current import BundleRef, CurrentModels
 from rca_api.models.follower import Follower
 from rca_api.models.registry import RegistryClient
@@ -70,7 +70,7 @@ class State:
     webhook_dispatcher: WebhookDispatcher
     sweeper: Sweeper
     registry: RegistryClient
-    trial: Trial
+    trial: BundleTrial
     follower: Follower
     shadow: Shadow
     bell: Bell
@@ -100,7 +100,7 @@ class State:
             settings.registry_uri, settings.registry_timeout_seconds, settings.log_level
         )
         # An answer that callers would be granted the time for is no reason to reject who gives it.
-        trial = Trial(setup, max(_TRIAL_SECONDS, settings.deadline_seconds), pool.loaded)
+        trial = BundleTrial(setup, max(_TRIAL_SECONDS, settings.deadline_seconds), pool.loaded)
         admission = Admission(settings, pool.seconds_until_free, metrics)
         memory = HistoryCache(database, settings)
         shadow = Shadow(

@@ -1,26 +1,22 @@
-"""A bundle is tried in a process of its own: whose fault it is when that does not end well."""
+"""A bundle is tried in a child process; failures count against the bundle or against the machine."""
 
 from __future__ import annotations
 
-import os
 import shutil
-import signal
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
 
 import pytest
+from child_processes import command
 
 from rca.diagnosis.result import ModelVersion
 from rca.errors import BundleError, RcaError
 from rca_api.compute import bundles
 from rca_api.compute.bundles import LoadedBundles, small_window
 from rca_api.compute.process import Context, Setup
-from rca_api.models import bundle_trial
 from rca_api.models.bundle_check import Hindered, TryLater, Unfinished, WindowUnreadable
-from rca_api.models.bundle_trial import Trial, attempt
+from rca_api.models.bundle_trial import BundleTrial, attempt
 from rca_api.models.current import BundleRef
 from rca_api.store.window_store import WindowStore
 
@@ -28,80 +24,61 @@ SHIPPED = Path(str(files("rca_models"))) / "baseline"
 REF = BundleRef(SHIPPED, version=7)
 
 
-def end_at_once(*_: object) -> None:
-    os.kill(os.getpid(), signal.SIGKILL)
+def trial(folder: Path, behaviour: str, seconds: float = 60.0) -> BundleTrial:
+    setup = Setup(BundleRef(None), None, str(folder))
+    return BundleTrial(lambda: setup, seconds, lambda ref, model: None, command(behaviour))
 
 
-def never_end(*_: object) -> None:
-    signal.pause()
-
-
-def crash(*_: object) -> None:
-    raise ZeroDivisionError("no rank")
-
-
-def hinder(*_: object) -> None:
-    raise Hindered("OSError: too many open files")
-
-
-Attempt = Callable[..., Any]
-
-
-@pytest.fixture
-def tried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[Attempt], Trial]:
-    def make(act: Attempt, seconds: float = 60.0) -> Trial:
-        monkeypatch.setattr(bundle_trial, "attempt", act)
-        setup = Setup(BundleRef(None), None, str(tmp_path))
-        return Trial(lambda: setup, seconds, lambda ref, model: None)
-
-    return make
-
-
-def outcome(made: Trial) -> None:
+def outcome(made: BundleTrial) -> None:
     with made() as diagnose:
         diagnose(REF, small_window())
 
 
-def test_a_sound_bundle_answers_and_is_told_of(tmp_path: Path) -> None:
-    told: dict[BundleRef, ModelVersion] = {}
+def test_a_healthy_bundle_answers_and_its_version_is_reported(tmp_path: Path) -> None:
+    loaded: dict[BundleRef, ModelVersion] = {}
     setup = Setup(BundleRef(None), None, str(tmp_path))
-    with Trial(lambda: setup, 60.0, told.__setitem__)() as diagnose:
+    with BundleTrial(lambda: setup, 60.0, loaded.__setitem__)() as diagnose:
         assert diagnose(REF, small_window()).failure_mode == "healthy"
         with pytest.raises(WindowUnreadable, match="no window"):
             diagnose(REF, "0" * 64)
         assert diagnose(REF, small_window()).failure_mode == "healthy"
-    assert told[REF].name == "baseline"
+    assert loaded[REF].name == "baseline"
 
 
 @pytest.mark.parametrize(
-    ("act", "raised", "reason"),
+    ("behaviour", "raised", "reason"),
     [
-        (end_at_once, Unfinished, "process that tried it ended"),
-        (crash, RcaError, "unexpected ZeroDivisionError: no rank"),
-        (hinder, TryLater, "too many open files"),
+        ("try-and-die", Unfinished, "process that tried it ended"),
+        ("try-and-crash", RcaError, "unexpected IndexError: list index out of range"),
+        ("try-and-be-hindered", TryLater, "too many open files"),
     ],
 )
-def test_whose_fault_it_is(
-    tried: Callable[..., Trial], act: Attempt, raised: type[Exception], reason: str
+def test_failures_of_the_bundle_and_of_the_process_are_told_apart(
+    tmp_path: Path, behaviour: str, raised: type[Exception], reason: str
 ) -> None:
     with pytest.raises(raised, match=reason) as caught:
-        outcome(tried(act))
+        outcome(trial(tmp_path, behaviour))
     assert type(caught.value) is raised
 
 
-def test_one_that_hangs_is_ended_in_time(tried: Callable[..., Trial]) -> None:
+def test_a_trial_that_hangs_is_ended_in_time(tmp_path: Path) -> None:
     with pytest.raises(Unfinished, match=r"within 0.5 s"):
-        outcome(tried(never_end, 0.5))
+        outcome(trial(tmp_path, "try-for-ever", 0.5))
 
 
-def test_closing_ends_what_is_being_tried(tried: Callable[..., Trial]) -> None:
-    made = tried(never_end)
+def test_a_child_that_cannot_be_started_postpones_the_trial(tmp_path: Path) -> None:
+    with pytest.raises(TryLater, match="no process can be started"):
+        outcome(trial(tmp_path, "no-such-behaviour"))
+
+
+def test_closing_ends_the_trial_in_progress(tmp_path: Path) -> None:
+    made = trial(tmp_path, "try-for-ever")
     with ThreadPoolExecutor(1) as thread:
         hangs = thread.submit(outcome, made)
-        while made._slot is None or made._slot.report is None:
+        while made._child is None or not made._child.ready:
             pass
         made.close()
-        with pytest.raises(TryLater):
+        with pytest.raises(TryLater, match="the service ends"):
             hangs.result(30)
 
 

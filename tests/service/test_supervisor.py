@@ -15,11 +15,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from subprocess_rpcs import RESULT, WRITING, command
+from child_processes import RESULT, WRITING, command
 
+from rca_api.child_process import ChildProcess
 from rca_api.store.base import now
 from rca_api.store.database import Database, StoreError
-from rca_api.subprocess_rpc import Companion
 from rca_api.training_runs import repository
 from rca_api.training_runs.repository import Terms
 from rca_api.training_runs.supervisor import Pace, Supervisor
@@ -38,7 +38,7 @@ def held(tmp_path: Path) -> Iterator[Database]:
 
 
 class Runs:
-    """One claimed run after the other, each with a companion that behaves as asked."""
+    """One claimed run after the other, each with a child that behaves as asked."""
 
     def __init__(self, database: Database, folder: Path) -> None:
         self.database = database
@@ -103,7 +103,7 @@ def test_a_problem_ends_the_run(runs: Runs) -> None:
     assert runs.row.problem == {"code": "invalid-input", "detail": "two windows are one"}
 
 
-def test_a_companion_that_dies_leaves_the_run_to_the_next_until_too_many_did(runs: Runs) -> None:
+def test_a_child_that_dies_leaves_the_run_to_the_next_until_too_many_did(runs: Runs) -> None:
     assert runs.watch("die") == "released"
     assert (runs.row.state, runs.row.attempts) == ("running", 1)
     runs.claim()
@@ -118,13 +118,13 @@ def test_cancelling_kills_whatever_it_does_with_all_it_has_started(
     runs: Runs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     leaders: list[int] = []
-    began = Companion.__init__
+    began = ChildProcess.__init__
 
-    def remember(self: Companion, *arguments: object) -> None:
+    def remember(self: ChildProcess, *arguments: object) -> None:
         began(self, *arguments)  # type: ignore[arg-type]
         leaders.append(self.pid)
 
-    monkeypatch.setattr(Companion, "__init__", remember)
+    monkeypatch.setattr(ChildProcess, "__init__", remember)
     with ThreadPoolExecutor(1) as thread:
         outcome = thread.submit(runs.watch, "toil")
         until(lambda: runs.row.phase == "fitting" and len(group_members(leaders[0])) == 2)
@@ -207,23 +207,23 @@ def test_the_end_is_stored_when_the_database_is_back(runs: Runs, monkeypatch: py
     assert runs.row.state == "failed"
 
 
-def test_a_companion_ends_with_its_owner(tmp_path: Path) -> None:
-    """kill -9 of the owner: nothing of the companion's group is left."""
+def test_a_child_ends_with_its_parent(tmp_path: Path) -> None:
+    """kill -9 of the parent: nothing of the child's group is left."""
     toil = command("toil")
-    owner = subprocess.Popen(
+    parent = subprocess.Popen(
         [
             sys.executable,
             "-c",
-            "import sys, time; from rca_api.subprocess_rpc import Companion;"
-            f" c = Companion({toil!r}); c.next(30); print(c.pid, flush=True); time.sleep(600)",
+            "import sys, time; from rca_api.child_process import ChildProcess;"
+            f" c = ChildProcess({toil!r}); c.receive(30); print(c.pid, flush=True); time.sleep(600)",
         ],
         stdout=subprocess.PIPE,
         text=True,
     )
-    assert owner.stdout is not None
-    with owner, owner.stdout:
-        leader = int(owner.stdout.readline())
+    assert parent.stdout is not None
+    with parent, parent.stdout:
+        leader = int(parent.stdout.readline())
         assert len(group_members(leader)) == 2
-        os.kill(owner.pid, signal.SIGKILL)
-        owner.wait()
+        os.kill(parent.pid, signal.SIGKILL)
+        parent.wait()
     until(lambda: group_members(leader) == [])

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from subprocess_rpcs import RESULT, command
+from child_processes import RESULT, command
 from watched import until
 
 from rca.cli import run as run_command_line

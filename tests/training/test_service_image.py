@@ -19,8 +19,8 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:The ``noload`` loader strategy is deprecated"),
 ]
 LOCK = Path(__file__).parents[2] / "api" / "deploy" / "service.lock"
-#: Asks everything that the service ever asks of a registry, where only the image's packages can be imported.
-QUESTIONS = """
+#: All calls of the service to a registry, where only the packages of the image can be imported.
+CALLS = """
 import sys
 from importlib.abc import MetaPathFinder
 
@@ -30,17 +30,17 @@ class Missing(MetaPathFinder):
             raise ModuleNotFoundError(f"No module named {name!r} in the service's image", name=name)
 
 sys.meta_path.insert(0, Missing())
-from rca_api.models import fetch
+from rca_api.models import registry_process as registry
 
 uri, output = sys.argv[1], sys.argv[3]
-assert fetch.aliases(uri)["challenger"]["version"] == 1
-assert [each["version"] for each in fetch.versions(uri)] == [1]
-assert fetch.version(uri, "1") is not None
-assert fetch.card(uri, "1") == ""
-fetch.fetch(uri, "1", output)
-assert fetch.promote(uri, "1", "a test", "for it")["promoted"]
-assert fetch.retry(uri, "1")["version"] == 1
-assert fetch.rollback(uri, "no reason", 1)["from"] == 1
+assert registry.aliases(uri)["challenger"]["version"] == 1
+assert [each["version"] for each in registry.versions(uri)] == [1]
+assert registry.version(uri, "1") is not None
+assert registry.card(uri, "1") == ""
+registry.fetch(uri, "1", output)
+assert registry.promote(uri, "1", "a test", "for it")["promoted"]
+assert registry.retry(uri, "1")["version"] == 1
+assert registry.rollback(uri, "no reason", 1)["from"] == 1
 """
 
 
@@ -60,7 +60,7 @@ def test_the_registry_is_asked_with_nothing_but_what_the_image_has(tmp_path: Pat
     assert {"sklearn", "optuna", "pytest"} <= missing
     uri = f"sqlite:///{tmp_path / 'mlflow.db'}"
     add_version(uri, bundle_copy(tmp_path / "bundle", "first"))
-    command = [sys.executable, "-c", QUESTIONS, uri, ",".join(missing), str(tmp_path / "fetched")]
+    command = [sys.executable, "-c", CALLS, uri, ",".join(missing), str(tmp_path / "fetched")]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-2000:]
     assert (tmp_path / "fetched" / "manifest.json").exists()

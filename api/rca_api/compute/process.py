@@ -93,8 +93,8 @@ class _Process:
     report: Report
 
 
-def initialize(setup: Setup) -> None:
-    """Get warm; never raises, because a process that says why it cannot work is easier to mend."""
+def initialize(setup: Setup) -> Context:
+    """Warm up and give what tasks use; never raises: the report says why the process cannot work."""
     end_with_the_parent()
     _name_this_process()
     logs.configure(setup.log_level)
@@ -115,6 +115,7 @@ def initialize(setup: Setup) -> None:
     gc.collect()
     gc.freeze()
     _log.info("process ready", seconds=round(time.perf_counter() - began, 3), failure=failure)
+    return _Process.context
 
 
 def report() -> Report:

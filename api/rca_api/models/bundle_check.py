@@ -32,11 +32,15 @@ class Unfinished(TryLater):
 
 
 class WindowUnreadable(RcaError):
-    """A stored window cannot be had, which says nothing about the bundle."""
+    """A stored window cannot be read, which says nothing about the bundle."""
+
+    code = "window-unreadable"
 
 
 class Hindered(RcaError):
-    """The process could not do its work: a disk, the memory, the operator's priors."""
+    """The process could not work: the disk, the memory, the operator's priors."""
+
+    code = "hindered"
 
 
 def verify(folder: Path, sha256: str) -> None:

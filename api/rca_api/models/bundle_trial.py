@@ -1,41 +1,48 @@
-"""Trying a bundle in a process of its own, asked from a thread.
+"""The trial of a bundle in a child process: ``python -m rca_api.models.bundle_trial``.
 
-Not in one of the pool's: a bundle that hangs or eats all memory must not take a process from those who wait.
+The processes of the pool are not used: a bundle that hangs or uses all memory must not take one of them from
+requests. Started as a module, this file is the child: its first message is its setup, and its job is
+`diagnose`, see `rca_api.child_process`.
 """
 
 from __future__ import annotations
 
-import asyncio
-import os
-import signal
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
-
-import structlog
+import argparse
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
 
 from rca.diagnosis.result import Diagnosis, ModelVersion
 from rca.errors import BundleError, RcaError
+from rca.telemetry.encodings import json
 from rca.telemetry.window import Window
-from rca_api.compute.deadline import Deadline
-from rca_api.compute.process import Context, Reply, Setup
-from rca_api.compute.slot import Slot, WorkerDied, WorkerLost
+from rca_api.child_process import REPORT, UNEXPECTED, ChildEnded, ChildProcess, JobFailed, Message, Parent
+from rca_api.compute import process
+from rca_api.compute.process import Context, Setup
 from rca_api.models.bundle_check import Diagnose, Hindered, TryLater, Unfinished, WindowUnreadable, is_passing
 from rca_api.models.current import BundleRef
 
-_log = structlog.stdlib.get_logger("rca_api.models")
+COMMAND = (sys.executable, "-m", "rca_api.models.bundle_trial")
+#: A child that is not ready by then cannot be used; imports from a cold disk take a few seconds.
+_START_SECONDS = 120.0
 
 
-class Trial:
-    """Opens a process for the smoke test of one bundle.
+class BundleTrial:
+    """Starts a child process for the trial of one bundle.
 
     Parameters
     ----------
     setup : callable
-        Gives what the process is started with.
+        Gives the setup of the child.
     seconds : float
-        For loading the bundle and one diagnosis; starting the process does not count.
+        For loading the bundle and one diagnosis. The start of the child does not count.
     loaded : callable
-        Told what a bundle turned out to be: readiness and metrics name it once it answers.
+        Called with what a bundle turned out to be, for readiness and metrics.
+    command : sequence of str
+        Starts the child.
     """
 
     def __init__(
@@ -43,71 +50,93 @@ class Trial:
         setup: Callable[[], Setup],
         seconds: float,
         loaded: Callable[[BundleRef, ModelVersion], None],
+        command: Sequence[str] = COMMAND,
     ) -> None:
         self._setup = setup
         self._seconds = seconds
         self._loaded = loaded
-        self._slot: Slot | None = None
+        self._command = command
+        self._child: ChildProcess | None = None
         self._closed = False
 
     @contextmanager
     def __call__(self) -> Iterator[Diagnose]:
-        """Give what diagnoses with a bundle, as long as the context lasts.
+        """Give a function that diagnoses with a bundle; the child lasts as long as the context.
 
         Raises
         ------
         TryLater
-            If the process cannot be started.
+            If the child cannot be started.
         """
-        slot = Slot()
-        with asyncio.Runner() as runner:
-            try:
-                self._slot = slot
-                runner.run(slot.start(self._setup()))
-                if self._closed:
-                    raise TryLater("the service ends")
-
-                def diagnose(ref: BundleRef, window: Window | str) -> Diagnosis:
-                    return self._diagnosed(runner, slot, ref, window)
-
-                yield diagnose
-            except WorkerLost as error:
-                raise TryLater(f"no process can be started: {error}") from error
-            finally:
-                self._slot = None
-                runner.run(slot.stop())
+        try:
+            child = ChildProcess(self._command)
+        except OSError as error:
+            raise TryLater(f"no process can be started: {error}") from error
+        self._child = child
+        try:
+            self._start(child)
+            yield partial(self._diagnose, child)
+        finally:
+            self._child = None
+            child.end()
 
     def close(self) -> None:
-        """End what is being tried."""
+        """End the trial in progress, because the service ends."""
         self._closed = True
-        slot = self._slot
-        if slot is not None and slot.report is not None:
-            with suppress(ProcessLookupError):
-                os.kill(slot.report.pid, signal.SIGKILL)
+        child = self._child
+        if child is not None:
+            child.end()
 
-    def _diagnosed(
-        self, runner: asyncio.Runner, slot: Slot, ref: BundleRef, window: Window | str
-    ) -> Diagnosis:
+    def _start(self, child: ChildProcess) -> None:
+        # Not on the command line, where others see it: the URL of the window store may hold a password.
+        child.send(_setup_message(self._setup()))
         try:
-            reply: Reply = runner.run(slot.ask(attempt, (ref, window), Deadline.after(self._seconds)))
+            child.await_ready(_START_SECONDS)
+        except (TimeoutError, ChildEnded) as error:
+            raise TryLater(f"no process can be started: {error}") from error
+        if self._closed:
+            raise TryLater("the service ends")
+
+    def _diagnose(self, child: ChildProcess, ref: BundleRef, window: Window | str) -> Diagnosis:
+        content = window if isinstance(window, str) else json.encode(window).decode()
+        place = "digest" if isinstance(window, str) else "document"
+        try:
+            document = child.call("diagnose", self._seconds, bundle=_bundle_message(ref), **{place: content})
         except TimeoutError:
             raise Unfinished(f"it did not answer within {self._seconds:g} s") from None
-        except WorkerDied as error:
+        except ChildEnded as error:
+            if self._closed:
+                raise TryLater("the service ends") from error
             raise Unfinished(f"the process that tried it ended: {error}") from error
-        if reply.crash is not None:
-            _log.error("a bundle failed its smoke test", sha256=ref.sha256, traceback=reply.crash)
-            raise RcaError(f"unexpected {reply.crash.strip().splitlines()[-1]}")
-        if isinstance(reply.error, Hindered):
-            raise TryLater(reply.error.message)
-        if reply.error is not None:
-            raise reply.error
-        found: Diagnosis = reply.value
+        except JobFailed as failed:
+            raise _trial_error(failed) from None
+        found = Diagnosis.model_validate_json(document)
         self._loaded(ref, found.model)
         return found
 
 
+def _trial_error(failed: JobFailed) -> Exception:
+    if failed.code == Hindered.code:
+        return TryLater(failed.detail)
+    if failed.code == WindowUnreadable.code:
+        return WindowUnreadable(failed.detail)
+    if failed.code == UNEXPECTED:
+        return RcaError(f"{failed.detail}: {failed.reason}")
+    return BundleError(failed.detail) if failed.code == BundleError.code else RcaError(failed.detail)
+
+
 def attempt(context: Context, ref: BundleRef, window: Window | str) -> Diagnosis:
-    """Diagnose a window, or a stored one by its digest; what is not the bundle's fault is told apart."""
+    """Diagnose a window, or a stored one by its digest.
+
+    Raises
+    ------
+    WindowUnreadable
+        If the stored window cannot be read.
+    Hindered
+        If the process could not work: the disk, the memory, the operator's priors.
+    RcaError
+        If the bundle is at fault.
+    """
     try:
         held = context.windows.get(window) if isinstance(window, str) else window
     except (RcaError, OSError, MemoryError) as error:
@@ -129,3 +158,50 @@ def _prepare(context: Context, ref: BundleRef) -> None:
     except RcaError as error:
         # The operator's priors: no bundle could be used with them.
         raise Hindered(error.message) from error
+
+
+def _setup_message(setup: Setup) -> Message:
+    return {
+        "champion": _bundle_message(setup.champion),
+        "priors": None if setup.priors is None else str(setup.priors),
+        "window_store_url": setup.window_store_url,
+        "log_level": setup.log_level,
+    }
+
+
+def _read_setup(message: Message) -> Setup:
+    priors = message["priors"]
+    return Setup(
+        _read_bundle(message["champion"]),
+        None if priors is None else Path(priors),
+        message["window_store_url"],
+        message["log_level"],
+    )
+
+
+def _bundle_message(ref: BundleRef) -> Message:
+    folder = None if ref.folder is None else str(ref.folder)
+    return {"folder": folder, "sha256": ref.sha256, "version": ref.version}
+
+
+def _read_bundle(message: Message) -> BundleRef:
+    folder = message["folder"]
+    return BundleRef(None if folder is None else Path(folder), message["sha256"], message["version"])
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Serve trials until the parent ends."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument(REPORT, type=int, required=True)
+    parent = Parent(parser.parse_args(arguments).report)
+    context = process.initialize(_read_setup(parent.receive()))
+
+    def diagnose(bundle: Message, digest: str = "", document: str = "") -> Any:
+        window = digest or json.decode(document.encode())
+        return attempt(context, _read_bundle(bundle), window).to_json()
+
+    parent.serve({"diagnose": diagnose})
+
+
+if __name__ == "__main__":
+    main()

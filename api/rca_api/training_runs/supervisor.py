@@ -12,9 +12,9 @@ from typing import Any, Literal
 
 import structlog
 
+from rca_api.child_process import ChildProcess, Message
 from rca_api.store.base import now
 from rca_api.store.database import Database, StoreError
-from rca_api.subprocess_rpc import Companion, Message
 from rca_api.training_runs import repository
 from rca_api.training_runs.repository import Progress, Terms
 
@@ -44,7 +44,7 @@ def no_op() -> None:
 
 
 class Supervisor:
-    """Runs one claimed run in a companion and keeps its row true.
+    """Runs one claimed run in a child and keeps its row true.
 
     Parameters
     ----------
@@ -52,7 +52,7 @@ class Supervisor:
     worker : str
         Name under which the run was claimed.
     command : sequence of str
-        Of the companion; the run's folder is appended.
+        Of the child; the run's folder is appended.
     stopping : Event
         Set when this worker has to leave; the run is given back.
     alive : callable
@@ -80,30 +80,30 @@ class Supervisor:
         self._alive = alive
 
     def run(self, run_id: str, folder: Path) -> Outcome:
-        """Start the companion, follow it to its end, write down what came of it.
+        """Start the child, follow it to its end, write down what came of it.
 
         Returns
         -------
         str
             ``released`` if another worker may take the run up, ``lost`` if one has.
         """
-        companion = Companion([*self._command, str(folder)], folder / LOG)
-        _log.info("training", run=run_id, pid=companion.pid)
+        child = ChildProcess([*self._command, str(folder)], folder / LOG)
+        _log.info("training", run=run_id, pid=child.pid)
         try:
-            return self._follow(run_id, companion)
+            return self._follow(run_id, child)
         finally:
-            companion.end()
+            child.end()
 
-    def _follow(self, run_id: str, companion: Companion) -> Outcome:
+    def _follow(self, run_id: str, child: ChildProcess) -> Outcome:
         watched = _Watched()
         while True:
             self._alive()
             if self._stopping.is_set():
                 self._release(run_id, counted=False)
                 return "released"
-            message = self._hear(companion)
+            message = self._hear(child)
             if message is None:
-                status = companion.end()
+                status = child.end()
                 _log.error("the training process died", run=run_id, status=status)
                 self._release(run_id, counted=True)
                 return "released"
@@ -116,16 +116,16 @@ class Supervisor:
                 _log.warning("another worker has the run", run=run_id)
                 return "lost"
             if told == "cancel" and not watched.writes_for(self._pace.write_grace_seconds):
-                companion.end()
+                child.end()
                 return self._finish(run_id, {})
             if watched.asks_to_write and told == "go on":
                 watched.begins_to_write()
-                companion.send({"go": True})
+                child.send({"go": True})
 
-    def _hear(self, companion: Companion) -> Message | None:
+    def _hear(self, child: ChildProcess) -> Message | None:
         """Its next message, an empty one if it says nothing for the length of a heartbeat."""
         try:
-            return companion.next(self._pace.heartbeat_seconds)
+            return child.receive(self._pace.heartbeat_seconds)
         except TimeoutError:
             return {}
 
@@ -187,7 +187,7 @@ class Supervisor:
 
 
 class _Watched:
-    """What is known of a companion."""
+    """What is known of a child."""
 
     def __init__(self) -> None:
         self.progress = Progress("starting")

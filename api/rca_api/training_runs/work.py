@@ -22,7 +22,7 @@ from rca.training.record import record
 from rca.training.registration import withdraw_unfinished
 from rca.training.registry import CHAMPION, ORDER, RegisteredVersion, Registry
 from rca.training.run import RECORDING, Trained, fit
-from rca_api.models.describe import gate_of, scores_of
+from rca_api.models.registry_process import gate_of, scores_of
 from rca_api.training_runs.task import Task
 
 _FIRST_WAIT_SECONDS, _LONGEST_WAIT_SECONDS = 1.0, 60.0

@@ -1,26 +1,27 @@
-"""The process that talks to the registry: ``python -m rca_api.models.fetch URI``, a companion of the service.
+"""The child process that calls the model registry: ``python -m rca_api.models.registry_process URI``.
 
-MLflow takes seconds and hundreds of megabytes to import, and its calls may hang; here it does neither to a
-process that answers requests. It says ``{"ready": true}`` first, once MLflow is imported. Every message it
-gets is a question ``{"ask": name, ...}``, answered by ``{"answer": ...}`` or ``{"problem": {"code",
-"detail"}}``, one after the other.
+MLflow takes seconds and hundreds of megabytes to import, and its calls may hang. In a child process neither
+affects the process that answers requests. The functions named in `JOBS` are its jobs, see
+`rca_api.child_process`.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import structlog
 
-from rca.errors import InvalidInput, MissingExtra, RcaError
+from rca.errors import InvalidInput, MissingExtra
 from rca_api import logs
-from rca_api.models.describe import gate_of, scores_of
-from rca_api.subprocess_rpc import REPORT, Owner
+from rca_api.child_process import REPORT, Parent
 
+#: Ends of an interval in the names of MLflow metrics.
+_ENDS = ("value", "low", "high", "n")
 _log = structlog.stdlib.get_logger("rca_api.models")
 
 
@@ -33,14 +34,14 @@ def _registry(uri: str) -> Any:
 def versions(uri: str) -> list[dict[str, Any]]:
     """Every version, the newest first."""
     registry = _registry(uri)
-    return [_told(each) for each in registry.with_scores(registry.versions())]
+    return [_document(each) for each in registry.with_scores(registry.versions())]
 
 
 def version(uri: str, name: str) -> dict[str, Any] | None:
     """One version by number or alias; None if there is none."""
     registry = _registry(uri)
     found = registry.find(name)
-    return None if found is None else _document(registry, found)
+    return None if found is None else _scored(registry, found)
 
 
 def card(uri: str, name: str) -> str | None:
@@ -53,7 +54,7 @@ def card(uri: str, name: str) -> str | None:
 
 
 def aliases(uri: str) -> dict[str, dict[str, Any]]:
-    """Version, digest and last request behind each alias; cheap enough to be asked every few seconds."""
+    """Version, digest and last retry request behind each alias; cheap enough to call every few seconds."""
     from rca.training.registry import ASKED, MODEL, SHA256
     from rca.training.tracking import store_errors
 
@@ -82,7 +83,7 @@ def fetch(uri: str, name: str, output: str) -> str:
     try:
         copy_bundle(registry, registry.get(name), Path(output))
     except OSError:
-        # Another replica that shares the folder was faster.
+        # Another replica that shares the folder may have been faster.
         if not Path(output).exists():
             raise
     return output
@@ -99,10 +100,10 @@ def promote(uri: str, name: str, by: str, force: str | None) -> dict[str, Any]:
         raise InvalidInput(f"version {found.number} is the champion already")
     passed = has_passed(found, champion)
     if not passed and force is None:
-        return {"unjudged": passed is None, "promoted": False, "version": _document(registry, found)}
+        return {"unjudged": passed is None, "promoted": False, "version": _scored(registry, found)}
     pass_judged(registry, found, by=by, forced=force)
     promoted = registry.get(str(found.number))
-    return {"unjudged": False, "promoted": True, "version": _document(registry, promoted)}
+    return {"unjudged": False, "promoted": True, "version": _scored(registry, promoted)}
 
 
 def rollback(uri: str, reason: str, expected: int) -> dict[str, Any]:
@@ -112,22 +113,22 @@ def rollback(uri: str, reason: str, expected: int) -> dict[str, Any]:
 
 
 def retry(uri: str, name: str) -> dict[str, Any]:
-    """Note that a version is asked for again, so that who has rejected it tries it once more."""
+    """Request another trial of a version, so that replicas that rejected it try it once more."""
     registry = _registry(uri)
     registry.ask_again(registry.get(name))
-    return _document(registry, registry.get(name))
+    return _scored(registry, registry.get(name))
 
 
-QUESTIONS: dict[str, Callable[..., Any]] = {
+JOBS: dict[str, Callable[..., Any]] = {
     each.__name__: each for each in (versions, version, card, aliases, fetch, promote, rollback, retry)
 }
 
 
-def _document(registry: Any, found: Any) -> dict[str, Any]:
-    return _told(*registry.with_scores([found]))
+def _scored(registry: Any, found: Any) -> dict[str, Any]:
+    return _document(*registry.with_scores([found]))
 
 
-def _told(found: Any) -> dict[str, Any]:
+def _document(found: Any) -> dict[str, Any]:
     return {
         "version": found.number,
         "aliases": list(found.aliases),
@@ -140,8 +141,40 @@ def _told(found: Any) -> dict[str, Any]:
     }
 
 
+def scores_of(metrics: Mapping[str, float]) -> dict[str, dict[str, float]]:
+    """Scores of a run by name, each with the keys ``value``, ``low``, ``high`` and ``n`` that are known.
+
+    Parameters
+    ----------
+    metrics : mapping of str to float
+        As MLflow names them: ``<score>_value``, ``<score>_low``, ``<score>_high``, ``<score>_n``.
+    """
+    found: dict[str, dict[str, float]] = {}
+    for name in sorted(metrics):
+        score, _, end = name.rpartition("_")
+        if end in _ENDS and f"{score}_value" in metrics:
+            found.setdefault(score, {})[end] = metrics[name]
+    return found
+
+
+def gate_of(tags: Mapping[str, str]) -> dict[str, Any] | None:
+    """The gate's verdict kept with a version; None if it was never compared."""
+    from rca.training.promotion import AGAINST, BY, FORCED, OUTCOME, REASONS
+
+    if OUTCOME not in tags:
+        return None
+    return {
+        "outcome": tags[OUTCOME],
+        "passed": tags[OUTCOME] != "worse",
+        "against": tags.get(AGAINST, ""),
+        "reasons": tags.get(REASONS, ""),
+        "forced": tags.get(FORCED),
+        "promoted_by": tags.get(BY),
+    }
+
+
 def main(arguments: list[str] | None = None) -> None:
-    """Answer questions until the owner leaves."""
+    """Serve calls until the parent ends."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("uri")
     parser.add_argument("--log-level", default="info")
@@ -150,32 +183,20 @@ def main(arguments: list[str] | None = None) -> None:
     os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "1")
     os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "15")
     logs.configure(given.log_level)
-    owner = Owner(given.report)
+    parent = Parent(given.report)
     _import()
-    owner.tell({"ready": True})
-    for question in owner.heard():
-        owner.tell(_answered(given.uri, **question))
+    parent.serve({name: partial(job, given.uri) for name, job in JOBS.items()})
 
 
 def _import() -> None:
-    """Before any question, because it may take longer than whoever asks it waits."""
+    """Import MLflow before the first call, whose time limit may be shorter."""
     from rca.training.tracking import import_pyfunc
 
     try:
         import_pyfunc()
     except MissingExtra as error:
-        # Whoever asks is told.
+        # Every call raises it again, for the caller.
         _log.error("the registry cannot be followed", reason=error.message, hint=error.hint)
-
-
-def _answered(uri: str, ask: str, **details: Any) -> dict[str, Any]:
-    try:
-        return {"answer": QUESTIONS[ask](uri, **details)}
-    except RcaError as error:
-        return {"problem": {"code": error.code, "detail": error.message, "hint": error.hint}}
-    except Exception as error:
-        _log.exception("the registry could not be asked")
-        return {"problem": {"code": "source-error", "detail": f"unexpected {type(error).__name__}"}}
 
 
 if __name__ == "__main__":
