@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 from starlette.testclient import TestClient
 
-from rca_api import openapi
 from rca_api.app import create_app
 from rca_api.settings import Settings
 
@@ -44,7 +43,7 @@ def kinds_of(schema: dict[str, Any]) -> Iterator[str]:
 
 def lists() -> Iterator[tuple[str, str, str]]:
     """Path, parameter and a value, for all that is listed."""
-    for path, operations in openapi.document(create_app()).get("paths", {}).items():
+    for path, operations in create_app().openapi().get("paths", {}).items():
         for parameter in operations.get("get", {}).get("parameters", []):
             if parameter["in"] == "query" and "{" not in path:
                 for kind in kinds_of(parameter["schema"]):

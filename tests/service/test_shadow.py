@@ -23,7 +23,8 @@ from rca_api.diagnoses.tables import DiagnosisRow
 from rca_api.history_cache import HistoryCache
 from rca_api.metrics import Metrics
 from rca_api.models.current import BundleRef, CurrentModels
-from rca_api.models.shadow import Shadow, ShadowRow, _drawn, summary
+from rca_api.models.shadow import Shadow, _drawn
+from rca_api.models.shadow_comparison import ShadowRow, summary
 from rca_api.settings import Settings
 from rca_api.state import State
 from rca_api.store.base import new_id
