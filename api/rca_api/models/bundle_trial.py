@@ -17,7 +17,6 @@ from typing import Any
 
 from rca.diagnosis.result import Diagnosis, ModelVersion
 from rca.errors import BundleError, RcaError
-from rca.telemetry.encodings import json
 from rca.telemetry.window import Window
 from rca_api.child_process import REPORT, UNEXPECTED, ChildEnded, ChildProcess, JobFailed, Message, Parent
 from rca_api.compute import process
@@ -98,7 +97,7 @@ class BundleTrial:
             raise TryLater("the service ends")
 
     def _diagnose(self, child: ChildProcess, ref: BundleRef, window: Window | str) -> Diagnosis:
-        content = window if isinstance(window, str) else json.encode(window).decode()
+        content = window if isinstance(window, str) else window.to_json().decode()
         place = "digest" if isinstance(window, str) else "document"
         try:
             document = child.call("diagnose", self._seconds, bundle=_bundle_message(ref), **{place: content})
@@ -197,7 +196,7 @@ def main(arguments: list[str] | None = None) -> None:
     context = process.initialize(_read_setup(parent.receive()))
 
     def diagnose(bundle: Message, digest: str = "", document: str = "") -> Any:
-        window = digest or json.decode(document.encode())
+        window = digest or Window.from_json(document.encode())
         return attempt(context, _read_bundle(bundle), window).to_json()
 
     parent.serve({"diagnose": diagnose})
