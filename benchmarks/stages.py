@@ -29,7 +29,7 @@ from rca.diagnosis.bundle import baseline
 from rca.features import extract
 from rca.telemetry import window as window_module
 from rca.telemetry.encodings import multipart
-from rca.whatif.coarse import PhaseReplay
+from rca.whatif.phase_replay import PhaseReplay
 
 STAGES = ("parse", "validate", "features", "classify", "causal", "render", "total")
 #: (stage, where its function is looked up, name). What is left of a diagnosis is assembling the answer.

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from rca.whatif.optypes import ALL_GATHER, CODE, NAMES, REDUCE_SCATTER
-from rca.whatif.reference import Reference
+from rca.whatif.reference_step import Reference
 from rca.whatif.replay import end_times
 from rca.whatif.schedules import megatron
 

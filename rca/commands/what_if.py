@@ -85,7 +85,7 @@ def command(
         if timeline is not None:
             _write_timeline(replay, timeline, step)
         if heatmap is not None:
-            from rca.whatif.heatmap import write_heatmap
+            from rca.whatif.report import write_heatmap
 
             write_heatmap(result, heatmap)
         from rca.whatif.report import render
@@ -140,8 +140,8 @@ def _answered(
     *,
     worker_steps: bool,
 ) -> tuple[WhatIf, Extras]:
+    from rca.whatif.analysis import analysed_scenarios, described_all
     from rca.whatif.report import Extras
-    from rca.whatif.scenarios import analysed_scenarios, described_all
 
     described = described_all(_read_scenarios(scenarios)) if scenarios is not None else []
     result, seconds = analysed_scenarios(source, described, seed=seed, replay=replay)
@@ -177,7 +177,7 @@ def _streamed(path: Path, meta: Path | None, *, correct_clocks: bool) -> TraceRe
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
-    from rca.whatif.stream import stream_replay
+    from rca.whatif.long_trace import stream_replay
 
     columns = (TextColumn("reading"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
     with Progress(*columns, console=Console(stderr=True), disable=not sys.stderr.isatty()) as bar:

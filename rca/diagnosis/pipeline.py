@@ -39,7 +39,7 @@ from rca.features.resource_evidence import missing_resources
 from rca.features.work import OWN_PHASES
 from rca.telemetry.baseline_window import refuse_incomparable
 from rca.telemetry.window import Window
-from rca.whatif.coarse import PhaseReplay
+from rca.whatif.phase_replay import PhaseReplay
 
 #: Causes that are less likely than this and cost a trifle are not worth a reader's time.
 MIN_PROBABILITY = 0.05

@@ -22,7 +22,7 @@ from rca.features import FeatureSet
 from rca.robust import nan_mean, nan_median
 from rca.telemetry.causes import SLOW_CAUSES, SPECS, UNKNOWN
 from rca.telemetry.own_work import SERIAL_PHASES, UNTIMED
-from rca.whatif.coarse import PhaseReplay
+from rca.whatif.phase_replay import PhaseReplay
 
 #: A cause that takes less than this off the step is not carried into the replay.
 MIN_RELATIVE_SAVING = 1e-3

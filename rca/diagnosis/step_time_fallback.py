@@ -18,7 +18,7 @@ from rca.classify.phase_lateness import own_work_is_told
 from rca.classify.suspect_filter import OWN_SYMPTOM
 from rca.features import FeatureSet
 from rca.robust import nan_max, nan_mean, nan_median
-from rca.whatif.coarse import PhaseReplay
+from rca.whatif.phase_replay import PhaseReplay
 
 #: Lateness that makes up for less of what the steps took longer is only what is left of it after the others
 #: have met the late one.

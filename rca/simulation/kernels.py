@@ -63,7 +63,7 @@ def replay_step(
     Parameters
     ----------
     dep_start, dep_slot, member_start, member_op, member_slot, across
-        As in `rca.whatif.program.Program`.
+        As in `rca.whatif.graph.Program`.
     root, closing : ndarray of shape (n_ops,), bool
         Operations that wait for nothing but their worker, and those that end the step.
     stage, row, part, share, lumpy

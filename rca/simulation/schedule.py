@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from rca.arrays import IntArray
 from rca.telemetry.job import Parallelism
-from rca.whatif.graph import DependencyGraph
+from rca.whatif.graph import DependencyGraph, Program, compile_graph
 from rca.whatif.optypes import (
     ALL_GATHER,
     BACKWARD,
@@ -30,8 +30,7 @@ from rca.whatif.optypes import (
     OPTIMIZER,
     REDUCE_SCATTER,
 )
-from rca.whatif.program import Program, compile_graph
-from rca.whatif.reference import Reference
+from rca.whatif.reference_step import Reference
 from rca.whatif.schedules import megatron
 
 # Direction in which a transfer's peer lies.

@@ -10,21 +10,20 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from rca.whatif.analysis import what_if
-    from rca.whatif.coarse import PhaseReplay
+    from rca.whatif.analysis import scenarios_of, what_if
+    from rca.whatif.phase_replay import PhaseReplay
     from rca.whatif.result import WhatIf
     from rca.whatif.scenario import Change, Scenario, Selection
-    from rca.whatif.scenarios import scenarios_of
     from rca.whatif.trace_replay import TraceReplay
 
 _PLACES = {
     "Change": "scenario",
-    "PhaseReplay": "coarse",
+    "PhaseReplay": "phase_replay",
     "Scenario": "scenario",
     "Selection": "scenario",
     "TraceReplay": "trace_replay",
     "WhatIf": "result",
-    "scenarios_of": "scenarios",
+    "scenarios_of": "analysis",
     "what_if": "analysis",
 }
 

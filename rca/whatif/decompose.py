@@ -7,39 +7,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from rca.arrays import BoolArray, FloatArray, IntArray, Seconds32
+from rca.whatif.attribution import Decomposition
 from rca.whatif.bootstrap import loses
 from rca.whatif.optypes import OP_TYPES
 from rca.whatif.trace_replay import ShapeReplay, TraceReplay
 
 TOP_SHARE = 0.03
 """Share of the workers that make the top set of the worker metric (the published value)."""
-
-
-@dataclass(frozen=True)
-class Decomposition:
-    """Step times of scenarios in which one component keeps its trace times and the rest is ideal.
-
-    Attributes
-    ----------
-    labels : tuple
-        Name or number of each component.
-    seconds : ndarray of shape (n_components, n_steps)
-    """
-
-    labels: tuple[str | int, ...]
-    seconds: FloatArray
-
-    def slowdown(self, ideal: FloatArray) -> dict[str | int, float]:
-        """Ratio of means over steps, largest first."""
-        ratios = self.seconds.mean(axis=1) / ideal.mean()
-        order = np.argsort(-ratios, kind="stable")
-        return {self.labels[k]: float(ratios[k]) for k in order}
-
-    def step_slowdown(self, ideal: FloatArray, step: int) -> dict[str | int, float]:
-        """Ratio at one step (by position), largest first."""
-        ratios = self.seconds[:, step] / ideal[step]
-        order = np.argsort(-ratios, kind="stable")
-        return {self.labels[k]: float(ratios[k]) for k in order}
 
 
 @dataclass(frozen=True)

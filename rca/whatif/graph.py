@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import pairwise
 
+import numpy as np
+import numpy.typing as npt
+
+from rca.arrays import BoolArray
 from rca.errors import InvalidTrace
-from rca.whatif.optypes import NAMES
+from rca.whatif.optypes import NAMES, OPTIMIZER
 
 
 @dataclass(frozen=True, order=True)
@@ -75,23 +77,6 @@ class DependencyGraph:
         """Operation types the replay covers."""
         return frozenset(self.operations[op].optype for op in self.active)
 
-    @cached_property
-    def group_of(self) -> dict[int, Group]:
-        """The group of every operation that has one."""
-        return {member: group for group in self.groups for member in group.members}
-
-    def find(self, name: str) -> int:
-        """Position of the operation called `name`."""
-        for position, operation in enumerate(self.operations):
-            if operation.name == name:
-                return position
-        raise KeyError(name)
-
-    def named_edges(self) -> Iterator[tuple[str, str]]:
-        """Edges by operation name, in a stable order."""
-        for before, after in self.edges:
-            yield self.operations[before].name, self.operations[after].name
-
     def units(self) -> list[tuple[tuple[int, ...], bool]]:
         """Order groups and local operations so that everything they wait for comes first.
 
@@ -131,34 +116,88 @@ class DependencyGraph:
             raise InvalidTrace(f"operations wait for each other in a circle: {named}")
         return ordered
 
-    def to_text(self) -> str:
-        """One line per operation: what it waits for, and with whom it ends."""
-        lines = []
-        for op, before in self.predecessors.items():
-            line = (
-                f"{self.operations[op].name} <- {', '.join(self.operations[b].name for b in before) or '-'}"
-            )
-            group = self.group_of.get(op)
-            if group is not None:
-                peers = [self.operations[m].name for m in group.members if m != op]
-                scope = ["all data ranks"] if group.across_data else []
-                line += f"  with {', '.join(peers + scope) or 'nobody'}"
-            lines.append(line)
-        return "\n".join(lines)
 
-    def to_dot(self) -> str:
-        """Draw the graph in the DOT language: a cluster per stage, dashed lines inside groups."""
-        lines = ["digraph step {", "  rankdir=LR; node [shape=box, fontsize=10];"]
-        stages = sorted({operation.stage for operation in self.operations})
-        for stage in stages:
-            lines.append(f'  subgraph cluster_{stage} {{ label="stage {stage}";')
-            held = [op for op in sorted(self.active) if self.operations[op].stage == stage]
-            lines += [f'    "{self.operations[op].name}";' for op in held]
-            lines.append("  }")
-        lines += [f'  "{before}" -> "{after}";' for before, after in self.named_edges()]
-        for group in self.groups:
-            names = [self.operations[member].name for member in group.members]
-            lines += [
-                f'  "{a}" -> "{b}" [dir=none, style=dashed, constraint=false];' for a, b in pairwise(names)
-            ]
-        return "\n".join([*lines, "}"])
+@dataclass(frozen=True)
+class Program:
+    """One step's replay, ready for arrays.
+
+    A *unit* is a communication group, or a local operation alone. Without launch delays a unit starts at
+    the latest end of everything any member waits for, and each member ends its own duration later.
+
+    Attributes
+    ----------
+    dep_start, dep_op : ndarray, int32
+        Dependencies of unit u: ``dep_op[dep_start[u]:dep_start[u + 1]]``, as operations.
+    dep_slot : ndarray, int32
+        The same as slots.
+    member_start, member_op, member_slot : ndarray, int32
+        Members of each unit, and the slot each end is kept in; -1 if nobody waits for it.
+    final : ndarray of shape (n_members,), bool
+        Whether the end counts as an end of the step.
+    across : ndarray of shape (n_units,), bool
+        Whether the unit is synchronised over the data ranks.
+    n_slots, n_ops : int
+    """
+
+    dep_start: npt.NDArray[np.int32]
+    dep_slot: npt.NDArray[np.int32]
+    member_start: npt.NDArray[np.int32]
+    member_op: npt.NDArray[np.int32]
+    member_slot: npt.NDArray[np.int32]
+    final: BoolArray
+    across: BoolArray
+    n_slots: int
+    n_ops: int
+
+    @property
+    def n_units(self) -> int:
+        return int(self.across.size)
+
+
+def compile_graph(graph: DependencyGraph) -> Program:
+    """Order the units, and give every end a slot for as long as somebody still waits for it.
+
+    A step ends with its latest optimizer; where none was traced, with its latest operation.
+    """
+    units = graph.units()
+    waits = [sorted({b for op in members for b in graph.predecessors[op]}) for members, _ in units]
+    last_use = {op: index for index, before in enumerate(waits) for op in before}
+    optimizers = {op for op in graph.active if graph.operations[op].optype == OPTIMIZER}
+    finals = optimizers or graph.active
+    slots = _assign_slots(units, waits, last_use)
+    members = [op for held, _ in units for op in held]
+    before_all = [op for before in waits for op in before]
+    return Program(
+        dep_start=_offsets([len(before) for before in waits]),
+        dep_slot=np.array([slots[op] for op in before_all], np.int32),
+        member_start=_offsets([len(held) for held, _ in units]),
+        member_op=np.array(members, np.int32),
+        member_slot=np.array([slots.get(op, -1) for op in members], np.int32),
+        final=np.array([op in finals for op in members], dtype=bool),
+        across=np.array([across for _, across in units], dtype=bool),
+        n_slots=max(slots.values(), default=0) + 1,
+        n_ops=len(graph.operations),
+    )
+
+
+def _assign_slots(
+    units: list[tuple[tuple[int, ...], bool]], waits: list[list[int]], last_use: dict[int, int]
+) -> dict[int, int]:
+    free: list[int] = []
+    n_slots = 0
+    slots: dict[int, int] = {}
+    for index, (members, _) in enumerate(units):
+        # Outputs before inputs are freed: a unit with several members reads its inputs more than once.
+        for op in members:
+            if op not in last_use:
+                continue
+            if not free:
+                free.append(n_slots)
+                n_slots += 1
+            slots[op] = free.pop()
+        free += [slots[op] for op in waits[index] if last_use[op] == index]
+    return slots
+
+
+def _offsets(counts: list[int]) -> npt.NDArray[np.int32]:
+    return np.append(0, np.cumsum(counts)).astype(np.int32)

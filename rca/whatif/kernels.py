@@ -14,7 +14,7 @@ from numba import njit
 
 from rca.arrays import BoolArray, FloatArray, Seconds32
 
-LANES = 256
+LANES_PER_BLOCK = 256
 """Lanes per block: the ends alive in one block stay in the first-level cache."""
 
 
@@ -95,15 +95,15 @@ def replay_range(  # noqa: C901  (one fused loop: calls between its levels would
     Parameters
     ----------
     dep_start, dep_slot, member_start, member_op, member_slot, final, across, n_slots
-        As in `rca.whatif.program.Program`.
+        As in `rca.whatif.graph.Program`.
     work, ideal, keep, row, fold
-        As in `rca.whatif.mix.Mix`.
+        As in `rca.whatif.replay.ScenarioBatch`.
     out : ndarray of shape (n_scenarios, n_lanes / fold), seconds
     """
     n_lanes = work.shape[2]
     n_columns = row.shape[1]
     # Folded data ranks meet inside a column, so a block must hold all of them.
-    lanes = n_lanes if fold > 1 else min(LANES, n_lanes)
+    lanes = n_lanes if fold > 1 else min(LANES_PER_BLOCK, n_lanes)
     n_steps = n_lanes // fold
     # One row of lanes per slot and column, and two more: the latest end waited for, and scratch.
     latest = n_slots * n_columns

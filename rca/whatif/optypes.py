@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-Kind = Literal["compute", "send", "recv", "data_collective", "tail"]
 Statistic = Literal["mean", "median"]
 
 
@@ -17,8 +16,6 @@ class OpType:
     ----------
     name : str
         As it stands in a trace.
-    kind : str
-        Which rules of the dependency model apply.
     statistic : str
         What makes its ideal duration: the mean for work, the median for communication.
     merged : str
@@ -26,32 +23,29 @@ class OpType:
     """
 
     name: str
-    kind: Kind
     statistic: Statistic
     merged: str
 
 
 def _table() -> tuple[OpType, ...]:
-    rows: tuple[tuple[str, Kind, Statistic, str], ...] = (
-        ("forward-compute", "compute", "mean", ""),
-        ("backward-compute", "compute", "mean", ""),
-        ("forward-send", "send", "median", "forward-pp-comm"),
-        ("forward-recv", "recv", "median", "forward-pp-comm"),
-        ("backward-send", "send", "median", "backward-pp-comm"),
-        ("backward-recv", "recv", "median", "backward-pp-comm"),
-        ("params-all-gather", "data_collective", "median", ""),
-        ("grads-reduce-scatter", "data_collective", "median", ""),
-        ("separate-grads-all-reduce", "data_collective", "median", ""),
-        ("layernorm-grads-all-reduce", "tail", "median", ""),
-        ("embedding-grads-all-reduce", "tail", "median", ""),
-        ("optimizer-clip-main-grad", "tail", "median", ""),
-        ("optimizer", "tail", "mean", ""),
-        ("gc", "tail", "mean", ""),
+    rows: tuple[tuple[str, Statistic, str], ...] = (
+        ("forward-compute", "mean", ""),
+        ("backward-compute", "mean", ""),
+        ("forward-send", "median", "forward-pp-comm"),
+        ("forward-recv", "median", "forward-pp-comm"),
+        ("backward-send", "median", "backward-pp-comm"),
+        ("backward-recv", "median", "backward-pp-comm"),
+        ("params-all-gather", "median", ""),
+        ("grads-reduce-scatter", "median", ""),
+        ("separate-grads-all-reduce", "median", ""),
+        ("layernorm-grads-all-reduce", "median", ""),
+        ("embedding-grads-all-reduce", "median", ""),
+        ("optimizer-clip-main-grad", "median", ""),
+        ("optimizer", "mean", ""),
+        ("gc", "mean", ""),
     )
     # Codes follow the alphabet because ties in the sort order (start, sequence, type) go by name.
-    return tuple(
-        OpType(name, kind, statistic, merged or name) for name, kind, statistic, merged in sorted(rows)
-    )
+    return tuple(OpType(name, statistic, merged or name) for name, statistic, merged in sorted(rows))
 
 
 OP_TYPES: tuple[OpType, ...] = _table()

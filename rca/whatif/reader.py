@@ -16,19 +16,19 @@ import pyarrow as pa
 from rca.arrays import BoolArray, IntArray, Seconds32
 from rca.errors import InvalidTrace
 from rca.telemetry.window import Window
-from rca.whatif.meta import TraceMeta
-from rca.whatif.numbering import restarted
+from rca.whatif.operation_numbers import restarted
 from rca.whatif.optypes import CODE, COMPUTE, IGNORED_NAMES, NAMES
-from rca.whatif.plausible import (
+from rca.whatif.row_repair import repaired
+from rca.whatif.trace import OpTrace, TraceMeta, distinct
+from rca.whatif.trace_checks import (
     coarse_durations,
     refuse_indices,
-    refuse_instant,
+    refuse_shared_ranks,
     refuse_times,
+    refuse_zero_durations,
     unusual_durations,
+    with_own_ranks,
 )
-from rca.whatif.ranks import refuse_shared_ranks, with_own_ranks
-from rca.whatif.repair import repaired
-from rca.whatif.trace import OpTrace, distinct
 
 REQUIRED = ("dp_rank", "stage", "step", "optype", "start_ts", "duration")
 OPTIONAL = ("rank", "seq_id", "mc", "gmc", "mb_id")
@@ -158,7 +158,7 @@ def trace_from_table(table: pa.Table, meta: TraceMeta, part: Part | None = None)
     notes += unusual_durations(columns, duration, rows)
     if part is None:
         compute = np.isin(columns["optype"], COMPUTE)
-        refuse_instant(int((duration[compute] == 0).sum()), int(compute.sum()))
+        refuse_zero_durations(int((duration[compute] == 0).sum()), int(compute.sum()))
         notes += coarse_durations(duration)
     data_ranks, data_rank = distinct(columns["dp_rank"])
     trace = OpTrace(

@@ -2,18 +2,117 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Literal
+
 import numpy as np
+import numpy.typing as npt
 
-from rca.arrays import FloatArray
-from rca.whatif.graph import DependencyGraph
-from rca.whatif.mix import Mix, Work
-from rca.whatif.program import Program
+from rca.arrays import BoolArray, FloatArray
+from rca.whatif.graph import DependencyGraph, Program
 
-LANES = 1 << 17
+Work = npt.NDArray[np.floating]
+
+
+@dataclass(frozen=True)
+class ScenarioBatch:
+    """Times and masks of a batch, in the layout the replay runs on: columns of lanes.
+
+    A lane is one step of one data rank. Lanes of different columns meet where a program synchronises the
+    data ranks; with ``fold`` > 1 a column holds that many data ranks one after the other, which meet too.
+
+    Attributes
+    ----------
+    work : ndarray of shape (n_ops, n_rows, n_lanes), seconds
+    ideal : ndarray of shape (n_ops,), seconds
+    keep : ndarray of shape (n_scenarios, n_ops, n_columns), bool
+        Where the trace's time is kept; elsewhere the ideal stands.
+    row : ndarray of shape (n_scenarios, n_columns), int32
+        The row of `work` each column reads.
+    fold : int
+    """
+
+    work: Work
+    ideal: FloatArray
+    keep: BoolArray
+    row: npt.NDArray[np.int32]
+    fold: int = 1
+
+    @property
+    def n_scenarios(self) -> int:
+        return int(self.row.shape[0])
+
+    @property
+    def n_steps(self) -> int:
+        return int(self.work.shape[2]) // self.fold
+
+    @property
+    def evaluations(self) -> float:
+        """Operations to evaluate, for deciding how."""
+        return float(self.work.shape[0] * self.work.shape[2] * self.row.size)
+
+
+LONGEST_FOLD = 4096
+"""Lanes to fold into one column at a time; beyond, the ends alive would leave the second-level cache."""
+
+
+def step_blocks(n_data: int, n_steps: int) -> list[slice]:
+    """Slices of the steps, each short enough to fold all data ranks into one column."""
+    size = max(1, LONGEST_FOLD // n_data)
+    return [slice(first, min(first + size, n_steps)) for first in range(0, n_steps, size)]
+
+
+def whole_job(work: Work, ideal: FloatArray, keep: Sequence[BoolArray]) -> ScenarioBatch:
+    """One scenario per mask of shape (n_ops,), the same for all data ranks.
+
+    Parameters
+    ----------
+    work : ndarray of shape (n_ops, n_data, n_steps), seconds
+        One of `step_blocks`, for long traces.
+    """
+    n_ops, n_data, n_steps = work.shape
+    folded = work.reshape(n_ops, 1, n_data * n_steps)
+    return ScenarioBatch(
+        folded, ideal, np.stack(keep)[:, :, None], np.zeros((len(keep), 1), np.int32), n_data
+    )
+
+
+def each_data_rank(work: Work, ideal: FloatArray, keep: Sequence[BoolArray]) -> ScenarioBatch:
+    """For every mask, the scenarios in which one data rank keeps those operations and the rest is ideal.
+
+    All other data ranks are then alike, so two columns, the odd rank and one companion, stand for any
+    number of them; and the scenarios of all data ranks are lanes of one.
+
+    Parameters
+    ----------
+    work : ndarray of shape (n_ops, n_data, n_steps), seconds
+    keep : sequence of ndarray of shape (n_ops,), bool
+
+    Returns
+    -------
+    ScenarioBatch
+        Its result has shape (n_masks, n_data * n_steps): see `by_data_rank`.
+    """
+    n_ops, n_data, n_steps = work.shape
+    masks = np.zeros((len(keep), n_ops, 1 if n_data == 1 else 2), dtype=bool)
+    masks[:, :, 0] = np.stack(keep)
+    lanes = work.reshape(n_ops, 1, n_data * n_steps)
+    return ScenarioBatch(lanes, ideal, masks, np.zeros((len(keep), masks.shape[2]), np.int32))
+
+
+def by_data_rank(seconds: FloatArray, n_data: int) -> FloatArray:
+    """Shape the result of an `each_data_rank` batch as (n_masks, n_data, n_steps)."""
+    return seconds.reshape(seconds.shape[0], n_data, -1)
+
+
+VALUES_PER_PASS = 1 << 17
 """Values per operation and pass that keep the temporaries of a batch in cache."""
 
 
-def replay_mix(program: Program, mix: Mix) -> FloatArray:
+def _interpreted(program: Program, batch: ScenarioBatch) -> FloatArray:
     """Step times of a batch of scenarios without launch delays.
 
     Returns
@@ -21,38 +120,38 @@ def replay_mix(program: Program, mix: Mix) -> FloatArray:
     ndarray of shape (n_scenarios, n_steps), seconds
         Latest final end; steps start at 0.
     """
-    chunk = max(1, LANES // max(1, mix.work.shape[2] * mix.row.shape[1]))
-    out = np.empty((mix.n_scenarios, mix.n_steps))
-    for first in range(0, mix.n_scenarios, chunk):
+    chunk = max(1, VALUES_PER_PASS // max(1, batch.work.shape[2] * batch.row.shape[1]))
+    out = np.empty((batch.n_scenarios, batch.n_steps))
+    for first in range(0, batch.n_scenarios, chunk):
         part = slice(first, first + chunk)
-        out[part] = _replay_part(program, mix, part)
+        out[part] = _replay_part(program, batch, part)
     return out
 
 
-def _replay_part(program: Program, mix: Mix, part: slice) -> FloatArray:
-    row, keep = mix.row[part], mix.keep[part]
+def _replay_part(program: Program, batch: ScenarioBatch, part: slice) -> FloatArray:
+    row, keep = batch.row[part], batch.keep[part]
     row = row[:1] if (row == row[0]).all() else row
     kept_anywhere = np.asarray(keep.any(axis=(0, 2)))
     kept_everywhere = np.asarray(keep.all(axis=(0, 2)))
     ends: dict[int, FloatArray] = {}
-    total = np.full((keep.shape[0], keep.shape[2], mix.work.shape[2]), -np.inf)
+    total = np.full((keep.shape[0], keep.shape[2], batch.work.shape[2]), -np.inf)
     for unit in range(program.n_units):
         latest = _latest(program, unit, ends)
         if program.across[unit]:
-            latest = _across_data(latest, mix.fold)
+            latest = _across_data(latest, batch.fold)
         for index in range(program.member_start[unit], program.member_start[unit + 1]):
             op = int(program.member_op[index])
-            own: FloatArray | float = mix.ideal[op]
+            own: FloatArray | float = batch.ideal[op]
             if kept_anywhere[op]:
-                own = mix.work[op][row].astype(np.float64)
+                own = batch.work[op][row].astype(np.float64)
                 if not kept_everywhere[op]:
-                    own = np.where(keep[:, op, :, None], own, mix.ideal[op])
+                    own = np.where(keep[:, op, :, None], own, batch.ideal[op])
             end = latest + own
             if program.member_slot[index] >= 0:
                 ends[int(program.member_slot[index])] = end
             if program.final[index]:
                 np.maximum(total, end, out=total)
-    by_rank = total.reshape(total.shape[0], -1, mix.n_steps)
+    by_rank = total.reshape(total.shape[0], -1, batch.n_steps)
     return np.asarray(by_rank.max(axis=1))
 
 
@@ -104,3 +203,91 @@ def end_times(
             latest = np.broadcast_to(latest.max(axis=0), latest.shape)
         end[chosen] = latest + work[chosen]
     return start, end
+
+
+Engine = Literal["auto", "numpy", "numba"]
+
+COMPILED_FROM = 2e8
+"""Operation evaluations from which loading the compiler (a second) is won back."""
+
+PARALLEL_FROM = 5e6
+"""Evaluations per batch from which a second thread is worth starting."""
+
+
+def replay_batch(
+    program: Program,
+    batch: ScenarioBatch,
+    *,
+    engine: Engine = "auto",
+    threads: int = 1,
+    progress: Callable[[float], None] | None = None,
+) -> FloatArray:
+    """Step times of a batch of scenarios.
+
+    Parameters
+    ----------
+    program : Program
+    mix : ScenarioBatch
+    engine : {"auto", "numpy", "numba"}
+        "auto" uses the kernels once they are loaded or the batch is large.
+    threads : int
+        Threads for large batches; the kernel releases the interpreter.
+    progress : callable, optional
+        Called with the share of scenarios done.
+
+    Returns
+    -------
+    ndarray of shape (n_scenarios, n_steps), seconds
+    """
+    if batch.n_scenarios == 0:
+        return np.empty((0, batch.n_steps))
+    if engine == "auto":
+        loaded = "rca.whatif.kernels" in sys.modules
+        engine = "numba" if loaded or batch.evaluations >= COMPILED_FROM else "numpy"
+    if engine == "numpy":
+        return _interpreted(program, batch)
+    return _compiled(program, batch, threads if batch.evaluations >= PARALLEL_FROM else 1, progress)
+
+
+def _compiled(
+    program: Program, batch: ScenarioBatch, threads: int, progress: Callable[[float], None] | None
+) -> FloatArray:
+    from rca.whatif import kernels
+
+    out = np.empty((batch.n_scenarios, batch.n_steps))
+    work = np.ascontiguousarray(batch.work, dtype=np.float32)
+
+    def run(first: int, last: int) -> None:
+        kernels.replay_range(
+            program.dep_start,
+            program.dep_slot,
+            program.member_start,
+            program.member_op,
+            program.member_slot,
+            program.final,
+            program.across,
+            program.n_slots,
+            work,
+            batch.ideal,
+            batch.keep,
+            batch.row,
+            batch.fold,
+            first,
+            last,
+            out,
+        )
+
+    if threads == 1 and progress is None:
+        run(0, batch.n_scenarios)
+        return out
+    from concurrent.futures import ThreadPoolExecutor, as_completed
+
+    parts = min(batch.n_scenarios, threads * 16)
+    bounds = np.linspace(0, batch.n_scenarios, parts + 1).astype(int)
+    with ThreadPoolExecutor(threads) as pool:
+        jobs = [pool.submit(run, int(a), int(b)) for a, b in pairwise(bounds)]
+        for done, job in enumerate(as_completed(jobs), start=1):
+            job.result()
+            if progress is not None:
+                progress(done / len(jobs))
+    return out

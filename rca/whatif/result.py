@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal
 
 import numpy as np
 
 from rca.arrays import FloatArray, IntArray
+from rca.errors import InvalidInput
+from rca.whatif.attribution import Decomposition, Finding, Share, Workers
 from rca.whatif.bootstrap import Interval, StepBootstrap
-from rca.whatif.decompose import Decomposition
-from rca.whatif.signatures import Finding
 
 FORMAT = 1
 MOST_LEFT_OUT = 0.1
@@ -21,52 +21,6 @@ MOST_LEFT_OUT = 0.1
 
 UNFAITHFUL = 0.05
 """Discrepancy above which the replay should not be trusted (the published analysis drops such jobs)."""
-
-
-@dataclass(frozen=True)
-class Workers:
-    """Exact slowdown by each worker alone.
-
-    Attributes
-    ----------
-    rank, data_rank, stage : ndarray of shape (n_workers,), int
-    seconds : ndarray of shape (n_workers, n_steps)
-        Step time with only this worker at its trace times.
-    approximate : ndarray of shape (n_workers,)
-        The published approximation, min(S of its data rank, S of its stage).
-    """
-
-    rank: IntArray
-    data_rank: IntArray
-    stage: IntArray
-    seconds: FloatArray = field(repr=False)
-    approximate: FloatArray = field(repr=False)
-
-    def slowdown(self, ideal: FloatArray) -> FloatArray:
-        """Exact S_w per worker."""
-        ratios: FloatArray = self.seconds.mean(axis=1) / ideal.mean()
-        return ratios
-
-
-@dataclass(frozen=True)
-class Share:
-    """Part of the slowdown that a set of workers explains.
-
-    Attributes
-    ----------
-    published, exact : float or None
-        With the set chosen by the published scores, and by exact ones; equal where nothing is chosen.
-        None where there is no loss, or none clear of noise, to have a share of.
-    ranks : tuple of int
-        The exact set.
-    without : ndarray of shape (n_steps,), seconds, or None
-        Step times with the exact set ideal and all else as traced.
-    """
-
-    published: float | None
-    exact: float | None
-    ranks: tuple[int, ...]
-    without: FloatArray | None = field(default=None, repr=False, compare=False)
 
 
 @dataclass(frozen=True)
@@ -230,10 +184,47 @@ class WhatIf:
         return json.dumps(self.to_dict(per_step=per_step), indent=indent, allow_nan=False)
 
     def published(self) -> dict[str, Any]:
-        """Give the keys of the published tool's result files, plus ``Mw`` and ``Ms``."""
-        from rca.whatif.published import published_result
+        """Keys of ``result-*.json`` plus ``Mw`` and ``Ms``; slowdowns sorted from the largest.
 
-        return published_result(self)
+        Raises
+        ------
+        InvalidInput
+            If phases were replayed: the layout has no place to say that its operation types are phases, and
+            whoever compares it with the published tool's would not see it.
+        """
+        if self.source != "operations":
+            raise InvalidInput(
+                "the published format describes operation traces; this job is known by its phases only",
+                hint="use the json format, which says so",
+            )
+        steps = [str(step) for step in self.steps]
+        blocking = self.no_delay / self.ideal
+        launch = self.measured.astype(np.float64) / self.no_delay
+        answer: dict[str, Any] = {
+            "job_meta": dict(self.job),
+            "step_t_base": _by_step(steps, self.measured.astype(np.float64)),
+            "step_t_nodelay": _by_step(steps, self.no_delay),
+            "step_t_noblk": _by_step(steps, self.ideal),
+            "launch_slowdown": self.launch_slowdown,
+            "blocking_slowdown": self.slowdown,
+            "blocking_step_slowdown": _largest_first(steps, blocking),
+            "launch_step_slowdown": _largest_first(steps, launch),
+        }
+        order = np.argsort(-blocking, kind="stable")
+        for name, parts in (
+            ("dp_rank", self.by_data_rank),
+            ("stage", self.by_stage),
+            ("optype", self.by_type),
+        ):
+            answer[f"blocking_decompose_by_{name}"] = _text_keys(parts.slowdown(self.ideal))
+            answer[f"launch_decompose_by_{name}"] = None
+            answer[f"blocking_decompose_by_{name}_per_step"] = {
+                steps[k]: _text_keys(parts.step_slowdown(self.ideal, int(k))) for k in order
+            }
+            answer[f"launch_decompose_by_{name}_per_step"] = None
+        answer["Mw"] = self.m_w.published
+        answer["Ms"] = self.m_s.published
+        return answer
 
 
 def _share(share: Share) -> dict[str, Any]:
@@ -254,3 +245,15 @@ def finite(value: Any) -> Any:
     if isinstance(value, float) and not np.isfinite(value):
         return None
     return value
+
+
+def _by_step(steps: list[str], values: FloatArray) -> dict[str, float]:
+    return dict(zip(steps, values.tolist(), strict=True))
+
+
+def _largest_first(steps: list[str], values: FloatArray) -> dict[str, float]:
+    return {steps[k]: float(values[k]) for k in np.argsort(-values, kind="stable")}
+
+
+def _text_keys(slowdowns: dict[Any, float]) -> dict[str, float]:
+    return {str(label): value for label, value in slowdowns.items()}

@@ -27,7 +27,7 @@ from rca.whatif.optypes import (
 from rca.whatif.replay import end_times
 from rca.whatif.trace_replay import ShapeReplay, TraceReplay
 
-LANES: tuple[tuple[str, tuple[int, ...]], ...] = (
+STREAMS: tuple[tuple[str, tuple[int, ...]], ...] = (
     ("compute", COMPUTE),
     ("forward send", (FORWARD_SEND,)),
     ("forward recv", (FORWARD_RECV,)),
@@ -129,7 +129,7 @@ def _slices(
     shape = part.shape
     known = (shape.stage == stage) & np.isfinite(start) & np.isfinite(end)
     events: list[dict[str, Any]] = []
-    for lane, (name, optypes) in enumerate(LANES):
+    for lane, (name, optypes) in enumerate(STREAMS):
         ops = np.flatnonzero(known & np.isin(shape.optype, optypes))
         begin = np.rint(start[ops] * 1e6).astype(np.int64)
         until = np.maximum(np.rint(end[ops] * 1e6).astype(np.int64), begin)

@@ -9,18 +9,15 @@ import numpy as np
 
 from rca.arrays import BoolArray, FloatArray, IntArray, Seconds32
 from rca.errors import InvalidTrace
-from rca.whatif.clock import one_clock
-from rca.whatif.derive import DerivedTimes, derive, ideal_durations
-from rca.whatif.engine import Engine, replay_mix
-from rca.whatif.graph import DependencyGraph
-from rca.whatif.meta import TraceMeta
-from rca.whatif.mix import by_data_rank, each_data_rank, step_blocks, whole_job
+from rca.whatif.clock_correction import one_clock
+from rca.whatif.derived_times import DerivedTimes, derive, ideal_durations
+from rca.whatif.graph import DependencyGraph, Program, compile_graph
 from rca.whatif.optypes import ALL_GATHER, COMPUTE, FORWARD, NAMES, REDUCE_SCATTER, TAIL
-from rca.whatif.program import Program, compile_graph
-from rca.whatif.reference import reference_of
+from rca.whatif.reference_step import reference_of
+from rca.whatif.replay import Engine, by_data_rank, each_data_rank, replay_batch, step_blocks, whole_job
 from rca.whatif.schedules import Schedule, megatron
-from rca.whatif.shapes import StepShape, shapes_of
-from rca.whatif.trace import OpTrace, distinct
+from rca.whatif.step_shapes import StepShape, shapes_of
+from rca.whatif.trace import OpTrace, TraceMeta, distinct
 
 Masks = Callable[["ShapeReplay"], Sequence[BoolArray]]
 Fitted = tuple[StepShape, DependencyGraph, Program]
@@ -115,7 +112,7 @@ class TraceReplay:
     ) -> TraceReplay:
         """Arrange, repair and derive.
 
-        With `correct_clocks` false, skewed clocks stay as traced (see `rca.whatif.clock`).
+        With `correct_clocks` false, skewed clocks stay as traced (see `rca.whatif.clock_correction`).
 
         Raises
         ------
@@ -134,7 +131,7 @@ class TraceReplay:
             )
             for (shape, graph, program), derived in zip(kept, times, strict=True)
         )
-        refuse_instant(parts)
+        refuse_zero_ideal(parts)
         measured = np.empty(steps.size, np.float32)
         for part in parts:
             measured[part.position] = part.times.measured
@@ -196,8 +193,8 @@ class TraceReplay:
         """
         results = []
         for part in self.parts:
-            mix = each_data_rank(part.times.work, part.ideal, masks(part))
-            seconds = replay_mix(part.program, mix, engine=self.engine, threads=self.threads)
+            batch = each_data_rank(part.times.work, part.ideal, masks(part))
+            seconds = replay_batch(part.program, batch, engine=self.engine, threads=self.threads)
             results.append(by_data_rank(seconds, self.n_data))
         if len(results) == 1:
             return results[0]
@@ -216,8 +213,8 @@ class TraceReplay:
         out = np.empty((len(blocks[0][2]), self.steps.size))
 
         def run(part: ShapeReplay, block: slice, chosen: Sequence[BoolArray]) -> None:
-            mix = whole_job(work_of(part, block), part.ideal, chosen)
-            out[:, part.position[block]] = replay_mix(part.program, mix, engine=self.engine)
+            batch = whole_job(work_of(part, block), part.ideal, chosen)
+            out[:, part.position[block]] = replay_batch(part.program, batch, engine=self.engine)
 
         if self.threads == 1 or len(blocks) == 1:
             for task in blocks:
@@ -276,7 +273,7 @@ def model_chunks(shapes: Sequence[StepShape]) -> int:
     return n_chunks
 
 
-def refuse_instant(parts: Sequence[ShapeReplay]) -> None:
+def refuse_zero_ideal(parts: Sequence[ShapeReplay]) -> None:
     """Without a positive ideal time there is nothing to compare with."""
     for part in parts:
         if not (part.ideal[sorted(part.graph.active)] > 0).any():

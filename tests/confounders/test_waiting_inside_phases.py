@@ -11,7 +11,7 @@ from rca.simulation import Booking, Fault, Scenario, Telemetry, Workload, simula
 from rca.simulation.exporters import EXPORTERS
 from rca.telemetry.job import Parallelism
 from rca.whatif import what_if
-from rca.whatif.coarse_analysis import HIDDEN_WAITS
+from rca.whatif.phase_analysis import HIDDEN_WAITS
 
 VICTIM = 5
 

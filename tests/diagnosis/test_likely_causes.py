@@ -14,7 +14,7 @@ from rca.diagnosis.result import Cause
 from rca.features import extract
 from rca.telemetry import Window
 from rca.telemetry.causes import SLOW_CAUSES, UNKNOWN
-from rca.whatif.coarse import PhaseReplay
+from rca.whatif.phase_replay import PhaseReplay
 
 
 def causes(window: Window, **beliefs: float) -> list[Cause]:

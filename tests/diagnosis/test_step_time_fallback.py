@@ -21,7 +21,7 @@ from rca.diagnosis.step_time_fallback import on_whole_steps
 from rca.features import FeatureSet, extract
 from rca.simulation import Benign, Booking, Fault, Scenario, simulate
 from rca.telemetry.job import Parallelism
-from rca.whatif.coarse import PhaseReplay
+from rca.whatif.phase_replay import PhaseReplay
 
 SLOW, MATE = (5,), (4,)
 FLAT = Parallelism(data=8)

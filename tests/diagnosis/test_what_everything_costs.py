@@ -20,7 +20,7 @@ from rca.diagnosis.pricing import price
 from rca.features import FeatureSet, extract
 from rca.features.slow_segment import Segment
 from rca.telemetry.window import Window
-from rca.whatif.coarse import PhaseReplay
+from rca.whatif.phase_replay import PhaseReplay
 
 STEPS, QUIET, SLOW = 60, 0.2, 0.5
 #: Three steps of five, not in turns.

@@ -18,10 +18,9 @@ from rca.errors import InvalidInput
 from rca.telemetry.window import Window
 from rca.whatif import WhatIf, scenarios_of, what_if
 from rca.whatif.analysis import replay_of
-from rca.whatif.heatmap import worker_grid, write_heatmap
-from rca.whatif.report import render
+from rca.whatif.long_trace import stream_replay
+from rca.whatif.report import render, worker_grid, write_heatmap
 from rca.whatif.scenario import Scenario
-from rca.whatif.stream import stream_replay
 from rca.whatif.timeline import timeline
 
 JOB = make_job(pp=2, dp=3, microbatches=4)
@@ -201,16 +200,6 @@ def test_the_timeline_shows_both_jobs(execution: Execution, found: WhatIf) -> No
     assert max(event["ts"] + event["dur"] for event in ideal) == pytest.approx(found.ideal[2] * 1e6, abs=20)
     with pytest.raises(InvalidInput, match="step 99"):
         timeline(replay_of(execution.table, JOB.meta), step=99)
-
-
-def test_graphs_can_be_printed_and_drawn(execution: Execution) -> None:
-    graph = replay_of(execution.table, JOB.meta).parts[0].graph
-    line = next(
-        text for text in graph.to_text().splitlines() if text.startswith("optimizer-clip-main-grad_0_1")
-    )
-    assert line.endswith("with optimizer-clip-main-grad_0_0, all data ranks")
-    assert '"forward-compute_0_0" -> "forward-send_0_0";' in graph.to_dot()
-    assert graph.operations[graph.find("gc_0_1")].stage == 1
 
 
 def test_operations_of_a_window_are_replayed(execution: Execution, found: WhatIf) -> None:

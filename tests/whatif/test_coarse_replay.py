@@ -14,7 +14,7 @@ from rca.arrays import FloatArray
 from rca.errors import InvalidInput
 from rca.telemetry.job import Job
 from rca.telemetry.phases import PhaseArrays
-from rca.whatif.coarse import PhaseReplay
+from rca.whatif.phase_replay import PhaseReplay
 
 
 def job_of(world_size: int, hints: dict[str, Any] | None = None, **sizes: int) -> Job:
@@ -85,13 +85,17 @@ def test_phases_without_communication_leave_transfer_to_the_residual(own: FloatA
     np.testing.assert_allclose(replay.transfer, 0.1 + 0.1 * own.max(axis=0))
 
 
+def step_seconds_of(replay: PhaseReplay, own: FloatArray) -> FloatArray:
+    """Step times for other own work, with the transfer as measured."""
+    return replay.evaluate(own, replay.serial, replay.transfer)
+
+
 def test_only_whole_steps_localise_nothing_and_say_so() -> None:
     step = np.array([[1.0, 2.0], [1.0, 2.5]])
     replay = PhaseReplay.from_arrays(phases_of(step=step), job_of(2))
     assert not replay.informative
     assert replay.notes
     np.testing.assert_allclose(replay.step_seconds({"forward_seconds": step}), [1.0, 2.25])
-    np.testing.assert_allclose(replay.step_seconds_own(np.zeros((5, 2, 2))), np.tile([1.0, 2.25], (5, 1)))
 
 
 def test_a_straggler_costs_what_the_others_wait_for() -> None:
@@ -154,7 +158,7 @@ def test_pipelines_take_the_one_f_one_b_time(microbatches: int) -> None:
     for hints in ({"microbatches": microbatches}, {}):
         replay = PhaseReplay.from_arrays(phases_of(**phases), job_of(3, hints, pipeline=3))
         assert replay.fidelity < 1e-9
-        balanced = replay.step_seconds_own(np.full(own.shape, work.mean()))
+        balanced = step_seconds_of(replay, np.full(own.shape, work.mean()))
         expected = one_f_one_b(np.full(3, work.mean()), microbatches) + 0.1
         np.testing.assert_allclose(balanced, expected)
 
@@ -174,7 +178,7 @@ def test_tensor_ranks_wait_for_each_other_inside_a_stage() -> None:
     sizes = {"tensor": 2, "data": 2, "pipeline": 2}
     phases = synchronous(own)
     replay = PhaseReplay.from_arrays(phases_of(**phases), job_of(8, {"microbatches": 4}, **sizes))
-    cured = replay.step_seconds_own(np.ones((8, 2)))
+    cured = step_seconds_of(replay, np.ones((8, 2)))
     np.testing.assert_allclose(cured, 1.0 + replay.bubble + replay.transfer)
 
 
@@ -186,10 +190,10 @@ def test_batches_equal_one_by_one_and_relabelled_data_ranks_change_nothing(
     own = np.linspace(0.5, 1.5, 32).reshape(8, 4)
     job = job_of(8, {"microbatches": 4}, data=4, pipeline=2)
     replay = PhaseReplay.from_arrays(phases_of(**synchronous(own)), job)
-    batch = replay.step_seconds_own(scenarios)
-    np.testing.assert_array_equal(batch, [replay.step_seconds_own(one) for one in scenarios])
+    batch = step_seconds_of(replay, scenarios)
+    np.testing.assert_array_equal(batch, [step_seconds_of(replay, one) for one in scenarios])
     relabelled = np.concatenate([scenarios[:, order], scenarios[:, [4 + rank for rank in order]]], axis=1)
-    np.testing.assert_array_equal(batch, replay.step_seconds_own(relabelled))
+    np.testing.assert_array_equal(batch, step_seconds_of(replay, relabelled))
 
 
 @given(OWN, st.integers(0, 3), st.floats(0.0, 1.0))

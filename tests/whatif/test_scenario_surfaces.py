@@ -22,8 +22,8 @@ import rca.cli
 from rca.errors import InvalidInput, TooLarge
 from rca.telemetry.encodings import arrow
 from rca.whatif import scenarios_of, what_if
+from rca.whatif.analysis import MOST_SCENARIOS, analysed_scenarios, described_all
 from rca.whatif.report import Extras, document
-from rca.whatif.scenarios import MOST_SCENARIOS, analysed_scenarios, described_all
 from rca_api.app import create_app
 from rca_api.settings import Settings
 from rca_api.what_if import work

@@ -15,9 +15,9 @@ import pyarrow as pa
 from rca.errors import InvalidInput, InvalidTrace, InvalidWindow, TooLarge
 from rca.telemetry.encodings.multipart import boundary_of, split_parts
 from rca.telemetry.window import Window
+from rca.whatif.analysis import described_all
 from rca.whatif.reader import require_columns
 from rca.whatif.scenario import Scenario
-from rca.whatif.scenarios import described_all
 from rca_api.decoding import JSON, MULTIPART, decode_window, media_type
 
 PARQUET = "application/vnd.apache.parquet"

@@ -6,8 +6,8 @@ from typing import Literal
 
 from pydantic import BaseModel, Field
 
+from rca.whatif.analysis import MOST_SCENARIOS
 from rca.whatif.scenario import Scenario
-from rca.whatif.scenarios import MOST_SCENARIOS
 
 Slowdowns = dict[str, float]
 

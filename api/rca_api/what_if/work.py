@@ -10,10 +10,9 @@ import pyarrow as pa
 
 from rca.errors import InvalidInput, TooLarge
 from rca.telemetry.window import Window
-from rca.whatif.analysis import what_if
+from rca.whatif.analysis import analysed_scenarios, what_if
 from rca.whatif.report import Extras, document
 from rca.whatif.result import finite
-from rca.whatif.scenarios import analysed_scenarios
 from rca_api.compute.process import Context
 from rca_api.decoding import Sent
 from rca_api.what_if.body import decode

@@ -9,9 +9,9 @@ import numpy as np
 from rca.arrays import BoolArray, FloatArray, IntArray, Seconds32
 from rca.robust import nan_median
 from rca.whatif.optypes import BACKWARD_RECV, COMPUTE_OF, FORWARD_RECV
-from rca.whatif.shapes import StepShape
+from rca.whatif.step_shapes import StepShape
 
-MOST_WITNESSES = 512
+MOST_CELLS_COMPARED = 512
 """Cells asked for the order of an operation the reference cell lacks."""
 
 
@@ -85,10 +85,10 @@ def _typical(shape: StepShape, ops: IntArray) -> tuple[Seconds32, Seconds32]:
     order = [int(op) for op in np.argsort(start, kind="stable")[: int((~guessed).sum())]]
     if not order:
         return np.arange(ops.size, dtype=np.float32), np.arange(ops.size, dtype=np.float32)
-    witnesses = starts[:, :: max(1, starts.shape[1] // MOST_WITNESSES)]
+    cells = starts[:, :: max(1, starts.shape[1] // MOST_CELLS_COMPARED)]
     unseen = []
     for op in map(int, np.flatnonzero(guessed)):
-        place = _place_in_order(witnesses, order, op)
+        place = _place_in_order(cells, order, op)
         if place is None:
             unseen.append(op)
             continue
@@ -104,11 +104,11 @@ def _typical(shape: StepShape, ops: IntArray) -> tuple[Seconds32, Seconds32]:
     return start.astype(np.float32), (start + np.nan_to_num(duration)).astype(np.float32)
 
 
-def _place_in_order(witnesses: FloatArray, order: list[int], op: int) -> int | None:
+def _place_in_order(cells: FloatArray, order: list[int], op: int) -> int | None:
     """How many of `order` start before `op` in most cells that hold both; None if no cell does."""
     with np.errstate(invalid="ignore"):
-        earlier = (witnesses[order] < witnesses[op]).sum(axis=1)
-    both = (np.isfinite(witnesses[order]) & np.isfinite(witnesses[op])).sum(axis=1)
+        earlier = (cells[order] < cells[op]).sum(axis=1)
+    both = (np.isfinite(cells[order]) & np.isfinite(cells[op])).sum(axis=1)
     if not both.any():
         return None
     return int((earlier[both > 0] > 0.5 * both[both > 0]).sum())

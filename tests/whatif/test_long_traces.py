@@ -16,11 +16,11 @@ from hypothesis import strategies as st
 from synthetic_jobs import Key, execute, make_job, rows_of, run, table_of
 
 from rca.errors import InvalidTrace
-from rca.whatif import blocks, clock, stream
+from rca.whatif import clock_correction, long_trace, long_trace_blocks
 from rca.whatif.analysis import replay_of, what_if
-from rca.whatif.pooled import pooled_ideal_durations
+from rca.whatif.derived_times import pooled_ideal_durations
+from rca.whatif.long_trace import stream_replay
 from rca.whatif.result import WhatIf
-from rca.whatif.stream import stream_replay
 
 Row = dict[str, Any]
 Rows = list[Row]
@@ -36,8 +36,8 @@ ROWS = execute(JOB, n_steps=12, slow=slow_rank).rows
 
 @pytest.fixture(autouse=True)
 def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(blocks, "BLOCK_ROWS", 500)
-    monkeypatch.setattr(blocks, "BATCH_ROWS", 130)
+    monkeypatch.setattr(long_trace_blocks, "BLOCK_ROWS", 500)
+    monkeypatch.setattr(long_trace_blocks, "BATCH_ROWS", 130)
 
 
 def write(path: Path, rows: Rows, group: int = 170) -> Path:
@@ -233,8 +233,8 @@ def test_equal_on_any_damage(tmp_path: Path, data: st.DataObject) -> None:
 def test_a_sample_of_the_steps_tells_graph_and_clocks(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(clock, "SAMPLED_VALUES", 1)
-    assert clock.sampled_steps(100, 12).tolist() == [0, 1, 2, 3, 4, 6, 8, 11]
+    monkeypatch.setattr(clock_correction, "SAMPLED_VALUES", 1)
+    assert clock_correction.sampled_steps(100, 12).tolist() == [0, 1, 2, 3, 4, 6, 8, 11]
     both(write(tmp_path / "t.parquet", TRACES["skewed clock"]()), JOB.meta)
 
 
@@ -242,7 +242,7 @@ def test_a_sample_of_the_steps_tells_graph_and_clocks(
 def test_many_parts_are_one_trace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     path = write(tmp_path / "t.parquet", TRACES[name]())
     whole = what_if(path, JOB.meta)
-    monkeypatch.setattr(stream, "LARGEST_FOR_MICROBATCHES", 0)
+    monkeypatch.setattr(long_trace, "LARGEST_FOR_MICROBATCHES", 0)
     replay = stream_replay(path, JOB.meta)
     assert len(replay.parts) >= 4
     assert_equal(what_if(replay), whole)
@@ -251,8 +251,8 @@ def test_many_parts_are_one_trace(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 def test_times_on_disk_are_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = write(tmp_path / "t.parquet", ROWS)
     whole = what_if(path, JOB.meta)
-    monkeypatch.setattr(stream, "LARGEST_FOR_MICROBATCHES", 0)
-    monkeypatch.setattr(stream, "MOST_IN_MEMORY", 0)
+    monkeypatch.setattr(long_trace, "LARGEST_FOR_MICROBATCHES", 0)
+    monkeypatch.setattr(long_trace, "MOST_IN_MEMORY", 0)
     replay = stream_replay(path, JOB.meta)
     assert not any(isinstance(part.times.kept, np.ndarray) for part in replay.parts)
     assert_equal(what_if(replay), whole)

@@ -12,11 +12,10 @@ import numpy.typing as npt
 
 from rca.arrays import IntArray
 from rca.errors import InvalidTrace
-from rca.whatif.chunks import with_chunks
-from rca.whatif.meta import TraceMeta
-from rca.whatif.numbering import cells_of, changes
+from rca.whatif.model_chunks import with_model_chunks
+from rca.whatif.operation_numbers import Counting, cells_of, changes, restarted
 from rca.whatif.optypes import BACKWARD, FORWARD, N_TYPES
-from rca.whatif.trace import OpTrace, distinct
+from rca.whatif.trace import OpTrace, TraceMeta, distinct
 
 MOST_OPERATIONS = 100_000
 """Of one type in one step of one rank; a larger seq_id is no number of an operation."""
@@ -110,6 +109,29 @@ class RowFacts:
             raise InvalidTrace("operation trace has no forward-compute or backward-compute")
 
 
+@dataclass(frozen=True)
+class Facts:
+    """What the repairs must know of all rows: first how numbers begin, then the rows so renumbered."""
+
+    counting: Counting
+    rows: RowFacts
+
+    def merged(self, other: Facts) -> Facts:
+        """Facts of the rows of both."""
+        return Facts(self.counting.merged(other.counting), self.rows.merged(other.rows))
+
+    @property
+    def decisions(self) -> tuple[object, ...]:
+        """What the repair of a row depends on, and whether all parts were counted for all suspects."""
+        rows, counting = self.rows, self.counting
+        renumbered = counting.from_first, counting.by_start, counting.suspects.tobytes()
+        return rows.n_stages, rows.numbered, rows.shift, rows.n_chunks, renumbered
+
+    def repaired(self, trace: OpTrace) -> OpTrace:
+        """Repair checked rows that may be a part of those these facts tell of."""
+        return repaired_rows(restarted(trace, self.counting), self.rows)
+
+
 def repaired(trace: OpTrace) -> OpTrace:
     """Leave one numbered row per operation, with model chunks; check the metadata against the rows."""
     facts = RowFacts.of(trace)
@@ -123,7 +145,7 @@ def repaired(trace: OpTrace) -> OpTrace:
 def repaired_rows(trace: OpTrace, facts: RowFacts) -> OpTrace:
     """The repairs alone, of rows that may be a part of those `facts` tells of."""
     trace = _one_row_per_operation(_number_operations(trace, facts))
-    return with_chunks(trace, facts.n_stages, facts.n_chunks)
+    return with_model_chunks(trace, facts.n_stages, facts.n_chunks)
 
 
 def _number_operations(trace: OpTrace, facts: RowFacts) -> OpTrace:

@@ -9,10 +9,10 @@ from rca.errors import InvalidInput
 from rca.robust import nan_median
 from rca.telemetry.job import Topology
 from rca.telemetry.own_work import SERIAL_PHASES, WORK_PHASES
-from rca.whatif.coarse import PhaseReplay
+from rca.whatif.phase_replay import PhaseReplay
 from rca.whatif.scenario import Change, Scenario, Selection, refuse_absent, refuse_unmatched
 
-TRANSFER = "communication_transfer_seconds"
+TRANSFER_PHASE = "communication_transfer_seconds"
 _PHASE_OF_TYPE = {
     "forward-compute": "forward_seconds",
     "backward-compute": "backward_seconds",
@@ -22,7 +22,7 @@ _PHASE_OF_TYPE = {
 _COMPUTE = ("forward_seconds", "backward_seconds")
 _PHASES_OF_KIND = {
     "compute": _COMPUTE,
-    "communication": (TRANSFER,),
+    "communication": (TRANSFER_PHASE,),
     "host": (*SERIAL_PHASES, "host_to_device_seconds"),
 }
 
@@ -73,11 +73,11 @@ def _present(topology: Topology) -> dict[str, frozenset[int | str]]:
 
 
 def _replaceable(replay: PhaseReplay) -> list[str]:
-    return [name for name in (*WORK_PHASES, TRANSFER) if name in replay.seconds]
+    return [name for name in (*WORK_PHASES, TRANSFER_PHASE) if name in replay.seconds]
 
 
 def _phases(select: Selection) -> tuple[str, ...]:
-    everything = (*WORK_PHASES, TRANSFER)
+    everything = (*WORK_PHASES, TRANSFER_PHASE)
     if select.kind is not None:
         everything = _PHASES_OF_KIND[select.kind]
     if select.types is None:
@@ -91,7 +91,7 @@ def _phase(name: str) -> str:
         return _PHASE_OF_TYPE.get(name, name)
     raise InvalidInput(
         f"{name} is not measured apart in a job known by its phases",
-        hint=f"{TRANSFER} stands for all communication",
+        hint=f"{TRANSFER_PHASE} stands for all communication",
     )
 
 
@@ -115,7 +115,7 @@ def _where(select: Selection, steps: IntArray, topology: Topology) -> BoolArray:
 
 
 def _ideal(name: str, held: FloatArray) -> float:
-    return float(np.nanmedian(held) if name == TRANSFER else np.nanmean(held))
+    return float(np.nanmedian(held) if name == TRANSFER_PHASE else np.nanmean(held))
 
 
 def _changed(

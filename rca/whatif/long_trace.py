@@ -1,14 +1,19 @@
-"""Traces too large to hold: read twice in blocks of whole steps, keep one number per operation.
+"""Replay of a trace that does not fit in memory as rows.
 
-The first pass finds out what the steps consist of (`rca.whatif.survey`), the second arranges them and keeps
-what each operation contributes, 4 bytes, in memory or, beyond `MOST_IN_MEMORY`, in a temporary file. In
-between, graph and clocks of each shape are read from all of its steps, or from some that stand for them
-(`rca.whatif.clock.sampled_steps`). Rows pass through the same reader and repairs as those of a short trace.
+The file is read twice, in blocks of whole steps:
+
+1. `rca.whatif.long_trace_contents` finds out which operations the steps consist of.
+2. `rca.whatif.long_trace_arrays` puts the rows into arrays. Of each operation 4 bytes are kept: in memory
+   or, beyond `MOST_IN_MEMORY`, in a temporary file.
+
+Between the two, the graph and the clock offsets of each shape are read from some of its steps
+(`rca.whatif.clock_correction.sampled_steps`). The rows pass the same checks and repairs as those of a short
+trace.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from os import PathLike
 from typing import Any
@@ -16,20 +21,25 @@ from typing import Any
 import numpy as np
 
 from rca.arrays import BoolArray, FloatArray, IntArray, Seconds32
-from rca.whatif.arranging import Arranger, Layout, layouts_of
-from rca.whatif.blocks import BlockedTrace
-from rca.whatif.clock import one_clock, without_offsets
-from rca.whatif.derive import DerivedTimes, fill_holes, observed_work
-from rca.whatif.engine import COMPILED_FROM
-from rca.whatif.meta import TraceMeta
-from rca.whatif.pooled import pooled_ideal_durations
-from rca.whatif.ranks import shared_note, shared_ranks, world_size_notes
-from rca.whatif.repair import contradictions
+from rca.whatif.clock_correction import one_clock, without_offsets
+from rca.whatif.derived_times import (
+    DerivedTimes,
+    Spool,
+    Spooled,
+    fill_holes,
+    observed_work,
+    pooled_ideal_durations,
+)
+from rca.whatif.long_trace_arrays import ArrayBuilder, Layout, layouts_of
+from rca.whatif.long_trace_blocks import BlockedTrace
+from rca.whatif.long_trace_contents import Progress, read_contents
+from rca.whatif.patterns import LARGEST_FOR_MICROBATCHES
+from rca.whatif.replay import COMPILED_FROM
+from rca.whatif.row_repair import contradictions
 from rca.whatif.schedules import Schedule, megatron
-from rca.whatif.shapes import StepShape
-from rca.whatif.signatures import LARGEST_FOR_MICROBATCHES
-from rca.whatif.spool import Spool, Spooled
-from rca.whatif.survey import survey
+from rca.whatif.step_shapes import StepShape
+from rca.whatif.trace import TraceMeta
+from rca.whatif.trace_checks import shared_note, shared_ranks, world_size_notes
 from rca.whatif.trace_replay import (
     NO_RANK,
     Fitted,
@@ -37,16 +47,14 @@ from rca.whatif.trace_replay import (
     TraceReplay,
     fitted,
     model_chunks,
-    refuse_instant,
+    refuse_zero_ideal,
     usual_where_unknown,
 )
-
-Progress = Callable[[float], None]
 
 MOST_IN_MEMORY = 400_000_000
 """Operations whose times are kept in memory (4 bytes each)."""
 
-SURVEY_SHARE = 0.6
+CONTENTS_SHARE = 0.6
 """Of the time that reading takes."""
 
 
@@ -85,20 +93,20 @@ def stream_replay(
     file = BlockedTrace(path)
     meta = TraceMeta.of(meta)
     bar = _Bar(progress, file.n_rows)
-    found = survey(file, meta, bar.surveyed)
+    found = read_contents(file, meta, bar.contents_read)
     notes: list[str] = []
     layouts = layouts_of(found, notes)
-    arranger = Arranger(file, meta, found, layouts)
-    kept = fitted(arranger.samples(), found.facts.rows.data_ranks, meta, schedule, notes)
+    builder = ArrayBuilder(file, meta, found, layouts)
+    kept = fitted(builder.samples(), found.facts.rows.data_ranks, meta, schedule, notes)
     clock = one_clock(kept, notes, correct=correct_clocks)
     # Samples name all steps of their layout, so a shape is known by its first step.
     layouts = [next(one for one in layouts if one.steps[0] == shape.steps[0]) for shape, _, _ in kept]
-    arranger.keep(layouts)
+    builder.keep(layouts)
     store = _Store(
         [(_without_times(shape), graph, program) for shape, graph, program in kept], layouts, clock
     )
     del kept
-    for index, shape in arranger.arranged([layout.steps for layout in layouts]):
+    for index, shape in builder.arranged([layout.steps for layout in layouts]):
         store.add(index, shape)
         bar.arranged(shape.steps.size, found.steps.size)
     parts, ideal = store.parts()
@@ -107,7 +115,7 @@ def stream_replay(
     parts = [replace(part, position=np.searchsorted(steps, part.shape.steps)) for part in parts]
     for part in parts:
         measured[part.position] = part.times.measured
-    refuse_instant(parts)
+    refuse_zero_ideal(parts)
     n_chunks = model_chunks([part.shape for part in parts])
     said = contradictions(meta, found.facts.rows.data_ranks, found.facts.rows.n_stages, n_chunks)
     said += world_size_notes(meta, *found.ranks.shape)
@@ -154,13 +162,13 @@ class _Bar:
     rows: float = 0
     steps: int = 0
 
-    def surveyed(self, rows: float) -> None:
+    def contents_read(self, rows: float) -> None:
         self.rows += rows
-        self._show(SURVEY_SHARE * min(1.0, self.rows / self.n_rows))
+        self._show(CONTENTS_SHARE * min(1.0, self.rows / self.n_rows))
 
     def arranged(self, steps: int, of: int) -> None:
         self.steps += steps
-        self._show(SURVEY_SHARE + (1 - SURVEY_SHARE) * self.steps / of)
+        self._show(CONTENTS_SHARE + (1 - CONTENTS_SHARE) * self.steps / of)
 
     def _show(self, share: float) -> None:
         if self.progress is not None:

@@ -1,19 +1,67 @@
-"""From observed times to what an operation itself contributes: transfers, launch delays, ideals."""
+"""Ideal durations of a trace held in blocks: exact, without ever holding one type's values together.
+
+Means add up. A median is found by counting: single-precision numbers sort like the integers their bits
+make, so one pass counts the upper halves of the bits, and a second one the lower halves of those numbers
+whose upper half is the median's.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import os
+import tempfile
+import weakref
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from rca.arrays import BoolArray, FloatArray, IntArray, Seconds32
-from rca.robust import nan_max, nan_median
+from rca.robust import nan_median
 from rca.whatif.graph import DependencyGraph
 from rca.whatif.optypes import N_TYPES, OP_TYPES
-from rca.whatif.shapes import StepShape
-from rca.whatif.spool import Spooled
+from rca.whatif.step_shapes import StepShape
+
+
+class Spool:
+    """A temporary file without a name, closed with the last array that refers to it."""
+
+    def __init__(self) -> None:
+        file = tempfile.TemporaryFile(prefix="rca-what-if-")  # noqa: SIM115  (lives as long as its arrays)
+        weakref.finalize(self, file.close)
+        self._file = file
+
+    def write(self, array: Seconds32) -> Spooled:
+        """Append an array."""
+        at = self._file.seek(0, os.SEEK_END)
+        self._file.write(np.ascontiguousarray(array).tobytes())
+        self._file.flush()
+        return Spooled(self, at, array.shape)
+
+    def read(self, at: int, shape: tuple[int, ...]) -> Seconds32:
+        """Read an array back; safe from several threads."""
+        size = int(np.prod(shape)) * np.dtype(np.float32).itemsize
+        # One call reads 2 GiB at most.
+        parts = [
+            os.pread(self._file.fileno(), min(1 << 30, size - k), at + k) for k in range(0, size, 1 << 30)
+        ]
+        return np.frombuffer(b"".join(parts) if len(parts) != 1 else parts[0], np.float32).reshape(shape)
+
+
+@dataclass(frozen=True)
+class Spooled:
+    """An array in a spool."""
+
+    spool: Spool
+    at: int
+    shape: tuple[int, ...]
+
+    def load(self) -> Seconds32:
+        """Read it back, read-only."""
+        return self.spool.read(self.at, self.shape)
+
 
 IMPLAUSIBLE = np.float32(-0.010)
 """Derived times at or below this are clock artefacts and count as zero (the published rule)."""
@@ -119,23 +167,6 @@ def _median(values: Seconds32) -> float:
     return float(np.median(values)) if values.size else float("nan")
 
 
-def launch_delays(shape: StepShape, graph: DependencyGraph) -> Seconds32:
-    """Time between the latest end an operation waits for and its start.
-
-    Returns
-    -------
-    ndarray of shape (n_ops, n_data, n_steps), float32, seconds
-        0 where the operation or everything before it was not observed.
-    """
-    end = shape.start + shape.duration
-    origin = np.nanmin(shape.start, axis=(0, 1))
-    delays = np.zeros_like(shape.start)
-    for op, before in graph.predecessors.items():
-        ready = nan_max(end[list(before)]) if before else origin
-        delays[op] = np.nan_to_num(_plausible((shape.start[op] - ready).astype(np.float32)))
-    return delays
-
-
 def ideal_durations(shapes: Sequence[StepShape], derived: Sequence[DerivedTimes]) -> FloatArray:
     """Ideal duration per operation type, over all data ranks, stages, steps and sequence numbers.
 
@@ -171,3 +202,80 @@ def _statistic(values: Seconds32, statistic: str) -> float:
     if statistic == "mean":
         return float(np.float32(values.sum(dtype=np.float64)) / np.float32(values.size))
     return float(np.float32(np.median(values)))
+
+
+Blocks = Callable[[], Iterator[tuple[StepShape, DerivedTimes]]]
+
+HALF = 1 << 16
+
+
+def pooled_ideal_durations(blocks: Blocks) -> FloatArray:
+    """Ideal duration per operation type, as `rca.whatif.derived_times.ideal_durations` has it.
+
+    Parameters
+    ----------
+    blocks : callable
+        Iterates over all blocks; called twice.
+
+    Returns
+    -------
+    ndarray of shape (N_TYPES,), seconds
+    """
+    total = np.zeros(N_TYPES)
+    count = np.zeros(N_TYPES, np.int64)
+    upper = np.zeros((N_TYPES, HALF), np.int64)
+    for code, values in _by_type(blocks()):
+        count[code] += values.size
+        if OP_TYPES[code].statistic == "mean":
+            total[code] += values.sum(dtype=np.float64)
+        else:
+            upper[code] += np.bincount(_sortable(values) >> 16, minlength=HALF)
+    middle = np.stack([(count - 1) // 2, count // 2], axis=1)
+    below = np.concatenate([np.zeros((N_TYPES, 1), np.int64), np.cumsum(upper, axis=1)], axis=1)
+    bins = np.array([np.searchsorted(below[c], middle[c], side="right") - 1 for c in range(N_TYPES)])
+    lower = np.zeros((N_TYPES, 2, HALF), np.int64)
+    for code, values in _by_type(blocks()):
+        if OP_TYPES[code].statistic == "median":
+            keys = _sortable(values)
+            for side in range(2 if bins[code, 0] != bins[code, 1] else 1):
+                inside = keys[keys >> 16 == bins[code, side]]
+                lower[code, side] += np.bincount(inside & (HALF - 1), minlength=HALF)
+    ideal = np.zeros(N_TYPES)
+    for code in range(N_TYPES):
+        if not count[code]:
+            continue
+        if OP_TYPES[code].statistic == "mean":
+            ideal[code] = np.float32(total[code]) / np.float32(count[code])
+            continue
+        pair = np.empty(2, np.uint32)
+        for side in range(2):
+            counts = lower[code, side if bins[code, 0] != bins[code, 1] else 0]
+            rank = middle[code, side] - below[code, bins[code, side]]
+            pair[side] = bins[code, side] * HALF + np.searchsorted(np.cumsum(counts), rank, side="right")
+        ideal[code] = np.median(_unsorted(pair))
+    return ideal
+
+
+def _by_type(blocks: Iterator[tuple[StepShape, DerivedTimes]]) -> Iterator[tuple[int, Seconds32]]:
+    """Observed values, one type of one block at a time."""
+    for shape, times in blocks:
+        work = times.work
+        for code in np.unique(shape.optype):
+            ops = np.flatnonzero(shape.optype == code)
+            values = work[ops]
+            yield int(code), values.ravel() if times.observed is None else values[times.observed[ops]]
+
+
+def _sortable(values: Seconds32) -> npt.NDArray[np.uint32]:
+    """Integers in the order of the numbers: negative ones have all bits flipped, the others the sign."""
+    bits = np.ascontiguousarray(values + np.float32(0)).view(np.uint32)
+    flipped: npt.NDArray[np.uint32] = bits ^ (
+        (bits.view(np.int32) >> 31).view(np.uint32) | np.uint32(1 << 31)
+    )
+    return flipped
+
+
+def _unsorted(keys: npt.NDArray[Any]) -> Seconds32:
+    negative = keys < (1 << 31)
+    bits = np.where(negative, ~keys, keys ^ np.uint32(1 << 31)).astype(np.uint32)
+    return bits.view(np.float32)

@@ -8,9 +8,9 @@ import numpy as np
 
 from rca.arrays import FloatArray, IntArray
 from rca.robust import nan_median
+from rca.whatif.clock_offsets import Gap, joint_offsets
 from rca.whatif.graph import DependencyGraph
-from rca.whatif.offsets import Gap, joint_offsets
-from rca.whatif.shapes import StepShape
+from rca.whatif.step_shapes import StepShape
 
 SMALLEST_SKEW = 5e-3
 """Seconds; below it the ends of a collective may differ anyhow, and the answer hardly does."""
@@ -28,7 +28,7 @@ FIRST_STEPS = 4
 FEWEST_FOR_MOVING = 6
 """Steps below which a clock that moves cannot be told from noise."""
 
-SHOWN = 4
+CLOCKS_SHOWN = 4
 
 
 def one_clock(
@@ -175,7 +175,7 @@ def _counted(offsets: FloatArray) -> str:
 
 def _listed(offsets: FloatArray) -> str:
     """The largest few by name."""
-    order = np.argsort(-np.abs(offsets), axis=None, kind="stable")[:SHOWN]
+    order = np.argsort(-np.abs(offsets), axis=None, kind="stable")[:CLOCKS_SHOWN]
     places = [divmod(int(at), offsets.shape[1]) for at in order if offsets.flat[at]]
     listed = [f"data rank {d}, stage {s}: {offsets[d, s] * 1e3:+.1f} ms" for d, s in places]
     return "; ".join(listed) + ("; ..." if int((offsets != 0).sum()) > len(places) else "")

@@ -229,3 +229,14 @@ def _ahead(items: Iterator[Item]) -> Iterator[Item]:
         while (item := waiting.result()) is not end:
             waiting = reader.submit(next, items, end)
             yield item  # type: ignore[misc]
+
+
+def chosen_rows(
+    table: pa.Table, places: IntArray, offsets: IntArray, steps: IntArray
+) -> tuple[pa.Table, IntArray]:
+    """Rows of some steps of a block, by position, and their places in the file."""
+    if steps.size == offsets.size - 1:
+        return table, places
+    pieces = [(int(offsets[k]), int(offsets[k + 1])) for k in steps]
+    chosen = pa.concat_tables([table.slice(first, last - first) for first, last in pieces])
+    return chosen, np.concatenate([places[first:last] for first, last in pieces])

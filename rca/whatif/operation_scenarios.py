@@ -10,9 +10,8 @@ import numpy.typing as npt
 from rca.arrays import BoolArray, FloatArray, Seconds32
 from rca.errors import InvalidInput
 from rca.robust import nan_median
-from rca.whatif.engine import replay_mix
-from rca.whatif.mix import step_blocks, whole_job
 from rca.whatif.optypes import CLIP, COMPUTE, EMBEDDING, GC, LAYERNORM, OP_TYPES, OPTIMIZER, POINT_TO_POINT
+from rca.whatif.replay import replay_batch, step_blocks, whole_job
 from rca.whatif.scenario import Change, Scenario, Selection, refuse_absent, refuse_unmatched
 from rca.whatif.schedules import DATA_COLLECTIVES
 from rca.whatif.trace_replay import ShapeReplay, TraceReplay
@@ -93,7 +92,7 @@ def _replayed(replay: TraceReplay, part: ShapeReplay, works: list[Seconds32]) ->
     together = works[0] if len(works) == 1 else np.concatenate(works, axis=2)
     everything = [np.ones(part.shape.n_ops, dtype=bool)]
     seconds = [
-        replay_mix(
+        replay_batch(
             part.program,
             whole_job(np.ascontiguousarray(together[:, :, block]), part.ideal, everything),
             engine=replay.engine,

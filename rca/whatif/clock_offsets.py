@@ -30,7 +30,7 @@ AGREEMENT = 0.25
 """A witness confirms an offset if it leaves less than this share of it."""
 SLACK = 1e-3
 """Seconds that a witness may be off in any case."""
-MAJORITY = 0.75
+CONFIRMING_SHARE = 0.75
 """Share of the witnesses that must confirm: one collective may really end late on one worker."""
 
 
@@ -198,5 +198,5 @@ def _confirmed(gaps: list[Gap], offsets: FloatArray) -> BoolArray:
         )
         _add(witnesses, held, telling)
         _add(agreeing, held, telling & (off <= near[:, held]))
-    confirmed: BoolArray = (witnesses >= 2) & (agreeing >= MAJORITY * witnesses)
+    confirmed: BoolArray = (witnesses >= 2) & (agreeing >= CONFIRMING_SHARE * witnesses)
     return confirmed

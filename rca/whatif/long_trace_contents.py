@@ -7,7 +7,8 @@ Every other step passes through the reader and the repairs like a trace of its o
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,13 +18,9 @@ import pyarrow as pa
 
 from rca.arrays import BoolArray, IntArray
 from rca.errors import InvalidTrace
-from rca.whatif.blocks import Block, BlockedTrace
-from rca.whatif.density import StepSizes
-from rca.whatif.meta import TraceMeta
-from rca.whatif.notes import NoteSums
-from rca.whatif.numbering import Counting, restarted
+from rca.whatif.long_trace_blocks import Block, BlockedTrace, chosen_rows
+from rca.whatif.operation_numbers import Counting, restarted
 from rca.whatif.optypes import COMPUTE
-from rca.whatif.plausible import LONGEST, UNUSUAL_SECONDS, WHOLE_SECONDS, refuse_instant
 from rca.whatif.reader import (
     COARSEST_TICK,
     Part,
@@ -32,21 +29,56 @@ from rca.whatif.reader import (
     trace_from_table,
     unusable_note,
 )
-from rca.whatif.repair import RowFacts, repaired_rows
-from rca.whatif.trace import OpTrace
+from rca.whatif.row_repair import Facts, RowFacts, repaired_rows
+from rca.whatif.step_sizes import StepSizes
+from rca.whatif.trace import OpTrace, TraceMeta
+from rca.whatif.trace_checks import LONGEST, UNUSUAL_SECONDS, WHOLE_SECONDS, refuse_zero_durations
 from rca.whatif.trace_replay import NO_RANK, smallest_ranks
+
+_NUMBER = re.compile(r"((?<=\()\d+(?=\))|^\d+(?= )|(?<=: )\d+(?= rows))|((?<=the first is row )\d+)")
+"""Numbers in notes on rows: counts at their start, after a colon or in brackets; and the first row."""
+
+
+class NoteSums:
+    """Notes whose counts add up, and whose first rows are the first of all."""
+
+    def __init__(self) -> None:
+        self._numbers: dict[str, list[int]] = {}
+
+    def add(self, notes: Iterable[str], times: int = 1) -> None:
+        """Add notes on one part, or on several that are alike."""
+        for note in notes:
+            key = _NUMBER.sub("\0", note)
+            held = self._numbers.get(key)
+            merged = []
+            for k, match in enumerate(_NUMBER.finditer(note)):
+                number = int(match[0])
+                if match[1]:
+                    merged.append(number * times + (held[k] if held else 0))
+                else:
+                    merged.append(min(number, held[k]) if held else number)
+            self._numbers[key] = merged
+
+    def merged(self) -> list[str]:
+        """One note each, in the order they were first met."""
+        notes = []
+        for key, held in self._numbers.items():
+            texts = [*map(str, held), ""]
+            notes.append("".join(part + text for part, text in zip(key.split("\0"), texts, strict=True)))
+        return notes
+
 
 Columns = dict[str, npt.NDArray[Any]]
 Progress = Callable[[float], None]
 
 TIMES = ("start_ts", "duration")
 MOST_PASSES = 5
-MOST_HELD = 4_000_000
-"""Rows of arrangements held for comparison; one is held in any case."""
+MOST_ROWS_COMPARED = 4_000_000
+"""Rows of row_orders held for comparison; one is held in any case."""
 
 
 @dataclass(frozen=True)
-class Arrangement:
+class RowOrder:
     """The rows of one step as they stand in the file.
 
     Attributes
@@ -69,31 +101,8 @@ class Arrangement:
     sizes: StepSizes
 
 
-@dataclass(frozen=True)
-class Facts:
-    """What the repairs must know of all rows: first how numbers begin, then the rows so renumbered."""
-
-    counting: Counting
-    rows: RowFacts
-
-    def merged(self, other: Facts) -> Facts:
-        """Facts of the rows of both."""
-        return Facts(self.counting.merged(other.counting), self.rows.merged(other.rows))
-
-    @property
-    def decisions(self) -> tuple[object, ...]:
-        """What the repair of a row depends on, and whether all parts were counted for all suspects."""
-        rows, counting = self.rows, self.counting
-        renumbered = counting.from_first, counting.by_start, counting.suspects.tobytes()
-        return rows.n_stages, rows.numbered, rows.shift, rows.n_chunks, renumbered
-
-    def repaired(self, trace: OpTrace) -> OpTrace:
-        """Repair checked rows that may be a part of those these facts tell of."""
-        return repaired_rows(restarted(trace, self.counting), self.rows)
-
-
 @dataclass
-class Survey:
+class TraceContents:
     """What a whole trace consists of; its steps in ascending order.
 
     Attributes
@@ -101,9 +110,9 @@ class Survey:
     facts : Facts
     steps : ndarray of shape (n_steps,), int
     sizes : StepSizes
-    arrangement : ndarray of shape (n_steps,), int
+    row_order : ndarray of shape (n_steps,), int
         Whose order the rows have; -1 for an order of their own.
-    arrangements : list of Arrangement
+    row_orders : list of RowOrder
     ranks : ndarray of shape (n_data, n_stages), int
         Smallest traced rank of every worker; `NO_RANK` where no row gives one.
     notes : list of str
@@ -112,13 +121,13 @@ class Survey:
     facts: Facts
     steps: IntArray
     sizes: StepSizes
-    arrangement: IntArray
-    arrangements: list[Arrangement]
+    row_order: IntArray
+    row_orders: list[RowOrder]
     ranks: IntArray
     notes: list[str]
 
 
-def survey(file: BlockedTrace, meta: TraceMeta, progress: Progress) -> Survey:
+def read_contents(file: BlockedTrace, meta: TraceMeta, progress: Progress) -> TraceContents:
     """Read the whole file once; again if its first steps do not show what holds for all.
 
     What is suspected of the numbers, how they are put right and which stages and chunks the rows then show
@@ -131,22 +140,22 @@ def survey(file: BlockedTrace, meta: TraceMeta, progress: Progress) -> Survey:
     """
     assumed: Facts | None = None
     for _ in range(MOST_PASSES):
-        surveyor = _Surveyor(file, meta, assumed)
+        reader = _ContentsReader(file, meta, assumed)
         for position, table, rows in file.tables(file.columns):
-            surveyor.add(file.blocks[position], table, rows)
+            reader.add(file.blocks[position], table, rows)
             progress(table.num_rows)
-        facts = surveyor.facts
-        if facts is None or surveyor.assumed is None:
+        facts = reader.facts
+        if facts is None or reader.assumed is None:
             raise InvalidTrace("operation trace has no row of a known operation type with a usable time")
-        refuse_instant(surveyor.instant, surveyor.computes)
+        refuse_zero_durations(reader.instant, reader.computes)
         facts.rows.check()
-        if not surveyor.stale and facts.decisions == surveyor.assumed.decisions:
+        if not reader.stale and facts.decisions == reader.assumed.decisions:
             break
         assumed = facts
-    return surveyor.result()
+    return reader.result()
 
 
-class _Surveyor:
+class _ContentsReader:
     """Notes on the steps read so far.
 
     `assumed` is what the repairs go by; in the first pass, what the first rows show. Where later ones
@@ -162,7 +171,7 @@ class _Surveyor:
         self.stale = False
         self.computes = self.instant = 0
         self.fractional = False
-        self.arrangements: list[Arrangement] = []
+        self.row_orders: list[RowOrder] = []
         self._found: list[tuple[IntArray, StepSizes, int]] = []
         self._ranks: tuple[IntArray, IntArray] | None = None
         self._notes = NoteSums()
@@ -174,14 +183,14 @@ class _Surveyor:
         own = np.arange(block.steps.size)
         if self.file.contiguous:
             own = self._add_known(block, table, offsets, own)
-            held = sum(int(arrangement.rows.size) for arrangement in self.arrangements)
-            if own.size and (not held or held + int(block.sizes[own[0]]) <= MOST_HELD):
+            held = sum(int(row_order.rows.size) for row_order in self.row_orders)
+            if own.size and (not held or held + int(block.sizes[own[0]]) <= MOST_ROWS_COMPARED):
                 self._add_own(table, rows, offsets, own[:1])
                 own = self._add_known(block, table, offsets, own[1:])
         if own.size:
             self._add_own(table, rows, offsets, own)
 
-    def result(self) -> Survey:
+    def result(self) -> TraceContents:
         """All steps, in ascending order."""
         if self._ranks is None or self.facts is None:
             raise InvalidTrace("no step of the trace could be read")
@@ -192,40 +201,40 @@ class _Surveyor:
             np.concatenate([getattr(found, name) for _, found, _ in self._found])[order] for name in _SIZES
         ]
         whose = np.concatenate([np.full(steps.size, index) for steps, _, index in self._found])[order]
-        return Survey(
+        return TraceContents(
             self.facts,
             steps[order],
             StepSizes(*joined),
             whose,
-            self.arrangements,
+            self.row_orders,
             self._ranks[1],
             notes,
         )
 
     def _add_known(self, block: Block, table: pa.Table, offsets: IntArray, left: IntArray) -> IntArray:
-        """Record steps in a known arrangement; returns the others."""
-        if not self.arrangements or not left.size:
+        """Record steps in a known row_order; returns the others."""
+        if not self.row_orders or not left.size:
             return left
         keys = _keys(table, self._names)
         sound = _sound_times(table, offsets)
-        for index, arrangement in enumerate(self.arrangements):
-            same = np.array([sound[k] and _same(keys, arrangement.keys, offsets[k : k + 2]) for k in left])
+        for index, row_order in enumerate(self.row_orders):
+            same = np.array([sound[k] and _same(keys, row_order.keys, offsets[k : k + 2]) for k in left])
             alike = block.steps[left[same]]
             if alike.size and not self.stale:
-                one = arrangement.sizes
+                one = row_order.sizes
                 repeated = [np.repeat(getattr(one, name), alike.size, axis=0) for name in _SIZES]
                 self._found.append((alike, StepSizes(*repeated), index))
-                self._notes.add(arrangement.trace.notes, alike.size)
+                self._notes.add(row_order.trace.notes, alike.size)
                 duration = numbers(table.column("duration"), null=np.nan)
                 for k in left[same]:
-                    self._look_at(duration[offsets[k] : offsets[k + 1]], arrangement.computes)
+                    self._look_at(duration[offsets[k] : offsets[k + 1]], row_order.computes)
             left = left[~same]
             if not left.size:
                 break
         return left
 
     def _add_own(self, table: pa.Table, places: IntArray, offsets: IntArray, own: IntArray) -> None:
-        """Record steps through the reader; one alone may become an arrangement."""
+        """Record steps through the reader; one alone may become an row_order."""
         rows, places = chosen_rows(table, places, offsets, own)
         trace = own_trace(rows, self.meta, Part(places, self._observed))
         if trace is None:
@@ -243,8 +252,8 @@ class _Surveyor:
             known = np.flatnonzero(optype_codes(rows.column("optype"), []) >= 0)
             if trace.n_ops == known.size:
                 computes = known[np.isin(trace.optype, COMPUTE)]
-                index = len(self.arrangements)
-                self.arrangements.append(Arrangement(_keys(rows, self._names), trace, known, computes, sizes))
+                index = len(self.row_orders)
+                self.row_orders.append(RowOrder(_keys(rows, self._names), trace, known, computes, sizes))
         self._found.append((steps, sizes, index))
         self._notes.add(trace.notes)
         self._merge_ranks(trace, self.assumed.rows.n_stages)
@@ -320,17 +329,6 @@ def own_trace(table: pa.Table, meta: TraceMeta, part: Part) -> OpTrace | None:
         if (known & np.isfinite(start) & np.isfinite(duration) & (duration >= 0)).any():
             raise
         return None
-
-
-def chosen_rows(
-    table: pa.Table, places: IntArray, offsets: IntArray, steps: IntArray
-) -> tuple[pa.Table, IntArray]:
-    """Rows of some steps of a block, by position, and their places in the file."""
-    if steps.size == offsets.size - 1:
-        return table, places
-    pieces = [(int(offsets[k]), int(offsets[k + 1])) for k in steps]
-    chosen = pa.concat_tables([table.slice(first, last - first) for first, last in pieces])
-    return chosen, np.concatenate([places[first:last] for first, last in pieces])
 
 
 def _same(keys: Columns, held: Columns, bounds: IntArray) -> bool:

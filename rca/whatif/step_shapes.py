@@ -12,7 +12,6 @@ import numpy as np
 
 from rca.arrays import BoolArray, IntArray, Seconds32
 from rca.errors import InvalidTrace
-from rca.whatif.density import StepSizes, dropped_note, filled_enough, largest_number, pauses_note
 from rca.whatif.optypes import (
     BACKWARD,
     BACKWARD_RECV,
@@ -27,6 +26,7 @@ from rca.whatif.optypes import (
     N_TYPES,
     OPTIMIZER,
 )
+from rca.whatif.step_sizes import StepSizes, dropped_note, filled_enough, largest_number, pauses_note
 from rca.whatif.trace import OpTrace
 
 LARGEST_HOLE = 0.5

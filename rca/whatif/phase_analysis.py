@@ -16,17 +16,18 @@ from rca.telemetry.job import Topology
 from rca.telemetry.own_work import SERIAL_PHASES, WORK_PHASES
 from rca.telemetry.phases import PhaseArrays
 from rca.telemetry.window import Window
-from rca.whatif.coarse import PhaseReplay
-from rca.whatif.coarse_scenario import phases_under
-from rca.whatif.decompose import TOP_SHARE, Decomposition, share_of_loss
-from rca.whatif.result import Share, WhatIf, Workers
+from rca.whatif.attribution import Decomposition, Finding, Share, Workers
+from rca.whatif.decompose import TOP_SHARE, share_of_loss
+from rca.whatif.patterns import DOMINANT_SHARE, SMALLEST_SLOWDOWN, named_ranks
+from rca.whatif.phase_replay import PhaseReplay
+from rca.whatif.phase_scenarios import phases_under
+from rca.whatif.result import WhatIf
 from rca.whatif.scenario import Scenario
-from rca.whatif.signatures import MAJORITY, SMALLEST_SLOWDOWN, Finding, named_ranks
 
 WARM_UP_FACTOR = 3.0
 LONGEST_WARM_UP = 5
 UNMEASURED = "unmeasured"
-TRANSFER = "communication_transfer"
+TRANSFER_COMPONENT = "communication_transfer"
 HIDDEN_WAITS = "waiting that was timed as part of a phase, or in none, was told apart from work"
 
 
@@ -104,7 +105,7 @@ class Components:
 
     def only_phase(self, name: str) -> FloatArray:
         """Step times with one phase as traced and the others ideal."""
-        if name == TRANSFER:
+        if name == TRANSFER_COMPONENT:
             return self.evaluate(self._ideal_where_present, self._serial_ideal, self.replay.transfer)
         own = self.ideal_own - self.ideal[name] + self.seconds[name]
         serial = self._serial_ideal
@@ -188,7 +189,7 @@ def _analysed(window: Window, phases: PhaseArrays, replay: PhaseReplay, seed: in
     parts = Components.of(replay, topology, used)
     no_delay, ideal = replay.replayed[used], parts.all_ideal
     by_rank = parts.each_rank()
-    names = [*parts.seconds, TRANSFER]
+    names = [*parts.seconds, TRANSFER_COMPONENT]
     by_type = Decomposition(tuple(names), np.stack([parts.only_phase(name) for name in names]))
     stages = range(topology.n_stages)
     by_stage = Decomposition(
@@ -273,7 +274,7 @@ def _workers(topology: Topology, seconds: FloatArray, approximate: FloatArray) -
 
 
 def _job(window: Window) -> dict[str, Any]:
-    from rca.whatif.meta import TraceMeta
+    from rca.whatif.trace import TraceMeta
 
     return TraceMeta.of_job(window.job).model_dump(exclude_none=True)
 
@@ -292,11 +293,11 @@ def _findings(
     if no_delay.mean() < SMALLEST_SLOWDOWN * ideal.mean():
         return ()
     found = []
-    if m_w.exact is not None and m_w.exact >= MAJORITY and topology.n_ranks > 1:
+    if m_w.exact is not None and m_w.exact >= DOMINANT_SHARE and topology.n_ranks > 1:
         evidence = {"m_w": m_w.exact, "hottest_slowdown": float(exact.max())}
         text = f"{named_ranks(m_w.ranks)} alone cost {m_w.exact:.0%} of the slowdown"
         found.append(Finding("worker", m_w.ranks, m_w.exact, m_w.exact * lost, evidence, text))
-    if m_s.exact is not None and m_s.exact >= MAJORITY and topology.n_stages > 1:
+    if m_s.exact is not None and m_s.exact >= DOMINANT_SHARE and topology.n_stages > 1:
         text = f"the last stage alone costs {m_s.exact:.0%} of the slowdown: move layers off it"
         found.append(Finding("stage", m_s.ranks, m_s.exact, m_s.exact * lost, {"m_s": m_s.exact}, text))
     return tuple(found)

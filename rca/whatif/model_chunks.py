@@ -10,7 +10,7 @@ import numpy as np
 
 from rca.arrays import BoolArray, IntArray
 from rca.errors import InvalidTrace
-from rca.whatif.numbering import changes
+from rca.whatif.operation_numbers import changes
 from rca.whatif.optypes import (
     ALL_GATHER,
     BACKWARD,
@@ -29,7 +29,7 @@ MOST_CHUNKS = 16
 """Chunks per stage looked for in the order of the rows."""
 
 
-def with_chunks(trace: OpTrace, n_stages: int, named: int) -> OpTrace:
+def with_model_chunks(trace: OpTrace, n_stages: int, named: int) -> OpTrace:
     """Give every compute its chunk, and every gather and scatter the chunk it belongs to.
 
     Parameters

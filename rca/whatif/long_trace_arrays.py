@@ -11,15 +11,14 @@ import pyarrow as pa
 
 from rca.arrays import BoolArray, IntArray, Seconds32
 from rca.errors import InvalidTrace
-from rca.whatif.blocks import BlockedTrace
-from rca.whatif.clock import sampled_steps
-from rca.whatif.density import filled_enough, largest_number, pauses_note
-from rca.whatif.meta import TraceMeta
+from rca.whatif.clock_correction import sampled_steps
+from rca.whatif.long_trace_blocks import BlockedTrace, chosen_rows
+from rca.whatif.long_trace_contents import TIMES, TraceContents, own_trace
 from rca.whatif.optypes import GC, N_TYPES
 from rca.whatif.reader import Part, numbers
-from rca.whatif.shapes import StepShape, group_steps, kept_steps
-from rca.whatif.survey import TIMES, Survey, chosen_rows, own_trace
-from rca.whatif.trace import OpTrace
+from rca.whatif.step_shapes import StepShape, group_steps, kept_steps
+from rca.whatif.step_sizes import filled_enough, largest_number, pauses_note
+from rca.whatif.trace import OpTrace, TraceMeta
 
 
 @dataclass(frozen=True)
@@ -72,8 +71,8 @@ class Layout:
         return StepShape(steps, self.optype, self.stage, self.sequence, *self.chunks, *dense)
 
 
-def layouts_of(found: Survey, notes: list[str]) -> list[Layout]:
-    """Shapes of a surveyed trace, most steps first; notes holes and dropped steps.
+def layouts_of(found: TraceContents, notes: list[str]) -> list[Layout]:
+    """Shapes of a contents_read trace, most steps first; notes holes and dropped steps.
 
     Raises
     ------
@@ -107,10 +106,12 @@ def layouts_of(found: Survey, notes: list[str]) -> list[Layout]:
     return layouts
 
 
-class Arranger:
+class ArrayBuilder:
     """Reads blocks again and arranges their rows."""
 
-    def __init__(self, file: BlockedTrace, meta: TraceMeta, found: Survey, layouts: list[Layout]) -> None:
+    def __init__(
+        self, file: BlockedTrace, meta: TraceMeta, found: TraceContents, layouts: list[Layout]
+    ) -> None:
         self.file = file
         self.meta = meta
         self.found = found
@@ -161,7 +162,7 @@ class Arranger:
         layout = np.repeat(np.arange(len(wanted)), [part.size for part in wanted])
         order = np.argsort(steps)
         steps, layout = steps[order], layout[order]
-        whose = self.found.arrangement[np.searchsorted(self.found.steps, steps)]
+        whose = self.found.row_order[np.searchsorted(self.found.steps, steps)]
         plain: list[int] = []
         own: list[int] = []
         for position, block in enumerate(self.file.blocks):
@@ -223,15 +224,15 @@ class Arranger:
         column: int,
         dense: list[Seconds32],
     ) -> None:
-        arrangement = self.found.arrangements[whose]
+        row_order = self.found.row_orders[whose]
         if (index, whose) not in self._places:
             self._places[index, whose] = self.layouts[index].places(
-                arrangement.trace, slice(None), self.found.facts.rows.data_ranks
+                row_order.trace, slice(None), self.found.facts.rows.data_ranks
             )
         place = self._places[index, whose]
         start, duration = times
-        if arrangement.rows.size < start.size:
-            start, duration = start[arrangement.rows], duration[arrangement.rows]
+        if row_order.rows.size < start.size:
+            start, duration = start[row_order.rows], duration[row_order.rows]
         # One-dimensional indices: several times faster than a pair.
         dense[0][:, column][place] = start - start.min()
         dense[1][:, column][place] = duration

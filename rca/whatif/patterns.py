@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
-from typing import Any, Literal
+from dataclasses import dataclass
 
 import numpy as np
 
 from rca.arrays import BoolArray, FloatArray, IntArray, Seconds32
 from rca.robust import nan_median
+from rca.whatif.attribution import Finding
 from rca.whatif.decompose import Decompositions, Removal
 from rca.whatif.optypes import BACKWARD, FORWARD
 from rca.whatif.trace_replay import ShapeReplay, TraceReplay
 
-Pattern = Literal["worker", "stage", "sequence_length", "garbage_collection"]
-
 SMALLEST_SLOWDOWN = 1.05
 """Below it nothing is worth a name."""
-MAJORITY = 0.5
+DOMINANT_SHARE = 0.5
 SHOWN_RANKS = 8
 SEQUENCE_CORRELATION = 0.9
 SEQUENCE_VARIATION = 0.05
@@ -26,35 +24,6 @@ LARGEST_FOR_MICROBATCHES = 50_000_000
 """Operations beyond which patterns of single microbatches are not looked for: they need copies of all."""
 
 PAUSE_FACTOR = 1.5
-
-
-@dataclass(frozen=True)
-class Finding:
-    """One pattern.
-
-    Attributes
-    ----------
-    pattern : str
-    ranks : tuple of int
-        Ranks it concerns; empty for the whole job.
-    share : float
-        Of the slowdown that disappears with it.
-    seconds_per_step : float
-    evidence : dict of str to float
-    text : str
-        One line for people.
-    """
-
-    pattern: Pattern
-    ranks: tuple[int, ...]
-    share: float
-    seconds_per_step: float
-    evidence: dict[str, float] = field(default_factory=dict)
-    text: str = ""
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain data."""
-        return asdict(self) | {"ranks": list(self.ranks)}
 
 
 def find_patterns(
@@ -85,7 +54,7 @@ def unsearched_patterns(replay: TraceReplay) -> list[str]:
 
 
 def _hot_workers(replay: TraceReplay, found: Decompositions, top: Removal) -> list[Finding]:
-    if top.share is None or top.share < MAJORITY or replay.ranks.size < 2:
+    if top.share is None or top.share < DOMINANT_SHARE or replay.ranks.size < 2:
         return []
     ranks = tuple(sorted(int(replay.ranks[d, s]) for d, s in top.workers))
     hottest = max(float(found.by_worker[s, d].mean()) for d, s in top.workers) / float(found.ideal.mean())
@@ -95,7 +64,7 @@ def _hot_workers(replay: TraceReplay, found: Decompositions, top: Removal) -> li
 
 
 def _hot_last_stage(replay: TraceReplay, found: Decompositions, last: Removal) -> list[Finding]:
-    if last.share is None or last.share < MAJORITY or replay.n_stages < 2:
+    if last.share is None or last.share < DOMINANT_SHARE or replay.n_stages < 2:
         return []
     slowdowns = found.by_stage.seconds.mean(axis=1) / found.ideal.mean()
     ranks = tuple(sorted(int(rank) for rank in replay.ranks[:, -1]))

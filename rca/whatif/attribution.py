@@ -1,0 +1,114 @@
+"""What each component of a job costs: the values that a what-if result is made of."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal
+
+import numpy as np
+
+from rca.arrays import FloatArray, IntArray
+
+Pattern = Literal["worker", "stage", "sequence_length", "garbage_collection"]
+
+
+@dataclass(frozen=True)
+class Decomposition:
+    """Step times of scenarios in which one component keeps its trace times and the rest is ideal.
+
+    Attributes
+    ----------
+    labels : tuple
+        Name or number of each component.
+    seconds : ndarray of shape (n_components, n_steps)
+    """
+
+    labels: tuple[str | int, ...]
+    seconds: FloatArray
+
+    def slowdown(self, ideal: FloatArray) -> dict[str | int, float]:
+        """Ratio of means over steps, largest first."""
+        ratios = self.seconds.mean(axis=1) / ideal.mean()
+        order = np.argsort(-ratios, kind="stable")
+        return {self.labels[k]: float(ratios[k]) for k in order}
+
+    def step_slowdown(self, ideal: FloatArray, step: int) -> dict[str | int, float]:
+        """Ratio at one step (by position), largest first."""
+        ratios = self.seconds[:, step] / ideal[step]
+        order = np.argsort(-ratios, kind="stable")
+        return {self.labels[k]: float(ratios[k]) for k in order}
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One pattern.
+
+    Attributes
+    ----------
+    pattern : str
+    ranks : tuple of int
+        Ranks it concerns; empty for the whole job.
+    share : float
+        Of the slowdown that disappears with it.
+    seconds_per_step : float
+    evidence : dict of str to float
+    text : str
+        One line for people.
+    """
+
+    pattern: Pattern
+    ranks: tuple[int, ...]
+    share: float
+    seconds_per_step: float
+    evidence: dict[str, float] = field(default_factory=dict)
+    text: str = ""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data."""
+        return asdict(self) | {"ranks": list(self.ranks)}
+
+
+@dataclass(frozen=True)
+class Workers:
+    """Exact slowdown by each worker alone.
+
+    Attributes
+    ----------
+    rank, data_rank, stage : ndarray of shape (n_workers,), int
+    seconds : ndarray of shape (n_workers, n_steps)
+        Step time with only this worker at its trace times.
+    approximate : ndarray of shape (n_workers,)
+        The published approximation, min(S of its data rank, S of its stage).
+    """
+
+    rank: IntArray
+    data_rank: IntArray
+    stage: IntArray
+    seconds: FloatArray = field(repr=False)
+    approximate: FloatArray = field(repr=False)
+
+    def slowdown(self, ideal: FloatArray) -> FloatArray:
+        """Exact S_w per worker."""
+        ratios: FloatArray = self.seconds.mean(axis=1) / ideal.mean()
+        return ratios
+
+
+@dataclass(frozen=True)
+class Share:
+    """Part of the slowdown that a set of workers explains.
+
+    Attributes
+    ----------
+    published, exact : float or None
+        With the set chosen by the published scores, and by exact ones; equal where nothing is chosen.
+        None where there is no loss, or none clear of noise, to have a share of.
+    ranks : tuple of int
+        The exact set.
+    without : ndarray of shape (n_steps,), seconds, or None
+        Step times with the exact set ideal and all else as traced.
+    """
+
+    published: float | None
+    exact: float | None
+    ranks: tuple[int, ...]
+    without: FloatArray | None = field(default=None, repr=False, compare=False)
