@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from math import factorial
 
 import numpy as np
 
 from rca.arrays import BoolArray, FloatArray
-from rca.causal.shapley import shapley
 
 #: Coalitions are enumerated; beyond this many causes the smallest are left to the unexplained part.
 MAX_CAUSES = 6
@@ -143,6 +143,36 @@ def attribute(
         unexplained=slowdown - float(seconds.sum()),
         slowdown_interval=(float(low[-1]), float(high[-1])),
     )
+
+
+def shapley(values: FloatArray) -> FloatArray:
+    """Shapley value of each player.
+
+    Parameters
+    ----------
+    values : ndarray of shape (2 ** n_players, ...)
+        Worth of every coalition; bit ``i`` of the index says whether player ``i`` takes part.
+
+    Returns
+    -------
+    ndarray of shape (n_players, ...)
+        Sums to ``values[-1] - values[0]``.
+    """
+    n_players = int(values.shape[0]).bit_length() - 1
+    coalitions = np.arange(values.shape[0])
+    sizes = np.array([int(index).bit_count() for index in coalitions])
+    shares = np.zeros((n_players, *values.shape[1:]))
+    for player in range(n_players):
+        without = coalitions[(coalitions >> player) & 1 == 0]
+        weights = np.array(
+            [
+                factorial(int(size)) * factorial(n_players - int(size) - 1) / factorial(n_players)
+                for size in sizes[without]
+            ]
+        )
+        marginal = values[without | (1 << player)] - values[without]
+        shares[player] = np.tensordot(weights, marginal, axes=1)
+    return shares
 
 
 def affordable(cells: int) -> int:

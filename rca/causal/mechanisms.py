@@ -69,17 +69,6 @@ class Mechanisms:
         """
         return self.coefficients * np.where(np.isnan(scores), np.nan, np.maximum(scores, 0.0))
 
-    def counterfactual(self, scores: FloatArray, excess: FloatArray, nominal: tuple[str, ...]) -> FloatArray:
-        """Phase excess had the `nominal` resources been at their reference, the window's own noise kept.
-
-        Abduction is trivial for additive noise: the noise is ``excess`` minus the mechanism, so the
-        counterfactual subtracts exactly the effects of the resources that are reset.
-        """
-        reset = np.isin(self.resources, nominal)
-        removed = np.nansum(self.effects(scores)[:, reset], axis=1)
-        result: FloatArray = excess - removed
-        return result
-
     def without_waiting(self, scores: FloatArray, waiting: FloatArray) -> FloatArray:
         """Scores had nobody waited longer than the reference: what idling explains is no evidence.
 

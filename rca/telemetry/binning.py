@@ -57,25 +57,6 @@ def increments(value: FloatArray) -> FloatArray:
     return step
 
 
-def cumulative(value: FloatArray) -> FloatArray:
-    """A counter as if it had never been reset, from zero at its first sample.
-
-    Parameters
-    ----------
-    value : ndarray of shape (n_samples,)
-        NaN samples are skipped and stay NaN.
-
-    Returns
-    -------
-    ndarray of shape (n_samples,)
-    """
-    total = np.full(value.shape, np.nan)
-    known = ~np.isnan(value)
-    if known.any():
-        total[known] = np.concatenate([[0.0], np.cumsum(increments(value[known]))])
-    return total
-
-
 def bin_means(
     time: FloatArray, value: FloatArray, offsets: IntArray, counter: BoolArray, edges: FloatArray
 ) -> FloatArray:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from os import PathLike
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
@@ -20,6 +22,7 @@ from rca.telemetry.window import Window
 
 LABEL_FILE = directory.LABEL_FILE
 MANIFEST_FILE = "manifest.json"
+Part = Literal["train", "calibration", "validation", "test"]
 
 Model = TypeVar("Model", bound=BaseModel)
 Read = TypeVar("Read")
@@ -208,6 +211,23 @@ def read_collection(path: str | PathLike[str]) -> Collection:
         for entry in manifest.windows
     )
     return Collection(folder, entries, manifest.model_extra or {})
+
+
+def hashed_part(group: str, shares: Mapping[Part, float]) -> Part:
+    """Part a group belongs to; the same in every run and on every machine.
+
+    Parameters
+    ----------
+    group : str
+        What must not be split: everything that comes from one scenario.
+    shares : mapping of part to float
+        In order; they add up to 1.
+    """
+    draw = int.from_bytes(hashlib.sha256(group.encode()).digest()[:8], "big") / 2**64
+    parts = list(shares)
+    ceilings = accumulate(shares.values())
+    # Rounded shares may add up to a hair less than 1.
+    return next((part for part, ceiling in zip(parts, ceilings, strict=True) if draw < ceiling), parts[-1])
 
 
 def write_manifest(

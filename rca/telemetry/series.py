@@ -13,8 +13,13 @@ from rca.arrays import BoolArray, FloatArray, IntArray
 from rca.telemetry.binning import bin_codes, bin_means
 from rca.telemetry.catalogue import Signal, resolve
 from rca.telemetry.grouping import codes_of, contiguous_order, ranks_of, run_starts, series_numbers
-from rca.telemetry.queue_samples import without_bursts
 from rca.telemetry.window import Window
+
+#: This share of the samples, one at least, counts no more than the next highest: a queue that stands is
+#: seen more often, ...
+CHANCE = 0.3
+#: ... or for so long: this share of the samples in a row, and at least so many.
+STANDS, AT_LEAST = 0.25, 4
 
 
 @dataclass(frozen=True)
@@ -34,8 +39,6 @@ class SeriesSet:
     node_names, device_names : tuple of str
     unknown : mapping of str to int
         Metric names that the catalogue does not know, with their numbers of samples.
-    samples_unused : int
-        Samples of unknown and of deliberately unused metrics, and samples without a value.
     """
 
     time: FloatArray
@@ -49,7 +52,6 @@ class SeriesSet:
     node_names: tuple[str, ...]
     device_names: tuple[str, ...]
     unknown: Mapping[str, int]
-    samples_unused: int
 
     @property
     def n_series(self) -> int:
@@ -76,7 +78,7 @@ class SeriesSet:
         if (scale != 1.0).any():
             value = value * np.repeat(scale[labels[0][rows]], np.diff(offsets))
         momentary = np.array([one.momentary for one in signals], dtype=bool)
-        value = without_bursts(value, offsets, momentary[labels[0][rows]])
+        value = without_queue_spikes(value, offsets, momentary[labels[0][rows]])
         of_signal, of_node, of_rank, of_device = (column[rows].astype(np.int64) for column in labels)
         return cls(
             time=time,
@@ -90,7 +92,6 @@ class SeriesSet:
             node_names=tuple(node_names),
             device_names=tuple(device_names),
             unknown=_unknown(name, names),
-            samples_unused=table.num_rows - int(time.size),
         )
 
     def bin_means(self, edges: npt.ArrayLike) -> FloatArray:
@@ -158,6 +159,47 @@ def _grouped(
         time, value = time[by_time], value[by_time]
     rows = starts if order is None else order[starts]
     return time, value, np.append(starts, number.size), rows
+
+
+def without_queue_spikes(value: FloatArray, offsets: IntArray, momentary: BoolArray) -> FloatArray:
+    """Samples of momentary series with chance ones cut to what more than a few of them show.
+
+    Parameters
+    ----------
+    value : ndarray of shape (n_samples,)
+        Series one after another, in time order, none empty, without NaN.
+    offsets : ndarray of shape (n_series + 1,), int
+        Series ``i`` owns the samples ``offsets[i]:offsets[i + 1]``.
+    momentary : ndarray of shape (n_series,), bool
+
+    Returns
+    -------
+    ndarray of shape (n_samples,)
+        The same array where no series is momentary.
+    """
+    if not momentary.any():
+        return value
+    counts = np.diff(offsets)[momentary]
+    samples = np.flatnonzero(np.repeat(momentary, np.diff(offsets)))
+    series = np.repeat(np.arange(counts.size), counts)
+    first = np.concatenate([[0], np.cumsum(counts)[:-1]])
+    held = value[samples]
+    descending = np.lexsort((-held, series))
+    chance = np.ceil(CHANCE * counts).astype(np.int64)
+    ceiling = held[descending[first + np.minimum(chance, counts - 1)]][series]
+    out = value.copy()
+    enough = np.maximum(AT_LEAST, np.ceil(STANDS * counts))[series]
+    standing = _row(held > ceiling, series) >= enough
+    out[samples] = np.where(standing, held, np.minimum(held, ceiling))
+    return out
+
+
+def _row(high: BoolArray, series: IntArray) -> IntArray:
+    """How many high samples in a row of one series each sample is among; 0 for one that is not high."""
+    breaks = np.flatnonzero((np.diff(high) != 0) | (np.diff(series) != 0)) + 1
+    starts = np.concatenate([[0], breaks])
+    length = np.diff(np.append(starts, high.size))
+    return np.where(high, np.repeat(length, length), 0)
 
 
 def _unknown(name: npt.NDArray[np.int32], names: list[str]) -> dict[str, int]:

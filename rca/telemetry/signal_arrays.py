@@ -9,10 +9,13 @@ import numpy as np
 import numpy.typing as npt
 
 from rca.arrays import FloatArray, IntArray
-from rca.telemetry.cpu_shares import cpu_shares
-from rca.telemetry.placement import Level, Placement, combined, place_series
+from rca.telemetry.catalogue.host import CPU_MODES
+from rca.telemetry.placement import Level, combined, place_series
 from rca.telemetry.series import SeriesSet
 from rca.telemetry.window import Window
+
+#: Without idle time nothing says how many cores a node has.
+IDLE = "node_cpu_idle"
 
 
 @dataclass(frozen=True)
@@ -31,8 +34,6 @@ class SignalArrays:
         Samples of series that speak for a rank; the rest of the table is unused.
     unknown : mapping of str to int
         Metric names that the catalogue does not know, with their numbers of samples.
-    unplaced_nodes : tuple of str
-        Nodes with metrics on which the job places no rank (a spelling that differs?).
     """
 
     edges: FloatArray
@@ -40,7 +41,6 @@ class SignalArrays:
     level: Mapping[str, Level]
     samples_used: int
     unknown: Mapping[str, int]
-    unplaced_nodes: tuple[str, ...]
 
     @property
     def unknown_names(self) -> tuple[str, ...]:
@@ -74,7 +74,6 @@ class SignalArrays:
             level=level,
             samples_used=int(np.diff(series.offsets)[speaks].sum()),
             unknown=series.unknown,
-            unplaced_nodes=_unplaced(series, placement),
         )
 
 
@@ -99,6 +98,29 @@ def _rows_by_channel(series: SeriesSet) -> dict[str, IntArray]:
     }
 
 
-def _unplaced(series: SeriesSet, placement: Placement) -> tuple[str, ...]:
-    lost = np.unique(series.node[placement.owner < 0])
-    return tuple(sorted(series.node_names[node] for node in lost.tolist() if node >= 0))
+def cpu_shares(values: Mapping[str, FloatArray], level: Mapping[str, Level]) -> dict[str, FloatArray]:
+    """CPU channels relative to all of the CPU time that was told, idle included.
+
+    ``sum by (mode)`` over 96 cores makes 48 of a node that is half busy, the mean over cores 0.5. All modes
+    together are as many cores as there are, or one.
+
+    Parameters
+    ----------
+    values : mapping of channel to ndarray of shape (n_ranks, n_bins)
+    level : mapping of channel to {"rank", "node", "global"}
+
+    Returns
+    -------
+    dict of str to ndarray of shape (n_ranks, n_bins)
+        Only what changes: nothing without idle time, which tells how many cores there are, and nothing that
+        was measured elsewhere.
+    """
+    if IDLE not in values:
+        return {}
+    modes = [name for name in CPU_MODES.values() if name and level.get(name) == level[IDLE]]
+    if len(modes) < 2:
+        return {}
+    together = np.nansum([values[name] for name in modes], axis=0)
+    known = np.isfinite(values[IDLE]) & (together > 0)
+    whole = np.where(known, together, 1.0)
+    return {name: values[name] / whole for name in modes}

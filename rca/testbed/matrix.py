@@ -15,8 +15,7 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from rca.errors import InvalidInput
-from rca.telemetry import split
-from rca.telemetry.split import Part
+from rca.telemetry.labels import Part, hashed_part
 from rca.testbed.catalogue import FAULTS, FaultKind, Scope
 from rca.testbed.scenario import Benign, Fault, JobShape, Model, Scenario, Severity, parsed, read_yaml
 
@@ -156,7 +155,7 @@ def part_of(matrix: Matrix, group: str, world_size: int) -> Part:
 
     All repetitions, models and severities stay together, or a test would ask for what was learned.
     """
-    return split.part_of(f"{matrix.split_seed}/{group}/{world_size}", matrix.shares)
+    return hashed_part(f"{matrix.split_seed}/{group}/{world_size}", matrix.shares)
 
 
 def _expanded(matrix: Matrix, group: Group) -> list[Planned]:

@@ -11,8 +11,7 @@ import numpy as np
 from rca.arrays import BoolArray, FloatArray, IntArray
 from rca.features import FeatureSet, extract
 from rca.telemetry.causes import CAUSES
-from rca.telemetry.labels import Label, unfelt
-from rca.telemetry.split import Part
+from rca.telemetry.labels import Label, Part, unfelt
 from rca.telemetry.window import Window
 from rca.training.split import part_of
 

@@ -24,7 +24,7 @@ import numpy as np
 
 from rca.errors import SourceError
 from rca.features import VERSION
-from rca.telemetry.split import Part
+from rca.telemetry.labels import Part
 from rca.training.corpus import Example
 
 #: Raised when the layout of a file changes.

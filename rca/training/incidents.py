@@ -13,8 +13,7 @@ import numpy as np
 from rca.errors import InvalidInput
 from rca.processes import mapped
 from rca.telemetry.causes import CAUSES, SPECS, UNKNOWN
-from rca.telemetry.labels import Collection, CollectionEntry, Label, read_collection, unfelt
-from rca.telemetry.split import Part
+from rca.telemetry.labels import Collection, CollectionEntry, Label, Part, read_collection, unfelt
 from rca.telemetry.window import Window
 from rca.training.corpus import Example, example
 from rca.training.crops import crop, without_ranks

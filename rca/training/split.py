@@ -8,8 +8,7 @@ from itertools import count, islice
 import numpy as np
 
 from rca.arrays import BoolArray
-from rca.telemetry import split
-from rca.telemetry.split import Part
+from rca.telemetry.labels import Part, hashed_part
 
 #: Shares of the simulated scenarios, in order.
 SHARES: dict[Part, float] = {"train": 0.62, "calibration": 0.12, "validation": 0.14, "test": 0.12}
@@ -22,7 +21,7 @@ def scenario_group(seed: int) -> str:
 
 def part_of(group: str) -> Part:
     """Part a group belongs to; the same in every run and on every machine."""
-    return split.part_of(group, SHARES)
+    return hashed_part(group, SHARES)
 
 
 def seeds_of(part: Part, n: int) -> list[int]:

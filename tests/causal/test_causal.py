@@ -8,10 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rca.causal import Mechanisms, attribute
-from rca.causal.attribution import JobWork, Removal
+from rca.causal.attribution import JobWork, Removal, shapley
 from rca.causal.graph import PHASES, mechanism_parents
 from rca.causal.responsibility import UNMEASURED, responsibilities
-from rca.causal.shapley import shapley
 from rca.errors import BundleError
 from rca.features.resource_evidence import resource_names
 

@@ -8,13 +8,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from telemetry_windows import metrics, window
 
-from rca.telemetry.queue_samples import CHANCE, without_bursts
-from rca.telemetry.series import SeriesSet
+from rca.telemetry.series import CHANCE, SeriesSet, without_queue_spikes
 
 
 def cut(*values: float) -> list[float]:
     offsets = np.array([0, len(values)])
-    return without_bursts(np.array(values, float), offsets, np.array([True])).tolist()
+    return without_queue_spikes(np.array(values, float), offsets, np.array([True])).tolist()
 
 
 def test_a_message_that_passes_leaves_no_trace() -> None:
@@ -31,7 +30,7 @@ def test_a_queue_that_stands_does(samples) -> None:
 
 def test_a_row_does_not_go_on_in_the_next_series() -> None:
     value = np.array([0, 0, 0, 0, 9, 9, 9, 9, 9, 0, 0, 0, 0, 0], float)
-    found = without_bursts(value, np.array([0, 7, 14]), np.array([True, True]))
+    found = without_queue_spikes(value, np.array([0, 7, 14]), np.array([True, True]))
     assert found.tolist() == [0.0] * 14
 
 
@@ -42,13 +41,13 @@ def test_few_samples_keep_what_all_of_them_show(values, expected) -> None:
 
 def test_series_are_cut_one_by_one_and_steady_ones_not_at_all() -> None:
     value = np.array([0, 0, 0, 9, 5, 5, 5, 9, 0, 0, 0, 9], float)
-    found = without_bursts(value, np.array([0, 4, 8, 12]), np.array([True, True, False]))
+    found = without_queue_spikes(value, np.array([0, 4, 8, 12]), np.array([True, True, False]))
     assert found.tolist() == [0, 0, 0, 0, 5, 5, 5, 5, 0, 0, 0, 9]
 
 
 def test_without_momentary_series_nothing_is_copied() -> None:
     value = np.array([1.0, 2.0])
-    assert without_bursts(value, np.array([0, 2]), np.array([False])) is value
+    assert without_queue_spikes(value, np.array([0, 2]), np.array([False])) is value
 
 
 @given(st.lists(st.floats(0, 1e9), min_size=1, max_size=60))

@@ -165,9 +165,8 @@ def test_a_level_that_few_ranks_report_gives_way() -> None:
     assert found.values["load1"][:, 0].tolist() == [5, 5, 5]
 
 
-def test_a_node_the_job_does_not_know_is_reported() -> None:
+def test_metrics_of_a_node_without_ranks_are_not_used() -> None:
     found = signals(("node_load1", 1.0, "elsewhere.cluster.local"))
-    assert found.unplaced_nodes == ("elsewhere.cluster.local",)
     assert found.values == {}
     assert found.samples_used == 0
 
@@ -202,5 +201,4 @@ def test_every_metric_of_the_captured_windows_is_known() -> None:
         captured = entry.read_window()
         found = SignalArrays.from_window(captured, [captured.job.start, captured.job.end])
         assert found.unknown_names == ()
-        assert found.unplaced_nodes == ()
         assert {"runqueue_wait", "loader_cpu", "tcp_rtt", "psi_cpu", "gc_pause"} <= set(found.values)

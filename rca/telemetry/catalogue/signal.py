@@ -51,7 +51,7 @@ class Signal:
         Factor from the exporter's unit to `unit`.
     momentary : bool
         A sample shows one moment of something that comes and goes within milliseconds, as the length of a
-        queue: a few high samples are chance (`rca.telemetry.queue_samples`).
+        queue: a few high samples are chance (`rca.telemetry.series`).
     """
 
     name: str

@@ -16,8 +16,6 @@ from rca.telemetry.grouping import codes_of, contiguous_order, ranks_of, run_sta
 from rca.telemetry.job import Job
 from rca.telemetry.schema import EVENTS, METRICS, OPS, STEPS
 
-CONTENT_TYPE = "application/json"
-
 Reader = Callable[[Any], tuple[pa.Table, list[str]]]
 _READERS: Mapping[str, Reader] = {
     "steps": lambda value: table_from_columns(STEPS, value),

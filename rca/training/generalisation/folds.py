@@ -13,7 +13,7 @@ import numpy as np
 from rca.arrays import BoolArray
 from rca.evaluation.rows import SEVERITIES, WORLD_SIZES, size_band
 from rca.telemetry.causes import CAUSES
-from rca.telemetry.split import Part
+from rca.telemetry.labels import Part
 from rca.training.corpus import Corpus
 from rca.training.generalisation.pool import Cell, Origin, Pool
 

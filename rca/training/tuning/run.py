@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from rca.evaluation.tables import TextTable
-from rca.telemetry.split import Part
+from rca.telemetry.labels import Part
 from rca.training.corpus import Corpus, stack
 from rca.training.examples import gathered
 from rca.training.feature_cache import FeatureCache
