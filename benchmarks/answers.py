@@ -61,8 +61,7 @@ def main(arguments: list[str]) -> int:
 
 def _captured(scratch: Path, without: list[str]) -> Iterator[Source]:
     """Name and folder of every window that is shipped, archives unpacked into `scratch`."""
-    packed = sorted(DATA.glob(f"*/*/{MANIFEST_FILE}"))
-    for folder in [DATA / "windows", *(manifest.parent for manifest in packed)]:
+    for folder in sorted(manifest.parent for manifest in DATA.rglob(MANIFEST_FILE)):
         collection = folder.relative_to(DATA).as_posix()
         if any(fnmatch(collection, pattern) for pattern in without):
             continue
