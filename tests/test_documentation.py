@@ -1,4 +1,7 @@
-"""What the documentation shows is run: Python blocks, `rca` commands, JSON windows, links, docstrings."""
+"""The documentation runs, links to what exists and stays short.
+
+Python blocks, `rca` commands, JSON windows and docstrings are run. Links, anchors and paths must exist.
+"""
 
 from __future__ import annotations
 
@@ -19,8 +22,27 @@ from rca.cli import run as run_command_line
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")])
+#: Pages that link and name paths, but whose examples are not run.
+OTHERS = tuple(
+    ROOT / name
+    for name in (
+        "CHANGELOG.md",
+        "SECURITY.md",
+        "api/deploy/README.md",
+        "data/README.md",
+        "data/windows/README.md",
+        "models/README.md",
+    )
+)
+DECISIONS = sorted((ROOT / "docs" / "decisions").glob("0*.md"))
+HISTORY = ROOT / "docs" / "model-history.md"
+#: How a page begins that `rca_api.reference` writes from the code.
+GENERATED = "<!-- Written by"
 FENCE = re.compile(r"^```(?P<language>[\w-]*)[^\n]*\n(?P<code>.*?)^```", re.MULTILINE | re.DOTALL)
-LINK = re.compile(r"\]\((?P<target>[^)\s#]+)[^)]*\)")
+LINK = re.compile(r"\]\((?P<target>[^)\s#]*)(?:#(?P<anchor>[^)\s]+))?\)")
+HEADING = re.compile(r"^#+ (?P<title>.+)$", re.MULTILINE)
+#: A path of this repository in prose or in code.
+NAMED = re.compile(r"(?<![\w/.~-])(?:api|benchmarks|data|docs|models|rca|tests)/[\w./*-]*\w\*?")
 #: A block or a line with this comment is shown only.
 NOT_RUN = "# not run"
 #: Commands that would not come to an end within a test.
@@ -143,12 +165,95 @@ def test_windows_shown_as_json_can_be_diagnosed(block: Block) -> None:
     assert rca.diagnose(window).job_id == json.loads(block.code)["job"]["job_id"]
 
 
-@pytest.mark.parametrize("path", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
-def test_links_lead_to_files_that_exist(path: Path) -> None:
+@pytest.mark.parametrize("path", [*PAGES, *OTHERS], ids=lambda path: str(path.relative_to(ROOT)))
+def test_links_lead_to_pages_and_sections_that_exist(path: Path) -> None:
     prose = FENCE.sub("", path.read_text(encoding="utf-8"))
-    targets = [found["target"] for found in LINK.finditer(prose)]
-    local = [target for target in targets if "://" not in target and not target.startswith("mailto:")]
-    assert [target for target in local if not (path.parent / target).exists()] == []
+    broken = []
+    for found in LINK.finditer(prose):
+        target, anchor = found["target"], found["anchor"]
+        if "://" in target or target.startswith("mailto:"):
+            continue
+        page = path.parent / target if target else path
+        if not page.exists() or (anchor and anchor not in _anchors(page)):
+            broken.append(found.group())
+    assert broken == []
+
+
+def _anchors(page: Path) -> set[str]:
+    """The ids that GitHub gives to headings."""
+    text = FENCE.sub("", page.read_text(encoding="utf-8"))
+    titles = (found["title"].lower().replace("`", "") for found in HEADING.finditer(text))
+    return {re.sub(r"[^\w\- ]", "", title).replace(" ", "-") for title in titles}
+
+
+@pytest.mark.parametrize("path", [*PAGES, *OTHERS], ids=lambda path: str(path.relative_to(ROOT)))
+def test_paths_in_prose_exist(path: Path) -> None:
+    if path == HISTORY:
+        return
+    prose = FENCE.sub("", path.read_text(encoding="utf-8"))
+    code = " ".join(re.findall(r"`([^`]+)`", prose))
+    named = {found.group() for found in NAMED.finditer(code)}
+    assert {name for name in named if not any(ROOT.glob(name))} == set()
+
+
+@pytest.mark.parametrize("folder", ["rca", "api", "models", "benchmarks", "tests"])
+def test_pages_that_code_refers_to_exist(folder: str) -> None:
+    missing = set()
+    for path in (ROOT / folder).rglob("*.py"):
+        for name in re.findall(r"docs/[a-z-]+/(?:[\w-]+\.md|\d{4})", path.read_text(encoding="utf-8")):
+            if not any(ROOT.glob(name)) and not any(ROOT.glob(f"{name}-*.md")):
+                missing.add(f"{path.relative_to(ROOT)}: {name}")
+    assert missing == set()
+
+
+def test_the_readme_is_short() -> None:
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert len(text.split()) <= 900
+
+
+@pytest.mark.parametrize(
+    "path", [*PAGES, ROOT / "data" / "README.md"], ids=lambda path: str(path.relative_to(ROOT))
+)
+def test_no_sentence_has_more_than_25_words(path: Path) -> None:
+    text = path.read_text(encoding="utf-8")
+    if not text.startswith(GENERATED):
+        assert [sentence for sentence in sentences(text) if len(sentence.split()) > 25] == []
+
+
+def test_the_guides_are_short() -> None:
+    guides = [path for path in PAGES if path.is_relative_to(ROOT / "docs") and path != HISTORY]
+    texts = [path.read_text(encoding="utf-8") for path in guides if path.parent.name != "decisions"]
+    assert sum(len(text.split()) for text in texts if not text.startswith(GENERATED)) <= 12_000
+
+
+@pytest.mark.parametrize("path", DECISIONS, ids=lambda path: path.name)
+def test_a_decision_has_a_status_and_is_short(path: Path) -> None:
+    text = path.read_text(encoding="utf-8")
+    assert len(text.split()) <= 150
+    assert text.startswith(f"# {path.name[:4]}. ")
+    assert re.search(r"^\*\*Status\.\*\* (Accepted|Superseded by \[)", text, re.MULTILINE)
+    parts = re.findall(r"^\*\*(\w+)\.\*\*", text, re.MULTILINE)
+    assert parts == ["Status", "Context", "Decision", "Consequence"]
+
+
+def test_the_index_of_decisions_is_complete() -> None:
+    index = (ROOT / "docs" / "decisions" / "README.md").read_text(encoding="utf-8")
+    assert re.findall(r"\]\((0[\w-]+\.md)\)", index) == [path.name for path in DECISIONS]
+
+
+def test_rows_of_the_model_history_are_short() -> None:
+    rows = [line for line in HISTORY.read_text(encoding="utf-8").splitlines() if line.startswith("| 2")]
+    assert rows
+    assert [row for row in rows if len(row.replace("|", " ").split()) > 40] == []
+
+
+def sentences(text: str) -> list[str]:
+    """The sentences of a page's prose: no blocks, tables or headings; a list item ends a sentence."""
+    lines = FENCE.sub("", text).splitlines()
+    prose = "\n".join("" if re.match(r"\s*[|#<]", line) else line for line in lines)
+    prose = re.sub(r"\]\([^)]*\)", "", prose)
+    paragraphs = re.split(r"\n\s*\n|\n\s*(?:[-*]|\d+\.) ", prose)
+    return [each for one in paragraphs for each in re.split(r"(?<=[.?!])\s+", " ".join(one.split())) if each]
 
 
 @pytest.mark.parametrize("path", WITH_DOCTESTS, ids=lambda path: str(path.relative_to(ROOT)))

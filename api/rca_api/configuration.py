@@ -1,12 +1,8 @@
-"""What is set and what could be: ``rca serve --print-config``, and the table in ``docs/service.md``.
-
-``python -m rca_api.configuration docs/service.md`` brings that table up to date.
-"""
+"""The settings as ``rca serve --print-config`` and ``docs/reference/settings.md`` show them."""
 
 from __future__ import annotations
 
 import shlex
-import sys
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -20,8 +16,6 @@ from rca_api.logs import hidden
 from rca_api.settings import Settings
 
 Form = Literal["env", "json"]
-#: The table of settings in a Markdown page stands between these lines.
-BEGIN, END = "<!-- settings: begin -->", "<!-- settings: end -->"
 
 
 @dataclass(frozen=True)
@@ -85,13 +79,6 @@ def table() -> str:
     return "\n".join(lines)
 
 
-def with_table(page: str) -> str:
-    """Replace the table in a page."""
-    before, _, rest = page.partition(BEGIN)
-    _, _, after = rest.partition(END)
-    return f"{before}{BEGIN}\n{table()}\n{END}{after}"
-
-
 def _lines(setting: Setting) -> str:
     sign = "" if setting.source == "environment" else "# "
     return f"# {setting.description}\n{sign}{setting.variable}={shlex.quote(setting.value)}\n"
@@ -116,8 +103,3 @@ def _text(value: Any) -> str:
     if isinstance(value, tuple | list):
         return orjson.dumps(value).decode()
     return f"{value:g}" if isinstance(value, float) else str(value)
-
-
-if __name__ == "__main__":
-    path = Path(sys.argv[1])
-    path.write_text(with_table(path.read_text(encoding="utf-8")), encoding="utf-8")

@@ -32,7 +32,7 @@ def default_data_dir() -> Path:
 class Settings(BaseSettings):
     """Settings of one service process; sizes take units (``RCA_MAX_BODY_BYTES=64MiB``).
 
-    The text below each is its description: `rca serve --print-config` and `docs/service.md` show it.
+    The text below each is its description, in `rca serve --print-config` and `docs/reference/settings.md`.
     """
 
     model_config = SettingsConfigDict(

@@ -14,7 +14,7 @@ import numpy as np
 from rca.arrays import FloatArray, IntArray
 from rca.features.comparison import Comparison
 from rca.features.extract import FeatureSet, collect_evidence, table_rows
-from rca.features.post_stop_signals import Aftermath
+from rca.features.post_stop_signals import PostStopSignals
 from rca.features.resource_evidence import Evidence
 from rca.features.work import Work
 from rca.robust import REFERENCE_QUANTILE, nan_mean, nan_median, nan_quantile
@@ -86,11 +86,11 @@ class Mending:
         before, now = (each.segment.mask(work.steps.size) for each in (features.comparison, comparison))
         if not np.array_equal(before, now):
             signals, evidence, _, _ = collect_evidence(
-                placed(window), work, comparison, features.endings, topology
+                placed(window), work, comparison, features.job_end, topology
             )
         evidence = _silenced(evidence, self.ranks)
         per_rank, per_window = table_rows(
-            work, comparison, evidence, features.endings, topology, Aftermath.unknown(topology.n_ranks)
+            work, comparison, evidence, features.job_end, topology, PostStopSignals.unknown(topology.n_ranks)
         )
         return replace(
             features,

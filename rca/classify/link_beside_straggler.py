@@ -12,7 +12,7 @@ from rca.classify.link_evidence import LINK_CAUSES, Ports, Suspected, isolated_l
 from rca.classify.suspect_filter import transfer_grew
 from rca.features import FeatureSet
 from rca.features.resource_evidence import resource_names
-from rca.features.slow_segment import MIN_Z, high_segment
+from rca.features.slow_segment import MIN_SEGMENT_Z, high_segment
 from rca.robust import nan_mean, nan_median
 from rca.telemetry.causes import CAUSES
 
@@ -86,7 +86,7 @@ def _slow_for_a_while(features: FeatureSet, suspects: Sequence[Suspected]) -> bo
     series, unit = nan_median(features.work.transfer), features.work.step_reference
     if not np.isfinite(unit):
         return False
-    slow = high_segment(series, min_z=MIN_Z, min_contrast=FELT * unit)
+    slow = high_segment(series, min_z=MIN_SEGMENT_Z, min_contrast=FELT * unit)
     if slow.whole or not any(_lengthens_transfer(each.cause) for each in suspects):
         return not slow.whole
     of_the_job = features.comparison.segment.mask(series.size)

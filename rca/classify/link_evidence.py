@@ -59,7 +59,7 @@ class Ports:
         resources = [resource_names().index(name) for name in ("nic", "tcp", "nvlink")]
         worst = [of_nodes(evidence.versus_peers[:, column], topology) for column in resources]
         queues, connections, errors = (np.nan_to_num(scores, nan=0.0) for scores in worst)
-        down = np.isin(np.arange(len(topology.node_names)), topology.node[features.endings.link_down])
+        down = np.isin(np.arange(len(topology.node_names)), topology.node[features.job_end.link_down])
         watched = np.isfinite(worst[0]).any() or np.isfinite(worst[1]).any()
         return cls(queues, connections, errors, down & ~watched)
 

@@ -112,6 +112,6 @@ def _apart(scores: FloatArray, least: float) -> IntArray:
 
 def _all_measured(resource: str, crowded: IntArray, evidence: Evidence) -> bool:
     """Whether the quiet ranks have the channel, too, by which the others are crowded: absent is not quiet."""
-    best = evidence.best[crowded, resource_names().index(resource)]
+    best = evidence.worst_channel[crowded, resource_names().index(resource)]
     channel = RESOURCES[resource][int(np.bincount(best[best >= 0]).argmax())].channel
     return bool(np.isfinite(evidence.values[channel]).all())

@@ -49,9 +49,9 @@ def silent_enough(features: FeatureSet) -> bool:
 
     Events do only around the last sign of progress and since: what the job outlived did not stop it.
     """
-    endings = features.endings
-    told = endings.complaints > 0 or endings.unfinished.any()
-    behind = np.nan_to_num(endings.behind, nan=-1.0).min(initial=0.0) < 0
+    job_end = features.job_end
+    told = job_end.trouble_events > 0 or job_end.unfinished.any()
+    behind = np.nan_to_num(job_end.behind, nan=-1.0).min(initial=0.0) < 0
     return bool(told or behind or fell_silent(features))
 
 
@@ -62,12 +62,14 @@ def fell_silent(features: FeatureSet) -> bool:
 
 def stays_silent(features: FeatureSet) -> bool:
     """Whether there were no rows for so long that the job is over, one way or the other."""
-    return bool(features.endings.silence >= LONG_STEPS) and silent_seconds(features) >= LONG_SECONDS
+    return (
+        bool(features.job_end.steps_since_progress >= LONG_STEPS) and silent_seconds(features) >= LONG_SECONDS
+    )
 
 
 def silent_seconds(features: FeatureSet) -> float:
     """How long there were no rows at the window's end; NaN where no step has a length."""
-    return float(features.endings.silence * features.work.step_reference)
+    return float(features.job_end.steps_since_progress * features.work.step_reference)
 
 
 def can_show_health(features: FeatureSet) -> bool:

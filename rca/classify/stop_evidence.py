@@ -51,5 +51,5 @@ def alarm_threshold(
 
 def has_witnesses(features: FeatureSet) -> bool:
     """Whether the job fell silent and anybody complains, or stayed when most had left."""
-    endings = features.endings
-    return fell_silent(features) and (endings.complaints > 0 or endings.stayed)
+    job_end = features.job_end
+    return fell_silent(features) and (job_end.trouble_events > 0 or job_end.partly_released)

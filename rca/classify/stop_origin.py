@@ -51,12 +51,12 @@ def _stopped(component: Component, features: FeatureSet) -> bool:
 
 
 def _named_by_events(component: Component, features: FeatureSet) -> bool:
-    return bool(features.endings.fatal[list(component.ranks)].any())
+    return bool(features.job_end.fatal[list(component.ranks)].any())
 
 
 def _behind(component: Component, features: FeatureSet) -> float:
     """Steps before the others at which the component's first rank stopped; 0 if it did not."""
-    return float(np.nanmin(np.append(features.endings.behind[list(component.ranks)], 0.0)))
+    return float(np.nanmin(np.append(features.job_end.behind[list(component.ranks)], 0.0)))
 
 
 def _least_far(stopped: list[Component], features: FeatureSet) -> list[Component]:
@@ -74,10 +74,10 @@ def _works_alone(features: FeatureSet) -> Component | None:
 
     Where waiting spins, all are busy, and nothing is told.
     """
-    used = features.endings.used
+    used = features.job_end.cpu_ratio
     if used is None or used.size <= ENOUGH_OTHERS or not np.isfinite(used).all():
         return None
-    if features.endings.died.any() or features.endings.silence < LONG_SILENCE:
+    if features.job_end.died.any() or features.job_end.steps_since_progress < LONG_SILENCE:
         return None
     busiest = int(used.argmax())
     if used[busiest] < WORKING or np.delete(used, busiest).max() > WAITING:
@@ -94,11 +94,11 @@ def refine_stop_cause(
     the job's end looks like that of a hang. Neither did several ranks of a node with which the end began:
     ranks hang one by one, and go down together. Whose processes took CPU time to the end did not die.
     """
-    ranks, endings = list(component.ranks), features.endings
-    together = len(ranks) > 1 and bool(endings.began[ranks].all())
-    if together or endings.died[ranks].any():
+    ranks, job_end = list(component.ranks), features.job_end
+    together = len(ranks) > 1 and bool(job_end.origin[ranks].all())
+    if together or job_end.died[ranks].any():
         return reweighted(causes, {HANG: CONTRADICTED})
-    told = endings.fatal[ranks].any() or endings.began[ranks].any()
+    told = job_end.fatal[ranks].any() or job_end.origin[ranks].any()
     if told or not _are_alive(ranks, features):
         return causes
     return reweighted(causes, {CRASH: CONTRADICTED})
@@ -106,8 +106,8 @@ def refine_stop_cause(
 
 def _are_alive(ranks: list[int], features: FeatureSet) -> bool:
     """Whether the ranks' processes still took CPU time long after the end, each about as much as is usual."""
-    used = features.endings.used
-    if used is None or not features.endings.silence >= LONG_SILENCE:
+    used = features.job_end.cpu_ratio
+    if used is None or not features.job_end.steps_since_progress >= LONG_SILENCE:
         return False
     usual = float(nan_median(np.delete(used, ranks)[:, None])[0]) if used.size > len(ranks) else 0.0
     needed = max(ALIVE, LIKE_OTHERS * float(np.nan_to_num(usual)))

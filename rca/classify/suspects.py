@@ -68,7 +68,7 @@ class Suspicion:
 
     def of_a_stopped_job(self) -> list[Component]:
         """Who may have stopped the job: with whom it began by the events, else whom the model suspects."""
-        if (began := self.features.endings.began).any():
+        if (began := self.features.job_end.origin).any():
             told = np.where(began, np.maximum(self.per_rank, TOLD_BY_EVENTS), 0.0)
             return exact_cover(began, told, self.features.topology)
         components = cover(self.per_rank, self.threshold, self.features.topology)

@@ -67,7 +67,7 @@ def abstention(
     alarm = alarm_threshold(thresholds, features, classification.probability)
     if classification.events:
         return _reason("single_event", told_events(classification, features))
-    if mode == "healthy" and features.endings.left:
+    if mode == "healthy" and features.job_end.all_released:
         return _reason("left_at_once", LEFT)
     if not classification.decided:
         return (

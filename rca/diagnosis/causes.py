@@ -191,7 +191,7 @@ def _signal_evidence(
         if not np.isfinite(scores).any() or np.nanmax(scores) < REMARKABLE_SCORE:
             continue
         worst = ranks[int(np.nanargmax(scores))]
-        channel = RESOURCES[name][int(evidence.best[worst, column])].channel
+        channel = RESOURCES[name][int(evidence.worst_channel[worst, column])].channel
         value = evidence.values[channel][worst]
         reference = evidence.references[channel][worst]
         found.append(
@@ -231,19 +231,19 @@ def _normal_evidence(
 
 
 def _ending_evidence(ranks: list[int], features: FeatureSet) -> list[Evidence]:
-    endings = features.endings
+    job_end = features.job_end
     rank = ranks[0]
     found = [
         *_behind(rank, features),
         Evidence(
             signal="steps_since_progress",
-            value=float(endings.silence) if np.isfinite(endings.silence) else None,
+            value=float(job_end.steps_since_progress) if np.isfinite(job_end.steps_since_progress) else None,
             reference=0.0,
             unit="steps",
             note="from the last progress to the end of the window",
         ),
     ]
-    if endings.fatal[rank] or endings.began[rank]:
+    if job_end.fatal[rank] or job_end.origin[rank]:
         found.append(
             Evidence(
                 signal="events",
@@ -251,7 +251,7 @@ def _ending_evidence(ranks: list[int], features: FeatureSet) -> list[Evidence]:
                 reference=0.0,
                 unit="events",
                 note=f"by its events the end began with rank {rank}"
-                if endings.began[rank]
+                if job_end.origin[rank]
                 else f"a fatal event names rank {rank} or its node",
             )
         )
@@ -260,7 +260,7 @@ def _ending_evidence(ranks: list[int], features: FeatureSet) -> list[Evidence]:
 
 def _behind(rank: int, features: FeatureSet) -> list[Evidence]:
     """How far the rank got, where that sets it apart."""
-    behind = features.endings.behind[rank]
+    behind = features.job_end.behind[rank]
     if behind >= 0:
         return []
     known = bool(np.isfinite(behind))

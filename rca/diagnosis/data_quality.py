@@ -34,7 +34,7 @@ def quality(
     kinds = window.events["kind"].to_pylist()
     told = sum(kind in FATAL_EVENTS or kind in MISSED_EVENTS for kind in kinds)
     # Of complaints in words those at the end are heard, too.
-    told = max(told, features.endings.complaints)
+    told = max(told, features.job_end.trouble_events)
     return Quality(
         rows_used=window.steps.num_rows - unused,
         rows_unused=unused,

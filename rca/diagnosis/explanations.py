@@ -60,7 +60,7 @@ def mode_evidence(
 
 def _witnesses(features: FeatureSet, *, speaks_for: bool) -> Contribution:
     """What no tree reads: who complained when the job fell silent, or kept his device."""
-    heard, weight = features.endings.complaints, float(np.log(WITNESSED))
+    heard, weight = features.job_end.trouble_events, float(np.log(WITNESSED))
     signal, note = COMPLAINED if heard else STAYED
     return Contribution(
         signal=signal,

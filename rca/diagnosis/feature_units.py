@@ -128,7 +128,7 @@ def _channel(feature: Feature, features: FeatureSet, rank: int | None) -> Readin
     kinds = {"peers": evidence.versus_peers, "past": evidence.versus_past, "nominal": evidence.versus_nominal}
     scores = kinds[feature.name.rsplit("_", 1)[1]]
     worst = _worst(scores[:, column]) if rank is None else rank
-    best = int(evidence.best[worst, column])
+    best = int(evidence.worst_channel[worst, column])
     if best < 0 or (rank is None and not scores[worst, column]):
         return None
     channel = RESOURCES[resource][best].channel

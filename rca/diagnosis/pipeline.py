@@ -202,7 +202,7 @@ def _look_at(
     if classification.events:
         return events_check(classification, features)
     if classification.mode == "healthy":
-        if features.endings.left or stays_silent(features):
+        if features.job_end.all_released or stays_silent(features):
             return LEFT_CHECK
         told = classification.probability
         if told["fail_slow"] >= told["fail_stop"] and (asked := everybody_check(features)) is not None:

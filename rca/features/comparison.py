@@ -1,4 +1,8 @@
-"""Peers, stretch and cost: the arrays that rank and window features are summed up from."""
+"""Comparison of every rank's own work with its peers: excess, cost of lateness, slow segment and episodes.
+
+The reference is what the ranks of the same stage usually need for the step. If more than half of a stage
+becomes slow, its healthy ranks look fast and no rank looks late. Then each rank's own past is the reference.
+"""
 
 from __future__ import annotations
 
@@ -9,45 +13,49 @@ import numpy as np
 
 from rca.arrays import BoolArray, FloatArray, IntArray
 from rca.features.late_episodes import LateEpisodes, healthy_spread
-from rca.features.slow_segment import Segment, slow_stretch
+from rca.features.slow_segment import Segment, find_slow_segment
 from rca.features.work import Work
 from rca.robust import leader_and_runner_up, nan_median, nan_quantile, peer_reference
 from rca.telemetry.job import Topology
 
-#: Own work has to grow by this ratio.
-MIN_GROWTH = 0.05
-#: The slowed and the others have to be this far apart, relative to how far their means are.
-MIN_GAP = 0.5
+#: Quantile of its own work that is the reference of a rank without peers.
+OWN_REFERENCE_QUANTILE = 0.35
+#: Slowed ranks: their own work grows by this ratio more than that of the others.
+MIN_SLOWED_GROWTH = 0.05
+#: ... and the gap between both groups is this share of the distance of their means.
+MIN_SLOWED_GAP = 0.5
+#: ... and the others' own work changes by at most this share of that distance.
+MAX_OTHERS_CHANGE = 0.5
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """Own work beside its peers, and the stretch of steps in which the job was slow.
+    """Own work compared with peers, and the slow segment of the job.
 
     Attributes
     ----------
     reference : ndarray of shape (n_ranks, n_steps), seconds
-        What stage peers needed for the same step; the rank's own usual where it has no peers, its own past
-        where most ranks were slowed.
+        What stage peers needed for the same step. Without peers it is the rank's own usual time. If most
+        ranks became slow together, it is the rank's own past.
     excess : ndarray of shape (n_ranks, n_steps), seconds
         Own work above the reference.
     phase_excess : dict of str to ndarray of shape (n_ranks, n_steps), seconds
+        The same for each measured own phase.
     gain_rank, gain_node : ndarray of shape (n_ranks, n_steps), seconds
-        Step time saved had the rank, or its whole node, worked at the reference.
+        Step time saved if the rank, or its whole node, worked at the reference.
     gain_stage : ndarray of shape (n_stages, n_steps), seconds
-        Step time saved had the stage worked like the next slowest stage.
+        Step time saved if the stage worked like the next slowest stage.
     last : ndarray of shape (n_steps,), int
-        The rank whose own work exceeded its peers' most; -1 if unknown.
+        The rank with the largest excess; -1 if unknown.
     segment : Segment
-        Steps (columns) in which the job was slow; all where a change for everybody is outweighed. If it is a
-        rank's episode, its contrast is that rank's mean excess, and its `z` is not known (0).
+        Columns of the steps in which the job was slow. If it is a rank's late episode, `contrast` is the
+        rank's mean excess and `z` is 0.
     noise : float, seconds
         Robust spread of the healthy excess.
     episodes : LateEpisodes
-        Each rank's own, whatever the job did meanwhile; of the excess above, which is that beside the past
-        where most ranks were slowed.
+        Late episode of each rank, of `excess`.
     slowed : ndarray of shape (n_ranks,), bool, or None
-        Ranks that became slower together, where these are most of the job; their past is the reference then.
+        Ranks that became slow together, if they are most of the job. Then the reference is the past.
     """
 
     reference: FloatArray
@@ -64,20 +72,20 @@ class Comparison:
 
     @classmethod
     def from_work(cls, work: Work, topology: Topology) -> Comparison:
-        """Compare every rank with its stage peers at the same step; if most became slow, with its past."""
-        reference = _with_own_past(peer_reference(work.own, topology.stage), work.own)
+        """Compare every rank with its stage peers at the same step, or with its past if most became slow."""
+        reference = _with_own_reference(peer_reference(work.own, topology.stage), work.own)
         excess = work.own - reference
         references = {
-            name: _with_own_past(peer_reference(seconds, topology.stage), seconds)
+            name: _with_own_reference(peer_reference(seconds, topology.stage), seconds)
             for name, seconds in work.phases.items()
         }
         gains = Gains.of(excess, work, topology)
         noise = healthy_spread(excess)
         episodes = LateEpisodes.of(excess, work.step_reference, noise)
-        segment = slow_stretch(work, excess, gains, episodes, noise)
-        # Without a timer of the exchange it may be within the phases: the most wait there for the others.
-        exchange_timed = np.isfinite(work.transfer).any() or np.isfinite(work.wait).any()
-        slowed = most_slowed(work.own, segment) if exchange_timed else None
+        segment = find_slow_segment(work, excess, gains, episodes, noise)
+        # Without a timer of communication, the phases may contain it. Then most ranks seem slow: they wait.
+        communication_timed = np.isfinite(work.transfer).any() or np.isfinite(work.wait).any()
+        slowed = most_slowed(work.own, segment) if communication_timed else None
         if slowed is not None:
             reference = past_reference(work.own, slowed, segment)
             references = {
@@ -104,17 +112,17 @@ class Comparison:
         )
 
 
-def _with_own_past(reference: FloatArray, own: FloatArray) -> FloatArray:
-    """Where a rank has no peers its own better steps stand in for them."""
+def _with_own_reference(reference: FloatArray, own: FloatArray) -> FloatArray:
+    """The peer reference; for ranks without peers a quantile of their own work."""
     known = np.isfinite(reference)
     if known.all():
         return reference
-    usual = nan_quantile(own, 0.35, axis=1)[:, None]
+    usual = nan_quantile(own, OWN_REFERENCE_QUANTILE, axis=1)[:, None]
     return np.where(known, reference, np.broadcast_to(usual, own.shape))
 
 
 def most_slowed(own: FloatArray, segment: Segment) -> BoolArray | None:
-    """The ranks whose own work grew in the slow stretch, if these are most but not all of them.
+    """The ranks whose own work grew in the slow segment, if they are most but not all ranks.
 
     Parameters
     ----------
@@ -125,7 +133,7 @@ def most_slowed(own: FloatArray, segment: Segment) -> BoolArray | None:
     Returns
     -------
     ndarray of shape (n_ranks,), bool, or None
-        None where less than half grew, all did, or there is no clear line between them.
+        None if at most half grew, if all grew, or if no clear gap separates both groups.
     """
     if segment.whole or own.shape[0] < 3:
         return None
@@ -140,21 +148,25 @@ def most_slowed(own: FloatArray, segment: Segment) -> BoolArray | None:
     cut = int(gaps.argmax())
     low, high = known[: cut + 1], known[cut + 1 :]
     apart = high.mean() - low.mean()
-    clear = apart >= MIN_GROWTH and gaps[cut] >= MIN_GAP * apart and abs(low.mean()) <= 0.5 * apart
+    clear = (
+        apart >= MIN_SLOWED_GROWTH
+        and gaps[cut] >= MIN_SLOWED_GAP * apart
+        and abs(low.mean()) <= MAX_OTHERS_CHANGE * apart
+    )
     if not clear or 2 * high.size <= known.size:
         return None
-    grown: BoolArray = np.nan_to_num(growth, nan=-np.inf) >= high[0]
-    return grown
+    slowed: BoolArray = np.nan_to_num(growth, nan=-np.inf) >= high[0]
+    return slowed
 
 
-def past_reference(seconds: FloatArray, grown: BoolArray, segment: Segment) -> FloatArray:
-    """What everybody would have needed: their quiet past, moved as the ranks not slowed moved since.
+def past_reference(seconds: FloatArray, slowed: BoolArray, segment: Segment) -> FloatArray:
+    """Each rank's median outside the segment, scaled by how the ranks that were not slowed changed.
 
     Parameters
     ----------
     seconds : ndarray of shape (n_ranks, n_steps)
         Own work, or one phase of it.
-    grown : ndarray of shape (n_ranks,), bool
+    slowed : ndarray of shape (n_ranks,), bool
     segment : Segment
 
     Returns
@@ -164,13 +176,16 @@ def past_reference(seconds: FloatArray, grown: BoolArray, segment: Segment) -> F
     inside = segment.mask(seconds.shape[1])
     quiet = nan_median(seconds[:, ~inside], axis=1)[:, None]
     with np.errstate(invalid="ignore", divide="ignore"):
-        moved = nan_median(np.where(quiet > 0, seconds / quiet, np.nan)[~grown])
-    result: FloatArray = quiet * np.where(np.isfinite(moved), moved, 1.0)[None, :]
+        change = nan_median(np.where(quiet > 0, seconds / quiet, np.nan)[~slowed])
+    result: FloatArray = quiet * np.where(np.isfinite(change), change, 1.0)[None, :]
     return result
 
 
 class Gains(NamedTuple):
-    """Seconds a step would be shorter without one unit's lateness, each of shape (n_units, n_steps)."""
+    """Step time saved without the lateness of one unit, each of shape (n_units, n_steps), seconds.
+
+    `rank` and `node` have one row per rank, `stage` one per stage.
+    """
 
     rank: FloatArray
     node: FloatArray
@@ -178,7 +193,7 @@ class Gains(NamedTuple):
 
     @classmethod
     def of(cls, excess: FloatArray, work: Work, topology: Topology) -> Gains:
-        """From own work above the reference, shape (n_ranks, n_steps), seconds."""
+        """Gains for an excess of shape (n_ranks, n_steps), seconds."""
         return cls(
             rank=_gain(excess, np.arange(topology.n_ranks), topology.n_ranks),
             node=_node_gain(excess, topology),
@@ -187,10 +202,20 @@ class Gains(NamedTuple):
 
 
 def _gain(lateness: FloatArray, unit: IntArray, n_units: int) -> FloatArray:
-    """Seconds the last arrival would move forward without each unit's lateness, per unit and step.
+    """By how many seconds the last arrival would come earlier without each unit's lateness.
 
-    With the last arrival L1 (by unit u) and the last of the other units L2, unit u costs
-    ``L1 - max(L2, 0)``, every other unit costs nothing.
+    Let L1 be the lateness of the last unit and L2 the largest lateness of the others. The last unit costs
+    ``L1 - max(L2, 0)``; every other unit costs nothing.
+
+    Parameters
+    ----------
+    lateness : ndarray of shape (n_rows, n_steps), seconds
+    unit : ndarray of shape (n_rows,), int
+        Unit of each row.
+
+    Returns
+    -------
+    ndarray of shape (n_units, n_steps), seconds
     """
     if n_units == lateness.shape[0]:
         per_unit = lateness
@@ -207,7 +232,7 @@ def _gain(lateness: FloatArray, unit: IntArray, n_units: int) -> FloatArray:
 
 
 def _node_gain(lateness: FloatArray, topology: Topology) -> FloatArray:
-    """`_gain` of the node a rank sits on, per rank; zeros where nodes are unknown or there is one only."""
+    """`_gain` of each rank's node, one row per rank; zeros if fewer than two nodes are known."""
     n_nodes = len(topology.node_names)
     if n_nodes < 2:
         return np.zeros(lateness.shape)

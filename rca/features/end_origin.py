@@ -1,8 +1,7 @@
-"""With whom a job's end began, by its events: of many that ended, who ended first and by himself.
+"""Origin of a job's end: the rank or node that ended first, among many that ended.
 
-When one process dies, its launcher stops the others, their collectives break, and watchdogs fire: minutes
-later every rank has an exit to its name. What came of the first death is told apart by its code, by what it
-says of itself, and by its time.
+After one process dies, its launcher stops the others, their collectives break, and watchdogs fire. Minutes
+later every rank has an exit event. Exit codes, messages and times separate the first death from the rest.
 """
 
 from __future__ import annotations
@@ -17,32 +16,42 @@ from rca.arrays import BoolArray
 from rca.features.end_events import End, Event, deaths, ranks_named
 from rca.telemetry.job import Topology
 
-#: Events of devices and links that others may wait for.
-DEVICES = frozenset({"xid", "ecc", "link_down"})
-#: Exit codes of a process that was asked to leave (SIGTERM, SIGINT), as Python, shells and agents write them.
-ASKED_TO_LEAVE = frozenset({"-15", "15", "143", "SIGTERM", "-2", "2", "130", "SIGINT"})
-#: What a process says that lost its peer: of NCCL, gloo, MPI, gRPC and sockets.
-LOST_ITS_PEER = re.compile(
+#: Kinds of events of devices and links; other ranks may wait for the failed one.
+DEVICE_EVENTS = frozenset({"xid", "ecc", "link_down"})
+#: Exit codes after SIGTERM or SIGINT, as Python, shells and launchers write them.
+TERMINATED_CODES = frozenset({"-15", "15", "143", "SIGTERM", "-2", "2", "130", "SIGINT"})
+#: Messages of a process that lost its peer: of NCCL, gloo, MPI, gRPC and sockets.
+LOST_PEER = re.compile(
     r"remote (process|peer|rank)|(closed|reset|aborted) by (remote )?peer|broken pipe|ncclRemoteError"
     r"|connection (was )?(closed|refused)|peer (exited|died|failure|disconnected)|socket closed"
     r"|communicator was aborted|SIGTERM|KeyboardInterrupt",
     re.IGNORECASE,
 )  # fmt: skip
-#: How far a rank's communicator got, as its watchdog tells it, and which of several it is.
+#: The communicator in a watchdog's message, and the number of the last collective it enqueued.
 PROCESS_GROUP = re.compile(r"\bPG (?:ID |GUID )?(\w+)")
 ENQUEUED = re.compile(r"last enqueued(?: NCCL)? work: (-?\d+)", re.IGNORECASE)
-#: Many exits of one code, from this many ranks on, are the answer to one of another that came before them.
-ALIKE, ALIKE_SHARE = 3, 0.75
-#: Who is named has to be the smaller part: most ranks cannot all have been first.
-FEW = 0.5
-#: Of whom alone nothing was heard there may be so few: more may have lost their logs.
-SILENT_SHARE = 1 / 8
+#: Exits of one code are a reaction to an earlier exit of another code if there are this many, and if they are
+#: this share of all others.
+MIN_REACTIONS, MIN_REACTION_SHARE = 3, 0.75
+#: Largest share of ranks that can be the origin: most ranks cannot all be first.
+MAX_ORIGIN_SHARE = 0.5
+#: Largest share of ranks whose watchdog did not fire; if it is larger, their logs may be missing.
+MAX_WITHOUT_WATCHDOG_SHARE = 1 / 8
 
 
-def where_it_began(events: Sequence[Event], end: End) -> BoolArray:
-    """The ranks of one node, or the one rank, with whom the end began, shape (n_ranks,).
+def end_origin(events: Sequence[Event], end: End) -> BoolArray:
+    """The rank, or the ranks of one node, that ended first; all False if events do not show it.
 
-    All false where events do not tell.
+    The first of these that names one rank or one node gives the origin:
+
+    1. deaths that are not a reaction to another death,
+    2. missed heartbeats before any watchdog fires or any device fails,
+    3. watchdogs whose rank had enqueued the fewest collectives,
+    4. the few ranks whose watchdogs did not fire.
+
+    Returns
+    -------
+    ndarray of shape (n_ranks,), bool
     """
     topology = end.topology
     recent = [event for event in events if event.time >= end.sign - end.step]
@@ -50,52 +59,56 @@ def where_it_began(events: Sequence[Event], end: End) -> BoolArray:
     dead = [
         event
         for event in deaths(events, min([end.latest_death, *(event.time for event in fired)]))
-        # The kernel's out-of-memory killer knows the node only: which of its ranks, rows may tell.
+        # The kernel's out-of-memory killer names the node only. Exits or rows may show the rank.
         if event.rank is not None and event.time >= end.earliest[event.rank]
     ]
-    # Whoever waits for a watchdog, or for a device that failed, may fall silent before it is stopped.
-    told_of = [event for event in recent if event.kind in {"nccl_timeout", *DEVICES} and not event.corrected]
-    until = min((event.time for event in told_of), default=np.inf)
-    unheard = [event for event in recent if event.kind == "heartbeat_missed" and event.time < until]
-    told = (_first_dead(dead), unheard, _never_joined(fired))
-    named = [{int(rank) for event in found for rank in ranks_named(event, topology)} for found in told]
-    for ranks in (*named, _never_complained(fired, topology.n_ranks)):
+    # A rank that waits for a failed device, or for a watchdog, may miss its heartbeat before it is ended.
+    waited_for = [
+        event for event in recent if event.kind in {"nccl_timeout", *DEVICE_EVENTS} and not event.corrected
+    ]
+    until = min((event.time for event in waited_for), default=np.inf)
+    missed = [event for event in recent if event.kind == "heartbeat_missed" and event.time < until]
+    candidates = (_first_dead(dead), missed, _never_joined(fired))
+    named = [{int(rank) for event in found for rank in ranks_named(event, topology)} for found in candidates]
+    for ranks in (*named, _without_watchdog(fired, topology.n_ranks)):
         if _one_place(ranks, topology):
             return np.isin(np.arange(topology.n_ranks), list(ranks))
     return np.zeros(topology.n_ranks, dtype=bool)
 
 
 def _first_dead(dead: Sequence[Event]) -> list[Event]:
-    """Deaths that are no answer to another's.
+    """Deaths that are not a reaction to another death.
 
-    None where the first, and most, were asked to leave: then the job was stopped from outside.
+    Empty if the first process and most others were terminated: then the job was stopped from outside.
     """
     found = sorted(dead, key=lambda event: event.time)
-    asked = [event.code in ASKED_TO_LEAVE for event in found]
-    if not found or (asked[0] and 2 * sum(asked) > len(found)):
+    terminated = [event.code in TERMINATED_CODES for event in found]
+    if not found or (terminated[0] and 2 * sum(terminated) > len(found)):
         return []
     first = found[0].time
-    own = [event for event, left in zip(found, asked, strict=True) if not (left and event.time > first)]
-    # What a process says of its peer may be of its own children: then its words tell nothing.
-    unprompted = [event for event in own if not LOST_ITS_PEER.search(event.message or "")]
+    own = [
+        event for event, ended in zip(found, terminated, strict=True) if not (ended and event.time > first)
+    ]
+    # If all messages mention a lost peer, it may be the process's own child. Then messages do not decide.
+    unprompted = [event for event in own if not LOST_PEER.search(event.message or "")]
     return _odd_code(unprompted or own)
 
 
 def _odd_code(dead: list[Event]) -> list[Event]:
-    """The first of those whose code is not that with which nearly all the others ended later."""
-    if len(dead) <= ALIKE:
+    """The deaths with another code than nearly all others, if they came before these; else all deaths."""
+    if len(dead) <= MIN_REACTIONS:
         return dead
     code, times = Counter(event.code for event in dead).most_common(1)[0]
     odd = [event for event in dead if event.code != code]
     others = [event for event in dead if event.code == code]
-    answered = times >= ALIKE and times >= ALIKE_SHARE * (len(dead) - 1) and bool(odd)
-    return odd if answered and max(event.time for event in odd) <= min(e.time for e in others) else dead
+    reacted = times >= MIN_REACTIONS and times >= MIN_REACTION_SHARE * (len(dead) - 1) and bool(odd)
+    return odd if reacted and max(event.time for event in odd) <= min(e.time for e in others) else dead
 
 
 def _never_joined(fired: Sequence[Event]) -> list[Event]:
-    """Watchdogs that say that their rank had not begun the collective that others were waiting in."""
-    told = [(event, ENQUEUED.search(event.message or "")) for event in fired]
-    reached = [(event, int(number[1])) for event, number in told if number is not None]
+    """Watchdogs of ranks that had enqueued fewer collectives than the others."""
+    matches = [(event, ENQUEUED.search(event.message or "")) for event in fired]
+    reached = [(event, int(number[1])) for event, number in matches if number is not None]
     groups = {tuple(PROCESS_GROUP.findall(event.message or "")[:1]) for event, _ in reached}
     if len(groups) > 1 or len({event.rank for event, _ in reached}) < len(reached):
         return []  # Counts of several communicators do not compare.
@@ -104,18 +117,19 @@ def _never_joined(fired: Sequence[Event]) -> list[Event]:
     return behind if len(behind) < len(reached) else []
 
 
-def _never_complained(fired: Sequence[Event], n_ranks: int) -> set[int]:
-    """The few ranks whose watchdogs did not fire where all others' did: they wait for nobody."""
+def _without_watchdog(fired: Sequence[Event], n_ranks: int) -> set[int]:
+    """The few ranks whose watchdogs did not fire while those of all others did: they wait for no rank."""
     waiting = {event.rank for event in fired if event.rank is not None}
-    silent = set(range(n_ranks)) - waiting
-    return silent if len(waiting) >= ALIKE and len(silent) <= max(1.0, SILENT_SHARE * n_ranks) else set()
+    others = set(range(n_ranks)) - waiting
+    few = len(others) <= max(1.0, MAX_WITHOUT_WATCHDOG_SHARE * n_ranks)
+    return others if len(waiting) >= MIN_REACTIONS and few else set()
 
 
 def _one_place(ranks: set[int], topology: Topology) -> bool:
-    """One rank of several, or several of one node that do not make up most of the job, or the node."""
+    """Whether the ranks are one rank of several, a whole node, or a part of a node with few of all ranks."""
     if not 0 < len(ranks) < max(2, topology.n_ranks):
         return False
     node = topology.node[list(ranks)]
-    together = len(ranks) == 1 or (int(node.min()) >= 0 and bool((node == node[0]).all()))
-    few = len(ranks) <= FEW * topology.n_ranks
-    return together and (few or len(ranks) == 1 or len(ranks) == int((topology.node == node[0]).sum()))
+    one_node = len(ranks) == 1 or (int(node.min()) >= 0 and bool((node == node[0]).all()))
+    few = len(ranks) <= MAX_ORIGIN_SHARE * topology.n_ranks
+    return one_node and (few or len(ranks) == 1 or len(ranks) == int((topology.node == node[0]).sum()))

@@ -1,4 +1,4 @@
-"""Window -> feature matrices: one row per rank, one row for the window."""
+"""Feature extraction: from a window to one row per rank and one row for the window."""
 
 from __future__ import annotations
 
@@ -9,9 +9,15 @@ import numpy as np
 
 from rca.arrays import BoolArray, FloatArray, IntArray
 from rca.features.comparison import Comparison
-from rca.features.job_end import Endings
+from rca.features.job_end import JobEnd
 from rca.features.job_features import job_features, window_maxima
-from rca.features.post_stop_signals import LATELY, MIN_SILENCE, Aftermath, Lately, sampled_lately
+from rca.features.post_stop_signals import (
+    FINAL_SHARE,
+    MIN_STEPS_WITHOUT_PROGRESS,
+    FinalSignals,
+    PostStopSignals,
+    sampled_until_end,
+)
 from rca.features.rank_features import rank_features
 from rca.features.resource_evidence import Evidence, gather_evidence
 from rca.features.table import JOB_FEATURES, RANK_FEATURES, WINDOW_FEATURES
@@ -26,20 +32,21 @@ from rca.telemetry.window import Window
 
 #: Throttle reasons that slow a busy GPU: software power cap, hardware and thermal slowdown, power brake.
 HARMFUL_THROTTLE_BITS = 0x4 | 0x8 | 0x20 | 0x40 | 0x80
-#: XID codes that a program's error or end leaves behind, and nothing of the device: engine exception, page
-#: fault, stopped by its user, cleaned up after it (NVIDIA, "XID Errors").
+#: XID codes that come from a program's error or end, not from the device: engine exception, page fault, ended
+#: by the user, cleaned up afterwards (NVIDIA, "XID Errors").
 APPLICATION_XIDS = (13.0, 31.0, 43.0, 45.0)
 
 
 @dataclass(frozen=True)
 class FeatureSet:
-    """Everything the later stages look at.
+    """Features of a window, with the arrays that they come from.
 
     Attributes
     ----------
     rank : ndarray of shape (n_ranks, n_rank_features)
         Columns in the order of `rca.features.table.RANK_FEATURES`.
     window : ndarray of shape (n_window_features,)
+        In the order of `rca.features.table.WINDOW_FEATURES`.
     """
 
     rank: FloatArray
@@ -49,7 +56,7 @@ class FeatureSet:
     work: Work
     comparison: Comparison
     evidence: Evidence
-    endings: Endings
+    job_end: JobEnd
     signals: SignalArrays
 
 
@@ -57,16 +64,16 @@ def extract(window: Window) -> FeatureSet:
     """Compute every feature of a validated window."""
     window = placed(window)
     topology = window.job.topology
-    told = PhaseArrays.from_window(window)
-    phases = without_hidden_waits(told, topology)
+    reported = PhaseArrays.from_window(window)
+    phases = without_hidden_waits(reported, topology)
     work = Work.from_phases(phases, topology)
     comparison = Comparison.from_work(work, topology)
-    endings = Endings.from_window(window, told, work.step_reference)
-    signals, evidence, aftermath, lately = collect_evidence(window, work, comparison, endings, topology)
-    endings = endings.heard(lately).after(aftermath)
-    if not endings.silence >= MIN_SILENCE:
-        aftermath = Aftermath.unknown(topology.n_ranks)
-    rank_table, window_row = table_rows(work, comparison, evidence, endings, topology, aftermath)
+    job_end = JobEnd.from_window(window, reported, work.step_reference)
+    signals, evidence, post_stop, final = collect_evidence(window, work, comparison, job_end, topology)
+    job_end = job_end.with_final_signals(final).with_released_devices(post_stop)
+    if not job_end.steps_since_progress >= MIN_STEPS_WITHOUT_PROGRESS:
+        post_stop = PostStopSignals.unknown(topology.n_ranks)
+    rank_table, window_row = table_rows(work, comparison, evidence, job_end, topology, post_stop)
     return FeatureSet(
         rank=rank_table,
         window=window_row,
@@ -75,8 +82,50 @@ def extract(window: Window) -> FeatureSet:
         work=work,
         comparison=comparison,
         evidence=evidence,
-        endings=endings,
+        job_end=job_end,
         signals=signals,
+    )
+
+
+def without_steps(features: FeatureSet, dropped: BoolArray) -> FeatureSet:
+    """Features of the window without some of its steps.
+
+    Parameters
+    ----------
+    features : FeatureSet
+    dropped : ndarray of shape (n_steps,), bool
+        Over the steps of ``features.work``.
+
+    Returns
+    -------
+    FeatureSet
+        Resources keep their scores, because samples are too coarse to drop single steps from them.
+    """
+    topology = features.topology
+    work = _shorter(features.work, ~dropped)
+    comparison = Comparison.from_work(work, topology)
+    post_stop = PostStopSignals.unknown(topology.n_ranks)
+    per_rank, per_window = table_rows(
+        work, comparison, features.evidence, features.job_end, topology, post_stop
+    )
+    return replace(features, rank=per_rank, window=per_window, work=work, comparison=comparison)
+
+
+def _shorter(work: Work, kept: BoolArray) -> Work:
+    """Work in the steps kept; `kept` has shape (n_steps,)."""
+    step = work.step[:, kept]
+    usual = float(nan_median(nan_median(step)[None, :], axis=1)[0])
+    return Work(
+        steps=work.steps[kept],
+        warmup=work.warmup,
+        step=step,
+        own=work.own[:, kept],
+        wait=work.wait[:, kept],
+        transfer=work.transfer[:, kept],
+        phases={name: seconds[:, kept] for name, seconds in work.phases.items()},
+        load={name: values[:, kept] for name, values in work.load.items()},
+        start=work.start[:, kept],
+        step_reference=usual if usual > 0 else float("nan"),
     )
 
 
@@ -84,14 +133,14 @@ def table_rows(
     work: Work,
     comparison: Comparison,
     evidence: Evidence,
-    endings: Endings,
+    job_end: JobEnd,
     topology: Topology,
-    aftermath: Aftermath,
+    post_stop: PostStopSignals,
 ) -> tuple[FloatArray, FloatArray]:
-    """Model rows: of ranks, (n_ranks, n_rank_features), and of the window, (n_window_features,)."""
-    per_rank = rank_features(work, comparison, evidence, endings, topology) | aftermath.rank_features()
-    per_job = job_features(work, comparison, evidence, endings, topology, per_rank)
-    per_job |= aftermath.job_features()
+    """Model rows: of ranks, shape (n_ranks, n_rank_features), and of the window, (n_window_features,)."""
+    per_rank = rank_features(work, comparison, evidence, job_end, topology) | post_stop.rank_features()
+    per_job = job_features(work, comparison, evidence, job_end, topology, per_rank)
+    per_job |= post_stop.job_features()
     per_window = per_job | window_maxima(evidence, per_rank)
     repeated = {name: np.full(topology.n_ranks, per_job[name]) for name in JOB_FEATURES}
     columns = per_rank | repeated
@@ -100,42 +149,44 @@ def table_rows(
 
 
 def collect_evidence(
-    window: Window, work: Work, comparison: Comparison, endings: Endings, topology: Topology
-) -> tuple[SignalArrays, Evidence, Aftermath, Lately]:
-    """Mean of every channel inside and outside the slow stretch, scored per resource.
+    window: Window, work: Work, comparison: Comparison, job_end: JobEnd, topology: Topology
+) -> tuple[SignalArrays, Evidence, PostStopSignals, FinalSignals]:
+    """Mean of every channel inside and outside the slow segment, scored per resource.
 
-    Exporters often sample more slowly than steps run, so signals are averaged over whole stretches (before,
-    during, after) rather than interpolated to steps that they cannot resolve. Where the job fell silent, the
-    time after its last sign of progress is a stretch of its own, and evidence of its end only.
+    Exporters often sample more slowly than steps run. So signals are averaged over whole intervals (before,
+    during and after the slow segment), not interpolated to steps. If the job made no progress at the end,
+    that time is an interval of its own and evidence of the job's end only.
     """
     edges, inside = segment_edges(window, work, comparison)
-    silent = endings.silence >= MIN_SILENCE and edges[-1] < window.job.end
+    no_progress = job_end.steps_since_progress >= MIN_STEPS_WITHOUT_PROGRESS
+    stopped = no_progress and edges[-1] < window.job.end
     n_bins = edges.size - 1
-    if silent:
-        lately = window.job.end - LATELY * (window.job.end - edges[-1])
-        edges = np.append(edges, [lately, window.job.end])
+    if stopped:
+        final = window.job.end - FINAL_SHARE * (window.job.end - edges[-1])
+        edges = np.append(edges, [final, window.job.end])
     signals = SignalArrays.from_window(window, edges)
     duration = np.diff(edges)
     levels: dict[str, str] = dict(signals.level)
-    channels = _derived(signals, levels)
-    active = _weighted(channels, duration, np.flatnonzero(inside))
-    quiet = _weighted(channels, duration, np.flatnonzero(~inside))
-    evidence = gather_evidence(active, quiet, levels, topology)
-    if not silent:
-        return signals, evidence, Aftermath.unknown(topology.n_ranks), Lately()
-    working = _weighted(signals.values, duration, np.arange(n_bins))
-    after = _weighted(signals.values, duration, np.array([n_bins, n_bins + 1]))
+    channels = _with_derived_channels(signals, levels)
+    means_inside = _weighted_means(channels, duration, np.flatnonzero(inside))
+    means_outside = _weighted_means(channels, duration, np.flatnonzero(~inside))
+    evidence = gather_evidence(means_inside, means_outside, levels, topology)
+    if not stopped:
+        return signals, evidence, PostStopSignals.unknown(topology.n_ranks), FinalSignals()
+    before = _weighted_means(signals.values, duration, np.arange(n_bins))
+    after = _weighted_means(signals.values, duration, np.array([n_bins, n_bins + 1]))
     networked = len(topology.node_names) != 1
-    aftermath = Aftermath.from_channels(working, after, topology.n_ranks, networked=networked)
-    if not sampled_lately(window, edges):
-        return signals, evidence, aftermath, Lately()
+    post_stop = PostStopSignals.from_channels(before, after, topology.n_ranks, networked=networked)
+    if not sampled_until_end(window, edges):
+        return signals, evidence, post_stop, FinalSignals()
     last = {name: values[:, n_bins + 1] for name, values in signals.values.items()}
-    own = frozenset(name for name, level in signals.level.items() if level == "rank")
-    return signals, evidence, aftermath, Lately.from_channels(working, last, networked=networked, own=own)
+    per_rank = frozenset(name for name, level in signals.level.items() if level == "rank")
+    final_signals = FinalSignals.from_channels(before, last, networked=networked, rank_channels=per_rank)
+    return signals, evidence, post_stop, final_signals
 
 
 def segment_edges(window: Window, work: Work, comparison: Comparison) -> tuple[FloatArray, BoolArray]:
-    """Time bins before, during and after the slow stretch, and which of them is the stretch.
+    """Time bins before, during and after the slow segment, and which of them are in the segment.
 
     Returns
     -------
@@ -160,8 +211,11 @@ def segment_edges(window: Window, work: Work, comparison: Comparison) -> tuple[F
     return (edges, inside) if inside.any() else (np.array([start, end]), np.array([True]))
 
 
-def _derived(signals: SignalArrays, levels: dict[str, str]) -> dict[str, FloatArray]:
-    """Channels as exported, plus those that only make sense combined."""
+def _with_derived_channels(signals: SignalArrays, levels: dict[str, str]) -> dict[str, FloatArray]:
+    """Channels as exported, plus channels that combine several.
+
+    Levels of the new channels are added to `levels`.
+    """
     channels = {name: signals.values[name] for name in signals.values}
     reasons = channels.get("throttle_reasons")
     if reasons is not None:
@@ -179,10 +233,10 @@ def _derived(signals: SignalArrays, levels: dict[str, str]) -> dict[str, FloatAr
     return channels
 
 
-def _weighted(
+def _weighted_means(
     channels: Mapping[str, FloatArray], duration: FloatArray, bins: IntArray
 ) -> dict[str, FloatArray]:
-    """Mean of every channel over some of the bins, each counting by its length; NaN where none is known.
+    """Mean of every channel over some bins, weighted by their duration; NaN if no bin is known.
 
     Parameters
     ----------
@@ -196,8 +250,8 @@ def _weighted(
     """
     if not channels:
         return {}
-    # All channels at once: there are many, and each is small. (Of more than a few bins the order of the
-    # sum, and with it the last bit, would depend on how they are laid out; `segment_edges` makes three.)
+    # All channels at once, because there are many small ones. With more than a few bins the memory layout
+    # would change the order of the sum, and with it the last bit. `segment_edges` makes three bins.
     values = np.stack([values[:, bins] for values in channels.values()])
     if bins.size == 1:
         return dict(zip(channels, values[:, :, 0], strict=True))
@@ -207,47 +261,3 @@ def _weighted(
     with np.errstate(invalid="ignore", divide="ignore"):
         means = np.where(total > 0, summed / total, np.nan)
     return dict(zip(channels, means, strict=True))
-
-
-def without_steps(features: FeatureSet, left_out: BoolArray) -> FeatureSet:
-    """Features of the window had some steps not happened.
-
-    Parameters
-    ----------
-    features : FeatureSet
-    left_out : ndarray of shape (n_steps,), bool
-        Over the steps of ``features.work``.
-
-    Returns
-    -------
-    FeatureSet
-        Exporters keep their scores: their samples are too coarse to take single steps out of them.
-    """
-    work = _shorter(features.work, ~left_out)
-    comparison = Comparison.from_work(work, features.topology)
-    per_rank, per_window = table_rows(
-        work,
-        comparison,
-        features.evidence,
-        features.endings,
-        features.topology,
-        Aftermath.unknown(features.topology.n_ranks),
-    )
-    return replace(features, rank=per_rank, window=per_window, work=work, comparison=comparison)
-
-
-def _shorter(work: Work, kept: BoolArray) -> Work:
-    step = work.step[:, kept]
-    usual = float(nan_median(nan_median(step)[None, :], axis=1)[0])
-    return Work(
-        steps=work.steps[kept],
-        warmup=work.warmup,
-        step=step,
-        own=work.own[:, kept],
-        wait=work.wait[:, kept],
-        transfer=work.transfer[:, kept],
-        phases={name: seconds[:, kept] for name, seconds in work.phases.items()},
-        load={name: values[:, kept] for name, values in work.load.items()},
-        start=work.start[:, kept],
-        step_reference=usual if usual > 0 else float("nan"),
-    )

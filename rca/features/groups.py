@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import cache
 
 from rca.features.resource_evidence import nominal_resources, resource_names
-from rca.features.table import OF_THE_COSTLIEST
+from rca.features.table import WORST_EPISODE_FEATURES
 from rca.features.work import OWN_PHASES
 
 #: Groups of features that are not about a resource; the names of both tables.
@@ -19,7 +19,7 @@ _GROUPS: dict[str, tuple[str, ...]] = {
     "episodes": (
         "episode_cost", "worst_episode_cost", "second_episode_cost", "other_node_episode_cost",
         "median_episode_cost", "capped_lateness",
-        *(f"{prefix}{name}" for prefix in ("", "worst_") for name in OF_THE_COSTLIEST),
+        *(f"{prefix}{name}" for prefix in ("", "worst_") for name in WORST_EPISODE_FEATURES),
     ),
     "spikes": (
         "transfer_spike_mean",

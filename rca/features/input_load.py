@@ -1,4 +1,4 @@
-"""What there was to compute: the input that trainers count, and whether longer steps had more of it."""
+"""Input of each step, as trainers count it, and whether longer steps had more of it."""
 
 from __future__ import annotations
 
@@ -9,18 +9,28 @@ from rca.features.slow_segment import segment_mean
 from rca.features.work import Work
 from rca.robust import nan_max, nan_mean, nan_median, row_correlation
 
-#: The first of these that is counted tells best which of two ranks computes longer in the same step.
-TELLING = ("sum_squared_sequence_length", "tokens", "samples")
+#: Counts of input, in the order in which they predict computing time.
+LOAD_COUNTS = ("sum_squared_sequence_length", "tokens", "samples")
 
 
-def told_load(work: Work) -> FloatArray | None:
-    """Input of every rank and step, shape (n_ranks, n_steps); None where nobody counts any."""
-    return next((work.load[name] for name in TELLING if name in work.load), None)
+def counted_load(work: Work) -> FloatArray | None:
+    """Input of every rank and step, shape (n_ranks, n_steps), by the first of `LOAD_COUNTS`; None without."""
+    return next((work.load[name] for name in LOAD_COUNTS if name in work.load), None)
 
 
 def load_excess(work: Work, inside: BoolArray) -> FloatArray:
-    """Each rank's input in the stretch above the median rank's, relative; NaN where nobody counts any."""
-    load = told_load(work)
+    """Each rank's input above the median rank's, relative, in some steps; NaN if no input is counted.
+
+    Parameters
+    ----------
+    work : Work
+    inside : ndarray of shape (n_steps,), bool
+
+    Returns
+    -------
+    ndarray of shape (n_ranks,), ratio less one
+    """
+    load = counted_load(work)
     if load is None:
         return np.full(work.own.shape[0], np.nan)
     mean = segment_mean(load, inside)
@@ -30,32 +40,32 @@ def load_excess(work: Work, inside: BoolArray) -> FloatArray:
 
 
 def load_features(work: Work, inside: BoolArray, slow_segment_ratio: float) -> dict[str, float]:
-    """How unequal input was between ranks, and whether there was more of it in the stretch.
+    """How unequal input is between ranks, and whether the slow segment has more of it.
 
     Parameters
     ----------
     work : Work
     inside : ndarray of shape (n_steps,), bool
-        Steps of the stretch.
+        Steps of the slow segment.
     slow_segment_ratio : float
         Step time inside over outside.
     """
-    load, growth = told_load(work), _growth(work, inside)
+    load, growth = counted_load(work), _growth(work, inside)
     usual = np.full((1, work.steps.size), np.nan) if load is None else nan_median(load)[None]
     return {
         "load_imbalance": np.nan if load is None else _imbalance(load),
         "load_growth": growth,
-        # No input at all in the stretch, as where steps evaluate: no pace to tell.
+        # Steps without any input, as in an evaluation, have no time per input.
         "slow_segment_ratio_per_load": slow_segment_ratio / (1.0 + growth) if growth > -1.0 else np.nan,
         "load_step_correlation": float(row_correlation(work.job_step[None], usual)[0]),
     }
 
 
 def _growth(work: Work, inside: BoolArray) -> float:
-    """Input of the median rank in the stretch over outside it, less one; NaN where nothing tells.
+    """Input of the median rank inside the segment over outside, less one; NaN if unknown.
 
-    Tokens or samples, whichever grew more: as many samples may be longer. Squares only where neither is
-    counted, because little of what is computed grows with them.
+    Of tokens and samples the larger growth counts, because samples may become longer. Squared lengths count
+    only without these, because little of the computing time grows with them.
     """
     names: list[str] = [name for name in ("tokens", "samples") if name in work.load] or list(work.load)
     usual = [nan_median(work.load[name])[None] for name in names]
@@ -65,6 +75,7 @@ def _growth(work: Work, inside: BoolArray) -> float:
 
 
 def _imbalance(load: FloatArray) -> float:
+    """Mean over the steps of the largest rank's input above the median rank's, relative."""
     usual = nan_median(load)
     with np.errstate(invalid="ignore", divide="ignore"):
         spread = (nan_max(load) - usual) / np.where(usual > 0, usual, np.nan)

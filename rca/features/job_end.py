@@ -1,4 +1,4 @@
-"""How the rows end: the traces a crash or a hang leaves in the `steps` table and in the events."""
+"""End of the job: the traces of a crash or a hang in the step rows and in the events."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ from rca.arrays import BoolArray, FloatArray, IntArray
 from rca.features.end_events import (
     End,
     Event,
-    around,
-    complaints,
+    count_trouble,
+    dead_ranks,
+    end_tolerance,
     ended_normally,
-    events_told,
-    named_by_events,
-    nobody_complained,
-    was_noticed,
-    who_died,
-    whose_link_went_down,
+    failure_reported,
+    no_trouble_reported,
+    ranks_in_events,
+    ranks_with_link_down,
+    read_events,
 )
-from rca.features.end_origin import where_it_began
-from rca.features.post_stop_signals import Aftermath, Lately
+from rca.features.end_origin import end_origin
+from rca.features.post_stop_signals import FinalSignals, PostStopSignals
 from rca.robust import nan_median
 from rca.telemetry.phases import PhaseArrays
 from rca.telemetry.window import Window
 
-#: Order in which a step is worked through; a rank that stops leaves the later ones unmeasured.
+#: Order of the phases in a step. A rank that stops leaves the later ones unmeasured.
 PHASE_ORDER = (
     "data_loading_seconds",
     "host_to_device_seconds",
@@ -38,59 +38,59 @@ PHASE_ORDER = (
     "optimizer_seconds",
     "step_seconds",
 )
-#: A job whose first row is one of these begins in the window: what is before it may be its start.
-FIRST_STEPS = 1
-#: Margins before and after the rows that differ by less, relative to the one before, were cut alike.
-SAME_MARGIN = 0.2
-#: A margin is a scrape or two: at most so many seconds (or long steps), and this share of the window.
-MARGIN_SECONDS, MARGIN_STEPS, MARGIN_SHARE = 150.0, 5, 0.25
-#: Events before the first row that say that the job was starting.
-STARTS = frozenset({"restart", "process_exit"})
-#: Rows further apart than so many of their steps stand for several steps each.
-SPARSE = 1.5
+#: A job whose first row has at most this step number may start in the window.
+MAX_START_STEP = 1
+#: Margins before and after the rows are alike if they differ by at most this share of the one before.
+MARGIN_TOLERANCE = 0.2
+#: A margin is a scrape or two: at most so many seconds (or rows, if longer), and this share of the window.
+MAX_MARGIN_SECONDS, MAX_MARGIN_ROWS, MAX_MARGIN_SHARE = 150.0, 5, 0.25
+#: Kinds of events before the first row that show a starting job.
+START_EVENTS = frozenset({"restart", "process_exit"})
+#: Rows that are more than so many usual steps apart stand for several steps each.
+SPARSE_ROW_STEPS = 1.5
 
 
 @dataclass(frozen=True)
-class Endings:
-    """Per rank, how far it got; for the job, how long it has been silent.
+class JobEnd:
+    """Progress of every rank, and time without progress of the job.
 
     Attributes
     ----------
     progress : ndarray of shape (n_ranks,), steps
-        Steps finished relative to the rank that got furthest, counting measured phases of an unfinished
-        step as fractions; 0 for the furthest, negative for the others.
+        Finished steps minus those of the furthest rank: 0 for the furthest, negative for the others. The
+        measured phases of an unfinished step count as a fraction.
     behind : ndarray of shape (n_ranks,), steps
-        `progress` relative to the median rank; negative means this rank stopped before the others.
+        The same minus the median rank; negative if the rank stopped before the others.
     unfinished : ndarray of shape (n_ranks,), bool
-        The rank's last row was begun and never finished.
+        The rank began its last row and did not finish it.
     fatal, missed : ndarray of shape (n_ranks,), bool
-        An event of that sort names the rank (or only its node).
+        A fatal event, or a missed heartbeat or collective, names the rank or its node.
     died : ndarray of shape (n_ranks,), bool
-        The rank's process failed or was killed when progress ended, and before anybody was missed.
-    began : ndarray of shape (n_ranks,), bool
-        By the events the end began with this rank, alone or with others of its node.
-    silence : float, steps
-        From the last sign of progress to the end of the window, in usual steps (or rows, where not every step
-        has one); 0 once everybody exited normally. `heard` takes off what is no sign of a stop.
-    fatal_delay : float, steps
-        From the last sign of progress to the first fatal event; NaN without one. Who dies stops the job
-        at once; who hangs is killed by a watchdog much later.
-    margin : float, steps
-        How much of the silence may be due to how the window was cut.
-    noticed : bool
-        Since the last sign of progress an event named a rank that ended badly or was missed.
+        The rank's process failed or was killed at the end of progress, before any rank was missed.
+    origin : ndarray of shape (n_ranks,), bool
+        By the events, the end began with this rank, alone or with others of its node.
     link_down : ndarray of shape (n_ranks,), bool
-        An event says that a port of the rank's node was down.
-    quiet : bool
-        Events are collected, and around and since the last sign of progress none tells of trouble.
-    complaints : int
-        Events around or since the last sign of progress that tell of trouble, whomever they name.
-    left : bool
-        All ranks did as many steps, gave their devices back at once, and nobody complained.
-    stayed : bool
-        Most ranks gave their devices back at once, and some are known not to have.
-    used : ndarray of shape (n_ranks,), ratio, or None
-        CPU time that every rank's processes took lately, relative to before the end; see `Lately`.
+        A port of the rank's node was down.
+    steps_since_progress : float, steps
+        From the last sign of progress to the end of the window, in usual steps (in rows, if a row stands for
+        several steps). 0 after a normal end. `with_final_signals` subtracts what is no sign of a stop.
+    fatal_delay : float, steps
+        From the last sign of progress to the first fatal event; NaN without one. A crash stops the job at
+        once. A hung process is killed by a watchdog much later.
+    cut_margin : float, steps
+        Part of `steps_since_progress` that the way in which the window was cut may explain.
+    failure_reported : bool
+        Since the last sign of progress an event named a rank that failed or was missed.
+    no_trouble : bool
+        There are events, and none reports trouble around or since the last sign of progress.
+    trouble_events : int
+        Events around or since the last sign of progress that report trouble.
+    all_released : bool
+        All ranks did as many steps and released their devices at once, and no event reports trouble.
+    partly_released : bool
+        Most ranks released their devices at once, and some are known not to have.
+    cpu_ratio : ndarray of shape (n_ranks,), ratio, or None
+        CPU time of every rank's processes at the end of the window, relative to before the stop.
     """
 
     progress: FloatArray
@@ -99,46 +99,46 @@ class Endings:
     fatal: BoolArray
     missed: BoolArray
     died: BoolArray
-    began: BoolArray
+    origin: BoolArray
     link_down: BoolArray
-    silence: float
+    steps_since_progress: float
     fatal_delay: float
-    margin: float = 0.0
-    noticed: bool = False
-    quiet: bool = False
-    complaints: int = 0
-    left: bool = False
-    stayed: bool = False
-    used: FloatArray | None = None
+    cut_margin: float = 0.0
+    failure_reported: bool = False
+    no_trouble: bool = False
+    trouble_events: int = 0
+    all_released: bool = False
+    partly_released: bool = False
+    cpu_ratio: FloatArray | None = None
 
     @classmethod
-    def from_window(cls, window: Window, phases: PhaseArrays, step_reference: float) -> Endings:
-        """Read the endings off a window whose usual step takes `step_reference` seconds."""
+    def from_window(cls, window: Window, phases: PhaseArrays, step_reference: float) -> JobEnd:
+        """Read the end of a window whose usual step takes `step_reference` seconds."""
+        topology = window.job.topology
         last = phases.last_column
         seen = phases.present.any(axis=1)
         ranks = np.arange(phases.n_ranks)
         finished = np.isfinite(phases.phase("step_seconds")[ranks, last])
-        done = _phases_done(phases, last)
-        reached = np.where(finished, last + 1.0, last + done)
+        reached = np.where(finished, last + 1.0, last + _share_done(phases, last))
         progress = np.where(seen, reached - reached[seen].max(), np.nan)
-        silence = fatal_delay = margin = np.nan
-        noticed = quiet = False
-        complained = 0
-        died = began = np.zeros(phases.n_ranks, dtype=bool)
-        told = events_told(window)
-        fatal, missed, first_fatal = named_by_events(told, window.job.topology)
+        since_progress = fatal_delay = margin = np.nan
+        reported = no_trouble = False
+        trouble = 0
+        died = origin = np.zeros(phases.n_ranks, dtype=bool)
+        events = read_events(window)
+        fatal, missed, first_fatal = ranks_in_events(events, topology)
         if np.isfinite(step_reference):
             sign = _last_sign(phases)
-            silence, margin = _silence(window, phases, told, sign, step_reference)
-            noticed = was_noticed(told, sign - step_reference)
-            quiet = nobody_complained(told, sign - around(step_reference))
-            complained = complaints(told, sign - around(step_reference))
-            if not noticed and ended_normally(told, window.job.topology, sign, step_reference):
-                silence = 0.0
+            since_progress, margin = _steps_since_progress(window, phases, events, sign, step_reference)
+            reported = failure_reported(events, sign - step_reference)
+            no_trouble = no_trouble_reported(events, sign - end_tolerance(step_reference))
+            trouble = count_trouble(events, sign - end_tolerance(step_reference))
+            if not reported and ended_normally(events, topology, sign, step_reference):
+                since_progress = 0.0
             fatal_delay = (first_fatal - sign) / step_reference
             begun = np.where(np.isfinite(phases.start_time), phases.start_time, -np.inf).max(axis=1)
-            end = End(window.job.topology, sign, begun - step_reference, step_reference)
-            died, began = who_died(told, end), where_it_began(told, end)
+            end = End(topology, sign, begun - step_reference, step_reference)
+            died, origin = dead_ranks(events, end), end_origin(events, end)
         return cls(
             progress=progress,
             behind=progress - nan_median(progress[:, None])[0],
@@ -146,73 +146,74 @@ class Endings:
             fatal=fatal,
             missed=missed,
             died=died,
-            began=began,
-            link_down=whose_link_went_down(told, window.job.topology),
-            silence=silence,
+            origin=origin,
+            link_down=ranks_with_link_down(events, topology),
+            steps_since_progress=since_progress,
             fatal_delay=fatal_delay,
-            margin=margin,
-            noticed=noticed,
-            quiet=quiet,
-            complaints=complained,
+            cut_margin=margin,
+            failure_reported=reported,
+            no_trouble=no_trouble,
+            trouble_events=trouble,
         )
 
-    def after(self, aftermath: Aftermath) -> Endings:
-        """The same endings; without a silence if all ranks left at once and nobody complained.
+    def with_released_devices(self, signals: PostStopSignals) -> JobEnd:
+        """The same end, without a stop if all ranks release devices at once and events show no trouble.
 
-        So jobs end that are done, and jobs that somebody ended; one that stopped leaves somebody waiting.
+        A finished or cancelled job ends like this. After a stop some ranks still wait.
         """
         alike = not self.unfinished.any() and bool((self.behind == 0).all())
-        if not self.quiet or not alike or not aftermath.everybody_left:
-            return replace(self, stayed=aftermath.some_stayed)
-        return replace(self, silence=0.0, left=True)
+        if not self.no_trouble or not alike or not signals.all_devices_released:
+            return replace(self, partly_released=signals.most_devices_released)
+        return replace(self, steps_since_progress=0.0, all_released=True)
 
-    def heard(self, lately: Lately) -> Endings:
-        """The same endings with the silence that speaks for a stop, after what machines did lately.
+    def with_final_signals(self, signals: FinalSignals) -> JobEnd:
+        """The same end; time without rows counts only as far as it is a sign of a stop.
 
-        Rows are late if every machine works on (a begun step has a row that is not), and the window's margin
-        is no silence unless something stands still; whoever noticed a death or a missing rank settles it.
+        - If all machines work, rows are only late, unless a step was begun and not finished.
+        - If no machine is idle, the margin of the window is subtracted.
+        - If a failure was reported, everything counts.
         """
-        silence = self.silence
-        if not self.noticed and lately.works_on and not self.unfinished.any():
-            silence = 0.0
-        elif not self.noticed and self.margin > 0 and not lately.stands_still:
-            silence = max(0.0, silence - self.margin)
-        return replace(self, silence=silence, used=lately.used)
+        since_progress = self.steps_since_progress
+        if not self.failure_reported and signals.working and not self.unfinished.any():
+            since_progress = 0.0
+        elif not self.failure_reported and self.cut_margin > 0 and not signals.idle:
+            since_progress = max(0.0, since_progress - self.cut_margin)
+        return replace(self, steps_since_progress=since_progress, cpu_ratio=signals.cpu_ratio)
 
 
-def _silence(
-    window: Window, phases: PhaseArrays, told: list[Event], sign: float, step: float
+def _steps_since_progress(
+    window: Window, phases: PhaseArrays, events: list[Event], sign: float, step: float
 ) -> tuple[float, float]:
     """Steps from the last sign of progress to the window's end, and how many of them may be its margin.
 
-    Who cuts samples wider than rows does so at both ends, so the time before the first row tells: a scrape or
-    two, not most of the window. A job that was starting then, by its step numbers or its events, shows
-    nothing by it, unless as much time has passed behind the last row.
+    Samples may be cut wider than rows, at both ends. So the time before the first row gives the margin, if it
+    is a scrape or two and not most of the window. A job that starts in the window has such a time as well, by
+    its step numbers or its events. Then it is a margin only if as much time passed after the last row.
     """
-    after, interval = window.job.end - sign, _interval(phases, step)
+    after, interval = window.job.end - sign, _row_seconds(phases, step)
     began = np.where(np.isfinite(phases.start_time), phases.start_time, np.inf).min(axis=1)
     first = float(np.median(began[np.isfinite(began)]))
     before = max(0.0, first - window.job.start)
-    alike = abs(after - before) <= SAME_MARGIN * before
-    scrapes = max(MARGIN_SECONDS, MARGIN_STEPS * interval)
-    short = before <= min(scrapes, MARGIN_SHARE * (window.job.end - window.job.start))
-    starting = int(phases.steps[0]) <= FIRST_STEPS or any(
-        event.kind in STARTS and event.time < first for event in told
+    alike = abs(after - before) <= MARGIN_TOLERANCE * before
+    longest = max(MAX_MARGIN_SECONDS, MAX_MARGIN_ROWS * interval)
+    short = before <= min(longest, MAX_MARGIN_SHARE * (window.job.end - window.job.start))
+    starting = int(phases.steps[0]) <= MAX_START_STEP or any(
+        event.kind in START_EVENTS and event.time < first for event in events
     )
     margin = before if short and (alike or not starting) else 0.0
     return max(0.0, after / interval - 1.0), margin / interval
 
 
-def _interval(phases: PhaseArrays, step_reference: float) -> float:
-    """Seconds between a rank's rows: a usual step, or as many as one row stands for."""
+def _row_seconds(phases: PhaseArrays, step_reference: float) -> float:
+    """Seconds between a rank's rows: a usual step, or more if a row stands for several steps."""
     apart = np.diff(phases.start_time, axis=1)
     known = apart[np.isfinite(apart)]
     usual = float(np.median(known)) if known.size else 0.0
-    return usual if usual > SPARSE * step_reference else step_reference
+    return usual if usual > SPARSE_ROW_STEPS * step_reference else step_reference
 
 
-def _phases_done(phases: PhaseArrays, last: IntArray) -> FloatArray:
-    """Fraction of the step each rank worked through in its last row, shape (n_ranks,)."""
+def _share_done(phases: PhaseArrays, last: IntArray) -> FloatArray:
+    """Share of the phases that each rank measured in its last row, shape (n_ranks,)."""
     order = [name for name in PHASE_ORDER if name in phases.seconds]
     ranks = np.arange(phases.n_ranks)
     done = np.zeros(phases.n_ranks)
@@ -223,6 +224,7 @@ def _phases_done(phases: PhaseArrays, last: IntArray) -> FloatArray:
 
 
 def _last_sign(phases: PhaseArrays) -> float:
+    """Time of the last sign of progress, Unix seconds: the median over ranks of their last row's end."""
     spent = np.zeros(phases.present.shape)
     for name in PHASE_ORDER[:-1]:
         if name in phases.seconds:
@@ -231,5 +233,5 @@ def _last_sign(phases: PhaseArrays) -> float:
     whole = phases.phase("step_seconds")
     end = phases.start_time + np.where(np.isfinite(whole), whole, spent)
     last = np.where(np.isfinite(end), end, -np.inf).max(axis=1)
-    # The median over ranks is immune to one rank's clock running ahead.
+    # The median does not depend on a single rank's clock.
     return float(np.median(last[np.isfinite(last)]))

@@ -1,4 +1,4 @@
-"""Features of the whole job (plain floats)."""
+"""Features of the whole job: floats that every rank's row repeats, and floats of the window's row only."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ import numpy as np
 from rca.arrays import BoolArray, FloatArray
 from rca.features.comparison import Comparison
 from rca.features.input_load import load_features
-from rca.features.job_end import Endings
+from rca.features.job_end import JobEnd
 from rca.features.late_episodes import capped_lateness
 from rca.features.rank_features import MAX_STEPS_BEHIND
 from rca.features.resource_evidence import Evidence, nominal_resources, resource_names
-from rca.features.slow_segment import segment_mean, without_gaps
-from rca.features.table import OF_THE_COSTLIEST
+from rca.features.slow_segment import MIN_SEGMENT_STEPS, segment_mean, without_gaps
+from rca.features.table import WORST_EPISODE_FEATURES
 from rca.features.work import OWN_PHASES, Work
 from rca.robust import (
     leader_and_runner_up,
@@ -23,36 +23,36 @@ from rca.robust import (
 )
 from rca.telemetry.job import Topology
 
-#: A step this much above the usual one is a spike (checkpoint, evaluation, hiccup).
+#: A step of this many usual steps is a spike (checkpoint, evaluation, hiccup).
 SPIKE_RATIO = 1.5
-#: Usual is what a job needs in its better steps.
-USUAL_QUANTILE = 0.35
-#: Length of the running median that periodicity is measured against.
-BASELINE_STEPS = 9
+#: Quantile over the steps that counts as a phase's usual time.
+USUAL_PHASE_QUANTILE = 0.35
+#: Length of the running median that periodicity subtracts.
+PERIODICITY_BASELINE_STEPS = 9
 
 
 def job_features(
     work: Work,
     comparison: Comparison,
     evidence: Evidence,
-    endings: Endings,
+    job_end: JobEnd,
     topology: Topology,
     per_rank: dict[str, FloatArray],
 ) -> dict[str, float]:
     """All features that describe the job rather than one rank."""
     inside = comparison.segment.mask(work.steps.size)
-    stretch = _stretch(work, comparison, inside)
+    segment = _slow_segment(work, comparison, inside)
     return (
         _shape(work, topology, comparison)
-        | stretch
-        | _grown(per_rank)
+        | segment
+        | _phase_growth(per_rank)
         | _concentration(comparison, inside, work.step_reference)
         | episode_context(work, comparison, topology, per_rank)
         | phase_spikes(work, comparison)
         | _rhythm(work)
         | _correlations(per_rank)
-        | load_features(work, inside, stretch["slow_segment_ratio"])
-        | _ending(endings)
+        | load_features(work, inside, segment["slow_segment_ratio"])
+        | _job_end(job_end)
         | _coverage(work, evidence)
     )
 
@@ -67,15 +67,15 @@ def _shape(work: Work, topology: Topology, comparison: Comparison) -> dict[str, 
     }
 
 
-def _stretch(work: Work, comparison: Comparison, inside: BoolArray) -> dict[str, float]:
+def _slow_segment(work: Work, comparison: Comparison, inside: BoolArray) -> dict[str, float]:
     segment, unit, n_steps = comparison.segment, work.step_reference, max(work.steps.size, 1)
     step = work.job_step
     transfer = nan_median(work.transfer)
     lateness = nan_max(comparison.excess)
     high, low = _mean(step[inside]), _mean(step[~inside])
-    calm = step[~inside] if (~inside).sum() >= 4 else step
-    spread = nan_quantile(calm[:, None], 0.75)[0] - nan_quantile(calm[:, None], 0.25)[0]
-    moved = transfer[inside]
+    outside = step[~inside] if (~inside).sum() >= MIN_SEGMENT_STEPS else step
+    spread = nan_quantile(outside[:, None], 0.75)[0] - nan_quantile(outside[:, None], 0.25)[0]
+    transfer_inside = transfer[inside]
     return {
         "step_variation": float(spread / unit),
         "slow_segment_found": 0.0 if segment.whole else 1.0,
@@ -84,18 +84,19 @@ def _stretch(work: Work, comparison: Comparison, inside: BoolArray) -> dict[str,
         "slow_segment_end": (segment.last + 1) / n_steps,
         "slow_segment_contrast": (high - low) / unit,
         "slow_segment_ratio": high / low,
-        "transfer_share": _mean(moved) / unit,
-        "transfer_growth": (_mean(moved) - _mean(transfer[~inside])) / unit,
+        "transfer_share": _mean(transfer_inside) / unit,
+        "transfer_growth": (_mean(transfer_inside) - _mean(transfer[~inside])) / unit,
         "transfer_variation": float(
-            (nan_quantile(moved[:, None], 0.9)[0] - nan_quantile(moved[:, None], 0.1)[0]) / unit
+            (nan_quantile(transfer_inside[:, None], 0.9)[0] - nan_quantile(transfer_inside[:, None], 0.1)[0])
+            / unit
         ),
         "lateness": _mean(lateness[inside]) / unit,
         "lateness_growth": (_mean(lateness[inside]) - _mean(lateness[~inside])) / unit,
     }
 
 
-def _grown(per_rank: dict[str, FloatArray]) -> dict[str, float]:
-    """Which phases became longer on everybody: what peers cannot show."""
+def _phase_growth(per_rank: dict[str, FloatArray]) -> dict[str, float]:
+    """Growth of each phase on the median rank. A comparison with peers does not show it."""
     names = (f"{column.removesuffix('_seconds')}_growth" for column in OWN_PHASES)
     return {f"{name}_job": _median(per_rank[name]) for name in names}
 
@@ -139,18 +140,18 @@ def _correlations(per_rank: dict[str, FloatArray]) -> dict[str, float]:
     return {f"{name}_job": _median(per_rank[name]) for name in names}
 
 
-def _ending(endings: Endings) -> dict[str, float]:
-    behind = nan_max(-endings.behind[:, None])[0]
+def _job_end(job_end: JobEnd) -> dict[str, float]:
+    behind = nan_max(-job_end.behind[:, None])[0]
     with np.errstate(invalid="ignore"):
-        early = endings.progress <= -1.0
+        early = job_end.progress <= -1.0
     return {
-        "steps_since_progress": min(endings.silence, MAX_STEPS_BEHIND),
-        "unfinished_share": float(endings.unfinished.mean()),
+        "steps_since_progress": min(job_end.steps_since_progress, MAX_STEPS_BEHIND),
+        "unfinished_share": float(job_end.unfinished.mean()),
         "ended_early_share": float(early.mean()),
         "max_steps_behind": float(min(behind, MAX_STEPS_BEHIND)),
-        "any_fatal_event": float(endings.fatal.any()),
-        "any_missed_event": float(endings.missed.any()),
-        "fatal_delay": float(np.clip(endings.fatal_delay, -MAX_STEPS_BEHIND, MAX_STEPS_BEHIND)),
+        "any_fatal_event": float(job_end.fatal.any()),
+        "any_missed_event": float(job_end.missed.any()),
+        "fatal_delay": float(np.clip(job_end.fatal_delay, -MAX_STEPS_BEHIND, MAX_STEPS_BEHIND)),
     }
 
 
@@ -165,16 +166,16 @@ def _coverage(work: Work, evidence: Evidence) -> dict[str, float]:
 
 
 def window_maxima(evidence: Evidence, per_rank: dict[str, FloatArray]) -> dict[str, float]:
-    """The largest rank's value of what single ranks are judged by, and the usual one where zero is sound."""
+    """Largest value over the ranks of each rank feature, and the median of scores against nominal."""
     peers, past = nan_max(evidence.versus_peers), nan_max(evidence.versus_past)
-    sound, usual = nan_max(evidence.versus_nominal), nan_median(evidence.versus_nominal)
-    at_zero = nominal_resources()
+    nominal, usual = nan_max(evidence.versus_nominal), nan_median(evidence.versus_nominal)
+    with_nominal = nominal_resources()
     maxima = {}
     for column, name in enumerate(resource_names()):
         maxima[f"max_{name}_vs_peers"] = float(peers[column])
         maxima[f"max_{name}_vs_past"] = float(past[column])
-        if name in at_zero:
-            maxima[f"max_{name}_vs_nominal"] = float(sound[column])
+        if name in with_nominal:
+            maxima[f"max_{name}_vs_nominal"] = float(nominal[column])
             maxima[f"median_{name}_vs_nominal"] = float(usual[column])
     singles = ["own_time_excess", "own_time_excess_z", "wait_deficit", "late_share"]
     singles += [f"{column.removesuffix('_seconds')}_excess" for column in OWN_PHASES]
@@ -183,40 +184,27 @@ def window_maxima(evidence: Evidence, per_rank: dict[str, FloatArray]) -> dict[s
     return maxima | {f"max_{name}": float(value) for name, value in zip(singles, largest, strict=True)}
 
 
-def _phase_share(work: Work, column: str) -> float:
-    seconds = work.phases.get(column)
-    return np.nan if seconds is None else _mean(nan_mean(seconds)) / work.step_reference
-
-
-def _mean(values: FloatArray) -> float:
-    return float(nan_mean(values[:, None])[0]) if values.size else np.nan
-
-
-def _median(values: FloatArray) -> float:
-    return float(nan_median(values[:, None])[0])
-
-
 def episode_context(
     work: Work, comparison: Comparison, topology: Topology, per_rank: dict[str, FloatArray]
 ) -> dict[str, float]:
-    """How the costliest episode stands out of the others, and what capped lateness costs in all."""
+    """Cost of the costliest episodes compared with the others, and of capped lateness over all steps."""
     cost, unit = per_rank["episode_cost"], work.step_reference
     first, costliest, second = leader_and_runner_up(cost[:, None])
     node = topology.node[costliest[0]]
-    apart = cost[topology.node != node] if node >= 0 else cost[:0]
+    elsewhere = cost[topology.node != node] if node >= 0 else cost[:0]
     return {
         "worst_episode_cost": float(first[0]),
         "second_episode_cost": float(second[0]),
-        "other_node_episode_cost": float(nan_max(apart[:, None])[0]),
+        "other_node_episode_cost": float(nan_max(elsewhere[:, None])[0]),
         "median_episode_cost": float(nan_median(cost[:, None])[0]),
         "capped_lateness": _mean_lateness(comparison.excess, unit),
     }
 
 
 def phase_spikes(work: Work, comparison: Comparison) -> dict[str, float]:
-    """What steps with more of a phase than usual cost: on everybody, and on whoever has most in each step.
+    """Cost of steps in which a phase is longer than usual, on the median rank and on each step's slowest.
 
-    Pauses that another rank has each time, or loaders that hold everybody up now and then, have no stretch.
+    Pauses on alternating ranks, and loaders that now and then delay all ranks, make no slow segment.
     """
     unit, found = work.step_reference, {}
     for column in (*OWN_PHASES, "transfer"):
@@ -231,24 +219,24 @@ def phase_spikes(work: Work, comparison: Comparison) -> dict[str, float]:
 
 
 def _mean_lateness(excess: FloatArray, unit: float) -> float:
-    """Mean over the steps of the capped lateness of whoever comes last, relative."""
+    """Mean over all steps of the last rank's capped lateness, relative to the usual step."""
     return float(nan_mean(capped_lateness(excess, unit)[:, None])[0]) / unit
 
 
 def _above_usual(series: FloatArray, unit: float) -> float:
-    """Mean of what single steps have above the series' lower third, each up to a usual step; relative."""
-    usual = nan_quantile(series[None, :], USUAL_QUANTILE, axis=1)[0]
+    """Mean of the time above the series' usual value, each step up to `unit`; relative to `unit`."""
+    usual = nan_quantile(series[None, :], USUAL_PHASE_QUANTILE, axis=1)[0]
     return float(nan_mean(np.clip(series - usual, 0.0, unit)[:, None])[0]) / unit
 
 
 def costliest_episode(per_rank: dict[str, FloatArray]) -> dict[str, float]:
-    """The episode of the rank that it costs most, for the window's own row."""
+    """Features of the costliest episode, for the window's row."""
     cost = np.nan_to_num(per_rank["episode_cost"], nan=-1.0)
     equal = np.flatnonzero(cost == cost.max())
-    # Where nobody has an episode, or several have the same: whoever is later beside it, not the first rank.
-    beside = np.nan_to_num(per_rank["episode_excess_outside"][equal], nan=-np.inf)
-    rank = int(equal[beside.argmax()])
-    return {f"worst_{name}": float(per_rank[name][rank]) for name in OF_THE_COSTLIEST}
+    # Among equal costs, also without any episode, the rank that is later outside its episode.
+    outside = np.nan_to_num(per_rank["episode_excess_outside"][equal], nan=-np.inf)
+    rank = int(equal[outside.argmax()])
+    return {f"worst_{name}": float(per_rank[name][rank]) for name in WORST_EPISODE_FEATURES}
 
 
 def periodicity(series: FloatArray) -> tuple[float, float]:
@@ -257,16 +245,18 @@ def periodicity(series: FloatArray) -> tuple[float, float]:
     Returns
     -------
     period : float, steps
-        NaN below 16 measured steps or without variation.
+        NaN below 16 measured steps, or without variation.
     strength : float
         Autocorrelation at that lag, 0 to 1.
     """
     if np.isfinite(series).sum() < 16:
         return float("nan"), 0.0
     filled = without_gaps(series)
-    # Against the running median, or a single change of level would look like a repetition.
-    padded = np.pad(filled, BASELINE_STEPS // 2, mode="edge")
-    centred = filled - np.median(np.lib.stride_tricks.sliding_window_view(padded, BASELINE_STEPS), axis=1)
+    # Subtract the running median. Otherwise a single change of level looks like a repetition.
+    padded = np.pad(filled, PERIODICITY_BASELINE_STEPS // 2, mode="edge")
+    centred = filled - np.median(
+        np.lib.stride_tricks.sliding_window_view(padded, PERIODICITY_BASELINE_STEPS), axis=1
+    )
     centred -= centred.mean()
     n = centred.size
     power = float(centred @ centred)
@@ -284,7 +274,7 @@ def periodicity(series: FloatArray) -> tuple[float, float]:
 
 
 def trend(series: FloatArray) -> float:
-    """Relative growth over the window: slope times length over the mean; 0 below 8 measured steps."""
+    """Relative growth over the window: slope times length over the mean. 0 below 8 measured steps."""
     finite = np.isfinite(series)
     if finite.sum() < 8:
         return 0.0
@@ -295,3 +285,16 @@ def trend(series: FloatArray) -> float:
     if mean <= 0:
         return 0.0
     return float((x @ (y - mean)) / (x @ x) * series.size / mean)
+
+
+def _phase_share(work: Work, column: str) -> float:
+    seconds = work.phases.get(column)
+    return np.nan if seconds is None else _mean(nan_mean(seconds)) / work.step_reference
+
+
+def _mean(values: FloatArray) -> float:
+    return float(nan_mean(values[:, None])[0]) if values.size else np.nan
+
+
+def _median(values: FloatArray) -> float:
+    return float(nan_median(values[:, None])[0])

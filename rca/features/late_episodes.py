@@ -1,8 +1,8 @@
-"""When each rank was late itself: one episode of steps per rank, whatever the job did meanwhile.
+"""Late episodes: for each rank, the contiguous steps in which its lateness adds up to most.
 
-A job has one slow stretch that everything is compared in. A rank that is late in every third step, for a few
-steps beside a longer change of everybody's, or while another one is, is hardly late in *that*; in its own
-episode it is. Of single long steps an episode holds little: what one step counts for is capped.
+A job has one slow segment that all features compare in. Some ranks are late elsewhere: in every third step,
+during a longer change of the whole job, or while another rank is late. Each rank's own episode shows these.
+A single long step counts little, because the lateness of one step is capped.
 """
 
 from __future__ import annotations
@@ -15,40 +15,43 @@ import numpy as np
 from rca.arrays import BoolArray, FloatArray, IntArray
 from rca.robust import MAD_TO_SIGMA, nan_max, nan_median
 
-#: A rank is late in a step when it is above its peers by this share of the step and by this much noise.
+#: A rank is late in a step when its excess is above both: this share of the usual step, this many times the
+#: noise.
 LATE_SHARE = 0.03
 LATE_NOISE = 4.0
-#: No step counts for more than this share of the usual step.
-CAP = 0.3
-#: Excess that every step of an episode has to make up for: this share of a step, or so many times the noise.
-ALLOWED_SHARE, ALLOWED_NOISE = 0.015, 2.0
+#: Largest excess that one step counts for, as a share of the usual step.
+MAX_STEP_LATENESS = 0.3
+#: Excess that every step of an episode must exceed on average: the larger of a share of the usual step and a
+#: multiple of the noise.
+EPISODE_MIN_SHARE, EPISODE_MIN_NOISE = 0.015, 2.0
 
 
 def healthy_spread(excess: FloatArray) -> float:
-    """Robust spread of the excess of ranks most of which are healthy, seconds."""
+    """Robust standard deviation of the excess, seconds; most ranks must be healthy."""
     return float(MAD_TO_SIGMA * nan_median(np.abs(excess).ravel()[:, None])[0])
 
 
-def late_from(usual: float, noise: float) -> float:
-    """Excess above which a rank is late in a step, seconds; infinite where there is no usual step."""
+def late_threshold(usual: float, noise: float) -> float:
+    """Excess above which a rank is late in a step, seconds; infinite without a usual step."""
     return max(LATE_SHARE * usual, LATE_NOISE * noise) if np.isfinite(usual) else np.inf
 
 
 def capped(excess: FloatArray, usual: float) -> FloatArray:
-    """Excess of no more than `CAP` of the usual step either way, seconds; NaN stays."""
-    result: FloatArray = np.clip(excess, -CAP * usual, CAP * usual)
+    """Excess clipped to `MAX_STEP_LATENESS` of the usual step in both directions, seconds; NaN stays."""
+    result: FloatArray = np.clip(excess, -MAX_STEP_LATENESS * usual, MAX_STEP_LATENESS * usual)
     return result
 
 
 def capped_lateness(excess: FloatArray, usual: float) -> FloatArray:
-    """How late whoever comes last is, up to `CAP` of the usual step; shape (n_steps,), seconds.
+    """Capped lateness of the last rank in every step, shape (n_steps,), seconds.
 
     Parameters
     ----------
     excess : ndarray of shape (n_ranks, n_steps), seconds
     usual : float, seconds
+        The usual step.
     """
-    lateness: FloatArray = np.clip(nan_max(excess), 0.0, CAP * usual)
+    lateness: FloatArray = np.clip(nan_max(excess), 0.0, MAX_STEP_LATENESS * usual)
     return lateness
 
 
@@ -59,9 +62,9 @@ class LateEpisodes:
     Attributes
     ----------
     first, past : ndarray of shape (n_ranks,), int
-        First column, and the one behind the last; equal where a rank was never late.
+        First column, and the column after the last. They are equal for a rank that was never late.
     cost : ndarray of shape (n_ranks,), seconds
-        Excess within the episode above what is allowed, every step capped, added up.
+        Sum of the capped excess above the allowed excess within the episode.
     """
 
     first: IntArray
@@ -70,7 +73,7 @@ class LateEpisodes:
 
     @classmethod
     def of(cls, excess: FloatArray, unit: float, noise: float) -> LateEpisodes:
-        """The interval of each row in which the excess above the allowed has the largest sum.
+        """Find the interval of each row in which the excess above the allowed excess has the largest sum.
 
         Parameters
         ----------
@@ -83,14 +86,15 @@ class LateEpisodes:
 
         Notes
         -----
-        Kadane's maximum subarray, by running minima of the cumulated sum: linear in ranks and steps.
+        This is Kadane's maximum subarray, by running minima of the cumulated sum. It is linear in ranks and
+        steps.
         """
         n_ranks, n_steps = excess.shape
         nowhere = np.zeros(n_ranks, dtype=np.int64)
         if not n_steps or not np.isfinite(unit):
             return cls(nowhere, nowhere, np.zeros(n_ranks))
-        allowed = max(ALLOWED_SHARE * unit, ALLOWED_NOISE * noise) if np.isfinite(noise) else np.inf
-        total = _from_zero(np.where(np.isfinite(excess), capped(excess, unit) - allowed, 0.0))
+        allowed = max(EPISODE_MIN_SHARE * unit, EPISODE_MIN_NOISE * noise) if np.isfinite(noise) else np.inf
+        total = _cumulated(np.where(np.isfinite(excess), capped(excess, unit) - allowed, 0.0))
         before, total = total[:, :-1], total[:, 1:]
         least = np.minimum.accumulate(before, axis=1)
         risen = total - least
@@ -112,13 +116,13 @@ class LateEpisodes:
         return length
 
     def mask(self, n_steps: int) -> BoolArray:
-        """Which steps each rank's episode holds, shape (n_ranks, n_steps)."""
+        """Steps that each rank's episode holds, shape (n_ranks, n_steps)."""
         step = np.arange(n_steps)
         inside: BoolArray = (step >= self.first[:, None]) & (step < self.past[:, None])
         return inside
 
     def mean(self, values: FloatArray) -> FloatArray:
-        """Mean of each row of (n_ranks, n_steps) over its episode, ignoring NaN; zero where it has none."""
+        """Mean of each row of (n_ranks, n_steps) over its episode, without NaN; 0 without an episode."""
         rows, columns = self._cells
         inside = values[rows, columns]
         known = np.isfinite(inside)
@@ -128,14 +132,20 @@ class LateEpisodes:
         return np.where((count == 0) & (self.length > 0), np.nan, result)
 
     def count(self, marked: BoolArray) -> FloatArray:
-        """Marked steps of each row within its episode."""
+        """Marked steps of each row within its episode, shape (n_ranks,)."""
         return self._per_rank(marked[self._cells].astype(float))
 
     def of_peers(self, values: FloatArray, members: IntArray) -> FloatArray:
-        """Mean of every member's values over every member's episode, shape (whose episode, whose values)."""
+        """Mean of every member's values over every member's episode.
+
+        Returns
+        -------
+        ndarray of shape (n_members, n_members)
+            Row: whose episode. Column: whose values.
+        """
         known = np.isfinite(values[members])
-        summed = _from_zero(np.where(known, values[members], 0.0))
-        count = _from_zero(known.astype(float))
+        summed = _cumulated(np.where(known, values[members], 0.0))
+        count = _cumulated(known.astype(float))
         first, past = self.first[members], self.past[members]
         with np.errstate(invalid="ignore", divide="ignore"):
             result: FloatArray = (summed[:, past] - summed[:, first]) / (count[:, past] - count[:, first])
@@ -143,20 +153,20 @@ class LateEpisodes:
 
     @cached_property
     def _cells(self) -> tuple[IntArray, IntArray]:
-        """Row and column of every cell that lies within its rank's episode."""
+        """Row and column of every cell within its rank's episode."""
         rows = np.repeat(np.arange(self.first.size), self.length)
         begins = np.cumsum(self.length) - self.length
         columns = np.arange(rows.size) + (self.first - begins)[rows]
         return rows, columns
 
     def _per_rank(self, cells: FloatArray) -> FloatArray:
-        """Sums of what belongs to each of `_cells`, shape (n_ranks,)."""
+        """Sums over each rank's part of `_cells`, shape (n_ranks,)."""
         summed = np.bincount(self._cells[0], weights=cells, minlength=self.first.size)
         return summed.astype(np.float64)
 
 
-def _from_zero(values: FloatArray) -> FloatArray:
-    """Sums of each row before every column, and of all, shape (n_rows, n_columns + 1)."""
+def _cumulated(values: FloatArray) -> FloatArray:
+    """Sums of each row before every column, and of the whole row; shape (n_rows, n_columns + 1)."""
     total = np.zeros((values.shape[0], values.shape[1] + 1))
     np.cumsum(values, axis=1, out=total[:, 1:])
     return total

@@ -1,8 +1,11 @@
-"""Whether machines lately, after the last row, work on or stand still.
+"""Signals after the last sign of progress: what machines do when a job has stopped, or goes on unseen.
 
-Rows may be late, written many at once, or cut before samples were; then every machine goes on as before. A
-job that stopped shows it: a collective that spins draws half the power and takes few multiprocessors, links
-are idle, the dead give memory back.
+`PostStopSignals` averages the whole time after the last progress. A dead process releases its device memory;
+a hung one keeps it, and its peers wait in a collective.
+
+`FinalSignals` looks at the last third of that time only. Rows may be written late, many at once, or end
+before the samples do. Then machines work as before. After a stop a waiting collective draws half the power
+and keeps few multiprocessors active, links are idle, and dead processes release memory.
 """
 
 from __future__ import annotations
@@ -16,58 +19,67 @@ from rca.arrays import BoolArray, FloatArray
 from rca.robust import nan_max, nan_mean, nan_min
 from rca.telemetry.window import Window
 
-#: Steps of silence from which the time after the last sign of progress is looked at by itself.
-MIN_SILENCE = 2.0
+#: Steps without progress from which the time after the last progress is averaged separately.
+MIN_STEPS_WITHOUT_PROGRESS = 2.0
 #: Channels that only a living process feeds.
-ALIVE = ("process_cpu", "runqueue_wait", "process_running", "process_stopped", "container_cpu", "gc_pause")
-#: Channels that tell how busy a rank is; of GPUs with the value that counts as fully busy. Utilisation comes
-#: first: a collective that spins keeps it near its top, but few multiprocessors active.
-CPU = ("process_cpu", "container_cpu")
-GPU = (("gpu_util", 100.0), ("sm_active", 1.0))
-POWER, MEMORY = "gpu_power", "gpu_memory_used"
-#: A job of several ranks whose every device was idle and empty for nearly all of the time is gone as a whole.
-#: Peers of a dead or hung rank spin in their collective until somebody ends them.
-LEFT_BUSY, LEFT_HELD = 0.1, 0.15
-#: Bytes over links: only a job that goes on exchanging moves as many as before over all of them. The network
-#: is the job's only where it has several nodes.
-NETWORK, LINKS = ("net_tx", "net_rx"), ("nvlink_bytes", "pcie_rx", "pcie_tx")
-#: Share of the time after the last row, at its end, that is looked at.
-LATELY = 1 / 3
-#: ... if it was sampled at least this often, relative to before: an exporter that died tells nothing.
-SAMPLED = 0.5
-ACTIVE = "sm_active"
-#: Whoever works on keeps so much of before, on every rank.
-STILL_MOVED, STILL_ACTIVE, STILL_HELD, STILL_USED = 0.5, 0.7, 0.9, 0.5
-#: Devices that drew so many watts work on if the median keeps this much, and each the last: a device that
-#: waits draws less, unless it never drew much.
-LOADED, STEADY, STILL_DRAWN = 120.0, 0.88, 0.6
-#: Whoever stands still keeps, in the median, less than this of traffic, multiprocessors, power, CPU time; or
-#: any rank gave its device memory back, or was seen stopped.
-IDLE_MOVED, IDLE_ACTIVE, IDLE_DRAWN, IDLE_USED, FREED, STOPPED = 0.2, 0.5, 0.75, 0.3, 0.5, 0.3
+PROCESS_CHANNELS = (
+    "process_cpu", "runqueue_wait", "process_running", "process_stopped", "container_cpu", "gc_pause",
+)  # fmt: skip
+#: CPU time per second, in order of preference.
+CPU_CHANNELS = ("process_cpu", "container_cpu")
+#: Device activity with its full-scale value. Utilisation comes first: a waiting collective keeps it high but
+#: few multiprocessors active.
+GPU_CHANNELS = (("gpu_util", 100.0), ("sm_active", 1.0))
+ACTIVITY_CHANNEL, POWER_CHANNEL, MEMORY_CHANNEL = "sm_active", "gpu_power", "gpu_memory_used"
+#: Bytes over links. The network carries the job's collectives only between nodes.
+NETWORK_CHANNELS, DEVICE_LINK_CHANNELS = ("net_tx", "net_rx"), ("nvlink_bytes", "pcie_rx", "pcie_tx")
+#: Mean activity and memory (relative to before) up to which a device counts as released at once. If one rank
+#: dies or hangs, devices of its peers stay busy until their processes are ended.
+RELEASED_MAX_ACTIVITY, RELEASED_MAX_MEMORY = 0.1, 0.15
+#: Ratios to before are clipped here.
+MAX_RATIO = 4.0
+
+#: Share of the time after the last progress, at its end, that `FinalSignals` averages.
+FINAL_SHARE = 1 / 3
+#: Samples per second in it that are enough, relative to before; an exporter may have ended with the job.
+MIN_SAMPLE_RATE = 0.5
+#: A job works on if every rank keeps these ratios to before: traffic, activity, memory, CPU time, power.
+WORKING_TRAFFIC, WORKING_ACTIVITY, WORKING_MEMORY = 0.5, 0.7, 0.9
+WORKING_CPU, WORKING_POWER = 0.5, 0.6
+#: ... and the median device keeps this ratio of its power.
+WORKING_MEDIAN_POWER = 0.88
+#: Watts that a device must have drawn for its power to count. At less, waiting draws as much as work.
+MIN_LOADED_WATTS = 120.0
+#: A job is idle if the median of traffic, activity, power or CPU time is below these ratios to before.
+IDLE_TRAFFIC, IDLE_ACTIVITY, IDLE_POWER, IDLE_CPU = 0.2, 0.5, 0.75, 0.3
+#: ... or if one rank holds less than this ratio of its device memory.
+RELEASED_MEMORY = 0.5
+#: ... or if one process was stopped in more than this share of the samples.
+STOPPED_SHARE = 0.3
 
 
 @dataclass(frozen=True)
-class Aftermath:
+class PostStopSignals:
     """Signals of every rank between the last sign of progress and the end of the window.
 
     Attributes
     ----------
     stopped : ndarray of shape (n_ranks,), 0..1
-        Share of looks that found its process stopped.
+        Share of samples in which the process was stopped.
     cpu : ndarray of shape (n_ranks,), ratio
         CPU time used per second, relative to before.
     gpu : ndarray of shape (n_ranks,), 0..1
-        How busy its GPU was: who waits in a collective spins, who is dead does not.
+        Device activity. A rank that waits in a collective keeps it up, a dead rank does not.
     power, memory : ndarray of shape (n_ranks,), ratio
-        Power its GPU drew, and device memory in use, relative to before: the driver takes back what a dead
-        process held, a hung one keeps it.
+        Power and used memory of the device, relative to before. The driver takes back the memory of a dead
+        process; a hung process keeps it.
     traffic : ndarray of shape (n_ranks,), ratio
-        Bytes per second over its links relative to before, of the link that fell the most: rows that are only
-        late leave it at one, whatever has stopped near zero.
+        Bytes per second relative to before, over the link that fell most. It is near one if only rows are
+        late, near zero after a stop.
     sampled : ndarray of shape (n_ranks,), 0/1
-        Whether exporters still saw the process that they saw before.
+        Whether exporters still see the process that they saw before.
 
-    Everything is NaN where it was not measured, or where the job did not fall silent.
+    Everything is NaN if it was not measured, or if the job made progress until the end.
     """
 
     stopped: FloatArray
@@ -79,8 +91,8 @@ class Aftermath:
     sampled: FloatArray
 
     @classmethod
-    def unknown(cls, n_ranks: int) -> Aftermath:
-        """Nothing was measured after the end, or there was no end."""
+    def unknown(cls, n_ranks: int) -> PostStopSignals:
+        """Nothing was measured after the last progress, or the job made progress until the end."""
         return cls(*(np.full(n_ranks, np.nan) for _ in range(7)))
 
     @classmethod
@@ -91,7 +103,7 @@ class Aftermath:
         n_ranks: int,
         *,
         networked: bool = True,
-    ) -> Aftermath:
+    ) -> PostStopSignals:
         """Compare channel means before the last sign of progress and after it.
 
         Parameters
@@ -99,36 +111,40 @@ class Aftermath:
         before, after : mapping of channel to ndarray of shape (n_ranks,)
         n_ranks : int
         networked : bool
-            Whether the job's exchange crosses the network.
+            Whether the job's collectives cross the network.
         """
         unknown = np.full(n_ranks, np.nan)
-        links = (*NETWORK, *LINKS) if networked else LINKS
+        links = [_ratio(before[name], after[name]) for name in _link_channels(networked) if name in after]
         return cls(
             stopped=after.get("process_stopped", unknown),
-            cpu=_first([_ratio(before[name], after[name]) for name in CPU if name in after], unknown),
-            gpu=_first([after[name] / full for name, full in GPU if name in after], unknown),
-            power=_ratio(before[POWER], after[POWER]) if POWER in after else unknown,
-            memory=_ratio(before[MEMORY], after[MEMORY]) if MEMORY in after else unknown,
-            traffic=_least([_ratio(before[name], after[name]) for name in links if name in after], unknown),
+            cpu=_first(
+                [_ratio(before[name], after[name]) for name in CPU_CHANNELS if name in after], unknown
+            ),
+            gpu=_first([after[name] / full for name, full in GPU_CHANNELS if name in after], unknown),
+            power=_ratio(before[POWER_CHANNEL], after[POWER_CHANNEL]) if POWER_CHANNEL in after else unknown,
+            memory=_ratio(before[MEMORY_CHANNEL], after[MEMORY_CHANNEL])
+            if MEMORY_CHANNEL in after
+            else unknown,
+            traffic=nan_min(np.column_stack(links), axis=1) if links else unknown,
             sampled=_sampled(before, after, unknown),
         )
 
     @property
-    def everybody_left(self) -> bool:
-        """Whether all devices of several ranks were given back at once; False where any is unknown."""
-        return bool(self.gpu.size > 1 and self._gone.all())
+    def all_devices_released(self) -> bool:
+        """Whether all devices of several ranks were released at once; False if any is unknown."""
+        return bool(self.gpu.size > 1 and self._released.all())
 
     @property
-    def some_stayed(self) -> bool:
-        """Whether most devices were given back at once, and some are known to be held or busy still."""
-        there = (self.gpu > LEFT_BUSY) | (self.memory > LEFT_HELD)
-        return bool(there.any() and 2 * self._gone.sum() > self.gpu.size)
+    def most_devices_released(self) -> bool:
+        """Whether most devices were released at once, and some are known to be in use."""
+        in_use = (self.gpu > RELEASED_MAX_ACTIVITY) | (self.memory > RELEASED_MAX_MEMORY)
+        return bool(in_use.any() and 2 * self._released.sum() > self.gpu.size)
 
     @property
-    def _gone(self) -> BoolArray:
-        """Whose device is known to be idle and empty, shape (n_ranks,)."""
-        gone: BoolArray = (self.gpu <= LEFT_BUSY) & (self.memory <= LEFT_HELD)
-        return gone
+    def _released(self) -> BoolArray:
+        """Ranks whose device is known to be idle and empty, shape (n_ranks,)."""
+        released: BoolArray = (self.gpu <= RELEASED_MAX_ACTIVITY) & (self.memory <= RELEASED_MAX_MEMORY)
+        return released
 
     def rank_features(self) -> dict[str, FloatArray]:
         """Columns of the rank table."""
@@ -155,54 +171,24 @@ class Aftermath:
         }
 
 
-def _ratio(before: FloatArray, after: FloatArray) -> FloatArray:
-    with np.errstate(invalid="ignore", divide="ignore"):
-        return np.clip(np.where(before > 0, after / before, np.nan), 0.0, 4.0)
-
-
-def _first(found: list[FloatArray], unknown: FloatArray) -> FloatArray:
-    """The first channel that knows each rank."""
-    result = unknown
-    for values in found:
-        result = np.where(np.isfinite(result), result, values)
-    return result
-
-
-def _least(found: list[FloatArray], unknown: FloatArray) -> FloatArray:
-    """The smallest of the known."""
-    return nan_min(np.column_stack(found), axis=1) if found else unknown
-
-
-def _sampled(
-    before: Mapping[str, FloatArray], after: Mapping[str, FloatArray], unknown: FloatArray
-) -> FloatArray:
-    result = unknown.copy()
-    for name in ALIVE:
-        if name in before:
-            seen = np.isfinite(before[name])
-            still = np.isfinite(after[name]).astype(float)
-            result = np.where(seen, np.fmax(result, still), result)
-    return result
-
-
 @dataclass(frozen=True)
-class Lately:
-    """What was measured of every rank's machine lately; neither where nothing tells.
+class FinalSignals:
+    """Whether machines work or are idle at the end of the window; neither if no channel decides.
 
     Attributes
     ----------
-    works_on : bool
-        Nothing speaks for an end, and enough against it.
-    stands_still : bool
-        Something does.
-    used : ndarray of shape (n_ranks,), ratio, or None
-        CPU time per second of every rank's own processes, relative to before; NaN where it was not measured,
-        or not any more.
+    working : bool
+        No channel shows a stop, and enough channels show work.
+    idle : bool
+        At least one channel shows a stop.
+    cpu_ratio : ndarray of shape (n_ranks,), ratio, or None
+        CPU time per second of every rank's own processes, relative to before the stop. NaN if it was not
+        measured at the end or before.
     """
 
-    works_on: bool = False
-    stands_still: bool = False
-    used: FloatArray | None = field(default=None, compare=False)
+    working: bool = False
+    idle: bool = False
+    cpu_ratio: FloatArray | None = field(default=None, compare=False)
 
     @classmethod
     def from_channels(
@@ -211,68 +197,102 @@ class Lately:
         last: Mapping[str, FloatArray],
         *,
         networked: bool,
-        own: Container[str] = frozenset(),
-    ) -> Lately:
-        """Compare channel means before the last sign of progress and lately.
+        rank_channels: Container[str] = frozenset(),
+    ) -> FinalSignals:
+        """Compare channel means before the last sign of progress and at the end of the window.
 
         Parameters
         ----------
         before, last : mapping of channel to ndarray of shape (n_ranks,)
         networked : bool
-            Whether the job's exchange crosses the network.
-        own : container of str
-            Channels that are measured of every rank by itself, not of its node.
+            Whether the job's collectives cross the network.
+        rank_channels : container of str
+            Channels that are measured per rank, not per node.
         """
-        moved = [_kept(name, before, last) for name in ((*NETWORK, *LINKS) if networked else LINKS)]
-        moved = [ratio for ratio in moved if ratio.size]
-        least, most = (np.array([pick(ratio) for ratio in moved]) for pick in (np.min, np.median))
-        active, held = _kept(ACTIVE, before, last), _kept(MEMORY, before, last)
-        used = next((ratio for ratio in (_kept(name, before, last) for name in CPU) if ratio.size), held[:0])
-        drawn = _kept(POWER, before, last, floor=LOADED)
+        traffic = [_known_ratio(name, before, last) for name in _link_channels(networked)]
+        traffic = [ratio for ratio in traffic if ratio.size]
+        least, median = (np.array([pick(ratio) for ratio in traffic]) for pick in (np.min, np.median))
+        active = _known_ratio(ACTIVITY_CHANNEL, before, last)
+        memory = _known_ratio(MEMORY_CHANNEL, before, last)
+        cpu = (_known_ratio(name, before, last) for name in CPU_CHANNELS)
+        used = next((ratio for ratio in cpu if ratio.size), memory[:0])
+        power = _known_ratio(POWER_CHANNEL, before, last, floor=MIN_LOADED_WATTS)
         stopped = np.nan_to_num(last.get("process_stopped", np.zeros(1)))
-        still = (
-            (stopped > STOPPED).any()
-            or (held < FREED).any()
-            or (most.size > 0 and most.max() < IDLE_MOVED)
+        idle = (
+            (stopped > STOPPED_SHARE).any()
+            or (memory < RELEASED_MEMORY).any()
+            or (median.size > 0 and median.max() < IDLE_TRAFFIC)
             or any(
-                ratio.size > 0 and np.median(ratio) < idle
-                for ratio, idle in ((active, IDLE_ACTIVE), (drawn, IDLE_DRAWN), (used, IDLE_USED))
+                ratio.size > 0 and np.median(ratio) < limit
+                for ratio, limit in ((active, IDLE_ACTIVITY), (power, IDLE_POWER), (used, IDLE_CPU))
             )
         )
-        floors = ((held, STILL_HELD), (used, STILL_USED), (active, STILL_ACTIVE), (drawn, STILL_DRAWN))
-        kept = not still and all(bool((ratio >= share).all()) for ratio, share in floors)
-        if drawn.size:
-            enough = bool(np.median(drawn) >= STEADY)
+        floors = (
+            (memory, WORKING_MEMORY), (used, WORKING_CPU), (active, WORKING_ACTIVITY), (power, WORKING_POWER),
+        )  # fmt: skip
+        kept = not idle and all(bool((ratio >= share).all()) for ratio, share in floors)
+        if power.size:
+            enough = bool(np.median(power) >= WORKING_MEDIAN_POWER)
         elif least.size:
-            enough = bool((least >= STILL_MOVED).all())
+            enough = bool((least >= WORKING_TRAFFIC).all())
         else:
             enough = active.size > 0
-        return cls(works_on=kept and enough, stands_still=bool(still), used=_used(before, last, own))
+        cpu_ratio = _rank_cpu_ratio(before, last, rank_channels)
+        return cls(working=kept and enough, idle=bool(idle), cpu_ratio=cpu_ratio)
 
 
-def sampled_lately(window: Window, edges: FloatArray) -> bool:
-    """Whether exporters went on sampling: a series speaks for some time beyond its last sample.
+def sampled_until_end(window: Window, edges: FloatArray) -> bool:
+    """Whether exporters still sample at the end of the window; series are extended beyond their last sample.
 
     Parameters
     ----------
     window : Window
     edges : ndarray of shape (n_bins + 3,), Unix seconds
-        Bins up to the last sign of progress, what came after it, and what is lately.
+        Bins up to the last sign of progress, the time after it, and the final share of that time.
     """
     times = window.metrics.column("time").to_numpy()
     before = np.count_nonzero((times >= edges[0]) & (times < edges[-3])) / (edges[-3] - edges[0])
-    lately = np.count_nonzero(times >= edges[-2]) / (edges[-1] - edges[-2])
-    return bool(lately > 0 and lately >= SAMPLED * before)
+    final = np.count_nonzero(times >= edges[-2]) / (edges[-1] - edges[-2])
+    return bool(final > 0 and final >= MIN_SAMPLE_RATE * before)
 
 
-def _used(
-    before: Mapping[str, FloatArray], last: Mapping[str, FloatArray], own: Container[str]
+def _link_channels(networked: bool) -> tuple[str, ...]:
+    return (*NETWORK_CHANNELS, *DEVICE_LINK_CHANNELS) if networked else DEVICE_LINK_CHANNELS
+
+
+def _ratio(before: FloatArray, after: FloatArray) -> FloatArray:
+    with np.errstate(invalid="ignore", divide="ignore"):
+        return np.clip(np.where(before > 0, after / before, np.nan), 0.0, MAX_RATIO)
+
+
+def _first(found: list[FloatArray], unknown: FloatArray) -> FloatArray:
+    """For each rank the value of the first channel that has one."""
+    result = unknown
+    for values in found:
+        result = np.where(np.isfinite(result), result, values)
+    return result
+
+
+def _sampled(
+    before: Mapping[str, FloatArray], after: Mapping[str, FloatArray], unknown: FloatArray
+) -> FloatArray:
+    result = unknown.copy()
+    for name in PROCESS_CHANNELS:
+        if name in before:
+            seen = np.isfinite(before[name])
+            still = np.isfinite(after[name]).astype(float)
+            result = np.where(seen, np.fmax(result, still), result)
+    return result
+
+
+def _rank_cpu_ratio(
+    before: Mapping[str, FloatArray], last: Mapping[str, FloatArray], rank_channels: Container[str]
 ) -> FloatArray | None:
-    """Ratio of lately to before of every rank, by the first channel that knew it before the end.
+    """CPU time at the end relative to before, per rank, by the first channel that knew the rank before.
 
-    A process that is seen no more took no time that its container or its node could tell.
+    If the process is gone, its container's CPU time does not count for it.
     """
-    channels = [name for name in CPU if name in own and name in before and name in last]
+    channels = [name for name in CPU_CHANNELS if name in rank_channels and name in before and name in last]
     if not channels:
         return None
     used = np.full(before[channels[0]].size, np.nan)
@@ -284,10 +304,10 @@ def _used(
     return used
 
 
-def _kept(
+def _known_ratio(
     name: str, before: Mapping[str, FloatArray], last: Mapping[str, FloatArray], floor: float = 0.0
 ) -> FloatArray:
-    """Ratio of lately to before of the ranks for which both are known, and before was above the floor."""
+    """Ratio to before, of the ranks where both are known and the value before is above the floor."""
     if name not in before or name not in last:
         return np.zeros(0)
     known = np.isfinite(before[name]) & np.isfinite(last[name]) & (before[name] > floor)

@@ -1,4 +1,4 @@
-"""Features of one rank each (arrays of shape (n_ranks,))."""
+"""Features of each rank: arrays of shape (n_ranks,) for the rank table."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import numpy as np
 
 from rca.arrays import BoolArray, FloatArray, IntArray
 from rca.features.comparison import Comparison
-from rca.features.input_load import load_excess, told_load
-from rca.features.job_end import Endings
-from rca.features.late_episodes import LATE_SHARE, LateEpisodes, capped, late_from
+from rca.features.input_load import counted_load, load_excess
+from rca.features.job_end import JobEnd
+from rca.features.late_episodes import LATE_SHARE, LateEpisodes, capped, late_threshold
 from rca.features.resource_evidence import Evidence, activity_per_compute, nominal_resources, resource_names
 from rca.features.slow_segment import segment_mean
 from rca.features.work import OWN_PHASES, Work
@@ -23,17 +23,17 @@ from rca.robust import (
 )
 from rca.telemetry.job import Topology
 
-#: Fewer late steps than this have no span.
+#: Late steps that a rank needs for `late_start` and `late_end`.
 MIN_LATE_STEPS = 4
-#: Far more steps behind, or noise units, than this say nothing new.
+#: Steps behind and noise units are clipped here; larger values add nothing.
 MAX_STEPS_BEHIND = 100.0
 MAX_NOISE_UNITS = 200.0
 
 
 def rank_features(
-    work: Work, comparison: Comparison, evidence: Evidence, endings: Endings, topology: Topology
+    work: Work, comparison: Comparison, evidence: Evidence, job_end: JobEnd, topology: Topology
 ) -> dict[str, FloatArray]:
-    """All per-rank features but the job's context."""
+    """All features of single ranks; the job's features that each rank repeats are not among them."""
     inside = comparison.segment.mask(work.steps.size)
     unit = work.step_reference
     late = late_steps(comparison, unit)
@@ -41,16 +41,16 @@ def rank_features(
         _own(work, comparison, late, inside)
         | _waiting(work, inside, topology)
         | _phases(work, comparison, inside, unit)
-        | _mates(comparison, inside, unit, topology)
+        | _peer_lateness(comparison, inside, unit, topology)
         | late_episode_features(work, comparison, late, topology)
         | _signals(evidence)
     )
     features["activity_per_compute"] = activity_per_compute(work, evidence, inside)
-    features["steps_behind_furthest"] = np.maximum(endings.progress, -MAX_STEPS_BEHIND)
-    features["steps_behind"] = np.maximum(endings.behind, -MAX_STEPS_BEHIND)
-    features["unfinished"] = endings.unfinished.astype(float)
-    features["fatal_event"] = endings.fatal.astype(float)
-    features["missed_event"] = endings.missed.astype(float)
+    features["steps_behind_furthest"] = np.maximum(job_end.progress, -MAX_STEPS_BEHIND)
+    features["steps_behind"] = np.maximum(job_end.behind, -MAX_STEPS_BEHIND)
+    features["unfinished"] = job_end.unfinished.astype(float)
+    features["fatal_event"] = job_end.fatal.astype(float)
+    features["missed_event"] = job_end.missed.astype(float)
     features["gain_stage"] = (
         segment_mean(comparison.gain_stage, inside)[
             np.minimum(topology.stage, comparison.gain_stage.shape[0] - 1)
@@ -61,9 +61,12 @@ def rank_features(
 
 
 def late_steps(comparison: Comparison, unit: float) -> BoolArray:
-    """Where a rank's own work is well above its peers', shape (n_ranks, n_steps)."""
+    """Steps in which a rank's own work is well above its peers', shape (n_ranks, n_steps).
+
+    `unit` is the usual step, seconds.
+    """
     with np.errstate(invalid="ignore"):
-        late: BoolArray = comparison.excess > late_from(unit, comparison.noise)
+        late: BoolArray = comparison.excess > late_threshold(unit, comparison.noise)
     return late
 
 
@@ -82,7 +85,7 @@ def _own(
     counted = np.isfinite(excess[:, inside]).sum(axis=1)
     late_start, late_end = _late_span(late)
     last = np.bincount(comparison.last[inside & (comparison.last >= 0)], minlength=excess.shape[0])
-    load = told_load(work)
+    load = counted_load(work)
     forward, backward = (comparison.phase_excess.get(f"{name}_seconds") for name in ("forward", "backward"))
     unknown = np.full(excess.shape[0], np.nan)
     return {
@@ -109,9 +112,9 @@ def _own(
 def _late_span(
     late: BoolArray,
 ) -> tuple[FloatArray, FloatArray]:
-    """Where the middle four fifths of each rank's late steps begin and end, as shares of the window.
+    """Begin and end of the middle 80 % of each rank's late steps, as shares of the window.
 
-    NaN below `MIN_LATE_STEPS` late steps; single late steps at either end do not stretch the span.
+    NaN below `MIN_LATE_STEPS` late steps. Single late steps at either end do not lengthen the span.
     """
     cumulative = late.cumsum(axis=1)
     total = cumulative[:, -1:] if late.shape[1] else np.zeros((late.shape[0], 1))
@@ -125,12 +128,12 @@ def _late_span(
 def _waiting(work: Work, inside: BoolArray, topology: Topology) -> dict[str, FloatArray]:
     unit = work.step_reference
     waited = segment_mean(work.wait, inside)
-    moved = segment_mean(work.transfer, inside)
-    peers = peer_reference(np.column_stack([waited, moved]), topology.stage)
+    transferred = segment_mean(work.transfer, inside)
+    peers = peer_reference(np.column_stack([waited, transferred]), topology.stage)
     return {
         "wait_deficit": (peers[:, 0] - waited) / unit,
         "wait_share": waited / unit,
-        "transfer_excess": (moved - peers[:, 1]) / unit,
+        "transfer_excess": (transferred - peers[:, 1]) / unit,
     }
 
 
@@ -159,7 +162,7 @@ def _phases(
     return features
 
 
-def _mates(
+def _peer_lateness(
     comparison: Comparison,
     inside: BoolArray,
     unit: float,
@@ -170,12 +173,12 @@ def _mates(
     late = (mean > floor).astype(float)
     order = np.argsort(np.argsort(-np.where(np.isfinite(mean), mean, -np.inf), kind="stable"))
     smallest, share = _others(mean, late, topology.node)
-    in_lock_step, _ = _others(mean, late, topology.worker)
+    tensor_smallest, _ = _others(mean, late, topology.worker)
     _, stage_share = _others(mean, late, topology.stage if topology.n_stages > 1 else topology.node * 0 - 1)
     return {
         "node_peer_excess": smallest,
         "node_peer_late_share": share,
-        "tensor_peer_excess": in_lock_step,
+        "tensor_peer_excess": tensor_smallest,
         "stage_peer_late_share": stage_share,
         "late_rank_share": np.full(mean.size, late.mean()),
         "excess_order": order / max(mean.size - 1, 1),
@@ -183,7 +186,7 @@ def _mates(
 
 
 def _others(mean: FloatArray, late: FloatArray, group: IntArray) -> tuple[FloatArray, FloatArray]:
-    """Smallest excess and late share among the other members of a rank's group; NaN when alone."""
+    """Smallest excess and share of late ranks among the others of a rank's group; NaN if there are none."""
     smallest = np.full(mean.size, np.nan)
     share = np.full(mean.size, np.nan)
     for members in group_members(group):
@@ -210,13 +213,14 @@ def _signals(evidence: Evidence) -> dict[str, FloatArray]:
 def late_episode_features(
     work: Work, comparison: Comparison, late: BoolArray, topology: Topology
 ) -> dict[str, FloatArray]:
-    """What each rank was like in its own episode, each of shape (n_ranks,).
+    """Features of each rank in its own late episode, each of shape (n_ranks,).
 
     Parameters
     ----------
     work : Work
     comparison : Comparison
     late : ndarray of shape (n_ranks, n_steps), bool
+        See `late_steps`.
     topology : Topology
     """
     unit, excess, episodes = work.step_reference, comparison.excess, comparison.episodes
@@ -235,12 +239,12 @@ def late_episode_features(
         "episode_share": length / n_steps,
         "episode_start": np.where(length > 0, episodes.first / n_steps, np.nan),
         "episode_end": np.where(length > 0, episodes.past / n_steps, np.nan),
-        "episode_excess_outside": _beside(episodes, capped(excess, unit)) / unit,
+        "episode_excess_outside": _mean_outside(episodes, capped(excess, unit)) / unit,
         "episode_removal_gain": episodes.mean(gained) / unit,
         "episode_arrives_last_share": episodes.count(arrived_last) / np.maximum(timed, 1.0),
         "episode_wait_deficit": episodes.mean(nan_median(work.wait) - work.wait) / unit,
-        "episode_node_peer_excess": _least_of_peers(episodes, excess, topology.node) / unit,
-        "episode_tensor_peer_excess": _least_of_peers(episodes, excess, topology.worker) / unit,
+        "episode_node_peer_excess": _smallest_peer_excess(episodes, excess, topology.node) / unit,
+        "episode_tensor_peer_excess": _smallest_peer_excess(episodes, excess, topology.worker) / unit,
     }
     unknown = np.full(excess.shape[0], np.nan)
     for column in OWN_PHASES:
@@ -248,24 +252,24 @@ def late_episode_features(
         features[f"{column.removesuffix('_seconds')}_episode_excess"] = (
             unknown if seconds is None else episodes.mean(seconds) / unit
         )
-    # Of whom nothing was timed nothing is known; that is not being on time.
-    seen = known.any(axis=1)
-    return {name: np.where(seen, values, np.nan) for name, values in features.items()}
+    # A rank without timings is unknown, not on time.
+    timed_at_all = known.any(axis=1)
+    return {name: np.where(timed_at_all, values, np.nan) for name, values in features.items()}
 
 
-def _beside(episodes: LateEpisodes, excess: FloatArray) -> FloatArray:
-    """Mean of each row beside its episode, shape (n_ranks,); NaN where the episode is all that was timed."""
+def _mean_outside(episodes: LateEpisodes, excess: FloatArray) -> FloatArray:
+    """Mean of each row outside its episode, shape (n_ranks,); NaN if nothing was timed outside."""
     outside = np.where(episodes.mask(excess.shape[1]), np.nan, excess)
     return nan_mean(outside, axis=1)
 
 
-def _least_of_peers(episodes: LateEpisodes, excess: FloatArray, group: IntArray) -> FloatArray:
-    """Smallest mean excess of the rest of each rank's group during its episode; NaN where there is none."""
+def _smallest_peer_excess(episodes: LateEpisodes, excess: FloatArray, group: IntArray) -> FloatArray:
+    """Smallest mean excess of the others of each rank's group during its episode; NaN if there are none."""
     least = np.full(excess.shape[0], np.nan)
     for members in group_members(group):
         if members.size < 2:
             continue
-        mates = episodes.of_peers(excess, members)
-        mates[np.diag_indices(members.size)] = np.nan
-        least[members] = nan_min(mates.T)
+        peers = episodes.of_peers(excess, members)
+        peers[np.diag_indices(members.size)] = np.nan
+        least[members] = nan_min(peers.T)
     return least

@@ -1,8 +1,9 @@
-"""Hardware and kernel signals as evidence per resource: how far from peers, own past, and a sound machine.
+"""Evidence of resources: exporter signals scored against peers, the rank's own past and nominal values.
 
-Exporters differ between clusters, resources do not. Each resource (clock, NIC, run queue, ...) therefore
-gets one score from whichever of its channels are there, in *units*: 1 is a deviation an engineer would
-remark, however the channel is scaled. A resource without any channel is NaN: absent is not healthy.
+Exporters differ between clusters, resources do not. So each resource (clock, NIC, run queue, ...) gets one
+score from the channels that are there. The score is in *units*: 1 is a deviation that an engineer would
+remark on, whatever the channel's scale. A resource without any channel is NaN, because an absent channel does
+not show that the resource is healthy.
 """
 
 from __future__ import annotations
@@ -19,21 +20,26 @@ from rca.features.work import Work
 from rca.robust import nan_max, nan_mean, nan_median, peer_reference
 from rca.telemetry.job import Topology
 
-Direction = Literal["more", "growth", "drop"]
+#: How a channel's value is compared with a reference.
+ScoreKind = Literal["more", "growth", "drop"]
 
-
-#: Scores are clipped here: beyond it a larger deviation says nothing new and would only strain the model.
+#: Scores are clipped here. A larger deviation adds nothing and would strain the model.
 MAX_SCORE = 8.0
-
-
-#: Scores below it are none: what is this small says more about an exporter than about a machine, and a model
-#: would learn it as "any at all".
-UNREMARKABLE = 0.1
+#: Smaller scores are zero. They come from the exporter, and a model would learn them as "any at all".
+MIN_SCORE = 0.1
+#: Channel that measures how busy a device is, 0 to 1.
+SM_ACTIVE = "sm_active"
+#: Phases in which a rank's device works on its own.
+COMPUTE_PHASES = ("forward_seconds", "backward_seconds", "optimizer_seconds")
+#: Share of the step that a rank must compute for its activity to be compared.
+MIN_COMPUTE_SHARE = 0.05
+#: Activity per computing time is clipped at this many times the median rank's.
+MAX_ACTIVITY_RATIO = 4.0
 
 
 @dataclass(frozen=True)
 class Channel:
-    """How one channel speaks for its resource.
+    """How one channel scores for its resource.
 
     Parameters
     ----------
@@ -43,30 +49,31 @@ class Channel:
         ``more``: difference over `unit`. ``growth``: log2 ratio with `floor` added to both sides.
         ``drop``: relative fall over `unit`, for signals that get worse downwards.
     unit : float
-        What counts as one unit (channel unit for ``more``, doublings for ``growth``, ratio for ``drop``).
+        Deviation that scores 1: in the channel's unit for ``more``, doublings for ``growth``, a ratio for
+        ``drop``.
     floor : float
-        In the channel's unit; below it nothing is remarkable. Keeps a constant signal's first tiny
-        change from exploding.
-    sound_at_zero : bool
-        Whether a sound machine shows (nearly) none of it on any cluster, as of errors, drops, throttling
-        and stalls. Then the value alone is evidence where all suffer alike from the first step on, and
-        neither peers nor the past can tell. Load, traffic and queues have no such zero.
+        In the channel's unit. Values below it score little, so the first small change of a constant signal
+        has no large score.
+    nominal_at_zero : bool
+        Whether a healthy machine shows (nearly) none of it on any cluster. This holds for errors, drops,
+        throttling and stalls. Then the value alone is evidence if all ranks have the fault from the first
+        step on, where neither peers nor the past show it. Load, traffic and queues have no such zero.
     """
 
     channel: str
-    comparison: Direction
+    comparison: ScoreKind
     unit: float = 1.0
     floor: float = 0.0
-    sound_at_zero: bool = False
+    nominal_at_zero: bool = False
 
 
-#: Resource -> channels. Floors and units are engineering judgement, stated once, not fitted.
+#: Resource -> channels. Floors and units are engineering judgement; they are not fitted.
 RESOURCES: dict[str, tuple[Channel, ...]] = {
     "gpu_clock": (
         Channel("sm_clock_mhz", "drop", 0.08),
-        Channel("throttled", "more", 0.3, sound_at_zero=True),
-        Channel("thermal_violation", "growth", 1.0, 1e7, sound_at_zero=True),
-        Channel("power_violation", "growth", 1.0, 1e7, sound_at_zero=True),
+        Channel("throttled", "more", 0.3, nominal_at_zero=True),
+        Channel("thermal_violation", "growth", 1.0, 1e7, nominal_at_zero=True),
+        Channel("power_violation", "growth", 1.0, 1e7, nominal_at_zero=True),
     ),
     "gpu_heat": (
         Channel("gpu_temp", "more", 8.0),
@@ -77,26 +84,26 @@ RESOURCES: dict[str, tuple[Channel, ...]] = {
         Channel("gpu_util", "more", 15.0),
     ),
     "gpu_memory": (
-        Channel("ecc_sbe", "growth", 1.0, 0.02, sound_at_zero=True),
-        Channel("ecc_dbe", "growth", 1.0, 0.001, sound_at_zero=True),
-        Channel("row_remap", "growth", 1.0, 0.001, sound_at_zero=True),
-        Channel("xid", "more", 1.0, sound_at_zero=True),
+        Channel("ecc_sbe", "growth", 1.0, 0.02, nominal_at_zero=True),
+        Channel("ecc_dbe", "growth", 1.0, 0.001, nominal_at_zero=True),
+        Channel("row_remap", "growth", 1.0, 0.001, nominal_at_zero=True),
+        Channel("xid", "more", 1.0, nominal_at_zero=True),
     ),
     "pcie": (
         Channel("pcie_gen", "drop", 0.2),
         Channel("pcie_width", "drop", 0.2),
-        Channel("pcie_replay", "growth", 1.0, 0.5, sound_at_zero=True),
+        Channel("pcie_replay", "growth", 1.0, 0.5, nominal_at_zero=True),
     ),
-    "nvlink": (Channel("nvlink_errors", "growth", 1.0, 0.5, sound_at_zero=True),),
+    "nvlink": (Channel("nvlink_errors", "growth", 1.0, 0.5, nominal_at_zero=True),),
     "nic": (
         Channel("ib_wait", "growth", 1.0, 1e5),
-        Channel("ib_errors", "growth", 1.0, 0.05, sound_at_zero=True),
-        Channel("ib_link_down", "growth", 1.0, 0.005, sound_at_zero=True),
+        Channel("ib_errors", "growth", 1.0, 0.05, nominal_at_zero=True),
+        Channel("ib_link_down", "growth", 1.0, 0.005, nominal_at_zero=True),
         Channel("roce_errors", "growth", 1.0, 1.0),
-        Channel("net_drops", "growth", 1.0, 1.0, sound_at_zero=True),
+        Channel("net_drops", "growth", 1.0, 1.0, nominal_at_zero=True),
         Channel("qdisc_backlog", "growth", 1.0, 400.0),
-        Channel("qdisc_drops", "growth", 1.0, 1.0, sound_at_zero=True),
-        # The queue itself is mostly empty when somebody looks; its counter forgets nothing.
+        Channel("qdisc_drops", "growth", 1.0, 1.0, nominal_at_zero=True),
+        # A scrape mostly finds the queue empty; the counter keeps what happened in between.
         Channel("qdisc_overlimits", "growth", 1.0, 5.0),
     ),
     "tcp": (
@@ -106,38 +113,38 @@ RESOURCES: dict[str, tuple[Channel, ...]] = {
     ),
     "fabric": (Channel("roce_congestion", "growth", 1.0, 50.0),),
     "cpu_wait": (
-        Channel("runqueue_wait", "more", 0.1, sound_at_zero=True),
-        Channel("psi_cpu", "more", 0.1, sound_at_zero=True),
-        Channel("container_psi_cpu", "more", 0.1, sound_at_zero=True),
+        Channel("runqueue_wait", "more", 0.1, nominal_at_zero=True),
+        Channel("psi_cpu", "more", 0.1, nominal_at_zero=True),
+        Channel("container_psi_cpu", "more", 0.1, nominal_at_zero=True),
         Channel("ctx_involuntary", "growth", 1.0, 30.0),
     ),
-    "cpu_quota": (Channel("cpu_throttled", "more", 0.05, sound_at_zero=True),),
+    "cpu_quota": (Channel("cpu_throttled", "more", 0.05, nominal_at_zero=True),),
     "cpu_load": (
         Channel("node_cpu_user", "more", 0.15),
-        Channel("node_cpu_steal", "more", 0.05, sound_at_zero=True),
+        Channel("node_cpu_steal", "more", 0.05, nominal_at_zero=True),
         Channel("load1", "growth", 1.0, 2.0),
     ),
     "memory": (
-        Channel("psi_mem", "more", 0.05, sound_at_zero=True),
-        Channel("container_psi_mem", "more", 0.05, sound_at_zero=True),
+        Channel("psi_mem", "more", 0.05, nominal_at_zero=True),
+        Channel("container_psi_mem", "more", 0.05, nominal_at_zero=True),
         Channel("major_faults", "growth", 1.0, 20.0),
         Channel("vmstat_pressure", "growth", 1.0, 200.0),
         Channel("mem_available", "drop", 0.3),
     ),
     "storage": (
-        Channel("psi_io", "more", 0.1, sound_at_zero=True),
-        Channel("container_psi_io", "more", 0.1, sound_at_zero=True),
+        Channel("psi_io", "more", 0.1, nominal_at_zero=True),
+        Channel("container_psi_io", "more", 0.1, nominal_at_zero=True),
         Channel("disk_io_time", "more", 0.2),
         Channel("disk_read_latency", "growth", 1.0, 2e-3),
-        Channel("nfs_retrans", "growth", 1.0, 0.5, sound_at_zero=True),
+        Channel("nfs_retrans", "growth", 1.0, 0.5, nominal_at_zero=True),
         Channel("node_cpu_iowait", "more", 0.1),
     ),
     "loader_cpu": (
         Channel("loader_cpu", "more", 0.2),
-        Channel("loader_runqueue_wait", "more", 0.15, sound_at_zero=True),
+        Channel("loader_runqueue_wait", "more", 0.15, nominal_at_zero=True),
     ),
-    "collector": (Channel("gc_pause", "more", 0.01, sound_at_zero=True),),
-    "stopped": (Channel("process_stopped", "more", 0.3, sound_at_zero=True),),
+    "collector": (Channel("gc_pause", "more", 0.01, nominal_at_zero=True),),
+    "stopped": (Channel("process_stopped", "more", 0.3, nominal_at_zero=True),),
 }
 
 
@@ -148,20 +155,20 @@ class Evidence:
     Attributes
     ----------
     versus_peers, versus_past : ndarray of shape (n_ranks, n_resources), units
-        Positive is worse. NaN where the resource is not measured or has nothing to compare with.
+        Positive is worse. NaN if the resource is not measured or has nothing to compare with.
     versus_nominal : ndarray of shape (n_ranks, n_resources), units
-        The same against a sound machine; NaN where no channel is measured that is zero there.
-    best : ndarray of shape (n_ranks, n_resources), int
-        Index into the resource's channels of the one that scored highest against peers or past, or, where
-        none is worse than those, against a sound machine; -1 = none.
+        The same against a healthy machine. NaN if no channel with a nominal value of zero is measured.
+    worst_channel : ndarray of shape (n_ranks, n_resources), int
+        Index of the resource's channel with the highest score against peers or past. If none of these is
+        positive, the highest score against the nominal value; -1 if nothing is measured.
     values, references : dict of str to ndarray of shape (n_ranks,)
-        Per channel, in its own unit: mean over the suspicious stretch, and what it was compared with.
+        Per channel, in its own unit: mean over the slow segment, and what it was compared with.
     """
 
     versus_peers: FloatArray
     versus_past: FloatArray
     versus_nominal: FloatArray
-    best: IntArray
+    worst_channel: IntArray
     values: dict[str, FloatArray]
     references: dict[str, FloatArray]
 
@@ -172,14 +179,20 @@ def resource_names() -> tuple[str, ...]:
 
 
 def nominal_resources() -> tuple[str, ...]:
-    """Resources with a channel that a sound machine shows none of."""
-    return tuple(name for name, channels in RESOURCES.items() if any(one.sound_at_zero for one in channels))
+    """Resources with a channel that is zero on a healthy machine."""
+    return tuple(name for name, channels in RESOURCES.items() if any(one.nominal_at_zero for one in channels))
+
+
+def missing_resources(evidence: Evidence) -> list[str]:
+    """Resources for which no rank has any channel."""
+    measured = np.isfinite(nan_mean(np.abs(np.fmax(evidence.versus_peers, evidence.versus_past))))
+    return [name for name, known in zip(RESOURCES, measured, strict=True) if not known]
 
 
 def compare(channel: Channel, value: FloatArray, reference: FloatArray) -> FloatArray:
-    """Deviation of `value` from `reference` in units, positive = worse, clipped to +-`MAX_SCORE`.
+    """Deviation of `value` from `reference` in units.
 
-    What is `UNREMARKABLE` is zero.
+    Positive is worse. It is clipped to +-`MAX_SCORE`, and zero below `MIN_SCORE`.
     """
     if channel.comparison == "more":
         score = (value - reference - channel.floor) / channel.unit
@@ -190,12 +203,12 @@ def compare(channel: Channel, value: FloatArray, reference: FloatArray) -> Float
         grown = np.maximum(value, 0.0) + channel.floor
         score = np.log2(grown / (np.maximum(reference, 0.0) + channel.floor)) / channel.unit
     score = np.clip(score, -MAX_SCORE, MAX_SCORE)
-    return np.where(np.abs(score) < UNREMARKABLE, 0.0, score)
+    return np.where(np.abs(score) < MIN_SCORE, 0.0, score)
 
 
 def gather_evidence(
-    active: Mapping[str, FloatArray],
-    quiet: Mapping[str, FloatArray],
+    inside: Mapping[str, FloatArray],
+    outside: Mapping[str, FloatArray],
     levels: Mapping[str, str],
     topology: Topology,
 ) -> Evidence:
@@ -203,117 +216,100 @@ def gather_evidence(
 
     Parameters
     ----------
-    active, quiet : mapping of channel to ndarray of shape (n_ranks,)
-        Means over the suspicious stretch and over the rest of the window (NaN if there is no rest).
+    inside, outside : mapping of channel to ndarray of shape (n_ranks,)
+        Means over the slow segment and over the rest of the window (NaN if there is no rest).
     levels : mapping of channel to {"rank", "node", "global"}
-        Where the channel was measured: nodes are compared with nodes; a global channel has no peers.
+        Where the channel was measured. Nodes are compared with nodes; a global channel has no peers.
     topology : Topology
     """
     n_ranks = topology.n_ranks
     shape = (n_ranks, len(RESOURCES))
-    peers, past, sound = (np.full(shape, np.nan) for _ in range(3))
-    best = np.full(shape, -1)
-    by_peers_reference = _peer_references(active, levels, topology)
+    peers, past, nominal = (np.full(shape, np.nan) for _ in range(3))
+    worst_channel = np.full(shape, -1)
+    peers_reference = _peer_references(inside, levels, topology)
     references: dict[str, FloatArray] = {}
     for column, channels in enumerate(RESOURCES.values()):
-        measured = [(index, one) for index, one in enumerate(channels) if one.channel in active]
+        measured = [(index, one) for index, one in enumerate(channels) if one.channel in inside]
         if not measured:
             continue
         by_peers = np.full((len(channels), n_ranks), np.nan)
-        by_past, by_zero = by_peers.copy(), by_peers.copy()
+        by_past, by_nominal = by_peers.copy(), by_peers.copy()
         for index, channel in measured:
             name = channel.channel
-            reference = by_peers_reference[name]
-            references[name] = np.where(np.isfinite(reference), reference, quiet[name])
-            if channel.sound_at_zero:
+            reference = peers_reference[name]
+            references[name] = np.where(np.isfinite(reference), reference, outside[name])
+            if channel.nominal_at_zero:
                 zero = np.zeros(n_ranks)
                 references[name] = np.where(np.isfinite(references[name]), references[name], zero)
-                by_zero[index] = compare(channel, active[name], zero)
-            by_peers[index] = compare(channel, active[name], reference)
-            by_past[index] = compare(channel, active[name], quiet[name])
+                by_nominal[index] = compare(channel, inside[name], zero)
+            by_peers[index] = compare(channel, inside[name], reference)
+            by_past[index] = compare(channel, inside[name], outside[name])
         peers[:, column] = nan_max(by_peers)
         past[:, column] = nan_max(by_past)
-        sound[:, column] = nan_max(by_zero)
-        strongest = np.fmax(by_peers, by_past)
-        silent = ~(nan_max(strongest) > 0) & np.isfinite(by_zero).any(axis=0)
-        strongest = np.where(silent, by_zero, strongest)
-        known = np.isfinite(strongest).any(axis=0)
-        best[:, column] = np.where(known, np.where(np.isfinite(strongest), strongest, -np.inf).argmax(0), -1)
-    return Evidence(peers, past, sound, best, dict(active), references)
+        nominal[:, column] = nan_max(by_nominal)
+        score = np.fmax(by_peers, by_past)
+        use_nominal = ~(nan_max(score) > 0) & np.isfinite(by_nominal).any(axis=0)
+        score = np.where(use_nominal, by_nominal, score)
+        known = np.isfinite(score).any(axis=0)
+        worst = np.where(np.isfinite(score), score, -np.inf).argmax(0)
+        worst_channel[:, column] = np.where(known, worst, -1)
+    return Evidence(peers, past, nominal, worst_channel, dict(inside), references)
 
 
 def _peer_references(
-    active: Mapping[str, FloatArray], levels: Mapping[str, str], topology: Topology
+    values: Mapping[str, FloatArray], levels: Mapping[str, str], topology: Topology
 ) -> dict[str, FloatArray]:
-    """Reference per rank from its peers: other nodes for a node's signal, all ranks for a rank's.
+    """Peer reference per rank: of the other nodes for a node's channel, of all ranks for a rank's channel.
 
-    All channels of a level at once: one sort of a matrix instead of one per channel.
+    All channels of a level are one matrix, so that one sort serves them all.
     """
-    wanted = {channel.channel for channels in RESOURCES.values() for channel in channels}
-    names = [name for name in active if name in wanted]
+    scored = {channel.channel for channels in RESOURCES.values() for channel in channels}
+    names = [name for name in values if name in scored]
     placed = (topology.node >= 0).any()
     node_names = [name for name in names if levels[name] == "node" and placed]
     shared = {name for name in names if levels[name] == "global"}
     rank_names = [name for name in names if name not in shared and name not in node_names]
     found = {name: np.full(topology.n_ranks, np.nan) for name in shared}
     if rank_names:
-        values = np.column_stack([active[name] for name in rank_names])
-        reference = peer_reference(values, np.zeros(topology.n_ranks, dtype=np.int64))
+        matrix = np.column_stack([values[name] for name in rank_names])
+        reference = peer_reference(matrix, np.zeros(topology.n_ranks, dtype=np.int64))
         found |= dict(zip(rank_names, reference.T, strict=True))
     if node_names:
-        values = np.column_stack([active[name] for name in node_names])
-        # Every rank of a node carries the node's value, so any one of them stands for it.
-        held, first = np.unique(topology.node, return_index=True)
-        first = first[held >= 0]
+        matrix = np.column_stack([values[name] for name in node_names])
+        # Every rank of a node has the node's value, so the first one is enough.
+        nodes, first = np.unique(topology.node, return_index=True)
+        first = first[nodes >= 0]
         reference = np.full((len(topology.node_names) + 1, len(node_names)), np.nan)
-        reference[held[held >= 0]] = peer_reference(values[first], np.zeros(first.size, dtype=np.int64))
+        reference[nodes[nodes >= 0]] = peer_reference(matrix[first], np.zeros(first.size, dtype=np.int64))
         found |= dict(zip(node_names, reference[topology.node].T, strict=True))
     return found
 
 
-ACTIVE = "sm_active"
-
-
-#: Phases in which a rank's device works for itself.
-COMPUTE_PHASES = ("forward_seconds", "backward_seconds", "optimizer_seconds")
-
-
-#: Of ranks that compute less than this share of the step, activity tells nothing.
-LEAST_DUTY = 0.05
-
-
-#: Times the usual; more says nothing new.
-MOST_ACTIVE = 4.0
-
-
 def activity_per_compute(work: Work, evidence: Evidence, inside: BoolArray) -> FloatArray:
-    """Activity over the share of the slow stretch spent computing, relative to the job's median rank.
+    """Device activity per computing time in the slow segment, relative to the median rank.
+
+    Peers of a slow rank wait, and a waiting device is active as well. So activity is divided by the share of
+    the step that the rank computes. Only work of another process raises this ratio.
 
     Parameters
     ----------
     work : Work
     evidence : Evidence
-    inside : ndarray of shape (n_steps,)
-        The slow stretch.
+    inside : ndarray of shape (n_steps,), bool
+        Steps of the slow segment.
 
     Returns
     -------
     ndarray of shape (n_ranks,), ratio
-        NaN where either was not measured.
+        NaN if activity or computing time was not measured.
     """
-    active = evidence.values.get(ACTIVE)
+    active = evidence.values.get(SM_ACTIVE)
     phases = [work.phases[name] for name in COMPUTE_PHASES if name in work.phases]
     if active is None or not phases:
         return np.full(work.own.shape[0], np.nan)
     computing = np.nansum(phases, axis=0)
     with np.errstate(invalid="ignore", divide="ignore"):
-        duty = segment_mean(computing, inside) / segment_mean(work.step, inside)
-        per_compute = np.where(duty > LEAST_DUTY, active / duty, np.nan)
+        compute_share = segment_mean(computing, inside) / segment_mean(work.step, inside)
+        per_compute = np.where(compute_share > MIN_COMPUTE_SHARE, active / compute_share, np.nan)
         usual = nan_median(per_compute[None, :], axis=1)[0]
-        return np.where(usual > 0, np.minimum(per_compute / usual, MOST_ACTIVE), np.nan)
-
-
-def missing_resources(evidence: Evidence) -> list[str]:
-    """Resources no channel of which was reported for any rank."""
-    measured = np.isfinite(nan_mean(np.abs(np.fmax(evidence.versus_peers, evidence.versus_past))))
-    return [name for name, known in zip(RESOURCES, measured, strict=True) if not known]
+        return np.where(usual > 0, np.minimum(per_compute / usual, MAX_ACTIVITY_RATIO), np.nan)

@@ -1,4 +1,7 @@
-"""The one stretch of steps in which the job was slow, that everything is compared in."""
+"""The slow segment: the contiguous steps in which the job was slow. All features compare inside with outside.
+
+`high_segment` finds one high interval in any series of steps. `find_slow_segment` applies it to the job.
+"""
 
 from __future__ import annotations
 
@@ -9,42 +12,43 @@ from functools import lru_cache
 import numpy as np
 
 from rca.arrays import BoolArray, FloatArray, IntArray
-from rca.features.late_episodes import LateEpisodes, capped_lateness, late_from
+from rca.features.late_episodes import LateEpisodes, capped_lateness, late_threshold
 from rca.features.work import Work
 from rca.robust import nan_max, nan_mean, nan_median, nan_quantile
 
-#: Both sides of a change need this many steps, or a hiccup would pass for a phase of the job.
+#: Steps that a segment has at least, inside and outside. Shorter changes are hiccups.
 MIN_SEGMENT_STEPS = 4
-#: Quantiles the series is clipped at: the high one keeps a short stretch, the low one the extent of a long
-#: stretch with a few much higher steps in it.
-CEILINGS = (0.98, 0.8)
-#: Longer series are averaged down to this many bins before the quadratic search.
+#: Quantiles at which the series is clipped. The high one keeps a short segment. The low one keeps the extent
+#: of a long segment in which a few steps are much higher.
+CLIP_QUANTILES = (0.98, 0.8)
+#: Longer series are averaged into this many bins before the quadratic search.
 MAX_BINS = 160
-#: A change of the step time below this share of it is not worth an interval of its own.
+#: Smallest change of the step time that makes a segment, as a share of the usual step.
 MIN_RELATIVE_CHANGE = 0.04
-#: A stretch found in lateness or transfer must lengthen the steps by this share to count.
-MIN_FELT_CHANGE = 0.03
-#: Least evidence (contrast over its standard error) for a stretch; the search looks at many intervals.
-MIN_Z = 9.0
-#: What one rank, node or stage costs beside a stretch outweighs it from so many times its loss on.
-OUTWEIGHED = 3.0
-#: A stretch in which another one costs more than beside it, by this share of what is lost, is that one's own.
-SOMEBODYS = 0.5
-#: ... if he costs less than this share of what the latest does beside it.
-LATE_BESIDE = 0.5
-#: One rank's own episode is the stretch if the job loses so many times as much in its steps.
-COSTLIER = 2.0
-#: ... where nothing else changed, only if whoever is last beside it is late by no more than this share.
-QUIET = 0.25
-#: An episode is worth a look from this share of the costliest one's cost on.
-WORTH = 1.0 / 3.0
-#: What a rank is late by in its better steps beside an episode, it is late by all along.
-ALL_ALONG_QUANTILE = 0.25
+#: A segment found in lateness or transfer must lengthen the job's steps by this share of the usual step.
+MIN_STEP_GROWTH = 0.03
+#: Smallest contrast of a slow segment, in standard errors. It is high because many intervals are tried.
+MIN_SEGMENT_Z = 9.0
+#: A unit (rank, node or stage) outweighs a segment when its lateness costs this many times more outside the
+#: segment than the job loses in the segment.
+OUTWEIGHED_RATIO = 3.0
+#: ... unless a unit that is newly late in the segment causes this share of the loss there.
+NEWLY_LATE_SHARE = 0.5
+#: A unit is newly late if its cost outside is below this share of the costliest unit's cost outside.
+NEWLY_LATE_MAX_OUTSIDE = 0.5
+#: An episode replaces the segment when the job loses this many times more in the episode's steps.
+EPISODE_LOSS_RATIO = 2.0
+#: Without another change, lateness outside the episode must be at most this share of the lateness inside.
+MAX_OUTSIDE_LATENESS = 0.25
+#: Cost of the episodes that are considered, as a share of the costliest one's cost.
+MIN_EPISODE_COST_SHARE = 1.0 / 3.0
+#: Quantile of a rank's excess outside an episode that counts as permanent lateness.
+PERMANENT_QUANTILE = 0.25
 
 
 @dataclass(frozen=True)
 class Segment:
-    """The contiguous stretch of columns in which a series is high.
+    """The contiguous columns in which a series is high.
 
     Attributes
     ----------
@@ -55,7 +59,7 @@ class Segment:
     z : float
         The contrast in units of its own standard error.
     whole : bool
-        True if no change was found and the segment is simply everything.
+        True if no change was found. Then the segment holds all columns.
     """
 
     first: int
@@ -66,7 +70,7 @@ class Segment:
 
     @classmethod
     def everything(cls, n_columns: int) -> Segment:
-        """All columns, where no change is to be told."""
+        """All columns: no change was found."""
         return cls(0, max(n_columns - 1, 0), 0.0, 0.0, True)
 
     def mask(self, n_columns: int) -> BoolArray:
@@ -77,26 +81,26 @@ class Segment:
 
 
 def high_segment(series: FloatArray, *, min_z: float = 6.0, min_contrast: float = 0.0) -> Segment:
-    """Best two-level fit with one high stretch, by exhaustive search over its ends.
+    """Best two-level fit with one high interval, by exhaustive search over its ends.
 
     Parameters
     ----------
     series : ndarray of shape (n_steps,)
         NaN tolerated.
     min_z, min_contrast : float
-        Below either, the whole series is returned with ``whole=True``.
+        Below either, the result holds the whole series, with ``whole=True``.
 
     Notes
     -----
-    Least squares with one interval: the reduction of the squared error when ``[a, b]`` gets its own
-    level is ``contrast**2 * n_in * n_out / n``; values are clipped first so that single spikes weigh
-    little. The circular binary segmentation statistic of Olshen et al. (2004) has the same form.
+    This is least squares with one interval. Giving ``[a, b]`` its own level reduces the squared error by
+    ``contrast**2 * n_in * n_out / n``. Values are clipped first, so that single spikes weigh little. The
+    statistic of circular binary segmentation has the same form (Olshen et al., Biostatistics, 2004).
     """
     everything = Segment.everything(series.size)
     if np.isfinite(series).sum() < 2 * MIN_SEGMENT_STEPS:
         return everything
     filled = without_gaps(series)
-    candidates = [_fit_interval(_clip_spikes(filled, ceiling)) for ceiling in CEILINGS]
+    candidates = [_fit_interval(_clip_spikes(filled, quantile)) for quantile in CLIP_QUANTILES]
     strong = [found for found in candidates if found.z >= min_z and found.contrast >= min_contrast]
     return max(strong, key=lambda found: found.z, default=everything)
 
@@ -121,13 +125,14 @@ def _fit_interval(clipped: FloatArray) -> Segment:
 
 
 def without_gaps(series: FloatArray) -> FloatArray:
+    """The series with its median in place of NaN."""
     return np.where(np.isfinite(series), series, nan_median(series[None, :], axis=1)[0])
 
 
-def _clip_spikes(series: FloatArray, ceiling: float) -> FloatArray:
+def _clip_spikes(series: FloatArray, quantile: float) -> FloatArray:
     ordered = np.sort(series)
-    low, high = (_at(ordered, share) for share in (0.02, ceiling))
-    # A median of three removes single-step spikes but keeps every edge of three steps or more.
+    low, high = (_sorted_quantile(ordered, share) for share in (0.02, quantile))
+    # A median of three removes single-step spikes and keeps every edge of three steps or more.
     left = np.concatenate([series[:1], series[:-1]])
     right = np.concatenate([series[1:], series[-1:]])
     smooth = np.maximum(np.minimum(left, right), np.minimum(np.maximum(left, right), series))
@@ -135,7 +140,7 @@ def _clip_spikes(series: FloatArray, ceiling: float) -> FloatArray:
     return clipped
 
 
-def _at(ordered: FloatArray, share: float) -> float:
+def _sorted_quantile(ordered: FloatArray, share: float) -> float:
     """Quantile of sorted values, linear interpolation."""
     position = share * (ordered.size - 1)
     index = int(position)
@@ -168,7 +173,7 @@ def _best_interval(bins: FloatArray, shortest: int) -> tuple[int, int]:
 
 @lru_cache(maxsize=32)
 def _intervals(n: int, shortest: int) -> tuple[IntArray, IntArray, FloatArray]:
-    """All intervals of `n` bins with at least `shortest` inside and outside: first, end, and their weight."""
+    """First bin, end bin and weight of all intervals with at least `shortest` of `n` bins in and outside."""
     first, end = np.triu_indices(n + 1, k=shortest)
     length = end - first
     outside = n - length
@@ -182,14 +187,15 @@ def segment_mean(values: FloatArray, inside: BoolArray) -> FloatArray:
     return nan_mean(values[:, inside], axis=1)
 
 
-def slow_stretch(
+def find_slow_segment(
     work: Work, excess: FloatArray, gains: Sequence[FloatArray], episodes: LateEpisodes, noise: float
 ) -> Segment:
-    """The stretch in which the job was slow: by step time, lateness or transfer, or somebody's episode.
+    """The steps in which the job was slow.
 
-    The first of three series that shows a change wins: what the user feels comes first, and the others catch
-    a fault that a simultaneous change elsewhere hides. Everything, where somebody's lateness outweighs the
-    change. The costliest episode of one rank instead, if the job loses far more in its steps.
+    1. The first of three series that changes gives the segment: step time, lateness, transfer. Lateness and
+       transfer show a fault that another change at the same time hides.
+    2. If one unit costs far more outside this segment, the whole window is used.
+    3. If the job loses far more in the costliest late episode of a rank, this episode is the segment.
 
     Parameters
     ----------
@@ -203,57 +209,59 @@ def slow_stretch(
     noise : float, seconds
         Robust spread of the healthy excess.
     """
-    changed = _changed_stretch(work, excess)
+    changed = _changed_segment(work, excess)
     if _is_outweighed(changed, gains, work):
         changed = Segment.everything(work.steps.size)
-    episode = _worst_episode_of_a_rank(episodes, excess, late_from(work.step_reference, noise))
-    if episode is None or (changed.whole and not _is_quiet_beside(episode, excess, work.step_reference)):
+    episode = _costliest_episode(episodes, excess, late_threshold(work.step_reference, noise))
+    if episode is None or (changed.whole and not _is_quiet_outside(episode, excess, work.step_reference)):
         return changed
-    lost = _lost(episode, work)
-    felt = lost >= MIN_FELT_CHANGE * work.step_reference * (episode.last - episode.first + 1)
-    return episode if felt and lost > COSTLIER * max(_lost(changed, work), 0.0) else changed
+    lost = _lost_seconds(episode, work)
+    lengthens = lost >= MIN_STEP_GROWTH * work.step_reference * (episode.last - episode.first + 1)
+    outweighs = lost > EPISODE_LOSS_RATIO * max(_lost_seconds(changed, work), 0.0)
+    return episode if lengthens and outweighs else changed
 
 
-def _worst_episode_of_a_rank(episodes: LateEpisodes, excess: FloatArray, late_above: float) -> Segment | None:
-    """The costliest episode that has enough late steps, and leaves enough of the window.
+def _costliest_episode(episodes: LateEpisodes, excess: FloatArray, late_above: float) -> Segment | None:
+    """The costliest episode with enough late steps and enough other steps.
 
-    Who is late all along leaves nothing beside; the next one may, if it costs enough to be what it is about.
+    The episode of a permanently late rank leaves no other steps. Then the next costly episode is tried.
     """
     late = episodes.count(excess > late_above)
     long = (late >= MIN_SEGMENT_STEPS) & (excess.shape[1] - episodes.length >= MIN_SEGMENT_STEPS)
-    worth = episodes.cost >= WORTH * max(float(episodes.cost.max()), np.finfo(float).tiny)
-    ranks = np.flatnonzero(long & worth)
+    least_cost = MIN_EPISODE_COST_SHARE * max(float(episodes.cost.max()), np.finfo(float).tiny)
+    ranks = np.flatnonzero(long & (episodes.cost >= least_cost))
     costliest_first = ranks[np.argsort(-episodes.cost[ranks], kind="stable")].tolist()
-    found = (_spell_of(rank, episodes, excess, late_above) for rank in costliest_first)
+    found = (_episode_segment(rank, episodes, excess, late_above) for rank in costliest_first)
     return next((episode for episode in found if episode is not None), None)
 
 
-def _spell_of(rank: int, episodes: LateEpisodes, excess: FloatArray, late_above: float) -> Segment | None:
-    """A rank's episode as a stretch; None where its next late step may only be behind the window's end.
+def _episode_segment(
+    rank: int, episodes: LateEpisodes, excess: FloatArray, late_above: float
+) -> Segment | None:
+    """A rank's episode as a segment; None if the rank may be late all along.
 
-    A rank that is late in every tenth step has an episode from the first of them to the last.
-    A side too short for such a period is not enough alone; it is beside the episode nevertheless.
+    The episode of a rank that is late in every tenth step reaches from the first late step to the last. So
+    the steps on one side count as on time only if they are at least the usual gap between late steps.
     """
     first, past, n_steps = int(episodes.first[rank]), int(episodes.past[rank]), excess.shape[1]
     gaps = np.diff(np.flatnonzero(excess[rank, first:past] > late_above))
     usual_gap = np.median(gaps)
-    beside = sum(side for side in (first, n_steps - past) if side >= usual_gap)
-    if beside < MIN_SEGMENT_STEPS:
+    on_time = sum(side for side in (first, n_steps - past) if side >= usual_gap)
+    if on_time < MIN_SEGMENT_STEPS:
         return None
     return Segment(first, past - 1, float(np.nanmean(excess[rank, first:past])), 0.0, False)
 
 
-def _is_quiet_beside(episode: Segment, excess: FloatArray, usual: float) -> bool:
-    """Whether little lateness comes and goes beside an episode; alternating stragglers have no stretch."""
+def _is_quiet_outside(episode: Segment, excess: FloatArray, usual: float) -> bool:
+    """Whether lateness that comes and goes is small outside an episode; it is not if stragglers alternate."""
     inside = episode.mask(excess.shape[1])
-    all_along = nan_quantile(excess[:, ~inside], ALL_ALONG_QUANTILE, axis=1)
-    lateness = capped_lateness(excess - np.fmax(all_along, 0.0)[:, None], usual)
-    within, beside = nan_mean(lateness[inside]), nan_mean(lateness[~inside])
-    return bool(beside <= QUIET * within)
+    permanent = nan_quantile(excess[:, ~inside], PERMANENT_QUANTILE, axis=1)
+    lateness = capped_lateness(excess - np.fmax(permanent, 0.0)[:, None], usual)
+    return bool(nan_mean(lateness[~inside]) <= MAX_OUTSIDE_LATENESS * nan_mean(lateness[inside]))
 
 
-def _lost(segment: Segment, work: Work) -> float:
-    """Seconds by which the steps of a stretch are longer than those beside it, each up to a step."""
+def _lost_seconds(segment: Segment, work: Work) -> float:
+    """Sum over the segment's steps of the time above the usual step outside it, each up to one usual step."""
     inside = segment.mask(work.job_step.size)
     if segment.whole or inside.all() or not np.isfinite(work.step_reference):
         return 0.0
@@ -262,51 +270,53 @@ def _lost(segment: Segment, work: Work) -> float:
     return float(np.nansum(longer))
 
 
-def _changed_stretch(work: Work, excess: FloatArray) -> Segment:
+def _changed_segment(work: Work, excess: FloatArray) -> Segment:
+    """The high segment of step time, else of lateness or transfer if the job's steps are longer in it."""
     usual = work.step_reference
     if not np.isfinite(usual):
         return Segment.everything(work.steps.size)
     found = [
-        high_segment(series, min_z=MIN_Z, min_contrast=MIN_RELATIVE_CHANGE * usual)
+        high_segment(series, min_z=MIN_SEGMENT_Z, min_contrast=MIN_RELATIVE_CHANGE * usual)
         for series in (work.job_step, nan_max(excess), nan_median(work.transfer))
     ]
     if not found[0].whole:
         return found[0]
-    felt = (segment for segment in found[1:] if _is_felt(segment, work.job_step, usual))
-    return next(felt, found[0])
+    longer = (segment for segment in found[1:] if _lengthens_steps(segment, work.job_step, usual))
+    return next(longer, found[0])
 
 
 def _is_outweighed(segment: Segment, gains: Sequence[FloatArray], work: Work) -> bool:
-    """Whether the stretch is everybody's, and somebody costs far more beside it than all that is lost in it.
+    """Whether one unit costs far more outside the segment than the whole job loses in it.
 
-    A few long steps of everybody's are a change, too. Were they the stretch, a rank that is late from the
-    first step to the last would count as usual there. He has to be late in most steps beside it: who is only
-    now and then may have begun and ended with a fault of which the stretch is a part.
+    A few long steps of all ranks are a change as well. With these as the segment, a rank that is late in all
+    steps would look usual. The unit must be late in most steps outside. One that is late now and then may
+    have a fault that began and ended, and the segment may be a part of it.
     """
     inside = segment.mask(work.job_step.size)
     if inside.all():
         return False
     usual = nan_median(work.job_step[None, ~inside], axis=1)[0]
     longer = float(nan_mean((work.job_step[inside] - usual)[:, None])[0])
-    costs = _usual_gain(gains, ~inside)
-    most = float(costs.max())
-    felt = most >= MIN_FELT_CHANGE * work.step_reference
-    if not felt or most * (~inside).sum() <= OUTWEIGHED * longer * inside.sum():
+    outside_costs = _usual_gain(gains, ~inside)
+    most = float(outside_costs.max())
+    lengthens = most >= MIN_STEP_GROWTH * work.step_reference
+    if not lengthens or most * (~inside).sum() <= OUTWEIGHED_RATIO * longer * inside.sum():
         return False
-    # Who is late all along may well be later in it; somebody else has a stretch of his own.
-    newly = np.where(costs < LATE_BESIDE * most, _usual_gain(gains, inside) - costs, 0.0)
-    return bool(newly.max() <= SOMEBODYS * longer)
+    # A permanently late unit may be later in the segment. Another unit's fault makes its own segment.
+    other = outside_costs < NEWLY_LATE_MAX_OUTSIDE * most
+    newly = np.where(other, _usual_gain(gains, inside) - outside_costs, 0.0)
+    return bool(newly.max() <= NEWLY_LATE_SHARE * longer)
 
 
-def _is_felt(segment: Segment, job_step: FloatArray, usual: float) -> bool:
-    """Whether the job's steps are longer inside the stretch, too; lateness alone may be chance."""
+def _usual_gain(gains: Sequence[FloatArray], steps: BoolArray) -> FloatArray:
+    """Median gain of every unit over some steps, shape (n_units of all kinds,), seconds."""
+    return np.concatenate([np.median(gain[:, steps], axis=1) for gain in gains])
+
+
+def _lengthens_steps(segment: Segment, job_step: FloatArray, usual: float) -> bool:
+    """Whether the job's steps are longer inside the segment; lateness alone may be chance."""
     inside = segment.mask(job_step.size)
     if segment.whole or not (~inside).any():
         return False
     high, low = nan_mean(job_step[inside]), nan_mean(job_step[~inside])
-    return bool(high - low >= MIN_FELT_CHANGE * usual)
-
-
-def _usual_gain(gains: Sequence[FloatArray], steps: BoolArray) -> FloatArray:
-    """Median gain of every unit over some steps, seconds, shape (n_units of all kinds,)."""
-    return np.concatenate([np.median(gain[:, steps], axis=1) for gain in gains])
+    return bool(high - low >= MIN_STEP_GROWTH * usual)

@@ -1,7 +1,8 @@
-"""The feature table: every number the models see, with its unit and meaning, in a stable order.
+"""The feature table: every number that the models see, with its unit and meaning, in model order.
 
-`VERSION` goes into every bundle; a bundle trained on another version is refused rather than misread.
-"Relative" means in units of the window's usual (median) step time, so that a model serves jobs of any speed.
+`VERSION` goes into every bundle. A bundle of a version with other values is refused, see `former_names`.
+"relative" means relative to the window's usual (median) step time, so one model serves jobs of any speed.
+Meanings are notes that users read next to a value.
 """
 
 from __future__ import annotations
@@ -9,7 +10,6 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from rca.features.resource_evidence import nominal_resources, resource_names
-from rca.features.work import OWN_PHASES
 
 VERSION = 9
 
@@ -22,8 +22,9 @@ class Feature(NamedTuple):
     meaning: str
 
 
+#: Own phases of a step, and their words in meanings.
 _PHASES = {
-    "data_loading": "waiting for input data",
+    "data_loading": "data loading",
     "host_to_device": "host-to-device copies",
     "forward": "forward",
     "backward": "backward",
@@ -32,262 +33,294 @@ _PHASES = {
     "gc": "garbage collection",
 }
 
-
-#: Of a rank's own spell: the contiguous steps in which its lateness adds up to most.
-_SPELL: tuple[Feature, ...] = (
+#: Of a rank's late episode: the contiguous steps in which its lateness adds up to most.
+_EPISODE: tuple[Feature, ...] = (
     Feature(
         "episode_cost",
         "relative",
-        "capped lateness above the allowed in the rank's own spell, mean over all timed steps",
+        "capped lateness above the allowed excess in the late episode, mean over all timed steps",
     ),
-    Feature("episode_excess", "relative", "own work above stage peers, mean over the spell"),
+    Feature("episode_excess", "relative", "own work above stage peers, mean over the late episode"),
+    Feature("episode_late_share", "share of steps", "steps of the late episode that are late"),
+    Feature("episode_late_steps_log2", "log2", "late steps of the late episode, plus one"),
+    Feature("episode_share", "share of steps", "length of the late episode"),
+    Feature("episode_start", "share of steps", "position in the window at which the late episode begins"),
+    Feature("episode_end", "share of steps", "position in the window at which the late episode ends"),
+    Feature("episode_excess_outside", "relative", "capped excess over peers, mean outside the late episode"),
     Feature(
-        "episode_late_share", "share of steps", "timed steps of the spell with own work well above peers"
-    ),
-    Feature("episode_late_steps_log2", "log2", "late steps of the spell, plus one"),
-    Feature("episode_share", "share of steps", "length of the spell"),
-    Feature("episode_start", "share of steps", "where the spell begins"),
-    Feature("episode_end", "share of steps", "where the spell ends"),
-    Feature(
-        "episode_excess_outside", "relative", "capped excess, mean over the steps beside the spell, if any"
-    ),
-    Feature(
-        "episode_removal_gain", "relative", "step time saved in the spell had this rank worked like its peers"
+        "episode_removal_gain", "relative", "step time saved in the late episode without the rank's lateness"
     ),
     Feature(
-        "episode_arrives_last_share",
-        "share of steps",
-        "timed steps of the spell in which this rank came last",
+        "episode_arrives_last_share", "share of steps", "steps of the late episode in which the rank is last"
     ),
-    Feature("episode_wait_deficit", "relative", "the job's median waiting minus this rank's, in the spell"),
+    Feature(
+        "episode_wait_deficit", "relative", "median rank's waiting minus the rank's, in the late episode"
+    ),
     Feature(
         "episode_node_peer_excess",
         "relative",
-        "smallest excess in the spell among the other ranks of the node",
+        "smallest excess of the node's other ranks in the late episode",
     ),
     Feature(
         "episode_tensor_peer_excess",
         "relative",
-        "smallest excess in the spell among the rest of the tensor group",
+        "smallest excess of the tensor group's other ranks in the late episode",
     ),
     *(
-        Feature(f"{name}_episode_excess", "relative", f"{words} above stage peers, mean over the spell")
+        Feature(
+            f"{name}_episode_excess", "relative", f"{words} above stage peers, mean over the late episode"
+        )
         for name, words in _PHASES.items()
     ),
 )
-
+#: Features of the costliest late episode that the window's row repeats, with the prefix ``worst_``.
+WORST_EPISODE_FEATURES = tuple(feature.name for feature in _EPISODE if feature.name != "episode_cost")
 
 _RANK: tuple[Feature, ...] = (
-    Feature("own_time_excess", "relative", "own work above stage peers, mean over the slow stretch"),
-    Feature("own_time_excess_z", "noise", "the same in units of the healthy spread"),
-    Feature("own_time_excess_p90", "relative", "90th percentile over the slow stretch"),
-    Feature("own_time_excess_outside", "relative", "own work above peers outside the slow stretch"),
+    Feature("own_time_excess", "relative", "own work above stage peers, mean over the slow segment"),
+    Feature("own_time_excess_z", "noise", "own work above stage peers, in units of the healthy spread"),
     Feature(
-        "own_time_growth", "relative", "own work in the stretch minus outside it, less the peers' growth"
+        "own_time_excess_p90", "relative", "own work above stage peers, 90th percentile in the slow segment"
     ),
-    Feature("own_time_volatility", "relative", "standard deviation of the excess over the stretch"),
-    Feature("late_share", "share of steps", "steps of the stretch with own work well above peers"),
-    Feature("late_start", "share of steps", "where the first tenth of the late steps lies in the window"),
-    Feature("late_end", "share of steps", "where the last tenth of the late steps lies in the window"),
-    Feature("arrives_last_share", "share of steps", "steps of the stretch in which this rank came last"),
-    Feature("wait_deficit", "relative", "peers' median waiting minus this rank's, in the stretch"),
-    Feature("wait_share", "relative", "own waiting in the stretch"),
-    Feature("gain_rank", "relative", "step time saved had this rank worked like its peers"),
-    Feature("gain_node", "relative", "step time saved had its whole node worked like the peers"),
-    Feature("gain_stage", "relative", "step time saved had its stage worked like the next slowest stage"),
-    Feature("transfer_excess", "relative", "transfer above the peers' median, in the stretch"),
-    Feature("forward_backward_correlation", "-1..1", "of excess over peers, over all steps"),
-    Feature("load_correlation", "-1..1", "own work with squared sequence lengths, tokens or samples"),
-    Feature("load_excess", "relative", "input counted above the median rank's, mean over the stretch"),
     Feature(
-        "activity_per_compute", "ratio", "busy multiprocessors per time spent computing, beside the job's"
+        "own_time_excess_outside", "relative", "own work above stage peers, mean outside the slow segment"
+    ),
+    Feature(
+        "own_time_growth",
+        "relative",
+        "own work inside minus outside the slow segment, minus the median rank's",
+    ),
+    Feature("own_time_volatility", "relative", "standard deviation of the excess in the slow segment"),
+    Feature("late_share", "share of steps", "steps of the slow segment with own work well above peers"),
+    Feature("late_start", "share of steps", "position in the window of the first 10 % of the late steps"),
+    Feature("late_end", "share of steps", "position in the window of the last 10 % of the late steps"),
+    Feature("arrives_last_share", "share of steps", "steps of the slow segment in which the rank is last"),
+    Feature("wait_deficit", "relative", "peers' median waiting minus the rank's, in the slow segment"),
+    Feature("wait_share", "relative", "waiting in the slow segment"),
+    Feature("gain_rank", "relative", "step time saved if the rank worked like its peers"),
+    Feature("gain_node", "relative", "step time saved if the rank's whole node worked like its peers"),
+    Feature(
+        "gain_stage", "relative", "step time saved if the rank's stage worked like the next slowest stage"
+    ),
+    Feature("transfer_excess", "relative", "transfer above the peers' median, in the slow segment"),
+    Feature(
+        "forward_backward_correlation", "-1..1", "correlation of forward and backward excess over all steps"
+    ),
+    Feature("load_correlation", "-1..1", "correlation of own work with the input of the step"),
+    Feature("load_excess", "relative", "input above the median rank's, mean over the slow segment"),
+    Feature(
+        "activity_per_compute",
+        "ratio",
+        "active multiprocessors per computing time, relative to the median rank",
     ),
     *(
         feature
         for name, words in _PHASES.items()
         for feature in (
-            Feature(f"{name}_excess", "relative", f"{words} above stage peers, mean over the stretch"),
-            Feature(f"{name}_growth", "relative", f"{words} in the stretch minus outside it"),
+            Feature(f"{name}_excess", "relative", f"{words} above stage peers, mean over the slow segment"),
+            Feature(f"{name}_growth", "relative", f"{words} inside minus outside the slow segment"),
         )
     ),
-    Feature("compute_balance", "-1..1", "(backward - forward excess) over their sum of magnitudes"),
-    *_SPELL,
-    Feature("node_peer_excess", "relative", "smallest own excess among the other ranks of the node"),
-    Feature("node_peer_late_share", "share of ranks", "other ranks of the node that are late too"),
-    Feature("tensor_peer_excess", "relative", "smallest own excess among the rest of the tensor group"),
-    Feature("stage_peer_late_share", "share of ranks", "other ranks of the stage that are late too"),
-    Feature("late_rank_share", "share of ranks", "ranks of the job that are late"),
-    Feature("excess_order", "share of ranks", "ranks of the job with a larger own excess"),
+    Feature("compute_balance", "-1..1", "backward minus forward excess, over the sum of their magnitudes"),
+    *_EPISODE,
+    Feature("node_peer_excess", "relative", "smallest own-work excess of the node's other ranks"),
+    Feature("node_peer_late_share", "share of ranks", "late ranks among the node's other ranks"),
+    Feature("tensor_peer_excess", "relative", "smallest own-work excess of the tensor group's other ranks"),
+    Feature("stage_peer_late_share", "share of ranks", "late ranks among the stage's other ranks"),
+    Feature("late_rank_share", "share of ranks", "late ranks of the job"),
+    Feature("excess_order", "share of ranks", "ranks of the job with a larger own-work excess"),
     *(
         feature
         for name in resource_names()
         for feature in (
-            Feature(f"{name}_vs_peers", "units", f"{name} signals versus peers"),
-            Feature(f"{name}_vs_past", "units", f"{name} signals in the stretch versus outside it"),
+            Feature(f"{name}_vs_peers", "units", f"{name} signals compared with peers"),
+            Feature(
+                f"{name}_vs_past", "units", f"{name} signals inside compared with outside the slow segment"
+            ),
         )
     ),
     *(
-        Feature(f"{name}_vs_nominal", "units", f"{name} signals versus a sound machine's, which shows none")
+        Feature(f"{name}_vs_nominal", "units", f"{name} signals compared with zero, as on a healthy machine")
         for name in nominal_resources()
     ),
-    Feature("steps_behind_furthest", "steps", "how far behind the furthest rank the rows end"),
-    Feature("steps_behind", "steps", "how far behind the median rank the rows end"),
-    Feature("unfinished", "0/1", "the last row was never finished"),
+    Feature("steps_behind_furthest", "steps", "last step of the rank minus that of the furthest rank"),
+    Feature("steps_behind", "steps", "last step of the rank minus that of the median rank"),
+    Feature("unfinished", "0/1", "the last step was begun and not finished"),
     Feature("fatal_event", "0/1", "a fatal event names the rank or its node"),
     Feature("missed_event", "0/1", "an event reports the rank or its node as missing"),
-    Feature("stopped_after", "0..1", "looks that found its process stopped, after the job's last step"),
-    Feature("cpu_after", "ratio", "CPU time it used after the last step, relative to before"),
-    Feature("gpu_after", "0..1", "how busy its GPU was after the last step"),
-    Feature("power_after", "ratio", "power its GPU drew after the last step, relative to before"),
-    Feature("memory_after", "ratio", "device memory in use after the last step, relative to before"),
-    Feature("traffic_after", "ratio", "bytes over its links after the last step, relative to before"),
-    Feature("sampled_after", "0/1", "exporters still saw its process after the last step"),
+    Feature("stopped_after", "0..1", "samples after the last progress in which the process was stopped"),
+    Feature("cpu_after", "ratio", "CPU time per second after the last progress, relative to before"),
+    Feature("gpu_after", "0..1", "GPU activity after the last progress"),
+    Feature("power_after", "ratio", "GPU power after the last progress, relative to before"),
+    Feature("memory_after", "ratio", "used GPU memory after the last progress, relative to before"),
+    Feature(
+        "traffic_after", "ratio", "bytes per second over links after the last progress, relative to before"
+    ),
+    Feature("sampled_after", "0/1", "exporters see the process after the last progress"),
 )
 
-
-#: Columns copied from the job onto every rank, so that a rank is judged in context.
+#: Columns of the job that every rank's row repeats, so that a rank is judged in context.
 _JOB: tuple[Feature, ...] = (
-    Feature("log2_ranks", "log2", "world size"),
-    Feature("log2_nodes", "log2", "known nodes; 0 if unknown"),
+    Feature("log2_ranks", "log2", "ranks of the job"),
+    Feature("log2_nodes", "log2", "known nodes, 1 if unknown"),
     Feature("pipeline_stages", "count", "pipeline stages"),
-    Feature("log2_steps", "log2", "steps used"),
+    Feature("log2_steps", "log2", "steps of the window without warm-up"),
     Feature("step_noise", "relative", "healthy spread of own work between peers"),
-    Feature("step_variation", "relative", "spread of the job's step time outside the slow stretch"),
-    Feature("slow_segment_found", "0/1", "a change of the job's pace was found"),
-    Feature("slow_segment_share", "share of steps", "length of the slow stretch"),
-    Feature("slow_segment_start", "share of steps", "where it begins"),
-    Feature("slow_segment_end", "share of steps", "where it ends"),
-    Feature("slow_segment_contrast", "relative", "step time inside minus outside"),
-    Feature("slow_segment_ratio", "ratio", "step time inside over outside"),
-    Feature("transfer_share", "relative", "transfer in the stretch"),
-    Feature("transfer_growth", "relative", "transfer in the stretch minus outside it"),
-    Feature("transfer_variation", "relative", "spread of transfer over the stretch"),
-    Feature("lateness", "relative", "last arrival behind the peers' reference, mean over the stretch"),
-    Feature("lateness_growth", "relative", "the same, inside minus outside the stretch"),
+    Feature("step_variation", "relative", "interquartile range of step time outside the slow segment"),
+    Feature("slow_segment_found", "0/1", "the step time of the job changes in the window"),
+    Feature("slow_segment_share", "share of steps", "length of the slow segment"),
+    Feature(
+        "slow_segment_start", "share of steps", "position in the window at which the slow segment begins"
+    ),
+    Feature("slow_segment_end", "share of steps", "position in the window at which the slow segment ends"),
+    Feature("slow_segment_contrast", "relative", "step time inside minus outside the slow segment"),
+    Feature("slow_segment_ratio", "ratio", "step time inside over outside the slow segment"),
+    Feature("transfer_share", "relative", "transfer in the slow segment"),
+    Feature("transfer_growth", "relative", "transfer inside minus outside the slow segment"),
+    Feature(
+        "transfer_variation", "relative", "10th to 90th percentile range of transfer in the slow segment"
+    ),
+    Feature("lateness", "relative", "excess of the last rank over its peers, mean over the slow segment"),
+    Feature("lateness_growth", "relative", "excess of the last rank, inside minus outside the slow segment"),
     *(
         Feature(
-            f"{name}_growth_job", "relative", f"{words} in the stretch minus outside it, median of the ranks"
+            f"{name}_growth_job", "relative", f"{words} inside minus outside the slow segment, median rank"
         )
         for name, words in _PHASES.items()
     ),
-    Feature("top_gain_rank", "relative", "largest gain_rank"),
-    Feature("second_gain_rank", "relative", "second largest gain_rank"),
-    Feature("top_gain_node", "relative", "largest gain_node"),
-    Feature("top_gain_stage", "relative", "largest gain_stage"),
-    Feature("worst_episode_cost", "relative", "largest spell_cost"),
-    Feature("second_episode_cost", "relative", "second largest spell_cost"),
-    Feature("other_node_episode_cost", "relative", "largest spell_cost on other nodes than the largest's"),
-    Feature("median_episode_cost", "relative", "median spell_cost of the ranks"),
-    Feature("capped_lateness", "relative", "capped lateness of whoever comes last, mean over all steps"),
+    Feature("top_gain_rank", "relative", "largest step time saved if one rank worked like its peers"),
+    Feature(
+        "second_gain_rank", "relative", "second largest step time saved if one rank worked like its peers"
+    ),
+    Feature("top_gain_node", "relative", "largest step time saved if one node worked like its peers"),
+    Feature(
+        "top_gain_stage", "relative", "largest step time saved if one stage worked like the next slowest"
+    ),
+    Feature("worst_episode_cost", "relative", "largest cost of a rank's late episode, per step"),
+    Feature("second_episode_cost", "relative", "second largest cost of a rank's late episode, per step"),
+    Feature(
+        "other_node_episode_cost", "relative", "largest cost of a late episode on any other node, per step"
+    ),
+    Feature("median_episode_cost", "relative", "median cost of the ranks' late episodes, per step"),
+    Feature("capped_lateness", "relative", "capped lateness of the last rank, mean over all steps"),
     *(
         Feature(
             f"{name}_spike_mean",
             "relative",
-            f"{words} above its lower third on most ranks, mean over all steps",
+            f"{words} above its usual time, median rank, mean over all steps",
         )
         for name, words in {**_PHASES, "transfer": "transfer"}.items()
     ),
     *(
         Feature(
-            f"{name}_stepwise_max_excess", "relative", f"capped {words} excess of whoever has most, all steps"
+            f"{name}_stepwise_max_excess",
+            "relative",
+            f"capped {words} excess of each step's slowest rank, mean over all steps",
         )
         for name, words in _PHASES.items()
     ),
     Feature(
-        "last_rank_concentration", "share of steps", "steps in which the most frequent last rank came last"
+        "last_rank_concentration", "share of steps", "steps in which the most frequent last rank is last"
     ),
-    Feature("last_rank_spread", "share of ranks", "ranks that came last at least once"),
-    Feature("spike_share", "share of steps", "steps more than half above the usual"),
-    Feature("spike_cost", "relative", "time those steps add to the mean step"),
-    Feature("period_strength", "0..1", "autocorrelation at the strongest repetition of step time"),
-    Feature("period_steps", "steps", "that repetition"),
+    Feature("last_rank_spread", "share of ranks", "ranks that are last in at least one step"),
+    Feature("spike_share", "share of steps", "steps longer than 1.5 usual steps"),
+    Feature("spike_cost", "relative", "time that steps longer than 1.5 usual steps add to the mean step"),
+    Feature("period_strength", "0..1", "autocorrelation of step time at its strongest period"),
+    Feature("period_steps", "steps", "strongest period of step time"),
     Feature("step_time_trend", "relative", "growth of step time over the window"),
-    Feature("checkpoint_share", "relative", "mean checkpoint time of all ranks"),
-    Feature("gc_share", "relative", "mean garbage-collection time of all ranks"),
-    Feature("data_loading_share", "relative", "mean data-loading time of all ranks"),
-    Feature("forward_backward_correlation_job", "-1..1", "median over ranks"),
-    Feature("load_correlation_job", "-1..1", "median over ranks"),
-    Feature("load_imbalance", "relative", "spread of load between ranks at the same step"),
-    Feature("load_growth", "relative", "input counted in the stretch over outside it, less one"),
+    Feature("checkpoint_share", "relative", "checkpoint time, mean over ranks and steps"),
+    Feature("gc_share", "relative", "garbage-collection time, mean over ranks and steps"),
+    Feature("data_loading_share", "relative", "data-loading time, mean over ranks and steps"),
     Feature(
-        "slow_segment_ratio_per_load", "ratio", "step time inside over outside, relative to the input counted"
+        "forward_backward_correlation_job", "-1..1", "correlation of forward and backward excess, median rank"
     ),
-    Feature("load_step_correlation", "-1..1", "step time with the median rank's input, over all steps"),
+    Feature("load_correlation_job", "-1..1", "correlation of own work with the input, median rank"),
     Feature(
-        "steps_since_progress", "steps", "from the last sign of progress to the window's end, at most 100"
+        "load_imbalance", "relative", "largest rank's input above the median rank's, mean over all steps"
     ),
-    Feature("unfinished_share", "share of ranks", "ranks whose last row was never finished"),
-    Feature("ended_early_share", "share of ranks", "ranks whose rows end a step or more before the furthest"),
-    Feature("max_steps_behind", "steps", "most that a rank is behind the median rank, at most 100"),
+    Feature("load_growth", "relative", "growth of the input in the slow segment, as a ratio minus one"),
+    Feature(
+        "slow_segment_ratio_per_load", "ratio", "step time per input, inside over outside the slow segment"
+    ),
+    Feature("load_step_correlation", "-1..1", "correlation of step time with the median rank's input"),
+    Feature("steps_since_progress", "steps", "from the last progress to the window's end, at most 100 steps"),
+    Feature("unfinished_share", "share of ranks", "ranks that began their last step and did not finish it"),
+    Feature("ended_early_share", "share of ranks", "ranks that end a step or more before the furthest rank"),
+    Feature(
+        "max_steps_behind", "steps", "largest distance of a rank behind the median rank, at most 100 steps"
+    ),
     Feature("any_fatal_event", "0/1", "a fatal event was reported"),
     Feature("any_missed_event", "0/1", "a missed heartbeat or collective timeout was reported"),
-    Feature("fatal_delay", "steps", "from the last sign of progress to the first fatal event, within 100"),
-    Feature("max_stopped_after", "0..1", "largest share of looks that found a process stopped at the end"),
-    Feature("mean_cpu_after", "ratio", "CPU time used after the last step, relative to before"),
-    Feature("mean_gpu_after", "0..1", "how busy GPUs were after the last step"),
-    Feature("mean_power_after", "ratio", "power GPUs drew after the last step, relative to before"),
-    Feature("min_memory_after", "ratio", "device memory in use after the last step: the rank with the least"),
-    Feature("mean_traffic_after", "ratio", "bytes over links after the last step, relative to before"),
-    Feature("mean_sampled_after", "share of ranks", "processes that exporters still saw after the last step"),
-    Feature("phases_measured", "count", "own phases measured"),
-    Feature("communication_measured", "0/1/2", "not at all, unsplit, waiting apart from transfer"),
+    Feature("fatal_delay", "steps", "from the last progress to the first fatal event, at most 100 steps"),
+    Feature(
+        "max_stopped_after", "0..1", "largest share of samples after the last progress with a stopped process"
+    ),
+    Feature(
+        "mean_cpu_after", "ratio", "CPU time per second after the last progress over before, mean of ranks"
+    ),
+    Feature("mean_gpu_after", "0..1", "GPU activity after the last progress, mean of ranks"),
+    Feature("mean_power_after", "ratio", "GPU power after the last progress over before, mean of ranks"),
+    Feature("min_memory_after", "ratio", "used GPU memory after the last progress over before, lowest rank"),
+    Feature(
+        "mean_traffic_after", "ratio", "bytes over links after the last progress over before, mean of ranks"
+    ),
+    Feature("mean_sampled_after", "share of ranks", "processes that exporters see after the last progress"),
+    Feature("phases_measured", "count", "own phases with timings"),
+    Feature(
+        "communication_measured",
+        "0/1/2",
+        "communication timings: none, one timer, waiting and transfer apart",
+    ),
     Feature("resources_measured", "share", "resources with at least one channel"),
 )
-
 
 _WINDOW: tuple[Feature, ...] = (
     *_JOB,
     *(
-        Feature(f"worst_{name}", unit, meaning.replace("the spell", "the costliest spell"))
-        for name, unit, meaning in _SPELL
-        if name != "episode_cost"
+        Feature(f"worst_{name}", unit, meaning.replace("the late episode", "the costliest late episode"))
+        for name, unit, meaning in _EPISODE
+        if name in WORST_EPISODE_FEATURES
     ),
     *(
-        Feature(f"max_{name}_vs_peers", "units", f"largest {name} score versus peers")
+        Feature(f"max_{name}_vs_peers", "units", f"{name} signals compared with peers, highest rank")
         for name in resource_names()
     ),
     *(
-        Feature(f"max_{name}_vs_past", "units", f"largest {name} score versus the past")
-        for name in resource_names()
-    ),
-    *(
-        feature
-        for name in nominal_resources()
-        for feature in (
-            Feature(f"max_{name}_vs_nominal", "units", f"largest {name} score versus a sound machine"),
-            Feature(f"median_{name}_vs_nominal", "units", f"median {name} score versus a sound machine"),
+        Feature(
+            f"max_{name}_vs_past",
+            "units",
+            f"{name} signals inside compared with outside the slow segment, highest rank",
         )
+        for name in resource_names()
     ),
-    Feature("max_own_time_excess", "relative", "largest own excess of a rank"),
-    Feature("max_own_time_excess_z", "noise", "the same in units of the healthy spread"),
-    Feature("max_wait_deficit", "relative", "largest wait deficit"),
-    Feature("max_late_share", "share of steps", "largest late share"),
     *(
-        Feature(f"max_{name}_excess", "relative", f"largest {words} excess")
+        Feature(
+            f"{prefix}_{name}_vs_nominal",
+            "units",
+            f"{name} signals compared with zero, as on a healthy machine, {rank} rank",
+        )
+        for name in nominal_resources()
+        for prefix, rank in (("max", "highest"), ("median", "median"))
+    ),
+    Feature(
+        "max_own_time_excess", "relative", "own work above stage peers in the slow segment, highest rank"
+    ),
+    Feature("max_own_time_excess_z", "noise", "own work above stage peers, highest rank, in healthy spreads"),
+    Feature("max_wait_deficit", "relative", "peers' median waiting minus the rank's, largest of the ranks"),
+    Feature("max_late_share", "share of steps", "late steps of the slow segment, highest rank"),
+    *(
+        Feature(
+            f"max_{name}_excess", "relative", f"{words} above stage peers in the slow segment, highest rank"
+        )
         for name, words in _PHASES.items()
     ),
 )
 
-
 JOB_FEATURES = tuple(feature.name for feature in _JOB)
-
-
 RANK_FEATURES = tuple(feature.name for feature in (*_RANK, *_JOB))
-
-
 WINDOW_FEATURES = tuple(feature.name for feature in _WINDOW)
 
 
 def describe() -> dict[str, tuple[Feature, ...]]:
-    """The whole table: one row per rank feature and per window feature, in model order."""
+    """The whole table in model order: the features of a rank, and those of a window."""
     return {"rank": (*_RANK, *_JOB), "window": _WINDOW}
-
-
-#: What the window knows of its costliest episode.
-OF_THE_COSTLIEST = (
-    "episode_excess", "episode_late_share", "episode_late_steps_log2", "episode_share",
-    "episode_start", "episode_end",
-    "episode_excess_outside", "episode_removal_gain", "episode_arrives_last_share",
-    "episode_wait_deficit", "episode_node_peer_excess", "episode_tensor_peer_excess",
-    *(f"{column.removesuffix('_seconds')}_episode_excess" for column in OWN_PHASES),
-)  # fmt: skip

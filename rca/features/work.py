@@ -1,7 +1,7 @@
-"""What each rank did itself, apart from waiting for the others.
+"""Own work of every rank: the step without communication.
 
-Every rank's step is long when one rank is slow, and its communication is long *because it waits*. So all
-comparisons start from a rank's own work: the step without communication.
+One slow rank makes every rank's step long, because the others wait for it in communication.
+So all comparisons start from own work.
 """
 
 from __future__ import annotations
@@ -27,21 +27,21 @@ OWN_PHASES = (
     "checkpoint_seconds",
     "gc_seconds",
 )
-#: The first steps compile, connect and cache; those this much above the usual step are left out.
+#: The first steps compile, connect and cache. Those longer than this many usual steps are dropped.
 WARMUP_RATIO = 2.0
 MAX_WARMUP_STEPS = 5
 
 
 @dataclass(frozen=True)
 class Work:
-    """Own work, waiting and transfer of every rank and step, warm-up left out.
+    """Own work, waiting and transfer of every rank and step, without warm-up.
 
     Attributes
     ----------
     steps : ndarray of shape (n_steps,), int64
         Step numbers used.
     warmup : int
-        Leading steps left out.
+        Leading steps that are not used.
     step : ndarray of shape (n_ranks, n_steps), seconds
         Whole steps as each rank measured them.
     own : ndarray of shape (n_ranks, n_steps), seconds
@@ -50,9 +50,11 @@ class Work:
         Waiting for the last arrival; moving data after it.
     phases : dict of str to ndarray of shape (n_ranks, n_steps), seconds
         The measured own phases.
+    load : dict of str to ndarray of shape (n_ranks, n_steps), count
+        Input of each step: samples, tokens or squared sequence lengths, where the trainer counts them.
     start : ndarray of shape (n_ranks, n_steps), Unix seconds
     step_reference : float, seconds
-        Median over steps of the job's step time; the unit relative features are given in.
+        Median over steps of the job's step time. It is the unit of relative features.
     """
 
     steps: IntArray
@@ -68,7 +70,7 @@ class Work:
 
     @cached_property
     def job_step(self) -> FloatArray:
-        """Step time of the job, ndarray of shape (n_steps,): the ranks' median, as collectives tie them."""
+        """Step time of the job, shape (n_steps,), seconds: the median of the ranks."""
         return nan_median(self.step)
 
     @classmethod
@@ -107,10 +109,11 @@ def warmup_steps(job_step: FloatArray) -> int:
 
 
 def split_communication(phases: PhaseArrays, group: IntArray) -> tuple[FloatArray, FloatArray]:
-    """Waiting and transfer, seconds, each of shape (n_ranks, n_steps).
+    """Waiting and transfer, each of shape (n_ranks, n_steps), seconds.
 
-    Where a producer could not split them, the member of `group` with the shortest communication is taken
-    as the last to arrive: its time is transfer, whatever the others have above it is waiting.
+    Some producers measure communication as a whole. Then the member of `group` with the shortest
+    communication counts as the last to arrive. Its time is transfer; the time of the others above it is
+    waiting.
     """
     wait = phases.phase("communication_wait_seconds")
     transfer = phases.phase("communication_transfer_seconds")

@@ -3,7 +3,7 @@
 Ranks are real processes that train a small network over gloo; nodes are network namespaces with a pinned
 core. What stands in for GPU hardware is a process; where there is a GPU, a rank may compute on it. Every
 label says what was real. Needs the extra ``[testbed]`` (PyTorch; NVML for GPUs); root unlocks namespaces,
-cgroups and real-time scheduling. See ``docs/testbed.md``.
+cgroups and real-time scheduling. See ``docs/explanation/simulation-and-testbed.md``.
 """
 
 from __future__ import annotations

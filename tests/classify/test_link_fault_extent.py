@@ -44,8 +44,8 @@ def evidence(
 def seen(evidence: Evidence, topology: Topology, *, transfer: float = 0.1) -> Any:
     """What `reaching` looks at of a window's features."""
     work = SimpleNamespace(transfer=np.full((topology.n_ranks, 3), transfer))
-    endings = SimpleNamespace(link_down=np.zeros(topology.n_ranks, dtype=bool))
-    return SimpleNamespace(evidence=evidence, topology=topology, work=work, endings=endings)
+    job_end = SimpleNamespace(link_down=np.zeros(topology.n_ranks, dtype=bool))
+    return SimpleNamespace(evidence=evidence, topology=topology, work=work, job_end=job_end)
 
 
 def ranks(*nodes: int) -> tuple[int, ...]:

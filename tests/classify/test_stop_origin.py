@@ -16,13 +16,13 @@ CAUSES = {"process_crash": 0.8, "hang": 0.2}
 
 def features(n_ranks: int = 6, silence: float = 40.0, **known: dict[int, float]) -> Any:
     """Endings in which nothing is known but what is given per rank."""
-    found: dict[str, Any] = {name: np.zeros(n_ranks) for name in ("behind", "fatal", "began", "died")}
-    found["used"] = np.zeros(n_ranks)
+    found: dict[str, Any] = {name: np.zeros(n_ranks) for name in ("behind", "fatal", "origin", "died")}
+    found["cpu_ratio"] = np.zeros(n_ranks)
     for name, values in known.items():
         found[name][list(values)] = list(values.values())
-    for name in ("fatal", "began", "died"):
+    for name in ("fatal", "origin", "died"):
         found[name] = found[name].astype(bool)
-    return SimpleNamespace(endings=SimpleNamespace(**found, silence=silence))
+    return SimpleNamespace(job_end=SimpleNamespace(**found, steps_since_progress=silence))
 
 
 def ranks(*numbers: int, probability: float = 0.9) -> list[Component]:
@@ -48,7 +48,7 @@ def test_whom_an_event_names_stays() -> None:
 
 
 def test_who_works_while_all_others_wait_is_waited_for() -> None:
-    told = features(used={3: 4.0, 0: 0.1})
+    told = features(cpu_ratio={3: 4.0, 0: 0.1})
     assert kept(ranks(0, probability=0.2), told) == [(3,)]
     assert kept([], told) == [(3,)]
 
@@ -56,13 +56,13 @@ def test_who_works_while_all_others_wait_is_waited_for() -> None:
 @pytest.mark.parametrize(
     "told",
     [
-        features(used={3: 0.45}),
-        features(used={3: 4.0, 0: 0.35}),
-        features(used={3: 4.0, 0: np.nan}),
+        features(cpu_ratio={3: 0.45}),
+        features(cpu_ratio={3: 4.0, 0: 0.35}),
+        features(cpu_ratio={3: 4.0, 0: np.nan}),
         features(),
-        features(used={3: 4.0}, silence=9.0),
-        features(used={3: 4.0}, died={0: 1.0}),
-        features(n_ranks=2, used={1: 4.0}),
+        features(cpu_ratio={3: 4.0}, silence=9.0),
+        features(cpu_ratio={3: 4.0}, died={0: 1.0}),
+        features(n_ranks=2, cpu_ratio={1: 4.0}),
     ],
     ids=[
         "rests as well", "waiting spins", "one is not measured", "all rest", "not for long",
@@ -75,23 +75,23 @@ def test_otherwise_nobody_stands_out(told: Any) -> None:
 
 def test_a_probable_suspect_is_not_overruled_by_who_works() -> None:
     """Whoever is left may work on: it is not known whether the others wait or are gone."""
-    assert kept(ranks(1, probability=0.6), features(used={3: 4.0})) == [(1,)]
+    assert kept(ranks(1, probability=0.6), features(cpu_ratio={3: 4.0})) == [(1,)]
 
 
 def test_where_nothing_was_sampled_nobody_works_alone() -> None:
     told = features()
-    told.endings.used = None
+    told.job_end.cpu_ratio = None
     assert kept(ranks(0, probability=0.2), told) == []
     assert refine_stop_cause(ranks(0)[0], CAUSES, told) == CAUSES
 
 
 def test_who_stops_behind_the_others_goes_before_who_works_alone() -> None:
     """A dead rank's node may be busy with the dump of its memory."""
-    assert kept(ranks(1), features(behind={1: -1.0}, used={3: 4.0})) == [(1,)]
+    assert kept(ranks(1), features(behind={1: -1.0}, cpu_ratio={3: 4.0})) == [(1,)]
 
 
 def test_whose_process_works_did_not_die() -> None:
-    told = refine_stop_cause(ranks(2)[0], CAUSES, features(used={2: 0.12}))
+    told = refine_stop_cause(ranks(2)[0], CAUSES, features(cpu_ratio={2: 0.12}))
     assert told["hang"] > 0.9
     assert sum(told.values()) == pytest.approx(1.0)
 
@@ -100,13 +100,13 @@ def test_whose_process_works_did_not_die() -> None:
     "told",
     [
         features(),
-        features(used={2: np.nan}),
-        features(used={4: 1.0}),
-        features(used={2: 0.04}),
-        features(used={2: 0.12}, silence=12.0),
-        features(used=dict.fromkeys(range(6), 1.0) | {2: 0.2}),
-        features(used={2: 1.0}, fatal={2: 1.0}),
-        features(used={2: 1.0}, began={2: 1.0}),
+        features(cpu_ratio={2: np.nan}),
+        features(cpu_ratio={4: 1.0}),
+        features(cpu_ratio={2: 0.04}),
+        features(cpu_ratio={2: 0.12}, silence=12.0),
+        features(cpu_ratio=dict.fromkeys(range(6), 1.0) | {2: 0.2}),
+        features(cpu_ratio={2: 1.0}, fatal={2: 1.0}),
+        features(cpu_ratio={2: 1.0}, origin={2: 1.0}),
     ],
     ids=[
         "rests", "not measured", "another works", "hardly", "its last samples", "far less than the others",
@@ -118,5 +118,5 @@ def test_otherwise_the_beliefs_stay(told: Any) -> None:
 
 
 def test_who_died_by_the_events_died_though_its_container_works() -> None:
-    told = refine_stop_cause(ranks(2)[0], CAUSES, features(used={2: 1.0}, died={2: 1.0}))
+    told = refine_stop_cause(ranks(2)[0], CAUSES, features(cpu_ratio={2: 1.0}, died={2: 1.0}))
     assert told["process_crash"] > 0.9

@@ -118,7 +118,7 @@ def beside_a_sick_port(
     return SimpleNamespace(
         topology=Job(job_id="j", world_size=8, ranks=places, start=0.0, end=1.0).topology,
         evidence=SimpleNamespace(versus_peers=beside, versus_past=since),
-        endings=SimpleNamespace(link_down=np.zeros(8, dtype=bool)),
+        job_end=SimpleNamespace(link_down=np.zeros(8, dtype=bool)),
         work=SimpleNamespace(transfer=slow, step_reference=1.0),
         comparison=SimpleNamespace(segment=Segment(slow_from, slow_from + 9, 0.3, 20.0, False)),
     )

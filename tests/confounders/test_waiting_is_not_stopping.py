@@ -127,7 +127,7 @@ def test_a_death_is_at_the_end_of_progress(make_window, delay: float, rank: int 
         }
     )
     ended = stopped(window, 4, row_lost=False, silent=60.0, events=events)
-    assert extract(ended).endings.died[4] == died
+    assert extract(ended).job_end.died[4] == died
     diagnosis = rca.diagnose(ended)
     assert blamed(diagnosis) == {4}
     assert not died or diagnosis.causes[0].cause == "process_crash"

@@ -13,7 +13,7 @@ import rca
 from rca.classify.preconditions import silent_enough
 from rca.classify.stop_evidence import after_witnesses
 from rca.features import extract
-from rca.features.post_stop_signals import Aftermath
+from rca.features.post_stop_signals import PostStopSignals
 from rca.simulation import simulate
 from rca.telemetry.window import Window
 
@@ -67,8 +67,8 @@ def ended(*told: tuple[str, str], busy: tuple[int, ...] = (), holding: tuple[int
     ids=["idle and empty", "busy for a while", "held for a while", "one unknown", "a rank alone"],
 )
 def test_everybody_left_at_once(gpu: list[float], memory: list[float], everybody: bool) -> None:
-    after = replace(Aftermath.unknown(len(gpu)), gpu=np.array(gpu), memory=np.array(memory))
-    assert after.everybody_left is everybody
+    after = replace(PostStopSignals.unknown(len(gpu)), gpu=np.array(gpu), memory=np.array(memory))
+    assert after.all_devices_released is everybody
 
 
 def test_a_job_gone_from_everybody_at_once_is_no_stop_and_no_health() -> None:
@@ -97,8 +97,8 @@ def test_a_job_gone_from_everybody_at_once_is_no_stop_and_no_health() -> None:
 )
 def test_who_complains_makes_it_a_stop(told: tuple[str, str]) -> None:
     window = ended(told)
-    assert extract(window).endings.complaints == 1
-    assert not extract(window).endings.left
+    assert extract(window).job_end.trouble_events == 1
+    assert not extract(window).job_end.all_released
     diagnosis = rca.diagnose(window)
     assert diagnosis.failure_mode == "fail_stop"
     assert diagnosis.quality.events_used == 1
@@ -125,18 +125,21 @@ def test_who_complains_makes_it_a_stop(told: tuple[str, str]) -> None:
     ids=lambda told: told[1],
 )
 def test_what_is_neither_harmless_nor_a_complaint_decides_nothing(told: tuple[str, str]) -> None:
-    endings = extract(ended(told)).endings
-    assert not endings.left
-    assert endings.complaints == 0
+    job_end = extract(ended(told)).job_end
+    assert not job_end.all_released
+    assert job_end.trouble_events == 0
     assert may_have_stopped(ended(told))
 
 
 def test_a_complaint_about_a_job_that_goes_on_is_no_witness() -> None:
     features = extract(simulate(job(seed=5)).window)
-    loud = replace(features, endings=replace(features.endings, complaints=3, stayed=True, silence=0.0))
+    loud = replace(
+        features,
+        job_end=replace(features.job_end, trouble_events=3, partly_released=True, steps_since_progress=0.0),
+    )
     believed = {"healthy": 0.5, "fail_slow": 0.3, "fail_stop": 0.2}
     assert after_witnesses(believed, loud) == believed
-    silent = replace(loud, endings=replace(loud.endings, silence=50.0))
+    silent = replace(loud, job_end=replace(loud.job_end, steps_since_progress=50.0))
     raised = after_witnesses(believed, silent)
     assert raised["fail_stop"] == pytest.approx(4.0 / 4.8)
     assert raised["healthy"] / raised["fail_slow"] == pytest.approx(5 / 3)
@@ -170,8 +173,8 @@ def test_a_job_that_fell_silent_asks_how_it_ended(make_window) -> None:
 
 
 def test_who_collects_no_events_cannot_say_that_nobody_complained() -> None:
-    assert extract(ended(ALL_IS_WELL)).endings.left
-    assert not extract(ended()).endings.left
+    assert extract(ended(ALL_IS_WELL)).job_end.all_released
+    assert not extract(ended()).job_end.all_released
     assert may_have_stopped(ended())
 
 
@@ -205,12 +208,12 @@ def test_a_device_that_had_failed_before_is_not_forgotten() -> None:
     window = ended(ALL_IS_WELL)
     early = {"time": window.job.start, "node": None, "rank": 3, "kind": "xid", "code": "79", "message": None}
     events = pa.Table.from_pylist([early, *window.events.to_pylist()], schema=window.events.schema)
-    assert not extract(replace(window, events=events)).endings.left
+    assert not extract(replace(window, events=events)).job_end.all_released
 
 
 @pytest.mark.parametrize("who", [{"busy": (3,)}, {"holding": (3,)}], ids=["spins", "keeps its memory"])
 def test_one_rank_that_is_still_there_makes_it_a_stop(who: dict[str, tuple[int, ...]]) -> None:
-    assert not extract(ended(ALL_IS_WELL, **who)).endings.left
+    assert not extract(ended(ALL_IS_WELL, **who)).job_end.all_released
     diagnosis = rca.diagnose(ended(ALL_IS_WELL, **who))
     assert diagnosis.failure_mode == "fail_stop"
     assert "devices_kept" in [each.signal for each in diagnosis.failure_mode_evidence]
@@ -220,15 +223,15 @@ def test_without_a_device_known_of_every_rank_nobody_can_say_it() -> None:
     window = ended(ALL_IS_WELL)
     ranks = window.metrics["rank"].to_pandas()
     unknown = replace(window, metrics=window.metrics.filter(pa.array((ranks != 7).to_numpy())))
-    assert extract(window).endings.left
-    assert not extract(unknown).endings.left
+    assert extract(window).job_end.all_released
+    assert not extract(unknown).job_end.all_released
     assert may_have_stopped(unknown)
 
 
 def test_who_did_fewer_steps_was_the_first_to_go() -> None:
     window = ended(ALL_IS_WELL)
     early = (window.steps["rank"].to_numpy() == 2) & (window.steps["step"].to_numpy() > LAST - 2)
-    assert not extract(replace(window, steps=window.steps.filter(pa.array(~early)))).endings.left
+    assert not extract(replace(window, steps=window.steps.filter(pa.array(~early)))).job_end.all_released
 
 
 def test_a_complaint_in_the_last_steps_counts_one_of_long_ago_does_not() -> None:
@@ -244,12 +247,12 @@ def test_a_complaint_in_the_last_steps_counts_one_of_long_ago_does_not() -> None
             "message": "CUDA error",
         }
         events = pa.Table.from_pylist([row, *window.events.to_pylist()], schema=window.events.schema)
-        assert extract(replace(window, events=events)).endings.left is left
+        assert extract(replace(window, events=events)).job_end.all_released is left
 
 
 def test_who_had_begun_another_step_did_not_leave_with_the_others() -> None:
-    gone = replace(Aftermath.unknown(16), gpu=np.zeros(16), memory=np.zeros(16))
-    endings = replace(extract(ended(ALL_IS_WELL)).endings, left=False, silence=30.0)
-    assert endings.after(gone).left
-    begun = replace(endings, unfinished=np.arange(16) == 3)
-    assert begun.after(gone) == begun
+    gone = replace(PostStopSignals.unknown(16), gpu=np.zeros(16), memory=np.zeros(16))
+    job_end = replace(extract(ended(ALL_IS_WELL)).job_end, all_released=False, steps_since_progress=30.0)
+    assert job_end.with_released_devices(gone).all_released
+    begun = replace(job_end, unfinished=np.arange(16) == 3)
+    assert begun.with_released_devices(gone) == begun

@@ -39,14 +39,14 @@ def with_event(window: rca.Window, node: str, message: str) -> rca.Window:
 def test_only_ports_that_collectives_go_through_went_down(make_window, message: str, went: bool) -> None:
     window = make_window(8, 60, ranks_per_node=4)
     node = window.job.topology.node_names[1]
-    down = extract(with_event(window, node, message)).endings.link_down
+    down = extract(with_event(window, node, message)).job_end.link_down
     assert down.tolist() == [went and rank >= 4 for rank in range(8)]
 
 
 def test_where_ports_are_watched_what_they_show_counts_and_no_event() -> None:
     window = simulate(job(seed=3)).window
     told = with_event(window, window.job.topology.node_names[1], "eth2: link is not ready")
-    down = extract(told).endings.link_down
+    down = extract(told).job_end.link_down
     assert down.any()
     assert not down.all()
     assert not Ports.from_features(extract(told)).went_down.any()

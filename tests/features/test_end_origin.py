@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from rca.features.end_events import End, Event, named_by_events
-from rca.features.end_origin import where_it_began
+from rca.features.end_events import End, Event, ranks_in_events
+from rca.features.end_origin import end_origin
 from rca.telemetry.job import Job
 
 SIGN, STEP = 100.0, 1.0
@@ -26,7 +26,7 @@ def ended(time: float, rank: int | None, code: str | None = "1", message: str | 
 
 
 def named(*events: Event, earliest: float = SIGN - STEP) -> list[int]:
-    began = where_it_began(events, End(TOPOLOGY, SIGN, np.full(8, earliest), STEP))
+    began = end_origin(events, End(TOPOLOGY, SIGN, np.full(8, earliest), STEP))
     return np.flatnonzero(began).tolist()
 
 
@@ -96,10 +96,10 @@ def test_the_larger_of_two_nodes_may_go_down_but_not_most_of_one() -> None:
     places = [{"rank": rank, "node": "a" if rank < 4 else "b"} for rank in range(6)]
     topology = Job.model_validate(job | {"ranks": places}).topology
     lost = [ended(30.0, rank, None, kind="heartbeat_missed", node=0) for rank in range(4)]
-    began = where_it_began(lost, End(topology, SIGN, np.full(6, SIGN), STEP))
+    began = end_origin(lost, End(topology, SIGN, np.full(6, SIGN), STEP))
     assert np.flatnonzero(began).tolist() == [0, 1, 2, 3]
     alone = Job.model_validate(job | {"ranks": [{"rank": rank, "node": "a"} for rank in range(6)]}).topology
-    assert not where_it_began(lost, End(alone, SIGN, np.full(6, SIGN), STEP)).any()
+    assert not end_origin(lost, End(alone, SIGN, np.full(6, SIGN), STEP)).any()
 
 
 def test_an_exit_knows_the_rank_of_a_kill_that_knows_the_node() -> None:
@@ -173,7 +173,7 @@ FATAL = [
 def test_a_memory_error_that_was_corrected_ends_nothing(code: str | None, message: str | None) -> None:
     told = ended(0.4, 5, code, message, kind="ecc")
     ends = (code, message) in FATAL
-    assert (told.bad_end, told.complaint, told.harmless) == (ends, ends, not ends)
+    assert (told.failure, told.trouble, told.harmless) == (ends, ends, not ends)
 
 
 @pytest.mark.parametrize(
@@ -196,13 +196,13 @@ def test_numbers_of_errors_that_were_dealt_with_end_nothing(code: str | None, me
     ],
 )  # fmt: skip
 def test_other_numbers_do(code: str | None, message: str | None) -> None:
-    assert ended(0.4, 5, code, message, kind="xid").bad_end
+    assert ended(0.4, 5, code, message, kind="xid").failure
 
 
 @pytest.mark.parametrize(("code", "ends"), [("SBE", False), ("DBE", True)])
 def test_a_corrected_error_is_a_sign_of_memory_and_nobody_waits_for_it(code: str, ends: bool) -> None:
     told = ended(0.4, 5, code, None, kind="ecc")
-    fatal, _, first = named_by_events([told], TOPOLOGY)
+    fatal, _, first = ranks_in_events([told], TOPOLOGY)
     assert np.flatnonzero(fatal).tolist() == [5]
     assert np.isfinite(first) == ends
     assert named(told, ended(30.0, 0, None, kind="heartbeat_missed")) == ([] if ends else [0])

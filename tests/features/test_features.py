@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from rca.features import RANK_FEATURES, WINDOW_FEATURES, describe, extract
 from rca.features.job_features import periodicity
-from rca.features.post_stop_signals import Aftermath
+from rca.features.post_stop_signals import PostStopSignals
 from rca.features.resource_evidence import RESOURCES, resource_names
 from rca.features.slow_segment import high_segment
 from rca.robust import leader_and_runner_up, nan_quantile, peer_reference
@@ -231,7 +231,9 @@ def test_where_all_suffer_alike_from_the_start_the_value_itself_is_evidence(make
     assert window_value(features, "median_gpu_clock_vs_nominal") == window_value(
         features, "max_gpu_clock_vs_nominal"
     )
-    channel = RESOURCES["gpu_clock"][features.evidence.best[0, resource_names().index("gpu_clock")]].channel
+    channel = RESOURCES["gpu_clock"][
+        features.evidence.worst_channel[0, resource_names().index("gpu_clock")]
+    ].channel
     assert (channel, features.evidence.references[channel][0]) == ("throttled", 1.0)
 
 
@@ -268,7 +270,7 @@ def test_errors_of_programs_say_nothing_of_a_device(make_window, code: float, sc
 def test_a_dead_process_gives_its_memory_back_and_a_hung_one_keeps_it():
     before = {"gpu_memory_used": np.full(3, 6e4), "gpu_power": np.array([300.0, 300.0, np.nan])}
     after = {"gpu_memory_used": np.array([0.0, 6e4, 6e4]), "gpu_power": np.array([60.0, 150.0, 150.0])}
-    seen = Aftermath.from_channels(before, after, 3)
+    seen = PostStopSignals.from_channels(before, after, 3)
     np.testing.assert_array_equal(seen.rank_features()["memory_after"], [0.0, 1.0, 1.0])
     np.testing.assert_array_equal(seen.rank_features()["power_after"], [0.2, 0.5, np.nan])
     assert seen.job_features()["min_memory_after"] == 0.0
@@ -276,4 +278,4 @@ def test_a_dead_process_gives_its_memory_back_and_a_hung_one_keeps_it():
 
 def test_utilisation_tells_waiting_from_idling_before_active_multiprocessors_do():
     after = {"sm_active": np.array([0.02, 0.0]), "gpu_util": np.array([100.0, 0.0])}
-    np.testing.assert_array_equal(Aftermath.from_channels(after, after, 2).gpu, [1.0, 0.0])
+    np.testing.assert_array_equal(PostStopSignals.from_channels(after, after, 2).gpu, [1.0, 0.0])

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
 from rca.features import RANK_FEATURES, WINDOW_FEATURES, extract
-from rca.features.late_episodes import ALLOWED_SHARE, CAP, LateEpisodes
+from rca.features.late_episodes import EPISODE_MIN_SHARE, MAX_STEP_LATENESS, LateEpisodes
 
 UNIT = 1.0
 
@@ -30,7 +30,7 @@ def of(*rows: list[float]) -> LateEpisodes:
 def test_no_other_interval_adds_up_to_more(excess: np.ndarray) -> None:
     episodes = LateEpisodes.of(excess, UNIT, 0.0)
     for row, first, past, cost in zip(excess, episodes.first, episodes.past, episodes.cost, strict=True):
-        counted = np.clip(row, -CAP, CAP) - ALLOWED_SHARE
+        counted = np.clip(row, -MAX_STEP_LATENESS, MAX_STEP_LATENESS) - EPISODE_MIN_SHARE
         sums = [counted[a:b].sum() for a in range(row.size) for b in range(a + 1, row.size + 1)]
         assert cost == pytest.approx(max(0.0, *sums), abs=1e-9)
         assert cost == pytest.approx(counted[first:past].sum(), abs=1e-9)
@@ -39,7 +39,7 @@ def test_no_other_interval_adds_up_to_more(excess: np.ndarray) -> None:
 def test_one_step_counts_up_to_the_cap_however_long_it_is() -> None:
     episodes = of([0, 0, 50, 0, 0, 0])
     assert (episodes.first[0], episodes.past[0]) == (2, 3)
-    assert episodes.cost[0] == pytest.approx(CAP - ALLOWED_SHARE)
+    assert episodes.cost[0] == pytest.approx(MAX_STEP_LATENESS - EPISODE_MIN_SHARE)
 
 
 def test_who_is_never_late_has_none() -> None:
@@ -177,10 +177,12 @@ def test_what_a_rank_was_like_in_its_spell(make_window) -> None:
     assert told(features, "episode_arrives_last_share")[5] == 1.0
     assert told(features, "episode_excess_outside")[5] == pytest.approx(0.0, abs=0.01)
     assert told(features, "backward_episode_excess")[5] == pytest.approx(0.0, abs=0.01)
-    assert told(features, "episode_cost")[5] == pytest.approx((min(late, CAP) - ALLOWED_SHARE) / 3, rel=0.05)
+    assert told(features, "episode_cost")[5] == pytest.approx(
+        (min(late, MAX_STEP_LATENESS) - EPISODE_MIN_SHARE) / 3, rel=0.05
+    )
     assert told(features, "second_episode_cost") < 0.01
     assert told(features, "median_episode_cost") < 0.01
-    assert told(features, "capped_lateness") == pytest.approx(min(late, CAP) / 3, rel=0.05)
+    assert told(features, "capped_lateness") == pytest.approx(min(late, MAX_STEP_LATENESS) / 3, rel=0.05)
 
 
 def test_noise_is_no_spell() -> None:

@@ -50,24 +50,24 @@ def test_a_window_that_is_wider_than_its_rows_on_both_sides_is_not_silent() -> N
     wide = features(job(rows_skipped=MARGIN, rows_behind=MARGIN))
     assert wide.work.steps[0] == 400 + MARGIN
     assert wide.work.steps[-1] == 499 - MARGIN
-    assert wide.endings.silence < 1.5
+    assert wide.job_end.steps_since_progress < 1.5
 
 
 def test_late_rows_of_a_job_that_goes_on_are_no_silence() -> None:
-    assert features(job(rows_behind=MARGIN)).endings.silence == 0.0
+    assert features(job(rows_behind=MARGIN)).job_end.steps_since_progress == 0.0
 
 
 @pytest.mark.parametrize("exporters", [(), ("cpu", "memory")], ids=["none", "none that tells"])
 def test_rows_missing_at_the_end_may_be_silence(exporters: tuple[str, ...]) -> None:
     found = features(job(rows_behind=MARGIN, exporters=exporters))
-    assert found.endings.silence == pytest.approx(MARGIN, abs=1.5)
+    assert found.job_end.steps_since_progress == pytest.approx(MARGIN, abs=1.5)
 
 
 def test_a_hang_in_a_wide_window_is_as_silent_as_in_a_narrow_one() -> None:
     """Devices that wait are no margin."""
     narrow, wide = features(job(hang())), features(job(hang(), rows_skipped=MARGIN))
-    assert wide.endings.margin > MARGIN - 2
-    assert wide.endings.silence == pytest.approx(narrow.endings.silence, abs=0.5)
+    assert wide.job_end.cut_margin > MARGIN - 2
+    assert wide.job_end.steps_since_progress == pytest.approx(narrow.job_end.steps_since_progress, abs=0.5)
 
 
 def resized(window: Window, *, before: float = 0.0, after: float = 0.0) -> Window:
@@ -82,12 +82,12 @@ def resized(window: Window, *, before: float = 0.0, after: float = 0.0) -> Windo
 def test_before_its_first_step_a_job_may_have_been_starting(after: float, *, silent: bool) -> None:
     """Twenty seconds before step 0 are a margin if there are twenty after the last row, too."""
     window = simulate(job(first_step_number=0, exporters=())).window
-    assert (extract(resized(window, before=20.0, after=after)).endings.silence > 10) == silent
+    assert (extract(resized(window, before=20.0, after=after)).job_end.steps_since_progress > 10) == silent
 
 
 def test_exporters_that_fall_silent_with_the_job_do_not_tell_that_it_goes_on() -> None:
     window = simulate(job()).window
-    assert extract(resized(window, after=60.0)).endings.silence > 30
+    assert extract(resized(window, after=60.0)).job_end.steps_since_progress > 30
 
 
 def test_a_row_for_several_steps_is_due_when_they_are_over() -> None:
@@ -95,8 +95,8 @@ def test_a_row_for_several_steps_is_due_when_they_are_over() -> None:
     window = simulate(job(exporters=())).window
     logged = window.steps.filter(pa.array(np.asarray(window.steps.column("step")) % 5 == 0))
     sparse = replace(window, steps=logged)
-    assert extract(resized(sparse, after=9.0)).endings.silence < 1.5
-    assert extract(resized(window, after=9.0)).endings.silence > 5
+    assert extract(resized(sparse, after=9.0)).job_end.steps_since_progress < 1.5
+    assert extract(resized(window, after=9.0)).job_end.steps_since_progress > 5
 
 
 def exits(window: Window, codes: list[str]) -> Window:
@@ -118,8 +118,8 @@ def exits(window: Window, codes: list[str]) -> Window:
 
 def test_nobody_is_silent_who_ended_as_he_should() -> None:
     wide = resized(simulate(job(exporters=())).window, after=60.0)
-    assert extract(exits(wide, ["0"] * 8)).endings.silence == 0.0
-    assert extract(exits(wide, ["0"] * 7 + ["1"])).endings.silence > 30
+    assert extract(exits(wide, ["0"] * 8)).job_end.steps_since_progress == 0.0
+    assert extract(exits(wide, ["0"] * 7 + ["1"])).job_end.steps_since_progress > 30
 
 
 def traffic_after(found: FeatureSet) -> float:
@@ -155,25 +155,25 @@ def told(window: Window, rows: list[dict]) -> Window:
 def test_whoever_was_missed_was_not_late() -> None:
     """Machines look as before, but a watchdog has fired for a rank: that is no flush of a log."""
     window = simulate(job(rows_behind=MARGIN, begun_steps_reported=False)).window
-    assert extract(window).endings.silence == 0.0
+    assert extract(window).job_end.steps_since_progress == 0.0
     fired = told(window, [{"time": 5.0, "rank": 2, "kind": "nccl_timeout"}])
-    assert extract(fired).endings.silence == pytest.approx(MARGIN, abs=1.5)
+    assert extract(fired).job_end.steps_since_progress == pytest.approx(MARGIN, abs=1.5)
 
 
 def test_an_exit_as_it_should_be_after_a_timeout_is_no_normal_end() -> None:
     window = resized(simulate(job(exporters=())).window, after=60.0)
     exited = [{"time": 40.0, "rank": rank, "kind": "process_exit", "code": "0"} for rank in range(8)]
-    assert extract(told(window, exited)).endings.silence == 0.0
+    assert extract(told(window, exited)).job_end.steps_since_progress == 0.0
     missed = {"time": 20.0, "rank": 3, "kind": "heartbeat_missed"}
-    assert extract(told(window, [missed, *exited])).endings.silence > 30
+    assert extract(told(window, [missed, *exited])).job_end.steps_since_progress > 30
 
 
 def test_an_agent_speaks_for_all_ranks_of_its_node() -> None:
     window = resized(simulate(job(exporters=())).window, after=60.0)
     nodes = window.job.topology.node_names
     agents = [{"time": 2.0, "node": node, "kind": "process_exit", "code": "0"} for node in nodes]
-    assert extract(told(window, agents)).endings.silence == 0.0
-    assert extract(told(window, agents[:1])).endings.silence > 30
+    assert extract(told(window, agents)).job_end.steps_since_progress == 0.0
+    assert extract(told(window, agents[:1])).job_end.steps_since_progress > 30
 
 
 DONE = [
@@ -189,7 +189,7 @@ DONE = [
 def test_who_says_that_it_is_done_did_not_stop(words: str) -> None:
     window = resized(simulate(job(exporters=())).window, after=60.0)
     done = {"time": 1.0, "rank": 0, "kind": "log", "message": words}
-    assert extract(told(window, [done])).endings.silence == 0.0
+    assert extract(told(window, [done])).job_end.steps_since_progress == 0.0
 
 
 @pytest.mark.parametrize(
@@ -207,7 +207,7 @@ def test_who_says_that_it_is_done_did_not_stop(words: str) -> None:
 def test_other_words_at_other_times_are_no_end(changes: dict, more: list[dict]) -> None:
     window = resized(simulate(job(exporters=())).window, after=60.0)
     done = {"time": 1.0, "rank": 0, "kind": "log", "message": "training finished"} | changes
-    assert extract(told(window, [done, *more])).endings.silence > 30
+    assert extract(told(window, [done, *more])).job_end.steps_since_progress > 30
 
 
 @pytest.mark.parametrize(
@@ -217,11 +217,11 @@ def test_other_words_at_other_times_are_no_end(changes: dict, more: list[dict]) 
 )
 def test_a_job_that_was_started_again_in_the_window_has_no_margin(started: dict) -> None:
     window = resized(simulate(job(exporters=())).window, before=25.0, after=60.0)
-    assert extract(window).endings.margin > 10
+    assert extract(window).job_end.cut_margin > 10
     first = float(np.min(window.steps.column("start_time")) - np.max(window.steps.column("start_time")))
-    assert extract(told(window, [started | {"time": first - 20.0}])).endings.margin == 0.0
+    assert extract(told(window, [started | {"time": first - 20.0}])).job_end.cut_margin == 0.0
 
 
 def test_most_of_a_window_is_no_margin() -> None:
     window = resized(simulate(job(exporters=())).window, before=140.0, after=60.0)
-    assert extract(window).endings.margin == 0.0
+    assert extract(window).job_end.cut_margin == 0.0

@@ -11,8 +11,6 @@ from rca.cli import run
 from rca_api import configuration
 from rca_api.settings import Settings
 
-PAGE = Path("docs/service.md")
-
 
 def shown(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> str:
     with pytest.raises(SystemExit) as left:
@@ -28,19 +26,10 @@ def test_every_setting_says_what_it_is(name: str) -> None:
     assert told.strip()[-1] in ".;:)", told
 
 
-def test_the_page_has_the_table_of_this_version() -> None:
-    page = PAGE.read_text(encoding="utf-8")
-    assert page == configuration.with_table(page), "python -m rca_api.configuration docs/service.md writes it"
-    assert page.count("\n| `RCA_") == len(Settings.model_fields)
-
-
-def test_an_old_table_is_replaced_and_the_rest_kept() -> None:
-    page = f"before\n{configuration.BEGIN}\nformer table\n{configuration.END}\nafter\n"
-    written = configuration.with_table(page)
-    assert written.startswith("before\n")
-    assert written.endswith("\nafter\n")
-    assert "former table" not in written
-    assert "| `RCA_QUEUE_LIMIT` | `32` |" in written
+def test_the_table_has_every_setting() -> None:
+    table = configuration.table()
+    assert table.count("\n| `RCA_") == len(Settings.model_fields)
+    assert "| `RCA_QUEUE_LIMIT` | `32` |" in table
 
 
 def test_what_is_set_stands_out_and_the_rest_is_a_comment(

@@ -1,0 +1,33 @@
+"""The reference pages say what the code does."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from pydantic import BaseModel
+
+from rca.diagnosis import result
+from rca_api import reference
+
+FOLDER = Path("docs/reference")
+COMMAND = "python -m rca_api.reference docs/reference"
+
+
+@pytest.mark.parametrize("name", reference.PAGES)
+def test_a_page_written_from_the_code_is_current(name: str) -> None:
+    assert (FOLDER / name).read_text(encoding="utf-8") == reference.PAGES[name](), f"run {COMMAND}"
+
+
+def test_the_page_of_the_answer_has_every_field() -> None:
+    page = (FOLDER / "answer.md").read_text(encoding="utf-8")
+    first_column = "\n".join(re.findall(r"^\| ([^|]+) \|", page, re.MULTILINE))
+    models = {
+        value
+        for value in vars(result).values()
+        if isinstance(value, type) and issubclass(value, BaseModel) and value.__module__ == result.__name__
+    }
+    fields = {field for model in models for field in model.model_fields}
+    assert fields <= set(re.findall(r"`(\w+)`", page))
+    assert set(re.findall(r"`(\w+)`", first_column)) <= fields
