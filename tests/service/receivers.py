@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
 import ssl
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+
+from rca_api.webhooks.dispatcher import Dispatcher
 
 #: What a receiver does with one connection, after it has read the request.
 Behaviour = Callable[[socket.socket], None]
@@ -120,3 +123,17 @@ def _handle(held: Receiver, connection: socket.socket) -> None:
     held.paths.append(first)
     behave = held.behaviours.pop(0) if len(held.behaviours) > 1 else held.behaviours[0]
     behave(connection)
+
+
+def send_until(dispatcher: Dispatcher, met: Callable[[], bool], seconds: float = 10.0) -> None:
+    """Run a dispatcher's loop until a condition is met; what is being sent then is finished."""
+
+    async def work() -> None:
+        loop = asyncio.create_task(dispatcher.run())
+        async with asyncio.timeout(seconds):
+            while not met():
+                await asyncio.sleep(0.01)
+        loop.cancel()
+        await asyncio.wait([loop])
+
+    asyncio.run(work())

@@ -108,14 +108,14 @@ def test_what_was_promised_is_answered_however_long_it_takes_to_start_a_process(
             claims.append((pool.load().warm, most))
             return [queue.pop()] if queue else []
 
-        def release(owner: str, diagnoses: list[str]) -> None:
+        def give_back(owner: str, diagnoses: list[str]) -> None:
             queue.extend(Claimed(each, "digest", None) for each in diagnoses)
             released.extend(diagnoses)
 
         journal = SimpleNamespace(
             claim=claim,
             renew=lambda *_: None,
-            release=release,
+            give_back=give_back,
             complete=lambda *_: True,
             fail=lambda _, diagnosis, problem: answered.update({diagnosis: problem.code}),
         )

@@ -163,7 +163,7 @@ def test_what_is_put_back_is_queued_again_and_counts_no_attempt(database: Databa
     diagnosis_id = journal.enqueue(kept(), asked_by=None, most=10)
     for _ in range(2 * MOST_ATTEMPTS):
         assert journal.claim("a", 10, 1)
-        journal.release("a", [diagnosis_id])
+        journal.give_back("a", [diagnosis_id])
     assert state_of(database, diagnosis_id) == "queued"
 
 

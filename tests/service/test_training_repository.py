@@ -75,7 +75,7 @@ def test_a_run_given_back_by_a_worker_that_leaves_costs_no_attempt(database: Dat
     for _ in range(TERMS.attempts + 1):
         assert claim(database, "one") is not None
         with database.session() as session:
-            assert repository.release(session, run_id, "one", NOON, counted=False)
+            assert repository.give_back(session, run_id, "one", counted=False)
     assert row(database, run_id).state == "running"
 
 
@@ -86,7 +86,7 @@ def test_a_worker_that_lost_its_lease_changes_nothing(database: Database, run_id
         told = repository.heartbeat(session, run_id, "one", LATER, TERMS, Progress("late"))
         assert told == "lost"
         assert not repository.finish(session, run_id, "one", "failed", LATER)
-        assert not repository.release(session, run_id, "one", LATER, counted=True)
+        assert not repository.give_back(session, run_id, "one", counted=True)
     assert (row(database, run_id).worker, row(database, run_id).phase) == ("other", "starting")
 
 

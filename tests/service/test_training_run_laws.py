@@ -99,7 +99,7 @@ class TrainingRuns(RuleBasedStateMachine):
         run = self.works_on[worker]
         if run is not None:
             with self.database.session() as session:
-                repository.release(session, run, worker, self.moment, counted=counted)
+                repository.give_back(session, run, worker, counted=counted)
             self.works_on[worker] = None
 
     @rule(worker=WORKERS)

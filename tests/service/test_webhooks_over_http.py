@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from incident_service import live, service_without_model, state_of
-from receivers import receiver
+from receivers import receiver, send_until
 from starlette.testclient import TestClient
 
 from rca_api.app import create_app
@@ -21,7 +21,6 @@ def client(database_url: str, tmp_path: Path) -> Iterator[TestClient]:
 
 
 def test_a_webhook_from_its_creation_to_its_end(client: TestClient) -> None:
-    state = state_of(client)
     with receiver() as held:
         made = client.post("/v1/webhooks", json={"url": held.url, "causes": ["nic_degradation"]})
         assert made.status_code == 201
@@ -35,7 +34,7 @@ def test_a_webhook_from_its_creation_to_its_end(client: TestClient) -> None:
         live(client, "nic_degradation")
         (waiting,) = client.get(f"{path}/deliveries?state=pending").json()["items"]
         assert client.post(f"{path}/deliveries/{waiting['id']}/retry").json()["code"] == "conflict"
-        state.webhook_dispatcher.run_once()
+        send_until(state_of(client).webhook_dispatcher, lambda: bool(held.received))
         (sent,) = client.get(f"{path}/deliveries").json()["items"]
         assert (sent["state"], sent["last_status"], held.ids) == ("delivered", 204, [waiting["id"]])
     exposition = client.get("/metrics").text

@@ -98,7 +98,7 @@ class Dispatcher:
             task.cancel()
         await asyncio.gather(*left.values(), renewing, return_exceptions=True)
         if left:
-            await self._put_back(list(left))
+            await self._give_back(list(left))
 
     async def _claim_on(self) -> None:
         while True:
@@ -115,7 +115,7 @@ class Dispatcher:
                     claimed = await asyncio.shield(claiming)
                 except asyncio.CancelledError:
                     with suppress(StoreError):
-                        await self._put_back([each.diagnosis_id for each in await claiming])
+                        await self._give_back([each.diagnosis_id for each in await claiming])
                     raise
                 except StoreError as error:
                     _log.warning("the queue cannot be read", reason=error.message)
@@ -189,7 +189,7 @@ class Dispatcher:
         try:
             # What was promised must not fail because no process was free; others may have one.
             if problem.code in _PASSING or isinstance(problem, NeverBegun):
-                await self._put_back([diagnosis_id])
+                await self._give_back([diagnosis_id])
                 # Whatever is away is not back at once.
                 await asyncio.sleep(_POLL_SECONDS)
             else:
@@ -197,6 +197,6 @@ class Dispatcher:
         except StoreError:
             _log.warning("it is tried again when its lease has run out", diagnosis_id=diagnosis_id)
 
-    async def _put_back(self, diagnosis_ids: list[str]) -> None:
+    async def _give_back(self, diagnosis_ids: list[str]) -> None:
         if diagnosis_ids:
-            await run_in_threadpool(self._journal.release, self._owner, diagnosis_ids)
+            await run_in_threadpool(self._journal.give_back, self._owner, diagnosis_ids)

@@ -120,32 +120,30 @@ class Journal:
         return diagnosis_id
 
     def claim(self, owner: str, lease_seconds: float, most: int) -> list[Claimed]:
-        """Take queued diagnoses for `owner`, as long as it goes on renewing its lease."""
-        at = self._clock()
+        """Claim queued diagnoses for `owner`, which renews its lease while it works on them."""
+        at, length = self._clock(), timedelta(seconds=lease_seconds)
+        claimed: list[Claimed] = []
         with self._database.session() as session:
-            rows = repository.claim(session, owner, at, at + timedelta(seconds=lease_seconds), most)
-            claimed = [
-                Claimed(row.id, row.window_digest, row.request_id)
-                for row in rows
-                if row.window_digest is not None and row.attempts <= MOST_ATTEMPTS
-            ]
-            usable = {each.diagnosis_id for each in claimed}
-            for row in rows:
-                if row.id not in usable:
-                    problem = ProblemError("internal-error", f"given up after {row.attempts - 1} attempts")
-                    repository.fail(session, owner, row.id, _document(problem, row.id), at)
+            found = repository.claim(session, owner, at, length, most, most_attempts=MOST_ATTEMPTS)
+            for row in found.exhausted:
+                self._give_up(row, f"given up after {row.attempts} attempts", at)
+            for row in found.rows:
+                if row.window_digest is None:
+                    self._give_up(row, "its window is no longer stored", at)
+                else:
+                    claimed.append(Claimed(row.id, row.window_digest, row.request_id))
         return claimed
 
     def renew(self, owner: str, diagnosis_ids: list[str], lease_seconds: float) -> None:
-        """Give a sign of life for what `owner` works on."""
-        until = self._clock() + timedelta(seconds=lease_seconds)
+        """Extend the leases of diagnoses that `owner` works on."""
         with self._database.session() as session:
-            repository.renew(session, owner, diagnosis_ids, until)
+            length = timedelta(seconds=lease_seconds)
+            repository.renew(session, owner, diagnosis_ids, self._clock(), length)
 
-    def release(self, owner: str, diagnosis_ids: list[str]) -> None:
-        """Put diagnoses back that `owner` does not finish."""
+    def give_back(self, owner: str, diagnosis_ids: list[str]) -> None:
+        """Queue diagnoses again that `owner` does not finish."""
         with self._database.session() as session:
-            repository.release(session, owner, diagnosis_ids)
+            repository.give_back(session, owner, diagnosis_ids)
 
     def complete(self, owner: str, answer: Answer) -> bool:
         """Store the answer of a queued diagnosis; False if somebody else has taken it over."""
@@ -164,6 +162,10 @@ class Journal:
         """Note why a queued diagnosis will never be there."""
         with self._database.session() as session:
             repository.fail(session, owner, diagnosis_id, _document(problem, diagnosis_id), self._clock())
+
+    def _give_up(self, row: DiagnosisRow, why: str, at: datetime) -> None:
+        problem = ProblemError("internal-error", why)
+        repository.give_up(row, _document(problem, row.id), at)
 
     def _refuse_a_deleted(self, window: Kept) -> None:
         """Promise no window that retention has deleted since it was stored.

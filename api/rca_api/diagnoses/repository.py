@@ -3,21 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
+from typing import cast
 
-from sqlalchemy import ColumnElement, Select, and_, func, or_, select, update
-from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy import ColumnElement, Select, Table, and_, func, select
 from sqlalchemy.orm import Session
 
 from rca_api.diagnoses.history import HealthyWindow, apart
 from rca_api.diagnoses.tables import BlameRow, DiagnosisRow, WindowRow
 from rca_api.diagnoses.work import Answer, Kept
 from rca_api.store.database import Database
+from rca_api.store.leases import Claim, Leases
+from rca_api.store.upsert import insert_of
 
 #: Jobs whose healthy windows are remembered (all of it goes with every task), and windows of each that are
 #: looked at: those that slide overlap.
 MOST_JOBS, LOOKED_AT = 1000, 128
 QUEUED, RUNNING, DONE, FAILED = "queued", "running", "done", "failed"
+LEASES = Leases(
+    DiagnosisRow,
+    key=DiagnosisRow.id,
+    owner=DiagnosisRow.lease_owner,
+    until=DiagnosisRow.lease_until,
+    attempts=DiagnosisRow.attempts,
+    unfinished=DiagnosisRow.state.in_((QUEUED, RUNNING)),
+)
 
 
 def keep_window(session: Session, window: Kept, at: datetime) -> None:
@@ -29,11 +39,10 @@ def keep_window(session: Session, window: Kept, at: datetime) -> None:
         "created_at": at,
         "used_at": at,
     }
-    # Two requests may store the same window at once: one statement, not a look and then an insert.
-    dialect = postgresql if session.get_bind().dialect.name == "postgresql" else sqlite
+    # One statement, because two requests may store the same window at once.
+    insert = insert_of(session, cast("Table", WindowRow.__table__)).values(values)
     again = {"used_at": at, "n_bytes": window.n_bytes}
-    statement = dialect.insert(WindowRow).values(values)
-    session.execute(statement.on_conflict_do_update(index_elements=["digest"], set_=again))
+    session.execute(insert.on_conflict_do_update(index_elements=["digest"], set_=again))
 
 
 def add_done(
@@ -71,55 +80,50 @@ def add_queued(
     return row
 
 
-def claim(session: Session, owner: str, at: datetime, until: datetime, most: int) -> Sequence[DiagnosisRow]:
-    """Take the oldest diagnoses that nobody works on, or whose worker has given no sign of life."""
-    free = or_(
-        DiagnosisRow.state == QUEUED, and_(DiagnosisRow.state == RUNNING, DiagnosisRow.lease_until < at)
-    )
-    oldest = select(DiagnosisRow).where(free).order_by(DiagnosisRow.created_at, DiagnosisRow.id).limit(most)
-    rows = session.scalars(oldest.with_for_update(skip_locked=True)).all()
-    for row in rows:
-        row.state, row.lease_owner, row.lease_until = RUNNING, owner, until
-        row.attempts += 1
-    return rows
+def claim(
+    session: Session, owner: str, at: datetime, length: timedelta, most: int, *, most_attempts: int
+) -> Claim[DiagnosisRow]:
+    """Claim the oldest free diagnoses; those whose attempts are used up are returned as exhausted."""
+    oldest = select(DiagnosisRow).order_by(DiagnosisRow.created_at, DiagnosisRow.id).limit(most)
+    found = LEASES.claim(session, oldest, owner, at, length, most_attempts=most_attempts)
+    for row in found.rows:
+        row.state = RUNNING
+    return found
 
 
-def renew(session: Session, owner: str, diagnosis_ids: Sequence[str], until: datetime) -> None:
-    """Give a sign of life for what `owner` works on."""
-    mine = and_(DiagnosisRow.lease_owner == owner, DiagnosisRow.id.in_(diagnosis_ids))
-    renewed = update(DiagnosisRow).where(mine, DiagnosisRow.state == RUNNING).values(lease_until=until)
-    session.execute(renewed)
+def renew(
+    session: Session, owner: str, diagnosis_ids: Sequence[str], at: datetime, length: timedelta
+) -> None:
+    """Extend the leases of diagnoses that `owner` works on."""
+    LEASES.renew(session, owner, diagnosis_ids, at, length)
 
 
-def release(session: Session, owner: str, diagnosis_ids: Sequence[str]) -> None:
-    """Put back what was begun and is not going to be finished here; it does not count as a try."""
-    mine = and_(DiagnosisRow.lease_owner == owner, DiagnosisRow.id.in_(diagnosis_ids))
-    values = {
-        "state": QUEUED,
-        "lease_owner": None,
-        "lease_until": None,
-        "attempts": DiagnosisRow.attempts - 1,
-    }
-    session.execute(update(DiagnosisRow).where(mine, DiagnosisRow.state == RUNNING).values(values))
+def give_back(session: Session, owner: str, diagnosis_ids: Sequence[str]) -> None:
+    """Queue diagnoses again that `owner` does not finish; the attempt does not count."""
+    for row in LEASES.give_back(session, owner, diagnosis_ids):
+        row.state = QUEUED
 
 
 def complete(session: Session, owner: str, answer: Answer, at: datetime) -> DiagnosisRow | None:
-    """Store the answer of a queued diagnosis; None if `owner` has lost it to somebody else meanwhile."""
-    row = _held(session, owner, answer.diagnosis_id)
+    """Store the answer of a queued diagnosis; None if `owner` no longer has its lease."""
+    row = LEASES.held_one(session, owner, answer.diagnosis_id)
     if row is not None:
         _finish(row, answer, at)
         session.flush()
     return row
 
 
-def fail(
-    session: Session, owner: str, diagnosis_id: str, problem: bytes, at: datetime
-) -> DiagnosisRow | None:
-    """Give up on a queued diagnosis; None if `owner` has lost it to somebody else meanwhile."""
-    row = _held(session, owner, diagnosis_id)
+def fail(session: Session, owner: str, diagnosis_id: str, problem: bytes, at: datetime) -> None:
+    """Give up a diagnosis, if `owner` has its lease."""
+    row = LEASES.held_one(session, owner, diagnosis_id)
     if row is not None:
-        row.state, row.problem, row.finished_at, row.lease_until = FAILED, problem, at, None
-    return row
+        give_up(row, problem, at)
+
+
+def give_up(row: DiagnosisRow, problem: bytes, at: datetime) -> None:
+    """End a diagnosis without an answer."""
+    row.state, row.problem, row.finished_at = FAILED, problem, at
+    LEASES.end(row)
 
 
 def find(session: Session, diagnosis_id: str) -> DiagnosisRow | None:
@@ -168,13 +172,6 @@ def matching(
     return select(DiagnosisRow).where(*wanted)
 
 
-def _held(session: Session, owner: str, diagnosis_id: str) -> DiagnosisRow | None:
-    mine = select(DiagnosisRow).where(
-        DiagnosisRow.id == diagnosis_id, DiagnosisRow.state == RUNNING, DiagnosisRow.lease_owner == owner
-    )
-    return session.scalars(mine.with_for_update()).one_or_none()
-
-
 def _row(
     session: Session, window: Kept, *, asked_by: str | None, request_id: str | None, at: datetime
 ) -> DiagnosisRow:
@@ -194,7 +191,8 @@ def _row(
 
 
 def _finish(row: DiagnosisRow, answer: Answer, at: datetime) -> None:
-    row.state, row.finished_at, row.lease_until = DONE, at, None
+    row.state, row.finished_at = DONE, at
+    LEASES.end(row)
     row.failure_mode = answer.failure_mode
     row.abstained = answer.abstained
     row.cause = answer.causes[0] if answer.causes else None

@@ -11,13 +11,24 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Literal
 
-from sqlalchemy import or_, select
+from sqlalchemy import select
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
+from rca_api.store.leases import Leases
 from rca_api.training_runs.tables import TrainingRunRow
 
 FINAL = ("succeeded", "failed", "cancelled")
+#: How long a worker keeps a run without a heartbeat.
+LEASE = timedelta(seconds=30)
+LEASES = Leases(
+    TrainingRunRow,
+    key=TrainingRunRow.id,
+    owner=TrainingRunRow.worker,
+    until=TrainingRunRow.lease_until,
+    attempts=TrainingRunRow.attempts,
+    unfinished=TrainingRunRow.active == 1,
+)
 Order = Literal["go on", "cancel", "lost"]
 
 
@@ -40,9 +51,9 @@ class Progress:
 
 @dataclass(frozen=True)
 class Terms:
-    """How long a worker keeps a run without a sign of life, and how many of them may try."""
+    """How long a worker keeps a run without a heartbeat, and how many workers may try."""
 
-    lease: timedelta = timedelta(seconds=30)
+    lease: timedelta = LEASE
     attempts: int = 3
 
 
@@ -62,7 +73,7 @@ def create(
     ActiveRun
         If there is one already; of any number that are created at once, one wins.
     """
-    _end_if_nobody_will(session, now)
+    _end_cancelled(session, now)
     row = TrainingRunRow(
         kind=kind, order=order, created_at=now, asked_by=asked_by, asked_by_name=asked_by_name
     )
@@ -77,7 +88,7 @@ def create(
 
 def get(session: Session, run_id: str, now: datetime) -> TrainingRunRow | None:
     """Look a run up, as it is at `now`."""
-    _end_if_nobody_will(session, now)
+    _end_cancelled(session, now)
     return session.get(TrainingRunRow, run_id)
 
 
@@ -88,38 +99,35 @@ def last_heartbeat(session: Session) -> datetime | None:
 
 
 def claim(session: Session, worker: str, now: datetime, terms: Terms) -> TrainingRunRow | None:
-    """Take the run that nobody works on, if there is one, for the length of a lease.
+    """Claim the active run, if no worker has it; None if there is nothing to work on.
 
-    A run that was to be cancelled, or that too many workers died of, is ended instead.
+    A run that is to be cancelled is ended instead, and so is one whose attempts are used up.
     """
-    row = _free(session, now, terms)
-    if row is None:
-        return None
-    if row.cancel_requested_at is not None:
-        _end(row, "cancelled", now)
-        return None
-    if row.attempts >= terms.attempts:
-        told = f"{row.attempts} workers took it up and died of it, or were killed"
-        _end(row, "failed", now, problem={"code": "worker-lost", "detail": told})
-        return None
-    row.state = "running"
-    row.started_at = row.started_at or now
-    row.attempts += 1
-    row.worker = worker
-    row.heartbeat_at, row.lease_until = now, now + terms.lease
-    _tell(row, Progress("starting"))
-    return row
+    _end_cancelled(session, now, terms.lease)
+    active = select(TrainingRunRow).where(TrainingRunRow.active == 1)
+    found = LEASES.claim(session, active, worker, now, terms.lease, most_attempts=terms.attempts)
+    for row in found.exhausted:
+        detail = f"{row.attempts} workers took the run up, and each ended before the run did"
+        _end(row, "failed", now, problem={"code": "worker-lost", "detail": detail})
+    # At most one run is active.
+    for row in found.rows:
+        row.state = "running"
+        row.started_at = row.started_at or now
+        row.heartbeat_at = now
+        _set_progress(row, Progress("starting"))
+    return next(iter(found.rows), None)
 
 
 def heartbeat(
     session: Session, run_id: str, worker: str, now: datetime, terms: Terms, progress: Progress
 ) -> Order:
-    """Note that the worker is alive and how far it is; say what it has to do."""
-    row = _own(session, run_id, worker)
-    if row is None:
+    """Renew the lease of a worker and store how far its run is; returns what the worker has to do."""
+    renewed = LEASES.renew(session, worker, [run_id], now, terms.lease)
+    if not renewed:
         return "lost"
-    row.heartbeat_at, row.lease_until = now, now + terms.lease
-    _tell(row, progress)
+    [row] = renewed
+    row.heartbeat_at = now
+    _set_progress(row, progress)
     return "cancel" if row.cancel_requested_at is not None else "go on"
 
 
@@ -133,25 +141,20 @@ def finish(
     result: dict[str, Any] | None = None,
     problem: dict[str, Any] | None = None,
 ) -> bool:
-    """End a run; False if it belongs to another worker by now, or has ended."""
-    row = _own(session, run_id, worker)
+    """End a run; False if the worker no longer has its lease."""
+    row = LEASES.held_one(session, worker, run_id)
     if row is None:
         return False
     _end(row, state, now, result=result, problem=problem)
     return True
 
 
-def release(session: Session, run_id: str, worker: str, now: datetime, *, counted: bool) -> bool:
-    """Give a run back for another worker to take up; `counted` if this attempt was one of those allowed."""
-    row = _own(session, run_id, worker)
-    if row is None:
-        return False
-    row.lease_until = now
-    row.worker = None
-    if not counted:
-        row.attempts -= 1
-    _tell(row, Progress("waiting for a worker"))
-    return True
+def give_back(session: Session, run_id: str, worker: str, *, counted: bool) -> bool:
+    """Free a run for another worker; unless `counted`, this attempt does not count."""
+    given_back = LEASES.give_back(session, worker, [run_id], counted=counted)
+    for row in given_back:
+        _set_progress(row, Progress("waiting for a worker"))
+    return bool(given_back)
 
 
 def cancel(session: Session, run_id: str, now: datetime) -> TrainingRunRow | None:
@@ -168,44 +171,23 @@ def cancel(session: Session, run_id: str, now: datetime) -> TrainingRunRow | Non
     if row is not None and row.state not in FINAL:
         row.cancel_requested_at = row.cancel_requested_at or now
         session.flush()
-        _end_if_nobody_will(session, now)
+        _end_cancelled(session, now)
     return row
 
 
-def _end_if_nobody_will(session: Session, now: datetime) -> None:
-    """Cancel what was to be cancelled and has no living worker that could do it."""
-    wanted = TrainingRunRow.active == 1, TrainingRunRow.cancel_requested_at.is_not(None)
+def _end_cancelled(session: Session, now: datetime, lease: timedelta = LEASE) -> None:
+    """End a run that is to be cancelled and that no living worker has."""
+    wanted = (TrainingRunRow.cancel_requested_at.is_not(None), LEASES.is_free(now, lease))
+    # A look without a lock first, because every request for a run comes here.
     if session.scalars(select(TrainingRunRow.id).where(*wanted)).one_or_none() is None:
         return
     row = session.scalars(select(TrainingRunRow).where(*wanted).with_for_update()).one_or_none()
-    if row is not None and (row.state == "queued" or row.lease_until is None or row.lease_until <= now):
+    if row is not None:
         _end(row, "cancelled", now)
         session.flush()
 
 
-def _free(session: Session, now: datetime, terms: Terms) -> TrainingRunRow | None:
-    nobody = or_(
-        TrainingRunRow.state == "queued",
-        TrainingRunRow.lease_until <= now,
-        # No worker sets one so far ahead: the clock has been put back since.
-        TrainingRunRow.lease_until > now + 2 * terms.lease,
-    )
-    return session.scalars(
-        select(TrainingRunRow).where(TrainingRunRow.active == 1, nobody).with_for_update(skip_locked=True)
-    ).one_or_none()
-
-
-def _own(session: Session, run_id: str, worker: str) -> TrainingRunRow | None:
-    return session.scalars(
-        select(TrainingRunRow)
-        .where(
-            TrainingRunRow.id == run_id, TrainingRunRow.state == "running", TrainingRunRow.worker == worker
-        )
-        .with_for_update()
-    ).one_or_none()
-
-
-def _tell(row: TrainingRunRow, progress: Progress) -> None:
+def _set_progress(row: TrainingRunRow, progress: Progress) -> None:
     row.phase, row.completed, row.total = progress.phase[:128], progress.completed, progress.total
 
 
@@ -219,5 +201,5 @@ def _end(
 ) -> None:
     row.state, row.active = state, None
     row.finished_at = now
-    row.lease_until = row.worker = None
+    LEASES.end(row)
     row.result, row.problem = result, problem

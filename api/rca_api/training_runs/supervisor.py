@@ -180,7 +180,7 @@ class Supervisor:
     def _release(self, run_id: str, *, counted: bool) -> None:
         try:
             with self._database.session() as session:
-                repository.release(session, run_id, self._worker, self._clock(), counted=counted)
+                repository.give_back(session, run_id, self._worker, counted=counted)
         except StoreError as error:
             # The lease runs out by itself.
             _log.warning("a run cannot be given back", run=run_id, reason=error.message)

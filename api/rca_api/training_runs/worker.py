@@ -163,7 +163,7 @@ class Worker:
         try:
             with self._database.session() as session:
                 if isinstance(error, StoreError):
-                    repository.release(session, row.id, self.name, now, counted=True)
+                    repository.give_back(session, row.id, self.name, counted=True)
                     return "released"
                 mine = repository.finish(session, row.id, self.name, "failed", now, problem=problem)
         except StoreError:

@@ -10,7 +10,7 @@ from urllib3.connection import HTTPConnection, HTTPSConnection
 from urllib3.exceptions import HTTPError
 
 from rca_api.webhooks.addresses import Policy, Refused, Resolve, Target, look_up
-from rca_api.webhooks.outbox import Leased
+from rca_api.webhooks.outbox import Claimed
 from rca_api.webhooks.signing import headers
 
 USER_AGENT = "straggler-rca"
@@ -58,10 +58,10 @@ class Sender:
     timeout_seconds: float
     look_up: Resolve = look_up
 
-    def send(self, leased: Leased, timestamp: int) -> Outcome:
+    def send(self, claimed: Claimed, timestamp: int) -> Outcome:
         """Send one delivery once; never raises for what a receiver or a network may do."""
         try:
-            target = self.policy.resolve(leased.url, self.look_up)
+            target = self.policy.resolve(claimed.url, self.look_up)
         except Refused as error:
             return Outcome(None, error.message)
         except (OSError, UnicodeError):
@@ -71,10 +71,10 @@ class Sender:
             "Content-Type": "application/json",
             "User-Agent": USER_AGENT,
             "Connection": "close",
-            **headers(leased.secret, leased.id, timestamp, leased.body),
+            **headers(claimed.secret, claimed.id, timestamp, claimed.body),
         }
-        connection = _connection(target, target.address(leased.attempt), self.timeout_seconds)
-        return self._exchanged(connection, target.request, leased.body, sent)
+        connection = _connection(target, target.address(claimed.attempt), self.timeout_seconds)
+        return self._exchanged(connection, target.request, claimed.body, sent)
 
     def _exchanged(self, connection: HTTPConnection, path: str, body: bytes, sent: dict[str, str]) -> Outcome:
         overdue = threading.Event()

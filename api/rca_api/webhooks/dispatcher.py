@@ -19,7 +19,7 @@ from rca_api.store.base import now
 from rca_api.store.database import Database
 from rca_api.webhooks import outbox
 from rca_api.webhooks.delivery import Outcome, Sender
-from rca_api.webhooks.outbox import Leased
+from rca_api.webhooks.outbox import Claimed
 from rca_api.webhooks.tables import DeliveryRow, WebhookRow
 
 #: Longest pause between two attempts, also where a receiver asks for more.
@@ -97,8 +97,8 @@ class Dispatcher:
         try:
             while True:
                 free = self._threads - len(sending)
-                leased = await loop.run_in_executor(None, self._lease, free) if free else []
-                sending |= {loop.run_in_executor(pool, self._deliver, each) for each in leased}
+                claimed = await loop.run_in_executor(None, self._claim, free) if free else []
+                sending |= {loop.run_in_executor(pool, self._deliver, each) for each in claimed}
                 if not sending:
                     await asyncio.sleep(self._poll_seconds)
                     continue
@@ -111,49 +111,41 @@ class Dispatcher:
         finally:
             await loop.run_in_executor(None, pool.shutdown)
 
-    def run_once(self) -> int:
-        """Send what is due now, one after the other; tells how many attempts were made."""
-        leased = self._lease(self._threads)
-        for each in leased:
-            self._deliver(each)
-        return len(leased)
-
-    def _lease(self, limit: int) -> list[Leased]:
-        seconds = self._sender.timeout_seconds + _LEASE_MARGIN_SECONDS
+    def _claim(self, limit: int) -> list[Claimed]:
+        length = timedelta(seconds=self._sender.timeout_seconds + _LEASE_MARGIN_SECONDS)
         try:
             with self._database.session() as session:
-                return outbox.lease(session, self._clock(), limit, seconds)
+                return outbox.claim(session, self._clock(), limit, length)
         except RcaError as error:
-            # The database is away; what is due stays due.
+            # Deliveries that are due stay due.
             _log.warning("webhooks wait for the database", reason=error.message)
             return []
 
-    def _deliver(self, leased: Leased) -> None:
-        outcome = self._sender.send(leased, math.floor(self._clock().timestamp()))
+    def _deliver(self, claimed: Claimed) -> None:
+        outcome = self._sender.send(claimed, math.floor(self._clock().timestamp()))
         try:
             with self._database.session() as session:
-                state = self._finish(session, leased, outcome)
+                state = self._finish(session, claimed, outcome)
         except RcaError as error:
-            # The lease runs out and it is sent again; the receiver knows it by its id.
-            _log.warning("the outcome of a webhook was not stored", delivery=leased.id, reason=error.message)
+            # The lease runs out and it is sent again; the receiver recognises it by its id.
+            _log.warning("the outcome of a webhook was not stored", delivery=claimed.id, reason=error.message)
             return
         self._metrics.webhook_attempts.labels(state).inc()
         _log.info(
             "webhook",
-            delivery=leased.id,
-            webhook=leased.webhook_id,
-            attempt=leased.attempt,
+            delivery=claimed.id,
+            webhook=claimed.webhook_id,
+            attempt=claimed.attempt,
             state=state,
             status=outcome.status,
             error=outcome.error,
         )
 
-    def _finish(self, session: Session, leased: Leased, outcome: Outcome) -> str:
-        row = outbox.held(session, leased)
+    def _finish(self, session: Session, claimed: Claimed, outcome: Outcome) -> str:
+        row = outbox.held(session, claimed)
         if row is None:
             return "lost"
-        row.lease = row.leased_until = None
-        row.attempts = leased.attempt
+        outbox.LEASES.end(row)
         row.last_status, row.last_error = outcome.status, outcome.error
         return self._judged(session, row, outcome)
 

@@ -5,21 +5,32 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any, cast
 
-from sqlalchemy import CursorResult, func, or_, select, update
+from sqlalchemy import func, or_, select
 from sqlalchemy.orm import Session
 
 from rca_api.store.base import new_id
+from rca_api.store.leases import Leases
 from rca_api.webhooks.tables import DeliveryRow, WebhookRow
+
+PENDING = "pending"
+LEASES = Leases(
+    DeliveryRow,
+    key=DeliveryRow.number,
+    owner=DeliveryRow.lease,
+    until=DeliveryRow.leased_until,
+    attempts=DeliveryRow.attempts,
+    unfinished=DeliveryRow.state == PENDING,
+)
 
 
 @dataclass(frozen=True)
-class Leased:
-    """A delivery that this process alone may send until its lease runs out."""
+class Claimed:
+    """A delivery that only this process may send until its lease runs out."""
 
     number: int
-    lease: str
+    #: Of the lease.
+    owner: str
     id: str
     webhook_id: str
     url: str
@@ -62,23 +73,20 @@ def enqueue(
             )
 
 
-def lease(session: Session, at: datetime, limit: int, seconds: float) -> list[Leased]:
-    """Take up to `limit` deliveries that are due, one of each webhook.
+def claim(session: Session, at: datetime, limit: int, length: timedelta) -> list[Claimed]:
+    """Claim up to `limit` deliveries that are due, one of each webhook.
 
-    Of an incident the oldest one is next, so that its order is kept; incidents do not wait for each other. A
-    webhook has one delivery on its way at a time: receivers that hang must not take all senders.
+    Deliveries of one incident to one webhook are claimed in order; incidents do not wait for each other. A
+    webhook has one delivery in progress at a time, so that a receiver that hangs takes one sender only.
     """
     next_of_incidents = (
         select(func.min(DeliveryRow.number))
-        .where(DeliveryRow.state == "pending")
+        .where(DeliveryRow.state == PENDING)
         .group_by(DeliveryRow.webhook_id, DeliveryRow.incident_id)
     )
-    on_its_way = select(DeliveryRow.webhook_id).where(
-        DeliveryRow.state == "pending", DeliveryRow.leased_until > at
-    )
+    busy = select(DeliveryRow.webhook_id).where(LEASES.is_leased(at, length))
     rested = or_(WebhookRow.resting_until.is_(None), WebhookRow.resting_until <= at)
-    free = or_(DeliveryRow.leased_until.is_(None), DeliveryRow.leased_until <= at)
-    # What was never tried comes before what failed already.
+    # A delivery that was never tried comes before one that has failed.
     place = func.row_number().over(
         partition_by=DeliveryRow.webhook_id,
         order_by=(DeliveryRow.attempts, DeliveryRow.next_attempt_at, DeliveryRow.number),
@@ -89,55 +97,44 @@ def lease(session: Session, at: datetime, limit: int, seconds: float) -> list[Le
         .where(
             DeliveryRow.number.in_(next_of_incidents),
             DeliveryRow.next_attempt_at <= at,
-            DeliveryRow.webhook_id.not_in(on_its_way),
+            DeliveryRow.webhook_id.not_in(busy),
             WebhookRow.active,
             rested,
         )
         .subquery()
     )
-    due = (
-        select(ranked.c.number)
-        .where(ranked.c.place == 1)
-        .order_by(ranked.c.next_attempt_at, ranked.c.number)
-        .limit(limit)
+    order = (ranked.c.next_attempt_at, ranked.c.number)
+    due = select(ranked.c.number).where(ranked.c.place == 1).order_by(*order).limit(limit)
+    oldest = DeliveryRow.next_attempt_at, DeliveryRow.number
+    wanted = select(DeliveryRow).where(DeliveryRow.number.in_(due)).order_by(*oldest)
+    # A name per claim, not per process: a sender that lost a delivery cannot finish its own next attempt.
+    owner = new_id()
+    return [_claimed(session, row, owner) for row in LEASES.claim(session, wanted, owner, at, length).rows]
+
+
+def held(session: Session, claimed: Claimed) -> DeliveryRow | None:
+    """The row, locked; None if its lease was lost, or the delivery was deleted."""
+    return LEASES.held_one(session, claimed.owner, claimed.number)
+
+
+def _claimed(session: Session, row: DeliveryRow, owner: str) -> Claimed:
+    webhook = session.get_one(WebhookRow, row.webhook_id)
+    return Claimed(
+        number=row.number,
+        owner=owner,
+        id=row.id,
+        webhook_id=webhook.id,
+        url=webhook.url,
+        secret=webhook.secret,
+        body=row.body,
+        attempt=row.attempts,
     )
-    taken: list[Leased] = []
-    for number in list(session.scalars(due)):
-        token = new_id()
-        # Another replica may have seen it free, too: the database decides whose it is.
-        claim = update(DeliveryRow).where(DeliveryRow.number == number, DeliveryRow.state == "pending", free)
-        values = {"lease": token, "leased_until": at + timedelta(seconds=seconds)}
-        claimed = session.execute(claim.values(values).execution_options(synchronize_session=False))
-        if cast("CursorResult[Any]", claimed).rowcount == 1:
-            taken.append(_leased(session, number, token))
-    return taken
-
-
-def _leased(session: Session, number: int, token: str) -> Leased:
-    statement = (
-        select(DeliveryRow, WebhookRow)
-        .join(WebhookRow, WebhookRow.id == DeliveryRow.webhook_id)
-        .where(DeliveryRow.number == number)
-        .execution_options(populate_existing=True)
-    )
-    row, webhook = session.execute(statement).one()
-    return Leased(number, token, row.id, webhook.id, webhook.url, webhook.secret, row.body, row.attempts + 1)
-
-
-def held(session: Session, leased: Leased) -> DeliveryRow | None:
-    """Get the row, locked; None if the lease was lost, or the delivery is gone."""
-    statement = select(DeliveryRow).where(
-        DeliveryRow.number == leased.number,
-        DeliveryRow.lease == leased.lease,
-        DeliveryRow.state == "pending",
-    )
-    return session.scalars(statement.with_for_update()).one_or_none()
 
 
 def ready_again(row: DeliveryRow, at: datetime) -> None:
     """Make a delivery that was given up pending once more, with all its attempts."""
-    row.state = "pending"
+    row.state = PENDING
     row.attempts = 0
     row.next_attempt_at = at
     row.finished_at = None
-    row.lease = row.leased_until = None
+    LEASES.end(row)
