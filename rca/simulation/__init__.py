@@ -1,8 +1,7 @@
 """Synthetic training jobs with labelled faults.
 
-A scenario is pushed through one chain: workload -> resources (faults act here) -> durations -> forward replay
-of the operations -> phases -> exporters -> sampling and loss. Faults know resources only, so their symptoms
-stay consistent.
+A scenario passes through one chain: workload, resources, durations, forward replay of the operations, phases,
+exporters, sampling and loss. Faults change resources only, so their symptoms are consistent.
 """
 
 from __future__ import annotations
@@ -12,16 +11,16 @@ from rca.simulation.engine import LabelledWindow, simulate
 from rca.simulation.faults import FAULTS
 from rca.simulation.healthy_job import Benign, Fleet, HarmlessSignal, Workload
 from rca.simulation.sampling import sample_scenario
-from rca.simulation.scenario import Booking, Fault, Scenario, Telemetry
+from rca.simulation.scenario import Fault, PhaseAccounting, Scenario, Telemetry
 
 __all__ = [
     "FAULTS",
     "Benign",
-    "Booking",
     "Fault",
     "Fleet",
     "HarmlessSignal",
     "LabelledWindow",
+    "PhaseAccounting",
     "Scenario",
     "Telemetry",
     "Workload",

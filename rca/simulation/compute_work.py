@@ -1,10 +1,8 @@
-"""All ranks compute more or less from some step on: a larger batch, longer sequences, other layers.
+"""The amount of compute: sequence lengths, layers per stage, and changes of the work over time.
 
-How much there is to compute: what sequence lengths make of a step, and what each stage holds of the model.
-
-Lengths are log-normal. A microbatch holds several sequences, so the relative sums of lengths and of squared
-lengths are drawn as log-normals with the moments such sums have (Fenton and Wilkinson's approximation):
-drawing every sequence would cost more than everything else.
+Lengths are log-normal, and a microbatch holds several sequences. The relative sums of lengths and of squared
+lengths are drawn as log-normals with the moments of such sums (Fenton and Wilkinson's approximation). Drawing
+every sequence would take longer than the rest of the simulation.
 """
 
 from __future__ import annotations
@@ -20,7 +18,7 @@ from rca.simulation.scenario import Scenario
 
 
 def work_over_time(scenario: Scenario) -> FloatArray:
-    """Everybody's compute relative to the job's first steps, shape (n_steps,)."""
+    """Compute of all ranks relative to the job's first steps, shape (n_steps,)."""
     benign, steps = scenario.benign, np.arange(scenario.n_steps)
     if benign.shift_step is None:
         return np.ones(scenario.n_steps)
@@ -29,15 +27,15 @@ def work_over_time(scenario: Scenario) -> FloatArray:
 
 
 def inputs_over_time(scenario: Scenario) -> FloatArray:
-    """Everybody's input relative to the job's first steps, (n_steps,); ones where other work changed."""
+    """Input of all ranks relative to the job's first steps, (n_steps,); ones without a change of input."""
     counted = scenario.benign.shift_counted != "nothing"
     return work_over_time(scenario) if counted else np.ones(scenario.n_steps)
 
 
 TOKENS_PER_SAMPLE = 8192.0
 MEAN_LENGTH = 2048.0
-# Contexts have a limit: no microbatch is heavier than one in 160 would be without it.
-LONGEST = 2.5
+# Contexts have a limit: standard normals above it are cut, which changes one microbatch of 160.
+LONGEST_DEVIATIONS = 2.5
 _GRID = np.linspace(0.0, 2.5, 501)
 
 
@@ -55,12 +53,12 @@ class Lengths:
 
 
 def microbatches_apart(scenario: Scenario) -> int:
-    """Microbatches whose lengths matter one by one: only a pipeline overlaps them."""
+    """Number of microbatches with a length of their own: only a pipeline overlaps them."""
     return scenario.workload.microbatches if scenario.parallelism.pipeline > 1 else 1
 
 
 def spread_for(workload: Workload, deviation: float) -> float:
-    """Spread of the logarithm of lengths that makes a replica's step vary by this relative deviation."""
+    """Spread of log length at which a replica's step varies by this relative deviation."""
     return float(np.interp(deviation, _deviation_of(_sequences(workload), workload), _GRID))
 
 
@@ -88,7 +86,7 @@ def drawn_lengths(scenario: Scenario, spread: FloatArray, standard: FloatArray) 
     """
     if not spread.any():
         return None
-    standard = np.minimum(standard, LONGEST)
+    standard = np.minimum(standard, LONGEST_DEVIATIONS)
     each = max(1, _sequences(scenario.workload) // standard.shape[1])
     variance = spread[:, None, None] ** 2
     squares = _lognormal(np.log1p(np.expm1(4 * variance) / each), standard)
@@ -127,7 +125,7 @@ def stage_work(scenario: Scenario, extra: FloatArray) -> FloatArray:
         return 1 + extra
     each, left = divmod(max(load.layers, stages), stages)
     layers = np.full(stages, each)
-    # Ends hold the embedding and the logits: layers left over go to the stages between them.
+    # The first and the last stage hold the embedding and the logits: other stages take the remaining layers.
     layers[np.argsort(np.abs(np.arange(stages) - (stages - 1) / 2), kind="stable")[:left]] += 1
     share = layers / layers.mean()
     share[-1] += load.last_stage_extra

@@ -1,7 +1,4 @@
-"""One scenario per seed: the same window to training, to a test, and to a baseline's fit.
-
-Many windows, in parallel processes, the same whatever their number.
-"""
+"""Simulated windows by seed, one or many; the number of processes does not change them."""
 
 from __future__ import annotations
 
@@ -21,7 +18,7 @@ from rca.telemetry.window import Window
 
 Result = TypeVar("Result")
 
-#: Scenarios handed to a worker at once.
+#: Scenarios that a worker receives at once.
 SCENARIOS_PER_TASK = 16
 
 
@@ -34,7 +31,7 @@ def simulated_window(seed: int) -> tuple[Window, Label]:
 def for_each_scenario(
     work: Callable[[int], Result], seeds: Iterable[int], *, processes: int
 ) -> Iterator[Result]:
-    """`work` of every seed, in order; `processes` has no influence on the results."""
+    """Yield `work(seed)` for every seed, in order; `processes` does not change the results."""
     return mapped(work, seeds, processes, chunk=SCENARIOS_PER_TASK)
 
 
@@ -53,9 +50,8 @@ def generate_corpus(
     seed : int
         Window ``i`` depends on ``(seed, i)`` alone: a larger corpus begins with the smaller one.
     processes : int
-        Worker processes; 1 stays in this one. A script that asks for more needs the usual
-        ``if __name__ == "__main__"`` guard, because workers are started afresh (Arrow keeps threads, which a
-        fork would break).
+        Worker processes; 1 stays in this one. With more, a script needs the usual
+        ``if __name__ == "__main__"`` guard: workers are not forked, because Arrow keeps threads.
     progress : callable, optional
         Called with (windows done, n) after each.
 
@@ -78,7 +74,7 @@ def corpus_window(seed: int, index: int) -> LabelledWindow:
 
 
 def _in_processes(n: int, seed: int, processes: int) -> Iterator[LabelledWindow]:
-    """Keep every worker busy, yet never hold more than a few chunks of finished windows."""
+    """Keep every worker busy without holding more than a few tasks' finished windows."""
     chunks = range(0, n, WINDOWS_PER_TASK)
     waiting: deque[Future[list[LabelledWindow]]] = deque()
     with pool_of(min(processes, n)) as pool:

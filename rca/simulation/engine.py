@@ -1,4 +1,4 @@
-"""One scenario in, one labelled window out."""
+"""Simulation of one scenario: a labelled window."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from rca.arrays import FloatArray
 from rca.simulation.compute_work import drawn_lengths, load_columns
 from rca.simulation.exporters import export
 from rca.simulation.faults import apply_faults
-from rca.simulation.finished_run import Course, World, course_of
+from rca.simulation.finished_run import FinishedRun, RunEnd, run_end_of
 from rca.simulation.job_records import clock_errors, events_table, ops_table, steps_table
 from rca.simulation.label import Label, label_of
 from rca.simulation.noise import Noise, draw_noise
 from rca.simulation.phase_accounting import needs_ends
 from rca.simulation.resources import Resources
 from rca.simulation.scenario import Scenario
-from rca.simulation.scraping import Collector
+from rca.simulation.scraping import MetricsScraper
 from rca.simulation.timing import Timing, run_steps
 from rca.telemetry.job import Job, RankPlace
 from rca.telemetry.schema import METRICS, OPS
@@ -29,7 +29,7 @@ METRIC_TYPES = pa.schema([(column.name, column.type) for column in METRICS.colum
 
 @dataclass(frozen=True)
 class LabelledWindow:
-    """A window, the truth about it, and the scenario that made it."""
+    """A window, its label, and its scenario."""
 
     window: Window
     label: Label
@@ -39,28 +39,30 @@ class LabelledWindow:
 def simulate(scenario: Scenario) -> LabelledWindow:
     """Simulate one window; the same scenario always gives the same one.
 
-    A fault whose cost stays below 5 % of a step is labelled healthy, with a note, because nobody would see
-    a slowdown; the label's ``impact`` holds the figures. Each cause's ``seconds_per_step`` is what the job
-    would save without it, found by re-running the same noise without the fault.
+    A window whose faults cost less than 5 % of a step is labelled healthy, with a note. The label's
+    ``impact`` holds the figures. Each cause's ``seconds_per_step`` is what the job would save without it: the
+    same noise runs again without the fault.
     """
     resources, noise = apply_faults(scenario), draw_noise(scenario)
     timing = run_steps(scenario, resources, noise, keep_ends=scenario.telemetry.ops or needs_ends(scenario))
     course_rng, steps_rng, metrics_rng, events_rng = (
         np.random.default_rng([scenario.seed, 2, stream]) for stream in range(4)
     )
-    course = course_of(scenario, resources, timing, course_rng)
+    run_end = run_end_of(scenario, resources, timing, course_rng)
     named = scenario.telemetry.node_names and scenario.telemetry.list_ranks
     node_names = node_labels(scenario) if named else None
-    world = World(scenario, resources, timing, _edges(timing, course), course.n_run, course.death, course.end)
-    collector = Collector(world, metrics_rng, node_names)
-    export(world, collector)
+    run = FinishedRun(
+        scenario, resources, timing, _edges(timing, run_end), run_end.n_run, run_end.process_end, run_end.end
+    )
+    collector = MetricsScraper(run, metrics_rng, node_names)
+    export(run, collector)
     errors, load = clock_errors(scenario, steps_rng), _load(scenario, resources, noise)
     window = Window(
-        job=_job(scenario, course, node_names),
-        steps=steps_table(scenario, resources, timing, course, steps_rng, clock_error=errors, load=load),
+        job=_job(scenario, run_end, node_names),
+        steps=steps_table(scenario, resources, timing, run_end, steps_rng, clock_error=errors, load=load),
         metrics=collector.table(METRIC_TYPES, scenario.start),
-        events=events_table(scenario, resources, course, node_names, events_rng),
-        ops=ops_table(scenario, timing, course.n_run, errors) if scenario.telemetry.ops else OPS.empty(),
+        events=events_table(scenario, resources, run_end, node_names, events_rng),
+        ops=ops_table(scenario, timing, run_end.n_run, errors) if scenario.telemetry.ops else OPS.empty(),
     )
     return LabelledWindow(window, label_of(scenario, noise, timing, node_names), scenario)
 
@@ -74,23 +76,23 @@ def node_labels(scenario: Scenario) -> list[str]:
 
 
 def _load(scenario: Scenario, resources: Resources, noise: Noise) -> dict[str, FloatArray]:
-    told = scenario.telemetry
-    if not told.load_columns and not told.samples_counted:
+    telemetry = scenario.telemetry
+    if not telemetry.load_columns and not telemetry.samples_counted:
         return {}
     columns = load_columns(scenario, drawn_lengths(scenario, resources.length_spread[0], noise.lengths))
-    return columns if told.load_columns else {"samples": columns["samples"]}
+    return columns if telemetry.load_columns else {"samples": columns["samples"]}
 
 
-def _edges(timing: Timing, course: Course) -> FloatArray:
+def _edges(timing: Timing, run_end: RunEnd) -> FloatArray:
     starts = timing.start.mean(axis=0)
-    if course.still_from is not None:
-        finish = [course.still_from, course.end]
-        return np.concatenate([starts[: course.n_run], finish])
+    if run_end.still_from is not None:
+        finish = [run_end.still_from, run_end.end]
+        return np.concatenate([starts[: run_end.n_run], finish])
     last = float((timing.start[:, -1] + timing.phases["step_seconds"][:, -1]).mean())
     return np.append(starts, last)
 
 
-def _job(scenario: Scenario, course: Course, node_names: list[str] | None) -> Job:
+def _job(scenario: Scenario, run_end: RunEnd, node_names: list[str] | None) -> Job:
     ranks = None
     if scenario.telemetry.list_ranks:
         ranks = tuple(
@@ -109,6 +111,6 @@ def _job(scenario: Scenario, course: Course, node_names: list[str] | None) -> Jo
         parallelism=scenario.parallelism,
         ranks=ranks,
         start=scenario.start - 0.4,
-        end=scenario.start + course.end,
+        end=scenario.start + run_end.end,
         hints={"gradient_bytes": scenario.workload.gradient_bytes},
     )

@@ -1,4 +1,4 @@
-"""What there is to observe: a finished run cut into segments, with shares of each rank's time."""
+"""A finished run: how it ended, and its state in segments, as exporters observe it."""
 
 from __future__ import annotations
 
@@ -14,15 +14,16 @@ from rca.simulation.sampling_job import log_uniform
 from rca.simulation.scenario import Scenario
 from rca.simulation.timing import Timing
 
-# Share of crashes that peers do not notice: no connection breaks, and a device's collective waits for ever.
-PEERS_WAIT = 0.5
-# Share of such waits, and of hangs, that watchdogs end within the window; and of those that end processes.
-GIVE_UP, ABORT = 0.65, 0.4
+# Share of crashes that peers do not notice: no connection breaks, and the device's collective never ends.
+PEERS_WAIT_SHARE = 0.5
+# Share of such waits, and of hangs, that a watchdog ends within the window; share of these with ended
+# processes.
+GIVE_UP_SHARE, ABORT_SHARE = 0.65, 0.4
 
 
 @dataclass(frozen=True)
-class Course:
-    """How the run went until the window's end.
+class RunEnd:
+    """How the run ended.
 
     Attributes
     ----------
@@ -32,20 +33,20 @@ class Course:
     death : ndarray of shape (n_ranks,), seconds since the job's start
         When each process ended; infinite while it lives.
     still_from : float or None
-        Since when nothing moves any more.
+        When the job stopped making progress.
     gave_up : float or None, seconds since the job's start
-        When peers stopped waiting for the hung or dead; None while they wait, or if they never did.
+        When peers stopped waiting for the hung or ended ranks; None if they still wait or never did.
     """
 
     n_run: int
     end: float
-    death: FloatArray
+    process_end: FloatArray
     still_from: float | None
     gave_up: float | None = None
 
 
-def course_of(scenario: Scenario, resources: Resources, timing: Timing, rng: np.random.Generator) -> Course:
-    """Decide when the window ends, and when processes do."""
+def run_end_of(scenario: Scenario, resources: Resources, timing: Timing, rng: np.random.Generator) -> RunEnd:
+    """Draw when the window and the processes end."""
     typical = float(np.median(timing.step_seconds))
     ends = timing.start + timing.phases["step_seconds"]
     alive = np.full(scenario.world_size, np.inf)
@@ -53,47 +54,47 @@ def course_of(scenario: Scenario, resources: Resources, timing: Timing, rng: np.
     stop, ending = resources.stop, scenario.telemetry.ending
     if stop is not None:
         begun = float(timing.start[:, stop.step].mean())
-        if stop.kind == "hang" or rng.random() < PEERS_WAIT:
+        if stop.kind == "hang" or rng.random() < PEERS_WAIT_SHARE:
             end = begun + float(np.clip(typical * log_uniform(rng, 6, 150), 2, 1800)) + 3 * typical
-            gave_up = begun + rng.uniform(0.3, 0.97) * (end - begun) if rng.random() < GIVE_UP else None
-            if gave_up is not None and rng.random() < ABORT:
-                # Watchdogs abort their processes, the patient ones first; sometimes all are gone in the end.
+            gave_up = begun + rng.uniform(0.3, 0.97) * (end - begun) if rng.random() < GIVE_UP_SHARE else None
+            if gave_up is not None and rng.random() < ABORT_SHARE:
+                # Watchdogs abort their processes one after the other; sometimes all processes end.
                 n_gone = scenario.world_size if rng.random() < 0.3 else int(rng.integers(1, 6))
                 gone = rng.permutation(scenario.world_size)[:n_gone]
                 alive[gone] = gave_up + rng.uniform(0, 1, gone.size)
             if stop.kind == "crash":
                 alive[list(stop.ranks)] = begun + 0.5 * typical
-            return Course(stop.step, end, alive, begun, gave_up)
+            return RunEnd(stop.step, end, alive, begun, gave_up)
         noticed = begun + typical * rng.uniform(0.6, 1.0) + log_uniform(rng, 0.02, 6)
         alive[:] = noticed
         alive[list(stop.ranks)] = begun + 0.5 * typical
-        return Course(stop.step, noticed + _looked_after(last, rng), alive, begun)
+        return RunEnd(stop.step, noticed + _delay_until_query(last, rng), alive, begun)
     if ending == "finished":
         alive[:] = last
-        return Course(n_run, last + _looked_after(last, rng), alive, last)
+        return RunEnd(n_run, last + _delay_until_query(last, rng), alive, last)
     if ending == "cut":
         begun = float(timing.start[:, -1].max())
-        return Course(n_run - 1, begun + rng.uniform(0.05, 0.9) * (last - begun), alive, None)
-    return Course(n_run, last + rng.uniform(0, 0.5) * typical, alive, None)
+        return RunEnd(n_run - 1, begun + rng.uniform(0.05, 0.9) * (last - begun), alive, None)
+    return RunEnd(n_run, last + rng.uniform(0, 0.5) * typical, alive, None)
 
 
-def _looked_after(last: float, rng: np.random.Generator) -> float:
-    """Seconds from a job's end until somebody asks about it: at once, or long after."""
+def _delay_until_query(last: float, rng: np.random.Generator) -> float:
+    """Seconds from the job's end to the window's end: none, or many."""
     return log_uniform(rng, 0.5, max(15.0, 2 * last))
 
 
 @dataclass(frozen=True)
-class World:
+class FinishedRun:
     """One run as exporters see it.
 
     Attributes
     ----------
     edges : ndarray of shape (n_segments + 1,), seconds since the job's start
-        Segment ``s`` is step ``s``; a last one may follow in which the job stands still or is gone.
+        Segment ``s`` is step ``s``; a last one may follow in which the job is stalled or has ended.
     n_run : int
         Segments in which steps complete.
     death : ndarray of shape (n_ranks,), seconds since the job's start
-        When each rank's process ended; infinite if it did not.
+        When each rank's process ended; infinite if it runs on.
     end : float, seconds since the job's start
         The window's end.
     """
@@ -103,7 +104,7 @@ class World:
     timing: Timing
     edges: FloatArray
     n_run: int
-    death: FloatArray
+    process_end: FloatArray
     end: float
 
     @property
@@ -120,31 +121,31 @@ class World:
         return np.arange(self.scenario.world_size) // self.scenario.ranks_per_node
 
     @cached_property
-    def stands_still(self) -> FloatArray:
+    def stalled(self) -> FloatArray:
         """1 in segments without progress, shape (n_segments,)."""
         return (np.arange(self.n_segments) >= self.n_run).astype(np.float64)
 
     def state(self, name: str) -> FloatArray:
-        """Give a resource per segment; a stopped job keeps the state it stopped in."""
+        """Return a resource per segment; a stopped job keeps its last state."""
         return self._extended(getattr(self.resources, name))
 
     def share(self, *phases: str) -> FloatArray:
-        """Share of each segment spent in the phases, shape (n_ranks, n_segments); 0 where nothing moves."""
+        """Share of each segment spent in the phases, (n_ranks, n_segments); 0 without progress."""
         total = sum(self._extended(self.timing.phases[f"{phase}_seconds"]) for phase in phases)
-        return np.clip(total / self.duration * (1 - self.stands_still), 0.0, 1.0)
+        return np.clip(total / self.duration * (1 - self.stalled), 0.0, 1.0)
 
     @cached_property
     def alive(self) -> FloatArray:
-        """Share of each segment in which a rank's process was there, shape (n_ranks, n_segments)."""
-        return np.clip((self.death[:, None] - self.edges[:-1]) / self.duration, 0.0, 1.0)
+        """Share of each segment in which a rank's process existed, shape (n_ranks, n_segments)."""
+        return np.clip((self.process_end[:, None] - self.edges[:-1]) / self.duration, 0.0, 1.0)
 
     @cached_property
     def waiting(self) -> FloatArray:
-        """Share of time spent waiting for others; all of it once the job stands still."""
-        waiting = np.maximum(self.share("communication_wait"), self.stands_still)
+        """Share of time spent waiting for other ranks; 1 once the job is stalled."""
+        waiting = np.maximum(self.share("communication_wait"), self.stalled)
         stop = self.resources.stop
         if stop is not None and stop.phase < COLLECTIVE:
-            # Who never joined does not wait either: no collective kernel spins on its device.
+            # A rank that never joined does not wait: no collective kernel runs on its device.
             waiting[list(stop.ranks), self.n_run :] = 0.0
         return waiting
 
@@ -156,12 +157,12 @@ class World:
     def queued(self) -> FloatArray:
         """Share of each segment in which single launches waited for a core, (n_ranks, n_segments)."""
         queued = self._extended(self.timing.queued) / self.duration
-        return np.clip(queued * (1 - self.stands_still), 0.0, 1.0)
+        return np.clip(queued * (1 - self.stalled), 0.0, 1.0)
 
     @cached_property
     def pace(self) -> FloatArray:
-        """Steps per second, shape (n_segments,); 0 once the job stands still."""
-        return (1 - self.stands_still) / self.duration
+        """Steps per second, shape (n_segments,); 0 once the job is stalled."""
+        return (1 - self.stalled) / self.duration
 
     def by_node(self, per_rank: FloatArray) -> FloatArray:
         """Sum over the ranks of each node, shape (n_nodes, n_segments)."""

@@ -1,7 +1,7 @@
-"""The replay run forward: durations in, starts and ends of a whole job out.
+"""The forward replay: from durations of operations to starts and ends of a whole job.
 
-Steps are chained: a rank begins one when it has ended the one before, its batch has come and been copied. A
-tensor group computes in lock-step, so each of its operations lasts as long as its slowest member.
+A rank begins a step when it has ended the one before and its batch has been loaded and copied. A tensor group
+computes in lock-step, so each of its operations lasts as long as its slowest member.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ _KIND = {optype: kind for kind, optype in enumerate(KINDS)} | dict.fromkeys(POIN
 
 @dataclass(frozen=True)
 class Durations:
-    """How long every operation lasts, in a form far smaller than one number each.
+    """Durations of all operations in a compact form.
 
-    An operation lasts ``seconds[row] * share * parts[part]``, and its worker's lump where it has one.
+    An operation lasts ``seconds[row] * share * parts[part]``, plus its worker's lump where it has one.
 
     Attributes
     ----------
     seconds : ndarray of shape (n_steps, n_rows, n_data), seconds
         Of a stage's whole step, by kind (see `row_of`).
     parts : ndarray of shape (n_steps, 2 * n_microbatches + 1, n_data)
-        What each microbatch takes of its worker's compute; a row of ones; how much longer or shorter than
-        others of its step each microbatch's transfers between stages are.
+        Each microbatch's share of its worker's compute; a row of ones; factors on each microbatch's transfers
+        between stages.
     lump : ndarray of shape (n_steps, 2 * n_stages, n_data), seconds
         Stalls in one of a step's forwards, then in one of its backwards, by stage.
     place : ndarray of shape (n_steps, n_data), int
@@ -59,13 +59,15 @@ class Feed:
     Attributes
     ----------
     service : ndarray
-        A loader worker's time for the batch; `workers` and `depth` shape the queue.
+        A loader worker's time for the batch.
     taking, copy : ndarray
-        Taking a batch that is there, and copying it to the device while all neighbours do.
+        Taking a loaded batch, and copying it to the device while all neighbours copy.
     after : ndarray
         From the end of communication to the next step.
+    workers, depth : int
+        Loader workers of each rank, and batches kept ahead.
     link, sharing : int, float
-        So many ranks in a row copy over one link, and owe this part of their copy's time to each other.
+        Number of consecutive ranks that copy over one link, and the part of a copy's time that sharing costs.
     """
 
     service: FloatArray
@@ -79,21 +81,21 @@ class Feed:
 
 
 @dataclass(frozen=True)
-class Course:
-    """When things happened, in seconds since the first step's start.
+class ReplayTimes:
+    """Times of a replayed job, in seconds since the first step's start.
 
     Attributes
     ----------
     start : ndarray of shape (n_ranks, n_steps + 1)
         Of every step, and the end of the last.
     fetched, exchanged : ndarray of shape (n_ranks, n_steps)
-        When the batch was there; when all communication was over.
+        When the batch was loaded; when all communication was over.
     copying : ndarray of shape (n_ranks, n_steps), seconds
         How long the copy took.
     ready : ndarray of shape (n_stages, n_data, n_steps)
         When each worker could begin its first operation.
     ends : ndarray of shape (n_ops, n_data, n_steps) or None
-        End of every operation, where asked for.
+        End of every operation; None unless kept.
     """
 
     start: FloatArray
@@ -126,7 +128,7 @@ class _Keys:
 
 @lru_cache(maxsize=64)
 def _keys(plan: Plan) -> _Keys:
-    """Where each operation's duration is found."""
+    """Index of each operation's duration."""
     shape, stages = plan.shape, plan.shape.pipeline
     computes = np.isin(plan.optype, (FORWARD, BACKWARD))
     row = np.full(plan.optype.size, n_rows(shape) - 1)
@@ -135,7 +137,7 @@ def _keys(plan: Plan) -> _Keys:
         place = plan.link if optype in POINT_TO_POINT else plan.stage
         row[mine & (place >= 0)] = (kind * stages + place)[mine & (place >= 0)]
     lumpy = np.where(plan.optype == FORWARD, plan.stage, stages + plan.stage)
-    # A stalled microbatch stalls in one of its chunks.
+    # A stall falls into the first chunk of its microbatch.
     hit = computes & (plan.chunk == 0)
     before = plan.graph.predecessors
     part = np.where(computes, plan.microbatch, shape.microbatches)
@@ -152,7 +154,7 @@ def _keys(plan: Plan) -> _Keys:
 
 
 def work_of(plan: Plan, durations: Durations) -> FloatArray:
-    """Write out the duration of every operation, (n_ops, n_data, n_steps); the kernel never holds that."""
+    """Duration of every operation, (n_ops, n_data, n_steps); the compiled replay never holds this array."""
     keys = _keys(plan)
     work = durations.seconds[:, keys.row] * keys.share[:, None] * durations.parts[:, keys.part]
     stalled = (keys.lumpy >= 0)[:, None] & (durations.place[:, None] == keys.part[:, None])
@@ -160,7 +162,7 @@ def work_of(plan: Plan, durations: Durations) -> FloatArray:
     return np.asarray(work.transpose(1, 2, 0))
 
 
-def run_forward(plan: Plan, durations: Durations, feed: Feed, *, keep_ends: bool = False) -> Course:
+def run_forward(plan: Plan, durations: Durations, feed: Feed, *, keep_ends: bool = False) -> ReplayTimes:
     """Run all steps of a job."""
     from rca.simulation.kernels import run_job
 
@@ -182,7 +184,7 @@ def run_forward(plan: Plan, durations: Durations, feed: Feed, *, keep_ends: bool
         feed.workers, feed.depth, feed.link, feed.sharing, service, taking, copy, after,
         start, fetched, copying, ready, exchanged, kept,
     )  # fmt: skip
-    return Course(
+    return ReplayTimes(
         start=np.ascontiguousarray(start.T),
         fetched=np.ascontiguousarray(fetched.T),
         exchanged=np.repeat(exchanged.reshape(n_steps, -1).T, width, axis=0),
@@ -192,12 +194,12 @@ def run_forward(plan: Plan, durations: Durations, feed: Feed, *, keep_ends: bool
     )
 
 
-def op_starts(plan: Plan, course: Course) -> FloatArray:
-    """Start of every operation, shape (n_ops, n_data, n_steps): when the last thing it waits for ended."""
-    if course.ends is None:
-        raise ValueError("the course was run without keeping the ends of operations")
-    start = course.ready[plan.stage].copy()
+def op_starts(plan: Plan, replay: ReplayTimes) -> FloatArray:
+    """Start of every operation, shape (n_ops, n_data, n_steps): the end of its last predecessor."""
+    if replay.ends is None:
+        raise ValueError("the replay did not keep the ends of operations; run it with keep_ends=True")
+    start = replay.ready[plan.stage].copy()
     for op, before in plan.graph.predecessors.items():
         if before:
-            start[op] = course.ends[list(before)].max(axis=0)
+            start[op] = replay.ends[list(before)].max(axis=0)
     return start

@@ -1,7 +1,4 @@
-"""What a job does by itself, and the machines it does it on: plain data.
-
-What varies in healthy jobs, as plain data.
-"""
+"""A healthy job as plain data: its workload, its machines, and its variation."""
 
 from __future__ import annotations
 
@@ -16,44 +13,44 @@ Index = Annotated[int, Field(ge=0)]
 
 
 class Frozen(BaseModel):
-    """Plain data that nobody changes and that has no field by mistake."""
+    """Immutable data that refuses unknown fields."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
 class Workload(Frozen):
-    """Healthy seconds per step of each phase, how they come about, and how the job reacts to its host.
+    """Healthy seconds per step of each phase, and how the job depends on its host.
 
     Attributes
     ----------
     data_loading_seconds : float
-        Taking a batch that waits in the queue; all of its making where nothing is prefetched.
+        Taking a batch from the queue; without prefetching, making the batch.
     launch_seconds : float
-        Host time per step whose run-queue waiting delays kernels.
+        Host time per step in which waiting for a core delays kernels.
     host_coupling : float
-        How much a contended host also slows its collectives (large where a CPU moves the bytes, as in gloo).
+        How much a contended host slows its collectives; large where a CPU moves the bytes, as in gloo.
     own_coupling : float
         How much longer than its peers' a contended host's own transfer is, beyond that.
     own_port : float
-        The same of a node with a slow port: part of what it adds that only the node's own ranks see.
+        Part of a slow port's delay that only its own node's ranks see.
     copy_sharing : float
-        Part of a copy's time that is owed to neighbours who copy at the same time.
+        Part of a copy's time that simultaneous copies of neighbours cause.
     calls_collector : bool
-        Whether the trainer collects garbage itself, between steps, rather than whenever Python sees fit.
+        Whether the trainer collects garbage itself, between steps.
     backward_gap_share : float or None
-        Share of launch gaps that fall into the backward; None takes what is usual for the kind of machine.
+        Share of launch gaps that fall into the backward; None takes the dialect's usual share.
     p2p_seconds : float
         One microbatch's activations or gradients from one pipeline stage to the next.
     gather_share : float
         Share of the exchange that gathers parameters before the forward (a sharded optimizer).
     prefetch_steps, loader_workers : int
-        Batches kept ahead, and the workers of each rank that make them.
+        Batches kept ahead, and loader workers of each rank.
     loader_share, read_share : float
-        Share of its time a loader worker is busy, and share of that it reads.
+        Share of time in which a loader worker is busy, and share of that in which it reads.
     layers : int
-        Placed on the stages whole.
+        A layer is never split between stages.
     last_stage_extra : float
-        Further layer-equivalents of the last stage (the logits), relative to a stage's layers.
+        Extra layer-equivalents of the last stage (the logits), relative to a stage's layers.
     attention_share : float
         Share of compute that grows with the square of a sequence's length.
     packed : bool
@@ -114,7 +111,7 @@ class Fleet(Frozen):
     cooling_seconds : float
         Time constant of a GPU's heat sink.
     switch_share : float
-        Part of a whole PCIe link that a rank's NIC traffic fills; 0 where GPU and NIC share no switch.
+        Part of a full PCIe link that a rank's NIC traffic uses; 0 where GPU and NIC share no switch.
     """
 
     models: tuple[Index, ...] = ()
@@ -128,19 +125,19 @@ Counted = Literal["nothing", "samples", "lengths"]
 
 
 class HarmlessSignal(Frozen):
-    """A signal that looks guilty and costs nothing."""
+    """A signal that looks like a fault but costs nothing."""
 
     kind: Literal["ecc_sbe", "tcp_retransmits", "load", "hot_gpu", "power_cap", "pcie_replay", "io_pressure"]
     rank: Index = 0
 
 
 class Burst(Frozen):
-    """A neighbour that takes the cores of one node for a few steps, and is gone before anybody minds.
+    """A neighbour that takes the cores of one node for a few steps.
 
     Attributes
     ----------
     level : float
-        Share of its runnable time that a host process waits for a core meanwhile.
+        Share of its runnable time in which a host process waits for a core during the burst.
     """
 
     node: Index
@@ -149,18 +146,18 @@ class Burst(Frozen):
     level: Share = 0.7
 
 
-class Collections(Frozen):
-    """Pauses of the garbage collector that are part of the program, and cheap.
+class GcPauses(Frozen):
+    """Planned and cheap pauses of the garbage collector.
 
     Attributes
     ----------
     every : int
-        Steps from one pause of a rank to its next.
+        Steps between two pauses of a rank.
     seconds : float
     together : bool
-        Whether all ranks collect in the same step, as careful trainers have it.
+        Whether all ranks collect in the same step.
     uneven : float
-        Spread of the logarithm of how much longer some ranks' pauses are, lasting.
+        Spread of the logarithm of lasting factors between ranks' pauses.
     """
 
     every: Annotated[int, Field(ge=1)]
@@ -170,7 +167,7 @@ class Collections(Frozen):
 
 
 class LongStall(Frozen):
-    """One step in which some ranks stand still: a file server hangs, a log is flushed. Nobody is to blame.
+    """One step in which some ranks stall without a fault: a file server hangs, a log is flushed.
 
     Attributes
     ----------
@@ -193,36 +190,37 @@ class Benign(Frozen):
     loading_noise, gap_noise : float
         Spread of the logarithm of a step's data loading, and of the launch gaps in each of its phases.
     noise, backward_calm : float
-        Spread of the logarithm of the forward's kernel time, and that of the backward relative to it.
+        Spread of the logarithm of the forward's kernel time, and the backward's spread relative to it.
     common_noise : float
-        Share of that variance that forward and backward of a step have in common: a clock, lengths of input.
+        Share of that variance that forward and backward of a step have in common.
     copy_noise, optimizer_noise, p2p_noise : float
         The same spread of copies to the device, optimizer steps, and of each transfer between stages.
-    collections : Collections or None
-        Pauses of the garbage collector, if it runs at all.
+    gc_pauses : GcPauses or None
+        Pauses of the garbage collector; None if it does not run.
     events : tuple of LongStall
-        Single long steps that a healthy job may have.
-    hiccup_probability, hiccup_scale, hiccup_spread, hiccup_backward : float
-        Single late phases: how often, how long relative to a step, the spread of the logarithm of how often
-        between ranks, and the share that falls into the backward.
+        Single long steps of a healthy job.
+    hiccup_probability, hiccup_scale : float
+        Probability of a single late phase, and its length relative to a step.
+    hiccup_spread, hiccup_backward : float
+        Spread of that probability's logarithm between ranks, and the share that falls into the backward.
     transfer_ends : float
-        Spread of the logarithm of a collective's length between the ranks that take part in it.
+        Spread of the logarithm of a collective's length between its ranks.
     settling : float
-        How much longer copies and transfers of a beginning job's first steps are, beyond the warm-up.
+        Extra relative length of copies and transfers in a starting job's first steps, beyond the warm-up.
     queue_spread : float
-        Spread of the logarithm of what ranks wait in run queues, half of it lasting, without cost to anybody.
+        Spread of the logarithm of harmless waiting in run queues; half of it lasts.
     slow_step_every, slow_step_factor, slow_step_phase : int, float, str
-        Every so many steps all ranks take so much longer: they evaluate, within a phase or between steps, or
-        write a checkpoint.
+        Period and factor of long steps of all ranks. They evaluate, within a phase or between steps, or write
+        a checkpoint.
     slow_step_spread, slow_step_alone : float, bool
-        Spread of the logarithm between ranks; whether rank 0 does it for all.
+        Spread of the logarithm between ranks; whether rank 0 does it for all ranks.
     slow_batches, slow_batch_factor : int, float
-        The first batches of a starting job come late: how many, and how many steps' time each takes.
+        Number of late first batches of a starting job, and the time of each in steps.
     shift_step, shift_factor, shift_ramp : int or None, float, int
-        From which step on everybody computes more or less, by which factor, and over how many further steps
-        the change comes about.
+        First step in which all ranks compute more or less, the factor, and the number of further steps over
+        which the change grows.
     shift_counted : str
-        What the change is: more samples, longer sequences, or nothing that a loader counts.
+        What changes: the number of samples, the lengths of sequences, or nothing that a loader counts.
     """
 
     rank_offset: NotNegative = 0.003
@@ -245,7 +243,7 @@ class Benign(Frozen):
     hiccup_backward: Share = 0.25
     queue_spread: NotNegative = 0.0
     bursts: tuple[Burst, ...] = ()
-    collections: Collections | None = None
+    gc_pauses: GcPauses | None = None
     events: tuple[LongStall, ...] = ()
     slow_batches: Index = 0
     slow_batch_factor: NotNegative = 0.0

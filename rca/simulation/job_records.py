@@ -1,9 +1,4 @@
-"""What reporters write down of a run: the steps table, with cut rows, missing phases and skewed clocks.
-
-The operation trace of a simulated job: one row per operation and worker, as a profiler would write it.
-
-Log-like events around a run: exits, device errors, timeouts. Often nobody collects them.
-"""
+"""What the job itself records: the steps table, the trace of operations, and events."""
 
 from __future__ import annotations
 
@@ -13,17 +8,22 @@ import numpy as np
 import pyarrow as pa
 
 from rca.arrays import BoolArray, FloatArray
-from rca.simulation.finished_run import Course
+from rca.simulation.finished_run import RunEnd
 from rca.simulation.forward_replay import op_starts
-from rca.simulation.phase_accounting import booked, hidden_columns, meeting_phases, phases_holding
+from rca.simulation.phase_accounting import (
+    accounted_phases,
+    columns_not_timed,
+    phases_holding,
+    phases_that_wait_for_all,
+)
 from rca.simulation.resources import COLLECTIVE, Resources, Stop
 from rca.simulation.scenario import Scenario
 from rca.simulation.timing import Timing, job_plan
 from rca.telemetry.schema import EVENTS, OPS, PHASES
 from rca.whatif.optypes import NAMES
 
-# In the order they are run through; a cut leaves everything after it unmeasured.
-ORDER = (
+# In the order of a step; a cut leaves the later phases unmeasured.
+PHASE_ORDER = (
     "data_loading_seconds",
     "host_to_device_seconds",
     "forward_seconds",
@@ -33,16 +33,16 @@ ORDER = (
     "optimizer_seconds",
     "checkpoint_seconds",
 )
-MINIMAL = ("step_seconds",)
-# What visibility "loading" leaves.
-LOADING = (*MINIMAL, "data_loading_seconds")
+STEPS_ONLY = ("step_seconds",)
+# Columns that visibility "loading" leaves.
+STEPS_AND_LOADING = (*STEPS_ONLY, "data_loading_seconds")
 
 
 def steps_table(
     scenario: Scenario,
     resources: Resources,
     timing: Timing,
-    course: Course,
+    run_end: RunEnd,
     rng: np.random.Generator,
     *,
     clock_error: FloatArray,
@@ -56,19 +56,19 @@ def steps_table(
     load : mapping of str to ndarray of shape (n_ranks, n_steps)
         Load columns to write.
     """
-    told = booked(scenario, timing)
-    columns = {name: values for name, values in told.columns.items() if name in PHASES}
+    accounted = accounted_phases(scenario, timing)
+    columns = {name: values for name, values in accounted.columns.items() if name in PHASES}
     present = np.zeros(timing.start.shape, dtype=bool)
     first, end = scenario.steps_with_rows(None if resources.stop is None else resources.stop.step)
-    present[:, first : min(course.n_run, end)] = True
+    present[:, first : min(run_end.n_run, end)] = True
     if resources.stop is not None:
-        _begun_step(scenario, resources, columns, present, rng)
+        _interrupted_step(scenario, resources, columns, present, rng)
     elif scenario.telemetry.ending == "cut":
-        _cut_step(told.start, course, columns, present)
-    elif scenario.telemetry.ending == "lagging" and course.n_run > 3:
+        _cut_step(accounted.start, run_end, columns, present)
+    elif scenario.telemetry.ending == "lagging" and run_end.n_run > 3:
         present[rng.integers(0, scenario.world_size), -int(rng.integers(1, 3)) :] = False
-    _hide(scenario, columns)
-    start = told.start + clock_error[:, None] + scenario.start
+    _drop_hidden(scenario, columns)
+    start = accounted.start + clock_error[:, None] + scenario.start
     rank, step = np.nonzero(present)
     arrays: dict[str, pa.Array] = {
         "rank": pa.array(rank.astype(np.int32)),
@@ -79,79 +79,81 @@ def steps_table(
     return pa.table(arrays)
 
 
-def _begun_step(
+def _interrupted_step(
     scenario: Scenario,
     resources: Resources,
     columns: dict[str, FloatArray],
     present: BoolArray,
     rng: np.random.Generator,
 ) -> None:
-    """Leave the last step as a stop does: nobody left the collective, the culprit never joined it."""
+    """Write the interrupted step: no rank left the collective, the stopped ranks never joined it."""
     stop = resources.stop
     if stop is None or not scenario.telemetry.begun_steps_reported:
         return
-    step, guilty = stop.step, list(stop.ranks)
+    step, stopped_ranks = stop.step, list(stop.ranks)
     present[:, step] = True
-    for name in (*ORDER[COLLECTIVE:], "communication_seconds", "gc_seconds", "step_seconds"):
+    for name in (*PHASE_ORDER[COLLECTIVE:], "communication_seconds", "gc_seconds", "step_seconds"):
         columns[name][:, step] = np.nan
-    for name in ORDER[stop.phase : COLLECTIVE]:
-        for holding in phases_holding(name, scenario.telemetry.booking):
-            columns[holding][guilty, step] = np.nan
-    for name in meeting_phases(scenario.telemetry.booking):
-        if ORDER.index(name) >= min(stop.phase, COLLECTIVE - 1):
+    for name in PHASE_ORDER[stop.phase : COLLECTIVE]:
+        for holding in phases_holding(name, scenario.telemetry.phase_accounting):
+            columns[holding][stopped_ranks, step] = np.nan
+    for name in phases_that_wait_for_all(scenario.telemetry.phase_accounting):
+        if PHASE_ORDER.index(name) >= min(stop.phase, COLLECTIVE - 1):
             columns[name][:, step] = np.nan
     sizes = scenario.parallelism
     if sizes.pipeline > 1 and stop.phase < COLLECTIVE:
-        # The other stages of its replica run out of activations or gradients.
+        # The other stages of the replica get no activations or gradients.
         replica = np.arange(scenario.world_size) // sizes.tensor % (sizes.data * sizes.context)
-        starved = np.isin(replica, replica[guilty])
+        starved = np.isin(replica, replica[stopped_ranks])
         columns["backward_seconds"][starved, step] = np.nan
-    # A killed process often dies with its last row unwritten.
+    # A killed process often ends before it writes its last row.
     if rng.random() < (0.3 if stop.kind == "crash" else 0.1):
-        present[guilty, step] = False
+        present[stopped_ranks, step] = False
 
 
-def _cut_step(start: FloatArray, course: Course, columns: dict[str, FloatArray], present: BoolArray) -> None:
-    """Stop looking in the middle of a step; nothing is wrong with the job."""
-    step = course.n_run
+def _cut_step(start: FloatArray, run_end: RunEnd, columns: dict[str, FloatArray], present: BoolArray) -> None:
+    """End the window in the middle of a step of a healthy job."""
+    step = run_end.n_run
     elapsed = start[:, step].copy()
-    present[:, step] = elapsed < course.end
-    for name in ORDER:
+    present[:, step] = elapsed < run_end.end
+    for name in PHASE_ORDER:
         elapsed += columns[name][:, step]
-        columns[name][elapsed > course.end, step] = np.nan
-    unfinished = elapsed > course.end
+        columns[name][elapsed > run_end.end, step] = np.nan
+    unfinished = elapsed > run_end.end
     for name in ("communication_seconds", "gc_seconds", "step_seconds"):
         columns[name][unfinished, step] = np.nan
 
 
-def _hide(scenario: Scenario, columns: dict[str, FloatArray]) -> None:
+def _drop_hidden(scenario: Scenario, columns: dict[str, FloatArray]) -> None:
     telemetry = scenario.telemetry
     if telemetry.visibility == "minimal":
-        hidden = [name for name in columns if name not in MINIMAL]
+        hidden = [name for name in columns if name not in STEPS_ONLY]
     elif telemetry.visibility == "loading":
-        hidden = [name for name in columns if name not in LOADING]
+        hidden = [name for name in columns if name not in STEPS_AND_LOADING]
     elif telemetry.visibility == "unsplit":
         hidden = ["communication_wait_seconds", "communication_transfer_seconds"]
     else:
         hidden = ["communication_seconds"]
-    for name in {*hidden, *hidden_columns(telemetry.booking), *telemetry.missing_phases} - set(MINIMAL):
+    for name in {*hidden, *columns_not_timed(telemetry.phase_accounting), *telemetry.missing_phases} - set(
+        STEPS_ONLY
+    ):
         columns.pop(name, None)
-    silent = np.setdiff1d(np.arange(scenario.world_size), telemetry.timing_ranks)
+    untimed = np.setdiff1d(np.arange(scenario.world_size), telemetry.timing_ranks)
     for name in columns.keys() & set(telemetry.partly_timed):
-        columns[name][silent] = np.nan
+        columns[name][untimed] = np.nan
     for rank in telemetry.ranks_without_phases:
-        for name in columns.keys() - set(MINIMAL):
+        for name in columns.keys() - set(STEPS_ONLY):
             columns[name][rank] = np.nan
 
 
 def clock_errors(scenario: Scenario, rng: np.random.Generator) -> FloatArray:
-    """Error of each rank's clock, its node's, shape (n_ranks,), seconds."""
+    """Error of each rank's clock, shape (n_ranks,), seconds; the ranks of a node share it."""
     error = rng.normal(0, 1, scenario.n_nodes) * scenario.telemetry.clock_skew_seconds
     return np.asarray(error[np.arange(scenario.world_size) // scenario.ranks_per_node])
 
 
 def ops_table(scenario: Scenario, timing: Timing, n_run: int, clock_error: FloatArray) -> pa.Table:
-    """Build the ``ops`` table of the completed steps; of a tensor group its first rank is traced.
+    """Build the ``ops`` table of the completed steps, with the first rank of each tensor group.
 
     Parameters
     ----------
@@ -161,11 +163,11 @@ def ops_table(scenario: Scenario, timing: Timing, n_run: int, clock_error: Float
         Steps that were completed.
     clock_error : ndarray of shape (n_ranks,), seconds
     """
-    plan, course = job_plan(scenario), timing.course
-    begun = op_starts(plan, course)[..., :n_run]
-    if course.ends is None or n_run == 0:
+    plan, replay = job_plan(scenario), timing.replay
+    begun = op_starts(plan, replay)[..., :n_run]
+    if replay.ends is None or n_run == 0:
         return OPS.empty()
-    lasted = course.ends[..., :n_run] - begun
+    lasted = replay.ends[..., :n_run] - begun
     op, data, step = (index.ravel() for index in np.indices(begun.shape))
     rank = (plan.stage[op] * scenario.replicas + data) * scenario.parallelism.tensor
     stages = plan.shape.pipeline
@@ -188,7 +190,7 @@ def ops_table(scenario: Scenario, timing: Timing, n_run: int, clock_error: Float
 
 Event = dict[str, object]
 
-#: Kind, code and message of what drivers tell of memory that makes a job slow, which goes on.
+#: Kind, code and message of driver events about memory errors that slow a running job.
 MEMORY_ERRORS = (
     ("xid", "94", "contained memory error"),
     ("xid", "63", "row remapping recorded"),
@@ -199,7 +201,7 @@ MEMORY_ERRORS = (
 def events_table(
     scenario: Scenario,
     resources: Resources,
-    course: Course,
+    run_end: RunEnd,
     node_names: Sequence[str] | None,
     rng: np.random.Generator,
 ) -> pa.Table:
@@ -207,15 +209,16 @@ def events_table(
     if not scenario.telemetry.events:
         return EVENTS.empty()
     found = [
-        *_ending(scenario, resources, course, rng),
-        *_memory_errors(scenario, rng, course),
-        *_corrected_errors(scenario, rng, course),
+        *_ending(scenario, resources, run_end, rng),
+        *_memory_errors(scenario, rng, run_end),
+        *_corrected_errors(scenario, rng, run_end),
     ]
     for event in found:
         rank = event["rank"]
-        known = node_names is not None and isinstance(rank, int)
-        event["node"] = node_names[rank // scenario.ranks_per_node] if known else None  # type: ignore[index, operator]
-        event["time"] = scenario.start + min(float(str(event["time"])), course.end - 1e-3)
+        event["node"] = None
+        if node_names is not None and isinstance(rank, int):
+            event["node"] = node_names[rank // scenario.ranks_per_node]
+        event["time"] = scenario.start + min(float(str(event["time"])), run_end.end - 1e-3)
     found.sort(key=lambda event: float(str(event["time"])))
     columns = {
         column.name: pa.array([event[column.name] for event in found], type=_plain(column.type)).cast(
@@ -235,85 +238,85 @@ def _event(time: float, rank: int | None, kind: str, code: str | None, message: 
 
 
 def _ending(
-    scenario: Scenario, resources: Resources, course: Course, rng: np.random.Generator
+    scenario: Scenario, resources: Resources, run_end: RunEnd, rng: np.random.Generator
 ) -> list[Event]:
     stop = resources.stop
     if stop is None:
-        return _finished(scenario, course, rng)
+        return _finished(scenario, run_end, rng)
     return (
-        _hung(scenario, stop, course, rng) if stop.kind == "hang" else _crashed(scenario, stop, course, rng)
+        _hung(scenario, stop, run_end, rng) if stop.kind == "hang" else _crashed(scenario, stop, run_end, rng)
     )
 
 
-def _finished(scenario: Scenario, course: Course, rng: np.random.Generator) -> list[Event]:
+def _finished(scenario: Scenario, run_end: RunEnd, rng: np.random.Generator) -> list[Event]:
     if scenario.telemetry.ending != "finished" or rng.random() >= 0.6:
         return []
     ranks = range(scenario.world_size)
-    return [_event(course.death[rank], rank, "process_exit", "0", "exited") for rank in ranks]
+    return [_event(run_end.process_end[rank], rank, "process_exit", "0", "exited") for rank in ranks]
 
 
-def _hung(scenario: Scenario, stop: Stop, course: Course, rng: np.random.Generator) -> list[Event]:
-    return _waited_for(stop.ranks, float(course.still_from or 0.0), scenario, course, rng)
+def _hung(scenario: Scenario, stop: Stop, run_end: RunEnd, rng: np.random.Generator) -> list[Event]:
+    return _waited_for(stop.ranks, float(run_end.still_from or 0.0), scenario, run_end, rng)
 
 
-def _crashed(scenario: Scenario, stop: Stop, course: Course, rng: np.random.Generator) -> list[Event]:
+def _crashed(scenario: Scenario, stop: Stop, run_end: RunEnd, rng: np.random.Generator) -> list[Event]:
     events: list[Event] = []
-    rank, died = stop.ranks[0], float(course.death[stop.ranks[0]])
+    rank, died = stop.ranks[0], float(run_end.process_end[stop.ranks[0]])
     if stop.variant == "device" and rng.random() < 0.7:
         events.append(_event(died - 1e-2, rank, "xid", "79", "GPU has fallen off the bus"))
     if stop.variant == "oom" and rng.random() < 0.8:
         events.append(_event(died - 1e-2, rank, "oom_kill", None, "out of memory"))
-    told = rng.random() < 0.6
-    if told:
+    accounted = rng.random() < 0.6
+    if accounted:
         code = {"killed": "-9", "oom": "137"}.get(stop.variant, "1")
         events.append(_event(died, rank, "process_exit", code, "exited"))
-    if course.gave_up is not None or not np.isfinite(course.death).all():
-        return events + _waited_for(stop.ranks, died, scenario, course, rng)
+    if run_end.gave_up is not None or not np.isfinite(run_end.process_end).all():
+        return events + _waited_for(stop.ranks, died, scenario, run_end, rng)
     # Peers fail on the broken connection afterwards, in no useful order.
-    for peer in rng.permutation(scenario.world_size)[: int(rng.integers(0, 5)) * told]:
+    for peer in rng.permutation(scenario.world_size)[: int(rng.integers(0, 5)) * accounted]:
         if int(peer) not in stop.ranks:
-            later = float(course.death[peer]) + rng.uniform(0, 0.2)
+            later = float(run_end.process_end[peer]) + rng.uniform(0, 0.2)
             events.append(_event(later, int(peer), "process_exit", "1", "connection closed by peer"))
     return events
 
 
 def _waited_for(
-    missing: Sequence[int], since: float, scenario: Scenario, course: Course, rng: np.random.Generator
+    missing: Sequence[int], since: float, scenario: Scenario, run_end: RunEnd, rng: np.random.Generator
 ) -> list[Event]:
-    """What is reported of a wait: the same whether the missing hang or are dead."""
+    """Events of a wait; they do not differ between hung and ended ranks."""
     events: list[Event] = []
     if rng.random() < 0.35:
-        late = since + 0.3 * (course.end - since)
+        late = since + 0.3 * (run_end.end - since)
         events.append(_event(late, missing[0], "heartbeat_missed", None, "no heartbeat"))
-    if course.gave_up is None or rng.random() < 0.1:
+    if run_end.gave_up is None or rng.random() < 0.1:
         return events
-    # The watchdog that fires is a peer's: it waited.
+    # The watchdog of a waiting peer fires.
     peers = [int(rank) for rank in rng.permutation(scenario.world_size) if rank not in missing]
     for peer in (peers or list(missing))[: int(rng.choice([1, 2, 3], p=[0.6, 0.2, 0.2]))]:
-        fired = course.gave_up - rng.uniform(0, 0.5)
+        fired = run_end.gave_up - rng.uniform(0, 0.5)
         events.append(_event(fired, peer, "nccl_timeout", None, "collective timed out"))
-    aborted = np.flatnonzero(np.isfinite(course.death) & (course.death >= course.gave_up))
+    aborted = np.flatnonzero(np.isfinite(run_end.process_end) & (run_end.process_end >= run_end.gave_up))
     return events + [
-        _event(course.death[rank], int(rank), "process_exit", "-6", "aborted") for rank in aborted[:64]
+        _event(run_end.process_end[rank], int(rank), "process_exit", "-6", "aborted") for rank in aborted[:64]
     ]
 
 
-def _memory_errors(scenario: Scenario, rng: np.random.Generator, course: Course) -> list[Event]:
-    """What the driver says of failing memory: errors contained, rows replaced, many errors corrected."""
+def _memory_errors(scenario: Scenario, rng: np.random.Generator, run_end: RunEnd) -> list[Event]:
+    """Driver events of failing memory: errors contained, rows remapped, many errors corrected."""
     events = []
     for fault in scenario.faults:
         if fault.cause == "gpu_memory_errors" and rng.random() < 0.4:
-            time = course.end * min(0.95, (fault.first_step + 1) / scenario.n_steps)
+            time = run_end.end * min(0.95, (fault.first_step + 1) / scenario.n_steps)
             kind, code, message = MEMORY_ERRORS[int(rng.choice(len(MEMORY_ERRORS), p=[0.4, 0.4, 0.2]))]
             events.append(_event(time, fault.ranks[0], kind, code, message))
     return events
 
 
-def _corrected_errors(scenario: Scenario, rng: np.random.Generator, course: Course) -> list[Event]:
-    """Corrected errors of sound memory, which some drivers log: at any time, the last second included."""
+def _corrected_errors(scenario: Scenario, rng: np.random.Generator, run_end: RunEnd) -> list[Event]:
+    """Corrected errors of healthy memory, which some drivers log at any time."""
     events = []
     for signal in scenario.benign.harmless:
         if signal.kind == "ecc_sbe" and rng.random() < 0.4:
             rank = signal.rank % scenario.world_size
-            events.append(_event(course.end * rng.random(), rank, "ecc", "SBE", "corrected error"))
+            events.append(_event(run_end.end * rng.random(), rank, "ecc", "SBE", "corrected error"))
     return events

@@ -1,6 +1,6 @@
-"""The forward replay's inner loops, compiled. Importing this imports numba (about a second): do it lazily.
+"""Compiled loops of the forward replay and of the GPU's clock controller.
 
-Heating and the clock controller, step by step, compiled. Importing this imports numba: do it lazily.
+Import this module lazily: it imports numba, which takes about a second.
 """
 
 from __future__ import annotations
@@ -113,15 +113,15 @@ def fetch_batches(
     taken: FloatArray,
     fetched: FloatArray,
 ) -> None:
-    """Take batch `step` from every rank's queue, and let the loaders begin others.
+    """Take batch `step` from every rank's queue, and start the loaders' next batches.
 
     Parameters
     ----------
     step, workers, depth : int
-        A batch is begun when its worker is free and the one `depth` before it was taken; with depth 0,
-        when it is asked for.
+        A worker begins a batch when it is free and the batch `depth` before it was taken. With depth 0 it
+        begins when the rank needs the batch.
     begin, service : ndarray of shape (n_ranks,), seconds
-        When each rank asks, and how long its loader works on the batch.
+        When each rank needs the batch, and how long its loader works on it.
     done : ndarray of shape (workers, n_ranks), seconds
         When each worker ended its last batch; updated.
     taken : ndarray of shape (depth, n_ranks), seconds
@@ -142,16 +142,16 @@ def fetch_batches(
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def copy_batches(begin: FloatArray, copy: FloatArray, link: int, sharing: float, lasted: FloatArray) -> None:
-    """Copy batches to their devices: whoever copies alone is spared what neighbours usually cost.
+    """Copy batches to their devices; a rank that copies alone is faster than one that shares its link.
 
     Parameters
     ----------
     begin, copy : ndarray of shape (n_ranks,), seconds
-        When each rank begins, and how long it takes beside all neighbours.
+        When each rank begins, and how long it takes while all neighbours copy.
     link : int
-        So many ranks in a row copy over the same link.
+        Number of consecutive ranks that copy over the same link.
     sharing : float
-        Part of a copy's time that is owed to them.
+        Part of a copy's time that sharing the link costs.
     lasted : ndarray of shape (n_ranks,), seconds
         Out.
     """
@@ -218,8 +218,8 @@ def run_job(
     link, sharing
         As in `copy_batches`.
     service, taking, copy, after : ndarray of shape (n_steps, n_ranks), seconds
-        Loader's work on a batch; taking one that is there; copying it beside all neighbours; from the end of
-        communication to the next step.
+        The loader's work on a batch; taking a loaded one; copying it while all neighbours copy; from the end
+        of communication to the next step.
     start, fetched, copying : ndarray of shape (n_steps + 1, n_steps and n_steps, n_ranks), seconds
         Out: begins of steps, arrivals of batches, lengths of copies.
     ready, exchanged : ndarray of shape (n_steps, n_stages, n_data), seconds
@@ -234,7 +234,7 @@ def run_job(
     taken = np.full((max(depth, 1), n_ranks), -np.inf)
     done = np.empty((max(workers, 1), n_ranks))
     for worker in range(done.shape[0]):
-        # A running job has batches waiting: every worker has just ended one as the window begins.
+        # A running job has batches ready: every worker ends one as the window begins.
         for rank in range(n_ranks):
             done[worker, rank] = -service[min(worker, n_steps - 1), rank]
     for step in range(n_steps):
@@ -259,7 +259,7 @@ def run_job(
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def heat_course(
+def heat_trajectory(
     cooling: FloatArray,
     ceiling: FloatArray,
     first: FloatArray,
@@ -284,7 +284,7 @@ def heat_course(
     temperature, clock : ndarray of shape (n_ranks, n_steps)
         Out: at the end of each step, and over it.
     """
-    # The controller makes the loop about ten times stiffer than the heat sink alone.
+    # With the controller the system is about ten times stiffer than the heat sink alone.
     pieces = max(1, int(np.ceil(40 * interval / time_constant)))
     gain = 1 - np.exp(-interval / pieces / time_constant)
     for rank in range(cooling.shape[0]):

@@ -1,7 +1,7 @@
-"""The truth about a simulated window, in the format's label.
+"""The label of a simulated window, and the cost of its faults.
 
-A fault that costs less than `VISIBLE_SLOWDOWN` of a step is *invisible*: users would see no slowdown, so a
-window with nothing but invisible faults is labelled healthy and says so in its notes.
+A fault that costs less than `VISIBLE_SLOWDOWN` of a step is *invisible*: users would see no slowdown. A
+window with invisible faults only is labelled healthy, and its notes name the faults.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import numpy as np
 
 from rca.arrays import FloatArray
 from rca.simulation.faults import FAULTS, apply_faults
-from rca.simulation.faults.job import TYPES
+from rca.simulation.faults.job import UNEXPLAINED_TYPES
 from rca.simulation.faults.kind import variant_of
 from rca.simulation.noise import Noise, draw_noise
 from rca.simulation.scenario import HARDLY_VISIBLE, Fault, Scenario
@@ -23,10 +23,10 @@ from rca.telemetry.causes import UNKNOWN, pattern_of
 VISIBLE_SLOWDOWN = 0.05
 Label = dict[str, Any]
 
-# The dead give back what they held, and are sampled no more.
-TELLS_DEATH = frozenset({"process", "container", "dcgm", "events"})
-# Causes that look alike unless one of these exporters (or columns) is there to tell.
-ALIKE: dict[str, tuple[tuple[str, ...], frozenset[str]]] = {
+# Exporters that show the end of a process: its memory becomes free, its series end.
+SHOWS_PROCESS_END = frozenset({"process", "container", "dcgm", "events"})
+# Causes that look alike unless the window has one of these exporters or columns.
+INDISTINGUISHABLE: dict[str, tuple[tuple[str, ...], frozenset[str]]] = {
     "gpu_throttling": (("gpu_contention", "gpu_memory_errors"), frozenset({"dcgm"})),
     "gpu_contention": (("gpu_throttling", "gpu_memory_errors"), frozenset({"dcgm"})),
     "gpu_memory_errors": (("gpu_contention", "gpu_throttling"), frozenset({"dcgm"})),
@@ -38,21 +38,21 @@ ALIKE: dict[str, tuple[tuple[str, ...], frozenset[str]]] = {
     "data_loader_stall": (("storage_degradation",), frozenset({"disk", "pressure", "container"})),
     "storage_degradation": (("data_loader_stall",), frozenset({"disk", "pressure", "container"})),
     "runtime_gc": (("cpu_contention",), frozenset({"python", "gc_seconds"})),
-    "process_crash": (("hang",), TELLS_DEATH),
-    "hang": (("process_crash",), TELLS_DEATH),
+    "process_crash": (("hang",), SHOWS_PROCESS_END),
+    "hang": (("process_crash",), SHOWS_PROCESS_END),
 }
 
 
 def impacts(scenario: Scenario, noise: Noise, timing: Timing) -> list[dict[str, float]]:
-    """Price each slow fault by re-running the job without it and with it alone.
+    """Cost of each slow fault: the job runs again without it, and with it alone.
 
     Returns
     -------
     list of dict
-        Per fault: ``seconds_per_step`` (all faults minus all but this one, mean over steps after the
-        warm-up), ``alone_seconds_per_step`` (only this one minus none) and ``ratio`` (the larger of the two
-        step-time ratios over the steps in which it acts). With several faults the two costs differ where
-        one hides behind the other's wait.
+        Per fault: ``seconds_per_step``, ``alone_seconds_per_step`` and ``ratio``. The first is the mean step
+        with all faults minus that without this one, after the warm-up. The second compares this fault alone
+        with none. The ratio is the larger of the two step-time ratios over the steps in which the fault acts.
+        The two costs differ where ranks wait for both faults at once.
     """
     everything = tuple(range(len(scenario.faults)))
     actual = timing.step_seconds
@@ -92,9 +92,9 @@ def total_impact(scenario: Scenario, noise: Noise, timing: Timing) -> dict[str, 
 
 
 def slowdown(scenario: Scenario, noise: Noise | None = None) -> float:
-    """Mean step time with the scenario's faults over the one without, in the steps where they act.
+    """Ratio of the mean step time with the scenario's faults to that without, in the steps where they act.
 
-    `noise` spares drawing it again: it does not depend on the faults.
+    Pass `noise` if it is drawn already: it does not depend on the faults.
     """
     noise = draw_noise(scenario) if noise is None else noise
     impact = total_impact(scenario, noise, run_steps(scenario, apply_faults(scenario), noise))
@@ -152,12 +152,14 @@ def _cause(
 
 def _type(fault: Fault) -> str | None:
     return (
-        TYPES[variant_of(fault, "compute")] if fault.cause == UNKNOWN else FAULTS[fault.cause].straggler_type
+        UNEXPLAINED_TYPES[variant_of(fault, "compute")]
+        if fault.cause == UNKNOWN
+        else FAULTS[fault.cause].straggler_type
     )
 
 
 def _accepted(fault: Fault, scenario: Scenario) -> list[str]:
-    """List the cause, and those nobody could tell from it with what this window shows."""
+    """List the cause, and the causes that this window's telemetry cannot separate from it."""
     telemetry = scenario.telemetry
     seen = set(telemetry.exporters)
     if telemetry.events:
@@ -165,7 +167,7 @@ def _accepted(fault: Fault, scenario: Scenario) -> list[str]:
     blind = telemetry.visibility in HARDLY_VISIBLE
     if not blind and "gc_seconds" not in telemetry.missing_phases:
         seen.add("gc_seconds")
-    alike, tells = ALIKE.get(fault.cause, ((), frozenset()))
+    alike, tells = INDISTINGUISHABLE.get(fault.cause, ((), frozenset()))
     accepted = [fault.cause]
     testbed_device = scenario.dialect == "cpu_testbed" and fault.cause == "gpu_throttling"
     if not seen & tells or testbed_device:
@@ -188,7 +190,7 @@ def _stop_step(scenario: Scenario) -> int | None:
 
 
 def _counted(scenario: Scenario) -> tuple[int, int]:
-    """First and past-the-last step that costs are averaged over."""
+    """First and past-the-last step of the averages of costs."""
     first, end = scenario.steps_with_rows(_stop_step(scenario))
     end = max(end, 1)
     return min(max(first, scenario.benign.warmup_steps), end - 1), end

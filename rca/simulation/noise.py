@@ -1,4 +1,4 @@
-"""What varies in a healthy job, drawn once per scenario so that counterfactuals share it."""
+"""Random variation of a healthy job, drawn once per scenario so that counterfactuals share it."""
 
 from __future__ import annotations
 
@@ -10,38 +10,38 @@ from rca.arrays import FloatArray, IntArray
 from rca.simulation.compute_work import microbatches_apart, work_over_time
 from rca.simulation.scenario import Scenario
 
-# How long a beginning job takes to settle.
+# Steps in which a starting job settles.
 SETTLING_STEPS = 10.0
 
 
 @dataclass(frozen=True)
 class Noise:
-    """Factors on the healthy phases, and seconds that appear out of nowhere.
+    """Factors on the healthy phases, and extra seconds.
 
     Attributes
     ----------
     forward, backward, copy, loading, batch, optimizer, transfer_rank : ndarray of shape (n_ranks, n_steps)
-        Factors with mean near one; `batch` on what loader workers do.
+        Factors with mean near one; `batch` applies to loader workers.
     transfer, gather : ndarray of shape (n_steps,)
         Factors common to all members of a collective: exchanging gradients, gathering parameters.
     sends : ndarray of shape (n_steps, n_microbatches, n_data)
-        Factors on what stages send each other.
+        Factors on transfers between stages.
     job : ndarray of shape (n_steps,)
-        Factor on everybody's compute: drift, and a lasting change of the job.
+        Factor on the compute of all ranks: drift, and a lasting change of the job.
     hiccup, event, warmup : ndarray of shape (n_ranks, n_steps), seconds
-        Single stalls: many small ones while waiting for a core, a few long ones in I/O; the first steps'.
+        Many short stalls while waiting for a core, a few long ones in I/O, and the first steps' warm-up.
     stall_draw : ndarray of shape (n_ranks, n_steps), in [0, 1)
-        Decides in which phase a hiccup falls, and whatever else stops a host for a moment.
+        Selects the phase of a host's stalls.
     slow_step : ndarray of shape (n_ranks, n_steps), seconds
-        A healthy job's own checkpoints or evaluations.
+        Checkpoints or evaluations of a healthy job.
     gap : ndarray of shape (5, n_ranks, n_steps) or (1, 1, 1)
-        Factors with mean one on the launch gaps of the five phases they fall into.
+        Factors with mean one on the launch gaps of five phases.
     gc_draw : ndarray of shape (n_ranks, n_steps), in [0, 1)
-        Decides in which phase a collector pause falls.
+        Selects the phase of a garbage collector pause.
     lengths : ndarray of shape (n_steps, n_microbatches, n_data)
-        Standard normals behind the input's sequence lengths.
+        Standard normals from which sequence lengths follow.
     place : ndarray of shape (n_steps, n_data), int
-        The microbatch in which stalls fall.
+        The microbatch of a stall.
     """
 
     forward: FloatArray
@@ -83,7 +83,7 @@ def draw_noise(scenario: Scenario) -> Noise:
         optimizer=np.exp(rng.normal(0, benign.optimizer_noise, shape)),
         transfer_rank=_ends(rng, benign.transfer_ends, shape),
         transfer=_settling(scenario) * np.exp(rng.normal(0, benign.transfer_noise, shape[1])),
-        # What all ranks gather is there already: nobody's late gradients stretch it.
+        # Parameters to gather exist already, so late gradients do not delay the gathering.
         gather=np.exp(rng.normal(0, 0.3 * benign.transfer_noise, shape[1])),
         sends=_sends(rng, scenario, apart),
         job=_job_factor(rng, scenario),
@@ -108,24 +108,24 @@ def _kernels(rng: np.random.Generator, scenario: Scenario) -> tuple[FloatArray, 
         # The backward keeps its variance, but takes this share of it from the forward's.
         backward = np.sqrt(benign.common_noise) * forward + np.sqrt(1 - benign.common_noise) * backward
     spread = benign.noise * benign.backward_calm
-    # Where the backward is the calmer one, ranks differ less in it, too.
+    # Where the backward varies less from step to step, ranks differ less in it as well.
     calmer = min(1.0, benign.backward_calm)
     return np.exp(lasting + benign.noise * forward), np.exp(calmer * lasting + spread * backward)
 
 
 def _ends(rng: np.random.Generator, sigma: float, shape: tuple[int, int]) -> FloatArray:
-    """Factors on a collective's length as each rank sees it: some are always the last to be let go."""
+    """Factors on a collective's length as each rank sees it: some ranks always leave last."""
     return np.exp(rng.normal(0, 0.6 * sigma, (shape[0], 1)) + rng.normal(0, sigma, shape))
 
 
 def _settling(scenario: Scenario) -> FloatArray:
-    """Factors of the first steps, in which caches and windows of connections still fill, (n_steps,)."""
+    """Factors on the first steps, in which caches and TCP windows fill, (n_steps,)."""
     fading = np.exp(-np.arange(scenario.n_steps) / SETTLING_STEPS)
     return np.asarray(1 + scenario.benign.settling * fading)
 
 
 def _hiccups(rng: np.random.Generator, scenario: Scenario) -> FloatArray:
-    """Seconds of single stalls; some hosts have them more often than others."""
+    """Seconds of single stalls, (n_ranks, n_steps); some hosts have more of them than others."""
     benign, shape = scenario.benign, (scenario.world_size, scenario.n_steps)
     often = np.exp(rng.normal(-0.5 * benign.hiccup_spread**2, benign.hiccup_spread, (shape[0], 1)))
     hit = rng.random(shape) < benign.hiccup_probability * often
@@ -175,7 +175,7 @@ def _job_factor(rng: np.random.Generator, scenario: Scenario) -> FloatArray:
 
 
 def _warmup(rng: np.random.Generator, scenario: Scenario) -> FloatArray:
-    """First steps compile, allocate and connect: long on all ranks, longer on some, shorter each time."""
+    """Extra seconds of the first steps, (n_ranks, n_steps): they compile, allocate and connect."""
     benign = scenario.benign
     seconds = np.zeros((scenario.world_size, scenario.n_steps))
     for step in range(min(benign.warmup_steps, scenario.n_steps)):

@@ -1,8 +1,7 @@
-"""Host cores: what waiting for one costs the launches of kernels.
+"""From resources to seconds: launch gaps and stalls of hosts, batches of loaders, transfers over links.
 
-What loader workers need for a batch; the queue in the replay decides how much of it anybody waits for.
-
-Bandwidth between GPUs: links inside nodes, NICs, the PCIe switches both hang on, and the fabric.
+The batch queue of the replay decides which part of a loader's time ranks wait for. Links are those inside
+nodes, NICs, the PCIe switches that both use, and the fabric.
 """
 
 from __future__ import annotations
@@ -17,15 +16,15 @@ from rca.simulation.scenario import Scenario
 
 BETWEEN = "between steps"
 HOST_PHASES = ("data_loading", "host_to_device", "forward", "backward", "optimizer", BETWEEN)
-# Where Python code runs, and with it the collector: share of pauses per phase. On a GPU job the host only
-# dispatches the backward from native code, so pauses fall into the forward and around it. Who calls the
-# collector himself does so between steps, where no phase is timed.
+# Share of garbage collector pauses per phase: they fall where Python code runs. In a GPU job native code
+# dispatches the backward, so pauses fall into the forward and around it. Planned collections run between
+# steps, where no phase is timed.
 GC_SHARES_TESTBED = (0.4, 0.12, 0.16, 0.12, 0.15, 0.05)
 GC_SHARES_GPU = (0.1, 0.03, 0.72, 0.0, 0.1, 0.05)
 GC_SHARES_CALLED = (0.0, 0.0, 0.0, 0.0, 0.0, 1.0)
-# Where single stalls of a host fall: mostly where it launches kernels one by one.
+# Share of single host stalls per phase: most fall where the host launches kernels one by one.
 STALL_SHARES = (0.07, 0.12, 0.49, 0.2, 0.07, 0.05)
-# Where launch gaps fall.
+# Share of launch gaps per phase.
 GAP_SHARES_TESTBED = {
     "data_loading": 0.04, "host_to_device": 0.04, "forward": 0.38, "backward": 0.46, "optimizer": 0.08
 }  # fmt: skip
@@ -49,7 +48,7 @@ def launch_gaps(scenario: Scenario, resources: Resources, noise: FloatArray) -> 
     Parameters
     ----------
     noise : ndarray of shape (5, n_ranks, n_steps) or (1, 1, 1)
-        Factors by phase: whether a stranger is in the way is decided launch by launch.
+        Factors by phase: each launch waits by itself.
     """
     gap = scenario.workload.launch_seconds * launch_gap_ratio(scenario, resources)
     return {
@@ -76,9 +75,9 @@ def collector_pauses(scenario: Scenario, resources: Resources, draw: FloatArray)
 
 
 def host_stalls(scenario: Scenario, seconds: FloatArray, draw: FloatArray) -> dict[str, FloatArray]:
-    """Seconds for which hosts stand still, by phase, each (n_ranks, n_steps).
+    """Seconds of host stalls by phase, each (n_ranks, n_steps).
 
-    The backward needs little of the host, so fewer of its stalls are felt there.
+    The backward needs little of the host, so fewer stalls delay it.
     """
     backward = scenario.benign.hiccup_backward
     rest = (1 - backward) / (1 - STALL_SHARES[3])
@@ -94,7 +93,7 @@ def _into_phases(seconds: FloatArray, shares: tuple[float, ...], draw: FloatArra
 
 
 def batch_seconds(scenario: Scenario) -> float:
-    """A healthy batch's time with one worker; all of it is waited for where nothing is prefetched."""
+    """Seconds of a healthy batch with one worker; without prefetching the rank waits for all of it."""
     load = scenario.workload
     if load.prefetch_steps == 0:
         return load.data_loading_seconds
@@ -102,7 +101,7 @@ def batch_seconds(scenario: Scenario) -> float:
 
 
 def late_batch_seconds(scenario: Scenario, wait: FloatArray) -> FloatArray:
-    """A batch's time from which, step after step, `wait` seconds are felt once the queue has run empty."""
+    """Seconds per batch at which every step waits `wait` seconds once the queue is empty."""
     load = scenario.workload
     if load.prefetch_steps == 0:
         return wait + batch_seconds(scenario)
@@ -110,7 +109,7 @@ def late_batch_seconds(scenario: Scenario, wait: FloatArray) -> FloatArray:
 
 
 def lone_batch_seconds(scenario: Scenario, wait: FloatArray) -> FloatArray:
-    """A batch's time from which, were no other late, `wait` seconds are felt: the queue covers the rest."""
+    """Seconds of a single late batch at which its step waits `wait` seconds; the queue covers the rest."""
     load = scenario.workload
     return np.maximum(
         wait + load.prefetch_steps * scenario.expected_step_seconds, wait + batch_seconds(scenario)
@@ -118,14 +117,14 @@ def lone_batch_seconds(scenario: Scenario, wait: FloatArray) -> FloatArray:
 
 
 def read_seconds(scenario: Scenario) -> float:
-    """The part of a healthy batch's time that storage takes."""
+    """Seconds of a healthy batch that reading takes."""
     return scenario.workload.read_share * batch_seconds(scenario)
 
 
 def service_seconds(scenario: Scenario, resources: Resources, noise: Noise) -> FloatArray:
     """Time a loader worker needs for each step's batch, shape (n_ranks, n_steps), seconds.
 
-    A batch is made `prefetch_steps` steps before it is used, with the resources of then.
+    A worker makes a batch `prefetch_steps` steps before its use, with the resources of that step.
     """
     made_at = np.maximum(np.arange(scenario.n_steps) - scenario.workload.prefetch_steps, 0)
     node_of = np.arange(scenario.world_size) // scenario.ranks_per_node
@@ -136,17 +135,17 @@ def service_seconds(scenario: Scenario, resources: Resources, noise: Noise) -> F
 
 
 def taking_seconds(scenario: Scenario, noise: Noise) -> FloatArray:
-    """Time to take a batch that is there, shape (n_ranks, n_steps), seconds."""
+    """Time to take a loaded batch, shape (n_ranks, n_steps), seconds."""
     if scenario.workload.prefetch_steps == 0:
         return np.zeros(noise.loading.shape)
     return scenario.workload.data_loading_seconds * inputs_over_time(scenario) * noise.loading
 
 
 def nic_factor(scenario: Scenario, resources: Resources) -> FloatArray:
-    """How much longer a node's port takes, (n_nodes, n_steps): its own state, or a switch too narrow for it.
+    """Factor on a node's transfers from its port or from a narrow switch link, (n_nodes, n_steps).
 
-    A rank's NIC traffic fills ``switch_share`` of a whole link; one that is narrower by more than the inverse
-    is the bottleneck, and a ring moves at the pace of the node's slowest rank.
+    A rank's NIC traffic fills ``switch_share`` of a full link. A link that is narrower by more than the
+    inverse is the bottleneck. A ring moves at the pace of the node's slowest rank.
     """
     share = scenario.fleet.switch_share
     if share == 0:
@@ -159,7 +158,7 @@ def nic_factor(scenario: Scenario, resources: Resources) -> FloatArray:
 def exchange_seconds(scenario: Scenario, resources: Resources, noise: Noise) -> tuple[FloatArray, FloatArray]:
     """Seconds each rank exchanges gradients, and gathers parameters, both (n_ranks, n_steps).
 
-    A ring moves at the pace of its slowest member; that one's own end of it is sometimes later still.
+    A ring moves at the pace of its slowest member, whose own transfer sometimes ends even later.
     """
     load, sizes = scenario.workload, scenario.parallelism
     node_of = np.arange(scenario.world_size) // scenario.ranks_per_node
@@ -185,7 +184,7 @@ def exchange_seconds(scenario: Scenario, resources: Resources, noise: Noise) -> 
 
 
 def stage_link_seconds(scenario: Scenario, resources: Resources) -> FloatArray:
-    """Seconds from stage ``p`` to the next (modulo the stages), (n_steps, n_stages, n_data)."""
+    """Seconds of a transfer from stage ``p`` to the next (modulo the stages), (n_steps, n_stages, n_data)."""
     sizes = scenario.parallelism
     first = np.arange(0, scenario.world_size, sizes.tensor).reshape(sizes.pipeline, scenario.replicas)
     here = first // scenario.ranks_per_node

@@ -1,7 +1,6 @@
-"""What ranks and nodes have to work with at each step; faults act here and nowhere else.
+"""Resources of ranks and nodes at each step; faults change nothing else.
 
-Everything downstream follows: the timing kernel turns resources into phases, the exporters into counters,
-so a fault's symptoms agree with each other without being written down one by one.
+Phases and exporters' counters follow from the resources, so all symptoms of a fault agree with each other.
 """
 
 from __future__ import annotations
@@ -65,45 +64,44 @@ class Stop:
 
 @dataclass
 class Resources:
-    """State of the machines and of the job's input, per rank (or node) and step.
+    """State of the machines and of the job's input, per rank or node and step.
 
     Attributes
     ----------
     compute_stretch : ndarray of shape (n_ranks, n_steps)
-        Factor on kernel time from a shared GPU; once settled, from lost clock too.
+        Factor on kernel time from a shared GPU; after `apply_clock_limits` from a lower clock as well.
     launch_stretch : ndarray of shape (n_ranks, n_steps)
-        Factor on what the host's own program paces, forward and optimizer: no counter knows of it.
+        Factor on forward and optimizer from a slow host program; no counter shows it.
     cooling, power_limit, clock_ceiling : ndarray of shape (n_ranks, n_steps)
-        Heat carried off, power allowed and clock allowed, relative to what full load needs.
+        Cooling, allowed power and allowed clock, relative to the need at full load.
     clock, heat, thermal, power_cap : ndarray of shape (n_ranks, n_steps)
-        What the GPU's controller makes of these (`rca.simulation.gpu_clock.settle`): SM clock relative to its
-        normal value under load, degrees above the healthy temperature, and the share of time the GPU is
-        held back for temperature or power.
+        Results of `rca.simulation.gpu_clock.apply_clock_limits`: SM clock relative to its normal value under
+        load, degrees above the healthy temperature, and shares of time limited by temperature or power.
     foreign_gpu : ndarray of shape (n_ranks, n_steps)
         Share of the GPU that other processes take.
     gpu_stall, host_stall, table_stall, gc, checkpoint : ndarray of shape (n_ranks, n_steps), seconds
-        Time lost per step to memory recovery, to a host that stands still, to reading back what the loading
-        of data needs and was reclaimed, to collector pauses and checkpoints.
+        Time lost per step: to memory recovery, to a stalled host, to reading back reclaimed pages of the data
+        loading, to garbage collector pauses, and to checkpoints.
     major_faults : ndarray of shape (n_ranks, n_steps), per second
-        Pages read back that a memory limit had pushed out.
+        Reclaimed pages read back because of a memory limit.
     batch_extra : ndarray of shape (n_ranks, n_steps), seconds
-        What a loader worker needs for a batch beyond the usual.
+        Extra time of a loader worker per batch.
     read_stretch : ndarray of shape (n_nodes, n_steps)
         Factor on the time to read a batch from storage.
     read_held : ndarray of shape (n_ranks, n_steps)
-        Share of time a limit holds a rank's reads back, above a disk that has time.
+        Share of time in which a limit delays a rank's reads although the disk is free.
     run_queue : ndarray of shape (n_ranks, n_steps)
-        Share of its runnable time the host process waits for a core.
+        Share of its runnable time in which the host process waits for a core.
     quota : ndarray of shape (n_ranks, n_steps)
-        Share of time it is stopped by a CPU quota.
+        Share of time in which a CPU quota stops it.
     copy_stretch : ndarray of shape (n_ranks, n_steps)
-        How many times narrower the GPU's link to its PCIe switch is; the NIC's traffic passes it as well.
+        Factor by which the GPU's link to its PCIe switch is narrower; the NIC's traffic may use it as well.
     lost_lanes, lost_generations : ndarray of shape (n_ranks, n_steps)
-        How often the link's width, or its rate, is halved: what it was trained to.
+        Number of halvings of the trained link width, and of the trained link rate.
     loader_cpu, group_cpu : ndarray of shape (n_ranks, n_steps)
-        Extra cores used by the input pipeline, and by strangers in a rank's own control group.
+        Extra cores used by the input pipeline, and by foreign processes in a rank's own control group.
     stage_extra : ndarray of shape (n_stages, n_steps)
-        Work a stage has beyond its balanced part, relative to that part.
+        Extra work of a stage, relative to its balanced part.
     length_spread : ndarray of shape (1, n_steps)
         Standard deviation of the logarithm of sequence lengths in the input.
     ecc, pcie_replays : ndarray of shape (n_ranks, n_steps), per second
@@ -113,8 +111,8 @@ class Resources:
         Symptoms at the port: queued share, added seconds of round trip, lost share, link errors per second,
         marked share.
     foreign_cpu, memory_stall, disk_stall, remote_stall : ndarray of shape (n_nodes, n_steps)
-        Cores used by strangers; share of time stalled on memory; share of time the disk is saturated, or the
-        file server.
+        Cores used by foreign processes; share of time stalled on memory; shares of time in which the disk or
+        the file server is saturated.
     """
 
     compute_stretch: FloatArray
@@ -162,7 +160,7 @@ class Resources:
 
     @classmethod
     def healthy(cls, scenario: Scenario) -> Resources:
-        """Machines as they should be."""
+        """Resources of healthy machines."""
         rows = dict.fromkeys(OF_NODES, scenario.n_nodes)
         rows |= {"stage_extra": scenario.parallelism.pipeline, "length_spread": 1}
         held: dict[str, FloatArray] = {}

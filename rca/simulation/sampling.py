@@ -1,7 +1,4 @@
-"""Draws of faults: whom they hit, when, how hard.
-
-Domain-randomised scenarios: other machines, other sizes, other blind spots in every draw.
-"""
+"""Domain-randomised scenarios: jobs, machines, telemetry, and faults with victims, steps and severity."""
 
 from __future__ import annotations
 
@@ -19,14 +16,14 @@ from rca.simulation.sampling_telemetry import sample_telemetry
 from rca.simulation.scenario import Dialect, Fault, Scenario, Shape
 from rca.telemetry.causes import UNKNOWN
 
-#: Steps that a fault acts in: all, those from some step on, or some in between.
+#: Steps in which a fault acts: all, all from some step on, or some in between.
 Span = Literal["whole", "rest", "middle"]
 # Causes that act from the first step to the last, always or mostly; the others' spans are mixed.
 ALWAYS_ON = frozenset({"stage_imbalance"})
 MOSTLY_ON = frozenset({"sequence_length_imbalance", "checkpoint_stall", "runtime_gc"})
 
-# How much less or more than usual machines others suffer: ranges of `Fault.strength`, wide around what two
-# testbeds showed. Some congestion controls take any loss for congestion, others hardly slow down.
+# Ranges of `Fault.strength`, wide around the values of two testbeds. Some congestion controls treat any loss
+# as congestion, others hardly slow down.
 STRENGTHS: dict[str, tuple[float, float]] = {
     "gpu_throttling": (0.7, 1.9),
     "gpu_contention": (0.7, 1.1),
@@ -45,9 +42,9 @@ STRENGTHS: dict[str, tuple[float, float]] = {
     "checkpoint_stall": (0.5, 1.1),
 }
 USUAL_STRENGTH = (0.7, 1.4)
-# How often a stall holds up single batches only, and what share of them (`Fault.late_share`).
+# Share of stalls that delay single batches only, and the range of `Fault.late_share`.
 RARE_SHARE, RARE_BATCHES = 0.35, (0.01, 0.3)
-# The same of `Fault.curve`: a longer way costs as often as a collective goes back and forth.
+# Ranges of `Fault.curve`: a longer delay costs once per round trip of a collective.
 CURVES: dict[str, tuple[float, float]] = {
     "nic_degradation": (0.25, 1.0),
     "data_loader_stall": (0.55, 1.1),
@@ -82,13 +79,13 @@ def sample_fault(rng: np.random.Generator, scenario: Scenario, cause: str) -> Fa
 
 
 def sample_strength(rng: np.random.Generator, cause: str, variant: str) -> float:
-    """Draw how badly some machines take a cause's variant."""
+    """Draw how strongly a cause's variant slows these machines."""
     usual = STRENGTHS.get(cause, USUAL_STRENGTH)
     return log_uniform(rng, *STRENGTHS.get(f"{cause}/{variant}", usual))
 
 
 def _late_share(rng: np.random.Generator, cause: str, variant: str) -> float:
-    """A store with a long tail, or a few odd samples, hold up a batch now and then, whichever rank's."""
+    """Draw the share of late batches: slow storage or odd samples may delay single batches of any rank."""
     may_be_rare = cause == "data_loader_stall" or (cause == "storage_degradation" and variant != "throttle")
     return log_uniform(rng, *RARE_BATCHES) if may_be_rare and rng.random() < RARE_SHARE else 1.0
 
@@ -124,7 +121,7 @@ def _victims(
 
 
 def _unknown_reach(rng: np.random.Generator, variant: str) -> Reach:
-    """Machines are bought, and programs started, by the node; transfers are mostly everybody's."""
+    """Draw what an unexplained slowness hits: mostly nodes; transfers mostly slow the whole fabric."""
     if variant == "transfer":
         return "fabric" if rng.random() < 0.8 else "node"
     return "node" if rng.random() < (0.9 if variant == "older" else 0.35) else "rank"
@@ -189,7 +186,7 @@ ATTEMPTS = 10
 DIALECTS: tuple[tuple[Dialect, float], ...] = (("gpu_cluster", 0.5), ("cpu_testbed", 0.35), ("mixed", 0.15))
 # Fail-stop windows are easier and need fewer examples.
 CAUSE_WEIGHTS = {cause: 0.6 if kind.straggler_type is None else 1.0 for cause, kind in FAULTS.items()}
-# What nobody thought of is about as frequent as any two causes together.
+# Unknown causes are about as frequent as any two causes together.
 CAUSE_WEIGHTS[UNKNOWN] = 1.6
 
 
@@ -240,7 +237,7 @@ def _base(rng: np.random.Generator, dialect: Dialect, cause: str) -> Scenario:
     job = sample_job(rng, dialect, cause)
     draft = Scenario(seed=int(rng.integers(0, 2**31)), dialect=dialect, **job)
     telemetry = sample_telemetry(rng, draft, cause)
-    benign = sample_benign(rng, draft, lengths_told=telemetry.load_columns)
+    benign = sample_benign(rng, draft, lengths_reported=telemetry.load_columns)
     return _revalidated(draft, benign=benign, telemetry=telemetry)
 
 

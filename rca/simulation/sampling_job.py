@@ -1,4 +1,4 @@
-"""Draws of the job itself: size, parallelism, length and the time its phases take."""
+"""Draws of the job: size, parallelism, number of steps, and durations of its phases."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from rca.simulation.scenario import Dialect
 from rca.telemetry.causes import STOP_CAUSES
 from rca.telemetry.job import Parallelism
 
-#: Fewest steps of a window; and by how much the windows of jobs that stop are longer, as if they had gone on.
+#: Fewest steps of a window, and the factor on the planned steps of jobs that stop.
 SHORTEST, STOPPED_LONGER = 20, 1.7
 #: Share of cluster jobs with 512 to 4,096 ranks, and with more.
 LARGE_SHARE, HUGE_SHARE = 0.06, 0.01
-#: Ranks x steps of one simulated window, at most, while enough steps are left to compare; and how many are.
+#: Largest product of ranks and steps of one window, and the fewest steps that it always keeps.
 LARGEST_CELLS, FEWEST_STEPS, FEWEST_STEPS_HUGE = 80_000, 24, 16
 #: Ranks from which a job counts as huge.
 HUGE = 8192
-#: How often a queue is as long as loaders with many workers keep it: some batches for each.
+#: Share of jobs with a long queue: many loader workers, and some batches for each.
 LONG_QUEUE_SHARE = 0.45
 #: Share of cluster jobs on nodes of several generations, and of pipelines with several chunks per stage.
 MIXED_FLEET_SHARE, INTERLEAVED_SHARE = 0.12, 0.25
-#: Share of testbeds' jobs with pipelines, and of its machines whose cores are hardly shared; below that share
-#: of time spent in run queues a testbed's host is calm.
+#: Share of testbed jobs with pipelines; share of testbed machines with hardly shared cores; share of time in
+#: run queues below which such a host counts as calm.
 TESTBED_PIPELINES, CALM_HOSTS, CALM_QUEUE = 0.12, 0.3, 0.15
 
 
@@ -72,7 +72,7 @@ def sample_job(rng: np.random.Generator, dialect: Dialect, cause: str) -> JobSha
 
 
 def _n_steps(rng: np.random.Generator, world_size: int, longest: int, cause: str) -> int:
-    """Draw the window's length; how many steps were done must not tell which jobs stopped."""
+    """Draw the planned steps; the number of completed steps must not reveal which jobs stopped."""
     drawn = log_uniform(rng, SHORTEST, longest) * (STOPPED_LONGER if cause in STOP_CAUSES else 1.0)
     fewest = FEWEST_STEPS_HUGE if world_size >= HUGE else FEWEST_STEPS
     return min(round(drawn), max(fewest, LARGEST_CELLS // world_size))
@@ -102,7 +102,7 @@ def _cluster_shape(rng: np.random.Generator, cause: str, *, pipelined: bool) -> 
     if large < HUGE_SHARE:
         per_node, nodes = 8, int(rng.choice([1024, 2048]))
     elif large < HUGE_SHARE + LARGE_SHARE:
-        # The largest of many ranks stands out by chance alone: what is normal depends on the size.
+        # The largest of many ranks is an outlier by chance alone: the normal range depends on the size.
         per_node, nodes = 8, int(rng.choice([64, 128, 256, 512], p=[0.4, 0.3, 0.2, 0.1]))
     world = nodes * per_node
     tensor = int(rng.choice([1, 1, 1, 2, 4, 8]))
@@ -120,7 +120,7 @@ def _cluster_shape(rng: np.random.Generator, cause: str, *, pipelined: bool) -> 
 
 
 def _fleet(rng: np.random.Generator, n_nodes: int) -> Fleet:
-    """Machines of one generation, or of two whose compute differs by a few per cent."""
+    """Draw machines of one generation, or of two that differ in compute by a few per cent."""
     cooling, shared = log_uniform(rng, 8, 60), rng.random() < 0.6
     switch = log_uniform(rng, 1 / 64, 1 / 8) if shared and n_nodes > 1 else 0.0
     if n_nodes == 1 or rng.random() >= MIXED_FLEET_SHARE:
@@ -136,7 +136,7 @@ def _fleet(rng: np.random.Generator, n_nodes: int) -> Fleet:
 
 
 def _testbed_workload(rng: np.random.Generator, parallelism: Parallelism) -> Workload:
-    """Around two measured testbeds: other machines are faster or slower, phase by phase."""
+    """Draw phases around those of two measured testbeds; other machines are faster or slower per phase."""
     scale = log_uniform(rng, 0.5, 3.0)
 
     def around(seconds: float, spread: float = 0.25) -> float:
@@ -168,7 +168,7 @@ def _testbed_workload(rng: np.random.Generator, parallelism: Parallelism) -> Wor
 
 
 def _cluster_workload(rng: np.random.Generator, parallelism: Parallelism, per_node: int) -> Workload:
-    """Shares of a step as GPU jobs have them, exposed communication from a few to forty per cent."""
+    """Draw phases with the shares of GPU jobs; exposed communication is from 2 % to 45 % of a step."""
     step = log_uniform(rng, 0.2, 30.0)
     shares = {
         "data_loading": log_uniform(rng, 0.0001, 0.04),
@@ -215,9 +215,9 @@ class _Input(TypedDict):
 
 
 def _input(rng: np.random.Generator, *, workers: int) -> _Input:
-    """What feeds the job: a queue, the workers behind it, and the lengths of what they read."""
+    """Draw the input pipeline: the batch queue, its workers, and the input's lengths."""
     ahead = int(rng.integers(0, 5))
-    # A worker without a place in the queue would never have anything to do.
+    # A worker without a place in the queue would have no work.
     hands = int(rng.integers(1, min(workers, max(ahead, 1)) + 1))
     if rng.random() < LONG_QUEUE_SHARE:
         hands = int(rng.choice([2, 4, 8, 16]))
@@ -233,7 +233,7 @@ def _input(rng: np.random.Generator, *, workers: int) -> _Input:
 
 
 def _layers(rng: np.random.Generator, parallelism: Parallelism) -> int:
-    """As many as divide by the stages, or a few more where that makes no stage much longer than another."""
+    """Draw a number of layers that divides by the stages, or a few more if stages stay nearly equal."""
     chunks = parallelism.pipeline * parallelism.virtual_pipeline
     each = int(rng.integers(4, 21))
     left = int(rng.integers(1, chunks)) if chunks > 1 and each >= 12 and rng.random() < 0.3 else 0

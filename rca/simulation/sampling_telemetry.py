@@ -1,4 +1,4 @@
-"""Draws of what telemetry shows of a job, how its trainer books it, and what is lost."""
+"""Draws of a job's telemetry: exporters, the trainer's timers, and lost data."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ import numpy as np
 from rca.simulation.sampling_job import log_uniform
 from rca.simulation.scenario import (
     LEAST_ROWS,
-    Booking,
     BubblePlace,
     CopyPlace,
     DeviceWait,
     Ending,
     ExchangePlace,
     LoadingPlace,
+    PhaseAccounting,
     Scenario,
     SkewedBy,
     Telemetry,
@@ -34,43 +34,43 @@ CORE_PHASES = (
     "forward_seconds", "backward_seconds", "communication_wait_seconds", "communication_transfer_seconds",
 )  # fmt: skip
 MAX_SAMPLES = 120
-#: Keep what was added later apart from a scenario's other draws.
-_INPUTS, _TIMERS, _SAMPLES = 15, 16, 17
-#: Operations are traced in this share of jobs of at most so many ranks.
+#: Random streams of later additions, apart from a scenario's other draws.
+_INPUTS_STREAM, _TIMERS_STREAM, _SAMPLES_STREAM = 15, 16, 17
+#: Share of jobs with traced operations, and the largest number of ranks of such a job.
 TRACED_SHARE, TRACED_RANKS = 0.02, 64
-#: Beyond so many ranks the ends of single operations are not kept.
+#: Above this number of ranks the ends of single operations are not kept.
 MANY_RANKS = 512
-#: Shares of jobs without pipelines, whose hosts wait for their devices, that time their exchange within the
-#: backward, within their layers, and within the optimizer.
-IN_BACKWARD, IN_LAYERS, IN_OPTIMIZER = 0.1, 0.15, 0.08
-#: Share of clusters' jobs whose forward fetches its batch, and of the others that copy it within the loading
-#: or within the forward.
-FETCHED_IN_FORWARD, COPIED_IN_LOADING, COPIED_IN_FORWARD = 0.08, 0.2, 0.2
-#: Shares of pipelines that book their bubbles in no phase, and as work of the backward.
-NOWHERE, IN_WORK = 0.25, 0.15
-#: Shares of pipelines that time their exchange within the backward, and within the optimizer.
-PIPELINED_ELSEWHERE = 0.07
-#: Share of jobs of which not every rank has all timers, and how often a timer is one of these.
-PARTLY_TIMED, SELDOM_TIMED = 0.06, 0.5
-#: Share of clusters' jobs whose timers see launches, because the host does not wait for its device.
-LAUNCHES_ONLY = 0.12
-#: Share of windows that exporters cover for longer than rows.
+#: Shares of jobs without pipelines that time their exchange within the backward, within their layers, and
+#: within the optimizer. Their hosts wait for their devices in every phase.
+EXCHANGE_IN_BACKWARD_SHARE, EXCHANGE_IN_LAYERS_SHARE, EXCHANGE_IN_OPTIMIZER_SHARE = 0.1, 0.15, 0.08
+#: Share of cluster jobs with a forward that fetches its batch. Shares of the other jobs that copy it within
+#: the loading, or within the forward.
+FETCHED_IN_FORWARD_SHARE, COPIED_IN_LOADING_SHARE, COPIED_IN_FORWARD_SHARE = 0.08, 0.2, 0.2
+#: Shares of pipelines that time their bubbles in no phase, and within the backward.
+BUBBLES_UNTIMED_SHARE, BUBBLES_IN_BACKWARD_SHARE = 0.25, 0.15
+#: Share of pipelines that time their exchange within the backward, and share that does so in the optimizer.
+PIPELINE_EXCHANGE_ELSEWHERE_SHARE = 0.07
+#: Share of jobs in which some ranks lack timers, and the probability of each timer to be one of these.
+PARTLY_TIMED_SHARE, PARTLY_TIMED_PHASE_SHARE = 0.06, 0.5
+#: Share of cluster jobs with timers that see launches only, because the host does not wait for its device.
+LAUNCHES_ONLY_SHARE = 0.12
+#: Share of windows in which samples cover more steps than rows do.
 MARGIN_SHARE = 0.15
-#: Share of jobs that write down how many samples a step had, whether or not how long these were.
-SAMPLES_COUNTED = 0.2
-#: Share of jobs whose device exporters collect less often than they are scraped.
+#: Share of jobs that record the number of samples per step, with or without lengths.
+SAMPLES_COUNTED_SHARE = 0.2
+#: Share of jobs with device exporters that collect less often than they are scraped.
 HELD_SHARE = 0.25
 
 
 def sample_telemetry(rng: np.random.Generator, scenario: Scenario, cause: str) -> Telemetry:
-    """Draw what is seen; of `cause` only its load columns depend, which people add when they need them."""
+    """Draw the telemetry; only the load columns depend on `cause`, because users add them on demand."""
     testbed, single = scenario.dialect == "cpu_testbed", scenario.n_nodes == 1
     named = rng.random() >= 0.07
     length = scenario.n_steps * scenario.workload.step_seconds
     interval = 0.2 * log_uniform(rng, 0.5, 5) if testbed else log_uniform(rng, 1, 30)
     full = rng.random() < 0.55
     interval = max(min(interval, length / 4), length / MAX_SAMPLES)
-    hold, lag = (0.0, 0.0) if testbed else _hold(rng, interval, length)
+    hold, lag = (0.0, 0.0) if testbed else _held_values(rng, interval, length)
     return Telemetry(
         exporters=_exporters(rng, scenario),
         interval_seconds=interval,
@@ -81,7 +81,7 @@ def sample_telemetry(rng: np.random.Generator, scenario: Scenario, cause: str) -
         forgets_dead=bool(rng.random() < 0.5),
         visibility=_visibility(rng),
         missing_phases=() if full else _missing_phases(rng),
-        ranks_without_phases=_blind_ranks(rng, scenario),
+        ranks_without_phases=_ranks_without_phases(rng, scenario),
         load_columns=bool(rng.random() < (0.45 if cause == "sequence_length_imbalance" else 0.12)),
         node_names=named,
         list_ranks=bool(rng.random() >= 0.04),
@@ -93,23 +93,25 @@ def sample_telemetry(rng: np.random.Generator, scenario: Scenario, cause: str) -
         clock_skew_seconds=0.0 if testbed or single else log_uniform(rng, 1e-4, 1.0),
         events=bool(rng.random() < 0.5),
         ending=_ending(rng),
-        booking=_booking(rng, scenario),
+        phase_accounting=_phase_accounting(rng, scenario),
         begun_steps_reported=bool(rng.random() < 0.6),
         **_without_rows(rng, scenario),
-        samples_counted=bool(np.random.default_rng([scenario.seed, _SAMPLES]).random() < SAMPLES_COUNTED),
+        samples_counted=bool(
+            np.random.default_rng([scenario.seed, _SAMPLES_STREAM]).random() < SAMPLES_COUNTED_SHARE
+        ),
         **_partly_timed(scenario),
     )
 
 
-def _booking(rng: np.random.Generator, scenario: Scenario) -> Booking:
-    """How the trainer times its steps; the testbed's timers see all work as it is, many others' do not."""
+def _phase_accounting(rng: np.random.Generator, scenario: Scenario) -> PhaseAccounting:
+    """Draw the trainer's timers; those of the testbed see all work as it is, many others do not."""
     if scenario.dialect == "cpu_testbed":
-        return Booking(**_uneven_transfers(rng, scenario, 0.6))
+        return PhaseAccounting(**_uneven_transfers(rng, scenario, 0.6))
     tensor, pipelined = scenario.parallelism.tensor > 1, scenario.parallelism.pipeline > 1
     shared, inside, nowhere, overlapped, launched = rng.random(5)
-    launches_only = not pipelined and launched < LAUNCHES_ONLY
+    launches_only = not pipelined and launched < LAUNCHES_ONLY_SHARE
     places: tuple[DeviceWait, ...] = ("forward", "optimizer", "nowhere")
-    return Booking(
+    return PhaseAccounting(
         batch_shared=bool(tensor and shared < 0.5),
         tensor_waits_inside=bool(tensor and inside < 0.5 and not launches_only),
         waits_for_device=places[rng.integers(3)] if launches_only else "every phase",
@@ -121,10 +123,18 @@ def _booking(rng: np.random.Generator, scenario: Scenario) -> Booking:
 
 
 def _exchange_place(drawn: float) -> ExchangePlace:
-    """From a uniform draw: most of the jobs that are simulated time their exchange."""
+    """Place of the exchange from a uniform draw; most simulated jobs time it as a phase of its own."""
     places: tuple[ExchangePlace, ...] = ("backward", "layers", "optimizer", "own phase")
     return places[
-        int(np.searchsorted(np.cumsum([IN_BACKWARD, IN_LAYERS, IN_OPTIMIZER]), drawn, side="right"))
+        int(
+            np.searchsorted(
+                np.cumsum(
+                    [EXCHANGE_IN_BACKWARD_SHARE, EXCHANGE_IN_LAYERS_SHARE, EXCHANGE_IN_OPTIMIZER_SHARE]
+                ),
+                drawn,
+                side="right",
+            )
+        )
     ]
 
 
@@ -134,18 +144,23 @@ class _WaitsPlace(TypedDict):
 
 
 def _waits_place(scenario: Scenario, nowhere: float, overlapped: float) -> _WaitsPlace:
-    """From uniform draws: most jobs have timers for whatever is waiting."""
+    """Places of bubbles and of the exchange from uniform draws; most jobs have timers for waiting."""
     if scenario.parallelism.pipeline == 1:
         return {"bubbles_in": "waiting", "exchange_in": _exchange_place(overlapped)}
     if scenario.world_size > MANY_RANKS:
         return {"bubbles_in": "waiting", "exchange_in": "own phase"}
-    # Who has no timer for the exchange has none for bubbles.
-    if overlapped < PIPELINED_ELSEWHERE:
+    # Jobs without a timer for the exchange have none for bubbles.
+    if overlapped < PIPELINE_EXCHANGE_ELSEWHERE_SHARE:
         return {"bubbles_in": "backward", "exchange_in": "backward"}
-    if overlapped < 2 * PIPELINED_ELSEWHERE:
+    if overlapped < 2 * PIPELINE_EXCHANGE_ELSEWHERE_SHARE:
         return {"bubbles_in": "nowhere", "exchange_in": "optimizer"}
-    bubbles: BubblePlace = "backward" if nowhere < NOWHERE + IN_WORK else "waiting"
-    return {"bubbles_in": "nowhere" if nowhere < NOWHERE else bubbles, "exchange_in": "own phase"}
+    bubbles: BubblePlace = (
+        "backward" if nowhere < BUBBLES_UNTIMED_SHARE + BUBBLES_IN_BACKWARD_SHARE else "waiting"
+    )
+    return {
+        "bubbles_in": "nowhere" if nowhere < BUBBLES_UNTIMED_SHARE else bubbles,
+        "exchange_in": "own phase",
+    }
 
 
 class _InputsPlace(TypedDict):
@@ -154,13 +169,13 @@ class _InputsPlace(TypedDict):
 
 
 def _inputs_place(scenario: Scenario) -> _InputsPlace:
-    """Where the batch is fetched and copied; from draws of its own, so that nothing else depends on it."""
-    fetched, copied = np.random.default_rng([scenario.seed, _INPUTS]).random(2)
-    if fetched < FETCHED_IN_FORWARD:
+    """Draw where the batch is fetched and copied, from a separate random stream."""
+    fetched, copied = np.random.default_rng([scenario.seed, _INPUTS_STREAM]).random(2)
+    if fetched < FETCHED_IN_FORWARD_SHARE:
         return {"loading_in": "forward", "copy_in": "forward"}
-    if copied < COPIED_IN_LOADING:
+    if copied < COPIED_IN_LOADING_SHARE:
         return {"loading_in": "own phase", "copy_in": "data loading"}
-    apart = copied >= COPIED_IN_LOADING + COPIED_IN_FORWARD
+    apart = copied >= COPIED_IN_LOADING_SHARE + COPIED_IN_FORWARD_SHARE
     return {"loading_in": "own phase", "copy_in": "own phase" if apart else "forward"}
 
 
@@ -170,7 +185,7 @@ class _UnevenTransfers(TypedDict, total=False):
 
 
 def _uneven_transfers(rng: np.random.Generator, scenario: Scenario, probability: float) -> _UnevenTransfers:
-    """Which part of a transfer some ranks take for waiting, and what that depends on."""
+    """Draw the part of a transfer that some ranks count as waiting, and which ranks these are."""
     if scenario.n_nodes == 1 or rng.random() >= probability:
         return {}
     by: SkewedBy = "node" if scenario.ranks_per_node > 1 and rng.random() < 0.4 else "ring"
@@ -178,7 +193,7 @@ def _uneven_transfers(rng: np.random.Generator, scenario: Scenario, probability:
 
 
 def _without_rows(rng: np.random.Generator, scenario: Scenario) -> dict[str, int]:
-    """Steps at both ends that have samples and no rows: mostly the same margin before and after."""
+    """Draw the steps at both ends with samples but no rows; mostly the same number before and after."""
     if rng.random() >= MARGIN_SHARE or scenario.n_steps < 2 * LEAST_ROWS:
         return {}
     margin, kind = int(log_uniform(rng, 1, scenario.n_steps / 4)), rng.random()
@@ -188,16 +203,16 @@ def _without_rows(rng: np.random.Generator, scenario: Scenario) -> dict[str, int
     }
 
 
-def _hold(rng: np.random.Generator, interval: float, length: float) -> tuple[float, float]:
-    """Seconds a device exporter keeps a value, and how old that is when it collects it."""
+def _held_values(rng: np.random.Generator, interval: float, length: float) -> tuple[float, float]:
+    """Draw the seconds that a device exporter keeps a value, and the value's age when it is collected."""
     if rng.random() >= HELD_SHARE:
         return 0.0, 0.0
     return min(interval * rng.uniform(1.2, 5), length / 8), min(rng.uniform(0, 2), length / 40)
 
 
 def _missing_phases(rng: np.random.Generator) -> tuple[str, ...]:
-    """Few trainers time everything; the compute phases and the split of communication are mostly there."""
-    return _some(rng, OPTIONAL_PHASES, 0.35) + _some(rng, CORE_PHASES, 0.1)
+    """Draw the missing timers: few trainers time everything, most time compute and communication."""
+    return _random_subset(rng, OPTIONAL_PHASES, 0.35) + _random_subset(rng, CORE_PHASES, 0.1)
 
 
 def _exporters(rng: np.random.Generator, scenario: Scenario) -> tuple[str, ...]:
@@ -207,7 +222,7 @@ def _exporters(rng: np.random.Generator, scenario: Scenario) -> tuple[str, ...]:
     offered = all_of[scenario.dialect]
     if rng.random() < 0.5:
         return offered
-    kept = _some(rng, offered, 0.7)
+    kept = _random_subset(rng, offered, 0.7)
     return kept or offered[:1]
 
 
@@ -227,25 +242,25 @@ class _PartlyTimed(TypedDict, total=False):
 
 
 def _partly_timed(scenario: Scenario) -> _PartlyTimed:
-    """Timers that only the job's first rank has, or one of each node, or some; from draws of its own."""
-    rng = np.random.default_rng([scenario.seed, _TIMERS])
-    if rng.random() >= PARTLY_TIMED:
+    """Draw timers that only rank 0, one rank per node, or some ranks have, from a separate random stream."""
+    rng = np.random.default_rng([scenario.seed, _TIMERS_STREAM])
+    if rng.random() >= PARTLY_TIMED_SHARE:
         return {}
     rank = np.arange(scenario.world_size)
     chosen = (rank == 0, rank % scenario.ranks_per_node == 0, rng.random(rank.size) < 0.5)
     timing = np.flatnonzero(chosen[rng.integers(len(chosen))])
     return {
-        "partly_timed": _some(rng, OPTIONAL_PHASES, SELDOM_TIMED),
+        "partly_timed": _random_subset(rng, OPTIONAL_PHASES, PARTLY_TIMED_PHASE_SHARE),
         "timing_ranks": tuple(timing.tolist()),
     }
 
 
-def _blind_ranks(rng: np.random.Generator, scenario: Scenario) -> tuple[int, ...]:
+def _ranks_without_phases(rng: np.random.Generator, scenario: Scenario) -> tuple[int, ...]:
     if rng.random() >= 0.06 or scenario.world_size < 4:
         return ()
     count = int(rng.integers(1, max(2, scenario.world_size // 4)))
     return tuple(int(rank) for rank in rng.choice(scenario.world_size, count, replace=False))
 
 
-def _some(rng: np.random.Generator, names: tuple[str, ...], probability: float) -> tuple[str, ...]:
+def _random_subset(rng: np.random.Generator, names: tuple[str, ...], probability: float) -> tuple[str, ...]:
     return tuple(name for name in names if rng.random() < probability)

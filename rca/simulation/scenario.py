@@ -1,7 +1,7 @@
-"""What is simulated: one job, its machines' faults, and how much of it anybody can see.
+"""A scenario: one job, its machines' faults, and its telemetry.
 
-A `Scenario` is plain data. It fully determines a window: the same scenario always yields the same telemetry,
-so a corpus can be stored as scenarios and regenerated.
+A `Scenario` is plain data and determines its window: the same scenario always yields the same telemetry. A
+corpus can therefore be stored as scenarios.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ BubblePlace = Literal["waiting", "nowhere", "backward"]
 DeviceWait = Literal["every phase", "forward", "optimizer", "nowhere"]
 SkewedBy = Literal["ring", "node"]
 Visibility = Literal["full", "unsplit", "minimal", "loading"]
-#: Rows at the beginning are only missing from windows that keep so many.
+#: Fewest rows per rank of a window with missing rows at its beginning.
 LEAST_ROWS = 20
-#: Phases that leave nobody's own work to be seen: whole steps, or those and data loading.
+#: Visibilities without timers for the ranks' own work: whole steps, or whole steps and data loading.
 HARDLY_VISIBLE = frozenset({"minimal", "loading"})
 
 
@@ -37,24 +37,23 @@ class Fault(Frozen):
     cause : str
         Catalogue id; see `rca.simulation.faults.FAULTS`.
     variant : str
-        Which mechanism of that cause, e.g. ``bandwidth``, ``delay`` or ``loss`` of ``nic_degradation``.
+        Mechanism of that cause, e.g. ``bandwidth``, ``delay`` or ``loss`` of ``nic_degradation``.
         Empty for the cause's first one.
     ranks : tuple of int
-        Ranks that suffer it (for a node's fault: all ranks of the node).
+        Affected ranks; for a node's fault all ranks of the node.
     nodes : tuple of int
-        Indices of the nodes that suffer it.
+        Indices of the affected nodes.
     severity : float
         0 (no effect) to 1 (the worst that is simulated).
     strength, curve : float
-        How badly these machines take it: a factor on what the worst costs, and the power of the severity
-        that its cost follows, both relative to usual machines.
+        Sensitivity of these machines: a factor on the cost at full severity, and the power of the severity in
+        the cost, both relative to usual machines.
     first_step, last_step : int
         Inclusive; a fail-stop fault has no last step.
     shape : {"step", "ramp", "intermittent"}
-        How it develops between its first and last step.
+        Development between the first and the last step.
     late_share : float
-        Of what stalls a loader or its storage: share of the batches that are held up, each for the longer
-        the fewer they are.
+        Share of late batches under a fault of a loader or its storage; fewer late batches are longer.
     """
 
     cause: str
@@ -71,40 +70,39 @@ class Fault(Frozen):
 
     @property
     def force(self) -> float:
-        """Severity as its cost follows it."""
+        """Severity to the power of `curve`; the cost is a function of it."""
         return float(self.severity**self.curve)
 
 
-class Booking(Frozen):
-    """What the trainer's timers cannot tell apart.
+class PhaseAccounting(Frozen):
+    """How the trainer's timers divide a step into phases.
 
     Attributes
     ----------
     batch_shared : bool
-        A tensor group's data loading lasts until its last member asks for the batch.
+        A tensor group's data loading lasts until its last member needs the batch.
     tensor_waits_inside : bool
         A tensor group's forward and backward are as long as those of its slowest member.
     loading_in : {"own phase", "forward"}
-        Where the batch is taken from the loader: many forward functions fetch it themselves.
+        Phase in which the batch is taken from the loader: many forward functions fetch it themselves.
     copy_in : {"own phase", "data loading", "forward"}
-        Where it is copied to the device. Neither has a column of its own if it is in another phase.
+        Phase in which it is copied to the device. Within another phase neither has a column of its own.
     bubbles_in : {"waiting", "nowhere", "backward"}
-        What a pipeline's bubbles are booked as: as waiting, in no phase, or, where the backward's timer holds
-        the receiving of gradients, as work.
+        Phase of a pipeline's bubbles: waiting, no phase, or the backward if its timer contains the receiving
+        of gradients.
     exchange_in : {"own phase", "backward", "layers", "optimizer"}
-        Where the exchange is timed. Elsewhere than in a phase of its own it has no columns: gradients are
-        exchanged behind the backward, parameters are gathered layer by layer (FSDP, ZeRO-3), so that ranks
-        wait for each other within the forward as well, or the optimizer's step waits for the gradients
-        (Horovod).
+        Phase of the exchange, which has columns only if it is a phase of its own. "backward": gradients are
+        exchanged behind the backward. "layers": parameters are gathered layer by layer (FSDP, ZeRO-3), so
+        ranks wait within the forward as well. "optimizer": the optimizer waits for the gradients (Horovod).
     waits_for_device : {"every phase", "forward", "optimizer", "nowhere"}
-        Where the host waits for its device. Elsewhere a timer sees the launches of kernels only; "nowhere" is
-        at the step's end, for which there is no timer. The exchange has columns only if every phase waits.
+        Phase in which the host waits for its device; other timers see the launches of kernels only. "nowhere"
+        is at the step's end, which has no timer. The exchange has columns only if every phase waits.
     launch_share : float
-        Of a phase without waiting: how long its launches take, relative to its kernels.
+        Time of a phase's launches relative to its kernels.
     transfer_skew, skewed_by : float, {"ring", "node"}
-        The largest part of its transfer that a rank books as waiting, because it joined and the data was not
-        there yet, and who does: ranks by their place in the ring, or all of a node but the one that sends.
-        A trace of operations keeps the truth.
+        Largest part of a transfer that a rank counts as waiting because its data comes later, and the
+        affected ranks: by their place in the ring, or all ranks of a node but the sender. A trace of
+        operations does not have this error.
     """
 
     batch_shared: bool = False
@@ -120,33 +118,33 @@ class Booking(Frozen):
 
 
 class Telemetry(Frozen):
-    """What of all that is observed, and how badly.
+    """What is observed, and what is lost.
 
     Attributes
     ----------
     interval_seconds : float
-        Between scrapes.
+        Seconds between scrapes.
     hold_seconds, lag_seconds : float
-        Device exporters that collect on their own clock repeat a value until they collect again, and what
-        they collect is already old. 0: they look when they are asked.
+        Some device exporters collect on their own clock: the time for which they repeat a value, and the
+        value's age when they collect it. 0: they read the device at every scrape.
     ops : bool
         Whether operations are traced.
     partly_timed : tuple of str
-        Phases that only `timing_ranks` time.
+        Phases for which only `timing_ranks` have timers.
     visibility : {"full", "unsplit", "minimal", "loading"}
-        All phases, communication in one piece, whole steps only, or whole steps and data loading.
+        All phases, communication in one column, whole steps only, or whole steps and data loading.
     states_sampled : bool
-        Whether a process's state is looked at (and mostly found sleeping), rather than whether it is there.
+        Whether exporters sample a process's state (mostly sleeping) rather than its existence.
     forgets_dead : bool
-        Whether the series of a process end with it.
-    booking : Booking
+        Whether the series of a process end with the process.
+    phase_accounting : PhaseAccounting
     load_columns, samples_counted : bool
-        Whether rows say how much input a step had; samples alone where only the latter.
+        Whether rows hold the amount of input per step; `samples_counted` alone gives the samples only.
     begun_steps_reported : bool
-        Whether a step that a stop interrupted has rows: many trainers write one when a step is over.
+        Whether an interrupted step has rows: many trainers write a row only at a step's end.
     rows_skipped, rows_behind : int
-        Steps at the window's beginning and end that exporters cover and rows do not: producers cut rows and
-        samples at different times, and reporters write many rows at once.
+        Steps at the window's beginning and end with samples but without rows: producers cut both at different
+        times, and some write many rows at once.
     """
 
     exporters: tuple[str, ...] = ()
@@ -174,7 +172,7 @@ class Telemetry(Frozen):
     clock_skew_seconds: NotNegative = 0.0
     events: bool = True
     ending: Ending = "complete"
-    booking: Booking = Booking()
+    phase_accounting: PhaseAccounting = PhaseAccounting()
     begun_steps_reported: bool = True
     rows_skipped: Index = 0
     rows_behind: Index = 0
@@ -191,7 +189,7 @@ class Scenario(Frozen):
     n_steps : int
         Training steps the window covers, warm-up included.
     dialect : {"gpu_cluster", "cpu_testbed", "mixed"}
-        Which machines and exporters it resembles.
+        Kind of machines and exporters that it resembles.
     """
 
     seed: Index = 0
@@ -217,7 +215,7 @@ class Scenario(Frozen):
 
     @property
     def replicas(self) -> int:
-        """Ranks with the same part of the model: the data dimension, context included."""
+        """Number of ranks with the same part of the model: the data dimension times the context dimension."""
         return self.parallelism.data * self.parallelism.context
 
     @property
@@ -233,14 +231,14 @@ class Scenario(Frozen):
         return tuple(range(first, min(first + self.ranks_per_node, self.world_size)))
 
     def steps_with_rows(self, stop_step: int | None) -> tuple[int, int]:
-        """First and past the last of the finished steps with rows; a job that stops has its last ones."""
+        """First and past-the-last finished step with rows; a stopped job has rows up to its stop."""
         late = self.telemetry.rows_behind if self.telemetry.ending == "complete" else 0
         end = self.n_steps - late if stop_step is None else stop_step
         skipped = self.telemetry.rows_skipped
         return (skipped if end - skipped >= LEAST_ROWS else 0), end
 
     def without(self, index: int) -> Self:
-        """Keep the job and its noise, drop one of its faults."""
+        """Return the same job and noise without one of its faults."""
         kept = self.faults[:index] + self.faults[index + 1 :]
         return self.model_copy(update={"faults": kept})
 
@@ -262,11 +260,11 @@ class Scenario(Frozen):
         for burst in self.benign.bursts:
             if burst.node >= self.n_nodes or burst.first_step >= self.n_steps:
                 raise ValueError(
-                    f"a burst on node {burst.node} at step {burst.first_step} is not of this job"
+                    f"a burst on node {burst.node} at step {burst.first_step} lies outside the job"
                 )
         for event in self.benign.events:
             if event.step >= self.n_steps or any(rank >= self.world_size for rank in event.ranks):
-                raise ValueError(f"a stall of ranks {event.ranks} at step {event.step} is not of this job")
+                raise ValueError(f"a stall of ranks {event.ranks} at step {event.step} lies outside the job")
         return self
 
     @model_validator(mode="after")

@@ -1,7 +1,7 @@
-"""One step of a job as operations: who computes which microbatch when, and what waits for what.
+"""One step of a job as operations: the order of each stage's microbatches, and the dependency graph.
 
-The order of the operations is laid out here; the edges follow from the what-if replay's own dependency rules
-(`rca.whatif.schedules.megatron`), so a simulated step and its later analysis mean the same graph.
+The edges follow from the dependency rules of the what-if replay (`rca.whatif.schedules.megatron`). A
+simulated step and its analysis therefore use the same graph.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ _TOWARDS = {FORWARD_SEND: 1, BACKWARD_RECV: 1, FORWARD_RECV: -1, BACKWARD_SEND: 
 
 @dataclass(frozen=True, order=True)
 class StepShape:
-    """What decides a step's graph.
+    """Sizes that determine a step's graph.
 
     Attributes
     ----------
     pipeline, chunks, microbatches : int
-        Stages, model chunks per stage, microbatches per step (1 where nothing depends on them apart).
+        Stages, model chunks per stage, microbatches per step (1 without a pipeline).
     exchanged, gathered : bool
         Whether gradients are exchanged over data ranks, and parameters gathered before the forward.
     """
@@ -57,7 +57,7 @@ class StepShape:
 
     @classmethod
     def of(cls, sizes: Parallelism, microbatches: int, *, gathered: bool) -> StepShape:
-        """Shape for these sizes; without a pipeline a step's microbatches are one long one."""
+        """Shape for these sizes; without a pipeline all microbatches of a step count as one."""
         exchanged = sizes.data * sizes.context > 1
         if sizes.pipeline == 1:
             return cls(exchanged=exchanged, gathered=gathered and exchanged)
@@ -77,7 +77,7 @@ class Plan:
     optype, stage, sequence, chunk, microbatch : ndarray of shape (n_ops,), int
         -1 where an operation has no chunk or microbatch.
     link : ndarray of shape (n_ops,), int
-        For transfers between stages ``p`` and ``p + 1`` (modulo the stages) ``p``; -1 where nothing moves.
+        ``p`` for transfers between stages ``p`` and ``p + 1`` (modulo the stages); -1 for other operations.
     """
 
     shape: StepShape
@@ -93,7 +93,7 @@ class Plan:
 
 @lru_cache(maxsize=64)
 def plan_of(shape: StepShape) -> Plan:
-    """Lay out one step, connect it, compile it."""
+    """Lay out the operations of one step, connect them, and compile the graph."""
     rows = np.array(
         list(chain.from_iterable(_stage_rows(shape, stage) for stage in range(shape.pipeline))), dtype=object
     )
@@ -119,12 +119,12 @@ def plan_of(shape: StepShape) -> Plan:
 
 
 def compute_order(shape: StepShape, stage: int) -> list[tuple[int, int, int]]:
-    """Computes of a stage as they follow each other: (type, chunk, microbatch).
+    """Order of a stage's computes: (type, chunk, microbatch).
 
     Notes
     -----
-    One forward, one backward, after as many forwards as keep the later stages busy. With several chunks per
-    stage a group of as many microbatches as there are stages passes one chunk before the next.
+    One forward, one backward (1F1B), after enough forwards to keep the later stages busy. With several chunks
+    per stage, microbatches pass a chunk in groups of as many as there are stages.
     """
     total = shape.microbatches * shape.chunks
     ahead = shape.pipeline - stage - 1
@@ -166,7 +166,7 @@ def _stage_rows(shape: StepShape, stage: int) -> Iterator[tuple[int, int, int, i
 
 
 def _is_there(shape: StepShape, transfer: int, stage: int) -> bool:
-    """Interleaved schedules keep no-ops at the ends of the model, so that transfers can be counted off."""
+    """Whether the stage has this transfer; interleaved schedules keep no-ops at the ends of the model."""
     return shape.chunks > 1 or 0 <= stage + _TOWARDS[transfer] < shape.pipeline
 
 

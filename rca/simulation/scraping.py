@@ -1,7 +1,4 @@
-"""When exporters are scraped, and when they last looked themselves.
-
-Samples series the way exporters are scraped: at their own times, with gaps, resets and missing series.
-"""
+"""Scraping of exporters: sample times, gaps, counter resets and missing series."""
 
 from __future__ import annotations
 
@@ -13,25 +10,25 @@ import numpy as np
 import pyarrow as pa
 
 from rca.arrays import BoolArray, FloatArray, IntArray
-from rca.simulation.finished_run import World
-from rca.simulation.machine_differences import background
+from rca.simulation.finished_run import FinishedRun
+from rca.simulation.machine_differences import background_rate
 
 MAX_ROWS = 150_000
 EXPECTED_SERIES_PER_RANK = 45
 
 
 @dataclass(frozen=True)
-class Look:
-    """What each scrape sees, all of shape (n_nodes + 1, n_samples); the last row is for the whole job.
+class ScrapeView:
+    """Measurements behind the scrapes, all of shape (n_nodes + 1, n_samples); the last row is the job's.
 
     Attributes
     ----------
     time : ndarray, seconds since the job's start
-        When it was measured.
+        Time of the measurement.
     segment, into : ndarray
-        Where that lies in the run: the segment, and seconds into it.
+        Its segment of the run, and seconds since that segment's start.
     first : ndarray, int
-        The first scrape that saw the same measurement.
+        First scrape of the same measurement.
     """
 
     time: FloatArray
@@ -40,17 +37,17 @@ class Look:
     first: IntArray
 
 
-def scrape_times(world: World, rng: np.random.Generator) -> tuple[FloatArray, BoolArray]:
-    """Scrapes of every node and of the whole job, and which are not lost, (n_nodes + 1, n_samples)."""
-    telemetry = world.scenario.telemetry
-    n_rows = world.scenario.n_nodes + 1
-    limit = max(4, MAX_ROWS // (EXPECTED_SERIES_PER_RANK * world.scenario.world_size))
-    interval = max(telemetry.interval_seconds, world.end / limit)
-    count = max(2, int(world.end / interval))
+def scrape_times(run: FinishedRun, rng: np.random.Generator) -> tuple[FloatArray, BoolArray]:
+    """Scrape times of every node and of the whole job, and whether each is kept, (n_nodes + 1, n_samples)."""
+    telemetry = run.scenario.telemetry
+    n_rows = run.scenario.n_nodes + 1
+    limit = max(4, MAX_ROWS // (EXPECTED_SERIES_PER_RANK * run.scenario.world_size))
+    interval = max(telemetry.interval_seconds, run.end / limit)
+    count = max(2, int(run.end / interval))
     # Each target has its own place in the scrape cycle and a little jitter within it.
     offset = rng.uniform(0, interval, (n_rows, 1))
     steady = offset + interval * np.arange(count)
-    times = np.minimum(steady + interval * rng.uniform(0, 0.08, (n_rows, count)), world.end)
+    times = np.minimum(steady + interval * rng.uniform(0, 0.08, (n_rows, count)), run.end)
     kept = np.ones((n_rows, count), dtype=bool)
     for row in np.flatnonzero(rng.random(n_rows) < telemetry.gap_probability):
         first = rng.integers(0, count)
@@ -58,68 +55,68 @@ def scrape_times(world: World, rng: np.random.Generator) -> tuple[FloatArray, Bo
     return times, kept
 
 
-def look_at(world: World, time: FloatArray, first: IntArray | None = None) -> Look:
-    """See the run as it was at these times; without `first` every scrape looks for itself."""
-    segment = np.clip(np.searchsorted(world.edges, time) - 1, 0, world.n_segments - 1)
+def view_at(run: FinishedRun, time: FloatArray, first: IntArray | None = None) -> ScrapeView:
+    """View of the run at these times; without `first` every scrape is a new measurement."""
+    segment = np.clip(np.searchsorted(run.edges, time) - 1, 0, run.n_segments - 1)
     fresh = np.indices(time.shape)[1] if first is None else first
-    return Look(time, segment, time - world.edges[segment], fresh)
+    return ScrapeView(time, segment, time - run.edges[segment], fresh)
 
 
-def held_look(world: World, live: Look, rng: np.random.Generator) -> Look:
-    """See what exporters answer that collect on their own clock: the state of their last collection."""
-    hold, lag = world.scenario.telemetry.hold_seconds, world.scenario.telemetry.lag_seconds
+def held_view(run: FinishedRun, live: ScrapeView, rng: np.random.Generator) -> ScrapeView:
+    """View of exporters that collect on their own clock: the state at their last collection."""
+    hold, lag = run.scenario.telemetry.hold_seconds, run.scenario.telemetry.lag_seconds
     if hold == 0:
-        return live if lag == 0 else look_at(world, np.maximum(live.time - lag, 0.0))
+        return live if lag == 0 else view_at(run, np.maximum(live.time - lag, 0.0))
     phase = rng.uniform(0, hold, (live.time.shape[0], 1))
     count = np.floor((live.time - phase) / hold)
     fresh = np.diff(count, axis=1, prepend=-np.inf) > 0
     first = np.maximum.accumulate(np.where(fresh, live.first, 0), axis=1)
-    return look_at(world, np.maximum(phase + hold * count - lag, 0.0), first)
+    return view_at(run, np.maximum(phase + hold * count - lag, 0.0), first)
 
 
 Scope = Literal["rank", "node", "job"]
-# Exporters that ask the devices on their own clock and answer scrapes from what they found.
-COLLECTING = frozenset({"dcgm", "dcgm_profiling"})
-# From this relative noise on a signal comes in bursts: counts of rare events, queues, round trips.
-BURSTY = 0.3
-# Share of the samples that see a message pass, at most.
-MOST_SEEN = 0.2
-# Series that a process exporter, cAdvisor or the process itself feeds.
-OF_PROCESSES = ("process_", "container_", "python_")
+# Exporters that read the devices on their own clock and keep the values for scrapes.
+SELF_PACED_EXPORTERS = frozenset({"dcgm", "dcgm_profiling"})
+# Relative noise from which on a signal comes in bursts: counts of rare events, queues, round trips.
+BURSTY_NOISE = 0.3
+# Largest share of samples that show a passing message.
+MAX_SHARE_SEEING_MESSAGE = 0.2
+# Series of a process exporter, of cAdvisor, or of the process itself.
+PROCESS_PREFIXES = ("process_", "container_", "python_")
 
 
-class Collector:
+class MetricsScraper:
     """Turns per-segment rates and values into the metrics table.
 
     Parameters
     ----------
-    world : World
+    run : FinishedRun
     rng : numpy.random.Generator
-        Decides sampling times and losses.
+        Draws sample times and losses.
     node_names : sequence of str or None
-        Labels of the nodes; None where the job does not know them.
+        Labels of the nodes; None if they are unknown.
     """
 
-    def __init__(self, world: World, rng: np.random.Generator, node_names: Sequence[str] | None) -> None:
-        self.world = world
+    def __init__(self, run: FinishedRun, rng: np.random.Generator, node_names: Sequence[str] | None) -> None:
+        self.run = run
         self.rng = rng
-        self._telemetry = world.scenario.telemetry
+        self._telemetry = run.scenario.telemetry
         self._node_names = node_names
-        # How restless this job's signals are, and how much one rank's level differs from the next one's.
+        # Relative variation of this job's signals, and spread of their levels between ranks.
         self._restless = float(np.exp(rng.normal(0, 0.4)))
         self._spread = float(rng.uniform(0.01, 0.15))
         self._names: dict[str, int] = {}
         self._devices: dict[str, int] = {}
         self._blocks: list[tuple[FloatArray, FloatArray, BoolArray]] = []
         self._labels: list[IntArray] = []
-        self._times, self._kept = scrape_times(world, rng)
-        self._live = look_at(world, self._times)
-        self._held = held_look(world, self._live, rng)
-        self._look = self._live
+        self._times, self._kept = scrape_times(run, rng)
+        self._live_view = view_at(run, self._times)
+        self._held_view = held_view(run, self._live_view, rng)
+        self._view = self._live_view
 
     def begin(self, exporter: str) -> None:
-        """Continue with another exporter's signals; device exporters look on a clock of their own."""
-        self._look = self._held if exporter in COLLECTING else self._live
+        """Continue with another exporter's signals; device exporters collect on their own clock."""
+        self._view = self._held_view if exporter in SELF_PACED_EXPORTERS else self._live_view
 
     def counter(
         self,
@@ -144,29 +141,29 @@ class Collector:
         fresh : bool, optional
             Whether the counter began with the job, rather than with the machine long ago.
         """
-        rows = self._admitted(scope, rate.shape[0])
+        rows = self._exported_rows(scope, rate.shape[0])
         if rows is None:
             return
-        world = self.world
-        always = background(world, name, device, scope, rate.shape[0])
+        run = self.run
+        always = background_rate(run, name, device, scope, rate.shape[0])
         rate = np.maximum(rate if always is None else rate + always, 0.0)[rows]
-        if noise >= BURSTY and quantum == 1:
-            rate = self._bursts(rate, noise)
+        if noise >= BURSTY_NOISE and quantum == 1:
+            rate = self._bursty_events(rate, noise)
         elif noise:
             rate = rate * np.maximum(1 + self._own_level(rows.size) + self._jitter(rate.shape, noise), 0.0)
-        grown = np.cumsum(rate * world.duration, axis=1)
-        before = grown - rate * world.duration
+        grown = np.cumsum(rate * run.duration, axis=1)
+        before = grown - rate * run.duration
         place = self._grid(scope, rows)
         row = np.arange(rows.size)[:, None]
-        segment, into = self._look.segment[place], self._look.into[place]
+        segment, into = self._view.segment[place], self._view.into[place]
         values = before[row, segment] + rate[row, segment] * into
-        if not (world.scenario.dialect == "cpu_testbed" if fresh is None else fresh):
+        if not (run.scenario.dialect == "cpu_testbed" if fresh is None else fresh):
             total = np.maximum(grown[:, -1:], quantum)
             values += total * 10 ** self.rng.uniform(0, 3, (rows.size, 1)) * self.rng.integers(0, 2)
         values = self._reset(values)
         if quantum:
             values = np.floor(values / quantum) * quantum
-        self._keep(name, scope, device, rows, place, values)
+        self._record(name, scope, device, rows, place, values)
 
     def gauge(
         self,
@@ -180,7 +177,7 @@ class Collector:
         dead: float | None = None,
         burst: float = 0.0,
     ) -> None:
-        """Record a value as it is at each sample.
+        """Record a value at each sample.
 
         Parameters
         ----------
@@ -190,34 +187,36 @@ class Collector:
         noise : float
             Relative deviation of the value between samples.
         dead : float, optional
-            What a rank shows once its process is gone.
+            Value of a rank after its process has ended.
         burst : float
-            What a message that passes adds, usually, to the few samples that happen to see it.
+            Usual addition of a passing message to the few samples that show it.
         """
-        rows = self._admitted(scope, level.shape[0])
+        rows = self._exported_rows(scope, level.shape[0])
         if rows is None:
             return
         place = self._grid(scope, rows)
-        values = level[rows][np.arange(rows.size)[:, None], self._look.segment[place]]
-        if noise >= BURSTY:
-            # Each connection or queue also has a level of its own.
+        values = level[rows][np.arange(rows.size)[:, None], self._view.segment[place]]
+        if noise >= BURSTY_NOISE:
+            # Each connection or queue has a level of its own.
             sigma = 1.6 * noise
             own = np.exp(self.rng.normal(0, 0.3 * noise, (rows.size, 1)))
             values = values * own * np.exp(self._jitter(values.shape, sigma) - 0.5 * sigma * sigma)
         elif noise:
             values = values * (1 + self._jitter(values.shape, noise))
         if burst:
-            seen = self.rng.random(values.shape) < self.rng.uniform(0, MOST_SEEN, (rows.size, 1))
+            seen = self.rng.random(values.shape) < self.rng.uniform(
+                0, MAX_SHARE_SEEING_MESSAGE, (rows.size, 1)
+            )
             values = values + seen * burst * np.exp(self.rng.standard_normal(values.shape))
         if quantum:
             values = np.round(values / quantum) * quantum
         if dead is not None and scope == "rank":
-            values = np.where(self._look.time[place] > self.world.death[rows][:, None], dead, values)
-        values = np.take_along_axis(values, self._look.first[place], axis=1)
-        self._keep(name, scope, device, rows, place, values)
+            values = np.where(self._view.time[place] > self.run.process_end[rows][:, None], dead, values)
+        values = np.take_along_axis(values, self._view.first[place], axis=1)
+        self._record(name, scope, device, rows, place, values)
 
     def table(self, types: pa.Schema, offset: float) -> pa.Table:
-        """Everything recorded, `offset` (Unix seconds) added to the times."""
+        """Metrics table of all records, with `offset` (Unix seconds) added to the times."""
         if not self._blocks:
             return types.empty_table()
         sizes = [block[2].sum(axis=1) for block in self._blocks]
@@ -243,24 +242,24 @@ class Collector:
     def _own_level(self, n: int) -> FloatArray:
         return self.rng.normal(0, self._spread, (n, 1))
 
-    def _bursts(self, rate: FloatArray, noise: float) -> FloatArray:
+    def _bursty_events(self, rate: FloatArray, noise: float) -> FloatArray:
         """Whole events, over-dispersed: a segment's rate is itself drawn before its events are."""
         if not rate.any():
             return rate
         shape = 1 / (noise * self._restless) ** 2
-        expected = rate * self.world.duration * self.rng.standard_gamma(shape, rate.shape) / shape
-        return np.asarray(self.rng.poisson(expected) / self.world.duration)
+        expected = rate * self.run.duration * self.rng.standard_gamma(shape, rate.shape) / shape
+        return np.asarray(self.rng.poisson(expected) / self.run.duration)
 
     def _grid(self, scope: Scope, rows: IntArray) -> IntArray:
         if scope == "rank":
-            return self.world.node_of[rows]
+            return self.run.node_of[rows]
         if scope == "node":
             return rows
-        return np.full(rows.size, self.world.scenario.n_nodes)
+        return np.full(rows.size, self.run.scenario.n_nodes)
 
-    def _admitted(self, scope: Scope, n: int) -> IntArray | None:
+    def _exported_rows(self, scope: Scope, n: int) -> IntArray | None:
         telemetry = self._telemetry
-        # A sample without a node would be read as everybody's.
+        # A sample without a node would count for the whole job.
         nameless = scope == "node" and self._node_names is None
         if nameless or self.rng.random() < telemetry.missing_metrics:
             return None
@@ -270,7 +269,7 @@ class Collector:
         return rows if rows.size else None
 
     def _reset(self, values: FloatArray) -> FloatArray:
-        """Restart some exporters: their counters begin again at zero."""
+        """Restart some exporters: their counters start at zero again."""
         probability = self._telemetry.reset_probability
         if not probability:
             return values
@@ -279,7 +278,7 @@ class Collector:
             values[row, at:] -= values[row, at]
         return values
 
-    def _keep(
+    def _record(
         self,
         name: str,
         scope: Scope,
@@ -297,8 +296,8 @@ class Collector:
         if device is not None:
             labels[:, 3] = self._devices.setdefault(device, len(self._devices))
         kept = self._kept[place]
-        if scope == "rank" and self._telemetry.forgets_dead and name.startswith(OF_PROCESSES):
-            kept = kept & (self._times[place] <= self.world.death[rows][:, None])
+        if scope == "rank" and self._telemetry.forgets_dead and name.startswith(PROCESS_PREFIXES):
+            kept = kept & (self._times[place] <= self.run.process_end[rows][:, None])
         self._labels.append(labels)
         self._blocks.append((self._times[place], values, kept))
 

@@ -1,4 +1,4 @@
-"""From resources to phases: how long everything takes by itself, replayed into who waits for whom.
+"""From resources to phases: each rank's own durations, and the waiting that follows from the replay.
 
 What a rank does alone follows from its resources. The replay (`rca.simulation.forward_replay`) decides when
 it may do it. The rest of a step is waiting: for the last member of the collective, for the neighbouring
@@ -13,7 +13,7 @@ import numpy as np
 
 from rca.arrays import FloatArray
 from rca.simulation.compute_work import compute_parts, drawn_lengths, inputs_over_time, stage_work
-from rca.simulation.forward_replay import Course, Durations, Feed, n_rows, row_of, run_forward
+from rca.simulation.forward_replay import Durations, Feed, ReplayTimes, n_rows, row_of, run_forward
 from rca.simulation.noise import Noise
 from rca.simulation.resource_costs import (
     BETWEEN,
@@ -34,42 +34,42 @@ from rca.whatif.optypes import ALL_GATHER, BACKWARD, FORWARD, FORWARD_SEND, OPTI
 
 @dataclass(frozen=True)
 class Timing:
-    """What the ranks did.
+    """Phases and times of a run.
 
     Attributes
     ----------
     phases : mapping of str to ndarray of shape (n_ranks, n_steps), seconds
-        By format column; ``gc_seconds`` is contained in the others, which add up to ``step_seconds`` but for
-        what a host does between steps.
+        By format column. The others contain ``gc_seconds``. They add up to ``step_seconds`` except for the
+        host's work between steps.
     start : ndarray of shape (n_ranks, n_steps), seconds
         Since the job's first step, on one true clock.
     queued : ndarray of shape (n_ranks, n_steps), seconds
-        For how long single launches waited for a core.
+        Time for which single launches waited for a core.
     hosted : mapping of str to ndarray of shape (n_ranks, n_steps), seconds
-        What of a phase the host did and no device: gaps between launches, pauses, stalls.
-    course : Course
-        When the replay says that things happened.
+        The host's part of a phase: gaps between launches, pauses, stalls.
+    replay : ReplayTimes
+        Times of the replay.
     """
 
     phases: dict[str, FloatArray]
     start: FloatArray
     queued: FloatArray
     hosted: dict[str, FloatArray]
-    course: Course
+    replay: ReplayTimes
 
     @property
     def step_seconds(self) -> FloatArray:
-        """Time from when all ranks have ended one step to when all have ended the next, (n_steps,)."""
-        return np.diff(self.course.start[:, 1:].max(axis=0), prepend=0.0)
+        """Time from the end of one step on all ranks to the end of the next on all ranks, (n_steps,)."""
+        return np.diff(self.replay.start[:, 1:].max(axis=0), prepend=0.0)
 
 
 @dataclass(frozen=True)
 class _Own:
-    """What each rank does by itself, all of shape (n_ranks, n_steps), seconds.
+    """Each rank's own durations, all of shape (n_ranks, n_steps), seconds.
 
-    ``forward`` and ``backward`` hold the steady part, ``stalls`` by phase what falls into one microbatch,
-    ``hosted`` what of a phase is the host's; ``copy`` is as long as beside all neighbours; ``scatter`` and
-    ``gather`` add up to the transfer; ``between`` steps nothing is timed.
+    ``forward`` and ``backward`` hold the steady part. ``stalls`` holds the part that falls into one
+    microbatch, by phase, and ``hosted`` the host's part of a phase. ``copy`` assumes that all neighbours copy
+    as well. ``scatter`` and ``gather`` add up to the transfer. ``between`` is the untimed part between steps.
     """
 
     taking: FloatArray
@@ -104,8 +104,8 @@ def run_steps(scenario: Scenario, resources: Resources, noise: Noise, *, keep_en
         sharing=scenario.workload.copy_sharing,
     )
     durations = _durations(scenario, resources, noise, plan, own, parts[1])
-    course = run_forward(plan, durations, feed, keep_ends=keep_ends)
-    return Timing(_phases(course, own, resources.gc), course.start[:, :-1], noise.hiccup, own.hosted, course)
+    replay = run_forward(plan, durations, feed, keep_ends=keep_ends)
+    return Timing(_phases(replay, own, resources.gc), replay.start[:, :-1], noise.hiccup, own.hosted, replay)
 
 
 def job_plan(scenario: Scenario) -> Plan:
@@ -118,15 +118,15 @@ def _parts(scenario: Scenario, resources: Resources, noise: Noise) -> tuple[Floa
     return compute_parts(scenario, drawn_lengths(scenario, resources.length_spread[0], noise.lengths))
 
 
-def _phases(course: Course, own: _Own, gc: FloatArray) -> dict[str, FloatArray]:
-    loading = course.fetched - course.start[:, :-1] + own.taking
+def _phases(replay: ReplayTimes, own: _Own, gc: FloatArray) -> dict[str, FloatArray]:
+    loading = replay.fetched - replay.start[:, :-1] + own.taking
     forward, backward = (getattr(own, name) + own.stalls[name] for name in ("forward", "backward"))
     transfer = own.transfer
-    alone = loading + course.copying + forward + backward + transfer
-    wait = np.maximum(course.exchanged - course.start[:, :-1] - alone, 0.0)
+    alone = loading + replay.copying + forward + backward + transfer
+    wait = np.maximum(replay.exchanged - replay.start[:, :-1] - alone, 0.0)
     return {
         "data_loading_seconds": loading,
-        "host_to_device_seconds": course.copying,
+        "host_to_device_seconds": replay.copying,
         "forward_seconds": forward,
         "backward_seconds": backward,
         "communication_wait_seconds": wait,
@@ -198,7 +198,7 @@ def _durations(
     own: _Own,
     parts: FloatArray,
 ) -> Durations:
-    """Durations of operations: of a tensor group's members the longest."""
+    """Durations of operations: each lasts as long as that of the slowest member of its tensor group."""
     stages, width, steps = plan.shape.pipeline, scenario.replicas, scenario.n_steps
 
     def slowest(values: FloatArray) -> FloatArray:

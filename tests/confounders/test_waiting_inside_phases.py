@@ -7,7 +7,7 @@ import pytest
 from hand_made import blamed
 
 import rca
-from rca.simulation import Booking, Fault, Scenario, Telemetry, Workload, simulate
+from rca.simulation import Fault, PhaseAccounting, Scenario, Telemetry, Workload, simulate
 from rca.simulation.exporters import EXPORTERS
 from rca.telemetry.job import Parallelism
 from rca.whatif import what_if
@@ -16,7 +16,7 @@ from rca.whatif.phase_analysis import HIDDEN_WAITS
 VICTIM = 5
 
 
-def window(**booking: object) -> rca.Window:
+def window(**phase_accounting: object) -> rca.Window:
     """A throttled GPU in a tensor group of four (ranks 4 to 7), timed in a way that blurs it."""
     scenario = Scenario(
         seed=11,
@@ -31,22 +31,22 @@ def window(**booking: object) -> rca.Window:
                 cause="gpu_throttling", ranks=(VICTIM,), nodes=(1,), severity=0.8, first_step=20, last_step=50
             ),
         ),
-        telemetry=Telemetry(exporters=tuple(EXPORTERS), booking=Booking(**booking)),
+        telemetry=Telemetry(exporters=tuple(EXPORTERS), phase_accounting=PhaseAccounting(**phase_accounting)),
     )
     return simulate(scenario).window
 
 
-@pytest.mark.parametrize("booking", [{}, {"batch_shared": True}, {"tensor_waits_inside": True}])
-def test_the_slow_member_of_a_tensor_group_is_named_and_no_mate(booking: dict[str, bool]) -> None:
-    found = rca.diagnose(window(**booking))
+@pytest.mark.parametrize("phase_accounting", [{}, {"batch_shared": True}, {"tensor_waits_inside": True}])
+def test_the_slow_member_of_a_tensor_group_is_named_and_no_mate(phase_accounting: dict[str, bool]) -> None:
+    found = rca.diagnose(window(**phase_accounting))
     assert found.failure_mode == "fail_slow"
     assert blamed(found) == {VICTIM}
     assert found.causes[0].cause == "gpu_throttling"
 
 
-@pytest.mark.parametrize("booking", [{"batch_shared": True}, {"tensor_waits_inside": True}])
-def test_the_cost_does_not_depend_on_the_timers(booking: dict[str, bool]) -> None:
-    plain, blurred = rca.diagnose(window()).causes[0], rca.diagnose(window(**booking)).causes[0]
+@pytest.mark.parametrize("phase_accounting", [{"batch_shared": True}, {"tensor_waits_inside": True}])
+def test_the_cost_does_not_depend_on_the_timers(phase_accounting: dict[str, bool]) -> None:
+    plain, blurred = rca.diagnose(window()).causes[0], rca.diagnose(window(**phase_accounting)).causes[0]
     assert blurred.seconds_per_step == pytest.approx(plain.seconds_per_step, rel=0.25)
 
 

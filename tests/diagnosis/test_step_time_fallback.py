@@ -19,13 +19,13 @@ from rca.diagnosis.causes import slow_causes
 from rca.diagnosis.pricing import price
 from rca.diagnosis.step_time_fallback import on_whole_steps
 from rca.features import FeatureSet, extract
-from rca.simulation import Benign, Booking, Fault, Scenario, simulate
+from rca.simulation import Benign, Fault, PhaseAccounting, Scenario, simulate
 from rca.telemetry.job import Parallelism
 from rca.whatif.phase_replay import PhaseReplay
 
 SLOW, MATE = (5,), (4,)
 FLAT = Parallelism(data=8)
-LAUNCHES = Booking(waits_for_device="optimizer", launch_share=0.3)
+LAUNCHES = PhaseAccounting(waits_for_device="optimizer", launch_share=0.3)
 
 
 def job(*, shape: Parallelism = FLAT, last: int | None = 70, **telemetry) -> Scenario:
@@ -84,13 +84,13 @@ def test_what_can_be_priced_otherwise_or_not_at_all_is_left_alone(telemetry: dic
 
 
 def test_a_job_that_times_some_phases_is_priced_by_them() -> None:
-    features, _, same, _ = priced(job(booking=LAUNCHES), suspected(*range(8), scope="job"))
+    features, _, same, _ = priced(job(phase_accounting=LAUNCHES), suspected(*range(8), scope="job"))
     assert same is features
 
 
 def test_lateness_that_is_a_small_part_of_what_steps_took_longer_is_no_price() -> None:
     """Everybody's backward is as long as the slow one's: what he is late by is his forward alone."""
-    scenario = job(booking=Booking(exchange_in="backward"))
+    scenario = job(phase_accounting=PhaseAccounting(exchange_in="backward"))
     features, _, same, _ = priced(scenario, suspected(*SLOW))
     assert same is not features
     found = rca.diagnose(simulate(scenario).window)
@@ -158,12 +158,12 @@ def test_what_is_longer_than_the_jobs_own_saves_is_what_it_costs(every: int, sta
 )
 def test_slower_collectives_lengthen_whatever_phase_they_are_in(cause: str, by_steps: bool) -> None:
     everybody = replace(suspected(*range(8), scope="job"), causes={cause: 0.9})
-    features, _, blind, _ = priced(job(booking=Booking(exchange_in="backward")), everybody)
+    features, _, blind, _ = priced(job(phase_accounting=PhaseAccounting(exchange_in="backward")), everybody)
     assert (blind is not features) == by_steps
 
 
 @pytest.mark.parametrize(
-    "telemetry", [{"visibility": "minimal"}, {"booking": LAUNCHES}], ids=["steps", "launches"]
+    "telemetry", [{"visibility": "minimal"}, {"phase_accounting": LAUNCHES}], ids=["steps", "launches"]
 )
 def test_of_suspects_without_a_symptom_those_stay_whose_machines_show_something(telemetry: dict) -> None:
     features = extract(simulate(job(**telemetry)).window)

@@ -51,14 +51,14 @@ def test_starts_and_ends_are_those_of_the_what_if_replay(shape):
     rng, plan = np.random.default_rng(3), plan_of(shape)
     durations = _random_durations(plan, n_data=3, n_steps=2, rng=rng)
     feed = Feed(*rng.random((4, shape.pipeline * 3 * 2, 2)), workers=1, depth=2, link=3, sharing=0.5)
-    course = run_forward(plan, durations, feed, keep_ends=True)
+    replay = run_forward(plan, durations, feed, keep_ends=True)
     delays = np.zeros((plan.optype.size, 3, 2))
     for op, before in plan.graph.predecessors.items():
         if not before:
-            delays[op] = course.ready[plan.stage[op]]
+            delays[op] = replay.ready[plan.stage[op]]
     start, end = end_times(plan.graph, work_of(plan, durations), delays)
-    np.testing.assert_allclose(course.ends, end, rtol=1e-12)
-    np.testing.assert_allclose(op_starts(plan, course), start, rtol=1e-12)
+    np.testing.assert_allclose(replay.ends, end, rtol=1e-12)
+    np.testing.assert_allclose(op_starts(plan, replay), start, rtol=1e-12)
 
 
 @pytest.mark.parametrize(("stages", "microbatches"), [(1, 1), (2, 2), (2, 8), (4, 8), (4, 3), (8, 32)])
@@ -102,6 +102,6 @@ def test_a_rank_begins_its_next_step_when_it_ended_the_one_before():
     rng, plan = np.random.default_rng(0), plan_of(StepShape())
     durations = _random_durations(plan, n_data=4, n_steps=6, rng=rng)
     feed = Feed(*rng.random((4, 4, 6)), workers=1, depth=0)
-    course = run_forward(plan, durations, feed)
-    np.testing.assert_allclose(course.start[:, 1:], course.exchanged + feed.after)
-    np.testing.assert_allclose(course.fetched, course.start[:, :-1] + feed.service)
+    replay = run_forward(plan, durations, feed)
+    np.testing.assert_allclose(replay.start[:, 1:], replay.exchanged + feed.after)
+    np.testing.assert_allclose(replay.fetched, replay.start[:, :-1] + feed.service)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from simulated import cluster_workload, phase, scenario
 
-from rca.simulation import Benign, Booking, Telemetry, sample_scenario, simulate
+from rca.simulation import Benign, PhaseAccounting, Telemetry, sample_scenario, simulate
 from rca.simulation.exporters import EXPORTERS
 from rca.telemetry.hidden_waits import without_hidden_waits
 from rca.telemetry.job import Parallelism
@@ -20,9 +20,13 @@ TIMED = (
 )  # fmt: skip
 
 
-def run(cause: str | None, shape: Parallelism, *, begun: bool = True, **booking):
+def run(cause: str | None, shape: Parallelism, *, begun: bool = True, **phase_accounting):
     """The window of one fault under a way of booking."""
-    told = Telemetry(exporters=tuple(EXPORTERS), booking=Booking(**booking), begun_steps_reported=begun)
+    told = Telemetry(
+        exporters=tuple(EXPORTERS),
+        phase_accounting=PhaseAccounting(**phase_accounting),
+        begun_steps_reported=begun,
+    )
     drawn = scenario(cause, dialect="mixed", parallelism=shape, workload=cluster_workload(), telemetry=told)
     return simulate(drawn).window
 
@@ -31,9 +35,9 @@ def timed(window) -> np.ndarray:
     return sum(phase(window, name) for name in TIMED if name in window.steps.column_names)
 
 
-@pytest.mark.parametrize("booking", ["batch_shared", "tensor_waits_inside"])
-def test_booking_moves_time_between_phases_and_nothing_else(booking):
-    apart, inside = run("gpu_throttling", TENSOR), run("gpu_throttling", TENSOR, **{booking: True})
+@pytest.mark.parametrize("phase_accounting", ["batch_shared", "tensor_waits_inside"])
+def test_booking_moves_time_between_phases_and_nothing_else(phase_accounting):
+    apart, inside = run("gpu_throttling", TENSOR), run("gpu_throttling", TENSOR, **{phase_accounting: True})
     np.testing.assert_allclose(timed(inside), timed(apart))
     np.testing.assert_array_equal(phase(inside, "step_seconds"), phase(apart, "step_seconds"))
     assert inside.metrics.equals(apart.metrics)
@@ -123,7 +127,7 @@ def test_an_optimizer_that_waits_for_the_gradients_is_as_long_as_the_exchange_an
 
 
 @pytest.mark.parametrize(
-    ("booking", "holder", "held"),
+    ("phase_accounting", "holder", "held"),
     [
         ({"copy_in": "data loading"}, "data_loading_seconds", ["host_to_device_seconds"]),
         ({"copy_in": "forward"}, "forward_seconds", ["host_to_device_seconds"]),
@@ -136,10 +140,10 @@ def test_an_optimizer_that_waits_for_the_gradients_is_as_long_as_the_exchange_an
     ],
 )  # fmt: skip
 @pytest.mark.parametrize("exchange_in", ["own phase", "layers"])
-def test_inputs_may_be_timed_within_another_phase(booking, holder, held, exchange_in):
+def test_inputs_may_be_timed_within_another_phase(phase_accounting, holder, held, exchange_in):
     shape = Parallelism(data=8)
     apart, inside = (
-        run("pcie_degradation", shape, exchange_in=exchange_in, **each) for each in ({}, booking)
+        run("pcie_degradation", shape, exchange_in=exchange_in, **each) for each in ({}, phase_accounting)
     )
     assert not set(held) & set(inside.steps.column_names)
     moved = sum(phase(apart, name) for name in held)
@@ -153,7 +157,11 @@ def test_who_stops_in_the_copy_does_not_end_the_phase_that_holds_it():
     for seed in range(40):
         drawn = scenario("hang", dialect="mixed", parallelism=shape, workload=cluster_workload(), seed=seed)
         apart, inside = (
-            simulate(drawn.model_copy(update={"telemetry": Telemetry(booking=Booking(copy_in=place))})).window
+            simulate(
+                drawn.model_copy(
+                    update={"telemetry": Telemetry(phase_accounting=PhaseAccounting(copy_in=place))}
+                )
+            ).window
             for place in ("own phase", "data loading")
         )
         loaded, copied = (
@@ -179,7 +187,7 @@ def test_a_window_that_ends_within_a_step_counts_an_exchange_booked_elsewhere_on
     told = Telemetry(exporters=(), ending="cut")
     ended = {}
     for place in ("own phase", "backward"):
-        telemetry = told.model_copy(update={"booking": Booking(exchange_in=place)})
+        telemetry = told.model_copy(update={"phase_accounting": PhaseAccounting(exchange_in=place)})
         window = simulate(drawn.model_copy(update={"telemetry": telemetry})).window
         ended[place] = (
             np.isfinite(phase(window, "step_seconds")).sum(),
@@ -203,7 +211,7 @@ def test_a_timer_that_few_ranks_have_is_empty_for_the_others():
 def test_a_stop_in_the_collective_ends_nobodys_backward(place):
     drawn = scenario("hang", dialect="mixed", parallelism=Parallelism(data=8), workload=cluster_workload())
     hang = drawn.faults[0].model_copy(update={"variant": "collective"})
-    told = Telemetry(exporters=tuple(EXPORTERS), booking=Booking(exchange_in=place))
+    told = Telemetry(exporters=tuple(EXPORTERS), phase_accounting=PhaseAccounting(exchange_in=place))
     window = simulate(drawn.model_copy(update={"faults": (hang,), "telemetry": told})).window
     assert np.isfinite(phase(window, "forward_seconds")[:, -1]).all()
     assert np.isnan(phase(window, "backward_seconds")[:, -1]).all()
@@ -292,10 +300,14 @@ def test_only_clusters_book_waiting_as_work():
     rng = np.random.default_rng(5)
     drawn = [sample_scenario(rng, cause="healthy") for _ in range(150)]
     told = [
-        each.telemetry.booking.model_copy(update={"transfer_skew": 0.0, "skewed_by": "ring"})
+        each.telemetry.phase_accounting.model_copy(update={"transfer_skew": 0.0, "skewed_by": "ring"})
         for each in drawn
     ]
-    blurred = [each for each, booking in zip(drawn, told, strict=True) if booking != Booking()]
+    blurred = [
+        each
+        for each, phase_accounting in zip(drawn, told, strict=True)
+        if phase_accounting != PhaseAccounting()
+    ]
     assert blurred
     assert all(each.dialect != "cpu_testbed" for each in blurred)
 
@@ -324,6 +336,6 @@ def test_one_of_each_node_gets_nothing_from_a_neighbour():
 def test_a_slow_rank_is_slow_however_it_is_booked():
     """The true slowdown does not depend on the timers."""
     drawn = scenario("gpu_throttling", dialect="mixed", parallelism=TENSOR, workload=cluster_workload())
-    told = drawn.telemetry.model_copy(update={"booking": Booking(tensor_waits_inside=True)})
+    told = drawn.telemetry.model_copy(update={"phase_accounting": PhaseAccounting(tensor_waits_inside=True)})
     booked = drawn.model_copy(update={"telemetry": told})
     assert simulate(booked).label == simulate(drawn).label

@@ -42,30 +42,32 @@ def test_phases_are_told_whole_in_part_and_not_at_all():
 
 def test_trainers_time_their_exchange_in_every_place():
     clusters = [each for each in DRAWN if each.dialect != "cpu_testbed" and each.parallelism.pipeline == 1]
-    places = Counter(each.telemetry.booking.exchange_in for each in clusters)
+    places = Counter(each.telemetry.phase_accounting.exchange_in for each in clusters)
     assert 0.05 < places["backward"] / len(clusters) < 0.2
     assert 0.05 < places["layers"] / len(clusters) < 0.25
     assert 0.02 < places["optimizer"] / len(clusters) < 0.15
     assert not any(
-        each.telemetry.booking.exchange_in == "layers" for each in DRAWN if each.parallelism.pipeline > 1
+        each.telemetry.phase_accounting.exchange_in == "layers"
+        for each in DRAWN
+        if each.parallelism.pipeline > 1
     )
 
 
 def test_pipelines_book_their_bubbles_as_waiting_as_work_and_not_at_all():
     piped = [each for each in DRAWN if each.dialect != "cpu_testbed" and each.parallelism.pipeline > 1]
-    places = Counter(each.telemetry.booking.bubbles_in for each in piped)
+    places = Counter(each.telemetry.phase_accounting.bubbles_in for each in piped)
     assert places["waiting"] > places["nowhere"] > 0
     assert places["backward"] > 0
     # Nobody tells bubbles who does not tell the exchange.
     assert all(
-        each.telemetry.booking.bubbles_in != "waiting"
+        each.telemetry.phase_accounting.bubbles_in != "waiting"
         for each in piped
-        if each.telemetry.booking.exchange_in != "own phase"
+        if each.telemetry.phase_accounting.exchange_in != "own phase"
     )
 
 
 def test_inputs_are_timed_by_themselves_or_within_another_phase():
-    clusters = [each.telemetry.booking for each in DRAWN if each.dialect != "cpu_testbed"]
+    clusters = [each.telemetry.phase_accounting for each in DRAWN if each.dialect != "cpu_testbed"]
     copied = Counter(each.copy_in for each in clusters)
     assert 0.4 < copied["own phase"] / len(clusters) < 0.7
     assert min(copied["data loading"], copied["forward"]) / len(clusters) > 0.1

@@ -9,9 +9,9 @@ from simulated import change, cluster_workload, phase, scenario
 from rca.simulation import Benign, Telemetry, sample_scenario, simulate
 from rca.simulation.exporters import EXPORTERS
 from rca.simulation.faults import apply_faults
-from rca.simulation.healthy_job import Collections
+from rca.simulation.healthy_job import GcPauses
 from rca.simulation.label import VISIBLE_SLOWDOWN
-from rca.simulation.machine_differences import BACKGROUND
+from rca.simulation.machine_differences import BACKGROUND_RATES
 from rca.simulation.noise import draw_noise
 from rca.simulation.timing import run_steps
 
@@ -36,7 +36,7 @@ def test_some_sound_fleets_count_and_others_do_not(name: str, scope: str) -> Non
             max(change(made.window, name, scope, made.window.job.start, made.window.job.end).values())
         )
     assert min(rises) == 0.0
-    assert 0.0 < max(rises) < 20 * BACKGROUND[name].high
+    assert 0.0 < max(rises) < 20 * BACKGROUND_RATES[name].high
 
 
 def test_every_metric_in_the_table_is_exported() -> None:
@@ -46,7 +46,7 @@ def test_every_metric_in_the_table_is_exported() -> None:
         for name, device in _series(healthy(seed).window)
     }
     exported |= {name.split("/")[0] for name in exported}
-    assert set(BACKGROUND) <= exported
+    assert set(BACKGROUND_RATES) <= exported
 
 
 def _series(window) -> set[tuple[str, str | None]]:
@@ -56,7 +56,7 @@ def _series(window) -> set[tuple[str, str | None]]:
 
 @pytest.mark.parametrize("together", [True, False])
 def test_collections_of_a_program_are_short_and_its_own(together: bool) -> None:
-    planned = Benign(collections=Collections(every=10, seconds=0.002, together=together))
+    planned = Benign(gc_pauses=GcPauses(every=10, seconds=0.002, together=together))
     window = healthy(3, benign=planned, workload=cluster_workload()).window
     pauses = phase(window, "gc_seconds")
     assert ((pauses > 0).sum(axis=1) >= 12).all()
@@ -65,7 +65,7 @@ def test_collections_of_a_program_are_short_and_its_own(together: bool) -> None:
 
 
 def test_collections_of_every_step_last_and_differ_between_ranks_for_good() -> None:
-    planned = Benign(collections=Collections(every=1, seconds=0.002, together=False, uneven=0.6))
+    planned = Benign(gc_pauses=GcPauses(every=1, seconds=0.002, together=False, uneven=0.6))
     pauses = phase(healthy(3, benign=planned, workload=cluster_workload()).window, "gc_seconds")
     assert (pauses > 0).all()
     assert 0.001 < np.median(pauses) < 0.004
@@ -77,11 +77,11 @@ def test_collections_of_every_step_last_and_differ_between_ranks_for_good() -> N
 def test_what_sampled_programs_collect_costs_no_job_much() -> None:
     rng = np.random.default_rng(11)
     drawn = [sample_scenario(rng, cause="healthy") for _ in range(400)]
-    always = [each for each in drawn if each.benign.collections and each.benign.collections.every == 1]
+    always = [each for each in drawn if each.benign.gc_pauses and each.benign.gc_pauses.every == 1]
     small = [each for each in always if each.world_size <= 64]
     assert len(small) > 20
     for each in small:
-        without = each.model_copy(update={"benign": each.benign.model_copy(update={"collections": None})})
+        without = each.model_copy(update={"benign": each.benign.model_copy(update={"gc_pauses": None})})
         paused, calm = (
             run_steps(one, apply_faults(one), draw_noise(one)).step_seconds.mean() for one in (each, without)
         )

@@ -35,7 +35,7 @@ def test_what_is_neither_work_nor_transfer_was_waiting(shape):
     timing = _run(scenario("gpu_throttling", parallelism=shape, workload=cluster_workload()))
     wait = timing.phases["communication_wait_seconds"]
     done = _arrival(timing) + wait + timing.phases["communication_transfer_seconds"]
-    np.testing.assert_allclose(done, timing.course.exchanged, rtol=1e-12)
+    np.testing.assert_allclose(done, timing.replay.exchanged, rtol=1e-12)
     assert wait.min() >= 0
 
 

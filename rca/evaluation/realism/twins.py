@@ -75,7 +75,7 @@ def _job(plan: CapturePlan, rng: np.random.Generator) -> Scenario:
 def _benign(base: Scenario, plan: CapturePlan, rng: np.random.Generator) -> Benign:
     """Healthy variation with the confounders that were put into the capture, and no others."""
     loaded = "neighbour_load" in plan.benign
-    drawn = sample_benign(rng, base, lengths_told=plan.sequences)
+    drawn = sample_benign(rng, base, lengths_reported=plan.sequences)
     late = sample_late_batches(rng, base) if "slow_warm_up" in plan.benign else (0, 0.0)
     return drawn.model_copy(
         update={

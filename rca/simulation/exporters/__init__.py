@@ -1,4 +1,4 @@
-"""What would be scraped, one function per exporter; each reads the `World` and writes to the `Collector`.
+"""Exporters, one function each: it reads the `FinishedRun` and writes to the `MetricsScraper`.
 
 Names and units are the exporters' own. A new exporter is one function and one line in `EXPORTERS`.
 """
@@ -8,12 +8,12 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from rca.simulation.exporters import dcgm, network, node, process
-from rca.simulation.finished_run import World
-from rca.simulation.scraping import Collector
+from rca.simulation.finished_run import FinishedRun
+from rca.simulation.scraping import MetricsScraper
 
 __all__ = ["EXPORTERS", "export"]
 
-EXPORTERS: dict[str, Callable[[World, Collector], None]] = {
+EXPORTERS: dict[str, Callable[[FinishedRun, MetricsScraper], None]] = {
     "dcgm": dcgm.health,
     "dcgm_profiling": dcgm.profiling,
     "cpu": node.cpu,
@@ -30,8 +30,8 @@ EXPORTERS: dict[str, Callable[[World, Collector], None]] = {
 }
 
 
-def export(world: World, collector: Collector) -> None:
+def export(run: FinishedRun, collector: MetricsScraper) -> None:
     """Run the exporters the scenario has."""
-    for name in world.scenario.telemetry.exporters:
+    for name in run.scenario.telemetry.exporters:
         collector.begin(name)
-        EXPORTERS[name](world, collector)
+        EXPORTERS[name](run, collector)

@@ -1,4 +1,4 @@
-"""The faults that can be injected, one registry line each.
+"""Registry of the faults, and their effect on a job's resources together with healthy background events.
 
 A fault is a function that changes `Resources` in place; it knows neither phases nor metric names. To add one,
 write the function in the module of its component and add its line to `FAULTS`.
@@ -10,8 +10,8 @@ import numpy as np
 
 from rca.simulation.faults import gpu, host, input_pipeline, job, network
 from rca.simulation.faults.kind import FaultKind
-from rca.simulation.gpu_clock import settle
-from rca.simulation.healthy_job import Collections
+from rca.simulation.gpu_clock import apply_clock_limits
+from rca.simulation.healthy_job import GcPauses
 from rca.simulation.resource_costs import batch_seconds, late_batch_seconds
 from rca.simulation.resources import Resources
 from rca.simulation.scenario import Scenario
@@ -20,9 +20,9 @@ from rca.telemetry.causes import UNKNOWN
 __all__ = ["FAULTS", "FaultKind", "apply_faults"]
 
 #: Spread of the logarithm of a collector's pauses from step to step.
-PAUSES_SPREAD = 0.3
-# What the visible bustle of a neighbour takes of a core.
-BURST_CORES = 0.9
+GC_PAUSE_SPREAD = 0.3
+# Share of a core that a neighbour's burst takes.
+NEIGHBOUR_CORES = 0.9
 
 FAULTS: dict[str, FaultKind] = {
     "gpu_throttling": FaultKind("compute", "rank", gpu.throttling, ("thermal", "power", "brake")),
@@ -42,7 +42,7 @@ FAULTS: dict[str, FaultKind] = {
     "stage_imbalance": FaultKind("workload", "stage", job.stage_imbalance, ("logits",)),
     "sequence_length_imbalance": FaultKind("workload", "job", job.sequence_lengths, ("packing",)),
     "checkpoint_stall": FaultKind("input", "job", input_pipeline.checkpoint, ("all", "one")),
-    UNKNOWN: FaultKind("compute", "rank", job.unexplained, tuple(job.TYPES)),
+    UNKNOWN: FaultKind("compute", "rank", job.unexplained, tuple(job.UNEXPLAINED_TYPES)),
     "process_crash": FaultKind(None, "rank", job.crash, ("killed", "device", "oom")),
     "hang": FaultKind(None, "rank", job.hang, ("stopped", "deadlock", "collective")),
 }
@@ -54,38 +54,38 @@ def apply_faults(scenario: Scenario, indices: tuple[int, ...] | None = None) -> 
     Each fault draws from its own stream, so leaving one out changes nothing about the others.
     """
     resources = Resources.healthy(scenario)
-    vary(resources, scenario)
+    apply_background_events(resources, scenario)
     chosen = range(len(scenario.faults)) if indices is None else indices
     for index in chosen:
         fault = scenario.faults[index]
         rng = np.random.default_rng([scenario.seed, 1, index])
-        FAULTS[fault.cause].act(resources, fault, scenario, rng)
-    settle(resources, scenario)
+        FAULTS[fault.cause].inject(resources, fault, scenario, rng)
+    apply_clock_limits(resources, scenario)
     return resources
 
 
-def vary(resources: Resources, scenario: Scenario) -> None:
+def apply_background_events(resources: Resources, scenario: Scenario) -> None:
     """Apply the benign events of a scenario to its resources, in place."""
     benign = scenario.benign
     if benign.slow_batches:
         felt = np.array(benign.slow_batch_factor * scenario.expected_step_seconds)
         late = late_batch_seconds(scenario, felt) - batch_seconds(scenario)
         resources.batch_extra[:, : benign.slow_batches] += late
-    if benign.collections is not None:
-        _collect(resources, scenario, benign.collections)
+    if benign.gc_pauses is not None:
+        _pause_for_gc(resources, scenario, benign.gc_pauses)
     for burst in benign.bursts:
         steps = slice(burst.first_step, burst.first_step + burst.steps)
         ranks = list(scenario.ranks_on(burst.node))
         resources.run_queue[ranks, steps] = np.maximum(resources.run_queue[ranks, steps], burst.level)
-        resources.foreign_cpu[burst.node, steps] += BURST_CORES * burst.level
+        resources.foreign_cpu[burst.node, steps] += NEIGHBOUR_CORES * burst.level
 
 
-def _collect(resources: Resources, scenario: Scenario, collections: Collections) -> None:
-    """Let every rank's collector run as often as the program has it."""
+def _pause_for_gc(resources: Resources, scenario: Scenario, collections: GcPauses) -> None:
+    """Add the garbage collector's planned pauses of every rank."""
     n_ranks, n_steps = resources.gc.shape
     rng = np.random.default_rng([scenario.seed, 11])
     first = rng.integers(0, collections.every, 1 if collections.together else n_ranks)
     due = (np.arange(n_steps) - first[:, None]) % collections.every == 0
-    # Who logs for all, or holds more, has more to collect.
+    # Ranks that log for all, or hold more objects, collect for longer.
     usual = collections.seconds * np.exp(rng.normal(0, collections.uneven, (n_ranks, 1)))
-    resources.gc += usual * due * np.exp(rng.normal(0, PAUSES_SPREAD, (n_ranks, n_steps)))
+    resources.gc += usual * due * np.exp(rng.normal(0, GC_PAUSE_SPREAD, (n_ranks, n_steps)))

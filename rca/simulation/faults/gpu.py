@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 
 from rca.simulation.faults.kind import envelope, jitter, ranks_of, variant_of
-from rca.simulation.gpu_clock import WORST_STRETCH, cooling_for, power_at
+from rca.simulation.gpu_clock import WORST_CLOCK_STRETCH, cooling_for, power_at
 from rca.simulation.resources import Resources
 from rca.simulation.scenario import Fault, Scenario
 
@@ -17,10 +17,10 @@ def throttling(resources: Resources, fault: Fault, scenario: Scenario, rng: np.r
     """Too little cooling, too little power, or a brake: the controller settles at a lower clock."""
     ranks, active = ranks_of(fault), envelope(fault, scenario, rng)
     testbed = scenario.dialect == "cpu_testbed"
-    stretch = (1.0 if testbed else WORST_STRETCH) * fault.strength * fault.force**1.6
+    stretch = (1.0 if testbed else WORST_CLOCK_STRETCH) * fault.strength * fault.force**1.6
     clock = 1 / (1 + stretch * jitter(rng, (ranks.size, scenario.n_steps), 0.03))
     variant = variant_of(fault, "thermal")
-    # The testbed's stand-ins for devices are stopped part of the time: nothing there heats up.
+    # The testbed stops its device processes for part of the time: nothing heats up there.
     if variant == "thermal" and not testbed:
         resources.cooling[ranks] *= 1 + active * (cooling_for(clock) - 1)
         return
@@ -53,7 +53,7 @@ def memory_errors(resources: Resources, fault: Fault, scenario: Scenario, rng: n
 
 
 def pcie(resources: Resources, fault: Fault, scenario: Scenario, rng: np.random.Generator) -> None:
-    """Narrow the link between a GPU and its switch: copies pass it, and so may the NIC's traffic."""
+    """Narrow the link between a GPU and its switch, which copies and sometimes the NIC's traffic use."""
     ranks, active = ranks_of(fault), envelope(fault, scenario, rng)
     worst = (8.5 if scenario.dialect == "cpu_testbed" else 48.0) * fault.strength
     stretch = 1 + (worst**fault.force - 1) * active * jitter(rng, (ranks.size, scenario.n_steps), 0.08)
@@ -62,7 +62,7 @@ def pcie(resources: Resources, fault: Fault, scenario: Scenario, rng: np.random.
     if variant == "replay":
         resources.pcie_replays[ranks] += active * (1 + 40 * fault.severity)
         return
-    # A link trains to a width or a rate of powers of two: the one next to what it still carries.
+    # A link trains to a width or rate of a power of two, next to its remaining capacity.
     halvings = np.maximum(np.ceil(np.log2(np.maximum(stretch, 1.0)) - 0.3), 0.0)
     lost = resources.lost_generations if variant == "generation" else resources.lost_lanes
     lost[ranks] = np.maximum(lost[ranks], halvings)

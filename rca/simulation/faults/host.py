@@ -9,14 +9,14 @@ from rca.simulation.resources import Resources
 from rca.simulation.sampling_job import log_uniform
 from rca.simulation.scenario import Fault, Scenario
 
-# Of strangers that crowd a single rank: how often they run in its own control group.
+# Share of foreign load on a single rank that runs in that rank's control group.
 IN_GROUP_SHARE = 0.6
 # Unplanned collections per step, over all ranks.
-PAUSES = (0.12, 2.0)
+UNPLANNED_PAUSES_PER_STEP = (0.12, 2.0)
 
 
 def cpu_contention(resources: Resources, fault: Fault, scenario: Scenario, rng: np.random.Generator) -> None:
-    """Strangers on the cores, or a CPU quota: the host process waits in the run queue."""
+    """Other processes on the cores, or a CPU quota: the host process waits in the run queue."""
     ranks, nodes, active = ranks_of(fault), nodes_of(fault), envelope(fault, scenario, rng)
     shape = (ranks.size, scenario.n_steps)
     variant = variant_of(fault, "hogs")
@@ -34,7 +34,7 @@ def cpu_contention(resources: Resources, fault: Fault, scenario: Scenario, rng: 
     busy = np.clip(aim * jitter(rng, shape, 0.03), 0, 0.94)
     resources.run_queue[ranks] = np.maximum(calm, calm + (busy - calm) * active)
     if scenario.dialect == "cpu_testbed" and variant != "quota":
-        # One machine under all the "nodes": the others feel a little of it.
+        # All "nodes" share one machine: the others slow down a little.
         spill = 0.06 * fault.severity * active
         resources.run_queue += spill * (resources.run_queue < 0.5)
 
@@ -57,16 +57,19 @@ def memory_pressure(resources: Resources, fault: Fault, scenario: Scenario, rng:
 
 
 def _limit(resources: Resources, fault: Fault, scenario: Scenario, rng: np.random.Generator) -> None:
-    """A memory limit of one rank: its pages are read back from disk again and again; the node has plenty."""
+    """A memory limit of one rank: its pages are read back from disk again and again.
+
+    The node itself has enough memory.
+    """
     ranks, active = ranks_of(fault), envelope(fault, scenario, rng)
     shape = (ranks.size, scenario.n_steps)
     worst = 1.1 * scenario.workload.step_seconds * fault.strength
     lost = active * worst * fault.force**1.5 * jitter(rng, shape, 0.4)
-    # What is read back is mostly wanted by the input pipeline, sometimes by the step itself.
+    # Mostly the input pipeline needs the pages that are read back, sometimes the step itself.
     in_loading = rng.choice([1.0, 1.0, 0.6])
     resources.table_stall[ranks] += in_loading * lost
     resources.host_stall[ranks] += (1 - in_loading) * lost
-    # Whether a page at a time is read back or many decides how often.
+    # The number of reads depends on the pages per read.
     often = 30 + log_uniform(rng, 300, 5000) * fault.severity
     resources.major_faults[ranks] += active * often * jitter(rng, shape, 0.5)
 
@@ -74,7 +77,11 @@ def _limit(resources: Resources, fault: Fault, scenario: Scenario, rng: np.rando
 def garbage_collection(
     resources: Resources, fault: Fault, scenario: Scenario, rng: np.random.Generator
 ) -> None:
-    """Collector pauses: a leak on some ranks (often, growing), or unplanned ones anywhere (rare, long)."""
+    """Garbage collector pauses.
+
+    A leak causes frequent and growing pauses on some ranks; unplanned collections are rare and long on any
+    rank.
+    """
     ranks, active = ranks_of(fault), envelope(fault, scenario, rng)
     shape = (ranks.size, scenario.n_steps)
     step = scenario.workload.step_seconds
@@ -83,9 +90,9 @@ def garbage_collection(
         hit = rng.random(shape) < 0.55
         mean = 0.55 * fault.strength * step * fault.force**2 * np.minimum(1.2, 0.3 + 3 * growth)
     else:
-        # Every rank collects on its own schedule: the job pays for nearly every one of these pauses. The
-        # rarer they are the longer each, but the less in all.
-        paused = log_uniform(rng, *PAUSES)
+        # Every rank collects on its own schedule, so nearly every pause delays the job. Rarer pauses are
+        # longer, but cost less in total.
+        paused = log_uniform(rng, *UNPLANNED_PAUSES_PER_STEP)
         hit = rng.random(shape) < min(0.5, paused / ranks.size)
         longer = min(1.0, paused) ** -0.5
         mean = 0.9 * longer * fault.strength * step * fault.force**1.5 * (0.8 + 0.4 * growth)

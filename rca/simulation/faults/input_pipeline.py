@@ -1,4 +1,4 @@
-"""Faults of what feeds and saves the job: loaders, storage, checkpoints."""
+"""Faults of loaders, storage and checkpoints."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ def loader(resources: Resources, fault: Fault, scenario: Scenario, rng: np.rando
     else:
         mean = 2.3 * fault.strength * step * fault.force**2.35
     if fault.late_share < 1.0:
-        resources.batch_extra[ranks] += _of_some(fault, active * mean, scenario, rng)
+        resources.batch_extra[ranks] += _extra_of_rare_batches(fault, active * mean, scenario, rng)
         return
     felt = active * mean * jitter(rng, (ranks.size, scenario.n_steps), 0.25)
-    resources.batch_extra[ranks] += _extra(scenario, felt)
+    resources.batch_extra[ranks] += _extra_of_all_batches(scenario, felt)
 
 
 def storage(resources: Resources, fault: Fault, scenario: Scenario, rng: np.random.Generator) -> None:
@@ -40,25 +40,28 @@ def storage(resources: Resources, fault: Fault, scenario: Scenario, rng: np.rand
     if variant == "throttle":
         ranks = ranks_of(fault)
         felt = active * mean * jitter(rng, (ranks.size, scenario.n_steps), 0.2)
-        resources.batch_extra[ranks] += _extra(scenario, felt)
+        resources.batch_extra[ranks] += _extra_of_all_batches(scenario, felt)
         resources.read_held[ranks] += active
         return
     if fault.late_share < 1.0:
-        resources.batch_extra[ranks_of(fault)] += _of_some(fault, active * mean, scenario, rng)
+        resources.batch_extra[ranks_of(fault)] += _extra_of_rare_batches(fault, active * mean, scenario, rng)
     else:
         common = jitter(rng, (1, scenario.n_steps), 0.3)
         own = jitter(rng, (nodes.size, scenario.n_steps), 0.15)
-        extra = _extra(scenario, active * mean * common * own)
+        extra = _extra_of_all_batches(scenario, active * mean * common * own)
         resources.read_stretch[nodes] += extra / read_seconds(scenario)
     stalled = active * min(1.0, 0.6 + 0.6 * fault.severity)
     busy = resources.remote_stall if variant == "remote" else resources.disk_stall
     busy[nodes] += stalled
 
 
-def _of_some(fault: Fault, felt: FloatArray, scenario: Scenario, rng: np.random.Generator) -> FloatArray:
-    """What single batches need beyond the usual, if every batch would be waited for `felt` seconds.
+def _extra_of_rare_batches(
+    fault: Fault, felt: FloatArray, scenario: Scenario, rng: np.random.Generator
+) -> FloatArray:
+    """Extra seconds of single late batches, shape (n_ranks, n_steps).
 
-    The fewer they are the longer each, but the less in all. Seconds, shape (n_ranks, n_steps).
+    `felt` is the wait per step if every batch were late. Fewer late batches are longer, but cost less in
+    total.
     """
     shape = (ranks_of(fault).size, scenario.n_steps)
     late = (rng.random(shape) < fault.late_share) & (felt > 0)
@@ -66,8 +69,8 @@ def _of_some(fault: Fault, felt: FloatArray, scenario: Scenario, rng: np.random.
     return np.where(late, lone_batch_seconds(scenario, each) - batch_seconds(scenario), 0.0)
 
 
-def _extra(scenario: Scenario, felt: FloatArray) -> FloatArray:
-    """What a batch needs beyond the usual so that `felt` seconds of every step are waited for in the end."""
+def _extra_of_all_batches(scenario: Scenario, felt: FloatArray) -> FloatArray:
+    """Extra seconds per batch at which every step waits `felt` seconds, shape (n_ranks, n_steps)."""
     return np.where(felt > 0, late_batch_seconds(scenario, felt) - batch_seconds(scenario), 0.0)
 
 

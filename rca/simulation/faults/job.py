@@ -1,9 +1,4 @@
-"""Causes in the job itself: how work is divided.
-
-Slowness that no catalogue cause explains: times grow, and whatever exporters watch stays as it was.
-
-Faults that end the job.
-"""
+"""Faults of the job as a whole: divided work, unexplained slowness, and faults that end it."""
 
 from __future__ import annotations
 
@@ -26,7 +21,7 @@ def stage_imbalance(resources: Resources, fault: Fault, scenario: Scenario, rng:
 def sequence_lengths(
     resources: Resources, fault: Fault, scenario: Scenario, rng: np.random.Generator
 ) -> None:
-    """Spread the input's lengths: replicas draw unequal sums of squared lengths, afresh at every step."""
+    """Spread the input's lengths: replicas draw unequal sums of squared lengths at every step."""
     active = envelope(fault, scenario, rng)
     usual = scenario.benign.sequence_jitter
     wider = np.hypot(usual, (0.12 + 0.9 * fault.strength * fault.force) * active)
@@ -35,7 +30,7 @@ def sequence_lengths(
 
 
 #: Variant -> straggler type. The catalogue's `unknown` has none of its own.
-TYPES = {
+UNEXPLAINED_TYPES = {
     "compute": "compute",
     "jitter": "compute",
     "older": "compute",
@@ -44,16 +39,16 @@ TYPES = {
     "transfer": "communication",
 }
 #: Worst factor of each variant at full force; copies are a small part of a step.
-_WORST = {"compute": 1.2, "jitter": 0.8, "older": 0.5, "host": 2.0, "copies": 30.0, "transfer": 6.0}
+_WORST_FACTORS = {"compute": 1.2, "jitter": 0.8, "older": 0.5, "host": 2.0, "copies": 30.0, "transfer": 6.0}
 
 
 def unexplained(resources: Resources, fault: Fault, scenario: Scenario, rng: np.random.Generator) -> None:
-    """A debug build, a bad kernel, older machines: longer by a factor, with nothing to see."""
+    """A debug build, a bad kernel or older machines: durations grow by a factor, no other signal changes."""
     ranks, variant = ranks_of(fault), variant_of(fault, "compute")
     shape = (ranks.size, scenario.n_steps)
     active = np.ones(scenario.n_steps) if variant == "older" else envelope(fault, scenario, rng)
     uneven = np.abs(rng.normal(0, 1.2, shape)) if variant == "jitter" else jitter(rng, shape, 0.03)
-    factor = 1 + _WORST[variant] * fault.strength * fault.force * active * uneven
+    factor = 1 + _WORST_FACTORS[variant] * fault.strength * fault.force * active * uneven
     if variant == "transfer":
         resources.nic_stretch[nodes_of(fault)] *= factor[0]
         resources.nvlink_stretch[nodes_of(fault)] *= factor[0]
@@ -66,14 +61,14 @@ def unexplained(resources: Resources, fault: Fault, scenario: Scenario, rng: np.
 
 
 def crash(resources: Resources, fault: Fault, _scenario: Scenario, rng: np.random.Generator) -> None:
-    """End a process, most often where most time is spent."""
+    """End a process, most often in the longest phase."""
     phase = int(rng.choice(5, p=[0.08, 0.07, 0.3, 0.45, 0.1]))
     variant = variant_of(fault, "killed")
     resources.add_stop(Stop("crash", fault.ranks, fault.first_step, phase, variant))
 
 
 def hang(resources: Resources, fault: Fault, _scenario: Scenario, rng: np.random.Generator) -> None:
-    """Keep a process alive that never joins; or let all join a collective that never ends."""
+    """Stop a process that then never joins the collective, or let a collective never end."""
     variant = variant_of(fault, "stopped")
     phase = COLLECTIVE if variant == "collective" else int(rng.choice(4, p=[0.3, 0.1, 0.3, 0.3]))
     resources.add_stop(Stop("hang", fault.ranks, fault.first_step, phase, variant))

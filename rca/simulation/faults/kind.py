@@ -1,4 +1,4 @@
-"""The shape every fault has, and the arithmetic they share."""
+"""The type of a fault, and what all faults share: victims, presence over time, random factors."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rca.simulation.resources import Resources
 from rca.simulation.scenario import Fault, Scenario
 
 Reach = Literal["rank", "node", "fabric", "stage", "job"]
-Act = Callable[[Resources, Fault, Scenario, np.random.Generator], None]
+Inject = Callable[[Resources, Fault, Scenario, np.random.Generator], None]
 
 
 @dataclass(frozen=True)
@@ -22,12 +22,12 @@ class FaultKind:
 
     straggler_type: str | None
     reach: Reach
-    act: Act
+    inject: Inject
     variants: tuple[str, ...]
 
 
 def envelope(fault: Fault, scenario: Scenario, rng: np.random.Generator) -> FloatArray:
-    """How present the fault is at each step: 0 to 1, shape (n_steps,)."""
+    """Presence of the fault at each step, from 0 to 1, shape (n_steps,)."""
     present = np.zeros(scenario.n_steps)
     last = scenario.n_steps - 1 if fault.last_step is None else min(fault.last_step, scenario.n_steps - 1)
     length = last - fault.first_step + 1
@@ -35,7 +35,7 @@ def envelope(fault: Fault, scenario: Scenario, rng: np.random.Generator) -> Floa
     if fault.shape == "ramp":
         shape = np.minimum(1.0, np.linspace(0.25, 1.5, length))
     elif fault.shape == "intermittent":
-        # Bursts of a few steps, as of a neighbour's batch job; always on at the first step.
+        # Bursts of a few steps, as of a neighbour's batch job; the first step is always affected.
         switches = rng.random(length) < 0.25
         shape = (np.cumsum(switches) % 2 == 0).astype(float)
     present[fault.first_step : last + 1] = shape

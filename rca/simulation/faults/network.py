@@ -11,7 +11,7 @@ from rca.simulation.scenario import Fault, Scenario
 
 
 def nic(resources: Resources, fault: Fault, scenario: Scenario, rng: np.random.Generator) -> None:
-    """One port slow, late or lossy; a ring collective passes it on to everybody."""
+    """Make one port slow, late or lossy; a ring collective slows down for all its members."""
     nodes, active = nodes_of(fault), envelope(fault, scenario, rng)
     shape = (nodes.size, scenario.n_steps)
     variant, severity = variant_of(fault, "bandwidth"), fault.severity
@@ -19,7 +19,7 @@ def nic(resources: Resources, fault: Fault, scenario: Scenario, rng: np.random.G
         slowdown = 3.6 * fault.strength * fault.force**3.5 * jitter(rng, shape, 0.12)
         resources.nic_delay[nodes] += active * 0.0034 * severity**2
         if scenario.dialect != "cpu_testbed":
-            # A port that answers late does so because it sends again what its link garbled.
+            # A late port sends again what its link corrupted.
             resources.nic_errors[nodes] += active * severity * rng.choice([0.0, 0.1, 1.0])
     elif variant == "loss":
         slowdown = 18 * fault.strength * fault.force**3.8 * jitter(rng, shape, 0.6)
@@ -36,14 +36,14 @@ def nic(resources: Resources, fault: Fault, scenario: Scenario, rng: np.random.G
 
 
 def congestion(resources: Resources, fault: Fault, scenario: Scenario, rng: np.random.Generator) -> None:
-    """Crowd the shared fabric: many ports mark, pause and queue, and none of them is the culprit."""
+    """Congest the shared fabric: many ports mark, pause and queue, and none of them is faulty."""
     nodes, active = nodes_of(fault), envelope(fault, scenario, rng)
     tide = jitter(rng, (1, scenario.n_steps), 0.25)
     own = jitter(rng, (nodes.size, 1), 0.15) * jitter(rng, (nodes.size, scenario.n_steps), 0.1)
     worst = 6.0 * fault.strength * fault.force**2
     resources.nic_stretch[nodes] *= 1 + worst * active * tide * own
     resources.congestion[nodes] += active * fault.severity * tide * own
-    # Full queues drop packets or delay them, as they were set up to.
+    # Full queues drop packets or delay them, depending on their configuration.
     resources.nic_loss[nodes] += rng.choice([0.0, 0.5, 1.0]) * active * 0.004 * fault.severity * own
     resources.nic_delay[nodes] += active * log_uniform(rng, 1e-4, 4e-3) * fault.severity * own
     resources.nic_queue[nodes] += log_uniform(rng, 0.1, 1.2) * active * fault.severity * own
