@@ -44,16 +44,17 @@ FINAL_SHARE = 1 / 3
 #: Samples per second in it that are enough, relative to before; an exporter may have ended with the job.
 MIN_SAMPLE_RATE = 0.5
 #: A job works on if every rank keeps these ratios to before: traffic, activity, memory, CPU time, power.
-WORKING_TRAFFIC, WORKING_ACTIVITY, WORKING_MEMORY = 0.5, 0.7, 0.9
-WORKING_CPU, WORKING_POWER = 0.5, 0.6
+WORKING_MIN_TRAFFIC, WORKING_MIN_ACTIVITY, WORKING_MIN_MEMORY = 0.5, 0.7, 0.9
+WORKING_MIN_CPU, WORKING_MIN_POWER = 0.5, 0.6
 #: ... and the median device keeps this ratio of its power.
-WORKING_MEDIAN_POWER = 0.88
+WORKING_MIN_MEDIAN_POWER = 0.88
 #: Watts that a device must have drawn for its power to count. At less, waiting draws as much as work.
 MIN_LOADED_WATTS = 120.0
-#: A job is idle if the median of traffic, activity, power or CPU time is below these ratios to before.
-IDLE_TRAFFIC, IDLE_ACTIVITY, IDLE_POWER, IDLE_CPU = 0.2, 0.5, 0.75, 0.3
+#: A job is idle if the median rank is below these ratios to before: traffic of every link, activity, power or
+#: CPU time.
+IDLE_MAX_TRAFFIC, IDLE_MAX_ACTIVITY, IDLE_MAX_POWER, IDLE_MAX_CPU = 0.2, 0.5, 0.75, 0.3
 #: ... or if one rank holds less than this ratio of its device memory.
-RELEASED_MEMORY = 0.5
+RELEASED_RANK_MEMORY = 0.5
 #: ... or if one process was stopped in more than this share of the samples.
 STOPPED_SHARE = 0.3
 
@@ -220,21 +221,28 @@ class FinalSignals:
         stopped = np.nan_to_num(last.get("process_stopped", np.zeros(1)))
         idle = (
             (stopped > STOPPED_SHARE).any()
-            or (memory < RELEASED_MEMORY).any()
-            or (median.size > 0 and median.max() < IDLE_TRAFFIC)
+            or (memory < RELEASED_RANK_MEMORY).any()
+            or (median.size > 0 and median.max() < IDLE_MAX_TRAFFIC)
             or any(
                 ratio.size > 0 and np.median(ratio) < limit
-                for ratio, limit in ((active, IDLE_ACTIVITY), (power, IDLE_POWER), (used, IDLE_CPU))
+                for ratio, limit in (
+                    (active, IDLE_MAX_ACTIVITY),
+                    (power, IDLE_MAX_POWER),
+                    (used, IDLE_MAX_CPU),
+                )
             )
         )
         floors = (
-            (memory, WORKING_MEMORY), (used, WORKING_CPU), (active, WORKING_ACTIVITY), (power, WORKING_POWER),
-        )  # fmt: skip
+            (memory, WORKING_MIN_MEMORY),
+            (used, WORKING_MIN_CPU),
+            (active, WORKING_MIN_ACTIVITY),
+            (power, WORKING_MIN_POWER),
+        )
         kept = not idle and all(bool((ratio >= share).all()) for ratio, share in floors)
         if power.size:
-            enough = bool(np.median(power) >= WORKING_MEDIAN_POWER)
+            enough = bool(np.median(power) >= WORKING_MIN_MEDIAN_POWER)
         elif least.size:
-            enough = bool((least >= WORKING_TRAFFIC).all())
+            enough = bool((least >= WORKING_MIN_TRAFFIC).all())
         else:
             enough = active.size > 0
         cpu_ratio = _rank_cpu_ratio(before, last, rank_channels)

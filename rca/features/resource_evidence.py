@@ -2,7 +2,7 @@
 
 Exporters differ between clusters, resources do not. So each resource (clock, NIC, run queue, ...) gets one
 score from the channels that are there. The score is in *units*: 1 is a deviation that an engineer would
-remark on, whatever the channel's scale. A resource without any channel is NaN, because an absent channel does
+remark on. A resource without any channel is NaN, because an absent channel does
 not show that the resource is healthy.
 """
 

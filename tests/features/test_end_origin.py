@@ -1,4 +1,4 @@
-"""Of many ranks whose end is told, those are named with whom it began."""
+"""Origin of a job's end: the first of many ranks that ended, and which events count as failures."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def named(*events: Event, earliest: float = SIGN - STEP) -> list[int]:
     return np.flatnonzero(began).tolist()
 
 
-def everybody_else(rank: int, code: str, message: str | None = None, start: float = 1.0) -> list[Event]:
+def all_others(rank: int, code: str, message: str | None = None, start: float = 1.0) -> list[Event]:
     return [ended(start + 0.1 * each, each, code, message) for each in range(8) if each != rank]
 
 
@@ -40,27 +40,27 @@ def watchdog(rank: int, enqueued: int, spelling: str = "work") -> Event:
 
 
 @pytest.mark.parametrize("code", ["-15", "143", "SIGTERM", "130"])
-def test_who_was_asked_to_leave_afterwards_did_not_begin(code: str) -> None:
-    assert named(ended(0.5, 5, "-6", SHORT), *everybody_else(5, code)) == [5]
+def test_a_rank_terminated_after_another_death_is_not_the_origin(code: str) -> None:
+    assert named(ended(0.5, 5, "-6", SHORT), *all_others(5, code)) == [5]
 
 
-def test_who_is_terminated_first_did() -> None:
-    assert named(ended(0.5, 5, "-15"), *everybody_else(5, "1", PEER)) == [5]
+def test_a_rank_terminated_before_all_others_is_the_origin() -> None:
+    assert named(ended(0.5, 5, "-15"), *all_others(5, "1", PEER)) == [5]
 
 
-def test_who_lost_a_peer_did_not() -> None:
-    assert named(ended(0.1, 2, "1", PEER), ended(0.5, 5, "1", SHORT), *everybody_else(5, "1", PEER)) == [5]
+def test_a_rank_that_lost_its_peer_is_not_the_origin() -> None:
+    assert named(ended(0.1, 2, "1", PEER), ended(0.5, 5, "1", SHORT), *all_others(5, "1", PEER)) == [5]
 
 
-def test_the_first_exit_with_a_code_of_its_own_began() -> None:
-    assert named(ended(0.5, 5, "-9"), *everybody_else(5, "1")) == [5]
+def test_a_first_exit_with_an_odd_code_is_the_origin() -> None:
+    assert named(ended(0.5, 5, "-9"), *all_others(5, "1")) == [5]
 
 
 @pytest.mark.parametrize(
     "events",
     [
-        [ended(0.5, 5, "1"), *everybody_else(5, "1")],
-        [ended(9.0, 5, "-9"), *everybody_else(5, "1")],
+        [ended(0.5, 5, "1"), *all_others(5, "1")],
+        [ended(9.0, 5, "-9"), *all_others(5, "1")],
         [ended(0.1, 1, "-9"), ended(0.2, 6, "-9")],
         [ended(0.1, rank, "-9") for rank in range(8)],
         [ended(0.1, rank, "0") for rank in range(8)],
@@ -73,7 +73,7 @@ def test_the_first_exit_with_a_code_of_its_own_began() -> None:
         "all alike",
         "odd code, but last",
         "two nodes",
-        "everybody",
+        "all ranks",
         "normal exits",
         "preempted",
         "one had to be killed",
@@ -81,17 +81,17 @@ def test_the_first_exit_with_a_code_of_its_own_began() -> None:
         "none",
     ],
 )
-def test_otherwise_events_do_not_tell(events: list[Event]) -> None:
+def test_other_events_show_no_origin(events: list[Event]) -> None:
     assert named(*events) == []
 
 
-def test_a_node_that_goes_down_is_named_whole() -> None:
+def test_a_node_that_goes_down_is_the_origin_as_a_whole() -> None:
     assert named(*(ended(0.1 * rank, rank, "-9") for rank in range(4, 8))) == [4, 5, 6, 7]
     lost = [ended(30.0 + rank, rank, None, kind="heartbeat_missed") for rank in range(4)]
     assert named(*lost) == [0, 1, 2, 3]
 
 
-def test_the_larger_of_two_nodes_may_go_down_but_not_most_of_one() -> None:
+def test_a_whole_node_may_be_most_of_the_job_but_a_part_of_one_may_not() -> None:
     job = {"format": 1, "job_id": "j", "world_size": 6, "start": 0.0, "end": 200.0}
     places = [{"rank": rank, "node": "a" if rank < 4 else "b"} for rank in range(6)]
     topology = Job.model_validate(job | {"ranks": places}).topology
@@ -102,9 +102,9 @@ def test_the_larger_of_two_nodes_may_go_down_but_not_most_of_one() -> None:
     assert not end_origin(lost, End(alone, SIGN, np.full(6, SIGN), STEP)).any()
 
 
-def test_an_exit_knows_the_rank_of_a_kill_that_knows_the_node() -> None:
+def test_an_exit_names_the_rank_of_a_kill_that_names_the_node() -> None:
     kill = ended(0.4, None, None, node=1, kind="oom_kill")
-    assert named(kill, ended(0.5, 6, "137"), *everybody_else(6, "-15", AGENT)) == [6]
+    assert named(kill, ended(0.5, 6, "137"), *all_others(6, "-15", AGENT)) == [6]
     assert named(kill) == []
 
 
@@ -117,7 +117,7 @@ def test_deaths_come_before_heartbeats_and_these_before_watchdogs() -> None:
 
 
 @pytest.mark.parametrize("spelling", ["work", "NCCL work"])
-def test_whose_watchdog_knows_of_fewer_collectives_never_joined(spelling: str) -> None:
+def test_a_watchdog_with_fewer_collectives_names_the_origin(spelling: str) -> None:
     assert named(watchdog(0, 235171, spelling), watchdog(1, 235168, spelling)) == [1]
     assert named(watchdog(0, 41, spelling), watchdog(1, 41, spelling)) == []
     assert named(watchdog(0, 41, spelling)) == []
@@ -132,7 +132,7 @@ def test_counts_of_several_communicators_do_not_compare() -> None:
 
 
 @pytest.mark.parametrize("kind", ["xid", "link_down"])
-def test_who_falls_silent_after_a_device_failed_did_not_begin(kind: str) -> None:
+def test_a_heartbeat_missed_after_a_device_failed_is_not_the_origin(kind: str) -> None:
     beat = ended(30.0, 0, None, kind="heartbeat_missed")
     assert named(ended(0.4, 5, "79", kind=kind), beat) == []
     assert named(beat, watchdog(0, 41), watchdog(7, 40), watchdog(1, 41)) == [0]
@@ -170,10 +170,10 @@ FATAL = [
 
 
 @pytest.mark.parametrize(("code", "message"), CORRECTED + FATAL)
-def test_a_memory_error_that_was_corrected_ends_nothing(code: str | None, message: str | None) -> None:
-    told = ended(0.4, 5, code, message, kind="ecc")
+def test_only_uncorrected_memory_errors_are_failures(code: str | None, message: str | None) -> None:
+    event = ended(0.4, 5, code, message, kind="ecc")
     ends = (code, message) in FATAL
-    assert (told.failure, told.trouble, told.harmless) == (ends, ends, not ends)
+    assert (event.failure, event.trouble, event.harmless) == (ends, ends, not ends)
 
 
 @pytest.mark.parametrize(
@@ -184,7 +184,7 @@ def test_a_memory_error_that_was_corrected_ends_nothing(code: str | None, messag
         ("NVRM: Xid (PCI:0000:79:00): 63", None),
     ],
 )  # fmt: skip
-def test_numbers_of_errors_that_were_dealt_with_end_nothing(code: str | None, message: str | None) -> None:
+def test_xid_codes_of_corrected_errors_are_no_failures(code: str | None, message: str | None) -> None:
     assert ended(0.4, 5, code, message, kind="xid").corrected
 
 
@@ -195,24 +195,24 @@ def test_numbers_of_errors_that_were_dealt_with_end_nothing(code: str | None, me
         (None, "NVRM: Xid (PCI:0000:63:00): 79, GPU is gone"), ("GPU-63", "NVRM: Xid (PCI:0000:00): 79"),
     ],
 )  # fmt: skip
-def test_other_numbers_do(code: str | None, message: str | None) -> None:
+def test_other_xid_codes_are_failures(code: str | None, message: str | None) -> None:
     assert ended(0.4, 5, code, message, kind="xid").failure
 
 
 @pytest.mark.parametrize(("code", "ends"), [("SBE", False), ("DBE", True)])
-def test_a_corrected_error_is_a_sign_of_memory_and_nobody_waits_for_it(code: str, ends: bool) -> None:
-    told = ended(0.4, 5, code, None, kind="ecc")
-    fatal, _, first = ranks_in_events([told], TOPOLOGY)
+def test_a_corrected_error_marks_its_rank_without_ending_the_job(code: str, ends: bool) -> None:
+    event = ended(0.4, 5, code, None, kind="ecc")
+    fatal, _, first = ranks_in_events([event], TOPOLOGY)
     assert np.flatnonzero(fatal).tolist() == [5]
     assert np.isfinite(first) == ends
-    assert named(told, ended(30.0, 0, None, kind="heartbeat_missed")) == ([] if ends else [0])
+    assert named(event, ended(30.0, 0, None, kind="heartbeat_missed")) == ([] if ends else [0])
 
 
-def test_a_message_about_its_own_children_does_not_excuse() -> None:
+def test_a_message_about_its_own_child_leaves_a_rank_the_origin() -> None:
     assert named(ended(0.5, 5, "1", "BrokenPipeError in DataLoader worker")) == [5]
 
 
-def test_whose_watchdog_alone_is_silent_is_waited_for() -> None:
+def test_the_only_rank_without_a_watchdog_is_the_origin() -> None:
     fired = [ended(60.0, rank, None, "timeout", kind="nccl_timeout") for rank in range(8)]
     assert named(*fired[:2], *fired[3:]) == [2]
     assert named(*fired[:4]) == []
@@ -221,11 +221,11 @@ def test_whose_watchdog_alone_is_silent_is_waited_for() -> None:
     assert named(*fired[:2], *fired[3:], ended(0.5, 5, "-9")) == [5]
 
 
-def test_who_is_killed_by_a_watchdog_did_not_begin() -> None:
+def test_ranks_killed_by_watchdogs_are_not_the_origin() -> None:
     aborted = [ended(70.0 + rank, rank, "-6") for rank in range(3)]
     assert named(watchdog(0, 41), *aborted) == []
 
 
-def test_an_exit_before_the_last_row_was_of_another_start() -> None:
+def test_an_exit_before_the_last_row_does_not_count() -> None:
     assert named(ended(-30.0, 5, "-9"), earliest=SIGN - STEP) == []
     assert named(ended(-30.0, 5, "-9"), earliest=SIGN - 40.0) == [5]

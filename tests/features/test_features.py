@@ -37,7 +37,7 @@ def test_the_late_rank_has_the_excess_and_the_waiting_ranks_have_none(make_windo
     assert rank_column(features, "wait_deficit").argmax() == 5
 
 
-def test_gain_is_what_the_step_would_shrink_by(make_window):
+def test_gain_is_the_time_saved_per_step(make_window):
     """With two late ranks, fixing the later one saves only the distance to the other."""
     features = extract(make_window(late={2: 0.02, 5: 0.03}, noise=1e-6))
     gain = rank_column(features, "gain_rank") * features.work.step_reference
@@ -45,27 +45,27 @@ def test_gain_is_what_the_step_would_shrink_by(make_window):
     assert gain[2] == 0.0
 
 
-def test_a_node_that_is_late_as_a_whole_gains_as_a_whole(make_window):
+def test_a_late_node_has_a_gain_and_its_ranks_have_none(make_window):
     features = extract(make_window(late={2: 0.03, 3: 0.03}, noise=1e-6))
     unit = features.work.step_reference
     assert rank_column(features, "gain_node")[2] * unit == pytest.approx(0.03, rel=0.02)
     assert rank_column(features, "gain_rank").max() * unit < 0.001
 
 
-def test_half_of_the_peers_late_is_still_seen(make_window):
+def test_late_ranks_are_found_when_half_of_the_peers_are_late(make_window):
     features = extract(make_window(n_ranks=16, ranks_per_node=8, late=dict.fromkeys(range(8), 0.03)))
     excess = rank_column(features, "own_time_excess")
     assert excess[:8].min() > 5 * np.abs(excess[8:]).max()
 
 
-def test_the_slow_stretch_is_found(make_window):
+def test_the_slow_segment_is_found(make_window):
     features = extract(make_window(n_steps=60, late={1: 0.05}, steps=slice(20, 45)))
     segment = features.comparison.segment
     assert (segment.first, segment.last) == (20, 44)
     assert window_value(features, "slow_segment_found") == 1.0
 
 
-def test_unsplit_communication_tells_the_same_suspect(make_window):
+def test_unsplit_communication_gives_the_same_excess(make_window):
     window = make_window(late={5: 0.03})
     wait = window.steps["communication_wait_seconds"].to_numpy()
     moved = window.steps["communication_transfer_seconds"].to_numpy()
@@ -81,7 +81,7 @@ def test_unsplit_communication_tells_the_same_suspect(make_window):
     )
 
 
-def test_step_times_alone_name_nobody(make_window):
+def test_step_times_alone_give_no_excess(make_window):
     features = extract(make_window(late={5: 0.03}, columns=("rank", "step", "start_time", "step_seconds")))
     assert not np.isfinite(rank_column(features, "own_time_excess")).any()
 
@@ -154,7 +154,7 @@ def test_leader_and_runner_up_ignore_nan():
     assert np.isnan(second[1])
 
 
-def test_one_spike_is_no_stretch():
+def test_one_spike_is_no_segment():
     series = np.ones(50)
     series[20] = 10.0
     assert high_segment(series).whole
@@ -192,8 +192,8 @@ def _exits(window: Window, *, after: float, code: str) -> Window:
 
 
 @pytest.mark.parametrize("after", [0.0, 5.0])
-def test_how_long_after_the_last_progress_a_process_died(make_window, after):
-    """At once is a crash, long after is what a watchdog does to a hang."""
+def test_fatal_delay_counts_from_the_last_progress(make_window, after):
+    """A crash exits at once. A watchdog ends a hung process much later."""
     window = make_window()
     features = extract(_exits(window, after=after, code="-9"))
     unit = features.work.step_reference
@@ -221,8 +221,8 @@ def _metrics(name: str, window: Window, values: dict[int, float]) -> pa.Table:
     )
 
 
-def test_where_all_suffer_alike_from_the_start_the_value_itself_is_evidence(make_window):
-    """Thermal slowdown (0x40) on every GPU: no peer and no past is better, but a sound GPU shows none."""
+def test_a_nominal_score_shows_a_fault_that_all_ranks_have_from_the_start(make_window):
+    """Thermal slowdown (0x40) on every GPU: no peer and no past is better, but a healthy GPU shows none."""
     metrics = _metrics("DCGM_FI_DEV_CLOCKS_EVENT_REASONS", make_window(), dict.fromkeys(range(8), 64.0))
     features = extract(make_window(metrics=metrics))
     assert window_value(features, "max_gpu_clock_vs_peers") == 0.0
@@ -237,15 +237,15 @@ def test_where_all_suffer_alike_from_the_start_the_value_itself_is_evidence(make
     assert (channel, features.evidence.references[channel][0]) == ("throttled", 1.0)
 
 
-def test_a_load_has_no_zero_to_be_compared_with(make_window):
+def test_load_has_no_nominal_value(make_window):
     values = dict.fromkeys(range(8), 9.0)
     features = extract(make_window(metrics=_metrics("node_load1", make_window(), values)))
     assert window_value(features, "max_cpu_load_vs_peers") == 0.0
     assert np.isnan(window_value(features, "max_cpu_load_vs_nominal"))
 
 
-def test_what_grows_on_everybody_is_told_by_phase(make_window):
-    """All ranks load for longer from step 20 on: nobody is above their peers."""
+def test_growth_on_all_ranks_is_measured_per_phase(make_window):
+    """All ranks load for longer from step 20 on: no rank is above its peers."""
     late = dict.fromkeys(range(8), 0.03)
     features = extract(make_window(late=late, steps=slice(20, 40), phase="data_loading_seconds"))
     unit = features.work.step_reference
@@ -253,8 +253,8 @@ def test_what_grows_on_everybody_is_told_by_phase(make_window):
     assert abs(window_value(features, "forward_growth_job")) < 0.01
 
 
-def test_what_is_too_small_to_be_remarked_is_nothing(make_window):
-    """A few microseconds of memory pressure a second: every exporter of a sound machine shows some."""
+def test_small_deviations_score_zero(make_window):
+    """A difference of 0.7 degrees says nothing of a machine; one of 4 degrees scores half a unit."""
     metrics = _metrics("DCGM_FI_DEV_GPU_TEMP", make_window(), dict.fromkeys(range(8), 60.0) | {3: 60.7})
     assert window_value(extract(make_window(metrics=metrics)), "max_gpu_heat_vs_peers") == 0.0
     metrics = _metrics("DCGM_FI_DEV_GPU_TEMP", make_window(), dict.fromkeys(range(8), 60.0) | {3: 64.0})
@@ -262,12 +262,12 @@ def test_what_is_too_small_to_be_remarked_is_nothing(make_window):
 
 
 @pytest.mark.parametrize(("code", "score"), [(31.0, 0.0), (94.0, 8.0)])
-def test_errors_of_programs_say_nothing_of_a_device(make_window, code: float, score: float):
+def test_xid_codes_of_programs_are_no_evidence_of_a_device(make_window, code: float, score: float):
     metrics = _metrics("DCGM_FI_DEV_XID_ERRORS", make_window(), dict.fromkeys(range(8), 0.0) | {3: code})
     assert window_value(extract(make_window(metrics=metrics)), "max_gpu_memory_vs_peers") == score
 
 
-def test_a_dead_process_gives_its_memory_back_and_a_hung_one_keeps_it():
+def test_a_dead_process_releases_memory_and_a_hung_one_keeps_it():
     before = {"gpu_memory_used": np.full(3, 6e4), "gpu_power": np.array([300.0, 300.0, np.nan])}
     after = {"gpu_memory_used": np.array([0.0, 6e4, 6e4]), "gpu_power": np.array([60.0, 150.0, 150.0])}
     seen = PostStopSignals.from_channels(before, after, 3)
@@ -276,6 +276,6 @@ def test_a_dead_process_gives_its_memory_back_and_a_hung_one_keeps_it():
     assert seen.job_features()["min_memory_after"] == 0.0
 
 
-def test_utilisation_tells_waiting_from_idling_before_active_multiprocessors_do():
+def test_gpu_activity_prefers_utilisation_which_waiting_keeps_high():
     after = {"sm_active": np.array([0.02, 0.0]), "gpu_util": np.array([100.0, 0.0])}
     np.testing.assert_array_equal(PostStopSignals.from_channels(after, after, 2).gpu, [1.0, 0.0])

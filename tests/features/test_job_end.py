@@ -1,4 +1,4 @@
-"""A window may be wider than its rows: what is missing before and after them alike is no silence."""
+"""End of the job: time without progress, margins of the window, and normal ends by events."""
 
 from __future__ import annotations
 
@@ -46,25 +46,25 @@ def features(scenario: Scenario) -> FeatureSet:
     return extract(simulate(scenario).window)
 
 
-def test_a_window_that_is_wider_than_its_rows_on_both_sides_is_not_silent() -> None:
+def test_equal_margins_before_and_after_the_rows_are_no_stop() -> None:
     wide = features(job(rows_skipped=MARGIN, rows_behind=MARGIN))
     assert wide.work.steps[0] == 400 + MARGIN
     assert wide.work.steps[-1] == 499 - MARGIN
     assert wide.job_end.steps_since_progress < 1.5
 
 
-def test_late_rows_of_a_job_that_goes_on_are_no_silence() -> None:
+def test_late_rows_of_a_working_job_are_no_stop() -> None:
     assert features(job(rows_behind=MARGIN)).job_end.steps_since_progress == 0.0
 
 
-@pytest.mark.parametrize("exporters", [(), ("cpu", "memory")], ids=["none", "none that tells"])
-def test_rows_missing_at_the_end_may_be_silence(exporters: tuple[str, ...]) -> None:
+@pytest.mark.parametrize("exporters", [(), ("cpu", "memory")], ids=["none", "none of devices"])
+def test_rows_missing_at_the_end_count_without_signals_of_work(exporters: tuple[str, ...]) -> None:
     found = features(job(rows_behind=MARGIN, exporters=exporters))
     assert found.job_end.steps_since_progress == pytest.approx(MARGIN, abs=1.5)
 
 
-def test_a_hang_in_a_wide_window_is_as_silent_as_in_a_narrow_one() -> None:
-    """Devices that wait are no margin."""
+def test_a_hang_counts_alike_with_and_without_a_margin() -> None:
+    """Devices that wait show that the time is no margin."""
     narrow, wide = features(job(hang())), features(job(hang(), rows_skipped=MARGIN))
     assert wide.job_end.cut_margin > MARGIN - 2
     assert wide.job_end.steps_since_progress == pytest.approx(narrow.job_end.steps_since_progress, abs=0.5)
@@ -74,24 +74,26 @@ def resized(window: Window, *, before: float = 0.0, after: float = 0.0) -> Windo
     """The window with its bounds so many seconds beyond its rows, and nothing measured there."""
     ends = np.asarray(window.steps.column("start_time")) + np.asarray(window.steps.column("step_seconds"))
     start = float(np.min(window.steps.column("start_time")))
-    told = window.job.model_copy(update={"start": start - before, "end": float(ends.max()) + after})
-    return replace(window, job=told)
+    job = window.job.model_copy(update={"start": start - before, "end": float(ends.max()) + after})
+    return replace(window, job=job)
 
 
 @pytest.mark.parametrize(("after", "silent"), [(20.0, False), (60.0, True)])
-def test_before_its_first_step_a_job_may_have_been_starting(after: float, *, silent: bool) -> None:
+def test_time_before_the_first_step_is_a_margin_only_if_as_much_follows_the_last(
+    after: float, *, silent: bool
+) -> None:
     """Twenty seconds before step 0 are a margin if there are twenty after the last row, too."""
     window = simulate(job(first_step_number=0, exporters=())).window
     assert (extract(resized(window, before=20.0, after=after)).job_end.steps_since_progress > 10) == silent
 
 
-def test_exporters_that_fall_silent_with_the_job_do_not_tell_that_it_goes_on() -> None:
+def test_exporters_that_end_with_the_job_show_no_work() -> None:
     window = simulate(job()).window
     assert extract(resized(window, after=60.0)).job_end.steps_since_progress > 30
 
 
-def test_a_row_for_several_steps_is_due_when_they_are_over() -> None:
-    """Every fifth step logged: four steps without a row are no silence, nor is a row of nine seconds."""
+def test_a_row_may_stand_for_several_steps() -> None:
+    """Every fifth step logged: nine seconds after the last row are no stop."""
     window = simulate(job(exporters=())).window
     logged = window.steps.filter(pa.array(np.asarray(window.steps.column("step")) % 5 == 0))
     sparse = replace(window, steps=logged)
@@ -116,7 +118,7 @@ def exits(window: Window, codes: list[str]) -> Window:
     return replace(window, events=pa.Table.from_pylist(rows, schema=window.events.schema))
 
 
-def test_nobody_is_silent_who_ended_as_he_should() -> None:
+def test_normal_exits_of_all_ranks_are_no_stop() -> None:
     wide = resized(simulate(job(exporters=())).window, after=60.0)
     assert extract(exits(wide, ["0"] * 8)).job_end.steps_since_progress == 0.0
     assert extract(exits(wide, ["0"] * 7 + ["1"])).job_end.steps_since_progress > 30
@@ -126,7 +128,7 @@ def traffic_after(found: FeatureSet) -> float:
     return float(found.window[WINDOW_FEATURES.index("mean_traffic_after")])
 
 
-def test_traffic_of_a_job_that_stands_still_is_gone() -> None:
+def test_a_hung_job_has_no_traffic() -> None:
     assert traffic_after(features(job(hang()))) < 0.2
 
 
@@ -138,13 +140,13 @@ def test_a_fault_that_no_row_shows_is_labelled_healthy() -> None:
     assert simulate(job(early, rows_skipped=MARGIN)).label["failure_mode"] == "healthy"
 
 
-def test_where_the_rows_begin_says_nothing_of_the_pattern() -> None:
+def test_rows_skipped_do_not_change_the_pattern() -> None:
     lasting = Fault(cause="gpu_throttling", ranks=(5,), nodes=(1,), severity=0.8, first_step=MARGIN - 2)
     assert simulate(job(lasting)).label["pattern"] == "persistent"
     assert simulate(job(lasting, rows_skipped=MARGIN)).label["pattern"] == "persistent"
 
 
-def told(window: Window, rows: list[dict]) -> Window:
+def with_events(window: Window, rows: list[dict]) -> Window:
     """The window with these events, seconds after its last row."""
     last = float(np.max(window.steps.column("start_time")))
     missing = {"node": None, "rank": None, "code": None, "message": None}
@@ -152,28 +154,28 @@ def told(window: Window, rows: list[dict]) -> Window:
     return replace(window, events=pa.Table.from_pylist(events, schema=window.events.schema))
 
 
-def test_whoever_was_missed_was_not_late() -> None:
-    """Machines look as before, but a watchdog has fired for a rank: that is no flush of a log."""
+def test_a_watchdog_that_fired_rules_out_late_rows() -> None:
+    """Machines look as before, but a watchdog fired for a rank. So the rows are not only late."""
     window = simulate(job(rows_behind=MARGIN, begun_steps_reported=False)).window
     assert extract(window).job_end.steps_since_progress == 0.0
-    fired = told(window, [{"time": 5.0, "rank": 2, "kind": "nccl_timeout"}])
+    fired = with_events(window, [{"time": 5.0, "rank": 2, "kind": "nccl_timeout"}])
     assert extract(fired).job_end.steps_since_progress == pytest.approx(MARGIN, abs=1.5)
 
 
-def test_an_exit_as_it_should_be_after_a_timeout_is_no_normal_end() -> None:
+def test_normal_exits_after_a_missed_heartbeat_are_no_normal_end() -> None:
     window = resized(simulate(job(exporters=())).window, after=60.0)
     exited = [{"time": 40.0, "rank": rank, "kind": "process_exit", "code": "0"} for rank in range(8)]
-    assert extract(told(window, exited)).job_end.steps_since_progress == 0.0
+    assert extract(with_events(window, exited)).job_end.steps_since_progress == 0.0
     missed = {"time": 20.0, "rank": 3, "kind": "heartbeat_missed"}
-    assert extract(told(window, [missed, *exited])).job_end.steps_since_progress > 30
+    assert extract(with_events(window, [missed, *exited])).job_end.steps_since_progress > 30
 
 
-def test_an_agent_speaks_for_all_ranks_of_its_node() -> None:
+def test_a_launchers_exit_counts_for_all_ranks_of_its_node() -> None:
     window = resized(simulate(job(exporters=())).window, after=60.0)
     nodes = window.job.topology.node_names
     agents = [{"time": 2.0, "node": node, "kind": "process_exit", "code": "0"} for node in nodes]
-    assert extract(told(window, agents)).job_end.steps_since_progress == 0.0
-    assert extract(told(window, agents[:1])).job_end.steps_since_progress > 30
+    assert extract(with_events(window, agents)).job_end.steps_since_progress == 0.0
+    assert extract(with_events(window, agents[:1])).job_end.steps_since_progress > 30
 
 
 DONE = [
@@ -186,10 +188,10 @@ DONE = [
 
 
 @pytest.mark.parametrize("words", DONE)
-def test_who_says_that_it_is_done_did_not_stop(words: str) -> None:
+def test_a_message_of_completion_is_a_normal_end(words: str) -> None:
     window = resized(simulate(job(exporters=())).window, after=60.0)
     done = {"time": 1.0, "rank": 0, "kind": "log", "message": words}
-    assert extract(told(window, [done])).job_end.steps_since_progress == 0.0
+    assert extract(with_events(window, [done])).job_end.steps_since_progress == 0.0
 
 
 @pytest.mark.parametrize(
@@ -202,12 +204,12 @@ def test_who_says_that_it_is_done_did_not_stop(words: str) -> None:
         ({}, [{"time": 5.0, "kind": "restart"}]),
         ({}, [{"time": 5.0, "rank": 2, "kind": "nccl_timeout"}]),
     ],
-    ids=["a step", "something else", "long before", "a bad exit", "started again", "somebody is missed"],
+    ids=["a step", "something else", "long before", "a bad exit", "started again", "a rank is missed"],
 )
-def test_other_words_at_other_times_are_no_end(changes: dict, more: list[dict]) -> None:
+def test_other_messages_and_times_are_no_normal_end(changes: dict, more: list[dict]) -> None:
     window = resized(simulate(job(exporters=())).window, after=60.0)
     done = {"time": 1.0, "rank": 0, "kind": "log", "message": "training finished"} | changes
-    assert extract(told(window, [done, *more])).job_end.steps_since_progress > 30
+    assert extract(with_events(window, [done, *more])).job_end.steps_since_progress > 30
 
 
 @pytest.mark.parametrize(
@@ -215,13 +217,13 @@ def test_other_words_at_other_times_are_no_end(changes: dict, more: list[dict]) 
     [{"kind": "restart"}, {"kind": "process_exit", "rank": 1, "code": "1"}],
     ids=["restart", "exit"],
 )
-def test_a_job_that_was_started_again_in_the_window_has_no_margin(started: dict) -> None:
+def test_a_job_that_restarts_in_the_window_has_no_margin(started: dict) -> None:
     window = resized(simulate(job(exporters=())).window, before=25.0, after=60.0)
     assert extract(window).job_end.cut_margin > 10
     first = float(np.min(window.steps.column("start_time")) - np.max(window.steps.column("start_time")))
-    assert extract(told(window, [started | {"time": first - 20.0}])).job_end.cut_margin == 0.0
+    assert extract(with_events(window, [started | {"time": first - 20.0}])).job_end.cut_margin == 0.0
 
 
-def test_most_of_a_window_is_no_margin() -> None:
+def test_a_large_part_of_the_window_is_no_margin() -> None:
     window = resized(simulate(job(exporters=())).window, before=140.0, after=60.0)
     assert extract(window).job_end.cut_margin == 0.0
