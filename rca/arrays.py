@@ -1,4 +1,4 @@
-"""The kinds of arrays that the product passes around, named once."""
+"""Array types that all packages share."""
 
 from __future__ import annotations
 
@@ -8,5 +8,5 @@ import numpy.typing as npt
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]
 BoolArray = npt.NDArray[np.bool_]
-#: Operations' times as trace files keep them.
+#: Times of operations, as trace files store them.
 Seconds32 = npt.NDArray[np.float32]

@@ -11,7 +11,7 @@
     ├── SourceError           a telemetry source (file, exporter, URL) cannot be read
     └── MissingExtra          an optional dependency is not installed
 
-``code`` is an API: the REST problem type, the CLI's JSON error and log fields are built from it.
+``code`` is public: the REST problem type, the CLI's JSON error and log fields use it.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class RcaError(Exception):
         self.hint = hint
 
     def __str__(self) -> str:
-        """The message, with what was put before it on the way."""
+        """The message, with the prefixes that callers added to it."""
         return self.message
 
     def details(self) -> dict[str, Any]:
@@ -39,7 +39,7 @@ class RcaError(Exception):
         return {} if self.hint is None else {"hint": self.hint}
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # The default would call the class with the message alone; evidence has to reach other processes.
+        # The default calls the class with the message alone and loses the evidence between processes.
         return _rebuilt, (type(self), self.args, self.__dict__)
 
 
@@ -61,17 +61,17 @@ class InvalidWindow(InvalidInput):
     Parameters
     ----------
     message : str
-        What is wrong, in one line.
+        What is wrong, as the end of a sentence that begins with the column: ``is negative``.
     table : str
         ``job``, ``steps``, ``metrics``, ``events`` or ``ops``.
     column : str, optional
-        The offending column or field.
+        The wrong column or field.
     rows : sequence of mapping
-        The first offending rows, each with ``row`` (index in the table) and the values that matter.
+        The first wrong rows, each with ``row`` (index in the table) and the values that matter.
     n_rows : int
-        How many rows offend in total.
+        How many rows are wrong in total.
     expected : str
-        What would have been accepted.
+        What is accepted.
     """
 
     code = "invalid-window"
@@ -96,16 +96,16 @@ class InvalidWindow(InvalidInput):
 
     def __str__(self) -> str:
         place = self.table if self.column is None else f"{self.table}.{self.column}"
-        text = f"{place}: {self.message}"
+        text = f"{place}: {self.message}."
         if self.expected:
-            text += f"; expected {self.expected}"
+            text += f" Expected: {self.expected}."
         if self.rows:
             shown = "; ".join(
                 ", ".join(f"{key}={value!r}" for key, value in row.items()) for row in self.rows
             )
-            text += f" [{self.n_rows} row(s), first: {shown}]"
+            text += f" {self.n_rows:,} bad row{'s' if self.n_rows > 1 else ''}, the first: {shown}."
         if self.hint:
-            text += f" ({self.hint})"
+            text += f" {self.hint[0].upper()}{self.hint[1:]}."
         return text
 
     def details(self) -> dict[str, Any]:

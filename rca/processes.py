@@ -1,4 +1,4 @@
-"""Worker processes, started afresh: a fork of a process with threads may never wake up."""
+"""Worker processes, spawned: a fork of a process with threads may hang for ever."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Result = TypeVar("Result")
 def mapped(
     work: Callable[[Item], Result], items: Iterable[Item], processes: int, *, chunk: int = 1
 ) -> Iterator[Result]:
-    """`work` of every item, in order; the number of processes has no influence on the results."""
+    """`work` of every item, in order; the number of processes does not change the results."""
     if processes <= 1:
         yield from map(work, items)
         return
@@ -27,9 +27,9 @@ def mapped(
 def pool(
     processes: int, *, initializer: Callable[..., object] | None = None, initargs: tuple[Any, ...] = ()
 ) -> ProcessPoolExecutor:
-    """A pool of processes that import what they need; what is handed to them has to be picklable.
+    """A pool of spawned processes; tasks and arguments have to be picklable.
 
-    They end with this process, however it ends: a killed training must not go on working for nobody.
+    The processes end with this one, even if it is killed.
     """
     context = multiprocessing.get_context("spawn")
     return ProcessPoolExecutor(
@@ -44,7 +44,7 @@ def _started(initializer: Callable[..., object] | None, initargs: tuple[Any, ...
 
 
 def end_with_the_parent() -> None:
-    """Let this worker end when its parent does, even by SIGKILL: nobody would ever tell it to stop."""
+    """End this worker when its parent ends, even by SIGKILL: otherwise it would run for ever."""
     parent = multiprocessing.parent_process()
 
     def wait() -> None:

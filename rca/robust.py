@@ -9,14 +9,14 @@ import numpy.typing as npt
 
 from rca.arrays import FloatArray, IntArray
 
-#: Peers' reference quantile. Below the median, so that a fault on half of the peers (one node of two)
-#: still leaves the reference with the healthy half; healthy noise makes the bias a fraction of its spread.
+#: Peers' reference quantile. It is below the median, because a fault may hit half of the peers (one node of
+#: two) and the reference has to stay with the healthy half. The bias is a fraction of the healthy spread.
 REFERENCE_QUANTILE = 0.35
-#: What makes the median absolute deviation of normal values their standard deviation.
+#: Median absolute deviation times this is the standard deviation of normal values.
 MAD_TO_SIGMA = 1.4826
 #: From this many values on, selecting two is faster than sorting all.
 PARTITION_FROM = 256
-#: Groups smaller than this compare a rank with the others only, or its own fault would move its reference.
+#: In smaller groups a rank is compared with the others only: its own fault would move its reference.
 SMALL_GROUP = 8
 
 
@@ -86,7 +86,7 @@ def nan_min(values: npt.NDArray[np.floating[Any]], axis: int = 0) -> FloatArray:
 
 
 def peer_reference(values: FloatArray, group: IntArray) -> FloatArray:
-    """What a rank's peers show, at the same column.
+    """The reference of a rank's peers, column by column.
 
     Parameters
     ----------

@@ -12,12 +12,13 @@ import numpy as np
 
 from rca.arrays import FloatArray, IntArray
 from rca.robust import group_members, nan_max, nan_median, nan_min
-from rca.telemetry.hidden_waits import APART, BEFORE_EXCHANGE, MIN_CASES, OPTIMIZER, TOGETHER
+from rca.telemetry.hidden_waits import BEFORE_EXCHANGE, MAX_END_RATIO, MIN_BEGIN_SPREAD, MIN_CASES, OPTIMIZER
 from rca.telemetry.job import Topology
 from rca.telemetry.phases import PhaseArrays
 
 FORWARD, BACKWARD = BEFORE_EXCHANGE[-2:]
-#: Forwards of a replica's stages differ if they do by this share of themselves, and by `APART` of the step.
+#: Forwards of a replica's stages differ if they do by this share of themselves, and by `MIN_BEGIN_SPREAD` of
+#: the step.
 UNEQUAL = 0.2
 #: Stages that are equally busy by design are each a little early and late. Those that wait for each other are
 #: less so at their end than in their forward, by this factor.
@@ -42,7 +43,7 @@ def stages_end_together(phases: PhaseArrays, topology: Topology, step_seconds: f
     work = np.where(
         known, sum(np.nan_to_num(phases.phase(name)) for name in (*BEFORE_EXCHANGE, OPTIMIZER)), np.nan
     )
-    return _equally_busy(forward, work, topology, APART * step_seconds) and _steadier(
+    return _equally_busy(forward, work, topology, MIN_BEGIN_SPREAD * step_seconds) and _steadier(
         forward, work, topology.stage
     )
 
@@ -56,7 +57,7 @@ def _equally_busy(forward: FloatArray, work: FloatArray, topology: Topology, apa
         cases = differing > np.maximum(apart, UNEQUAL * usual)
         ratios.append(ends[cases] / differing[cases])
     found = np.concatenate(ratios)
-    return found.size >= MIN_CASES and bool(np.median(found) <= TOGETHER)
+    return found.size >= MIN_CASES and bool(np.median(found) <= MAX_END_RATIO)
 
 
 def _steadier(forward: FloatArray, work: FloatArray, stage: IntArray) -> bool:

@@ -1,4 +1,4 @@
-"""The telemetry window: types, validation, encodings, the signal catalogue and aligned signals."""
+"""The telemetry window: types, validation, encodings, the signal catalogue and signals per rank."""
 
 from rca.telemetry.job import Job, Parallelism, RankPlace, Topology
 from rca.telemetry.phases import PhaseArrays

@@ -1,4 +1,4 @@
-"""A window with an earlier one of the same job before it: one window that shows what changed between them."""
+"""Prepend an earlier window of the same job, so that one window shows the change."""
 
 from __future__ import annotations
 
@@ -15,30 +15,32 @@ from rca.telemetry.resample import equally_often
 from rca.telemetry.step_clock import StepClock
 from rca.telemetry.window import Window
 
-#: An earlier window has a say with as many steps as the window that is asked about, and with these at least.
-ENOUGH_STEPS = 20
-#: Step numbers up to here leave room to count on from.
+#: As many earlier steps are taken as the window has, and at least these.
+MIN_EARLIER_STEPS = 20
+#: Step numbers up to here leave room for the numbers before them.
 _LARGEST = 2**62
 
 
 def after_earlier(window: Window, earlier: Window) -> Window:
-    """The window with the last steps of an earlier one of its job before it, and what was sampled then.
+    """The window after the last steps and samples of an earlier window of its job.
 
-    Nothing is known of the time between them. Of the earlier one only what the window has, too, can be
-    compared: phases and metrics that it lacks are left out, as are samples that come more often in one of
-    both, and events and operations, which belong to their own time.
+    Nothing is known of the time between the two. These parts of the earlier window are left out:
+
+    - phases and metrics that the window does not have;
+    - samples that come more often than in the other window (the denser window is thinned);
+    - events and operations.
 
     Parameters
     ----------
     window : Window
     earlier : Window
-        Of the same ranks in the same parallelism. A restarted job may count its steps anew, sit on other
-        nodes and have another id.
+        Of the same ranks in the same parallelism. A restarted job may count its steps from 0 again, run on
+        other nodes and have another id.
 
     Returns
     -------
     Window
-        The window's own steps keep their numbers.
+        The window's steps keep their numbers.
 
     Raises
     ------
@@ -47,9 +49,9 @@ def after_earlier(window: Window, earlier: Window) -> Window:
     """
     refuse_incomparable(window, earlier)
     clock, n_steps = StepClock.of(earlier), distinct_steps(window.steps.column("step").to_numpy())[0].size
-    kept = int(clock.steps[-min(max(n_steps, ENOUGH_STEPS), clock.steps.size)])
+    kept = int(clock.steps[-min(max(n_steps, MIN_EARLIER_STEPS), clock.steps.size)])
     before = clock.between(kept, int(clock.steps[-1]) + 1)
-    # One series has one usual interval: what one of them has more often would make pauses of the other's.
+    # A series has one usual interval: after dense samples, sparse ones would count as pauses.
     sampled = equally_often(_of_the_same_names(before.metrics, window.metrics), window.metrics)
     return replace(
         window,
@@ -60,7 +62,7 @@ def after_earlier(window: Window, earlier: Window) -> Window:
 
 
 def refuse_incomparable(window: Window, earlier: Window) -> None:
-    """Check that an earlier window is of the same ranks, and was over when the window began.
+    """Check that an earlier window is of the same ranks and ends before the window begins.
 
     Raises
     ------
@@ -70,18 +72,18 @@ def refuse_incomparable(window: Window, earlier: Window) -> None:
     if earlier.job.end > window.job.start:
         raise InvalidInput(
             f"the earlier window ends {earlier.job.end - window.job.start:,.6g} s after the window begins",
-            hint="give one that was over by then, and in which the job ran as usual",
+            hint="give an earlier window that ends by then and in which the job ran normally",
         )
     sizes = earlier.job.world_size, window.job.world_size
     if sizes[0] != sizes[1]:
         raise InvalidInput(
             f"the earlier window has {sizes[0]:,} ranks, the window {sizes[1]:,}",
-            hint="ranks are compared with what they did before: give a window of the same job",
+            hint="give a window of the same job: every rank is compared with its own past",
         )
     if not _alike(earlier.job.topology, window.job.topology):
         raise InvalidInput(
             "the earlier window's ranks have other places in the data, tensor or pipeline dimension",
-            hint="ranks are compared with what they did before: give a window of the same job",
+            hint="give a window of the same job and parallelism: every rank is compared with its own past",
         )
 
 
@@ -91,16 +93,16 @@ def _alike(one: Topology, other: Topology) -> bool:
 
 
 def _numbered_before(steps: pa.Table, later: pa.Table) -> pa.Table:
-    """The steps with numbers below the later ones'; as they are where they were."""
+    """The steps, renumbered if their numbers are not below the later ones'."""
     number = steps.column("step").to_numpy()
     first, last = pc.min(later.column("step")).as_py(), int(number.max())
     if last < first:
         return steps
     if first - (last - int(number.min())) < -_LARGEST:
-        raise InvalidInput("the step numbers of the two windows are too far apart to be compared")
+        raise InvalidInput("the step numbers of the two windows are too far apart to compare the windows")
     place = steps.column_names.index("step")
-    moved = pa.array(number - (last - first + 1), pa.int64())
-    return steps.set_column(place, steps.schema.field(place), moved)
+    shifted = pa.array(number - (last - first + 1), pa.int64())
+    return steps.set_column(place, steps.schema.field(place), shifted)
 
 
 def _of_the_same_names(metrics: pa.Table, known: pa.Table) -> pa.Table:
@@ -109,7 +111,7 @@ def _of_the_same_names(metrics: pa.Table, known: pa.Table) -> pa.Table:
 
 
 def _above(rows: pa.Table, table: pa.Table) -> pa.Table:
-    """Rows above a table, in its columns; NaN, not null, where they lack one."""
+    """Rows above a table, in the table's columns; NaN, not null, in columns that the rows lack."""
     shared = rows.select([name for name in table.column_names if name in rows.column_names])
     lacking = [field for field in table.schema if field.name not in shared.column_names]
     for field in lacking:

@@ -1,15 +1,14 @@
-"""Means of irregular samples over time bins: the arithmetic behind aligned signals, on plain arrays.
+"""Means of irregular samples over time bins, on plain arrays.
 
-What holds between two samples:
+Assumptions between two samples:
 
-- a gauge is taken to move linearly, so its mean over a bin is the integral over the bin's width;
-- a counter's increase is spread evenly, so its mean rate is the increase over the bin's width;
-- a bitmask or state code holds its value until the next sample, and a bin shows all bits (the largest
-  code) that it saw.
+- A gauge changes linearly. Its mean over a bin is the integral divided by the bin's width.
+- A counter grows evenly. Its mean rate is the increase divided by the bin's width.
+- A bitmask or state code holds its value until the next sample. A bin shows all bits, or the largest code.
 
-Nothing is invented where nothing was sampled: a pause longer than `GAP_INTERVALS` of the series' median
-sampling intervals counts for no bin, and beyond its first and last sample a series speaks for one
-median interval only. A bin is averaged over the part of it that is known and NaN if none is.
+Gaps stay gaps: a pause longer than `GAP_INTERVALS` median sampling intervals counts for no bin. Before its
+first and after its last sample, a series is extended by one median interval. A bin's mean is over its known
+part; the bin is NaN if no part is known.
 """
 
 from __future__ import annotations
@@ -20,23 +19,26 @@ import numpy as np
 
 from rca.arrays import BoolArray, FloatArray, IntArray
 
+#: A longer pause, in median sampling intervals, is a gap.
 GAP_INTERVALS = 5.0
-# Closer samples than this (seconds) are one moment: no rate can be taken between them.
+#: Samples closer than this (seconds) are simultaneous: there is no rate between them.
 MOMENT = 1e-9
-# Some counters (iowait among them) step back by a little without having been reset.
+#: Some counters (such as iowait) fall by up to this share without a reset.
 JITTER = 0.01
-# Series are processed in blocks of about this many cells: temporaries then stay in the cache.
+#: Series are processed in blocks of about this many cells, so that temporaries stay in the cache.
 BLOCK_CELLS = 25_000
-# Floats hold every bit pattern up to here exactly.
+#: Floats hold every bit pattern exactly up to here.
 LARGEST_CODE = 2.0**53
 
 
 def increments(value: FloatArray) -> FloatArray:
     """Increase of a counter between neighbouring samples along the last axis, never negative.
 
-    A fall means that the counter restarted from about zero, so the new value is the increase. Two
-    falls are none of that: one by less than `JITTER` of the value, and one after which the counter
-    never rises again, as when the threads that a sum was over have ended.
+    After a fall the counter restarted from about zero, so the new value is the increase. Two kinds of fall
+    count as no increase:
+
+    - a fall by less than `JITTER` of the value;
+    - a fall after which the counter never rises again, as when the counted threads have ended.
 
     Parameters
     ----------
@@ -81,7 +83,7 @@ def bin_means(
     """
     out = np.full((offsets.size - 1, edges.size - 1), np.nan)
     for rows, index, count in _blocks(offsets, edges.size):
-        # Times relative to the first edge keep the digits that Unix seconds would use up.
+        # Times relative to the first edge keep the digits that Unix seconds would need.
         block = _Block(time[index] - edges[0], value[index], count, counter[rows])
         out[rows] = block.means(edges - edges[0])
     return out
@@ -90,7 +92,7 @@ def bin_means(
 def bin_codes(
     time: FloatArray, value: FloatArray, offsets: IntArray, bitmask: BoolArray, edges: FloatArray
 ) -> FloatArray:
-    """Bits (or the largest code) that each series showed in each bin.
+    """Bits (or the largest code) of each series in each bin.
 
     Parameters
     ----------
@@ -111,7 +113,7 @@ def bin_codes(
         seen = first < last
         begin = np.arange(rows.size)[:, None] * index.shape[1]
         pairs = np.column_stack([(begin + first)[seen], (begin + last)[seen]]).ravel()
-        # One cell more, so that a pair may end behind the block's last sample.
+        # One more cell, because a pair may end after the block's last sample.
         held = np.append(codes[index].ravel(), 0)
         joined = np.full(seen.shape, np.nan)
         if pairs.size:
@@ -125,7 +127,7 @@ def bin_codes(
 
 
 def _shown_samples(time: FloatArray, count: IntArray, edges: FloatArray) -> tuple[IntArray, IntArray]:
-    """Range of samples whose value shows in each bin, counting one that still holds at its left edge."""
+    """Range of samples per bin, with the one that still holds at the bin's left edge."""
     gap = np.diff(time, axis=1)
     interval = _usual_interval(gap, count)[:, None]
     lasts = np.where((gap > MOMENT) & (gap <= GAP_INTERVALS * interval), gap, interval)
@@ -144,7 +146,7 @@ def _blocks(offsets: IntArray, n_edges: int) -> Iterator[tuple[IntArray, IntArra
     rows : ndarray of shape (n_rows,), int
         The series in this block.
     index : ndarray of shape (n_rows, width), int
-        Their samples; shorter series repeat their last one, which spans no time and so adds nothing.
+        Their samples. Shorter series repeat their last one, which spans no time and adds nothing.
     count : ndarray of shape (n_rows,), int
         How many samples are real.
     """
@@ -208,7 +210,7 @@ class _Block:
         np.divide(total, covered, out=out, where=enough)
         lone = ~enough & (np.diff(n_before, axis=1) > 0) & ~self.counter[:, None]
         if lone.any():
-            # A gauge's single sample between two gaps is all that is known of its bin.
+            # A gauge's single sample between two gaps is the bin's value.
             row, column = np.nonzero(lone)
             out[row, column] = self.value[row, n_before[row, column + 1] - 1]
         return out
@@ -235,7 +237,7 @@ def _samples_before(time: FloatArray, count: IntArray, edges: FloatArray) -> Int
     cell = first_edge_after + np.repeat(np.arange(n_rows) * (edges.size + 1), width)
     found = np.bincount(cell, minlength=n_rows * (edges.size + 1)).reshape(n_rows, -1)
     before = np.cumsum(found[:, : edges.size], axis=1)
-    # Repeated last samples were counted along; a real one stands before them.
+    # This also counts the repetitions of the last sample, so the real count is the limit.
     return np.minimum(before, count[:, None])
 
 
@@ -244,7 +246,7 @@ def _usual_interval(gap: FloatArray, count: IntArray) -> FloatArray:
     real = np.arange(gap.shape[1]) < count[:, None] - 1
     ordered = np.sort(np.where(real, gap, np.inf), axis=1)
     middle = ordered[np.arange(count.size), np.maximum(count - 2, 0) // 2]
-    # Duplicated times can make the median zero; then the mean interval says more.
+    # Duplicated times can make the median zero; the mean interval is then used.
     span = np.where(real, gap, 0.0).sum(axis=1)
     mean = span / np.maximum(count - 1, 1)
     usual: FloatArray = np.where(np.isfinite(middle) & (middle > 0), middle, mean)

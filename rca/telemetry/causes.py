@@ -15,18 +15,18 @@ Pattern = Literal["transient", "persistent", "deterministic"]
 
 
 class CauseSpec(NamedTuple):
-    """What a cause does to a step, and where one would see it.
+    """One cause: its effect on a step, and the evidence for it.
 
     Attributes
     ----------
     phases : tuple of str
-        Own phases (without ``_seconds``) and ``transfer`` that the cause lengthens.
+        The phases (without ``_seconds``) of a rank that the cause lengthens, and ``transfer``.
     resources : tuple of str
-        Evidence resources (`rca.features.resource_evidence.RESOURCES`) that move with it.
+        Evidence resources (`rca.features.resource_evidence.RESOURCES`) that change with it.
     next_check : str
-        What settles the question at the machine.
+        The check on the machine that confirms or excludes the cause.
     by_design : bool
-        It is made into the job: every run of it is as slow, on whichever machines.
+        Part of the job: every run is as slow, on all machines.
     """
 
     id: str
@@ -46,7 +46,7 @@ _CATALOGUE = (
         "infrastructure",
         ("forward", "backward", "optimizer"),
         ("gpu_clock", "gpu_heat", "stopped"),
-        "the GPU runs below its clock (heat, power cap, brake)",
+        "the GPU runs below its normal clock (heat, power cap, power brake)",
         "nvidia-smi -q -d PERFORMANCE,CLOCK,TEMPERATURE on the node while the job is busy",
     ),
     CauseSpec(
@@ -56,7 +56,7 @@ _CATALOGUE = (
         ("forward", "backward", "optimizer"),
         ("gpu_activity", "stopped"),
         "another process uses the same GPU",
-        "nvidia-smi pmon -c 5 on the node: is there a second process on the device?",
+        "nvidia-smi pmon -c 5 on the node: is there a second process on the GPU?",
     ),
     CauseSpec(
         "gpu_memory_errors",
@@ -73,7 +73,7 @@ _CATALOGUE = (
         "infrastructure",
         ("host_to_device", "transfer"),
         ("pcie",),
-        "the PCIe link runs narrower or slower than it should",
+        "the PCIe link has fewer lanes or a lower speed than it should",
         "nvidia-smi -q -d PCIE under load, or lspci -vv: compare LnkSta with LnkCap",
     ),
     CauseSpec(
@@ -100,7 +100,7 @@ _CATALOGUE = (
         "infrastructure",
         ("transfer",),
         ("fabric", "tcp", "nic"),
-        "the fabric is congested; no single node is the culprit",
+        "the network fabric is congested; no single node causes it",
         "switch congestion counters (CNP, pause frames) over the job's window",
     ),
     CauseSpec(
@@ -110,7 +110,7 @@ _CATALOGUE = (
         ("forward", "backward", "optimizer", "transfer"),
         ("cpu_wait", "cpu_quota", "cpu_load"),
         "the host's CPUs are shared or capped, so kernels are launched late",
-        "pidstat -u 1 / the container's CPU quota on the node: who else runs there?",
+        "pidstat -u 1 and the container's CPU quota on the node: which other processes run there?",
     ),
     CauseSpec(
         "memory_pressure",
@@ -118,7 +118,7 @@ _CATALOGUE = (
         "infrastructure",
         ("forward", "backward", "optimizer", "data_loading"),
         ("memory",),
-        "the host is short of memory and stalls in reclaim or swap",
+        "the host lacks memory and waits for reclaim or swap",
         "/proc/pressure/memory and major faults of the process on the node",
     ),
     CauseSpec(
@@ -127,8 +127,8 @@ _CATALOGUE = (
         "workload",
         ("data_loading",),
         ("loader_cpu",),
-        "the input pipeline does not keep up",
-        "time one epoch of the data loader alone on that rank; look at worker count and decode cost",
+        "the input pipeline is slower than the training step",
+        "time one epoch of the data loader alone on that rank; check its workers and decoding time",
     ),
     CauseSpec(
         "storage_degradation",
@@ -184,7 +184,7 @@ _CATALOGUE = (
         "either",
         (),
         (),
-        "a process ended; its peers wait for ever",
+        "a process ended; its peers wait for it without end",
         "the rank's own log and exit code, dmesg on its node (OOM, Xid)",
     ),
     CauseSpec(
@@ -193,16 +193,16 @@ _CATALOGUE = (
         "either",
         (),
         ("stopped",),
-        "a rank did not join a collective; everybody waits",
-        "py-spy dump (or the flight recorder) on the named rank: what is it blocked in?",
+        "a rank did not join a collective; all other ranks wait",
+        "py-spy dump (or the flight recorder) on the named rank: in which call is it blocked?",
     ),
 )
 
 
 CAUSES: dict[str, CauseSpec] = {spec.id: spec for spec in _CATALOGUE}
-#: Slow, and no catalogue cause explains it.
+#: The job is slow, and no cause of the catalogue explains it.
 UNKNOWN = "unknown"
-#: Every id that a label or an answer may bear.
+#: Every id that a label or an answer may have.
 SPECS: dict[str, CauseSpec] = CAUSES | {
     UNKNOWN: CauseSpec(
         UNKNOWN,
@@ -210,15 +210,15 @@ SPECS: dict[str, CauseSpec] = CAUSES | {
         "either",
         (),
         (),
-        "slow, and nothing in the catalogue explains it",
-        "one test on its machine and on a quick peer: does slowness stay with machine or work?",
+        "the job is slow, and no cause of the catalogue explains it",
+        "run one test on its machine and on a fast peer: does the machine or the work stay slow?",
     )
 }
 SLOW_CAUSES = tuple(spec.id for spec in _CATALOGUE if spec.type != "fail_stop")
 STOP_CAUSES = tuple(spec.id for spec in _CATALOGUE if spec.type == "fail_stop")
 STRAGGLER_TYPES: tuple[StragglerType, ...] = get_args(StragglerType)
-#: Cause -> the evidence resources without which it cannot be: by its definition in the catalogue at least one
-#: of them moves. Causes that are defined by a phase or by the job's layout alone are not among them.
+#: Cause -> the evidence resources of which at least one has to change. Causes that only a phase or the job's
+#: layout defines are absent.
 DECIDING: dict[str, tuple[str, ...]] = {
     "gpu_throttling": ("gpu_clock",),
     "gpu_contention": ("gpu_activity",),
@@ -235,14 +235,14 @@ DECIDING: dict[str, tuple[str, ...]] = {
 
 
 def pattern_of(cause: str, *, ends_inside: bool) -> Pattern:
-    """How a straggler comes: short, to stay, or by design [1]_.
+    """Pattern of a straggler: transient, persistent or deterministic [1]_.
 
     Parameters
     ----------
     cause : str
         Catalogue id, or ``unknown``.
     ends_inside : bool
-        Whether it is over before the window is. When it began does not matter: a window is cut anywhere.
+        Whether it ends before the window ends. Its begin does not matter: windows begin anywhere.
 
     References
     ----------

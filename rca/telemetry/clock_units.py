@@ -1,6 +1,6 @@
-"""Times and durations in the wrong unit: the mistake that no type can catch.
+"""Refuse times and durations in a wrong unit, which no type reveals.
 
-A window states its own bounds in Unix seconds, so every other clock can be held against them.
+A window states its own bounds in Unix seconds. Every other time is compared with them.
 """
 
 from __future__ import annotations
@@ -15,46 +15,45 @@ from rca.telemetry.row_errors import refused_rows
 from rca.telemetry.schema import PHASES, STEPS, TableSpec
 
 UNITS = (("milliseconds", 1e3), ("microseconds", 1e6), ("nanoseconds", 1e9))
-# Skewed clocks are off by seconds and a step may begin minutes before the window; one hour off is
-# already a time zone.
+#: Clocks differ by seconds, and a step may begin minutes before the window. An hour is another time zone.
 SLACK_SECONDS = 1800.0
-# A rank cannot spend more time in a phase than passed; ten times leaves room for sloppy bounds.
+#: A phase may take a rank at most this many times the window: bounds may be inexact.
 LONGEST_PHASE = 10.0
-# Unix seconds reach this in the year 5138, Unix milliseconds did in 1973.
+#: Unix seconds reach this in the year 5138. Unix milliseconds reached it in 1973.
 LATEST_SECOND = 1e11
 DAY = 86400.0
 
 
 def refuse_absurd_bounds(job: Job) -> None:
-    """`job.start` and `job.end` themselves must be seconds, in order."""
+    """Check that `job.start` and `job.end` are seconds and in order."""
     for name, value in (("start", job.start), ("end", job.end)):
         if abs(value) > LATEST_SECOND:
             unit = next((unit for unit, factor in UNITS if value / factor < LATEST_SECOND), None)
             raise InvalidWindow(
-                f"is {value:g}",
+                f"is {value:g}, which is beyond the year 5000",
                 table="job",
                 column=name,
                 expected="Unix seconds",
-                hint=unit and f"looks like {unit}",
+                hint=unit and _unit_hint(unit),
             )
     if job.end <= job.start:
         raise InvalidWindow(
-            f"is {job.end!r}, not after start ({job.start!r})",
+            f"is {job.end!r}, which is not after start ({job.start!r})",
             table="job",
             column="end",
-            expected="end > start (the window is half open)",
+            expected="a time after start",
         )
 
 
 def refuse_foreign_clock(
     spec: TableSpec, column: str, table: pa.Table, job: Job, *, only_units: bool = False
 ) -> None:
-    """Times must lie in or near the window.
+    """Check that times lie in or near the window.
 
     Parameters
     ----------
     only_units : bool
-        Let times lie anywhere unless they are evidently of another unit (events may be old).
+        Refuse only times in another unit. Events may be old.
     """
     times = table.column(column).to_numpy()
     if times.size == 0:
@@ -64,8 +63,9 @@ def refuse_foreign_clock(
     if times.min() >= low and times.max() <= high:
         return
     bad = (times < low) | (times > high)
-    hint = _time_hint(float(times[bad.argmax()]), job, slack)
-    if only_units and (hint is None or "looks like" not in hint):
+    first = float(times[bad.argmax()])
+    unit = _unit_of(first, job, slack)
+    if only_units and unit is None:
         return
     raise refused_rows(
         spec,
@@ -74,23 +74,30 @@ def refuse_foreign_clock(
         bad,
         table,
         expected=f"Unix seconds near {job.start!r}..{job.end!r}",
-        hint=hint,
+        hint=_unit_hint(unit) if unit else _clock_hint(first, job),
     )
 
 
-def _time_hint(value: float, job: Job, slack: float) -> str | None:
-    for unit, factor in UNITS:
-        if job.start - slack <= value / factor <= job.end + slack:
-            return f"looks like {unit}"
+def _unit_of(value: float, job: Job, slack: float) -> str | None:
+    """The other unit in which a time lies in or near the window."""
+    low, high = job.start - slack, job.end + slack
+    return next((unit for unit, factor in UNITS if low <= value / factor <= high), None)
+
+
+def _unit_hint(unit: str) -> str:
+    return f"the values look like {unit}: convert them to seconds"
+
+
+def _clock_hint(value: float, job: Job) -> str | None:
     if 0 <= value < DAY < job.start:
-        return "seems to count from the start of the job"
+        return "the times seem to count from the start of the job: add its Unix time"
     if min(abs(value - job.start), abs(value - job.end)) < DAY:
-        return "hours off: a clock in another time zone?"
+        return "the times are hours off: check the clock's time zone"
     return None
 
 
 def refuse_long_phases(steps: pa.Table, job: Job) -> None:
-    """No rank can spend longer in a phase than the window lasts: such durations are milliseconds."""
+    """Refuse durations that add up to more than the window: they are mostly milliseconds."""
     rank = steps.column("rank").to_numpy()
     starts = steps.column("start_time").to_numpy()
     span = max(job.end - job.start, float(np.ptp(starts)))
@@ -99,7 +106,7 @@ def refuse_long_phases(steps: pa.Table, job: Job) -> None:
         if name not in steps.column_names:
             continue
         values = steps.column(name).to_numpy()
-        # A bound that nearly always settles it, so that the sums per rank are rarely needed.
+        # This bound is cheap and nearly always enough; sums per rank are rarely needed.
         if not np.fmax.reduce(values) > shortest_to_exceed:
             continue
         totals = np.bincount(rank, weights=np.nan_to_num(values))
@@ -123,5 +130,5 @@ def _too_long(
         (total > LONGEST_PHASE * span) & (values > 0),
         steps,
         expected="durations in seconds",
-        hint=unit and f"looks like {unit}; or job.start and job.end are too close",
+        hint=unit and f"{_unit_hint(unit)}; or job.start and job.end are too close",
     )

@@ -1,9 +1,13 @@
-"""Bring a table's columns to the format's types, or say why that is impossible.
+"""Convert a table's columns to the format's types, or refuse them with the reason.
 
-Accepted beyond the exact types: any integer width, floats that hold whole numbers where integers are
-due (pandas turns nullable integers into floats), any float width, plain or dictionary-encoded text,
-and all-null columns. Never accepted: booleans and numbers spelled as text, because both hide a
-producer's mistake.
+Accepted beyond the exact types:
+
+- integers and floats of any width;
+- whole numbers in float columns where integers are due, because pandas turns nullable integers into floats;
+- plain and dictionary-encoded text;
+- columns that are all null.
+
+Booleans and numbers spelled as text are refused: both hide a producer's mistake.
 """
 
 from __future__ import annotations
@@ -17,18 +21,18 @@ from rca.telemetry.row_errors import refused_rows
 from rca.telemetry.schema import TEXT, Column, TableSpec
 
 EXPECTED_TYPE = {"integer": "integers", "number": "numbers", "text": "text"}
-# Floats hold every integer only up to here.
+#: Floats hold every integer exactly up to here.
 EXACT_INTEGER = 2**53
 
 
 def normalized(spec: TableSpec, table: pa.Table) -> tuple[pa.Table, list[str]]:
-    """The table in the format's columns and types, and notes on what was kept out.
+    """The table in the format's columns and types, and notes on the dropped columns.
 
     Raises
     ------
     InvalidWindow
-        If a required column is missing, a type is wrong, or a single value cannot be one of the
-        column's (missing, infinite or negative where that is excluded).
+        If a required column is missing, a type is wrong, or a single value is missing, infinite or negative
+        where the format excludes that.
     """
     if not isinstance(table, pa.Table):
         raise InvalidWindow(f"is a {type(table).__name__}", table=spec.name, expected="a pyarrow.Table")
@@ -47,7 +51,7 @@ def normalized(spec: TableSpec, table: pa.Table) -> tuple[pa.Table, list[str]]:
         elif column.presence == "filled":
             held[column.name] = pa.nulls(table.num_rows, column.type)
     unknown = [name for name in table.column_names if name not in spec.by_name]
-    notes = [f"{spec.name}: unknown columns kept out: {', '.join(unknown)}"] if unknown else []
+    notes = [f"{spec.name}: dropped unknown columns: {', '.join(unknown)}"] if unknown else []
     return pa.table(held), notes
 
 
@@ -56,7 +60,7 @@ def _refuse_repeated_names(spec: TableSpec, table: pa.Table) -> None:
     if len(set(names)) < len(names):
         repeated = next(name for name in names if names.count(name) > 1)
         raise InvalidWindow(
-            "occurs more than once", table=spec.name, column=repeated, expected="each column once"
+            "is in the table more than once", table=spec.name, column=repeated, expected="each column once"
         )
 
 
@@ -100,14 +104,14 @@ def _numbers(spec: TableSpec, column: Column, table: pa.Table, array: pa.Array) 
             bad, what = values < 0, "is negative"
     if bad is not None and bad.any():
         sign = "non-negative " if column.non_negative else ""
-        absent = " (null where not measured)" if column.nullable else ""
+        absent = ", or null where it was not measured" if column.nullable else ""
         expected = f"finite {sign}numbers{absent}"
         raise refused_rows(spec, column.name, what, bad, table, expected=expected)
     return array
 
 
 def _unusable(values: FloatArray, non_negative: bool) -> tuple[BoolArray | None, str]:
-    """Rows of a nullable column that are infinite or negative; cheap when there are none."""
+    """Rows of a nullable column that are infinite or negative; fast if there are none."""
     if values.size == 0:
         return None, ""
     low, high = np.fmin.reduce(values), np.fmax.reduce(values)
@@ -132,7 +136,7 @@ def _integers(spec: TableSpec, column: Column, table: pa.Table, array: pa.Array)
         bits = column.type.bit_width - 1
         values = array.fill_null(0).to_numpy()
         bad = (values < -(2**bits)) | (values > 2**bits - 1)
-        message, expected = "does not fit", f"integers of {bits + 1} bits"
+        message, expected = "is out of range", f"integers of {bits + 1} bits"
         raise refused_rows(spec, column.name, message, bad, table, expected=expected) from None
 
 
@@ -168,7 +172,7 @@ def _dictionary(array: pa.Array) -> pa.DictionaryArray:
 
 
 def _with_distinct_values(array: pa.DictionaryArray) -> pa.DictionaryArray:
-    """Merge repeated and null dictionary values, so that code equality is text equality."""
+    """Merge repeated and null dictionary values: equal codes then mean equal texts."""
     encoded = array.dictionary.dictionary_encode()
     if len(encoded.dictionary) == len(array.dictionary):
         return array

@@ -1,4 +1,4 @@
-"""Files and folders that readers see whole or not at all."""
+"""Atomic replacement of files and folders."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from pathlib import Path
 
 
 def replace_file(path: Path, content: bytes) -> None:
-    """Write a file by renaming a finished one into place; a kill or a power cut leaves the old one.
+    """Write a file atomically: after a kill or a power cut, the old file is still there.
 
-    Of several writers the last one wins. What a killed one leaves behind is called ``.<name>.<token>.new``.
+    The last of several writers wins. A killed writer leaves a file ``.<name>.<token>.new``.
     """
     fresh = path.with_name(f".{path.name}.{secrets.token_hex(4)}.new")
     try:
@@ -26,9 +26,9 @@ def replace_file(path: Path, content: bytes) -> None:
 
 
 def replace_folder(target: Path, staged: Path) -> None:
-    """Rename a finished folder into place; where that fails, what was there before is put back.
+    """Rename a finished folder into place; if that fails, the old folder is restored.
 
-    A folder cannot be renamed onto a full one, so the old one steps aside for the moment.
+    A folder cannot be renamed onto a non-empty one, so the old one is renamed first.
     """
     aside = target.parent / f".{target.name}.{secrets.token_hex(4)}.old"
     if target.exists():

@@ -1,4 +1,4 @@
-"""Which metric samples belong to one series: the same name, node, rank and device."""
+"""Group metric samples into series: the same name, node, rank and device."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def series_numbers(columns: Sequence[npt.NDArray[Any]]) -> tuple[npt.NDArray[np.
 
 
 def _compressed(key: IntArray) -> tuple[IntArray, int]:
-    # Runs first: exporters and the JSON encoding write long stretches of one series.
+    # Runs first: exporters and the JSON encoding write many samples of one series in a row.
     starts = run_starts(key)
     encoded = pa.array(key[starts]).dictionary_encode()
     number = np.repeat(encoded.indices.to_numpy(), np.diff(np.append(starts, key.size)))
@@ -71,13 +71,13 @@ def run_starts(key: npt.NDArray[Any]) -> IntArray:
 
 
 def contiguous_order(number: npt.NDArray[np.int32], n_series: int) -> IntArray | None:
-    """Row order that puts each series' rows together, keeping their order; None if they are already.
+    """Row order that joins each series' rows and keeps their order; None if they are joined already.
 
     Series follow one another by number, which is the order of first appearance.
     """
     if run_starts(number).size == n_series:
         return None
-    # numpy sorts 16-bit keys by radix, many times faster than it compares wider ones.
+    # numpy sorts 16-bit keys by radix, many times faster than wider ones.
     order = np.argsort((number & 0xFFFF).astype(np.uint16), kind="stable")
     if n_series > 0xFFFF:
         high = (number >> 16).astype(np.uint16)

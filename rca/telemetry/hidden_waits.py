@@ -1,12 +1,16 @@
-"""Waiting that a producer booked as work: a phase that everybody ends together has begun with waiting.
+"""Separate waiting from work in phases that contain both.
 
-Trainers time phases where it is easy. In a tensor group one rank reads the batch for all, so its peers' data
-loading contains how late it came; gradients exchanged behind the backward pass make everybody's backward (or
-the optimizer, where nobody waits for the device before) as long as the last rank's; a pipeline's bubbles may
-be in no phase at all. Taken at face value, such a phase accuses the ranks that came early, for they waited.
+Trainers time phases where it is easy, so waiting may be counted as work:
 
-Whether a phase synchronises can be seen: its members begin apart and end together. What passed before the
-last of them began is then waiting, and the rest is work.
+- One rank of a tensor group reads the batch for all. The data loading of its peers contains the wait for it.
+- Gradients are exchanged behind the backward pass. All ranks' backward is then as long as the last rank's. If
+  the host does not wait for the device before, the optimizer is.
+- A pipeline's bubbles may be in no phase at all.
+
+Without a correction, the ranks that come early look slow, because they wait longer.
+
+In a synchronising phase, members begin apart and end together. The time before the last of them begins is
+waiting, and the rest is work.
 """
 
 from __future__ import annotations
@@ -22,27 +26,28 @@ from rca.telemetry.job import Topology
 from rca.telemetry.phases import PhaseArrays
 from rca.telemetry.untimed_work import with_untimed_work
 
-#: Phases in the order they are worked through before the gradients' exchange.
+#: Phases before the exchange of gradients, in order.
 BEFORE_EXCHANGE = ("data_loading_seconds", "host_to_device_seconds", "forward_seconds", "backward_seconds")
 WAIT, TRANSFER, BOTH = (
     "communication_wait_seconds", "communication_transfer_seconds", "communication_seconds",
 )  # fmt: skip
 OPTIMIZER = "optimizer_seconds"
 AFTER_EXCHANGE = (OPTIMIZER, "checkpoint_seconds")
-#: A pipeline's untimed time can only be its bubbles if all of these have a timer.
+#: A pipeline's untimed time counts as bubbles only if all of these phases are timed.
 TIMED = frozenset({"data_loading_seconds", "forward_seconds", "backward_seconds", "optimizer_seconds"})
-#: Members that begin a phase this far apart, as a share of the step, tell whether they end it together.
-APART = 0.02
-#: They do if their ends are, in the median, this much closer than their beginnings, in so many cases.
-TOGETHER, MIN_CASES = 0.3, 6
-#: A pipeline's time in no phase is its bubbles from this share of a step on; less is what no timer covers.
+#: A case (group and step) counts if its members begin at least this far apart, as a share of the step.
+MIN_BEGIN_SPREAD = 0.02
+#: Members end together if the spread of their ends is at most this share of the spread of their begins. The
+#: median over the cases counts; there have to be at least so many cases.
+MAX_END_RATIO, MIN_CASES = 0.3, 6
+#: From this share of a step on, a pipeline's time in no phase is bubbles; less is what the timers miss.
 UNTIMED_BUBBLES = 0.04
 
 
 def without_hidden_waits(phases: PhaseArrays, topology: Topology) -> PhaseArrays:
-    """The same phases with what was waiting moved to the communication, as far as that has columns.
+    """The phases with their hidden waiting moved to the communication, if that has columns.
 
-    Without any, own work is the sum of the phases, and clearing these is all that is needed.
+    Without such columns the waiting is only taken off: own work is then the sum of the phases.
 
     Parameters
     ----------
@@ -58,18 +63,18 @@ def without_hidden_waits(phases: PhaseArrays, topology: Topology) -> PhaseArrays
     if not unit > 0 or phases.n_ranks < 2:
         return phases
     if topology.n_stages == 1 and not _exchange_is_timed(phases):
-        phases = with_untimed_work(phases, APART * unit)
+        phases = with_untimed_work(phases, MIN_BEGIN_SPREAD * unit)
     seconds = dict(phases.seconds)
     waited = np.zeros(phases.present.shape)
     groups = list(_groups(topology))
-    # Far from 1970 a float has no digits left for microseconds.
+    # Unix seconds as floats leave no digits for microseconds.
     began = phases.start_time - np.nanmin(phases.start_time)
     for name in _synchronising(phases):
         spent = phases.seconds.get(name)
         if spent is None:
             continue
         for group, one_clock in groups:
-            wait = _waited_together(began, seconds[name], group, APART * unit, one_clock=one_clock)
+            wait = _waited_together(began, seconds[name], group, MIN_BEGIN_SPREAD * unit, one_clock=one_clock)
             if wait is not None:
                 seconds[name] = seconds[name] - wait
                 waited += wait
@@ -84,10 +89,10 @@ def without_hidden_waits(phases: PhaseArrays, topology: Topology) -> PhaseArrays
 
 
 def _synchronising(phases: PhaseArrays) -> tuple[str, ...]:
-    """Phases that may contain waiting, in the order they are worked through.
+    """Phases that may contain waiting, in order.
 
-    Timers that see launches of kernels leave compute, waiting and exchange to where the host waits for its
-    device: mostly an optimizer that wants the gradients' norm.
+    Timers around kernel launches count compute, waiting and exchange where the host waits for its device.
+    That is mostly an optimizer that needs the norm of the gradients.
     """
     return BEFORE_EXCHANGE if _exchange_is_timed(phases) else (*BEFORE_EXCHANGE, OPTIMIZER)
 
@@ -97,7 +102,7 @@ def _exchange_is_timed(phases: PhaseArrays) -> bool:
 
 
 def _groups(topology: Topology) -> Iterator[tuple[IntArray, bool]]:
-    """Who may synchronise within a phase, smallest first: each rank's group, and if members share a clock."""
+    """Groups that may synchronise within a phase, smallest first, and whether members share a clock."""
     if topology.n_workers < topology.n_ranks:
         placed = np.unique(np.column_stack([topology.worker, topology.node]), axis=0)
         yield topology.worker, placed.shape[0] == topology.n_workers
@@ -107,7 +112,7 @@ def _groups(topology: Topology) -> Iterator[tuple[IntArray, bool]]:
 def _waited_together(
     began: FloatArray, spent: FloatArray, group: IntArray, apart: float, *, one_clock: bool
 ) -> FloatArray | None:
-    """Time from a rank's beginning to its group's last one, if members end together; None if they do not.
+    """Time between a rank's begin and its group's last begin; None if members do not end together.
 
     Parameters
     ----------
@@ -115,8 +120,8 @@ def _waited_together(
     group : ndarray of shape (n_ranks,), int
     apart : float, seconds
     one_clock : bool
-        Otherwise a clock that is behind may make up for a rank that is slow, in every step alike: then only
-        what varies from step to step is evidence.
+        With several clocks, a clock that is behind can hide a slow rank in all steps alike. Then only the
+        variation from step to step counts.
     """
     order = np.argsort(group, kind="stable")
     starts = np.flatnonzero(np.diff(group[order], prepend=-1))
@@ -130,8 +135,8 @@ def _waited_together(
         last, _ = _extremes(began, known, starts)
         wait = np.repeat(last, sizes, axis=0) - began
     else:
-        # Who ends together waits for as much longer as he is in it, whatever his clock says; who ends it
-        # later than he usually does worked on.
+        # Ranks that leave a phase together waited the difference of their durations. A rank that ends later
+        # than it usually does was working.
         _, least = _extremes(spent, known, starts)
         later = np.maximum(_without_offsets(np.where(known, ended, np.nan)), 0.0)
         wait = spent - np.repeat(least, sizes, axis=0) - np.where(later > apart, later, 0.0)
@@ -149,7 +154,7 @@ def _end_together(
     *,
     one_clock: bool,
 ) -> bool:
-    """Whether the groups that begin apart end together, in the median of at least `MIN_CASES` of them."""
+    """Whether the groups that begin apart end together, in the median of at least `MIN_CASES` cases."""
     if not one_clock:
         began = _without_offsets(np.where(known, began, np.nan))
     last, first = _extremes(began, known, starts)
@@ -160,11 +165,11 @@ def _end_together(
         ended = _without_offsets(np.where(known, ended, np.nan))
     end, first_end = _extremes(ended, known, starts)
     ratio = (end - first_end)[cases] / (last - first)[cases]
-    return bool(np.median(ratio) <= TOGETHER)
+    return bool(np.median(ratio) <= MAX_END_RATIO)
 
 
 def _without_offsets(times: FloatArray) -> FloatArray:
-    """Times relative to the step's median, without what is the same for a rank in most steps."""
+    """Times relative to the step's median, less each rank's median offset."""
     relative = times - nan_median(times)
     return relative - nan_median(relative, axis=1)[:, None]
 
@@ -177,7 +182,7 @@ def _extremes(values: FloatArray, known: BoolArray, starts: IntArray) -> tuple[F
 
 
 def _bubbles(phases: PhaseArrays, unit: float) -> FloatArray:
-    """A pipelined job's time in no phase, shape (n_ranks, n_steps), if it is more than what timers miss."""
+    """A pipelined job's time in no phase, shape (n_ranks, n_steps); 0 if timers may have missed as much."""
     nothing = np.zeros(phases.present.shape)
     if not phases.seconds.keys() >= TIMED:
         return nothing

@@ -1,4 +1,4 @@
-"""The job a window belongs to, and where its ranks sit."""
+"""The job of a window, and where its ranks run."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Parallelism(BaseModel):
 
     @property
     def world_size(self) -> int:
-        """Ranks these sizes span (experts live inside the data dimension)."""
+        """Ranks that these sizes span (experts are inside the data dimension)."""
         return self.data * self.tensor * self.pipeline * self.context
 
 
@@ -67,14 +67,14 @@ class Job(BaseModel):
     hints: dict[str, Any] = Field(default_factory=dict)
 
     def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
-        """Copy with changes; the topology is worked out afresh (pydantic would copy the cached one)."""
+        """Copy with changes; the cached topology is dropped (pydantic would copy it)."""
         fresh = super().model_copy(update=update, deep=deep)
         fresh.__dict__.pop("topology", None)
         return fresh
 
     @cached_property
     def topology(self) -> Topology:
-        """Rank coordinates as arrays, with the format's default order where ranks are not listed."""
+        """Rank coordinates as arrays, in the format's default order for ranks that are not listed."""
         return Topology.from_job(self)
 
 
@@ -114,7 +114,7 @@ class Topology:
 
     @property
     def n_workers(self) -> int:
-        """Number of tensor groups; as many as ranks where nothing is split within layers."""
+        """Number of tensor groups; the number of ranks without tensor parallelism."""
         return int(np.unique(self.worker).size)
 
     def nodes_of(self, ranks: npt.ArrayLike) -> list[str]:
@@ -124,7 +124,7 @@ class Topology:
 
     @classmethod
     def from_job(cls, job: Job) -> Topology:
-        """Tensor fastest, then data (with context), then pipeline, unless `job.ranks` says otherwise."""
+        """Rank order: tensor fastest, then data (with context), then pipeline. `job.ranks` overrides it."""
         sizes = job.parallelism or Parallelism(data=job.world_size)
         rank = np.arange(job.world_size)
         width = sizes.data * sizes.context

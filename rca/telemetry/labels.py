@@ -1,4 +1,4 @@
-"""Labelled windows: what is known to have been wrong, and collections of them."""
+"""Labelled windows, collections of them, and the parts of a collection."""
 
 from __future__ import annotations
 
@@ -29,23 +29,23 @@ Read = TypeVar("Read")
 
 
 class _Record(BaseModel):
-    # Producers may add what they know besides (``visible``, ``impact``, ``accepted``); it is kept.
+    # Further members of producers (``visible``, ``impact``, ``accepted``) are kept.
     model_config = ConfigDict(extra="allow", frozen=True)
 
 
 class LabelledCause(_Record):
-    """One thing that was really wrong.
+    """One true cause.
 
     Attributes
     ----------
     cause : str
         Id from the cause catalogue.
     ranks, nodes : tuple
-        Where; empty where the label does not say.
+        Where; empty if the label does not say.
     first_step, last_step : int or None
-        When, both inclusive.
+        When, both inclusive; None if the label does not say.
     severity : float or None
-        From 0 to 1, in the producer's judgement.
+        From 0 to 1, as the producer judges.
     """
 
     cause: str = Field(min_length=1)
@@ -80,21 +80,21 @@ class _Manifest(_Record):
 
 
 def unfelt(label: Label) -> bool:
-    """Whether something was done to the job that cost too little to be called a fault."""
+    """Whether a fault was injected that cost too little to count as one."""
     known = label.model_extra or {}
-    # The simulator tells of an impact only where it injected something; others measure hiccups, too.
+    # The simulator records an impact only for injected faults; other producers measure noise as well.
     done = known.get("injected") or (label.source == "simulation" and known.get("impact"))
     return label.failure_mode == "healthy" and bool(done)
 
 
 def accepted(true: LabelledCause) -> set[str]:
-    """Answers that count as right: the cause, and those the label says its signals cannot tell apart."""
+    """Answers that count as right: the cause, and those that look the same in its signals."""
     return {true.cause, *(true.model_extra or {}).get("accepted", ())}
 
 
 @dataclass(frozen=True)
 class CollectionEntry:
-    """One labelled window of a collection, read only when asked for.
+    """One labelled window of a collection, read on demand.
 
     Attributes
     ----------
@@ -102,9 +102,9 @@ class CollectionEntry:
     path : Path
         The window's directory.
     summary : dict
-        What else the manifest says about it.
+        The entry's other members in the manifest.
     earlier : Path or None
-        Directory of the collection's window that this one is to be compared with.
+        Directory of the collection's window that this one is compared with.
     """
 
     id: str
@@ -113,15 +113,15 @@ class CollectionEntry:
     earlier: Path | None = None
 
     def read_window(self) -> Window:
-        """The window, validated; an error says which of perhaps thousands it is about."""
+        """The window, validated; an error names the entry."""
         return self._read(self.path)
 
     def read_earlier(self) -> Window | None:
-        """The window of its job that it is to be compared with, where the manifest names one."""
+        """The earlier window of its job that it is compared with, if the manifest names one."""
         return None if self.earlier is None else self._read(self.earlier)
 
     def read_label(self) -> Label:
-        """The truth about it."""
+        """The window's label."""
         return self._naming_the_window(read_label, self.path)
 
     def _read(self, path: Path) -> Window:
@@ -131,7 +131,7 @@ class CollectionEntry:
         if not path.is_dir():
             raise SourceError(
                 f"window {self.id!r}: {path}: no such directory",
-                hint="if the manifest names archives: `rca testbed unpack` makes a collection of them",
+                hint="if the manifest lists archives, unpack the collection with `rca testbed unpack`",
             )
         try:
             return read(path)
@@ -178,15 +178,15 @@ def read_label(path: str | PathLike[str]) -> Label:
 
 
 def read_collection(path: str | PathLike[str]) -> Collection:
-    """Read a collection's manifest; windows and labels are read when asked for.
+    """Read a collection's manifest; windows and labels are read on demand.
 
     Raises
     ------
     SourceError
         If there is no manifest.
     InvalidInput
-        If the manifest is not of format 1, repeats an id, points outside the collection, or names an earlier
-        window that it does not list.
+        If the manifest is not of format 1, repeats an id, or points outside the collection. Also if it names
+        an earlier window that it does not list.
     """
     folder = Path(path)
     manifest = _parsed(folder / MANIFEST_FILE, _Manifest)
@@ -198,8 +198,8 @@ def read_collection(path: str | PathLike[str]) -> Collection:
     for entry in manifest.windows:
         if entry.earlier is not None and (entry.earlier not in places or entry.earlier == entry.id):
             raise InvalidInput(
-                f"{folder / MANIFEST_FILE}: window {entry.id!r} names an earlier one that is not another of "
-                f"the list: {entry.earlier!r}"
+                f"{folder / MANIFEST_FILE}: the earlier window of {entry.id!r} is "
+                f"{entry.earlier!r}, which is no other window of the list"
             )
     entries = tuple(
         CollectionEntry(
@@ -214,31 +214,31 @@ def read_collection(path: str | PathLike[str]) -> Collection:
 
 
 def hashed_part(group: str, shares: Mapping[Part, float]) -> Part:
-    """Part a group belongs to; the same in every run and on every machine.
+    """The part of a group by a hash of its name: the same in every run and on every machine.
 
     Parameters
     ----------
     group : str
-        What must not be split: everything that comes from one scenario.
+        Everything that comes from one scenario, and must not be split.
     shares : mapping of part to float
-        In order; they add up to 1.
+        In order; their sum is 1.
     """
     draw = int.from_bytes(hashlib.sha256(group.encode()).digest()[:8], "big") / 2**64
     parts = list(shares)
     ceilings = accumulate(shares.values())
-    # Rounded shares may add up to a hair less than 1.
+    # The sum of rounded shares may be slightly below 1.
     return next((part for part, ceiling in zip(parts, ceilings, strict=True) if draw < ceiling), parts[-1])
 
 
 def write_manifest(
     path: str | PathLike[str], windows: Sequence[Mapping[str, Any]], properties: Mapping[str, Any]
 ) -> None:
-    """Write a collection's manifest so that a reader sees the old one or all of the new one.
+    """Write a collection's manifest atomically.
 
     Parameters
     ----------
     windows : sequence of mapping
-        At least ``id`` and ``path`` of each window that is there.
+        At least ``id`` and ``path`` of each window.
     properties : mapping
         The manifest's other members.
     """
@@ -247,7 +247,7 @@ def write_manifest(
 
 
 def write_labelled(window: Window, label: Label, path: str | PathLike[str]) -> None:
-    """Write a window's directory with its label, so that a reader sees both or neither."""
+    """Write a window's directory and its label atomically."""
     content = orjson.dumps(label.model_dump(mode="json"), option=orjson.OPT_INDENT_2)
     directory.write(window.job, window.tables, path, attachments={LABEL_FILE: content})
 
@@ -256,11 +256,11 @@ def _inside(folder: Path, relative: str) -> Path:
     path = folder / relative
     try:
         inside = path.resolve().is_relative_to(folder.resolve())
-        path.exists()  # Asks the file system whether this can be a path at all.
+        path.exists()  # Raises if the file system cannot have such a path.
     except (OSError, ValueError) as error:
         raise InvalidInput(f"{folder / MANIFEST_FILE}: {relative!r} cannot be a path: {error}") from None
     if not inside:
-        raise InvalidInput(f"{folder / MANIFEST_FILE}: {relative!r} lies outside the collection")
+        raise InvalidInput(f"{folder / MANIFEST_FILE}: {relative!r} is outside the collection")
     return path
 
 

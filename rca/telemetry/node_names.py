@@ -1,4 +1,4 @@
-"""Which node a producer means: exporters add ports and domains to names, and jobs may name no nodes."""
+"""Match node names of exporters with those of the job: exporters add ports and domains."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ from rca.arrays import IntArray
 from rca.telemetry.job import RankPlace
 from rca.telemetry.window import Window
 
-#: What a machine calls itself.
+#: Names by which a machine calls itself.
 LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
 
 
-def same_nodes(told: Sequence[str], nodes: Sequence[str]) -> IntArray:
-    """Index into `nodes` of every name told, -1 where it is none of them; shape (n_told,).
+def same_nodes(names: Sequence[str], nodes: Sequence[str]) -> IntArray:
+    """Index into `nodes` of every name, -1 where it is none of them; shape (n_names,).
 
-    Names are compared without ports; a host is the same with and without its domain (two domains are two
-    hosts). A form that several nodes share says nothing.
+    Names are compared without ports. A host is the same with and without its domain; two domains are two
+    hosts. A form that several nodes share matches none of them.
     """
     exact = {name: index for index, name in enumerate(nodes)}
-    if exact.keys() >= set(told):
-        return np.array([exact[name] for name in told], dtype=np.int64)
+    if exact.keys() >= set(names):
+        return np.array([exact[name] for name in names], dtype=np.int64)
     bare = _unique((_without_port(name), index) for index, name in enumerate(nodes))
     longer = _unique((short, index) for index, name in enumerate(nodes) for short in _shorter(name))
-    found = np.empty(len(told), dtype=np.int64)
-    for position, name in enumerate(told):
+    found = np.empty(len(names), dtype=np.int64)
+    for position, name in enumerate(names):
         host = _without_port(name)
         domains = (bare.get(each) for each in _shorter(name))
         forms = (exact.get(name), bare.get(host), longer.get(host), *domains)
@@ -37,9 +37,9 @@ def same_nodes(told: Sequence[str], nodes: Sequence[str]) -> IntArray:
 
 
 def placed(window: Window) -> Window:
-    """The window with ranks that the job does not place on the nodes that metrics name beside them.
+    """The window, its ranks without a node placed on the node that their metrics name most often.
 
-    An agent that scrapes its own machine may call it ``localhost`` everywhere: that is no node's name.
+    ``localhost`` is no node's name: an agent that scrapes its own machine may call it that everywhere.
     """
     if (window.job.topology.node >= 0).all():
         return window
@@ -64,7 +64,7 @@ def placed(window: Window) -> Window:
 
 
 def _without_port(name: str) -> str:
-    """The name without ``:9100``; an IPv6 address has colons of its own, and brackets before a port."""
+    """The name without ``:9100``; IPv6 addresses have colons, and brackets if a port follows."""
     if name.startswith("["):
         return name[1:].split("]")[0]
     host, colon, port = name.rpartition(":")
@@ -72,7 +72,7 @@ def _without_port(name: str) -> str:
 
 
 def _shorter(name: str) -> list[str]:
-    """The host's name without the last labels of its domain, longest first; addresses have none."""
+    """The host's name with ever fewer labels of its domain, longest first; empty for addresses."""
     bare = _without_port(name)
     try:
         ipaddress.ip_address(bare)
@@ -83,7 +83,7 @@ def _shorter(name: str) -> list[str]:
 
 
 def _unique(forms: Iterable[tuple[str, int]]) -> dict[str, int]:
-    """Each form's node; -1 where several have it."""
+    """Each form's node; -1 if several nodes have it."""
     held: dict[str, int] = {}
     for form, index in forms:
         held[form] = index if held.get(form, index) == index else -1

@@ -24,29 +24,30 @@ WORK_PHASES: tuple[str, ...] = (
     "backward_seconds",
 )
 UNTIMED = "untimed_seconds"
-"""Work that no timer saw, found by `rca.telemetry.untimed_work`; no column of a window."""
-#: What every rank of a stage does, timed or not; inputs may be one rank's work for all.
-EVERYBODY_DOES = frozenset({"forward_seconds", "backward_seconds"})
-#: Who times a phase in less than this share of his steps does not time it. Of a phase that not everybody
-#: does, more than this share of a stage times it, or whoever has no timer does not do it.
-SELDOM, MOST = 0.1, 0.5
+"""Work that no timer covers, found by `rca.telemetry.untimed_work`; no column of a window."""
+#: Phases that every rank of a stage has, timed or not. Inputs may be one rank's work for all.
+OF_EVERY_RANK = frozenset({"forward_seconds", "backward_seconds"})
+#: A rank that times a phase in at most this share of its steps has no timer for it.
+MIN_TIMED_STEPS = 0.1
+#: If at most this share of a stage times another phase, the ranks without a timer do not have the phase.
+MIN_TIMED_RANKS = 0.5
 
 
 @dataclass(frozen=True)
 class OwnWork:
-    """Own work and the group's transfer, as far as they are measured.
+    """Own work of every rank, and the transfer of the group.
 
     Attributes
     ----------
     own, serial : ndarray of shape (n_ranks, n_steps), seconds
-        `serial` is the part of `own` that does not repeat per microbatch, as far as it was timed by the rank
-        or, as in `own`, by the others of its stage.
+        `serial` is the part of `own` that does not repeat per microbatch. A phase that a rank does not time
+        counts as the median of its stage, in both.
     transfer : ndarray of shape (n_steps,), seconds, or None
         None where no communication was measured.
     split : bool
-        Whether waiting was told apart from transferring.
+        Whether waiting and transfer were measured separately.
     informative : bool
-        Whether `own` tells ranks apart at all.
+        Whether `own` has any value.
     """
 
     own: FloatArray
@@ -58,32 +59,32 @@ class OwnWork:
 
 
 def own_work(phases: PhaseArrays, stage: IntArray) -> OwnWork:
-    """Best available own work per cell: whole step less communication, else the sum of measured phases.
+    """Own work per cell: the whole step less its communication, otherwise the sum of the measured phases.
 
-    Taking the communication off the whole step keeps work nobody measured with the rank that did it.
+    The whole step less its communication also contains work without a timer.
 
     Parameters
     ----------
     phases : PhaseArrays
     stage : ndarray of shape (n_ranks,), int
-        Pipeline stage of each rank: a phase without a timer takes as long as in the rank's own stage.
+        Pipeline stage of each rank: a phase without a timer counts as the median of its stage.
     """
     step = phases.phase("step_seconds")
     wait = phases.phase("communication_wait_seconds")
-    moved = phases.phase("communication_transfer_seconds")
+    transferred = phases.phase("communication_transfer_seconds")
     both = phases.phase("communication_seconds")
-    moved = np.where(np.isnan(moved), both - wait, moved)
+    transferred = np.where(np.isnan(transferred), both - wait, transferred)
     split = np.isfinite(wait)
-    communication = np.where(split, wait + np.nan_to_num(moved), both)
+    communication = np.where(split, wait + np.nan_to_num(transferred), both)
     own = step - communication
     summed, serial = _sums(phases, stage)
     if np.isfinite(step).any():
-        # A step somebody began and never finished has no length to compare.
+        # A step that began and did not end has no duration to compare.
         summed = np.where(np.isfinite(step), summed, np.nan)
     if phases.n_ranks == 1:
         own = np.where(np.isnan(own), step, own)
     own, notes = _fill(own, summed)
-    transfer = _transfer(split, moved, both)
+    transfer = _transfer(split, transferred, both)
     return OwnWork(
         np.maximum(own, 0.0), serial, transfer, bool(split.any()), bool(np.isfinite(own).any()), notes
     )
@@ -109,15 +110,15 @@ def _sums(phases: PhaseArrays, stage: IntArray) -> tuple[FloatArray, FloatArray]
 
 
 def _as_others(name: str, seconds: FloatArray, present: BoolArray, stage: IntArray) -> FloatArray:
-    """A phase with its stage's median on ranks that do not time it: sums are compared between ranks."""
+    """A phase with its stage's median on ranks that do not time it, so that sums are comparable."""
     measured = np.isfinite(seconds)
-    timed = measured.sum(axis=1) > SELDOM * present.sum(axis=1)
+    timed = measured.sum(axis=1) > MIN_TIMED_STEPS * present.sum(axis=1)
     if timed.all() or not timed.any():
         return seconds
     filled = seconds.copy()
     for members in group_members(stage):
         share = float(timed[members].mean())
-        if share > MOST or (name in EVERYBODY_DOES and share > 0):
+        if share > MIN_TIMED_RANKS or (name in OF_EVERY_RANK and share > 0):
             rows = members[~timed[members]]
             usual = nan_median(seconds[members[timed[members]]])
             filled[rows] = np.where(measured[rows], seconds[rows], usual)
@@ -125,24 +126,27 @@ def _as_others(name: str, seconds: FloatArray, present: BoolArray, stage: IntArr
 
 
 def _fill(own: FloatArray, summed: FloatArray) -> tuple[FloatArray, tuple[str, ...]]:
-    """Fill cells without communication from summed phases, on the level of the cells that have both."""
+    """Fill cells without communication from summed phases, shifted to the level of cells with both."""
     lacking = np.isnan(own) & np.isfinite(summed)
     if not lacking.any():
         return own, ()
     residue = own - summed
     residue = residue[np.isfinite(residue)]
     level = float(np.median(residue)) if residue.size else 0.0
-    note = f"{int(lacking.sum())} rank-steps without measured communication: own work summed from phases"
+    note = (
+        f"{int(lacking.sum())} rank-steps without measured communication: own work is the sum of their phases"
+    )
     return np.where(lacking, summed + level, own), (note,)
 
 
-def _transfer(split: BoolArray, moved: FloatArray, both: FloatArray) -> FloatArray | None:
-    """Transfer of the group per step: members agree on it up to noise, so the median, else the minimum.
+def _transfer(split: BoolArray, transferred: FloatArray, both: FloatArray) -> FloatArray | None:
+    """Transfer of the group per step: the median over members, which differ by noise only.
 
-    In unsplit communication the last rank to arrive waits for nobody: its share is all transfer.
+    If communication is not split, the minimum: the last rank to arrive does not wait, so its communication is
+    all transfer.
     """
     if split.any():
-        return np.nan_to_num(nan_median(np.where(split, moved, np.nan)))
+        return np.nan_to_num(nan_median(np.where(split, transferred, np.nan)))
     if np.isfinite(both).any():
         return np.nan_to_num(nan_min(both))
     return None

@@ -1,4 +1,4 @@
-"""The `steps` table as dense rank x step arrays: what features and replays compute on."""
+"""The `steps` table as dense rank x step arrays, for features and replays."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from rca.arrays import BoolArray, FloatArray, IntArray
 from rca.telemetry.schema import LOAD_COLUMNS, PHASES
 from rca.telemetry.window import Window
 
-#: Phases that most steps do not have; many trainers write them only where they happened.
+#: Phases that most steps do not have; many trainers write them only in steps that have them.
 OCCASIONAL_PHASES = frozenset({"checkpoint_seconds", "gc_seconds"})
 STEADY_PHASES = tuple(name for name in PHASES if name not in OCCASIONAL_PHASES and name != "step_seconds")
 
@@ -19,7 +19,7 @@ STEADY_PHASES = tuple(name for name in PHASES if name not in OCCASIONAL_PHASES a
 def distinct_steps(step: IntArray) -> tuple[IntArray, IntArray]:
     """Sorted distinct step numbers, and every row's position among them.
 
-    Step numbers are nearly always dense, so they are counted instead of sorted.
+    Step numbers are nearly always dense, and counting is faster than sorting.
     """
     low, high = int(step.min()), int(step.max())
     if high - low >= 4 * step.size + 1024:
@@ -44,9 +44,9 @@ class PhaseArrays:
     start_time : ndarray of shape (n_ranks, n_steps), Unix seconds
         On the rank's own clock; NaN where absent.
     seconds : mapping of str to ndarray of shape (n_ranks, n_steps), seconds
-        Phase durations by column name, only phases with at least one measurement; NaN = not measured.
+        Phase durations by column name; only phases with a measurement. NaN = not measured.
     load : mapping of str to ndarray of shape (n_ranks, n_steps)
-        Load columns (``samples``, ``tokens``, ``sum_squared_sequence_length``) that were given.
+        The load columns of the window (``samples``, ``tokens``, ``sum_squared_sequence_length``).
     """
 
     steps: IntArray
@@ -65,12 +65,12 @@ class PhaseArrays:
 
     @property
     def last_column(self) -> IntArray:
-        """Column of each rank's last row, shape (n_ranks,); the last one also for a rank without rows."""
+        """Column of each rank's last row, shape (n_ranks,); the last column for a rank without rows."""
         from_the_end: IntArray = self.present[:, ::-1].argmax(axis=1)
         return self.n_steps - 1 - from_the_end
 
     def phase(self, name: str) -> FloatArray:
-        """The phase's array, all NaN if nobody measured it."""
+        """The phase's array; all NaN if it was not measured."""
         found = self.seconds.get(name)
         return np.full(self.present.shape, np.nan) if found is None else found
 
@@ -116,10 +116,10 @@ class PhaseArrays:
 
 
 def _with_zeros(name: str, arrays: Mapping[str, FloatArray]) -> FloatArray:
-    """Zero in the steps that had no such phase, if the trainer left it out there instead of writing zero.
+    """The phase with zeros instead of missing values, if the trainer writes it only where it happened.
 
-    Only steps whose other phases were timed are filled: a rank without timers has not worked for no time.
-    Who mostly writes zeros means by a missing value that it was not measured.
+    Only steps with other timed phases are filled: a missing timer is not zero work. If a rank mostly writes
+    zeros, a missing value means "not measured" and stays.
     """
     seconds, step = arrays[name], arrays.get("step_seconds")
     steady = [arrays[other] for other in STEADY_PHASES if other in arrays]
@@ -131,6 +131,6 @@ def _with_zeros(name: str, arrays: Mapping[str, FloatArray]) -> FloatArray:
     seldom = 2 * (measured & timed).sum(axis=1) < timed.sum(axis=1)
     left_out = seldom & (2 * happened > measured.sum(axis=1))
     if name == "checkpoint_seconds" and left_out.any():
-        # One rank may write for all; the collector is everybody's own.
+        # One rank may write the checkpoint for all; every rank has its own garbage collector.
         left_out |= ~measured.any(axis=1)
     return np.where(left_out[:, None] & timed & ~measured, 0.0, seconds)

@@ -1,4 +1,4 @@
-"""Which ranks a series speaks for, and how several series of one channel become one row per rank."""
+"""Assign series to ranks, and combine the series of one channel into one row per rank."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Placement:
 
 
 def place_series(series: SeriesSet, job: Job) -> Placement:
-    """A rank's series to the rank, a GPU's to the rank on it, a node's to the node, others to all."""
+    """Assign a rank's series to it, a GPU's to its rank, a node's to the node, and others to all ranks."""
     topology = job.topology
     # One more entry, so that index -1 (no node) finds -1.
     node_index = np.append(same_nodes(series.node_names, topology.node_names), -1)
@@ -54,7 +54,7 @@ def place_series(series: SeriesSet, job: Job) -> Placement:
 def _ranks_by_gpu(series: SeriesSet, job: Job, node: IntArray) -> IntArray:
     """Rank on the GPU that a series' device names, -1 where there is none; shape (n_series,)."""
     per_gpu = np.array([signal.per_gpu for signal in series.signals], dtype=bool)[series.signal]
-    # A series that names its rank needs no GPU; with every rank named there is nothing to look up.
+    # A series that names its rank needs no look-up of its GPU.
     wanted = per_gpu & (series.rank < 0) & (series.node >= 0)
     if not wanted.any():
         return np.full(series.n_series, -1)
@@ -68,7 +68,7 @@ def _ranks_by_gpu(series: SeriesSet, job: Job, node: IntArray) -> IntArray:
 
 
 def _gpus(job: Job) -> dict[tuple[int, int], int]:
-    """Rank by its node and its GPU's index, as far as the job lists them."""
+    """(node, GPU index) -> rank, for the ranks that the job lists."""
     node = job.topology.node
     return {
         (int(node[place.rank]), place.gpu): place.rank
@@ -78,9 +78,9 @@ def _gpus(job: Job) -> dict[tuple[int, int], int]:
 
 
 def _gpus_in_order(job: Job, node: IntArray, gpu: IntArray) -> dict[tuple[int, int], int]:
-    """Where no GPU is listed, a node's ranks have its GPUs in their order, as launchers give them.
+    """(node, GPU index) -> rank if the job lists no GPUs: launchers assign GPUs in the order of ranks.
 
-    Only if the node shows as many as it has ranks: of eight GPUs, four ranks may have any.
+    A node counts only if it shows as many GPUs as it has ranks: four ranks may use any of eight GPUs.
     """
     found: dict[tuple[int, int], int] = {}
     for number in np.unique(node[node >= 0]).tolist():
@@ -99,10 +99,10 @@ def _gpu_number(device: str) -> int:
 def combined(
     binned: FloatArray, rows: IntArray, placement: Placement, rule: Combine
 ) -> tuple[FloatArray, Level, IntArray] | None:
-    """One channel at one level; None if it speaks for no rank.
+    """One channel at one level; None if it belongs to no rank.
 
-    The most specific level that covers half of the ranks is taken, so that one missing exporter does
-    not throw peers away for a figure of the whole cluster; if none does, the one that covers most.
+    The most specific level that covers half of the ranks is used: one missing exporter then does not replace
+    all peers by one value of the cluster. If no level covers half, the one that covers most is used.
 
     Parameters
     ----------
@@ -110,7 +110,7 @@ def combined(
     rows : ndarray of int
         The series that feed the channel.
     rule : {"sum", "mean", "max", "or"}
-        How the series of one owner become one.
+        How the series of one owner are combined.
 
     Returns
     -------
@@ -140,7 +140,7 @@ def _at_ranks(
     """Join the rows of each owner and spread owners to ranks; shape (n_ranks, n_bins)."""
     n_ranks = node_of_rank.size
     if level == RANK and np.array_equal(owner, np.arange(n_ranks)):
-        # One series per rank, in their order: what most exporters send.
+        # One series per rank, in order: the usual case.
         return values
     place_of_rank = (np.arange(n_ranks), node_of_rank, np.zeros(n_ranks, dtype=np.int64))[level]
     order = np.argsort(owner, kind="stable")
@@ -154,7 +154,7 @@ def _at_ranks(
 
 
 def _joined(values: FloatArray, starts: IntArray, rule: Combine) -> FloatArray:
-    """Reduce stretches of rows, leaving NaN where no row of the stretch is known."""
+    """Reduce runs of rows; NaN where no row of a run is known."""
     if rule == "max":
         return np.fmax.reduceat(values, starts, axis=0)
     known = np.isfinite(values)

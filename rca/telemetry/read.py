@@ -1,4 +1,4 @@
-"""Read a window from wherever it lies, in whichever encoding it turns out to be."""
+"""Read a window from a path, bytes or a file; its content decides the encoding."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ def read_window(
     ----------
     source : path, bytes-like or binary file
         A window's directory, or a JSON (plain, gzip or zstd) or Arrow multipart file, or its
-        content. The encoding is told from the content, never from the name.
+        content. The content decides the encoding, not the name.
     max_bytes : int, optional
         Limit on the size after decompression.
 
     Raises
     ------
     SourceError
-        If there is nothing readable at the path.
+        If the path does not exist or cannot be read.
     InvalidWindow
-        If the content is no window, or breaks the format.
+        If the content is not a window, or breaks the format.
     TooLarge
         If the content exceeds `max_bytes`.
     """
@@ -61,17 +61,17 @@ def _from_bytes(body: bytes | bytearray | memoryview, max_bytes: int | None) -> 
             body = _decompressed(body, name, max_bytes)
             break
     if max_bytes is not None and len(body) > max_bytes:
-        raise TooLarge(f"window of {len(body)} bytes exceeds the limit of {max_bytes}")
+        raise TooLarge(f"the window has {len(body):,} bytes, the limit is {max_bytes:,}")
     start = bytes(body[:64]).lstrip()
     if start.startswith(b"{"):
         return Window.from_json(body)
     if start.startswith(b"--"):
         return Window.from_arrow(body, max_bytes=max_bytes)
     raise InvalidWindow(
-        "is empty" if not body else f"starts with {bytes(body[:8])!r}",
+        "is empty" if not body else f"begins with {bytes(body[:8])!r}, which is no known encoding",
         table="window",
         expected="a JSON object or a multipart body of Arrow streams",
-        hint="name the window's directory, not one of its files" if body[:4] == b"PAR1" else None,
+        hint="this is one file of a window: give the path of its directory" if body[:4] == b"PAR1" else None,
     )
 
 
@@ -82,5 +82,7 @@ def _decompressed(body: bytes | bytearray | memoryview, name: str, max_bytes: in
             return content
     except OSError as error:
         raise InvalidWindow(
-            f"is damaged {name}: {error}", table="window", expected="a complete file"
+            f"is damaged: the {name} data cannot be unpacked ({error})",
+            table="window",
+            expected="a complete file",
         ) from error

@@ -1,4 +1,4 @@
-"""Samples of one time at the intervals of another, so that one series may hold both."""
+"""Thin the samples of one window to the intervals of another, so that one series may hold both."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ import pyarrow as pa
 from rca.arrays import BoolArray, FloatArray
 from rca.telemetry.grouping import codes_of, ranks_of, series_numbers
 
-#: Series that were sampled so many times as often are thinned.
+#: A series is thinned if it is sampled this many times as often as in the other window.
 DENSER = 1.5
 
 _Numbers = npt.NDArray[np.int32]
 
 
 def equally_often(one: pa.Table, other: pa.Table) -> tuple[pa.Table, pa.Table]:
-    """Both tables without the samples of a series that one of them has more often than the other.
+    """Both tables, each series at the longer of its two usual intervals.
 
     Parameters
     ----------
@@ -25,8 +25,8 @@ def equally_often(one: pa.Table, other: pa.Table) -> tuple[pa.Table, pa.Table]:
 
     Notes
     -----
-    A pause of many intervals is no sample's time (`rca.telemetry.binning`): beside hours of dense samples,
-    usual intervals of a sparse exporter would all be pauses.
+    No value counts for a pause of many intervals (`rca.telemetry.binning`). In one series with hours of dense
+    samples, all usual intervals of sparse ones would be pauses.
     """
     both = pa.concat_tables([one, other]).unify_dictionaries()
     labels = [codes_of(both.column(name))[0] for name in ("name", "node", "device")]
@@ -43,7 +43,7 @@ def equally_often(one: pa.Table, other: pa.Table) -> tuple[pa.Table, pa.Table]:
 def _thinned(
     metrics: pa.Table, time: FloatArray, number: _Numbers, *, had: FloatArray, wanted: FloatArray
 ) -> pa.Table:
-    """The table, its series at their wanted intervals where they had clearly shorter ones."""
+    """The table; series with clearly shorter intervals are thinned to the wanted ones."""
     longer = np.where(had * DENSER < wanted, wanted, np.nan)
     if not np.isfinite(longer).any():
         return metrics
@@ -51,7 +51,7 @@ def _thinned(
 
 
 def _usual_intervals(time: FloatArray, number: _Numbers, n_series: int) -> FloatArray:
-    """Lower median interval between samples of each series, (n_series,); NaN where there are not two."""
+    """Lower median interval between samples of each series, shape (n_series,); NaN below two samples."""
     order = np.lexsort((time, number))
     series, gap = number[order][1:], np.diff(time[order])
     inside = number[order][:-1] == series
@@ -66,12 +66,12 @@ def _usual_intervals(time: FloatArray, number: _Numbers, n_series: int) -> Float
 
 
 def _last_of_each(time: FloatArray, number: _Numbers, wanted: FloatArray) -> BoolArray:
-    """Which samples are the last of their series in an interval; all of series without a wanted one."""
+    """Which samples are the last of their series in an interval; all, if no interval is wanted."""
     order = np.lexsort((time, number))
     series = number[order]
     with np.errstate(invalid="ignore"):
         place = np.floor(time[order] / wanted[series])
-    # NaN differs from itself: without a wanted interval each sample has one of its own.
+    # NaN differs from itself, so that every sample of a series without a wanted interval is kept.
     last = np.append((series[1:] != series[:-1]) | (place[1:] != place[:-1]), True)
     kept = np.zeros(time.size, dtype=bool)
     kept[order[last]] = True

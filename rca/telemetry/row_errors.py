@@ -1,4 +1,4 @@
-"""Turn a mask of offending rows into an `InvalidWindow` that shows the first of them."""
+"""Errors about rows of a table: the first wrong rows, shown as JSON can carry them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SHOWN_CHARACTERS = 80
 
 
 def shown(value: Any) -> Any:
-    """A value as an error body can carry it: JSON has no infinities, and texts may be long."""
+    """A value for an error body: JSON has no infinities, and long texts are cut."""
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
     if isinstance(value, str) and len(value) > SHOWN_CHARACTERS:

@@ -1,7 +1,6 @@
 """The format's tables as data: column names, types and what may be missing.
 
-Validation, the encodings and the empty tables are all derived from these four specifications, so a
-new column is one line here.
+Validation, encodings and empty tables follow from these four specifications: a new column is one line.
 """
 
 from __future__ import annotations
@@ -45,12 +44,12 @@ class Column:
     type : pyarrow.DataType
         The type every validated window holds it in.
     presence : {"required", "filled", "optional"}
-        A missing required column is an error; a missing filled one becomes all null; a missing
+        A missing required column is an error. A missing filled one becomes all null. A missing
         optional one stays absent.
     nullable : bool
         Whether single values may be missing (null; NaN for numbers).
     non_negative : bool
-        Durations and amounts of work, which cannot be negative.
+        For durations and amounts of work.
     rank : bool
         A rank number, bounded by the world size.
     """
@@ -71,7 +70,7 @@ class Column:
 
 @dataclass(frozen=True)
 class TableSpec:
-    """One table: its name, its columns in the format's order, and the ones that tell a row apart."""
+    """One table: its name, its columns in the format's order, and the ones that identify a row."""
 
     name: str
     columns: tuple[Column, ...]
@@ -88,7 +87,7 @@ class TableSpec:
 
 
 def _amount(name: str) -> Column:
-    """A measured amount; every one may be missing but the step's own duration."""
+    """A measured amount; only the step's own duration is required."""
     presence: Presence = "required" if name == "step_seconds" else "optional"
     return Column(name, pa.float64(), presence=presence, nullable=True, non_negative=True)
 

@@ -1,4 +1,4 @@
-"""Metric samples as series: the long `metrics` table, grouped once into a stretch per exporter series."""
+"""Metric samples grouped into series: the long `metrics` table, one series after another."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from rca.telemetry.catalogue import Signal, resolve
 from rca.telemetry.grouping import codes_of, contiguous_order, ranks_of, run_starts, series_numbers
 from rca.telemetry.window import Window
 
-#: This share of the samples, one at least, counts no more than the next highest: a queue that stands is
-#: seen more often, ...
+#: A queue's sample shows one moment: a healthy send queue may be full in one of 15 samples. This share of the
+#: samples, at least one, is therefore cut to the next highest value.
 CHANCE = 0.3
-#: ... or for so long: this share of the samples in a row, and at least so many.
-STANDS, AT_LEAST = 0.25, 4
+#: High samples are kept if they come in a row of this share of all samples, and of at least this many.
+LASTING_SHARE, MIN_LASTING = 0.25, 4
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class SeriesSet:
     offsets : ndarray of shape (n_series + 1,), int
         Series ``i`` owns the samples ``offsets[i]:offsets[i + 1]``.
     signals : tuple of Signal
-        The distinct signals; aliases are already one.
+        The distinct signals, aliases resolved.
     signal, node, rank, device : ndarray of shape (n_series,), int
         Index into `signals`, `node_names` and `device_names`, and the rank number; -1 where there is none.
     node_names, device_names : tuple of str
@@ -95,7 +95,7 @@ class SeriesSet:
         )
 
     def bin_means(self, edges: npt.ArrayLike) -> FloatArray:
-        """Each series over each time bin: means, rates, or joined codes, as its kind asks.
+        """Each series over each time bin: means, rates or joined codes, depending on its kind.
 
         Parameters
         ----------
@@ -105,17 +105,17 @@ class SeriesSet:
         Returns
         -------
         ndarray of shape (n_series, n_bins)
-            In the signal's unit, per second for counters; NaN where nothing was sampled (see
-            `rca.telemetry.binning` for what a bin takes from the samples around it).
+            In the signal's unit, per second for counters. NaN where nothing was sampled; see
+            `rca.telemetry.binning`.
         """
         at = np.asarray(edges, dtype=np.float64)
         if at.ndim != 1 or at.size < 2 or not (np.diff(at) > 0).all():
-            raise ValueError("edges must be ascending, at least two")
+            raise ValueError("edges must be at least two ascending times")
         kinds = np.array([one.kind for one in self.signals], dtype=object)[self.signal]
         coded = (kinds == "bitmask") | (kinds == "state")
         out = np.empty((self.n_series, at.size - 1))
         time, value, offsets = self._only(~coded)
-        # Absurd values (1e308) may overflow on the way; the bin is then infinite or unknown.
+        # Extreme values (1e308) may overflow; the bin is then infinite or unknown.
         with np.errstate(over="ignore", invalid="ignore"):
             out[~coded] = bin_means(time, value, offsets, kinds[~coded] == "counter", at)
         time, value, offsets = self._only(coded)
@@ -146,7 +146,7 @@ def _signals(names: list[str]) -> tuple[tuple[Signal, ...], npt.NDArray[np.int32
 def _grouped(
     labels: list[npt.NDArray[Any]], time: FloatArray, value: FloatArray
 ) -> tuple[FloatArray, FloatArray, IntArray, IntArray]:
-    """Samples with each series' together and in time order; offsets; one row of each series."""
+    """Samples joined by series and in time order; offsets; one row of each series."""
     number, n_series = series_numbers(labels)
     order = contiguous_order(number, n_series)
     if order is not None:
@@ -162,7 +162,7 @@ def _grouped(
 
 
 def without_queue_spikes(value: FloatArray, offsets: IntArray, momentary: BoolArray) -> FloatArray:
-    """Samples of momentary series with chance ones cut to what more than a few of them show.
+    """Samples of momentary series, single high ones cut.
 
     Parameters
     ----------
@@ -188,14 +188,14 @@ def without_queue_spikes(value: FloatArray, offsets: IntArray, momentary: BoolAr
     chance = np.ceil(CHANCE * counts).astype(np.int64)
     ceiling = held[descending[first + np.minimum(chance, counts - 1)]][series]
     out = value.copy()
-    enough = np.maximum(AT_LEAST, np.ceil(STANDS * counts))[series]
-    standing = _row(held > ceiling, series) >= enough
-    out[samples] = np.where(standing, held, np.minimum(held, ceiling))
+    enough = np.maximum(MIN_LASTING, np.ceil(LASTING_SHARE * counts))[series]
+    lasting = _row(held > ceiling, series) >= enough
+    out[samples] = np.where(lasting, held, np.minimum(held, ceiling))
     return out
 
 
 def _row(high: BoolArray, series: IntArray) -> IntArray:
-    """How many high samples in a row of one series each sample is among; 0 for one that is not high."""
+    """Length of the row of high samples that each sample is in; 0 for a sample that is not high."""
     breaks = np.flatnonzero((np.diff(high) != 0) | (np.diff(series) != 0)) + 1
     starts = np.concatenate([[0], breaks])
     length = np.diff(np.append(starts, high.size))

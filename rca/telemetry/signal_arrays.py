@@ -1,4 +1,4 @@
-"""Series as one row per rank and channel: binned over time, and brought to the ranks that each speaks for."""
+"""Signals as one row per rank and channel, binned over time."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rca.telemetry.placement import Level, combined, place_series
 from rca.telemetry.series import SeriesSet
 from rca.telemetry.window import Window
 
-#: Without idle time nothing says how many cores a node has.
+#: Together with the other modes, idle time gives the number of cores.
 IDLE = "node_cpu_idle"
 
 
@@ -28,10 +28,10 @@ class SignalArrays:
     values : mapping of channel to ndarray of shape (n_ranks, n_bins)
         In the channel's unit (`rca.telemetry.catalogue.unit_of_channel`); NaN where unknown.
     level : mapping of channel to {"rank", "node", "global"}
-        What the values speak for. A channel comes from one level only, because a rank's and its
-        node's figures do not compare (`rca.telemetry.placement.combined` says which).
+        What the values measure. A channel comes from one level only, because values of a rank and of its
+        node are not comparable (`rca.telemetry.placement.combined` chooses the level).
     samples_used : int
-        Samples of series that speak for a rank; the rest of the table is unused.
+        Samples of series that belong to a rank; the rest of the table is unused.
     unknown : mapping of str to int
         Metric names that the catalogue does not know, with their numbers of samples.
     """
@@ -61,18 +61,18 @@ class SignalArrays:
         placement = place_series(series, window.job)
         values: dict[str, FloatArray] = {}
         level: dict[str, Level] = {}
-        speaks = np.zeros(series.n_series, dtype=bool)
+        is_used = np.zeros(series.n_series, dtype=bool)
         for channel, rows in _rows_by_channel(series).items():
             rule = series.signals[series.signal[rows[0]]].combine
             found = combined(binned, rows, placement, rule)
             if found is not None:
                 values[channel], level[channel], used = found
-                speaks[used] = True
+                is_used[used] = True
         return cls(
             edges=at,
             values=values | cpu_shares(values, level),
             level=level,
-            samples_used=int(np.diff(series.offsets)[speaks].sum()),
+            samples_used=int(np.diff(series.offsets)[is_used].sum()),
             unknown=series.unknown,
         )
 
@@ -99,10 +99,10 @@ def _rows_by_channel(series: SeriesSet) -> dict[str, IntArray]:
 
 
 def cpu_shares(values: Mapping[str, FloatArray], level: Mapping[str, Level]) -> dict[str, FloatArray]:
-    """CPU channels relative to all of the CPU time that was told, idle included.
+    """CPU channels as shares of the node's whole CPU time, idle included.
 
-    ``sum by (mode)`` over 96 cores makes 48 of a node that is half busy, the mean over cores 0.5. All modes
-    together are as many cores as there are, or one.
+    Exporters report CPU time per core, as a mean or as a sum over cores. On 96 half-busy cores the mean over
+    cores is 0.5 and ``sum by (mode)`` is 48. The sum of all modes is the number of cores, or 1.
 
     Parameters
     ----------
@@ -112,8 +112,7 @@ def cpu_shares(values: Mapping[str, FloatArray], level: Mapping[str, Level]) -> 
     Returns
     -------
     dict of str to ndarray of shape (n_ranks, n_bins)
-        Only what changes: nothing without idle time, which tells how many cores there are, and nothing that
-        was measured elsewhere.
+        Only the changed channels: none without idle time, and none of another level than idle time.
     """
     if IDLE not in values:
         return {}

@@ -1,4 +1,4 @@
-"""When each step of a window ended, and the parts of a window that its steps cut out."""
+"""When each step of a window ended, and windows cut at steps."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from rca.telemetry.window import Window
 
 
 class StepClock:
-    """When each step of a window ended, so that all its tables can be cut at one moment.
+    """When each step of a window ended: all tables can be cut at one moment.
 
     Parameters
     ----------
@@ -24,7 +24,7 @@ class StepClock:
     begin : ndarray of shape (n_steps,), Unix seconds
         The ranks' median start of each step.
     usual : float, seconds
-        Median step; time goes on at this pace where a stopped job has no steps.
+        Median step. Time after a stop is counted in steps of this length.
     """
 
     def __init__(self, window: Window, steps: IntArray, begin: FloatArray, usual: float) -> None:
@@ -45,14 +45,14 @@ class StepClock:
         return int(self.steps[0])
 
     def ends(self, before: int) -> float:
-        """Moment at which all steps numbered below `before` are over, Unix seconds."""
+        """Time at which all steps numbered below `before` are over, Unix seconds."""
         position = int(np.searchsorted(self.steps, before))
         if position < self.steps.size:
             return float(self.begin[position])
         return float(self.begin[-1]) + self.usual * (before - int(self.steps[-1]))
 
     def steps_until_end(self, onset: int) -> int:
-        """Steps, real or at the usual pace, between the onset and the window's end."""
+        """Steps between the onset and the window's end; after the last step at the usual pace."""
         rest = (self.window.job.end - float(self.begin[-1])) / self.usual
         return int(np.ceil(int(self.steps[-1]) + rest - onset))
 
@@ -70,9 +70,9 @@ class StepClock:
         )
 
     def between(self, first: int, end: int) -> Window:
-        """The steps from `first` up to, not including, `end`, and what was sampled meanwhile.
+        """The steps from `first` up to, not including, `end`, with the samples of that time.
 
-        What comes before the first step belongs to it, and what comes after the last one to that.
+        Samples before the window's first step belong to it, and samples after its last step to that one.
         """
         window = self.window
         begin = window.job.start if first <= self.first else self.ends(first)

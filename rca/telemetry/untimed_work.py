@@ -1,10 +1,14 @@
-"""Work that no timer saw, told from waiting: few spend time in no phase while the others wait within one.
+"""Separate work without a timer from waiting without a timer.
 
-Steps are equally long on all ranks, so who spends more time in no phase than the others has shorter phases,
-too. Either he was quicker and waited for the others untimed; or he worked unseen, on inputs or copies without
-a timer, and the others waited for him within a phase, as they do where nobody times the exchange. Then their
-phases become longer whenever he does so, and his own do not; and they do so in the phase in which all meet,
-while whoever is really slow is so in forward and backward alike.
+All ranks have equally long steps, so a rank with more untimed time than the others has shorter phases. There
+are two explanations:
+
+- The rank is faster than the others, and its untimed time is waiting.
+- The rank does work without a timer (inputs, copies), and the others wait for it within a phase. This is so
+  where the exchange is not timed.
+
+In the second case the others' phases are longer in just these steps, and the rank's own are not. The others
+are longer in the one phase that synchronises, while a slow rank is slow in forward and backward alike.
 """
 
 from __future__ import annotations
@@ -18,35 +22,36 @@ from rca.robust import MAD_TO_SIGMA, nan_median
 from rca.telemetry.own_work import UNTIMED, WORK_PHASES
 from rca.telemetry.phases import OCCASIONAL_PHASES, PhaseArrays
 
-#: Phases in which ranks may meet, in order.
-MEETING = ("forward_seconds", "backward_seconds", "optimizer_seconds")
-#: Without timers of both, who is quicker in one has no shorter phase to show for it.
+#: Phases in which ranks may wait for each other, in order.
+SYNCHRONISING = ("forward_seconds", "backward_seconds", "optimizer_seconds")
+#: Without timers of both, a rank that is faster in one of them shows no shorter phase.
 BOTH_TIMED = {"forward_seconds", "backward_seconds"}
-#: Steps in which somebody is waited for, at least; those with this share of what is usual in them tell where.
-MIN_CASES, PLAIN = 6, 0.5
-#: A wait is so many times what time in no phase usually differs by: of many ranks one always has most.
+#: Least number of steps with a wait. Steps with this share of the median wait show which phase contains it.
+MIN_WAITED_STEPS, CLEAR_WAIT = 6, 0.5
+#: A wait is at least so many standard deviations of the untimed time: of many ranks, one always has most.
 BEYOND_NOISE = 4.0
-#: Of the wait, the first phase in which they differ makes up for so much; less than `NOTHING` is none of it.
-MADE_UP, NOTHING = 0.55, 0.15
-#: By so much of a wait the phases of who is waited for may be shorter or longer in its steps than in others:
-#: who waits himself is quicker there, and where everybody's are longer it is the job's.
-SHORTER, LONGER = 0.3, 0.6
+#: The first synchronising phase is longer by at least this share of the wait. A phase that is longer by less
+#: than the second share does not contain it.
+MIN_MATCH, MAX_MISMATCH = 0.55, 0.15
+#: In the steps of a wait, the late rank's phases may be shorter or longer by these shares of it. More means
+#: that the rank waits itself, or that the whole job is slower.
+MAX_SHORTENED, MAX_LENGTHENED = 0.3, 0.6
 
 
 def with_untimed_work(phases: PhaseArrays, apart: float) -> PhaseArrays:
-    """The phases with `UNTIMED` work of the few who are waited for, and without the others' waiting.
+    """The phases with the `UNTIMED` work of the few late ranks, and without the others' waiting.
 
     Parameters
     ----------
     phases : PhaseArrays
         Of a job without stages and without timers of the exchange.
     apart : float, seconds
-        Less than this is no wait.
+        Shorter waits do not count.
 
     Returns
     -------
     PhaseArrays
-        The same object where nothing tells untimed work from waiting.
+        The same object if untimed work cannot be separated from waiting.
     """
     if not phases.seconds.keys() >= BOTH_TIMED:
         return phases
@@ -58,20 +63,20 @@ def with_untimed_work(phases: PhaseArrays, apart: float) -> PhaseArrays:
     untimed = _of_few(beyond, max(apart, BEYOND_NOISE * usual))
     wait = untimed.max(axis=0)
     cases = wait > 0
-    if np.count_nonzero(cases) < MIN_CASES:
+    if np.count_nonzero(cases) < MIN_WAITED_STEPS:
         return phases
-    cases = wait >= PLAIN * np.median(wait[cases])
+    cases = wait >= CLEAR_WAIT * np.median(wait[cases])
     longer = _beyond_the_last(phases, untimed)
     met = _meet_in_one_phase(longer, wait, cases)
     if not (met and _others_are_longer(phases, untimed, wait, cases)):
         return phases
     cleared = _without_waits(phases, longer, np.where(wait > 0, wait - untimed, 0.0))
-    # Who has no timers did nothing that is known, which is not nothing.
+    # Untimed work of a rank without timers is unknown, not 0.
     return replace(phases, seconds={**phases.seconds, **cleared, UNTIMED: np.where(known, untimed, np.nan)})
 
 
 def _beyond_others(phases: PhaseArrays) -> FloatArray:
-    """Seconds in no phase beyond the others' median, shape (n_ranks, n_steps); NaN where not all is timed."""
+    """Untimed seconds beyond the others' median, shape (n_ranks, n_steps); NaN where a timer is missing."""
     untimed = phases.phase("step_seconds")
     for name in WORK_PHASES:
         if name in phases.seconds:
@@ -82,7 +87,7 @@ def _beyond_others(phases: PhaseArrays) -> FloatArray:
 
 
 def _of_few(beyond: FloatArray, least: float) -> FloatArray:
-    """The same of less than half of the ranks of a step, from `least` seconds on; 0 elsewhere."""
+    """The same if it exceeds `least` seconds on less than half of the ranks of a step; 0 elsewhere."""
     late = np.nan_to_num(beyond) > least
     few = 2 * late.sum(axis=0) < np.isfinite(beyond).sum(axis=0)
     found: FloatArray = np.where(late & few, beyond, 0.0)
@@ -90,41 +95,41 @@ def _of_few(beyond: FloatArray, least: float) -> FloatArray:
 
 
 def _beyond_the_last(phases: PhaseArrays, untimed: FloatArray) -> dict[str, FloatArray]:
-    """Seconds of the phases in which ranks may meet, beyond those of the rank that is waited for most."""
+    """Seconds of the synchronising phases, beyond those of the step's latest rank."""
     last, steps = untimed.argmax(axis=0), np.arange(untimed.shape[1])
-    held = {name: phases.seconds[name] for name in MEETING if name in phases.seconds}
+    held = {name: phases.seconds[name] for name in SYNCHRONISING if name in phases.seconds}
     return {name: seconds - seconds[last, steps] for name, seconds in held.items()}
 
 
 def _meet_in_one_phase(longer: dict[str, FloatArray], wait: FloatArray, cases: BoolArray) -> bool:
-    """Whether the first phase in which the others are longer makes up for most of the wait."""
+    """Whether the first phase in which the others are longer explains most of the wait."""
     for seconds in longer.values():
         made_up = nan_median(seconds)[cases] / wait[cases]
         share = float(nan_median(made_up[:, None])[0])
-        if not share < NOTHING:
-            return share >= MADE_UP
+        if not share < MAX_MISMATCH:
+            return share >= MIN_MATCH
     return False
 
 
 def _others_are_longer(phases: PhaseArrays, untimed: FloatArray, wait: FloatArray, cases: BoolArray) -> bool:
-    """Whether the others' phases are longer in the steps of a wait, not those of who is waited for shorter.
+    """Whether the others' phases are longer in the steps of a wait, and the late rank's not shorter.
 
-    What is so in every step cannot be told from a rank that is quicker.
+    A difference in every step may as well be a faster rank, so steps without a wait are needed.
     """
-    others = wait < PLAIN * float(np.median(wait[cases]))
-    if np.count_nonzero(others) < MIN_CASES:
+    others = wait < CLEAR_WAIT * float(np.median(wait[cases]))
+    if np.count_nonzero(others) < MIN_WAITED_STEPS:
         return False
     nothing = np.zeros(untimed.shape)
-    spent = sum((phases.seconds[name] for name in MEETING if name in phases.seconds), nothing)
-    waited_for = np.isin(np.arange(len(spent)), untimed.argmax(axis=0)[cases])
-    # Who is waited for, in the steps of a wait; elsewhere the same ranks.
-    worked = np.where(cases, nan_median(np.where(untimed > 0, spent, np.nan)), nan_median(spent[waited_for]))
-    moved = _apart(worked, cases, others) / _apart(wait, cases, others)
-    return -SHORTER <= moved <= LONGER
+    spent = sum((phases.seconds[name] for name in SYNCHRONISING if name in phases.seconds), nothing)
+    late = np.isin(np.arange(len(spent)), untimed.argmax(axis=0)[cases])
+    # The late rank in the steps of a wait, and the same ranks in the other steps.
+    worked = np.where(cases, nan_median(np.where(untimed > 0, spent, np.nan)), nan_median(spent[late]))
+    change = _apart(worked, cases, others) / _apart(wait, cases, others)
+    return -MAX_SHORTENED <= change <= MAX_LENGTHENED
 
 
 def _apart(series: FloatArray, cases: BoolArray, others: BoolArray) -> float:
-    """Median of some steps less that of others."""
+    """Median of the waited steps less that of the others."""
     inside, outside = (float(nan_median(series[part][:, None])[0]) for part in (cases, others))
     return inside - outside
 
@@ -132,7 +137,7 @@ def _apart(series: FloatArray, cases: BoolArray, others: BoolArray) -> float:
 def _without_waits(
     phases: PhaseArrays, longer: dict[str, FloatArray], left: FloatArray
 ) -> dict[str, FloatArray]:
-    """The phases in which ranks may meet, less what is `left` of the waiting as each of them comes."""
+    """The synchronising phases without their waiting; `left` is the waiting, taken off in order."""
     cleared = {}
     for name, seconds in longer.items():
         waited = np.clip(np.nan_to_num(seconds), 0.0, left)

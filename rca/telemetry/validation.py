@@ -1,6 +1,6 @@
-"""The gate every window passes: tables in, one validated `Window` out, or an error that shows the rows.
+"""Validate a window's job and tables: every window passes here.
 
-Missing data is normal and passes; what is wrong in form is refused (see `InvalidWindow`).
+Missing data is normal and passes. Data that breaks the format is refused with `InvalidWindow`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from rca.telemetry.row_errors import SHOWN_ROWS, refused_rows, shown
 from rca.telemetry.schema import EVENTS, METRICS, OPS, STEPS, TableSpec
 
 MAX_WORLD_SIZE = 1_000_000
-# Rank x step arrays are dense: a few rows must not be able to demand terabytes.
+#: Rank x step arrays are dense. Their size is limited, in all and per row: a few rows could demand terabytes.
 MAX_CELLS = 200_000_000
 FREE_CELLS = 1_000_000
 CELLS_PER_ROW = 32
@@ -34,19 +34,27 @@ def validated(
     events: pa.Table | None = None,
     ops: pa.Table | None = None,
 ) -> tuple[Job, dict[str, pa.Table], tuple[str, ...]]:
-    """Check tables against the format and bring them to its types and column order.
+    """Check tables against the format and convert them to its types and column order.
 
     Parameters
     ----------
     job : Job or mapping
         Metadata, as a model or as the decoded JSON object.
     steps, metrics, events, ops : pyarrow.Table
-        In any column order; unknown columns are kept out and noted in `Window.notes`.
+        In any column order.
+
+    Returns
+    -------
+    job : Job
+    tables : dict of str to pyarrow.Table
+        All four tables by name.
+    notes : tuple of str
+        What was dropped, such as unknown columns.
 
     Raises
     ------
     InvalidWindow
-        Naming the table, the column, the first offending rows and what was expected.
+        It names the table, the column, the first bad rows and what was expected.
     """
     checked = validated_job(job)
     notes: list[str] = []
@@ -63,7 +71,7 @@ def validated(
 
 
 def validated_job(job: Job | Mapping[str, object]) -> Job:
-    """The job's metadata, with its sizes, ranks and bounds checked against each other."""
+    """The job's metadata; its sizes, ranks and bounds have to agree."""
     model = job if isinstance(job, Job) else _parsed_job(job)
     if model.format != FORMAT:
         raise InvalidWindow(
@@ -71,14 +79,14 @@ def validated_job(job: Job | Mapping[str, object]) -> Job:
             table="job",
             column="format",
             expected=str(FORMAT),
-            hint="written by a newer version?" if model.format > FORMAT else None,
+            hint="a newer version wrote it: update straggler-rca" if model.format > FORMAT else None,
         )
     if model.world_size > MAX_WORLD_SIZE:
         raise InvalidWindow(
             f"is {shown(model.world_size)}",
             table="job",
             column="world_size",
-            expected=f"at most {MAX_WORLD_SIZE} ranks",
+            expected=f"at most {MAX_WORLD_SIZE:,} ranks",
         )
     sizes = model.parallelism
     if sizes is not None and sizes.world_size != model.world_size:
@@ -87,6 +95,7 @@ def validated_job(job: Job | Mapping[str, object]) -> Job:
             table="job",
             column="world_size",
             expected="the product of the parallel sizes",
+            hint="correct world_size or the sizes in parallelism",
         )
     refuse_absurd_bounds(model)
     _check_places(model)
@@ -111,12 +120,12 @@ def _parsed_job(job: Mapping[str, object]) -> Job:
             column=".".join(map(str, first["loc"])) or None,
             rows=rows,
             n_rows=len(problems),
-            expected="the fields of the job table, format 1",
+            expected="the job's fields of format 1",
         ) from None
 
 
 def _check_places(job: Job) -> None:
-    """Every listed rank once, inside the world, at coordinates inside the parallel sizes."""
+    """Check that ranks are listed once, within the world size, at coordinates within the parallel sizes."""
     if job.ranks is None:
         return
     sizes = job.parallelism or Parallelism(data=job.world_size)
@@ -129,10 +138,10 @@ def _check_places(job: Job) -> None:
     for field, limit in limits.items():
         values = [getattr(place, field) for place in job.ranks]
         bad = [row for row, value in enumerate(values) if value is not None and value >= limit]
-        _refuse_places(job, bad, field, f"is outside 0..{limit - 1}", f"{field} below {limit}")
+        _refuse_places(job, bad, field, f"is outside 0..{limit - 1}", f"a {field} below {limit}")
     first_row: dict[int, int] = {}
     repeated = [row for row, place in enumerate(job.ranks) if first_row.setdefault(place.rank, row) != row]
-    _refuse_places(job, repeated, "rank", "is listed before", "each rank at most once")
+    _refuse_places(job, repeated, "rank", "is listed more than once", "each rank at most once")
 
 
 def _refuse_places(job: Job, bad: list[int], field: str, message: str, expected: str) -> None:
@@ -161,7 +170,7 @@ def _refuse_foreign_ranks(spec: TableSpec, table: pa.Table, world_size: int) -> 
 def _check_steps(steps: pa.Table, job: Job) -> None:
     if steps.num_rows == 0:
         raise InvalidWindow(
-            "empty window: no rank reported a step", table="steps", expected="at least one row"
+            "is an empty window: no rank reported a step", table="steps", expected="at least one row"
         )
     rank = steps.column("rank").to_numpy().astype(np.int64)
     code, width = _step_codes(steps.column("step").to_numpy())
@@ -173,7 +182,7 @@ def _check_steps(steps: pa.Table, job: Job) -> None:
 
 
 def _refuse_timeless_steps(steps: pa.Table) -> None:
-    """Nothing can be compared when the usual step takes no time: a timer was not wired up."""
+    """Refuse steps that mostly take no time: the timer was not connected, and nothing can be compared."""
     seconds = steps.column("step_seconds").to_numpy()
     zero = seconds == 0
     if zero.any() and 2 * int(zero.sum()) >= int(np.isfinite(seconds).sum()):
@@ -183,8 +192,8 @@ def _refuse_timeless_steps(steps: pa.Table) -> None:
             "is 0 in half of the finished steps or more",
             zero,
             steps,
-            expected="how long each step took, in seconds",
-            hint="leave it empty where a step was not timed",
+            expected="the duration of each step in seconds",
+            hint="write null where a step was not timed",
         )
 
 
@@ -202,11 +211,11 @@ def _refuse_sparse(n_rows: int, world_size: int, n_steps: int) -> None:
     limit = min(MAX_CELLS, FREE_CELLS + CELLS_PER_ROW * n_rows)
     if cells > limit:
         raise InvalidWindow(
-            f"{n_rows} row(s) of {world_size} ranks x {n_steps} distinct steps make {cells} cells",
+            f"has {n_steps:,} distinct steps: {cells:,} cells for {world_size:,} ranks in {n_rows:,} rows",
             table="steps",
             column="step",
-            expected=f"at most {limit} cells",
-            hint="cut the window into shorter ones, or check world_size and the step numbers",
+            expected=f"at most {limit:,} cells (ranks x steps)",
+            hint="send shorter windows, or correct world_size and the step numbers",
         )
 
 
@@ -228,7 +237,7 @@ def _refuse_repeated_steps(steps: pa.Table, key: IntArray, n_keys: int) -> None:
     raise refused_rows(
         STEPS,
         "step",
-        "the rank reported this step before",
+        "is repeated: the rank reported this step before",
         bad,
         steps,
         expected="one row per rank and step",

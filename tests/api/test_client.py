@@ -178,7 +178,7 @@ def test_the_evidence_of_a_refused_window_arrives(server: _Server) -> None:
     with pytest.raises(InvalidWindow) as here:
         client_of(server).diagnose(rca.read_window(WHOLE))
     error = here.value
-    assert str(error) == "steps.rank: is wrong; expected 0..3 [9 row(s), first: row=3]"
+    assert str(error) == "steps.rank: is wrong. Expected: 0..3. 9 bad rows, the first: row=3."
 
 
 def test_an_answer_from_another_server_is_recognised(server: _Server) -> None:

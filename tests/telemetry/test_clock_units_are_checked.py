@@ -13,7 +13,11 @@ UNITS = [(1e3, "milliseconds"), (1e6, "microseconds"), (1e9, "nanoseconds")]
 @pytest.mark.parametrize(("factor", "unit"), UNITS)
 def test_start_times_in_another_unit(factor: float, unit: str) -> None:
     error = refusal(table=steps(start_time=[t * factor for t in (START, START + 1, START, START + 1)]))
-    assert (error.column, error.n_rows, error.hint) == ("start_time", 4, f"looks like {unit}")
+    assert (error.column, error.n_rows, error.hint) == (
+        "start_time",
+        4,
+        f"the values look like {unit}: convert them to seconds",
+    )
 
 
 @pytest.mark.parametrize(("factor", "unit"), UNITS)
@@ -21,7 +25,7 @@ def test_one_producers_samples_in_another_unit(factor: float, unit: str) -> None
     late = START * factor - START
     error = refusal(metrics=metrics((1, "node_load1", 1.0), (late, "node_load1", 1.0, "node-b")))
     assert (error.table, error.column, error.n_rows) == ("metrics", "time", 1)
-    assert error.hint == f"looks like {unit}"
+    assert error.hint == f"the values look like {unit}: convert them to seconds"
     assert error.rows[0]["node"] == "node-b"
 
 
@@ -48,7 +52,7 @@ def test_durations_in_another_unit(factor: float, unit: str) -> None:
     error = refusal(table=steps(forward_seconds=[0.5 * factor * 40, 0.0, 0.4, 0.4]))
     assert error.column == "forward_seconds"
     assert error.rows == [{"row": 0, "rank": 0, "step": 7, "forward_seconds": 20 * factor}]
-    assert f"looks like {unit}" in str(error.hint)
+    assert f"look like {unit}" in str(error.hint)
 
 
 def test_many_short_steps_in_milliseconds_are_caught_by_their_sum() -> None:

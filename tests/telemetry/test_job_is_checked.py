@@ -83,7 +83,7 @@ def test_the_window_must_end_after_it_starts(end: float) -> None:
 def test_bounds_in_another_unit_are_recognised(factor: float, unit: str) -> None:
     error = refusal(job(start=START * factor, end=(START + 10) * factor))
     assert error.column == "start"
-    assert error.hint == f"looks like {unit}"
+    assert error.hint == f"the values look like {unit}: convert them to seconds"
 
 
 def test_a_rank_is_listed_once() -> None:

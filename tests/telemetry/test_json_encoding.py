@@ -163,9 +163,9 @@ def test_unknown_columns_and_members_are_noted() -> None:
         )
     )
     assert noted.notes == (
-        "metrics: unknown members kept out: labels",
-        "events: unknown members kept out: pod",
-        "steps: unknown columns kept out: loss",
+        "metrics: dropped unknown members: labels",
+        "events: dropped unknown members: pod",
+        "steps: dropped unknown columns: loss",
     )
 
 

@@ -100,7 +100,10 @@ def test_events_may_be_older_than_the_window() -> None:
 
 def test_events_in_milliseconds_are_recognised() -> None:
     error = refusal(events=events(time=[START * 1000]))
-    assert (error.table, error.hint) == ("events", "looks like milliseconds")
+    assert (error.table, error.hint) == (
+        "events",
+        "the values look like milliseconds: convert them to seconds",
+    )
 
 
 @pytest.mark.parametrize(("column", "value"), [("rank", [5]), ("kind", [None]), ("time", [None])])

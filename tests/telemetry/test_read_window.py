@@ -37,7 +37,7 @@ def test_other_content_is_refused(body: bytes) -> None:
 
 def test_a_single_parquet_file_gets_a_hint(tmp_path: Path) -> None:
     window().to_directory(tmp_path / "w")
-    with pytest.raises(InvalidWindow, match="name the window's directory"):
+    with pytest.raises(InvalidWindow, match="give the path of its directory"):
         read_window(tmp_path / "w" / "steps.parquet")
 
 

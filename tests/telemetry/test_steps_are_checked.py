@@ -51,7 +51,7 @@ def test_steps_that_take_no_time_are_refused() -> None:
 def test_unknown_columns_are_kept_out_and_noted() -> None:
     clean = window(steps=steps(loss=[1.0, 2.0, 3.0, 4.0]))
     assert "loss" not in clean.steps.column_names
-    assert clean.notes == ("steps: unknown columns kept out: loss",)
+    assert clean.notes == ("steps: dropped unknown columns: loss",)
 
 
 def test_no_rows_are_no_window() -> None:
@@ -161,7 +161,7 @@ def test_the_first_five_offending_rows_are_shown_and_all_are_counted() -> None:
     error = refusal(table=many)
     assert error.n_rows == 9
     assert [row["row"] for row in error.rows] == [0, 1, 2, 3, 4]
-    assert "9 row(s)" in str(error)
+    assert "9 bad rows" in str(error)
 
 
 def test_evidence_survives_json() -> None:
@@ -172,7 +172,7 @@ def test_evidence_survives_json() -> None:
 def test_few_rows_cannot_ask_for_a_gigantic_array() -> None:
     error = refusal(job(world_size=900_000))
     assert error.column == "step"
-    assert "1800000 cells" in error.message
+    assert "1,800,000 cells" in error.message
 
 
 def test_sparse_ranks_are_fine_while_the_array_stays_small() -> None:

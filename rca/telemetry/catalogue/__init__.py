@@ -1,7 +1,7 @@
-"""The signal catalogue: which exporter metrics mean something to a diagnosis, and what.
+"""The signal catalogue: which exporter metrics a diagnosis uses, and what they mean.
 
-Exporters rename metrics, so a name is looked up through its aliases, without regard to case or a
-trailing ``_total``; a name that is in no list is unknown and gets reported, never guessed.
+Exporters rename metrics. A name is therefore looked up through its aliases; case and a trailing ``_total`` do
+not matter. A name in no list is unknown: it is reported, never guessed.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def _index(signals: tuple[Signal, ...]) -> Mapping[str, Signal]:
     for signal in signals:
         for name in (signal.name, *signal.aliases):
             if index.setdefault(_key(name), signal) is not signal:
-                raise ValueError(f"{name} names two signals")
+                raise ValueError(f"{name} is the name of two signals")
     return MappingProxyType(index)
 
 
@@ -62,7 +62,7 @@ def unit_of_channel(channel: str) -> str:
 
 
 def to_markdown() -> str:
-    """The catalogue as Markdown tables: the channels with their signals, then what is left unused."""
+    """The catalogue as Markdown tables: the channels with their signals, then the unused signals."""
     lines = [
         "| channel | unit | kind | devices | worse | exporter names | meaning |",
         "|---|---|---|---|---|---|---|",

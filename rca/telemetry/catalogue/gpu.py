@@ -71,7 +71,7 @@ SIGNALS: tuple[Signal, ...] = (
     _gpu(
         "DCGM_FI_DEV_CLOCKS_EVENT_REASONS",
         "throttle_reasons",
-        "why the clock is held down (0x4 power cap, 0x8 hw slowdown, 0x20/0x40 thermal, 0x80 brake)",
+        "reasons for a low clock (0x4 power cap, 0x8 hardware slowdown, 0x20/0x40 heat, 0x80 power brake)",
         "bits",
         kind="bitmask",
         combine="or",
@@ -166,7 +166,7 @@ SIGNALS: tuple[Signal, ...] = (
         "DCGM_FI_PROF_PIPE_FP32_ACTIVE",
         "DCGM_FI_PROF_PIPE_FP16_ACTIVE",
         "DCGM_FI_PROF_DRAM_ACTIVE",
-        meaning="follows what the job does, so it tells a fault no better than the channels above",
+        meaning="depends on the job's work; the channels above indicate faults better",
     ),
-    *unused("DCGM_FI_DEV_ROW_REMAP_FAILURE", meaning="a flag that repeats what the remap counters say"),
+    *unused("DCGM_FI_DEV_ROW_REMAP_FAILURE", meaning="a flag that repeats the remap counters"),
 )

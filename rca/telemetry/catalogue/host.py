@@ -7,7 +7,7 @@ from functools import partial
 from rca.telemetry.catalogue.signal import Signal, unused
 
 _count = partial(Signal, kind="counter", combine="sum", worse="higher")
-# A share of time: two sources of it do not add up, the larger one counts.
+# A share of time: the larger of two sources counts, not their sum.
 _pressure = partial(Signal, unit="s", kind="counter", combine="max", worse="higher")
 
 CPU_MODES: dict[str, str | None] = {
@@ -50,18 +50,18 @@ SIGNALS: tuple[Signal, ...] = (
     _count(
         "node_vmstat_allocstall",
         "vmstat_pressure",
-        "allocations that had to reclaim",
+        "allocations that had to reclaim memory",
         "events",
         aliases=("node_vmstat_allocstall_normal", "node_vmstat_allocstall_movable"),
     ),
     _count("node_vmstat_pswpin", "vmstat_pressure", "pages swapped in", "events"),
     _count("node_vmstat_pswpout", "vmstat_pressure", "pages swapped out", "events"),
-    _count("node_vmstat_oom_kill", "vmstat_pressure", "processes killed for memory", "events"),
+    _count("node_vmstat_oom_kill", "vmstat_pressure", "processes killed for lack of memory", "events"),
     _count("node_vmstat_pgmajfault", "vmstat_pressure", "page faults that read from disk", "events"),
     Signal(
         "node_memory_MemAvailable_bytes",
         "mem_available",
-        "memory that could be used",
+        "memory available to processes",
         "B",
         worse="lower",
         aliases=("node_memory_MemAvailable",),
@@ -160,7 +160,7 @@ SIGNALS: tuple[Signal, ...] = (
         "node_vmstat_pgfault",
         "node_vmstat_pgpgin",
         "node_vmstat_pgpgout",
-        meaning="available memory and reclaim say it better",
+        meaning="available memory and reclaim are better indicators",
     ),
     *unused(
         "node_disk_written_bytes_total",

@@ -11,7 +11,7 @@ _traffic = partial(Signal, unit="B", kind="counter", combine="sum", ignored_devi
 _drops = partial(_count, ignored_devices=("lo",))
 _queue = partial(Signal, combine="max", worse="higher", momentary=True)
 
-# The kernel exposes RDMA hardware counters without a prefix; every exporter puts its own before them.
+# The kernel exposes RDMA hardware counters without a prefix; every exporter adds its own.
 _HARDWARE_PREFIXES = ("node_infiniband_", "node_infiniband_hw_", "infiniband_hw_", "rdma_", "node_rdma_")
 
 
@@ -26,7 +26,7 @@ SIGNALS: tuple[Signal, ...] = (
     _count(
         "node_infiniband_port_transmit_wait_total",
         "ib_wait",
-        "ticks with data to send and no credit",
+        "ticks with data to send but no flow-control credit",
         "ticks",
         aliases=("infiniband_port_xmit_wait", "port_xmit_wait"),
     ),
@@ -99,8 +99,10 @@ SIGNALS: tuple[Signal, ...] = (
     _traffic("node_infiniband_port_data_received_bytes_total", "net_rx", "bytes received"),
     _count("node_netstat_Tcp_RetransSegs", "tcp_retrans", "segments sent again", "segments"),
     Signal("node_netstat_Tcp_OutSegs", "tcp_out_segs", "segments sent", "segments", "counter", "sum"),
-    # The mean, because a bad port makes all its connections slow, and one of each of its neighbours'.
-    Signal("node_tcp_rtt_seconds", "tcp_rtt", "smoothed round-trip time, over peers", "s", worse="higher"),
+    # The mean: a bad port slows all its connections, but only one connection of each neighbour.
+    Signal(
+        "node_tcp_rtt_seconds", "tcp_rtt", "smoothed round-trip time, mean over peers", "s", worse="higher"
+    ),
     _queue("node_tcp_send_queue_bytes", "tcp_send_queue", "unacknowledged bytes, by peer", "B"),
     _queue(
         "node_qdisc_backlog",
@@ -111,7 +113,7 @@ SIGNALS: tuple[Signal, ...] = (
         aliases=("node_qdisc_backlog_bytes",),
     ),
     _drops("node_qdisc_drops_total", "qdisc_drops", "packets dropped by the queueing discipline"),
-    _drops("node_qdisc_overlimits_total", "qdisc_overlimits", "times a rate limit held a packet back"),
+    _drops("node_qdisc_overlimits_total", "qdisc_overlimits", "times that a rate limit delayed a packet"),
     *unused(
         "node_netstat_TcpExt_TCPBacklogDrop",
         "node_netstat_TcpExt_TCPFastRetrans",
@@ -125,7 +127,7 @@ SIGNALS: tuple[Signal, ...] = (
         "node_netstat_TcpExt_ListenDrops",
         "node_netstat_TcpExt_ListenOverflows",
         "node_tcp_connection_retransmits_total",
-        meaning="a part or a copy of what the retransmitted segments count",
+        meaning="a part or a copy of the retransmitted segments",
     ),
     *unused(
         "node_netstat_Tcp_InErrs",
@@ -148,6 +150,6 @@ SIGNALS: tuple[Signal, ...] = (
         "node_tcp_bytes_acked_total",
         "node_tcp_rtt_seconds_max",
         "node_tcp_rttvar_seconds",
-        meaning="traffic and state that the byte, queue and round-trip channels already tell",
+        meaning="traffic and state that the byte, queue and round-trip channels already show",
     ),
 )

@@ -39,7 +39,7 @@ SIGNALS: tuple[Signal, ...] = (
     Signal(
         "process_context_switches_total",
         None,
-        "context switches, forced or by waiting",
+        "context switches, forced or because of waiting",
         "switches",
         "counter",
         "sum",
@@ -79,7 +79,7 @@ SIGNALS: tuple[Signal, ...] = (
     Signal(
         "process_state_running",
         "process_running",
-        "share of looks that found it runnable",
+        "share of samples in which the process is runnable",
         "ratio",
         combine="max",
         split="running",
@@ -87,7 +87,7 @@ SIGNALS: tuple[Signal, ...] = (
     Signal(
         "process_state_stopped",
         "process_stopped",
-        "share of looks that found it stopped",
+        "share of samples in which the process is stopped",
         "ratio",
         combine="max",
         worse="higher",
@@ -97,7 +97,7 @@ SIGNALS: tuple[Signal, ...] = (
     Signal(
         "python_gc_collections_total",
         "gc_collections",
-        "collections; generations overlap their total",
+        "garbage collections (the total overlaps the generations)",
         "collections",
         "counter",
         "max",
@@ -105,7 +105,10 @@ SIGNALS: tuple[Signal, ...] = (
     ),
     _count("container_cpu_usage_seconds_total", "container_cpu", "CPU time used", "s", split="container_cpu"),
     _worse(
-        "container_cpu_cfs_throttled_seconds_total", "cpu_throttled", "time held back by a CPU quota", "s"
+        "container_cpu_cfs_throttled_seconds_total",
+        "cpu_throttled",
+        "time without CPU because of a CPU quota",
+        "s",
     ),
     _count(
         "container_fs_reads_bytes_total",
@@ -162,6 +165,6 @@ SIGNALS: tuple[Signal, ...] = (
         "python_gc_objects_collected_total",
         "python_gc_objects_uncollectable_total",
         "python_info",
-        meaning="does not tell a slow process from a busy one",
+        meaning="does not distinguish a slow process from a busy one",
     ),
 )

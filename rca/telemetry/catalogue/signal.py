@@ -1,4 +1,4 @@
-"""What one exported metric means to us."""
+"""The meaning of one exported metric."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Combine = Literal["sum", "mean", "max", "or"]
 _NONE: Mapping[str, str | None] = MappingProxyType({})
 
 
-# One object per catalogue entry, so identity is equality.
+# There is one object per catalogue entry, so identity is equality.
 @dataclass(frozen=True, eq=False)
 class Signal:
     """One metric as its exporter names it, and the channel its samples feed.
@@ -25,33 +25,33 @@ class Signal:
         The exporter's current name.
     channel : str or None
         Our short id; None for a metric that is known and deliberately unused. Several signals may
-        feed one channel; they then share `kind`, `unit` and `combine`.
+        feed one channel. They then share `kind`, `unit` and `combine`.
     meaning : str
     unit : str
-        Of one sample after `scale`; a counter's channel is this per second.
+        Of one sample after `scale`. A counter's channel has this unit per second.
     kind : {"gauge", "counter", "bitmask", "state"}
         A state is a code (such as an XID) that must not be averaged.
     combine : {"sum", "mean", "max", "or"}
-        How a rank's or node's devices and signals become one value: amounts add up, the worst queue
-        or disk counts, clocks and fractions average.
+        How the devices and signals of a rank or node become one value. Amounts are added, clocks and
+        fractions averaged; of queues and disks the worst counts.
     worse : {"higher", "lower", "either"}
-        The direction that speaks for a fault; "either" where it depends on the load.
+        The direction that indicates a fault; "either" if it depends on the load.
     aliases : tuple of str
-        Names of other exporters and older versions, same unit. Case and a trailing ``_total`` never matter.
+        Names of other exporters and older versions, in the same unit. Case and ``_total`` do not matter.
     modes : mapping of str to str or None
         A part of the device (``3/steal``) that decides the channel.
     split : str or None
-        The signal is a process's: besides the sum over the rank's processes in `channel`, its parts
-        feed ``host_<split>`` and ``loader_<split>`` where the device starts with ``host`` or ``loader``.
+        For signals of a process. `channel` is the sum over the rank's processes. Devices that start with
+        ``host`` or ``loader`` also feed ``host_<split>`` or ``loader_<split>``.
     per_gpu : bool
         The device is a GPU index, which belongs to the rank that `job.ranks` places on it.
     ignored_devices : tuple of str
-        Devices that say nothing about the machine's health (loopback).
+        Devices without a meaning for the machine's health (loopback).
     scale : float
         Factor from the exporter's unit to `unit`.
     momentary : bool
-        A sample shows one moment of something that comes and goes within milliseconds, as the length of a
-        queue: a few high samples are chance (`rca.telemetry.series`).
+        A sample shows one moment of something that changes within milliseconds, such as the length of a
+        queue. A few high samples are chance (`rca.telemetry.series`).
     """
 
     name: str
@@ -78,7 +78,7 @@ class Signal:
         held = () if channel is None else (channel,)
         if self.split is None:
             return held
-        process = next((who for who in ("host", "loader") if parts[0].startswith(who)), None)
+        process = next((kind for kind in ("host", "loader") if parts[0].startswith(kind)), None)
         return held if process is None else (*held, f"{process}_{self.split}")
 
     def all_channels(self) -> tuple[str, ...]:
@@ -90,5 +90,5 @@ class Signal:
 
 
 def unused(*names: str, meaning: str) -> tuple[Signal, ...]:
-    """Metrics that are known, so that nobody is warned of them, but that no channel needs."""
+    """Metrics that no channel uses; they are listed so that they do not count as unknown."""
     return tuple(Signal(name, None, meaning) for name in names)

@@ -1,13 +1,16 @@
 r"""A window as a multipart body with one Arrow IPC stream per table, for large jobs.
 
-The body is ``multipart/form-data``: a part ``job`` (``application/json``) and parts ``steps``,
-``metrics``, ``events``, ``ops`` (``application/vnd.apache.arrow.stream``; buffers may be LZ4 or zstd
-compressed, and Arrow files are taken too). Parts are told apart by the ``name`` in their
-``Content-Disposition``, so a shell can send one::
+The body is ``multipart/form-data`` with these parts:
+
+- ``job`` (``application/json``);
+- ``steps``, ``metrics``, ``events``, ``ops`` (``application/vnd.apache.arrow.stream``). Their buffers may be
+  LZ4 or zstd compressed. Arrow files are accepted as well.
+
+The ``name`` in a part's ``Content-Disposition`` identifies it, so a shell can send a window::
 
     curl -F job=@window.json -F steps=@steps.arrow -F metrics=@metrics.arrow URL
 
-``multipart/mixed`` with the same dispositions is read alike.
+``multipart/mixed`` with the same dispositions is accepted as well.
 
 References
 ----------
@@ -39,7 +42,7 @@ def pieces(
 ) -> list[bytes | memoryview]:
     """The pieces of one multipart body; its content type is `CONTENT_TYPE`.
 
-    Without compression, equal tables give equal bytes, whatever the version of a codec.
+    Without compression, equal tables give equal bytes with every version of a codec.
 
     Parameters
     ----------
@@ -65,20 +68,20 @@ def decode(
     *,
     max_bytes: int | None = None,
 ) -> Decoded:
-    """Parse and validate a multipart window.
+    """Parse a multipart window; nothing but its structure is checked.
 
     Parameters
     ----------
     body : bytes-like
     content_type : str, optional
-        The request's header; without it the boundary is taken from the body's first line.
+        The request's header. Without it the body's first line gives the boundary.
     max_bytes : int, optional
         Limit on the decoded size of all tables together, checked before anything is decompressed.
 
     Raises
     ------
     InvalidWindow
-        If the body is not such a multipart body, a part is damaged, or the window breaks the format.
+        If the body is not such a multipart body, or a part is missing or damaged.
     TooLarge
         If the tables would exceed `max_bytes`.
     """
@@ -95,7 +98,7 @@ def decode(
         parts[name] = content
     for name in ("job", "steps"):
         if name not in parts:
-            raise InvalidWindow("is missing", table=name, expected="the parts job and steps")
+            raise InvalidWindow("is missing from the body", table=name, expected="the parts job and steps")
     job = parsed_job(parts.pop("job"))
     left = max_bytes
     tables: dict[str, pa.Table] = {}
@@ -106,7 +109,7 @@ def decode(
 
 
 def _add(pieces: list[bytes | memoryview], name: str, content_type: str, content: bytes | memoryview) -> None:
-    # The length lets the reader step over the content, whatever bytes it holds.
+    # With the length, the reader can skip the content without searching it for the boundary.
     head = (
         f'--{BOUNDARY}\r\nContent-Disposition: form-data; name="{name}"; filename="{name}"\r\n'
         f"Content-Type: {content_type}\r\nContent-Length: {len(content)}\r\n\r\n"
@@ -129,10 +132,10 @@ def _table(name: str, content: memoryview, max_bytes: int | None) -> tuple[pa.Ta
     try:
         size = decoded_size(buffer)
         if max_bytes is not None and size > max_bytes:
-            raise TooLarge(f"{name}: decodes to {size} bytes, {max_bytes} are left of the limit")
+            raise TooLarge(f"{name}: decodes to {size:,} bytes, and {max_bytes:,} are left of the limit")
         with pa.ipc.open_stream(buffer) as reader:
             table = reader.read_all()
-        # Offsets and codes come from outside: unchecked, they would be read beyond their buffers.
+        # Offsets and codes are not trusted: without this check they could point beyond their buffers.
         table.validate(full=True)
     except (pa.ArrowException, OSError, ValueError, IndexError) as error:
         raise InvalidWindow(

@@ -1,4 +1,4 @@
-"""A window as a folder: ``window.json``, ``steps.parquet`` and any of the other tables."""
+"""A window as a directory: ``window.json``, ``steps.parquet`` and any of the other tables."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ OWN_FILES = frozenset({JOB_FILE, LABEL_FILE, *(f"{name}.parquet" for name in SPE
 
 
 def read(path: str | os.PathLike[str]) -> Decoded:
-    """Read and validate a window's folder.
+    """Read a window's directory; nothing but its files is checked.
 
     Raises
     ------
     SourceError
-        If the folder or its ``window.json`` is missing or may not be read.
+        If the directory or its ``window.json`` is missing or cannot be read.
     InvalidWindow
-        If a file is damaged, ``steps.parquet`` is missing, or the window breaks the format.
+        If a file is damaged, or ``steps.parquet`` is missing.
     """
     folder = Path(path)
     if not folder.is_dir():
@@ -40,7 +40,8 @@ def read(path: str | os.PathLike[str]) -> Decoded:
     found = {name: _table(folder, spec) for name, spec in SPECS.items()}
     tables = {name: table for name, table in found.items() if table is not None}
     if "steps" not in tables:
-        raise InvalidWindow("steps.parquet is missing", table="steps", expected=f"it beside {JOB_FILE}")
+        expected = f"steps.parquet in the directory of {JOB_FILE}"
+        raise InvalidWindow("steps.parquet is missing", table="steps", expected=expected)
     return Decoded(job, tables)
 
 
@@ -51,7 +52,7 @@ def write(
     *,
     attachments: Mapping[str, bytes] | None = None,
 ) -> None:
-    """Write a window's folder so that a reader sees all of it or none.
+    """Write a window's directory atomically.
 
     Parameters
     ----------
@@ -59,9 +60,14 @@ def write(
     tables : mapping of str to pyarrow.Table
         All tables by name; empty ones get no file.
     path : path
-        Replaced if it holds an unlabelled window or nothing; anything else is left alone.
+        Replaced if it holds an unlabelled window or nothing; anything else is refused.
     attachments : mapping of str to bytes, optional
         Further files by name, such as ``label.json``.
+
+    Raises
+    ------
+    SourceError
+        If the directory holds something else, or cannot be written.
     """
     target = Path(path)
     attached = dict(attachments or {})
@@ -98,16 +104,20 @@ def _refuse_to_replace(target: Path, attached: Mapping[str, bytes]) -> None:
     held = {entry.name for entry in target.iterdir()}
     foreign = sorted(held - OWN_FILES)
     if foreign:
-        raise SourceError(f"{target}: holds other files ({foreign[0]}), so it is not replaced")
+        raise SourceError(
+            f"{target}: holds other files ({foreign[0]}) and is not replaced", hint="write to a new directory"
+        )
     if LABEL_FILE in held and LABEL_FILE not in attached:
-        raise SourceError(f"{target}: holds a labelled window, whose label would be lost")
+        raise SourceError(
+            f"{target}: holds a labelled window; its label would be lost", hint="write to a new directory"
+        )
 
 
 def _bytes(path: Path) -> bytes:
     try:
         return path.read_bytes()
     except FileNotFoundError:
-        raise SourceError(f"{path}: no such file", hint="not a window's directory?") from None
+        raise SourceError(f"{path}: no such file", hint="give the path of a window's directory") from None
     except OSError as error:
         raise SourceError(f"{path}: cannot be read: {error.strerror or error}") from error
 
@@ -116,7 +126,7 @@ def _table(folder: Path, spec: TableSpec) -> pa.Table | None:
     path = folder / f"{spec.name}.parquet"
     if not path.exists():
         return None
-    # Reading long text columns as codes keeps 20 million metric samples small.
+    # Long text columns are read as codes: 20 million metric samples then need little memory.
     coded = ["name", "node", "device"] if spec is METRICS else []
     try:
         with pq.ParquetFile(path, read_dictionary=coded) as file:
@@ -127,7 +137,7 @@ def _table(folder: Path, spec: TableSpec) -> pa.Table | None:
             f"{path.name} cannot be read: {error}", table=spec.name, expected="a Parquet file"
         ) from error
     except OSError as error:
-        if error.errno is None:  # Arrow reports damaged pages as an OSError without a number.
+        if error.errno is None:  # Arrow raises an OSError without a number for damaged pages.
             raise InvalidWindow(
                 f"{path.name} is damaged: {error}", table=spec.name, expected="a Parquet file"
             ) from error

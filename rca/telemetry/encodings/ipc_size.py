@@ -1,9 +1,8 @@
-"""How large an Arrow IPC stream will be once decoded, found without decoding it.
+"""The decoded size of an Arrow IPC stream, without decoding it.
 
-A compressed buffer states its decoded length in its first eight bytes, and that much is allocated
-before a byte is decompressed. Summing those lengths first is what stops a small body from claiming
-all memory. pyarrow shows a message's flatbuffer metadata but not its fields, so the four that are
-needed are read here.
+A compressed buffer states its decoded length in its first eight bytes. Arrow allocates that much before it
+decompresses, so a small body could claim all memory. Here the lengths are summed first. pyarrow gives a
+message's flatbuffer metadata but not its fields; this module reads the four that it needs.
 
 References
 ----------
@@ -21,7 +20,7 @@ import pyarrow as pa
 from rca.arrays import IntArray
 
 DICTIONARY_BATCH, RECORD_BATCH = 2, 3
-# Every value of the format's types takes at least this much (int32, dictionary codes).
+#: Least bytes of a value of the format's types (int32, dictionary codes).
 SMALLEST_VALUE = 4
 
 
@@ -65,12 +64,12 @@ class _Node:
 
 
 def decoded_size(stream: pa.Buffer) -> int:
-    """Bytes that a stream's batches and dictionaries occupy in memory, by their own declaration.
+    """Bytes that a stream's batches and dictionaries declare to occupy in memory.
 
     Raises
     ------
     ValueError
-        If the metadata is damaged (pyarrow's errors for that are ValueErrors or OSErrors as well).
+        If the metadata is damaged (pyarrow raises ValueError or OSError for that, too).
     """
     total = 0
     try:
@@ -106,7 +105,7 @@ def _buffers_size(buffers: IntArray, body: pa.Buffer | None, *, compressed: bool
         if length == 0:
             continue
         (declared,) = struct.unpack_from("<q", content, offset)
-        # -1 marks a buffer that was left uncompressed because compression did not pay.
+        # -1 marks a buffer that is not compressed.
         total += length - 8 if declared == -1 else declared
         if declared < -1:
             raise ValueError("negative decoded length")

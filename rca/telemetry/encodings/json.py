@@ -26,13 +26,13 @@ _READERS: Mapping[str, Reader] = {
 
 
 def decode(body: bytes | bytearray | memoryview) -> Decoded:
-    """Parse a JSON window; nothing but its types is checked.
+    """Parse a JSON window; nothing but its JSON types is checked.
 
     Raises
     ------
     InvalidWindow
-        With the byte position if the body is not JSON (``table`` is ``window``), otherwise with the
-        table, column and rows that break the format.
+        With the byte position if the body is not JSON (``table`` is ``window``). Otherwise with the
+        table, column and rows that have a wrong type.
     """
     document = parsed_json(body, "window")
     if not isinstance(document, dict):
@@ -47,7 +47,9 @@ def decode(body: bytes | bytearray | memoryview) -> Decoded:
         )
     for name in ("job", "steps"):
         if document.get(name) is None:
-            raise InvalidWindow("is missing", table=name, expected="the members job and steps")
+            raise InvalidWindow(
+                "is missing from the document", table=name, expected="the members job and steps"
+            )
     tables: dict[str, pa.Table] = {}
     notes: list[str] = []
     for name, reader in _READERS.items():
@@ -60,8 +62,8 @@ def decode(body: bytes | bytearray | memoryview) -> Decoded:
 def encode(job: Job, tables: Mapping[str, pa.Table]) -> bytes:
     """The window as UTF-8 JSON.
 
-    Metric samples are regrouped by series, in the order the series first appear; the order of
-    samples within a series is kept, the interleaving of series is not.
+    Metric samples are grouped by series, in the order in which the series first appear. Samples keep their
+    order within a series.
     """
     document: dict[str, Any] = {"job": job_fields(job), "steps": _columns(tables["steps"])}
     if tables["metrics"].num_rows:

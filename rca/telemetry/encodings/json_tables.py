@@ -1,7 +1,7 @@
-"""Decoded JSON values -> Arrow tables, strictly: a number spelled as text or a boolean is an error.
+"""Decoded JSON values -> Arrow tables; booleans and numbers spelled as text are errors.
 
-Arrow's own conversion would silently turn ``true`` into 1.0 and 1.5 into the integer 1, so values are told
-apart by the plain Python types that orjson decodes them to.
+Arrow's own conversion silently turns ``true`` into 1.0 and 1.5 into the integer 1. Here the Python types
+that orjson decodes to are checked instead.
 """
 
 from __future__ import annotations
@@ -23,24 +23,24 @@ _ALLOWED: dict[str, frozenset[type]] = {
     "text": frozenset({str, type(None)}),
 }
 _LABELS = ("name", "node", "rank", "device")
-#: Share of zeros and ones in a column from which on every value's type is looked at.
+#: From this share of zeros and ones in a column on, the types of all values are checked.
 MOSTLY_OTHERS = 0.3
 
 
 def table_from_columns(spec: TableSpec, value: Any) -> tuple[pa.Table, list[str]]:
-    """``{column: [values]}`` -> table; columns the format does not know become all null."""
+    """``{column: [values]}`` -> table; unknown columns become all null."""
     if not isinstance(value, dict):
         raise InvalidWindow("is not an object of columns", table=spec.name, expected="{column: [values]}")
     for name, values in value.items():
         if not isinstance(values, list):
-            message = f"is a {type(values).__name__}"
+            message = f"is a {type(values).__name__}, not a list"
             raise InvalidWindow(message, table=spec.name, column=name, expected="a list of values")
     _refuse_ragged(spec, value)
     return pa.table({name: _array(spec, name, values) for name, values in value.items()}), []
 
 
 def table_from_rows(spec: TableSpec, value: Any) -> tuple[pa.Table, list[str]]:
-    """``[{column: value}]`` -> table; members the format does not know are noted."""
+    """``[{column: value}]`` -> table; notes name the unknown members."""
     rows = _objects(spec, value)
     columns = {column.name: [row.get(column.name) for row in rows] for column in spec.columns}
     table = pa.table({name: _array(spec, name, values) for name, values in columns.items()})
@@ -69,7 +69,7 @@ def _objects(spec: TableSpec, value: Any) -> list[dict[str, Any]]:
             {"row": index, "value": shown(one)} for index, one in enumerate(value) if type(one) is not dict
         ]
         raise InvalidWindow(
-            "holds something that is not an object",
+            "contains values that are not objects",
             table=spec.name,
             rows=rows[:SHOWN_ROWS],
             n_rows=len(rows),
@@ -79,7 +79,7 @@ def _objects(spec: TableSpec, value: Any) -> list[dict[str, Any]]:
 
 
 def _lengths(spec: TableSpec, series: list[dict[str, Any]]) -> list[int]:
-    """Samples per series, after making sure that every value has its time."""
+    """Samples per series; every value has to have its time."""
     times: list[Any] = [one.get("times") for one in series]
     values: list[Any] = [one.get("values") for one in series]
     if {*map(type, times), *map(type, values)} <= {list}:
@@ -90,7 +90,7 @@ def _lengths(spec: TableSpec, series: list[dict[str, Any]]) -> list[int]:
     row = {"series": odd} | {label: shown(series[odd][label]) for label in _LABELS if label in series[odd]}
     for member, held in (("times", times[odd]), ("values", values[odd])):
         row[member] = f"{len(held)} value(s)" if isinstance(held, list) else shown(held)
-    message = "times and values are not lists of equal length"
+    message = "is not a list as long as values"
     expected = "one time for every value"
     raise InvalidWindow(message, table=spec.name, column="times", rows=[row], n_rows=1, expected=expected)
 
@@ -103,7 +103,7 @@ def _unknown_members(spec: TableSpec, rows: list[dict[str, Any]], known: set[str
     if all(map(known.issuperset, rows)):
         return []
     unknown = sorted(set().union(*map(dict.keys, rows)) - known)
-    return [f"{spec.name}: unknown members kept out: {', '.join(unknown)}"]
+    return [f"{spec.name}: dropped unknown members: {', '.join(unknown)}"]
 
 
 def _refuse_ragged(spec: TableSpec, columns: dict[str, list[Any]]) -> None:
@@ -122,7 +122,7 @@ def _refuse_ragged(spec: TableSpec, columns: dict[str, list[Any]]) -> None:
 
 def _array(spec: TableSpec, name: str, values: list[Any], *, unit: str = "row") -> pa.Array:
     column = spec.by_name.get(name)
-    if column is None:  # Only its name is wanted, for the note on what was kept out.
+    if column is None:  # Validation drops it and notes its name.
         return pa.nulls(len(values))
     if column.kind != "text":
         complete = _complete(column, values)
@@ -139,10 +139,10 @@ def _array(spec: TableSpec, name: str, values: list[Any], *, unit: str = "row") 
 
 
 def _complete(column: Column, values: list[Any]) -> pa.Array | None:
-    """A column of numbers without nulls; None where it is not one.
+    """A column of numbers without nulls; None if it is not one.
 
-    Of what JSON has, `struct.pack` takes numbers only, and integers only where those are due, in a third of
-    the time of looking at every type. But booleans are 0 and 1 to it, so of those the types are looked at.
+    `struct.pack` accepts numbers only, and integers only for an integer code. It takes a third of the time of
+    a check of every type. Booleans pass as 0 and 1, so the types of zeros and ones are checked.
     """
     code, stored = ("q", pa.int64()) if column.kind == "integer" else ("d", pa.float64())
     try:
@@ -151,10 +151,10 @@ def _complete(column: Column, values: list[Any]) -> pa.Array | None:
         return None
     numbers = np.frombuffer(packed, dtype=stored.to_pandas_dtype())
     either = np.flatnonzero((numbers == 0) | (numbers == 1))
-    # Picking out more than these takes longer than looking at all.
+    # Selecting more than these takes longer than a check of all values.
     few = either.size < MOSTLY_OTHERS * numbers.size
-    asked = map(values.__getitem__, either.tolist()) if few else values
-    if bool in set(map(type, asked)):
+    checked = map(values.__getitem__, either.tolist()) if few else values
+    if bool in set(map(type, checked)):
         return None
     return pa.Array.from_buffers(stored, len(values), [None, pa.py_buffer(packed)])
 
@@ -162,7 +162,7 @@ def _complete(column: Column, values: list[Any]) -> pa.Array | None:
 def _too_large(spec: TableSpec, column: Column, values: list[int]) -> InvalidWindow:
     rows = [{"row": i, column.name: v} for i, v in enumerate(values) if not -(2**63) <= v < 2**63]
     return InvalidWindow(
-        "does not fit",
+        "is out of range",
         table=spec.name,
         column=column.name,
         rows=rows[:SHOWN_ROWS],
@@ -179,10 +179,10 @@ def _wrong_values(spec: TableSpec, column: Column, values: list[Any], unit: str)
         if type(one) not in allowed
     ]
     return InvalidWindow(
-        f"holds a {rows[0]['type']}",
+        f"contains a {rows[0]['type']}",
         table=spec.name,
         column=column.name,
         rows=rows[:SHOWN_ROWS],
         n_rows=len(rows),
-        expected="text" if column.kind == "text" else f"{column.kind}s (null where not measured)",
+        expected="text" if column.kind == "text" else f"{column.kind}s, or null where it was not measured",
     )

@@ -14,13 +14,13 @@ from email.parser import HeaderParser
 from rca.errors import InvalidWindow
 
 EXPECTED = "multipart/form-data with parts job, steps and any of metrics, events, ops"
-# Far above any real part header; keeps a body of headers from being parsed as one.
+#: Limit on a part's header, far above any real one.
 MAX_HEADER = 16 * 1024
 MAX_BOUNDARY = 70
 
 
 def boundary_of(body: bytes, content_type: str | None) -> bytes:
-    """The boundary that the content type names, or the one on the body's first line without it."""
+    """The boundary that the content type names; without one, that of the body's first line."""
     if content_type is None:
         first = body[: MAX_BOUNDARY + 4].partition(b"\r\n")[0]
         boundary = first[2:] if first.startswith(b"--") else b""
@@ -28,7 +28,7 @@ def boundary_of(body: bytes, content_type: str | None) -> bytes:
         message = Message()
         message["content-type"] = content_type
         if message.get_content_maintype() != "multipart":
-            raise _broken(f"has content type {content_type!r}")
+            raise _broken(f"has the content type {content_type!r}, not a multipart type")
         boundary = (message.get_boundary() or "").encode("latin-1", "replace")
     if not 0 < len(boundary) <= MAX_BOUNDARY:
         raise _broken("names no boundary")
@@ -54,7 +54,7 @@ def split_parts(body: bytes, boundary: bytes) -> Iterator[tuple[str, memoryview]
 
 
 def _first_delimiter(body: bytes, delimiter: bytes) -> int:
-    """Position just after the first boundary; it may open the body or follow a preamble."""
+    """Position after the first boundary, which may follow a preamble."""
     if body.startswith(delimiter[2:]):
         return len(delimiter) - 2
     found = body.find(delimiter)
@@ -69,7 +69,7 @@ def _is_last(body: bytes, at: int) -> bool:
 
 def _header(body: bytes, at: int) -> tuple[Message, int]:
     line_end = body.find(b"\r\n", at, at + MAX_HEADER)
-    # An empty header block leaves the blank line right behind the boundary's own line end.
+    # After an empty header the blank line follows the boundary's own line end.
     end = body.find(b"\r\n\r\n", line_end, at + MAX_HEADER) if line_end >= 0 else -1
     if end < 0:
         raise _broken(f"ends inside a part's header (byte {at})")
