@@ -1,4 +1,4 @@
-"""`rca generalise`: what the model answers about causes, severities, job sizes and jobs it has never seen."""
+"""`rca generalise`: scores on causes, severities, job sizes and captures that the model has not learned."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from rca.commands.training_options import Cache, Format, Result, Seed, Settings
 
 EXAMPLES = """
 rca generalise                                          simulated windows only
-rca generalise --collection captures -o generalisation  captures, too; report.md, scores.json, judged.parquet
-rca generalise --windows 600 --per-cell 4               a quick look
-rca generalise --settings tuned.json -o tuned           the same questions to models with tuned settings
+rca generalise --collection captures -o generalisation  also captures; report.md, scores.json, judged.parquet
+rca generalise --windows 600 --per-cell 4               a short run
+rca generalise --settings tuned.json -o tuned           bundles with tuned settings
 """
 
 
@@ -28,10 +28,10 @@ def command(
     ] = None,
     per_cell: Annotated[
         int | None,
-        typer.Option(min=1, help="Simulated windows asked of each cause and severity. [default: 20]"),
+        typer.Option(min=1, help="Tested simulated windows of each cause and severity. [default: 20]"),
     ] = None,
     variants: Annotated[
-        int | None, typer.Option(min=1, help="Variants of each capture that is learned from. [default: 8]")
+        int | None, typer.Option(min=1, help="Variants of each learned capture. [default: 8]")
     ] = None,
     settings: Settings = None,
     format_: Result = Format.table,
@@ -44,27 +44,28 @@ def command(
     ] = None,
     cache: Cache = None,
 ) -> None:
-    """Hold out causes at a severity, job sizes, captures; fit anew, ask the model about what was held out.
+    """Cross-validate: fit without a kind of job, and test on that kind.
 
-    Needs the extra [train]. May be stopped and started again: finished folds are kept. Every fold is answered
-    with every set of signals.
+    Held out are scenarios, causes at a severity, job sizes, and captures by scenario, cluster and model.
+    Every fold is tested with every set of signals. An interrupted run continues where it stopped. Needs the
+    extra [train].
     """
+    from rca.training.cross_validation import generalise
+    from rca.training.cross_validation.report import document, lines, tables, to_markdown, write_report
     from rca.training.feature_cache import FeatureCache, default_folder
-    from rca.training.generalisation import run
-    from rca.training.generalisation.tables import document, lines, tables, to_markdown, write_report
     from rca.training.run import DEFAULT_SEED
     from rca.training.settings import read_settings
 
     place = cache or default_folder()
     tuned = None if settings is None else read_settings(settings)
     with progress() as report:
-        found = run.generalise(
-            windows or run.DEFAULT_WINDOWS,
+        found = generalise.generalise(
+            windows or generalise.DEFAULT_WINDOWS,
             DEFAULT_SEED if seed is None else seed,
             collection or (),
-            keep=place / "folds",
-            per_cell=per_cell or run.DEFAULT_PER_CELL,
-            variants=variants or run.DEFAULT_VARIANTS,
+            results=place / "folds",
+            per_cell=per_cell or generalise.DEFAULT_PER_CELL,
+            variants=variants or generalise.DEFAULT_VARIANTS,
             settings=tuned,
             processes=processes,
             cache=FeatureCache(place),

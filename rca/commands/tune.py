@@ -1,4 +1,4 @@
-"""`rca tune`: search LightGBM's settings, and say honestly what that is worth."""
+"""`rca tune`: search LightGBM's settings, and measure their gain on data that the search has not used."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from rca.commands.progress import progress
 from rca.commands.training_options import Cache, Format, Result, Seed
 
 EXAMPLES = """
-rca tune --output tuned.json                            every head; stop and start again at any time
-rca tune --collection captures --head cause --trials 40  one head, longer
-rca train --settings tuned.json --output my-bundle      learn with what was found
+rca tune --output tuned.json                              every head; an interrupted run continues
+rca tune --collection captures --head cause --trials 40   one head, more trials
+rca train --settings tuned.json --output my-bundle        train with the settings found
 """
 
 
@@ -43,14 +43,12 @@ def command(
         list[HeadName] | None, typer.Option(help="Tune only this head; repeat for several.")
     ] = None,
     trials: Annotated[int, typer.Option(min=2, help="Settings tried per search.")] = 20,
-    outer: Annotated[int, typer.Option(min=2, help="Folds that judge what was chosen.")] = 3,
-    inner: Annotated[int, typer.Option(min=2, help="Folds that choose.")] = 2,
+    folds: Annotated[
+        int, typer.Option(min=2, help="Outer folds that judge, and inner folds of each that choose.")
+    ] = 3,
     variants: Annotated[
         int | None, typer.Option(min=1, help="Variants of each real window. [default: 8]")
     ] = None,
-    study: Annotated[
-        Path, typer.Option(metavar="FILE", help="SQLite file of all trials; a run goes on with its own.")
-    ] = Path("tuning.db"),
     format_: Result = Format.table,
     processes: Annotated[int, typer.Option(min=1, help="Worker processes for the features.")] = 1,
     output: Annotated[
@@ -59,27 +57,29 @@ def command(
     ] = None,
     cache: Cache = None,
 ) -> None:
-    """Tune each head under nested, grouped cross-validation; keep the present settings unless tuning wins.
+    """Tune LightGBM's settings of each head by nested cross-validation.
 
-    Needs the extra [train]. Inner folds choose by log loss, weighted as in training; outer folds judge.
+    Inner folds choose settings by log loss, outer folds measure the gain. A head keeps its present settings
+    unless tuning wins. An interrupted run continues where it stopped. Needs the extra [train].
     """
+    from rca.training.cross_validation.tune import DEFAULT_VARIANTS, DEFAULT_WINDOWS, tune
     from rca.training.feature_cache import FeatureCache, default_folder
     from rca.training.run import DEFAULT_SEED
     from rca.training.settings import write_settings
-    from rca.training.tuning.nested import Effort
-    from rca.training.tuning.run import DEFAULT_WINDOWS, VARIANTS, tune
 
+    place = cache or default_folder()
     with progress() as report:
         found = tune(
             windows or DEFAULT_WINDOWS,
             DEFAULT_SEED if seed is None else seed,
             collection or (),
-            study=study,
+            results=place / "folds",
             heads=[each.value for each in head or ()],
-            effort=Effort(trials, outer, inner),
-            variants=variants or VARIANTS,
+            trials=trials,
+            n_folds=folds,
+            variants=variants or DEFAULT_VARIANTS,
             processes=processes,
-            cache=FeatureCache(cache or default_folder()),
+            cache=FeatureCache(place),
             progress=report,
         )
     if output is not None:

@@ -38,7 +38,7 @@ COMPUTED_BY = (
     "robust.py",
     "simulation",
     "telemetry",
-    "training/blind_spots.py",
+    "training/telemetry_dropout.py",
     "training/corpus.py",
     "training/crops.py",
     "training/incidents.py",

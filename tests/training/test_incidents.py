@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import warnings
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 
@@ -17,7 +18,7 @@ from rca.telemetry import Window, read_window
 from rca.telemetry.labels import Label, read_collection, read_label, write_manifest
 from rca.training import examples
 from rca.training.corpus import Example, stack
-from rca.training.generalisation import pool
+from rca.training.cross_validation import pool
 from rca.training.heads import targets
 from rca.training.incidents import incident_examples, incidents, learned_incidents, varied
 from rca.training.telemetry_dropout import blinded
@@ -193,7 +194,7 @@ def test_labels_are_looked_at_before_anything_is_simulated(
         raise AssertionError("simulated before the labels were looked at")
 
     monkeypatch.setattr(module, "simulated_examples", simulated)
-    gather = examples.gathered if module is examples else pool.build_pool
+    gather = examples.gathered if module is examples else partial(pool.build_pool, every_part=True)
     with pytest.raises(InvalidInput, match=r"'slow-dataset': .*'gremlins' is no cause of the catalogue"):
         gather(8, 1, [odd], variants=2, processes=1, cache=None, progress=lambda phase, done, total: None)
 

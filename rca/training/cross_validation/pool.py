@@ -1,20 +1,23 @@
-"""All windows that folds are cut from, with the facts that they are cut by: features computed once."""
+"""All windows that folds are made of, with the facts that decide the folds; features are computed once."""
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
 
-from rca.arrays import IntArray
+from rca.arrays import BoolArray, IntArray
 from rca.evaluation.rows import severity_band
 from rca.features import WINDOW_FEATURES
 from rca.processes import mapped
 from rca.simulation.sampling import sample_scenario
 from rca.telemetry.labels import CollectionEntry, Label
 from rca.training.corpus import Corpus, stack
+from rca.training.digests import files_digest
 from rca.training.feature_cache import FeatureCache
 from rca.training.held_out import named
 from rca.training.incidents import learned_incidents, varied_incidents
@@ -25,29 +28,29 @@ Progress = Callable[[str, int, int], None]
 
 #: A cause of the catalogue and the band of its severity.
 Cell = tuple[str, str]
-#: Sampling a scenario takes milliseconds: fewer at once would mostly start workers.
+#: Scenarios that a worker samples at once; one takes milliseconds.
 CHUNK = 64
 
 
 @dataclass(frozen=True)
 class Origin:
-    """One scenario or capture: what all of its examples come from.
+    """One scenario or capture: the source of all its examples.
 
     Attributes
     ----------
     id : str
-        Of the window, as judged rows name it.
+        Of the window, as in judged rows.
     mode : str
-        As labelled.
+        Labelled failure mode.
     cells : frozenset of Cell
-        Of everything that was done to the job, felt or not.
+        All injected faults, with or without effect.
     world_size : int
-    scenario, model : str
-        What a campaign's manifest calls them; empty where it does not say, and for simulated scenarios.
+    scenario, cluster, model : str
+        Facts of a capture: its group in the manifest, its collection, its model. "" if unknown or simulated.
     seed : int or None
         Of a simulated scenario.
     entry : CollectionEntry or None
-        Of a captured window.
+        Of a capture.
     """
 
     id: str
@@ -55,6 +58,7 @@ class Origin:
     cells: frozenset[Cell]
     world_size: int
     scenario: str = ""
+    cluster: str = ""
     model: str = ""
     seed: int | None = None
     entry: CollectionEntry | None = None
@@ -67,14 +71,14 @@ class Origin:
 
 @dataclass(frozen=True)
 class Pool:
-    """Stacked examples and where each comes from.
+    """Stacked examples and the origin of each.
 
     Attributes
     ----------
     corpus : Corpus
     origins : tuple of Origin
     origin : ndarray of shape (n_windows,), int
-        Position in `origins` of each of the corpus's windows.
+        Position in `origins` of each window of the corpus.
     """
 
     corpus: Corpus
@@ -83,9 +87,22 @@ class Pool:
 
     @property
     def world_size(self) -> IntArray:
-        """Ranks of each window, shape (n_windows,): variants of a capture may have fewer than it."""
+        """Ranks of each window, shape (n_windows,); a variant may have fewer ranks than its capture."""
         ranks = self.corpus.window[:, WINDOW_FEATURES.index("log2_ranks")]
         return np.round(2.0**ranks).astype(np.int64)
+
+    @property
+    def simulated(self) -> BoolArray:
+        """Which windows are simulated, shape (n_windows,)."""
+        return ~np.array(self.corpus.real)
+
+    @cached_property
+    def digest(self) -> str:
+        """SHA-256 of the examples and of the captures' files."""
+        sha = hashlib.sha256(self.corpus.digest.encode())
+        for each in self.origins:
+            sha.update((each.id if each.entry is None else files_digest(each.entry.path)).encode() + b"\0")
+        return sha.hexdigest()
 
 
 def build_pool(
@@ -94,32 +111,50 @@ def build_pool(
     collections: Sequence[Path],
     *,
     variants: int,
+    every_part: bool,
     processes: int,
     cache: FeatureCache | None,
     progress: Progress,
 ) -> Pool:
-    """Simulated scenarios and captures with their facts; features come from the cache where it has them.
+    """Simulated scenarios and captures with their facts; the cache keeps the features.
 
     Parameters
     ----------
+    n_windows, seed : int
+        The simulated corpus, as of `rca.training.run.train`.
+    collections : sequence of Path
     variants : int
-        Of each capture, see `rca.training.incidents.varied`.
+        Variants of each capture, see `rca.training.incidents.varied`.
+    every_part : bool
+        Whether to include the test part: the manifests' ``split``, and the hash of simulated scenarios.
+    processes, cache
+        Without influence on the result.
+    progress : callable
+        ``(phase, done, total)``.
+
+    Raises
+    ------
+    SourceError, InvalidInput
+        As `rca.training.incidents.learned_incidents`, before anything is simulated.
     """
-    # Folds decide what is learned from, so a manifest's own split does not.
     captures = {
-        name: learned_incidents(folder, every_part=True) for name, folder in named(collections).items()
+        name: learned_incidents(folder, every_part=every_part) for name, folder in named(collections).items()
     }
     examples = []
     for each in simulated_examples(n_windows, seed, processes=processes, cache=cache):
         examples.append(each)
         progress("simulating and extracting features", len(examples), n_windows)
-    origins = list(_simulated([each.mode for each in examples], scenario_seeds(n_windows, seed), processes))
-    counts = [1] * n_windows
+    kept = [position for position, each in enumerate(examples) if every_part or each.part != "test"]
+    examples = [examples[position] for position in kept]
+    seeds = scenario_seeds(n_windows, seed)
+    origins = list(_simulated([each.mode for each in examples], [seeds[each] for each in kept], processes))
+    counts = [1] * len(examples)
     for name, found in captures.items():
         batches = varied_incidents(found, seed, processes=processes, variants=variants, cache=cache)
         for done, (incident, batch) in enumerate(zip(found, batches, strict=True), start=1):
             origins.append(_captured(name, incident.entry))
-            examples += batch
+            # As in a training, weights go by collection.
+            examples += [replace(each, group=f"{name}/{each.group}") for each in batch]
             counts.append(len(batch))
             progress("varying real windows", done, len(found))
     return Pool(stack(examples), tuple(origins), np.repeat(np.arange(len(origins)), counts))
@@ -132,21 +167,22 @@ def _simulated(modes: Sequence[str], seeds: Sequence[int], processes: int) -> It
 
 
 def scenario_facts(seed: int) -> tuple[frozenset[Cell], int]:
-    """What was done in the simulated scenario of a seed, and how many ranks it has."""
+    """Injected faults and number of ranks of the simulated scenario of a seed."""
     scenario = sample_scenario(np.random.default_rng(seed))
     cells = frozenset((fault.cause, severity_band(fault.severity)) for fault in scenario.faults)
     return cells, scenario.parallelism.world_size
 
 
 def _captured(collection: str, entry: CollectionEntry) -> Origin:
-    label, told = entry.read_label(), entry.summary
+    label, facts = entry.read_label(), entry.summary
     return Origin(
         id=entry.id,
         mode=label.failure_mode,
         cells=_cells(label),
-        world_size=int(told.get("world_size") or entry.read_window().job.world_size),
-        scenario=f"{collection}/{told.get('group', entry.id)}",
-        model=str(told.get("model", "")),
+        world_size=int(facts.get("world_size") or entry.read_window().job.world_size),
+        scenario=f"{collection}/{facts.get('group', entry.id)}",
+        cluster=collection,
+        model=str(facts.get("model", "")),
         entry=entry,
     )
 

@@ -1,4 +1,4 @@
-"""`generalise` end to end on few windows and three of its folds; tables of answers made by hand."""
+"""`generalise` end to end on few windows and three of its folds; tables of hand-made answers."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from rca.evaluation.rows import JudgedRow
 from rca.evaluation.scores import Judged
 from rca.training import heads
 from rca.training.corpus import stack
+from rca.training.cross_validation import generalise as module
+from rca.training.cross_validation.driver import Results
+from rca.training.cross_validation.folds import SEEN, SEVERITY, SIMULATION, WORLD_SIZE, Fold, folds
+from rca.training.cross_validation.generalise import FoldAnswers, Generalisation, generalise, what_lacks
+from rca.training.cross_validation.pool import Pool, build_pool
+from rca.training.cross_validation.report import document, lines, tables, to_markdown, write_report
 from rca.training.feature_cache import FeatureCache
-from rca.training.generalisation import answers, run
-from rca.training.generalisation.answers import Answered, Kept, what_lacks
-from rca.training.generalisation.folds import SEEN, SEVERITY, SIMULATION, WORLD_SIZE, Fold, folds
-from rca.training.generalisation.pool import Origin, Pool, build_pool
-from rca.training.generalisation.run import Generalisation, generalise
-from rca.training.generalisation.tables import document, lines, tables, to_markdown, write_report
 from rca.training.held_out import SIGNALS
 from rca.training.simulated import simulated_examples
 
@@ -33,19 +33,19 @@ REAL = Path(__file__).resolve().parents[2] / "data" / "windows"
 
 
 def _three(pool: Pool, per_cell: int) -> list[Fold]:
-    """One fold of each kind, asked about little: a fit and a test each."""
+    """One fold of each kind with few tested windows: a fit and a test each."""
     every = folds(pool, per_cell)
-    found = [next(each for each in every if each.question == name) for name in (SEEN, SEVERITY, SIMULATION)]
-    return [replace(each, asked=each.asked[:6]) for each in found]
+    found = [next(each for each in every if each.split == name) for name in (SEEN, SEVERITY, SIMULATION)]
+    return [replace(each, tested=each.tested[:6]) for each in found]
 
 
 @pytest.fixture(scope="module")
 def few() -> Iterator[pytest.MonkeyPatch]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(heads, "MAX_ROUNDS", 8)
-        # The same trees; but threads that wait for each other are slow where a test run has its cores taken.
+        # The trees are the same; several threads are slow if the tests use all cores.
         patch.setitem(heads.PARAMETERS, "num_threads", 1)
-        patch.setattr(run, "folds", _three)
+        patch.setattr(module, "folds", _three)
         yield patch
 
 
@@ -64,7 +64,7 @@ def mine(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def options(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     folder = tmp_path_factory.mktemp("kept")
     return {
-        "keep": folder / "folds",
+        "results": folder / "folds",
         "per_cell": 1,
         "variants": 2,
         "cache": FeatureCache(folder / "examples"),
@@ -77,14 +77,14 @@ def found(few: pytest.MonkeyPatch, mine: Path, options: dict[str, Any]) -> Gener
 
 
 @pytest.mark.slow
-def test_every_asked_window_is_answered_with_every_set_of_signals(found: Generalisation) -> None:
-    assert [each.question for each in found.answered] == [SEEN, SEVERITY, SIMULATION]
-    for each in found.answered:
+def test_every_tested_window_is_answered_with_every_set_of_signals(found: Generalisation) -> None:
+    assert [each.split for each in found.folds] == [SEEN, SEVERITY, SIMULATION]
+    for each in found.folds:
         assert not each.lacking
-        told = {(row.window, row.signals) for row in each.rows}
-        assert len(told) == len(each.rows) > 0
-        assert {signals for _, signals in told} == set(SIGNALS)
-    assert {row.window for row in found.answered[2].rows} == {"healthy", "slow-dataset"}
+        answered = {(row.window, row.signals) for row in each.rows}
+        assert len(answered) == len(each.rows) > 0
+        assert {signals for _, signals in answered} == set(SIGNALS)
+    assert {row.window for row in found.folds[2].rows} == {"healthy", "slow-dataset"}
     assert found.command == (
         f"rca generalise --windows {N_WINDOWS} --seed {SEED} --per-cell 1 --variants 2 --collection mine"
     )
@@ -95,31 +95,36 @@ def test_finished_folds_are_not_fitted_again(
     found: Generalisation, mine: Path, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def no_work(*_: Any) -> None:
-        raise AssertionError("fitted although it was kept")
+        raise AssertionError("fitted again")
 
-    monkeypatch.setattr(answers, "learn", no_work)
+    monkeypatch.setattr(module, "learn", no_work)
     again = generalise(N_WINDOWS, SEED, [mine], **options)
-    assert repr(again.answered) == repr(found.answered), "NaN and infinity included"
-    with pytest.raises(AssertionError, match="fitted although"):
+    assert repr(again.folds) == repr(found.folds), "NaN and infinity included"
+    with pytest.raises(AssertionError, match="fitted again"):
         generalise(N_WINDOWS, SEED, [mine], settings={"scope": {"num_leaves": 5}}, **options)
 
 
-@pytest.mark.slow
-def test_a_half_written_file_is_made_anew(found: Generalisation, options: dict[str, Any]) -> None:
-    kept = Kept(options["keep"])
-    file = next(kept.folder.glob("*.json"))
-    assert kept.read(file.stem) is not None
-    broken = Kept(kept.folder.parent / "broken")
-    broken.folder.mkdir()
-    (broken.folder / "k.json").write_text(file.read_text()[:-20])
-    assert broken.read("k") is None
-    assert broken.read("none") is None
+def test_a_half_written_result_is_made_again(tmp_path: Path) -> None:
+    results = Results(tmp_path / "folds")
+    made = {"loss": [0.5, math.inf]}
+    assert results.remember("key", lambda: made) == made
+    assert results.remember("key", lambda: pytest.fail("made again")) == made
+    file = tmp_path / "folds" / "key.json"
+    file.write_text(file.read_text()[:-4])
+    assert results.remember("key", lambda: {"loss": [0.25]}) == {"loss": [0.25]}
 
 
 @pytest.mark.slow
 def test_the_facts_of_a_pool_are_those_of_its_windows(mine: Path) -> None:
     pool = build_pool(
-        12, SEED, [mine], variants=2, processes=1, cache=None, progress=lambda phase, done, total: None
+        12,
+        SEED,
+        [mine],
+        variants=2,
+        every_part=True,
+        processes=1,
+        cache=None,
+        progress=lambda phase, done, total: None,
     )
     assert pool.origin.tolist() == [*range(12), 12, 12, 13, 13]
     for position, origin in enumerate(pool.origins[:12]):
@@ -130,6 +135,8 @@ def test_the_facts_of_a_pool_are_those_of_its_windows(mine: Path) -> None:
             assert pool.corpus.cause[position] in {cause for cause, _ in origin.cells}
     healthy, slow = pool.origins[12:]
     assert (healthy.mode, healthy.cells, healthy.model) == ("healthy", frozenset(), "mlp")
+    assert (healthy.scenario, healthy.cluster) == ("mine/healthy", "mine")
+    assert pool.corpus.group[12] == "mine/incident/healthy"
     assert {cause for cause, _ in slow.cells} == {"data_loader_stall"}
     assert slow.world_size == max(pool.world_size[14:])
 
@@ -150,68 +157,60 @@ def _row(window: str, cause: str, right: bool, **facts: Any) -> JudgedRow:
         rank_of_cause=1.0 if right else math.inf, rank_of_cause_name=1.0 if right else math.inf,
         seconds_error=math.nan, confidence=0.9, abstained=0.0,
     )  # fmt: skip
-    told = {"severity": 0.2, "world_size": 8, "first_cause": cause if right else "healthy"} | facts
+    known = {"severity": 0.2, "world_size": 8, "first_cause": cause if right else "healthy"} | facts
     return JudgedRow(
         window=window, source="simulation", cause=cause, hours=0.1, signals="all", method="straggler-rca",
-        judged=judged, **told,
+        judged=judged, **known,
     )  # fmt: skip
 
 
 @pytest.fixture
 def made_up() -> Generalisation:
-    """Ten windows that a model which has seen their like gets right, and one that has not gets half right."""
+    """Ten windows that the baseline gets right, and that a bundle without their kind gets half right."""
     names = [f"simulation-{number}" for number in range(10)]
     seen = [_row(name, "gpu_throttling", True) for name in names]
     unseen = [_row(name, "gpu_throttling", number < 5) for number, name in enumerate(names)]
-    # Of another name, but accepted by its label: no mistake.
-    unseen[0] = replace(unseen[0], first_cause="gpu_contention")
     captured = [_row("a", "hang", True, world_size=16), _row("b", "hang", False, world_size=4)]
-    answered = (
-        Answered(SEEN, "1 of 1", 90, tuple(seen)),
-        Answered(SEVERITY, "mild, below 1/3: gpu_throttling", 80, tuple(unseen)),
-        Answered(WORLD_SIZE, "over 128 ranks", 70, lacking="no train windows for the head mode"),
-        Answered(SIMULATION, "all captures", 100, tuple(captured)),
+    return Generalisation(
+        "rca generalise",
+        "c" * 64,
+        (
+            FoldAnswers(SEEN, "1 of 1", 90, tuple(seen)),
+            FoldAnswers(SEVERITY, "mild, below 1/3: gpu_throttling", 80, tuple(unseen)),
+            FoldAnswers(WORLD_SIZE, "over 128 ranks", 70, lacking="no train windows for the head mode"),
+            FoldAnswers("captures of other models", "mlp", 100, tuple(captured[:1])),
+            FoldAnswers("captures of other models", "transformer", 100, tuple(captured[1:])),
+        ),
     )
-    models = {"a": "mlp", "b": "transformer"}
-    origins = {
-        name: Origin(name, "fail_slow", frozenset(), 8, model=models.get(name, ""))
-        for name in [*names, *models]
-    }
-    return Generalisation("rca generalise", "c" * 64, origins, answered)
 
 
-def test_what_not_having_seen_costs_is_told_window_by_window(made_up: Generalisation) -> None:
-    held = {(each.question, each.by, each.group): each for each in lines(made_up)}
+def test_scores_are_compared_with_the_baseline_window_by_window(made_up: Generalisation) -> None:
+    held = {(each.split, each.by, each.group): each for each in lines(made_up)}
     line = held[SEVERITY, "cause", "gpu_throttling"]
     assert line.windows == 10
     assert line.scores["failure_mode_accuracy"].value == 0.5
-    lost = line.lost["cause_ac@1"].estimate
-    assert (lost.value, lost.n) == (-0.5, 10)
-    assert lost.low < -0.5 < lost.high < 0
-    assert line.mistaken == {"healthy": 5}
-    assert held[SEEN, "cause", "gpu_throttling"].lost == {}
-    assert held[SEVERITY, "cause and severity", "gpu_throttling, mild, below 1/3"].windows == 10
+    change = line.minus_seen["cause_ac@1"].estimate
+    assert (change.value, change.n) == (-0.5, 10)
+    assert change.low < -0.5 < change.high < 0
+    assert held[SEEN, "cause", "gpu_throttling"].minus_seen == {}
+    assert held[SEVERITY, "severity", "mild, below 1/3"].windows == 10
 
 
-def test_captures_are_told_apart_by_model_and_size(made_up: Generalisation) -> None:
+def test_captures_are_scored_by_what_was_held_out(made_up: Generalisation) -> None:
     held = {(each.by, each.group): each.scores["ranks_exact"].value for each in lines(made_up)}
-    assert (held["model", "mlp"], held["model", "transformer"]) == (1.0, 0.0)
-    assert (held["world size", "over 8 ranks"], held["world size", "up to 4 ranks"]) == (1.0, 0.0)
-    assert held["learned from", SIMULATION] == 0.5
+    assert (held["held out", "mlp"], held["held out", "transformer"]) == (1.0, 0.0)
 
 
-def test_tables_leave_out_what_no_window_has(made_up: Generalisation) -> None:
+def test_tables_leave_out_scores_that_no_window_has(made_up: Generalisation) -> None:
     by_title = {table.title: table for table in tables(lines(made_up))}
     severity = by_title[f"{SEVERITY}, by severity"]
     assert "false alarms" not in severity.header
     assert "cause AC@1, minus seen" in severity.header
     assert "cause AC@1, minus seen" not in by_title[f"{SEEN}, by severity"].header
-    by_cause = by_title[f"{SEVERITY}, by cause"]
-    assert by_cause.rows[0][by_cause.header.index("taken for")] == "healthy 5"
-    assert not any("cause and severity" in table.title for table in tables(lines(made_up), brief=True))
+    assert [row[0] for row in by_title["captures of other models"].rows] == ["mlp", "transformer"]
 
 
-def test_what_could_not_be_asked_is_said(made_up: Generalisation) -> None:
+def test_splits_that_could_not_be_tested_are_listed(made_up: Generalisation) -> None:
     page = to_markdown(made_up, lines(made_up))
     assert f"- {WORLD_SIZE}, over 128 ranks: no train windows for the head mode" in page
 
@@ -220,13 +219,13 @@ def test_the_report_is_three_files(made_up: Generalisation, tmp_path: Path) -> N
     held = lines(made_up)
     write_report(made_up, held, tmp_path / "out")
     text = (tmp_path / "out" / "scores.json").read_text()
-    told = json.loads(text, parse_constant=lambda name: pytest.fail(f"{name} is no JSON"))
-    assert told == document(made_up, held)
-    assert told["folds"][0] == {
-        "question": SEEN, "held_out": "1 of 1", "learned": 90, "asked": 10, "lacking": "",
+    written = json.loads(text, parse_constant=lambda name: pytest.fail(f"{name} is no JSON"))
+    assert written == document(made_up, held)
+    assert written["folds"][0] == {
+        "split": SEEN, "held_out": "1 of 1", "learned": 90, "tested": 10, "lacking": "",
     }  # fmt: skip
-    assert len(told["lines"]) == len(held)
+    assert len(written["lines"]) == len(held)
     rows = pq.read_table(tmp_path / "out" / "judged.parquet")
     assert rows.num_rows == 22
-    assert rows.column("fold").to_pylist()[-1] == f"{SIMULATION}/all captures"
+    assert rows.column("fold").to_pylist()[-1] == "captures of other models/transformer"
     assert "# Generalisation" in (tmp_path / "out" / "report.md").read_text()

@@ -1,0 +1,95 @@
+"""The cross-validation driver: learns without each fold, scores on it, and keeps the result."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import cache, partial
+from importlib.metadata import version
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from rca.errors import SourceError
+from rca.telemetry.files import replace_file
+from rca.training.cross_validation.folds import Fold
+from rca.training.cross_validation.pool import Pool
+from rca.training.heads import MAX_ROUNDS, PARAMETERS, PATIENCE
+
+#: Fits without a fold and scores on it; returns plain data for JSON.
+Score = Callable[[Fold], dict[str, Any]]
+
+#: Code of the package that has no influence on a result.
+_WITHOUT_INFLUENCE = ("commands", "testbed", "runbook", "training/cross_validation/report.py")
+_LIBRARIES = ("lightgbm", "numba", "numpy", "pyarrow", "scipy")
+
+
+@dataclass(frozen=True)
+class Results:
+    """A folder of finished folds: one JSON file each, named after a digest of all that it depends on."""
+
+    folder: Path
+
+    def remember(self, key: str, make: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+        """The kept result, or a new one that is then kept; NaN and infinity are kept as well.
+
+        Raises
+        ------
+        SourceError
+            If the folder cannot be written.
+        """
+        file = self.folder / f"{key}.json"
+        try:
+            kept: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+        except (OSError, json.JSONDecodeError):
+            kept = make()
+            try:
+                self.folder.mkdir(parents=True, exist_ok=True)
+                replace_file(file, json.dumps(kept).encode())
+            except OSError as error:
+                raise SourceError(f"cannot write into {self.folder}: {error.strerror or error}") from error
+        return kept
+
+
+def cross_validate(
+    pool: Pool,
+    folds: Iterable[Fold],
+    score: Score,
+    *,
+    depends_on: Sequence[object],
+    results: Results,
+) -> list[dict[str, Any]]:
+    """Score every fold, except those that were scored before with the same windows, settings and code.
+
+    Parameters
+    ----------
+    pool : Pool
+    folds : iterable of Fold
+    score : callable
+    depends_on : sequence
+        All that `score` depends on besides the fold and the code: a name, the seed, settings.
+    results : Results
+        A run that was interrupted continues with them.
+    """
+    return [results.remember(_key(pool, fold, depends_on), partial(score, fold)) for fold in folds]
+
+
+def _key(pool: Pool, fold: Fold, depends_on: Sequence[object]) -> str:
+    facts = [PARAMETERS, MAX_ROUNDS, PATIENCE, *depends_on]
+    libraries = [f"{name}=={version(name)}" for name in _LIBRARIES]
+    sha = hashlib.sha256(f"{_code_digest()}{libraries}{pool.digest}{fold.tested}".encode())
+    sha.update(json.dumps([fold.split, fold.held_out, fold.part, facts]).encode())
+    return sha.hexdigest()
+
+
+@cache
+def _code_digest() -> str:
+    root = Path(str(files("rca")))
+    sha = hashlib.sha256()
+    for file in sorted(root.rglob("*.py")):
+        name = file.relative_to(root).as_posix()
+        if not name.startswith(_WITHOUT_INFLUENCE):
+            sha.update(name.encode() + b"\0" + file.read_bytes())
+    return sha.hexdigest()

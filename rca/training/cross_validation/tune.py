@@ -1,0 +1,338 @@
+"""`rca tune`: search LightGBM's settings for each head, judged by nested cross-validation.
+
+Inner folds choose settings by log loss. Outer folds measure the gain on groups that no search has used.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from itertools import chain
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from rca.arrays import BoolArray, FloatArray
+from rca.classify.classifier import HEADS
+from rca.classify.head import Head
+from rca.errors import MissingExtra
+from rca.evaluation.intervals import UNKNOWN, Estimate, bootstrap
+from rca.evaluation.tables import TextTable
+from rca.telemetry.labels import Part
+from rca.training.cross_validation.driver import Results, cross_validate
+from rca.training.cross_validation.folds import Fold, group_folds
+from rca.training.cross_validation.pool import Pool, build_pool
+from rca.training.feature_cache import FeatureCache
+from rca.training.heads import PARAMETERS, FittedHead, Target, fit_head, targets
+from rca.training.held_out import named
+from rca.training.settings import TUNABLE, Bounds
+from rca.training.weighting import REAL_SHARE, balanced
+from rca.whatif.result import finite
+
+Progress = Callable[[str, int, int], None]
+Values = dict[str, float]
+
+DEFAULT_WINDOWS = 3000
+#: Variants of each capture, see `rca.training.incidents.varied`.
+DEFAULT_VARIANTS = 8
+DEFAULT_TRIALS = 20
+DEFAULT_FOLDS = 3
+#: Smallest share of the present loss that tuning must remove before its settings replace the present ones.
+LEAST_GAIN = 0.02
+#: The first trial of every search, so that a search ends no worse on its own folds.
+PRESENT: Values = {name: PARAMETERS[name] for name in TUNABLE}
+#: Random trials before the sampler uses the results.
+STARTUP_TRIALS = 5
+
+
+class Losses(NamedTuple):
+    """Log loss of one head on rows that it has not learned, per group; arrays of shape (n_groups,)."""
+
+    summed: FloatArray
+    weight: FloatArray
+
+    @property
+    def mean(self) -> float:
+        """Weighted mean over rows."""
+        return float(self.summed.sum() / self.weight.sum())
+
+    @classmethod
+    def of(cls, parts: Sequence[Losses]) -> Losses:
+        """Losses of disjoint sets of groups together."""
+        summed, weight = zip(*parts, strict=True)
+        return cls(np.concatenate(summed), np.concatenate(weight))
+
+
+def held_out_losses(head: FittedHead, target: Target, held: BoolArray) -> Losses:
+    """Log loss of a fitted head on some of its target's rows.
+
+    Parameters
+    ----------
+    head : FittedHead
+    target : Target
+    held : ndarray of shape (n_rows,), bool
+    """
+    loaded = Head.load(head.name, head.entry(), head.text, HEADS[head.name])
+    codes = [target.classes.index(label) for label, kept in zip(target.labels, held, strict=True) if kept]
+    chance = loaded.probabilities(target.rows[held])[np.arange(len(codes)), codes]
+    loss = -np.log(np.maximum(chance, 1e-12)) * target.weight[held]
+    _, group = np.unique(target.group[held], return_inverse=True)
+    return Losses(*(np.bincount(group, each).astype(float) for each in (loss, target.weight[held])))
+
+
+def loss_change(base: Losses, other: Losses, seed: int = 0) -> Estimate:
+    """Mean rise of the log loss with its 95 % interval from drawing whole groups."""
+    return bootstrap((other.summed - base.summed) / base.weight.mean(), np.random.default_rng(seed))
+
+
+@dataclass(frozen=True)
+class TunedHead:
+    """The result for one head.
+
+    Attributes
+    ----------
+    name : str
+    groups : int
+        Scenarios and incidents of the outer folds.
+    present : float
+        Log loss of the present settings on the outer folds, nats.
+    gain : Estimate
+        Log loss that tuning removes, over groups; negative if it adds some.
+    chosen : dict of str to float or None
+        Settings of a search over all windows; None if the gain's interval includes 0, or if the gain is
+        smaller than `LEAST_GAIN`.
+    lacking : str
+        Why the head could not be tuned; "" if it was.
+    """
+
+    name: str
+    groups: int
+    present: float
+    gain: Estimate
+    chosen: Values | None
+    lacking: str = ""
+
+
+@dataclass(frozen=True)
+class Tuning:
+    """Results of all heads, and the command that reproduces them."""
+
+    command: str
+    corpus_sha256: str
+    heads: tuple[TunedHead, ...]
+
+    @property
+    def settings(self) -> dict[str, Values]:
+        """Settings of the heads for which tuning wins; all others keep the present ones."""
+        return {head.name: head.chosen for head in self.heads if head.chosen is not None}
+
+    def as_dict(self) -> dict[str, Any]:
+        """Everything for JSON."""
+        heads = [{**asdict(head), "gain": head.gain.as_row()} for head in self.heads]
+        plain: dict[str, Any] = finite(
+            {"command": self.command, "corpus_sha256": self.corpus_sha256, "heads": heads}
+        )
+        return plain
+
+    def table(self) -> TextTable:
+        """One row per head; losses in thousandths of a nat."""
+        header = ("head", "groups", "log loss", "tuning removes", "95 % interval", "result")
+        title = "held-out log loss in thousandths of a nat, and the part that tuning removes"
+        return TextTable(title, header, tuple(map(_row, self.heads)))
+
+
+def _row(head: TunedHead) -> tuple[str, ...]:
+    if head.lacking:
+        return (head.name, "-", "-", "-", "-", f"not tuned: {head.lacking}")
+    value, low, high = (number * 1e3 for number in head.gain[:3])
+    reason = "the interval includes 0" if low <= 0 else f"less than {LEAST_GAIN:.0%} of the loss"
+    return (
+        head.name,
+        str(head.groups),
+        f"{head.present * 1e3:.0f}",
+        f"{value:+.1f}",
+        f"{low:+.1f} .. {high:+.1f}",
+        "tuned" if head.chosen is not None else f"present settings kept: {reason}",
+    )
+
+
+def tune(
+    n_windows: int,
+    seed: int,
+    collections: Sequence[Path],
+    *,
+    results: Path,
+    heads: Sequence[str] = (),
+    trials: int = DEFAULT_TRIALS,
+    n_folds: int = DEFAULT_FOLDS,
+    variants: int = DEFAULT_VARIANTS,
+    processes: int = 1,
+    cache: FeatureCache | None = None,
+    progress: Progress = lambda phase, done, total: None,
+) -> Tuning:
+    """Search settings for each head, and measure their gain on groups that no search has used.
+
+    Parameters
+    ----------
+    n_windows, seed : int
+        The simulated corpus, as of `rca.training.run.train`.
+    collections : sequence of Path
+        Captures that are learned from. Test parts are not used.
+    results : Path
+        Folder of finished folds; an interrupted run continues with them.
+    heads : sequence of str
+        Heads to tune; all if empty.
+    trials : int
+        Settings per search, the present ones included.
+    n_folds : int
+        Outer folds, and inner folds of each.
+    variants : int
+        Variants of each capture.
+    processes, cache
+        For the features; without influence on the result.
+    progress : callable
+        ``(phase, done, total)``.
+
+    Raises
+    ------
+    MissingExtra
+        Without Optuna.
+    """
+    import_optuna()
+    pool = build_pool(
+        n_windows,
+        seed,
+        collections,
+        variants=variants,
+        every_part=False,
+        processes=processes,
+        cache=cache,
+        progress=progress,
+    )
+    # Every window is learned from in some fold, so its weight is that of a learned one.
+    everything: list[Part] = ["train"] * len(pool.corpus.part)
+    corpus = replace(pool.corpus, part=tuple(everything))
+    corpus = replace(corpus, weight=balanced(corpus, REAL_SHARE))
+    wanted = {name: target for name, target in targets(corpus).items() if name in heads or not heads}
+    found = []
+    for done, (name, target) in enumerate(wanted.items()):
+        progress("tuning, head by head", done, len(wanted))
+        tuner = Tuner(name, target, pool, Results(results), seed, trials, n_folds)
+        found.append(tuner.tune(lambda text: progress(text, 0, 0)))
+    progress("tuning, head by head", len(wanted), len(wanted))
+    options = {"windows": n_windows, "seed": seed, "variants": variants, "trials": trials, "folds": n_folds}
+    given = [f"--{option} {value}" for option, value in options.items()]
+    given += [f"--collection {name}" for name in named(collections)] + [f"--head {name}" for name in heads]
+    return Tuning(" ".join(["rca tune", *given]), corpus.digest, tuple(found))
+
+
+@dataclass(frozen=True)
+class Tuner:
+    """Search of one head's settings over the windows of a pool."""
+
+    name: str
+    target: Target
+    pool: Pool
+    results: Results
+    seed: int
+    trials: int
+    n_folds: int
+
+    def tune(self, report: Callable[[str], None]) -> TunedHead:
+        """Search within every outer fold and judge on it; search over all windows only if that wins."""
+        names, first = np.unique(self.target.group, return_index=True)
+        # A rare class has to be in every part of every fold.
+        class_of = {str(name): self.target.labels[row] for name, row in zip(names, first, strict=True)}
+        outer = self._folds("outer", class_of)
+        inner = [self._folds("inner", self._learned(fold, class_of)) for fold in outer]
+        if lacking := next(filter(None, map(self._lacking, chain(outer, *inner))), ""):
+            return TunedHead(self.name, 0, np.nan, UNKNOWN, None, lacking)
+        present, tuned = [], []
+        for number, (fold, inside) in enumerate(zip(outer, inner, strict=True), start=1):
+            report(f"head {self.name}: search {number} of {self.n_folds}")
+            best = self._search(inside)
+            present.append(self.losses([fold], PRESENT))
+            tuned.append(self.losses([fold], best))
+        base = Losses.of(present)
+        gain = loss_change(Losses.of(tuned), base)
+        chosen = None
+        if gain.low > 0 and gain.value >= LEAST_GAIN * base.mean:
+            report(f"head {self.name}: search over all windows")
+            chosen = self._search(self._folds("inner", class_of))
+        return TunedHead(self.name, gain.n, base.mean, gain, chosen)
+
+    def losses(self, folds: Sequence[Fold], values: Values) -> Losses:
+        """Losses of settings on folds, each fitted without the fold."""
+
+        def score(fold: Fold) -> dict[str, Any]:
+            target, tested = self._in_fold(fold)
+            found = held_out_losses(fit_head(self.name, target, self.seed, values), target, tested)
+            return {"summed": found.summed.tolist(), "weight": found.weight.tolist()}
+
+        depends_on = ["tune", self.name, self.seed, values]
+        kept = cross_validate(self.pool, folds, score, depends_on=depends_on, results=self.results)
+        return Losses.of([Losses(np.array(each["summed"]), np.array(each["weight"])) for each in kept])
+
+    def _search(self, folds: Sequence[Fold]) -> Values:
+        return search(lambda values: self.losses(folds, values).mean, self.trials, self.seed)
+
+    def _folds(self, salt: str, class_of: Mapping[str, str]) -> list[Fold]:
+        return group_folds(self.pool, self.n_folds, salt, class_of)
+
+    def _learned(self, fold: Fold, class_of: Mapping[str, str]) -> dict[str, str]:
+        """The classes of the groups that a fold learns from."""
+        learned = {self.pool.corpus.group[position] for position in np.flatnonzero(fold.learned)}
+        return {group: label for group, label in class_of.items() if group in learned}
+
+    def _in_fold(self, fold: Fold) -> tuple[Target, BoolArray]:
+        """The head's target with the parts of a fold, and its tested rows, shape (n_rows,)."""
+        groups = self.pool.corpus.group
+        part_of = dict(zip(groups, fold.part, strict=True))
+        held = np.flatnonzero(np.isin(self.pool.origin, fold.tested))
+        tested: BoolArray = np.isin(self.target.group, [groups[position] for position in held])
+        return replace(self.target, part=np.array([part_of[each] for each in self.target.group])), tested
+
+    def _lacking(self, fold: Fold) -> str:
+        """Why the head cannot be fitted or scored on a fold; "" if it can."""
+        target, tested = self._in_fold(fold)
+        labels = np.array(target.labels)
+        rows = {"tested": tested} | {name: target.part == name for name in ("train", "calibration")}
+        few = [name for name, held in rows.items() if np.unique(labels[held]).size < 2]
+        return f"fewer than two classes among the {few[0]} rows of a fold" if few else ""
+
+
+def search(loss: Callable[[Values], float], n_trials: int, seed: int) -> Values:
+    """The best settings of `n_trials`; the present settings are the first trial."""
+    optuna = import_optuna()
+    space = {name: _distribution(optuna, bounds) for name, bounds in TUNABLE.items()}
+    sampler = optuna.samplers.TPESampler(seed=seed % 2**31, n_startup_trials=STARTUP_TRIALS)
+    study = optuna.create_study(sampler=sampler)
+    study.add_trial(optuna.trial.create_trial(params=PRESENT, distributions=space, value=loss(PRESENT)))
+    for _ in range(n_trials - 1):
+        trial = study.ask(space)
+        study.tell(trial, loss(trial.params))
+    best: Values = study.best_trial.params
+    return best
+
+
+def import_optuna() -> Any:
+    """Optuna, without its log messages.
+
+    Raises
+    ------
+    MissingExtra
+        If it is not installed.
+    """
+    try:
+        import optuna
+    except ImportError as error:
+        raise MissingExtra("tuning needs Optuna", hint="pip install 'straggler-rca[train]'") from error
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    return optuna
+
+
+def _distribution(optuna: Any, bounds: Bounds) -> Any:
+    if bounds.whole:
+        return optuna.distributions.IntDistribution(int(bounds.low), int(bounds.high), log=bounds.decades)
+    return optuna.distributions.FloatDistribution(bounds.low, bounds.high, log=bounds.decades)
