@@ -134,13 +134,13 @@ def test_commands_run(place: str, command: str, capsys: pytest.CaptureFixture[st
     assert arguments[:1] not in [[name] for name in ENDLESS], f"{place}: mark `{command}` with `{NOT_RUN}`"
     with pytest.raises(SystemExit) as left:
         run_command_line(arguments)
-    told = capsys.readouterr()
+    printed = capsys.readouterr()
     code = left.value.code or 0
-    assert code in VERDICTS, f"{place}: `{command}` exits with {code}: {told.err}"
-    assert "Traceback" not in told.err
+    assert code in VERDICTS, f"{place}: `{command}` exits with {code}: {printed.err}"
+    assert "Traceback" not in printed.err
 
 
-def test_the_answer_in_the_readme_is_todays(
+def test_the_answer_in_the_readme_is_current(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(ROOT)
@@ -148,10 +148,10 @@ def test_the_answer_in_the_readme_is_todays(
     monkeypatch.setenv("COLUMNS", "120")
     with pytest.raises(SystemExit):
         run_command_line(["diagnose", "data/windows/cpu-contention-node", "--format", "table"])
-    told = _words(capsys.readouterr().out)
+    printed = _words(capsys.readouterr().out)
     shown = next(block for block in BLOCKS if block.path.name == "README.md" and block.language == "text")
     for line in filter(str.strip, shown.code.replace("…", "").splitlines()):
-        assert _words(line) in told
+        assert _words(line) in printed
 
 
 def _words(text: str) -> str:
@@ -269,7 +269,7 @@ def test_docstring_examples_run(path: Path) -> None:
     assert ran.failed == 0
 
 
-def test_a_failing_example_is_told_with_its_place(tmp_path: Path) -> None:
+def test_a_failing_example_names_its_place(tmp_path: Path) -> None:
     """The runner itself: line numbers, skipping, and the first failure."""
     page = tmp_path / "page.md"
     page.write_text(

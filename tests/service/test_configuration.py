@@ -21,9 +21,9 @@ def shown(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> str:
 
 @pytest.mark.parametrize("name", Settings.model_fields)
 def test_every_setting_says_what_it_is(name: str) -> None:
-    told = Settings.model_fields[name].description
-    assert told, f"write a docstring below {name} in rca_api/settings.py"
-    assert told.strip()[-1] in ".;:)", told
+    description = Settings.model_fields[name].description
+    assert description, f"write a docstring below {name} in rca_api/settings.py"
+    assert description.strip()[-1] in ".;:)", description
 
 
 def test_the_table_has_every_setting() -> None:
@@ -62,10 +62,10 @@ def test_passwords_are_not_shown(monkeypatch: pytest.MonkeyPatch, capsys: pytest
     monkeypatch.setenv("RCA_DATABASE_URL", "postgresql://rca:hidden-word@db/rca")
     monkeypatch.setenv("RCA_RATE_LIMIT_STORAGE_URL", "redis://:other-word@cache:6379")
     for form in ("env", "json"):
-        told = shown(["--format", form], capsys)
-        assert "hidden-word" not in told
-        assert "other-word" not in told
-        assert "db/rca" in told
+        printed = shown(["--format", form], capsys)
+        assert "hidden-word" not in printed
+        assert "other-word" not in printed
+        assert "db/rca" in printed
 
 
 @pytest.mark.parametrize(
@@ -81,10 +81,10 @@ def test_passwords_are_not_shown_however_they_are_written(
 ) -> None:
     monkeypatch.setenv("RCA_DATABASE_URL", address)
     for form in ("env", "json"):
-        told = shown(["--format", form], capsys)
+        printed = shown(["--format", form], capsys)
         # The queue is in the same database.
-        assert told.count("***") == 2
-        assert "den-word" not in told
+        assert printed.count("***") == 2
+        assert "den-word" not in printed
 
 
 def test_json_says_where_a_value_is_from(
