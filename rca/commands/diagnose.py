@@ -84,6 +84,9 @@ def command(
             help='How much likelier than others nodes are at fault, by their history: {"node-17": 4, ...}.',
         ),
     ] = None,
+    verbose: Annotated[
+        bool, typer.Option("--verbose", "-v", help="Also print names of signals and features, and log-odds.")
+    ] = False,
 ) -> None:
     """Diagnose one telemetry window.
 
@@ -95,7 +98,7 @@ def command(
         diagnosis = _diagnose(path, earlier, bundle, priors, node_odds)
     except RcaError as error:
         fail(error, as_json=chosen is Format.json)
-    write(_render(diagnosis, chosen), output)
+    write(_render(diagnosis, chosen, verbose=verbose), output)
     raise typer.Exit(ABSTAINED if diagnosis.abstained else EXIT_CODES[diagnosis.failure_mode])
 
 
@@ -160,11 +163,11 @@ def _default_format(output: Path | None) -> Format:
     return Format.table if sys.stdout.isatty() else Format.markdown
 
 
-def _render(diagnosis: Diagnosis, chosen: Format) -> str:
+def _render(diagnosis: Diagnosis, chosen: Format, *, verbose: bool) -> str:
     if chosen is Format.json:
         return diagnosis.to_json(indent=2)
-    if chosen is Format.markdown:
-        return diagnosis.to_markdown()
-    if chosen is Format.html:
-        return diagnosis.to_html()
-    return rendered(diagnosis)
+    from rca.runbook import render
+
+    if chosen is Format.table:
+        return rendered(render(diagnosis, "terminal", verbose=verbose))
+    return render(diagnosis, "html" if chosen is Format.html else "markdown", verbose=verbose)

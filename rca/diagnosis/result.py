@@ -246,20 +246,20 @@ class Diagnosis(_Frozen):
 
     def to_markdown(self) -> str:
         """A runbook page a person can act on."""
-        from rca.runbook import render_markdown
+        from rca.runbook import render
 
-        return render_markdown(self)
+        return render(self, "markdown")
 
     def to_html(self) -> str:
         """The same page as standalone HTML."""
-        from rca.runbook import render_html
+        from rca.runbook import render
 
-        return render_html(self)
+        return render(self, "html")
 
     def _repr_html_(self) -> str:
         return self.to_html()
 
     def __rich__(self) -> Any:
-        from rca.runbook import render_rich
+        from rca.runbook import render
 
-        return render_rich(self)
+        return render(self, "terminal")

@@ -1,40 +1,65 @@
 """A diagnosis as a page: Markdown for chat and tickets, HTML for browsers, a Rich layout for terminals.
 
-`page` decides what is said and in which words; the three renderers only decide how it looks.
-They are imported on first use: a JSON answer should not pay for Jinja2.
+`page` decides the content and the words; the three renderers decide the looks only.
+They are imported on first use, because a JSON answer does not need Jinja2.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal, overload
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from rca.diagnosis.result import Diagnosis
 
-__all__ = ["render_html", "render_markdown", "render_rich"]
+__all__ = ["render"]
+
+TextFormat = Literal["markdown", "html"]
 
 
-def render_markdown(diagnosis: Diagnosis) -> str:
-    """Render the runbook page as GitHub-flavoured Markdown; its first line is the verdict."""
-    from rca.runbook.markdown import markdown
+@overload
+def render(diagnosis: Diagnosis, format_: TextFormat, *, verbose: bool = False) -> str: ...
+
+
+@overload
+def render(
+    diagnosis: Diagnosis, format_: Literal["terminal"], *, verbose: bool = False
+) -> RenderableType: ...
+
+
+def render(
+    diagnosis: Diagnosis, format_: TextFormat | Literal["terminal"], *, verbose: bool = False
+) -> str | RenderableType:
+    """Render the runbook page of a diagnosis.
+
+    Parameters
+    ----------
+    diagnosis : Diagnosis
+    format_ : {"markdown", "html", "terminal"}
+        GitHub-flavoured Markdown whose first line is the verdict; one standalone HTML document without
+        scripts or external files; a Rich renderable for terminals and notebooks.
+    verbose : bool
+        Also print the internal names of signals and features, and log-odds.
+
+    Raises
+    ------
+    ValueError
+        Unknown format.
+    """
     from rca.runbook.page import Page
 
-    return markdown(Page.from_diagnosis(diagnosis))
+    page = Page.from_diagnosis(diagnosis, verbose=verbose)
+    if format_ == "markdown":
+        from rca.runbook.markdown import markdown
 
+        return markdown(page)
+    if format_ == "html":
+        from rca.runbook.html import html
 
-def render_html(diagnosis: Diagnosis) -> str:
-    """Render the runbook page as one standalone HTML document, without scripts or external files."""
-    from rca.runbook.html import html
-    from rca.runbook.page import Page
+        return html(page)
+    if format_ == "terminal":
+        from rca.runbook.terminal import terminal
 
-    return html(Page.from_diagnosis(diagnosis))
-
-
-def render_rich(diagnosis: Diagnosis) -> RenderableType:
-    """Lay the runbook page out as a Rich renderable for terminals and notebooks."""
-    from rca.runbook.page import Page
-    from rca.runbook.terminal import terminal
-
-    return terminal(Page.from_diagnosis(diagnosis))
+        return terminal(page)
+    raise ValueError(f"unknown format {format_!r}: use markdown, html or terminal")

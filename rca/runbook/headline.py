@@ -1,4 +1,4 @@
-"""The one line that wakes somebody up: the verdict, who, how much, why."""
+"""The headline of a page: the verdict, who, how much, why."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from rca.diagnosis.result import Cause, Diagnosis, Straggler
 from rca.runbook.numbers import probability, ratio, seconds
 from rca.runbook.phrases import Name, Phrase, joined, who
 
-# Above this ratio to its own past a healthy job is worth a remark; below lies day-to-day variation.
+# A healthy job is reported as slower than before from this ratio on; less is day-to-day variation.
 NOTABLE_SLOWING = 1.10
 _SHOWN_STRAGGLERS = 3
 
@@ -38,14 +38,14 @@ def _healthy(diagnosis: Diagnosis) -> Phrase:
     past = diagnosis.slowdown.versus_own_past
     if past is not None and past >= NOTABLE_SLOWING:
         return (
-            f"HEALTHY, but slower than its own past: {ratio(past)} since the change, "
+            f"HEALTHY, but slower than before: steps are {ratio(past)} as long, "
             "on all ranks alike; no rank, node or stage stands out",
         )
     return (f"HEALTHY: no rank, node or stage holds this job back, {_cost(diagnosis)}",)
 
 
 def _fail_stop(diagnosis: Diagnosis) -> Phrase:
-    """Who stopped, and then what had slowed the job before."""
+    """The ranks that stopped, then what slowed the job before."""
     stopped = [group for group in diagnosis.stragglers if group.straggler_type is None]
     reasons, slowed = [cause for cause in diagnosis.causes if cause.stops_the_job], _slowing(diagnosis)
     first = [group.first_step for group in stopped if group.first_step is not None]
@@ -71,7 +71,9 @@ def _abstained(diagnosis: Diagnosis) -> Phrase:
     reason = diagnosis.abstention_reason
     strange = reason is not None and reason.code == "out_of_distribution"
     tail: Phrase = (
-        "; the job is unlike those learned from" if strange else "; no cause is certain enough to be named",
+        "; the job is unlike those the model learned from"
+        if strange
+        else "; no cause is certain enough to be named",
     )
     if diagnosis.stragglers:
         tail = ("; suspects ", *_culprits(diagnosis.stragglers), *tail)

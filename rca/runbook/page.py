@@ -1,8 +1,8 @@
-"""What a diagnosis says to a person, as plain data: the one place that decides content and wording."""
+"""The content of a runbook page as plain data: the one place that decides content and words."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from rca.diagnosis.result import (
@@ -27,21 +27,21 @@ from rca.runbook.numbers import (
     seconds_interval,
     steps,
 )
-from rca.runbook.phrases import Name, Phrase, clean, joined, name, who
+from rca.runbook.phrases import Name, Phrase, clean, joined, label_of, name, who
 from rca.telemetry.causes import SPECS
 from rca.telemetry.causes import UNKNOWN as UNEXPLAINED
 
 _MOST_UNKNOWN_METRICS = 12
-#: Said where what is shown speaks for the other cause, all in all.
-CLOSE_CALL = ", although the model leans to the other on its observations: check both"
-#: Log-odds from which it leans: three to two.
+#: Added where the evidence as a whole favours the other cause.
+CLOSE_CALL = "; the model's observations point to the other one, so check both"
+#: Log-odds from which the evidence favours the other cause: three to two.
 LEANS = 0.4
 _COST_COLUMNS = ("Cost per step", "Interval", "Share")
 
 
 @dataclass(frozen=True)
 class Entry:
-    """Something that is said, and what speaks for it."""
+    """A statement and its evidence."""
 
     title: Phrase
     evidence: tuple[Phrase, ...]
@@ -66,12 +66,11 @@ class Page:
     facts : tuple of Phrase
         Why there is no verdict, if there is none; slowdown, interval and what it cost.
     verdict_evidence : tuple of Phrase
-        What the failure mode was told from.
+        Evidence for the failure mode.
     straggler_rows : tuple of rows
         One cell per `STRAGGLER_COLUMNS`.
     suspicions : tuple of Entry
-        Per straggler, where there is something to tell: causes not ruled out, what made it one, and why its
-        cause was preferred to another.
+        Per straggler: causes not ruled out, why it is one, and why its cause was preferred to another.
     causes : tuple of CauseEntry
         Rows have one cell per `cause_columns`.
     cause_columns : tuple of str
@@ -101,19 +100,21 @@ class Page:
     STRAGGLER_COLUMNS = ("Who", "Type", "Pattern", "Steps", "Probability")
 
     @classmethod
-    def from_diagnosis(cls, diagnosis: Diagnosis) -> Page:
-        """Put a diagnosis into words."""
+    def from_diagnosis(cls, diagnosis: Diagnosis, *, verbose: bool = False) -> Page:
+        """Put a diagnosis into words; `verbose` adds internal names and log-odds."""
         priced = _is_priced(diagnosis)
         return cls(
             verdict=verdict(diagnosis),
             headline=headline(diagnosis),
             facts=_facts(diagnosis),
-            verdict_evidence=tuple(_contribution(item) for item in diagnosis.failure_mode_evidence),
+            verdict_evidence=_lines(diagnosis.failure_mode_evidence, verbose=verbose),
             straggler_rows=tuple(_straggler_row(group) for group in diagnosis.stragglers),
             suspicions=tuple(
-                entry for group in diagnosis.stragglers for entry in _suspicions(group, diagnosis.set_level)
+                entry
+                for group in diagnosis.stragglers
+                for entry in _suspicions(group, diagnosis.set_level, verbose=verbose)
             ),
-            causes=tuple(_cause_entry(cause, priced=priced) for cause in diagnosis.causes),
+            causes=tuple(_cause_entry(cause, priced=priced, verbose=verbose) for cause in diagnosis.causes),
             cause_columns=("Cause", "Who", *(_COST_COLUMNS if priced else ()), "Probability", "Owner"),
             unexplained=_unexplained(diagnosis),
             actions=tuple(_action(action) for action in diagnosis.actions),
@@ -125,7 +126,7 @@ class Page:
 
 
 def _is_priced(diagnosis: Diagnosis) -> bool:
-    """Why a job stopped has no price per step; what slowed it before has one."""
+    """Whether any cause has a cost per step; a cause of the stop has none."""
     return not all(cause.stops_the_job for cause in diagnosis.causes)
 
 
@@ -137,45 +138,45 @@ def _facts(diagnosis: Diagnosis) -> tuple[Phrase, ...]:
         facts.append(("Not certain, ", Name(reason.code), f":{_sentence(reason.sentence)}"))
     facts.append(
         (
-            f"The mean step is {ratio(slow.ratio)} its straggler-free replay: "
+            f"Steps take {ratio(slow.ratio)} the time that a replay without stragglers takes: "
             f"{seconds(slow.seconds_per_step, signed=True)} per step "
             f"(interval {seconds_interval(slow.interval)}).",
         )
     )
     if diagnosis.earlier is not None:
         facts.append(_comparison(diagnosis.earlier))
-    if slow.versus_own_past is not None and not _is_told(diagnosis):
+    if slow.versus_own_past is not None and not _past_is_earlier_window(diagnosis):
         trend = "slower" if slow.versus_own_past >= NOTABLE_SLOWING else "about the same"
         facts.append(
-            (f"Against its own past: {ratio(slow.versus_own_past)} the step before onset ({trend}).",)
+            (f"Compared with before the onset: steps are {ratio(slow.versus_own_past)} as long ({trend}).",)
         )
     if slow.gpu_hours_lost > 0:
         facts.append((f"Lost in this window: {quantity(slow.gpu_hours_lost, 'GPU-hours')}.",))
     odds = diagnosis.failure_mode_probability
-    told = ", ".join(f"{mode.replace('_', '-')} {probability(odds[mode])}" for mode in odds)
-    if told:
-        facts.append((f"Probabilities: {told}.",))
+    chances = ", ".join(f"{mode.replace('_', '-')} {probability(odds[mode])}" for mode in odds)
+    if chances:
+        facts.append((f"Probabilities: {chances}.",))
     if diagnosis.failure_mode_set and diagnosis.set_level is not None:
         plausible = ", ".join(mode.replace("_", "-") for mode in diagnosis.failure_mode_set)
         facts.append((f"Not ruled out at {percent(diagnosis.set_level)}: {plausible}.",))
     return tuple(facts)
 
 
-def _is_told(diagnosis: Diagnosis) -> bool:
+def _past_is_earlier_window(diagnosis: Diagnosis) -> bool:
     """Whether the job's own past is the earlier window."""
     return diagnosis.earlier is not None and diagnosis.slowdown.versus_own_past == diagnosis.earlier.ratio
 
 
 def _comparison(earlier: EarlierWindow) -> Phrase:
     window: Phrase = (" ", name(earlier.window_id)) if earlier.window_id else ()
-    when = f", over {seconds(earlier.seconds_before)} before"
+    when = f", which ended {seconds(earlier.seconds_before)} before this one"
     if earlier.ratio is None:
-        return ("Compared with the earlier window", *window, f"{when}: steps were not timed in both.")
+        return ("Compared with the earlier window", *window, f"{when}: not both have step times.")
     rests = " The answer rests on this comparison." if earlier.decided else ""
     return (
         "Compared with the earlier window",
         *window,
-        f"{when}: the usual step took {seconds(earlier.step_seconds)} then and takes "
+        f"{when}: the median step took {seconds(earlier.step_seconds)} then and takes "
         f"{ratio(earlier.ratio)} as long now.{rests}",
     )
 
@@ -190,34 +191,34 @@ def _straggler_row(group: Straggler) -> tuple[Phrase, ...]:
     )
 
 
-def _suspicions(group: Straggler, level: float | None) -> Iterator[Entry]:
+def _suspicions(group: Straggler, level: float | None, *, verbose: bool) -> Iterator[Entry]:
     if group.plausible_causes or group.evidence:
-        yield _suspicion(group, level)
+        yield Entry(_suspicion(group, level), _lines(group.evidence, verbose=verbose))
     if (preferred := group.preference) is not None:
         two = (Name(preferred.cause), " rather than ", Name(preferred.rather_than))
         close = CLOSE_CALL if _is_close(preferred, group) else ""
         title = (*who(group.ranks, group.nodes, group.scope), ": ", *two, close)
-        yield Entry(title, tuple(_contribution(item) for item in preferred.evidence))
+        yield Entry(title, _lines(preferred.evidence, verbose=verbose))
 
 
 def _is_close(preferred: Preference, group: Straggler) -> bool:
-    """Whether the model would have named the other cause, and there is something of it to look at."""
+    """Whether the evidence favours the other cause, and that cause is not ruled out."""
     other = preferred.rather_than
     possible = not group.plausible_causes or other in group.plausible_causes
     leans = preferred.log_odds is not None and preferred.log_odds <= -LEANS
     return leans and possible and UNEXPLAINED not in (preferred.cause, other)
 
 
-def _suspicion(group: Straggler, level: float | None) -> Entry:
+def _suspicion(group: Straggler, level: float | None) -> Phrase:
     title = who(group.ranks, group.nodes, group.scope)
     if group.plausible_causes and level is not None:
         causes = joined((Name(cause),) for cause in group.plausible_causes)
         title = (*title, f", causes not ruled out at {percent(level)}: ", *causes)
-    return Entry(title, tuple(_contribution(item) for item in group.evidence))
+    return title
 
 
-def _cause_entry(cause: Cause, *, priced: bool) -> CauseEntry:
-    said = _meaning(cause.cause)
+def _cause_entry(cause: Cause, *, priced: bool, verbose: bool) -> CauseEntry:
+    meaning = _meaning(cause.cause)
     place = who(cause.ranks, cause.nodes)
     cost: tuple[Phrase, ...] = (
         (seconds(cause.seconds_per_step, signed=True),),
@@ -235,8 +236,8 @@ def _cause_entry(cause: Cause, *, priced: bool) -> CauseEntry:
         (probability(cause.probability),),
         (cause.owner,),
     )
-    title = (Name(cause.cause), ", ", *place, f": {said}" if said else "")
-    return CauseEntry(title, tuple(_cause_evidence(item) for item in cause.evidence), row)
+    title = (Name(cause.cause), ", ", *place, f": {meaning}" if meaning else "")
+    return CauseEntry(title, _lines(cause.evidence, verbose=verbose), row)
 
 
 def _meaning(cause: str) -> str:
@@ -244,21 +245,29 @@ def _meaning(cause: str) -> str:
     return SPECS[cause].meaning if cause in SPECS else ""
 
 
-def _evidence(item: Evidence) -> Phrase:
-    parts = [": ", quantity(item.value, item.unit)]
+def _lines(evidence: Sequence[Evidence], *, verbose: bool) -> tuple[Phrase, ...]:
+    return tuple(_evidence(item, verbose=verbose) for item in evidence)
+
+
+def _evidence(item: Evidence, *, verbose: bool) -> Phrase:
+    """One observation: what it is, its value, what it is compared with."""
+    label, note = label_of(item.signal), clean(item.note)
+    # A feature of the model is compared with healthy training windows, a signal with peers or other steps.
+    usual = isinstance(item, Contribution) and not label
+    if not label:
+        label, note = note or clean(item.signal), ""
+    parts = [label[0].upper(), f"{label[1:]}: {quantity(item.value, item.unit)}"]
     if item.reference is not None:
-        parts.append(f", reference {quantity(item.reference, item.unit)}")
-    if item.note.strip():
-        parts.append(f" ({clean(item.note)})")
-    return (name(item.signal), *parts)
-
-
-def _cause_evidence(item: Evidence) -> Phrase:
-    return _evidence(item) if item.direction == "for" else (*_evidence(item), "; speaks against it")
-
-
-def _contribution(item: Contribution) -> Phrase:
-    return (*_evidence(item), f"; speaks {item.direction} it, log-odds {item.log_odds:+.1f}")
+        against = "usually" if usual else "compared with"
+        parts.append(f", {against} {quantity(item.reference, item.unit)}")
+    if note:
+        parts.append(f" ({note})")
+    if item.direction == "against":
+        parts.append("; argues against it")
+    if verbose:
+        odds = f", log-odds {item.log_odds:+.1f}" if isinstance(item, Contribution) else ""
+        return ("".join(parts), " [", name(item.signal), f"{odds}]")
+    return ("".join(parts),)
 
 
 def _unexplained(diagnosis: Diagnosis) -> Phrase:
@@ -281,14 +290,14 @@ def _action(action: Action) -> Phrase:
         gains.append(f"costs {seconds(action.cost_seconds)} once")
     if action.break_even_steps is not None:
         gains.append(f"pays back after {count(action.break_even_steps, 'step')}")
-    told = f": {', '.join(gains)}." if gains else "."
-    return (Name(clean(action.action)), told, _sentence(action.runbook))
+    gain = f": {', '.join(gains)}." if gains else "."
+    return (Name(clean(action.action)), gain, _sentence(action.runbook))
 
 
 def _sentence(text: str) -> str:
     """`text` as a further sentence: a blank before it, a capital first, a full stop last."""
-    said = clean(text)
-    return f" {said[0].upper()}{said[1:].rstrip('.')}." if said else ""
+    cleaned = clean(text)
+    return f" {cleaned[0].upper()}{cleaned[1:].rstrip('.')}." if cleaned else ""
 
 
 def _quality(diagnosis: Diagnosis) -> tuple[Phrase, ...]:
@@ -310,11 +319,13 @@ def _quality(diagnosis: Diagnosis) -> tuple[Phrase, ...]:
         shown = joined((name(metric),) for metric in quality.unknown_metrics[:_MOST_UNKNOWN_METRICS])
         rest = len(quality.unknown_metrics) - _MOST_UNKNOWN_METRICS
         more = f" and {rest:,} more" if rest > 0 else ""
-        lines.append(("Metrics no rule knows: ", *shown, f"{more}."))
+        lines.append(("Metrics not in the signal catalogue: ", *shown, f"{more}."))
     lines.extend((clean(note),) for note in quality.notes)
     if quality.out_of_distribution:
-        lines.append(("Unlike the windows the model learned from; its probabilities promise less here.",))
-    lines.extend((clean(told),) for told in quality.unfamiliar)
+        lines.append(
+            ("The window is unlike those the model learned from: its probabilities are less reliable.",)
+        )
+    lines.extend((clean(line),) for line in quality.unfamiliar)
     return tuple(lines)
 
 

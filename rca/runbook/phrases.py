@@ -1,4 +1,4 @@
-"""Sentences whose user-supplied parts stay marked, so that every renderer can quote them safely."""
+"""Sentences whose user-supplied parts are marked, so that every renderer can quote them safely."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import unicodedata
 from collections.abc import Iterable, Sequence
 
 from rca.runbook.numbers import rank_list
+from rca.telemetry.catalogue import channels
 
 _LONGEST_NAME = 120
 _MOST_NODES = 8
@@ -21,6 +22,21 @@ class Name(str):
 
 Phrase = tuple[str, ...]
 
+#: Words for timed phases; other signals have a meaning in the catalogue.
+_PHASES = {
+    "data_loading_seconds": "data loading",
+    "host_to_device_seconds": "host-to-device copies",
+    "forward_seconds": "forward",
+    "backward_seconds": "backward",
+    "optimizer_seconds": "optimizer",
+    "checkpoint_seconds": "checkpoint",
+    "gc_seconds": "garbage collection",
+    "communication_seconds": "communication",
+    "communication_transfer_seconds": "transfer within communication",
+    "communication_wait_seconds": "waiting within communication",
+    "step_seconds": "whole step",
+}
+
 
 def clean(text: str) -> str:
     """`text` on one line without characters that could move a cursor or reorder a page."""
@@ -32,6 +48,14 @@ def name(text: str) -> Name:
     """Clean a user's string and cut it to a length a page can hold."""
     shown = clean(text) or "(empty)"
     return Name(shown if len(shown) <= _LONGEST_NAME else shown[: _LONGEST_NAME - 1] + "…")
+
+
+def label_of(signal: str) -> str:
+    """What a signal is, in words; empty for signals that only their note explains."""
+    if signal in _PHASES:
+        return _PHASES[signal]
+    feeding = channels().get(signal, ())
+    return feeding[0].meaning if feeding else ""
 
 
 def plain(phrase: Phrase) -> str:

@@ -7,13 +7,13 @@ from collections.abc import Callable
 import pytest
 
 from rca.diagnosis.result import AbstentionReason, Diagnosis
-from rca.runbook import render_markdown
+from rca.runbook import render
 
 Varied = Callable[..., Diagnosis]
 
 
 def first_line(diagnosis: Diagnosis) -> str:
-    return render_markdown(diagnosis).splitlines()[0]
+    return render(diagnosis, "markdown").splitlines()[0]
 
 
 def test_a_slow_rank_is_named_with_cost_and_cause(throttled: Diagnosis) -> None:
@@ -44,8 +44,11 @@ def test_a_healthy_job_blames_nobody(varied: Varied, throttled: Diagnosis) -> No
     slowdown = throttled.slowdown.model_copy(
         update={"ratio": 1.01, "seconds_per_step": 0.001, "versus_own_past": 1.0}
     )
-    page = render_markdown(
-        varied(failure_mode="healthy", slowdown=slowdown, stragglers=[], causes=[], actions=[], next_check="")
+    page = render(
+        varied(
+            failure_mode="healthy", slowdown=slowdown, stragglers=[], causes=[], actions=[], next_check=""
+        ),
+        "markdown",
     )
     assert page.startswith("# HEALTHY: no rank, node or stage holds this job back, +1 ms per step (1.01x)\n")
     assert "## Who" not in page
@@ -65,7 +68,7 @@ def test_what_slowed_a_job_before_it_stopped_comes_second(varied: Varied, thrott
         update={"ranks": [2], "nodes": ["node-1"], "first_step": 41, "pattern": None, "straggler_type": None}
     )
     why = cause.model_copy(update={"cause": "process_crash", "ranks": [2], "nodes": ["node-1"]})
-    page = render_markdown(varied(failure_mode="fail_stop", stragglers=[dead, slow], causes=[why, cause]))
+    page = render(varied(failure_mode="fail_stop", stragglers=[dead, slow], causes=[why, cause]), "markdown")
     assert page.splitlines()[0] == (
         "# FAIL-STOP: rank 2 on `node-1` stopped at step 41, cause `process_crash` (0.83)"
         "; it was slow before, cause `gpu_throttling` (0.83), +32 ms per step (1.28x)"
@@ -82,7 +85,7 @@ def test_a_stopped_rank_is_named_with_its_step(varied: Varied, throttled: Diagno
         update={"first_step": 41, "pattern": None, "straggler_type": None}
     )
     cause = throttled.causes[0].model_copy(update={"cause": "process_crash"})
-    page = render_markdown(varied(failure_mode="fail_stop", stragglers=[group], causes=[cause]))
+    page = render(varied(failure_mode="fail_stop", stragglers=[group], causes=[cause]), "markdown")
     assert "| Cause | Who | Probability | Owner |" in page
     assert "Unexplained" not in page
     assert (

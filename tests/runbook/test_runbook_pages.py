@@ -15,7 +15,7 @@ from markdown_it import MarkdownIt
 from rich.console import Console
 
 from rca.diagnosis.result import AbstentionReason, Contribution, Diagnosis, EarlierWindow, Preference
-from rca.runbook import render_html, render_markdown, render_rich
+from rca.runbook import render
 
 Varied = Callable[..., Diagnosis]
 HOSTILE = "n<script>alert(1)</script>|x`` `*_[a](http://evil) \x1b[31m\u202e\n# big"
@@ -62,20 +62,20 @@ def from_markdown(page: str) -> _Text:
 
 def terminal_text(diagnosis: Diagnosis, width: int = 200) -> str:
     console = Console(file=StringIO(), width=width)
-    console.print(render_rich(diagnosis))
+    console.print(render(diagnosis, "terminal"))
     assert isinstance(console.file, StringIO)
     return console.file.getvalue()
 
 
 @pytest.mark.parametrize("line", TOLD)
 def test_every_rendering_tells_the_same(throttled: Diagnosis, line: str) -> None:
-    assert line in from_markdown(render_markdown(throttled)).text
-    assert line in html_text(render_html(throttled)).text
+    assert line in from_markdown(render(throttled, "markdown")).text
+    assert line in html_text(render(throttled, "html")).text
     assert line in terminal_text(throttled)
 
 
 def test_html_stands_alone(throttled: Diagnosis) -> None:
-    page = render_html(throttled)
+    page = render(throttled, "html")
     assert page.startswith("<!doctype html>")
     assert "prefers-color-scheme: dark" in page
     assert not re.search(r"(src|href)=|@import|url\(", page)
@@ -89,14 +89,17 @@ def hostile(varied: Varied, base: Diagnosis) -> Diagnosis:
 
 
 def test_hostile_names_add_no_element_to_html(varied: Varied, throttled: Diagnosis) -> None:
-    clean, attacked = html_text(render_html(throttled)), html_text(render_html(hostile(varied, throttled)))
+    clean, attacked = (
+        html_text(render(throttled, "html")),
+        html_text(render(hostile(varied, throttled), "html")),
+    )
     assert attacked.tags == clean.tags
     assert "<script>alert(1)</script>" in attacked.text
 
 
 def test_hostile_names_add_no_element_to_markdown(varied: Varied, throttled: Diagnosis) -> None:
-    clean = from_markdown(render_markdown(throttled))
-    attacked = from_markdown(render_markdown(hostile(varied, throttled)))
+    clean = from_markdown(render(throttled, "markdown"))
+    attacked = from_markdown(render(hostile(varied, throttled), "markdown"))
     assert attacked.tags == clean.tags
     assert "<script>alert(1)</script>" in attacked.text
 
@@ -105,7 +108,7 @@ def test_terminal_escapes_and_direction_overrides_never_reach_a_page(
     varied: Varied, throttled: Diagnosis
 ) -> None:
     attacked = hostile(varied, throttled)
-    for page in (render_markdown(attacked), render_html(attacked), terminal_text(attacked)):
+    for page in (render(attacked, "markdown"), render(attacked, "html"), terminal_text(attacked)):
         assert "\x1b" not in page
         assert "\u202e" not in page
 
@@ -114,7 +117,9 @@ def test_terminal_escapes_and_direction_overrides_never_reach_a_page(
 def test_any_node_name_leaves_the_markdown_structure_alone(throttled: Diagnosis, text: str) -> None:
     group = throttled.stragglers[0].model_copy(update={"nodes": [text]})
     attacked = throttled.model_copy(update={"stragglers": [group], "job_id": text})
-    assert from_markdown(render_markdown(attacked)).tags == from_markdown(render_markdown(throttled)).tags
+    assert (
+        from_markdown(render(attacked, "markdown")).tags == from_markdown(render(throttled, "markdown")).tags
+    )
 
 
 def test_numbers_that_are_not_numbers_read_unknown(varied: Varied, throttled: Diagnosis) -> None:
@@ -122,8 +127,8 @@ def test_numbers_that_are_not_numbers_read_unknown(varied: Varied, throttled: Di
     slowdown = throttled.slowdown.model_copy(
         update={"ratio": nan, "seconds_per_step": nan, "interval": (nan, nan), "gpu_hours_lost": nan}
     )
-    for page in (render_markdown, render_html):
-        text = page(varied(slowdown=slowdown, unexplained_seconds_per_step=nan))
+    for format_ in ("markdown", "html"):
+        text = render(varied(slowdown=slowdown, unexplained_seconds_per_step=nan), format_)
         assert "unknown" in text
         assert "nan" not in text.lower().replace("nvidia", "")
 
@@ -191,8 +196,8 @@ def doubtful(varied: Varied, throttled: Diagnosis) -> Diagnosis:
     ],
 )
 def test_doubt_is_told_in_every_rendering(doubtful: Diagnosis, line: str) -> None:
-    assert line in from_markdown(render_markdown(doubtful)).text
-    assert line in html_text(render_html(doubtful)).text
+    assert line in from_markdown(render(doubtful, "markdown")).text
+    assert line in html_text(render(doubtful, "html")).text
     assert line in terminal_text(doubtful)
 
 
@@ -222,7 +227,7 @@ def test_what_a_window_was_compared_with_is_told(
     earlier = EarlierWindow.model_validate(compared | changes)
     slowdown = throttled.slowdown.model_copy(update={"versus_own_past": 2.7})
     shown = varied(earlier=earlier, slowdown=slowdown)
-    for text in (from_markdown(render_markdown(shown)).text, html_text(render_html(shown)).text):
+    for text in (from_markdown(render(shown, "markdown")).text, html_text(render(shown, "html")).text):
         assert line in text
         # The same past is told once.
         assert ("Against its own past" in text) == (earlier.ratio is None)
@@ -236,7 +241,7 @@ def preferred(doubtful: Diagnosis, *, plausible: Sequence[str] = (), **changes: 
     if plausible:
         update["plausible_causes"] = list(plausible)
     told = doubtful.model_copy(update={"stragglers": [group.model_copy(update=update)]})
-    return from_markdown(render_markdown(told)).text
+    return from_markdown(render(told, "markdown")).text
 
 
 BOTH = ("gpu_throttling", "gpu_contention")
@@ -259,7 +264,7 @@ def test_nobody_is_sent_after_what_is_ruled_out_or_after_nothing(doubtful: Diagn
 
 
 def test_without_doubt_no_page_speaks_of_it(throttled: Diagnosis) -> None:
-    for page in (render_markdown(throttled), render_html(throttled), terminal_text(throttled)):
+    for page in (render(throttled, "markdown"), render(throttled, "html"), terminal_text(throttled)):
         assert "Not certain" not in page
         assert "ruled out" not in page
         assert "rather than" not in page
