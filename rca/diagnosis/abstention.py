@@ -31,13 +31,13 @@ OVERWHELMING_CAUSE = 0.7
 SHORT_CAUSE = 0.95
 
 #: Rows and devices alone do not tell a job that was done from one that its scheduler ended.
-LEFT = "all ranks were gone at once after the same step and nobody complained: the job ended or was ended"
+LEFT = "all ranks ended together after the same step, without an error: the job finished or was cancelled"
 #: Unequal stages look like this, and so do sound ones whose timers hold what they wait for each other.
 WAITING_AT_WORK = (
-    "a pipeline's stages end together within a phase of work, so nobody's own work is told apart from waiting"
+    "the pipeline stages end together within one timed phase, so own work cannot be separated from waiting"
 )
 #: Without a row nobody can say that the job is healthy still, however likely it is that it is done.
-SILENT = "no rank has rows for {seconds:,.0f} s at the window's end: the job was done, or it stopped"
+SILENT = "no rank has step rows in the last {seconds:,.0f} s of the window: the job finished, or it stopped"
 
 
 def abstention(
@@ -78,12 +78,15 @@ def abstention(
     if mode == "healthy" and stays_silent(features):
         return _reason("fell_silent", SILENT.format(seconds=silent_seconds(features)))
     if mode != "healthy" and not classification.suspects:
-        return _reason("nobody_stands_out", "no rank, node or stage explains it")
+        return _reason("nobody_stands_out", "no rank, node or stage explains the slowdown")
     if mode != "healthy" and objection is not None:
         return _reason("cause_not_certain", objection)
     if mode == "fail_slow" and not long_enough(features) and causes[0].probability < SHORT_CAUSE:
         steps = int(features.work.steps.size)
-        return _reason("too_short", f"{steps} finished steps tell that the job is slow, but hardly why")
+        return _reason(
+            "too_short",
+            f"{steps} finished steps show that the job is slow, but are too few to name the cause",
+        )
     # Crash or hang matters less than that the job stands still.
     sure = mode != "fail_slow" or causes[0].probability >= OVERWHELMING_CAUSE
     if chance < OVERWHELMING_MODE or not sure:
@@ -97,11 +100,11 @@ def _insufficient(mode: str, features: FeatureSet) -> AbstentionReason | None:
         return None
     steps = int(features.work.steps.size)
     if not np.isfinite(features.work.step_reference):
-        return _reason("no_step_times", "no finished step has a length, so nothing says how fast the job is")
+        return _reason("no_step_times", "no finished step has a duration, so the speed of the job is unknown")
     if not long_enough(features):
         counted = f"{steps} finished step{'s' if steps != 1 else ''}"
         needed = f"of at least {MIN_STEPS} that a verdict needs"
-        unless = f"; of {FEWEST_STEPS} on only a fault that is {SHORT_ALARM:.2f} certain is told"
+        unless = f"; from {FEWEST_STEPS} steps on, a fault needs a probability of {SHORT_ALARM:.2f}"
         return _reason("too_short", f"{counted}, {needed}{unless}")
     if mode == "healthy" and not can_show_health(features):
         seen = np.isfinite(features.work.own)
@@ -109,12 +112,14 @@ def _insufficient(mode: str, features: FeatureSet) -> AbstentionReason | None:
         if 2 * ranks < total:
             return _reason(
                 "too_few_ranks",
-                f"the own work of {ranks:,} of {total:,} ranks was timed; health needs half of them",
+                f"{ranks:,} of {total:,} ranks have phase timings; a healthy verdict needs half of them",
             )
         if stages_wait_at_work(features):
             return _reason("too_few_ranks", WAITING_AT_WORK)
         timed = int(seen.any(axis=0).sum())
-        return _reason("too_short", f"own work was timed in {timed} steps, of at least {MIN_STEPS}")
+        return _reason(
+            "too_short", f"phases were timed in {timed} steps; a healthy verdict needs {MIN_STEPS}"
+        )
     return None
 
 
@@ -123,7 +128,7 @@ def _if_strange(strangeness: Strangeness | None) -> AbstentionReason | None:
         return None
     return _reason(
         "out_of_distribution",
-        "the window is unlike those the model learned from, and what it shows is not overwhelming",
+        "the window is unlike those the model learned from, and its evidence is too weak",
     )
 
 
@@ -131,7 +136,7 @@ def _undecided(classification: Classification, alarm: float) -> str:
     chances = sorted(classification.probability.items(), key=lambda item: -item[1])
     (first, likely), (second, less) = chances[:2]
     told = f"undecided between {_spoken(first)} ({likely:.2f}) and {_spoken(second)} ({less:.2f})"
-    return told if first == classification.mode else f"{told}; an alarm asks for {alarm:.2f}"
+    return told if first == classification.mode else f"{told}; an alarm needs {alarm:.2f}"
 
 
 def _spoken(mode: str) -> str:

@@ -36,7 +36,7 @@ _ACTIONS = {
 DESTRUCTIVE = frozenset({"drain_node", "replace_gpu"})
 #: What a person does for each action.
 _INSTRUCTIONS = {
-    "drain_node": "cordon the node, restart from the last checkpoint without it, have it checked",
+    "drain_node": "cordon the node, restart from the last checkpoint without it, and have the node checked",
     "evict_other_process": "move the other load off the node, or give the job whole nodes",
     "replace_gpu": "take the GPU out of service and restart from the last checkpoint on another",
     "call_network_team": "hand the network team the nodes and the time span; no single node is at fault",
@@ -50,7 +50,7 @@ _INSTRUCTIONS = {
 }
 #: What to collect where a whole family of evidence is missing.
 _COLLECT = {
-    "phases": "per-rank phase times (forward, backward, communication wait), or nobody can be named",
+    "phases": "per-rank phase times (forward, backward, communication wait); only they show the slow rank",
     "gpu_clock": "GPU metrics (DCGM_FI_DEV_SM_CLOCK, DCGM_FI_DEV_CLOCKS_EVENT_REASONS)",
     "cpu_wait": "CPU metrics (node_pressure_cpu_waiting_seconds_total, process_schedstat_*)",
     "nic": "network metrics (node_infiniband_port_transmit_wait_total or node_qdisc_backlog)",
@@ -59,7 +59,7 @@ _COLLECT = {
 
 
 #: What tells a job that was done from one that was ended.
-LEFT_CHECK = "look up how the job ended (sacct --jobs, kubectl describe job) and what its last log lines say"
+LEFT_CHECK = "check how the job ended (sacct --jobs, kubectl describe job) and its last log lines"
 
 #: Metrics named when one resource would settle a question.
 _SHOWN_METRICS = 2
@@ -127,7 +127,8 @@ def swap_check(cause: Cause) -> str:
     normal = ", ".join(evidence.signal for evidence in cause.evidence if evidence.direction == "against")
     return (
         f"{normal} measured and normal, so {cause.cause} is unlikely; give {listed(cause.ranks)} other "
-        "machines (or run one test on them and on a quick peer): does slowness stay with machine or work?"
+        "machines (or run one test on them and on a fast peer): does the slowness stay with the machine or "
+        "with the work?"
     )
 
 
@@ -181,9 +182,9 @@ def next_check(
         Ranks that straggle, whatever the cause.
     """
     if mode == "healthy" and decided:
-        return "nothing to do; the slowdown figures show what noise costs this job"
+        return "nothing to do; the slowdown is what noise costs this job"
     if mode == "fail_stop" and silent:
-        return f"find out what became of {listed(silent)}: not one step was reported"
+        return f"check {listed(silent)}: no step was reported"
     wanted = _wanted(missing, suspected)
     if mode == "healthy":
         return "not sure enough to call it healthy; " + (
@@ -199,7 +200,7 @@ def next_check(
         return CAUSES[causes[0].cause].next_check
     if suspects:
         return (
-            f"nothing that was measured explains {listed(suspects)}; run one test on them and on a quick "
-            "peer, or give them other machines: does slowness stay with machine or work?"
+            f"no measured signal explains {listed(suspects)}; run one test on them and on a fast "
+            "peer, or give them other machines: does the slowness stay with the machine or with the work?"
         )
-    return "nobody stands out; send a window that covers the change from normal to slow"
+    return "no rank stands out; send a window that covers the change from normal to slow"

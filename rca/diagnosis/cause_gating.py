@@ -48,23 +48,23 @@ def objection(causes: Sequence[Cause], pricing: Pricing, threshold: float) -> st
     if unexplained := _unexplained(causes, threshold):
         return unexplained
     if not found:
-        return "none of the suspects' causes accounts for time lost"
+        return "no cause of the suspects explains lost time"
     first = found[0]
     if against := contradicting_evidence(first):
         measured = ", ".join(evidence.signal for evidence in against)
-        return f"{first.cause} would fit, but what belongs to it was measured and is normal: {measured}"
+        return f"{first.cause} fits, but its own signals were measured and are normal: {measured}"
     if first.probability < threshold:
         return f"no cause is certain enough to be named: {_candidates(found)}"
     # Crash or hang matters less than that the job stands still, and nothing of a stopped job is priced.
     if not pricing.causes:
         return None
     if first.probability - _second(found, pricing) < MIN_MARGIN:
-        return f"no cause is likely enough beside the next one: {_candidates(found)}"
+        return f"no cause leads the next one clearly: {_candidates(found)}"
     if not covers_the_loss(first, pricing):
-        return f"{first.cause} is likely, but answers for less than half of what its ranks lost"
+        return f"{first.cause} is likely but explains less than half of the delay of its ranks"
     if _leaves_the_slowdown_open(first, pricing):
         share = f"{first.share:.0%} of the slowdown"
-        return f"{first.cause} is likely, but answers for {share}, and most has no known cause"
+        return f"{first.cause} is likely but explains {share}; most of the delay has no known cause"
     return None
 
 
@@ -73,7 +73,7 @@ def _unexplained(causes: Sequence[Cause], threshold: float) -> str | None:
     unknown = next((cause for cause in causes if cause.cause == UNKNOWN), None)
     if unknown is None or any(cause.probability >= threshold for cause in catalogued(causes)):
         return None
-    return f"nothing in the catalogue explains what {listed(unknown.ranks)} lost ({unknown.probability:.2f})"
+    return f"no cause of the catalogue explains what {listed(unknown.ranks)} lost ({unknown.probability:.2f})"
 
 
 def contradicting_evidence(cause: Cause) -> list[Evidence]:

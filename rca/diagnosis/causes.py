@@ -110,7 +110,9 @@ def _without_price(priced: PricedCause) -> list[Evidence]:
     """Why a cause costs nothing in the answer, where that is because nothing tells."""
     if not priced.without_price:
         return []
-    note = "in what it lengthens no peer and no quiet step was any faster, so nothing tells what it costs"
+    note = (
+        "no peer and no quiet step is faster in the phases that this cause lengthens, so its cost is unknown"
+    )
     return [Evidence(signal=PRICE, value=None, reference=None, unit="s", note=note)]
 
 
@@ -135,7 +137,7 @@ def _phase_evidence(priced: PricedCause, features: FeatureSet) -> list[Evidence]
                     value=value,
                     reference=value - excess,
                     unit="s",
-                    note="mean per slow step, beside the peers'",
+                    note="mean per slow step, compared with the peers",
                 )
             )
         else:
@@ -157,10 +159,10 @@ def _transfer_evidence(rows: list[int], features: FeatureSet) -> Evidence:
     inside = segment.mask(features.work.steps.size)
     group = nan_median(features.work.transfer)
     value = float(nan_mean(group[inside][:, None])[0])
-    note = "mean transfer in the slow steps, beside the other steps"
+    note = "mean over the slow steps, compared with the other steps"
     if segment.whole:
         own = nan_mean(features.work.transfer[rows][:, inside].ravel()[:, None])
-        value, reference, note = float(own[0]), value, "mean transfer, beside all ranks'"
+        value, reference, note = float(own[0]), value, "mean transfer, compared with all ranks"
     else:
         reference = float(nan_mean(group[~inside][:, None])[0])
     return Evidence(
@@ -200,7 +202,7 @@ def _signal_evidence(
                 value=float(value),
                 reference=float(reference) if np.isfinite(reference) else None,
                 unit=unit_of_channel(channel),
-                note=f"rank {worst}, mean over the slow steps, beside its peers (or the other steps)",
+                note=f"rank {worst}, mean over the slow steps, compared with its peers or the other steps",
             )
         )
     return found[:MAX_EVIDENCE]
@@ -223,7 +225,7 @@ def _normal_evidence(
                 value=value if np.isfinite(value) else None,
                 reference=reference if np.isfinite(reference) else None,
                 unit=unit_of_channel(channel),
-                note="measured and normal, mean over the slow steps",
+                note="measured and normal; mean over the slow steps",
                 direction="against",
             )
         )
@@ -240,7 +242,7 @@ def _ending_evidence(ranks: list[int], features: FeatureSet) -> list[Evidence]:
             value=float(job_end.steps_since_progress) if np.isfinite(job_end.steps_since_progress) else None,
             reference=0.0,
             unit="steps",
-            note="from the last progress to the end of the window",
+            note="steps from the last progress to the end of the window",
         ),
     ]
     if job_end.fatal[rank] or job_end.origin[rank]:
@@ -250,7 +252,7 @@ def _ending_evidence(ranks: list[int], features: FeatureSet) -> list[Evidence]:
                 value=1.0,
                 reference=0.0,
                 unit="events",
-                note=f"by its events the end began with rank {rank}"
+                note=f"by the events the stop began with rank {rank}"
                 if job_end.origin[rank]
                 else f"a fatal event names rank {rank} or its node",
             )
@@ -270,7 +272,7 @@ def _behind(rank: int, features: FeatureSet) -> list[Evidence]:
             value=float(-behind) if known else None,
             reference=0.0,
             unit="steps",
-            note=f"how far before the other ranks rank {rank} stopped"
+            note=f"steps before the other ranks at which rank {rank} stopped"
             if known
             else f"rank {rank} reported no step at all",
         )

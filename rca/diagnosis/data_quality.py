@@ -56,7 +56,7 @@ def told_of_history(diagnosis: Diagnosis, node_odds: Mapping[str, float]) -> Dia
     """The diagnosis with a note on every blamed node of which history said something."""
     blamed = {node for cause in diagnosis.causes for node in cause.nodes}
     notes = [
-        f"{node} has a history: its ranks' odds of straggling were taken {factor:.3g} times as high"
+        f"{node} was at fault before: the odds of its ranks were multiplied by {factor:.3g}"
         for node, factor in sorted(node_odds.items())
         if node in blamed and factor != 1
     ]
@@ -112,7 +112,10 @@ def _absences(features: FeatureSet, mode: str) -> list[str]:
     if early.size and mode != "fail_stop":
         notes.append(f"rows end {EARLY_END_STEPS} steps or more before the others': {listed(early.tolist())}")
     if not np.isfinite(features.work.own).any():
-        notes.append("nothing but whole steps was timed: neither stragglers nor their cost can be told")
+        notes.append(
+            "no phase timings: the slow rank and its cost are unknown; "
+            "add forward, backward and communication times"
+        )
     return notes
 
 

@@ -18,8 +18,8 @@ from rca.telemetry.causes import CAUSES
 
 STOP = "fail_stop"
 #: Signals and notes of the two kinds of witnesses.
-COMPLAINED = "complaints", "events that tell of trouble when the job fell silent"
-STAYED = "devices_kept", "some devices stay busy or full that most ranks gave back"
+COMPLAINED = "complaints", "events that report trouble when the last step ended"
+STAYED = "devices_kept", "some devices stay busy or keep memory, most ranks released theirs"
 #: Observations shown per decision.
 MAX_SHOWN = 4
 #: Smaller shares of the log-odds are not worth a line: a fifth of a unit moves 0.50 to 0.55.

@@ -140,7 +140,8 @@ def _channel(feature: Feature, features: FeatureSet, rank: int | None) -> Readin
         value,
         reference if np.isfinite(reference) else None,
         unit_of_channel(channel),
-        f"rank {worst}, mean over the slow steps, beside its peers (or the other steps, or a sound machine)",
+        f"rank {worst}, mean over the slow steps, compared with its peers, the other steps or the nominal "
+        "value",
     )
 
 

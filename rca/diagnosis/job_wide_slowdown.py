@@ -6,8 +6,8 @@ from rca.classify.preconditions import can_show_health
 from rca.features import WINDOW_FEATURES, FeatureSet
 
 WHAT_CHANGED = (
-    "ask what changed for everybody (sequence lengths, evaluation, checkpoints, data, a shared network or "
-    "store)"
+    "find what changed for the whole job (sequence lengths, evaluation, checkpoints, data, a shared network "
+    "or storage)"
 )
 #: Steps in the stretch take this many times as long as the others, at least.
 WORTH_ASKING = 1.2

@@ -6,7 +6,7 @@ import unicodedata
 from collections.abc import Iterable, Sequence
 
 from rca.runbook.numbers import rank_list
-from rca.telemetry.catalogue import channels
+from rca.telemetry.catalogue import channels, resolve
 
 _LONGEST_NAME = 120
 _MOST_NODES = 8
@@ -55,7 +55,8 @@ def label_of(signal: str) -> str:
     if signal in _PHASES:
         return _PHASES[signal]
     feeding = channels().get(signal, ())
-    return feeding[0].meaning if feeding else ""
+    known = feeding[0] if feeding else resolve(signal)
+    return known.meaning if known is not None else ""
 
 
 def plain(phrase: Phrase) -> str:

@@ -105,7 +105,7 @@ def test_who_complains_makes_it_a_stop(told: tuple[str, str]) -> None:
     (heard,) = [each for each in diagnosis.failure_mode_evidence if each.signal == "complaints"]
     assert (heard.value, heard.direction) == (1.0, "for")
     assert heard.log_odds == pytest.approx(np.log(20.0))
-    assert "events that tell of trouble" in diagnosis.to_markdown()
+    assert "Events that report trouble" in diagnosis.to_markdown()
 
 
 @pytest.mark.parametrize(

@@ -183,7 +183,7 @@ def test_a_cause_that_nothing_prices_is_named_all_the_same() -> None:
     (cause,) = slow_causes(priced, features)
     assert (cause.cause, cause.ranks, cause.seconds_per_step) == ("gpu_throttling", [5], 0.0)
     assert cause.probability > 0.5
-    assert "nothing tells what it costs" in cause.evidence[0].note
+    assert "its cost is unknown" in cause.evidence[0].note
 
 
 def test_a_replay_of_whole_steps_takes_as_long_as_they_did() -> None:

@@ -169,7 +169,7 @@ def test_suspicion_below_the_alarm_says_what_an_alarm_asks_for(features) -> None
     assert reason is not None
     assert reason.code == "undecided_mode"
     assert "fail-slow (0.79)" in reason.sentence
-    assert "an alarm asks for 0.94" in reason.sentence
+    assert "an alarm needs 0.94" in reason.sentence
 
 
 def test_the_causes_it_wavers_between_are_named(features) -> None:
@@ -186,7 +186,7 @@ def test_a_likely_cause_that_leaves_most_of_the_loss_open_is_not_named(features)
     reason = abstention(classification, features, causes, THRESHOLDS, None, coverage=0.3)
     assert reason is not None
     assert reason.code == "cause_not_certain"
-    assert reason.sentence.startswith("cpu_contention is likely, but answers for less than half")
+    assert reason.sentence.startswith("cpu_contention is likely but explains less than half")
 
 
 def test_a_slow_job_in_which_nobody_stands_out_says_so(features) -> None:
@@ -248,4 +248,4 @@ def test_the_shape_of_the_job_is_named_where_it_is_what_is_strange(make_window, 
 def test_a_straggler_that_no_signal_explains_is_to_be_swapped() -> None:
     told = next_check("fail_slow", True, [], [], suspects=[5])
     assert "rank 5" in told
-    assert "quick peer" in told
+    assert "fast peer" in told

@@ -59,7 +59,7 @@ def test_a_healthy_job_blames_nobody(varied: Varied, throttled: Diagnosis) -> No
 def test_a_job_slower_on_all_ranks_alike_is_healthy_but_says_so(varied: Varied, throttled: Diagnosis) -> None:
     slowdown = throttled.slowdown.model_copy(update={"ratio": 1.0, "versus_own_past": 1.31})
     line = first_line(varied(failure_mode="healthy", slowdown=slowdown, stragglers=[], causes=[]))
-    assert line.startswith("# HEALTHY, but slower than its own past: 1.31x")
+    assert line.startswith("# HEALTHY, but slower than before: steps are 1.31x as long")
 
 
 def test_what_slowed_a_job_before_it_stopped_comes_second(varied: Varied, throttled: Diagnosis) -> None:
@@ -123,5 +123,5 @@ def test_a_strange_job_is_doubted_for_being_strange(varied: Varied) -> None:
     reason = AbstentionReason(code="out_of_distribution", sentence="unlike")
     line = first_line(varied(abstained=True, abstention_reason=reason))
     assert "NOT CERTAIN: probably fail-slow" in line
-    assert "unlike those learned from" in line
+    assert "unlike those the model learned from" in line
     assert "no cause is certain" not in line

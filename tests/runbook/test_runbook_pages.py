@@ -25,13 +25,13 @@ TOLD = [
     "+29 ms",
     "91 %",
     "infrastructure",
-    "DCGM_FI_DEV_SM_CLOCK: 1,410 MHz, reference 1,755 MHz (while busy)",
+    "SM clock: 1,410 MHz, compared with 1,755 MHz (while busy)",
     "Unexplained: +3 ms per step (9 % of the slowdown)",
     "drain_node: saves 29 ms per step (20 to 33 ms), costs 10 min once, pays back after 20,690 steps.",
     "Next check: nvidia-smi -q -d PERFORMANCE on node-3",
     "DCGM_FI_DEV_XID_ERRORS",
     "520 rows of steps used, 8 not; 65 steps, of them 1 warm-up.",
-    "Metrics no rule knows: foo_total.",
+    "Metrics not in the signal catalogue: foo_total.",
     "rank 3 reports no metrics",
     "Job llama-7b, window w-1, diagnosis d-1, 2026-03-01 03:00:00 UTC, model baseline 0.1.0 (abababababab).",
 ]
@@ -158,7 +158,7 @@ def doubtful(varied: Varied, throttled: Diagnosis) -> Diagnosis:
             "preference": Preference(
                 cause="gpu_throttling",
                 rather_than="gpu_contention",
-                evidence=[contribution("sm_clock", "for", 2.25)],
+                evidence=[contribution("sm_clock_mhz", "for", 2.25)],
             ),
         }
     )
@@ -186,12 +186,12 @@ def doubtful(varied: Varied, throttled: Diagnosis) -> Diagnosis:
     [
         "Not certain, cause_not_certain: No cause is certain enough to be named: between a, b.",
         "Not ruled out at 90 %: fail-slow, healthy.",
-        "lateness: 50 ms, reference 1 ms (own work above stage peers); speaks against it, log-odds -0.6",
+        "Own work above stage peers: 50 ms, usually 1 ms; argues against it",
         "rank 6 on node-3, causes not ruled out at 90 %: gpu_throttling, gpu_contention.",
-        "own_time_excess: 50 ms, reference 1 ms (own work above stage peers); speaks for it, log-odds +1.8",
+        "Own work above stage peers: 50 ms, usually 1 ms",
         "rank 6 on node-3: gpu_throttling rather than gpu_contention.",
-        "sm_clock: 50 ms, reference 1 ms (own work above stage peers); speaks for it, log-odds +2.2",
-        "Unlike the windows the model learned from; its probabilities promise less here.",
+        "SM clock: 50 ms, compared with 1 ms (own work above stage peers)",
+        "The window is unlike those the model learned from: its probabilities are less reliable.",
         "world size: 9,000 ranks; training had 4,096",
     ],
 )
@@ -201,18 +201,26 @@ def test_doubt_is_told_in_every_rendering(doubtful: Diagnosis, line: str) -> Non
     assert line in terminal_text(doubtful)
 
 
+def test_internal_names_and_log_odds_are_printed_only_when_verbose(doubtful: Diagnosis) -> None:
+    shown, full = (render(doubtful, "markdown", verbose=verbose) for verbose in (False, True))
+    for internal in ("own_time_excess", "sm_clock_mhz", "log-odds"):
+        assert internal not in shown
+        assert internal in full
+    assert "log-odds +1.8" in full
+
+
 @pytest.mark.parametrize(
     ("changes", "line"),
     [
         (
             {},
-            "Compared with the earlier window w-6, over 10 min before: the usual step took 89 ms then and "
-            "takes 2.70x as long now.",
+            "Compared with the earlier window w-6, which ended 10 min before this one: the median step "
+            "took 89 ms then and takes 2.70x as long now.",
         ),
         ({"decided": True}, "2.70x as long now. The answer rests on this comparison."),
         (
             {"window_id": None, "ratio": None, "step_seconds": None},
-            "Compared with the earlier window, over 10 min before: steps were not timed in both.",
+            "Compared with the earlier window, which ended 10 min before this one: not both have step times.",
         ),
     ],
     ids=["told", "decided", "untimed"],
@@ -230,7 +238,7 @@ def test_what_a_window_was_compared_with_is_told(
     for text in (from_markdown(render(shown, "markdown")).text, html_text(render(shown, "html")).text):
         assert line in text
         # The same past is told once.
-        assert ("Against its own past" in text) == (earlier.ratio is None)
+        assert ("Compared with before the onset" in text) == (earlier.ratio is None)
 
 
 def preferred(doubtful: Diagnosis, *, plausible: Sequence[str] = (), **changes: Any) -> str:
@@ -250,17 +258,17 @@ BOTH = ("gpu_throttling", "gpu_contention")
 def test_a_preference_against_the_model_says_so(doubtful: Diagnosis) -> None:
     """The model goes by all observations, and the few that are shown may add up to the opposite."""
     shown = [contribution("sm_clock", "against", -1.5)]
-    said = "gpu_throttling rather than gpu_contention, although the model leans to the other"
+    said = "gpu_throttling rather than gpu_contention; the model's observations point to the other one"
     assert said in preferred(doubtful, log_odds=-1.5, plausible=BOTH)
-    assert "although" not in preferred(doubtful, log_odds=1.5, evidence=shown, plausible=BOTH)
-    assert "although" not in preferred(doubtful, log_odds=None, evidence=shown, plausible=BOTH)
-    assert "although" not in preferred(doubtful, log_odds=-0.1, plausible=BOTH)
+    assert "point to the other" not in preferred(doubtful, log_odds=1.5, evidence=shown, plausible=BOTH)
+    assert "point to the other" not in preferred(doubtful, log_odds=None, evidence=shown, plausible=BOTH)
+    assert "point to the other" not in preferred(doubtful, log_odds=-0.1, plausible=BOTH)
 
 
 def test_nobody_is_sent_after_what_is_ruled_out_or_after_nothing(doubtful: Diagnosis) -> None:
-    assert "although" not in preferred(doubtful, log_odds=-1.5, plausible=BOTH[:1])
+    assert "point to the other" not in preferred(doubtful, log_odds=-1.5, plausible=BOTH[:1])
     rather = {"rather_than": "unknown", "log_odds": -1.5}
-    assert "although" not in preferred(doubtful, **rather, plausible=("gpu_throttling", "unknown"))
+    assert "point to the other" not in preferred(doubtful, **rather, plausible=("gpu_throttling", "unknown"))
 
 
 def test_without_doubt_no_page_speaks_of_it(throttled: Diagnosis) -> None:
