@@ -161,7 +161,7 @@ _RANK: tuple[Feature, ...] = (
 
 #: Columns of the job that every rank's row repeats, so that a rank is judged in context.
 _JOB: tuple[Feature, ...] = (
-    Feature("log2_ranks", "log2", "ranks of the job"),
+    Feature("log2_ranks", "log2", "world size"),
     Feature("log2_nodes", "log2", "known nodes, 1 if unknown"),
     Feature("pipeline_stages", "count", "pipeline stages"),
     Feature("log2_steps", "log2", "steps of the window without warm-up"),
