@@ -1,4 +1,4 @@
-"""`rca what-if`: a trace or a window in, the cost of its stragglers out."""
+"""`rca what-if`: report the cost of the stragglers in a trace or a window."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ rca what-if data/windows/slow-dataset
 
 
 STREAMED_FROM = 10_000_000
-"""Rows from which a trace is read in blocks: whole, it would need 2.4 GB."""
+"""Rows. A longer trace is read in blocks, because it would need more than 2.4 GB of memory."""
 
 
 class Format(StrEnum):
-    """How the answer is written."""
+    """Format of the answer."""
 
     json = "json"
     table = "table"
@@ -43,43 +43,54 @@ class Format(StrEnum):
 def command(
     trace: Annotated[
         Path,
-        typer.Argument(metavar="TRACE", help="A Parquet operation trace, or a window (directory or file)."),
+        typer.Argument(
+            metavar="TRACE", help="A Parquet file with an operation trace, or a window (directory or file)."
+        ),
     ],
     meta: Annotated[
-        Path | None, typer.Option("--meta", metavar="META.yaml", help="Sizes of the job, for traces.")
+        Path | None, typer.Option("--meta", metavar="META.yaml", help="Sizes of the job. For traces only.")
     ] = None,
-    format_: Annotated[
-        Format, typer.Option("--format", "-f", help="How the answer is written.")
-    ] = Format.table,
+    format_: Annotated[Format, typer.Option("--format", "-f", help="Format of the answer.")] = Format.table,
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", metavar="FILE", help="Write here instead of stdout.")
+        Path | None,
+        typer.Option(
+            "--output", "-o", metavar="FILE", help="Write the answer to this file instead of stdout."
+        ),
     ] = None,
     heatmap: Annotated[
-        Path | None, typer.Option(metavar="OUT.png", help="Also draw data ranks by stages.")
+        Path | None,
+        typer.Option(metavar="OUT.png", help="Also draw the slowdown of each data rank and stage."),
     ] = None,
     timeline: Annotated[
         Path | None,
-        typer.Option(metavar="OUT.json", help="Also write one step, real and ideal, for Perfetto."),
+        typer.Option(
+            metavar="OUT.json", help="Also write a timeline of one step, real and ideal, for Perfetto."
+        ),
     ] = None,
     step: Annotated[
-        int | None, typer.Option(help="Step of the timeline. [default: the one of median length]")
+        int | None, typer.Option(help="Step of the timeline. [default: the step of median duration]")
     ] = None,
     scenarios: Annotated[
         Path | None,
-        typer.Option(metavar="SCENARIOS.json", help="Also answer a list of described scenarios."),
+        typer.Option(
+            metavar="SCENARIOS.json", help="Also report the step time under each scenario of this list."
+        ),
     ] = None,
     worker_steps: Annotated[
-        bool, typer.Option("--worker-steps", help="In JSON, also the slowdown of every worker in every step.")
+        bool,
+        typer.Option(
+            "--worker-steps", help="Add the slowdown of every worker in every step to the JSON answer."
+        ),
     ] = False,
-    seed: Annotated[int, typer.Option(min=0, help="Seed of the intervals.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the bootstrap intervals.")] = 0,
 ) -> None:
-    """Replay a job without its stragglers: what does each cost.
+    """Replay a job without its stragglers, and report what each straggler costs.
 
-    With --format json or published errors are one JSON object on stderr.
+    With --format json or published, an error is one JSON object on stderr.
     """
     try:
         _refuse_unused(format_, timeline, step, scenarios, worker_steps=worker_steps)
-        # The published tool leaves skewed clocks alone: numbers to compare with its own must too.
+        # The published tool does not correct clocks. Numbers to compare with it must not either.
         source, replay = _source(trace, meta, correct_clocks=format_ is not Format.published)
         result, extras = _answered(source, replay, scenarios, seed, worker_steps=worker_steps)
         if timeline is not None:
@@ -99,21 +110,19 @@ def command(
 def _refuse_unused(
     form: Format, timeline: Path | None, step: int | None, scenarios: Path | None, *, worker_steps: bool
 ) -> None:
-    """An option that could have no effect is a mistake."""
+    """Refuse options that would have no effect."""
     if step is not None and timeline is None:
-        raise InvalidInput("--step is the step of the timeline", hint="give --timeline OUT.json too")
+        raise InvalidInput("--step needs a timeline", hint="add --timeline OUT.json")
     if worker_steps and form is not Format.json:
-        raise InvalidInput("--worker-steps are written as JSON only", hint="give --format json")
+        raise InvalidInput("--worker-steps needs the json format", hint="add --format json")
     if scenarios is not None and form is Format.published:
-        raise InvalidInput(
-            "the published layout has no place for scenarios", hint="give --format json or table"
-        )
+        raise InvalidInput("the published format cannot hold scenarios", hint="use --format json or table")
 
 
 def _source(
     path: Path, meta: Path | None, *, correct_clocks: bool
 ) -> tuple[Window | TraceReplay, TraceReplay | None]:
-    """What to analyse and, where it fits in memory as rows, its replay."""
+    """The source to analyse, and its replay if it fits in memory as rows."""
     from rca.whatif.analysis import replay_of
 
     if path.is_file() and _is_parquet(path):
@@ -125,8 +134,8 @@ def _source(
 
     if meta is not None:
         raise InvalidInput(
-            "--meta gives the sizes of a bare trace; a window carries its own",
-            hint="give job.parallelism in the window",
+            "--meta is for traces only; a window has its own sizes",
+            hint="write the sizes to job.parallelism in the window",
         )
     window = read_window(path)
     return window, replay_of(window, correct_clocks=correct_clocks) if window.ops.num_rows else None
@@ -173,7 +182,7 @@ def _n_rows(path: Path) -> int:
 
 
 def _streamed(path: Path, meta: Path | None, *, correct_clocks: bool) -> TraceReplay:
-    """Read step by step, with a bar on stderr where somebody watches."""
+    """Read in blocks, with a progress bar if stderr is a terminal."""
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 

@@ -1,7 +1,8 @@
 """What-if analysis: replay a job without its stragglers.
 
-`what_if` answers for a trace or a window, `scenarios_of` evaluates described scenarios, `TraceReplay` and
-`PhaseReplay` are the two replays underneath.
+- `what_if` analyses an operation trace or a window.
+- `scenarios_of` gives step times under described scenarios.
+- `TraceReplay` replays operations, `PhaseReplay` replays the phases of each step.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    # A diagnosis needs only the coarse replay: the rest is imported when it is asked for.
+    # A diagnosis needs only `PhaseReplay`. The other modules are imported on first use.
     if name in _PLACES:
         return getattr(import_module(f"rca.whatif.{_PLACES[name]}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,4 +1,4 @@
-"""The front door: a trace or a window in, a `WhatIf` out."""
+"""Analyse a trace or a window: the slowdown, its decomposition, and step times under scenarios."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ from rca.whatif.decompose import (
 )
 from rca.whatif.operation_scenarios import scenario_seconds
 from rca.whatif.patterns import find_patterns, unsearched_patterns
+from rca.whatif.phase_analysis import analysed_phase_scenarios, phase_scenario_seconds, phase_what_if
 from rca.whatif.reader import read_trace, trace_from_table, trace_from_window
 from rca.whatif.replay import Engine
 from rca.whatif.result import WhatIf
@@ -49,17 +50,17 @@ def what_if(
     Parameters
     ----------
     source : Window, path, pyarrow.Table, OpTrace or TraceReplay
-        A window (its ``ops`` where it has any, its ``steps`` otherwise), a Parquet operation trace, or one
-        in memory.
+        A window, a Parquet operation trace, or a trace in memory. Of a window the ``ops`` are replayed; if
+        it has none, its ``steps``.
     meta : mapping or path to YAML, optional
         Sizes of the job, for traces.
     schedule : callable
         Dependency rules, for jobs other than 1F1B.
     engine : {"auto", "numpy", "numba"}
     correct_clocks : bool
-        False leaves skewed clocks as traced: the published tool does, so comparisons with it must.
+        False leaves skewed clocks as traced. Use it to compare with the published tool, which does the same.
     seed : int
-        Of the bootstrap intervals.
+        Seed of the bootstrap intervals.
 
     Returns
     -------
@@ -68,12 +69,10 @@ def what_if(
     Raises
     ------
     InvalidTrace
-        If the trace cannot be replayed, by name.
+        If the trace cannot be replayed. The message names the row, column or step.
     """
     if isinstance(source, Window) and source.ops.num_rows == 0:
-        from rca.whatif.phase_analysis import coarse_what_if
-
-        return coarse_what_if(source, seed=seed)
+        return phase_what_if(source, seed=seed)
     replay = replay_of(source, meta, schedule=schedule, engine=engine, correct_clocks=correct_clocks)
     return analysed(replay, seed=seed)
 
@@ -86,7 +85,7 @@ def replay_of(
     engine: Engine = "auto",
     correct_clocks: bool = True,
 ) -> TraceReplay:
-    """Make the operation trace in `source` ready for replays."""
+    """Read the operation trace in `source` and prepare it for replays."""
     if isinstance(source, TraceReplay):
         return source
     if isinstance(source, Window):
@@ -101,7 +100,7 @@ def replay_of(
 
 
 def analysed(replay: TraceReplay, *, seed: int = 0) -> WhatIf:
-    """All results of a replay."""
+    """Decompose the slowdown of a replay, and look for patterns."""
     found = decompose(replay)
     exact, approximate = worker_scores(found)
     by_exact = remove_workers(replay, found, top_workers(exact, replay.ranks))
@@ -172,9 +171,7 @@ def scenarios_of(
     """
     described = [Scenario.of(scenario) for scenario in scenarios]
     if isinstance(source, Window) and source.ops.num_rows == 0:
-        from rca.whatif.phase_analysis import coarse_scenario_seconds
-
-        return coarse_scenario_seconds(source, described)
+        return phase_scenario_seconds(source, described)
     replay = replay_of(source, meta, schedule=schedule, engine=engine)
     return scenario_seconds(replay, described, _nodes(source, replay))
 
@@ -187,7 +184,7 @@ def analysed_scenarios(
     seed: int = 0,
     replay: TraceReplay | None = None,
 ) -> tuple[WhatIf, FloatArray]:
-    """The analysis and, on its steps, the step times under described scenarios.
+    """Analyse a source, and give the step times under described scenarios for the analysed steps.
 
     Parameters
     ----------
@@ -195,7 +192,7 @@ def analysed_scenarios(
         As in `what_if`.
     scenarios : sequence of Scenario or mapping
     replay : TraceReplay, optional
-        Of `source`, where the caller has it already.
+        The replay of `source`, if the caller already has it.
 
     Returns
     -------
@@ -205,9 +202,7 @@ def analysed_scenarios(
     """
     described = described_all(scenarios)
     if isinstance(source, Window) and source.ops.num_rows == 0:
-        from rca.whatif.phase_analysis import coarse_analysed_scenarios
-
-        return coarse_analysed_scenarios(source, described, seed=seed)
+        return analysed_phase_scenarios(source, described, seed=seed)
     if replay is None:
         replay = replay_of(source, meta)
     nodes = _nodes(source, replay)
@@ -222,7 +217,7 @@ def described_all(scenarios: object) -> list[Scenario]:
     InvalidInput
         Naming the scenario by its position, counted from 0, and the field.
     TooLarge
-        If there are more than one call may ask.
+        If there are more scenarios or changes than one call may have.
     """
     if not isinstance(scenarios, Sequence) or isinstance(scenarios, (str, bytes)):
         raise InvalidInput("scenarios must be a list", hint='[{"name": ..., "changes": [...]}, ...]')
@@ -242,7 +237,7 @@ def described_all(scenarios: object) -> list[Scenario]:
 
 
 def _nodes(source: Source, replay: TraceReplay) -> npt.NDArray[np.str_] | None:
-    """Node of every worker, where the source is a window that names nodes."""
+    """Node of every worker; None if the source is no window, or its job names no nodes."""
     if not isinstance(source, Window) or not source.job.topology.node_names:
         return None
     topology = source.job.topology

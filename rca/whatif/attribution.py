@@ -41,19 +41,19 @@ class Decomposition:
 
 @dataclass(frozen=True)
 class Finding:
-    """One pattern.
+    """A named pattern of a slow job.
 
     Attributes
     ----------
     pattern : str
     ranks : tuple of int
-        Ranks it concerns; empty for the whole job.
+        Affected ranks; empty if the whole job is affected.
     share : float
-        Of the slowdown that disappears with it.
+        Share of the slowdown that disappears without the pattern.
     seconds_per_step : float
     evidence : dict of str to float
     text : str
-        One line for people.
+        One sentence for the report.
     """
 
     pattern: Pattern
@@ -64,13 +64,13 @@ class Finding:
     text: str = ""
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data."""
+        """Plain data for JSON."""
         return asdict(self) | {"ranks": list(self.ranks)}
 
 
 @dataclass(frozen=True)
 class Workers:
-    """Exact slowdown by each worker alone.
+    """Slowdown that each worker alone causes.
 
     Attributes
     ----------
@@ -88,24 +88,24 @@ class Workers:
     approximate: FloatArray = field(repr=False)
 
     def slowdown(self, ideal: FloatArray) -> FloatArray:
-        """Exact S_w per worker."""
+        """Exact slowdown S_w of every worker."""
         ratios: FloatArray = self.seconds.mean(axis=1) / ideal.mean()
         return ratios
 
 
 @dataclass(frozen=True)
 class Share:
-    """Part of the slowdown that a set of workers explains.
+    """Share of the slowdown that a set of workers causes.
 
     Attributes
     ----------
     published, exact : float or None
-        With the set chosen by the published scores, and by exact ones; equal where nothing is chosen.
-        None where there is no loss, or none clear of noise, to have a share of.
+        Share of the set chosen by the published scores, and of the set chosen by exact scores.
+        None if the loss is zero or within noise.
     ranks : tuple of int
-        The exact set.
+        Ranks of the exact set.
     without : ndarray of shape (n_steps,), seconds, or None
-        Step times with the exact set ideal and all else as traced.
+        Step times with the exact set ideal and all other workers as traced.
     """
 
     published: float | None

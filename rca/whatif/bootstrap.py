@@ -16,10 +16,10 @@ RESAMPLES = 1000
 LEVEL = 0.9
 
 MOST_UNITS = 1000
-"""Units resampled at most: of longer traces, runs of steps, which also keep what neighbours share."""
+"""Largest number of resampled units. In longer traces a unit is a run of steps, which keeps correlations."""
 
 SMALLEST_LOSS = 1e-3
-"""Share of the step time below which a loss is within the error of any replay."""
+"""Share of the step time. A smaller loss is within the error of any replay."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class StepBootstrap:
     @classmethod
     @lru_cache(maxsize=4)
     def of(cls, n_steps: int, seed: int) -> StepBootstrap:
-        """Draw; the same numbers for the same seed.
+        """Draw the resamples. The same seed gives the same numbers.
 
         Raises
         ------
@@ -77,7 +77,7 @@ class StepBootstrap:
         return float(lower), float(upper)
 
     def ratios(self, above: FloatArray, below: FloatArray) -> list[Interval]:
-        """The same for many numerators of shape (n, n_steps) over one positive denominator."""
+        """Intervals of many numerators of shape (n, n_steps) over one positive denominator."""
         drawn = self.sums(above) / self.sums(below)[:, None]
         lower, upper = np.quantile(drawn, _BOUNDS, axis=0)
         return list(zip(lower.tolist(), upper.tolist(), strict=True))
@@ -87,7 +87,7 @@ _BOUNDS = ((1 - LEVEL) / 2, (1 + LEVEL) / 2)
 
 
 def loses(no_delay: FloatArray, ideal: FloatArray) -> bool:
-    """Whether a job clearly loses time to stragglers, so that shares of the loss mean something.
+    """Whether the loss of a job is larger than noise. Only then do shares of the loss have a meaning.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Clock skew between workers, estimated from operations that end together and taken out."""
+"""Estimate the clock skew between workers from operations that end together, and remove it."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from rca.whatif.graph import DependencyGraph
 from rca.whatif.step_shapes import StepShape
 
 SMALLEST_SKEW = 5e-3
-"""Seconds; below it the ends of a collective may differ anyhow, and the answer hardly does."""
+"""Seconds. Ends of a collective may differ by less without skew, and the results hardly change."""
 
 ALSO_CORRECTED = 1e-3
-"""Seconds from which the other clocks are corrected too, once one is off by `SMALLEST_SKEW`."""
+"""Seconds. Once one clock is off by `SMALLEST_SKEW`, every clock that is off by this much is corrected."""
 
 NOTED_SKEW = 1.5e-3
-"""Seconds from which an agreed skew is worth a note although it is not corrected."""
+"""Seconds. A larger skew gets a note even if it is not corrected."""
 
 SAMPLED_VALUES = 16_000_000
-"""Operations looked at to tell graph and clocks of a shape; beyond, some of its steps stand for all."""
+"""Operations of a shape from which graph and clock offsets are read. Larger shapes are sampled by step."""
 
 FIRST_STEPS = 4
 FEWEST_FOR_MOVING = 6
-"""Steps below which a clock that moves cannot be told from noise."""
+"""With fewer steps a drifting clock cannot be distinguished from noise."""
 
 CLOCKS_SHOWN = 4
 
@@ -34,7 +34,7 @@ CLOCKS_SHOWN = 4
 def one_clock(
     kept: Sequence[tuple[StepShape, DependencyGraph, object]], notes: list[str], *, correct: bool = True
 ) -> FloatArray:
-    """Put all workers on one clock, by what the commonest shape shows; notes what was done.
+    """Correct the clocks of all workers by the offsets of the commonest shape, and add notes.
 
     Parameters
     ----------
@@ -47,7 +47,7 @@ def one_clock(
     Returns
     -------
     ndarray of shape (n_data, n_stages), seconds
-        What was taken out.
+        The removed offsets.
     """
     shape, graph, _ = kept[0]
     if not correct:
@@ -58,7 +58,7 @@ def one_clock(
             without_offsets(held, offsets)
         notes.append(_corrected(offsets))
     if left >= NOTED_SKEW:
-        notes.append(f"clocks seem up to {left * 1e3:.1f} ms apart, which was left as it is")
+        notes.append(f"clocks differ by up to {left * 1e3:.1f} ms, which is not corrected")
     moved = moving_clocks(shape, graph)
     if moved.any():
         notes.append(
@@ -69,18 +69,18 @@ def one_clock(
 
 
 def clock_offsets(shape: StepShape, graph: DependencyGraph) -> tuple[FloatArray, float]:
-    """Offset of every worker's clock that what ends together agrees on.
+    """Clock offset of every worker, from groups of operations that end together.
 
-    A late collective also ends late on one worker only, but then its other collectives disagree; a skewed
-    clock shifts all of them alike. Clocks may be shared (a node, a stage, a data rank), so all offsets are
-    solved for together; those of the largest set of workers that agree are zero.
+    A skewed clock shifts all collectives of a worker by the same amount. A late collective shifts only
+    itself. Several workers may share one clock (a node, a stage, a data rank), so all offsets are solved
+    for jointly. The largest set of agreeing workers has offset zero.
 
     Returns
     -------
     offsets : ndarray of shape (n_data, n_stages), seconds
-        0 where the clock is sound or its witnesses disagree.
+        0 where the clock is correct, or where its groups disagree.
     left : float, seconds
-        Largest agreed skew where none is large enough to be corrected.
+        Largest offset if none is large enough to be corrected, else 0.
     """
     steps = sampled_steps(shape.n_ops * shape.n_data, shape.start.shape[2])
     offsets = joint_offsets(_gaps(shape, graph, steps), shape.n_data, shape.n_stages, NOTED_SKEW)
@@ -91,7 +91,7 @@ def clock_offsets(shape: StepShape, graph: DependencyGraph) -> tuple[FloatArray,
 
 
 def moving_clocks(shape: StepShape, graph: DependencyGraph) -> FloatArray:
-    """How far each clock moves from the first third of the steps to the last; 0 below `SMALLEST_SKEW`.
+    """Drift of each clock from the first third of the steps to the last third; 0 below `SMALLEST_SKEW`.
 
     Returns
     -------
@@ -144,7 +144,7 @@ def without_offsets(shape: StepShape, offsets: FloatArray) -> None:
 
 
 def sampled_steps(n_values: int, n_steps: int) -> IntArray:
-    """Positions of the steps that stand for all of a shape: the first few, and others evenly spread.
+    """Positions of the sampled steps of a shape: the first few, and others evenly spread.
 
     Parameters
     ----------
@@ -174,7 +174,7 @@ def _counted(offsets: FloatArray) -> str:
 
 
 def _listed(offsets: FloatArray) -> str:
-    """The largest few by name."""
+    """The largest offsets, with their workers."""
     order = np.argsort(-np.abs(offsets), axis=None, kind="stable")[:CLOCKS_SHOWN]
     places = [divmod(int(at), offsets.shape[1]) for at in order if offsets.flat[at]]
     listed = [f"data rank {d}, stage {s}: {offsets[d, s] * 1e3:+.1f} ms" for d, s in places]

@@ -1,8 +1,8 @@
-"""Offsets of many clocks from groups of operations that really end together, as one robust problem.
+"""Clock offsets of all workers from groups of operations that end together, as one robust fit.
 
-An observed end is the worker's offset plus the group's level. The sum of absolute residuals is minimised
-over all offsets and levels by reweighted least squares: like a median, it follows what most groups say, and
-unlike corrections one worker at a time it sees clocks that several workers share.
+An observed end is the offset of the worker plus the level of the group. Iteratively reweighted least squares
+minimise the sum of absolute residuals over all offsets and levels. Like a median, the fit follows the
+majority of the groups. It also finds clocks that several workers share.
 """
 
 from __future__ import annotations
@@ -21,28 +21,28 @@ Gap = tuple[tuple[int, ...], bool, FloatArray]
 
 ROUNDS = 40
 SETTLED = 1e-6
-"""Seconds by which a round must still move an offset."""
+"""Seconds. The fit ends when a round changes every offset by less."""
 SMOOTHING = 1e-5
-"""Seconds; residuals below it weigh alike."""
+"""Seconds. Smaller residuals have equal weights."""
 MOST_DENSE = 256
-"""Workers up to which the equations are solved as a matrix."""
+"""Workers. Up to this number the equations are solved as a dense matrix."""
 AGREEMENT = 0.25
-"""A witness confirms an offset if it leaves less than this share of it."""
+"""Share of an offset. A group confirms the offset if its residual is smaller."""
 SLACK = 1e-3
-"""Seconds that a witness may be off in any case."""
+"""Seconds. A smaller residual always confirms an offset."""
 CONFIRMING_SHARE = 0.75
-"""Share of the witnesses that must confirm: one collective may really end late on one worker."""
+"""Share of the groups that must confirm an offset. One collective may end late on one worker."""
 
 
 def joint_offsets(gaps: list[Gap], n_data: int, n_stages: int, smallest: float) -> FloatArray:
-    """Offset of every worker that its groups agree on, against the largest set of workers that agree.
+    """Offset of every worker, relative to the largest set of workers with equal offsets.
 
     Parameters
     ----------
     gaps : list of Gap
     n_data, n_stages : int
     smallest : float, seconds
-        Where no group spreads further than this, nothing is solved: all offsets are 0.
+        If the ends of no group differ by more, all offsets are 0.
 
     Returns
     -------
@@ -65,7 +65,7 @@ def joint_offsets(gaps: list[Gap], n_data: int, n_stages: int, smallest: float) 
 
 
 def _centred(values: FloatArray, weights: FloatArray, *, across: bool) -> FloatArray:
-    """Values less their group's weighted mean; groups are rows, or everything."""
+    """Values minus the weighted mean of their group. A group is a row or, with `across`, the whole array."""
     axis = None if across else 1
     total = weights.sum(axis=axis, keepdims=True)
     mean = (weights * values).sum(axis=axis, keepdims=True) / np.maximum(total, 1e-300)
@@ -73,7 +73,7 @@ def _centred(values: FloatArray, weights: FloatArray, *, across: bool) -> FloatA
 
 
 def _residuals(gaps: list[Gap], offsets: FloatArray) -> list[FloatArray]:
-    """What offsets and the best level (the median) leave of each end; NaN where there was none."""
+    """Ends minus offsets and group medians; NaN where no end was traced."""
     residuals = []
     for stages, across, spread in gaps:
         left = spread - offsets[:, list(stages)]
@@ -93,7 +93,7 @@ def _weights(residual: FloatArray) -> FloatArray:
 def _least_squares(
     gaps: list[Gap], weights: list[FloatArray], residuals: list[FloatArray], shape: tuple[int, int]
 ) -> FloatArray:
-    """Weighted solution. Levels are eliminated: a group only compares its members."""
+    """Weighted solution with the levels eliminated."""
     right = np.zeros(shape)
     carried = np.zeros(shape)
     for (stages, across, _), weight, residual in zip(gaps, weights, residuals, strict=True):
@@ -117,12 +117,12 @@ def _dense(gaps: list[Gap], weights: list[FloatArray], right: FloatArray, carrie
             weight[:, :, None] * weight[:, None, :] / np.maximum(weight.sum(axis=1), 1e-300)[:, None, None]
         )
         if len(set(stages)) == len(stages):
-            # Rows are different workers: no place is met twice.
+            # Rows are different workers, so no cell is written twice.
             matrix[at[:, :, None], at[:, None, :]] -= shared
         else:
             np.subtract.at(matrix, (at[:, :, None], at[:, None, :]), shared)
     diagonal = np.arange(right.size)
-    # All clocks may be shifted alike; a breath of weight on zero decides.
+    # The equations fix offsets only up to a constant. A tiny weight towards zero makes them solvable.
     matrix[diagonal, diagonal] += carried.ravel() + 1e-9 * max(float(carried.max()), 1.0)
     return np.asarray(np.linalg.solve(matrix, right.ravel()).reshape(-1, n_stages))
 
@@ -130,7 +130,7 @@ def _dense(gaps: list[Gap], weights: list[FloatArray], right: FloatArray, carrie
 def _conjugate_gradients(
     gaps: list[Gap], weights: list[FloatArray], right: FloatArray, carried: FloatArray
 ) -> FloatArray:
-    """Without the matrix, preconditioned by the weights each worker carries."""
+    """Solution without a matrix, preconditioned by the total weight of each worker."""
 
     def normal(x: FloatArray) -> FloatArray:
         out = np.zeros_like(x)
@@ -162,13 +162,13 @@ def _conjugate_gradients(
 
 
 def _add(totals: npt.NDArray[Any], stages: Sequence[int], values: npt.NDArray[Any]) -> None:
-    """Add the columns of a group to those of its stages, of which two may be the same."""
+    """Add the columns of a group to those of its stages; a stage may occur twice."""
     for column, stage in enumerate(stages):
         totals[:, stage] += values[:, column]
 
 
 def _commonest(offsets: FloatArray) -> float:
-    """The offset most workers share, within `SLACK`; of equal sets, the one of the first worker."""
+    """The offset that most workers share, within `SLACK`. Ties go to the first worker."""
     flat = offsets.ravel()
     ordered = np.sort(flat)
     inside = np.searchsorted(ordered, flat + SLACK, "right") - np.searchsorted(ordered, flat - SLACK, "left")
@@ -177,11 +177,11 @@ def _commonest(offsets: FloatArray) -> float:
 
 
 def _confirmed(gaps: list[Gap], offsets: FloatArray) -> BoolArray:
-    """Whether enough kinds of groups that can tell say what was solved.
+    """Whether enough kinds of groups confirm each offset.
 
-    A group can tell where it also holds workers with a clearly different offset.
+    A group counts only if it also has workers with a clearly different offset.
     """
-    witnesses = np.zeros(offsets.shape, np.int64)
+    counts = np.zeros(offsets.shape, np.int64)
     agreeing = np.zeros(offsets.shape, np.int64)
     near = np.maximum(AGREEMENT * np.abs(offsets), SLACK)
     for (stages, across, spread), residual in zip(gaps, _residuals(gaps, offsets), strict=True):
@@ -189,14 +189,14 @@ def _confirmed(gaps: list[Gap], offsets: FloatArray) -> BoolArray:
         mine = np.where(np.isfinite(spread), offsets[:, held], np.nan)
         axis = None if across else 1
         low, high = (extreme.reduce(mine, axis=axis, keepdims=True) for extreme in (np.fmin, np.fmax))
-        telling = np.isfinite(mine) & (np.maximum(high - mine, mine - low) > near[:, held])
-        # Two members share their disagreement: each is the other's only witness.
+        counted = np.isfinite(mine) & (np.maximum(high - mine, mine - low) > near[:, held])
+        # In a group of two, the residual is split between both members.
         off = (
             2 * np.abs(residual)
             if residual.shape[1] * (residual.shape[0] if across else 1) == 2
             else np.abs(residual)
         )
-        _add(witnesses, held, telling)
-        _add(agreeing, held, telling & (off <= near[:, held]))
-    confirmed: BoolArray = (witnesses >= 2) & (agreeing >= CONFIRMING_SHARE * witnesses)
+        _add(counts, held, counted)
+        _add(agreeing, held, counted & (off <= near[:, held]))
+    confirmed: BoolArray = (counts >= 2) & (agreeing >= CONFIRMING_SHARE * counts)
     return confirmed

@@ -1,4 +1,4 @@
-"""Decompositions: what each operation type, stage, data rank and worker costs on its own."""
+"""Decompose the slowdown: the cost of each operation type, stage, data rank and worker alone."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from rca.whatif.optypes import OP_TYPES
 from rca.whatif.trace_replay import ShapeReplay, TraceReplay
 
 TOP_SHARE = 0.03
-"""Share of the workers that make the top set of the worker metric (the published value)."""
+"""Share of the workers in the top set of the worker metric M_W (the published value)."""
 
 
 @dataclass(frozen=True)
 class Decompositions:
-    """All of one trace.
+    """All decompositions of one trace.
 
     Attributes
     ----------
     no_delay, ideal : ndarray of shape (n_steps,), seconds
     by_type, by_data_rank, by_stage : Decomposition
     by_worker : ndarray of shape (n_stages, n_data, n_steps), seconds
-        Exact: only that worker keeps its trace times.
+        Exact step times if only that worker keeps its traced times.
     """
 
     no_delay: FloatArray
@@ -37,7 +37,7 @@ class Decompositions:
 
 
 def decompose(replay: TraceReplay) -> Decompositions:
-    """Evaluate every decomposition in two batches: whole-job masks, and one data rank at a time."""
+    """Evaluate all decompositions in two batches: masks of the whole job, and one data rank at a time."""
     present = sorted(frozenset().union(*(part.graph.active_types for part in replay.parts)))
     merged = sorted({OP_TYPES[code].merged for code in present})
     codes = [[code for code in present if OP_TYPES[code].merged == name] for name in merged]
@@ -71,16 +71,16 @@ def decompose(replay: TraceReplay) -> Decompositions:
 
 @dataclass(frozen=True)
 class Removal:
-    """How much of the slowdown disappears with a set of workers.
+    """Share of the slowdown that disappears when a set of workers is ideal.
 
     Attributes
     ----------
     workers : tuple of (int, int)
         (data rank position, stage) of the workers made ideal.
     share : float or None
-        (T - T without) / (T - T ideal); None where there is no clear slowdown to have a share of.
+        (T - T without) / (T - T ideal); None if the slowdown is within noise.
     seconds : ndarray of shape (n_steps,)
-        Step times without.
+        Step times with these workers ideal.
     """
 
     workers: tuple[tuple[int, int], ...]
@@ -91,7 +91,7 @@ class Removal:
 def remove_workers(
     replay: TraceReplay, found: Decompositions, workers: tuple[tuple[int, int], ...]
 ) -> Removal:
-    """Replay the job with some workers' operations ideal and all others as traced."""
+    """Replay the job with the operations of some workers ideal and all others as traced."""
 
     def make_ideal(part: ShapeReplay, _block: slice, work: Seconds32) -> None:
         for data_rank, stage in workers:
@@ -114,7 +114,7 @@ def remove_last_stage(replay: TraceReplay, found: Decompositions) -> Removal:
 
 
 def share_of_loss(no_delay: FloatArray, ideal: FloatArray, without: FloatArray) -> float | None:
-    """Part of the loss that disappears; None where the loss is none, or not clear of noise.
+    """Share of the loss that disappears; None if the loss is zero or within noise.
 
     Parameters
     ----------

@@ -1,8 +1,11 @@
-"""Ideal durations of a trace held in blocks: exact, without ever holding one type's values together.
+"""Own times of operations, derived from the trace, and ideal durations per operation type.
 
-Means add up. A median is found by counting: single-precision numbers sort like the integers their bits
-make, so one pass counts the upper halves of the bits, and a second one the lower halves of those numbers
-whose upper half is the median's.
+The own time of a local operation is its duration, that of a grouped one its transfer duration.
+
+The ideal durations of long traces are exact, although the values of a type are never held together. Means
+add up. A median is found by counting: single-precision numbers sort like the integers of their bits. One
+pass counts the upper halves of the bits. A second pass counts the lower halves of the numbers whose upper
+half is that of the median.
 """
 
 from __future__ import annotations
@@ -26,7 +29,7 @@ from rca.whatif.step_shapes import StepShape
 
 
 class Spool:
-    """A temporary file without a name, closed with the last array that refers to it."""
+    """Arrays in an unnamed temporary file, which is closed with the last array that refers to it."""
 
     def __init__(self) -> None:
         file = tempfile.TemporaryFile(prefix="rca-what-if-")  # noqa: SIM115  (lives as long as its arrays)
@@ -52,33 +55,33 @@ class Spool:
 
 @dataclass(frozen=True)
 class Spooled:
-    """An array in a spool."""
+    """An array in a temporary file."""
 
     spool: Spool
     at: int
     shape: tuple[int, ...]
 
     def load(self) -> Seconds32:
-        """Read it back, read-only."""
+        """Read the array back; it is read-only."""
         return self.spool.read(self.at, self.shape)
 
 
 IMPLAUSIBLE = np.float32(-0.010)
-"""Derived times at or below this are clock artefacts and count as zero (the published rule)."""
+"""Seconds. Derived times at or below are clock artefacts and become zero (the published rule)."""
 
 
 @dataclass(frozen=True)
 class DerivedTimes:
-    """What the replay of one shape runs on.
+    """Times on which the replay of one shape runs.
 
     Attributes
     ----------
     kept : ndarray of shape (n_ops, n_data, n_steps), float32, seconds, or Spooled
         Duration of a local operation, transfer duration of a grouped one; holes filled.
     observed : ndarray of shape (n_ops, n_data, n_steps), bool, or None
-        Which of `kept` was derived from rows; None if all of it was.
+        Where `kept` was derived from rows; None if everywhere.
     measured : ndarray of shape (n_steps,), float32, seconds
-        Last end less first start.
+        Last end minus first start.
     """
 
     kept: Seconds32 | Spooled
@@ -87,12 +90,12 @@ class DerivedTimes:
 
     @property
     def work(self) -> Seconds32:
-        """What the operations contribute: (n_ops, n_data, n_steps), seconds; read back if on disk."""
+        """Own times of the operations: (n_ops, n_data, n_steps), seconds; read back if on disk."""
         return self.kept if isinstance(self.kept, np.ndarray) else self.kept.load()
 
 
 def derive(shape: StepShape, graph: DependencyGraph) -> DerivedTimes:
-    """Transfer durations and measured step times of one shape, holes filled."""
+    """Own times and measured step times of one shape, with missing rows filled."""
     work, measured = observed_work(shape, graph)
     holes = np.isnan(work)
     if not holes.any():
@@ -102,9 +105,9 @@ def derive(shape: StepShape, graph: DependencyGraph) -> DerivedTimes:
 
 
 def observed_work(shape: StepShape, graph: DependencyGraph) -> tuple[Seconds32, Seconds32]:
-    """Work as `DerivedTimes` has it but with NaN for holes, and measured step times.
+    """Own times with NaN for missing rows, and measured step times.
 
-    A group that lacks a member has no known latest start, so all its members are holes.
+    If a group lacks a member, its latest start is unknown, so the times of all its members are missing.
     """
     end = shape.start + shape.duration
     work = shape.duration.copy()
@@ -128,14 +131,17 @@ def _plausible(seconds: Seconds32) -> Seconds32:
 
 
 def fill_holes(works: Sequence[Seconds32], holes: Sequence[BoolArray], shape: StepShape) -> None:
-    """Take the worker's own median of the operation, else the operation's, the stage's, the type's.
+    """Fill missing times in place.
+
+    The first median that exists is taken: of the operation on that worker, of the operation, of the type on
+    that stage, of the type.
 
     Parameters
     ----------
     works, holes : sequence of ndarray of shape (n_ops, n_data, n_block)
-        Blocks of steps of one shape; `works` is filled in place.
+        Blocks of steps of one shape.
     shape : StepShape
-        Its operations.
+        The operations of the shape.
     """
 
     def known(op: int) -> Seconds32:
@@ -198,7 +204,7 @@ def _contiguous(ops: IntArray) -> bool:
 
 
 def _statistic(values: Seconds32, statistic: str) -> float:
-    # In single precision, sum and ratio alike: derived values are kept in it, ideals among them.
+    # Sum and ratio are rounded to single precision, as the published results are.
     if statistic == "mean":
         return float(np.float32(values.sum(dtype=np.float64)) / np.float32(values.size))
     return float(np.float32(np.median(values)))
@@ -210,12 +216,12 @@ HALF = 1 << 16
 
 
 def pooled_ideal_durations(blocks: Blocks) -> FloatArray:
-    """Ideal duration per operation type, as `rca.whatif.derived_times.ideal_durations` has it.
+    """The same ideal durations as `ideal_durations`, computed block by block.
 
     Parameters
     ----------
     blocks : callable
-        Iterates over all blocks; called twice.
+        Gives an iterator over all blocks; called twice.
 
     Returns
     -------
@@ -257,7 +263,7 @@ def pooled_ideal_durations(blocks: Blocks) -> FloatArray:
 
 
 def _by_type(blocks: Iterator[tuple[StepShape, DerivedTimes]]) -> Iterator[tuple[int, Seconds32]]:
-    """Observed values, one type of one block at a time."""
+    """Observed values of one type in one block at a time."""
     for shape, times in blocks:
         work = times.work
         for code in np.unique(shape.optype):
@@ -267,7 +273,7 @@ def _by_type(blocks: Iterator[tuple[StepShape, DerivedTimes]]) -> Iterator[tuple
 
 
 def _sortable(values: Seconds32) -> npt.NDArray[np.uint32]:
-    """Integers in the order of the numbers: negative ones have all bits flipped, the others the sign."""
+    """Integers that sort like the numbers: all bits of negative numbers are flipped, else the sign bit."""
     bits = np.ascontiguousarray(values + np.float32(0)).view(np.uint32)
     flipped: npt.NDArray[np.uint32] = bits ^ (
         (bits.view(np.int32) >> 31).view(np.uint32) | np.uint32(1 << 31)

@@ -1,4 +1,4 @@
-"""The dependency graph of one step: operations, edges, and groups that end together."""
+"""The dependency graph of one step, and its compiled form for the replay."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from rca.whatif.optypes import NAMES, OPTIMIZER
 
 @dataclass(frozen=True, order=True)
 class Operation:
-    """An operation of one model-parallel group; every data rank runs its own copy."""
+    """An operation of one model-parallel group. Every data rank runs its own copy."""
 
     stage: int
     optype: int
@@ -29,7 +29,7 @@ class Operation:
 
 @dataclass(frozen=True)
 class Group:
-    """Operations that end together, each its transfer after the last of them has started.
+    """Operations that end together: each ends its transfer duration after the latest start of the group.
 
     Attributes
     ----------
@@ -45,7 +45,7 @@ class Group:
 
 @dataclass(frozen=True)
 class DependencyGraph:
-    """What must end before what may start.
+    """Which operations must end before others may start.
 
     Attributes
     ----------
@@ -54,9 +54,9 @@ class DependencyGraph:
     edges : tuple of (int, int)
         Positions (before, after), sorted, without repeats.
     groups : tuple of Group
-        Communication groups; an operation in none of them is local.
+        Communication groups. An operation outside all groups is local.
     active : frozenset of int
-        Operations the replay covers; the rest is in the trace but not in the model.
+        Operations in the replay. The others are in the trace, but not in the model.
     """
 
     operations: tuple[Operation, ...]
@@ -74,11 +74,11 @@ class DependencyGraph:
 
     @cached_property
     def active_types(self) -> frozenset[int]:
-        """Operation types the replay covers."""
+        """Types of the operations in the replay."""
         return frozenset(self.operations[op].optype for op in self.active)
 
     def units(self) -> list[tuple[tuple[int, ...], bool]]:
-        """Order groups and local operations so that everything they wait for comes first.
+        """Groups and local operations in topological order.
 
         Returns
         -------
@@ -87,7 +87,7 @@ class DependencyGraph:
         Raises
         ------
         InvalidTrace
-            If operations wait for each other in a circle, naming some of them.
+            If the dependencies have a cycle. The message names some of its operations.
         """
         units = [(group.members, group.across_data) for group in self.groups]
         grouped = {member for members, _ in units for member in members}
@@ -100,7 +100,7 @@ class DependencyGraph:
         for following in after:
             for index in following:
                 waiting[index] += 1
-        # Depth first keeps an operation's end close to its use, so that few ends live at a time.
+        # Depth-first order keeps an end close to its use, so that few ends are alive at a time.
         ready = [index for index in range(len(units) - 1, -1, -1) if waiting[index] == 0]
         ordered = []
         while ready:
@@ -113,29 +113,28 @@ class DependencyGraph:
         if len(ordered) < len(units):
             stuck = [units[index][0][0] for index in range(len(units)) if waiting[index] > 0][:6]
             named = ", ".join(self.operations[op].name for op in stuck)
-            raise InvalidTrace(f"operations wait for each other in a circle: {named}")
+            raise InvalidTrace(f"operations depend on each other in a cycle: {named}")
         return ordered
 
 
 @dataclass(frozen=True)
 class Program:
-    """One step's replay, ready for arrays.
+    """The replay of one step as flat arrays.
 
-    A *unit* is a communication group, or a local operation alone. Without launch delays a unit starts at
-    the latest end of everything any member waits for, and each member ends its own duration later.
+    A *unit* is a communication group or one local operation. Without launch delays a unit starts at the
+    latest end of the dependencies of its members. Each member ends its own duration later. Ends are kept in
+    slots, which are reused.
 
     Attributes
     ----------
-    dep_start, dep_op : ndarray, int32
-        Dependencies of unit u: ``dep_op[dep_start[u]:dep_start[u + 1]]``, as operations.
-    dep_slot : ndarray, int32
-        The same as slots.
+    dep_start, dep_slot : ndarray, int32
+        Slots of the dependencies of unit u: ``dep_slot[dep_start[u]:dep_start[u + 1]]``.
     member_start, member_op, member_slot : ndarray, int32
-        Members of each unit, and the slot each end is kept in; -1 if nobody waits for it.
+        Members of each unit, and the slot of each end; -1 if no operation depends on it.
     final : ndarray of shape (n_members,), bool
-        Whether the end counts as an end of the step.
+        Whether the operation can end the step.
     across : ndarray of shape (n_units,), bool
-        Whether the unit is synchronised over the data ranks.
+        Whether the unit is synchronised across data ranks.
     n_slots, n_ops : int
     """
 
@@ -155,9 +154,9 @@ class Program:
 
 
 def compile_graph(graph: DependencyGraph) -> Program:
-    """Order the units, and give every end a slot for as long as somebody still waits for it.
+    """Order the units, and give each end a slot until its last use.
 
-    A step ends with its latest optimizer; where none was traced, with its latest operation.
+    A step ends with its latest optimizer. If no optimizer was traced, it ends with its latest operation.
     """
     units = graph.units()
     waits = [sorted({b for op in members for b in graph.predecessors[op]}) for members, _ in units]
@@ -187,7 +186,7 @@ def _assign_slots(
     n_slots = 0
     slots: dict[int, int] = {}
     for index, (members, _) in enumerate(units):
-        # Outputs before inputs are freed: a unit with several members reads its inputs more than once.
+        # Outputs get slots before inputs are freed, because a unit reads its inputs once per member.
         for op in members:
             if op not in last_use:
                 continue

@@ -1,7 +1,7 @@
-"""The replay as a compiled kernel. Importing this imports numba (about a second): do it lazily.
+"""The replay as a compiled kernel. Importing this module imports numba, which takes about a second.
 
-Steps are the lanes of every inner loop. An end all steps agree on is kept as one number (*flat*), so a
-scenario that leaves most operations ideal costs only what differs.
+The inner loops run over steps (lanes). If an end is equal in all steps, one number is kept (*flat*). A
+scenario in which most operations are ideal therefore costs little.
 """
 
 # mypy: disable-error-code="untyped-decorator"
@@ -15,7 +15,7 @@ from numba import njit
 from rca.arrays import BoolArray, FloatArray, Seconds32
 
 LANES_PER_BLOCK = 256
-"""Lanes per block: the ends alive in one block stay in the first-level cache."""
+"""The ends of one block fit into the first-level cache."""
 
 
 @njit(cache=True, nogil=True, error_model="numpy", inline="always")
@@ -32,7 +32,7 @@ def _latest_end(
     latest: int,
     n: int,
 ) -> tuple[float, int]:
-    """Latest end waited for: ``(number, -1)`` if all lanes agree, else ``(-inf, row of ends)``."""
+    """Latest end of dependencies: ``(number, -1)`` if equal in all lanes, else ``(-inf, row of ends)``."""
     floor = -np.inf if dep_to > dep_from else 0.0
     source = -1
     for dep in range(dep_from, dep_to):
@@ -57,7 +57,7 @@ def _latest_end(
 
 @njit(cache=True, nogil=True, error_model="numpy", inline="always")
 def _meet(ends: FloatArray, source: int, latest: int, fold: int, n_steps: int) -> None:
-    """Latest over the folded data ranks of row `source`, for all of them, into row `latest`."""
+    """Write the latest end over the folded data ranks of row `source` into row `latest`."""
     for step in range(n_steps):
         ends[latest, step] = ends[source, step]
     for part in range(1, fold):
@@ -72,7 +72,7 @@ def _meet(ends: FloatArray, source: int, latest: int, fold: int, n_steps: int) -
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def replay_range(  # noqa: C901  (one fused loop: calls between its levels would cost more than it does)
+def replay_range(  # noqa: C901  (one fused loop: function calls inside would dominate its time)
     dep_start: npt.NDArray[np.int32],
     dep_slot: npt.NDArray[np.int32],
     member_start: npt.NDArray[np.int32],
@@ -102,10 +102,10 @@ def replay_range(  # noqa: C901  (one fused loop: calls between its levels would
     """
     n_lanes = work.shape[2]
     n_columns = row.shape[1]
-    # Folded data ranks meet inside a column, so a block must hold all of them.
+    # Folded data ranks synchronise inside a column, so a block holds all of them.
     lanes = n_lanes if fold > 1 else min(LANES_PER_BLOCK, n_lanes)
     n_steps = n_lanes // fold
-    # One row of lanes per slot and column, and two more: the latest end waited for, and scratch.
+    # One row of lanes per slot and column, one for the latest end of the dependencies, one as scratch.
     latest = n_slots * n_columns
     scratch = latest + 1
     ends = np.empty((latest + 2, lanes))

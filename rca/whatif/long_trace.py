@@ -52,10 +52,10 @@ from rca.whatif.trace_replay import (
 )
 
 MOST_IN_MEMORY = 400_000_000
-"""Operations whose times are kept in memory (4 bytes each)."""
+"""Operations. Up to this number, their times (4 bytes each) are kept in memory."""
 
 CONTENTS_SHARE = 0.6
-"""Of the time that reading takes."""
+"""Share of the reading time that the first pass takes."""
 
 
 def stream_replay(
@@ -67,28 +67,30 @@ def stream_replay(
     threads: int = 2,
     progress: Progress | None = None,
 ) -> TraceReplay:
-    """A replay of a trace that does not fit in memory as rows.
+    """Prepare the replay of a trace that does not fit in memory as rows.
 
-    The same as `TraceReplay.from_trace` of the whole trace, except that times as traced are not kept, so
-    there is no timeline; that graph and clocks of a shape with more than 16 M operations come from a sample
-    of its steps; and that beyond `MOST_IN_MEMORY` a missing row is filled from its own block of steps.
+    The result equals `TraceReplay.from_trace` of the whole trace, with three exceptions:
+
+    - Traced times are not kept, so there is no timeline.
+    - Graph and clock offsets of a shape with more than 16 M operations come from a sample of its steps.
+    - Beyond `MOST_IN_MEMORY` a missing row is filled from its own block of steps.
 
     Parameters
     ----------
     path : path
-        Parquet. Fastest if steps follow one another and their rows stand in the same order.
+        Parquet. It is fastest if steps follow one another and the rows of each step have the same order.
     meta : mapping or path to YAML, optional
     schedule : callable
     correct_clocks : bool
     threads : int
-        For the replays.
+        Threads of the replays.
     progress : callable, optional
-        Called with the share of the work done.
+        Called with the finished share of the work.
 
     Raises
     ------
     InvalidTrace
-        If the trace cannot be replayed, by name.
+        If the trace cannot be replayed. The message names the row, column or step.
     """
     file = BlockedTrace(path)
     meta = TraceMeta.of(meta)
@@ -99,7 +101,7 @@ def stream_replay(
     builder = ArrayBuilder(file, meta, found, layouts)
     kept = fitted(builder.samples(), found.facts.rows.data_ranks, meta, schedule, notes)
     clock = one_clock(kept, notes, correct=correct_clocks)
-    # Samples name all steps of their layout, so a shape is known by its first step.
+    # A sample names all steps of its layout, so its first step identifies the layout.
     layouts = [next(one for one in layouts if one.steps[0] == shape.steps[0]) for shape, _, _ in kept]
     builder.keep(layouts)
     store = _Store(
@@ -117,9 +119,9 @@ def stream_replay(
         measured[part.position] = part.times.measured
     refuse_zero_ideal(parts)
     n_chunks = model_chunks([part.shape for part in parts])
-    said = contradictions(meta, found.facts.rows.data_ranks, found.facts.rows.n_stages, n_chunks)
-    said += world_size_notes(meta, *found.ranks.shape)
-    ranks = _own_ranks(found.ranks, said)
+    contradicted = contradictions(meta, found.facts.rows.data_ranks, found.facts.rows.n_stages, n_chunks)
+    contradicted += world_size_notes(meta, *found.ranks.shape)
+    ranks = _own_ranks(found.ranks, contradicted)
     return TraceReplay(
         parts=tuple(parts),
         steps=steps,
@@ -129,16 +131,16 @@ def stream_replay(
         data_ranks=found.facts.rows.data_ranks,
         clock=clock,
         meta=meta,
-        notes=(*found.notes, *said, *notes),
+        notes=(*found.notes, *contradicted, *notes),
         left_out=found.steps.size - steps.size,
-        # Each part alone may be too small for loading the compiler to pay; together they are not.
+        # Each part alone may be too small for the compiler to pay off; all parts together are not.
         engine="numba" if store.n_values * found.facts.rows.n_stages >= COMPILED_FROM else "auto",
         threads=threads,
     )
 
 
 def _own_ranks(ranks: IntArray, notes: list[str]) -> IntArray:
-    """Rank numbers only where each names one worker."""
+    """Rank numbers of the workers; none if one number names several workers."""
     numbers = np.where(ranks == NO_RANK, -1, ranks).ravel()
     shared = shared_ranks(numbers, np.arange(ranks.size))
     if not shared.size:
@@ -148,14 +150,14 @@ def _own_ranks(ranks: IntArray, notes: list[str]) -> IntArray:
 
 
 def _without_times(shape: StepShape) -> StepShape:
-    """The shape with times as traced replaced by NaN that takes no memory."""
+    """The shape with its traced times replaced by NaN, which takes no memory."""
     nothing = np.broadcast_to(np.float32(np.nan), (shape.n_ops, shape.n_data, shape.steps.size))
     return replace(shape, start=nothing, duration=nothing)
 
 
 @dataclass
 class _Bar:
-    """Turns rows and steps done into a share."""
+    """Progress of both passes as one share."""
 
     progress: Progress | None
     n_rows: int
@@ -177,7 +179,7 @@ class _Bar:
 
 @dataclass
 class _Piece:
-    """Some steps of one shape."""
+    """Own times of some steps of one shape."""
 
     steps: IntArray
     work: Seconds32 | Spooled
@@ -187,7 +189,7 @@ class _Piece:
 
 @dataclass
 class _Store:
-    """What the operations contribute, in pieces of whole steps."""
+    """Own times of all operations, in pieces of whole steps."""
 
     kept: list[Fitted]
     layouts: list[Layout]
@@ -214,7 +216,7 @@ class _Store:
         self.pieces[index].append(_Piece(shape.steps, self.spool.write(work), holes, measured))
 
     def parts(self) -> tuple[list[ShapeReplay], FloatArray]:
-        """One part per shape where signatures are searched in it, else one per piece."""
+        """One part per shape if patterns of microbatches are searched, else one part per piece."""
         parts: list[ShapeReplay] = []
         for layout, (sample, graph, program), pieces in zip(
             self.layouts, self.kept, self.pieces, strict=True
@@ -260,7 +262,7 @@ def _joined(pieces: list[_Piece]) -> _Piece:
 
 
 def _fill(pieces: list[_Piece], shape: StepShape) -> None:
-    """Fill the holes of all pieces from what all pieces show."""
+    """Fill the missing times of all pieces from all pieces."""
     if all(piece.holes is None for piece in pieces):
         return
     works = [piece.work for piece in pieces if isinstance(piece.work, np.ndarray)]

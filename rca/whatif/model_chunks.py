@@ -1,7 +1,7 @@
-"""Model chunks of operations whose producer gave none: read from the rows, or refused.
+"""Model chunks of operations without one: derived from other columns, or refused.
 
-A job with several model chunks per stage (an interleaved schedule) that is replayed as if it had one gets
-a wrong graph without any sign of it, so one chunk is never assumed: something in the rows must show it.
+Replaying an interleaved schedule (several model chunks per stage) as one chunk gives a wrong graph
+without any sign of the mistake. Therefore one chunk is never assumed: some column must show it.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ def with_model_chunks(trace: OpTrace, n_stages: int, named: int) -> OpTrace:
         One numbered row per operation.
     n_stages : int
     named : int
-        Chunks per stage that ``mc`` or ``gmc`` name anywhere in the trace; 0 if neither does.
+        Chunks per stage according to ``mc`` or ``gmc`` of the whole trace; 0 if both are absent.
 
     Raises
     ------
     InvalidTrace
-        If nothing in the rows tells the chunks.
+        If no column shows the chunks.
     """
     compute = (trace.optype == FORWARD) | (trace.optype == BACKWARD)
     if not compute.any():
@@ -58,7 +58,7 @@ def with_model_chunks(trace: OpTrace, n_stages: int, named: int) -> OpTrace:
 
 
 def _give_chunks(trace: OpTrace, lacking: BoolArray, n_stages: int, named: int) -> str:
-    """Fill the chunks of the lacking rows in place; returns where they come from."""
+    """Fill the chunks of the lacking rows in place; returns their origin for the note."""
     placed = lacking & (trace.global_chunk >= 0)
     trace.chunk[placed] = trace.global_chunk[placed] // n_stages
     known = np.isin(trace.optype, (FORWARD, BACKWARD)) & (trace.chunk >= 0)
@@ -82,7 +82,7 @@ def _operation(trace: OpTrace) -> IntArray:
 
 
 def _of_the_same_operation(trace: OpTrace, known: BoolArray, wanted: BoolArray) -> IntArray:
-    """The chunk that the known rows of the same operation have; -1 where there is none."""
+    """The chunk of the known rows of the same operation; -1 if there is none."""
     operation = _operation(trace)
     keys, first = np.unique(operation[known], return_index=True)
     values = trace.chunk[known][first]
@@ -91,9 +91,10 @@ def _of_the_same_operation(trace: OpTrace, known: BoolArray, wanted: BoolArray) 
 
 
 def _by_microbatch(trace: OpTrace, rows: BoolArray) -> IntArray:
-    """A microbatch passes a stage once per chunk: the k-th time forwards is chunk k, backwards from the end.
+    """Chunks from microbatches: a microbatch passes a stage once per chunk.
 
-    Workers that lack a row are told by those that do not.
+    Its k-th forward is chunk k; backwards count from the last chunk. Workers that lack a row get the chunk
+    from the other workers.
     """
     at = np.flatnonzero(rows)
     keys = (trace.microbatch[at], trace.optype[at], trace.stage[at], trace.data_rank[at], trace.step[at])
@@ -117,20 +118,20 @@ def _by_microbatch(trace: OpTrace, rows: BoolArray) -> IntArray:
     if (found < 0).any():
         raise InvalidTrace(
             f"compute rows carry no model chunk, and mb_id occurs {int(size.min())} to {int(size.max())} "
-            "times per stage: the chunks cannot be told",
+            "times per stage: the chunks are ambiguous",
             hint="give the mc or the gmc column",
         )
     return found
 
 
 def _shown_by_order(trace: OpTrace, rows: BoolArray, n_stages: int) -> int:
-    """Chunks per stage that transfers, warm-up and metadata agree on."""
+    """Chunks per stage on which transfers, warm-up and metadata agree."""
     declared = trace.meta.vpp_size
     if n_stages == 1:
         return declared or 1
     transfers = np.isin(trace.optype, POINT_TO_POINT)
     first, last = trace.stage == 0, trace.stage == n_stages - 1
-    # Chunks after the first one reach stage 0 from the last stage; with one chunk nothing goes that way.
+    # With several chunks the last stage sends to stage 0. With one chunk it does not.
     around = (first & np.isin(trace.optype, (FORWARD_RECV, BACKWARD_SEND))) | (
         last & np.isin(trace.optype, (FORWARD_SEND, BACKWARD_RECV))
     )
@@ -150,12 +151,12 @@ def _shown_by_order(trace: OpTrace, rows: BoolArray, n_stages: int) -> int:
 
 
 def _fitting_warm_up(trace: OpTrace, rows: BoolArray, n_stages: int) -> list[int]:
-    """Numbers of chunks whose 1F1B schedule runs as many forwards before the first backward.
+    """Numbers of chunks whose 1F1B schedule has the traced number of forwards before the first backward.
 
     Returns
     -------
     list of int
-        Those that fit every stage.
+        Numbers that fit every stage.
     """
     at = np.flatnonzero(rows)
     place = (trace.step[at] - trace.step.min()) * trace.n_data + trace.data_rank[at]
@@ -181,7 +182,7 @@ def _fitting_warm_up(trace: OpTrace, rows: BoolArray, n_stages: int) -> list[int
 
 
 def _interleaved(trace: OpTrace, rows: BoolArray, n_chunks: int, n_stages: int) -> IntArray:
-    """The order of an interleaved schedule: as many microbatches of a chunk in a row as there are stages."""
+    """Chunks in the order of an interleaved schedule: each chunk runs one microbatch per stage in a row."""
     if n_chunks == 1:
         return np.zeros(int(rows.sum()), np.int64)
     total = int(trace.sequence[rows].max()) + 1
@@ -196,7 +197,7 @@ def _interleaved(trace: OpTrace, rows: BoolArray, n_chunks: int, n_stages: int) 
 
 
 def _collectives(trace: OpTrace, n_chunks: int) -> OpTrace:
-    """Gathers run in the order of the chunks, scatters in the reverse, as many for each chunk."""
+    """Gathers follow the order of the chunks, scatters the reverse order, equally many per chunk."""
     notes = []
     for optype in (ALL_GATHER, REDUCE_SCATTER):
         rows = (trace.optype == optype) & (trace.chunk < 0)

@@ -1,4 +1,4 @@
-"""Operation numbers that count on over the steps instead of restarting with each."""
+"""Renumber operations whose ``seq_id`` counts on over the steps instead of restarting in each."""
 
 from __future__ import annotations
 
@@ -17,16 +17,18 @@ NO_NUMBER = np.iinfo(np.int64).max
 
 @dataclass(frozen=True)
 class Counting:
-    """How operation numbers begin, over cells: one type of one rank in one step. Parts of a trace add up.
+    """Counts of first operation numbers per cell. A cell is one type on one rank in one step.
+
+    The counts of parts of a trace add up.
 
     Attributes
     ----------
     suspects : ndarray of shape (N_TYPES,), bool
-        Types whose lowest number exceeds 0 in some step; the rest describes only these.
+        Types whose lowest number exceeds 0 in some step. The other attributes cover only these types.
     cells, above, running : ndarray of shape (N_TYPES,), int
-        Cells; those that begin above 0; those whose numbers follow each other.
+        All cells, cells that begin above 0, and cells with consecutive numbers.
     lowest, highest : int
-        Extremes of the cells' first numbers.
+        Smallest and largest first number of a cell.
     all_rows : bool
         Whether every row is of a suspect type.
     given : bool
@@ -44,7 +46,7 @@ class Counting:
 
     @classmethod
     def of(cls, trace: OpTrace, also: BoolArray | None = None) -> Counting:
-        """Look at some rows; types suspected `also` elsewhere are counted with."""
+        """Count the cells of some rows; `also` adds types that are suspects in other rows."""
         suspects = np.zeros(N_TYPES, dtype=bool) if also is None else also.copy()
         given = int(trace.sequence.min()) >= 0
         if given:
@@ -66,7 +68,7 @@ class Counting:
         return cls(suspects, *_split(counted), int(first.min()), int(first.max()), everything, given)
 
     def merged(self, other: Counting) -> Counting:
-        """Both parts."""
+        """Counts of both parts together."""
         return Counting(
             self.suspects | other.suspects,
             self.cells + other.cells,
@@ -80,17 +82,17 @@ class Counting:
 
     @property
     def from_first(self) -> tuple[int, ...]:
-        """Types to be counted from the step's first number."""
+        """Types whose numbers are reduced by the first number of the step."""
         return self._counting_on(follow=True)
 
     @property
     def by_start(self) -> tuple[int, ...]:
-        """Types to be numbered by their starts."""
+        """Types that are numbered by start time."""
         return self._counting_on(follow=False)
 
     def _counting_on(self, *, follow: bool) -> tuple[int, ...]:
         if not self.given or (self.all_rows and self.lowest == self.highest):
-            # Numbered from 1, say: shifted with the other repairs.
+            # Numbers that all begin at 1 are shifted by `rca.whatif.row_repair`.
             return ()
         chosen = (2 * self.above > self.cells) & ((2 * self.running > self.cells) == follow)
         return tuple(np.flatnonzero(chosen).tolist())
@@ -101,17 +103,17 @@ def _split(counted: IntArray) -> tuple[IntArray, IntArray, IntArray]:
 
 
 def restarted(trace: OpTrace, counting: Counting | None = None) -> OpTrace:
-    """Number every step's operations from 0, where the producer counts on from step to step.
+    """Number the operations of every step from 0 if ``seq_id`` counts on over the steps.
 
-    Type by type: one is taken to count on where it begins above 0 in most steps of most ranks. Where the
-    numbers of a step follow each other only their first is taken off, so that a missing row stays missing;
-    otherwise (one counter for several types) the order of the starts numbers them.
+    A type counts on if it begins above 0 in most cells. If most of its cells have consecutive numbers, the
+    first number of the step is subtracted, so that a missing row stays missing. Otherwise one counter serves
+    several types, and the order of the starts gives the numbers.
 
     Parameters
     ----------
     trace : OpTrace
     counting : Counting, optional
-        Of the whole trace, where this is a part of one.
+        Counts of the whole trace, if `trace` is a part.
     """
     if trace.n_ops == 0:
         return trace
@@ -142,7 +144,7 @@ def restarted(trace: OpTrace, counting: Counting | None = None) -> OpTrace:
 
 
 def cells_of(trace: OpTrace, rows: IntArray | slice) -> list[IntArray]:
-    """What tells the cells of some rows apart: one type of one rank in one step."""
+    """Columns that identify the cell of each row: one type on one rank in one step."""
     return [key[rows] for key in (trace.rank, trace.optype, trace.stage, trace.data_rank, trace.step)]
 
 
@@ -156,7 +158,7 @@ def _notes(trace: OpTrace, changed: dict[str, list[int]]) -> list[str]:
 
 
 def changes(keys: Sequence[IntArray], order: IntArray) -> BoolArray:
-    """Where, in the order, any of the keys differs from the row before."""
+    """Where, in the given order, a key differs from the previous row."""
     first = np.zeros(order.size, dtype=bool)
     first[0] = True
     for key in keys:
@@ -165,7 +167,7 @@ def changes(keys: Sequence[IntArray], order: IntArray) -> BoolArray:
 
 
 def _suspects(trace: OpTrace) -> IntArray:
-    """Types whose lowest number exceeds 0 in at least one step; a quick look, as most traces restart."""
+    """Types whose lowest number exceeds 0 in at least one step. Most traces have none."""
     steps, step = distinct(trace.step)
     lowest = np.full(steps.size * N_TYPES, NO_NUMBER)
     np.minimum.at(lowest, step * N_TYPES + trace.optype, trace.sequence)

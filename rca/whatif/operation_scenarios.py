@@ -1,4 +1,4 @@
-"""Evaluate scenarios on an operation trace, many at once."""
+"""Evaluate scenarios on an operation trace, many in one batch."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ CODES_OF_KIND = {
     "host": (GC, OPTIMIZER),
 }
 BATCH_BYTES = 64 << 20
-"""Scenario times held at once."""
+"""Bytes of scenario times in one batch."""
 
 
 def scenario_seconds(
@@ -35,7 +35,7 @@ def scenario_seconds(
     replay : TraceReplay
     scenarios : sequence of Scenario
     nodes : ndarray of shape (n_data, n_stages), str, optional
-        Node of every worker, for scenarios that select by node.
+        Node of every worker. Needed by scenarios that select by node.
 
     Returns
     -------
@@ -66,7 +66,7 @@ def scenario_seconds(
 def _refuse_unfitting(
     replay: TraceReplay, scenarios: Sequence[Scenario], nodes: npt.NDArray[np.str_] | None
 ) -> None:
-    """Refuse what names something this trace does not have, before anything is replayed."""
+    """Refuse scenarios that name something absent from the trace, before the first replay."""
     present: dict[str, frozenset[int | str]] = {
         "ranks": frozenset(replay.ranks.ravel().tolist()),
         "data_ranks": frozenset(replay.data_ranks.tolist()),
@@ -81,14 +81,14 @@ def _refuse_unfitting(
                 raise InvalidInput(f"{', '.join(phases)}: phases of coarse jobs, not operations of a trace")
             if change.select.nodes is not None and nodes is None:
                 raise InvalidInput(
-                    "scenario selects by node, but this trace does not say which rank runs where",
+                    "scenario selects by node, but this trace has no nodes of its ranks",
                     hint="select ranks, or send the operations in a window whose job.ranks name nodes",
                 )
         refuse_absent(scenario, present)
 
 
 def _replayed(replay: TraceReplay, part: ShapeReplay, works: list[Seconds32]) -> FloatArray:
-    """Scenarios side by side as further steps: they share the program and meet nowhere."""
+    """Replay the scenarios as if they were further steps of one trace; they share the program."""
     together = works[0] if len(works) == 1 else np.concatenate(works, axis=2)
     everything = [np.ones(part.shape.n_ops, dtype=bool)]
     seconds = [
@@ -109,7 +109,7 @@ def _work_under(
     nodes: npt.NDArray[np.str_] | None,
     matched: BoolArray,
 ) -> Seconds32:
-    """Work of one scenario; sets `matched` where a change finds operations."""
+    """Own times under one scenario; sets `matched` for changes that select operations."""
     if scenario.base == "ideal":
         work = np.broadcast_to(part.ideal.astype(np.float32)[:, None, None], part.times.work.shape).copy()
     else:
@@ -123,7 +123,7 @@ def _work_under(
         matched[k] |= bool(where.any())
         _set(part, work, change, where)
     if not np.isfinite(work).all():
-        raise InvalidInput(f"scenario {scenario.name!r}: times grow beyond what can be counted")
+        raise InvalidInput(f"scenario {scenario.name!r}: times overflow")
     return work
 
 
@@ -175,7 +175,10 @@ def _set(part: ShapeReplay, work: Seconds32, change: Change, where: BoolArray) -
 
 
 def _peers(part: ShapeReplay, work: Seconds32, where: BoolArray) -> Seconds32:
-    """Median of the unselected data ranks; with none, of the operation's other steps; else the ideal."""
+    """Median of the data ranks that are not selected.
+
+    If all are selected in a step, the median of the other steps of the operation; otherwise the ideal.
+    """
     new = np.broadcast_to(part.ideal.astype(np.float32)[:, None, None], work.shape).copy()
     touched = np.flatnonzero(where.any(axis=(1, 2)) & ~where.all(axis=(1, 2)))
     if not touched.size:
@@ -199,12 +202,12 @@ def _move(
     workers: BoolArray,
     steps: BoolArray,
 ) -> bool:
-    """Layers change stage: the share of each compute moves to the same operation of the other stage.
+    """Move a share of each selected compute to the same operation of another stage, in place.
 
     Returns
     -------
     bool
-        Whether there was anything to move.
+        Whether an operation was selected.
     """
     shape = part.shape
     receiving = {

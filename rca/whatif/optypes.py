@@ -1,4 +1,4 @@
-"""The operation types of the public what-if trace format, and what the replay needs to know of each."""
+"""The operation types of the public what-if trace format."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ class OpType:
     Attributes
     ----------
     name : str
-        As it stands in a trace.
+        Name in a trace.
     statistic : str
-        What makes its ideal duration: the mean for work, the median for communication.
+        Statistic of its ideal duration: the mean for work, the median for communication.
     merged : str
-        The name it is reported under: send and receive of one direction are one.
+        Name in reports: send and receive of one direction are merged.
     """
 
     name: str
@@ -76,9 +76,9 @@ COMPUTE_OF: dict[int, int] = {
     BACKWARD_SEND: BACKWARD,
     BACKWARD_RECV: BACKWARD,
 }
-"""The compute type a point-to-point operation feeds or drains."""
+"""The compute type that a receive comes before, or a send comes after."""
 
 TAIL = (GC, LAYERNORM, EMBEDDING, CLIP, OPTIMIZER)
 
 IGNORED_NAMES = frozenset({"first-op"})
-"""Markers some producers write that are no operations; dropped without a note."""
+"""Markers of some producers that are no operations; dropped without a note."""

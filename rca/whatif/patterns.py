@@ -1,4 +1,4 @@
-"""Named patterns of a slow job, with the evidence that shows them."""
+"""Find patterns of a slow job: slow workers, a slow last stage, uneven microbatches, pauses."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from rca.whatif.optypes import BACKWARD, FORWARD
 from rca.whatif.trace_replay import ShapeReplay, TraceReplay
 
 SMALLEST_SLOWDOWN = 1.05
-"""Below it nothing is worth a name."""
+"""Jobs with a smaller slowdown have no findings."""
 DOMINANT_SHARE = 0.5
 SHOWN_RANKS = 8
 SEQUENCE_CORRELATION = 0.9
 SEQUENCE_VARIATION = 0.05
 PAUSE_SHARE = 0.1
 LARGEST_FOR_MICROBATCHES = 50_000_000
-"""Operations beyond which patterns of single microbatches are not looked for: they need copies of all."""
+"""Operations. Longer traces are not searched for patterns of microbatches, which need copies of all times."""
 
 PAUSE_FACTOR = 1.5
 
@@ -29,7 +29,7 @@ PAUSE_FACTOR = 1.5
 def find_patterns(
     replay: TraceReplay, found: Decompositions, worker: Removal, stage: Removal
 ) -> tuple[Finding, ...]:
-    """Patterns that explain a good part of the slowdown, the costliest first."""
+    """Patterns that explain a large share of the slowdown, the costliest first."""
     lost = float(found.no_delay.mean() - found.ideal.mean())
     if found.no_delay.mean() < SMALLEST_SLOWDOWN * found.ideal.mean():
         return ()
@@ -40,17 +40,17 @@ def find_patterns(
 
 
 def named_ranks(ranks: tuple[int, ...]) -> str:
-    """Ranks for a sentence: the first few by number."""
+    """Ranks for a sentence: the first few, and how many more."""
     shown = ", ".join(map(str, ranks[:SHOWN_RANKS]))
     more = f" and {len(ranks) - SHOWN_RANKS} more" if len(ranks) > SHOWN_RANKS else ""
     return f"rank(s) {shown}{more}"
 
 
 def unsearched_patterns(replay: TraceReplay) -> list[str]:
-    """Say which patterns were not looked for, and why."""
+    """A note if patterns of microbatches were not searched for."""
     if sum(part.times.work.size for part in replay.parts) <= LARGEST_FOR_MICROBATCHES:
         return []
-    return ["too many operations to look for patterns of single microbatches (sequence lengths, pauses)"]
+    return ["too many operations: patterns of microbatches (sequence lengths, pauses) were not searched for"]
 
 
 def _hot_workers(replay: TraceReplay, found: Decompositions, top: Removal) -> list[Finding]:
@@ -75,7 +75,7 @@ def _hot_last_stage(replay: TraceReplay, found: Decompositions, last: Removal) -
 
 
 def _compute_pairs(part: ShapeReplay) -> tuple[IntArray, IntArray]:
-    """Forward and backward operations of the same microbatch, position by position, stage after stage."""
+    """Forward and backward operations in pairs of the same microbatch, stage by stage."""
     shape = part.shape
     by_batch = (shape.microbatch[shape.optype == FORWARD] >= 0).all()
     key = shape.microbatch if by_batch else shape.sequence
@@ -88,9 +88,9 @@ def _compute_pairs(part: ShapeReplay) -> tuple[IntArray, IntArray]:
 
 
 def _within_worker(part: ShapeReplay, values: Seconds32) -> FloatArray:
-    """Relative deviation from the worker's mean over the microbatches of its step.
+    """Relative deviation from the mean of the worker over the microbatches of the step.
 
-    What makes a whole worker, stage or step slow is taken out; what moves with the data stays.
+    This removes the slowness of whole workers, stages and steps. Variation with the data remains.
     """
     n_stages = part.shape.n_stages
     grouped = values.reshape(n_stages, -1, *values.shape[1:]).astype(np.float64)
@@ -103,7 +103,7 @@ def _within_worker(part: ShapeReplay, values: Seconds32) -> FloatArray:
 
 
 def correlation(replay: TraceReplay) -> tuple[float, float]:
-    """Pearson correlation of forward and backward over microbatches, and how much the forwards vary."""
+    """Pearson correlation of forward and backward over microbatches, and the variation of the forwards."""
     forward: list[FloatArray] = []
     backward: list[FloatArray] = []
     for part in replay.parts:
@@ -131,7 +131,7 @@ def _sequence_lengths(replay: TraceReplay, found: Decompositions, lost: float) -
 
 
 def _even_microbatches(part: ShapeReplay, _block: slice, work: Seconds32) -> None:
-    """Set every worker's computes to the mean of all data ranks' for that stage and step."""
+    """Set the computes of every worker to the mean over all data ranks of its stage and step."""
     for code in (FORWARD, BACKWARD):
         for stage in range(part.shape.n_stages):
             ops = (part.shape.optype == code) & (part.shape.stage == stage)
@@ -139,7 +139,7 @@ def _even_microbatches(part: ShapeReplay, _block: slice, work: Seconds32) -> Non
 
 
 def _pauses(replay: TraceReplay, found: Decompositions, lost: float) -> list[Finding]:
-    """Find forwards far above the worker's usual whose backwards are not: the interpreter paused."""
+    """Find forwards far above the usual time of the worker whose backwards are usual: interpreter pauses."""
     found_pauses = {id(part): _pauses_of(part) for part in replay.parts}
 
     def without(part: ShapeReplay, block: slice, work: Seconds32) -> None:
@@ -166,7 +166,7 @@ def _pauses(replay: TraceReplay, found: Decompositions, lost: float) -> list[Fin
 
 @dataclass(frozen=True)
 class _Pauses:
-    """Forward operations, which of them paused, and what they usually take: (n_pairs, n_data, n_steps)."""
+    """Forward operations, which of them paused, and their usual times: (n_pairs, n_data, n_steps)."""
 
     ops: IntArray
     late: BoolArray

@@ -1,4 +1,4 @@
-"""The same answers for a job known only by its per-step phases."""
+"""Analyse a job of which only per-step phases are known: slowdown, decomposition, findings."""
 
 from __future__ import annotations
 
@@ -23,17 +23,18 @@ from rca.whatif.phase_replay import PhaseReplay
 from rca.whatif.phase_scenarios import phases_under
 from rca.whatif.result import WhatIf
 from rca.whatif.scenario import Scenario
+from rca.whatif.trace import TraceMeta
 
 WARM_UP_FACTOR = 3.0
 LONGEST_WARM_UP = 5
 UNMEASURED = "unmeasured"
 TRANSFER_COMPONENT = "communication_transfer"
-HIDDEN_WAITS = "waiting that was timed as part of a phase, or in none, was told apart from work"
+HIDDEN_WAITS = "waiting inside a phase, or outside all phases, was separated from work"
 
 
 @dataclass(frozen=True)
 class Components:
-    """Own work split by phase, as traced and ideal; what no phase covers is a phase of its own.
+    """Own work by phase, as traced and ideal. Work outside all phases is a phase of its own.
 
     Attributes
     ----------
@@ -42,7 +43,7 @@ class Components:
     used : ndarray of shape (n_steps,), bool
         Steps with a replayed and a measured time.
     seconds : dict of str to ndarray of shape (n_ranks, n_steps), seconds
-        0 where the rank did not run the phase; NaN where it took no part in the step.
+        0 if the rank did not run the phase; NaN if it did not run the step.
     ideal : dict of str to float
         Mean over all ranks and steps.
     ideal_transfer : float
@@ -122,14 +123,14 @@ class Components:
         return None if self.replay.serial is None else np.full_like(self.replay.own, self.ideal_serial)
 
     def each_data_rank(self) -> FloatArray:
-        """Exact, all data ranks at once: (n_data, n_steps)."""
+        """Exact step times with one data rank as traced, for all data ranks: (n_data, n_steps)."""
         alone = self.replay.grid.data_rank_seconds(self.replay.own, self.replay.bubble, self.replay.serial)
         return np.asarray(np.fmax(alone[:, self.used] + self.ideal_transfer, self.all_ideal))
 
     def each_rank(self) -> FloatArray:
-        """Exact, all ranks at once: (n_ranks, n_steps).
+        """Exact step times with one rank as traced, for all ranks: (n_ranks, n_steps).
 
-        The other stages of the rank's pipeline are ideal and alike, so its pipeline has a closed form.
+        The other stages of its pipeline are ideal and equal, so the pipeline has a closed form.
         """
         own = self.replay.own[:, self.used]
         n_stages, bubble = self.replay.grid.n_stages, self.replay.bubble
@@ -146,8 +147,8 @@ class Components:
         return self.keeping(np.zeros(self.replay.own.shape, dtype=bool))
 
 
-def coarse_what_if(window: Window, *, seed: int = 0) -> WhatIf:
-    """Replay a window's phases; the result has phases for operation types and ranks for workers.
+def phase_what_if(window: Window, *, seed: int = 0) -> WhatIf:
+    """Replay the phases of a window. In the result, phases are operation types and ranks are workers.
 
     Raises
     ------
@@ -157,10 +158,10 @@ def coarse_what_if(window: Window, *, seed: int = 0) -> WhatIf:
     return _analysed(window, *_replayed(window), seed)
 
 
-def coarse_analysed_scenarios(
+def analysed_phase_scenarios(
     window: Window, scenarios: Sequence[Scenario], *, seed: int = 0
 ) -> tuple[WhatIf, FloatArray]:
-    """`coarse_what_if` and, on its steps, the step times under described scenarios."""
+    """`phase_what_if` and, on its steps, the step times under described scenarios."""
     phases, replay = _replayed(window)
     result = _analysed(window, phases, replay, seed)
     seconds = _scenario_seconds(window, phases, replay, scenarios)
@@ -168,11 +169,11 @@ def coarse_analysed_scenarios(
 
 
 def _replayed(window: Window) -> tuple[PhaseArrays, PhaseReplay]:
-    """The window's phases as the diagnosis sees them, too, and their replay."""
-    told = PhaseArrays.from_window(window)
-    phases = without_hidden_waits(told, window.job.topology)
+    """The phases of a window without hidden waits, as in a diagnosis, and their replay."""
+    given = PhaseArrays.from_window(window)
+    phases = without_hidden_waits(given, window.job.topology)
     replay = PhaseReplay.from_arrays(phases, window.job)
-    if phases is not told:
+    if phases is not given:
         replay = replace(replay, notes=(*replay.notes, HIDDEN_WAITS))
     return phases, replay
 
@@ -230,7 +231,7 @@ def _analysed(window: Window, phases: PhaseArrays, replay: PhaseReplay, seed: in
 
 
 def _leading_outliers(measured: FloatArray) -> int:
-    """Steps at the window's start that took far longer than usual: compilation, caches, first connections."""
+    """Number of slow steps at the start of the window: compilation, caches, first connections."""
     slow = ~(measured <= WARM_UP_FACTOR * np.nanmedian(measured))
     leading = int(np.argmin(slow)) if not slow.all() else 0
     return leading if leading <= LONGEST_WARM_UP else 0
@@ -239,7 +240,7 @@ def _leading_outliers(measured: FloatArray) -> int:
 def _uninformative(
     window: Window, phases: PhaseArrays, replay: PhaseReplay, used: BoolArray, seed: int
 ) -> WhatIf:
-    """Whole steps only: the replay is the measurement, and nobody is to blame."""
+    """The result if only whole steps were measured: no loss is found."""
     measured = replay.measured[used]
     topology = window.job.topology
 
@@ -274,8 +275,6 @@ def _workers(topology: Topology, seconds: FloatArray, approximate: FloatArray) -
 
 
 def _job(window: Window) -> dict[str, Any]:
-    from rca.whatif.trace import TraceMeta
-
     return TraceMeta.of_job(window.job).model_dump(exclude_none=True)
 
 
@@ -303,8 +302,8 @@ def _findings(
     return tuple(found)
 
 
-def coarse_scenario_seconds(window: Window, scenarios: Sequence[Scenario]) -> FloatArray:
-    """Step times of a window's phases under described scenarios; NaN for steps nobody finished.
+def phase_scenario_seconds(window: Window, scenarios: Sequence[Scenario]) -> FloatArray:
+    """Step times of a window under scenarios; NaN for steps that no rank finished.
 
     Returns
     -------

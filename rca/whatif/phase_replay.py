@@ -1,8 +1,12 @@
-"""Replay of a job known only by its per-step phases: no operations, one number per rank, step and phase.
+"""Replay of a job of which only per-step phases are known: one number per rank, step and phase.
 
-Ranks of a synchronous job leave a collective together, so the step time is a max-plus function of their own
-work: the largest own work of the synchronising group plus the group's transfer; with pipeline stages, the
-1F1B time of the stages' work plus the transfer. Everything else a rank reports is waiting, an outcome.
+The ranks of a synchronous job leave a collective together. The step time is therefore a max-plus function of
+their own work:
+
+- without a pipeline, the largest own work of the group plus its transfer;
+- with a pipeline, the 1F1B time of the stages' work plus the transfer.
+
+The remaining time of a rank is waiting. It follows from the replay.
 """
 
 from __future__ import annotations
@@ -22,7 +26,7 @@ from rca.telemetry.phases import PhaseArrays
 
 @dataclass(frozen=True)
 class PipelineGrid:
-    """Ranks ordered by (data rank, stage), so that tensor groups are runs and pipelines are rows.
+    """Ranks ordered by (data rank, stage). Tensor groups are runs, pipelines are rows.
 
     Attributes
     ----------
@@ -58,7 +62,7 @@ class PipelineGrid:
         own : ndarray of shape (..., n_ranks, n_steps), seconds
             NaN = not part of the step.
         bubble : float
-            1 / microbatches: 1F1B takes the bottleneck stage's work plus this share of the other stages'.
+            1 / microbatches. 1F1B takes the work of the slowest stage, plus this share of the others.
         serial : ndarray of shape (..., n_ranks, n_steps), seconds, optional
             Part of `own` that runs once per step, outside the pipeline.
 
@@ -68,14 +72,14 @@ class PipelineGrid:
             NaN where no rank finished the step.
         """
         if self.n_stages == 1:
-            # All ranks meet: no need to sort them into data ranks first.
+            # All ranks synchronise, so the grouping by data rank does not matter.
             slowest: FloatArray = np.fmax.reduce(own, axis=-2)
             return slowest
         combined: FloatArray = np.fmax.reduce(self.data_rank_seconds(own, bubble, serial), axis=-2)
         return combined
 
     def data_rank_seconds(self, own: FloatArray, bubble: float, serial: FloatArray | None) -> FloatArray:
-        """Time each data rank would take alone, without transfer: (..., n_data, n_steps), seconds."""
+        """Time of each data rank alone, without transfer: (..., n_data, n_steps), seconds."""
         tail: FloatArray | float = 0.0
         if serial is not None:
             own = np.maximum(own - serial, 0.0)
@@ -107,22 +111,23 @@ class PhaseReplay:
     Attributes
     ----------
     measured : ndarray of shape (n_steps,), seconds
-        Job step time: the median over ranks of ``step_seconds``, because between two barriers every rank
-        spends the same time while a rank's own step boundary may fall on either side of one.
+        Job step time: the median of ``step_seconds`` over ranks. Between two barriers all ranks take the
+        same time, but the step boundary of one rank may be before or after a barrier.
     own : ndarray of shape (n_ranks, n_steps), seconds
-        Work that neither waits nor transfers; NaN where the rank finished no such step.
+        Work without waiting and transfer; NaN if the rank did not finish the step.
     transfer : ndarray of shape (n_steps,), seconds
-        The group's transfer, after the last member has arrived.
+        Transfer of the group, after its last member has arrived.
     replayed : ndarray of shape (n_steps,), seconds
         The replay with nothing replaced.
     fidelity : float
         Median over steps of ``abs(replayed - measured) / measured``; NaN if no step was measured.
     informative : bool
-        False where only ``step_seconds`` exists: nothing can be localised and replay = measured.
+        False if only ``step_seconds`` was measured. Then no rank or phase can be named, and the replay
+        equals the measurement.
     bubble : float
-        Share of the non-bottleneck stages' work that is exposed, 1 / microbatches; 0 without a pipeline.
+        Share of the work of the faster stages that is exposed, 1 / microbatches; 0 without a pipeline.
     notes : tuple of str
-        What was derived rather than measured.
+        Values that were derived, not measured.
     """
 
     measured: FloatArray
@@ -139,13 +144,13 @@ class PhaseReplay:
 
     @classmethod
     def from_arrays(cls, phases: PhaseArrays, job: Job) -> PhaseReplay:
-        """Split every rank's step into own work, waiting and transfer, and fit what is left open.
+        """Split the steps of every rank into own work, waiting and transfer, and fit unmeasured values.
 
         Parameters
         ----------
         phases : PhaseArrays
         job : Job
-            `job.hints["microbatches"]` is used where given; otherwise the number is fitted to `measured`.
+            Uses `job.hints["microbatches"]`; if absent, the number is fitted to `measured`.
         """
         topology = job.topology
         work, grid = own_work(phases, topology.stage), PipelineGrid.from_topology(topology)
@@ -159,7 +164,7 @@ class PhaseReplay:
                 fidelity=0.0 if np.isfinite(measured).any() else float("nan"),
                 informative=False,
                 bubble=0.0,
-                notes=(*work.notes, "only whole steps were measured: nothing can be localised"),
+                notes=(*work.notes, "only whole steps were measured: no rank or phase can be named"),
                 seconds=phases.seconds,
                 serial=None,
                 grid=grid,
@@ -186,8 +191,8 @@ class PhaseReplay:
         Parameters
         ----------
         phases_override : mapping of str to ndarray of shape (n_ranks, n_steps), seconds
-            New durations by phase column; NaN keeps what was measured, and a phase that was not measured
-            for a rank and step stays unknown. Waiting cannot be replaced: it follows from the rest.
+            New durations by phase column. NaN keeps the measured value. An unmeasured phase stays unknown.
+            Waiting cannot be replaced, because it follows from the other phases.
 
         Returns
         -------
@@ -209,12 +214,26 @@ class PhaseReplay:
         return self.evaluate(np.maximum(own, 0.0), serial, transfer)
 
     def evaluate(self, own: FloatArray, serial: FloatArray | None, transfer: FloatArray) -> FloatArray:
-        """Step time from own work, its serial part and the transfer; shapes as in `step_seconds_own`."""
+        """Job step time for other own work, batched over leading scenario axes.
+
+        Parameters
+        ----------
+        own : ndarray of shape (..., n_ranks, n_steps), seconds
+            NaN takes the rank out of the step. In a pipeline, changes are spread over the microbatches.
+        serial : ndarray of shape (..., n_ranks, n_steps), seconds, optional
+            Part of `own` outside the pipeline; as traced in `self.serial`.
+        transfer : ndarray of shape (..., n_steps), seconds
+            Transfer of the group; as traced in `self.transfer`.
+
+        Returns
+        -------
+        ndarray of shape (..., n_steps), seconds
+        """
         return self.grid.step_seconds(own, self.bubble, serial) + transfer
 
     def _change(self, name: str, new: FloatArray) -> FloatArray:
         if name in OUTCOMES:
-            raise InvalidInput(f"{name} is an outcome of the replay and cannot be replaced")
+            raise InvalidInput(f"{name} is a result of the replay and cannot be replaced")
         if name not in (*WORK_PHASES, *TRANSFERS, "step_seconds"):
             raise InvalidInput(f"{name} is not a phase")
         if new.shape != self.own.shape:
@@ -223,7 +242,7 @@ class PhaseReplay:
         return np.zeros_like(new) if held is None else np.nan_to_num(new - held)
 
     def _transfer_with(self, name: str, change: FloatArray) -> FloatArray:
-        """Shift the group's transfer as the same statistic of the members' transfers shifts."""
+        """Shift the transfer of the group by the change of the same statistic over its members."""
         held = self.seconds.get(name)
         if held is None:
             return self.transfer
@@ -239,7 +258,7 @@ def _fit(
     measured: FloatArray,
     microbatches: object,
 ) -> tuple[FloatArray, float, FloatArray, list[str]]:
-    """Transfer, bubble share and baseline replay; what is not measured is chosen to fit `measured`."""
+    """Transfer, bubble share and unchanged replay; unmeasured values are fitted to `measured`."""
     notes: list[str] = []
     bubble = 0.0
     if grid.n_stages > 1:
@@ -248,9 +267,9 @@ def _fit(
     residual = np.maximum(measured - without_transfer, 0.0)
     if work.transfer is None:
         transfer = np.nan_to_num(residual)
-        notes.append("no communication measured: transfer is what the replay leaves of the measured step")
+        notes.append("no communication measured: transfer is the measured step time minus the replayed work")
     elif grid.n_stages > 1 and not work.split:
-        # Unsplit communication of a pipeline holds the bubble, which the 1F1B time already counts.
+        # Unsplit communication of a pipeline includes the bubble, which the 1F1B time already counts.
         transfer = np.fmin(work.transfer, residual)
     else:
         transfer = work.transfer

@@ -1,4 +1,4 @@
-"""Translate scenarios into replaced phases of a coarse job."""
+"""Translate scenarios into replaced phases, for jobs of which only per-step phases are known."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ _PHASES_OF_KIND = {
 def phases_under(
     replay: PhaseReplay, steps: IntArray, topology: Topology, scenario: Scenario
 ) -> dict[str, FloatArray]:
-    """Phases a scenario replaces.
+    """Phases that a scenario replaces.
 
     Returns
     -------
     dict of str to ndarray of shape (n_ranks, n_steps), seconds
-        As `PhaseReplay.step_seconds` takes them.
+        The input of `PhaseReplay.step_seconds`.
     """
     refuse_absent(scenario, _present(topology))
     now = {name: replay.seconds[name].copy() for name in _replaceable(replay)}
@@ -56,14 +56,14 @@ def phases_under(
                 new = _changed(name, now[name], replay.seconds[name], change, where)
             now[name] = np.where(where, new, now[name])
     if any(np.isinf(held).any() for held in now.values()):
-        raise InvalidInput(f"scenario {scenario.name!r}: times grow beyond what can be counted")
+        raise InvalidInput(f"scenario {scenario.name!r}: times overflow")
     span = f"steps run from {steps.min()} to {steps.max()}; " if steps.size else ""
     refuse_unmatched(scenario, matched, f"{span}measured: {', '.join(now) or 'whole steps only'}")
     return now
 
 
 def _present(topology: Topology) -> dict[str, frozenset[int | str]]:
-    """What scenarios may select in a job, by field of `Selection`."""
+    """Values that scenarios may select in a job, by field of `Selection`."""
     return {
         "ranks": frozenset(range(topology.n_ranks)),
         "data_ranks": frozenset(topology.data_rank.tolist()),
@@ -90,8 +90,8 @@ def _phase(name: str) -> str:
     if name in _PHASE_OF_TYPE or name.endswith("_seconds"):
         return _PHASE_OF_TYPE.get(name, name)
     raise InvalidInput(
-        f"{name} is not measured apart in a job known by its phases",
-        hint=f"{TRANSFER_PHASE} stands for all communication",
+        f"{name} is not measured separately in a window without operations",
+        hint=f"use {TRANSFER_PHASE} for all communication",
     )
 
 
@@ -139,7 +139,7 @@ def _changed(
 
 
 def _move(now: dict[str, FloatArray], change: Change, topology: Topology, where: BoolArray) -> None:
-    """Layers change stage: compute moves between the ranks with the same data and tensor coordinates."""
+    """Move compute to another stage, between ranks with the same data and tensor coordinates."""
     place = {
         (int(d), int(t)): rank
         for rank, (d, t, s) in enumerate(

@@ -35,7 +35,7 @@ OPTIONAL = ("rank", "seq_id", "mc", "gmc", "mb_id")
 COLUMNS = (*REQUIRED, *OPTIONAL)
 
 LARGEST_FLOAT = 2.0**53
-"""From here on a floating-point column no longer tells whole numbers apart."""
+"""Larger floating-point values do not distinguish neighbouring whole numbers."""
 
 MOST_NAMED = 16
 """Unknown operation types listed in a note."""
@@ -43,7 +43,7 @@ MOST_NAMED = 16
 LARGEST_UNSIGNED = np.uint64(1 << 63)
 
 COARSEST_TICK = 1e-3
-"""Refuse single-precision clocks whose spacing exceeds this many seconds: transfers would be noise."""
+"""Seconds. Single-precision clocks with a larger spacing are refused: transfers would be noise."""
 
 
 def read_trace(
@@ -54,7 +54,7 @@ def read_trace(
     Raises
     ------
     InvalidTrace
-        Naming the file or column that cannot be used.
+        If a file or column cannot be used. The message names it.
     """
     path = Path(path)
     return trace_from_table(read_table(path), TraceMeta.of(meta))
@@ -65,7 +65,7 @@ def read_table(path: Path) -> pa.Table:
     import pyarrow.parquet as pq
 
     try:
-        # Read by hand rather than through a data set: the data-set module alone costs 50 ms to import.
+        # `pyarrow.dataset` takes 50 ms to import, so the file is read without it.
         file = pq.ParquetFile(path)
         return file.read(columns=require_columns(file.schema_arrow.names))
     except (OSError, pa.ArrowException) as error:
@@ -73,7 +73,7 @@ def read_table(path: Path) -> pa.Table:
 
 
 def require_columns(held: list[str]) -> list[str]:
-    """The trace columns a table holds; refuses one that lacks a column, or has one twice."""
+    """Trace columns of a table. A missing or repeated column is refused."""
     twice = [name for name in COLUMNS if held.count(name) > 1]
     if twice:
         raise InvalidTrace(f"operation trace has column(s) {', '.join(twice)} more than once")
@@ -91,7 +91,7 @@ def trace_from_window(window: Window) -> OpTrace:
     Raises
     ------
     InvalidWindow
-        If a rank stands under two (data rank, stage).
+        If a rank has two (data rank, stage).
     """
     require_columns(window.ops.column_names)
     refuse_shared_ranks(*(_integers(window.ops, name) for name in ("rank", "dp_rank", "stage")))
@@ -100,14 +100,14 @@ def trace_from_window(window: Window) -> OpTrace:
 
 @dataclass(frozen=True)
 class Part:
-    """What to know of a table that is only a part of a trace.
+    """Facts about a table that is a part of a trace.
 
     Attributes
     ----------
     rows : ndarray of shape (n_rows,), int
-        Which rows of the trace they are, for messages.
+        Row numbers in the trace, for messages.
     repair : callable
-        What repairs the checked rows, knowing the rest.
+        Repairs the checked rows with facts about the whole trace.
     """
 
     rows: IntArray
@@ -122,12 +122,12 @@ def trace_from_table(table: pa.Table, meta: TraceMeta, part: Part | None = None)
     table : pyarrow.Table
     meta : TraceMeta
     part : Part, optional
-        Where the table is a part of a trace: what only the whole can show is left to the caller.
+        Given if the table is a part of a trace. Checks that need the whole trace are left to the caller.
 
     Raises
     ------
     InvalidTrace
-        If no row can be replayed, or a value makes no sense for any job.
+        If no row can be replayed, or a value is impossible for any job.
     """
     require_columns(table.column_names)
     if table.num_rows == 0:
@@ -181,7 +181,7 @@ def trace_from_table(table: pa.Table, meta: TraceMeta, part: Part | None = None)
 
 
 def unusable_note(count: int, first: int) -> str:
-    """Say how many rows are dropped for their times, and which is the first."""
+    """Note on rows that are dropped for their times."""
     return f"{count} rows with a negative or non-finite time dropped, the first is row {first}"
 
 
@@ -189,7 +189,7 @@ _FLOATS = ("optype", "start_ts", "duration")
 
 
 def optype_codes(column: pa.ChunkedArray, notes: list[str]) -> IntArray:
-    """Codes of the type names; -1 for unknown ones, which are counted by name."""
+    """Codes of the type names; -1 for unknown names, which are counted in a note."""
     held = column.type.value_type if pa.types.is_dictionary(column.type) else column.type
     if not (pa.types.is_string(held) or pa.types.is_large_string(held) or pa.types.is_string_view(held)):
         raise InvalidTrace(f"column optype must hold names of operation types, not {held}")
@@ -264,7 +264,7 @@ def _seconds(table: pa.Table, name: str) -> npt.NDArray[np.floating[Any]]:
     if values.dtype != np.float32:
         return np.asarray(values, dtype=np.float64)
     if name == "start_ts" and _tick(values, np.max) > COARSEST_TICK:
-        # One damaged row may be far out on a sound clock: it is refused by its row.
+        # One damaged row may be far off on a correct clock. It is refused later, by its row.
         tick = _tick(values, np.median)
         if tick > COARSEST_TICK:
             raise InvalidTrace(
@@ -275,15 +275,15 @@ def _seconds(table: pa.Table, name: str) -> npt.NDArray[np.floating[Any]]:
 
 
 def _tick(values: Seconds32, of: Callable[..., Any]) -> float:
-    """Spacing of single-precision clock readings at their largest, or their usual, size."""
+    """Spacing of single-precision clock readings at their largest (or median) value."""
     finite = np.abs(values[np.isfinite(values)])
     return float(np.spacing(np.float32(of(finite)))) if finite.size else 0.0
 
 
 def numbers(column: pa.Array | pa.ChunkedArray, *, null: float) -> npt.NDArray[Any]:
-    """Turn a numeric column into an array.
+    """Numeric column as an array.
 
-    Through DLPack because ``to_numpy`` imports pandas, which takes longer than the whole analysis.
+    DLPack is used because ``to_numpy`` imports pandas, which takes longer than the whole analysis.
     """
     chunks = column.chunks if isinstance(column, pa.ChunkedArray) else [column]
     filled = [chunk.fill_null(null) if chunk.null_count else chunk for chunk in chunks]
@@ -292,7 +292,7 @@ def numbers(column: pa.Array | pa.ChunkedArray, *, null: float) -> npt.NDArray[A
 
 
 def since_step_start(start: npt.NDArray[np.floating[Any]], step: IntArray) -> Seconds32:
-    """Count starts from the first start of their step, in single precision."""
+    """Starts relative to the first start of their step, in single precision."""
     steps, index = distinct(step)
     origin = np.full(steps.size, np.inf)
     np.minimum.at(origin, index, start)

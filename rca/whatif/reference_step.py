@@ -1,4 +1,4 @@
-"""The one execution of a step from which its dependency graph is read."""
+"""The execution of one step from which the dependency graph is read."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from rca.whatif.optypes import BACKWARD_RECV, COMPUTE_OF, FORWARD_RECV
 from rca.whatif.step_shapes import StepShape
 
 MOST_CELLS_COMPARED = 512
-"""Cells asked for the order of an operation the reference cell lacks."""
+"""Cells that are compared to find the place of an operation which the reference cell lacks."""
 
 
 @dataclass(frozen=True)
 class Reference:
-    """Operations of one model-parallel group with the times they ran at.
+    """Operations of one model-parallel group, with their times in one step.
 
     Attributes
     ----------
@@ -46,7 +46,7 @@ class Reference:
 
 
 def reference_of(shape: StepShape, *, n_chunks: int, use_dp: bool) -> Reference:
-    """Take the first data rank of the first step, stage by stage; another where that one has holes."""
+    """Reference of a shape: per stage, the first data rank of the first step that has all rows."""
     start = np.empty(shape.n_ops, np.float32)
     end = np.empty(shape.n_ops, np.float32)
     for stage in range(shape.n_stages):
@@ -75,7 +75,7 @@ def reference_of(shape: StepShape, *, n_chunks: int, use_dp: bool) -> Reference:
 
 
 def _typical(shape: StepShape, ops: IntArray) -> tuple[Seconds32, Seconds32]:
-    """Times in the most complete cell; what it lacks goes where most other cells have it in the order."""
+    """Times in the most complete cell. Missing operations get the place that most other cells give them."""
     starts = shape.start[ops].reshape(ops.size, -1).astype(np.float64)
     durations = shape.duration[ops].reshape(ops.size, -1)
     cell = int(np.argmax(np.isfinite(starts).sum(axis=0)))
@@ -100,12 +100,12 @@ def _typical(shape: StepShape, ops: IntArray) -> tuple[Seconds32, Seconds32]:
         same = [held for held in order if shape.optype[ops[held]] == shape.optype[ops[op]]]
         sequence = shape.sequence[ops]
         start[op] = _between(sequence[op], sequence[same], start[same]) if same else start[order[-1]] + 1e-3
-    _beside_compute(shape, ops, start, start + np.nan_to_num(duration), np.isin(np.arange(ops.size), unseen))
+    _move_to_compute(shape, ops, start, start + np.nan_to_num(duration), np.isin(np.arange(ops.size), unseen))
     return start.astype(np.float32), (start + np.nan_to_num(duration)).astype(np.float32)
 
 
 def _place_in_order(cells: FloatArray, order: list[int], op: int) -> int | None:
-    """How many of `order` start before `op` in most cells that hold both; None if no cell does."""
+    """Number of operations in `order` that start before `op` in most cells; None if no cell has both."""
     with np.errstate(invalid="ignore"):
         earlier = (cells[order] < cells[op]).sum(axis=1)
     both = (np.isfinite(cells[order]) & np.isfinite(cells[op])).sum(axis=1)
@@ -114,14 +114,14 @@ def _place_in_order(cells: FloatArray, order: list[int], op: int) -> int | None:
     return int((earlier[both > 0] > 0.5 * both[both > 0]).sum())
 
 
-def _beside_compute(
+def _move_to_compute(
     shape: StepShape,
     ops: IntArray,
     start: FloatArray,
     end: FloatArray,
     guessed: BoolArray,
 ) -> None:
-    """Guessed receives start before their compute, guessed sends after it, in place."""
+    """Move guessed receives before their compute, and guessed sends after it, in place."""
     place = {(int(shape.optype[op]), int(shape.sequence[op])): position for position, op in enumerate(ops)}
     for position in np.flatnonzero(guessed):
         optype, sequence = int(shape.optype[ops[position]]), int(shape.sequence[ops[position]])
@@ -135,7 +135,7 @@ def _beside_compute(
 
 
 def _between(wanted: int, known: IntArray, start: FloatArray) -> float:
-    """Interpolated start, extrapolated past the ends by the usual distance."""
+    """Interpolated start; beyond the ends, extrapolated by the median distance."""
     order = np.argsort(known)
     known, start = known[order], start[order]
     pace = float(np.median(np.diff(start) / np.diff(known))) if known.size > 1 else 1e-3
@@ -144,7 +144,7 @@ def _between(wanted: int, known: IntArray, start: FloatArray) -> float:
 
 
 def _completed_chunks(shape: StepShape) -> tuple[IntArray, IntArray]:
-    """Chunks of operations that were never observed, taken from the neighbour in sequence."""
+    """Chunks, with those of unobserved operations taken from the nearest operation in sequence."""
     chunk, whole = shape.chunk.copy(), shape.global_chunk.copy()
     never = np.flatnonzero(np.isnan(shape.duration).all(axis=(1, 2)))
     for op in never:

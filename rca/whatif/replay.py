@@ -1,4 +1,8 @@
-"""The replay in plain numpy: the readable reference the kernels are held equal to."""
+"""Replay a batch of scenarios, in plain numpy or with the compiled kernels.
+
+Numpy is the readable reference; tests hold the kernels equal to it. It is also faster for small batches,
+because importing the compiler takes a second.
+"""
 
 from __future__ import annotations
 
@@ -19,19 +23,19 @@ Work = npt.NDArray[np.floating]
 
 @dataclass(frozen=True)
 class ScenarioBatch:
-    """Times and masks of a batch, in the layout the replay runs on: columns of lanes.
+    """Times and masks of a batch of scenarios. Each operation takes its traced or its ideal time.
 
-    A lane is one step of one data rank. Lanes of different columns meet where a program synchronises the
-    data ranks; with ``fold`` > 1 a column holds that many data ranks one after the other, which meet too.
+    A lane is one step of one data rank. Columns are synchronised where the program synchronises data ranks.
+    With ``fold`` > 1 a column has that many data ranks one after the other, which are synchronised as well.
 
     Attributes
     ----------
     work : ndarray of shape (n_ops, n_rows, n_lanes), seconds
     ideal : ndarray of shape (n_ops,), seconds
     keep : ndarray of shape (n_scenarios, n_ops, n_columns), bool
-        Where the trace's time is kept; elsewhere the ideal stands.
+        Where the traced time is used; elsewhere the ideal time is used.
     row : ndarray of shape (n_scenarios, n_columns), int32
-        The row of `work` each column reads.
+        Row of `work` that each column reads.
     fold : int
     """
 
@@ -51,16 +55,16 @@ class ScenarioBatch:
 
     @property
     def evaluations(self) -> float:
-        """Operations to evaluate, for deciding how."""
+        """Number of operation evaluations, for the choice of the engine."""
         return float(self.work.shape[0] * self.work.shape[2] * self.row.size)
 
 
 LONGEST_FOLD = 4096
-"""Lanes to fold into one column at a time; beyond, the ends alive would leave the second-level cache."""
+"""Lanes folded into one column at a time, so that the ends fit into the second-level cache."""
 
 
 def step_blocks(n_data: int, n_steps: int) -> list[slice]:
-    """Slices of the steps, each short enough to fold all data ranks into one column."""
+    """Slices of steps that are short enough to fold all data ranks into one column."""
     size = max(1, LONGEST_FOLD // n_data)
     return [slice(first, min(first + size, n_steps)) for first in range(0, n_steps, size)]
 
@@ -81,10 +85,10 @@ def whole_job(work: Work, ideal: FloatArray, keep: Sequence[BoolArray]) -> Scena
 
 
 def each_data_rank(work: Work, ideal: FloatArray, keep: Sequence[BoolArray]) -> ScenarioBatch:
-    """For every mask, the scenarios in which one data rank keeps those operations and the rest is ideal.
+    """For every mask, scenarios in which one data rank keeps these operations and the rest is ideal.
 
-    All other data ranks are then alike, so two columns, the odd rank and one companion, stand for any
-    number of them; and the scenarios of all data ranks are lanes of one.
+    All other data ranks are then equal. Two columns (the traced rank and one ideal rank) represent any
+    number of data ranks, and the scenarios of all data ranks are lanes of one scenario.
 
     Parameters
     ----------
@@ -94,7 +98,7 @@ def each_data_rank(work: Work, ideal: FloatArray, keep: Sequence[BoolArray]) -> 
     Returns
     -------
     ScenarioBatch
-        Its result has shape (n_masks, n_data * n_steps): see `by_data_rank`.
+        The result has shape (n_masks, n_data * n_steps): see `by_data_rank`.
     """
     n_ops, n_data, n_steps = work.shape
     masks = np.zeros((len(keep), n_ops, 1 if n_data == 1 else 2), dtype=bool)
@@ -109,16 +113,16 @@ def by_data_rank(seconds: FloatArray, n_data: int) -> FloatArray:
 
 
 VALUES_PER_PASS = 1 << 17
-"""Values per operation and pass that keep the temporaries of a batch in cache."""
+"""Values per operation and pass, so that the temporary arrays of a batch fit into the cache."""
 
 
 def _interpreted(program: Program, batch: ScenarioBatch) -> FloatArray:
-    """Step times of a batch of scenarios without launch delays.
+    """Step times of a batch of scenarios in plain numpy; tests hold the kernels equal to it.
 
     Returns
     -------
     ndarray of shape (n_scenarios, n_steps), seconds
-        Latest final end; steps start at 0.
+        Latest end of the step, without launch delays; steps start at 0.
     """
     chunk = max(1, VALUES_PER_PASS // max(1, batch.work.shape[2] * batch.row.shape[1]))
     out = np.empty((batch.n_scenarios, batch.n_steps))
@@ -156,7 +160,7 @@ def _replay_part(program: Program, batch: ScenarioBatch, part: slice) -> FloatAr
 
 
 def _across_data(latest: FloatArray, fold: int) -> FloatArray:
-    """Take the latest over all columns and over the data ranks folded into each."""
+    """Latest end over all columns, and over the data ranks folded into each."""
     latest = latest.max(axis=1, keepdims=True)
     if fold == 1 or latest.shape[2] == 1:
         return latest
@@ -165,7 +169,7 @@ def _across_data(latest: FloatArray, fold: int) -> FloatArray:
 
 
 def _latest(program: Program, unit: int, ends: dict[int, FloatArray]) -> FloatArray:
-    """Latest end the unit waits for; of shape (1, 1, 1) while all scenarios agree."""
+    """Latest end of the dependencies of a unit; of shape (1, 1, 1) while all scenarios agree."""
     slots = program.dep_slot[program.dep_start[unit] : program.dep_start[unit + 1]]
     if not slots.size:
         return np.zeros((1, 1, 1))
@@ -208,10 +212,10 @@ def end_times(
 Engine = Literal["auto", "numpy", "numba"]
 
 COMPILED_FROM = 2e8
-"""Operation evaluations from which loading the compiler (a second) is won back."""
+"""Operation evaluations. Larger batches win back the second that importing the compiler takes."""
 
 PARALLEL_FROM = 5e6
-"""Evaluations per batch from which a second thread is worth starting."""
+"""Operation evaluations. Larger batches use several threads."""
 
 
 def replay_batch(
@@ -229,11 +233,11 @@ def replay_batch(
     program : Program
     mix : ScenarioBatch
     engine : {"auto", "numpy", "numba"}
-        "auto" uses the kernels once they are loaded or the batch is large.
+        "auto" uses the kernels if they are loaded or the batch is large.
     threads : int
-        Threads for large batches; the kernel releases the interpreter.
+        Threads for large batches. The kernel releases the interpreter lock.
     progress : callable, optional
-        Called with the share of scenarios done.
+        Called with the finished share of the scenarios.
 
     Returns
     -------

@@ -21,19 +21,19 @@ FORMATS: tuple[Format, ...] = ("json", "table", "published")
 
 SHOWN_WORKERS = 10
 MOST_NUMBERS = 5_000_000
-"""Slowdowns per worker and step in one answer, about 50 MB of JSON."""
+"""Slowdowns per worker and step in one answer; about 50 MB of JSON."""
 
 
 @dataclass(frozen=True)
 class Extras:
-    """What an answer holds only where it is asked for.
+    """Optional parts of an answer.
 
     Attributes
     ----------
     per_step : bool
-        Every step's times and slowdowns.
+        Times and slowdowns of every step.
     worker_steps : bool
-        With them, the exact slowdown of every worker in every step.
+        Also the exact slowdown of every worker in every step. Needs `per_step`.
     scenarios : sequence of Scenario
     scenario_seconds : ndarray of shape (n_scenarios, n_steps), seconds
     """
@@ -48,25 +48,25 @@ def document(result: WhatIf, extras: Extras) -> dict[str, Any]:
     """The answer as plain data.
 
     ``steps.by_worker`` maps each rank to its exact slowdown in every step, in the order of ``steps.step``;
-    ``scenarios`` holds one entry per scenario asked for, in their order.
+    ``scenarios`` has one entry per described scenario, in their order.
 
     Raises
     ------
     InvalidInput
-        If workers are asked for per step, but no steps.
+        If `worker_steps` is set without `per_step`.
     TooLarge
-        If there are more of these numbers than an answer should hold.
+        If an answer would have more than `MOST_NUMBERS` of these slowdowns.
     """
     answer = result.to_dict(per_step=extras.per_step)
     if extras.worker_steps:
         if not extras.per_step:
-            raise InvalidInput("workers per step need the steps: leave per_step on")
+            raise InvalidInput("workers per step need the steps: set per_step")
         n_numbers = result.workers.seconds.size
         if n_numbers > MOST_NUMBERS:
             raise TooLarge(
                 f"{result.workers.rank.size:,} workers in {result.steps.size:,} steps are {n_numbers:,} "
                 f"numbers; at most {MOST_NUMBERS:,} are written",
-                hint="send fewer steps; the mean of every worker is in the answer anyhow",
+                hint="send fewer steps; the mean of every worker is always in the answer",
             )
         ratios = np.round(result.workers.seconds / result.ideal, 6)
         answer["steps"]["by_worker"] = finite(
@@ -78,7 +78,7 @@ def document(result: WhatIf, extras: Extras) -> dict[str, Any]:
 
 
 def _outcomes(result: WhatIf, extras: Extras) -> list[dict[str, Any]]:
-    assert extras.scenario_seconds is not None  # noqa: S101  (asked for by the caller)
+    assert extras.scenario_seconds is not None  # noqa: S101  (checked by the callers)
     before, lost = float(result.no_delay.mean()), result.seconds_lost_per_step
     outcomes = []
     for scenario, mean in zip(extras.scenarios, extras.scenario_seconds.mean(axis=1), strict=True):
@@ -96,7 +96,7 @@ def _outcomes(result: WhatIf, extras: Extras) -> list[dict[str, Any]]:
 
 
 def render(result: WhatIf, form: Format, extras: Extras | None = None) -> str:
-    """The answer as text in one of `FORMATS`."""
+    """The answer as text, in one of the formats."""
     extras = extras or Extras()
     if form == "json":
         return json.dumps(document(result, extras), indent=2, allow_nan=False)
@@ -118,7 +118,7 @@ def _scenario_table(result: WhatIf, extras: Extras) -> str:
 
 
 def table(result: WhatIf) -> str:
-    """Figures for people: totals, then what each component costs alone."""
+    """Text report: totals, then the slowdown that each component causes alone."""
     lines = [
         *_totals(result),
         "",
@@ -126,7 +126,7 @@ def table(result: WhatIf) -> str:
         "",
         *_slowdowns("stage", result, "stage"),
         "",
-        *_hottest(result),
+        *_slowest_workers(result),
     ]
     lines += [f"finding: {finding.text}" for finding in result.findings]
     lines += [f"warning: {text}" for text in result.warnings]
@@ -161,11 +161,11 @@ def _slowdowns(title: str, result: WhatIf, which: str) -> list[str]:
     return lines
 
 
-def _hottest(result: WhatIf) -> list[str]:
+def _slowest_workers(result: WhatIf) -> list[str]:
     exact = result.workers.slowdown(result.ideal)
     order = np.argsort(-exact, kind="stable")[:SHOWN_WORKERS]
     lines = [
-        f"{'rank':<8} {'data rank':>9} {'stage':>6} {'S alone':>9}   (hottest {order.size} of {exact.size})"
+        f"{'rank':<8} {'data rank':>9} {'stage':>6} {'S alone':>9}   (slowest {order.size} of {exact.size})"
     ]
     for w in order:
         place = f"{result.workers.data_rank[w]:>9} {result.workers.stage[w]:>6}"
@@ -188,7 +188,7 @@ def write_timeline(path: str | PathLike[str], timeline: Mapping[str, Any]) -> No
 
 
 def worker_grid(result: WhatIf) -> FloatArray:
-    """Largest exact slowdown of every (data rank, stage).
+    """Largest exact slowdown of each (data rank, stage).
 
     Returns
     -------
@@ -204,7 +204,7 @@ def worker_grid(result: WhatIf) -> FloatArray:
 
 
 def write_heatmap(result: WhatIf, path: str | PathLike[str]) -> None:
-    """Draw the grid into an image file; the type follows the suffix.
+    """Draw the slowdown per data rank and stage into an image file; its suffix gives the type.
 
     Raises
     ------
@@ -222,7 +222,7 @@ def write_heatmap(result: WhatIf, path: str | PathLike[str]) -> None:
         ) from error
     grid = worker_grid(result)
     n_data, n_stages = grid.shape
-    # Straight from Figure, without pyplot: no global state and no display.
+    # `Figure` without pyplot needs neither global state nor a display.
     figure = Figure(
         figsize=(2.5 + 0.5 * min(n_stages, 24), 1.8 + 0.3 * min(n_data, 40)), layout="constrained"
     )

@@ -1,4 +1,4 @@
-"""The answer of a what-if analysis."""
+"""The result of a what-if analysis, as values and as plain data."""
 
 from __future__ import annotations
 
@@ -17,33 +17,33 @@ from rca.whatif.bootstrap import Interval, StepBootstrap
 
 FORMAT = 1
 MOST_LEFT_OUT = 0.1
-"""Share of the steps above which those left out should keep a reader from generalising."""
+"""Share of the steps. If more are left out, the result has a warning."""
 
 UNFAITHFUL = 0.05
-"""Discrepancy above which the replay should not be trusted (the published analysis drops such jobs)."""
+"""Relative error of the replay. Above it the result has a warning; the published tool drops such jobs."""
 
 
 @dataclass(frozen=True)
 class WhatIf:
-    """How much faster a job would have been without its stragglers, and whose delay costs how much.
+    """How much faster a job would have been without its stragglers, and what each straggler costs.
 
     Attributes
     ----------
     source : {"operations", "phases"}
-        Whether operations were replayed or per-step phases.
+        Whether operations or per-step phases were replayed.
     job : mapping
-        Sizes of the job as given.
+        Sizes of the job in the metadata.
     steps : ndarray of shape (n_steps,), int
     measured, no_delay, ideal : ndarray of shape (n_steps,), seconds
         Step times: as traced, replayed without launch delays, and with ideal durations.
     by_type, by_data_rank, by_stage : Decomposition
     workers : Workers
     m_w, m_s : Share
-        Of the slowest 3 % of workers, and of the last stage.
+        Shares of the slowest 3 % of workers, and of the last stage.
     findings : tuple of Finding
     world_size : int
     seed : int
-        Of the bootstrap.
+        Seed of the bootstrap.
     notes : tuple of str
     left_out : int
         Steps of the trace that could not be replayed.
@@ -69,7 +69,7 @@ class WhatIf:
 
     @property
     def slowdown(self) -> float:
-        """S: replayed over ideal step time, means over steps."""
+        """S: mean replayed step time / mean ideal step time."""
         return float(self.no_delay.mean() / self.ideal.mean())
 
     @property
@@ -79,12 +79,12 @@ class WhatIf:
 
     @property
     def launch_slowdown(self) -> float:
-        """Measured over replayed step time: what is outside the modelled operations."""
+        """Mean measured step time / mean replayed step time: the effect of delays outside the model."""
         return float(self.measured.mean(dtype=np.float64) / self.no_delay.mean())
 
     @property
     def fidelity(self) -> float:
-        """Relative error of the mean replayed step time, without launch delays, against the measured."""
+        """Relative error of the mean replayed step time (without launch delays) against the measured one."""
         return abs(1.0 / self.launch_slowdown - 1.0)
 
     @property
@@ -94,12 +94,12 @@ class WhatIf:
 
     @property
     def gpu_hours_lost(self) -> float:
-        """Over the replayed steps, all GPUs of the job."""
+        """GPU hours lost in the replayed steps, over all GPUs of the job."""
         return self.seconds_lost_per_step * self.steps.size * self.world_size / 3600.0
 
     @cached_property
     def warnings(self) -> tuple[str, ...]:
-        """What should keep a reader from trusting the figures."""
+        """Reasons to distrust the figures."""
         texts = []
         if self.fidelity > UNFAITHFUL:
             texts.append(f"replay differs from the measured step time by {self.fidelity:.1%} (more than 5 %)")
@@ -110,9 +110,9 @@ class WhatIf:
 
     @cached_property
     def intervals(self) -> dict[str, Interval]:
-        """90 % bootstrap intervals over steps: the slowdown, the launch slowdown, each component, M_W, M_S.
+        """90 % bootstrap intervals over steps of the slowdowns, of each component, and of M_W and M_S.
 
-        M_W is that of the exact set; shares that are None have no interval.
+        M_W is that of the exact set. Shares that are None have no interval.
         """
         drawn = StepBootstrap.of(self.steps.size, self.seed)
         ideal = self.ideal.astype(np.float64)
@@ -132,7 +132,7 @@ class WhatIf:
         return found
 
     def to_dict(self, *, per_step: bool = True) -> dict[str, Any]:
-        """Plain data, ready for any JSON encoder."""
+        """Plain data for any JSON encoder."""
         exact = self.workers.slowdown(self.ideal)
         order = np.argsort(-exact, kind="stable")
         answer: dict[str, Any] = {
@@ -180,7 +180,7 @@ class WhatIf:
         return plain
 
     def to_json(self, *, indent: int | None = None, per_step: bool = True) -> str:
-        """Write the same as JSON text; what cannot be computed is ``null``."""
+        """JSON text of `to_dict`; unknown numbers are ``null``."""
         return json.dumps(self.to_dict(per_step=per_step), indent=indent, allow_nan=False)
 
     def published(self) -> dict[str, Any]:
@@ -189,13 +189,12 @@ class WhatIf:
         Raises
         ------
         InvalidInput
-            If phases were replayed: the layout has no place to say that its operation types are phases, and
-            whoever compares it with the published tool's would not see it.
+            If phases were replayed. The layout cannot show that its operation types are phases.
         """
         if self.source != "operations":
             raise InvalidInput(
                 "the published format describes operation traces; this job is known by its phases only",
-                hint="use the json format, which says so",
+                hint="use the json format",
             )
         steps = [str(step) for step in self.steps]
         blocking = self.no_delay / self.ideal
@@ -237,7 +236,7 @@ def _per_step(parts: Decomposition, ideal: FloatArray) -> dict[str, list[float]]
 
 
 def finite(value: Any) -> Any:
-    """JSON has no NaN: unknown numbers become None; dictionary keys become text."""
+    """Plain data without NaN, for JSON: unknown numbers become None, dictionary keys become text."""
     if isinstance(value, dict):
         return {str(key): finite(held) for key, held in value.items()}
     if isinstance(value, (list, tuple)):

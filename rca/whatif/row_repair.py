@@ -1,6 +1,6 @@
-"""Row repairs before a trace is arranged: duplicates, tensor ranks, numbering, metadata.
+"""Repair the rows of a trace: duplicates, tensor ranks, operation numbers, metadata.
 
-Every repair leaves a note with a count. What cannot be repaired without guessing is refused.
+Every repair adds a note with a count. Rows that only a guess could repair are refused.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from rca.whatif.optypes import BACKWARD, FORWARD, N_TYPES
 from rca.whatif.trace import OpTrace, TraceMeta, distinct
 
 MOST_OPERATIONS = 100_000
-"""Of one type in one step of one rank; a larger seq_id is no number of an operation."""
+"""Operations of one type in one step of one rank. A larger seq_id is no operation number."""
 
 
 @dataclass(frozen=True)
 class RowFacts:
-    """What the repairs must know of all rows before they touch one; blocks of a long trace are merged.
+    """Facts about all rows that the repairs need. Facts of the blocks of a long trace are merged.
 
     Attributes
     ----------
@@ -32,11 +32,11 @@ class RowFacts:
     lacking : int
         Rows without ``seq_id``.
     lowest, highest : int
-        Extremes of ``seq_id``.
+        Smallest and largest ``seq_id``.
     computes : int
-        Forward and backward computes.
+        Number of forward and backward computes.
     chunk, global_chunk : int
-        Largest ``mc`` and ``gmc`` of a compute; -1 if none is given.
+        Largest ``mc`` and ``gmc`` of a compute; -1 if all are absent.
     """
 
     stages: IntArray
@@ -50,7 +50,7 @@ class RowFacts:
 
     @classmethod
     def of(cls, trace: OpTrace) -> RowFacts:
-        """Look at all rows of a trace."""
+        """Facts of the rows of a trace."""
         compute = (trace.optype == FORWARD) | (trace.optype == BACKWARD)
         return cls(
             stages=np.flatnonzero(np.bincount(trace.stage)),
@@ -82,25 +82,26 @@ class RowFacts:
 
     @property
     def numbered(self) -> bool:
-        """Whether ``seq_id`` can be believed."""
+        """Whether ``seq_id`` is usable."""
         return not self.lacking and self.highest - self.lowest < MOST_OPERATIONS
 
     @property
     def shift(self) -> int:
-        """What the first number is to be reduced by."""
+        """Number to subtract from every ``seq_id``."""
         return self.lowest if self.numbered else 0
 
     @property
     def n_chunks(self) -> int:
-        """Model chunks per stage that the rows name."""
+        """Model chunks per stage according to the rows."""
         return max(self.chunk, self.global_chunk // self.n_stages) + 1
 
     def check(self) -> None:
-        """Refuse what no repair can make a job of.
+        """Refuse rows that no repair can turn into a job.
 
         Raises
         ------
         InvalidTrace
+            If a stage has no rows, or the trace has no compute.
         """
         if self.stages.size < self.n_stages:
             empty = np.setdiff1d(np.arange(self.n_stages), self.stages)
@@ -111,7 +112,7 @@ class RowFacts:
 
 @dataclass(frozen=True)
 class Facts:
-    """What the repairs must know of all rows: first how numbers begin, then the rows so renumbered."""
+    """Facts about all rows that the repairs need: how numbers begin, then the renumbered rows."""
 
     counting: Counting
     rows: RowFacts
@@ -122,18 +123,18 @@ class Facts:
 
     @property
     def decisions(self) -> tuple[object, ...]:
-        """What the repair of a row depends on, and whether all parts were counted for all suspects."""
+        """Facts that decide the repair of a row, and the types for which all parts were counted."""
         rows, counting = self.rows, self.counting
         renumbered = counting.from_first, counting.by_start, counting.suspects.tobytes()
         return rows.n_stages, rows.numbered, rows.shift, rows.n_chunks, renumbered
 
     def repaired(self, trace: OpTrace) -> OpTrace:
-        """Repair checked rows that may be a part of those these facts tell of."""
+        """Repair checked rows, which may be a part of the trace that these facts describe."""
         return repaired_rows(restarted(trace, self.counting), self.rows)
 
 
 def repaired(trace: OpTrace) -> OpTrace:
-    """Leave one numbered row per operation, with model chunks; check the metadata against the rows."""
+    """Leave one numbered row with a model chunk per operation, and check the metadata."""
     facts = RowFacts.of(trace)
     facts.check()
     trace = repaired_rows(trace, facts)
@@ -143,13 +144,13 @@ def repaired(trace: OpTrace) -> OpTrace:
 
 
 def repaired_rows(trace: OpTrace, facts: RowFacts) -> OpTrace:
-    """The repairs alone, of rows that may be a part of those `facts` tells of."""
+    """Repair rows, which may be a part of the trace that `facts` describes, without metadata checks."""
     trace = _one_row_per_operation(_number_operations(trace, facts))
     return with_model_chunks(trace, facts.n_stages, facts.n_chunks)
 
 
 def _number_operations(trace: OpTrace, facts: RowFacts) -> OpTrace:
-    """Count by start where the producer did not: per type, step, data rank and stage."""
+    """Number operations by start if ``seq_id`` is unusable: per type, step, rank, data rank and stage."""
     if facts.shift:
         trace.sequence[:] -= facts.shift
         return trace.noted("seq_id does not count from 0: shifted")
@@ -201,7 +202,7 @@ def _one_row_per_operation(trace: OpTrace) -> OpTrace:
     end = np.maximum.reduceat((trace.start + trace.duration)[order], first)
     folded = trace.rows(order[first], *notes)
     several = np.diff(np.append(first, order.size)) > 1
-    # Where all members started together the longest duration is exact; end less start would round.
+    # If all members started together, the longest duration is exact. End minus start would be rounded.
     together = np.minimum.reduceat(trace.start[order], first) == start
     longest = np.maximum.reduceat(trace.duration[order], first)
     folded.start[several] = start[several]
@@ -210,10 +211,10 @@ def _one_row_per_operation(trace: OpTrace) -> OpTrace:
 
 
 def contradictions(meta: TraceMeta, data_ranks: IntArray, n_stages: int, n_chunks: int) -> list[str]:
-    """Where the metadata and the rows disagree, the rows are believed and it is said."""
+    """Notes on metadata that contradict the rows; the rows are used."""
     seen = {"dp_size": int(data_ranks.max()) + 1, "pp_size": n_stages, "vpp_size": n_chunks}
     notes = [
-        f"metadata says {name} {given}, the trace shows {size}: the trace is believed"
+        f"metadata says {name} {given}, the trace shows {size}: the trace is used"
         for name, size in seen.items()
         if (given := getattr(meta, name)) is not None and given != size
     ]

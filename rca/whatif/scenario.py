@@ -1,4 +1,4 @@
-"""A small composable language for "what if": which times change, and to what.
+"""Descriptions of scenarios: which times change, and to which values.
 
 >>> rank_3 = Selection(ranks=(3,), types=("forward-compute",), steps=(40, 80))
 >>> through_n2 = Selection(kind="communication", nodes=("n2",))
@@ -27,10 +27,10 @@ Base = Literal["measured", "ideal"]
 _MERGED = {op.merged for op in OP_TYPES}
 KNOWN_TYPES = frozenset(NAMES) | _MERGED | frozenset(WORK_PHASES) | {"communication_transfer_seconds"}
 LARGEST_VALUE = 1e9
-"""Of a factor or of seconds; beyond, single-precision times overflow."""
+"""Largest factor, or number of seconds. Single-precision times overflow beyond it."""
 
 LISTED = 16
-"""Alternatives named in a refusal."""
+"""Available values listed in an error."""
 
 _NEEDS_VALUE = ("scale", "seconds", "less", "move_to_stage")
 
@@ -40,19 +40,20 @@ class _Frozen(BaseModel):
 
 
 class Selection(_Frozen):
-    """Operations (or phases) a change applies to; what is not given is not restricted.
+    """Operations or phases that a change applies to. Absent fields do not restrict the selection.
 
     Attributes
     ----------
     types : tuple of str, optional
-        Operation types, merged names (``forward-pp-comm``) or, for coarse jobs, phase columns.
+        Operation types, merged names (``forward-pp-comm``) or, for windows without operations, phase
+        columns.
     kind : str, optional
         ``compute`` (forward, backward), ``communication``, or ``host`` (garbage collection, loading, ...).
     ranks, data_ranks, stages : tuple of int, optional
     nodes : tuple of str, optional
-        Needs a window whose job names nodes.
+        Node names. Needs a window whose job names nodes.
     steps : (int, int), optional
-        First and last training step, both included.
+        First and last training step, both inclusive.
     """
 
     types: tuple[str, ...] | None = None
@@ -68,7 +69,7 @@ class Selection(_Frozen):
         unknown = sorted(set(self.types or ()) - KNOWN_TYPES)
         if unknown:
             outcomes = [name for name in unknown if name in PHASES]
-            why = " (an outcome of the replay)" if outcomes else ""
+            why = " (a result of the replay)" if outcomes else ""
             raise ValueError(f"unknown operation type or phase {unknown[0]!r}{why}")
         if self.steps is not None and self.steps[0] > self.steps[1]:
             raise ValueError(f"steps run from {self.steps[0]} back to {self.steps[1]}")
@@ -76,16 +77,19 @@ class Selection(_Frozen):
 
 
 class Change(_Frozen):
-    """What happens to the selected times.
+    """Change of the selected times.
 
     Attributes
     ----------
     select : Selection
     to : str
-        ``ideal``: the ideal of the type. ``peers``: median of the data ranks not selected, same operation
-        and step. ``measured``: as traced (on an ideal base). ``scale``: times `value`. ``seconds``: `value`.
-        ``less``: `value` seconds less, not below zero. ``move_to_stage``: the share `value` of the selected
-        stage's compute runs on stage `stage` instead.
+        - ``ideal``: the ideal time of the type.
+        - ``peers``: the median of the data ranks that are not selected, same operation and step.
+        - ``measured``: the traced time (useful on an ideal base).
+        - ``scale``: the time multiplied by `value`.
+        - ``seconds``: `value` seconds.
+        - ``less``: `value` seconds less, at least zero.
+        - ``move_to_stage``: the share `value` of the compute of the selected stage runs on stage `stage`.
     value : float, optional
     stage : int, optional
         Receiving stage of ``move_to_stage``.
@@ -116,24 +120,24 @@ class Change(_Frozen):
 
 
 class Scenario(_Frozen):
-    """Named changes, applied one after the other to the measured (or to the ideal) job."""
+    """Named changes, applied in order to the measured job or to the ideal job."""
 
     name: str = "scenario"
     changes: tuple[Change, ...] = ()
     base: Base = "measured"
 
     def then(self, *changes: Change) -> Scenario:
-        """Add changes after those already there."""
+        """A copy with further changes at the end."""
         return self.model_copy(update={"changes": self.changes + changes})
 
     @classmethod
     def of(cls, description: Scenario | Mapping[str, Any]) -> Scenario:
-        """From a plain description, as in JSON.
+        """Scenario from a plain description, as in JSON.
 
         Raises
         ------
         InvalidInput
-            Naming the field that cannot be used.
+            If a field cannot be used. The message names it.
         """
         if isinstance(description, Scenario):
             return description
@@ -145,24 +149,24 @@ class Scenario(_Frozen):
             raise InvalidInput(f"scenario: {field}: {first['msg']}") from error
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data; `Scenario.of` reads it back."""
+        """Plain data, which `Scenario.of` reads."""
         return self.model_dump(mode="json", exclude_none=True)
 
 
 def refuse_unmatched(scenario: Scenario, matched: BoolArray, hint: str) -> None:
-    """A change without an operation to change is a mistake, not "no effect".
+    """Refuse a scenario with a change that selects no operation.
 
     Parameters
     ----------
     scenario : Scenario
     matched : ndarray of shape (n_changes,), bool
     hint : str
-        What could have been selected.
+        The available selections.
 
     Raises
     ------
     InvalidInput
-        Naming the scenario and the first such change, counted from 1.
+        The message names the scenario and the first such change, counted from 1.
     """
     for number, found in enumerate(matched, start=1):
         if not found:
@@ -170,18 +174,18 @@ def refuse_unmatched(scenario: Scenario, matched: BoolArray, hint: str) -> None:
 
 
 def refuse_absent(scenario: Scenario, present: Mapping[str, frozenset[Any]]) -> None:
-    """A rank, stage or node that does not exist is a mistake even beside ones that do.
+    """Refuse a scenario that names an absent rank, stage or node, even among present ones.
 
     Parameters
     ----------
     scenario : Scenario
     present : mapping of str to frozenset
-        What there is to select, by field of `Selection`.
+        Available values, by field of `Selection`.
 
     Raises
     ------
     InvalidInput
-        Naming the scenario, the change (counted from 1) and the first that is absent.
+        The message names the scenario, the change (counted from 1) and the first absent value.
     """
     for number, change in enumerate(scenario.changes, start=1):
         for field, held in present.items():

@@ -1,8 +1,8 @@
-"""Dependency rules: from one observed execution of a step to its graph.
+"""Dependency rules of a pipeline schedule: from one traced execution of a step to its graph.
 
-`megatron` holds the published rules: 1F1B with or without model chunks, with or without data parallelism,
-gradient reduction after or under the backward pass. Another schedule is another function of the same
-type, handed to `rca.whatif.what_if` as ``schedule=``.
+`megatron` has the published rules: 1F1B with or without model chunks, with or without data parallelism,
+gradient reduction after the backward pass or overlapped with it. For another schedule, write a function of
+the same type and pass it to `rca.whatif.what_if` as ``schedule=``.
 """
 
 from __future__ import annotations
@@ -39,25 +39,25 @@ from rca.whatif.optypes import (
 from rca.whatif.reference_step import Reference
 
 EPSILON = np.float32(5e-5)
-"""Seconds by which two ends of a compute and a transfer may cross and still belong together."""
+"""Seconds. A compute and its transfer may overlap by this much at the point where they follow each other."""
 
-# Towards the peer of the transfer: the next chunk of the model or the one before.
+# Step from the chunk of a transfer to the chunk of its peer.
 _CHUNK_STEP = {FORWARD_SEND: 1, BACKWARD_RECV: 1, FORWARD_RECV: -1, BACKWARD_SEND: -1}
 _PAIRS = ((FORWARD_SEND, FORWARD_RECV, 1), (BACKWARD_SEND, BACKWARD_RECV, -1))
 
 
 @dataclass(frozen=True)
 class Matching:
-    """Point-to-point operations of one step.
+    """Which compute, and which peer, each point-to-point operation of a step belongs to.
 
     Attributes
     ----------
     compute_of : dict of int to int
-        Transfer -> the compute operation it feeds or drains; skipped ones are absent.
+        Transfer -> its compute operation. Skipped transfers are absent.
     pairs : list of (int, int)
         (send, receive) on neighbouring stages.
     alone : list of int
-        Transfers with no peer: no-ops at the ends of the model, and skipped ones.
+        Transfers without a peer: no-ops at the ends of the model, and skipped transfers.
     """
 
     compute_of: dict[int, int]
@@ -66,12 +66,12 @@ class Matching:
 
 
 def match_transfers(reference: Reference) -> Matching:
-    """Match transfers with computes by order within a stage, and with each other across stages.
+    """Match transfers to computes by order within a stage, and to their peers across stages.
 
     Raises
     ------
     InvalidTrace
-        If counts on a stage, or of two peers, do not fit any schedule of this kind.
+        If the counts on a stage, or of two peers, fit no schedule of this kind.
     """
     compute_of: dict[int, int] = {}
     valid: dict[tuple[int, int], list[int]] = {}
@@ -97,7 +97,7 @@ def _select(reference: Reference, optype: int, stage: int) -> IntArray:
 
 
 def _skipped(reference: Reference, optype: int, transfers: IntArray, computes: IntArray) -> BoolArray:
-    """Transfers that can serve no compute of this step: too late to receive for, too early to send of."""
+    """Transfers of no compute: receives after the last compute, sends before the first one."""
     if not computes.size:
         return np.ones(transfers.size, dtype=bool)
     if optype in (FORWARD_RECV, BACKWARD_RECV):
@@ -108,7 +108,7 @@ def _skipped(reference: Reference, optype: int, transfers: IntArray, computes: I
 def _assign(
     reference: Reference, optype: int, stage: int, transfers: IntArray, computes: IntArray
 ) -> dict[int, int]:
-    """Give the k-th transfer to the compute with sequence number k."""
+    """Assign the k-th transfer to the compute with sequence number k."""
     n = computes.size
     offset = 0
     if transfers.size != n:
@@ -116,7 +116,7 @@ def _assign(
         if not edge or transfers.size not in (0, n - 1):
             raise InvalidTrace(
                 f"stage {stage} has {transfers.size} {NAMES[optype]} for {n} {NAMES[COMPUTE_OF[optype]]}",
-                hint="expected as many; on the first and the last stage none or one less would do",
+                hint="expected equal counts; the first and the last stage may have none or one less",
             )
         offset = 1 if optype in (FORWARD_RECV, BACKWARD_RECV) else 0
     by_sequence = computes[np.argsort(reference.sequence[computes], kind="stable")]
@@ -183,7 +183,7 @@ def megatron(reference: Reference) -> DependencyGraph:
 
 
 def _modelled(reference: Reference, *, overlap: bool) -> BoolArray:
-    """Which operations the rules place: gradient exchange needs data ranks, embeddings an end stage."""
+    """Operations in the model: gradient exchange needs data ranks, embeddings an end stage."""
     outside = [] if overlap else [SEPARATE_ALL_REDUCE]
     if not reference.use_dp:
         outside += [ALL_GATHER, REDUCE_SCATTER]
@@ -193,7 +193,7 @@ def _modelled(reference: Reference, *, overlap: bool) -> BoolArray:
 
 
 class _StageRules:
-    """The edges inside one stage."""
+    """The edges within one stage."""
 
     def __init__(self, reference: Reference, stage: int) -> None:
         self.reference = reference
@@ -207,14 +207,14 @@ class _StageRules:
         return self.ordered[np.isin(self.reference.optype[self.ordered], optypes)]
 
     def compute_edges(self) -> Edges:
-        """One chain for all computes, one for each type of transfer."""
+        """One chain of all computes, and one chain of each type of transfer."""
         edges = _chain(self.compute)
         for optype in POINT_TO_POINT:
             edges += _chain(self.of(optype))
         return edges
 
     def transfer_edges(self, matching: Matching) -> Edges:
-        """Chain receive, compute and send; a receive also waits for the compute before."""
+        """Chain receive, compute and send. A receive also depends on the previous compute."""
         edges: Edges = []
         for optype in POINT_TO_POINT:
             receiving = optype in (FORWARD_RECV, BACKWARD_RECV)
@@ -234,7 +234,7 @@ class _StageRules:
         return edges
 
     def first_backward_edges(self) -> Edges:
-        """Post the first backward's transfers two computes before it, where the warm-up ends."""
+        """The transfers of the first backward depend on the compute two places before it."""
         backward = np.flatnonzero(self.reference.optype[self.compute] == BACKWARD)
         if not backward.size or backward[0] < 2:
             return []
@@ -243,7 +243,7 @@ class _StageRules:
         return [(posted_after, int(op)) for op in first]
 
     def gradient_edges(self, *, overlap: bool) -> Edges:
-        """Gathers before a chunk's first forward; with overlap, scatters after its last backward."""
+        """Gathers precede the first forward of a chunk. With overlap, scatters follow its last backward."""
         reference = self.reference
         edges = _chain(self.of(ALL_GATHER, REDUCE_SCATTER))
         gathers, scatters = self.of(ALL_GATHER), self.of(REDUCE_SCATTER)
@@ -264,7 +264,7 @@ class _StageRules:
         return edges
 
     def tail_edges(self, *, overlap: bool) -> Edges:
-        """Chain what follows the last compute; absent operations are stepped over."""
+        """Chain the operations after the last compute; absent operations are skipped."""
         reference = self.reference
         last_compute = int(self.compute[np.argmax(reference.end[self.compute])])
         scatters = self.of(REDUCE_SCATTER) if reference.use_dp else self.compute[:0]

@@ -1,7 +1,7 @@
-"""Arrange a trace as dense arrays, one per shape of step.
+"""Arrange a trace in dense arrays, one set per shape of step.
 
-Steps with the same operations on every stage share a shape, one dependency graph and one set of arrays
-[operation, data rank, step]. A row that is missing in a cell is a hole (NaN), not another shape.
+Steps with the same operations on every stage have the same shape. They share one dependency graph and one
+set of arrays [operation, data rank, step]. A missing row is NaN; it does not make another shape.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from rca.whatif.step_sizes import StepSizes, dropped_note, filled_enough, larges
 from rca.whatif.trace import OpTrace
 
 LARGEST_HOLE = 0.5
-"""Drop a step that lacks more than this share of its rows: nothing would be left to replay."""
+"""Share of the rows of a step. A step that lacks more is dropped."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class StepShape:
     optype, stage, sequence, chunk, global_chunk, microbatch : ndarray of shape (n_ops,), int
         The operations of one model-parallel group, ordered by (stage, type, sequence).
     start, duration : ndarray of shape (n_ops, n_data, n_steps), float32, seconds
-        NaN where the trace has no such row.
+        NaN if the trace has no such row.
     """
 
     steps: IntArray
@@ -70,13 +70,13 @@ class StepShape:
 
 
 def shapes_of(trace: OpTrace) -> tuple[list[StepShape], list[str]]:
-    """Group the steps of a trace by shape; most steps first.
+    """Shapes of the steps of a trace, most steps first.
 
     Returns
     -------
     shapes : list of StepShape
     notes : list of str
-        Holes and dropped steps, with counts.
+        Missing rows and dropped steps, with counts.
     """
     steps, held = StepSizes.of(trace, trace.n_stages)
     step = np.searchsorted(steps, trace.step)
@@ -95,7 +95,7 @@ def shapes_of(trace: OpTrace) -> tuple[list[StepShape], list[str]]:
 
 
 def group_steps(sizes: IntArray) -> list[tuple[IntArray, IntArray]]:
-    """Pairs (size, step positions); steps that only lack rows of the commonest shape join it."""
+    """Pairs (sizes, step positions). Steps that only lack rows of the commonest shape are added to it."""
     kinds, first, kind, counts = np.unique(
         sizes, axis=0, return_index=True, return_inverse=True, return_counts=True
     )
@@ -110,7 +110,7 @@ def group_steps(sizes: IntArray) -> list[tuple[IntArray, IntArray]]:
 
 
 def _lacks_rows_of(size: IntArray, commonest: IntArray) -> bool:
-    """Whether `size` is the commonest shape with rows missing, rather than a step of its own kind."""
+    """Whether `size` is the commonest shape with missing rows, and not another kind of step."""
     if (size > commonest).any():
         return False
     compute = size[:, [FORWARD, BACKWARD]]
@@ -119,7 +119,7 @@ def _lacks_rows_of(size: IntArray, commonest: IntArray) -> bool:
 
 
 def _completed(size: IntArray) -> IntArray:
-    """Sizes a complete step of this kind has: all stages compute alike and end alike."""
+    """Sizes of a complete step of this kind: all stages have equal computes and equal tails."""
     size = size.copy()
     n_stages = size.shape[0]
     n_compute = int(size[:, [FORWARD, BACKWARD]].max())
@@ -144,9 +144,10 @@ _PEER = {
 
 
 def _complete_transfers(size: IntArray, n_compute: int) -> None:
-    """As many transfers as computes between neighbouring stages, unless both sides agree on one less.
+    """Complete the transfers between neighbouring stages to one per compute, in place.
 
-    Between the last and the first stage fewer are normal: the ends of the model send to nobody.
+    One less is kept if both sides have one less. Transfers between the last and the first stage are not
+    completed, because the ends of the model have no peer.
     """
     n_stages = size.shape[0]
     given = size.copy()
@@ -197,7 +198,7 @@ def _arrange(trace: OpTrace, steps: IntArray, step: IntArray, size: IntArray, me
 
 
 def _fill_occasional_pauses(shape: StepShape) -> None:
-    """Garbage collection that runs on few workers and steps is absent elsewhere, not missing."""
+    """Set absent pauses to 0 if garbage collection runs on few workers and steps, in place."""
     pauses = np.flatnonzero(shape.optype == GC)
     if pauses.size and np.isnan(shape.duration[pauses]).mean() > 0.5:
         shape.duration[pauses] = np.nan_to_num(shape.duration[pauses])
@@ -219,12 +220,12 @@ def _without_empty_steps(shape: StepShape, notes: list[str]) -> StepShape | None
 
 
 def kept_steps(steps: IntArray, holes: IntArray, n_rows: int, notes: list[str]) -> BoolArray:
-    """Which steps hold enough rows to be replayed; adds notes on holes and dropped steps.
+    """Steps with enough rows for a replay; adds notes on missing rows and dropped steps.
 
     Parameters
     ----------
     steps, holes : ndarray of shape (n_steps,), int
-        Step numbers and how many of their rows are missing.
+        Step numbers, and the number of their missing rows.
     n_rows : int
         Rows of a complete step.
     notes : list of str
@@ -233,7 +234,5 @@ def kept_steps(steps: IntArray, holes: IntArray, n_rows: int, notes: list[str]) 
     notes += dropped_note(steps[~kept])
     if holes[kept].any():
         affected = int((holes[kept] > 0).sum())
-        notes.append(
-            f"{int(holes[kept].sum())} missing rows in {affected} step(s) replaced by what is typical there"
-        )
+        notes.append(f"{int(holes[kept].sum())} missing rows in {affected} step(s) replaced by typical times")
     return kept

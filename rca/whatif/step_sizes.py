@@ -1,4 +1,7 @@
-"""How full the dense arrays of a trace would be: nearly empty steps go, sparse traces are refused."""
+"""Operations per step, and checks on them: nearly empty steps are dropped, sparse traces are refused.
+
+Both checks run before any dense array is made, so that the memory follows the number of rows.
+"""
 
 from __future__ import annotations
 
@@ -14,19 +17,19 @@ from rca.whatif.trace import OpTrace, distinct
 
 MOST_CELLS_PER_ROW = 4
 SPARE_CELLS = 1_000_000
-"""Dense arrays may hold this much more than the rows; a sparser trace is damaged, and would cost memory."""
+"""Cells of the dense arrays beyond `MOST_CELLS_PER_ROW` per row. A sparser trace is damaged."""
 
 
 @dataclass(frozen=True)
 class StepSizes:
-    """What each of some steps holds.
+    """Operations and rows of some steps.
 
     Attributes
     ----------
     sizes : ndarray of shape (n_steps, n_stages, N_TYPES), int
-        Operations: the largest sequence number plus 1, over the data ranks.
+        Operations: the largest sequence number over the data ranks, plus 1.
     rows, pauses : ndarray of shape (n_steps,), int
-        Rows, and how many of them are garbage collections.
+        All rows, and rows of garbage collections.
     paused : ndarray of shape (n_steps,), int
         Workers with a garbage collection.
     """
@@ -38,12 +41,12 @@ class StepSizes:
 
     @classmethod
     def of(cls, trace: OpTrace, n_stages: int) -> tuple[IntArray, StepSizes]:
-        """Step numbers of a trace, ascending, and what they hold.
+        """Ascending step numbers of a trace, and their sizes.
 
         Raises
         ------
         InvalidTrace
-            If steps and stages are far more than rows.
+            If there are far more (step, stage) pairs than rows.
         """
         steps, step = distinct(trace.step)
         _refuse_sparse(
@@ -70,10 +73,14 @@ def filled_enough(
     groups: list[tuple[IntArray, IntArray]],
     notes: list[str],
 ) -> list[tuple[IntArray, IntArray]]:
-    """Groups without the steps that are nearly empty, before any memory is spent on them.
+    """Groups without nearly empty steps; adds notes on dropped steps.
 
-    Pauses count apart: where they are occasional, most of their cells are empty on purpose, but each is held
-    somewhere.
+    Pauses (garbage collections) are counted separately, because rare pauses leave most of their cells empty.
+
+    Raises
+    ------
+    InvalidTrace
+        If the dense arrays would have far more cells than rows.
     """
     kept: list[tuple[IntArray, IntArray]] = []
     cells = 0
@@ -102,7 +109,7 @@ def _refuse_sparse(n_rows: int, cells: int, of: str, hint: Callable[[], str]) ->
 
 
 def largest_number(held: StepSizes, steps: IntArray, n_data: int) -> str:
-    """What usually makes a trace sparse: one operation with a number far beyond the others'."""
+    """Hint for a sparse trace: the largest operation number, which is usually the reason."""
     at, stage, optype = np.unravel_index(int(np.argmax(held.sizes)), held.sizes.shape)
     number = int(held.sizes[at, stage, optype]) - 1
     return _largest(
@@ -126,7 +133,7 @@ def _largest(optype: int, number: int, step: int, stage: int, sizes: tuple[int, 
 
 
 def pauses_note(held: StepSizes, n_workers: int) -> list[str]:
-    """Where most workers have no garbage-collection row, none is assumed there, and it is said."""
+    """Note on rare garbage collection: workers without a row have no pause."""
     paused = int(held.paused.sum())
     places = held.paused.size * n_workers
     if not paused or 2 * paused >= places:

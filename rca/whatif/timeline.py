@@ -1,4 +1,4 @@
-"""A timeline of the real and of the ideal job, in the trace-event format that Perfetto opens."""
+"""Timeline of one step, real and ideal, in the trace-event format that Perfetto opens."""
 
 from __future__ import annotations
 
@@ -38,34 +38,34 @@ STREAMS: tuple[tuple[str, tuple[int, ...]], ...] = (
     ("garbage collection", (GC,)),
     ("optimizer", (OPTIMIZER,)),
 )
-"""One track per stream; where operations of one overlap anyhow, it gets as many tracks as it needs."""
+"""One track per stream. A stream with overlapping operations gets more tracks."""
 
 RESOLUTION = 10
-"""Microseconds by which single-precision times of one chain may seem to overlap."""
+"""Microseconds. Single-precision times of one chain may overlap by this much."""
 
 TRACKS = 100
 """Thread numbers reserved for each stream."""
 
 MOST_WORKERS = 64
-"""More rows than a viewer shows at once; the slowest data ranks are kept."""
+"""Workers in a timeline. In larger jobs the slowest data ranks are kept."""
 
 
 def timeline(replay: TraceReplay, step: int | None = None) -> dict[str, Any]:
-    """One step as traced and as it would be without stragglers.
+    """One step as traced, and as it would be without stragglers.
 
     Parameters
     ----------
     replay : TraceReplay
     step : int, optional
-        Training step; the one with the median measured time if not given.
+        Training step; by default the step with the median measured time.
 
     Returns
     -------
     dict
-        Trace events: a process per worker and variant, a thread per stream of operations. Times are whole
-        microseconds; slices of one thread never overlap. `start` and `end` of a slice are in seconds as
-        known: a transfer that ends before its own start (it may, by up to 10 ms) has no width, and starts
-        within the clock's resolution (10 us) of the end before are drawn there.
+        Trace events: one process per worker and variant, one thread per stream of operations. Times are
+        whole microseconds. Slices of one thread never overlap. `start` and `end` of a slice are the exact
+        seconds. A transfer may end up to 10 ms before its own start; its slice has no width. A slice that
+        starts within 10 us of the previous end is drawn from that end.
 
     Raises
     ------
@@ -162,9 +162,9 @@ def _slices(
 
 
 def _tracks(begin: IntArray, until: IntArray) -> IntArray:
-    """First track that is free when each slice begins, so that none is cut to fit.
+    """Track of each slice: the first track that is free at its begin.
 
-    Where it only seems taken, by the resolution of the clock, the slice begins when it is free, in place.
+    A track counts as free if it ends within `RESOLUTION` after the begin. The begin is then moved, in place.
     """
     tracks = np.zeros(begin.size, np.int64)
     free: list[int] = []

@@ -1,4 +1,4 @@
-"""An operation trace in memory: one row per operation, columns as arrays."""
+"""An operation trace in memory (one row per operation, columns as arrays) and its job sizes."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from rca.telemetry.job import Job
 
 
 class TraceMeta(BaseModel):
-    """Sizes as the public metadata files name them; None where the producer did not say.
+    """Sizes of the parallel dimensions, named as in the public metadata files; None if absent.
 
     Attributes
     ----------
     dp_size, pp_size, tp_size, dsp_size, vpp_size : int or None
         Data, pipeline, tensor, context ("distributed sequence") and virtual pipeline sizes.
     world_size : int or None
-        GPUs of the job, for GPU hours.
+        GPUs of the job, for the GPU hours.
     """
 
     model_config = ConfigDict(extra="ignore", frozen=True, coerce_numbers_to_str=True)
@@ -40,7 +40,7 @@ class TraceMeta(BaseModel):
 
     @classmethod
     def of(cls, source: TraceMeta | Mapping[str, Any] | str | PathLike[str] | None) -> TraceMeta:
-        """From a mapping, a YAML file or nothing.
+        """Metadata from a mapping, a YAML file or None.
 
         Raises
         ------
@@ -61,7 +61,7 @@ class TraceMeta(BaseModel):
 
     @classmethod
     def of_job(cls, job: Job) -> TraceMeta:
-        """From a window's job."""
+        """Metadata from the job of a window."""
         sizes = job.parallelism
         if sizes is None:
             return cls(trial_name=job.job_id, world_size=job.world_size)
@@ -92,20 +92,20 @@ def _read_yaml(path: Path) -> Mapping[str, Any]:
 
 @dataclass(frozen=True)
 class OpTrace:
-    """Rows of known operation types, already checked.
+    """Checked rows of known operation types.
 
     Attributes
     ----------
     data_rank, stage, rank, step, optype, sequence, chunk, global_chunk, microbatch : ndarray of (n_ops,), int
         `optype` is a code of `rca.whatif.optypes`; `data_rank` counts 0 .. D-1 (see `data_ranks`).
     start, duration : ndarray of shape (n_ops,), float32, seconds
-        `start` counts from the first start of the row's step. Single precision on purpose: the public
-        format stores it, and the published results derive from it.
+        `start` is relative to the first start of the step. Both are in single precision, because the
+        public format and the published results are.
     data_ranks : ndarray of shape (D,), int
-        The producer's numbers of the data ranks.
+        Numbers of the data ranks in the file.
     meta : TraceMeta
     notes : tuple of str
-        What was repaired, dropped or assumed, with counts.
+        Repairs, dropped rows and assumptions, with counts.
     """
 
     data_rank: IntArray
@@ -136,19 +136,19 @@ class OpTrace:
         return int(self.stage.max()) + 1
 
     def rows(self, chosen: BoolArray | IntArray, *notes: str) -> OpTrace:
-        """Keep the chosen rows, with notes added."""
+        """A trace of the chosen rows, with notes added."""
         columns = {name: getattr(self, name)[chosen] for name in ROW_COLUMNS}
         return replace(self, **columns, notes=self.notes + notes)
 
     def noted(self, *notes: str) -> OpTrace:
-        """Add notes."""
+        """The trace with notes added."""
         return replace(self, notes=self.notes + notes)
 
 
 def distinct(values: IntArray) -> tuple[IntArray, IntArray]:
-    """Distinct values, ascending, and where each value stands among them.
+    """Ascending distinct values, and the position of each value among them.
 
-    As `numpy.unique` has them, but without sorting rows where the values are dense, as step numbers are.
+    The result equals that of `numpy.unique`. Dense values, such as step numbers, are not sorted.
     """
     if not values.size or int(values.max()) - int(values.min()) >= values.size:
         found, index = np.unique(values, return_inverse=True)

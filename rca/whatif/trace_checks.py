@@ -1,4 +1,4 @@
-"""Do the rank numbers of a trace name its workers, and does the world size fit them."""
+"""Checks of a trace: impossible indices and times, rank numbers of workers, world size."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from rca.whatif.trace import OpTrace, TraceMeta
 Times = npt.NDArray[np.floating[Any]]
 
 LONGEST = 86_400.0
-"""Seconds; a longer step or operation is a damaged row, or a clock that does not count in seconds."""
+"""Seconds. A longer step or operation means a damaged row, or a clock that does not count in seconds."""
 
 UNUSUAL_SECONDS = 60.0
 UNUSUAL_FACTOR = 1000.0
-"""Operations longer than both, in seconds and in medians of their type, are named."""
+"""Operations longer than both limits (seconds, and medians of their type) get a note."""
 
 LARGEST_INDEX = {"dp_rank": 1_000_000, "stage": 1_000_000, "mc": 100_000, "gmc": 10_000_000}
-"""Indices that count something a job has; a larger one is damage, and would cost memory or time."""
+"""Largest plausible indices. A larger index is damaged, and would cost memory or time."""
 
 WHOLE_SECONDS = "all durations are whole numbers of seconds: shorter operations are lost; check the unit"
 _SECONDS = "start_ts and duration are in seconds"
@@ -38,7 +38,7 @@ def refuse_indices(columns: Mapping[str, IntArray], rows: IntArray, narrow: froz
     ----------
     columns : mapping of str to ndarray of shape (n_rows,), int
     rows : ndarray of shape (n_rows,), int
-        Where each stands in the table as given.
+        Row numbers in the given table.
     narrow : frozenset of str
         Columns of 8 or 16 bits, which may have overflowed.
     """
@@ -59,7 +59,7 @@ def refuse_indices(columns: Mapping[str, IntArray], rows: IntArray, narrow: froz
 
 
 def refuse_times(columns: Mapping[str, IntArray], relative: Times, duration: Times, rows: IntArray) -> None:
-    """Refuse times in another unit, and damaged ones.
+    """Refuse damaged times, and times in another unit.
 
     Parameters
     ----------
@@ -72,7 +72,7 @@ def refuse_times(columns: Mapping[str, IntArray], relative: Times, duration: Tim
     if float(relative[late]) > LONGEST:
         together = np.flatnonzero(columns["step"] == columns["step"][late])
         if float(np.median(relative[together])) > LONGEST / 2:
-            # The step's other rows agree: it is its first row that is far out.
+            # The other rows of the step agree, so its first row is damaged.
             early = int(together[np.argmin(relative[together])])
             raise InvalidTrace(
                 f"a step would take {float(relative[late]):.3g} s: "
@@ -102,12 +102,12 @@ def refuse_zero_durations(instant: int, computes: int) -> None:
 
 
 def coarse_durations(duration: Times) -> list[str]:
-    """A note where all durations are whole seconds: shorter operations are lost, or the unit is another."""
+    """A note if all durations are whole seconds: short operations are lost, or the unit is wrong."""
     return [WHOLE_SECONDS] if duration.size and (duration == np.rint(duration)).all() else []
 
 
 def unusual_durations(columns: Mapping[str, IntArray], duration: Times, rows: IntArray) -> list[str]:
-    """Notes on single operations that outlast their type a thousandfold: they alone make the answer."""
+    """Notes on operations that take over a thousand medians of their type, and so dominate the result."""
     long = np.flatnonzero(duration > UNUSUAL_SECONDS)
     notes = []
     for code in np.unique(columns["optype"][long]):
@@ -128,11 +128,11 @@ def _named(columns: Mapping[str, IntArray], rows: IntArray, at: int) -> str:
 
 
 ROWS_SHOWN = 5
-"""Offending rows shown in a refusal."""
+"""Wrong rows shown in an error."""
 
 
 def with_own_ranks(trace: OpTrace) -> OpTrace:
-    """Keep rank numbers only where each names one worker, and check the world size against the workers."""
+    """Remove the rank numbers if one names several workers, and check the world size."""
     shared = shared_ranks(trace.rank, trace.data_rank * trace.n_stages + trace.stage)
     if shared.size:
         trace = replace(trace, rank=np.full(trace.n_ops, -1)).noted(shared_note(trace.rank[shared]))
@@ -140,13 +140,13 @@ def with_own_ranks(trace: OpTrace) -> OpTrace:
 
 
 def shared_note(shared: IntArray) -> str:
-    """Say which rank numbers name several workers, and what follows."""
+    """Note on rank numbers that name several workers."""
     named = ", ".join(map(str, np.unique(shared)[:8]))
     return f"column rank has {named} under several (data rank, stage): ranks are numbered in the usual order"
 
 
 def world_size_notes(meta: TraceMeta, n_data: int, n_stages: int) -> list[str]:
-    """Where not all sizes are given, the workers seen must still fit into the world."""
+    """Notes on a world size that the traced workers do not divide; for metadata without all sizes."""
     sizes = (meta.dp_size, meta.pp_size, meta.tp_size, meta.dsp_size)
     if meta.world_size is None or None not in sizes:
         return []
@@ -161,17 +161,17 @@ def world_size_notes(meta: TraceMeta, n_data: int, n_stages: int) -> list[str]:
 
 
 def refuse_shared_ranks(rank: IntArray, data_rank: IntArray, stage: IntArray) -> None:
-    """A window's ranks are machines: one under two (data rank, stage) would blame the wrong one.
+    """Refuse a window with one rank under several (data rank, stage): the wrong machine could be named.
 
     Parameters
     ----------
     rank, data_rank, stage : ndarray of shape (n_rows,), int
-        Of the `ops` table.
+        Columns of the `ops` table.
 
     Raises
     ------
     InvalidWindow
-        With the first offending rows.
+        The error has the first wrong rows.
     """
     shared = shared_ranks(rank, data_rank * (int(stage.max(initial=0)) + 1) + stage)
     if not shared.size:
@@ -193,7 +193,7 @@ def refuse_shared_ranks(rank: IntArray, data_rank: IntArray, stage: IntArray) ->
 
 
 def shared_ranks(rank: IntArray, worker: IntArray) -> IntArray:
-    """Rows whose rank number also names another worker (a data rank and stage); -1 is no number.
+    """Rows whose rank number also names another worker (data rank and stage); -1 is no rank number.
 
     Returns
     -------

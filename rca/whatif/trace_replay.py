@@ -1,4 +1,4 @@
-"""An operation trace made ready for replays: shapes, graphs, programs, derived and ideal times."""
+"""An operation trace prepared for replays: shapes, graphs, programs, own times and ideal times."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ WorkOf = Callable[["ShapeReplay", slice, Seconds32], None]
 
 @dataclass(frozen=True)
 class ShapeReplay:
-    """The steps of one shape with everything a replay needs.
+    """The steps of one shape, with all data that a replay needs.
 
     Attributes
     ----------
@@ -36,7 +36,7 @@ class ShapeReplay:
     times : DerivedTimes
     ideal : ndarray of shape (n_ops,), seconds
     position : ndarray of shape (n_steps,), int
-        Where its steps stand among all steps of the trace.
+        Positions of its steps among all steps of the trace.
     """
 
     shape: StepShape
@@ -49,7 +49,7 @@ class ShapeReplay:
 
 @dataclass(frozen=True)
 class TraceReplay:
-    """A trace ready to be replayed under any scenario.
+    """A trace prepared for the replay of any scenario.
 
     Attributes
     ----------
@@ -57,20 +57,20 @@ class TraceReplay:
     steps : ndarray of shape (n_steps,), int
         Steps that could be replayed, sorted.
     measured : ndarray of shape (n_steps,), float32, seconds
-        Last end less first start.
+        Last end minus first start.
     ideal : ndarray of shape (N_TYPES,), seconds
     ranks : ndarray of shape (n_data, n_stages), int
         The traced rank of every worker.
     data_ranks : ndarray of shape (n_data,), int
     clock : ndarray of shape (n_data, n_stages), seconds
-        Offsets taken out of the workers' clocks.
+        Clock offsets that were removed.
     meta : TraceMeta
     notes : tuple of str
     left_out : int
         Steps of the trace that could not be replayed.
     engine : {"auto", "numpy", "numba"}
     threads : int
-        For traces long enough to be split.
+        Threads for long traces.
     """
 
     parts: tuple[ShapeReplay, ...]
@@ -96,7 +96,7 @@ class TraceReplay:
 
     @property
     def world_size(self) -> int:
-        """GPUs of the job, from the metadata or, where it gives fewer than the workers, from the trace."""
+        """GPUs of the job: from the metadata or, if that number is below the workers, from the trace."""
         seen = self.ranks.size * (self.meta.tp_size or 1) * (self.meta.dsp_size or 1)
         given = self.meta.world_size
         return seen if given is None or given < self.ranks.size else given
@@ -110,14 +110,14 @@ class TraceReplay:
         engine: Engine = "auto",
         correct_clocks: bool = True,
     ) -> TraceReplay:
-        """Arrange, repair and derive.
+        """Prepare a trace: arrange its steps, correct the clocks, derive own and ideal times.
 
-        With `correct_clocks` false, skewed clocks stay as traced (see `rca.whatif.clock_correction`).
+        If `correct_clocks` is false, skewed clocks stay as traced (see `rca.whatif.clock_correction`).
 
         Raises
         ------
         InvalidTrace
-            If no step fits the schedule; the message names the first contradiction.
+            If no step fits the schedule. The message names the first contradiction.
         """
         shapes, notes = shapes_of(trace)
         kept = fitted(shapes, trace.data_ranks, trace.meta, schedule, notes)
@@ -150,12 +150,12 @@ class TraceReplay:
         )
 
     def whole_job(self, masks: Masks) -> FloatArray:
-        """Step times with the masked operations at their trace times and the rest ideal.
+        """Step times with the masked operations as traced and the rest ideal.
 
         Parameters
         ----------
         masks : callable
-            From a shape to masks of shape (n_ops,), equally many for every shape.
+            Gives masks of shape (n_ops,) for a shape; the same number for every shape.
 
         Returns
         -------
@@ -164,12 +164,13 @@ class TraceReplay:
         return self._by_block(lambda part, block: _block(part, block), masks)
 
     def with_work(self, work_of: WorkOf) -> FloatArray:
-        """Step times with other work: `work_of` alters a copy of a block of steps in place.
+        """Step times with other own times.
 
         Parameters
         ----------
         work_of : callable
-            Of a shape, the slice of its steps, and their work of shape (n_ops, n_data, n_block).
+            Changes the own times of some steps in place. It gets a shape, the slice of its steps, and a copy
+            of their own times of shape (n_ops, n_data, n_block).
 
         Returns
         -------
@@ -185,7 +186,7 @@ class TraceReplay:
         return seconds
 
     def each_data_rank(self, masks: Masks) -> FloatArray:
-        """Step times with one data rank's masked operations at their trace times and the rest ideal.
+        """Step times with the masked operations of one data rank as traced and the rest ideal.
 
         Returns
         -------
@@ -235,12 +236,12 @@ def _block(part: ShapeReplay, block: slice) -> Seconds32:
 def fitted(
     shapes: Sequence[StepShape], data_ranks: IntArray, meta: TraceMeta, schedule: Schedule, notes: list[str]
 ) -> list[Fitted]:
-    """The shapes a schedule fits, with their graphs; notes what was left out.
+    """The shapes that fit a schedule, with their graphs; adds notes on dropped steps.
 
     Raises
     ------
     InvalidTrace
-        If it fits none; the message names the first contradiction.
+        If no shape fits. The message names the first contradiction.
     """
     use_dp = (int(data_ranks.max()) + 1) * (meta.dsp_size or 1) > 1
     n_chunks = model_chunks(shapes)
@@ -261,7 +262,7 @@ def fitted(
 
 
 def model_chunks(shapes: Sequence[StepShape]) -> int:
-    """Model chunks per stage; every chunk computes at least once a step."""
+    """Model chunks per stage. Every chunk has at least one compute per step."""
     held = [shape.chunk[np.isin(shape.optype, COMPUTE)] for shape in shapes]
     n_chunks = max(1, max(int(chunks.max(initial=0)) for chunks in held) + 1)
     most = max(int(shape.sequence[shape.optype == FORWARD].max(initial=0)) + 1 for shape in shapes)
@@ -274,41 +275,41 @@ def model_chunks(shapes: Sequence[StepShape]) -> int:
 
 
 def refuse_zero_ideal(parts: Sequence[ShapeReplay]) -> None:
-    """Without a positive ideal time there is nothing to compare with."""
+    """Refuse steps without a positive ideal time."""
     for part in parts:
         if not (part.ideal[sorted(part.graph.active)] > 0).any():
             named = ", ".join(map(str, part.shape.steps[:8]))
             raise InvalidTrace(
-                f"operations take no time in step(s) {named}: what each contributes itself comes to 0 s",
+                f"operations take no time in step(s) {named}: the own time of every operation is 0 s",
                 hint="duration is in seconds with its fraction; whole seconds lose what is shorter",
             )
 
 
 def _absent_types(kept: list[Fitted], *, use_dp: bool) -> list[str]:
-    """Types every such job runs but this trace has no rows of."""
+    """Note on types of operations that every such job runs, but that have no rows in the trace."""
     expected = {*TAIL, *((ALL_GATHER, REDUCE_SCATTER) if use_dp else ())}
     seen = {int(code) for shape, _, _ in kept for code in np.unique(shape.optype)}
     absent = sorted(NAMES[code] for code in expected - seen)
-    return [f"no rows of {', '.join(absent)}: stepped over"] if absent else []
+    return [f"no rows of {', '.join(absent)}: left out of the graph"] if absent else []
 
 
 NO_RANK = np.iinfo(np.int64).max
 
 
 def ranks_of(trace: OpTrace) -> IntArray:
-    """Smallest traced rank per worker: (n_data, n_stages); by the usual order where not given."""
+    """Smallest traced rank per worker: (n_data, n_stages); the usual numbering if ranks are absent."""
     return usual_where_unknown(smallest_ranks(trace, trace.n_stages), trace.meta.tp_size or 1)
 
 
 def smallest_ranks(trace: OpTrace, n_stages: int) -> IntArray:
-    """Smallest traced rank per worker; `NO_RANK` where no row gives one."""
+    """Smallest traced rank per worker; `NO_RANK` if no row has one."""
     ranks = np.full((trace.n_data, n_stages), NO_RANK)
     np.minimum.at(ranks, (trace.data_rank, trace.stage), np.where(trace.rank < 0, NO_RANK, trace.rank))
     return ranks
 
 
 def usual_where_unknown(ranks: IntArray, width: int) -> IntArray:
-    """Number all workers in the usual order (data before pipeline) where any has no rank."""
+    """Ranks, or the usual numbering of all workers (data before pipeline) if one has no rank."""
     n_data, n_stages = ranks.shape
     usual = (np.arange(n_stages)[None, :] * n_data + np.arange(n_data)[:, None]) * width
     return np.where((ranks == NO_RANK).any(), usual, ranks)

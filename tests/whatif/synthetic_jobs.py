@@ -1,7 +1,7 @@
-"""Synthetic jobs whose schedule is known, executed by brute force.
+"""Synthetic jobs with a known schedule, executed by brute force.
 
-Nothing here uses the product: dependencies come from microbatches and chunks (which a trace reader has to
-infer from order), and times from relaxing "starts after, ends together" until nothing moves any more.
+This module does not use the product. Dependencies come from microbatches and chunks, which a trace reader
+infers from the order. Times come from relaxing "starts after, ends together" until nothing changes.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ TRANSFER = {"layernorm-grads-all-reduce": 0.001, "params-all-gather": 0.006, "gr
 
 @dataclass
 class SyntheticJob:
-    """Operations of one step with what they wait for and with whom they end."""
+    """Operations of one step, with their dependencies and the groups that end together."""
 
     pp: int
     dp: int
@@ -222,7 +222,7 @@ def run(
                     end[d][member] = at
         if moved == 0.0:
             return start, end
-    raise AssertionError("the schedule waits in a circle")
+    raise AssertionError("the schedule has a cycle")
 
 
 def step_seconds(job: SyntheticJob, times: list[Times]) -> float:
@@ -271,7 +271,7 @@ def table_of(rows: list[dict[str, object]], *, single: bool = True) -> pa.Table:
 
 @dataclass
 class Execution:
-    """A synthetic trace and what really made it."""
+    """A synthetic trace and the times that made it."""
 
     job: SyntheticJob
     times: list[list[Times]]

@@ -1,4 +1,4 @@
-"""Values no job can have are refused with their row, never with a traceback or a wrong answer."""
+"""Impossible values are refused with their row, without a traceback or a wrong result."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def all_of(name: str, value: object) -> Change:
         (lambda t: t.append_column("stage", t.column("stage")), "stage more than once"),
     ],
 )
-def test_implausible_values_are_refused_by_name(change: Change, text: str, tmp_path: Path) -> None:
+def test_implausible_values_are_refused_with_their_row(change: Change, text: str, tmp_path: Path) -> None:
     with pytest.raises(InvalidTrace, match=text):
         what_if(change(TABLE), JOB.meta)
     path = tmp_path / "trace.parquet"
@@ -78,14 +78,14 @@ def test_implausible_values_are_refused_by_name(change: Change, text: str, tmp_p
     assert json.loads(done.stderr)["code"] == "invalid-trace"
 
 
-def test_overflowed_data_ranks_are_told_what_to_do() -> None:
+def test_overflowed_data_ranks_get_a_hint() -> None:
     wrapped = np.where(TABLE.column("dp_rank").to_numpy() == 1, -128, 0).astype(np.int8)
     with pytest.raises(InvalidTrace, match="dp_rank holds -128") as refused:
         what_if(column("dp_rank", wrapped)(TABLE), JOB.meta)
     assert refused.value.hint == "dp_rank is too narrow for the job and has overflowed: write it as int32"
 
 
-def test_traces_built_in_memory_need_time_too() -> None:
+def test_traces_in_memory_are_checked_for_zero_durations() -> None:
     trace = trace_from_table(TABLE, TraceMeta.of(JOB.meta))
     instant = replace(trace, duration=np.zeros_like(trace.duration))
     with pytest.raises(InvalidTrace, match=r"operations take no time in step\(s\) 0, 1, 2"):
@@ -103,16 +103,16 @@ def test_unknown_types_are_listed_the_commonest_first() -> None:
     assert "mystery-19 (20)" in str(refused.value.hint)
 
 
-def test_an_operation_that_outlasts_its_type_a_thousandfold_is_named() -> None:
+def test_an_operation_a_thousand_times_longer_than_its_type_gets_a_note() -> None:
     notes = what_if(one("duration", 5, 5000.0)(TABLE), JOB.meta).notes
     assert any(note.startswith("row 5 (") and "takes 5e+03 s" in note for note in notes)
 
 
-def test_rows_dropped_are_named_by_where_they_stood() -> None:
+def test_dropped_rows_are_named_by_their_row_number() -> None:
     notes = what_if(one("duration", 5, -1.0)(TABLE), JOB.meta).notes
     assert any("1 rows with a negative or non-finite time dropped, the first is row 5" in n for n in notes)
 
 
-def test_sparse_float_columns_of_whole_numbers_are_fine() -> None:
+def test_sparse_float_columns_of_whole_numbers_are_accepted() -> None:
     wide = column("step", TABLE.column("step").to_numpy().astype(np.float64))(TABLE)
     assert what_if(wide, JOB.meta).to_dict() == what_if(TABLE, JOB.meta).to_dict()

@@ -1,4 +1,4 @@
-"""Laws every replay obeys, over random jobs."""
+"""Laws that every replay obeys, on random jobs."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_shortening_an_operation_never_lengthens_a_step(job: Any, seed: int, dat
 
 @settings(max_examples=10, deadline=None)
 @given(seeds, st.permutations(range(3)))
-def test_relabelling_data_ranks_permutes_the_answers(seed: int, order: list[int]) -> None:
+def test_relabelling_data_ranks_permutes_the_results(seed: int, order: list[int]) -> None:
     job = make_job(pp=2, dp=3, microbatches=3)
     ran = execute(job, 2, seed)
     found = what_if(ran.table, job.meta)
@@ -109,7 +109,7 @@ def test_scenario_batches_equal_one_by_one(seed: int, engine: Any) -> None:
 
 @settings(max_examples=10, deadline=None)
 @given(st.one_of(jobs, interleaved), seeds)
-def test_two_columns_stand_for_any_number_of_data_ranks(job: Any, seed: int) -> None:
+def test_two_columns_represent_any_number_of_data_ranks(job: Any, seed: int) -> None:
     replay = replay_of(execute(job, 2, seed).table, job.meta)
     found = decompose(replay)
 

@@ -1,4 +1,4 @@
-"""Traces read in blocks: whatever the whole-trace reader makes of a trace, so does the streamed one."""
+"""Traces read in blocks give the same results, notes and errors as traces read whole."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def assert_equal(streamed: WhatIf, whole: WhatIf) -> None:
 
 
 def without_medians(notes: tuple[str, ...]) -> list[str]:
-    """What is usual is that of the rows read together."""
+    """The median in a note is that of the rows read together, so it may differ."""
     return sorted(re.sub(r"[0-9.]+ s is usual", "usual", note) for note in notes)
 
 
@@ -205,13 +205,15 @@ TRACES: dict[str, Callable[[], Rows]] = {
 
 @pytest.mark.parametrize("name", TRACES)
 @pytest.mark.parametrize("group", [170, 100_000])
-def test_equal_to_the_whole_trace_reader(tmp_path: Path, name: str, group: int) -> None:
+def test_reading_in_blocks_equals_reading_whole(tmp_path: Path, name: str, group: int) -> None:
     both(write(tmp_path / "t.parquet", TRACES[name](), group), JOB.meta)
 
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
-def test_equal_on_any_damage(tmp_path: Path, data: st.DataObject) -> None:
+def test_reading_in_blocks_equals_reading_whole_on_damaged_traces(
+    tmp_path: Path, data: st.DataObject
+) -> None:
     rng = np.random.default_rng(data.draw(st.integers(0, 2**32 - 1)))
     lost = data.draw(st.sampled_from([0.0, 0.001, 0.05, 0.4]))
     rows: Rows = []
@@ -230,7 +232,7 @@ def test_equal_on_any_damage(tmp_path: Path, data: st.DataObject) -> None:
         assert_equal(streamed, whole)
 
 
-def test_a_sample_of_the_steps_tells_graph_and_clocks(
+def test_a_sample_of_the_steps_gives_graph_and_clock_offsets(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(clock_correction, "SAMPLED_VALUES", 1)
@@ -239,7 +241,9 @@ def test_a_sample_of_the_steps_tells_graph_and_clocks(
 
 
 @pytest.mark.parametrize("name", ["as written", "a first step of another shape", "a step that lacks rows"])
-def test_many_parts_are_one_trace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+def test_traces_in_many_parts_give_the_same_results(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
     path = write(tmp_path / "t.parquet", TRACES[name]())
     whole = what_if(path, JOB.meta)
     monkeypatch.setattr(long_trace, "LARGEST_FOR_MICROBATCHES", 0)
@@ -248,7 +252,7 @@ def test_many_parts_are_one_trace(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert_equal(what_if(replay), whole)
 
 
-def test_times_on_disk_are_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_times_kept_on_disk_give_the_same_results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = write(tmp_path / "t.parquet", ROWS)
     whole = what_if(path, JOB.meta)
     monkeypatch.setattr(long_trace, "LARGEST_FOR_MICROBATCHES", 0)
@@ -274,7 +278,7 @@ def refusals() -> dict[str, Callable[[Rows], Rows]]:
 
 
 @pytest.mark.parametrize("name", refusals())
-def test_refuses_what_the_whole_trace_reader_refuses(tmp_path: Path, name: str) -> None:
+def test_traces_are_refused_as_if_read_whole(tmp_path: Path, name: str) -> None:
     path = write(tmp_path / "t.parquet", refusals()[name](ROWS))
     with pytest.raises(InvalidTrace) as whole:
         what_if(path, JOB.meta)

@@ -1,4 +1,4 @@
-"""Scenarios that select nothing are mistakes, and are told so instead of "no effect"."""
+"""Scenarios that select nothing are refused; they do not report "no effect"."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 from synthetic_jobs import execute, make_job
-from test_coarse_answers import window_of
+from test_phase_analysis import window_of
 
 from rca.errors import InvalidInput
 from rca.telemetry.window import Window
@@ -49,9 +49,9 @@ NOTHING = [
         (one(types=["separate-grads-all-reduce"]), "selects no operation"),
         (one(stages=[0], ranks=[4]), "selects no operation"),
         (one(types=["gc", "data_loading_seconds"]), "data_loading_seconds: phases of coarse jobs"),
-        (one(nodes=["n0"]), "which rank runs where"),
+        (one(nodes=["n0"]), "has no nodes of its ranks"),
         ({"changes": [{"to": "scale", "value": 1e300}]}, "1e\\+09"),
-        ({"changes": [{"to": "scale", "value": 1e9}] * 6}, "grow beyond"),
+        ({"changes": [{"to": "scale", "value": 1e9}] * 6}, "overflow"),
     ],
 )
 def test_a_change_that_finds_no_operation_is_refused(
@@ -67,8 +67,8 @@ def test_a_change_that_finds_no_operation_is_refused(
         *NOTHING,
         (one(nodes=["n0", "nowhere"]), "node nowhere"),
         (one(types=["checkpoint_seconds"]), "selects no operation"),
-        (one(types=["params-all-gather"]), "not measured apart"),
-        ({"changes": [{"to": "scale", "value": 1e9}] * 40}, "grow beyond"),
+        (one(types=["params-all-gather"]), "not measured separately"),
+        ({"changes": [{"to": "scale", "value": 1e9}] * 40}, "overflow"),
     ],
 )
 def test_a_change_that_finds_no_phase_is_refused(
@@ -78,7 +78,7 @@ def test_a_change_that_finds_no_phase_is_refused(
         scenarios_of(window, [description])
 
 
-def test_the_refusal_names_the_scenario_the_change_and_what_there_is(replay: TraceReplay) -> None:
+def test_the_error_names_the_scenario_the_change_and_the_available_values(replay: TraceReplay) -> None:
     described = {"name": "mine", "changes": [{"to": "ideal"}, {"select": {"stages": [5]}, "to": "ideal"}]}
     with pytest.raises(InvalidInput, match="'mine': change 2 names stage 5") as refused:
         scenarios_of(replay, [{}, described])

@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 from starlette.testclient import TestClient
 from synthetic_jobs import execute, make_job
-from test_coarse_answers import window_of
+from test_phase_analysis import window_of
 from test_what_if_endpoint import PARQUET, WINDOW
 from typer.testing import CliRunner
 
@@ -113,28 +113,26 @@ def test_more_workers_per_step_than_an_answer_holds_are_refused(
     ("options", "text"),
     [
         (["--seed", "-1"], "greater than or equal to 0"),
-        (["--step", "2"], "--step is the step of the timeline"),
-        (["--worker-steps"], "JSON only"),
+        (["--step", "2"], "--step needs a timeline"),
+        (["--worker-steps"], "json format"),
         (["--scenarios", "no-such-file.json"], "cannot read no-such-file.json"),
         (["--scenarios", __file__], "is not JSON"),
         (["--timeline", "unwritten.json", "--step", "99"], "step 99 was not replayed"),
     ],
 )
-def test_options_that_could_have_no_effect_are_refused(
-    paths: tuple[str, Path], options: list[str], text: str
-) -> None:
+def test_options_without_effect_are_refused(paths: tuple[str, Path], options: list[str], text: str) -> None:
     done = run(paths[0], *options)
     assert done.exit_code == 2
     assert text in done.stderr
     assert "Traceback" not in done.stderr
 
 
-def test_sizes_beside_a_window_are_refused(tmp_path: Path) -> None:
+def test_sizes_with_a_window_are_refused(tmp_path: Path) -> None:
     (tmp_path / "window.json").write_text(json.dumps(WINDOW))
     (tmp_path / "meta.yaml").write_text("dp_size: 2")
     done = run(str(tmp_path / "window.json"), "--meta", str(tmp_path / "meta.yaml"))
     assert done.exit_code == 2
-    assert "a window carries its own" in done.stderr
+    assert "a window has its own sizes" in done.stderr
 
 
 def test_a_negative_seed_is_refused_in_python_too() -> None:
@@ -160,7 +158,7 @@ def parts(**held: tuple[str, bytes, str]) -> Any:
     return {"files": held}
 
 
-def test_scenarios_beside_a_bare_trace_are_answered_over_http(client: TestClient) -> None:
+def test_scenarios_with_a_bare_trace_are_answered_over_http(client: TestClient) -> None:
     sent = parts(
         trace=("trace.parquet", trace_body(), PARQUET["Content-Type"]),
         scenarios=("scenarios.json", json.dumps([SLOW_RANK, LINKS]).encode(), "application/json"),
@@ -170,7 +168,7 @@ def test_scenarios_beside_a_bare_trace_are_answered_over_http(client: TestClient
     assert answer.json()["scenarios"] == expected()
 
 
-def test_scenarios_inside_and_beside_a_window_are_answered_alike(client: TestClient) -> None:
+def test_scenarios_inside_and_next_to_a_window_are_answered_alike(client: TestClient) -> None:
     scenarios = [{"name": "even", "changes": [{"select": {"ranks": [0]}, "to": "peers"}]}]
     inside = client.post("/v1/what-if", json=WINDOW | {"scenarios": scenarios})
     assert inside.status_code == 200, inside.text
@@ -209,11 +207,15 @@ def test_thousands_of_scenarios_are_answered_at_once(client: TestClient) -> None
         (b"[", "invalid-input", "not JSON"),
         (b"{}", "invalid-input", "must be a list"),
         (b'[{"changes": [{"to": "ideal", "select": {"stages": [9]}}]}]', "invalid-input", "names stage 9"),
-        (b'[{"changes": [{"to": "ideal", "select": {"nodes": ["n"]}}]}]', "invalid-input", "runs where"),
+        (
+            b'[{"changes": [{"to": "ideal", "select": {"nodes": ["n"]}}]}]',
+            "invalid-input",
+            "no nodes of its ranks",
+        ),
         (b"[" + b"{}," * 10_000 + b"{}]", "too-large", "10,001 scenarios"),
     ],
 )
-def test_scenarios_that_cannot_be_answered_are_named_problems(
+def test_invalid_scenarios_are_named_problems(
     client: TestClient, scenarios: bytes, code: str, text: str
 ) -> None:
     sent = parts(
@@ -225,8 +227,8 @@ def test_scenarios_that_cannot_be_answered_are_named_problems(
     assert text in answer.json()["detail"]
 
 
-def test_one_request_may_not_replay_on_and_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    # In the worker process, where a test cannot reach the limit: so the refusal is asked directly.
+def test_one_request_has_a_limit_of_replayed_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    # The limit is in the worker process, out of reach of a test, so the check is called directly.
     monkeypatch.setattr(work, "MOST_REPLAYED", 2 * TABLE.num_rows)
     work.refuse_long_replays(TABLE, 2)
     with pytest.raises(TooLarge, match="3 scenarios of"):
@@ -249,7 +251,7 @@ def test_workers_per_step_over_http(client: TestClient) -> None:
     assert len(answer["steps"]["by_worker"]) == len(answer["workers"])
 
 
-def test_other_parts_beside_a_trace_are_refused(client: TestClient) -> None:
+def test_unknown_parts_next_to_a_trace_are_refused(client: TestClient) -> None:
     sent = parts(trace=("t", trace_body(), PARQUET["Content-Type"]), job=("j", b"{}", "application/json"))
     assert "takes no part beside it" in client.post("/v1/what-if", **sent).json()["detail"]
 

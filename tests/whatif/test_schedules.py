@@ -1,4 +1,4 @@
-"""Graphs inferred from traces of known schedules, and replays held against brute force."""
+"""Graphs and replays of traces with known schedules equal the brute-force execution."""
 
 from __future__ import annotations
 

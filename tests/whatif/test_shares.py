@@ -1,4 +1,4 @@
-"""Shares of the loss: only where there is a loss, with intervals; and who may have the published layout."""
+"""Shares of the loss and their intervals; the published layout is for operation traces only."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_shares_and_data_ranks_have_intervals(slowed: WhatIf) -> None:
     for rank, slowdown in slowdowns.items():
         lower, upper = slowed.intervals[f"data_rank:{rank}"]
         assert lower <= slowdown <= upper
-    # The slow data rank stands clear of the others.
+    # The interval of the slow data rank is apart from the others.
     assert slowed.intervals["data_rank:1"][0] > slowed.intervals["data_rank:0"][1]
     assert json.loads(slowed.to_json())["intervals"]["data_rank:1"] == list(slowed.intervals["data_rank:1"])
 

@@ -1,4 +1,4 @@
-"""Timelines that a viewer draws as they are: nothing on one track overlaps."""
+"""Timelines that a viewer draws unchanged: slices of one track never overlap."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_slices_of_a_track_never_overlap(job: Any, seed: int, longer: float) -> 
     check(timeline(replay_of(table_of(rows), job.meta), step=1))
 
 
-def test_what_really_overlaps_gets_a_track_of_its_own_at_its_full_length() -> None:
+def test_overlapping_operations_get_tracks_of_their_own_at_full_length() -> None:
     job = make_job(pp=1, dp=2, vpp=2, microbatches=2, overlap=True)
     rows = [dict(row) for row in execute(job, 2).rows]
     gathers = [row for row in rows if row["optype"] == "params-all-gather" and row["step"] == 0]
@@ -66,7 +66,7 @@ def test_what_really_overlaps_gets_a_track_of_its_own_at_its_full_length() -> No
     assert [event["dur"] for event in real] == [5000] * len(gathers)
 
 
-def test_what_the_clock_cannot_tell_apart_stays_on_one_track() -> None:
+def test_overlaps_below_the_clock_resolution_stay_on_one_track() -> None:
     job = make_job(pp=1, dp=2, microbatches=2)
     rows = [dict(row) for row in execute(job, 2).rows]
     for row in rows:

@@ -81,12 +81,12 @@ def test_the_published_layout(client: TestClient) -> None:
         (parquet(EXECUTION.table.slice(0, 0)), "invalid-trace"),
     ],
 )
-def test_what_cannot_be_replayed_is_a_named_problem(client: TestClient, body: bytes, code: str) -> None:
+def test_invalid_traces_are_named_problems(client: TestClient, body: bytes, code: str) -> None:
     answer = client.post("/v1/what-if", content=body, headers=PARQUET)
     assert answer.json()["code"] == code
 
 
-def test_sizes_beside_a_window_are_refused(client: TestClient) -> None:
+def test_sizes_with_a_window_are_refused(client: TestClient) -> None:
     answer = client.post("/v1/what-if", params={"dp_size": 2}, json=WINDOW)
     assert answer.json()["code"] == "invalid-input"
 

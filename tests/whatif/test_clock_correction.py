@@ -1,4 +1,4 @@
-"""Clocks that are off together, alone or more and more; and delays that only look like it."""
+"""Skewed clocks: one, several, drifting; and delays that are no skew."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_a_shared_clock_is_corrected(execution: Execution, name: str, skew: floa
     assert not right.notes
 
 
-def test_every_clock_may_be_off(execution: Execution) -> None:
+def test_all_clocks_are_corrected_if_all_are_off(execution: Execution) -> None:
     offsets = np.random.default_rng(3).normal(0, 0.01, (3, 4))
     right = what_if(execution.table, execution.job.meta)
     table = skewed(execution, lambda row: float(offsets[row["dp_rank"], row["stage"]]))
@@ -64,7 +64,7 @@ def test_every_clock_may_be_off(execution: Execution) -> None:
     assert f"{int((replay.clock != 0).sum())} of 12 workers" in note
 
 
-def test_a_clock_that_moves_is_noted(execution: Execution) -> None:
+def test_a_drifting_clock_gets_a_note(execution: Execution) -> None:
     table = skewed(
         execution, lambda row: 0.02 * (row["dp_rank"] == 1 and row["stage"] == 1) * (row["step"] > 5)
     )
@@ -76,7 +76,7 @@ def test_a_clock_that_moves_is_noted(execution: Execution) -> None:
     )
 
 
-def test_one_late_collective_is_no_clock() -> None:
+def test_one_late_collective_is_no_clock_skew() -> None:
     job = make_job(pp=4, dp=2, microbatches=4)
     rows: list[Row] = []
     for step in range(8):

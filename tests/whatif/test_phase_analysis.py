@@ -1,4 +1,4 @@
-"""What-if answers of windows that hold only per-step phases."""
+"""What-if results of windows with per-step phases only."""
 
 from __future__ import annotations
 
@@ -115,12 +115,12 @@ def test_scenarios_by_node_peers_and_step(slow: np.ndarray) -> None:
     np.testing.assert_allclose(as_is - faster, 0.05)
 
 
-def test_whole_steps_alone_blame_nobody() -> None:
+def test_whole_steps_alone_give_no_finding() -> None:
     own = np.ones((4, 6))
     found = what_if(window_of(own, {"step_seconds": own}))
     assert found.slowdown == 1.0
     assert found.findings == ()
-    assert any("nothing can be localised" in note for note in found.notes)
+    assert any("no rank or phase can be named" in note for note in found.notes)
     assert json.loads(found.to_json())["m_w"]["exact"] is None
 
 

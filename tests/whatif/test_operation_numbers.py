@@ -1,4 +1,4 @@
-"""Operation numbers that never restart, ranks that name no worker, sizes that do not fit."""
+"""Operation numbers that do not restart, shared rank numbers, and world sizes that do not fit."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def only(optype: str, change: Callable[[Row], Row]) -> Callable[[Row], Row]:
         lambda row: row | {"seq_id": 3 * row["seq_id"] + 1000 * row["step"]},
     ],
 )
-def test_numbers_that_do_not_restart_give_the_same_answer(
+def test_numbers_that_do_not_restart_give_the_same_results(
     change: Callable[[Row], Row], clean: WhatIf
 ) -> None:
     found = what_if(table_of([change(row) for row in EXECUTION.rows]), JOB.meta)
@@ -75,7 +75,7 @@ def test_a_missing_row_among_numbers_that_go_on_stays_missing(clean: WhatIf) -> 
     assert found.slowdown == pytest.approx(clean.slowdown, rel=1e-2)
 
 
-def test_one_rank_number_for_all_is_not_taken_for_a_rank(clean: WhatIf) -> None:
+def test_one_rank_number_for_all_workers_is_not_used(clean: WhatIf) -> None:
     for wrong in ({"rank": 0}, {"rank": 3}):
         found = what_if(table_of([row | wrong for row in EXECUTION.rows]), JOB.meta)
         assert found.workers.rank.tolist() == [0, 2, 1, 3]
@@ -83,7 +83,7 @@ def test_one_rank_number_for_all_is_not_taken_for_a_rank(clean: WhatIf) -> None:
         assert any("under several (data rank, stage)" in note for note in found.notes)
 
 
-def test_huge_rank_numbers_are_only_names() -> None:
+def test_huge_rank_numbers_are_accepted() -> None:
     rows = [row | {"rank": 10**15 + int(row["rank"])} for row in EXECUTION.rows]  # type: ignore[call-overload]
     found = what_if(table_of(rows), JOB.meta)
     assert found.workers.rank.min() == 10**15
@@ -124,15 +124,13 @@ def test_a_window_with_one_rank_under_two_stages_is_refused_with_its_rows() -> N
         ({"world_size": 8, "tp_size": 4}, "world_size 8; 4 workers were traced, 16 ranks", 8),
     ],
 )
-def test_a_world_size_the_workers_do_not_fit_is_said(
-    meta: dict[str, int], text: str, world_size: int
-) -> None:
+def test_a_world_size_that_does_not_fit_gets_a_note(meta: dict[str, int], text: str, world_size: int) -> None:
     found = what_if(EXECUTION.table, meta)
     assert any(text in note for note in found.notes)
     assert found.world_size == world_size
 
 
-def test_a_world_size_the_workers_fit_is_not_questioned() -> None:
+def test_a_world_size_that_fits_gets_no_note() -> None:
     found = what_if(EXECUTION.table, {"world_size": 16})
     assert found.notes == ()
     assert found.world_size == 16

@@ -1,4 +1,4 @@
-"""The coarse replay: step time as a max-plus function of the ranks' own work."""
+"""The replay of phases: step time as a max-plus function of the ranks' own work."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def phases_of(**seconds: FloatArray) -> PhaseArrays:
 
 
 def synchronous(own: FloatArray, transfer: float = 0.1) -> dict[str, FloatArray]:
-    """Phases of a data-parallel job whose ranks leave every step together."""
+    """Phases of a data-parallel job in which all ranks leave every step together."""
     wait = own.max(axis=0) - own
     moved = np.full(own.shape, transfer)
     return {
@@ -90,7 +90,7 @@ def step_seconds_of(replay: PhaseReplay, own: FloatArray) -> FloatArray:
     return replay.evaluate(own, replay.serial, replay.transfer)
 
 
-def test_only_whole_steps_localise_nothing_and_say_so() -> None:
+def test_only_whole_steps_give_a_note() -> None:
     step = np.array([[1.0, 2.0], [1.0, 2.5]])
     replay = PhaseReplay.from_arrays(phases_of(step=step), job_of(2))
     assert not replay.informative
@@ -119,7 +119,7 @@ def test_absent_ranks_leave_the_maximum_and_unfinished_steps_are_nan() -> None:
 def test_waiting_cannot_be_replaced() -> None:
     own = np.ones((2, 2))
     replay = PhaseReplay.from_arrays(phases_of(**synchronous(own)), job_of(2))
-    with pytest.raises(InvalidInput, match="outcome"):
+    with pytest.raises(InvalidInput, match="result of the replay"):
         replay.step_seconds({"communication_wait_seconds": own})
 
 

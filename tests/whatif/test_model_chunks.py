@@ -1,4 +1,4 @@
-"""Model chunks that no row names: told from other evidence, or refused; never taken for one."""
+"""Model chunks that no row names: derived from other columns, or refused; one chunk is never assumed."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def is_compute(row: Row) -> bool:
 
 @pytest.mark.parametrize("sizes", SIZES, ids=str)
 @pytest.mark.parametrize("evidence", EVIDENCE)
-def test_the_rows_tell_the_chunks(sizes: dict[str, int], evidence: str) -> None:
+def test_chunks_are_derived_from_the_rows(sizes: dict[str, int], evidence: str) -> None:
     ran = execute(make_job(**sizes), n_steps=3)  # type: ignore[arg-type]
     right = replay_of(ran.table, ran.job.meta)
     rows = [row | EVIDENCE[evidence] for row in ran.rows]
@@ -47,7 +47,7 @@ def test_the_rows_tell_the_chunks(sizes: dict[str, int], evidence: str) -> None:
 
 
 @pytest.mark.parametrize("evidence", EVIDENCE)
-def test_the_answer_is_that_of_the_interleaved_schedule(evidence: str) -> None:
+def test_derived_chunks_give_the_results_of_the_interleaved_schedule(evidence: str) -> None:
     ran = execute(make_job(pp=4, dp=2, vpp=2, microbatches=8), n_steps=3)
     right = what_if(ran.table, ran.job.meta)
     found = what_if(table_of([row | EVIDENCE[evidence] for row in ran.rows]), ran.job.meta | UNSAID)
@@ -80,7 +80,7 @@ def test_metadata_that_contradicts_the_order_is_refused() -> None:
 
 def test_too_little_evidence_is_refused() -> None:
     ran = execute(make_job(pp=4, dp=2, vpp=2, microbatches=8), n_steps=3)
-    # All forwards before all backwards: the warm-up tells nothing.
+    # All forwards run before all backwards, so the warm-up does not show the chunks.
     rows = [
         row
         | EVIDENCE["order"]
@@ -99,7 +99,7 @@ def test_microbatches_that_do_not_repeat_evenly_are_refused() -> None:
         what_if(table_of(rows), ran.job.meta | UNSAID)
 
 
-def test_without_transfers_the_warm_up_tells() -> None:
+def test_without_transfers_the_warm_up_shows_the_chunks() -> None:
     ran = execute(make_job(pp=4, dp=2, vpp=1, microbatches=8), n_steps=3)
     rows = [row | EVIDENCE["order"] for row in ran.rows if not row["optype"].endswith(("send", "recv"))]
     trace = trace_from_table(table_of(rows), TraceMeta())

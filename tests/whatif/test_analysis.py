@@ -1,4 +1,4 @@
-"""Scenarios, findings, surfaces."""
+"""Results of the analysis of operation traces: scenarios, findings, formats."""
 
 from __future__ import annotations
 
@@ -87,9 +87,12 @@ def test_moving_a_stage_boundary_balances_the_stages() -> None:
         ({"changes": [{"to": "ideal", "value": 1}]}, "takes no value"),
         ({"changes": [{"to": "scale", "value": -1}]}, "negative"),
         ({"changes": [{"to": "ideal", "select": {"types": ["all-to-all"]}}]}, "all-to-all"),
-        ({"changes": [{"to": "ideal", "select": {"types": ["communication_wait_seconds"]}}]}, "outcome"),
+        (
+            {"changes": [{"to": "ideal", "select": {"types": ["communication_wait_seconds"]}}]},
+            "result of the replay",
+        ),
         ({"changes": [{"to": "ideal", "select": {"ranks": [99]}}]}, "rank 99, which the job does not have"),
-        ({"changes": [{"to": "ideal", "select": {"nodes": ["n1"]}}]}, "which rank runs where"),
+        ({"changes": [{"to": "ideal", "select": {"nodes": ["n1"]}}]}, "has no nodes of its ranks"),
         ({"changes": [{"to": "move_to_stage", "value": 0.5, "stage": 1}]}, "one selected stage"),
         (
             {"changes": [{"to": "move_to_stage", "value": 0.5, "stage": 7, "select": {"stages": [0]}}]},
@@ -98,14 +101,14 @@ def test_moving_a_stage_boundary_balances_the_stages() -> None:
         ({"chnages": []}, "chnages"),
     ],
 )
-def test_descriptions_that_make_no_sense_are_refused(
+def test_impossible_scenarios_are_refused(
     execution: Execution, description: dict[str, Any], text: str
 ) -> None:
     with pytest.raises(InvalidInput, match=text):
         scenarios_of(execution.table, [description], JOB.meta)
 
 
-def test_scenarios_survive_json() -> None:
+def test_scenarios_are_equal_after_a_json_round_trip() -> None:
     described = {
         "name": "x",
         "base": "measured",
@@ -115,19 +118,19 @@ def test_scenarios_survive_json() -> None:
     assert Scenario.of(json.loads(json.dumps(scenario.to_dict()))) == scenario
 
 
-def test_a_hot_worker_is_named(found: WhatIf) -> None:
+def test_a_slow_worker_is_a_finding(found: WhatIf) -> None:
     assert [(finding.pattern, finding.ranks) for finding in found.findings] == [("worker", (1,))]
     assert found.m_w.exact > 0.8
 
 
-def test_a_hot_last_stage_is_named() -> None:
+def test_a_slow_last_stage_is_a_finding() -> None:
     ran = execute(
         JOB, 6, slow=lambda key, d, step: 1.7 if key[2] == 1 and key[0].endswith("compute") else 1.0
     )
     assert "stage" in {finding.pattern for finding in what_if(ran.table, JOB.meta).findings}
 
 
-def test_sequence_lengths_are_named() -> None:
+def test_uneven_sequence_lengths_are_a_finding() -> None:
     lengths = np.random.default_rng(3).choice([0.6, 1.0, 2.2], size=(8, 3, 4))
 
     def slow(key: Key, d: int, step: int) -> float:
@@ -138,7 +141,7 @@ def test_sequence_lengths_are_named() -> None:
     assert finding.evidence["pearson_forward_backward"] > 0.9
 
 
-def test_garbage_collection_is_named() -> None:
+def test_garbage_collection_is_a_finding() -> None:
     rng = np.random.default_rng(5)
     paused = {(step, int(rng.integers(3)), int(rng.integers(4))) for step in range(8)}
 
@@ -164,7 +167,7 @@ def test_intervals_hold_the_estimate_and_repeat_with_the_seed(execution: Executi
     assert what_if(execution.table, JOB.meta, seed=1).intervals != found.intervals
 
 
-def test_an_unfaithful_replay_is_warned_about() -> None:
+def test_an_inaccurate_replay_has_a_warning() -> None:
     ran = execute(JOB, 3, delay=0.02)
     assert what_if(ran.table, JOB.meta).warnings
 
@@ -190,7 +193,7 @@ def test_the_heat_map_has_a_cell_per_worker(found: WhatIf, tmp_path: Path) -> No
     assert (tmp_path / "map.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_the_timeline_shows_both_jobs(execution: Execution, found: WhatIf) -> None:
+def test_the_timeline_shows_the_real_and_the_ideal_step(execution: Execution, found: WhatIf) -> None:
     document = timeline(replay_of(execution.table, JOB.meta), step=2)
     slices = [event for event in document["traceEvents"] if event["ph"] == "X"]
     processes = [event for event in document["traceEvents"] if event["name"] == "process_name"]
@@ -225,7 +228,9 @@ def test_operations_of_a_window_are_replayed(execution: Execution, found: WhatIf
     assert scenarios_of(window, [described]).mean() < answer.no_delay.mean()
 
 
-def test_streams_give_the_same_answers(execution: Execution, found: WhatIf, tmp_path: Path) -> None:
+def test_reading_in_blocks_gives_the_same_results(
+    execution: Execution, found: WhatIf, tmp_path: Path
+) -> None:
     path = tmp_path / "trace.parquet"
     pq.write_table(execution.table, path, row_group_size=100)
     shares: list[float] = []
@@ -255,7 +260,7 @@ def test_the_command_prints_every_format(execution: Execution, found: WhatIf, tm
 
 
 @pytest.mark.parametrize("content", [b"PAR1 damaged", b"", b"hello"])
-def test_the_command_refuses_what_is_no_trace(content: bytes, tmp_path: Path) -> None:
+def test_the_command_refuses_files_that_are_no_trace(content: bytes, tmp_path: Path) -> None:
     path = tmp_path / "trace.parquet"
     path.write_bytes(content)
     done = CliRunner().invoke(rca.cli.app, ["what-if", str(path), "--format", "json"])

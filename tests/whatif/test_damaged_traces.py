@@ -1,4 +1,4 @@
-"""Traces as they come: holes, missing ranks, unknown types, wrong metadata, skewed clocks."""
+"""Damaged traces: missing rows and ranks, unknown types, wrong metadata, skewed clocks."""
 
 from __future__ import annotations
 
@@ -85,7 +85,9 @@ def test_a_data_rank_missing_everywhere_is_named(execution: Execution) -> None:
 @pytest.mark.parametrize(
     "optype", ["optimizer", "gc", "layernorm-grads-all-reduce", "embedding-grads-all-reduce"]
 )
-def test_types_nobody_traced_are_stepped_over(execution: Execution, clean: WhatIf, optype: str) -> None:
+def test_types_without_rows_are_left_out_of_the_graph(
+    execution: Execution, clean: WhatIf, optype: str
+) -> None:
     found = answer_without(execution, lambda row: is_op(row, optype))
     assert optype not in found.by_type.labels
     assert found.slowdown == pytest.approx(clean.slowdown, rel=2e-2)
@@ -120,7 +122,7 @@ def test_more_than_128_data_ranks() -> None:
         ({"world_size": 64}, "world_size 64"),
     ],
 )
-def test_contradicting_metadata_is_said(
+def test_contradicting_metadata_gets_a_note(
     execution: Execution, clean: WhatIf, meta: dict[str, int], text: str
 ) -> None:
     found = what_if(execution.table, execution.job.meta | meta)
@@ -183,7 +185,7 @@ def test_repeated_rows_are_dropped(execution: Execution, clean: WhatIf) -> None:
     assert found.slowdown == clean.slowdown
 
 
-def test_absolute_double_precision_clocks_are_fine(execution: Execution, clean: WhatIf) -> None:
+def test_absolute_double_precision_clocks_are_accepted(execution: Execution, clean: WhatIf) -> None:
     rows = [row | {"start_ts": row["start_ts"] + 1.7e9 + 10.0 * row["step"]} for row in execution.rows]
     found = what_if(table_of(rows, single=False), execution.job.meta)
     assert found.slowdown == pytest.approx(clean.slowdown, rel=1e-5)
@@ -228,7 +230,7 @@ def edit(**values: object) -> Callable[[Row], Row]:
         ),
     ],
 )
-def test_what_cannot_be_repaired_is_refused_by_name(
+def test_traces_that_cannot_be_repaired_are_refused(
     execution: Execution, change: Callable[[pa.Table], pa.Table], text: str
 ) -> None:
     with pytest.raises(InvalidTrace, match=text):
@@ -262,7 +264,7 @@ def test_random_damage_never_crashes(execution: Execution) -> None:
             assert found.notes or kept.all()
 
 
-def test_a_delay_of_its_own_is_not_a_skewed_clock() -> None:
+def test_a_delayed_worker_has_no_skewed_clock() -> None:
     job = make_job(pp=2, dp=2, microbatches=4)
     rows: list[Row] = []
     for step in range(4):
