@@ -43,7 +43,6 @@ from rca_api.state import State
 from rca_api.stored_windows import endpoints as window_endpoints
 from rca_api.training_runs import endpoints as training_run_endpoints
 from rca_api.webhooks import endpoints as webhook_endpoints
-from rca_api.webhooks.documented import document_webhooks
 from rca_api.what_if import endpoints as what_if_endpoints
 from rca_api.what_if.schemas import AskedScenarios, TraceWithScenarios
 
@@ -92,7 +91,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     app.include_router(incident_endpoints.router)
     app.include_router(node_endpoints.router)
     app.include_router(webhook_endpoints.router)
-    document_webhooks(app)
+    webhook_endpoints.document_messages(app)
     app.include_router(what_if_endpoints.router)
     app.include_router(training_run_endpoints.router)
     app.include_router(model_endpoints.router)

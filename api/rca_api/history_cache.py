@@ -9,7 +9,7 @@ from typing import Generic, TypeVar
 
 import structlog
 
-from rca_api.diagnoses.history import LONGEST_AGO, EarlierWindows, NodeOdds, Remembered
+from rca_api.diagnoses.history import LONGEST_AGE_SECONDS, EarlierWindows, History, NodeOdds
 from rca_api.diagnoses.repository import healthy_windows
 from rca_api.nodes.fault_prior import blaming_jobs, fault_odds
 from rca_api.nodes.repository import records
@@ -108,7 +108,7 @@ class EarlierWindowCache(PolledCache[EarlierWindows]):
 
     def _read(self) -> EarlierWindows:
         with self._database.reading() as session:
-            since = now() - timedelta(seconds=LONGEST_AGO)
+            since = now() - timedelta(seconds=LONGEST_AGE_SECONDS)
             return EarlierWindows(healthy_windows(session, since=since))
 
 
@@ -127,6 +127,6 @@ class HistoryCache:
         self.windows = EarlierWindowCache(database, used=settings.earlier_windows == "on")
 
     @property
-    def current(self) -> Remembered:
+    def current(self) -> History:
         """The history as of the last read."""
-        return Remembered(self.nodes.current, self.windows.current)
+        return History(self.nodes.current, self.windows.current)

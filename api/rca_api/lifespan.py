@@ -15,8 +15,7 @@ from rca.errors import RcaError
 from rca_api import tracing
 from rca_api.gauges import count_rows
 from rca_api.state import State
-from rca_api.store.database import StoreError
-from rca_api.store.migrating import migrate
+from rca_api.store.database import StoreError, migrate
 
 _log = structlog.stdlib.get_logger("rca_api.background")
 #: Pause before background work that failed starts again.
@@ -60,7 +59,7 @@ async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         await state.dispatcher.stop()
     finally:
         await state.shadow.close()
-        state.bell.close()
+        state.wakeup.close()
         await state.pool.close()
         state.database.close()
         await run_in_threadpool(tracing.stop)

@@ -38,7 +38,7 @@ from rca_api.settings import Settings
 from rca_api.store.database import Database
 from rca_api.store.window_store import WindowStore
 from rca_api.stored_windows.retention import Retention
-from rca_api.training_runs.wakeup import Bell, QueueBell
+from rca_api.training_runs.wakeup import WakeupQueue
 from rca_api.webhooks.addresses import Policy
 from rca_api.webhooks.delivery import Sender
 from rca_api.webhooks.dispatcher import Dispatcher as WebhookDispatcher
@@ -73,7 +73,7 @@ class State:
     trial: BundleTrial
     follower: Follower
     shadow: Shadow
-    bell: Bell
+    wakeup: WakeupQueue
     #: Told of every finished diagnosis, in the transaction that stores it.
     on_diagnosed: tuple[OnDiagnosed, ...]
 
@@ -145,7 +145,7 @@ class State:
                 recent=partial(newest_windows, database),
             ),
             shadow=shadow,
-            bell=QueueBell(settings.queue_url),
+            wakeup=WakeupQueue(settings.queue_url),
         )
 
     @classmethod

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from rca.diagnosis.result import ModelVersion
-from rca_api.diagnoses.work import Answer, Blame, Facts, Kept
+from rca_api.diagnoses.work import Answer, Blame, Facts, StoredWindow
 from rca_api.store.base import new_id
 
 
-def kept(name: str = "w", **changes: Any) -> Kept:
+def kept(name: str = "w", **changes: Any) -> StoredWindow:
     """A stored window whose digest is made of `name`."""
     values: dict[str, Any] = {
         "digest": name.ljust(64, "0"),
@@ -21,7 +21,7 @@ def kept(name: str = "w", **changes: Any) -> Kept:
         "world_size": 4,
         "nodes": ["n0", "n1"],
     }
-    return Kept(**values | changes)
+    return StoredWindow(**values | changes)
 
 
 def facts(**changes: Any) -> Facts:

@@ -18,7 +18,7 @@ from rca.diagnosis.result import Diagnosis
 from rca.errors import BundleError
 from rca_api.app import create_app
 from rca_api.diagnoses import work
-from rca_api.diagnoses.history import Remembered
+from rca_api.diagnoses.history import History
 from rca_api.diagnoses.tables import DiagnosisRow
 from rca_api.history_cache import HistoryCache
 from rca_api.metrics import Metrics
@@ -56,9 +56,9 @@ class FakePool:
         self.ask: Ask
 
     async def run(
-        self, task: Any, ref: BundleRef, digest: str, remembered: Remembered, *, deadline: Any
+        self, task: Any, ref: BundleRef, digest: str, remembered: History, *, deadline: Any
     ) -> Diagnosis:
-        assert (task, ref, digest, remembered) == (work.try_bundle, CHALLENGER, DIGEST, Remembered())
+        assert (task, ref, digest, remembered) == (work.try_bundle, CHALLENGER, DIGEST, History())
         return await self.ask(ref)
 
 

@@ -178,7 +178,7 @@ def test_a_database_that_is_away_is_waited_for_before_anything_is_written(
     away.set()
     asked = 0
 
-    def heartbeat(*arguments: Any) -> repository.Order:
+    def heartbeat(*arguments: Any) -> repository.Instruction:
         nonlocal asked
         asked += 1
         if away.is_set():

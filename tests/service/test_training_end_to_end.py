@@ -35,14 +35,14 @@ WORKER = f"""
     from rca_api import logs
     from rca_api.settings import Settings
     from rca_api.store.database import Database
-    from rca_api.training_runs.wakeup import QueueBell
+    from rca_api.training_runs.wakeup import WakeupQueue
     from rca_api.training_runs.repository import Terms
     from rca_api.training_runs.supervisor import Pace
     from rca_api.training_runs.worker import Worker
     settings = Settings()
     logs.configure("info")
     Worker(
-        settings, Database(settings.database_url), QueueBell(settings.queue_url), Event(),
+        settings, Database(settings.database_url), WakeupQueue(settings.queue_url), Event(),
         command=[sys.executable, {str(Path(__file__).with_name("quick_training.py"))!r}],
         terms=Terms(lease=timedelta(seconds=3), attempts=3), pace=Pace(heartbeat_seconds=0.3),
     ).run()

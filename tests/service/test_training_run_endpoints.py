@@ -70,7 +70,7 @@ def work_off(client: TestClient) -> None:
 def test_an_order_is_stored_the_worker_is_woken_and_the_run_can_be_followed(client: TestClient) -> None:
     told = client.post(URL, json={"windows": 300, "collections": ["incidents", "incidents"]})
     assert told.status_code == 202
-    assert state(client).bell.wait(5)
+    assert state(client).wakeup.wait(5)
     followed = client.get(told.headers["Location"])
     assert followed.status_code == 200
     assert followed.json() == told.json()

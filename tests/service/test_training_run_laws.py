@@ -150,7 +150,7 @@ class TrainingRuns(RuleBasedStateMachine):
         self.states_go_forward_only()
         self.succeeded_is_registered_once()
 
-    def _beat(self, worker: str, run: str) -> repository.Order:
+    def _beat(self, worker: str, run: str) -> repository.Instruction:
         with self.database.session() as session:
             return repository.heartbeat(session, run, worker, self.moment, TERMS, Progress("fitting", 1, 2))
 

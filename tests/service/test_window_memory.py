@@ -16,7 +16,7 @@ from starlette.testclient import TestClient
 from rca.telemetry.window import Window
 from rca_api.app import create_app
 from rca_api.diagnoses import repository
-from rca_api.diagnoses.history import EarlierWindows, HealthyWindow, apart
+from rca_api.diagnoses.history import EarlierWindows, HealthyWindow, without_overlaps
 from rca_api.diagnoses.tables import WindowRow
 from rca_api.history_cache import EarlierWindowCache
 from rca_api.settings import Settings
@@ -65,8 +65,8 @@ def test_windows_that_slide_leave_some_that_were_over() -> None:
     sliding = [
         HealthyWindow(f"{minute}", 60.0 * minute, 60.0 * (minute + 10)) for minute in range(40, -1, -1)
     ]
-    assert [each.digest for each in apart(sliding)] == ["40", "30", "20"]
-    assert [each.digest for each in apart([sliding[0], sliding[0], sliding[-1]])] == ["40", "0"]
+    assert [each.digest for each in without_overlaps(sliding)] == ["40", "30", "20"]
+    assert [each.digest for each in without_overlaps([sliding[0], sliding[0], sliding[-1]])] == ["40", "0"]
 
 
 def test_what_is_known_is_what_was_there_at_the_last_look(database: Database) -> None:

@@ -22,8 +22,8 @@ from rca_api.training_runs import repository
 from rca_api.training_runs.supervisor import Pace
 from rca_api.training_runs.tables import TrainingRunRow
 from rca_api.training_runs.task import FILE, Task
-from rca_api.training_runs.wakeup import QueueBell
-from rca_api.training_runs.work import WAITING, patiently
+from rca_api.training_runs.wakeup import WakeupQueue
+from rca_api.training_runs.work import WAITING, retry_while_away
 from rca_api.training_runs.worker import Worker
 
 
@@ -36,7 +36,7 @@ class Installation:
         self.settings = Settings(data_dir=folder, collections_dir=folder / "collections")
         self.database = Database(self.settings.database_url)
         self.database.upgrade()
-        self.bell = QueueBell(self.settings.queue_url)
+        self.wakeup = WakeupQueue(self.settings.queue_url)
         self.stopping = threading.Event()
 
     def worker(self, behaviour: str, **options: Any) -> Worker:
@@ -44,7 +44,7 @@ class Installation:
         return Worker(
             self.settings,
             self.database,
-            self.bell,
+            self.wakeup,
             self.stopping,
             command=command(behaviour),
             pace=pace,
@@ -74,7 +74,7 @@ def test_a_worker_waits_for_the_bell_works_and_leaves_when_told(installation: In
     with ThreadPoolExecutor(1) as thread:
         working = thread.submit(installation.worker("succeed").run)
         run = installation.order()
-        installation.bell.ring(run)
+        installation.wakeup.notify(run)
         deadline = time.monotonic() + 20
         while installation.row(run).state != "succeeded":
             assert time.monotonic() < deadline
@@ -141,10 +141,10 @@ def test_feedback_is_exported_for_the_gate_and_learned_from_if_asked_for(
 
 def test_the_bell_is_heard_on_every_kind_of_database(database_url: str, tmp_path: Path) -> None:
     settings = Settings(data_dir=tmp_path, database_url=database_url)
-    heard, rung = QueueBell(settings.queue_url), QueueBell(settings.queue_url)
+    heard, rung = WakeupQueue(settings.queue_url), WakeupQueue(settings.queue_url)
     assert not heard.wait(0.05)
     for _ in range(3):
-        rung.ring("run")
+        rung.notify("run")
     assert heard.wait(5)
     assert not heard.wait(0.05)
     heard.close()
@@ -155,10 +155,10 @@ def test_the_bell_is_heard_on_every_kind_of_database(database_url: str, tmp_path
     "url", ["sqlite:////proc/none/queue.db", "redis://127.0.0.1:9/0", "postgresql://nobody@127.0.0.1:9/none"]
 )
 def test_a_queue_that_is_away_costs_waiting_and_nothing_else(url: str) -> None:
-    bell = QueueBell(url)
-    bell.ring("run")
+    wakeup = WakeupQueue(url)
+    wakeup.notify("run")
     began = time.monotonic()
-    assert not bell.wait(0.1)
+    assert not wakeup.wait(0.1)
     assert time.monotonic() - began >= 0.1
 
 
@@ -202,7 +202,7 @@ def attempts(*outcomes: Exception | int) -> Callable[[], int]:
 def test_a_registry_that_is_away_is_waited_for_longer_each_time(tmp_path: Path) -> None:
     task, slept, listener = some_task(tmp_path), list[float](), Listener()
     away = SourceError("connection refused")
-    assert patiently(task, listener, attempts(away, away, away, 7), slept.append) == 7
+    assert retry_while_away(task, listener, attempts(away, away, away, 7), slept.append) == 7
     assert (slept, listener.phases) == ([1.0, 2.0, 4.0], [WAITING] * 3)
 
 
@@ -210,9 +210,9 @@ def test_but_not_for_ever_and_a_refusal_is_an_answer(tmp_path: Path) -> None:
     task, slept = some_task(tmp_path), list[float]()
     away = SourceError("connection refused")
     with pytest.raises(SourceError, match="could not be used for 123 s: connection refused"):
-        patiently(task, Listener(), attempts(*[away] * 20), slept.append)
+        retry_while_away(task, Listener(), attempts(*[away] * 20), slept.append)
     with pytest.raises(InvalidInput, match="no such version"):
-        patiently(task, Listener(), attempts(InvalidInput("no such version")), slept.append)
+        retry_while_away(task, Listener(), attempts(InvalidInput("no such version")), slept.append)
 
 
 def some_task(folder: Path) -> Task:
@@ -236,7 +236,7 @@ def test_a_worker_gives_signs_of_life_while_it_waits_and_while_it_trains(install
         try:
             until(lambda: signs)
             run_id = installation.order()
-            installation.bell.ring(run_id)
+            installation.wakeup.notify(run_id)
             until(lambda: installation.row(run_id).state == "running")
             began = len(signs)
             until(lambda: len(signs) > began + 5)

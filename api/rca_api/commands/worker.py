@@ -34,10 +34,9 @@ def command(
     try:
         from rca_api import environment, logs
         from rca_api.feedback.export import export_collection
-        from rca_api.store.database import Database
-        from rca_api.store.migrating import migrate
+        from rca_api.store.database import Database, migrate
         from rca_api.store.window_store import WindowStore
-        from rca_api.training_runs.wakeup import QueueBell
+        from rca_api.training_runs.wakeup import WakeupQueue
         from rca_api.training_runs.worker import Worker
     except ImportError as error:
         raise MissingExtra("the service is not installed", hint="pip install 'straggler-rca[api]'") from error
@@ -50,7 +49,7 @@ def command(
     stopping = Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stopping.set())
-    bell = QueueBell(settings.queue_url)
+    wakeup = WakeupQueue(settings.queue_url)
     windows = WindowStore(settings.window_store_url)
 
     def export_feedback(folder: Path) -> int:
@@ -61,12 +60,12 @@ def command(
         if alive_file is not None:
             alive_file.touch()
 
-    worker = Worker(settings, database, bell, stopping, export_feedback=export_feedback, alive=touch)
+    worker = Worker(settings, database, wakeup, stopping, export_feedback=export_feedback, alive=touch)
     try:
         if not once:
             worker.run()
         while once and not stopping.is_set() and worker.work_once() is not None:
             pass
     finally:
-        bell.close()
+        wakeup.close()
         database.close()

@@ -1,4 +1,4 @@
-"""How a diagnosis is told, whatever state it is in."""
+"""Responses with a diagnosis: finished, queued, running or failed."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ def finished(diagnosis_id: str, content: bytes, media_type: str) -> Response:
 
 
 def current(state: State, diagnosis_id: str, accept: str) -> Response:
-    """Answer with a stored diagnosis as it is now: 200 when it is there, 202 as long as it is not.
+    """Answer with a stored diagnosis: 200 if it is finished, 202 if it is queued or running.
 
     Raises
     ------
     ProblemError
-        ``not-found``, or ``diagnosis-failed`` with the problem it failed with.
+        ``not-found``, or ``diagnosis-failed`` with the problem of the diagnosis.
     """
     with state.database.reading() as session:
         row = repository.find(session, diagnosis_id)
@@ -51,7 +51,7 @@ def current(state: State, diagnosis_id: str, accept: str) -> Response:
 
 
 def replay(state: State, diagnosis_id: str, accept: str) -> Response:
-    """Answer a repeated request with what the first one led to."""
+    """Answer a repeated request with the diagnosis of the first one."""
     response = current(state, diagnosis_id, accept)
     response.headers["Idempotency-Replayed"] = "true"
     return response
@@ -70,5 +70,5 @@ def _pending(row: DiagnosisRow) -> Response:
 
 
 def _written(document: bytes, accept: str) -> bytes:
-    """Every media type is written from the same stored document."""
+    """The stored document in a media type."""
     return document if accept == JSON else rendered(Diagnosis.model_validate_json(document), accept)

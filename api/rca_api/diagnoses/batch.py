@@ -15,8 +15,8 @@ from rca_api import tracing
 from rca_api.decoding import JSON
 from rca_api.diagnoses import answers, work
 from rca_api.diagnoses.keys import Hold, Key
-from rca_api.diagnoses.service import Asked, held, received, stored
-from rca_api.diagnoses.work import Kept
+from rca_api.diagnoses.service import Posted, held, received, stored
+from rca_api.diagnoses.work import StoredWindow
 from rca_api.problems import CATALOGUE, ProblemError, from_rca_error, internal_error, problem_document
 from rca_api.security.principal import Principal
 from rca_api.state import State
@@ -26,32 +26,32 @@ _log = structlog.stdlib.get_logger("rca_api")
 
 
 async def create(request: Request, principal: Principal) -> Response:
-    """Answer a batch: every item has the status and the content it would have had alone."""
+    """Answer a batch: each item has the status and content of a single request."""
     state = State.of(request)
-    async with received(request, principal, (JSON,)) as asked:
+    async with received(request, principal, (JSON,)) as posted:
         kept = await state.pool.run(
-            work.accept_batch, asked.sent, state.settings.batch_limit, deadline=asked.deadline
+            work.accept_batch, posted.sent, state.settings.batch_limit, deadline=posted.deadline
         )
-        # The request itself is counted already.
+        # The request itself was counted before.
         await run_in_threadpool(state.authority.count, principal, len(kept) - 1)
-        # No more at once than the pool has processes: single requests must get their turns.
-        turns = asyncio.Semaphore(state.settings.processes)
+        # One task per process of the pool at a time, so that single requests do not wait for the batch.
+        slots = asyncio.Semaphore(state.settings.processes)
 
-        async def one(number: int, window: Kept | RcaError) -> dict[str, Any]:
-            async with turns:
+        async def one(number: int, window: StoredWindow | RcaError) -> dict[str, Any]:
+            async with slots:
                 with tracing.collecting():
-                    return await _item(state, asked, number, window)
+                    return await _item(state, posted, number, window)
 
         items = await asyncio.gather(*(one(number, window) for number, window in enumerate(kept)))
     return Response(orjson.dumps({"items": items}), media_type=JSON)
 
 
-async def _item(state: State, asked: Asked, number: int, window: Kept | RcaError) -> dict[str, Any]:
+async def _item(state: State, posted: Posted, number: int, window: StoredWindow | RcaError) -> dict[str, Any]:
     try:
         if isinstance(window, RcaError):
             raise window
-        async with held(state, _item_key(asked.key, number, window)) as hold:
-            response = await _answered(state, asked, window, hold)
+        async with held(state, _item_key(posted.key, number, window)) as hold:
+            response = await _answered(state, posted, window, hold)
         return {
             "status": response.status_code,
             "location": response.headers["location"],
@@ -66,16 +66,16 @@ async def _item(state: State, asked: Asked, number: int, window: Kept | RcaError
     return {"status": CATALOGUE[problem.code].status, "problem": orjson.Fragment(document)}
 
 
-async def _answered(state: State, asked: Asked, window: Kept, hold: Hold | str | None) -> Response:
+async def _answered(state: State, posted: Posted, window: StoredWindow, hold: Hold | str | None) -> Response:
     if isinstance(hold, str):
         return await run_in_threadpool(answers.replay, state, hold, JSON)
-    if asked.preferences.respond_async:
+    if posted.preferences.respond_async:
         most = state.settings.max_queued
         diagnosis_id = await run_in_threadpool(
             state.journal.enqueue,
             window,
-            asked_by=asked.asked_by,
-            request_id=asked.request_id,
+            asked_by=posted.asked_by,
+            request_id=posted.request_id,
             most=most,
             hold=hold,
         )
@@ -87,15 +87,15 @@ async def _answered(state: State, asked: Asked, window: Kept, hold: Hold | str |
         state.models.champion,
         new_id(),
         state.memory.current,
-        deadline=asked.deadline,
+        deadline=posted.deadline,
     )
-    await stored(state, asked, window, answer, hold)
+    await stored(state, posted, window, answer, hold)
     return answers.finished(answer.diagnosis_id, answer.content, JSON)
 
 
-def _item_key(key: Key | None, number: int, window: Kept) -> Key | None:
-    """Each item has a key of its own: a batch that broke off is completed, not repeated.
+def _item_key(key: Key | None, number: int, window: StoredWindow) -> Key | None:
+    """The key of an item, so that a repeated batch diagnoses only what is missing.
 
-    No key of a caller has a space in it, so none is ever taken for that of an item.
+    Keys of callers have no spaces, so they differ from keys of items.
     """
     return None if key is None else Key(key.caller, f"batch {number} {key.key}", window.digest)

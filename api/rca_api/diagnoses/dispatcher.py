@@ -1,4 +1,4 @@
-"""Works off queued diagnoses: claimed under a lease, so that none is lost with its process or done twice."""
+"""Works on queued diagnoses, each under a lease: none is lost with its process or done twice."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ from rca_api.store.database import StoreError
 
 _log = structlog.stdlib.get_logger("rca_api")
 _POLL_SECONDS = 1.0
-#: Not the fault of the diagnosis: it stays queued.
+#: Problems that pass: the diagnosis stays queued.
 _PASSING = frozenset({"store-unavailable", "bundle-error", "busy"})
-#: For queued diagnoses that are being worked on when the service has to end; they are put back then.
+#: At shutdown, seconds for running diagnoses to finish; the others are given back.
 SHUTDOWN_SECONDS = 10.0
 
 
@@ -41,7 +41,7 @@ class Dispatcher:
     memory : HistoryCache
     settings : Settings
     answered : callable
-        Told of each answer that is stored: its id, its document, the digest of its window.
+        Called with each stored answer: id, document, digest of the window.
     """
 
     def __init__(
@@ -68,16 +68,16 @@ class Dispatcher:
         self._loops: list[asyncio.Task[None]] = []
 
     def start(self) -> None:
-        """Begin to work, with what is queued already."""
+        """Start to work on queued diagnoses."""
         loop = asyncio.get_running_loop()
         self._loops = [loop.create_task(self._claim_on()), loop.create_task(self._renew_on())]
 
     def wake(self) -> None:
-        """Say that something was queued."""
+        """Look at the queue now, because a diagnosis was queued."""
         self._woken.set()
 
     async def wait_for(self, diagnosis_id: str, seconds: float) -> None:
-        """Wait until a diagnosis is finished here, or `seconds` have passed."""
+        """Wait until this process has finished a diagnosis, for `seconds` at most."""
         finished = self._waiting.setdefault(diagnosis_id, asyncio.Event())
         try:
             with suppress(TimeoutError):
@@ -87,7 +87,7 @@ class Dispatcher:
             self._waiting.pop(diagnosis_id, None)
 
     async def stop(self) -> None:
-        """Finish what runs, put back what does not finish in time, and leave the rest queued."""
+        """Finish running diagnoses and give back those that need longer than `SHUTDOWN_SECONDS`."""
         claiming, renewing = self._loops
         claiming.cancel()
         await asyncio.gather(claiming, return_exceptions=True)
@@ -104,11 +104,11 @@ class Dispatcher:
         while True:
             self._woken.clear()
             claimed: list[Claimed] = []
-            # Whose processes cannot be started takes nothing from those whose can.
+            # A replica without a warm process leaves the queue to the others.
             room = min(self._most, self._pool.load().warm) - len(self._running)
             if room > 0:
                 try:
-                    # Shielded: what was claimed must be known here, even if we are stopped meanwhile.
+                    # Shielded, so that a claim during shutdown can be given back.
                     claiming = asyncio.ensure_future(
                         run_in_threadpool(self._journal.claim, self._owner, self._lease_seconds, room)
                     )
@@ -120,7 +120,7 @@ class Dispatcher:
                 except StoreError as error:
                     _log.warning("the queue cannot be read", reason=error.message)
                 except Exception:
-                    # This loop has to outlive whatever a database can say, a missing table included.
+                    # No error of the database ends this loop, not even a missing table.
                     _log.exception("the queue cannot be read")
             for each in claimed:
                 self._begin(each)
@@ -142,7 +142,7 @@ class Dispatcher:
 
     def _begin(self, claimed: Claimed) -> None:
         if claimed.diagnosis_id in self._running:
-            # Its lease ran out while the database was away, and now it is ours again.
+            # The lease ran out while the database was away, and this process claimed it again.
             return
         task = asyncio.get_running_loop().create_task(self._work(claimed))
         self._running[claimed.diagnosis_id] = task
@@ -174,7 +174,9 @@ class Dispatcher:
                 deadline=Deadline.after(self._deadline_seconds, of_work=True),
             )
             if not await run_in_threadpool(self._journal.complete, self._owner, answer):
-                _log.warning("a diagnosis was taken over by another", diagnosis_id=claimed.diagnosis_id)
+                _log.warning(
+                    "a diagnosis was taken over by another process", diagnosis_id=claimed.diagnosis_id
+                )
                 return
             self._answered(claimed.diagnosis_id, answer.document, claimed.window_digest)
         except (RcaError, ProblemError) as error:
@@ -182,20 +184,20 @@ class Dispatcher:
             await self._failed(claimed.diagnosis_id, problem)
         except Exception:
             _log.exception("a queued diagnosis failed", diagnosis_id=claimed.diagnosis_id)
-            await self._failed(claimed.diagnosis_id, ProblemError("internal-error", "It failed on our side."))
+            await self._failed(claimed.diagnosis_id, ProblemError("internal-error", "The service failed."))
 
     async def _failed(self, diagnosis_id: str, problem: ProblemError) -> None:
         _log.warning("a queued diagnosis failed", diagnosis_id=diagnosis_id, code=problem.code)
         try:
-            # What was promised must not fail because no process was free; others may have one.
+            # Another replica may have a free process.
             if problem.code in _PASSING or isinstance(problem, NeverBegun):
                 await self._give_back([diagnosis_id])
-                # Whatever is away is not back at once.
+                # A part that is away does not come back at once.
                 await asyncio.sleep(_POLL_SECONDS)
             else:
                 await run_in_threadpool(self._journal.fail, self._owner, diagnosis_id, problem)
         except StoreError:
-            _log.warning("it is tried again when its lease has run out", diagnosis_id=diagnosis_id)
+            _log.warning("the diagnosis is retried when its lease has run out", diagnosis_id=diagnosis_id)
 
     async def _give_back(self, diagnosis_ids: list[str]) -> None:
         if diagnosis_ids:

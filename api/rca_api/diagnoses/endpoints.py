@@ -1,4 +1,4 @@
-"""`/v1/diagnoses`: ask for a diagnosis, and find those that were made."""
+"""`/v1/diagnoses`: create diagnoses and find stored ones."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ _KEY_PARAMETER = {
     "name": "Idempotency-Key",
     "in": "header",
     "required": False,
-    "description": "Any text of your own, new for every new request. A request that is repeated byte by byte "
-    "with its key gets the answer of the first one (`Idempotency-Replayed: true`) instead of a second "
-    "diagnosis; 409 while the first one is worked on.",
+    "description": "Any text, new for each new request. A request that repeats an earlier one byte by byte, "
+    "with its key, gets the stored answer (`Idempotency-Replayed: true`) and makes no second "
+    "diagnosis. While the first request is in progress, the answer is 409 with `Retry-After`.",
     "schema": {"type": "string", "minLength": 1, "maxLength": 200, "pattern": "^[!-~]+$"},
 }
 _PARAMETERS = [*WINDOW_BODY["parameters"], PREFER_PARAMETER, _KEY_PARAMETER]
@@ -75,13 +75,13 @@ _BATCH_BODY: dict[str, Any] = {
 }
 Diagnoser = Annotated[Principal, Security(requires(Scope.diagnose))]
 Reader = Annotated[Principal, Security(requires(Scope.read))]
-#: Whoever asks for a diagnosis, or judges it, knows its id, which nobody can guess.
+#: Callers that create or judge a diagnosis know its id, and ids cannot be guessed.
 ReaderOfOne = Annotated[Principal, Security(requires(Scope.read, Scope.diagnose, Scope.feedback))]
 
 
 def _searchable(text: str) -> str:
     if "\0" in text:
-        raise ValueError("holds a NUL, which no name has")
+        raise ValueError("contains a NUL character, which names cannot have")
     return text
 
 
@@ -94,14 +94,14 @@ Name = Annotated[str, Query(max_length=256), AfterValidator(_searchable)]
     response_class=Response,
     responses={
         200: {
-            "description": "The diagnosis, in the media type of Accept. It is stored.",
+            "description": "The diagnosis, in the media type of `Accept`. It is stored.",
             "model": Diagnosis,
             "content": _RENDERED,
             "headers": _LOCATION,
         },
         202: {
-            "description": "With `Prefer: respond-async`: it is queued and will survive restarts; "
-            "ask at Location until that answers 200.",
+            "description": "With `Prefer: respond-async`: the diagnosis is queued and survives restarts. "
+            "Poll Location until the status is 200.",
             "model": PendingDiagnosis,
             "headers": _LOCATION,
         },
@@ -110,7 +110,7 @@ Name = Annotated[str, Query(max_length=256), AfterValidator(_searchable)]
     openapi_extra={**WINDOW_BODY, "parameters": _PARAMETERS},
 )
 async def create_diagnosis(request: Request, principal: Diagnoser) -> Response:
-    """Say whether the job is healthy, fail-slow or fail-stop, who straggles, why, and what to do."""
+    """Diagnose whether the job is healthy, fail-slow or fail-stop, who straggles, why, and what to do."""
     return await service.create(request, principal)
 
 
@@ -125,9 +125,9 @@ async def create_diagnosis(request: Request, principal: Diagnoser) -> Response:
     openapi_extra=_BATCH_BODY,
 )
 async def create_diagnoses(request: Request, principal: Diagnoser) -> Response:
-    """Diagnose each window on its own: a bad one does not spoil the others.
+    """Diagnose each window on its own; an invalid window does not affect the others.
 
-    With an Idempotency-Key, a batch that is sent again is completed: windows that were answered are not
+    A batch that is repeated with its `Idempotency-Key` is completed: windows that have an answer are not
     diagnosed again. Each window counts as a request.
     """
     return await batch.create(request, principal)
@@ -146,13 +146,15 @@ def list_diagnoses(
     response: Response,
     _: Reader,
     job: Annotated[Name | None, Query(description="Id of the job.")] = None,
-    node: Annotated[Name | None, Query(description="A node that a cause was put on.")] = None,
-    cause: Annotated[Name | None, Query(description="A cause, of the catalogue; with `node`, on it.")] = None,
+    node: Annotated[Name | None, Query(description="Node of a cause.")] = None,
+    cause: Annotated[
+        Name | None, Query(description="A cause of the catalogue; with `node`, on that node.")
+    ] = None,
     failure_mode: FailureMode | None = None,
     abstained: bool | None = None,
     state: State | None = None,
-    since: Annotated[Moment | None, Query(description="Created then or later.")] = None,
-    until: Annotated[Moment | None, Query(description="Created before.")] = None,
+    since: Annotated[Moment | None, Query(description="Created at this time or later.")] = None,
+    until: Annotated[Moment | None, Query(description="Created before this time.")] = None,
     limit: Limit = DEFAULT_LIMIT,
     cursor: Cursor = None,
 ) -> DiagnosisList:
@@ -179,9 +181,9 @@ def list_diagnoses(
     summary="Get a diagnosis",
     response_class=Response,
     responses={
-        200: {"description": "The diagnosis as it was given.", "model": Diagnosis, "content": _RENDERED},
+        200: {"description": "The stored diagnosis.", "model": Diagnosis, "content": _RENDERED},
         202: {
-            "description": "It is queued or running; ask again after Retry-After.",
+            "description": "It is queued or running; try again after `Retry-After`.",
             "model": PendingDiagnosis,
         },
         **problem_responses(
@@ -192,10 +194,9 @@ def list_diagnoses(
 def get_diagnosis(
     request: Request, _: ReaderOfOne, diagnosis_id: Annotated[str, Path(pattern="^[0-9a-f]{32}$")]
 ) -> Response:
-    """Give a stored diagnosis, in the media type of Accept.
+    """Get a stored diagnosis, in the media type of `Accept`.
 
-    The scope `diagnose` or `feedback` is enough: a caller finds what it asked for and what it is to judge.
-    Lists need `read`.
+    The scope `diagnose` or `feedback` is enough for one diagnosis. Lists need `read`.
     """
     accept = choose(request.headers.get("accept"), answers.OFFERED)
     return answers.current(Parts.of(request), diagnosis_id, accept)

@@ -1,4 +1,4 @@
-"""Storing what was found, and whatever follows from it, in one transaction each."""
+"""Stores diagnoses and their consequences, each in one transaction."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from sqlalchemy.orm import Session
 
 from rca_api import tracing
 from rca_api.diagnoses import repository
-from rca_api.diagnoses.keys import Hold, settle
+from rca_api.diagnoses.keys import Hold, bind
 from rca_api.diagnoses.tables import DiagnosisRow
-from rca_api.diagnoses.work import Answer, Kept
+from rca_api.diagnoses.work import Answer, StoredWindow
 from rca_api.metrics import Metrics
 from rca_api.problems import ProblemError, problem_document
 from rca_api.store.base import new_id, now
@@ -21,31 +21,31 @@ from rca_api.store.database import Database
 
 _log = structlog.stdlib.get_logger("rca_api.diagnoses")
 OnDiagnosed = Callable[[Session, DiagnosisRow], None]
-#: A diagnosis that was begun so often and never ended takes its process with it each time.
+#: After so many claims without an end, the diagnosis probably kills its process.
 MOST_ATTEMPTS = 5
 
 
 @dataclass(frozen=True)
 class Claimed:
-    """A queued diagnosis to be worked on."""
+    """A queued diagnosis that this process works on."""
 
     diagnosis_id: str
     window_digest: str
-    #: Of the request that asked for it, as the log has it.
+    #: Id in the log of the request that queued it.
     request_id: str | None = None
 
 
 class Journal:
-    """Writes diagnoses down; every method is one transaction and may block.
+    """Stores diagnoses; every method is one transaction and may block.
 
     Parameters
     ----------
     database : Database
     metrics : Metrics
     on_diagnosed : tuple of callables
-        Told of every finished diagnosis, in the transaction that stores it.
+        Called with every finished diagnosis, in the transaction that stores it.
     has_window : callable
-        Whether the window of a digest is in the window store.
+        Whether the window store has the window of a digest.
     clock : callable
     """
 
@@ -65,7 +65,7 @@ class Journal:
 
     def record(
         self,
-        window: Kept,
+        window: StoredWindow,
         answer: Answer,
         *,
         asked_by: str | None,
@@ -79,25 +79,25 @@ class Journal:
             )
             self._refuse_a_deleted(window)
             if hold is not None:
-                settle(session, hold, row.id)
-            self._tell(session, row)
+                bind(session, hold, row.id)
+            self._notify(session, row)
         self._report(answer, row.job_id)
 
     def enqueue(
         self,
-        window: Kept,
+        window: StoredWindow,
         *,
         asked_by: str | None,
         request_id: str | None = None,
         most: int,
         hold: Hold | None = None,
     ) -> str:
-        """Store the intention to diagnose a stored window, and give it its id.
+        """Queue a diagnosis of a stored window; returns its id.
 
         Raises
         ------
         ProblemError
-            ``busy`` if `most` wait already.
+            ``busy`` if `most` diagnoses are queued already.
         """
         diagnosis_id = new_id()
         with self._metrics.stage("commit"), self._database.session() as session:
@@ -116,7 +116,7 @@ class Journal:
             )
             self._refuse_a_deleted(window)
             if hold is not None:
-                settle(session, hold, diagnosis_id)
+                bind(session, hold, diagnosis_id)
         return diagnosis_id
 
     def claim(self, owner: str, lease_seconds: float, most: int) -> list[Claimed]:
@@ -146,20 +146,20 @@ class Journal:
             repository.give_back(session, owner, diagnosis_ids)
 
     def complete(self, owner: str, answer: Answer) -> bool:
-        """Store the answer of a queued diagnosis; False if somebody else has taken it over."""
+        """Store the answer of a queued diagnosis; False if `owner` no longer has its lease."""
         with self._metrics.stage("commit"), self._database.session() as session:
             row = repository.complete(session, owner, answer, self._clock())
             if row is None:
                 return False
-            self._tell(session, row)
+            self._notify(session, row)
             waited = (self._clock() - row.created_at).total_seconds()
-        # Never less than nothing, should the clock have been put back meanwhile.
+        # Negative if the clock was put back meanwhile.
         self._metrics.queued_seconds.observe(max(waited, 0.0))
         self._report(answer, row.job_id)
         return True
 
     def fail(self, owner: str, diagnosis_id: str, problem: ProblemError) -> None:
-        """Note why a queued diagnosis will never be there."""
+        """Store the problem of a queued diagnosis that failed."""
         with self._database.session() as session:
             repository.fail(session, owner, diagnosis_id, _document(problem, diagnosis_id), self._clock())
 
@@ -167,23 +167,23 @@ class Journal:
         problem = ProblemError("internal-error", why)
         repository.give_up(row, _document(problem, row.id), at)
 
-    def _refuse_a_deleted(self, window: Kept) -> None:
-        """Promise no window that retention has deleted since it was stored.
+    def _refuse_a_deleted(self, window: StoredWindow) -> None:
+        """Raise if retention has deleted the window since it was stored.
 
-        Called while the window's row is ours: retention deletes files only together with rows, so what is
-        there now is there as long as the row is.
+        This transaction has locked the row of the window. Retention deletes a file only together with its
+        row, so a file that exists now stays.
         """
         if not self._has_window(window.digest):
             raise ProblemError(
                 "busy", "the window was being deleted as too old; send it again", headers={"Retry-After": "1"}
             )
 
-    def _tell(self, session: Session, row: DiagnosisRow) -> None:
-        for told in self._on_diagnosed:
-            told(session, row)
+    def _notify(self, session: Session, row: DiagnosisRow) -> None:
+        for callback in self._on_diagnosed:
+            callback(session, row)
 
     def _report(self, answer: Answer, job_id: str) -> None:
-        """Count it and write its one line: after the commit, so that no line tells what was not kept."""
+        """Count and log a diagnosis, after the commit."""
         self._metrics.diagnosed(answer)
         _log.info(
             "diagnosis",

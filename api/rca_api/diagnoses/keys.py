@@ -1,7 +1,7 @@
-"""Idempotency keys: a request that is sent again gets the answer of the first one.
+"""Idempotency keys: a repeated request gets the answer of the first one.
 
-As in the IETF draft "The Idempotency-Key HTTP Header Field": the key is the caller's own, it is bound to what
-was asked, and it is forgotten after a while.
+As in the IETF draft "The Idempotency-Key HTTP Header Field", the caller chooses the key. A key is bound to
+the content of its request, and it expires.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Key:
         "" where authentication is off.
     key : str
     request_digest : str
-        Of everything the answer depends on.
+        SHA-256 of everything the answer depends on.
     """
 
     caller: str
@@ -40,7 +40,7 @@ class Key:
 
 @dataclass(frozen=True)
 class Hold:
-    """The right to answer the request of a key; the first one has it."""
+    """The right to answer the request of a key; the first request has it."""
 
     key: Key
     holder: str
@@ -53,26 +53,26 @@ class Keys:
     ----------
     database : Database
     kept : timedelta
-        How long a key is remembered.
+        A key expires after this time.
     held : timedelta
-        After this long a request that has not ended is taken for dead.
+        A request that takes longer is presumed dead.
     """
 
     def __init__(self, database: Database, *, kept: timedelta, held: timedelta) -> None:
         self._database = database
         self._kept = kept
         self._held = held
-        #: Until when those are held that were to be released while the database was away, by holder.
-        self._left: dict[str, datetime] = {}
+        #: Holders that could not be released because the database was away, and the ends of their holds.
+        self._unreleased: dict[str, datetime] = {}
 
     def take(self, key: Key) -> Hold | str:
-        """Get the right to answer, or the id of the diagnosis that answered already.
+        """Get the right to answer, or the id of the diagnosis that answers.
 
         Raises
         ------
         ProblemError
             ``idempotency-mismatch`` if the key was used for another request, ``conflict`` with Retry-After
-            while the first request is still worked on.
+            while the first request is in progress.
         """
         hold = Hold(key, new_id())
         at = now()
@@ -88,27 +88,27 @@ class Keys:
                     return hold
                 return self._of_known(known, hold, at)
         except IntegrityError:
-            # Somebody else inserted it between our look and our insert.
+            # Another request inserted it after this one had looked.
             raise _in_progress() from None
 
     def release(self, hold: Hold) -> None:
-        """Forget the key of a request that failed, so that it can be tried again.
+        """Delete the key of a request that failed, so that it can be repeated.
 
         Raises
         ------
         StoreError
-            If that cannot be written down; this process lets it be tried again all the same.
+            If the database is away. This process accepts the key again nevertheless.
         """
         mine = delete(IdempotencyRow).where(_mine(hold), IdempotencyRow.diagnosis_id.is_(None))
         try:
             with self._database.session() as session:
                 session.execute(mine)
         except StoreError:
-            self._leave(hold.holder, now())
+            self._remember_unreleased(hold.holder, now())
             raise
 
     def forget_expired(self) -> int:
-        """Delete the keys that nobody needs to remember; return how many."""
+        """Delete expired keys; returns their number."""
         with self._database.session() as session:
             gone = session.execute(delete(IdempotencyRow).where(IdempotencyRow.expires_at <= now()))
             return cast("CursorResult[None]", gone).rowcount
@@ -118,20 +118,20 @@ class Keys:
             raise ProblemError(
                 "idempotency-mismatch",
                 f"the key {hold.key.key!r} was used for another request",
-                hint="use a new key for every new request, and the same bytes when you repeat one",
+                hint="use a new key for each new request, and send the same bytes when you repeat a request",
             )
         if known.diagnosis_id is not None:
             return known.diagnosis_id
-        if known.held_until > at and known.holder not in self._left:
+        if known.held_until > at and known.holder not in self._unreleased:
             raise _in_progress()
         known.holder, known.held_until = hold.holder, at + self._held
         return hold
 
-    def _leave(self, holder: str, at: datetime) -> None:
-        for each, until in tuple(self._left.items()):
+    def _remember_unreleased(self, holder: str, at: datetime) -> None:
+        for each, until in tuple(self._unreleased.items()):
             if until <= at:
-                self._left.pop(each, None)
-        self._left[holder] = at + self._held
+                self._unreleased.pop(each, None)
+        self._unreleased[holder] = at + self._held
 
     def _row(self, hold: Hold, at: datetime) -> IdempotencyRow:
         return IdempotencyRow(
@@ -145,13 +145,13 @@ class Keys:
         )
 
 
-def settle(session: Session, hold: Hold, diagnosis_id: str) -> None:
+def bind(session: Session, hold: Hold, diagnosis_id: str) -> None:
     """Bind the key to its diagnosis, in the transaction that stores it.
 
     Raises
     ------
     ProblemError
-        ``conflict`` if another request has taken the key over meanwhile: nothing must be stored then.
+        ``conflict`` if another request has taken the key over; the transaction must not be committed.
     """
     mine = update(IdempotencyRow).where(_mine(hold), IdempotencyRow.diagnosis_id.is_(None))
     done = session.execute(mine.values(diagnosis_id=diagnosis_id))
@@ -168,6 +168,4 @@ def _mine(hold: Hold) -> ColumnElement[bool]:
 
 
 def _in_progress() -> ProblemError:
-    return ProblemError(
-        "conflict", "a request with this key is being worked on", headers={"Retry-After": "1"}
-    )
+    return ProblemError("conflict", "a request with this key is in progress", headers={"Retry-After": "1"})

@@ -9,16 +9,17 @@ from typing import cast
 from sqlalchemy import ColumnElement, Select, Table, and_, func, select
 from sqlalchemy.orm import Session
 
-from rca_api.diagnoses.history import HealthyWindow, apart
+from rca_api.diagnoses.history import HealthyWindow, without_overlaps
 from rca_api.diagnoses.tables import BlameRow, DiagnosisRow, WindowRow
-from rca_api.diagnoses.work import Answer, Kept
+from rca_api.diagnoses.work import Answer, StoredWindow
 from rca_api.store.database import Database
 from rca_api.store.leases import Claim, Leases
 from rca_api.store.upsert import insert_of
 
-#: Jobs whose healthy windows are remembered (all of it goes with every task), and windows of each that are
-#: looked at: those that slide overlap.
-MOST_JOBS, LOOKED_AT = 1000, 128
+#: Jobs with healthy windows in the history, which is sent with every task.
+MOST_JOBS = 1000
+#: Newest windows of a job that are compared; sliding windows overlap.
+MOST_CANDIDATES = 128
 QUEUED, RUNNING, DONE, FAILED = "queued", "running", "done", "failed"
 LEASES = Leases(
     DiagnosisRow,
@@ -30,8 +31,8 @@ LEASES = Leases(
 )
 
 
-def keep_window(session: Session, window: Kept, at: datetime) -> None:
-    """Note that a window is in the window store and was used just now."""
+def keep_window(session: Session, window: StoredWindow, at: datetime) -> None:
+    """Store that a window is in the window store and was used at `at`."""
     values = {
         "digest": window.digest,
         "job_id": window.job_id,
@@ -47,14 +48,14 @@ def keep_window(session: Session, window: Kept, at: datetime) -> None:
 
 def add_done(
     session: Session,
-    window: Kept,
+    window: StoredWindow,
     answer: Answer,
     *,
     asked_by: str | None,
     request_id: str | None = None,
     at: datetime,
 ) -> DiagnosisRow:
-    """Store a diagnosis that was asked for and answered in one request."""
+    """Store a diagnosis that was answered in its request."""
     row = _row(session, window, asked_by=asked_by, request_id=request_id, at=at)
     row.id = answer.diagnosis_id
     _finish(row, answer, at)
@@ -65,14 +66,14 @@ def add_done(
 
 def add_queued(
     session: Session,
-    window: Kept,
+    window: StoredWindow,
     *,
     diagnosis_id: str,
     asked_by: str | None,
     request_id: str | None = None,
     at: datetime,
 ) -> DiagnosisRow:
-    """Store the intention to diagnose a window that is in the window store."""
+    """Queue a diagnosis of a window in the window store."""
     row = _row(session, window, asked_by=asked_by, request_id=request_id, at=at)
     row.id, row.state = diagnosis_id, QUEUED
     session.add(row)
@@ -83,7 +84,7 @@ def add_queued(
 def claim(
     session: Session, owner: str, at: datetime, length: timedelta, most: int, *, most_attempts: int
 ) -> Claim[DiagnosisRow]:
-    """Claim the oldest free diagnoses; those whose attempts are used up are returned as exhausted."""
+    """Claim the oldest free diagnoses; the claim lists those without attempts left as exhausted."""
     oldest = select(DiagnosisRow).order_by(DiagnosisRow.created_at, DiagnosisRow.id).limit(most)
     found = LEASES.claim(session, oldest, owner, at, length, most_attempts=most_attempts)
     for row in found.rows:
@@ -132,7 +133,7 @@ def find(session: Session, diagnosis_id: str) -> DiagnosisRow | None:
 
 
 def n_queued(session: Session) -> int:
-    """Count the diagnoses that wait."""
+    """Number of queued diagnoses."""
     return session.scalar(select(func.count()).where(DiagnosisRow.state == QUEUED)) or 0
 
 
@@ -147,7 +148,7 @@ def matching(
     since: datetime | None = None,
     until: datetime | None = None,
 ) -> Select[DiagnosisRow]:
-    """Select diagnoses by what they found; a node and a cause have to be blamed together."""
+    """Select diagnoses; a node and a cause must belong to the same blame."""
     wanted: list[ColumnElement[bool]] = [
         column == value
         for column, value in (
@@ -173,7 +174,7 @@ def matching(
 
 
 def _row(
-    session: Session, window: Kept, *, asked_by: str | None, request_id: str | None, at: datetime
+    session: Session, window: StoredWindow, *, asked_by: str | None, request_id: str | None, at: datetime
 ) -> DiagnosisRow:
     keep_window(session, window, at)
     return DiagnosisRow(
@@ -213,18 +214,18 @@ def _finish(row: DiagnosisRow, answer: Answer, at: datetime) -> None:
 
 
 def healthy_windows(session: Session, *, since: datetime) -> dict[str, tuple[HealthyWindow, ...]]:
-    """The last windows of each job that were found healthy for sure and are still there.
+    """The last healthy windows of each job that are still stored; abstentions do not count.
 
     Parameters
     ----------
     session : Session
     since : datetime
-        Older diagnoses are left out.
+        Older diagnoses are ignored.
 
     Returns
     -------
     dict of job to tuple of HealthyWindow
-        Of the jobs diagnosed last, the newest window first.
+        For the jobs that were diagnosed last; newest window first.
     """
     row = DiagnosisRow
     found_healthy = and_(
@@ -246,15 +247,15 @@ def healthy_windows(session: Session, *, since: datetime) -> dict[str, tuple[Hea
         .group_by(row.job_id, row.window_digest, row.window_start, row.window_end)
         .subquery()
     )
-    newest = select(ranked).where(ranked.c.place <= LOOKED_AT).order_by(ranked.c.job_id, ranked.c.place)
+    newest = select(ranked).where(ranked.c.place <= MOST_CANDIDATES).order_by(ranked.c.job_id, ranked.c.place)
     windows: dict[str, list[HealthyWindow]] = {}
     for job_id, digest, start, end, _ in session.execute(newest):
         windows.setdefault(job_id, []).append(HealthyWindow(digest, start, end))
-    return {job_id: apart(held) for job_id, held in windows.items()}
+    return {job_id: without_overlaps(found) for job_id, found in windows.items()}
 
 
 def newest_windows(database: Database, most: int = 6, among: int = 50) -> list[str]:
-    """Digests of the smallest of the windows diagnosed last: with what a model is tried on."""
+    """Digests of the smallest of the windows diagnosed last, to try a model on."""
     diagnosed = select(DiagnosisRow.id).where(
         DiagnosisRow.window_digest == WindowRow.digest, DiagnosisRow.state == DONE
     )

@@ -1,8 +1,7 @@
-"""The documented shape of a posted window, and of what is told about stored diagnoses.
+"""Schemas of posted windows and of stored diagnoses.
 
 The models of a window describe the JSON encoding for readers and client generators. Bodies are not parsed
-through them: `rca.telemetry` reads columns straight into arrays and says which rows are wrong,
-which a model built value by value would do a hundred times slower.
+through them. `rca.telemetry` reads columns into arrays and reports wrong rows a hundred times faster.
 """
 
 from __future__ import annotations
@@ -62,19 +61,21 @@ class StepsColumns(BaseModel):
     step: list[int] = Field(min_length=1)
     start_time: list[float] = Field(min_length=1, description="Unix seconds, on the rank's own clock.")
     step_seconds: list[Seconds | None] = Field(
-        min_length=1, description="Whole step; null only for a step begun and never finished."
+        min_length=1, description="Whole step; null only for a step that did not finish."
     )
     data_loading_seconds: Durations = None
     host_to_device_seconds: Durations = None
     forward_seconds: Durations = None
     backward_seconds: Durations = None
     communication_wait_seconds: Durations = Field(
-        None, description="From this rank's arrival at the collectives until the last member arrived."
+        None, description="From this rank's arrival at the collectives to the arrival of the last member."
     )
     communication_transfer_seconds: Durations = Field(
-        None, description="From the last arrival until this rank is done."
+        None, description="From the last arrival until this rank has finished."
     )
-    communication_seconds: Durations = Field(None, description="Both together, where they cannot be split.")
+    communication_seconds: Durations = Field(
+        None, description="Wait and transfer together, if they cannot be separated."
+    )
     optimizer_seconds: Durations = None
     checkpoint_seconds: Durations = None
     gc_seconds: Durations = None
@@ -84,7 +85,7 @@ class StepsColumns(BaseModel):
 
 
 class MetricSeries(BaseModel):
-    """Samples of one exporter metric. With a rank they are the rank's, with only a node the node's."""
+    """Samples of one exporter metric, of a rank, or of a node if `rank` is null."""
 
     name: str = Field(
         min_length=1, description="The exporter's own name, unchanged; counters stay cumulative."
@@ -97,7 +98,7 @@ class MetricSeries(BaseModel):
 
 
 class WindowEvent(BaseModel):
-    """Something that happened."""
+    """An event on a node or rank."""
 
     time: float
     node: str | None = None
@@ -122,10 +123,10 @@ class OperationColumns(BaseModel):
 
 
 class TelemetryWindow(BaseModel):
-    """A telemetry window, format 1: what one job's ranks did and their machines reported.
+    """A telemetry window, format 1: timings of one job's ranks and metrics of their machines.
 
-    ``null`` means "not measured". Only `rank`, `step`, `start_time` and `step_seconds` are required of
-    a step; a diagnosis says which signals it lacked.
+    ``null`` means "not measured". A step needs only `rank`, `step`, `start_time` and `step_seconds`. A
+    diagnosis lists the missing signals.
     """
 
     model_config = ConfigDict(json_schema_extra={"examples": [EXAMPLE]})
@@ -148,7 +149,7 @@ class ArrowWindow(BaseModel):
 
 
 class WindowBatch(BaseModel):
-    """Several windows; as multipart, one part named `window` each (JSON, or a whole Arrow encoding)."""
+    """Several windows. In multipart, each is a part named `window`: JSON, or a complete Arrow encoding."""
 
     model_config = ConfigDict(extra="forbid", json_schema_extra={"examples": [{"windows": [EXAMPLE]}]})
 
@@ -159,7 +160,7 @@ State = Literal["queued", "running", "done", "failed"]
 
 
 class PendingDiagnosis(BaseModel):
-    """A diagnosis that is not there yet; ask again at its address."""
+    """A diagnosis that is not finished; poll its address."""
 
     diagnosis_id: str
     state: Literal["queued", "running"]
@@ -169,9 +170,9 @@ class PendingDiagnosis(BaseModel):
 
 
 class BatchItem(BaseModel):
-    """What one window of a batch led to, in the order of the batch."""
+    """Answer to one window; items are in the order of the batch."""
 
-    status: int = Field(description="The HTTP status it would have had alone.")
+    status: int = Field(description="HTTP status, as of a request with this window alone.")
     location: str | None = None
     diagnosis: Diagnosis | PendingDiagnosis | None = None
     problem: dict[str, Any] | None = Field(None, description="A problem document.")
@@ -184,7 +185,7 @@ class BatchAnswer(BaseModel):
 
 
 class DiagnosisSummary(BaseModel):
-    """What a list says of a diagnosis; the rest is at `/v1/diagnoses/{diagnosis_id}`."""
+    """A diagnosis in a list; all of it is at `/v1/diagnoses/{diagnosis_id}`."""
 
     diagnosis_id: str
     state: State
@@ -200,14 +201,14 @@ class DiagnosisSummary(BaseModel):
     cause: str | None = Field(description="The cause that costs most.")
     seconds_per_step: float | None
     model_sha256: str | None
-    problem: dict[str, Any] | None = Field(description="Why there is none, if it failed.")
+    problem: dict[str, Any] | None = Field(description="Problem document of a failed diagnosis.")
 
     @classmethod
     def of(cls, row: DiagnosisRow) -> Self:
         """Summarize a stored diagnosis."""
-        held = {name: getattr(row, name) for name in cls.model_fields if hasattr(row, name)}
+        values = {name: getattr(row, name) for name in cls.model_fields if hasattr(row, name)}
         problem = orjson.loads(row.problem) if row.problem is not None else None
-        return cls.model_validate(held | {"diagnosis_id": row.id, "problem": problem})
+        return cls.model_validate(values | {"diagnosis_id": row.id, "problem": problem})
 
 
 class DiagnosisList(BaseModel):

@@ -11,7 +11,7 @@ from rca_api.store.base import Base, UtcDateTime, new_id, now
 
 
 class WindowRow(Base):
-    """A window in the window store, once per content however often it was posted."""
+    """A window in the window store; equal content is one row."""
 
     __tablename__ = "windows"
 
@@ -19,12 +19,12 @@ class WindowRow(Base):
     job_id: Mapped[str] = mapped_column(String(256), index=True)
     n_bytes: Mapped[int]
     created_at: Mapped[datetime] = mapped_column(UtcDateTime, default=now)
-    #: Last time it was posted or asked for; retention goes by it.
+    #: Last time it was posted; retention deletes the oldest first.
     used_at: Mapped[datetime] = mapped_column(UtcDateTime, default=now, index=True)
 
 
 class DiagnosisRow(Base):
-    """One diagnosis: queued, running, done or failed; `document` is the answer as it was given."""
+    """One diagnosis: queued, running, done or failed; `document` is the answer."""
 
     __tablename__ = "diagnoses"
     __table_args__ = (
@@ -43,12 +43,12 @@ class DiagnosisRow(Base):
     )
     window_id: Mapped[str | None] = mapped_column(String(256))
     job_id: Mapped[str] = mapped_column(String(256))
-    #: Bounds of the window, in Unix seconds: diagnoses of one job are in the order of their windows.
+    #: Bounds of the window, in Unix seconds. They order the diagnoses of a job.
     window_start: Mapped[float]
     window_end: Mapped[float]
-    #: API key or token subject that asked; null where authentication is off.
+    #: API key or token subject of the request; null if authentication is off.
     asked_by: Mapped[str | None] = mapped_column(String(128))
-    #: Of the request that asked, as the log has it: a queued diagnosis is worked on long after it.
+    #: Id of the request in the log; a queued diagnosis runs after its request has ended.
     request_id: Mapped[str | None] = mapped_column(String(128))
     failure_mode: Mapped[str | None] = mapped_column(String(16), index=True)
     abstained: Mapped[bool | None]
@@ -56,7 +56,7 @@ class DiagnosisRow(Base):
     cause: Mapped[str | None] = mapped_column(String(64), index=True)
     seconds_per_step: Mapped[float | None]
     model_sha256: Mapped[str | None] = mapped_column(String(64))
-    #: From the window's job: ranks it has, and names of the nodes it runs on where it says so.
+    #: Number of ranks of the job, and the names of its nodes if the window has them.
     world_size: Mapped[int | None]
     nodes: Mapped[list[str] | None] = mapped_column(JSON(none_as_null=True))
     #: JSON of `rca.diagnosis.result.Diagnosis`.
@@ -64,7 +64,7 @@ class DiagnosisRow(Base):
     #: Problem document (JSON) of a failed one.
     problem: Mapped[bytes | None] = mapped_column(LargeBinary)
 
-    #: Who works on a running one, until when without a sign of life, and how often it was begun.
+    #: Lease of a running diagnosis, and number of claims; see `rca_api.store.leases`.
     lease_owner: Mapped[str | None] = mapped_column(String(64))
     lease_until: Mapped[datetime | None] = mapped_column(UtcDateTime)
     attempts: Mapped[int] = mapped_column(default=0)
@@ -75,7 +75,7 @@ class DiagnosisRow(Base):
 
 
 class BlameRow(Base):
-    """A node that a cause of a diagnosis was put on; a cause on no node has one row without a node."""
+    """A node of a cause of a diagnosis; a cause without nodes has one row without a node."""
 
     __tablename__ = "blames"
     __table_args__ = (Index("ix_blames_node_cause", "node", "cause"),)
@@ -93,20 +93,20 @@ class BlameRow(Base):
 
 
 class IdempotencyRow(Base):
-    """A key a caller gave to a request, and what became of that request."""
+    """An idempotency key of a caller, and the diagnosis of its request."""
 
     __tablename__ = "idempotency_keys"
 
-    #: "" where authentication is off: everybody is one caller then.
+    #: "" if authentication is off; all callers share their keys then.
     caller: Mapped[str] = mapped_column(String(128), primary_key=True)
     key: Mapped[str] = mapped_column(String(255), primary_key=True)
-    #: SHA-256 of what was asked.
+    #: SHA-256 of the request.
     request_digest: Mapped[str] = mapped_column(String(64))
-    #: Null while the first request with this key is worked on.
+    #: Null while the first request with this key is in progress.
     diagnosis_id: Mapped[str | None] = mapped_column(
         ForeignKey("diagnoses.id", ondelete="CASCADE"), index=True
     )
-    #: Which request works on it; one that lost it to another must not finish.
+    #: The request that holds the key; only it may store an answer.
     holder: Mapped[str] = mapped_column(String(32))
     held_until: Mapped[datetime] = mapped_column(UtcDateTime)
     created_at: Mapped[datetime] = mapped_column(UtcDateTime, default=now)

@@ -1,4 +1,4 @@
-"""What is done to windows in the processes of the pool; see `rca_api.compute.process`."""
+"""Work on windows in the processes of the pool; see `rca_api.compute.process`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from rca.telemetry.encodings.multipart import boundary_of, split_parts
 from rca.telemetry.window import Window
 from rca_api.compute.process import Context
 from rca_api.decoding import JSON, MULTIPART, Sent, decode_window, media_type
-from rca_api.diagnoses.history import Remembered
+from rca_api.diagnoses.history import History
 from rca_api.models.current import BundleRef
 from rca_api.store.window_store import Stored
 
@@ -30,8 +30,8 @@ _PART = "window"
 
 
 @dataclass(frozen=True)
-class Kept:
-    """A stored window, and what the database holds of it."""
+class StoredWindow:
+    """A window in the window store, with the values of its database row."""
 
     digest: str
     n_bytes: int
@@ -57,16 +57,16 @@ class Blame:
 
 @dataclass(frozen=True)
 class Facts:
-    """What is watched of a diagnosis over time: its doubts, and how usual window and answer are.
+    """Values of a diagnosis that metrics follow over time.
 
     Attributes
     ----------
     confidence : float
         Probability of the failure mode.
     abstention : str or None
-        Code of the reason why there is no verdict.
+        Code of the reason, if the diagnosis abstained.
     usual : AnswerShares or None
-        What the model answered to held-out windows.
+        Shares of the model's answers to held-out windows.
     """
 
     model: ModelVersion
@@ -80,12 +80,12 @@ class Facts:
 
 @dataclass(frozen=True)
 class Answer:
-    """A finished diagnosis: as the caller gets it, as it is stored, and what is searched for.
+    """A finished diagnosis: response, stored document and values of its database rows.
 
     Attributes
     ----------
     content : bytes
-        In the media type that was asked for.
+        In the media type of the request.
     document : bytes
         JSON, as it is stored.
     """
@@ -103,46 +103,46 @@ class Answer:
 
 
 def diagnose(
-    context: Context, sent: Sent, ref: BundleRef, accept: str, remembered: Remembered
-) -> tuple[Kept, Answer]:
-    """Decode, diagnose and render a posted window, and store it meanwhile."""
+    context: Context, sent: Sent, ref: BundleRef, accept: str, history: History
+) -> tuple[StoredWindow, Answer]:
+    """Decode, diagnose and render a posted window; it is stored at the same time."""
     window = _decoded(context, sent)
-    # Compressing and flushing to the disk leave Python alone: they run beside the diagnosis.
-    with ThreadPoolExecutor(1) as beside:
-        keeping = beside.submit(context.windows.put, window)
-        diagnosis = _diagnosed(context, ref, window, remembered)
+    # Compressing and writing release the interpreter lock, so they run in parallel to the diagnosis.
+    with ThreadPoolExecutor(1) as thread:
+        storing = thread.submit(context.windows.put, window)
+        diagnosis = _diagnosed(context, ref, window, history)
         with context.stage("keep"):
-            stored = keeping.result()
-    return _kept(window, stored), _answer(context, diagnosis, accept)
+            stored = storing.result()
+    return _described(window, stored), _answer(context, diagnosis, accept)
 
 
-def accept_window(context: Context, sent: Sent) -> Kept:
-    """Decode and store a posted window that is diagnosed later."""
-    return _keep(context, _decoded(context, sent))
+def accept_window(context: Context, sent: Sent) -> StoredWindow:
+    """Decode and store a posted window that will be diagnosed later."""
+    return _store(context, _decoded(context, sent))
 
 
 def diagnose_stored(
-    context: Context, digest: str, ref: BundleRef, diagnosis_id: str, remembered: Remembered
+    context: Context, digest: str, ref: BundleRef, diagnosis_id: str, history: History
 ) -> Answer:
-    """Diagnose a window of the window store under an id that is known already."""
+    """Diagnose a window of the window store; the diagnosis gets the given id."""
     with context.stage("decode"):
         window = context.windows.get(digest)
-    found = _diagnosed(context, ref, window, remembered)
+    found = _diagnosed(context, ref, window, history)
     return _answer(context, found.model_copy(update={"diagnosis_id": diagnosis_id}), JSON)
 
 
-def try_bundle(context: Context, ref: BundleRef, digest: str, remembered: Remembered) -> Diagnosis:
-    """Diagnose a stored window with a bundle that does not answer callers."""
-    return _asked(context, ref, context.windows.get(digest), remembered)
+def try_bundle(context: Context, ref: BundleRef, digest: str, history: History) -> Diagnosis:
+    """Diagnose a stored window with a bundle that does not serve callers."""
+    return _with_history(context, ref, context.windows.get(digest), history)
 
 
-def accept_batch(context: Context, sent: Sent, most: int) -> list[Kept | RcaError]:
-    """Split a batch, and decode and store every window of it; a bad one does not spoil the others.
+def accept_batch(context: Context, sent: Sent, most: int) -> list[StoredWindow | RcaError]:
+    """Split a batch, decode and store each window; an invalid window is an error in the list.
 
     Raises
     ------
     InvalidInput
-        If the batch itself cannot be read, is empty or has more than `most` windows.
+        If the batch cannot be read, is empty or has more than `most` windows.
     """
     with context.stage("decompress"):
         body = sent.plain()
@@ -151,20 +151,20 @@ def accept_batch(context: Context, sent: Sent, most: int) -> list[Kept | RcaErro
         raise InvalidInput("the batch has no window")
     if len(windows) > most:
         raise TooLarge(f"the batch has {len(windows):,} windows; the limit is {most:,}")
-    held: list[Kept | RcaError] = []
+    accepted: list[StoredWindow | RcaError] = []
     with context.stage("decode"):
         for read in windows:
             try:
                 window = read()
                 _refuse_unstorable_names(window)
-                held.append(_keep(context, window))
+                accepted.append(_store(context, window))
             except InvalidInput as error:
-                held.append(error)
-    return held
+                accepted.append(error)
+    return accepted
 
 
 def window_as_json(context: Context, digest: str) -> bytes:
-    """Give a stored window as a JSON document."""
+    """A stored window as a JSON document."""
     return context.windows.get(digest).to_json()
 
 
@@ -174,46 +174,46 @@ def rendered(diagnosis: Diagnosis, accept: str) -> bytes:
         return diagnosis.to_markdown().encode()
     if accept == HTML:
         return diagnosis.to_html().encode()
-    # orjson writes NaN as null, which is what the format says.
+    # orjson writes NaN as null, as the format requires.
     return orjson.dumps(diagnosis.to_dict())
 
 
-def _diagnosed(context: Context, ref: BundleRef, window: Window, remembered: Remembered) -> Diagnosis:
+def _diagnosed(context: Context, ref: BundleRef, window: Window, history: History) -> Diagnosis:
     with context.stage("diagnose"):
         try:
             context.bundles.prepare(ref)
         except RcaError as error:
-            # Which file is damaged is the operator's business, and /readyz says it.
+            # Callers do not need file names; /readyz has them for the operator.
             raise BundleError("the model bundle cannot be used; /readyz says why") from error
-        return _asked(context, ref, window, remembered)
+        return _with_history(context, ref, window, history)
 
 
-def _asked(context: Context, ref: BundleRef, window: Window, remembered: Remembered) -> Diagnosis:
-    earlier = _earlier(context, window, remembered)
+def _with_history(context: Context, ref: BundleRef, window: Window, history: History) -> Diagnosis:
+    earlier = _earlier(context, window, history)
     try:
-        return context.bundles.diagnose(ref, window, remembered.nodes, earlier)
+        return context.bundles.diagnose(ref, window, history.nodes, earlier)
     except InvalidInput:
         if earlier is None:
             raise
-        # The job runs in another shape now, say: nobody asked for the earlier window.
-        return context.bundles.diagnose(ref, window, remembered.nodes)
+        # The earlier window does not fit, for example because the job has another shape now.
+        return context.bundles.diagnose(ref, window, history.nodes)
 
 
-def _earlier(context: Context, window: Window, remembered: Remembered) -> Window | None:
-    """The job's last healthy window before this one; None where there is none."""
-    digest = remembered.windows.before(window.job)
+def _earlier(context: Context, window: Window, history: History) -> Window | None:
+    """The job's last healthy window before this one, or None."""
+    digest = history.windows.before(window.job)
     if digest is None:
         return None
     try:
         return context.windows.get(digest)
     except SourceError as error:
-        # Deleted meanwhile, damaged or out of reach: the window alone has an answer, too.
+        # Deleted meanwhile, damaged or out of reach; the diagnosis works without it.
         _log.warning("the earlier window cannot be read", digest=digest, reason=error.message)
         return None
 
 
 def _split(body: bytes, sent: Sent) -> list[Callable[[], Window]]:
-    """One reader per window of a batch: members of a JSON array, or parts that are whole encodings."""
+    """One reader per window of a batch: members of a JSON array, or parts of a multipart body."""
     if media_type(sent.content_type) == JSON:
         return [partial(_member, value) for value in _members(body)]
     readers: list[Callable[[], Window]] = []
@@ -231,7 +231,7 @@ def _member(value: object) -> Window:
 
 
 def _part(part: bytes, kind: str, max_bytes: int) -> Window:
-    """An Arrow encoding says its boundary in its own first line."""
+    """Decode a part; the boundary of an Arrow encoding is in its first line."""
     if kind == MULTIPART:
         return Window.from_arrow(part, None, max_bytes=max_bytes)
     return decode_window(part, kind, max_bytes)
@@ -257,15 +257,15 @@ def _decoded(context: Context, sent: Sent) -> Window:
     return window
 
 
-def _keep(context: Context, window: Window) -> Kept:
+def _store(context: Context, window: Window) -> StoredWindow:
     with context.stage("keep"):
         stored = context.windows.put(window)
-    return _kept(window, stored)
+    return _described(window, stored)
 
 
-def _kept(window: Window, stored: Stored) -> Kept:
+def _described(window: Window, stored: Stored) -> StoredWindow:
     job = window.job
-    return Kept(
+    return StoredWindow(
         digest=stored.digest,
         n_bytes=stored.n_bytes,
         job_id=job.job_id,
@@ -278,11 +278,11 @@ def _kept(window: Window, stored: Stored) -> Kept:
 
 
 def _refuse_unstorable_names(window: Window) -> None:
-    """The format sets no limit to a name; a database that searches for it does."""
+    """Refuse names that are too long for a database column or that no URL can hold."""
     job = window.job
     named = [("job_id", job.job_id), ("window_id", job.window_id or "")]
     for field, name in [*named, *(("ranks.node", node) for node in job.topology.node_names)]:
-        # Control characters have no place in an address, in which incidents and nodes are asked for.
+        # Addresses of incidents and nodes contain these names, so control characters are refused.
         if len(name) > LONGEST_NAME or any(character < " " for character in name):
             raise InvalidWindow(
                 "cannot be stored",
@@ -293,7 +293,7 @@ def _refuse_unstorable_names(window: Window) -> None:
 
 
 def _nodes(cause: Cause) -> list[str | None]:
-    """A cause on no node is one that is searched for without a node."""
+    """The nodes of a cause; None alone for a cause without nodes."""
     return [*cause.nodes] or [None]
 
 

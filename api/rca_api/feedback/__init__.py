@@ -1,1 +1,1 @@
-"""What people say about a diagnosis: confirmed or corrected, kept for ever, learned from."""
+"""Feedback: people confirm or correct diagnoses. It is kept for ever and used in training."""

@@ -44,10 +44,10 @@ _JUDGED = problem_responses(*_COMMON, "not-found", "conflict")
     responses=problem_responses(*_COMMON, *BODY_PROBLEMS, "not-found", "conflict"),
 )
 def give_feedback(request: Request, diagnosis_id: DiagnosisId, given: NewFeedback, caller: Giver) -> Feedback:
-    """Say whether the diagnosis was right, or what was really wrong.
+    """Confirm a diagnosis, or correct it with a label.
 
-    Every opinion is kept with who gave it; of one author the newest counts. Where authors disagree, all sides
-    are shown and none is learned from.
+    All feedback is kept with its author. Of each author the newest counts. If authors disagree, all sides are
+    shown and none is used in training.
     """
     with State.of(request).database.session() as session:
         diagnosis = _done(session, diagnosis_id)
@@ -78,12 +78,12 @@ def list_diagnosis_feedback(
     limit: Limit = 50,
     cursor: Cursor = None,
 ) -> DiagnosisFeedback:
-    """List what was said about a diagnosis, withdrawn feedback included, and who disagrees."""
+    """List all feedback on a diagnosis, withdrawn feedback included, and the sides of a conflict."""
     with State.of(request).database.reading() as session:
         _done(session, diagnosis_id)
         statement = select(FeedbackRow).where(FeedbackRow.diagnosis_id == diagnosis_id)
         found = _page(session, statement, limit, cursor)
-        sides = repository.sides(repository.standing(session, diagnosis_id))
+        sides = repository.sides(repository.current_feedback(session, diagnosis_id))
     link_next(request, response, found.next)
     return DiagnosisFeedback(
         conflict=len(sides) > 1, sides=[read_side(side) for side in sides], items=found.items, next=found.next
@@ -98,7 +98,7 @@ def list_diagnosis_feedback(
 def withdraw_feedback(
     request: Request, diagnosis_id: DiagnosisId, feedback_id: DiagnosisId, caller: Giver
 ) -> Feedback:
-    """Take back what one said oneself. It stays in the lists, and nothing is learned from it any more."""
+    """Withdraw your own feedback. It stays in the lists and is no longer used in training."""
     with State.of(request).database.session() as session:
         statement = select(FeedbackRow).where(
             FeedbackRow.id == feedback_id, FeedbackRow.diagnosis_id == diagnosis_id
@@ -120,9 +120,9 @@ def list_feedback(
     _: Giver,
     verdict: Annotated[Verdict | None, Query()] = None,
     conflict: Annotated[
-        bool | None, Query(description="Only on diagnoses where opinions disagree, or only on the others.")
+        bool | None, Query(description="true: only on diagnoses with a conflict; false: only on the others.")
     ] = None,
-    since: Annotated[Moment | None, Query(description="Only what was given then or later.")] = None,
+    since: Annotated[Moment | None, Query(description="Only feedback from this time or later.")] = None,
     limit: Limit = 50,
     cursor: Cursor = None,
 ) -> FeedbackPage:
@@ -156,5 +156,5 @@ def _done(session: Session, diagnosis_id: str) -> DiagnosisRow:
     if row is None:
         raise ProblemError("not-found", f"there is no diagnosis {diagnosis_id}")
     if row.document is None:
-        raise ProblemError("conflict", f"the diagnosis is {row.state}, so there is nothing to judge yet")
+        raise ProblemError("conflict", f"the diagnosis is {row.state}; feedback needs a finished one")
     return row

@@ -1,4 +1,4 @@
-"""Feedback as training data: a collection as `rca train --collection` takes it."""
+"""Exports feedback as a labelled collection for `rca train --collection`."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ SOURCE = "incident"
 
 @dataclass(frozen=True)
 class ExportCounts:
-    """What became of the windows that somebody judged.
+    """Numbers of windows with feedback, by outcome.
 
     Attributes
     ----------
     written : int
     conflicting : int
-        Opinions disagree.
+        Feedback disagrees.
     missing : int
-        The window is no longer there, or cannot be read.
+        The window is no longer stored or cannot be read.
     incomplete : int
-        Said to be sick, but not by which cause on which ranks.
+        Labelled as slow or stopped, but without a cause and its ranks.
     """
 
     written: int = 0
@@ -47,7 +47,7 @@ class ExportCounts:
 
 @dataclass(frozen=True)
 class _Judged:
-    """Everything that was said about one window, by feedback on any of its diagnoses."""
+    """The feedback on all diagnoses of one window."""
 
     digest: str | None
     opinions: list[tuple[FeedbackRow, DiagnosisRow]]
@@ -55,21 +55,21 @@ class _Judged:
 
 
 def export_collection(session: Session, read_window: ReadWindow, folder: Path) -> ExportCounts:
-    """Write windows with the labels that people gave them.
+    """Write the windows with feedback and their labels.
 
     Parameters
     ----------
     session : Session
         For reading.
     read_window : callable
-        From a digest to its window; may raise `RcaError` or `LookupError` where it is gone.
+        From a digest to its window; may raise `RcaError` or `LookupError` if it is missing.
     folder : Path
-        Where the collection goes: empty, or what an earlier export wrote.
+        Folder of the collection: empty, or from an earlier export.
 
     Notes
     -----
-    Windows of one incident share a group, so that they are never split between training and test; windows
-    of no incident are grouped by their job. The order, and with it the manifest, depends on content alone.
+    Windows of one incident share a group, so that training and test never share an incident. Windows
+    without an incident are grouped by job. The order of the manifest depends on the content alone.
     """
     folder.mkdir(parents=True, exist_ok=True)
     entries: list[dict[str, Any]] = []
@@ -91,17 +91,17 @@ def _windows(session: Session) -> Iterator[_Judged]:
         select(FeedbackRow, DiagnosisRow, ObservationRow.incident_id)
         .join(DiagnosisRow, DiagnosisRow.id == FeedbackRow.diagnosis_id)
         .outerjoin(ObservationRow, observed & (ObservationRow.window_start == DiagnosisRow.window_start))
-        .where(repository.stands())
+        .where(repository.is_current())
     )
-    # A window that is gone cannot be compared with others: each diagnosis of such a one stands alone.
+    # Windows without a digest are gone, so each of their diagnoses is a window of its own.
     found = sorted(
         session.execute(statement), key=lambda row: (row[1].window_digest or "", _identity(row[1]))
     )
     for _, rows in groupby(found, key=lambda row: _identity(row[1])):
         held = list(rows)
         about = {feedback.id: diagnosis for feedback, diagnosis, _ in held}
-        words = repository.last_words(feedback for feedback, _, _ in held)
-        opinions = [(feedback, about[feedback.id]) for feedback in words]
+        newest = repository.newest_by_author(feedback for feedback, _, _ in held)
+        opinions = [(feedback, about[feedback.id]) for feedback in newest]
         yield _Judged(held[0][1].window_digest, opinions, held[0][2])
 
 
@@ -118,11 +118,11 @@ def _exported(judged: _Judged, read_window: ReadWindow, folder: Path) -> tuple[s
         window = read_window(judged.digest)
     except (RcaError, LookupError, OSError):
         return "missing", None
-    # The latest of several equal opinions: it may tell more about steps and severity.
+    # The latest of several equal labels, which may have more details on steps and severity.
     latest = judged.opinions[-1][0]
     label = labels.located(labels.read(latest.label), window.job)
-    somewhere = bool(label.causes) and all(cause.ranks for cause in label.causes)
-    if label.failure_mode != "healthy" and not somewhere:
+    is_complete = bool(label.causes) and all(cause.ranks for cause in label.causes)
+    if label.failure_mode != "healthy" and not is_complete:
         return "incomplete", None
     label = label.model_copy(update={"source": SOURCE, "notes": _notes(judged.opinions)})
     write_labelled(window, label, folder / judged.digest)
@@ -144,11 +144,11 @@ def _entry(judged: _Judged, label: Label, window: Window) -> dict[str, Any]:
 
 
 def _notes(opinions: Iterable[tuple[FeedbackRow, DiagnosisRow]]) -> str:
-    """Where the label comes from: one line per opinion."""
+    """Origin of the label, one line per feedback."""
     lines = []
     for feedback, diagnosis in opinions:
-        who = feedback.reported_by or feedback.given_by_name
-        line = f"{feedback.verdict} by {who} on {feedback.created_at:%Y-%m-%d} (feedback {feedback.id}"
+        author = feedback.reported_by or feedback.given_by_name
+        line = f"{feedback.verdict} by {author} on {feedback.created_at:%Y-%m-%d} (feedback {feedback.id}"
         line += f", diagnosis {diagnosis.id}, model {diagnosis.model_sha256 or 'unknown'})"
         lines.append(f"{line}: {feedback.note}" if feedback.note else line)
     return "\n".join(lines)

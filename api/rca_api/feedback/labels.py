@@ -1,4 +1,4 @@
-"""Labels that people give: checked against the catalogue and the job, and compared by what they mean."""
+"""Labels in feedback: checked against the cause catalogue and the job, completed and compared."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from rca_api.diagnoses.tables import DiagnosisRow
 from rca_api.problems import ProblemError
 
 _MOST = 100_000
-#: No NUL, which PostgreSQL cannot store, and no half of a surrogate pair.
+#: PostgreSQL cannot store NUL or half of a surrogate pair.
 Text = Annotated[str, StringConstraints(max_length=256, pattern=r"^[^\x00]*$")]
 Step = Annotated[int, Field(ge=0, lt=2**63)]
 
 
 class GivenCause(BaseModel):
-    """One thing that was really wrong."""
+    """A true cause."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -34,7 +34,7 @@ class GivenCause(BaseModel):
 
 
 class GivenLabel(BaseModel):
-    """The truth about a window, in the words of ``label.json``."""
+    """The true label of a window, with the fields of ``label.json``."""
 
     model_config = ConfigDict(
         extra="forbid",
@@ -57,12 +57,12 @@ class GivenLabel(BaseModel):
 
 
 def checked(given: GivenLabel, row: DiagnosisRow) -> Label:
-    """Make a label of what was given, if it can be true of the diagnosed job.
+    """Make a label, if it fits the diagnosed job.
 
     Raises
     ------
     ProblemError
-        422 that names the place.
+        422 with the place of the error.
     """
     if given.failure_mode == "healthy" and (given.causes or given.straggler_type or given.pattern):
         raise _refused("failure_mode", "a healthy window has no causes, type or pattern")
@@ -88,39 +88,39 @@ def checked(given: GivenLabel, row: DiagnosisRow) -> Label:
 
 
 def confirmed(row: DiagnosisRow) -> Label:
-    """Make a label of what the diagnosis itself said.
+    """Make a label of the diagnosis.
 
     Raises
     ------
     ProblemError
-        409 if it said nothing that could be confirmed.
+        409 if the diagnosis abstained.
     """
-    told = orjson.loads(row.document or b"{}")
-    if told["abstained"]:
+    diagnosis = orjson.loads(row.document or b"{}")
+    if diagnosis["abstained"]:
         raise ProblemError(
             "conflict",
             "the diagnosis abstained, so there is nothing to confirm",
-            hint="send what was wrong as `label`",
+            hint="send the true label as `label`",
         )
-    first: dict[str, Any] = next(iter(told["stragglers"]), {})
+    first: dict[str, Any] = next(iter(diagnosis["stragglers"]), {})
     causes = tuple(
         LabelledCause(cause=each["cause"], ranks=each["ranks"], nodes=each["nodes"])
-        for each in told["causes"]
+        for each in diagnosis["causes"]
         if each["cause"] in SPECS
     )
-    sick = told["failure_mode"] != "healthy"
+    has_failure = diagnosis["failure_mode"] != "healthy"
     return Label(
-        failure_mode=told["failure_mode"],
-        straggler_type=first.get("straggler_type") if sick else None,
-        pattern=first.get("pattern") if sick else None,
-        causes=causes if sick else (),
+        failure_mode=diagnosis["failure_mode"],
+        straggler_type=first.get("straggler_type") if has_failure else None,
+        pattern=first.get("pattern") if has_failure else None,
+        causes=causes if has_failure else (),
     )
 
 
 def meaning(label: Label) -> str:
-    """What two labels have in common if they say the same: mode, and which cause on which ranks or nodes.
+    """A text that is equal for labels with equal failure mode, causes and ranks.
 
-    Nodes count only where no ranks are given; steps, severity and pattern are details.
+    Nodes count only for causes without ranks. Steps, severity and pattern do not count.
     """
     causes = sorted(
         [each.cause, sorted(set(each.ranks)), [] if each.ranks else sorted(set(each.nodes))]
@@ -130,28 +130,29 @@ def meaning(label: Label) -> str:
 
 
 def located(label: Label, job: Job) -> Label:
-    """Complete each cause: its ranks where only nodes are named, its nodes where only ranks are."""
+    """Complete each cause: ranks if only nodes are given, nodes if only ranks are given."""
     topology = job.topology
     causes: list[LabelledCause] = []
     for each in label.causes:
-        held = [rank for rank in range(job.world_size) if _on(topology, rank, each.nodes)]
-        ranks = each.ranks or tuple(held)
+        ranks_of_nodes = [rank for rank in range(job.world_size) if _on(topology, rank, each.nodes)]
+        ranks = each.ranks or tuple(ranks_of_nodes)
         nodes = each.nodes or tuple(topology.nodes_of(list(ranks)) if ranks else ())
         causes.append(each.model_copy(update={"ranks": ranks, "nodes": nodes}))
     return label.model_copy(update={"causes": tuple(causes)})
 
 
-def nodes_of(cause: LabelledCause, told: dict[str, Any]) -> set[str]:
-    """Nodes a cause of a label is on, as far as it or the diagnosis it is about tells.
+def nodes_of(cause: LabelledCause, diagnosis: dict[str, Any]) -> set[str]:
+    """Nodes of a cause of a label, as far as the label or the diagnosis has them.
 
     Parameters
     ----------
-    told : dict
-        The diagnosis: of ranks alone we know the node only where it put them, and others, on one.
+    cause : LabelledCause
+    diagnosis : dict
+        If the cause has ranks only, their node is known if the diagnosis has them in a group on one node.
     """
     if cause.nodes or not cause.ranks:
         return set(cause.nodes)
-    places = [*told["causes"], *told["stragglers"]]
+    places = [*diagnosis["causes"], *diagnosis["stragglers"]]
     return {
         place["nodes"][0]
         for place in places
@@ -174,13 +175,13 @@ def _check_cause(place: str, cause: GivenCause, mode: str, row: DiagnosisRow) ->
     if cause.cause not in SPECS:
         raise _refused(f"{place}.cause", f"{cause.cause!r} is not in the cause catalogue")
     if cause.cause not in known:
-        raise _refused(f"{place}.cause", f"{cause.cause!r} is no cause of {mode}")
+        raise _refused(f"{place}.cause", f"{cause.cause!r} is not a cause of {mode}")
     beyond = [rank for rank in cause.ranks if row.world_size is not None and rank >= row.world_size]
     if beyond:
         raise _refused(f"{place}.ranks", f"rank {beyond[0]} is not one of the job's {row.world_size} ranks")
-    strange = [node for node in cause.nodes if row.nodes and node not in row.nodes]
-    if strange:
-        raise _refused(f"{place}.nodes", f"{strange[0]!r} is not one of the job's nodes")
+    unknown = [node for node in cause.nodes if row.nodes and node not in row.nodes]
+    if unknown:
+        raise _refused(f"{place}.nodes", f"{unknown[0]!r} is not one of the job's nodes")
     if None not in (cause.first_step, cause.last_step) and (cause.last_step or 0) < (cause.first_step or 0):
         raise _refused(f"{place}.last_step", "comes before first_step")
 

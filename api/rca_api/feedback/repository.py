@@ -1,4 +1,4 @@
-"""Feedback in the database, and who disagrees with whom."""
+"""Feedback in the database: current feedback and conflicts."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from rca_api.feedback.tables import FeedbackRow
 
 @dataclass(frozen=True)
 class Side:
-    """Feedback that says the same."""
+    """Feedback with one meaning."""
 
     label: dict[str, Any]
     ids: list[str]
 
 
-def stands() -> ColumnElement[bool]:
-    """The condition that feedback is its author's last word on its diagnosis, withdrawn words aside.
+def is_current() -> ColumnElement[bool]:
+    """The condition that feedback is the newest of its author on its diagnosis, and not withdrawn.
 
-    Who confirms six times is one voice, and who corrects oneself contradicts nobody. An author is a caller
-    together with the person it reports for: many people may share one key.
+    So each author has one voice. An author is a caller together with `reported_by`, because many people may
+    share one key.
     """
     newer = aliased(FeedbackRow)
     same_author = and_(
@@ -38,24 +38,24 @@ def stands() -> ColumnElement[bool]:
     return and_(FeedbackRow.withdrawn_at.is_(None), ~superseded)
 
 
-def last_words(rows: Iterable[FeedbackRow]) -> list[FeedbackRow]:
-    """Keep each author's newest feedback, oldest first: for feedback on several diagnoses of one window."""
+def newest_by_author(rows: Iterable[FeedbackRow]) -> list[FeedbackRow]:
+    """The newest feedback of each author, oldest first; for feedback on several diagnoses of one window."""
     newest: dict[tuple[str | None, str | None], FeedbackRow] = {}
     for row in sorted(rows, key=lambda row: (row.created_at, row.id)):
-        # Put at the end, where its newer word belongs.
+        # Moves the author to the end of the dictionary.
         newest.pop((row.given_by, row.reported_by), None)
         newest[row.given_by, row.reported_by] = row
     return list(newest.values())
 
 
-def standing(session: Session, diagnosis_id: str) -> list[FeedbackRow]:
-    """Feedback on a diagnosis that stands, oldest first."""
-    statement = select(FeedbackRow).where(FeedbackRow.diagnosis_id == diagnosis_id, stands())
+def current_feedback(session: Session, diagnosis_id: str) -> list[FeedbackRow]:
+    """Current feedback on a diagnosis, oldest first."""
+    statement = select(FeedbackRow).where(FeedbackRow.diagnosis_id == diagnosis_id, is_current())
     return list(session.scalars(statement.order_by(FeedbackRow.created_at, FeedbackRow.id)))
 
 
 def sides(rows: Iterable[FeedbackRow]) -> list[Side]:
-    """Group feedback by what it says, the side with most voices first; more than one side is a conflict."""
+    """Group feedback by meaning, the largest group first; more than one group is a conflict."""
     grouped: dict[str, list[FeedbackRow]] = {}
     for row in rows:
         grouped.setdefault(row.meaning, []).append(row)
@@ -64,21 +64,21 @@ def sides(rows: Iterable[FeedbackRow]) -> list[Side]:
 
 
 def disputed(session: Session, diagnosis_ids: Iterable[str]) -> set[str]:
-    """Those of the diagnoses on which feedback disagrees."""
+    """Those of the diagnoses whose feedback disagrees."""
     return set(session.scalars(all_disputed().where(FeedbackRow.diagnosis_id.in_(set(diagnosis_ids)))))
 
 
 def all_disputed() -> Select[str]:
-    """Select the diagnoses on which feedback disagrees."""
+    """Select the diagnoses with feedback that disagrees."""
     return (
         select(FeedbackRow.diagnosis_id)
-        .where(stands())
+        .where(is_current())
         .group_by(FeedbackRow.diagnosis_id)
         .having(func.count(FeedbackRow.meaning.distinct()) > 1)
     )
 
 
 def has_feedback() -> ColumnElement[bool]:
-    """The condition on `WindowRow` that somebody judged a diagnosis of it: it is training data to come."""
+    """The condition on `WindowRow` that it has feedback: it will be training data."""
     judged = select(DiagnosisRow.window_digest).join(FeedbackRow, FeedbackRow.diagnosis_id == DiagnosisRow.id)
     return exists(judged.where(DiagnosisRow.window_digest == WindowRow.digest))

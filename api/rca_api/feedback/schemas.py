@@ -1,4 +1,4 @@
-"""What feedback looks like to callers."""
+"""Feedback in requests and answers."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Reporter = Annotated[str, StringConstraints(max_length=256, pattern=r"^[^\x00]*$
 
 
 class NewFeedback(BaseModel):
-    """What somebody says about a diagnosis."""
+    """Feedback on a diagnosis."""
 
     model_config = ConfigDict(
         extra="forbid",
@@ -37,22 +37,22 @@ class NewFeedback(BaseModel):
         },
     )
 
-    verdict: Verdict = Field(description="`confirmed`: as diagnosed; `corrected`: as in `label`.")
-    label: GivenLabel | None = Field(None, description="Of a corrected one; never of a confirmed one.")
+    verdict: Verdict = Field(description="`confirmed`: the diagnosis is right; `corrected`: `label` is.")
+    label: GivenLabel | None = Field(None, description="The true label; only with the verdict `corrected`.")
     reported_by: Reporter | None = Field(
-        None, description="Who found out, in your words: a person, a ticket."
+        None, description="Source of the feedback, as free text: a person, a ticket."
     )
     note: Note = ""
 
     @model_validator(mode="after")
     def _fits(self) -> Self:
         if (self.verdict == "corrected") != (self.label is not None):
-            raise ValueError("label belongs to `corrected` feedback, and only there")
+            raise ValueError("label is required with `corrected` and not allowed with `confirmed`")
         return self
 
 
 class Label(BaseModel):
-    """The truth that feedback amounts to."""
+    """The label of feedback."""
 
     model_config = ConfigDict(extra="allow")
 
@@ -63,20 +63,20 @@ class Label(BaseModel):
 
 
 class Feedback(BaseModel):
-    """One opinion, as it was given; it is kept, even withdrawn or followed by its author's next one."""
+    """Feedback of one author; it is kept, also after it was withdrawn or replaced."""
 
     id: str
     diagnosis_id: str
     created_at: datetime
     verdict: Verdict
     label: Label
-    given_by: str | None = Field(description="Key or token subject; null where authentication is off.")
+    given_by: str | None = Field(description="Key or token subject; null if authentication is off.")
     given_by_name: str
     reported_by: str | None
     note: str
     withdrawn_at: datetime | None
     conflict: bool = Field(
-        description="Whether authors disagree about the diagnosis, each by the newest word."
+        description="Whether authors disagree about the diagnosis; the newest feedback of each counts."
     )
 
 
@@ -85,7 +85,7 @@ class OpinionSide(BaseModel):
 
     label: Label
     feedback: list[str] = Field(
-        description="Ids of the feedback on this side, the newest of each author "
+        description="Ids of the feedback on this side: the newest of each author "
         "(`given_by` with `reported_by`)."
     )
 
@@ -93,10 +93,8 @@ class OpinionSide(BaseModel):
 class DiagnosisFeedback(BaseModel):
     """All feedback on one diagnosis, newest first."""
 
-    conflict: bool = Field(
-        description="Whether authors disagree, each by the newest word; then nothing is learned from it."
-    )
-    sides: list[OpinionSide] = Field(description="Every different opinion, the one with most voices first.")
+    conflict: bool = Field(description="Whether authors disagree; such feedback is not used in training.")
+    sides: list[OpinionSide] = Field(description="The different labels, the one of most authors first.")
     items: list[Feedback]
     next: str | None
 

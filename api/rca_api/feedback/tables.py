@@ -12,25 +12,25 @@ from rca_api.store.base import Base, UtcDateTime, new_id, now
 
 
 class FeedbackRow(Base):
-    """What somebody said about a diagnosis; never deleted, at most withdrawn."""
+    """Feedback on a diagnosis; it may be withdrawn, but it is never deleted."""
 
     __tablename__ = "feedback"
     __table_args__ = (Index("ix_feedback_newest", "created_at", "id"),)
 
     id: Mapped[str] = mapped_column(String(32), primary_key=True, default=new_id)
     created_at: Mapped[datetime] = mapped_column(UtcDateTime, default=now)
-    #: No cascade: a diagnosis somebody judged cannot be deleted.
+    #: Without cascade, so a diagnosis with feedback cannot be deleted.
     diagnosis_id: Mapped[str] = mapped_column(ForeignKey("diagnoses.id"), index=True)
     #: confirmed or corrected
     verdict: Mapped[str] = mapped_column(String(16))
-    #: The truth it amounts to, in the words of ``label.json``.
+    #: The true label, with the fields of ``label.json``.
     label: Mapped[dict[str, Any]] = mapped_column(JSON)
-    #: The label without its prose, for comparing: equal text, equal meaning.
+    #: See `labels.meaning`; labels with equal meaning agree.
     meaning: Mapped[str] = mapped_column(Text)
-    #: Key id or token subject; null where authentication is off.
+    #: Key id or token subject; null if authentication is off.
     given_by: Mapped[str | None] = mapped_column(String(128))
     given_by_name: Mapped[str] = mapped_column(String(128))
-    #: In the caller's words: a person, a ticket.
+    #: Source in the words of the caller: a person, a ticket.
     reported_by: Mapped[str | None] = mapped_column(String(256))
     note: Mapped[str] = mapped_column(Text)
     withdrawn_at: Mapped[datetime | None] = mapped_column(UtcDateTime)

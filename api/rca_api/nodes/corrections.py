@@ -49,7 +49,7 @@ def corrections(session: Session, since: datetime, besides: str | None = None) -
         select(ObservationRow, FeedbackRow, DiagnosisRow.document)
         .join(DiagnosisRow, about)
         .join(FeedbackRow, FeedbackRow.diagnosis_id == DiagnosisRow.id)
-        .where(repository.stands(), ObservationRow.observed_at >= since)
+        .where(repository.is_current(), ObservationRow.observed_at >= since)
         .order_by(ObservationRow.diagnosis_id)
     )
     if besides is not None:
@@ -58,7 +58,7 @@ def corrections(session: Session, since: datetime, besides: str | None = None) -
     for _, rows in groupby(session.execute(statement), key=lambda row: row[0].diagnosis_id):
         held = list(rows)
         documents = {feedback.id: document for _, feedback, document in held}
-        words = repository.last_words(feedback for _, feedback, _ in held)
+        words = repository.newest_by_author(feedback for _, feedback, _ in held)
         if len({word.meaning for word in words}) == 1:
             found.append(_correction(held[0][0], words[-1], documents[words[-1].id]))
     return found

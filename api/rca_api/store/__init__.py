@@ -1,1 +1,1 @@
-"""What the service remembers: one SQL database, one folder of windows."""
+"""Storage of the service: one SQL database and one folder of windows."""

@@ -1,4 +1,4 @@
-"""What all tables share."""
+"""Base class, column types and defaults of all tables."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from sqlalchemy.types import TypeDecorator
 
 
 class UtcDateTime(TypeDecorator[datetime]):
-    """A moment in UTC on every database; SQLite has no time zones and would give back naive ones."""
+    """A time in UTC on every database; SQLite alone would return times without a zone."""
 
     impl = DateTime(timezone=True)
     cache_ok = True
 
     def process_bind_param(self, value: datetime | None, _: Dialect) -> datetime | None:
-        """Refuse naive moments: nobody knows which one they mean."""
+        """Refuse times without a zone: they are ambiguous."""
         if value is None:
             return None
         if value.tzinfo is None:
@@ -26,14 +26,14 @@ class UtcDateTime(TypeDecorator[datetime]):
         return value.astimezone(UTC)
 
     def process_result_value(self, value: datetime | None, _: Dialect) -> datetime | None:
-        """Give the moment its time zone back."""
+        """Add the time zone."""
         if value is None:
             return None
         return value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
 
 
 class Base(DeclarativeBase):
-    """Base of every table; the names of constraints are fixed, so that migrations can name them."""
+    """Base of every table; constraints have fixed names, which migrations need."""
 
     metadata = MetaData(
         naming_convention={
@@ -52,5 +52,5 @@ def new_id() -> str:
 
 
 def now() -> datetime:
-    """The present moment, in UTC."""
+    """The current time in UTC."""
     return datetime.now(UTC)

@@ -1,7 +1,7 @@
-"""One sequence of bytes for one window, however it was sent: what its digest is taken of.
+"""The canonical bytes of a window: equal windows have equal bytes, and so equal digests.
 
-The tables of a validated window have fixed columns and types; what is left to chance is made equal here:
-the order of a dictionary's entries and those nobody uses, and whatever lies under missing integers.
+The tables of a validated window have fixed columns and types. Arrow leaves two things open. The entries of
+a dictionary may have any order and may be unused, and the bytes of missing integers may have any value.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def canonical_pieces(window: Window) -> list[bytes | memoryview]:
 
 
 def canonical_table(table: pa.Table) -> pa.Table:
-    """The table with every column as one array that holds nothing but its values."""
+    """The table with every column as one array without unused dictionary entries."""
     columns = {name: _canonical(_one_array(table.column(name))) for name in table.column_names}
     return pa.table(columns)
 
@@ -47,7 +47,7 @@ def _texts(array: pa.DictionaryArray) -> pa.DictionaryArray:
     """Codes in the order in which the texts first appear."""
     entries = array.dictionary
     if entries.null_count or pc.count_distinct(entries).as_py() < len(entries):
-        # Repeated entries, or nulls spelled as one: rare enough to take the long way.
+        # Repeated or null entries are rare, so the slow way is fast enough.
         return _texts(array.cast(entries.type).dictionary_encode().cast(TEXT))
     missing = array.is_null().to_numpy(zero_copy_only=False) if array.null_count else None
     codes = array.indices.fill_null(0).to_numpy() if array.null_count else array.indices.to_numpy()

@@ -1,4 +1,4 @@
-"""The SQL database: SQLite beside the service, or PostgreSQL by its URL."""
+"""The SQL database: a SQLite file, or PostgreSQL by its URL."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import structlog
 from alembic import command
 from alembic.config import Config
 from alembic.migration import MigrationContext
@@ -22,31 +23,32 @@ from sqlalchemy.orm import Session, sessionmaker
 from rca.errors import SourceError
 from rca_api.store.private import private_file, private_folder
 
-#: Seconds a writer waits for another one's transaction in SQLite before it gives up.
+#: Longest wait of a SQLite writer for the transaction of another writer.
 _BUSY_SECONDS = 10.0
-#: Seconds between two requests of what SQLite refuses at once.
+#: Seconds between two tries of a statement that SQLite refuses without waiting.
 _BUSY_PAUSE_SECONDS = 0.01
-#: Seconds to wait for a PostgreSQL server that does not answer.
+#: Longest wait for a connection to PostgreSQL.
 _CONNECT_SECONDS = 5
 _MIGRATION_LOCK = 7_221_001
 _MIGRATIONS = Path(__file__).parent / "migrations"
+_log = structlog.stdlib.get_logger("rca_api")
 
 
 class StoreError(SourceError):
-    """The database cannot be used at the moment; what was asked for was not done."""
+    """The database cannot be used at the moment; nothing was stored."""
 
     code = "store-unavailable"
 
 
 class Schema(NamedTuple):
-    """Revision of a database's schema (None for an empty one), and the newest that this version knows."""
+    """Revision of a database (None if it is empty), and the newest that this version knows."""
 
     current: str | None
     newest: str | None
 
     @property
     def is_newer(self) -> bool:
-        """Whether a newer version has migrated already: migrations only add, so this one works with it."""
+        """Whether a newer version has migrated the database; this one still works, as migrations only add."""
         return self.current is not None and self.current not in _known()
 
 
@@ -58,7 +60,7 @@ class Database:
     url : str
         SQLAlchemy URL; ``postgresql://`` means psycopg 3.
     on_failure : callable, optional
-        Told of every transaction that fails because the database cannot be used.
+        Called for every transaction that fails because the database cannot be used.
     """
 
     def __init__(self, url: str, on_failure: Callable[[], None] | None = None) -> None:
@@ -73,22 +75,22 @@ class Database:
 
     @contextmanager
     def session(self) -> Iterator[Session]:
-        """Open a transaction that writes: durable when the context ends, rolled back on any error.
+        """Open a transaction that writes: committed when the context ends, rolled back on any error.
 
-        In SQLite it takes the write lock at once, so what it reads cannot change before it writes;
-        PostgreSQL leaves that to row locks (``with_for_update``) and unique constraints.
+        In SQLite it takes the write lock at once, so rows that it reads do not change before it writes. In
+        PostgreSQL that needs row locks (``with_for_update``) and unique constraints.
 
         Raises
         ------
         StoreError
-            If the database cannot be reached, is full or stays locked.
+            If the database is out of reach, full or locked for too long.
         """
         with self._translated(), self._writers.begin() as session:
             yield session
 
     @contextmanager
     def reading(self) -> Iterator[Session]:
-        """Open a transaction that only reads; in SQLite it neither waits for a writer nor holds one up.
+        """Open a transaction that only reads; in SQLite readers and writers do not wait for each other.
 
         Raises
         ------
@@ -110,7 +112,7 @@ class Database:
             )
 
     def schema(self) -> Schema:
-        """Say which schema the database has."""
+        """The schema of the database."""
         try:
             with self.engine.connect() as connection:
                 return _schema_of(connection)
@@ -118,25 +120,25 @@ class Database:
             raise StoreError(f"the database cannot be used: {_reason(error)}") from error
 
     def upgrade(self) -> Schema:
-        """Bring the schema to the newest revision; does nothing if it is there already, or newer.
+        """Bring the schema to the newest revision, unless it is there already or newer.
 
         Returns
         -------
         Schema
-            As it was before.
+            The schema before.
 
         Raises
         ------
         StoreError
-            If the database cannot be used, or lets this user not change its tables.
+            If the database cannot be used, or if this user may not change its tables.
         """
         try:
             with self.engine.execution_options(begin="IMMEDIATE").begin() as connection:
                 if not self.is_sqlite:
-                    # Two replicas that start together must not migrate at once.
+                    # Replicas that start together must not migrate at the same time.
                     connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _MIGRATION_LOCK})
                 before = _schema_of(connection)
-                # An older version that is started again beside a newer one does not know its revisions.
+                # This version may be older than the one that has migrated, and not know its revisions.
                 if not before.is_newer:
                     config = _config()
                     config.attributes["connection"] = connection
@@ -159,9 +161,24 @@ class Database:
             raise StoreError(f"the database cannot be used: {_reason(error)}") from error
 
 
+def migrate(database: Database) -> None:
+    """Bring the schema up to date where a process starts, and log what was done.
+
+    Raises
+    ------
+    StoreError
+        If the database cannot be used.
+    """
+    before = database.upgrade()
+    if before.is_newer:
+        _log.warning("the schema is of a newer version", schema=before.current, known=before.newest)
+    elif before.current != before.newest:
+        _log.info("the schema was migrated", before=before.current, schema=before.newest)
+
+
 @cache
 def _scripts() -> ScriptDirectory:
-    """The migrations this version knows; read once, because every probe asks."""
+    """The migrations that this version knows; read once, because every readiness probe uses them."""
     return ScriptDirectory.from_config(_config())
 
 
@@ -186,24 +203,20 @@ def _sqlite_engine(url: Any) -> Engine:
     if url.database and url.database != ":memory:" and not url.database.startswith("file:"):
         path = Path(url.database)
         private_folder(path.parent)
-        # Before anything is connected: see there what closing a database's file does to its locks.
-        _make_private(path)
+        # Before the first connection, because closing the file would drop the locks of SQLite. SQLite would
+        # create it readable for all users; its journals get the rights of the database file. Where this
+        # fails, the driver reports the reason.
+        with suppress(OSError):
+            private_file(path)
     event.listen(engine, "connect", _on_sqlite_connect)
     event.listen(engine, "begin", _on_sqlite_begin)
     return engine
 
 
-def _make_private(path: Path) -> None:
-    """SQLite would make it readable for all; the journals beside it get the rights of the database."""
-    # What keeps us from it, the driver says in its own words.
-    with suppress(OSError):
-        private_file(path)
-
-
 def _on_sqlite_connect(connection: Any, _: object) -> None:
-    # The driver's own BEGIN comes late and not before every statement: `_on_sqlite_begin` sends it instead.
+    # The driver begins transactions late and not before every statement; `_on_sqlite_begin` does it instead.
     connection.isolation_level = None
-    _keep_a_journal(connection)
+    _enable_write_ahead_log(connection)
     for pragma in (
         # An acknowledged diagnosis survives a power cut, not only a crash.
         "synchronous=FULL",
@@ -212,11 +225,11 @@ def _on_sqlite_connect(connection: Any, _: object) -> None:
         connection.execute(f"PRAGMA {pragma}")
 
 
-def _keep_a_journal(connection: Any) -> None:
-    """Write ahead, so that readers go on while somebody writes.
+def _enable_write_ahead_log(connection: Any) -> None:
+    """Use a write-ahead log, so that readers do not wait for writers.
 
-    SQLite does not wait for another connection that changes the mode of a new file at that moment,
-    whatever its timeout says: who is refused asks again.
+    SQLite refuses this without waiting while another connection changes the mode of a new file, so it is
+    retried.
     """
     until = time.monotonic() + _BUSY_SECONDS
     while True:
@@ -224,7 +237,7 @@ def _keep_a_journal(connection: Any) -> None:
             connection.execute("PRAGMA journal_mode=WAL")
             return
         except sqlite3.OperationalError as error:
-            # The low byte: which kind of busy is in the others.
+            # The low byte is the primary code.
             busy = error.sqlite_errorcode & 0xFF == sqlite3.SQLITE_BUSY
             if not busy or time.monotonic() >= until:
                 raise
@@ -236,11 +249,11 @@ def _on_sqlite_begin(connection: Connection) -> None:
 
 
 def _server_engine(url: Any) -> Engine:
-    # Connections a restarted server has dropped are noticed before use, so nobody has to restart us.
+    # Each connection is checked before use: a restarted server has dropped it.
     return create_engine(url, pool_pre_ping=True, connect_args={"connect_timeout": _CONNECT_SECONDS})
 
 
 def _reason(error: Exception) -> str:
-    """First line of what the driver says; SQLAlchemy's own text would show statements and values."""
-    told = str(getattr(error, "orig", None) or error).strip().splitlines()
-    return told[0] if told else type(error).__name__
+    """First line of the driver's message; the message of SQLAlchemy would show statements and values."""
+    lines = str(getattr(error, "orig", None) or error).strip().splitlines()
+    return lines[0] if lines else type(error).__name__

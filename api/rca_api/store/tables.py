@@ -1,4 +1,4 @@
-"""Every table of the service: importing this module fills ``Base.metadata``."""
+"""All tables of the service: importing this module fills ``Base.metadata``."""
 
 from __future__ import annotations
 

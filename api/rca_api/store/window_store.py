@@ -1,7 +1,7 @@
-"""Windows by the SHA-256 of their content: a local folder, or any place fsspec reaches.
+"""Windows by the SHA-256 of their content, in a local folder or any place that fsspec reaches.
 
 A file ``ab/abcd….arrow.zst`` is one zstd stream of the canonical multipart Arrow encoding
-(`rca_api.store.canonical`), whose SHA-256 is its name; unpacked it is what `Window.to_arrow` would post.
+(`rca_api.store.canonical`). Its name is the SHA-256 of that encoding. Unpacked it can be posted again.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _log = structlog.stdlib.get_logger("rca_api")
 DIGEST = re.compile(r"[0-9a-f]{64}")
 _CHUNK = 1 << 20
 _SUFFIX = ".arrow.zst"
-#: A file this young probably belongs to a request whose row is not committed yet.
+#: A younger file probably belongs to a request that has not committed its row yet.
 YOUNG_SECONDS = 3600.0
 
 
@@ -41,25 +41,25 @@ class WindowStoreError(SourceError):
 
 
 class WindowDamaged(SourceError):
-    """A file in the window store is not what its name says."""
+    """The content of a file in the window store does not match its name."""
 
 
 class WindowMissing(SourceError):
-    """The window was never stored here, or retention has deleted it."""
+    """The window was never stored, or retention has deleted it."""
 
     code = "not-found"
 
 
 @dataclass(frozen=True)
 class Stored:
-    """Where a window is, and how many bytes it takes there."""
+    """Digest and stored size of a window."""
 
     digest: str
     n_bytes: int
 
 
 class _Place(Protocol):
-    """What a window store needs of a folder or of a bucket; names are relative."""
+    """Operations of a folder or a bucket; names are relative."""
 
     def size(self, name: str) -> int | None: ...
     def write(self, name: str, pieces: Iterable[bytes | memoryview]) -> int: ...
@@ -69,7 +69,7 @@ class _Place(Protocol):
 
 
 class WindowStore:
-    """Keeps each window once; safe to use from many processes.
+    """Stores each window once; safe to use from many processes.
 
     Parameters
     ----------
@@ -81,7 +81,7 @@ class WindowStore:
         self._place: _Place = _Bucket(url) if "://" in url else _Folder(Path(url))
 
     def put(self, window: Window) -> Stored:
-        """Store a window durably; one that is there already, and whole, is not written again.
+        """Store a window durably, unless an undamaged copy exists.
 
         Raises
         ------
@@ -91,7 +91,7 @@ class WindowStore:
         digest = _sha256(pieces)
         with _translated():
             packed = self._place.read(_name(digest))
-            # Reading it back costs a third of writing it; a damaged one would never be healed otherwise.
+            # Reading costs a third of writing, and it finds damaged files, which are written again.
             if packed is not None and _is_whole(packed, digest):
                 return Stored(digest, len(packed))
             if packed is not None:
@@ -99,7 +99,7 @@ class WindowStore:
             return Stored(digest, self._place.write(_name(digest), pieces))
 
     def has(self, digest: str) -> bool:
-        """Whether there is a file of a window; what is in it is not looked at.
+        """Whether a window has a file; the content is not checked.
 
         Raises
         ------
@@ -109,16 +109,16 @@ class WindowStore:
             return self._place.size(_name(digest)) is not None
 
     def read(self, digest: str, max_bytes: int | None = None) -> bytes:
-        """Give the window as a multipart Arrow body (`rca.telemetry.encodings.arrow.CONTENT_TYPE`).
+        """The window as a multipart Arrow body (`rca.telemetry.encodings.arrow.CONTENT_TYPE`).
 
         Raises
         ------
         WindowMissing
-            If it is not here.
+            If it is not stored.
         WindowStoreError
             If the store cannot be read.
         WindowDamaged
-            If the content is not what was stored.
+            If the content does not match the digest.
         """
         with _translated():
             packed = self._place.read(_name(digest)) if DIGEST.fullmatch(digest) else None
@@ -138,16 +138,16 @@ class WindowStore:
         return Window.from_arrow(self.read(digest), arrow.CONTENT_TYPE)
 
     def delete(self, digest: str, *, older_than_seconds: float | None = None) -> bool:
-        """Delete a window, or only one that was written so long ago; True if it is gone.
+        """Delete a window; True if it is gone.
 
-        Somebody may be storing it at this moment: only `rca_api.stored_windows.retention` knows when it
-        may be deleted.
+        A file younger than `older_than_seconds` stays. Another process may be storing the window, so only
+        `rca_api.stored_windows.retention` calls this.
         """
         with _translated():
             return self._place.delete(_name(digest), older_than_seconds)
 
     def digests(self) -> Iterator[str]:
-        """List every stored window; slow, for cleaning up."""
+        """Digests of all stored windows; slow."""
         with _translated():
             for name in self._place.names():
                 digest = name.rpartition("/")[2].removesuffix(_SUFFIX)
@@ -156,7 +156,7 @@ class WindowStore:
 
 
 class _Folder:
-    """A local folder: written aside, flushed to the disk and renamed, so that no reader sees half a file."""
+    """A local folder; a file is written under another name, flushed and renamed, so readers see it whole."""
 
     def __init__(self, root: Path) -> None:
         self._root = root.expanduser()
@@ -172,7 +172,7 @@ class _Folder:
         path.parent.mkdir(parents=True, exist_ok=True)
         descriptor, aside = tempfile.mkstemp(dir=path.parent, prefix=".writing-")
         try:
-            # Our own descriptor stays open beyond Arrow's, to flush what Arrow has written.
+            # Arrow closes its own descriptor; this one stays open for the flush.
             with os.fdopen(descriptor, "rb") as file:
                 with pa.CompressedOutputStream(pa.OSFile(aside, "wb"), "zstd") as stream:
                     for piece in pieces:
@@ -206,13 +206,13 @@ class _Folder:
 
 
 class _Bucket:
-    """A place behind fsspec, whose own puts are whole or not there at all."""
+    """A place behind fsspec; its puts are atomic."""
 
     def __init__(self, url: str) -> None:
         import fsspec
 
         self._files: Any
-        # What another process has just written must be seen: listings that are kept would deny it.
+        # Without a cache of listings, because other processes write as well.
         self._files, root = fsspec.core.url_to_fs(url, use_listings_cache=False)
         self._root = str(root).rstrip("/")
 
@@ -274,7 +274,7 @@ def _sha256(pieces: Iterable[bytes | memoryview]) -> str:
 
 
 def _sync_folder(folder: Path) -> None:
-    """Make a rename survive a power cut; the folder above may be new as well."""
+    """Flush a rename to the disk, and the folder above, which may be new."""
     for path in (folder, folder.parent):
         descriptor = os.open(path, os.O_RDONLY)
         try:
@@ -288,6 +288,6 @@ def _translated() -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        # The folder's path is the operator's business, not the caller's.
+        # Callers must not see the path of the folder.
         reason = error.strerror or type(error).__name__
         raise WindowStoreError(f"the window store cannot be used: {reason}") from error

@@ -1,1 +1,1 @@
-"""The windows that diagnoses are of, kept as long as retention allows."""
+"""Windows of diagnoses, stored as long as retention allows."""

@@ -1,4 +1,4 @@
-"""`/v1/windows`: what was diagnosed, to be looked at again."""
+"""`/v1/windows`: windows that were diagnosed."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ router = APIRouter(prefix="/v1/windows", tags=["diagnoses"])
     response_class=Response,
     responses={
         200: {
-            "description": "The window, as it could be posted again; what is sent as multipart has the "
-            "SHA-256 of the address.",
+            "description": "The window, in a form that can be posted again. The SHA-256 of the "
+            "multipart form is the digest in the address.",
             "model": TelemetryWindow,
             "content": {MULTIPART: {"schema": {"$ref": "#/components/schemas/ArrowWindow"}}},
         },
@@ -48,7 +48,7 @@ async def get_window(
     _: Annotated[Principal, Security(requires(Scope.read))],
     digest: Annotated[str, Path(pattern="^[0-9a-f]{64}$")],
 ) -> Response:
-    """Give the window a diagnosis was made of, by its `window_digest`; its content is verified."""
+    """Get the window of a diagnosis by its `window_digest`. The service verifies the digest."""
     state = State.of(request)
     accept = choose(request.headers.get("accept"), (MULTIPART, JSON))
     headers = {"Vary": "Accept", "Cache-Control": "private, max-age=31536000, immutable"}

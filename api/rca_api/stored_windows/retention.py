@@ -1,4 +1,4 @@
-"""Deleting windows that are old or too many; diagnoses stay, and say that their window is gone."""
+"""Deletes windows that are too old or too many. Diagnoses stay, without the digest of the window."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ from rca_api.store.window_store import YOUNG_SECONDS, WindowStore
 
 #: A condition on `WindowRow` under which a window is kept.
 Keeper = ColumnElement[bool]
-#: Windows looked up at once; each is deleted in a transaction of its own, so that nobody waits for long.
+#: Windows looked up at once. Each is deleted in its own transaction, so that other writers wait briefly.
 _AT_ONCE = 500
 
 
 @dataclass(frozen=True)
 class Pruned:
-    """What was deleted.
+    """Numbers of deleted windows.
 
     Attributes
     ----------
     windows, n_bytes : int
         Windows that were too old or too many, and their size.
     orphans : int
-        Files of requests that ended before their row was written.
+        Files without a row, of requests that failed before they stored it.
     """
 
     windows: int
@@ -63,14 +63,14 @@ class Retention:
         self._keepers = keepers
 
     def prune(self, at: datetime | None = None, young_seconds: float = YOUNG_SECONDS) -> Pruned:
-        """Delete what is over the limits; of files without a row only those older than `young_seconds`."""
+        """Delete windows over the limits, and files without a row that are older than `young_seconds`."""
         at = at or now()
         gone: list[WindowRow] = []
         while doomed := self._doomed(at):
             forgotten = [row for row in doomed if self._forget(row)]
             gone += forgotten
             if not forgotten:
-                # All of them are wanted again.
+                # All of them are in use again.
                 break
         return Pruned(len(gone), sum(row.n_bytes for row in gone), self._sweep(young_seconds))
 
@@ -81,8 +81,8 @@ class Retention:
     def _forget(self, row: WindowRow) -> bool:
         """Delete a window with its row, unless it was used since `row` was read.
 
-        The file is deleted while the row is locked: who stores the window again waits for us to commit, looks
-        for the file then, and finds that it is gone.
+        The file is deleted while the row is locked. A request that stores the same window waits for this
+        transaction and then finds that the file is gone.
         """
         mine = (WindowRow.digest == row.digest, WindowRow.used_at == row.used_at, self._deletable())
         with self._database.session() as session:
@@ -110,7 +110,7 @@ class Retention:
         return list(_until(session.scalars(oldest), excess))
 
     def _sweep(self, young_seconds: float) -> int:
-        """Delete files that no row speaks of."""
+        """Delete files without a row."""
         count = 0
         for digest in self._windows.digests():
             with self._database.reading() as session:
@@ -121,7 +121,7 @@ class Retention:
 
     def _delete_orphan(self, digest: str, young_seconds: float) -> bool:
         with self._database.session() as session:
-            # A row of our own, which nobody ever sees: who wants to insert one has to wait for us.
+            # This row is never committed; it makes requests that insert the same key wait.
             if not insert_if_absent(session, WindowRow, digest=digest, job_id="", n_bytes=0):
                 return False
             gone = self._windows.delete(digest, older_than_seconds=young_seconds)

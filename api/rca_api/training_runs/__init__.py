@@ -1,1 +1,1 @@
-"""`/v1/training-runs`: orders to train or to compare models, worked off by `rca worker`, one at a time."""
+"""`/v1/training-runs`: training and promotion of models, done by `rca worker`, one run at a time."""

@@ -1,4 +1,4 @@
-"""Labelled windows to train on: folders in one folder of the operator's, never a path of the caller's."""
+"""Labelled collections to train on: folders in a folder of the operator. Callers give names, not paths."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ FEEDBACK = "feedback"
 
 
 def available(folder: Path | None) -> dict[str, Path]:
-    """Every collection in `folder`, by name; one that links to somewhere else is none."""
+    """Every collection in `folder`, by name; links that lead out of it are left out."""
     if folder is None or not folder.is_dir():
         return {}
     root = folder.resolve()

@@ -26,8 +26,8 @@ _ANY = ("unauthenticated", "forbidden", "rate-limited", "store-unavailable", "in
     summary="Train a new version",
     responses={
         202: {
-            "description": "Ordered; Location says where it can be followed.",
-            "headers": {"Location": {"description": "Of the run.", "schema": {"type": "string"}}},
+            "description": "Ordered. Follow the run at Location.",
+            "headers": {"Location": {"description": "Address of the run.", "schema": {"type": "string"}}},
         },
         **problem_responses(*_ANY, *BODY_PROBLEMS, "conflict"),
     },
@@ -38,9 +38,9 @@ def create_training_run(
     order: TrainingOrder,
     caller: Annotated[Principal, Security(requires(Scope.train))],
 ) -> TrainingRun:
-    """Have a worker train, compare with the champion and register a challenger.
+    """Order a training run: train, compare with the champion, register the version as a challenger.
 
-    One run at a time: while another one is queued or running, 409 with the Location of that one.
+    One run is active at a time. While another is queued or running, the answer is 409 with its Location.
     """
     run = service.order_training(State.of(request), order, caller)
     response.headers["Location"] = f"/v1/training-runs/{run.id}"
@@ -56,7 +56,7 @@ def create_training_run(
 def list_training_runs(
     request: Request, response: Response, limit: Limit = 50, cursor: Cursor = None
 ) -> TrainingRuns:
-    """The newest first."""
+    """List training runs, newest first."""
     found = service.runs(State.of(request), limit, cursor)
     link_next(request, response, found.next)
     return found
@@ -69,7 +69,7 @@ def list_training_runs(
     responses=problem_responses(*_ANY, "not-found"),
 )
 def get_training_run(request: Request, run_id: RunId) -> TrainingRun:
-    """State, phase and amount, and at the end the result or the problem."""
+    """Show the state, the phase and how far it is, and at the end the result or the problem."""
     return service.get(State.of(request), run_id)
 
 
@@ -81,5 +81,5 @@ def get_training_run(request: Request, run_id: RunId) -> TrainingRun:
     responses=problem_responses(*_ANY, "not-found", "conflict"),
 )
 def cancel_training_run(request: Request, run_id: RunId) -> TrainingRun:
-    """End a run within seconds, wherever it is; one that is just being registered may still succeed."""
+    """End a run within seconds. A run whose version is being registered may still succeed."""
     return service.cancel(State.of(request), run_id)

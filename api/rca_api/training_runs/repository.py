@@ -1,8 +1,7 @@
-"""Training runs in the database: who may work on one, and the only ways their state changes.
+"""Training runs in the database: orders, claims by workers, and every change of state.
 
-States go forward only: queued -> running -> succeeded, failed or cancelled. A running one belongs to the
-worker whose lease has not run out; every write of a worker names it, so one that lost its lease changes
-nothing.
+States only go forward: queued -> running -> succeeded, failed or cancelled. A running run belongs to the
+worker that has its lease; a worker without it changes nothing.
 """
 
 from __future__ import annotations
@@ -29,11 +28,11 @@ LEASES = Leases(
     attempts=TrainingRunRow.attempts,
     unfinished=TrainingRunRow.active == 1,
 )
-Order = Literal["go on", "cancel", "lost"]
+Instruction = Literal["go on", "cancel", "lost"]
 
 
 class ActiveRun(Exception):
-    """Another run is queued or running; there is one at a time."""
+    """Another run is queued or running; one may be active at a time."""
 
     def __init__(self, run_id: str) -> None:
         super().__init__(run_id)
@@ -42,7 +41,7 @@ class ActiveRun(Exception):
 
 @dataclass(frozen=True)
 class Progress:
-    """How far a run is; `total` 0 where its phase has no amount."""
+    """How far a run is; `total` is 0 if its phase has no amount."""
 
     phase: str
     completed: int = 0
@@ -71,7 +70,7 @@ def create(
     Raises
     ------
     ActiveRun
-        If there is one already; of any number that are created at once, one wins.
+        If a run is active already. Of several that are created at once, one is stored.
     """
     _end_cancelled(session, now)
     row = TrainingRunRow(
@@ -93,7 +92,7 @@ def get(session: Session, run_id: str, now: datetime) -> TrainingRunRow | None:
 
 
 def last_heartbeat(session: Session) -> datetime | None:
-    """When the worker of the running run last gave a sign of life; None where none runs."""
+    """Last heartbeat of the worker of the running run; None if none runs."""
     running = select(TrainingRunRow.heartbeat_at).where(TrainingRunRow.state == "running")
     return session.scalars(running).one_or_none()
 
@@ -120,7 +119,7 @@ def claim(session: Session, worker: str, now: datetime, terms: Terms) -> Trainin
 
 def heartbeat(
     session: Session, run_id: str, worker: str, now: datetime, terms: Terms, progress: Progress
-) -> Order:
+) -> Instruction:
     """Renew the lease of a worker and store how far its run is; returns what the worker has to do."""
     renewed = LEASES.renew(session, worker, [run_id], now, terms.lease)
     if not renewed:
@@ -158,12 +157,12 @@ def give_back(session: Session, run_id: str, worker: str, *, counted: bool) -> b
 
 
 def cancel(session: Session, run_id: str, now: datetime) -> TrainingRunRow | None:
-    """Ask for a run to end; at once where nobody works on it, else its worker does within seconds.
+    """Cancel a run: at once if no worker has it, else its worker ends it within seconds.
 
     Returns
     -------
     TrainingRunRow or None
-        None if there is no such run; unchanged if it has ended before.
+        None if there is no such run; unchanged if it had ended.
     """
     row = session.scalars(
         select(TrainingRunRow).where(TrainingRunRow.id == run_id).with_for_update()

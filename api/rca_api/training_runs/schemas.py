@@ -1,4 +1,4 @@
-"""Training runs as callers order and see them."""
+"""Training runs in requests and answers."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from rca_api.models.schemas import GateVerdict, Score, Sha256
 
-#: Defaults of `rca train`, which is imported only where it runs; a test holds them equal.
+#: The defaults of `rca train`, copied because importing it is slow; a test keeps them equal.
 DEFAULT_WINDOWS, DEFAULT_SEED = 96_000, 20_261_121
 CollectionName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$")]
 RunState = Literal["queued", "running", "succeeded", "failed", "cancelled"]
 
 
 class TrainingOrder(BaseModel):
-    """What to train on."""
+    """What a run trains on."""
 
     model_config = ConfigDict(
         extra="forbid",
@@ -30,28 +30,29 @@ class TrainingOrder(BaseModel):
         DEFAULT_SEED,
         ge=0,
         le=2**31 - 1,
-        description="The same order with the same seed gives the same bundle on one kind of processor.",
+        description="On one kind of processor, the same order and seed give the same bundle.",
     )
     collections: list[CollectionName] = Field(
-        [], max_length=20, description="Names of labelled collections that the operator has put there."
+        [], max_length=20, description="Names of labelled collections in the operator's folder."
     )
-    include_feedback: bool = Field(
-        False, description="Learn from windows whose diagnosis was confirmed or corrected, too."
-    )
+    include_feedback: bool = Field(False, description="Also train on windows with feedback.")
     gate_windows: int | None = Field(
-        None, ge=20, le=20_000, description="Frozen windows of the promotion gate; as set by the operator."
+        None,
+        ge=20,
+        le=20_000,
+        description="Number of frozen windows in the promotion gate; null: the operator's setting.",
     )
 
 
 class PromotionOrder(BaseModel):
-    """Which version to compare with the champion, and to promote if it passes."""
+    """The version to compare with the champion and to promote if it passes."""
 
     version: str
     gate_windows: int | None = None
 
 
 class TrainingResult(BaseModel):
-    """What a run came to."""
+    """Result of a run."""
 
     mlflow_run_id: str
     version: int = Field(description="Registered version.")
@@ -71,7 +72,7 @@ class RunProblem(BaseModel):
 
 
 class TrainingRun(BaseModel):
-    """One run: what was ordered, how far it is, what came of it."""
+    """One run: its order, its progress, its result."""
 
     id: str
     kind: Literal["train", "promotion"]
@@ -79,15 +80,15 @@ class TrainingRun(BaseModel):
     state: RunState
     phase: str
     completed: int
-    total: int = Field(description="0 where the phase has no amount.")
-    unit: str | None = Field(description="Of completed and total.", examples=["windows"])
+    total: int = Field(description="0 if the phase has no amount.")
+    unit: str | None = Field(description="Unit of `completed` and `total`.", examples=["windows"])
     created_at: datetime
     started_at: datetime | None
     finished_at: datetime | None
-    heartbeat_at: datetime | None = Field(description="Last sign of life of its worker.")
+    heartbeat_at: datetime | None = Field(description="Last heartbeat of its worker.")
     cancel_requested_at: datetime | None
     asked_by: str
-    attempts: int = Field(description="Workers that have taken it up.")
+    attempts: int = Field(description="Number of workers that have claimed it.")
     result: TrainingResult | None
     problem: RunProblem | None
 
@@ -107,7 +108,7 @@ class TrainingRun(BaseModel):
 
 
 class TrainingRuns(BaseModel):
-    """A page of runs, the newest first."""
+    """A page of runs, newest first."""
 
     items: list[TrainingRun]
     next: str | None

@@ -1,4 +1,4 @@
-"""What the endpoints of training runs do."""
+"""Ordering, showing and cancelling training runs."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def order_training(state: State, order: TrainingOrder, caller: Principal) -> Tra
             "invalid-parameters",
             f"there is no collection {unknown[0]!r}",
             expected=", ".join(found) or None,
-            hint="the operator puts collections into the folder RCA_COLLECTIONS_DIR",
+            hint="collections are folders in the operator's RCA_COLLECTIONS_DIR",
         )
     order = order.model_copy(update={"collections": sorted(set(order.collections))})
     return _ordered(state, "train", order.model_dump(), caller)
@@ -49,7 +49,7 @@ def get(state: State, run_id: str) -> TrainingRun:
 
 
 def runs(state: State, limit: int, cursor: str | None) -> TrainingRuns:
-    """One page of runs, the newest first."""
+    """One page of runs, newest first."""
     with state.database.reading() as session:
         found = page(
             session,
@@ -63,16 +63,16 @@ def runs(state: State, limit: int, cursor: str | None) -> TrainingRuns:
 
 
 def cancel(state: State, run_id: str) -> TrainingRun:
-    """Ask for a run to end."""
+    """Cancel a run."""
     with state.database.session() as session:
         row = repository.cancel(session, run_id, now())
         if row is None:
             _unknown(run_id)
         if row.state in repository.FINAL and row.state != "cancelled":
             raise ProblemError("conflict", f"the run has {row.state} already")
-        told = TrainingRun.of(row)
-    state.bell.ring(run_id)
-    return told
+        run = TrainingRun.of(row)
+    state.wakeup.notify(run_id)
+    return run
 
 
 def _ordered(state: State, kind: str, order: dict[str, Any], caller: Principal) -> TrainingRun:
@@ -81,16 +81,16 @@ def _ordered(state: State, kind: str, order: dict[str, Any], caller: Principal) 
             row = repository.create(
                 session, kind, order, now=now(), asked_by=caller.id, asked_by_name=caller.name
             )
-            told = TrainingRun.of(row)
+            run = TrainingRun.of(row)
     except ActiveRun as active:
         raise ProblemError(
             "conflict",
-            f"run {active.run_id} is queued or running; there is one at a time",
+            f"run {active.run_id} is queued or running; one run may be active at a time",
             headers={"Location": f"/v1/training-runs/{active.run_id}"},
             hint="wait for it, or cancel it",
         ) from None
-    state.bell.ring(told.id)
-    return told
+    state.wakeup.notify(run.id)
+    return run
 
 
 def _unknown(run_id: str) -> NoReturn:

@@ -1,4 +1,4 @@
-"""One run, watched: the process that trains, its lease, and who ends which when."""
+"""Supervision of one run: the process that trains, the lease, cancellation and the end."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ _log = structlog.stdlib.get_logger("rca_api.training")
 
 @dataclass(frozen=True)
 class Pace:
-    """How often a worker gives a sign of life, and how long it waits.
+    """How often a worker sends heartbeats, and how long it waits.
 
     Attributes
     ----------
     heartbeat_seconds : float
-        Also how soon a cancelled run is noticed.
+        Seconds between heartbeats; a cancelled run is noticed as soon.
     write_grace_seconds : float
-        How long a write to the registry, once begun, is let go on in a run that was cancelled meanwhile.
+        In a cancelled run, the longest time for a write to the registry that had begun.
     """
 
     heartbeat_seconds: float = 1.0
@@ -40,7 +40,7 @@ class Pace:
 
 
 def no_op() -> None:
-    """Be the sign of life of a worker that no probe watches."""
+    """Do nothing, for workers that no probe watches."""
 
 
 class Supervisor:
@@ -54,9 +54,9 @@ class Supervisor:
     command : sequence of str
         Of the child; the run's folder is appended.
     stopping : Event
-        Set when this worker has to leave; the run is given back.
+        Set when this worker has to stop; the run is given back.
     alive : callable
-        Called at every turn, so at least once a heartbeat.
+        Called at least once per heartbeat.
     """
 
     def __init__(
@@ -108,17 +108,17 @@ class Supervisor:
                 self._release(run_id, counted=True)
                 return "released"
             if "result" in message or "problem" in message:
-                # Before anything else: what is registered must not be called cancelled.
+                # First, because a run whose version is registered must not end as cancelled.
                 return self._finish(run_id, message)
             watched.note(message)
-            told = self._beat(run_id, watched)
-            if told == "lost":
+            instruction = self._beat(run_id, watched)
+            if instruction == "lost":
                 _log.warning("another worker has the run", run=run_id)
                 return "lost"
-            if told == "cancel" and not watched.writes_for(self._pace.write_grace_seconds):
+            if instruction == "cancel" and not watched.writes_for(self._pace.write_grace_seconds):
                 child.end()
                 return self._finish(run_id, {})
-            if watched.asks_to_write and told == "go on":
+            if watched.wants_to_write and instruction == "go on":
                 watched.begins_to_write()
                 child.send({"go": True})
 
@@ -129,11 +129,11 @@ class Supervisor:
         except TimeoutError:
             return {}
 
-    def _beat(self, run_id: str, watched: _Watched) -> repository.Order | None:
-        """Renew the lease when it is time; None if it was not, or if the database is away.
+    def _beat(self, run_id: str, watched: _Watched) -> repository.Instruction | None:
+        """Renew the lease when it is time; None if it is not, or if the database is away.
 
-        A run is not given up because of the latter: nobody else can take it up without the database, and
-        nothing is written to the registry without a lease that has just been renewed.
+        A database that is away does not end the run: no other worker can claim it either. Nothing is written
+        to the registry before the lease was renewed.
         """
         moment = time.monotonic()
         if moment < watched.beat_due:
@@ -158,7 +158,7 @@ class Supervisor:
             try:
                 return self._write_end(run_id, state, result, problem)
             except StoreError as error:
-                # Who takes the run up instead of us finds what is registered already.
+                # The next worker of the run finds the registered version and finishes the run.
                 _log.warning("the end of a run cannot be stored", run=run_id, reason=error.message)
                 if self._stopping.wait(self._pace.heartbeat_seconds):
                     return "lost"
@@ -182,32 +182,32 @@ class Supervisor:
             with self._database.session() as session:
                 repository.give_back(session, run_id, self._worker, counted=counted)
         except StoreError as error:
-            # The lease runs out by itself.
+            # The lease runs out.
             _log.warning("a run cannot be given back", run=run_id, reason=error.message)
 
 
 class _Watched:
-    """What is known of a child."""
+    """State of a child process, from its messages."""
 
     def __init__(self) -> None:
         self.progress = Progress("starting")
         self.beat_due = 0.0
-        self.asks_to_write = False
+        self.wants_to_write = False
         self._writing_since: float | None = None
 
     def note(self, message: Message) -> None:
         if "phase" in message:
             self.progress = Progress(message["phase"], message["completed"], message["total"])
-            # It is past its write, or waits for the registry to come back.
+            # Its write is over, or it waits for the registry.
             self._writing_since = None
         if "may_write" in message:
-            self.asks_to_write = True
+            self.wants_to_write = True
             self.beat_due = 0.0
 
     def begins_to_write(self) -> None:
-        self.asks_to_write = False
+        self.wants_to_write = False
         self._writing_since = time.monotonic()
 
     def writes_for(self, grace: float) -> bool:
-        """Whether it writes to the registry, and has not done so for longer than `grace` seconds."""
+        """Whether a write to the registry has begun less than `grace` seconds ago."""
         return self._writing_since is not None and time.monotonic() - self._writing_since < grace

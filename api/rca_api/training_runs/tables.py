@@ -12,9 +12,9 @@ from rca_api.store.base import Base, UtcDateTime, new_id, now
 
 
 class TrainingRunRow(Base):
-    """One order: what is wanted, who works on it until when, how far it is, what came of it.
+    """One run: its order, its worker and lease, its progress, its result.
 
-    The row is the truth; queues and processes may vanish at any moment.
+    The row alone holds the state; queues and processes may vanish at any moment.
     """
 
     __tablename__ = "training_runs"
@@ -23,11 +23,11 @@ class TrainingRunRow(Base):
     id: Mapped[str] = mapped_column(String(32), primary_key=True, default=new_id)
     #: train or promotion
     kind: Mapped[str] = mapped_column(String(16))
-    #: What was asked for, as of `schemas.TrainingOrder` or `schemas.PromotionOrder`.
+    #: `schemas.TrainingOrder` or `schemas.PromotionOrder`, as JSON.
     order: Mapped[dict[str, Any]] = mapped_column(JSON)
-    #: queued, running, succeeded, failed, cancelled; only ever forward.
+    #: queued, running, succeeded, failed or cancelled; states only go forward.
     state: Mapped[str] = mapped_column(String(16), default="queued", index=True)
-    #: 1 while queued or running, else null: the constraint lets one run be active, however many ask at once.
+    #: 1 while queued or running, else null. The unique constraint allows one active run.
     active: Mapped[int | None] = mapped_column(default=1, unique=True)
     created_at: Mapped[datetime] = mapped_column(UtcDateTime, default=now)
     started_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
@@ -39,7 +39,7 @@ class TrainingRunRow(Base):
     phase: Mapped[str] = mapped_column(String(128), default="waiting for a worker")
     completed: Mapped[int] = mapped_column(default=0)
     total: Mapped[int] = mapped_column(default=0)
-    #: How often a worker has taken it up.
+    #: Number of claims.
     attempts: Mapped[int] = mapped_column(default=0)
     worker: Mapped[str | None] = mapped_column(String(128))
     heartbeat_at: Mapped[datetime | None] = mapped_column(UtcDateTime)

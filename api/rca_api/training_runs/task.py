@@ -1,4 +1,4 @@
-"""What a worker hands to the process that trains."""
+"""The task that a worker gives to the process that trains."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ FILE = "task.json"
 
 
 class Task(BaseModel):
-    """One run, with everything looked up: paths instead of names, defaults filled in.
+    """One run with all details: paths instead of names, defaults filled in.
 
     Attributes
     ----------
     id : str
-        The run's; the version that comes of it has it as a tag, so that it is registered once.
+        Id of the run. The registered version has it as a tag, so it is registered once.
     folder : Path
-        The task's own, for what it writes.
+        Folder for the files of this run.
     collections : dict of str to Path
-        To learn from and be tested on.
+        Collections to train and test on.
     available : dict of str to Path
-        Every collection there is; the gate takes those that a version was tested on.
+        All collections. The gate uses those that a version was tested on.
     version : str
         Number of the version to promote.
     patience_seconds : float
-        How long a registry that is away is waited for.
+        Longest wait for a registry that is away.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -46,10 +46,10 @@ class Task(BaseModel):
     patience_seconds: float
 
     def write(self) -> None:
-        """Put it where `read` finds it."""
+        """Write the task into its folder."""
         (self.folder / FILE).write_text(self.model_dump_json(), encoding="utf-8")
 
     @classmethod
     def read(cls, folder: Path) -> Task:
-        """Read what `write` wrote."""
+        """Read the task of a folder."""
         return cls.model_validate_json((folder / FILE).read_bytes())

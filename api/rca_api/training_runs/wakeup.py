@@ -1,7 +1,7 @@
-"""Wakes the worker when there is something to do: a huey queue, on SQLite, Redis or PostgreSQL.
+"""Wakes a worker when a run is ordered or cancelled: a huey queue on SQLite, Redis or PostgreSQL.
 
-Nothing depends on it but how soon: who works on what is written in the row of the run, which a worker looks
-at every few seconds anyway. Messages are bare run ids; huey's own tasks would be pickled.
+The queue only saves waiting. The row of the run holds its state, and a worker reads it every few seconds
+anyway. Messages are bare run ids, because tasks of huey would be pickled.
 """
 
 from __future__ import annotations
@@ -10,53 +10,46 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import structlog
 
 from rca.errors import MissingExtra
 
 _NAME = "rca-training"
-#: How long a look into a queue that cannot wake us is apart from the next.
-_LOOK_SECONDS = 0.25
+#: Seconds between two reads of a storage that cannot block.
+_READ_SECONDS = 0.25
 _log = structlog.stdlib.get_logger("rca_api.training")
 
 
-class Bell(Protocol):
-    """Rung by whoever writes a row that concerns the worker."""
+class WakeupQueue:
+    """A queue of ids of runs whose rows have changed.
 
-    def ring(self, run_id: str) -> None:
-        """Wake one worker; never fails, because the row is there already."""
-
-    def wait(self, seconds: float) -> bool:
-        """Wait to be rung, so long at most; whether it was."""
-
-    def close(self) -> None:
-        """Let go of what it holds."""
-
-
-class QueueBell:
-    """A bell that is one of huey's storages."""
+    Parameters
+    ----------
+    url : str
+        ``sqlite://``, ``redis://``, ``rediss://``, ``unix://`` or ``postgresql://``.
+    """
 
     def __init__(self, url: str) -> None:
         self._url = url
         self._storage: Any = None
 
-    def ring(self, run_id: str) -> None:
-        """Put the id into the queue; a queue that is away costs a few seconds of waiting, not the run."""
+    def notify(self, run_id: str) -> None:
+        """Wake one worker; never raises, because without the queue a worker finds the row seconds later."""
         self._use(lambda storage: storage.enqueue(run_id.encode()))
 
     def wait(self, seconds: float) -> bool:
-        """Wait for an id; all that are there are taken."""
+        """Wait for ids and take all that there are; False if none came within `seconds`."""
         deadline = time.monotonic() + seconds
         while (left := deadline - time.monotonic()) > 0:
-            rung, asked = False, time.monotonic()
+            found, began = False, time.monotonic()
             while self._use(lambda storage: storage.dequeue()):
-                rung = True
-            if rung:
+                found = True
+            if found:
                 return True
-            # Storages that block have waited already; one that is away is not asked all the time.
-            pause = _LOOK_SECONDS - (time.monotonic() - asked) if self._storage is not None else left
+            # Redis and PostgreSQL have waited already; a storage that is away is not tried all the time.
+            pause = _READ_SECONDS - (time.monotonic() - began) if self._storage is not None else left
             time.sleep(max(0.0, min(left, pause)))
         return False
 
@@ -73,7 +66,7 @@ class QueueBell:
                 self._storage = _storage(self._url)
             return work(self._storage)
         except Exception as error:
-            # Of drivers that are not ours: whatever they raise, the row is what counts.
+            # Each driver raises its own errors, and none of them matters: the row has the state.
             reason = error.message if isinstance(error, MissingExtra) else type(error).__name__
             _log.warning("the queue cannot be used", reason=reason)
             self.close()

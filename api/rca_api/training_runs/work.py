@@ -1,4 +1,4 @@
-"""What is done for a run: train, compare with the champion, register; or compare a version and promote it."""
+"""The work of a run: train, compare with the champion and register; or compare a version and promote it."""
 
 from __future__ import annotations
 
@@ -31,17 +31,17 @@ Result = TypeVar("Result")
 
 
 class Reporter(Protocol):
-    """Who is told how it goes."""
+    """Receiver of progress."""
 
     def progress(self, phase: str, completed: int, total: int) -> None:
-        """Say how far a phase is."""
+        """Report how far a phase is."""
 
     def may_write(self) -> None:
-        """Return once the registry may be written; never, if the run is not wanted any more."""
+        """Return when the registry may be written to; never, if the run is lost or cancelled."""
 
 
 def work(task: Task, reporter: Reporter) -> dict[str, Any]:
-    """Do what a task says; does nothing twice that an earlier attempt has brought to its end.
+    """Do a task; steps that an earlier attempt has finished are not repeated.
 
     Returns
     -------
@@ -58,7 +58,7 @@ def work(task: Task, reporter: Reporter) -> dict[str, Any]:
 
 def _train(task: Task, reporter: Reporter) -> dict[str, Any]:
     registry = Registry(task.tracking_uri)
-    found = patiently(task, reporter, lambda: _registered_before(task, reporter, registry))
+    found = retry_while_away(task, reporter, lambda: _registered_before(task, reporter, registry))
     if found is None:
         trained = fit(
             task.folder / "bundle",
@@ -69,19 +69,19 @@ def _train(task: Task, reporter: Reporter) -> dict[str, Any]:
             cache=FeatureCache(task.cache),
             progress=reporter.progress,
         )
-        judged = patiently(
+        judged = retry_while_away(
             task,
             reporter,
             lambda: _judged(task, reporter, registry, lambda: trained.bundle, dict(trained.card.facts)),
         )
-        found = patiently(task, reporter, lambda: _recorded(task, reporter, registry, trained, judged))
+        found = retry_while_away(task, reporter, lambda: _recorded(task, reporter, registry, trained, judged))
     if task.auto_promote:
         found = _promoted(task, reporter, registry, found)
     return _result(task, reporter, registry, found)
 
 
 def _registered_before(task: Task, reporter: Reporter, registry: Registry) -> RegisteredVersion | None:
-    """The version of an attempt that was killed after it had registered it."""
+    """The version that an earlier attempt registered before it was killed."""
     found = registry.ordered(task.id)
     if found is None:
         return None
@@ -92,16 +92,16 @@ def _registered_before(task: Task, reporter: Reporter, registry: Registry) -> Re
 
 def _promote(task: Task, reporter: Reporter) -> dict[str, Any]:
     registry = Registry(task.tracking_uri)
-    found = patiently(task, reporter, lambda: registry.get(task.version))
+    found = retry_while_away(task, reporter, lambda: registry.get(task.version))
     if CHAMPION not in found.aliases:
-        facts = patiently(task, reporter, lambda: facts_of(registry, found))
+        facts = retry_while_away(task, reporter, lambda: facts_of(registry, found))
         fetched = task.folder / "fetched"
-        judged = patiently(
+        judged = retry_while_away(
             task,
             reporter,
             lambda: _judged(task, reporter, registry, lambda: registry.fetch(found, fetched), facts),
         )
-        found = patiently(task, reporter, lambda: _kept(reporter, registry, found, judged))
+        found = retry_while_away(task, reporter, lambda: _kept(reporter, registry, found, judged))
         found = _promoted(task, reporter, registry, found)
     return _result(task, reporter, registry, found)
 
@@ -125,7 +125,7 @@ def _judged(
 
 
 def _gate_collections(task: Task, registry: Registry, facts: dict[str, Any]) -> Sequence[Path]:
-    """Those that either side was tested on; one that is not there any more is the gate's to object to."""
+    """Collections that the version or the champion was tested on; the gate refuses if one is missing."""
     champion = registry.find(CHAMPION)
     names = set(task.collections) | tested_on(facts)
     names |= tested_on(facts_of(registry, champion)) if champion is not None else set()
@@ -137,14 +137,14 @@ def _recorded(
 ) -> RegisteredVersion:
     reporter.progress(RECORDING, 0, 0)
     reporter.may_write()
-    told = {key: value for key, value in judged.tags().items() if value}
+    tags = {key: value for key, value in judged.tags().items() if value}
     _, number = record(
         task.tracking_uri,
         trained.bundle,
         trained.card,
         trained.parameters,
         registered=True,
-        tags={ORDER: task.id, **told},
+        tags={ORDER: task.id, **tags},
         documents={judged.file: judged.to_document()},
     )
     return registry.get(str(number))
@@ -161,7 +161,7 @@ def _kept(
 def _promoted(
     task: Task, reporter: Reporter, registry: Registry, found: RegisteredVersion
 ) -> RegisteredVersion:
-    """Promote a version whose kept verdict lets it through, and leave any other as it is."""
+    """Promote a version if its stored verdict allows it."""
 
     def attempt() -> RegisteredVersion:
         now = registry.get(str(found.number))
@@ -171,11 +171,11 @@ def _promoted(
         pass_judged(registry, now, by=f"training run {task.id}")
         return registry.get(str(now.number))
 
-    return patiently(task, reporter, attempt)
+    return retry_while_away(task, reporter, attempt)
 
 
 def _result(task: Task, reporter: Reporter, registry: Registry, found: RegisteredVersion) -> dict[str, Any]:
-    (scored,) = patiently(task, reporter, lambda: registry.with_scores([found]))
+    (scored,) = retry_while_away(task, reporter, lambda: registry.with_scores([found]))
     return {
         "mlflow_run_id": found.run_id,
         "version": found.number,
@@ -186,18 +186,18 @@ def _result(task: Task, reporter: Reporter, registry: Registry, found: Registere
     }
 
 
-def patiently(
+def retry_while_away(
     task: Task,
     reporter: Reporter,
     attempt: Callable[[], Result],
     sleep: Callable[[float], None] = time.sleep,
 ) -> Result:
-    """Try until the registry is there; an answer that it gives, even a refusal, is not tried again.
+    """Retry while the registry is away; any answer of it, even a refusal, ends the retries.
 
     Raises
     ------
     SourceError
-        When the task's patience is at its end.
+        If the registry was away for ``task.patience_seconds``.
     """
     waited, pause = 0.0, _FIRST_WAIT_SECONDS
     while True:

@@ -1,4 +1,4 @@
-"""The worker: takes up what is ordered, one run after the other."""
+"""The worker: claims training runs and works on them, one after the other."""
 
 from __future__ import annotations
 
@@ -24,38 +24,38 @@ from rca_api.training_runs.repository import Terms
 from rca_api.training_runs.supervisor import LOG, Outcome, Pace, Supervisor, no_op
 from rca_api.training_runs.tables import TrainingRunRow
 from rca_api.training_runs.task import FILE, Task
-from rca_api.training_runs.wakeup import Bell
+from rca_api.training_runs.wakeup import WakeupQueue
 
-#: Writes the windows that have feedback as a labelled collection; gives how many.
+#: Writes the windows with feedback as a labelled collection; returns their number.
 ExportFeedback = Callable[[Path], int]
 CHILD = (sys.executable, "-m", "rca_api.training_runs.child")
-#: How often the rows are looked at where no bell rings.
+#: Longest wait between two looks for a run.
 _LOOK_SECONDS = 2.0
 _log = structlog.stdlib.get_logger("rca_api.training")
 
 
 class Worker:
-    """Works on training runs until it is told to stop.
+    """Works on training runs until it is stopped.
 
     Parameters
     ----------
     settings : Settings
     database : Database
-    bell : Bell
+    wakeup : WakeupQueue
     stopping : Event
     export_feedback : callable, optional
-        Where there is none, runs that ask for feedback fail and say so.
+        Without it, runs that include feedback fail.
     command : sequence of str
-        Of the process that trains.
+        Command of the process that trains.
     alive : callable
-        Called every second or two as long as this worker does not hang.
+        Called every second or two unless this worker hangs.
     """
 
     def __init__(
         self,
         settings: Settings,
         database: Database,
-        bell: Bell,
+        wakeup: WakeupQueue,
         stopping: Event,
         *,
         export_feedback: ExportFeedback | None = None,
@@ -68,7 +68,7 @@ class Worker:
         self.name = f"{socket.gethostname()}-{os.getpid()}-{new_id()[:8]}"
         self._settings = settings
         self._database = database
-        self._bell = bell
+        self._wakeup = wakeup
         self._stopping = stopping
         self._export = export_feedback
         self._terms = terms or Terms(attempts=settings.training_attempts)
@@ -79,15 +79,15 @@ class Worker:
         )
 
     def run(self) -> None:
-        """Work until stopped, waiting for orders in between."""
+        """Work until stopped."""
         _log.info("worker started", worker=self.name)
         while not self._stopping.is_set():
             if self.work_once() is None:
-                self._bell.wait(_LOOK_SECONDS)
+                self._wakeup.wait(_LOOK_SECONDS)
         _log.info("worker stopped", worker=self.name)
 
     def work_once(self) -> Outcome | None:
-        """Take up a run, if there is one that nobody works on, and see it through."""
+        """Claim the free run, if there is one, and work on it to its end."""
         self._alive()
         try:
             with self._database.session() as session:
@@ -115,12 +115,12 @@ class Worker:
         return outcome
 
     def _task(self, row: TrainingRunRow, folder: Path) -> Task:
-        """Look everything up that the order only names.
+        """Find the files that the order names.
 
         Raises
         ------
         RcaError
-            If something is not there any more.
+            If a collection was deleted, or feedback cannot be exported.
         """
         settings, order = self._settings, row.order
         found = available(settings.collections_dir)
@@ -149,16 +149,16 @@ class Worker:
     def _feedback(self, folder: Path, *, wanted: bool) -> dict[str, Path]:
         if self._export is None:
             if wanted:
-                raise RcaError("this worker has nothing to export feedback with")
+                raise RcaError("this worker cannot export feedback")
             return {}
-        # Of an attempt before, perhaps half written.
+        # An earlier attempt may have left half of it.
         shutil.rmtree(folder, ignore_errors=True)
         return {FEEDBACK: folder} if self._export(folder) else {}
 
     def _refuse(self, row: TrainingRunRow, error: Exception) -> Outcome:
-        """End a run that cannot be started; one that only lacked the database may be taken up again."""
-        told = error.message if isinstance(error, RcaError) else "The worker cannot write its files."
-        problem = {"code": getattr(error, "code", "internal-error"), "detail": told}
+        """Fail a run that cannot be started; give it back if only the database was away."""
+        detail = error.message if isinstance(error, RcaError) else "The worker cannot write its files."
+        problem = {"code": getattr(error, "code", "internal-error"), "detail": detail}
         now = self._clock()
         try:
             with self._database.session() as session:
@@ -167,20 +167,20 @@ class Worker:
                     return "released"
                 mine = repository.finish(session, row.id, self.name, "failed", now, problem=problem)
         except StoreError:
-            # Its lease runs out by itself.
+            # The lease runs out.
             return "lost"
         return "failed" if mine else "lost"
 
 
 def _delete_unfinished(own: Path) -> None:
-    """Delete what workers left that were killed; one run is active at a time, so nobody works there."""
+    """Delete the folders of killed workers; only one run is active, so they are not in use."""
     for other in own.parent.iterdir():
         if other != own and (other / FILE).exists():
             shutil.rmtree(other, ignore_errors=True)
 
 
 def _keep_only_the_log(folder: Path) -> None:
-    """What a failed run leaves for whoever wants to know why."""
+    """Delete the files of a failed run except its log."""
     for each in folder.iterdir():
         if each.is_dir():
             shutil.rmtree(each, ignore_errors=True)

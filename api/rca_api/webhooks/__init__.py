@@ -1,1 +1,1 @@
-"""Telling other systems of incidents: signed, retried, never lost silently."""
+"""Webhooks: signed messages about incidents to other systems, retried until delivered or given up."""

@@ -1,4 +1,4 @@
-"""Where a webhook may point to: nobody may make the service call what only the service can reach."""
+"""Allowed addresses of webhooks: callers must not reach internal hosts through the service."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ Resolve = Callable[[str, int], list[str]]
 
 
 class Refused(SourceError):
-    """The service does not send there."""
+    """The service does not send to this address."""
 
     code = "invalid-parameters"
 
 
 @dataclass(frozen=True)
 class Target:
-    """A checked URL, and the addresses that may be connected to."""
+    """A checked URL and the IP addresses of its host."""
 
     scheme: str
     host: str
@@ -32,28 +32,28 @@ class Target:
 
     @property
     def authority(self) -> str:
-        """What goes into the Host header."""
+        """Value of the Host header."""
         name = f"[{self.host}]" if ":" in self.host else self.host
         return name if self.port == _default_port(self.scheme) else f"{name}:{self.port}"
 
     def address(self, attempt: int) -> str:
-        """Choose the address of the `attempt`-th attempt, counted from 1: each tries the next one."""
+        """Address of the `attempt`-th attempt, counted from 1; each attempt tries the next one."""
         return self.addresses[(attempt - 1) % len(self.addresses)]
 
 
 @dataclass(frozen=True)
 class Policy:
-    """What an operator allows.
+    """Addresses that the operator allows.
 
     Attributes
     ----------
     http : bool
-        Unencrypted URLs, too.
+        Allow unencrypted URLs.
     hosts : sequence of str
-        The only hosts, if there are any (``.example.org`` for all below it); they may have private
-        addresses, because somebody named them.
+        If not empty, allow only these hosts, also with private addresses. ``.example.org`` stands for all
+        hosts below it.
     private : bool
-        Private and loopback addresses of any host.
+        Allow private and loopback addresses of any host.
     """
 
     http: bool = False
@@ -61,7 +61,7 @@ class Policy:
     private: bool = False
 
     def check(self, url: str) -> SplitResult:
-        """Check a URL as far as it can be without looking up its host.
+        """Check a URL without looking up its host.
 
         Raises
         ------
@@ -73,13 +73,11 @@ class Policy:
         except ValueError:
             raise Refused("the URL cannot be read") from None
         if parts.scheme != "https" and not (self.http and parts.scheme == "http"):
-            raise Refused(
-                "the URL has to begin with https://", hint="operators allow http by RCA_WEBHOOK_HTTP"
-            )
+            raise Refused("the URL must begin with https://", hint="RCA_WEBHOOK_HTTP allows http")
         if not host or parts.username is not None or parts.password is not None or port == 0:
             raise Refused("the URL needs a host, and no user or password")
         if not url.isascii() or any(letter.isspace() or not letter.isprintable() for letter in url):
-            raise Refused("the URL has to be plain ASCII; percent-encode the rest")
+            raise Refused("the URL must be plain ASCII; percent-encode other characters")
         if self.hosts and not self._named(host):
             raise Refused(f"{host!r} is not among the hosts of RCA_WEBHOOK_HOSTS")
         return parts
@@ -87,8 +85,7 @@ class Policy:
     def resolve(self, url: str, look_up: Resolve) -> Target:
         """Look the host up once, and refuse it if any of its addresses is not public.
 
-        The address is connected to as it was checked: a name that answers differently the second time
-        gains nothing.
+        The connection uses the checked address, so a name that later resolves differently gains nothing.
 
         Raises
         ------
@@ -105,7 +102,7 @@ class Policy:
         if not (self.private or (self.hosts and self._named(host))):
             inside = [address for address in addresses if not is_public(address)]
             if inside:
-                # The address stays out of the message: it would tell a caller about our network.
+                # Without the address, which would reveal the internal network to a caller.
                 raise Refused(
                     f"{host} has an address that is not public", hint="RCA_WEBHOOK_HOSTS can allow it"
                 )
@@ -121,7 +118,7 @@ class Policy:
 
 
 def is_public(address: str) -> bool:
-    """Whether an IP address belongs to the public internet, also where IPv6 wraps an IPv4 one."""
+    """Whether an IP address is public; an IPv4 address inside an IPv6 one is checked as well."""
     found: ipaddress.IPv4Address | ipaddress.IPv6Address = ipaddress.ip_address(address.partition("%")[0])
     if isinstance(found, ipaddress.IPv6Address):
         inner = found.ipv4_mapped or found.sixtofour or (found.teredo[1] if found.teredo else None)
@@ -134,7 +131,7 @@ def is_public(address: str) -> bool:
 
 
 def look_up(host: str, port: int) -> list[str]:
-    """Ask the system for the addresses of a host."""
+    """The addresses of a host, from the system's resolver."""
     found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     return list(dict.fromkeys(str(address[0]) for *_, address in found))
 

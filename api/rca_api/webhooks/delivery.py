@@ -1,4 +1,4 @@
-"""One HTTP request of one webhook delivery, with an end in any case."""
+"""The HTTP request of a delivery, with a time limit for the whole exchange."""
 
 from __future__ import annotations
 
@@ -15,26 +15,26 @@ from rca_api.webhooks.signing import headers
 
 USER_AGENT = "straggler-rca"
 _GONE = 410
-#: Answers of the 4xx that speak of the moment, not of the message.
+#: 4xx statuses that are about the time, not about the message.
 _PASSING = (408, 425, 429)
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """How one attempt ended.
+    """Outcome of one attempt.
 
     Attributes
     ----------
     status : int or None
-        Of the HTTP answer, if one came.
+        HTTP status, if there was an answer.
     error : str or None
-        None if the receiver took it.
+        None if the receiver accepted the message.
     retry_after_seconds : float or None
-        What the receiver asked for.
+        From the header ``Retry-After``.
     refused : bool
-        The receiver does not want this message, and will hardly want it later.
+        The receiver rejects this message; later attempts will hardly succeed.
     gone : bool
-        The receiver says that it is there no more.
+        The receiver no longer exists.
     """
 
     status: int | None
@@ -51,7 +51,7 @@ class Sender:
     Attributes
     ----------
     timeout_seconds : float
-        For the whole exchange: a receiver that answers a byte now and then is cut off as well.
+        Limit for the whole exchange, also if the receiver keeps sending single bytes.
     """
 
     policy: Policy
@@ -59,7 +59,7 @@ class Sender:
     look_up: Resolve = look_up
 
     def send(self, claimed: Claimed, timestamp: int) -> Outcome:
-        """Send one delivery once; never raises for what a receiver or a network may do."""
+        """Send a delivery once; failures of the receiver or the network are outcomes, not exceptions."""
         try:
             target = self.policy.resolve(claimed.url, self.look_up)
         except Refused as error:
@@ -90,16 +90,16 @@ class Sender:
             connection.request("POST", path, body=body, headers=sent, preload_content=False)
             response = connection.getresponse()
             if overdue.is_set():
-                # Headers that were cut off look as if they had ended.
+                # A connection cut in the middle of the headers looks like their end.
                 return self._late()
-            # The body of the answer says nothing we need; it is not read, however long it is.
+            # The body is not needed, so it is not read, however long it is.
             return _judged(response.status, response.headers.get("Retry-After"))
         except (HTTPError, OSError, ValueError) as error:
             if overdue.is_set() or isinstance(error, TimeoutError):
                 return self._late()
             return Outcome(None, f"{type(error).__name__}: the connection failed")
         except Exception as error:
-            # http.client raises many kinds for answers that are not HTTP.
+            # http.client raises many types for answers that are not HTTP.
             return Outcome(None, f"{type(error).__name__}: the answer is not HTTP")
         finally:
             timer.cancel()
@@ -110,7 +110,7 @@ class Sender:
 
 
 def _connection(target: Target, address: str, timeout: float) -> HTTPConnection:
-    """Connect to the checked address, but speak to the host: its certificate has to be the host's."""
+    """A connection to the checked address that verifies the certificate of the host name."""
     if target.scheme == "http":
         return HTTPConnection(address, target.port, timeout=timeout)
     return HTTPSConnection(
@@ -124,12 +124,12 @@ def _connection(target: Target, address: str, timeout: float) -> HTTPConnection:
 
 
 def _shut(connection: HTTPConnection) -> None:
-    held = getattr(connection, "sock", None)
-    if held is not None:
+    link = getattr(connection, "sock", None)
+    if link is not None:
         try:
-            held.shutdown(socket.SHUT_RDWR)
+            link.shutdown(socket.SHUT_RDWR)
         except OSError:
-            # It was closed meanwhile, which is as good.
+            # Closed meanwhile.
             return
 
 

@@ -1,4 +1,4 @@
-"""Sends what is due, again and again with growing pauses, and gives up in the open."""
+"""Sends deliveries that are due, with growing pauses between attempts, and gives up in the end."""
 
 from __future__ import annotations
 
@@ -22,52 +22,52 @@ from rca_api.webhooks.delivery import Outcome, Sender
 from rca_api.webhooks.outbox import Claimed
 from rca_api.webhooks.tables import DeliveryRow, WebhookRow
 
-#: Longest pause between two attempts, also where a receiver asks for more.
+#: Longest pause between two attempts; a longer ``Retry-After`` is shortened to it.
 MAX_PAUSE_SECONDS = 6 * 3600.0
-#: Each pause is so many times the one before.
+#: Ratio of a pause to the one before.
 _GROWTH = 4.0
-#: Attempts of a message that the receiver refuses: a few, because receivers are deployed now and then.
+#: Attempts of a message that the receiver rejects; more than one, as a new version of it may accept it.
 REFUSED_ATTEMPTS = 3
-#: A receiver that fails is left alone for as long as its message waits, but not longer: whatever is wrong
-#: with one message holds up those of other incidents by no more.
+#: After a failure a receiver gets no messages until the next attempt, but not longer than this. So one
+#: message delays those of other incidents by a minute at most.
 _MAX_REST_SECONDS = 60.0
-#: What a lease outlasts the longest exchange by.
+#: A lease is longer than the longest exchange by this.
 _LEASE_MARGIN_SECONDS = 30.0
 _log = structlog.stdlib.get_logger("rca_api.webhooks")
 
 
 @dataclass(frozen=True)
 class Retries:
-    """How often and how soon.
+    """Number of attempts and pauses between them.
 
     Attributes
     ----------
     attempts : int
-        After so many failures a delivery is dead.
+        A delivery is dead after this number of failures.
     first_pause_seconds : float
-        Before the second attempt; later pauses grow fourfold.
+        Before the second attempt; each later pause is four times as long.
     """
 
     attempts: int = 8
     first_pause_seconds: float = 5.0
 
-    def pause(self, attempt: int, asked: float | None, jitter: float) -> float:
-        """Seconds to wait after the `attempt`-th failure; `jitter` from 0 to 1 spreads receivers' load."""
-        # The exponent is bounded, lest a large number of attempts overflows.
+    def pause(self, attempt: int, retry_after: float | None, jitter: float) -> float:
+        """Seconds to wait after the `attempt`-th failure; `jitter` from 0 to 1 spreads the load."""
+        # Bounded, because a large exponent overflows.
         grown = self.first_pause_seconds * _GROWTH ** min(attempt - 1, 40)
         waited = min(grown, MAX_PAUSE_SECONDS) * (0.5 + 0.5 * jitter)
-        return min(max(waited, asked or 0.0), MAX_PAUSE_SECONDS)
+        return min(max(waited, retry_after or 0.0), MAX_PAUSE_SECONDS)
 
 
 class Dispatcher:
-    """Works the outbox off; several of them on one database share the work.
+    """Sends the deliveries of the outbox; several dispatchers on one database share them.
 
     Parameters
     ----------
     threads : int
-        Deliveries sent at once.
+        Deliveries sent at the same time.
     clock : callable
-        The service's time.
+        Current time.
     """
 
     def __init__(
@@ -90,7 +90,7 @@ class Dispatcher:
         self._clock = clock
 
     async def run(self) -> None:
-        """Send until cancelled; then what is being sent is finished, the rest stays in the database."""
+        """Send until cancelled; deliveries in progress are finished then, others stay in the database."""
         loop = asyncio.get_running_loop()
         pool = ThreadPoolExecutor(self._threads, thread_name_prefix="webhook")
         sending: set[asyncio.Future[None]] = set()
@@ -102,7 +102,7 @@ class Dispatcher:
                 if not sending:
                     await asyncio.sleep(self._poll_seconds)
                     continue
-                # A receiver that hangs does not keep the others waiting.
+                # Others are sent while one receiver hangs.
                 done, sending = await asyncio.wait(
                     sending, timeout=self._poll_seconds, return_when=asyncio.FIRST_COMPLETED
                 )

@@ -1,13 +1,14 @@
-"""`/v1/webhooks`: who is told of incidents, and what became of each delivery."""
+"""`/v1/webhooks`: subscriptions to incidents, their deliveries, and the messages in the OpenAPI document."""
 
 from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from fastapi import APIRouter, Path, Query, Request, Response, Security, status
+from fastapi import APIRouter, FastAPI, Header, Path, Query, Request, Response, Security, status
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
+from rca_api.incidents.schemas import IncidentNotification
 from rca_api.pagination import Cursor, Limit, link_next, page
 from rca_api.problems import ProblemError, problem_responses
 from rca_api.request_bodies import BODY_PROBLEMS, SmallBodies
@@ -18,6 +19,7 @@ from rca_api.store.base import now
 from rca_api.webhooks import outbox
 from rca_api.webhooks.addresses import Policy, Refused
 from rca_api.webhooks.schemas import (
+    EVENT_TYPES,
     CreatedWebhook,
     Delivery,
     DeliveryPage,
@@ -33,6 +35,23 @@ from rca_api.webhooks.tables import DeliveryRow, WebhookRow
 
 router = APIRouter(prefix="/v1/webhooks", tags=["webhooks"], route_class=SmallBodies)
 
+_MEANING = {
+    "incident.opened": "A job became slow or stopped",
+    "incident.reopened": "A job became slow or stopped again soon after its incident was resolved",
+    "incident.cause_changed": "An open incident has another cause",
+    "incident.place_changed": "The cause of an open incident is on other nodes or ranks",
+    "incident.cause_uncertain": "Diagnoses of an open incident contradict each other",
+    "incident.resolved": "A job is healthy again, or sends no windows",
+}
+
+Signature = Annotated[
+    str,
+    Header(
+        description="Signatures of Standard Webhooks, separated by spaces. One is `v1,` and the base64 of "
+        "the HMAC-SHA256 of `{webhook-id}.{webhook-timestamp}.{body}`. The key is the "
+        "base64-decoded part of the secret after `whsec_`."
+    ),
+]
 Admin = Annotated[Principal, Security(requires(Scope.admin))]
 Id = Annotated[str, Path(max_length=32, pattern="^[0-9a-f]{32}$")]
 _COMMON = ("invalid-parameters", "unauthenticated", "forbidden", "rate-limited", "store-unavailable")
@@ -46,10 +65,10 @@ _CHANGED = problem_responses(*_COMMON, *BODY_PROBLEMS, "not-found")
     "",
     status_code=status.HTTP_201_CREATED,
     summary="Subscribe to incidents",
-    responses=problem_responses(*_COMMON, *BODY_PROBLEMS),
+    responses=_GIVEN,
 )
 def create_webhook(request: Request, response: Response, given: NewWebhook, caller: Admin) -> CreatedWebhook:
-    """Add a webhook. Its secret is in this answer and in no other."""
+    """Create a webhook. Only this answer contains its secret."""
     state = State.of(request)
     _check(state.webhook_policy, given.url)
     row = WebhookRow(
@@ -67,7 +86,7 @@ def create_webhook(request: Request, response: Response, given: NewWebhook, call
         session.flush()
         made = CreatedWebhook(**read_webhook(row).model_dump(), secret=row.secret)
     response.headers["Location"] = f"{router.prefix}/{made.id}"
-    # No cache on the way may keep the secret.
+    # The secret must not stay in a cache.
     response.headers["Cache-Control"] = "no-store"
     return made
 
@@ -100,10 +119,10 @@ def show_webhook(request: Request, webhook_id: Id, _: Admin) -> Webhook:
 @router.patch(
     "/{webhook_id}",
     summary="Change a webhook",
-    responses=problem_responses(*_COMMON, *BODY_PROBLEMS, "not-found"),
+    responses=_CHANGED,
 )
 def change_webhook(request: Request, webhook_id: Id, given: WebhookChange, _: Admin) -> Webhook:
-    """Change what is given. A new URL holds for deliveries that wait, too."""
+    """Change the given fields. A new URL also applies to pending deliveries."""
     state = State.of(request)
     if given.url is not None:
         _check(state.webhook_policy, given.url)
@@ -111,7 +130,7 @@ def change_webhook(request: Request, webhook_id: Id, given: WebhookChange, _: Ad
     with state.database.session() as session:
         row = _webhook(session, webhook_id)
         for name, value in changes.items():
-            # Only the job has "none" as a meaning of its own.
+            # Null has a meaning only for the job: all jobs.
             if value is not None or name == "job_id":
                 setattr(row, name, value)
         session.flush()
@@ -122,7 +141,7 @@ def change_webhook(request: Request, webhook_id: Id, given: WebhookChange, _: Ad
     "/{webhook_id}", status_code=status.HTTP_204_NO_CONTENT, summary="Delete a webhook", responses=_ONE
 )
 def delete_webhook(request: Request, webhook_id: Id, _: Admin) -> None:
-    """Delete a webhook with all its deliveries, those that wait included."""
+    """Delete a webhook and all its deliveries, also the pending ones."""
     with State.of(request).database.session() as session:
         session.delete(_webhook(session, webhook_id))
 
@@ -137,7 +156,7 @@ def list_deliveries(
     limit: Limit = 50,
     cursor: Cursor = None,
 ) -> DeliveryPage:
-    """List deliveries, newest first; `state=dead` are those that were given up."""
+    """List deliveries, newest first. Deliveries that were given up have the state `dead`."""
     with State.of(request).database.reading() as session:
         _webhook(session, webhook_id)
         statement = select(DeliveryRow).where(DeliveryRow.webhook_id == webhook_id)
@@ -156,7 +175,7 @@ def list_deliveries(
     responses=problem_responses(*_COMMON, *BODY_PROBLEMS, "not-found", "conflict"),
 )
 def retry_delivery(request: Request, webhook_id: Id, delivery_id: Id, _: Admin) -> Delivery:
-    """Queue a delivery that was given up once more, before the younger ones of its incident."""
+    """Queue a dead delivery again, before later deliveries of its incident."""
     with State.of(request).database.session() as session:
         statement = select(DeliveryRow).where(
             DeliveryRow.webhook_id == webhook_id, DeliveryRow.id == delivery_id
@@ -165,7 +184,9 @@ def retry_delivery(request: Request, webhook_id: Id, delivery_id: Id, _: Admin) 
         if row is None:
             raise ProblemError("not-found", f"there is no delivery {delivery_id} of this webhook")
         if row.state != "dead":
-            raise ProblemError("conflict", f"the delivery is {row.state}; only dead ones are sent again")
+            raise ProblemError(
+                "conflict", f"the delivery is {row.state}; only dead deliveries can be sent again"
+            )
         outbox.ready_again(row, now())
         session.flush()
         return read_delivery(row)
@@ -183,3 +204,36 @@ def _check(policy: Policy, url: str) -> None:
         policy.check(url)
     except Refused as error:
         raise ProblemError("invalid-parameters", f"body.url: {error.message}", hint=error.hint) from None
+
+
+def document_messages(app: FastAPI) -> None:
+    """Describe each message in the OpenAPI document."""
+    for event in EVENT_TYPES:
+        app.webhooks.post(
+            event,
+            summary=_MEANING[event],
+            tags=["webhooks"],
+            operation_id=event.replace(".", "_"),
+            status_code=status.HTTP_204_NO_CONTENT,
+            responses={
+                204: {"description": "Accepted. Any 2xx status means the same; the body is not read."},
+                410: {"description": "The receiver no longer exists. The webhook is switched off."},
+            },
+        )(_message)
+
+
+def _message(
+    message: IncidentNotification,
+    webhook_id: Annotated[
+        str, Header(description="The same in every attempt; use it to recognise duplicates.")
+    ],
+    webhook_timestamp: Annotated[
+        int, Header(description="Unix seconds of this attempt. Refuse times more than five minutes away.")
+    ],
+    webhook_signature: Signature,
+) -> None:
+    """Answer within the timeout (10 s by default). Redirects are not followed.
+
+    After any other status, or no answer, the message is sent again with growing pauses. Messages about one
+    incident arrive in order.
+    """

@@ -1,4 +1,4 @@
-"""What is to be sent: rows written in the transaction of the event, and leased to whoever sends them."""
+"""The outbox: deliveries are stored in the transaction of their event, claimed under a lease and sent."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Claimed:
     url: str
     secret: str
     body: bytes
-    #: This one included.
+    #: Number of this attempt, from 1.
     attempt: int
 
 
@@ -50,12 +50,12 @@ def enqueue(
     body: bytes,
     at: datetime,
 ) -> None:
-    """Write a delivery for every webhook that wants the event.
+    """Store a delivery for every webhook that is subscribed to the event.
 
     Parameters
     ----------
     causes : iterable of str
-        The cause now and the one before: who was told that it began is told that it changed.
+        The cause now and the cause before: subscribers of either get the event.
     """
     for webhook in session.scalars(select(WebhookRow).where(WebhookRow.active).order_by(WebhookRow.id)):
         wants_job = webhook.job_id is None or webhook.job_id == job_id
@@ -132,7 +132,7 @@ def _claimed(session: Session, row: DeliveryRow, owner: str) -> Claimed:
 
 
 def ready_again(row: DeliveryRow, at: datetime) -> None:
-    """Make a delivery that was given up pending once more, with all its attempts."""
+    """Make a dead delivery pending again, with all its attempts."""
     row.state = PENDING
     row.attempts = 0
     row.next_attempt_at = at

@@ -1,4 +1,4 @@
-"""What webhooks look like to callers."""
+"""Webhooks and deliveries in requests and answers."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rca_api.incidents.schemas import EventType
 from rca_api.webhooks.tables import DeliveryRow, WebhookRow
 
 EVENT_TYPES: tuple[EventType, ...] = get_args(EventType)
-#: No NUL, which PostgreSQL cannot store.
+#: PostgreSQL cannot store NUL.
 JobId = Annotated[str, StringConstraints(min_length=1, max_length=256, pattern=r"^[^\x00]*$")]
 Description = Annotated[str, StringConstraints(max_length=256, pattern=r"^[^\x00]*$")]
 Url = Annotated[str, StringConstraints(min_length=1, max_length=2048, pattern=r"^[\x21-\x7e]+$")]
@@ -32,35 +32,35 @@ class _Given(BaseModel):
 
 
 class NewWebhook(_Given):
-    """Whom to tell, and of what."""
+    """A new webhook: its address and its events."""
 
     url: Url = Field(
-        description="Where to POST to; https, and publicly reachable unless the operator allows more.",
+        description="Address of the receiver. It must be https and public unless the operator allows more.",
         examples=["https://hooks.example.org/rca"],
     )
     events: list[EventType] = Field(list(EVENT_TYPES), min_length=1, max_length=len(EVENT_TYPES))
     job_id: JobId | None = Field(None, description="Only incidents of this job.")
     causes: list[CauseId] = Field(
-        [], max_length=32, description="Only incidents of these causes; empty: all."
+        [], max_length=32, description="Only incidents with these causes; empty: all."
     )
     description: Description = ""
 
 
 class WebhookChange(_Given):
-    """What to change; what is left out stays."""
+    """Fields to change; omitted fields stay."""
 
     url: Url | None = None
     events: list[EventType] | None = Field(None, min_length=1, max_length=len(EVENT_TYPES))
-    job_id: JobId | None = Field(None, description="null: of every job.")
+    job_id: JobId | None = Field(None, description="null: incidents of all jobs.")
     causes: list[CauseId] | None = Field(None, max_length=32)
     description: Description | None = None
     active: bool | None = Field(
-        None, description="While false nothing new is sent or queued; what waits goes on waiting."
+        None, description="While false, nothing is sent or queued; pending deliveries stay pending."
     )
 
 
 class Webhook(BaseModel):
-    """A webhook; its secret was shown when it was created."""
+    """A webhook, without its secret."""
 
     id: str
     created_at: datetime
@@ -70,16 +70,16 @@ class Webhook(BaseModel):
     job_id: str | None
     causes: list[str]
     description: str
-    active: bool = Field(description="False also after the receiver answered 410 Gone.")
+    active: bool = Field(description="Also false after the receiver answered 410 Gone.")
 
 
 class CreatedWebhook(Webhook):
-    """A new webhook, with the secret that is shown this once."""
+    """A new webhook with its secret, which no other answer contains."""
 
     secret: str = Field(
-        description="Key of the signatures (Standard Webhooks): `webhook-signature` is `v1,` and the base64 "
-        "of HMAC-SHA256 over `{webhook-id}.{webhook-timestamp}.{body}`, keyed with the base64-decoded part "
-        "after `whsec_`.",
+        description="Key of the signatures (Standard Webhooks). The header `webhook-signature` is `v1,` and "
+        "the base64 of the HMAC-SHA256 of `{webhook-id}.{webhook-timestamp}.{body}`. The key is the "
+        "base64-decoded part after `whsec_`.",
         examples=["whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSwMfKQ9r8GKYo="],
     )
 
@@ -94,18 +94,16 @@ class WebhookPage(BaseModel):
 class Delivery(BaseModel):
     """One event for one webhook."""
 
-    id: str = Field(
-        description="The header `webhook-id`; the same in every attempt, for the receiver to deduplicate by."
-    )
+    id: str = Field(description="Header `webhook-id`; the same in every attempt, to recognise duplicates.")
     webhook_id: str
     event: EventType
     incident_id: str
     state: Literal["pending", "delivered", "dead"] = Field(
-        description="`dead`: given up; POST .../retry sends it again."
+        description="`dead`: given up. `POST .../retry` sends it again."
     )
     attempts: int
     created_at: datetime
-    next_attempt_at: datetime | None = Field(description="Of a pending one.")
+    next_attempt_at: datetime | None = Field(description="Null unless the delivery is pending.")
     finished_at: datetime | None
     last_status: int | None = Field(description="HTTP status of the last answer.")
     last_error: str | None

@@ -1,9 +1,9 @@
-"""Signatures of the Standard Webhooks specification, which libraries of many languages can check.
+"""Signatures of the Standard Webhooks specification, for which many languages have libraries.
 
-The receiver computes ``base64(HMAC-SHA256(key, "{webhook-id}.{webhook-timestamp}." + body))``, where
-`key` is what follows ``whsec_`` in the secret, base64-decoded, compares it in constant time with what
-follows ``v1,`` in ``webhook-signature`` (space-separated where there are several), and refuses timestamps
-that are minutes away from its own clock, so that nobody can send an old message again.
+The key is the base64-decoded part of the secret after ``whsec_``. A receiver computes
+``base64(HMAC-SHA256(key, "{webhook-id}.{webhook-timestamp}." + body))``. It compares the result in constant
+time with the part after ``v1,`` of each signature in ``webhook-signature``, which spaces separate. It also
+refuses timestamps that differ from its clock by minutes, so that old messages cannot be sent again.
 
 References
 ----------
@@ -31,7 +31,7 @@ def new_secret() -> str:
 
 
 def headers(secret: str, message_id: str, timestamp: int, body: bytes) -> dict[str, str]:
-    """Headers that prove where `body` comes from and when it was sent."""
+    """Headers that prove the origin and the time of `body`."""
     return {
         "webhook-id": message_id,
         "webhook-timestamp": str(timestamp),

@@ -1,4 +1,4 @@
-"""Tables of webhooks and what is to be sent to them."""
+"""Tables of webhooks and deliveries."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from rca_api.store.base import Base, UtcDateTime, new_id, now
 
 
 class WebhookRow(Base):
-    """Somebody who wants to be told."""
+    """A receiver of events, with its filters."""
 
     __tablename__ = "webhooks"
     __table_args__ = (Index("ix_webhooks_newest", "created_at", "id"),)
@@ -28,24 +28,24 @@ class WebhookRow(Base):
     job_id: Mapped[str | None] = mapped_column(String(256))
     causes: Mapped[list[str]] = mapped_column(JSON)
     active: Mapped[bool] = mapped_column(default=True)
-    #: After a failure of the receiver: nothing is sent to it before.
+    #: After a failure, nothing is sent to the receiver before this time.
     resting_until: Mapped[datetime | None] = mapped_column(UtcDateTime)
 
 
 class DeliveryRow(Base):
-    """One event for one webhook: pending until it was taken, or given up (dead)."""
+    """One event for one webhook: pending, delivered or dead (given up)."""
 
     __tablename__ = "webhook_deliveries"
     __table_args__ = (Index("ix_webhook_deliveries_queue", "state", "webhook_id", "number"),)
 
-    #: Order of an incident's deliveries to a webhook.
+    #: Gives the order of an incident's deliveries to a webhook.
     number: Mapped[int] = mapped_column(primary_key=True, autoincrement=True)
-    #: What the receiver recognises a repeated delivery by.
+    #: The receiver recognises repeated deliveries by it.
     id: Mapped[str] = mapped_column(String(32), unique=True, default=new_id)
     webhook_id: Mapped[str] = mapped_column(ForeignKey("webhooks.id", ondelete="CASCADE"), index=True)
     event: Mapped[str] = mapped_column(String(32))
     incident_id: Mapped[str] = mapped_column(String(32))
-    #: The body as it is sent, every time the same bytes.
+    #: The bytes of the body, the same in each attempt.
     body: Mapped[bytes] = mapped_column(LargeBinary)
     created_at: Mapped[datetime] = mapped_column(UtcDateTime, default=now)
     #: pending, delivered, dead
@@ -53,7 +53,7 @@ class DeliveryRow(Base):
     attempts: Mapped[int] = mapped_column(default=0)
     next_attempt_at: Mapped[datetime] = mapped_column(UtcDateTime, default=now)
     finished_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
-    #: Whoever sends it at the moment, and until when nobody else may.
+    #: Owner and end of the lease; see `rca_api.store.leases`.
     lease: Mapped[str | None] = mapped_column(String(32))
     leased_until: Mapped[datetime | None] = mapped_column(UtcDateTime)
     last_status: Mapped[int | None]
