@@ -172,7 +172,7 @@ def _learned_from_real_windows(bundle: Path | None) -> bool:
 
 def _plan(signals: list[Signals], bundle: Path | None, delay: bool) -> Plan:
     from rca.evaluation.run import Plan
-    from rca.evaluation.signals import SIGNAL_SETS
+    from rca.evaluation.signal_sets import SIGNAL_SETS
 
     chosen = list(dict.fromkeys(each.value for each in signals)) or ["all"]
     return Plan(tuple(SIGNAL_SETS) if "every" in chosen else tuple(chosen), bundle, delay=delay)

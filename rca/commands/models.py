@@ -91,7 +91,7 @@ def show_command(
     registry = _registry(tracking_uri)
     (found,) = registry.with_scores([registry.get(version)])
     if card:
-        from rca.training.record import CARD_FILE
+        from rca.training.run_record import CARD_FILE
 
         write(registry.document(found, CARD_FILE))
     elif format_ is Format.json:
@@ -125,8 +125,8 @@ def promote_command(
 
     Both answer the same windows. Without a champion, the shipped bundle stands in for it.
     """
+    from rca.training.bundle_comparison import TEST_WINDOWS
     from rca.training.promotion import promote
-    from rca.training.trial import TEST_WINDOWS
 
     registry = _registry(tracking_uri)
     with progress() as report:

@@ -6,7 +6,7 @@ import numpy as np
 
 from rca.arrays import BoolArray, FloatArray, IntArray
 from rca.evaluation.answer import Answer
-from rca.evaluation.observed import Observed
+from rca.evaluation.baseline_inputs import Observed
 from rca.robust import MAD_TO_SIGMA, group_members, nan_median
 
 #: Relative score below which a rank counts as a straggler.

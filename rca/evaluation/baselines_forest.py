@@ -12,8 +12,8 @@ import numpy as np
 from rca.arrays import FloatArray
 from rca.errors import InvalidInput, MissingExtra
 from rca.evaluation.answer import Answer, Aspect, NamedCause
-from rca.evaluation.observed import Observed
-from rca.evaluation.rows import HEALTHY
+from rca.evaluation.baseline_inputs import Observed
+from rca.evaluation.judged_rows import HEALTHY
 from rca.features.work import OWN_PHASES
 from rca.robust import nan_mean
 from rca.telemetry.catalogue import channels

@@ -9,7 +9,7 @@ import numpy as np
 
 from rca.arrays import BoolArray, FloatArray
 from rca.evaluation.answer import Answer, NamedCause
-from rca.evaluation.observed import Observed
+from rca.evaluation.baseline_inputs import Observed
 from rca.features.resource_evidence import RESOURCES
 from rca.robust import nan_max, nan_median, nan_quantile
 from rca.telemetry.catalogue import channels

@@ -1,12 +1,12 @@
-"""95 % intervals: exact for shares of windows and for rates, bootstrap over windows for other scores."""
+"""95 % intervals: exact ones for shares and rates, bootstrap intervals over windows for all other scores."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
+from scipy.special import betaincinv, gammaincinv
 
 from rca.arrays import FloatArray, IntArray
 
@@ -14,12 +14,10 @@ BOOTSTRAP_ROUNDS = 1000
 LEVELS = (0.025, 0.975)
 #: Confidence bins of the calibration error.
 BINS = 10
-#: Halvings of a bracket until doubles have no digits left.
-BISECTIONS = 60
 
 
 class Estimate(NamedTuple):
-    """A figure, its 95 % interval, and how many windows it rests on; NaN where there are none."""
+    """A figure, its 95 % interval, and its number of windows; NaN without windows."""
 
     value: float
     low: float
@@ -37,12 +35,12 @@ UNKNOWN = Estimate(float("nan"), float("nan"), float("nan"), 0)
 def bootstrap(
     values: FloatArray, rng: np.random.Generator, statistic: Callable[..., FloatArray] = np.mean
 ) -> Estimate:
-    """Statistic of the windows a score applies to, with its percentile interval.
+    """Statistic of a score, with its percentile interval over windows.
 
     Parameters
     ----------
     values : ndarray of shape (n_windows,)
-        NaN where the score does not apply; infinite values are allowed for a median.
+        NaN if the score does not apply; a median allows infinite values.
     rng : Generator
     statistic : callable
         Takes an array and ``axis``: ``numpy.mean`` or ``numpy.median``.
@@ -51,16 +49,16 @@ def bootstrap(
     if held.size == 0:
         return UNKNOWN
     drawn = statistic(held[rng.integers(0, held.size, (BOOTSTRAP_ROUNDS, held.size))], axis=1)
-    # Interpolating between two infinities would give NaN; a drawn value never does.
+    # Interpolation between two infinite values would give NaN.
     finite = bool(np.isfinite(drawn).all())
     low, high = np.quantile(drawn, LEVELS, method="linear" if finite else "inverted_cdf")
     return Estimate(float(statistic(held)), float(low), float(high), int(held.size))
 
 
 def score(values: FloatArray, rng: np.random.Generator) -> Estimate:
-    """Mean of a score; where every window is simply right or wrong, with the exact interval of a share.
+    """Mean of a score, with the exact interval of a share if every value is 0 or 1.
 
-    Draws from eight successes hold no failure, which does not mean that there is none to come.
+    A bootstrap of eight successes draws no failure, so its interval would have no width.
     """
     held = values[~np.isnan(values)]
     if held.size and np.isin(held, (0.0, 1.0)).all():
@@ -74,7 +72,7 @@ def calibration_error(confidence: FloatArray, right: FloatArray, bins: int = BIN
     Parameters
     ----------
     confidence, right : ndarray of shape (n_windows,)
-        Probability the answer was given, and 1 or 0 whether it was right.
+        Probability of the answer, and 1 if it is right, else 0.
 
     References
     ----------
@@ -89,8 +87,8 @@ def calibration_error(confidence: FloatArray, right: FloatArray, bins: int = BIN
 def calibration_estimate(confidence: FloatArray, right: FloatArray, rng: np.random.Generator) -> Estimate:
     """`calibration_error` with a bootstrap interval.
 
-    Resampling adds noise to every bin's gap, and the error sums up magnitudes: drawn errors are too large
-    on average. The interval is moved back by that bias, which the bootstrap itself estimates.
+    Resampling adds noise to the gap of every bin, and the error sums absolute gaps, so drawn errors are too
+    large on average. The interval is shifted back by that bias, which the bootstrap estimates.
     """
     known = np.isfinite(confidence)
     confidence, right = confidence[known], right[known]
@@ -110,7 +108,7 @@ def calibration_difference(
     Parameters
     ----------
     one, other : pair of ndarray of shape (n_windows,)
-        Confidence, and 1 or 0 whether the answer was right; the same windows in the same order.
+        Confidence, and 1 if the answer is right, else 0; the same windows in the same order.
     """
     known = np.isfinite(one[0]) & np.isfinite(other[0])
     if not known.any():
@@ -144,66 +142,26 @@ def poisson_rate(events: int, exposure: float) -> tuple[float, float, float]:
 
     References
     ----------
-    Garwood, "Fiducial limits for the Poisson distribution", Biometrika 28 (1936): the means at which as many
-    events or more, and as many or fewer, have a probability of 2.5 %.
+    Garwood, "Fiducial limits for the Poisson distribution", Biometrika 28 (1936).
     """
     if not exposure > 0:
         return (float("nan"),) * 3
-    low = _mean_with(events - 1, LEVELS[1]) if events else 0.0
-    return events / exposure, low / exposure, _mean_with(events, LEVELS[0]) / exposure
-
-
-def _mean_with(at_most: int, chance: float) -> float:
-    """Mean of a Poisson variable that is `at_most` or less with the given chance."""
-    counts = np.arange(at_most + 1)
-    log_factorials = np.cumsum(np.log(np.maximum(counts, 1)))
-
-    def log_chances(mean: float) -> FloatArray:
-        logs: FloatArray = counts * np.log(mean) - mean - log_factorials
-        return logs
-
-    return _parameter_with(chance, log_chances, at_most + 10.0 * math.sqrt(at_most + 1.0) + 10.0)
+    low = float(gammaincinv(events, LEVELS[0])) if events else 0.0
+    return events / exposure, low / exposure, float(gammaincinv(events + 1, LEVELS[1])) / exposure
 
 
 def share_interval(successes: int, n: int) -> tuple[float, float]:
-    """95 % interval of a share.
+    """Exact 95 % interval of a share.
 
     References
     ----------
     Clopper, Pearson, "The use of confidence or fiducial limits illustrated in the case of the binomial",
-    Biometrika 26 (1934): the shares at which as many successes or more, and as many or fewer, have a
-    probability of 2.5 %.
+    Biometrika 26 (1934).
     """
-    low = _share_with(successes - 1, n, LEVELS[1]) if successes else 0.0
-    high = _share_with(successes, n, LEVELS[0]) if successes < n else 1.0
+    # Quantiles of the beta distribution. scipy.stats has them too, but takes much longer to import.
+    low = float(betaincinv(successes, n - successes + 1, LEVELS[0])) if successes else 0.0
+    high = float(betaincinv(successes + 1, n - successes, LEVELS[1])) if successes < n else 1.0
     return low, high
-
-
-def _share_with(at_most: int, n: int, chance: float) -> float:
-    """Share at which a binomial variable of `n` draws is `at_most` or less with the given chance."""
-    counts = np.arange(at_most + 1)
-    log_factorials = np.concatenate([[0.0], np.cumsum(np.log(np.arange(1, n + 1)))])
-    log_ways = log_factorials[n] - log_factorials[counts] - log_factorials[n - counts]
-
-    def log_chances(share: float) -> FloatArray:
-        with np.errstate(divide="ignore", invalid="ignore"):
-            logs: FloatArray = log_ways + counts * np.log(share) + (n - counts) * np.log1p(-share)
-        return logs
-
-    return _parameter_with(chance, log_chances, 1.0)
-
-
-def _parameter_with(chance: float, log_chances: Callable[[float], FloatArray], largest: float) -> float:
-    """Parameter at which the outcomes together have the given chance, which falls as it grows.
-
-    Bisection: the quantiles of `scipy.special` would cost every `rca evaluate` most of a second to import.
-    """
-    below, above = 0.0, largest
-    for _ in range(BISECTIONS):
-        middle = (below + above) / 2
-        likely = np.exp(log_chances(middle)).sum() > chance
-        below, above = (middle, above) if likely else (below, middle)
-    return (below + above) / 2
 
 
 def confidence_bin(confidence: FloatArray, bins: int = BINS) -> IntArray:

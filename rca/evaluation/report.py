@@ -8,17 +8,26 @@ from pathlib import Path
 from typing import Any
 
 from rca.errors import SourceError
-from rca.evaluation.alarms import alarm_rate
-from rca.evaluation.confusion_picture import write_confusion
-from rca.evaluation.delay import delay_summary
-from rca.evaluation.rows import GROUPINGS, HEALTHY, PRODUCT, JudgedRow, grouped, methods_of, select, to_table
+from rca.evaluation.detection_delay import delay_summary
+from rca.evaluation.judged_rows import (
+    GROUPINGS,
+    HEALTHY,
+    PRODUCT,
+    JudgedRow,
+    grouped,
+    methods_of,
+    select,
+    to_table,
+)
+from rca.evaluation.pictures import write_confusion
 from rca.evaluation.run import FOREST, Evaluation
-from rca.evaluation.signals import SIGNAL_SETS
+from rca.evaluation.signal_sets import SIGNAL_SETS
 from rca.evaluation.summary import summarise
 from rca.evaluation.tables import (
     BRIEF,
     GROUP_SCORES,
     TextTable,
+    alarm_rate,
     alarms_table,
     compared,
     confusion,

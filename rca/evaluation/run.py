@@ -14,14 +14,14 @@ from rca.diagnosis import Bundle, Diagnosis, diagnose
 from rca.diagnosis.bundle import baseline
 from rca.errors import InvalidInput, RcaError
 from rca.evaluation.answer import Answer
+from rca.evaluation.baseline_inputs import Observed
 from rca.evaluation.baselines import mad_per_cohort, relative_median
 from rca.evaluation.baselines_forest import Forest, ForestExample, forest_example
 from rca.evaluation.baselines_signals import signal_ranking
-from rca.evaluation.delay import detection_delay
-from rca.evaluation.observed import Observed
-from rca.evaluation.rows import PRODUCT, JudgedRow, judged_row, select
+from rca.evaluation.detection_delay import detection_delay
+from rca.evaluation.judged_rows import PRODUCT, JudgedRow, judged_row, select
 from rca.evaluation.scores import Judged
-from rca.evaluation.signals import restrict
+from rca.evaluation.signal_sets import restrict
 from rca.processes import pool as pool_of
 from rca.telemetry.labels import Collection, CollectionEntry, Label, read_collection
 from rca.telemetry.window import Window
@@ -44,7 +44,7 @@ class Plan:
     Attributes
     ----------
     signals : tuple of str
-        Keys of `rca.evaluation.signals.SIGNAL_SETS`; the first is what cases and totals are about.
+        Keys of `rca.evaluation.signal_sets.SIGNAL_SETS`; the first is what cases and totals are about.
     bundle : Path or None
         Bundle folder; None is the shipped one.
     baselines : bool

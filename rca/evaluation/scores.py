@@ -8,7 +8,7 @@ import numpy as np
 
 from rca.diagnosis.result import Diagnosis
 from rca.evaluation.answer import Answer, Aspect
-from rca.evaluation.errors import kind_of_error
+from rca.evaluation.error_kinds import kind_of_error
 from rca.telemetry.causes import UNKNOWN
 from rca.telemetry.labels import Label, LabelledCause, accepted, unfelt
 
@@ -39,7 +39,7 @@ class Judged:
     unfamiliar : float
         Whether the window was said to be unlike those learned from.
     kind : str
-        Key of `rca.evaluation.errors.KINDS`; "" where none applies.
+        Key of `rca.evaluation.error_kinds.KINDS`; "" where none applies.
     """
 
     mode: str

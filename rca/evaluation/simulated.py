@@ -10,8 +10,8 @@ from rca.diagnosis import Bundle, diagnose
 from rca.diagnosis.bundle import baseline
 from rca.evaluation.answer import Answer
 from rca.evaluation.baselines_forest import ForestExample, forest_example
-from rca.evaluation.rows import PRODUCT, JudgedRow, judged_row
-from rca.evaluation.signals import restrict
+from rca.evaluation.judged_rows import PRODUCT, JudgedRow, judged_row
+from rca.evaluation.signal_sets import restrict
 from rca.processes import pool as pool_of
 from rca.simulation.corpus import for_each_scenario, simulated_window
 
@@ -34,7 +34,7 @@ def evaluate_simulated(
     bundles : sequence of path or None
         Bundle folders; None is the shipped one.
     signals : sequence of str
-        Keys of `rca.evaluation.signals.SIGNAL_SETS`.
+        Keys of `rca.evaluation.signal_sets.SIGNAL_SETS`.
 
     Returns
     -------

@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
-from rca.evaluation.alarms import alarm_rate
-from rca.evaluation.delay import DelaySummary, delay_summary
-from rca.evaluation.errors import KINDS
-from rca.evaluation.intervals import Estimate
-from rca.evaluation.rows import HEALTHY, PRODUCT, JudgedRow, grouped, methods_of, select
+from rca.evaluation.detection_delay import DelaySummary, delay_summary
+from rca.evaluation.error_kinds import KINDS
+from rca.evaluation.intervals import Estimate, poisson_rate
+from rca.evaluation.judged_rows import HEALTHY, PRODUCT, JudgedRow, grouped, methods_of, select
 from rca.evaluation.summary import Difference, differences, estimates
 
 #: Scores shown per group in a report; the JSON output has all.
@@ -121,6 +121,34 @@ def errors_table(rows: Sequence[JudgedRow]) -> TextTable:
             lines.append((kind, meaning, str(len(found)), f"{len(found) / len(judged):.3f}", f"{unsure:.0f}"))
     header = ("kind of answer", "meaning", "windows", "share", "of these abstain")
     return TextTable("kinds of errors", header, tuple(lines))
+
+
+class AlarmRate(NamedTuple):
+    """False alarms of one method on healthy windows.
+
+    Attributes
+    ----------
+    alarms, windows : int
+    hours : float
+        Summed length of the healthy windows.
+    rate, low, high : float
+        Alarms per healthy job-hour and its exact Poisson 95 % interval.
+    """
+
+    alarms: int
+    windows: int
+    hours: float
+    rate: float
+    low: float
+    high: float
+
+
+def alarm_rate(rows: Sequence[JudgedRow]) -> AlarmRate:
+    """Count the healthy windows that were called anything else; unfelt faults are not among them."""
+    healthy = [row for row in rows if not math.isnan(row.judged.false_alarm)]
+    alarms = sum(row.judged.false_alarm == 1 for row in healthy)
+    hours = sum(row.hours for row in healthy)
+    return AlarmRate(alarms, len(healthy), hours, *poisson_rate(alarms, hours))
 
 
 def alarms_table(rows: Sequence[JudgedRow]) -> TextTable:

@@ -32,7 +32,7 @@ FORMAT = 1
 #: All of our code that has a say in an example, below the package. A test follows the calls and compares.
 COMPUTED_BY = (
     "arrays.py",
-    "evaluation/signals.py",
+    "evaluation/signal_sets.py",
     "features",
     "processes.py",
     "robust.py",

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from rca.errors import InvalidInput
-from rca.evaluation.rows import JudgedRow
+from rca.evaluation.judged_rows import JudgedRow
 from rca.evaluation.run import Plan, evaluate_entries
-from rca.evaluation.signals import SIGNAL_SETS
+from rca.evaluation.signal_sets import SIGNAL_SETS
 from rca.evaluation.simulated import evaluate_simulated
 from rca.evaluation.summary import rounded, summarise
 from rca.telemetry.labels import read_collection

@@ -10,11 +10,11 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from rca.errors import BundleError, InvalidInput
+from rca.training.bundle_comparison import TEST_WINDOWS, Trial, run_trial
 from rca.training.data_facts import learned_from, tested_on
-from rca.training.gate import Verdict, decide
 from rca.training.held_out import named
+from rca.training.promotion_gate import Verdict, decide
 from rca.training.registry import CHALLENGER, CHAMPION, RegisteredVersion, Registry
-from rca.training.trial import TEST_WINDOWS, Trial, run_trial
 
 Progress = Callable[[str, int, int], None]
 

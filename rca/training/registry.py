@@ -21,7 +21,7 @@ MODEL = "straggler-rca"
 CHALLENGER, CHAMPION, PREVIOUS = "challenger", "champion", "previous"
 #: Tags of a version.
 SHA256, CORPUS, FEATURES = "bundle.sha256", "corpus.sha256", "feature.version"
-#: What somebody ordered the training under; at most one version has it (`rca.training.record.record`).
+#: What somebody ordered the training under; at most one version has it (`rca.training.run_record.record`).
 ORDER = "training.order"
 #: Champion before this version became it; absent where there was none.
 PREDECESSOR = "promotion.predecessor"

@@ -14,7 +14,6 @@ from rca.arrays import FloatArray
 from rca.causal.mechanisms import Mechanisms
 from rca.errors import SourceError
 from rca.training.bundle import NAME, refuse_to_replace, write_bundle
-from rca.training.card import Card
 from rca.training.causal_rows import innocent_rows, mechanism_rows
 from rca.training.classifier_fit import Learned, learn
 from rca.training.corpus import Corpus, stack
@@ -25,7 +24,8 @@ from rca.training.heads import PARAMETERS
 from rca.training.healthy_augmentation import PER_CORPUS_WINDOWS, innocent_windows
 from rca.training.held_out import SIMULATED, held_out_rows, named, totals
 from rca.training.interval_margins import interval_margins
-from rca.training.record import record
+from rca.training.model_card import Card
+from rca.training.run_record import record
 from rca.training.settings import Settings
 from rca.training.tracking import check_store
 from rca.training.weighting import REAL_SHARE, balanced

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pyarrow as pa
 
-from rca.evaluation.signals import STEP_TIMES
+from rca.evaluation.signal_sets import STEP_TIMES
 from rca.simulation.sampling_telemetry import CORE_PHASES, OPTIONAL_PHASES
 from rca.telemetry.grouping import codes_of
 from rca.telemetry.schema import LOAD_COLUMNS

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
+from rca.arrays import FloatArray, IntArray
+from rca.classify.answer_distribution import CONFIDENCE_BINS, confidence_bin
 from rca.classify.head import Head
-from rca.training.answer_distribution import fit_answers
+from rca.classify.preconditions import alarm_thresholds, shows_slowness
+from rca.features import WINDOW_FEATURES
 from rca.training.conformal import fit_sets
 from rca.training.corpus import Corpus
 from rca.training.out_of_distribution import fit_familiarity, healthy_medians
+from rca.training.split import mask
 
 
 def fit_doubt(corpus: Corpus, heads: Mapping[str, Head], thresholds: Mapping[str, float]) -> dict[str, Any]:
@@ -21,3 +27,47 @@ def fit_doubt(corpus: Corpus, heads: Mapping[str, Head], thresholds: Mapping[str
         "familiarity": fit_familiarity(corpus),
         "healthy": healthy_medians(corpus),
     }
+
+
+def fit_answers(corpus: Corpus, heads: Mapping[str, Head], thresholds: Mapping[str, float]) -> dict[str, Any]:
+    """The member ``answers`` of ``heads.json`` (`AnswerShares`); empty if no window is held out.
+
+    Parameters
+    ----------
+    corpus : Corpus
+    heads : mapping of str to Head
+        Fitted and calibrated on other parts of the corpus.
+    thresholds : mapping of str to float
+        Of the bundle: see `rca.classify.preconditions.alarm_thresholds`.
+    """
+    held = mask(corpus.part, "validation")
+    weights = corpus.weight[held]
+    if not weights.sum() > 0:
+        return {}
+    head = heads["mode"]
+    chances = head.probabilities(corpus.window[held])
+    said = _said(chances, corpus.window[held], head.classes, thresholds)
+    sure = chances[np.arange(said.size), said]
+    bins = np.array([confidence_bin(float(chance)) for chance in sure])
+    total = weights.sum()
+    return {
+        "mode": {
+            name: float(weights[said == place].sum() / total) for place, name in enumerate(head.classes)
+        },
+        "confidence": [float(weights[bins == place].sum() / total) for place in range(CONFIDENCE_BINS)],
+    }
+
+
+def _said(
+    chances: FloatArray, windows: FloatArray, classes: Sequence[str], thresholds: Mapping[str, float]
+) -> IntArray:
+    """Column of the failure mode that a diagnosis names, as `Classifier` decides before witnesses."""
+    healthy = classes.index("healthy")
+    faults = chances.copy()
+    faults[:, healthy] = -1.0
+    worst = faults.argmax(axis=1)
+    suspicion = 1.0 - chances[:, healthy]
+    steps = np.rint(np.exp2(windows[:, WINDOW_FEATURES.index("log2_steps")]))
+    calm = suspicion < alarm_thresholds(thresholds, windows)
+    calm |= (worst == classes.index("fail_slow")) & ~shows_slowness(steps, suspicion)
+    return np.where(calm, healthy, worst)

@@ -6,7 +6,7 @@ from math import nan
 from typing import Any
 
 from rca.evaluation.answer import Answer, NamedCause
-from rca.evaluation.rows import PRODUCT, JudgedRow
+from rca.evaluation.judged_rows import PRODUCT, JudgedRow
 from rca.evaluation.scores import judge
 from rca.telemetry.labels import Label
 

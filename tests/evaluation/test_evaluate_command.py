@@ -13,7 +13,7 @@ from rca.cli import run
 from rca.commands.evaluate import training_seeds
 from rca.errors import InvalidInput
 from rca.evaluation.run import PRODUCT, RULES, Plan, evaluate_collection, forest_from_collection
-from rca.evaluation.signals import SIGNAL_SETS
+from rca.evaluation.signal_sets import SIGNAL_SETS
 from rca.training.collection import simulate_collection
 from rca.training.split import part_of
 

@@ -6,7 +6,7 @@ import pytest
 from judged import HEALTHY, SILENT, row, slow_answer, slow_label
 
 from rca.evaluation.answer import Answer, NamedCause
-from rca.evaluation.errors import KINDS, kind_of_error
+from rca.evaluation.error_kinds import KINDS, kind_of_error
 from rca.evaluation.tables import errors_table
 from rca.telemetry.labels import Label
 

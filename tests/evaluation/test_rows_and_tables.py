@@ -8,10 +8,10 @@ import pyarrow.compute as pc
 import pytest
 from judged import HEALTHY, SILENT, row, slow_answer, slow_label
 
-from rca.evaluation.alarms import alarm_rate
-from rca.evaluation.confusion_picture import confusion_matrix, write_confusion
-from rca.evaluation.rows import grouped, to_table
+from rca.evaluation.judged_rows import grouped, to_table
+from rca.evaluation.pictures import confusion_matrix, write_confusion
 from rca.evaluation.tables import (
+    alarm_rate,
     alarms_table,
     confusion,
     differences_table,

@@ -14,7 +14,7 @@ import rca
 from rca.diagnosis import Diagnosis
 from rca.evaluation.answer import Answer, NamedCause
 from rca.evaluation.intervals import calibration_error
-from rca.evaluation.rows import judged_row
+from rca.evaluation.judged_rows import judged_row
 from rca.evaluation.scores import judge
 from rca.evaluation.summary import summarise
 from rca.telemetry.labels import Label

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from rca import Window, diagnose, read_window
-from rca.evaluation.signals import SIGNAL_SETS, TELEMETRY, restrict, telemetry_of
+from rca.evaluation.signal_sets import SIGNAL_SETS, TELEMETRY, restrict, telemetry_of
 from rca.simulation import sample_scenario, simulate
 
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from rca.training import gate, heads, trial
+from rca.training import bundle_comparison, heads, promotion_gate
 from rca_api.training_runs import child
 
 if __name__ == "__main__":
     heads.MAX_ROUNDS, heads.PATIENCE = 4, 2
-    trial.LATENCY_WINDOWS, trial.LATENCY_REPEATS = 2, 1
+    bundle_comparison.LATENCY_WINDOWS, bundle_comparison.LATENCY_REPEATS = 2, 1
     # Two timings on a busy machine are no evidence.
-    gate.LATENCY_SLACK = 100.0
+    promotion_gate.LATENCY_SLACK = 100.0
     # Nothing here is to be spared.
     child.NICENESS = 0
     child.main()

@@ -9,11 +9,11 @@ import pytest
 from registered import facts
 
 from rca.evaluation.answer import Answer, NamedCause
-from rca.evaluation.rows import PRODUCT, JudgedRow
+from rca.evaluation.judged_rows import PRODUCT, JudgedRow
 from rca.evaluation.scores import judge
 from rca.telemetry.labels import Label
-from rca.training.card import Card
-from rca.training.record import metrics, write_artifacts
+from rca.training.model_card import Card
+from rca.training.run_record import metrics, write_artifacts
 
 HEALTHY = Label(failure_mode="healthy", source="simulation")
 

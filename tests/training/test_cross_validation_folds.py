@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from made_up_corpus import made_up_corpus
 
-from rca.evaluation.rows import SEVERITIES, WORLD_SIZES, size_band
+from rca.evaluation.judged_rows import SEVERITIES, WORLD_SIZES, size_band
 from rca.features import WINDOW_FEATURES
 from rca.telemetry.labels import CollectionEntry
 from rca.training.cross_validation.folds import (

@@ -10,7 +10,7 @@ import pytest
 from rca.evaluation.answer import Answer, NamedCause
 from rca.evaluation.scores import Judged, judge
 from rca.telemetry.labels import Label
-from rca.training.gate import Check, Latency, Pair, Verdict, decide
+from rca.training.promotion_gate import Check, Latency, Pair, Verdict, decide
 
 HEALTHY = Label(failure_mode="healthy")
 SLOW = Label.model_validate(

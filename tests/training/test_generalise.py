@@ -14,7 +14,7 @@ import orjson
 import pyarrow.parquet as pq
 import pytest
 
-from rca.evaluation.rows import JudgedRow
+from rca.evaluation.judged_rows import JudgedRow
 from rca.evaluation.scores import Judged
 from rca.training import heads
 from rca.training.corpus import stack

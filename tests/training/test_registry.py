@@ -16,8 +16,8 @@ from registered import SHIPPED, add_version, bundle_copy, facts
 from rca.cli import run as run_command_line
 from rca.diagnosis import Bundle
 from rca.errors import BundleError, InvalidInput, SourceError
-from rca.training import gate, record, trial
-from rca.training.card import Card
+from rca.training import bundle_comparison, promotion_gate, run_record
+from rca.training.model_card import Card
 from rca.training.promotion import FORCED, OUTCOME, Promotion, promote
 from rca.training.registry import ORDER, Registry
 from rca_api.models import fetch
@@ -43,9 +43,9 @@ class Ran(NamedTuple):
 @pytest.fixture(scope="module", autouse=True)
 def _few_timings() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(trial, "LATENCY_WINDOWS", 3)
+        patch.setattr(bundle_comparison, "LATENCY_WINDOWS", 3)
         # Three timings on a busy machine are no evidence; what the gate makes of them is tested elsewhere.
-        patch.setattr(gate, "LATENCY_SLACK", 10.0)
+        patch.setattr(promotion_gate, "LATENCY_SLACK", 10.0)
         yield
 
 
@@ -292,14 +292,16 @@ def test_an_order_is_recorded_once_whenever_its_recorder_is_killed(
     registry = Registry(uri)
     before = registry.versions()
     # There is nothing to be seen in pictures of no test windows.
-    monkeypatch.setattr(record, "write_artifacts", lambda *_: None)
+    monkeypatch.setattr(run_record, "write_artifacts", lambda *_: None)
 
     def attempt() -> tuple[str, int | None]:
-        return record.record(uri, bundles["second"], card(bundles["second"]), {}, registered=True, tags=order)
+        return run_record.record(
+            uri, bundles["second"], card(bundles["second"]), {}, registered=True, tags=order
+        )
 
     order = {ORDER: "0" * 32}
     with monkeypatch.context() as patch:
-        patch.setattr(record, "register", killed)
+        patch.setattr(run_record, "register", killed)
         with pytest.raises(Killed):
             attempt()
     client = registry.client()

@@ -13,7 +13,7 @@ from rca.classify.preconditions import FEWEST_STEPS, MIN_STEPS
 from rca.classify.uncertainty import Doubt
 from rca.diagnosis.bundle import baseline
 from rca.features import WINDOW_FEATURES
-from rca.training.answer_distribution import fit_answers
+from rca.training.uncertainty import fit_answers
 
 CLASSES = ("healthy", "fail_slow", "fail_stop")
 

@@ -46,7 +46,7 @@ def version(uri: str, name: str) -> dict[str, Any] | None:
 
 def card(uri: str, name: str) -> str | None:
     """The model card of a version, Markdown."""
-    from rca.training.record import CARD_FILE
+    from rca.training.run_record import CARD_FILE
 
     registry = _registry(uri)
     found = registry.find(name)

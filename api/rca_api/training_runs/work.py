@@ -18,10 +18,10 @@ from rca.training.promotion import (
     keep_judgement,
     pass_judged,
 )
-from rca.training.record import record
 from rca.training.registration import withdraw_unfinished
 from rca.training.registry import CHAMPION, ORDER, RegisteredVersion, Registry
 from rca.training.run import RECORDING, Trained, fit
+from rca.training.run_record import record
 from rca_api.models.registry_process import gate_of, scores_of
 from rca_api.training_runs.task import Task
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from rca.evaluation.rows import HEALTHY
+from rca.evaluation.judged_rows import HEALTHY
 from rca.telemetry.causes import CAUSES
 from rca.telemetry.job import Parallelism, Topology
 from rca.telemetry.labels import Label, LabelledCause

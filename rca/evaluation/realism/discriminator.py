@@ -14,8 +14,8 @@ import numpy as np
 
 from rca.arrays import FloatArray, IntArray
 from rca.evaluation.intervals import LEVELS, UNKNOWN, Estimate
+from rca.evaluation.judged_rows import HEALTHY, in_order
 from rca.evaluation.realism.measure import Measured, columns, resolutions
-from rca.evaluation.rows import HEALTHY, in_order
 from rca.telemetry.causes import CAUSES
 
 #: Few leaves and few rounds: a larger model would overfit a few hundred windows.

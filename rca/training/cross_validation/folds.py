@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from rca.arrays import BoolArray
-from rca.evaluation.rows import SEVERITIES, WORLD_SIZES, size_band
+from rca.evaluation.judged_rows import SEVERITIES, WORLD_SIZES, size_band
 from rca.telemetry.causes import CAUSES
 from rca.telemetry.labels import Part
 from rca.training.cross_validation.pool import Cell, Pool

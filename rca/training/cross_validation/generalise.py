@@ -9,7 +9,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from rca.diagnosis.bundle import baseline
-from rca.evaluation.rows import JudgedRow
+from rca.evaluation.judged_rows import JudgedRow
 from rca.evaluation.run import Plan, evaluate_entries
 from rca.evaluation.scores import Judged
 from rca.evaluation.simulated import evaluate_simulated

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from rca.arrays import BoolArray, IntArray
-from rca.evaluation.rows import severity_band
+from rca.evaluation.judged_rows import severity_band
 from rca.features import WINDOW_FEATURES
 from rca.processes import mapped
 from rca.simulation.sampling import sample_scenario

@@ -9,7 +9,7 @@ from typing import Any
 
 from rca.errors import SourceError
 from rca.evaluation.intervals import Estimate
-from rca.evaluation.rows import JudgedRow, grouped, to_table
+from rca.evaluation.judged_rows import JudgedRow, grouped, to_table
 from rca.evaluation.summary import Difference, differences, estimates
 from rca.evaluation.tables import TextTable, cell
 from rca.training.cross_validation.folds import SEEN, SEVERITY

@@ -10,7 +10,7 @@ import numpy as np
 
 from rca.arrays import FloatArray
 from rca.evaluation.intervals import Estimate, bootstrap
-from rca.evaluation.rows import JudgedRow
+from rca.evaluation.judged_rows import JudgedRow
 from rca.evaluation.scores import onset_step
 from rca.telemetry.labels import Label
 from rca.telemetry.step_clock import StepClock

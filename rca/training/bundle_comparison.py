@@ -11,16 +11,16 @@ import numpy as np
 
 from rca.diagnosis import Bundle, diagnose
 from rca.diagnosis.bundle import baseline
-from rca.evaluation.rows import JudgedRow
+from rca.evaluation.judged_rows import JudgedRow
 from rca.evaluation.run import Plan, evaluate_entries
 from rca.evaluation.simulated import evaluate_simulated
 from rca.simulation.corpus import simulated_window
 from rca.telemetry.labels import CollectionEntry, read_collection
 from rca.telemetry.window import Window
 from rca.training.digests import joint_digest, window_digest
-from rca.training.gate import Latency, Pair
 from rca.training.held_out import SIMULATED
 from rca.training.incidents import incidents
+from rca.training.promotion_gate import Latency, Pair
 from rca.training.split import seeds_of
 
 Progress = Callable[[str, int, int], None]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from rca.evaluation.answer import Answer
 from rca.evaluation.scores import Judged, judge
-from rca.evaluation.signals import SIGNAL_SETS, TELEMETRY, telemetry_of
+from rca.evaluation.signal_sets import SIGNAL_SETS, TELEMETRY, telemetry_of
 from rca.telemetry.causes import CAUSES
 from rca.telemetry.labels import Label
 from rca.telemetry.window import Window
@@ -52,16 +52,16 @@ class JudgedRow:
     hours : float
         Length of the window.
     signals : str
-        Key of `rca.evaluation.signals.SIGNAL_SETS`.
+        Key of `rca.evaluation.signal_sets.SIGNAL_SETS`.
     method : str
     first_cause : str
         First cause of the answer; its failure mode where it names none.
     delay_steps : float
-        `rca.evaluation.delay.detection_delay`; NaN also where it was not asked for.
+        `rca.evaluation.detection_delay.detection_delay`; NaN also where it was not asked for.
     slowdown : float
         Step time with the fault over step time without, as far as the label knows it; NaN where it does not.
     telemetry : str
-        Of `rca.evaluation.signals.TELEMETRY`: what the whole window holds, whichever `signals` were shown.
+        Of `rca.evaluation.signal_sets.TELEMETRY`, for the whole window, whatever `signals` are.
     judged : Judged
     """
 

@@ -9,14 +9,13 @@ from typing import Any
 
 import orjson
 
-from rca.evaluation.calibration_picture import reliability_of, write_calibration
-from rca.evaluation.confusion_picture import write_confusion
-from rca.evaluation.rows import GROUPINGS, JudgedRow, grouped, to_table
+from rca.evaluation.judged_rows import GROUPINGS, JudgedRow, grouped, to_table
+from rca.evaluation.pictures import reliability_of, write_calibration, write_confusion
 from rca.evaluation.summary import summarise
 from rca.evaluation.tables import confusion
 from rca.features import VERSION
-from rca.training.card import Card
 from rca.training.held_out import SIMULATED, totals, with_all_signals
+from rca.training.model_card import Card
 from rca.training.promotion import FACTS_FILE
 from rca.training.registration import register, withdraw_unfinished
 from rca.training.registry import CORPUS, FEATURES, ORDER, SHA256, Registry
