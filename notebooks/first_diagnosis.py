@@ -11,7 +11,8 @@
 # %% [markdown]
 # # A first diagnosis
 #
-# One real captured window, from file to answer. Open it with Jupytext, or run it with `python`.
+# From the file of one captured window to its diagnosis. Open this notebook with Jupytext, or run it with
+# `python`.
 
 # %%
 from pathlib import Path
@@ -24,10 +25,10 @@ diagnosis = rca.diagnose(window)
 print(diagnosis.failure_mode, diagnosis.failure_mode_probability)
 
 # %% [markdown]
-# ## Who, and why
+# ## Which ranks, and why
 #
-# Costs are seconds per step: what the mean step would lose if the cause were at its reference. Causes and the
-# unexplained rest add up to the slowdown.
+# A cost is in seconds per step: the mean step would be that much shorter without the cause. The costs of the
+# causes and the unexplained rest add up to the slowdown.
 
 # %%
 for straggler in diagnosis.stragglers:
@@ -38,9 +39,9 @@ for cause in diagnosis.causes:
 print(f"{'unexplained':20s} {diagnosis.unexplained_seconds_per_step * 1e3:6.1f} ms per step")
 
 # %% [markdown]
-# ## Looking at it yourself
+# ## The features
 #
-# The features the models saw are arrays of rank x step; the late ranks stand out in `excess`.
+# Features are arrays of shape (ranks, steps). `excess` is the lateness of each rank compared with its peers.
 
 # %%
 from rca.features import extract

@@ -13,7 +13,7 @@ from rca.commands.progress import progress
 
 EXAMPLES = """
 rca simulate corpus --windows 100 --seed 7
-rca simulate corpus --windows 10000 --seed 7           resumes: what is there is kept
+rca simulate corpus --windows 10000 --seed 7           resumes: keeps existing windows
 rca simulate one --windows 1 --cause gpu_throttling
 rca evaluate corpus
 """
@@ -21,20 +21,21 @@ rca evaluate corpus
 
 def command(
     output: Annotated[
-        Path, typer.Argument(help="Collection folder to write, or to resume; windows already there are kept.")
+        Path, typer.Argument(help="Collection folder to write or to resume; existing windows are kept.")
     ],
-    windows: Annotated[int, typer.Option(min=1, help="How many.")] = 10,
+    windows: Annotated[int, typer.Option(min=1, help="Number of windows.")] = 10,
     seed: Annotated[int, typer.Option(min=0, help="The same seed gives the same windows.")] = 0,
     cause: Annotated[
-        str | None, typer.Option(help="healthy, or a cause id that every window has. [default: a mixture]")
+        str | None, typer.Option(help="healthy, or a cause id for every window. [default: a mixture]")
     ] = None,
     processes: Annotated[
-        int | None, typer.Option(min=1, help="Worker processes; no influence on the result. [default: cores]")
+        int | None,
+        typer.Option(min=1, help="Worker processes; the result does not depend on it. [default: cores]"),
     ] = None,
 ) -> None:
     """Simulate jobs with labelled faults and write their telemetry windows as a collection.
 
-    Can be killed at any moment and started again: it goes on where it was, to the same bytes.
+    You can stop the command at any time and start it again: it continues and writes the same bytes.
     """
     from rca.errors import InvalidInput
     from rca.simulation import FAULTS

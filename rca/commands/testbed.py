@@ -1,4 +1,4 @@
-"""`rca testbed`: capture real training jobs with faults injected on purpose."""
+"""`rca testbed`: capture real training jobs with injected faults."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ app = typer.Typer(
 @app.command("probe")
 def probe_command(
     clean: Annotated[
-        bool, typer.Option("--clean", help="Remove what a crashed capture left behind, and say what it was.")
+        bool, typer.Option("--clean", help="Remove the leftovers of a crashed capture, and list them.")
     ] = False,
 ) -> None:
-    """Tell what this machine permits, and which faults that allows."""
+    """List the capabilities of this machine, and the faults that it permits."""
     from rca.testbed import FAULTS, probe
     from rca.testbed.gpus import GpuMissing, find_gpus
     from rca.testbed.sweep import exclusive, sweep
@@ -43,7 +43,7 @@ def probe_command(
     except GpuMissing as error:
         gpus = f"no: {error.message}"
         without_gpu = ["a GPU"]
-    lines = [f"{name:15} {_said(value)}" for name, value in permitted.as_dict().items()]
+    lines = [f"{name:15} {_in_words(value)}" for name, value in permitted.as_dict().items()]
     lines += [f"{'gpus':15} {gpus}", "", "faults:"]
     for kind, spec in FAULTS.items():
         lacking = [*permitted.lacking(kind), *(without_gpu if spec.device == "gpu" else [])]
@@ -65,7 +65,7 @@ def capture_command(
 
     described = read_scenario(scenario)
     with progress() as report:
-        captured = capture_to(described, output, tell=report)
+        captured = capture_to(described, output, on_progress=report)
     label = captured.label
     causes = ", ".join(f"{cause.cause} on {list(cause.ranks)}" for cause in label.causes)
     write(f"{output}: {label.failure_mode}{': ' + causes if causes else ''}\n{label.notes}")
@@ -75,17 +75,22 @@ def capture_command(
 def campaign_command(
     matrix: Annotated[Path, typer.Argument(help="Scenario matrix as YAML.")],
     output: Annotated[
-        Path, typer.Option("--output", "-o", help="Collection folder; captures there are kept.")
+        Path, typer.Option("--output", "-o", help="Collection folder; existing captures are kept.")
     ],
     limit: Annotated[int | None, typer.Option(min=1, help="Stop after this many captures.")] = None,
-    max_strangers: Annotated[
-        float, typer.Option(min=0, max=1, help="Keep no capture in which others used more of the CPU time.")
+    max_foreign_cpu: Annotated[
+        float,
+        typer.Option(
+            min=0,
+            max=1,
+            help="Discard captures in which other processes used a larger share of the CPU time.",
+        ),
     ] = 0.15,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="List the captures and their parts only.")
+        bool, typer.Option("--dry-run", help="Only list the captures and their parts.")
     ] = False,
 ) -> None:
-    """Make every capture of a matrix that is not there yet; can be stopped and resumed at any time."""
+    """Make the missing captures of a matrix. You can stop and resume it at any time."""
     from rca.testbed.campaign import Progress, forked, require_gpus_of, run_campaign
     from rca.testbed.matrix import expand, read_matrix
     from rca.testbed.ranks.models import preload
@@ -99,14 +104,14 @@ def campaign_command(
     preload()
     with progress() as report:
 
-        def tell(state: Progress) -> None:
+        def on_progress(state: Progress) -> None:
             left = (
                 "" if state.remaining_seconds is None else f", about {_minutes(state.remaining_seconds)} left"
             )
             report(f"{state.done + 1}/{state.total} {state.name}{left}", 0, 0)
 
-        runner = partial(forked, max_strangers=max_strangers)
-        outcome = run_campaign(described, output, runner, tell=tell, limit=limit)
+        runner = partial(forked, max_foreign_cpu=max_foreign_cpu)
+        outcome = run_campaign(described, output, runner, on_progress=on_progress, limit=limit)
     lines = [f"{output}: {outcome.total} windows, {outcome.made} of them new, {len(outcome.failed)} failed"]
     lines += [f"  {name}: {message.splitlines()[0]}" for name, message in outcome.failed.items()]
     write("\n".join(lines))
@@ -114,7 +119,7 @@ def campaign_command(
 
 @app.command("pack")
 def pack_command(
-    campaign: Annotated[Path, typer.Argument(help="Collection folder a campaign wrote.")],
+    campaign: Annotated[Path, typer.Argument(help="Collection folder of a campaign.")],
     output: Annotated[Path, typer.Option("--output", "-o", help="Folder for the archives and the manifest.")],
 ) -> None:
     """Compress a campaign into one archive per part, the same bytes every time."""
@@ -131,7 +136,7 @@ def unpack_command(
     packed: Annotated[Path, typer.Argument(help="Folder with the archives and their manifest.")],
     output: Annotated[Path, typer.Option("--output", "-o", help="Collection folder to write.")],
 ) -> None:
-    """Make packed captures a collection again: rca testbed unpack data/testbed/captures -o captures."""
+    """Unpack captures to a collection folder: rca testbed unpack data/testbed/captures -o captures."""
     from rca.testbed.pack import unpack
 
     with progress() as report:
@@ -139,7 +144,7 @@ def unpack_command(
     write(f"{output}: {n_windows} windows")
 
 
-def _said(value: int | bool) -> str:
+def _in_words(value: int | bool) -> str:
     return ("yes" if value else "no") if isinstance(value, bool) else str(value)
 
 

@@ -1,9 +1,11 @@
-"""The testbed: a real training job on one machine, faults injected on purpose, captured as labelled windows.
+"""The testbed: a real training job on one machine, with injected faults, captured as labelled windows.
 
-Ranks are real processes that train a small network over gloo; nodes are network namespaces with a pinned
-core. What stands in for GPU hardware is a process; where there is a GPU, a rank may compute on it. Every
-label says what was real. Needs the extra ``[testbed]`` (PyTorch; NVML for GPUs); root unlocks namespaces,
-cgroups and real-time scheduling. See ``docs/explanation/simulation-and-testbed.md``.
+Ranks are real processes that train a small network over gloo. Nodes are network namespaces with a pinned
+core. Processes replace GPU hardware; with a real GPU, a rank may compute on it. Every label says what was
+real.
+
+The testbed needs the extra ``[testbed]`` (PyTorch; NVML for GPUs). Namespaces, control groups and real-time
+scheduling need root. See ``docs/explanation/simulation-and-testbed.md``.
 """
 
 from __future__ import annotations

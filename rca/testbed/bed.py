@@ -1,4 +1,4 @@
-"""The assembled testbed: nodes, groups and the ranks' processes, set up and torn down as one."""
+"""The assembled testbed: nodes, control groups and the ranks' processes, from setup to teardown."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from rca.testbed.gpus import Gpu, GpuMissing
 from rca.testbed.names import PREFIX
 from rca.testbed.network import Node, network
 from rca.testbed.probe import Capabilities
-from rca.testbed.process import Family, Placement, Spawned
+from rca.testbed.process import Placement, ProcessTable, Spawned
 from rca.testbed.ranks import host, loader, models, neighbour
 from rca.testbed.ranks.calibration import prepare
 from rca.testbed.ranks.host import Accelerator
-from rca.testbed.ranks.shared import TOKEN, Pipe, Shared, Wires, job_pace, shared_floats
+from rca.testbed.ranks.shared import TOKEN, Pipe, Pipes, Shared, job_pace, shared_floats
 from rca.testbed.ranks.stand_in import StandIn, serve_copies, serve_kernels
 from rca.testbed.scenario import JobShape, Scenario
 
@@ -31,9 +31,9 @@ _NEIGHBOURS_READY_SECONDS = 60.0
 
 @dataclass(frozen=True)
 class RankProcesses:
-    """One rank: what it shares with us, and its processes by role.
+    """One rank: its shared memory, and its processes by role.
 
-    Every rank has ``host`` and ``loader``; one without a GPU has ``device`` and ``copier``, too.
+    Every rank has ``host`` and ``loader``; a rank without a GPU also has ``device`` and ``copier``.
     """
 
     rank: int
@@ -44,7 +44,7 @@ class RankProcesses:
 
 @dataclass(frozen=True)
 class Bed:
-    """Everything an injector or a sampler may want to touch.
+    """All parts of a running testbed, for injectors and samplers.
 
     Attributes
     ----------
@@ -59,14 +59,14 @@ class Bed:
     gpus : dict of int to Gpu
         The GPU of each rank that has one.
     neighbours : dict of int to list of ndarray of shape (len(Control),)
-        What the foreign processes on it are told through (`rca.testbed.ranks.neighbour`).
+        Controls of the foreign processes on each rank's GPU (`rca.testbed.ranks.neighbour`).
     """
 
     scenario: Scenario
     permitted: Capabilities
     nodes: list[Node]
     groups: Groups
-    family: Family
+    process_table: ProcessTable
     links: list[Pipe]
     holders: list[Spawned]
     ranks: list[RankProcesses]
@@ -79,19 +79,19 @@ class Bed:
     def job(self) -> JobShape:
         return self.scenario.job
 
-    def foreign(self, node: int, nice: int = 0) -> Placement:
+    def foreign_placement(self, node: int, nice: int = 0) -> Placement:
         """Where foreign load on a node runs."""
         return Placement(core=self.nodes[node].core, groups=self.groups.others(node), nice=nice)
 
-    def beside(self, rank: int) -> Placement:
-        """Where load beside one rank runs: in its groups, on its core."""
+    def placement_near(self, rank: int) -> Placement:
+        """Where foreign load on one rank runs: in its groups, on its core."""
         node = self.job.node_of(rank)
         return Placement(core=self.nodes[node].core, groups=self.groups.joined_by(node, rank))
 
 
 @contextlib.contextmanager
 def assembled(scenario: Scenario, permitted: Capabilities, gpus: Sequence[Gpu] = ()) -> Iterator[Bed]:
-    """Set everything up, start the ranks, and take everything down again however the body ends.
+    """Set everything up, start the ranks, and take everything down again, also after an error.
 
     Parameters
     ----------
@@ -103,7 +103,7 @@ def assembled(scenario: Scenario, permitted: Capabilities, gpus: Sequence[Gpu] =
     MissingExtra
         If PyTorch is not installed.
     GpuMissing
-        If a GPU does not let several processes in.
+        If a GPU does not serve several processes at once.
     """
     models.preload()
     job = scenario.job
@@ -114,11 +114,13 @@ def assembled(scenario: Scenario, permitted: Capabilities, gpus: Sequence[Gpu] =
         cabled = network(job.nodes, permitted.cores, namespaces=permitted.namespaces, shaped=permitted.htb)
         nodes = stack.enter_context(cabled)
         groups = stack.enter_context(control_groups(find_hierarchies(), ranks_of_nodes))
-        family = Family(log)
-        stack.callback(family.end_all)
-        holders = [family.spawn("holder", _hold, Placement(namespace=node.namespace)) for node in nodes]
+        process_table = ProcessTable(log)
+        stack.callback(process_table.end_all)
+        holders = [
+            process_table.spawn("holder", _hold, Placement(namespace=node.namespace)) for node in nodes
+        ]
         bed = Bed(
-            scenario, permitted, nodes, groups, family,
+            scenario, permitted, nodes, groups, process_table,
             links=[_link() for _ in nodes],
             holders=holders,
             ranks=[],
@@ -135,16 +137,16 @@ def assembled(scenario: Scenario, permitted: Capabilities, gpus: Sequence[Gpu] =
 def _start_neighbours(bed: Bed) -> None:
     """Start the foreign processes on the ranks' GPUs, and wait until they have set themselves up."""
     for rank, gpu in bed.gpus.items():
-        # Anywhere but in the rank's own group: what they take from it is to be the GPU.
+        # Not in the rank's own group: they must take nothing from the rank but its GPU.
         place = Placement(groups=bed.groups.others(bed.job.node_of(rank)))
         bed.neighbours[rank] = [shared_floats(len(neighbour.Control)) for _ in range(neighbour.NEIGHBOURS)]
         for control in bed.neighbours[rank]:
             work = partial(neighbour.serve, gpu.torch_device, control)
-            bed.family.spawn("gpu_neighbour", work, place)
+            bed.process_table.spawn("gpu_neighbour", work, place)
     deadline = time.monotonic() + _NEIGHBOURS_READY_SECONDS
-    controls = [control for beside in bed.neighbours.values() for control in beside]
+    controls = [control for of_rank in bed.neighbours.values() for control in of_rank]
     while not all(control[neighbour.Control.READY] for control in controls):
-        if bed.family.reap() or time.monotonic() > deadline:
+        if bed.process_table.reap() or time.monotonic() > deadline:
             tail = bed.log.read_text(encoding="utf-8")[-2000:] if bed.log.exists() else ""
             raise GpuMissing("the GPU does not serve several processes at once", hint=tail or None)
         time.sleep(0.01)
@@ -160,28 +162,28 @@ def _start_ranks(bed: Bed, folder: Path) -> None:
     for rank in range(job.world_size):
         node = bed.nodes[job.node_of(rank)]
         shared = Shared(job.steps, n_parameters, pace)
-        wires = Wires(bed.links[node.index])
+        pipes = Pipes(bed.links[node.index])
         mine = bed.groups.joined_by(node.index, rank)
         hardware = Placement(core=node.core, real_time=permitted.real_time)
         plan = host.HostPlan(rank, job, f"tcp://{bed.nodes[0].address}:{_PORT}", node.interface, folder)
         read = partial(
-            loader.load, job.model, shared, wires, dataset, bed.scenario.seed * 1000 + rank,
+            loader.load, job.model, shared, pipes, dataset, bed.scenario.seed * 1000 + rank,
             direct=permitted.direct_reads,
         )  # fmt: skip
-        spawn = partial(bed.family.spawn, rank=rank)
+        spawn = partial(bed.process_table.spawn, rank=rank)
         processes = {"loader": spawn("loader", read, Placement(core=node.core, groups=mine))}
         if rank in bed.gpus:
             where = bed.gpus[rank].torch_device
             ready: Callable[[], Accelerator] = partial(prepare, built, shared, where, job, rank)
         else:
-            serve = partial(serve_kernels, built, shared, wires, job.scale)
-            copy = partial(serve_copies, shared, wires, job.scale)
+            serve = partial(serve_kernels, built, shared, pipes, job.scale)
+            copy = partial(serve_copies, shared, pipes, job.scale)
             processes |= {
                 "device": spawn("device", serve, hardware),
                 "copier": spawn("copier", copy, hardware),
             }
-            ready = partial(StandIn, shared, wires, len(built.blocks))
-        train = partial(host.train, plan, shared, wires, ready)
+            ready = partial(StandIn, shared, pipes, len(built.blocks))
+        train = partial(host.train, plan, shared, pipes, ready)
         processes["host"] = spawn("host", train, Placement(node.core, node.namespace, mine))
         bed.ranks.append(RankProcesses(rank, node, shared, processes))
 
@@ -193,7 +195,7 @@ def _link() -> Pipe:
 
 
 def _hold() -> None:
-    """Keep a namespace alive and readable under ``/proc``, whatever happens to the ranks in it."""
+    """Keep a namespace alive and readable under ``/proc``, also after its ranks have ended."""
     os.read(os.pipe()[0], 1)
 
 

@@ -1,4 +1,4 @@
-"""Many captures in a row: resumable, stoppable at any moment, never half-written."""
+"""A campaign: many captures in a row, which can be stopped and resumed at any time."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Runner(Protocol):
 
 @dataclass(frozen=True)
 class Progress:
-    """How far a campaign has come.
+    """Progress of a campaign.
 
     Attributes
     ----------
@@ -55,7 +55,7 @@ class Progress:
 
 @dataclass(frozen=True)
 class Outcome:
-    """A campaign's end: captures in the collection, made just now, and failed just now."""
+    """Result of a run: captures in the collection, new captures, and failed ones with their messages."""
 
     total: int
     made: int
@@ -67,12 +67,12 @@ def run_campaign(
     folder: Path,
     runner: Runner,
     *,
-    tell: Callable[[Progress], None] = lambda progress: None,
+    on_progress: Callable[[Progress], None] = lambda progress: None,
     limit: int | None = None,
 ) -> Outcome:
     """Make the captures of a matrix that are not in `folder` yet.
 
-    A failed capture is noted and the campaign goes on; it is tried again the next time.
+    The campaign continues after a failed capture, and the next run tries it again.
 
     Parameters
     ----------
@@ -89,7 +89,7 @@ def run_campaign(
     write_manifest(matrix, folder, planned)
     for number, each in enumerate(todo):
         remaining = (time.monotonic() - began) / number * (len(todo) - number) if number else None
-        tell(Progress(len(planned) - len(missing) + made, len(planned), each.scenario.name, remaining))
+        on_progress(Progress(len(planned) - len(missing) + made, len(planned), each.scenario.name, remaining))
         try:
             runner(each.scenario, folder / each.scenario.name)
             made += 1
@@ -101,7 +101,7 @@ def run_campaign(
 
 
 def require_gpus_of(planned: list[Planned]) -> None:
-    """Refuse to begin where the captures with GPU ranks could only fail, one by one.
+    """Refuse a campaign with GPU ranks on a machine where these captures would fail.
 
     Raises
     ------
@@ -114,7 +114,7 @@ def require_gpus_of(planned: list[Planned]) -> None:
 
 
 def write_manifest(matrix: Matrix, folder: Path, planned: list[Planned]) -> None:
-    """Write the collection's manifest: what is there, and which part of the collection it belongs to."""
+    """Write the collection's manifest: its captures, and the part of the collection of each."""
     entries = [_entry(folder, each) for each in planned if (folder / each.scenario.name).exists()]
     properties = {
         "name": matrix.name,
@@ -126,13 +126,13 @@ def write_manifest(matrix: Matrix, folder: Path, planned: list[Planned]) -> None
     labels.write_manifest(folder, sorted(entries, key=lambda entry: str(entry["id"])), properties)
 
 
-def forked(scenario: Scenario, path: Path, *, max_strangers: float = 1.0) -> None:
+def forked(scenario: Scenario, path: Path, *, max_foreign_cpu: float = 1.0) -> None:
     """Capture in a forked process: a crash costs one capture, and PyTorch is imported only once.
 
     Raises
     ------
     CaptureFailed
-        With what the capture printed about its failure.
+        With the capture's error message.
     """
     from rca.testbed.capture import CaptureFailed, capture_to
 
@@ -141,10 +141,10 @@ def forked(scenario: Scenario, path: Path, *, max_strangers: float = 1.0) -> Non
     if pid == 0:
         os.close(reader)
         code = 1
-        # Ctrl-C reaches the campaign alone, which then asks for an orderly end, once.
+        # Ctrl-C reaches the campaign only, which then sends SIGTERM once.
         detach(signal.SIGTERM)
         try:
-            capture_to(scenario, path, max_strangers=max_strangers)
+            capture_to(scenario, path, max_foreign_cpu=max_foreign_cpu)
             code = 0
         except KeyboardInterrupt:
             code = _INTERRUPTED
@@ -167,7 +167,7 @@ def forked(scenario: Scenario, path: Path, *, max_strangers: float = 1.0) -> Non
 
 
 def _wait_for(pid: int) -> int:
-    """Wait for a forked capture; an interrupt is passed on, so that it takes everything down first."""
+    """Wait for a forked capture; pass an interrupt on, so that the capture takes everything down."""
     try:
         return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
     except KeyboardInterrupt:
@@ -197,9 +197,12 @@ def _entry(folder: Path, planned: Planned) -> dict[str, Any]:
 
 
 def _refuse_other_matrix(matrix: Matrix, folder: Path) -> None:
-    """Refuse a folder that holds another campaign, whose manifest would be lost."""
+    """Refuse a folder with another campaign: this one would overwrite its manifest."""
     if not (folder / MANIFEST_FILE).exists():
         return
     held = read_collection(folder).properties
     if (held.get("name"), held.get("seed")) != (matrix.name, matrix.seed):
-        raise InvalidInput(f"{folder}: holds the campaign {held.get('name')!r}, seed {held.get('seed')}")
+        raise InvalidInput(
+            f"{folder}: contains the campaign {held.get('name')!r}, seed {held.get('seed')}",
+            hint="name another folder",
+        )

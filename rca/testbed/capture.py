@@ -1,4 +1,4 @@
-"""One capture: run the job, act on it, watch it, and write what was seen with the truth beside it."""
+"""One capture: run the job, inject the faults, sample, and write the labelled window."""
 
 from __future__ import annotations
 
@@ -31,15 +31,15 @@ from rca.testbed.window import window_of
 _POLL_SECONDS = 0.003
 _START_SECONDS = 90.0
 _STALL_SECONDS = 3.0
-# Slower than any fault makes a step, quicker than gloo's own patience.
+# Longer than any step with a fault, shorter than gloo's timeout.
 _SLOW_STEP_SECONDS = 25.0
-_BENIGN: dict[str, type[Hiccup] | type[NeighbourLoad] | type[SlowWarmUp]] = {
+_BENIGN_ACTIONS: dict[str, type[Hiccup] | type[NeighbourLoad] | type[SlowWarmUp]] = {
     "hiccup": Hiccup,
     "neighbour_load": NeighbourLoad,
     "slow_warm_up": SlowWarmUp,
 }
 
-Tell = Callable[[str, int, int], None]
+OnProgress = Callable[[str, int, int], None]
 
 
 class CaptureFailed(RcaError):
@@ -56,22 +56,22 @@ class Captured:
     label: Label
 
 
-def capture(scenario: Scenario, *, tell: Tell = lambda phase, done, total: None) -> Captured:
+def capture(scenario: Scenario, *, on_progress: OnProgress = lambda phase, done, total: None) -> Captured:
     """Run a scenario on this machine.
 
     Parameters
     ----------
-    tell : callable
+    on_progress : callable
         Called with ``(phase, steps done, steps in total)``.
 
     Raises
     ------
     InvalidInput
-        If a fault needs something this machine does not permit.
+        If a fault needs something that this machine does not permit.
     GpuMissing
         If the job has more GPU ranks than this machine has usable GPUs.
     CaptureFailed
-        If the job failed by itself.
+        If the job failed without a fault that ends it.
     Busy
         If another capture is running.
     """
@@ -81,7 +81,7 @@ def capture(scenario: Scenario, *, tell: Tell = lambda phase, done, total: None)
         permitted = probe()
         refuse_impossible(scenario, permitted)
         with assembled(scenario, permitted, gpus) as bed:
-            record = _run(bed, tell)
+            record = _run(bed, on_progress)
     return Captured(window_of(scenario, record), label_of(scenario, record))
 
 
@@ -89,43 +89,46 @@ def capture_to(
     scenario: Scenario,
     path: Path,
     *,
-    tell: Tell = lambda phase, done, total: None,
-    max_strangers: float = 1.0,
+    on_progress: OnProgress = lambda phase, done, total: None,
+    max_foreign_cpu: float = 1.0,
 ) -> Captured:
-    """Run a scenario and write its labelled window's folder, all of it or nothing.
+    """Run a scenario and write its labelled window's folder; nothing is written after a failure.
 
     Parameters
     ----------
-    max_strangers : float
-        Largest share of the CPU time, from 0 to 1, that others may have used.
+    max_foreign_cpu : float
+        Largest share of the CPU time, from 0 to 1, that other processes may use.
 
     Raises
     ------
     CaptureFailed
-        If the job failed by itself, or others used too much of the CPUs for the capture to be trusted.
+        If the job failed without a fault that ends it, or other processes used more of the CPU time.
     """
-    captured = capture(scenario, tell=tell)
+    captured = capture(scenario, on_progress=on_progress)
     used = (captured.label.model_extra or {})["stranger_cpu_share"]
-    if used > max_strangers:
-        raise CaptureFailed(f"{scenario.name}: others used {used:.0%} of the CPU time", hint="not kept")
+    if used > max_foreign_cpu:
+        raise CaptureFailed(
+            f"{scenario.name}: other processes used {used:.0%} of the CPU time, limit {max_foreign_cpu:.0%}",
+            hint="the capture is not kept; stop other programs and repeat it",
+        )
     write_labelled(captured.window, captured.label, path)
     return captured
 
 
 def refuse_impossible(scenario: Scenario, permitted: Capabilities) -> None:
-    """Refuse faults whose means this machine lacks."""
+    """Refuse faults that this machine does not permit."""
     for fault in scenario.faults:
         lacking = permitted.lacking(fault.kind)
         if lacking:
             raise InvalidInput(
-                f"{scenario.name}: {fault.kind} needs {', '.join(lacking)}, not permitted on this machine",
-                hint="`rca testbed probe` tells what it does",
+                f"{scenario.name}: {fault.kind} needs {', '.join(lacking)}; this machine does not permit it",
+                hint="`rca testbed probe` lists what it permits",
             )
 
 
 @contextlib.contextmanager
 def interrupted_once() -> Iterator[None]:
-    """Let SIGTERM unwind like Ctrl-C; a second one must not disturb the teardown."""
+    """Let SIGTERM act like Ctrl-C; a second signal does not disturb the teardown."""
     numbers = (signal.SIGINT, signal.SIGTERM)
 
     def interrupt(_number: int, _frame: FrameType | None) -> None:
@@ -141,23 +144,23 @@ def interrupted_once() -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def _run(bed: Bed, tell: Tell) -> Record:
+def _run(bed: Bed, on_progress: OnProgress) -> Record:
     draw = np.random.default_rng(bed.scenario.seed)
     offset = time.time() - time.monotonic()
-    benign = [_BENIGN[kind](bed, draw) for kind in bed.scenario.benign if kind in _BENIGN]
+    benign = [_BENIGN_ACTIONS[kind](bed, draw) for kind in bed.scenario.benign if kind in _BENIGN_ACTIONS]
     schedule = Schedule([(fault, injector(bed, fault)) for fault in bed.scenario.faults])
     sampler, account = Sampler(bed), CpuAccount()
-    watch = _Watch(bed, tell)
+    watch = _ProgressWatch(bed, on_progress)
     due = 0.0
     try:
-        while watch.goes_on():
+        while watch.is_running():
             for each in benign:
                 each.at_step(watch.slowest)
             schedule.advance(watch.slowest, watch.fastest)
             now = time.monotonic()
             if watch.slowest >= 0 and now >= due:
                 sampler.sample(now)
-                account.observe(now, [os.getpid(), *bed.family.alive])
+                account.observe(now, [os.getpid(), *bed.process_table.alive])
                 due = max(due + PERIOD_SECONDS, now)
             time.sleep(_POLL_SECONDS)
     finally:
@@ -169,7 +172,7 @@ def _run(bed: Bed, tell: Tell) -> Record:
         exits=watch.exits,
         acted=schedule.acted,
         unix_offset=offset,
-        stranger_share=account.stranger_share(bed.permitted.cores),
+        foreign_cpu_share=account.foreign_cpu_share(bed.permitted.cores),
         permitted=bed.permitted,
         gpus=sampler.gpus,
         pace=bed.ranks[0].shared.pace.copy() if bed.gpus else None,
@@ -196,7 +199,7 @@ class Schedule:
         self._plans = [_Planned(fault, injector) for fault, injector in injectors]
 
     def advance(self, slowest: int, fastest: int) -> None:
-        """Act on what is due when the slowest and the fastest rank are in these steps."""
+        """Start and stop what is due when the slowest and the fastest rank are in these steps."""
         for plan in self._plans:
             if plan.acted is None and fastest >= plan.fault.first_step:
                 plan.injector.start()
@@ -208,7 +211,7 @@ class Schedule:
                 plan.acted = replace(plan.acted, last_step=slowest)
 
     def close(self) -> None:
-        """Stop what still runs."""
+        """Stop the faults that are still active."""
         for plan in self._plans:
             if plan.acted is not None and not plan.over:
                 plan.over = True
@@ -220,20 +223,20 @@ class Schedule:
         return [plan.acted for plan in self._plans if plan.acted is not None]
 
 
-class _Watch:
+class _ProgressWatch:
     """Follows the ranks' progress and notices ends, stalls and failures."""
 
-    def __init__(self, bed: Bed, tell: Tell) -> None:
+    def __init__(self, bed: Bed, on_progress: OnProgress) -> None:
         self._bed = bed
-        self._tell = tell
+        self._on_progress = on_progress
         faults = bed.scenario.faults
         self._stopping = next((fault for fault in faults if fault.spec.stops_the_job), None)
-        self._began = self._moved = time.monotonic()
+        self._began = self._progressed_at = time.monotonic()
         self.slowest = self.fastest = -1
         self.exits: list[Exit] = []
 
-    def goes_on(self) -> bool:
-        """Look once; False when the capture is complete."""
+    def is_running(self) -> bool:
+        """Update the state; False when the capture is complete."""
         self._reap()
         shared = [held.shared for held in self._bed.ranks]
         if all(each.finished for each in shared):
@@ -243,11 +246,11 @@ class _Watch:
         self.slowest, self.fastest = min(steps), max(steps)
         now = time.monotonic()
         if (self.slowest, self.fastest) != before:
-            self._moved = now
-            self._tell(self._bed.scenario.name, self.slowest + 1, self._bed.job.steps)
-        return self._patient(now - self._moved, now - self._began)
+            self._progressed_at = now
+            self._on_progress(self._bed.scenario.name, self.slowest + 1, self._bed.job.steps)
+        return self._may_wait(now - self._progressed_at, now - self._began)
 
-    def _patient(self, still: float, overall: float) -> bool:
+    def _may_wait(self, still: float, overall: float) -> bool:
         if self.slowest < 0:
             if overall > _START_SECONDS:
                 raise self._failure("the ranks did not start")
@@ -255,11 +258,11 @@ class _Watch:
         if self._stopping is not None and self.fastest >= self._stopping.first_step:
             return still < _STALL_SECONDS
         if still > _SLOW_STEP_SECONDS:
-            raise self._failure("the job stopped by itself")
+            raise self._failure("the job stopped without a fault that stops it")
         return True
 
     def _reap(self) -> None:
-        for exit_ in self._bed.family.reap():
+        for exit_ in self._bed.process_table.reap():
             if exit_.process.rank >= 0:
                 self._rank_process_ended(exit_)
             elif exit_.code not in (0, 128 + signal.SIGKILL):
@@ -273,7 +276,7 @@ class _Watch:
             raise self._failure(f"{exit_.process.role} of rank {held.rank} ended with {exit_.code}")
         self.exits.append(exit_)
         if exit_.process.role == "device":
-            # What a lost device does to its host: the next call into it aborts the process.
+            # A host aborts at its next call to a lost device.
             send(held.processes["host"], signal.SIGABRT)
 
     def _failure(self, what: str) -> CaptureFailed:

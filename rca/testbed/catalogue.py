@@ -1,4 +1,4 @@
-"""What can be done to the job: every fault as data (cause, scope, severities, what is real about it)."""
+"""The testbed's faults as data: cause, scope, severities, and what is real about each."""
 
 from __future__ import annotations
 
@@ -15,26 +15,26 @@ Need = Literal["namespaces", "htb", "relay", "cpu_groups", "disk_groups", "memor
 
 @dataclass(frozen=True)
 class FaultKind:
-    """One way to hurt the job.
+    """One fault that the testbed can inject.
 
     Attributes
     ----------
     cause : str
         Id in the cause catalogue.
     alike : tuple of str
-        Other causes the captured signals cannot tell from it; an answer with one of them counts as right.
+        Other causes with the same captured signals; an answer with one of them counts as right.
     scopes : tuple of str
-        What it can be aimed at; the first is the default.
+        Possible targets; the first is the default.
     levels : tuple of three floats
-        Strength at severity 1, 2 and 3; `unit` says of what.
+        Strength at severity 1, 2 and 3, in `unit`.
     needs : tuple of str
-        What the machine must permit (`rca.testbed.probe`).
+        Capabilities that the machine must permit (`rca.testbed.probe`).
     real : str
-        What is really done, for the label's notes.
+        What the injector really does, for the label's notes.
     periodic : bool
-        It hits single steps, so that its price is in the mean of the steps, not in their median.
+        It affects single steps, so its cost is in the mean of the steps, not in their median.
     device : {"any", "stand_in", "gpu"}
-        What its victims must compute on.
+        Kind of device of the affected ranks.
     """
 
     cause: str
@@ -78,7 +78,7 @@ FAULTS: dict[str, FaultKind] = {
         ("rank", "node"),
         (2, 5, 12),
         "busy processes",
-        "busy loops in the CPU group, on the core, of the rank; or beside the node's ranks",
+        "busy loops in the rank's CPU group and on its core, or on the cores of the node's ranks",
     ),
     "cpu_quota": FaultKind(
         "cpu_contention",
@@ -102,7 +102,7 @@ FAULTS: dict[str, FaultKind] = {
         ("node",),
         (3.0, 6.0, 15.0),
         "ms",
-        "every frame the node sends is held back, real TCP above it",
+        "every frame that the node sends is delayed, below real TCP",
         alike=_CONGESTION,
         needs=_RELAY,
     ),
@@ -111,7 +111,7 @@ FAULTS: dict[str, FaultKind] = {
         ("node",),
         (0.005, 0.02, 0.06),
         "share of frames",
-        "frames the node sends are dropped at random, real TCP above it",
+        "frames that the node sends are dropped at random, below real TCP",
         alike=_CONGESTION,
         needs=_RELAY,
     ),
@@ -129,7 +129,7 @@ FAULTS: dict[str, FaultKind] = {
         ("rank",),
         (1.2, 1.9, 3.4),
         "nominal steps per batch",
-        "the loader sleeps before it hands a batch over",
+        "the loader sleeps before it delivers a batch",
     ),
     "heavy_decoding": FaultKind(
         "data_loader_stall",
@@ -151,7 +151,7 @@ FAULTS: dict[str, FaultKind] = {
         ("rank",),
         (0.25, 0.45, 0.65),
         "share of time stopped",
-        "the device process is stopped and continued every 40 ms; stands in for a throttled GPU",
+        "the device process is stopped and continued every 40 ms; it replaces a throttled GPU",
         alike=_CONTENTION,
         device="stand_in",
     ),
@@ -160,7 +160,7 @@ FAULTS: dict[str, FaultKind] = {
         ("rank",),
         (1.25, 1.6, 2.2),
         "times the kernel time",
-        "the device process pads its kernels to a longer time; stands in for a lowered GPU clock",
+        "the device process pads its kernels to a longer time; it replaces a GPU with a lower clock",
         alike=_CONTENTION,
         device="stand_in",
     ),
@@ -169,7 +169,7 @@ FAULTS: dict[str, FaultKind] = {
         ("node",),
         (3, 6, 12),
         "foreign copiers",
-        "other processes take turns on the token that stands in for the node's PCIe link",
+        "other processes take turns on the token that replaces the node's PCIe link",
         device="stand_in",
     ),
     "gpu_gemms": FaultKind(
@@ -193,7 +193,7 @@ FAULTS: dict[str, FaultKind] = {
         ("rank",),
         (1.0, 2.0, 3.0),
         "processes that copy without pause",
-        "other processes copy pinned memory over the PCIe link of the rank's GPU; the link itself is sound",
+        "other processes copy pinned memory over the PCIe link of the rank's GPU; the link itself is healthy",
         alike=_CONTENTION,
         device="gpu",
     ),
@@ -202,7 +202,7 @@ FAULTS: dict[str, FaultKind] = {
         ("rank",),
         (0.3, 0.6, 1.0),
         "share of the batch in pageable memory",
-        "the rank copies its batch from pageable instead of pinned memory; the PCIe link itself is sound",
+        "the rank copies its batch from pageable instead of pinned memory; the PCIe link itself is healthy",
         device="gpu",
     ),
     "gc_pauses": FaultKind(
@@ -227,7 +227,7 @@ FAULTS: dict[str, FaultKind] = {
         ("job",),
         (0.25, 0.4, 0.6),
         "spread of log length",
-        "batches of really uneven length; kernel time follows tokens and squared lengths",
+        "batches of really unequal lengths; kernel time follows tokens and squared lengths",
         device="stand_in",
     ),
     "full_last_stage": FaultKind(
@@ -235,7 +235,7 @@ FAULTS: dict[str, FaultKind] = {
         ("stage",),
         (1.3, 1.6, 2.2),
         "times the kernel time",
-        "the last stage's device processes pad to a longer time; stands in for more layers",
+        "the last stage's device processes pad to a longer time; this replaces more layers",
         device="stand_in",
     ),
     "checkpoint_stall": FaultKind(

@@ -1,7 +1,7 @@
-"""Control groups of nodes and ranks, on version 1 and version 2 hierarchies alike.
+"""Control groups of nodes and ranks, on hierarchies of version 1 and version 2.
 
-Every rank gets the same generous limits, faulty or not: the mere existence of a limit must not give the
-victim away.
+Every rank gets the same generous limits, with or without a fault: the existence of a limit must not reveal
+the affected rank.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Hierarchies:
     Attributes
     ----------
     mounts : dict of str to Path
-        Root of each version 1 controller that can be written, or of version 2 for those it offers.
+        Root of each writable version 1 controller, or of version 2 for the controllers that it offers.
     unified : Path or None
         The version 2 root, which has pressure files and CPU time even without controllers.
     """
@@ -50,7 +50,7 @@ class Hierarchies:
 
 
 def find_hierarchies(root: Path = ROOT) -> Hierarchies:
-    """Look for hierarchies that this process may create groups in."""
+    """Find the hierarchies in which this process may create groups."""
     unified = next((path for path in (root / "unified", root) if _is_v2(path)), None)
     if unified is not None and not os.access(unified, os.W_OK):
         unified = None
@@ -172,7 +172,7 @@ def control_groups(hierarchies: Hierarchies, ranks_of_nodes: list[list[int]]) ->
 
 
 def _delegate(root: Path, hierarchies: Hierarchies) -> None:
-    """Switch version 2 controllers on, from the root down to the nodes."""
+    """Enable version 2 controllers, from the root down to the nodes."""
     wanted = {_CONTROLLERS[name] for name, mount in hierarchies.mounts.items() if mount == root}
     if not wanted:
         return
@@ -182,7 +182,7 @@ def _delegate(root: Path, hierarchies: Hierarchies) -> None:
 
 
 def remove_tree(group: Path) -> bool:
-    """Remove a group and those below it, once their processes are gone; says whether all went."""
+    """Remove a group and those below it once their processes have ended; returns whether all are removed."""
     if not group.is_dir():
         return True
     for child in [path for path in group.iterdir() if path.is_dir()]:

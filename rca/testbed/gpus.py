@@ -1,6 +1,6 @@
-"""GPUs of this machine, as CUDA and NVML both know them.
+"""GPUs of this machine that both CUDA and NVML know.
 
-They are looked for in a process of their own: once CUDA is up, forked processes can no longer use it.
+A separate process queries them: after CUDA is initialized, forked processes cannot use it.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ import orjson
 from rca.errors import RcaError
 from rca.testbed.names import PREFIX
 from rca.testbed.probe import installed
-from rca.testbed.process import Family
+from rca.testbed.process import ProcessTable
 
-_PATIENCE_SECONDS = 60.0
+_QUERY_TIMEOUT_SECONDS = 60.0
 _INSTALL = "pip install 'straggler-rca[testbed]', with a CUDA build of PyTorch"
 
 
@@ -38,9 +38,9 @@ class Gpu:
     Attributes
     ----------
     index : int
-        As CUDA counts, which need not be as NVML counts.
+        CUDA's number of it, which may differ from NVML's.
     uuid : str
-        By which NVML finds it.
+        NVML finds the GPU by it.
     """
 
     index: int
@@ -50,12 +50,12 @@ class Gpu:
 
     @property
     def torch_device(self) -> str:
-        """What PyTorch calls it."""
+        """PyTorch's name of it."""
         return f"cuda:{self.index}"
 
 
 def find_gpus() -> tuple[Gpu, ...]:
-    """All GPUs that PyTorch can use and NVML can watch; at least one.
+    """All GPUs that PyTorch can use and NVML can observe; at least one.
 
     Raises
     ------
@@ -65,7 +65,7 @@ def find_gpus() -> tuple[Gpu, ...]:
     for module, what in (("torch", "PyTorch"), ("pynvml", "NVML's Python binding (nvidia-ml-py)")):
         if not installed(module):
             raise GpuMissing(f"{what} is not installed", hint=_INSTALL)
-    answer = _asked()
+    answer = _query_in_child()
     if "lacking" in answer:
         raise GpuMissing(answer["lacking"], hint=answer.get("hint", "does `nvidia-smi` list a GPU?"))
     return tuple(Gpu(**each) for each in answer["gpus"])
@@ -84,12 +84,12 @@ def require_gpus(count: int) -> tuple[Gpu, ...]:
     except GpuMissing as error:
         raise GpuMissing(f"a job with GPU ranks cannot run here: {error.message}", hint=error.hint) from None
     if len(found) < count:
-        raise GpuMissing(f"the job wants {count} GPUs, this machine has {len(found)}")
+        raise GpuMissing(f"the job needs {count} GPUs, this machine has {len(found)}")
     return found[:count]
 
 
-def look() -> dict[str, Any]:
-    """Initialize CUDA and NVML in this process; the GPUs, or what is lacking."""
+def query_gpus() -> dict[str, Any]:
+    """Initialize CUDA and NVML in this process; return the GPUs, or what is missing."""
     import pynvml
     import torch
 
@@ -115,27 +115,27 @@ def _described(nvml: Any, torch: Any, index: int) -> dict[str, Any]:
     return {"index": index, "uuid": uuid, "name": properties.name}
 
 
-def _asked() -> dict[str, Any]:
-    """What `look` says, from a forked process."""
+def _query_in_child() -> dict[str, Any]:
+    """Result of `query_gpus` in a forked process."""
     reader, writer = os.pipe()
     with tempfile.TemporaryDirectory(prefix=f"{PREFIX}-") as folder, os.fdopen(reader, "rb") as pipe:
         log = Path(folder) / "log"
-        family = Family(log)
-        child = family.spawn("gpus", partial(_answer, writer))
+        process_table = ProcessTable(log)
+        child = process_table.spawn("gpus", partial(_write_answer, writer))
         os.close(writer)
         try:
-            ready, _, _ = select.select([reader], [], [], _PATIENCE_SECONDS)
-            said = pipe.read() if ready else b""
+            ready, _, _ = select.select([reader], [], [], _QUERY_TIMEOUT_SECONDS)
+            output = pipe.read() if ready else b""
         finally:
-            family.end(child)
-        if not said:
+            process_table.end(child)
+        if not output:
             tail = log.read_text(encoding="utf-8").strip().splitlines()[-1:] if log.exists() else []
-            return {"lacking": f"CUDA could not be asked: {tail[0] if tail else 'no answer'}"}
-    answer: dict[str, Any] = orjson.loads(said)
+            return {"lacking": f"CUDA does not start: {tail[0] if tail else 'no answer'}"}
+    answer: dict[str, Any] = orjson.loads(output)
     return answer
 
 
-def _answer(writer: int) -> None:
+def _write_answer(writer: int) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        os.write(writer, orjson.dumps(look()))
+        os.write(writer, orjson.dumps(query_gpus()))

@@ -1,7 +1,4 @@
-"""The truth about a capture: what was done, when it really acted, and whether a user would have felt it.
-
-What was real about a capture, in words, for its label.
-"""
+"""The label of a capture: injected faults, the steps in which they acted, their cost, and notes."""
 
 from __future__ import annotations
 
@@ -17,7 +14,7 @@ from rca.testbed.catalogue import BENIGN
 from rca.testbed.names import node_name
 from rca.testbed.ranks.shared import Pace
 from rca.testbed.record import Acted, Record
-from rca.testbed.sampling.gpu_watch import GpuSeen
+from rca.testbed.sampling.gpu_watch import GpuObservation
 from rca.testbed.sampling.nvml import reasons_in_words
 from rca.testbed.scenario import WARM_UP_STEPS, Fault, JobShape, Scenario
 
@@ -27,7 +24,7 @@ ENOUGH_STEPS = 5
 
 @dataclass(frozen=True)
 class Impact:
-    """What a fault did to the step.
+    """Effect of a fault on the step time.
 
     Attributes
     ----------
@@ -36,7 +33,7 @@ class Impact:
     share : float
         Share of the window's steps it acted in, warm-up left out.
     shared : bool
-        Another fault acted in the same steps, so that the slowdown is not this one's alone.
+        Another fault acted in the same steps and caused part of the slowdown.
     """
 
     before: float
@@ -46,7 +43,7 @@ class Impact:
 
     @property
     def seconds_per_step(self) -> float:
-        """What it cost, averaged over the window as a diagnosis does."""
+        """Cost averaged over the window, as in a diagnosis."""
         return (self.during - self.before) * self.share
 
     @property
@@ -67,13 +64,13 @@ class Impact:
 def label_of(scenario: Scenario, record: Record) -> Label:
     """Label a capture.
 
-    A fault that no user would have felt is kept under ``injected``, and does not make the window faulty.
+    A fault without a visible slowdown is listed under ``injected`` only, and does not make the window faulty.
     """
     steps = record.step_seconds()
-    judged = [(acted, impact_of(acted, record.acted, steps)) for acted in record.acted]
-    felt = [pair for pair in judged if _felt(*pair)]
-    slow = [pair for pair in felt if not pair[0].fault.spec.stops_the_job]
-    stopped = len(slow) < len(felt)
+    measured = [(acted, impact_of(acted, record.acted, steps)) for acted in record.acted]
+    visible = [pair for pair in measured if _is_visible(*pair)]
+    slow = [pair for pair in visible if not pair[0].fault.spec.stops_the_job]
+    stopped = len(slow) < len(visible)
     main, impact = max(slow, key=lambda pair: _cost(pair[1])) if slow and not stopped else (None, None)
     return Label.model_validate(
         {
@@ -82,14 +79,14 @@ def label_of(scenario: Scenario, record: Record) -> Label:
             "pattern": None
             if main is None
             else pattern_of(main.fault.spec.cause, ends_inside=main.fault.last_step is not None),
-            "causes": [_cause(acted, impact, scenario.job) for acted, impact in felt],
+            "causes": [_cause(acted, impact, scenario.job) for acted, impact in visible],
             "source": "testbed",
             "notes": notes_of(scenario, record),
-            "visible": bool(felt),
+            "visible": bool(visible),
             "impact": _impact_dict(impact),
-            "injected": [_injected(acted, impact) for acted, impact in judged],
+            "injected": [_injected_fault(acted, impact) for acted, impact in measured],
             "benign": list(scenario.benign),
-            "stranger_cpu_share": record.stranger_share,
+            "stranger_cpu_share": record.foreign_cpu_share,
             "scenario": scenario.model_dump(mode="json"),
             **_gpu_fields(record),
         }
@@ -106,39 +103,39 @@ def impact_of(acted: Acted, all_acted: list[Acted], steps: FloatArray) -> Impact
     if acted.fault.spec.stops_the_job:
         return None
     known = np.isfinite(steps)
-    at_work = [_steps_of(each, len(steps)) & known for each in all_acted]
+    active = [_steps_of(each, len(steps)) & known for each in all_acted]
     first = min(each.first_step for each in all_acted)
-    calm = known & (np.arange(len(steps)) < first)
-    calm[:WARM_UP_STEPS] = False
-    mine = at_work[all_acted.index(acted)]
-    alone = mine & (np.sum(at_work, axis=0) == 1)
+    before = known & (np.arange(len(steps)) < first)
+    before[:WARM_UP_STEPS] = False
+    mine = active[all_acted.index(acted)]
+    alone = mine & (np.sum(active, axis=0) == 1)
     shared = int(alone.sum()) < ENOUGH_STEPS
-    hurt = mine if shared else alone
-    if not calm.any() or not hurt.any():
+    affected = mine if shared else alone
+    if not before.any() or not affected.any():
         return None
     average = np.mean if acted.fault.spec.periodic else np.median
     return Impact(
-        float(average(steps[calm])),
-        float(average(steps[hurt])),
+        float(average(steps[before])),
+        float(average(steps[affected])),
         float(mine[WARM_UP_STEPS:].sum() / max(1, known[WARM_UP_STEPS:].sum())),
         shared and len(all_acted) > 1,
     )
 
 
 def _steps_of(acted: Acted, n_steps: int) -> BoolArray:
-    """Steps it fully acted in: the first is only partly hurt, and batches loaded ahead hide the next."""
+    """Steps in which the fault acted fully: not the first, in which it started."""
     step = np.arange(n_steps)
     last = n_steps if acted.last_step is None else acted.last_step
     return (step > acted.first_step) & (step <= last)
 
 
-def _felt(acted: Acted, impact: Impact | None) -> bool:
-    # Without a before there is nothing to compare: what was done is believed.
+def _is_visible(acted: Acted, impact: Impact | None) -> bool:
+    # Without steps before the fault there is no comparison, so the injected fault counts.
     return acted.fault.spec.stops_the_job or impact is None or impact.visible
 
 
 def _gpu_fields(record: Record) -> dict[str, Any]:
-    """What is known about the GPUs; nothing where there were none."""
+    """Fields about the GPUs; empty without GPUs."""
     if record.pace is None:
         return {}
     pace = {each.name.lower(): float(record.pace[each]) for each in Pace}
@@ -153,7 +150,7 @@ def _impact_dict(impact: Impact | None) -> dict[str, float | bool] | None:
     return None if impact is None else impact.as_dict()
 
 
-def _injected(acted: Acted, impact: Impact | None) -> dict[str, Any]:
+def _injected_fault(acted: Acted, impact: Impact | None) -> dict[str, Any]:
     return acted.fault.model_dump(mode="json") | {
         "cause": acted.fault.spec.cause,
         "impact": _impact_dict(impact),
@@ -163,7 +160,7 @@ def _injected(acted: Acted, impact: Impact | None) -> dict[str, Any]:
 def _cause(acted: Acted, impact: Impact | None, job: JobShape) -> dict[str, Any]:
     fault = acted.fault
     victims = fault.victims(job)
-    # The job's own causes, and a shared fabric, have no place: nobody in particular is to blame.
+    # The job's own causes, and those of a shared fabric, belong to no node.
     placed = fault.scope != "job"
     return {
         "cause": fault.spec.cause,
@@ -177,7 +174,7 @@ def _cause(acted: Acted, impact: Impact | None, job: JobShape) -> dict[str, Any]
     }
 
 
-MODELS = {
+MODEL_NAMES = {
     "mlp": "an 8-layer MLP",
     "transformer": "a small transformer encoder",
     "convolution": "an 8-layer convolutional network",
@@ -185,23 +182,24 @@ MODELS = {
 
 
 def notes_of(scenario: Scenario, record: Record) -> str:
-    """What was real, in words."""
+    """Sentences about what was real in the capture."""
     job = scenario.job
     place = "network namespaces with a pinned core" if record.permitted.namespaces else "one loopback"
     done = [_fault_in_words(acted.fault) for acted in record.acted]
     harmless = [f"{kind}: {BENIGN[kind]}" for kind in scenario.benign]
     parts = [
-        f"Real: {job.world_size} processes train {MODELS[job.model]} over gloo and TCP; nodes are {place}.",
+        f"Real: {job.world_size} processes train {MODEL_NAMES[job.model]} over gloo and TCP.",
+        f"Nodes are {place}.",
         *(_gpu_sentences(record) if job.gpu_ranks else []),
         *_stand_in_sentences(job),
         "Done: " + ("; ".join(done) or "nothing") + ".",
         *(["Harmless: " + "; ".join(harmless) + "."] if harmless else []),
         *(
-            ["Between pipeline stages tensors of a real size travel, their content is not used."]
+            ["Tensors of a real size travel between pipeline stages; their content is not used."]
             if job.pipeline > 1
             else []
         ),
-        f"Strangers used {record.stranger_share:.0%} of the CPU time.",
+        f"Other processes used {record.foreign_cpu_share:.0%} of the CPU time.",
     ]
     return " ".join(parts)
 
@@ -209,10 +207,11 @@ def notes_of(scenario: Scenario, record: Record) -> str:
 def _stand_in_sentences(job: JobShape) -> list[str]:
     if len(job.gpu_ranks) == job.world_size:
         return []
-    whose = "the other ranks' devices" if job.gpu_ranks else "devices"
-    pace = " at the pace the GPU had before the job" if job.gpu_ranks else ""
+    devices = "the other ranks' devices" if job.gpu_ranks else "devices"
+    pace = " to the pace of the GPU before the job" if job.gpu_ranks else ""
     return [
-        f"Stand-ins: {whose} are CPU processes with kernels padded{pace}, copy engines take turns on a token."
+        f"Stand-ins: {devices} are CPU processes that pad their kernels{pace}.",
+        "Copy engines take turns on a token.",
     ]
 
 
@@ -223,17 +222,17 @@ def _gpu_sentences(record: Record) -> list[str]:
     ]
     if record.pace is not None:
         parts.append(
-            f"A GPU rank computes its batch {record.pace[Pace.REPEATS]:.0f} times over and copies "
-            f"{record.pace[Pace.COPIED_BYTES] / 1e6:.0f} MB per step, of which all but the batch is ballast."
+            f"A GPU rank computes its batch {record.pace[Pace.REPEATS]:.0f} times per step and copies "
+            f"{record.pace[Pace.COPIED_BYTES] / 1e6:.0f} MB, of which it uses the batch only."
         )
     return parts
 
 
-def _gpu_in_words(seen: GpuSeen) -> str:
+def _gpu_in_words(seen: GpuObservation) -> str:
     held = f"rank {seen.rank} computes on a {seen.gpu.name} (driver {seen.gpu.driver})"
-    held += f", whose clock event reasons were {reasons_in_words(seen.reasons)}"
+    held += f", clock event reasons: {reasons_in_words(seen.reasons)}"
     if seen.interrupted:
-        held += f" and which stopped answering at times: {', '.join(seen.interrupted)}"
+        held += f", sometimes without values: {', '.join(seen.interrupted)}"
     return held
 
 

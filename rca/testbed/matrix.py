@@ -1,7 +1,7 @@
 """A campaign's matrix: groups of scenarios as YAML, expanded the same way every time.
 
-Victims, steps and order are drawn from the matrix's seed and each scenario's own name, so that adding a
-group changes nothing about the others.
+The draws of ranks, steps and order depend on the matrix's seed and each scenario's own name. A new group
+therefore does not change the others.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ _Checked = ConfigDict(extra="forbid", frozen=True)
 
 
 class FaultPlan(BaseModel):
-    """A fault whose place is drawn.
+    """A fault with drawn ranks, nodes and steps.
 
     Attributes
     ----------
     when : {"middle", "to_end", "whole"}
-        From about a third to four fifths of the run; from there to the end; all the time.
+        From about a third to four fifths of the run; from a third to the end; the whole run.
     severity : int or None
-        None takes the scenario's.
+        None takes the scenario's severity.
     """
 
     model_config = _Checked
@@ -49,12 +49,12 @@ class FaultPlan(BaseModel):
 
 
 class Group(BaseModel):
-    """Scenarios that differ in model, world size, severity and repetition only.
+    """Scenarios that differ only in model, world size, severity and repetition.
 
     Attributes
     ----------
     gpus : int
-        How many ranks compute on a real GPU; which ones is drawn. Every rank then has a node of its own.
+        Number of ranks that compute on a real GPU; the ranks are drawn. Every rank then has its own node.
     """
 
     model_config = _Checked
@@ -80,9 +80,11 @@ class Group(BaseModel):
         if self.gpus > min(self.world_sizes):
             raise ValueError(f"{self.gpus} GPU ranks in a job of {min(self.world_sizes)}")
         lacking = {"gpu": self.gpus == 0, "stand_in": self.gpus == min(self.world_sizes), "any": False}
-        homeless = [plan.kind for plan in self.faults if lacking[plan.spec.device]]
-        if homeless:
-            raise ValueError(f"{homeless[0]} finds no rank to act on among {self.gpus} with a GPU")
+        without_target = [plan.kind for plan in self.faults if lacking[plan.spec.device]]
+        if without_target:
+            raise ValueError(
+                f"{without_target[0]} has no possible target in a job with {self.gpus} GPU ranks"
+            )
         return self
 
 
@@ -92,9 +94,9 @@ class Matrix(BaseModel):
     Attributes
     ----------
     seed : int
-        Decides victims, steps and the order of captures.
+        Seed of affected ranks, steps and the order of captures.
     split_seed : int
-        Decides which group at which world size goes to which part; choose one that leaves no cause out.
+        Seed of the assignment of groups and world sizes to parts; choose one with every cause in every part.
     steps : int
     shares : dict of str to float
         Shares of the collection's parts; they add up to 1.
@@ -113,7 +115,7 @@ class Matrix(BaseModel):
     def _consistent(self) -> Matrix:
         names = [group.name for group in self.groups]
         if len(set(names)) < len(names):
-            raise ValueError("a group's name occurs twice")
+            raise ValueError("two groups have the same name")
         if abs(sum(self.shares.values()) - 1) > 1e-9:
             raise ValueError("the shares do not add up to 1")
         return self
@@ -141,9 +143,9 @@ def read_matrix(path: Path) -> Matrix:
 
 
 def expand(matrix: Matrix) -> list[Planned]:
-    """All captures of a matrix, in the order they are to be made.
+    """All captures of a matrix, in their order.
 
-    The order is shuffled: whatever drifts on the machine must not follow the scenarios.
+    The order is shuffled, so that drift of the machine is independent of the scenarios.
     """
     planned = [each for group in matrix.groups for each in _expanded(matrix, group)]
     order = np.random.default_rng(matrix.seed).permutation(len(planned))
@@ -151,9 +153,9 @@ def expand(matrix: Matrix) -> list[Planned]:
 
 
 def part_of(matrix: Matrix, group: str, world_size: int) -> Part:
-    """The part of the collection that a group's captures at a world size belong to.
+    """The part of the collection for a group's captures at a world size.
 
-    All repetitions, models and severities stay together, or a test would ask for what was learned.
+    All repetitions, models and severities are in the same part, so that training and test data stay separate.
     """
     return hashed_part(f"{matrix.split_seed}/{group}/{world_size}", matrix.shares)
 
@@ -181,11 +183,11 @@ def _scenario(
         job = JobShape(
             model=model,
             world_size=world_size,
-            # The process that feeds a GPU gets a core of its own.
+            # The host process of a GPU gets a core of its own.
             nodes=world_size if group.gpus else NODES_OF[world_size],
             pipeline=group.pipeline,
             steps=matrix.steps,
-            # Any rank may be the one with the GPU: it must not be told by its number.
+            # Any rank may have the GPU: its number must not reveal it.
             gpu_ranks=tuple(sorted(draw.permutation(world_size)[: group.gpus].tolist()))
             if group.gpus
             else (),
@@ -194,7 +196,7 @@ def _scenario(
             name=name,
             seed=seed,
             job=job,
-            faults=tuple(_drawn(plan, job, severity, draw) for plan in group.faults),
+            faults=tuple(_drawn_fault(plan, job, severity, draw) for plan in group.faults),
             benign=group.benign,
             report_exits=bool(draw.random() < 0.5),
         )
@@ -203,9 +205,9 @@ def _scenario(
         raise InvalidInput(f"matrix {matrix.name}: {name}: {first['msg']}") from None
 
 
-def _drawn(plan: FaultPlan, job: JobShape, severity: Severity, draw: np.random.Generator) -> Fault:
+def _drawn_fault(plan: FaultPlan, job: JobShape, severity: Severity, draw: np.random.Generator) -> Fault:
     scope = plan.scope or plan.spec.scopes[0]
-    possible = _possible(plan, job)
+    possible = _possible_ranks(plan, job)
     third, fifth = job.steps // 3, job.steps // 5
     first = 0 if plan.when == "whole" else third + int(draw.integers(-fifth // 2, fifth // 2 + 1))
     last = None
@@ -222,8 +224,8 @@ def _drawn(plan: FaultPlan, job: JobShape, severity: Severity, draw: np.random.G
     )
 
 
-def _possible(plan: FaultPlan, job: JobShape) -> list[int]:
-    """Ranks whose device the fault can act on."""
+def _possible_ranks(plan: FaultPlan, job: JobShape) -> list[int]:
+    """Ranks with a device on which the fault can act."""
     device = plan.spec.device
     return [
         rank

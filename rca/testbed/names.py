@@ -1,4 +1,4 @@
-"""Names of everything the testbed sets up: one prefix, so that leftovers can be found and removed."""
+"""Names of everything that the testbed sets up; one prefix marks leftovers for removal."""
 
 from __future__ import annotations
 
@@ -30,5 +30,5 @@ def relay_interface(node: int) -> str:
 
 
 def address(node: int) -> str:
-    """IPv4 address of the node, in a range that is used inside the namespaces only."""
+    """IPv4 address of the node, in a range inside the namespaces only."""
     return f"10.213.0.{node + 2}"

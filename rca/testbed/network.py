@@ -1,11 +1,9 @@
-"""Running `ip` and `tc`: the only place that starts foreign programs.
+"""Nodes as network namespaces: one bridge, and one cable with a token bucket per node.
 
-Nodes as network namespaces: one bridge, one cable and one token bucket per node.
+A relay adds delay and loss on kernels without netem. The node's frames are redirected to a TAP device, and a
+process delays or drops each frame and sends the others. TCP above it is the kernel's own.
 
-Delay and loss on a node's cable, for kernels without netem: frames pass through a process.
-
-Everything the node sends is redirected into a TAP device; a process holds each frame back or drops it, and
-sends the rest past the redirection. TCP above it is the kernel's own.
+`ip` and `tc` are the only external programs of the testbed.
 """
 
 from __future__ import annotations
@@ -42,13 +40,13 @@ _PLACES = "/usr/sbin:/sbin:/usr/bin:/bin"
 
 
 class ToolFailed(RcaError):
-    """A program the testbed relies on is missing or refused."""
+    """A program that the testbed needs is missing or failed."""
 
     code = "testbed-tool"
 
 
 def run_tool(name: str, *arguments: str) -> str:
-    """Run a program and return what it printed.
+    """Run a program and return its output.
 
     Raises
     ------
@@ -78,7 +76,7 @@ def succeeds(name: str, *arguments: str) -> bool:
     return True
 
 
-# Far above what the job sends: a healthy cable must show no queue.
+# Far above the job's traffic: a healthy cable must show no queue.
 HEALTHY_MBIT = 10_000.0
 _SMALLEST_BURST_KB = 64
 MTU = "9000"
@@ -92,7 +90,7 @@ class Node:
     Attributes
     ----------
     namespace : Path or None
-        None where namespaces are not permitted and everybody shares the loopback.
+        None where namespaces are not permitted and all nodes share the loopback.
     """
 
     index: int
@@ -111,8 +109,8 @@ def network(n_nodes: int, n_cores: int, *, namespaces: bool, shaped: bool) -> It
     namespaces : bool
         Otherwise every node is the machine's own loopback.
     shaped : bool
-        Whether each cable gets a (generous) token bucket, on healthy nodes too: its mere existence must
-        not give a victim away.
+        Whether each cable gets a generous token bucket, also on healthy nodes: its existence must not reveal
+        the affected node.
     """
     if not namespaces:
         yield [Node(index, index % n_cores, None, "lo", "127.0.0.1") for index in range(n_nodes)]
@@ -125,47 +123,47 @@ def network(n_nodes: int, n_cores: int, *, namespaces: bool, shaped: bool) -> It
         run_tool("ip", "link", "add", BRIDGE, "type", "bridge")
         run_tool("ip", "link", "set", BRIDGE, "up")
         for node in nodes:
-            _plug_in(node)
+            _attach(node)
             if shaped:
                 _shape(node)
         yield nodes
     finally:
         for index in range(n_nodes):
-            unplug(index)
+            remove_node(index)
         succeeds("ip", "link", "delete", BRIDGE)
 
 
 def set_rate(node: Node, mbit: float) -> None:
-    """Set the pace of the node's cable in its sending direction."""
-    inside(node, "tc", *_bucket("change", mbit))
+    """Set the rate of the node's cable in its sending direction."""
+    run_in_node(node, "tc", *_bucket("change", mbit))
 
 
-def inside(node: Node, tool: str, *arguments: str) -> str:
+def run_in_node(node: Node, tool: str, *arguments: str) -> str:
     """Run `ip` or `tc` in the node's namespace."""
     return run_tool(tool, "-n", namespace_name(node.index), *arguments)
 
 
-def unplug(index: int) -> None:
-    """Remove a node's namespace and cable, whatever of them exists."""
+def remove_node(index: int) -> None:
+    """Remove a node's namespace and cable if they exist."""
     succeeds("ip", "netns", "delete", namespace_name(index))
-    # Usually gone with the namespace, unless a process still holds that open.
+    # The namespace removes it, unless a process still holds the namespace open.
     succeeds("ip", "link", "delete", outer_interface(index))
 
 
-def _plug_in(node: Node) -> None:
+def _attach(node: Node) -> None:
     name, outer = namespace_name(node.index), outer_interface(node.index)
     run_tool("ip", "netns", "add", name)
     ends = ("link", "add", outer, "mtu", MTU, "type", "veth", "peer", "name", INTERFACE)
     run_tool("ip", *ends, "mtu", MTU, "netns", name)
     run_tool("ip", "link", "set", outer, "master", BRIDGE, "up")
-    inside(node, "ip", "address", "add", f"{node.address}/{_PREFIX_LENGTH}", "dev", INTERFACE)
-    inside(node, "ip", "link", "set", INTERFACE, "up")
-    inside(node, "ip", "link", "set", "lo", "up")
+    run_in_node(node, "ip", "address", "add", f"{node.address}/{_PREFIX_LENGTH}", "dev", INTERFACE)
+    run_in_node(node, "ip", "link", "set", INTERFACE, "up")
+    run_in_node(node, "ip", "link", "set", "lo", "up")
 
 
 def _shape(node: Node) -> None:
-    inside(node, "tc", "qdisc", "add", "dev", INTERFACE, "root", "handle", "1:", "htb", "default", "10")
-    inside(node, "tc", *_bucket("add", HEALTHY_MBIT))
+    run_in_node(node, "tc", "qdisc", "add", "dev", INTERFACE, "root", "handle", "1:", "htb", "default", "10")
+    run_in_node(node, "tc", *_bucket("add", HEALTHY_MBIT))
 
 
 def _bucket(verb: str, mbit: float) -> tuple[str, ...]:
@@ -182,16 +180,16 @@ _LARGEST_FRAME = 65_536
 
 
 def redirect(node: Node) -> None:
-    """Let the node's outgoing frames take the way through the TAP device, which must exist."""
+    """Redirect the node's outgoing frames to the TAP device, which must exist."""
     tap = relay_interface(node.index)
-    inside(node, "ip", "link", "set", tap, "mtu", MTU, "up")
+    run_in_node(node, "ip", "link", "set", tap, "mtu", MTU, "up")
     for command in _redirection(INTERFACE, tap):
-        inside(node, "tc", *command)
+        run_in_node(node, "tc", *command)
 
 
 def restore(node: Node) -> None:
-    """Let frames go straight to the cable again."""
-    inside(node, "tc", "qdisc", "delete", "dev", INTERFACE, "clsact")
+    """Send frames directly to the cable again."""
+    run_in_node(node, "tc", "qdisc", "delete", "dev", INTERFACE, "clsact")
 
 
 def open_tap(node: Node) -> int:
@@ -203,7 +201,7 @@ def open_tap(node: Node) -> int:
 
 
 def relay(handle: int, delay_seconds: float, loss_ratio: float, seed: int) -> None:
-    """Pass frames on, late or not at all; never returns."""
+    """Delay or drop frames until killed; never returns."""
     out = socket.socket(socket.AF_PACKET, socket.SOCK_RAW)
     out.setsockopt(_SOL_PACKET, _PACKET_QDISC_BYPASS, 1)
     out.bind((INTERFACE, 0))
@@ -225,19 +223,19 @@ def _send(out: socket.socket, frame: bytes) -> None:
     try:
         out.send(frame)
     except OSError:
-        # A full queue drops frames, as a switch would; TCP sends them again.
+        # A full queue drops frames, as a switch does; TCP sends them again.
         return
 
 
 def relay_permitted(namespace: str, interface: str) -> bool:
-    """Whether frames can be redirected into a TAP device (tried on a throw-away namespace's interface)."""
+    """Whether frames can be redirected to a TAP device, tried in a temporary namespace."""
     tap = "tap0"
     made = succeeds("ip", "-n", namespace, "tuntap", "add", "dev", tap, "mode", "tap")
     return made and all(succeeds("tc", "-n", namespace, *command) for command in _redirection(interface, tap))
 
 
 def _redirection(interface: str, tap: str) -> tuple[tuple[str, ...], ...]:
-    """What `tc` is told, in order, so that all the interface would send goes into the TAP device."""
+    """Commands for `tc`, in order, that redirect all outgoing frames of the interface to the TAP device."""
     everything = ("protocol", "all", "u32", "match", "u32", "0", "0")
     action = ("action", "mirred", "egress", "redirect", "dev", tap)
     return (

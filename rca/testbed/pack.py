@@ -1,4 +1,4 @@
-"""A campaign as a few files to keep: one archive per part, checked by digest when it is unpacked."""
+"""Packed campaigns: one archive per part, checked by its digest when it is unpacked."""
 
 from __future__ import annotations
 
@@ -17,15 +17,17 @@ from rca.errors import InvalidInput, SourceError
 from rca.telemetry.files import replace_file
 from rca.telemetry.labels import MANIFEST_FILE, CollectionEntry, read_collection
 
-Tell = Callable[[str, int, int], None]
+OnProgress = Callable[[str, int, int], None]
 #: Parquet's strongest useful setting: packed once, read often.
 LEVEL = 19
 
 
-def pack(campaign: Path, output: Path, tell: Tell = lambda text, done, total: None) -> dict[str, int]:
-    """Write a campaign's captures as ``<part>.tar`` beside its manifest.
+def pack(
+    campaign: Path, output: Path, on_progress: OnProgress = lambda text, done, total: None
+) -> dict[str, int]:
+    """Write a campaign's captures as ``<part>.tar`` together with its manifest.
 
-    The same captures give the same bytes, whoever packs them and when.
+    The same captures always give the same bytes.
 
     Returns
     -------
@@ -37,7 +39,7 @@ def pack(campaign: Path, output: Path, tell: Tell = lambda text, done, total: No
     if unsplit is not None:
         raise InvalidInput(
             f"{campaign}: window {unsplit!r} has no split",
-            hint="`rca testbed campaign` says in its manifest which part a capture belongs to",
+            hint="pack a folder that `rca testbed campaign` wrote: its manifest has every capture's split",
         )
     output.mkdir(parents=True, exist_ok=True)
     entries = sorted(collection, key=lambda entry: entry.id)
@@ -50,7 +52,7 @@ def pack(campaign: Path, output: Path, tell: Tell = lambda text, done, total: No
                 if entry.summary["split"] == part:
                     _add(archive, entry)
                     done += 1
-                    tell("packing", done, len(entries))
+                    on_progress("packing", done, len(entries))
         name = f"{part}.tar"
         fresh.replace(output / name)
         archives[name] = {"sha256": _digest(output / name), "bytes": (output / name).stat().st_size}
@@ -59,19 +61,19 @@ def pack(campaign: Path, output: Path, tell: Tell = lambda text, done, total: No
     return {name: int(each["bytes"]) for name, each in archives.items()}
 
 
-def unpack(packed: Path, output: Path, tell: Tell = lambda text, done, total: None) -> int:
-    """Make a packed campaign a collection folder again; returns its number of windows.
+def unpack(packed: Path, output: Path, on_progress: OnProgress = lambda text, done, total: None) -> int:
+    """Unpack a campaign to a collection folder; return its number of windows.
 
     Raises
     ------
     InvalidInput
-        If an archive is not the one the manifest speaks of.
+        If an archive does not have the digest in the manifest.
     SourceError
         If a file is missing, or the output exists.
     """
     archives = read_collection(packed).properties.get("archives")
     if not archives:
-        raise InvalidInput(f"{packed}: the manifest names no archives", hint="rca testbed pack makes them")
+        raise InvalidInput(f"{packed}: the manifest lists no archives", hint="`rca testbed pack` makes them")
     if output.exists():
         raise SourceError(f"{output}: already exists", hint="name a folder that does not exist yet")
     output.parent.mkdir(parents=True, exist_ok=True)
@@ -79,7 +81,7 @@ def unpack(packed: Path, output: Path, tell: Tell = lambda text, done, total: No
         fresh = Path(held) / "collection"
         fresh.mkdir()
         for done, (name, properties) in enumerate(sorted(archives.items())):
-            tell("unpacking", done, len(archives))
+            on_progress("unpacking", done, len(archives))
             _extract(packed / Path(name).name, properties["sha256"], fresh)
         (fresh / MANIFEST_FILE).write_bytes((packed / MANIFEST_FILE).read_bytes())
         n_windows = len(read_collection(fresh))
@@ -108,7 +110,7 @@ def _extract(path: Path, sha256: str, output: Path) -> None:
         raise SourceError(f"{path}: cannot be read: {error.strerror or error}") from error
     if found != sha256:
         raise InvalidInput(
-            f"{path}: is not the archive the manifest speaks of", hint="check it out or download it again"
+            f"{path}: does not have the digest in the manifest", hint="check it out or download it again"
         )
     with tarfile.open(path) as archive:
         archive.extractall(output, filter="data")

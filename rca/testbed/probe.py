@@ -1,4 +1,4 @@
-"""What this machine permits: tried, not guessed."""
+"""Capabilities of this machine, found by trying them."""
 
 from __future__ import annotations
 
@@ -18,18 +18,19 @@ _TRIAL = f"{PREFIX}-probe"
 
 @dataclass(frozen=True)
 class Capabilities:
-    """What may be used here.
+    """Capabilities that the testbed may use.
 
     Attributes
     ----------
     namespaces, htb, netem, relay : bool
-        Network namespaces with cables; token buckets; the kernel's delay and loss; our own stand-in for it.
+        Network namespaces with cables; token buckets; the kernel's delay and loss; our relay as a
+        replacement.
     cpu_groups, disk_groups, memory_groups, pressure : bool
         Writable control groups by controller; pressure (PSI) files per group.
     real_time : bool
-        SCHED_FIFO for the stand-ins for hardware.
+        SCHED_FIFO for processes that replace hardware.
     direct_reads : bool
-        Whether files in the temporary folder can be read past the page cache.
+        Whether files in the temporary folder can be read without the page cache.
     torch : bool
     """
 
@@ -47,7 +48,7 @@ class Capabilities:
     torch: bool
 
     def lacking(self, kind: str) -> list[Need]:
-        """What the fault of this kind needs and the machine does not permit."""
+        """Capabilities that a fault of this kind needs and this machine lacks."""
         return [need for need in FAULTS[kind].needs if not getattr(self, need)]
 
     def as_dict(self) -> dict[str, int | bool]:
@@ -56,7 +57,7 @@ class Capabilities:
 
 
 def probe() -> Capabilities:
-    """Try everything the testbed can make use of; leaves nothing behind."""
+    """Try every capability that the testbed can use; leaves nothing behind."""
     groups = find_hierarchies()
     namespaces = succeeds("ip", "netns", "add", _TRIAL)
     cable = namespaces and _cable()

@@ -1,4 +1,4 @@
-"""Forking the job's processes: placed in a namespace, in groups, on a core; none outlives its parent."""
+"""Forked processes of the job, in a namespace, in control groups, on a core; none outlives its parent."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Placement:
     groups : sequence of Path
         cgroup directories to join.
     real_time : bool
-        SCHED_FIFO where permitted, so that stand-ins for hardware do not queue for the core.
+        SCHED_FIFO where permitted, so that processes that replace hardware do not wait for the core.
     nice : int
     """
 
@@ -44,7 +44,7 @@ class Placement:
 
 @dataclass(frozen=True)
 class Spawned:
-    """A process of the testbed; `rank` is -1 where it is nobody's."""
+    """A process of the testbed; `rank` is -1 if it belongs to no rank."""
 
     pid: int
     role: str
@@ -53,7 +53,7 @@ class Spawned:
 
 @dataclass(frozen=True)
 class Exit:
-    """How a process ended: `code` as a shell reports it (128 + signal)."""
+    """The end of a process; `code` is that of a shell (128 + signal)."""
 
     process: Spawned
     code: int
@@ -65,8 +65,8 @@ class Exit:
 
 
 @contextlib.contextmanager
-def entered(namespace: Path | None) -> Iterator[None]:
-    """Run the body inside a network namespace: sockets opened there stay there."""
+def in_namespace(namespace: Path | None) -> Iterator[None]:
+    """Run the body inside a network namespace; sockets stay in the namespace in which they are opened."""
     if namespace is None:
         yield
         return
@@ -79,13 +79,13 @@ def entered(namespace: Path | None) -> Iterator[None]:
         os.close(home)
 
 
-class Family:
+class ProcessTable:
     """All processes of one capture, by pid.
 
     Parameters
     ----------
     log : Path
-        Where the children's output and tracebacks go.
+        File for the children's output and tracebacks.
     """
 
     def __init__(self, log: Path) -> None:
@@ -116,7 +116,7 @@ class Family:
         return exits
 
     def end(self, *processes: Spawned) -> None:
-        """Kill processes and wait for them; those already gone are no error."""
+        """Kill processes and wait for them; ended processes are no error."""
         for process in processes:
             send(process, signal.SIGKILL)
         for process in processes:
@@ -125,7 +125,7 @@ class Family:
                     os.waitpid(process.pid, 0)
 
     def end_all(self) -> None:
-        """Kill whatever is left."""
+        """Kill the remaining processes."""
         self.end(*self.alive.values())
 
     def _run(self, role: str, target: Callable[[], None], placement: Placement) -> NoReturn:
@@ -135,7 +135,7 @@ class Family:
             signal.signal(signal.SIGINT, signal.SIG_IGN)
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
             self._redirect_output()
-            place(placement)
+            apply_placement(placement)
             target()
             code = 0
         except BaseException as error:
@@ -145,15 +145,15 @@ class Family:
             os._exit(code)
 
     def _redirect_output(self) -> None:
-        """Keep what libraries print out of the terminal, and for the report if something fails."""
+        """Write the output of libraries to the log instead of the terminal."""
         log = os.open(self._log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         for standard in (1, 2):
             os.dup2(log, standard)
         sys.stderr = os.fdopen(2, "w", encoding="utf-8", closefd=False)
 
 
-def place(placement: Placement) -> None:
-    """Move the calling process to where it belongs."""
+def apply_placement(placement: Placement) -> None:
+    """Move the calling process to its groups, namespace and core."""
     for group in placement.groups:
         (group / "cgroup.procs").write_text(str(os.getpid()))
     if placement.namespace is not None:
@@ -168,15 +168,15 @@ def place(placement: Placement) -> None:
 
 
 def send(process: Spawned, number: signal.Signals) -> None:
-    """Send a signal; a process that is gone needs none."""
+    """Send a signal; do nothing if the process has ended."""
     with contextlib.suppress(ProcessLookupError):
         os.kill(process.pid, number)
 
 
-def detach(farewell: signal.Signals = signal.SIGKILL) -> None:
-    """Leave the terminal's reach, and be sent `farewell` when the parent dies, however it dies."""
+def detach(parent_death_signal: signal.Signals = signal.SIGKILL) -> None:
+    """Leave the terminal's session, and get `parent_death_signal` when the parent ends."""
     os.setsid()
-    _libc().prctl(_PR_SET_PDEATHSIG, farewell)
+    _libc().prctl(_PR_SET_PDEATHSIG, parent_death_signal)
 
 
 def _set_namespace(namespace: Path) -> None:

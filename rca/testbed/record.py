@@ -1,4 +1,4 @@
-"""What a capture saw, before it becomes a window and a label."""
+"""Raw results of a capture, from which its window and its label are built."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from rca.robust import nan_median
 from rca.testbed.probe import Capabilities
 from rca.testbed.process import Exit
 from rca.testbed.ranks.shared import Row
-from rca.testbed.sampling.gpu_watch import GpuSeen
+from rca.testbed.sampling.gpu_watch import GpuObservation
 from rca.testbed.sampling.series import Sample
 from rca.testbed.scenario import Fault
 
 
 @dataclass(frozen=True)
 class Acted:
-    """What really happened of a fault.
+    """The steps in which a fault really acted.
 
     Attributes
     ----------
     first_step : int
-        The step in which it was fully there.
+        The fastest rank's step when the fault started.
     last_step : int or None
-        The last step it touched; None where it lasted to the end.
+        The last affected step; None if the fault lasted to the end.
     """
 
     fault: Fault
@@ -40,19 +40,19 @@ class Record:
     Attributes
     ----------
     rows : list of ndarray of shape (n_steps, len(Row))
-        Per rank, on the monotonic clock; NaN where not reached.
+        Per rank, on the monotonic clock; NaN if not reached.
     samples : list of Sample
     exits : list of Exit
-        Processes of ranks that ended before their time, in order.
+        Processes of ranks that ended early, in order.
     acted : list of Acted
     unix_offset : float
         Unix time minus monotonic time, seconds.
-    stranger_share : float
+    foreign_cpu_share : float
         Share of all CPU time that processes outside the testbed used.
     gpus : list of GpuSeen
         One per GPU rank.
     pace : ndarray of shape (len(Pace),) or None
-        What the first GPU rank found out before the job; None without one.
+        Calibration by the first GPU rank; None without GPUs.
     """
 
     rows: list[FloatArray]
@@ -60,11 +60,11 @@ class Record:
     exits: list[Exit]
     acted: list[Acted]
     unix_offset: float
-    stranger_share: float
+    foreign_cpu_share: float
     permitted: Capabilities
-    gpus: list[GpuSeen] = field(default_factory=list)
+    gpus: list[GpuObservation] = field(default_factory=list)
     pace: FloatArray | None = None
 
     def step_seconds(self) -> FloatArray:
-        """Length of each step, shape (n_steps,): median over ranks, NaN where nobody finished it."""
+        """Seconds of each step, shape (n_steps,): median over ranks, NaN if no rank finished it."""
         return nan_median(np.array([rows[:, Row.STEP] for rows in self.rows]))

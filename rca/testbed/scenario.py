@@ -1,4 +1,4 @@
-"""A scenario: the job, what is done to it and when. Read from YAML, checked before anything is touched."""
+"""A scenario: the job, its faults, and their steps. It is read from YAML and validated before the capture."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class JobShape(BaseModel):
         `nodes` and `pipeline` divide `world_size`. Pipeline ranks are numbered stage by stage.
     steps : int
     gpu_ranks : tuple of int
-        Ranks that compute on a real GPU, one each; the others' devices are stand-ins.
+        Ranks that compute on a real GPU, one each; processes replace the other ranks' devices.
     """
 
     model_config = _Checked
@@ -103,7 +103,7 @@ class JobShape(BaseModel):
 
 
 class Fault(BaseModel):
-    """One thing done to the job, from one step to another (both inclusive; `last_step` None: to the end)."""
+    """One fault, from `first_step` to `last_step`, both inclusive; without `last_step` to the end."""
 
     model_config = _Checked
 
@@ -120,7 +120,7 @@ class Fault(BaseModel):
         if self.kind not in FAULTS:
             raise ValueError(f"unknown fault {self.kind!r}; one of: {', '.join(FAULTS)}")
         if self.scope not in self.spec.scopes:
-            raise ValueError(f"{self.kind} can be aimed at: {', '.join(self.spec.scopes)}; not {self.scope}")
+            raise ValueError(f"{self.kind} has the scopes {', '.join(self.spec.scopes)}; not {self.scope}")
         if self.scope == "rank" and (not self.ranks or self.nodes):
             raise ValueError("a rank's fault names its ranks, and no nodes")
         if self.scope == "node" and (not self.nodes or self.ranks):
@@ -140,7 +140,7 @@ class Fault(BaseModel):
         return self.spec.level(self.severity)
 
     def victims(self, job: JobShape) -> list[int]:
-        """Ranks concerned."""
+        """Affected ranks."""
         if self.scope == "rank":
             return sorted(self.ranks)
         if self.scope == "node":
@@ -192,7 +192,9 @@ class Scenario(BaseModel):
         if fault.spec.device == "gpu" and not victims <= real:
             raise ValueError(f"{fault.kind} needs a real GPU: aim it at one of job.gpu_ranks")
         if fault.spec.device == "stand_in" and victims & real:
-            raise ValueError(f"{fault.kind} acts on a stand-in; rank {min(victims & real)} has a real GPU")
+            raise ValueError(
+                f"{fault.kind} needs ranks without a real GPU; rank {min(victims & real)} has a real GPU"
+            )
 
 
 def read_scenario(path: Path) -> Scenario:
@@ -219,7 +221,7 @@ def read_yaml(path: Path) -> Any:
 
 
 def parsed(model: type[Parsed], content: Any, source: str) -> Parsed:
-    """Validate `content`, or say in one line what is wrong with it."""
+    """Validate `content`; the error names the first wrong field."""
     try:
         return model.model_validate(content)
     except ValidationError as error:

@@ -1,4 +1,4 @@
-"""One capture at a time, and no leftovers: a lock, and a sweep by name prefix."""
+"""The lock that permits one capture at a time, and the removal of leftovers by name prefix."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ def lock_file() -> Path:
 
 @contextlib.contextmanager
 def exclusive() -> Iterator[None]:
-    """Hold the machine: two captures at once would measure each other.
+    """Hold the machine's lock: two captures at once would disturb each other.
 
     Raises
     ------
     Busy
-        If somebody else holds it.
+        If another process holds the lock.
     """
     handle = os.open(lock_file(), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
@@ -52,12 +52,12 @@ def exclusive() -> Iterator[None]:
 
 
 def sweep() -> list[str]:
-    """Remove what a crashed capture left behind. Only call it while holding the lock.
+    """Remove the leftovers of a crashed capture; hold the lock while calling it.
 
     Returns
     -------
     list of str
-        What was found and removed.
+        Removed leftovers.
     """
     return [*_processes(), *_groups(), *_namespaces(), *_interfaces(), *_folders()]
 
@@ -87,7 +87,7 @@ def _namespaces() -> Iterator[str]:
 
 def _interfaces() -> Iterator[str]:
     names = [path.name for path in _INTERFACES.glob(f"{PREFIX}*")] if _INTERFACES.is_dir() else []
-    # The bridge last: its ports go first.
+    # The bridge comes last, after its ports.
     for name in sorted(names, key=lambda name: name == BRIDGE):
         if succeeds("ip", "link", "delete", name):
             yield f"interface {name}"

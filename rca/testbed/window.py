@@ -1,4 +1,4 @@
-"""From a record to a telemetry window: arrival times become waiting and transfer, clocks become Unix time."""
+"""The telemetry window of a record: waiting and transfer from arrival times, Unix time from clocks."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def window_of(scenario: Scenario, record: Record) -> Window:
 
 
 def _place(job: JobShape, rank: int) -> dict[str, object]:
-    """Where a rank runs; beside real GPUs, a stand-in is no GPU."""
+    """Place of a rank; in a job with real GPUs, other ranks have no GPU."""
     place: dict[str, object] = {"rank": rank, "node": node_name(job.node_of(rank))}
     if not job.gpu_ranks or rank in job.gpu_ranks:
         place["gpu"] = job.place_in_node(rank)
@@ -66,7 +66,7 @@ def _place(job: JobShape, rank: int) -> dict[str, object]:
 
 
 def clock_offsets(scenario: Scenario) -> FloatArray:
-    """How far off each node's clock reports, shape (n_nodes,), seconds; zero unless the scenario says so."""
+    """Error of each node's clock, shape (n_nodes,), seconds; zero without ``clock_skew`` in the scenario."""
     if "clock_skew" not in scenario.benign:
         return np.zeros(scenario.job.nodes)
     draw = np.random.default_rng([scenario.seed, 1])
@@ -76,15 +76,16 @@ def clock_offsets(scenario: Scenario) -> FloatArray:
 def split_communication(rows: list[FloatArray], job: JobShape) -> tuple[FloatArray, FloatArray]:
     """Waiting and transfer per rank and step, both shape (n_ranks, n_steps), seconds.
 
-    Waiting ends when the last member of the rank's group arrives; where one never arrives, or the
-    collective never ends, neither is known. Time spent on neighbouring pipeline stages is added.
+    Waiting ends when the last member of the rank's group arrives. If a member never arrives, or the
+    collective never ends, both are unknown. Waiting for neighbouring pipeline stages, and transfers to them,
+    are added.
     """
     held = np.array(rows)
     arrival, done = held[:, :, Row.ARRIVAL_TIME], held[:, :, Row.DONE_TIME]
     last = np.empty_like(arrival)
     for stage in range(job.pipeline):
         members = job.ranks_of_stage(stage)
-        last[members] = arrival[members].max(axis=0)  # NaN if anybody never arrived
+        last[members] = arrival[members].max(axis=0)  # NaN if a member never arrived
     wait = np.maximum(last - arrival, 0.0) + held[:, :, Row.PEER_WAIT]
     transfer = np.maximum(done - last, 0.0) + held[:, :, Row.PEER_TRANSFER]
     ended = np.isfinite(done)
@@ -127,7 +128,7 @@ def _metrics(samples: list[Sample], job: JobShape, offset: float, skew: FloatArr
 
 
 def _events(exits: list[Exit], job: JobShape, offset: float, skew: FloatArray) -> pa.Table | None:
-    """Ended processes as an elastic launcher reports them: when, where, with which code."""
+    """Ended processes as an elastic launcher reports them: time, node, rank and exit code."""
     hosts = [each for each in exits if each.process.role == "host"]
     if not hosts:
         return None

@@ -33,7 +33,7 @@ def _sharing(part: float) -> np.ndarray:
     return _grown(_run(scenario(workload=load, benign=CALM, faults=(late,))).phases["host_to_device_seconds"])
 
 
-def test_who_copies_when_all_others_wait_has_the_link_for_himself():
+def test_a_rank_that_copies_alone_has_the_whole_link():
     alone = _sharing(0.6)
     assert alone[2] == pytest.approx(0.4, abs=0.05)
     # Its neighbour on the node is spared as much; other nodes do not notice.
@@ -56,7 +56,7 @@ def test_a_hiccup_falls_into_one_phase_and_rarely_into_the_backward():
     assert restless.queued[hit["forward"]].min() > 0
 
 
-def test_a_throttled_reader_is_held_back_alone_and_its_disk_has_less_to_do():
+def test_a_throttled_reader_is_slow_alone_and_its_disk_has_less_work():
     held = fault("storage_degradation", variant="throttle", ranks=(2,), nodes=(1,), severity=0.9)
     window = simulate(scenario(dialect="mixed", faults=(held,), benign=CALM)).window
     loading = _grown(phase(window, "data_loading_seconds"))
@@ -77,7 +77,7 @@ def test_a_throttled_reader_is_held_back_alone_and_its_disk_has_less_to_do():
     assert sum(busy[1].values()) < 0.8 * sum(busy[0].values())
 
 
-def test_a_neighbour_who_drops_in_shows_for_a_moment_and_stays_healthy():
+def test_a_short_burst_of_a_neighbour_is_visible_and_healthy():
     visit = Burst(node=1, first_step=30, steps=3, level=0.85)
     visited = simulate(scenario(benign=CALM.model_copy(update={"bursts": (visit,)})))
     undisturbed = simulate(scenario(benign=CALM))
@@ -102,7 +102,7 @@ def test_a_burst_beyond_the_job_is_refused():
 
 
 @pytest.mark.parametrize("own", [0.0, 0.3])
-def test_the_ranks_behind_a_slow_port_are_let_go_last(own):
+def test_ranks_behind_a_slow_port_leave_the_collective_last(own):
     load = cluster_workload().model_copy(update={"own_port": own})
     even = CALM.model_copy(update={"transfer_ends": 0.0})
     slow = fault("nic_degradation", severity=1.0)
@@ -126,7 +126,7 @@ def test_a_trainer_that_calls_the_collector_pauses_between_steps():
 
 
 @pytest.mark.parametrize("cause", ["gpu_throttling", "nic_degradation", "cpu_contention", "stage_imbalance"])
-def test_strength_and_curve_change_what_a_severity_costs(cause):
+def test_strength_and_curve_change_the_cost_of_a_severity(cause):
     usual, stronger, steeper = (
         slowdown(scenario(cause, faults=(fault(cause, severity=0.5, **changes),)))
         for changes in ({}, {"strength": 1.3}, {"curve": 1.5})
@@ -142,12 +142,12 @@ def _told(**changes) -> set[tuple[str, str | None, int]]:
     return {(row["kind"], row["code"], row["rank"]) for row in rows}
 
 
-def test_sound_memory_has_its_corrected_errors_logged():
+def test_corrected_errors_of_healthy_memory_are_logged():
     sound = Benign(harmless=(HarmlessSignal(kind="ecc_sbe", rank=3),))
     assert _told(benign=sound) == {("ecc", "SBE", 3)}
     assert _told(benign=Benign()) == set()
 
 
-def test_drivers_tell_of_failing_memory_in_several_ways():
+def test_failing_memory_has_several_kinds_of_events():
     told = _told(faults=(fault("gpu_memory_errors"),), benign=Benign())
     assert told == {("xid", "94", 2), ("xid", "63", 2), ("ecc", "SBE", 2)}

@@ -119,7 +119,7 @@ def test_a_cause_hidden_behind_a_slower_one_saves_little_but_costs_alone():
     assert hidden["seconds_per_step"] < 0.05 * hidden["alone_seconds_per_step"]
 
 
-def test_the_culprit_of_a_crash_stops_first_and_nobody_finishes_the_step():
+def test_the_crashed_rank_stops_first_and_no_rank_finishes_the_step():
     drawn = scenario("process_crash")
     made = simulate(drawn)
     step = phase(made.window, "step_seconds")
@@ -140,7 +140,7 @@ def test_a_hang_is_silent_for_many_steps():
 
 
 @pytest.mark.parametrize("ending", ["complete", "cut", "lagging", "finished"])
-def test_a_window_that_merely_ends_is_healthy(ending):
+def test_a_window_that_ends_within_a_step_is_healthy(ending):
     drawn = scenario()
     telemetry = drawn.telemetry.model_copy(update={"ending": ending})
     made = simulate(drawn.model_copy(update={"telemetry": telemetry}))
@@ -152,7 +152,7 @@ def test_a_window_that_merely_ends_is_healthy(ending):
     assert unfinished == (ending == "cut")
 
 
-def test_some_look_long_after_a_job_was_done():
+def test_some_windows_end_long_after_the_job():
     def silence(seed: int) -> float:
         drawn = scenario(seed=seed)
         finished = drawn.telemetry.model_copy(update={"ending": "finished"})
@@ -166,7 +166,7 @@ def test_some_look_long_after_a_job_was_done():
 
 
 @pytest.mark.parametrize("cause", ["healthy", *FAULTS])
-def test_a_requested_cause_is_what_one_gets(cause):
+def test_a_requested_cause_is_simulated(cause):
     rng = np.random.default_rng(1)
     for _ in range(3):
         drawn = sample_scenario(rng, cause=cause)
@@ -192,7 +192,7 @@ def test_about_a_third_of_a_corpus_is_healthy_and_all_dialects_occur():
     assert 0.05 < np.mean([len(item.faults) == 2 for item in drawn if item.faults]) < 0.25
 
 
-def test_peers_fail_with_the_dead_or_wait_for_ever():
+def test_peers_of_a_crashed_rank_fail_or_wait():
     """Where no connection breaks, watchdogs report in the end what they would of a hang."""
     waited, failed = 0, 0
     for seed in range(16):
@@ -207,8 +207,8 @@ def test_peers_fail_with_the_dead_or_wait_for_ever():
 
 
 @pytest.mark.parametrize("dialect", ["cpu_testbed", "mixed"])
-def test_whom_a_crash_takes_computes_no_more(dialect):
-    """Whether peers fail or wait: somebody uses more of a core afterwards than the dead."""
+def test_a_crashed_rank_uses_no_cpu(dialect):
+    """Whether peers fail or wait, some rank uses more of a core afterwards than the crashed rank."""
     told = Telemetry(exporters=("process",), interval_seconds=0.2)
     for seed in range(6):
         drawn = scenario("process_crash", dialect=dialect, seed=seed, telemetry=told)

@@ -21,7 +21,7 @@ TIMED = (
 
 
 def run(cause: str | None, shape: Parallelism, *, begun: bool = True, **phase_accounting):
-    """The window of one fault under a way of booking."""
+    """The window of one fault with these timers."""
     told = Telemetry(
         exporters=tuple(EXPORTERS),
         phase_accounting=PhaseAccounting(**phase_accounting),
@@ -36,7 +36,7 @@ def timed(window) -> np.ndarray:
 
 
 @pytest.mark.parametrize("phase_accounting", ["batch_shared", "tensor_waits_inside"])
-def test_booking_moves_time_between_phases_and_nothing_else(phase_accounting):
+def test_accounting_only_moves_time_between_phases(phase_accounting):
     apart, inside = run("gpu_throttling", TENSOR), run("gpu_throttling", TENSOR, **{phase_accounting: True})
     np.testing.assert_allclose(timed(inside), timed(apart))
     np.testing.assert_array_equal(phase(inside, "step_seconds"), phase(apart, "step_seconds"))
@@ -52,11 +52,11 @@ def test_a_tensor_group_in_lock_step_shows_one_compute_time():
         np.testing.assert_allclose(grouped, np.broadcast_to(grouped[:, :1], grouped.shape))
 
 
-def test_who_shares_a_batch_has_it_when_the_last_one_asks():
+def test_a_shared_batch_is_loaded_when_the_last_rank_needs_it():
     window = run("gpu_throttling", TENSOR, batch_shared=True)
     told = PhaseArrays.from_window(window)
     loaded = (told.start_time + told.seconds["data_loading_seconds"]).reshape(2, 4, -1)
-    # Only whose collectives leave no waiting to share may be apart.
+    # Only groups without any waiting to share may differ.
     assert np.nanquantile(np.ptp(loaded, axis=1), 0.95) < 1e-5
 
 
@@ -86,7 +86,7 @@ def test_an_exchange_in_the_backward_has_no_columns_and_can_be_found_again():
     assert found[2] > 1.1 * np.delete(found, 2).max()
 
 
-def test_who_gathers_parameters_layer_by_layer_waits_within_the_forward():
+def test_ranks_that_gather_parameters_by_layer_wait_within_the_forward():
     """A slow copy holds up the others' first layer; a slow device their backward, too."""
     shape, others, late = Parallelism(data=8), np.delete(np.arange(8), 2), slice(25, 45)
     for cause, waited_in_forward in (("pcie_degradation", 0.95), ("gpu_throttling", 0.35)):
@@ -101,8 +101,8 @@ def test_who_gathers_parameters_layer_by_layer_waits_within_the_forward():
         assert np.median(waited[2, late]) < 0.05 * np.median(waited[others, late])
 
 
-def test_nobody_waits_longer_within_layers_than_he_waited():
-    """In a tensor group whose waits are in its phases already, nothing is left to wait for."""
+def test_no_rank_waits_longer_within_layers_than_before():
+    """A tensor group with its waits inside the phases has no other waiting."""
     apart = run("gpu_throttling", TENSOR, tensor_waits_inside=True)
     layers = run("gpu_throttling", TENSOR, tensor_waits_inside=True, exchange_in="layers")
     np.testing.assert_allclose(timed(layers), timed(apart))
@@ -152,7 +152,7 @@ def test_inputs_may_be_timed_within_another_phase(phase_accounting, holder, held
     assert inside.metrics.equals(apart.metrics)
 
 
-def test_who_stops_in_the_copy_does_not_end_the_phase_that_holds_it():
+def test_a_rank_that_stops_in_the_copy_does_not_end_the_containing_phase():
     shape, copies = Parallelism(data=8), 0
     for seed in range(40):
         drawn = scenario("hang", dialect="mixed", parallelism=shape, workload=cluster_workload(), seed=seed)
@@ -173,7 +173,7 @@ def test_who_stops_in_the_copy_does_not_end_the_phase_that_holds_it():
     assert copies
 
 
-def test_bubbles_may_be_booked_as_work_of_the_backward():
+def test_bubbles_may_be_part_of_the_backward():
     shape = Parallelism(data=4, pipeline=2)
     told, inside = run("gpu_throttling", shape), run("gpu_throttling", shape, bubbles_in="backward")
     np.testing.assert_allclose(timed(inside), timed(told))
@@ -182,7 +182,7 @@ def test_bubbles_may_be_booked_as_work_of_the_backward():
     assert np.median(moved) > 0.05 * np.median(phase(told, "step_seconds"))
 
 
-def test_a_window_that_ends_within_a_step_counts_an_exchange_booked_elsewhere_once():
+def test_a_cut_window_counts_an_exchange_within_another_phase_once():
     drawn = scenario(None, dialect="mixed", parallelism=Parallelism(data=8), workload=cluster_workload())
     told = Telemetry(exporters=(), ending="cut")
     ended = {}
@@ -196,7 +196,7 @@ def test_a_window_that_ends_within_a_step_counts_an_exchange_booked_elsewhere_on
     assert ended["own phase"] == ended["backward"]
 
 
-def test_a_timer_that_few_ranks_have_is_empty_for_the_others():
+def test_a_timer_of_few_ranks_is_empty_for_the_others():
     names = ("data_loading_seconds", "optimizer_seconds")
     told = Telemetry(exporters=(), partly_timed=names, timing_ranks=(0, 4))
     drawn = scenario(None, dialect="mixed", parallelism=Parallelism(data=8), workload=cluster_workload())
@@ -208,7 +208,7 @@ def test_a_timer_that_few_ranks_have_is_empty_for_the_others():
 
 
 @pytest.mark.parametrize("place", ["backward", "layers"])
-def test_a_stop_in_the_collective_ends_nobodys_backward(place):
+def test_a_stop_in_the_collective_leaves_every_backward_open(place):
     drawn = scenario("hang", dialect="mixed", parallelism=Parallelism(data=8), workload=cluster_workload())
     hang = drawn.faults[0].model_copy(update={"variant": "collective"})
     told = Telemetry(exporters=tuple(EXPORTERS), phase_accounting=PhaseAccounting(exchange_in=place))
@@ -221,7 +221,7 @@ def test_a_stop_in_the_collective_ends_nobodys_backward(place):
 @pytest.mark.parametrize(
     ("place", "ended"), [("own phase", (True, True)), ("backward", (True, False)), ("layers", (False, False))]
 )
-def test_nobody_ends_a_phase_in_which_all_meet_without_who_stopped(cause, place, ended):
+def test_no_rank_ends_a_phase_with_the_exchange_without_the_stopped_rank(cause, place, ended):
     """Rank 2 stops in its forward."""
     window = run(cause, Parallelism(data=8), exchange_in=place)
     others = np.delete(np.arange(8), 2)
@@ -296,7 +296,7 @@ def test_rank_0_may_write_the_checkpoint_for_all():
     assert written[1:].max() == 0
 
 
-def test_only_clusters_book_waiting_as_work():
+def test_only_cluster_timers_mix_waiting_and_work():
     rng = np.random.default_rng(5)
     drawn = [sample_scenario(rng, cause="healthy") for _ in range(150)]
     told = [
@@ -314,7 +314,7 @@ def test_only_clusters_book_waiting_as_work():
 
 @pytest.mark.parametrize("by", ["ring", "node"])
 @pytest.mark.parametrize("shape", [Parallelism(data=8), Parallelism(data=4, pipeline=2)])
-def test_ranks_may_take_part_of_a_transfer_for_waiting(by, shape):
+def test_ranks_may_count_part_of_a_transfer_as_waiting(by, shape):
     even, uneven = run(None, shape), run(None, shape, transfer_skew=0.4, skewed_by=by)
     kept = phase(uneven, TRANSFER) / phase(even, TRANSFER)
     moved = phase(uneven, WAIT) - phase(even, WAIT)
@@ -325,7 +325,7 @@ def test_ranks_may_take_part_of_a_transfer_for_waiting(by, shape):
         assert exchange.max() == pytest.approx(1)  # Somebody was last.
 
 
-def test_one_of_each_node_gets_nothing_from_a_neighbour():
+def test_one_rank_of_each_node_gets_no_data_from_a_neighbour():
     even, uneven = (
         phase(run(None, TENSOR, **skew), TRANSFER)
         for skew in ({}, {"transfer_skew": 0.4, "skewed_by": "node"})
@@ -333,7 +333,7 @@ def test_one_of_each_node_gets_nothing_from_a_neighbour():
     assert np.array_equal(even, uneven)
 
 
-def test_a_slow_rank_is_slow_however_it_is_booked():
+def test_a_slow_rank_is_slow_with_any_timers():
     """The true slowdown does not depend on the timers."""
     drawn = scenario("gpu_throttling", dialect="mixed", parallelism=TENSOR, workload=cluster_workload())
     told = drawn.telemetry.model_copy(update={"phase_accounting": PhaseAccounting(tensor_waits_inside=True)})

@@ -30,7 +30,7 @@ def _growth(window, name, rows):
 
 
 @pytest.mark.parametrize("cause", OWN)
-def test_own_phases_grow_on_the_victims_only(cause):
+def test_own_phases_grow_on_the_affected_ranks_only(cause):
     drawn = scenario(cause)
     window = simulate(drawn).window
     victims = np.isin(np.arange(8), drawn.faults[0].ranks)
@@ -42,7 +42,7 @@ def test_own_phases_grow_on_the_victims_only(cause):
 
 
 @pytest.mark.parametrize("cause", OWN)
-def test_peers_wait_for_the_victims(cause):
+def test_peers_wait_for_the_affected_ranks(cause):
     drawn = scenario(cause)
     window = simulate(drawn).window
     victims = np.isin(np.arange(8), drawn.faults[0].ranks)
@@ -53,7 +53,7 @@ def test_peers_wait_for_the_victims(cause):
 
 
 @pytest.mark.parametrize("cause", SHARED)
-def test_a_slow_link_lengthens_everybodys_transfer_alike(cause):
+def test_a_slow_link_makes_every_transfer_longer(cause):
     window = simulate(scenario(cause)).window
     transfer = phase(window, "communication_transfer_seconds")
     growth = transfer[:, 22:51].mean(axis=1) / transfer[:, 5:20].mean(axis=1)
@@ -62,7 +62,7 @@ def test_a_slow_link_lengthens_everybodys_transfer_alike(cause):
     assert abs(_growth(window, "communication_wait", slice(None))) < 0.003
 
 
-def test_nvlink_lengthens_transfers_inside_its_node_and_the_others_wait():
+def test_nvlink_faults_make_transfers_of_their_node_longer_and_others_wait():
     window = simulate(scenario("nvlink_degradation", dialect="mixed")).window
     inside = np.isin(np.arange(8), (2, 3))
     assert _growth(window, "communication_transfer", inside) > 0.05
@@ -95,7 +95,7 @@ def test_collector_pauses_are_contained_in_the_other_phases():
     np.testing.assert_allclose(total, phase(window, "step_seconds"), rtol=1e-9)
 
 
-def test_a_planless_collector_hits_different_ranks_at_different_steps():
+def test_unplanned_collections_hit_different_ranks_at_different_steps():
     drawn = scenario("runtime_gc")
     everywhere = drawn.faults[0].model_copy(update={"variant": "unplanned", "ranks": tuple(range(8))})
     window = simulate(drawn.model_copy(update={"faults": (everywhere,)})).window

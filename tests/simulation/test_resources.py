@@ -37,21 +37,21 @@ def test_a_queue_hides_a_short_stall_and_not_a_long_one():
 
 
 @pytest.mark.parametrize("ahead", [1, 2, 4])
-def test_the_deeper_the_queue_the_later_it_runs_empty(ahead):
+def test_a_deeper_queue_is_empty_later(ahead):
     felt = np.flatnonzero(_stalled(ahead, last=60) > 0.1)
     assert felt[0] >= 20 + ahead
     assert felt[0] > np.flatnonzero(_stalled(ahead - 1, last=60) > 0.1)[0]
 
 
 @pytest.mark.parametrize(("ahead", "workers"), [(1, 1), (2, 1), (2, 2), (4, 3)])
-def test_once_empty_a_queue_delivers_at_the_pace_of_its_workers(ahead, workers):
-    """The strength of a stall is what is felt in the end, whatever the queue."""
+def test_an_empty_queue_delivers_at_the_pace_of_its_workers(ahead, workers):
+    """The strength of a stall is the wait of the step, with any queue."""
     felt = _stalled(ahead, last=65, workers=workers)[45:65].mean()
     assert felt == pytest.approx(2.3 * cluster_workload().step_seconds * 0.5**2.35, rel=0.25)
 
 
 def _rarely(share: float) -> np.ndarray:
-    """What is waited for beside the same job without a fault, on the ranks that share the stall."""
+    """Extra waiting compared with the same job without a fault, on the ranks that share the stall."""
     stall = fault("storage_degradation", severity=0.6, ranks=tuple(range(8)), nodes=(0, 1, 2, 3))
     stall = stall.model_copy(update={"late_share": share, "first_step": 0, "last_step": None})
     load = cluster_workload().model_copy(update={"prefetch_steps": 0, "loader_workers": 1})
@@ -95,13 +95,13 @@ def test_heat_makes_the_clock_fall_gradually():
 
 
 @pytest.mark.parametrize("severity", [0.2, 0.6, 1.0])
-def test_too_little_cooling_settles_where_a_power_cap_would(severity):
+def test_too_little_cooling_ends_at_the_clock_of_a_power_cap(severity):
     settled = 1 / (1 + 2.5 * severity**1.6)
     assert _hot(15.0, severity, last_step=65)[45:].mean() == pytest.approx(settled, rel=0.03)
     assert float(cooling_for(settled)) < 1
 
 
-def test_a_hot_gpu_that_was_hot_before_begins_slow():
+def test_a_gpu_that_is_hot_before_the_window_starts_slow():
     clock = _hot(60.0, first_step=0, last_step=65)
     assert clock[0] == pytest.approx(clock[-20:].mean(), rel=0.05)
 
@@ -149,7 +149,7 @@ def test_stages_hold_whole_layers():
 
 @pytest.mark.parametrize("packed", [True, False])
 @pytest.mark.parametrize("deviation", [0.02, 0.2, 0.5])
-def test_wider_lengths_make_steps_as_uneven_as_asked_for(packed, deviation):
+def test_wider_lengths_make_steps_uneven_by_the_given_spread(packed, deviation):
     load = cluster_workload().model_copy(update={"packed": packed, "samples_per_step": 8})
     drawn = scenario(
         parallelism=Parallelism(data=64),
@@ -164,7 +164,7 @@ def test_wider_lengths_make_steps_as_uneven_as_asked_for(packed, deviation):
     assert forward.std() / forward.mean() == pytest.approx(deviation, rel=0.25)
 
 
-def test_compute_follows_the_squared_lengths_that_are_logged():
+def test_compute_follows_the_recorded_squared_lengths():
     drawn = scenario("sequence_length_imbalance", dialect="mixed", workload=cluster_workload(), benign=CALM)
     logged = drawn.telemetry.model_copy(update={"load_columns": True})
     window = simulate(drawn.model_copy(update={"telemetry": logged})).window
@@ -173,8 +173,8 @@ def test_compute_follows_the_squared_lengths_that_are_logged():
     assert np.corrcoef(squares, forward)[0, 1] > 0.99
 
 
-def test_late_stages_wait_out_the_bubble():
-    """What a pipeline costs is there without any fault, and it is nobody's own work."""
+def test_late_stages_wait_during_the_bubble():
+    """A pipeline's bubble exists without any fault, and it is no rank's own work."""
     sizes = Parallelism(data=2, pipeline=4)
     drawn = scenario(dialect="mixed", parallelism=sizes, workload=cluster_workload(), benign=CALM)
     timing = run_steps(drawn, apply_faults(drawn), draw_noise(drawn))

@@ -55,7 +55,7 @@ def test_loaders_keep_a_few_batches_ahead_or_some_for_each_of_many_workers():
 
 
 @pytest.mark.parametrize(("cause", "rare"), [("data_loader_stall", True), ("gpu_contention", False)])
-def test_only_what_delivers_batches_stalls_rarely(cause: str, *, rare: bool):
+def test_only_faults_of_batches_are_rare(cause: str, *, rare: bool):
     rng = np.random.default_rng(0)
     shares = np.array([sample_scenario(rng, cause=cause).faults[0].late_share for _ in range(60)])
     assert 0.0 < shares.min() <= 1.0

@@ -32,7 +32,7 @@ def test_exporters_metrics_and_series_are_missing_here_and_there():
         assert len(set(held)) > 100
 
 
-def test_phases_are_told_whole_in_part_and_not_at_all():
+def test_phases_are_complete_or_partial_or_missing():
     seen = Counter(each.visibility for each in TOLD)
     assert seen["full"] > seen["unsplit"] > 0
     assert seen["minimal"] > 0
@@ -53,12 +53,12 @@ def test_trainers_time_their_exchange_in_every_place():
     )
 
 
-def test_pipelines_book_their_bubbles_as_waiting_as_work_and_not_at_all():
+def test_pipelines_time_bubbles_as_waiting_as_work_or_not_at_all():
     piped = [each for each in DRAWN if each.dialect != "cpu_testbed" and each.parallelism.pipeline > 1]
     places = Counter(each.telemetry.phase_accounting.bubbles_in for each in piped)
     assert places["waiting"] > places["nowhere"] > 0
     assert places["backward"] > 0
-    # Nobody tells bubbles who does not tell the exchange.
+    # Jobs without a timer for the exchange have none for bubbles.
     assert all(
         each.telemetry.phase_accounting.bubbles_in != "waiting"
         for each in piped
@@ -86,7 +86,7 @@ def test_not_every_rank_has_every_timer():
         assert timing < everybody or each.ranks_per_node == 1
 
 
-def test_how_many_steps_were_done_does_not_tell_who_stopped():
+def test_the_number_of_steps_does_not_reveal_which_job_stopped():
     """Windows of stopped jobs are longer, as if they had gone on: their rows are not fewer than others'."""
     drawn = [sample_scenario(np.random.default_rng([10, index])) for index in range(1500)]
     stopped = [each for each in drawn if each.faults and each.faults[0].cause in STOP_CAUSES]

@@ -45,7 +45,7 @@ def _observed(drawn: Scenario):
 
 
 @pytest.mark.parametrize(("cause", "variant", "signal", "scope", "dialect", "direction"), SIGNALS)
-def test_signal_moves_on_the_victims(cause, variant, signal, scope, dialect, direction):
+def test_signals_change_on_the_affected_ranks(cause, variant, signal, scope, dialect, direction):
     drawn = scenario(cause, dialect=dialect)
     injected = drawn.faults[0].model_copy(update={"variant": variant})
     window, before, during = _observed(drawn.model_copy(update={"faults": (injected,)}))
@@ -60,7 +60,7 @@ def test_signal_moves_on_the_victims(cause, variant, signal, scope, dialect, dir
     assert sum(victims) > sum(past)
 
 
-def test_waiting_healthy_gpus_rest_without_any_fault_of_theirs():
+def test_waiting_healthy_gpus_lower_their_clock():
     drawn = scenario("data_loader_stall", dialect="mixed")
     slow = drawn.workload.model_copy(
         update={name: getattr(drawn.workload, name) * 10 for name in ("forward_seconds", "backward_seconds")}

@@ -1,4 +1,4 @@
-"""Waiting is arithmetic: everybody waits for the last arrival, and counterfactuals share their noise."""
+"""Waiting is arithmetic: all ranks wait for the last arrival, and counterfactuals share their noise."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def _arrival(timing):
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-def test_what_is_neither_work_nor_transfer_was_waiting(shape):
+def test_waiting_is_the_rest_of_a_step(shape):
     timing = _run(scenario("gpu_throttling", parallelism=shape, workload=cluster_workload()))
     wait = timing.phases["communication_wait_seconds"]
     done = _arrival(timing) + wait + timing.phases["communication_transfer_seconds"]
@@ -65,7 +65,7 @@ def test_a_tensor_group_waits_for_its_slowest_member_inside_every_layer():
     assert wait[2] < 0.3 * np.delete(wait, 2).min()
 
 
-def test_gathered_parameters_hold_everybody_up_at_the_beginning_of_a_step():
+def test_gathered_parameters_delay_all_ranks_at_the_start_of_a_step():
     """The late loader is waited for once, whether before the forward or after the backward."""
     sharded = cluster_workload().model_copy(update={"gather_share": 0.4})
     # Gathering and exchanging vary by themselves.
@@ -92,7 +92,7 @@ def test_a_fault_never_speeds_a_step_up_and_leaves_the_time_before_alone(cause):
     assert slow[20:51].mean() > 1.05 * calm[20:51].mean()
 
 
-def test_one_fault_draws_nothing_from_anothers_stream():
+def test_every_fault_has_its_own_random_stream():
     both = scenario("gpu_throttling")
     both = both.model_copy(update={"faults": (*both.faults, fault("storage_degradation"))})
     alone = apply_faults(both, (1,))

@@ -42,7 +42,7 @@ def test_parts_are_those_of_the_matrix_and_share_no_scenario(captures: Collectio
     assert all(len(found) == 1 for found in parts.values())
 
 
-def test_every_captured_cause_is_learned_from_and_asked_about(captures: Collection) -> None:
+def test_every_cause_is_in_the_training_and_the_test_part(captures: Collection) -> None:
     seen = Counter(
         (cause.cause, entry.summary["split"]) for entry in captures for cause in entry.read_label().causes
     )
@@ -54,7 +54,7 @@ def test_every_captured_cause_is_learned_from_and_asked_about(captures: Collecti
         assert seen[cause, "test"], cause
 
 
-def test_labels_say_who_else_used_the_machine(captures: Collection) -> None:
+def test_labels_have_the_cpu_share_of_other_processes(captures: Collection) -> None:
     shares = [(entry.read_label().model_extra or {})["stranger_cpu_share"] for entry in captures]
     assert max(shares) <= 0.10
     assert sorted(shares)[len(shares) // 2] < 0.06

@@ -1,4 +1,4 @@
-"""What a GPU rank finds out before the job, on a device whose times follow a law."""
+"""Calibration of a GPU rank before the job, on a device with a known law of its times."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from rca.testbed.ranks.calibration import COPY_SECONDS, calibrate, follow
+from rca.testbed.ranks.calibration import COPY_SECONDS, adopt_pace, calibrate
 from rca.testbed.ranks.models import Network
 from rca.testbed.ranks.shared import Pace, Row, Shared, job_pace
 from rca.testbed.ranks.stand_in import CHUNK_SECONDS, CHUNKS
@@ -27,7 +27,7 @@ class Modelled:
         self.n_bytes, self.repeats = n_bytes, repeats
         self.most_repeats = max(self.most_repeats, repeats)
 
-    def room(self) -> float:
+    def growth_factor(self) -> float:
         return self._room_for / self.most_repeats
 
     def copy(self, slot, row):
@@ -49,7 +49,7 @@ def network_of(scale: float = 1.0, **fields: int) -> Network:
 
 @pytest.mark.parametrize("scale", [1.0, 2.0])
 @pytest.mark.parametrize("per_repeat", [5e-6, 1.3e-4, 7e-3])
-def test_the_gpu_is_given_the_work_of_a_nominal_step_and_the_others_its_pace(per_repeat, scale):
+def test_a_gpu_gets_the_work_of_a_nominal_step_and_other_ranks_its_pace(per_repeat, scale):
     device, pace, network = Modelled(per_repeat, bandwidth=25e9), job_pace(), network_of(scale)
     calibrate(device, network, 0, scale, pace)
     took = 3 * per_repeat * device.repeats
@@ -62,37 +62,37 @@ def test_the_gpu_is_given_the_work_of_a_nominal_step_and_the_others_its_pace(per
     assert pace[Pace.REPEATS] == device.repeats
 
 
-def test_memory_limits_the_batch_and_the_others_keep_the_shorter_step():
+def test_memory_limits_the_batch_and_other_ranks_take_the_shorter_step():
     device, pace = Modelled(1e-4, bandwidth=25e9, room_for=40), job_pace()
     calibrate(device, network_of(), 0, 1.0, pace)
     assert device.most_repeats <= 40
     assert pace[Pace.FORWARD] < 0.5
 
 
-def test_kernels_that_take_only_so_much_limit_the_batch():
+def test_kernel_limits_bound_the_batch():
     device, pace = Modelled(1e-6, bandwidth=25e9), job_pace()
     calibrate(device, network_of(most_repeats=4095), 0, 1.0, pace)
     assert device.most_repeats == 4095
 
 
-def test_a_huge_link_does_not_ask_for_a_huge_buffer():
+def test_a_fast_link_does_not_need_a_huge_buffer():
     device, pace = Modelled(1e-4, bandwidth=1e12), job_pace()
     calibrate(device, network_of(), 0, 1.0, pace)
     assert device.n_bytes <= 512 * 1024**2
 
 
-def test_nothing_is_learned_before_the_job():
+def test_calibration_does_not_train():
     device = Modelled(1e-3, bandwidth=25e9)
     calibrate(device, network_of(), 0, 1.0, job_pace())
     assert device.updates
     assert set(device.updates) == {0.0}
 
 
-def test_other_gpus_follow_the_first():
+def test_other_gpus_take_the_pace_of_the_first():
     pace = job_pace()
     pace[Pace.COPIED_BYTES], pace[Pace.REPEATS] = 1000, 7
     device = Modelled(1e-3, bandwidth=25e9)
-    follow(device, pace)
+    adopt_pace(device, pace)
     assert (device.n_bytes, device.repeats) == (1000, 7)
 
 

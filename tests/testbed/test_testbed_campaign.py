@@ -67,7 +67,7 @@ def test_captures_are_made_in_the_drawn_order(tmp_path):
     assert machine.made == [each.scenario.name for each in expand(MATRIX)]
 
 
-def test_an_interrupted_campaign_goes_on_where_it_was(tmp_path):
+def test_an_interrupted_campaign_continues(tmp_path):
     with pytest.raises(KeyboardInterrupt):
         run_campaign(MATRIX, tmp_path / "c", FakeMachine(interrupt_at=2))
     assert len(read_collection(tmp_path / "c")) == 2
@@ -93,20 +93,20 @@ def test_a_limit_stops_early(tmp_path):
 
 def test_progress_has_an_estimate_from_the_second_capture_on(tmp_path):
     told: list[Progress] = []
-    run_campaign(MATRIX, tmp_path / "c", FakeMachine(), tell=told.append)
+    run_campaign(MATRIX, tmp_path / "c", FakeMachine(), on_progress=told.append)
     assert [each.done for each in told] == [0, 1, 2, 3]
     assert told[0].remaining_seconds is None
     assert all(each.remaining_seconds is not None and each.remaining_seconds >= 0 for each in told[1:])
 
 
-def test_another_campaigns_folder_is_left_alone(tmp_path):
+def test_another_campaigns_folder_is_refused(tmp_path):
     run_campaign(MATRIX, tmp_path / "c", FakeMachine())
     other = MATRIX.model_copy(update={"name": "other"})
-    with pytest.raises(InvalidInput, match="holds the campaign 'small'"):
+    with pytest.raises(InvalidInput, match="contains the campaign 'small'"):
         run_campaign(other, tmp_path / "c", FakeMachine())
 
 
-def test_nothing_is_left_half_written(tmp_path):
+def test_no_capture_is_half_written(tmp_path):
     with pytest.raises(KeyboardInterrupt):
         run_campaign(MATRIX, tmp_path / "c", FakeMachine(interrupt_at=1))
     assert [path.name for path in (tmp_path / "c").iterdir() if path.name.startswith(".")] == []

@@ -46,7 +46,7 @@ def test_every_captured_metric_is_understood(captured):
     assert {name for name in names if resolve(name) is None} == set()
 
 
-def test_the_label_says_what_was_done(captured):
+def test_the_label_has_the_injected_fault(captured):
     label = read_label(captured)
     assert label.failure_mode == "fail_slow"
     assert [(cause.cause, cause.ranks) for cause in label.causes] == [("gpu_throttling", (1,))]

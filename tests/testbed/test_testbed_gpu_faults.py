@@ -12,15 +12,15 @@ from testbed_records import GEMMS, acted_of, gpu_scenario, record_of, rows_of, s
 from rca.testbed.gpus import Gpu
 from rca.testbed.injection import injector
 from rca.testbed.labels import label_of
-from rca.testbed.ranks.neighbour import Control, Deed, instruct
+from rca.testbed.ranks.neighbour import Control, GpuWork, set_gpu_load
 from rca.testbed.ranks.shared import Knob, Pace, Shared, job_pace
-from rca.testbed.sampling.gpu_watch import GpuSeen
+from rca.testbed.sampling.gpu_watch import GpuObservation
 from rca.testbed.sampling.nvml import NAMES
 from rca.testbed.window import window_of
 
 
-def beside(n_ranks: int = 4):
-    """A bed with nothing but what the injectors of GPU faults touch."""
+def gpu_bed(n_ranks: int = 4):
+    """A bed with only the parts that the injectors of GPU faults use."""
     controls = [np.zeros(len(Control)) for _ in range(3)]
     shared = [Shared(2, 1) for _ in range(n_ranks)]
     bed = SimpleNamespace(
@@ -34,31 +34,31 @@ def beside(n_ranks: int = 4):
 @pytest.mark.parametrize(
     ("kind", "severity", "deed", "shares"),
     [
-        ("gpu_gemms", 1, Deed.GEMMS, [0.4, 0, 0]),
-        ("gpu_gemms", 3, Deed.GEMMS, [1, 1, 0]),
-        ("gpu_memory_traffic", 2, Deed.MEMORY_TRAFFIC, [1, 0, 0]),
-        ("pinned_copies", 3, Deed.PINNED_COPIES, [1, 1, 1]),
+        ("gpu_gemms", 1, GpuWork.GEMMS, [0.4, 0, 0]),
+        ("gpu_gemms", 3, GpuWork.GEMMS, [1, 1, 0]),
+        ("gpu_memory_traffic", 2, GpuWork.MEMORY_TRAFFIC, [1, 0, 0]),
+        ("pinned_copies", 3, GpuWork.PINNED_COPIES, [1, 1, 1]),
     ],
 )
-def test_foreign_work_starts_on_the_victims_gpu_and_ends(kind, severity, deed, shares):
-    bed, controls, _ = beside()
+def test_foreign_work_starts_and_stops_on_the_affected_gpu(kind, severity, deed, shares):
+    bed, controls, _ = gpu_bed()
     fault = gpu_scenario(GEMMS | {"kind": kind, "severity": severity}).faults[0]
     held = injector(bed, fault)
     held.start()
     assert [each[Control.SHARE] for each in controls] == shares
-    assert {each[Control.DEED] for each in controls} == {deed}
+    assert {each[Control.WORK] for each in controls} == {deed}
     held.stop()
-    assert {each[Control.DEED] for each in controls} == {Deed.NOTHING}
+    assert {each[Control.WORK] for each in controls} == {GpuWork.NOTHING}
 
 
 def test_a_load_is_spread_over_the_neighbours():
     controls = [np.zeros(len(Control)) for _ in range(3)]
-    instruct(controls, Deed.GEMMS, 1.5)
+    set_gpu_load(controls, GpuWork.GEMMS, 1.5)
     assert [each[Control.SHARE] for each in controls] == [1.0, 0.5, 0.0]
 
 
-def test_pageable_copies_are_a_knob_of_the_victim_alone():
-    bed, _, shared = beside()
+def test_pageable_copies_set_a_knob_of_the_affected_rank_only():
+    bed, _, shared = gpu_bed()
     held = injector(bed, gpu_scenario(GEMMS | {"kind": "pageable_copies", "severity": 2}).faults[0])
     held.start()
     assert [each.knobs[Knob.PAGEABLE_SHARE] for each in shared] == [0, 0.6, 0, 0]
@@ -73,7 +73,7 @@ def gpu_record(scenario, **seen: object):
     pace[Pace.REPEATS], pace[Pace.COPIED_BYTES] = 1200, 200e6
     record = record_of(rows_of(seconds, 4), [acted_of(scenario, i) for i in range(len(scenario.faults))])
     gpu = Gpu(0, "GPU-1", "NVIDIA Imaginary", "570.00")
-    held = GpuSeen(1, gpu, answered=list(NAMES), rounds=10, **seen)
+    held = GpuObservation(1, gpu, answered=list(NAMES), rounds=10, **seen)
     held.samples.update(dict.fromkeys(NAMES, 10))
     record.gpus.append(held)
     return SimpleNamespace(record=record, seen=held, pace=pace)
@@ -87,10 +87,10 @@ def test_the_label_says_what_was_real():
     assert [(cause.cause, cause.ranks) for cause in label.causes] == [("gpu_contention", (1,))]
     for said in (
         "rank 1 computes on a NVIDIA Imaginary (driver 570.00)",
-        "clock event reasons were software power cap",
-        "stopped answering at times: DCGM_FI_DEV_POWER_USAGE",
+        "clock event reasons: software power cap",
+        "sometimes without values: DCGM_FI_DEV_POWER_USAGE",
         "DCGM did not run",
-        "batch 1200 times over and copies 200 MB",
+        "batch 1200 times per step and copies 200 MB",
         "the other ranks' devices are CPU processes",
         "gpu_gemms, severity 2 (1 processes' worth of matrix products)",
     ):
@@ -101,18 +101,18 @@ def test_the_label_says_what_was_real():
     assert label.model_extra["gpu_pace"]["repeats"] == 1200
 
 
-def test_a_job_of_gpus_only_has_no_stand_ins_to_speak_of():
+def test_notes_of_a_job_with_only_gpus_name_no_stand_ins():
     scenario = gpu_scenario(gpu_ranks=[0, 1, 2, 3])
     assert "Stand-ins" not in label_of(scenario, gpu_record(scenario).record).notes
 
 
-def test_a_job_without_gpus_says_nothing_of_them():
+def test_notes_of_a_job_without_gpus_name_none():
     label = label_of(scenario_of(), record_of(rows_of(np.full(40, 0.1), 4)))
     assert "GPU" not in label.notes
     assert not {"gpus", "gpu_pace"} & set(label.model_extra or {})
 
 
-def test_only_real_gpus_are_placed_beside_real_gpus():
+def test_only_gpu_ranks_have_a_gpu_in_a_job_with_gpus():
     record = record_of(rows_of(np.full(40, 0.1), 4))
     placed = window_of(gpu_scenario(nodes=2), record).job.ranks
     assert placed is not None

@@ -29,7 +29,7 @@ GPU_FAULTS = sorted(kind for kind, spec in FAULTS.items() if spec.device == "gpu
 
 
 @pytest.mark.parametrize("kind", GPU_FAULTS)
-def test_a_fault_of_a_gpu_is_aimed_at_a_rank_that_has_one(kind):
+def test_a_gpu_fault_needs_a_rank_with_a_gpu(kind):
     assert gpu_scenario(GEMMS | {"kind": kind}).faults[0].victims(gpu_scenario().job) == [1]
     with pytest.raises(ValueError, match=f"{kind} needs a real GPU"):
         gpu_scenario(GEMMS | {"kind": kind, "ranks": [0]})
@@ -38,21 +38,21 @@ def test_a_fault_of_a_gpu_is_aimed_at_a_rank_that_has_one(kind):
 
 
 @pytest.mark.parametrize("kind", ["device_clock", "device_duty_cycle", "killed_device", "hung_device"])
-def test_a_fault_of_a_stand_in_is_aimed_at_a_rank_that_has_one(kind):
+def test_a_stand_in_fault_needs_a_rank_without_a_gpu(kind):
     aimed = {"kind": kind, "scope": "rank", "first_step": 15}
     assert gpu_scenario(aimed | {"ranks": [0]}).faults
     with pytest.raises(ValueError, match="rank 1 has a real GPU"):
         gpu_scenario(aimed | {"ranks": [0, 1]})
 
 
-def test_uneven_sequences_act_on_all_ranks_and_so_not_beside_a_gpu():
+def test_uneven_sequences_are_refused_in_a_job_with_gpus():
     fault = {"kind": "sequence_lengths", "scope": "job", "first_step": 15}
-    with pytest.raises(ValueError, match="acts on a stand-in"):
+    with pytest.raises(ValueError, match="needs ranks without a real GPU"):
         gpu_scenario(fault, model="transformer")
 
 
 @pytest.mark.parametrize("kind", ["cpu_hogs", "slow_dataset", "heavy_decoding", "gc_pauses", "killed_rank"])
-def test_faults_of_the_host_hit_ranks_with_a_gpu_like_any_other(kind):
+def test_host_faults_may_hit_ranks_with_a_gpu(kind):
     assert gpu_scenario({"kind": kind, "scope": "rank", "ranks": [1], "first_step": 15}).faults
 
 
@@ -64,7 +64,7 @@ def test_faults_of_the_host_hit_ranks_with_a_gpu_like_any_other(kind):
         ({"gpu_ranks": [1], "pipeline": 2}, "data-parallel"),
     ],
 )
-def test_gpu_ranks_that_cannot_be_are_refused(job, message):
+def test_impossible_gpu_ranks_are_refused(job, message):
     with pytest.raises(ValueError, match=message):
         scenario_of(job=job)
 
@@ -85,7 +85,7 @@ def test_the_gpu_matrix_covers_every_fault_of_a_gpu_in_both_parts():
     assert all({"train", "test"} <= held for held in parts.values())
 
 
-def test_the_gpu_is_at_any_rank_and_the_victim_of_other_faults_may_have_none():
+def test_any_rank_may_have_the_gpu_and_other_faults_may_hit_any_rank():
     planned = expand(read_matrix(GPU_MATRIX))
     assert {each.scenario.job.gpu_ranks[0] for each in planned} == {0, 1, 2, 3}
     hit = {
@@ -102,25 +102,25 @@ def matrix_of(**group: object) -> Matrix:
     return Matrix.model_validate({"name": "m", "groups": [{"name": "g", "models": ["mlp"], **group}]})
 
 
-def test_a_group_without_a_rank_to_act_on_is_named():
-    with pytest.raises(ValueError, match="gpu_gemms finds no rank"):
+def test_a_group_without_a_possible_target_is_refused():
+    with pytest.raises(ValueError, match="gpu_gemms has no possible target"):
         matrix_of(faults=[{"kind": "gpu_gemms"}], world_sizes=[4])
-    with pytest.raises(ValueError, match="device_clock finds no rank"):
+    with pytest.raises(ValueError, match="device_clock has no possible target"):
         matrix_of(faults=[{"kind": "device_clock"}], world_sizes=[2], gpus=2)
     with pytest.raises(ValueError, match="5 GPU ranks in a job of 4"):
         matrix_of(world_sizes=[4, 8], gpus=5)
 
 
-def test_the_matrix_names_what_is_wrong_with_a_drawn_scenario():
+def test_an_invalid_drawn_scenario_is_an_error_of_the_matrix():
     matrix = matrix_of(faults=[{"kind": "sequence_lengths"}], models=["transformer"], world_sizes=[4], gpus=1)
-    with pytest.raises(InvalidInput, match="acts on a stand-in"):
+    with pytest.raises(InvalidInput, match="needs ranks without a real GPU"):
         expand(matrix)
 
 
 # Looking for GPUs
 
 
-def test_each_missing_piece_is_named_alone(monkeypatch):
+def test_each_missing_module_is_named(monkeypatch):
     for module, named in (("torch", "PyTorch is not installed"), ("pynvml", "nvidia-ml-py")):
         monkeypatch.setattr(gpus, "installed", lambda name, module=module: name != module)
         with pytest.raises(GpuMissing, match=named):
@@ -133,37 +133,37 @@ def both_installed(monkeypatch):
 
 
 @pytest.mark.usefixtures("both_installed")
-def test_gpus_are_looked_for_in_another_process(monkeypatch):
-    def look():
+def test_another_process_queries_the_gpus(monkeypatch):
+    def query_gpus():
         return {"gpus": [{"index": 0, "uuid": f"GPU-{os.getpid()}", "name": "Imaginary", "driver": "570.00"}]}
 
-    monkeypatch.setattr(gpus, "look", look)
+    monkeypatch.setattr(gpus, "query_gpus", query_gpus)
     [found] = find_gpus()
     assert (found.name, found.torch_device) == ("Imaginary", "cuda:0")
     assert found.uuid != f"GPU-{os.getpid()}"
-    with pytest.raises(GpuMissing, match="wants 2 GPUs, this machine has 1"):
+    with pytest.raises(GpuMissing, match="needs 2 GPUs, this machine has 1"):
         require_gpus(2)
 
 
 @pytest.mark.usefixtures("both_installed")
-def test_what_cuda_says_is_passed_on(monkeypatch):
-    monkeypatch.setattr(gpus, "look", lambda: {"lacking": "no usable GPU: the driver is too old"})
+def test_the_error_of_cuda_is_reported(monkeypatch):
+    monkeypatch.setattr(gpus, "query_gpus", lambda: {"lacking": "no usable GPU: the driver is too old"})
     with pytest.raises(GpuMissing, match="cannot run here: no usable GPU: the driver is too old"):
         require_gpus(1)
 
 
 @pytest.mark.usefixtures("both_installed")
-def test_a_process_that_dies_of_the_question_is_an_answer(monkeypatch):
-    def look():
+def test_a_query_process_that_ends_is_reported(monkeypatch):
+    def query_gpus():
         raise OSError("libcuda: bad image")
 
-    monkeypatch.setattr(gpus, "look", look)
-    with pytest.raises(GpuMissing, match="CUDA could not be asked: OSError: libcuda: bad image"):
+    monkeypatch.setattr(gpus, "query_gpus", query_gpus)
+    with pytest.raises(GpuMissing, match="CUDA does not start: OSError: libcuda: bad image"):
         find_gpus()
 
 
 def libraries(monkeypatch, *fails: str, cuda: str | None = "13.0", error: Exception | None = None) -> None:
-    """Stand-ins for PyTorch and the binding, on a machine with one GPU unless told otherwise."""
+    """Stand-ins for PyTorch and the binding, on a machine with one GPU by default."""
 
     def init() -> None:
         if error is not None:
@@ -182,9 +182,9 @@ def libraries(monkeypatch, *fails: str, cuda: str | None = "13.0", error: Except
     monkeypatch.setitem(sys.modules, "pynvml", FakeNvml(*fails))
 
 
-def test_a_gpu_is_described_by_the_name_nvml_finds_it_by(monkeypatch):
+def test_a_gpu_has_the_uuid_of_nvml(monkeypatch):
     libraries(monkeypatch)
-    [found] = gpus.look()["gpus"]
+    [found] = gpus.query_gpus()["gpus"]
     assert Gpu(**found) == Gpu(0, "GPU-ff-00", "NVIDIA Imaginary", "570.00")
 
 
@@ -196,9 +196,9 @@ def test_a_gpu_is_described_by_the_name_nvml_finds_it_by(monkeypatch):
         (["nvmlDeviceGetHandleByUUID"], "13.0", None, "NVML does not answer: Not Found"),
     ],
 )
-def test_what_stands_between_us_and_the_gpu_is_said(monkeypatch, fails, cuda, error, said):
+def test_the_reason_for_a_missing_gpu_is_reported(monkeypatch, fails, cuda, error, said):
     libraries(monkeypatch, *fails, cuda=cuda, error=error)
-    assert gpus.look()["lacking"] == said
+    assert gpus.query_gpus()["lacking"] == said
 
 
 @pytest.fixture
@@ -219,7 +219,7 @@ def no_gpu():
     ],
     ids=["capture", "campaign"],
 )
-def test_without_a_gpu_one_line_says_what_is_missing_and_nothing_is_written(
+def test_without_a_gpu_the_command_names_what_is_missing_and_writes_nothing(
     command, tmp_path, monkeypatch, capsys
 ):
     monkeypatch.chdir(tmp_path)

@@ -22,7 +22,7 @@ def test_attributes_are_aligned_and_nesting_flags_are_ignored():
     assert list(network_signals.attributes(data)) == [(1, b"abc"), (2, b"defg")]
 
 
-def test_an_idle_connection_tells_no_round_trip():
+def test_an_idle_connection_has_no_round_trip():
     store = network_signals.Connection("10.213.0.2", 5e-3, 0, 1, idle_seconds=30.0)
     ring = network_signals.Connection("10.213.0.2", 1e-3, 4096, 2, idle_seconds=0.01)
     stranger = network_signals.Connection("192.0.2.1", 9e-3, 0, 0, idle_seconds=0.0)

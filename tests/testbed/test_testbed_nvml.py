@@ -13,7 +13,7 @@ from fake_nvml import FakeNvml
 from rca.telemetry.catalogue import resolve
 from rca.testbed.gpus import Gpu
 from rca.testbed.probe import installed
-from rca.testbed.process import Family
+from rca.testbed.process import ProcessTable
 from rca.testbed.sampling import gpu_watch
 from rca.testbed.sampling.gpu_watch import GpuWatch, report
 from rca.testbed.sampling.nvml import NAMES, XID_NAME, GpuProbe, reasons_in_words
@@ -75,13 +75,13 @@ def test_every_name_is_known_to_the_catalogue(name):
         ("DCGM_FI_PROF_PCIE_RX_BYTES", "B/s"),
     ],
 )
-def test_the_catalogue_means_the_units_that_are_written(name, unit):
+def test_values_have_the_units_of_the_catalogue(name, unit):
     signal = resolve(name)
     assert signal is not None
     assert signal.unit == unit
 
 
-def test_what_the_gpu_does_not_support_is_found_out_once_and_left_out():
+def test_unsupported_queries_are_tried_once_and_left_out():
     nvml = FakeNvml("nvmlDeviceGetRetiredPages", "nvmlDeviceGetViolationStatus", "nvmlDeviceRegisterEvents")
     probe = GpuProbe(nvml, "GPU-1")
     missing = {name for name in NAMES if "RETIRED" in name or "VIOLATION" in name or name == XID_NAME}
@@ -96,7 +96,7 @@ def test_a_function_that_the_binding_lacks_is_not_supported():
     assert "DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION" not in GpuProbe(nvml, "GPU-1").answered
 
 
-def test_older_drivers_know_the_event_reasons_by_their_old_name():
+def test_older_drivers_use_the_old_name_of_the_event_reasons():
     probe = GpuProbe(FakeNvml("nvmlDeviceGetCurrentClocksEventReasons"), "GPU-1")
     assert probe.read()["DCGM_FI_DEV_CLOCKS_EVENT_REASONS"] == 0x20
 
@@ -114,7 +114,7 @@ def test_a_field_that_nvml_marks_as_failed_is_no_value():
     assert "DCGM_FI_DEV_MEMORY_TEMP" not in GpuProbe(nvml, "GPU-1").answered
 
 
-def test_a_query_that_fails_midway_leaves_a_gap_and_comes_back():
+def test_a_failed_query_leaves_a_gap_and_is_repeated():
     nvml = FakeNvml()
     probe = GpuProbe(nvml, "GPU-1")
     nvml.fails.add("nvmlDeviceGetPowerUsage")
@@ -144,7 +144,7 @@ def test_processes_are_counted_once_each_and_stale_samples_never():
 
 
 class Noting:
-    """Passes everything on to the fake and notes by which names it was asked."""
+    """Passes all calls on to the fake and records their names."""
 
     def __init__(self) -> None:
         self.fake, self.names = FakeNvml("nvmlDeviceGetCurrentClocksEventReasons"), set()
@@ -172,12 +172,12 @@ def test_the_real_binding_has_every_function_and_constant_we_use():
     }
 
 
-def test_event_reasons_are_said_in_words():
+def test_event_reasons_have_words():
     assert reasons_in_words(0x4 | 0x40) == "software power cap, hardware thermal slowdown"
     assert reasons_in_words(0) == "none"
 
 
-def test_a_report_says_first_what_is_answered_then_a_round_per_period():
+def test_a_report_starts_with_the_names_then_has_one_round_per_period():
     lines: list[bytes] = []
     nvml = FakeNvml()
     nvml.used = [(100, 7, 60)]
@@ -202,12 +202,12 @@ def watched(monkeypatch, tmp_path, *rounds: dict[str, object], since: float = 0.
 
     monkeypatch.setattr(gpu_watch, "watch", told)
     job = JobShape(world_size=4, nodes=2, gpu_ranks=(3,))
-    family, series = Family(tmp_path / "log"), Series()
-    watch = GpuWatch(job, {3: GPU}, family, 0.2)
+    process_table, series = ProcessTable(tmp_path / "log"), Series()
+    watch = GpuWatch(job, {3: GPU}, process_table, 0.2)
     until = time.monotonic() + 10
-    while time.monotonic() < until and family.alive:
+    while time.monotonic() < until and process_table.alive:
         watch.take(series, since)
-        family.reap()
+        process_table.reap()
         time.sleep(0.005)
     watch.take(series, since)
     watch.close()
@@ -224,7 +224,7 @@ def test_samples_carry_the_node_and_the_gpus_number_as_an_exporter_labels_them(m
     ]
 
 
-def test_what_was_seen_before_the_job_began_does_not_count(monkeypatch, tmp_path):
+def test_samples_before_the_job_do_not_count(monkeypatch, tmp_path):
     rounds = [
         {"gpu": 0, "time": t, "values": {"DCGM_FI_DEV_SM_CLOCK": t}, "processes": []} for t in (1.0, 2.0, 3.0)
     ]
@@ -242,7 +242,7 @@ def test_lines_may_arrive_in_pieces(monkeypatch, tmp_path):
     assert [each.time for each in samples] == list(range(20))
 
 
-def test_what_was_seen_besides_goes_into_the_label(monkeypatch, tmp_path):
+def test_the_label_has_the_other_observations_of_the_gpu(monkeypatch, tmp_path):
     full = {"DCGM_FI_DEV_SM_CLOCK": 1.0, "DCGM_FI_DEV_POWER_USAGE": 1.0}
     rounds = [
         {"gpu": 0, "time": 1.0, "values": full, "processes": [[999_999_999, 40.0]]},
@@ -259,4 +259,4 @@ def test_what_was_seen_besides_goes_into_the_label(monkeypatch, tmp_path):
     assert said["interrupted"] == ["DCGM_FI_DEV_POWER_USAGE"]
     assert "DCGM_FI_DEV_FB_USED" in said["unanswered"]
     assert said["clock_event_reasons"] == 0x4
-    assert said["mean_sm_percent"] == {"stranger": pytest.approx(50.0)}
+    assert said["mean_sm_percent"] == {"other process": pytest.approx(50.0)}

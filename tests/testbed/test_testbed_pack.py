@@ -55,7 +55,7 @@ def test_a_damaged_archive_is_refused_and_leaves_nothing(campaign: Path, tmp_pat
     content = bytearray(archive.read_bytes())
     content[5000] ^= 1
     archive.write_bytes(content)
-    with pytest.raises(InvalidInput, match=r"test\.tar: is not the archive"):
+    with pytest.raises(InvalidInput, match=r"test\.tar: does not have the digest"):
         unpack(tmp_path / "packed", tmp_path / "again")
     assert not (tmp_path / "again").exists()
     archive.unlink()
@@ -63,9 +63,9 @@ def test_a_damaged_archive_is_refused_and_leaves_nothing(campaign: Path, tmp_pat
         unpack(tmp_path / "packed", tmp_path / "again")
 
 
-def test_an_existing_folder_is_left_alone(campaign: Path, tmp_path: Path) -> None:
+def test_an_existing_folder_is_refused(campaign: Path, tmp_path: Path) -> None:
     pack(campaign, tmp_path / "packed")
     with pytest.raises(SourceError, match="already exists"):
         unpack(tmp_path / "packed", campaign)
-    with pytest.raises(InvalidInput, match="names no archives"):
+    with pytest.raises(InvalidInput, match="lists no archives"):
         unpack(campaign, tmp_path / "again")

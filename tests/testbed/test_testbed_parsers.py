@@ -118,14 +118,14 @@ def test_every_metric_name_is_in_the_catalogue(tmp_path):
     assert {each.name for each in series.samples if resolve(each.name) is None} == set()
 
 
-def test_strangers_are_what_the_machine_used_and_we_did_not(tmp_path):
+def test_foreign_cpu_time_is_the_machines_without_our_own(tmp_path):
     fake_process(tmp_path, 77)
     stat = tmp_path / "stat"
     stat.write_text("cpu 100 0 0 0 0 0 0 0\n")
     account = CpuAccount(tmp_path)
-    assert account.stranger_share(2) == 0.0
+    assert account.foreign_cpu_share(2) == 0.0
     account.observe(10.0, [77])
     (tmp_path / "77" / "stat").write_text(STAT.replace(" 250 50 ", " 300 50 "))
     stat.write_text("cpu 250 0 0 0 0 0 0 0\n")
     account.observe(11.0, [77, 78])
-    assert account.stranger_share(2) == pytest.approx((150 - 50) * TICK / 2)
+    assert account.foreign_cpu_share(2) == pytest.approx((150 - 50) * TICK / 2)

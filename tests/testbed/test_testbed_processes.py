@@ -12,30 +12,30 @@ from testbed_records import scenario_of
 from rca.testbed.capture import Schedule
 from rca.testbed.cgroups import find_hierarchies, members, remove_tree
 from rca.testbed.injection.device import restore_token
-from rca.testbed.process import Family, Placement
-from rca.testbed.ranks.shared import Knob, PeerGone, Pipe, Row, Shared
+from rca.testbed.process import Placement, ProcessTable
+from rca.testbed.ranks.shared import Knob, PeerExited, Pipe, Row, Shared
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the testbed is Linux")
 
 
 @pytest.fixture
-def family(tmp_path):
-    held = Family(tmp_path / "log")
+def process_table(tmp_path):
+    held = ProcessTable(tmp_path / "log")
     yield held
     held.end_all()
 
 
-def reaped(family: Family, seconds: float = 10.0):
+def reaped(process_table: ProcessTable, seconds: float = 10.0):
     until = time.monotonic() + seconds
     while time.monotonic() < until:
-        exits = family.reap()
+        exits = process_table.reap()
         if exits:
             return exits
         time.sleep(0.01)
     return []
 
 
-def test_shared_memory_is_seen_by_both_sides(family):
+def test_shared_memory_is_seen_by_both_sides(process_table):
     shared = Shared(n_steps=3, n_parameters=4)
     assert np.isnan(shared.rows).all()
     assert shared.knobs[Knob.KERNEL_FACTOR] == 1
@@ -44,62 +44,62 @@ def test_shared_memory_is_seen_by_both_sides(family):
         shared.rows[1, Row.STEP] = 0.25
         shared.gradients[:4] = b"\x01\x02\x03\x04"
 
-    family.spawn("writer", write)
-    assert [each.code for each in reaped(family)] == [0]
+    process_table.spawn("writer", write)
+    assert [each.code for each in reaped(process_table)] == [0]
     assert shared.rows[1, Row.STEP] == 0.25
     assert bytes(shared.gradients[:4]) == b"\x01\x02\x03\x04"
 
 
-def test_a_child_that_fails_leaves_its_traceback_in_the_log(family, tmp_path):
+def test_a_child_that_fails_leaves_its_traceback_in_the_log(process_table, tmp_path):
     def fail() -> None:
         raise ValueError("no such kernel")
 
-    family.spawn("device", fail, rank=3)
-    [exit_] = reaped(family)
+    process_table.spawn("device", fail, rank=3)
+    [exit_] = reaped(process_table)
     assert (exit_.code, exit_.process.rank, exit_.by_signal) == (1, 3, None)
     assert "no such kernel" in (tmp_path / "log").read_text()
 
 
-def test_the_whole_family_can_be_ended(family):
+def test_all_processes_can_be_ended(process_table):
     for _ in range(3):
-        family.spawn("sleeper", lambda: time.sleep(60), Placement(nice=1))
-    pids = list(family.alive)
-    family.end_all()
-    assert family.alive == {}
+        process_table.spawn("sleeper", lambda: time.sleep(60), Placement(nice=1))
+    pids = list(process_table.alive)
+    process_table.end_all()
+    assert process_table.alive == {}
     for pid in pids:
         with pytest.raises(ProcessLookupError):
             os.kill(pid, 0)
 
 
-def test_a_killed_process_is_told_by_its_signal(family):
-    process = family.spawn("sleeper", lambda: time.sleep(60))
+def test_a_killed_process_has_the_code_of_its_signal(process_table):
+    process = process_table.spawn("sleeper", lambda: time.sleep(60))
     os.kill(process.pid, signal.SIGKILL)
-    [exit_] = reaped(family)
+    [exit_] = reaped(process_table)
     assert exit_.by_signal == signal.SIGKILL
 
 
-def test_children_ignore_the_terminals_interrupt(family):
+def test_children_ignore_the_terminals_interrupt(process_table):
     pipe = Pipe.open()
 
     def wait() -> None:
         pipe.send(b"r")
         time.sleep(60)
 
-    process = family.spawn("sleeper", wait)
+    process = process_table.spawn("sleeper", wait)
     pipe.receive(1)
     os.kill(process.pid, signal.SIGINT)
-    assert reaped(family, seconds=0.2) == []
+    assert reaped(process_table, seconds=0.2) == []
 
 
 def test_a_pipe_whose_writer_is_gone_is_an_error():
     reader, writer = os.pipe()
     os.close(writer)
-    with pytest.raises(PeerGone):
+    with pytest.raises(PeerExited):
         Pipe(reader, -1).receive(1)
     os.close(reader)
 
 
-def test_a_token_lost_with_a_killed_copier_is_put_back_once():
+def test_a_lost_token_is_restored_once():
     pipe = Pipe.open()
     restore_token(pipe.reader, pipe.writer, patience_seconds=0.0)
     restore_token(pipe.reader, pipe.writer, patience_seconds=0.0)
@@ -108,7 +108,7 @@ def test_a_token_lost_with_a_killed_copier_is_put_back_once():
 
 
 class Noted:
-    """An injector that notes what it is told."""
+    """An injector that records its calls."""
 
     def __init__(self) -> None:
         self.calls: list[str] = []
@@ -150,7 +150,7 @@ def test_a_fault_that_lasts_is_removed_at_the_end():
     assert (schedule.acted[0].first_step, schedule.acted[0].last_step) == (30, None)
 
 
-def test_a_fault_whose_step_never_came_is_not_in_the_label():
+def test_a_fault_that_never_started_is_not_in_the_label():
     schedule, injector = scheduled(first_step=10, last_step=20)
     schedule.close()
     assert (injector.calls, schedule.acted) == ([], [])

@@ -23,10 +23,10 @@ from rca.telemetry.labels import read_label
 from rca.testbed import bed, capture
 from rca.testbed.gpus import Gpu, GpuMissing
 from rca.testbed.probe import installed
-from rca.testbed.process import Family
+from rca.testbed.process import ProcessTable
 from rca.testbed.ranks import models, neighbour
 from rca.testbed.ranks.calibration import measure, prepare
-from rca.testbed.ranks.neighbour import Control, Deed, Works, obey
+from rca.testbed.ranks.neighbour import Control, GpuOperations, GpuWork, run_period
 from rca.testbed.ranks.shared import BATCH_BYTES, Knob, Pace, Row, Shared
 from rca.testbed.ranks.stand_in import BACKWARD, FORWARD, OPTIMIZE, Device
 from rca.testbed.ranks.torch_device import HostMarks, TorchDevice
@@ -52,15 +52,15 @@ def in_child(tmp_path):
     """Run a check in a forked process."""
 
     def run(check: Callable[[], None]) -> None:
-        family = Family(tmp_path / "log")
-        family.spawn("check", check)
+        process_table = ProcessTable(tmp_path / "log")
+        process_table.spawn("check", check)
         until = time.monotonic() + 90
-        while family.alive and time.monotonic() < until:
-            for ended in family.reap():
+        while process_table.alive and time.monotonic() < until:
+            for ended in process_table.reap():
                 assert ended.code == 0, (tmp_path / "log").read_text()
             time.sleep(0.01)
-        still = list(family.alive)
-        family.end_all()
+        still = list(process_table.alive)
+        process_table.end_all()
         assert still == []
 
     return run
@@ -126,7 +126,7 @@ def test_pageable_memory_holds_the_same_batch(in_child, share):
     in_child(partial(one_step, "mlp", 1, share))
 
 
-def measuring_learns_nothing() -> None:
+def measuring_does_not_train() -> None:
     import torch
 
     network = models.build("mlp", 1.0)
@@ -135,8 +135,8 @@ def measuring_learns_nothing() -> None:
     assert all(map(torch.equal, before, network.parameters()))
 
 
-def test_measuring_learns_nothing(in_child):
-    in_child(measuring_learns_nothing)
+def test_measuring_does_not_train(in_child):
+    in_child(measuring_does_not_train)
 
 
 def calibrated() -> None:
@@ -149,7 +149,7 @@ def calibrated() -> None:
     assert (shared.pace[: Pace.REPEATS] > 0).all()
 
 
-def test_a_rank_is_calibrated_on_whatever_computes(in_child):
+def test_a_rank_is_calibrated_on_any_device(in_child):
     in_child(calibrated)
 
 
@@ -167,8 +167,8 @@ def test_stand_ins_pad_to_the_published_pace(in_child):
     in_child(padded)
 
 
-def small(device: object) -> Works:
-    return Works(device, side=32, traffic_bytes=4096, copied_bytes=4096)
+def small(device: object) -> GpuOperations:
+    return GpuOperations(device, side=32, traffic_bytes=4096, copied_bytes=4096)
 
 
 def neighbours_work() -> None:
@@ -176,21 +176,21 @@ def neighbours_work() -> None:
 
     works = small(torch.device("cpu"))
     works.warm_up()
-    for deed in (Deed.GEMMS, Deed.MEMORY_TRAFFIC, Deed.PINNED_COPIES):
+    for deed in (GpuWork.GEMMS, GpuWork.MEMORY_TRAFFIC, GpuWork.PINNED_COPIES):
         began = time.monotonic()
         assert works.do(deed, 0.03) >= 1
         assert time.monotonic() - began >= 0.03
         assert works.do(deed, 0.0) == 1
     control = np.zeros(len(Control))
-    done: list[tuple[Deed, float]] = []
+    done: list[tuple[GpuWork, float]] = []
     works.do = lambda deed, seconds: done.append((deed, seconds)) or 1  # type: ignore[method-assign]
-    obey(works, control)
-    control[Control.DEED], control[Control.SHARE] = Deed.GEMMS, 0.5
-    obey(works, control)
-    assert done == [(Deed.GEMMS, neighbour.PERIOD_SECONDS / 2)]
+    run_period(works, control)
+    control[Control.WORK], control[Control.SHARE] = GpuWork.GEMMS, 0.5
+    run_period(works, control)
+    assert done == [(GpuWork.GEMMS, neighbour.PERIOD_SECONDS / 2)]
 
 
-def test_neighbours_work_when_told_and_rest_otherwise(in_child):
+def test_foreign_processes_work_only_with_a_load(in_child):
     in_child(neighbours_work)
 
 
@@ -217,7 +217,7 @@ def pretended():
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(capture, "require_gpus", lambda count: (Gpu(0, "GPU-1", "Pretence", "0.0"),) * count)
         patched.setattr(Gpu, "torch_device", property(lambda self: "cpu"))
-        patched.setattr(neighbour, "Works", small)
+        patched.setattr(neighbour, "GpuOperations", small)
         patched.setattr(gpu_watch, "watch", fake_watch)
         yield patched
 
@@ -246,7 +246,7 @@ def test_a_capture_has_the_gpu_ranks_steps_and_signals(captured):
     assert "DCGM_FI_DEV_RETIRED_SBE" not in names
 
 
-def test_the_stand_in_is_never_faster_than_the_gpu_was(captured):
+def test_a_stand_in_is_never_faster_than_the_gpu(captured):
     label, steps = read_label(captured), rca.read_window(captured).steps
     assert label.model_extra is not None
     pace = label.model_extra["gpu_pace"]
@@ -255,7 +255,7 @@ def test_the_stand_in_is_never_faster_than_the_gpu_was(captured):
         assert (stand_in > 0.99 * pace[phase] * nominal).all()
 
 
-def test_the_label_tells_of_the_gpu(captured):
+def test_the_label_describes_the_gpu(captured):
     label = read_label(captured)
     assert "rank 1 computes on a Pretence" in label.notes
     assert label.model_extra is not None
@@ -270,7 +270,7 @@ def test_it_can_be_diagnosed(captured):
     assert rca.diagnose(rca.read_window(captured)).failure_mode in ("healthy", "fail_slow")
 
 
-def test_a_gpu_that_lets_nobody_else_in_is_said_so(captured, pretended, monkeypatch):
+def test_a_gpu_that_refuses_other_processes_is_reported(captured, pretended, monkeypatch):
     def refused(where, control):
         raise RuntimeError("all CUDA-capable devices are busy or unavailable")
 

@@ -54,7 +54,12 @@ def test_a_record_becomes_a_window_on_unix_time():
     assert window.steps.column("start_time")[0].as_py() == UNIX_OFFSET + 100.0
     assert window.metrics.column("time")[0].as_py() == UNIX_OFFSET + 100.5
     assert window.job.ranks is not None
-    assert [place.node for place in window.job.ranks] == ["node-0", "node-0", "node-1", "node-1"]
+    assert [place.node for place in window.job.ranks] == [
+        "node-0",
+        "node-0",
+        "node-1",
+        "node-1",
+    ]
     assert "tokens" not in window.steps.column_names
 
 
@@ -79,7 +84,7 @@ def test_ended_hosts_become_events_if_the_scenario_reports_them():
     assert window_of(scenario_of(stop, report_exits=False), record).events.num_rows == 0
 
 
-def test_a_felt_fault_makes_the_window_fail_slow():
+def test_a_visible_fault_makes_the_window_fail_slow():
     scenario = scenario_of(DATASET)
     label = label_of(scenario, record_of(rows_of(slowed(1.5), 4), [acted_of(scenario)]))
     assert (label.failure_mode, label.straggler_type, label.pattern) == ("fail_slow", "input", "transient")
@@ -93,7 +98,7 @@ def test_a_felt_fault_makes_the_window_fail_slow():
 
 
 @pytest.mark.parametrize(("factor", "felt"), [(1.07, False), (1.09, True)])
-def test_below_eight_percent_nobody_would_have_felt_it(factor, felt):
+def test_a_slowdown_below_eight_percent_is_healthy(factor, felt):
     scenario = scenario_of(DATASET)
     label = label_of(scenario, record_of(rows_of(slowed(factor), 4), [acted_of(scenario)]))
     assert label.model_extra is not None
@@ -102,7 +107,7 @@ def test_below_eight_percent_nobody_would_have_felt_it(factor, felt):
     assert label.model_extra["injected"][0]["cause"] == "data_loader_stall"
 
 
-def test_of_two_faults_each_is_priced_where_it_acts_alone():
+def test_the_cost_of_each_of_two_faults_is_that_of_its_own_steps():
     late = {"kind": "gc_pauses", "scope": "rank", "ranks": [0], "first_step": 25, "last_step": 37}
     scenario = scenario_of(DATASET, late)
     acted = [acted_of(scenario, 0), acted_of(scenario, 1)]
@@ -116,7 +121,7 @@ def test_of_two_faults_each_is_priced_where_it_acts_alone():
     assert (impacts[1].during, impacts[1].shared) == (pytest.approx(0.13), False)
 
 
-def test_faults_that_always_act_together_say_so():
+def test_faults_in_the_same_steps_share_their_impact():
     scenario = scenario_of(DATASET, DATASET | {"kind": "heavy_decoding"})
     acted = [acted_of(scenario, 0), acted_of(scenario, 1)]
     impact = impact_of(acted[0], acted, slowed(1.5))
@@ -124,7 +129,7 @@ def test_faults_that_always_act_together_say_so():
     assert impact.shared
 
 
-def test_a_fault_that_hits_single_steps_is_priced_by_the_mean():
+def test_the_cost_of_a_periodic_fault_is_a_mean():
     every_sixth = {"kind": "checkpoint_stall", "scope": "job", "first_step": 15, "last_step": 30}
     scenario = scenario_of(every_sixth)
     seconds = np.full(40, 0.1)
@@ -151,7 +156,7 @@ def test_the_pattern_follows_from_when_it_ended(first, last, pattern):
     assert label_of(scenario, record).pattern == pattern
 
 
-def test_nothing_done_is_healthy():
+def test_a_capture_without_faults_is_healthy():
     label = label_of(scenario_of(benign=["hiccup"]), record_of(rows_of(slowed(1.0), 4)))
     assert (label.failure_mode, label.causes) == ("healthy", ())
     assert "Done: nothing" in label.notes

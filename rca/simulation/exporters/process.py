@@ -142,13 +142,13 @@ def container(run: FinishedRun, out: MetricsScraper) -> None:
     """Record the control group: quota, pressure, reads."""
     user, system = host_cores(run)
     waiting, calm = _queueing(run), _relative_pace(run)
-    quota, strangers = np.clip(run.state("quota"), 0, 1), run.state("group_cpu")
-    used = user + system + strangers
+    quota, foreign = np.clip(run.state("quota"), 0, 1), run.state("group_cpu")
+    used = user + system + foreign
     out.counter("container_cpu_usage_seconds_total", "rank", used, quantum=1e-6)
     out.counter("container_cpu_cfs_throttled_seconds_total", "rank", quota, quantum=1e-6, noise=0.1)
     periods = 50 * (quota > 0) * np.ones_like(quota)
     out.counter("container_cpu_cfs_throttled_periods_total", "rank", periods, quantum=1, noise=0.05)
-    pressed = np.clip(0.78 * waiting + quota + 0.5 * np.minimum(strangers, 1), 0, 1)
+    pressed = np.clip(0.78 * waiting + quota + 0.5 * np.minimum(foreign, 1), 0, 1)
     out.counter("container_pressure_cpu_waiting_seconds_total", "rank", pressed, quantum=1e-6, noise=0.1)
     out.counter("container_pressure_cpu_stalled_seconds_total", "rank", 0.85 * pressed, quantum=1e-6)
     slow_disk = np.clip(run.state("disk_stall") + run.state("remote_stall"), 0, 1)[run.node_of]

@@ -1,13 +1,13 @@
-"""Injectors: each starts a fault on a running bed and takes it away again."""
+"""Injectors: each starts a fault on a running testbed and stops it again."""
 
 from __future__ import annotations
 
 from rca.testbed.bed import Bed
 from rca.testbed.injection.benign import Hiccup, NeighbourLoad, SlowWarmUp
-from rca.testbed.injection.device import DEEDS, CopyCrowd, DutyCycle, ForeignWork
+from rca.testbed.injection.device import GPU_WORK, DutyCycle, ForeignCopiers, ForeignGpuWork
 from rca.testbed.injection.host import CpuHogs, CpuQuota, MemoryLimit, ReadLimit
 from rca.testbed.injection.injector import Injector
-from rca.testbed.injection.job import KNOB_FAULTS, KnobFault, Signalled
+from rca.testbed.injection.job import KNOB_FAULTS, KnobFault, ProcessSignal
 from rca.testbed.injection.network import LinkDelay, LinkLoss, LinkRate
 from rca.testbed.scenario import Fault
 
@@ -22,14 +22,14 @@ _KINDS: dict[str, type[Injector]] = {
     "nic_loss": LinkLoss,
     "storage_throttle": ReadLimit,
     "device_duty_cycle": DutyCycle,
-    "copy_bandwidth": CopyCrowd,
+    "copy_bandwidth": ForeignCopiers,
     "memory_pressure": MemoryLimit,
-    "killed_rank": Signalled,
-    "killed_device": Signalled,
-    "hung_rank": Signalled,
-    "hung_device": Signalled,
+    "killed_rank": ProcessSignal,
+    "killed_device": ProcessSignal,
+    "hung_rank": ProcessSignal,
+    "hung_device": ProcessSignal,
     **dict.fromkeys(KNOB_FAULTS, KnobFault),
-    **dict.fromkeys(DEEDS, ForeignWork),
+    **dict.fromkeys(GPU_WORK, ForeignGpuWork),
 }
 
 

@@ -1,4 +1,4 @@
-"""Harmless things that happen on every cluster and must not raise an alarm."""
+"""Harmless events that occur on every cluster and must not raise an alarm."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rca.testbed.ranks.shared import Knob
 _BURST_SECONDS = (0.15, 0.45)
 _GENTLE_SHARE = 0.15
 _GENTLE_PERIOD_SECONDS = 0.1
-_WARM_UP_STEPS = 7
+_SLOW_WARM_UP_STEPS = 7
 
 
 class Hiccup:
@@ -31,7 +31,7 @@ class Hiccup:
         due = [each for each in self._steps if each <= step]
         for each in due:
             self._steps.remove(each)
-            self._bed.family.spawn("hiccup", self._burst, self._bed.foreign(self._node))
+            self._bed.process_table.spawn("hiccup", self._burst, self._bed.foreign_placement(self._node))
 
     def _burst(self) -> None:
         until = time.monotonic() + self._seconds
@@ -40,12 +40,12 @@ class Hiccup:
 
 
 class NeighbourLoad:
-    """A polite neighbour on every core: a little work, all the time."""
+    """A foreign process on every core: a little work, all the time."""
 
     def __init__(self, bed: Bed, draw: np.random.Generator) -> None:
         del draw
         for core in range(bed.permitted.cores):
-            bed.family.spawn("neighbour", _work_and_rest, Placement(core=core, nice=10))
+            bed.process_table.spawn("neighbour", _work_and_rest, Placement(core=core, nice=10))
 
     def at_step(self, step: int) -> None:
         """Nothing changes with the steps."""
@@ -60,7 +60,7 @@ class SlowWarmUp:
 
     def at_step(self, step: int) -> None:
         """End the warm-up once."""
-        if step >= _WARM_UP_STEPS and self._slow:
+        if step >= _SLOW_WARM_UP_STEPS and self._slow:
             self._set(0.0)
 
     def _set(self, seconds: float) -> None:

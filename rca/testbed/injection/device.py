@@ -1,7 +1,4 @@
-"""A slow device or a crowded copy link.
-
-Foreign work on a rank's GPU.
-"""
+"""Faults of devices and copy links: slow devices, shared links, foreign work on a rank's GPU."""
 
 from __future__ import annotations
 
@@ -13,9 +10,9 @@ from functools import partial
 
 from rca.testbed.injection.injector import Injector
 from rca.testbed.process import Placement, Spawned, send
-from rca.testbed.ranks.neighbour import Deed, instruct
+from rca.testbed.ranks.neighbour import GpuWork, set_gpu_load
 from rca.testbed.ranks.shared import TOKEN
-from rca.testbed.ranks.stand_in import copy_forever
+from rca.testbed.ranks.stand_in import copy_without_end
 
 DUTY_PERIOD_SECONDS = 0.04
 
@@ -30,21 +27,21 @@ def stop_and_go(pid: int, stopped_share: float) -> None:
 
 
 class DutyCycle(Injector):
-    """The device may work only part of the time."""
+    """The device works only part of the time."""
 
     _pacers: tuple[Spawned, ...] = ()
 
     def start(self) -> None:
         placement = Placement(real_time=self.bed.permitted.real_time)
         self._pacers = tuple(
-            self.bed.family.spawn(
+            self.bed.process_table.spawn(
                 "pacer", partial(stop_and_go, self._device(rank).pid, self.fault.level), placement
             )
             for rank in self.victims
         )
 
     def stop(self) -> None:
-        self.bed.family.end(*self._pacers)
+        self.bed.process_table.end(*self._pacers)
         for rank in self.victims:
             send(self._device(rank), signal.SIGCONT)
 
@@ -52,16 +49,16 @@ class DutyCycle(Injector):
         return self.bed.ranks[rank].processes["device"]
 
 
-class CopyCrowd(Injector):
+class ForeignCopiers(Injector):
     """Foreign copiers on the node's link."""
 
     _copiers: tuple[Spawned, ...] = ()
 
     def start(self) -> None:
         self._copiers = tuple(
-            self.bed.family.spawn(
+            self.bed.process_table.spawn(
                 "crowd",
-                partial(copy_forever, self.bed.links[node], self.bed.job.scale),
+                partial(copy_without_end, self.bed.links[node], self.bed.job.scale),
                 Placement(core=self.bed.nodes[node].core, real_time=self.bed.permitted.real_time),
             )
             for node in self.victim_nodes
@@ -69,8 +66,8 @@ class CopyCrowd(Injector):
         )
 
     def stop(self) -> None:
-        # One of them may die holding the token.
-        self.bed.family.end(*self._copiers)
+        # A copier may end while it holds the token.
+        self.bed.process_table.end(*self._copiers)
         for node in self.victim_nodes:
             restore_token(self.bed.links[node].reader, self.bed.links[node].writer)
 
@@ -82,22 +79,22 @@ def restore_token(reader: int, writer: int, patience_seconds: float = 0.05) -> N
         os.write(writer, TOKEN)
 
 
-DEEDS = {
-    "gpu_gemms": Deed.GEMMS,
-    "gpu_memory_traffic": Deed.MEMORY_TRAFFIC,
-    "pinned_copies": Deed.PINNED_COPIES,
+GPU_WORK = {
+    "gpu_gemms": GpuWork.GEMMS,
+    "gpu_memory_traffic": GpuWork.MEMORY_TRAFFIC,
+    "pinned_copies": GpuWork.PINNED_COPIES,
 }
 
 
-class ForeignWork(Injector):
-    """The processes that wait beside every GPU rank get to work."""
+class ForeignGpuWork(Injector):
+    """The idle foreign processes on the rank's GPU start to work."""
 
     def start(self) -> None:
-        self._tell(DEEDS[self.fault.kind], self.fault.level)
+        self._set_load(GPU_WORK[self.fault.kind], self.fault.level)
 
     def stop(self) -> None:
-        self._tell(Deed.NOTHING, 0.0)
+        self._set_load(GpuWork.NOTHING, 0.0)
 
-    def _tell(self, deed: Deed, load: float) -> None:
+    def _set_load(self, work: GpuWork, load: float) -> None:
         for rank in self.victims:
-            instruct(self.bed.neighbours[rank], deed, load)
+            set_gpu_load(self.bed.neighbours[rank], work, load)

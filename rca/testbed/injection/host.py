@@ -1,9 +1,4 @@
-"""Too little CPU for the host processes: busy neighbours, or a quota.
-
-Too little memory for a rank: its file pages are reclaimed and fault in again from the disk.
-
-A slow disk under some ranks.
-"""
+"""Faults of host resources: too little CPU, too little memory, a slow disk."""
 
 from __future__ import annotations
 
@@ -11,7 +6,7 @@ from rca.testbed.injection.injector import Injector
 from rca.testbed.process import Placement, Spawned
 from rca.testbed.ranks.host import TABLE_BYTES
 
-# The weight of a hog beside the ranks' own. At a half, twelve hogs lengthened an 8-rank step by only 28 %.
+# CPU weight of a hog relative to a rank's. At 0.5, twelve hogs made an 8-rank step only 28 % longer.
 _RANKS_PER_HOG = 1.0
 
 
@@ -22,7 +17,7 @@ def burn() -> None:
 
 
 class CpuHogs(Injector):
-    """Busy loops beside one rank, or beside all ranks of a node."""
+    """Busy loops on the core of one rank, or on those of all ranks of a node."""
 
     _hogs: tuple[Spawned, ...] = ()
 
@@ -30,24 +25,24 @@ class CpuHogs(Injector):
         count = int(self.fault.level)
         if self.fault.scope == "rank":
             self._hogs = tuple(
-                self._hog(self.bed.beside(rank)) for rank in self.victims for _ in range(count)
+                self._hog(self.bed.placement_near(rank)) for rank in self.victims for _ in range(count)
             )
             return
         hogs = []
         for node in self.fault.nodes:
             self.bed.groups.set_weight(node, count * _RANKS_PER_HOG)
-            hogs += [self._hog(self.bed.foreign(node)) for _ in range(count)]
+            hogs += [self._hog(self.bed.foreign_placement(node)) for _ in range(count)]
         self._hogs = tuple(hogs)
 
     def stop(self) -> None:
-        self.bed.family.end(*self._hogs)
+        self.bed.process_table.end(*self._hogs)
 
     def _hog(self, placement: Placement) -> Spawned:
-        return self.bed.family.spawn("hog", burn, placement)
+        return self.bed.process_table.spawn("hog", burn, placement)
 
 
 class CpuQuota(Injector):
-    """A tight quota where the other ranks have a generous one."""
+    """A tight CPU quota on some ranks; the others have a generous one."""
 
     def start(self) -> None:
         self._set(self.fault.level)
@@ -61,7 +56,7 @@ class CpuQuota(Injector):
 
 
 _MIB = 1024 * 1024
-_ATTEMPTS = 20
+_LIMIT_ATTEMPTS = 20
 
 
 class MemoryLimit(Injector):
@@ -79,8 +74,8 @@ class MemoryLimit(Injector):
             self.bed.groups.set_memory_limit(self.bed.job.node_of(rank), rank, None)
 
     def _tighten(self, node: int, rank: int, limit: int) -> None:
-        """Set the limit; the kernel refuses one that it cannot reclaim down to, so come from above."""
-        for attempt in range(_ATTEMPTS):
+        """Set the limit from above: the kernel refuses a limit that it cannot reclaim down to."""
+        for attempt in range(_LIMIT_ATTEMPTS):
             try:
                 self.bed.groups.set_memory_limit(node, rank, limit + attempt * _MIB)
             except OSError:
@@ -104,7 +99,7 @@ class ReadLimit(Injector):
 
     def _set(self, bytes_per_second: int) -> None:
         if self.bed.disk is None:
-            raise FileNotFoundError("the temporary folder is on no disk whose reads can be limited")
+            raise FileNotFoundError("reads of the temporary folder cannot be limited: it is not on a disk")
         for rank in self.victims:
             node = self.bed.job.node_of(rank)
             self.bed.groups.set_read_limit(node, rank, self.bed.disk[1], bytes_per_second)

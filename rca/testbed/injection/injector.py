@@ -1,4 +1,4 @@
-"""What every injector is: built for one fault on one bed, started once, stopped once."""
+"""The base class of injectors: built for one fault on one testbed, started once, stopped once."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ class Injector(ABC):
 
     @abstractmethod
     def start(self) -> None:
-        """Do the damage."""
+        """Start the fault."""
 
     @abstractmethod
     def stop(self) -> None:
-        """Undo it; called once, after `start`."""
+        """Stop the fault; called once, after `start`."""
 
     @property
     def victim_nodes(self) -> list[int]:

@@ -1,7 +1,4 @@
-"""Faults inside the job's own processes, turned on through shared memory.
-
-Faults that end the job: a signal to the host or to the device process.
-"""
+"""Faults in the job's own processes: settings in shared memory, and signals that end or stop a process."""
 
 from __future__ import annotations
 
@@ -32,7 +29,7 @@ KNOB_FAULTS: dict[str, Setting] = {
 
 
 class KnobFault(Injector):
-    """Turn knobs on the victims, and turn them back."""
+    """Set knobs of the affected ranks, and reset them."""
 
     def start(self) -> None:
         for knob, value in self._settings().items():
@@ -56,8 +53,8 @@ _SIGNALS = {
 }
 
 
-class Signalled(Injector):
-    """Kill or freeze one process of each victim."""
+class ProcessSignal(Injector):
+    """Kill or stop one process of each affected rank."""
 
     def start(self) -> None:
         role, number = _SIGNALS[self.fault.kind]
@@ -65,4 +62,4 @@ class Signalled(Injector):
             send(self.bed.ranks[rank].processes[role], number)
 
     def stop(self) -> None:
-        """Nothing brings a stopped job back; the teardown ends its processes."""
+        """Do nothing: a stopped job does not continue, and the teardown ends its processes."""

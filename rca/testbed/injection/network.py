@@ -1,4 +1,4 @@
-"""A bad cable: slow, late or lossy in the node's sending direction."""
+"""Faults of a node's link in its sending direction: low rate, delay, loss."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from functools import partial
 
 from rca.testbed.injection.injector import Injector
 from rca.testbed.network import HEALTHY_MBIT, Node, open_tap, redirect, relay, restore, set_rate
-from rca.testbed.process import Placement, Spawned, entered
+from rca.testbed.process import Placement, Spawned, in_namespace
 
 
 class LinkRate(Injector):
@@ -25,7 +25,7 @@ class LinkRate(Injector):
 
 
 class _Relayed(Injector):
-    """Frames take the way through a relay process."""
+    """Frames pass through a relay process."""
 
     delay_seconds = 0.0
     loss_ratio = 0.0
@@ -37,21 +37,21 @@ class _Relayed(Injector):
     def stop(self) -> None:
         for node, handle, process in self._relays:
             restore(node)
-            self.bed.family.end(process)
+            self.bed.process_table.end(process)
             os.close(handle)
 
     def _relay(self, node: Node) -> tuple[Node, int, Spawned]:
-        with entered(node.namespace):
+        with in_namespace(node.namespace):
             handle = open_tap(node)
         work = partial(relay, handle, self.delay_seconds, self.loss_ratio, self.bed.scenario.seed)
         placement = Placement(namespace=node.namespace, real_time=self.bed.permitted.real_time)
-        process = self.bed.family.spawn("relay", work, placement)
+        process = self.bed.process_table.spawn("relay", work, placement)
         redirect(node)
         return node, handle, process
 
 
 class LinkDelay(_Relayed):
-    """Every frame held back."""
+    """Every frame is delayed."""
 
     def start(self) -> None:
         self.delay_seconds = self.fault.level * 1e-3
@@ -59,7 +59,7 @@ class LinkDelay(_Relayed):
 
 
 class LinkLoss(_Relayed):
-    """Some frames dropped."""
+    """Some frames are dropped."""
 
     def start(self) -> None:
         self.loss_ratio = self.fault.level

@@ -1,6 +1,6 @@
-"""One rank of the job as processes: host and loader, and what the host computes on.
+"""One rank of the job as processes: host and loader, and the device on which the host computes.
 
-The host is what a training script is: it dispatches kernels, joins collectives, collects garbage. The loader
-reads and decodes batches. Without a GPU, a device process stands in for it and a copy-engine process for its
-PCIe link; with one, the host drives it itself, and foreign processes wait on it for their part.
+The host is like a training script: it dispatches kernels, joins collectives, collects garbage. The loader
+reads and decodes batches. Without a GPU, a device process and a copy-engine process replace the GPU and its
+PCIe link. With a GPU, the host drives it, and idle foreign processes share it.
 """

@@ -13,10 +13,10 @@ TIMEOUT = timedelta(seconds=60)
 
 
 class Collectives:
-    """A rank's membership in the job.
+    """Communication of one rank with the others.
 
-    Between stages, tensors of a real size travel; the next stage's device computes on its own batch
-    instead of on their content, which keeps device memory out of the sockets' way.
+    Tensors of a real size travel between stages. The next stage computes on its own batch instead of their
+    content, so that sockets need no device memory.
     """
 
     def __init__(self, rank: int, job: JobShape, rendezvous: str) -> None:
@@ -42,21 +42,21 @@ class Collectives:
             gradients /= self._replicas
 
     def receive_activations(self) -> float:
-        """Wait for the stage before; seconds."""
+        """Wait for the previous stage; return the seconds."""
         return self._receive(self._previous)
 
     def send_activations(self) -> float:
         return self._send(self._next)
 
     def receive_gradients(self) -> float:
-        """Wait for the stage behind; seconds."""
+        """Wait for the next stage; return the seconds."""
         return self._receive(self._next)
 
     def send_gradients(self) -> float:
         return self._send(self._previous)
 
     def leave(self) -> None:
-        """Leave together, so that nobody mistakes an early leaver for a crash."""
+        """Leave together with all ranks: an early end would look like a crash."""
         self._dist.barrier()
         self._dist.destroy_process_group()
 

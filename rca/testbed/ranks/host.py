@@ -1,12 +1,7 @@
-"""What a host computes on: a stand-in made of processes, or a real device.
+"""The host process: a data-parallel training loop that measures its own phases.
 
-Python's garbage collector in the host process: timed, and fed with real garbage on demand.
-
-A lookup table mapped from a file: what a rank loses first when memory gets short.
-
-Checkpoints: a file really written and synced, at the pace the knob asks for.
-
-The host process: a data-parallel training loop that times its own phases.
+It includes three parts on which faults act: the garbage collector with real objects, a lookup table that
+loses its pages under a memory limit, and checkpoints that are really written and synced.
 """
 
 from __future__ import annotations
@@ -24,14 +19,14 @@ import numpy as np
 
 from rca.arrays import FloatArray
 from rca.testbed.ranks.collectives import Collectives
-from rca.testbed.ranks.shared import BATCH_READY, SLOTS, Gauge, Knob, Row, Shared, Wires
+from rca.testbed.ranks.shared import BATCH_READY, SLOTS, Gauge, Knob, Pipes, Row, Shared
 from rca.testbed.scenario import JobShape
 
 
 class Accelerator(Protocol):
-    """Runs the parts of a step, in this order, and writes what they took into the step's row.
+    """Runs the parts of a step, in this order, and writes their durations into the step's row.
 
-    A real device may work behind the host's back until `backward` returns; the row is complete only then.
+    A real device may work asynchronously until `backward` returns; only then the row is complete.
 
     Attributes
     ----------
@@ -42,10 +37,10 @@ class Accelerator(Protocol):
     gradients: Any
 
     def copy(self, slot: int, row: FloatArray) -> None:
-        """Bring a loaded batch to the device; the slot is free afterwards."""
+        """Copy a loaded batch to the device; the slot is free afterwards."""
 
     def forward(self, length: float, row: FloatArray) -> None:
-        """Run the forward pass on sequences of this length (0 where the model has none)."""
+        """Run the forward pass on sequences of this length (0 for models without sequences)."""
 
     def backward(self, row: FloatArray) -> None:
         """Run the backward pass and put the gradients into `gradients`."""
@@ -65,17 +60,17 @@ class GcMonitor:
         self._began = 0.0
         self._kept: list[Any] = []
         gc.collect()
-        gc.freeze()  # what the fork inherited is nobody's garbage
+        gc.freeze()  # inherited objects are no garbage of this process
         gc.callbacks.append(self._observe)
 
     def after_step(self, step: int) -> None:
-        """Keep as many objects as asked for, and collect as a leaking job ends up doing."""
+        """Keep the set number of objects, and collect as often as a leaking job does."""
         wanted = int(self._shared.knobs[Knob.KEPT_OBJECTS])
         if wanted == 0:
             self._kept = []
             return
         if not self._kept:
-            # Disabled while they are made: the pauses belong to the steps, not to the build-up.
+            # Disabled during creation: pauses must fall into the steps.
             gc.disable()
             self._kept = [[] for _ in range(wanted)]
             gc.enable()
@@ -97,10 +92,10 @@ TOUCHES = 400
 
 
 class LookupTable:
-    """Read at random pages, every step, on every rank; the pages are charged to the rank's group."""
+    """A table of which every step reads random pages; the kernel charges them to the rank's group."""
 
     def __init__(self, path: Path, seed: int) -> None:
-        # Written by the rank itself: a page is charged to whoever brings it in.
+        # The rank itself writes the file: the kernel charges a page to the process that loads it.
         with path.open("wb") as file:
             file.write(bytes(TABLE_BYTES))
             file.flush()
@@ -113,7 +108,7 @@ class LookupTable:
         self.checksum = 0
 
     def touch(self) -> None:
-        """Look some entries up."""
+        """Read some entries."""
         for page in self._draw.integers(self._pages, size=TOUCHES):
             self.checksum ^= self._map[int(page) * mmap.PAGESIZE]
 
@@ -123,14 +118,14 @@ _CHECKPOINT_CHUNKS = 16
 
 
 class CheckpointWriter:
-    """Writes every so many steps, while asked to."""
+    """Writes a file every ``CHECKPOINT_EVERY`` steps while that knob is set."""
 
     def __init__(self, path: Path, shared: Shared) -> None:
         self._path = path
         self._shared = shared
 
     def after_step(self, step: int) -> float:
-        """Write if one is due; seconds it took, 0 if none was."""
+        """Write a checkpoint if it is due; return the seconds, or 0."""
         every = int(self._shared.knobs[Knob.CHECKPOINT_EVERY])
         if every == 0 or step % every != every - 1:
             return 0.0
@@ -149,7 +144,7 @@ class CheckpointWriter:
 
 @dataclass(frozen=True)
 class HostPlan:
-    """What a host needs to know.
+    """Settings of a host process.
 
     Attributes
     ----------
@@ -168,7 +163,7 @@ class HostPlan:
     folder: Path
 
 
-def train(plan: HostPlan, shared: Shared, wires: Wires, prepare: Callable[[], Accelerator]) -> None:
+def train(plan: HostPlan, shared: Shared, pipes: Pipes, prepare: Callable[[], Accelerator]) -> None:
     """Train for the job's steps, writing a row of `shared.rows` for each.
 
     Parameters
@@ -178,14 +173,14 @@ def train(plan: HostPlan, shared: Shared, wires: Wires, prepare: Callable[[], Ac
     """
     import torch
 
-    # Worker threads would spin for the one core that the host shares with its neighbours.
+    # Worker threads would compete for the core that the host shares with its neighbours.
     torch.set_num_threads(1)
     os.environ["GLOO_SOCKET_IFNAME"] = plan.interface
     accelerator = prepare()
     for slot in range(SLOTS):
-        wires.slots.send(bytes([slot]))
+        pipes.slots.send(bytes([slot]))
     collectives = Collectives(plan.rank, plan.job, plan.rendezvous)
-    host = Host(plan, shared, wires, collectives, accelerator)
+    host = Host(plan, shared, pipes, collectives, accelerator)
     for step in range(plan.job.steps):
         shared.gauges[Gauge.STEP] = step
         host.step(step)
@@ -200,12 +195,12 @@ class Host:
         self,
         plan: HostPlan,
         shared: Shared,
-        wires: Wires,
+        pipes: Pipes,
         collectives: Collectives,
         accelerator: Accelerator,
     ) -> None:
         self._shared = shared
-        self._wires = wires
+        self._pipes = pipes
         self._collectives = collectives
         self._accelerator = accelerator
         self._gc = GcMonitor(shared)
@@ -232,14 +227,14 @@ class Host:
 
     def _load(self, row: FloatArray) -> None:
         began = time.monotonic()
-        message = self._wires.batches.receive(BATCH_READY.size)
+        message = self._pipes.batches.receive(BATCH_READY.size)
         slot, row[Row.SAMPLES], row[Row.TOKENS], row[Row.SQUARED_LENGTHS], self._length = BATCH_READY.unpack(
             message
         )
         self._table.touch()
         row[Row.DATA_LOADING] = time.monotonic() - began
         self._accelerator.copy(slot, row)
-        self._wires.slots.send(bytes([slot]))
+        self._pipes.slots.send(bytes([slot]))
 
     def _compute(self, row: FloatArray) -> None:
         """Forward and backward; between pipeline stages, with activations sent over the network."""

@@ -1,4 +1,4 @@
-"""The loader: really reads from disk, really decodes, keeps two batches ahead."""
+"""The loader process: it reads from disk, decodes, and keeps two batches ahead."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from rca.testbed.ranks.models import BATCH, LONGEST, SEQUENCES, TYPICAL
-from rca.testbed.ranks.shared import BATCH_BYTES, BATCH_READY, ByteArray, Knob, Shared, Wires
+from rca.testbed.ranks.shared import BATCH_BYTES, BATCH_READY, ByteArray, Knob, Pipes, Shared
 from rca.testbed.scenario import Model
 
 READ_BYTES = 512 * 1024
@@ -24,24 +24,24 @@ def write_dataset(path: Path, seed: int) -> None:
     path.write_bytes(noise.tobytes())
 
 
-def load(model: Model, shared: Shared, wires: Wires, dataset: Path, seed: int, *, direct: bool) -> None:
+def load(model: Model, shared: Shared, pipes: Pipes, dataset: Path, seed: int, *, direct: bool) -> None:
     """Serve batches until killed."""
     draw = np.random.default_rng(seed)
     handle = os.open(dataset, os.O_RDONLY | (os.O_DIRECT if direct else 0))
-    buffer = mmap.mmap(-1, READ_BYTES)  # page-aligned, as direct reads want it
+    buffer = mmap.mmap(-1, READ_BYTES)  # page-aligned, as direct reads need
     raw = np.frombuffer(buffer, np.uint8)
     while True:
-        slot = wires.slots.receive(1)[0]
+        slot = pipes.slots.receive(1)[0]
         offset = int(draw.integers(DATASET_BYTES // READ_BYTES)) * READ_BYTES
         os.preadv(handle, [buffer], offset)
         time.sleep(shared.knobs[Knob.LOADER_DELAY_SECONDS])
         shared.slots[slot] = _decode(raw, DECODE_SECONDS + shared.knobs[Knob.DECODE_SECONDS])
         samples, tokens, squares, length = _lengths(model, draw, shared.knobs[Knob.LENGTH_SPREAD])
-        wires.batches.send(BATCH_READY.pack(slot, samples, tokens, squares, length))
+        pipes.batches.send(BATCH_READY.pack(slot, samples, tokens, squares, length))
 
 
 def _decode(raw: ByteArray, seconds: float) -> ByteArray:
-    """Spend this much CPU time on the bytes, as an image decoder would."""
+    """Use this much CPU time on the bytes, as an image decoder does."""
     until = time.process_time() + seconds
     part = raw[:BATCH_BYTES]
     decoded = part

@@ -1,4 +1,4 @@
-"""Three small networks as lists of kernels: blocks that a device runs one after the other, there and back."""
+"""Three small networks as lists of blocks, which a device runs one after the other, forward and backward."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Size:
 
 #: Small enough for many ranks on few cores.
 NARROW = Size(features=136, channels=24, embedding=64)
-#: Wide enough to occupy a GPU, which repeats the batch; a CPU still manages it within the padded time.
+#: Wide enough to occupy a GPU that repeats the batch; a CPU computes it once within the padded time.
 WIDE = Size(features=512, channels=64, embedding=128)
 
 
@@ -47,9 +47,9 @@ class Network:
     inputs : callable
         From ``(bytes tensor, tokens per sequence)`` to the first block's input.
     untrained : list of torch.nn.Module
-        What `inputs` looks up in.
+        Modules that `inputs` uses.
     most_repeats : int
-        How often a GPU's kernels can take the batch at once.
+        Largest number of repetitions of the batch that a GPU's kernels accept.
     """
 
     blocks: list[Any]
@@ -75,7 +75,7 @@ class Network:
 
 
 def preload() -> None:
-    """Import PyTorch with what it imports late, once, so that forked processes need not.
+    """Import PyTorch and its late imports once, before processes are forked.
 
     The first backward pass imports the symbolic shapes, which takes seconds.
 
@@ -127,7 +127,7 @@ def _convolution(scale: float, size: Size) -> Network:
     blocks: list[Any] = [
         nn.Sequential(nn.Conv2d(inner, outer, 3, padding=1), nn.ReLU()) for inner, outer in sizes
     ]
-    # Early layers see more pixels: kernels of unequal length, as in a real network.
+    # Early layers process more pixels: kernels have unequal lengths, as in a real network.
     share = [2.4 - 0.22 * index for index in range(8)]
     forward = [scale * 20e-3 * part / sum(share) for part in share]
 

@@ -1,7 +1,7 @@
-"""Foreign processes on a GPU: idle beside every GPU rank, busy when told to.
+"""Foreign processes on a GPU: idle on every rank's GPU, busy during a fault.
 
-They are there in healthy captures, too, with all their buffers: memory in use must not tell a fault that
-is only about to come. Only their work is the fault, and starting it takes no time.
+Healthy captures have them as well, with all their buffers: memory in use must not reveal a later fault. Their
+work is the fault, and it starts without delay.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ from typing import Any
 from rca.arrays import FloatArray
 from rca.testbed.ranks.torch_device import Marks, marks_on, selected
 
-#: Beside each GPU rank.
+#: Number of foreign processes on each GPU.
 NEIGHBOURS = 3
 PERIOD_SECONDS = 0.02
 _IDLE_SECONDS = 0.002
-# What is under way at once: the GPU must not run dry between two of them, nor work on long after the end.
+# Operations in flight: the GPU must not be idle between two of them, nor work long after the end.
 _IN_FLIGHT = 3
-_Work = Callable[[], Any]
+_Operation = Callable[[], Any]
 
 
-class Deed(IntEnum):
-    """What a neighbour does with the GPU."""
+class GpuWork(IntEnum):
+    """Kind of work of a foreign process."""
 
     NOTHING = 0
     GEMMS = 1
@@ -34,15 +34,15 @@ class Deed(IntEnum):
 
 
 class Control(IntEnum):
-    """Shared floats through which a neighbour is told."""
+    """Shared floats that control a foreign process."""
 
-    DEED = 0
+    WORK = 0
     SHARE = 1
     READY = 2
 
 
-class Works:
-    """The deeds' operations with their buffers on a device.
+class GpuOperations:
+    """Operations of each kind of work, with their buffers on a device.
 
     Parameters
     ----------
@@ -50,7 +50,7 @@ class Works:
     side : int
         Rows of the square matrices.
     traffic_bytes, copied_bytes : int
-        Moved by one operation.
+        Bytes that one operation moves.
     """
 
     def __init__(
@@ -68,26 +68,26 @@ class Works:
         host = torch.ones(copied_bytes, dtype=torch.uint8, pin_memory=device.type == "cuda")
         arrived = torch.empty(copied_bytes, dtype=torch.uint8, device=device)
         self._marks: Marks = marks_on(device, _IN_FLIGHT)
-        self._works: dict[Deed, _Work] = {
-            Deed.GEMMS: lambda: torch.mm(factors[0], factors[1], out=product),
-            Deed.MEMORY_TRAFFIC: lambda: there[1].copy_(there[0]),
-            Deed.PINNED_COPIES: lambda: arrived.copy_(host, non_blocking=True),
+        self._operations: dict[GpuWork, _Operation] = {
+            GpuWork.GEMMS: lambda: torch.mm(factors[0], factors[1], out=product),
+            GpuWork.MEMORY_TRAFFIC: lambda: there[1].copy_(there[0]),
+            GpuWork.PINNED_COPIES: lambda: arrived.copy_(host, non_blocking=True),
         }
 
     def warm_up(self) -> None:
-        """Do everything once: the first time loads libraries."""
-        for deed in self._works:
-            self.do(deed, 0.0)
+        """Run every operation once: the first run loads libraries."""
+        for work in self._operations:
+            self.run(work, 0.0)
 
-    def do(self, deed: Deed, seconds: float) -> int:
-        """Keep the device busy for so long, with one operation at least; how many there were."""
+    def run(self, work: GpuWork, seconds: float) -> int:
+        """Keep the device busy for some seconds, with at least one operation; return their number."""
         until = time.monotonic() + seconds
         done = 0
         for number in cycle(range(_IN_FLIGHT)):
             self._marks.wait(number)
             if done and time.monotonic() >= until:
                 break
-            self._works[deed]()
+            self._operations[work]()
             self._marks.mark(number)
             done += 1
         for number in range(_IN_FLIGHT):
@@ -96,7 +96,7 @@ class Works:
 
 
 def serve(where: str, control: FloatArray) -> None:
-    """Be a neighbour on a device until killed.
+    """Run a foreign process on a device until killed.
 
     Parameters
     ----------
@@ -108,25 +108,25 @@ def serve(where: str, control: FloatArray) -> None:
 
     torch.set_num_threads(1)
     device = selected(where)
-    works = Works(device)
-    works.warm_up()
+    operations = GpuOperations(device)
+    operations.warm_up()
     control[Control.READY] = 1
     while True:
-        obey(works, control)
+        run_period(operations, control)
 
 
-def obey(works: Works, control: FloatArray) -> None:
-    """Do one period of what `control` says."""
-    deed, share = Deed(int(control[Control.DEED])), float(control[Control.SHARE])
-    if deed is Deed.NOTHING or share <= 0:
+def run_period(operations: GpuOperations, control: FloatArray) -> None:
+    """Run one period of the work in `control`."""
+    work, share = GpuWork(int(control[Control.WORK])), float(control[Control.SHARE])
+    if work is GpuWork.NOTHING or share <= 0:
         time.sleep(_IDLE_SECONDS)
         return
-    works.do(deed, PERIOD_SECONDS * share)
+    operations.run(work, PERIOD_SECONDS * share)
     time.sleep(PERIOD_SECONDS * (1 - share))
 
 
-def instruct(controls: list[FloatArray], deed: Deed, load: float) -> None:
-    """Spread a load over neighbours: 1.5 is one that never rests and one that rests half the time."""
+def set_gpu_load(controls: list[FloatArray], work: GpuWork, load: float) -> None:
+    """Spread a load over foreign processes: 1.5 is one busy process and one that is busy half the time."""
     for number, control in enumerate(controls):
         control[Control.SHARE] = min(1.0, max(0.0, load - number))
-        control[Control.DEED] = deed
+        control[Control.WORK] = work

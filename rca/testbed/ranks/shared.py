@@ -1,9 +1,8 @@
-"""Pipes between a rank's processes: fixed-size messages, whole or not at all.
+"""Pipes and memory that a rank's processes share with each other and with the capture.
 
-Memory that a rank's processes share with the capture: step rows, knobs, gauges, gradients, batches.
-
-A row is written field by field as its step goes on, so that a killed rank leaves what it had measured.
-All times are the machine's monotonic clock.
+Pipes carry fixed-size messages. Shared memory holds step rows, knobs, gauges, gradients and batches. A row is
+written field by field during its step, so that a killed rank leaves its measurements. All times are the
+machine's monotonic clock.
 """
 
 from __future__ import annotations
@@ -24,8 +23,8 @@ KERNEL = struct.Struct("=iid")
 TOKEN = b"t"
 
 
-class PeerGone(RuntimeError):
-    """The other end of a pipe has ended."""
+class PeerExited(RuntimeError):
+    """The process at the other end of a pipe has ended."""
 
 
 @dataclass(frozen=True)
@@ -44,23 +43,23 @@ class Pipe:
         os.write(self.writer, message)
 
     def receive(self, size: int) -> bytes:
-        """Wait for one message; messages are smaller than a pipe's atomic size."""
+        """Wait for one message; all messages are smaller than a pipe's atomic size."""
         message = os.read(self.reader, size)
         if len(message) != size:
-            raise PeerGone("pipe closed")
+            raise PeerExited("pipe closed")
         return message
 
 
 @dataclass(frozen=True)
-class Wires:
-    """All pipes of one rank; `link` is the node's: whoever holds its token may copy.
+class Pipes:
+    """All pipes of one rank; `link` belongs to the node, and the holder of its token may copy.
 
     Attributes
     ----------
     kernels, synchronized : Pipe
-        Host to device: what to run; device to host: everything before the marker is done.
+        Host to device: the kernels; device to host: all kernels before the marker are done.
     slots, batches : Pipe
-        Host to loader: a slot is free; loader to host: a batch lies in a slot.
+        Host to loader: a slot is free; loader to host: a slot has a batch.
     copies, copied : Pipe
         Host to copy engine and back.
     """
@@ -102,7 +101,7 @@ class Row(IntEnum):
 
 
 class Knob(IntEnum):
-    """What the capture may turn while the job runs."""
+    """Settings that the capture may change while the job runs."""
 
     LOADER_DELAY_SECONDS = 0
     DECODE_SECONDS = 1
@@ -114,12 +113,12 @@ class Knob(IntEnum):
     PAGEABLE_SHARE = 7
 
 
-#: Where the knobs stand while nothing is done to the job.
+#: Values of the knobs without a fault.
 NEUTRAL: dict[Knob, float] = dict.fromkeys(Knob, 0.0) | {Knob.KERNEL_FACTOR: 1.0}
 
 
 class Gauge(IntEnum):
-    """What the rank reports about itself."""
+    """Values that a rank reports about itself."""
 
     STEP = 0
     GC_SECONDS = 1
@@ -129,16 +128,16 @@ class Gauge(IntEnum):
 
 
 class Pace(IntEnum):
-    """What a GPU rank found out before the job, for everybody: see `rca.testbed.ranks.calibration`.
+    """Calibration by a GPU rank before the job, for all ranks: see `rca.testbed.ranks.calibration`.
 
-    The first four are factors on the stand-ins' nominal times, 1 in a job without GPUs.
+    The first four are factors on the nominal times of ranks without a GPU; 1 in a job without GPUs.
     """
 
     COPY = 0
     FORWARD = 1
     BACKWARD = 2
     OPTIMIZER = 3
-    #: How often the served batch is repeated on the GPU; 0 until it is known.
+    #: Repetitions of the batch on the GPU; 0 until known.
     REPEATS = 4
     COPIED_BYTES = 5
 
@@ -149,12 +148,12 @@ class Shared:
     Parameters
     ----------
     pace : ndarray of shape (len(Pace),), optional
-        The job's, from `job_pace`; a rank alone gets its own.
+        The job's pace, from `job_pace`; without it the rank gets its own.
 
     Attributes
     ----------
     rows : ndarray of shape (n_steps, len(Row))
-        NaN where not (yet) measured.
+        NaN if not measured (yet).
     knobs : ndarray of shape (len(Knob),)
     gauges : ndarray of shape (len(Gauge),)
     slots : ndarray of shape (SLOTS, BATCH_BYTES), uint8
@@ -189,12 +188,12 @@ class Shared:
 
 
 def job_pace() -> FloatArray:
-    """Pace of a job, shared by all its ranks: the stand-ins' nominal one until a GPU rank says otherwise."""
+    """Pace of a job, shared by all its ranks: nominal until a GPU rank writes its own."""
     pace = shared_floats(len(Pace))
     pace[: Pace.REPEATS] = 1.0
     return pace
 
 
 def shared_floats(count: int) -> FloatArray:
-    """Zeros that forked processes share, shape (count,)."""
+    """Array of zeros in memory that forked processes share, shape (count,)."""
     return np.frombuffer(mmap.mmap(-1, 8 * count), np.float64)

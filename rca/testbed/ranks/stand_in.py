@@ -1,8 +1,7 @@
-"""The device: real forward and backward kernels, each padded to a fixed time. Stands in for a GPU.
+"""The device of a rank without a GPU: a device process and a copy-engine process, and the host's end of both.
 
-The copy engine: chunks over a token that all copiers of a node share. Stands in for the PCIe link.
-
-The accelerator of a rank without a GPU: its device and copy-engine processes, at the end of pipes.
+The device process runs real forward and backward kernels, each padded to a fixed time. The copy engine copies
+in chunks. All copiers of a node share one token, which replaces the PCIe link.
 """
 
 from __future__ import annotations
@@ -13,22 +12,22 @@ from typing import Any
 
 from rca.arrays import FloatArray
 from rca.testbed.ranks.models import LEARNING_RATE, TYPICAL, Network, views
-from rca.testbed.ranks.shared import BATCH_BYTES, KERNEL, TOKEN, Knob, Pace, Pipe, Row, Shared, Wires
+from rca.testbed.ranks.shared import BATCH_BYTES, KERNEL, TOKEN, Knob, Pace, Pipe, Pipes, Row, Shared
 
 FORWARD, BACKWARD, OPTIMIZE, SYNCHRONIZE = range(4)
 OPTIMIZER_SECONDS = 3.0e-3
 
 
-def serve_kernels(network: Network, shared: Shared, wires: Wires, scale: float) -> None:
-    """Run the kernels it is sent, in order, until killed."""
+def serve_kernels(network: Network, shared: Shared, pipes: Pipes, scale: float) -> None:
+    """Run the received kernels in order until killed."""
     import torch
 
     torch.set_num_threads(1)
     device = Device(network, shared, scale)
     while True:
-        kind, block, length = KERNEL.unpack(wires.kernels.receive(KERNEL.size))
+        kind, block, length = KERNEL.unpack(pipes.kernels.receive(KERNEL.size))
         if kind == SYNCHRONIZE:
-            wires.synchronized.send(TOKEN)
+            pipes.synchronized.send(TOKEN)
             continue
         started = time.monotonic()
         device.run(kind, block, length)
@@ -52,7 +51,7 @@ class Device:
         self._gradient: Any = None
 
     def run(self, kind: int, block: int, length: float) -> None:
-        """Compute one kernel for real."""
+        """Compute one kernel."""
         if kind == FORWARD:
             self._forward(block, int(length))
         elif kind == BACKWARD:
@@ -61,7 +60,7 @@ class Device:
             self._optimize()
 
     def padded_seconds(self, kind: int, block: int, length: float) -> float:
-        """Time the kernel is padded to; longer sequences cost their tokens and their squares."""
+        """Padded time of a kernel; it grows with the tokens and squared lengths of the sequences."""
         pace = self._shared.pace
         if kind == OPTIMIZE:
             return OPTIMIZER_SECONDS * self._scale * float(pace[Pace.OPTIMIZER])
@@ -92,7 +91,7 @@ class Device:
             self._flatten()
 
     def _flatten(self) -> None:
-        """Lay the gradients out for the collective, as a gradient bucket does."""
+        """Copy the gradients into the flat buffer of the collective, as a gradient bucket does."""
         for parameter, view in zip(self._parameters, self._gradients, strict=True):
             view.copy_(parameter.grad)
 
@@ -103,29 +102,29 @@ class Device:
 
 CHUNKS = 16
 CHUNK_SECONDS = 0.18e-3
-# Whoever puts the token back and asks again at once would always get it; turns need a pause.
+# Without a pause, the process that returns the token would always get it again.
 PAUSE_SECONDS = 0.02e-3
 
 
-def serve_copies(shared: Shared, wires: Wires, scale: float) -> None:
+def serve_copies(shared: Shared, pipes: Pipes, scale: float) -> None:
     """Copy batches from host to device memory until killed."""
     size = BATCH_BYTES // CHUNKS
     while True:
-        slot = wires.copies.receive(1)[0]
+        slot = pipes.copies.receive(1)[0]
         for chunk in range(CHUNKS):
             part = slice(chunk * size, (chunk + 1) * size)
-            wires.link.receive(1)
+            pipes.link.receive(1)
             started = time.monotonic()
             shared.device_batch[part] = shared.slots[slot, part]
             seconds = CHUNK_SECONDS * scale * shared.pace[Pace.COPY]
             time.sleep(max(0.0, started + seconds - time.monotonic()))
-            wires.link.send(TOKEN)
+            pipes.link.send(TOKEN)
             time.sleep(PAUSE_SECONDS)
-        wires.copied.send(TOKEN)
+        pipes.copied.send(TOKEN)
 
 
-def copy_forever(link: Pipe, scale: float) -> None:
-    """Be a foreign copier on the same link, until killed."""
+def copy_without_end(link: Pipe, scale: float) -> None:
+    """Copy as a foreign process on the same link until killed."""
     while True:
         link.receive(1)
         time.sleep(CHUNK_SECONDS * scale)
@@ -145,19 +144,19 @@ class StandIn:
         Kernels per direction.
     """
 
-    def __init__(self, shared: Shared, wires: Wires, n_blocks: int) -> None:
+    def __init__(self, shared: Shared, pipes: Pipes, n_blocks: int) -> None:
         import torch
 
         self.gradients: Any = torch.frombuffer(shared.gradients, dtype=torch.float32)
-        self._wires = wires
+        self._pipes = pipes
         self._blocks = range(n_blocks)
         self._length = 0.0
 
     def copy(self, slot: int, row: FloatArray) -> None:
         """Let the copy engine copy the batch."""
         began = time.monotonic()
-        self._wires.copies.send(bytes([slot]))
-        self._wires.copied.receive(1)
+        self._pipes.copies.send(bytes([slot]))
+        self._pipes.copied.receive(1)
         row[Row.HOST_TO_DEVICE] = time.monotonic() - began
 
     def forward(self, length: float, row: FloatArray) -> None:
@@ -174,18 +173,18 @@ class StandIn:
         row[Row.OPTIMIZER] = self._launch(OPTIMIZE, [0])
 
     def _launch(self, kind: int, blocks: Iterable[int]) -> float:
-        """Dispatch kernels, wait until the device has run them; seconds from first to last."""
+        """Dispatch kernels and wait until the device has run them; return the seconds from first to last."""
         began = time.monotonic()
         for block in blocks:
             _dispatch()
-            self._wires.kernels.send(KERNEL.pack(kind, block, self._length))
-        self._wires.kernels.send(KERNEL.pack(SYNCHRONIZE, 0, 0.0))
-        self._wires.synchronized.receive(1)
+            self._pipes.kernels.send(KERNEL.pack(kind, block, self._length))
+        self._pipes.kernels.send(KERNEL.pack(SYNCHRONIZE, 0, 0.0))
+        self._pipes.synchronized.receive(1)
         return time.monotonic() - began
 
 
 def _dispatch() -> None:
-    """Spend the CPU time that a framework spends on the way to a kernel launch."""
+    """Use the CPU time that a framework needs for a kernel launch."""
     until = time.thread_time() + DISPATCH_SECONDS
     while time.thread_time() < until:
         {name: [name] for name in ("grid", "block", "arguments")}.get("grid")

@@ -1,8 +1,7 @@
-"""Marks on a device's own time line: CUDA events, or the host's clock where the host is the device.
+"""The device of a rank with a GPU: the host copies, computes, and measures times with marks on the device.
 
-The accelerator of a rank with a GPU: the host itself copies, computes and times by the device's marks.
-
-Nothing here but memory pinning and the marks is CUDA's own, so the same path runs on a CPU.
+Marks are CUDA events, or times of the host's clock if the device is the CPU. Only memory pinning and marks
+are specific to CUDA, so the same code runs on a CPU.
 """
 
 from __future__ import annotations
@@ -20,17 +19,17 @@ class Marks(Protocol):
     """Numbered points in time, reached in the order in which they were set."""
 
     def mark(self, number: int) -> None:
-        """Set a mark behind everything the device was told so far."""
+        """Set a mark after all work submitted to the device."""
 
     def wait(self, number: int) -> None:
-        """Return once the device has reached the mark; at once if it was never set."""
+        """Return once the device has reached the mark, or at once if it was never set."""
 
     def seconds(self, first: int, last: int) -> float:
-        """Time between two marks that have been waited for."""
+        """Seconds between two marks after `wait` for both."""
 
 
 class HostMarks:
-    """The host computes by itself: a mark is reached as soon as it is set."""
+    """Marks for the CPU as device: a mark is reached when it is set."""
 
     def __init__(self, count: int) -> None:
         self._times = [0.0] * count
@@ -53,7 +52,7 @@ class CudaMarks:
     def __init__(self, count: int) -> None:
         import torch
 
-        # Blocking: a host that spins for the GPU would take the core from its neighbours.
+        # Blocking: a host that polls the GPU would take the core from its neighbours.
         self._events = [torch.cuda.Event(enable_timing=True, blocking=True) for _ in range(count)]
 
     def mark(self, number: int) -> None:
@@ -61,11 +60,11 @@ class CudaMarks:
         self._events[number].record()
 
     def wait(self, number: int) -> None:
-        """Sleep until the GPU has come that far."""
+        """Sleep until the GPU has reached the event."""
         self._events[number].synchronize()
 
     def seconds(self, first: int, last: int) -> float:
-        """Time between two events on the GPU, which counts in milliseconds."""
+        """Seconds between two events; CUDA returns milliseconds."""
         return float(self._events[first].elapsed_time(self._events[last])) * 1e-3
 
 
@@ -75,7 +74,7 @@ def marks_on(device: Any, count: int) -> Marks:
 
 
 def selected(where: str) -> Any:
-    """The ``torch.device`` of this name, made the current one: events and pinned memory belong to that."""
+    """Return the ``torch.device`` of this name and make it the current one, for events and pinned memory."""
     import torch
 
     device = torch.device(where)
@@ -84,8 +83,8 @@ def selected(where: str) -> Any:
     return device
 
 
-# Of the device's memory; the rest is for its other users.
-_OUR_SHARE = 0.5
+# Share of the device's memory; the rest is for other processes.
+_MEMORY_SHARE = 0.5
 
 
 class Point(IntEnum):
@@ -102,10 +101,10 @@ class Point(IntEnum):
 
 
 class TorchDevice:
-    """A network on a device, with the buffers it is fed from.
+    """A network on a device, with its input buffers.
 
-    Every copy over the link, batch and gradients, counts as host to device: the window has one such phase.
-    The host waits twice per step, before and after the collective, as gloo makes every host do.
+    All copies over the link, of batches and of gradients, count as host to device: the window has one such
+    phase. The host waits twice per step, before and after the collective, as gloo requires.
 
     Parameters
     ----------
@@ -134,34 +133,34 @@ class TorchDevice:
         self.resize(BATCH_BYTES, 1)
 
     def resize(self, n_bytes: int, repeats: int) -> None:
-        """Set how much is copied per step and how often the served batch is repeated on the device.
+        """Set the bytes copied per step and the repetitions of the batch on the device.
 
         Parameters
         ----------
         n_bytes : int
-            At least a served batch; what exceeds it is ballast, copied and not used.
+            At least the size of a batch; further bytes are copied but not used.
         """
         self.repeats = repeats
         if n_bytes == self.n_bytes:
             return
         torch, self.n_bytes = self._torch, max(n_bytes, BATCH_BYTES)
-        # Both are always there: the memory a rank holds must not tell which of them it copies from.
+        # Both buffers always exist: the memory of a rank must not reveal which one it copies from.
         self._pageable = torch.ones(self.n_bytes, dtype=torch.uint8)
         self._staged = torch.ones(self.n_bytes, dtype=torch.uint8, pin_memory=self._pinned)
         self._arrived = torch.ones(self.n_bytes, dtype=torch.uint8, device=self._device)
 
-    def room(self) -> float:
-        """Factor by which the batch may still grow before the device's memory gets short."""
+    def growth_factor(self) -> float:
+        """Factor by which the batch may grow before the device's memory is short."""
         if self._device.type != "cuda":
             return float("inf")
         free, _ = self._torch.cuda.mem_get_info(self._device)
         held = self._torch.cuda.memory_reserved(self._device)
         peak = self._torch.cuda.max_memory_allocated(self._device)
-        return float(_OUR_SHARE * (free + held) / max(1, peak))
+        return float(_MEMORY_SHARE * (free + held) / max(1, peak))
 
     def copy(self, slot: int, row: FloatArray) -> None:
         """Start copying the batch."""
-        del row  # known only once the device has come that far
+        del row  # known only after the device has finished
         served = self._torch.from_numpy(self._shared.slots[slot])
         self._pageable[:BATCH_BYTES] = served
         self._staged[:BATCH_BYTES] = served
@@ -182,7 +181,7 @@ class TorchDevice:
         self._marks.mark(Point.FORWARD_DONE)
 
     def backward(self, row: FloatArray) -> None:
-        """Run the backward pass, fetch the gradients, wait for all of it."""
+        """Run the backward pass, fetch the gradients, and wait for both."""
         for parameter in self._parameters:
             parameter.grad = None
         self._output.backward(self._output.detach() / self._output.numel())

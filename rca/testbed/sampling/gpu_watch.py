@@ -1,7 +1,7 @@
-"""NVML asked by a process of its own, and what it says brought into the series.
+"""Sampling of GPUs by a separate process that calls NVML.
 
-NVML stays out of the capture's process: that one forks, some queries take 20 ms, and a lost GPU may never
-answer at all.
+NVML stays out of the capture's process for three reasons: the capture forks, some queries take 20 ms, and a
+lost GPU may never answer.
 """
 
 from __future__ import annotations
@@ -18,30 +18,30 @@ import orjson
 
 from rca.testbed.gpus import Gpu
 from rca.testbed.names import node_name
-from rca.testbed.process import Family, Spawned
+from rca.testbed.process import ProcessTable, Spawned
 from rca.testbed.sampling.nvml import NAMES, GpuProbe
 from rca.testbed.sampling.series import Series
 from rca.testbed.scenario import JobShape
 
-STRANGER = "stranger"
-_REASONS = "DCGM_FI_DEV_CLOCKS_EVENT_REASONS"
+OTHER_PROCESS = "other process"
+_REASONS_NAME = "DCGM_FI_DEV_CLOCKS_EVENT_REASONS"
 _READ_BYTES = 1 << 20
 
 
 @dataclass
-class GpuSeen:
-    """What was seen of one rank's GPU besides the samples.
+class GpuObservation:
+    """Observations of one rank's GPU apart from the samples.
 
     Attributes
     ----------
     answered : list of str
-        Names it has values for.
+        Metric names with values.
     rounds : int
-        Times it was asked.
+        Number of query rounds.
     samples : Counter of str
-        Answers by name; fewer than `rounds` where a query failed in between.
+        Answers by name; fewer than `rounds` if some queries failed.
     reasons : int
-        All clock event reasons that were set at some time.
+        All clock event reasons that were set at any time.
     sm_percent : dict of str to float
         Sum over the rounds of the SM time used, by the role of the process in the testbed.
     """
@@ -56,12 +56,12 @@ class GpuSeen:
 
     @property
     def unanswered(self) -> list[str]:
-        """Names it never had a value for."""
+        """Names that never had a value."""
         return [name for name in NAMES if name not in self.answered]
 
     @property
     def interrupted(self) -> list[str]:
-        """Names that had a value at first and not always after."""
+        """Names that had a value at first and later missed some."""
         return [name for name in self.answered if self.samples[name] < self.rounds]
 
     def as_dict(self) -> dict[str, Any]:
@@ -81,7 +81,7 @@ class GpuSeen:
 
 
 def watch(uuids: Sequence[str], writer: int, period: float) -> None:
-    """Ask all GPUs again and again and write a line per GPU and round, until killed."""
+    """Query all GPUs periodically and write a line per GPU and round, until killed."""
     import pynvml
 
     pynvml.nvmlInit()
@@ -91,14 +91,14 @@ def watch(uuids: Sequence[str], writer: int, period: float) -> None:
 def report(
     probes: Sequence[GpuProbe], write: Callable[[bytes], Any], period: float, rounds: int | None = None
 ) -> None:
-    """Write what each GPU answers, then its values, a line each.
+    """Write the available names of each GPU, then its values, one line each.
 
     Parameters
     ----------
     period : float
-        Seconds from one round's beginning to the next one's.
+        Seconds between the starts of two rounds.
     rounds : int, optional
-        Without end if not given.
+        Unlimited by default.
     """
     for number, probe in enumerate(probes):
         write(_line({"gpu": number, "answered": probe.answered}))
@@ -107,18 +107,18 @@ def report(
         began = time.monotonic()
         for number, probe in enumerate(probes):
             now = time.monotonic()
-            said = {"gpu": number, "time": now, "values": probe.read()}
-            write(_line(said | {"processes": [*probe.processes().items()]}))
+            message = {"gpu": number, "time": now, "values": probe.read()}
+            write(_line(message | {"processes": [*probe.processes().items()]}))
         asked += 1
         time.sleep(max(0.0, began + period - time.monotonic()))
 
 
-def _line(said: dict[str, Any]) -> bytes:
-    return orjson.dumps(said) + b"\n"
+def _line(message: dict[str, Any]) -> bytes:
+    return orjson.dumps(message) + b"\n"
 
 
 class GpuWatch:
-    """Starts the watching process and takes in what it has written since.
+    """Starts the watching process and reads its lines.
 
     Parameters
     ----------
@@ -126,35 +126,37 @@ class GpuWatch:
         By rank.
     """
 
-    def __init__(self, job: JobShape, gpus: Mapping[int, Gpu], family: Family, period: float) -> None:
-        self.seen = [GpuSeen(rank, gpu) for rank, gpu in gpus.items()]
+    def __init__(
+        self, job: JobShape, gpus: Mapping[int, Gpu], process_table: ProcessTable, period: float
+    ) -> None:
+        self.seen = [GpuObservation(rank, gpu) for rank, gpu in gpus.items()]
         self._job = job
-        self._family = family
+        self._process_table = process_table
         self._roles: dict[int, str] = {}
         self._rest = b""
         self._reader, writer = os.pipe()
         os.set_blocking(self._reader, False)
-        family.spawn("nvml", partial(watch, [gpu.uuid for gpu in gpus.values()], writer, period))
+        process_table.spawn("nvml", partial(watch, [gpu.uuid for gpu in gpus.values()], writer, period))
         os.close(writer)
 
     def take(self, series: Series, since: float) -> None:
         """Append the samples taken at or after `since`, monotonic seconds."""
-        # A process may have ended since NVML counted it.
-        self._roles |= {pid: _role(process) for pid, process in self._family.alive.items()}
+        # A process may have ended after NVML counted it.
+        self._roles |= {pid: _role(process) for pid, process in self._process_table.alive.items()}
         for line in self._lines():
-            said = orjson.loads(line)
-            seen = self.seen[said["gpu"]]
-            if "answered" in said:
-                seen.answered = said["answered"]
-            elif said["time"] >= since:
-                self._enter(series, seen, said)
+            message = orjson.loads(line)
+            seen = self.seen[message["gpu"]]
+            if "answered" in message:
+                seen.answered = message["answered"]
+            elif message["time"] >= since:
+                self._add(series, seen, message)
 
     def close(self) -> None:
         """Close our end of the pipe."""
         os.close(self._reader)
 
     def _lines(self) -> list[bytes]:
-        """Whole lines that have arrived; a part of one waits for its rest."""
+        """Complete lines that have arrived; an incomplete line waits for its rest."""
         try:
             while arrived := os.read(self._reader, _READ_BYTES):
                 self._rest += arrived
@@ -163,16 +165,16 @@ class GpuWatch:
         *whole, self._rest = self._rest.split(b"\n")
         return whole
 
-    def _enter(self, series: Series, seen: GpuSeen, said: dict[str, Any]) -> None:
-        values: dict[str, float] = said["values"]
+    def _add(self, series: Series, seen: GpuObservation, message: dict[str, Any]) -> None:
+        values: dict[str, float] = message["values"]
         node = node_name(self._job.node_of(seen.rank))
-        # As an exporter labels it: the node and the GPU's number there, no rank.
-        series.add(said["time"], values, node=node, device=str(self._job.place_in_node(seen.rank)))
+        # Labels as of an exporter: the node and the GPU's number there, no rank.
+        series.add(message["time"], values, node=node, device=str(self._job.place_in_node(seen.rank)))
         seen.rounds += 1
         seen.samples.update(values.keys())
-        seen.reasons |= int(values.get(_REASONS, 0))
-        for pid, percent in said["processes"]:
-            role = self._roles.get(pid, STRANGER)
+        seen.reasons |= int(values.get(_REASONS_NAME, 0))
+        for pid, percent in message["processes"]:
+            role = self._roles.get(pid, OTHER_PROCESS)
             seen.sm_percent[role] = seen.sm_percent.get(role, 0.0) + percent
 
 

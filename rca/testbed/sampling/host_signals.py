@@ -1,9 +1,4 @@
-"""Counters of control groups: a rank's container, a node's slice.
-
-Counters of the whole machine, which belong to no single node.
-
-Counters of one process: CPU, run-queue wait, faults, reads, state.
-"""
+"""Counters of hosts: control groups of ranks and nodes, the whole machine, and single processes."""
 
 from __future__ import annotations
 
@@ -18,7 +13,7 @@ RESOURCES = ("cpu", "memory", "io")
 
 
 def sample_rank_groups(series: Series, time: float, groups: Groups, node: int, rank: int) -> None:
-    """Append what the rank's groups count, as cAdvisor names it."""
+    """Append the counters of the rank's groups, with cAdvisor's names."""
     name = node_name(node)
     unified = groups.path("unified", node, rank)
     values = {} if unified is None else pressures(unified, "container_pressure")
@@ -37,7 +32,7 @@ def sample_rank_groups(series: Series, time: float, groups: Groups, node: int, r
 
 
 def sample_node_groups(series: Series, time: float, groups: Groups, node: int) -> None:
-    """Append what the node's groups count, as the node exporter names it."""
+    """Append the counters of the node's groups, with the node exporter's names."""
     unified = groups.path("unified", node)
     if unified is None:
         return
@@ -104,7 +99,7 @@ _PAGE_BYTES = 4096
 def sample_process(
     series: Series, time: float, pid: int, role: str, *, node: str, rank: int, proc: Path = PROC
 ) -> None:
-    """Append what the kernel says about a process; nothing if it has ended."""
+    """Append the counters of a process; nothing if it has ended."""
     folder = proc / str(pid)
     try:
         stat = parsers.process_stat((folder / "stat").read_text())
@@ -138,7 +133,7 @@ def sample_process(
 
 
 def _threads(folder: Path) -> tuple[float, float, int, tuple[int, int]]:
-    """Sums over the process's threads: the kernel keeps these two per thread only."""
+    """Sums over the process's threads: the kernel has these values per thread only."""
     running = waiting = 0.0
     slices = voluntary = forced = 0
     for task in (folder / "task").iterdir():

@@ -1,6 +1,6 @@
-"""Queue and TCP state of a namespace straight from the kernel: cheaper than starting `tc` and `ss`.
+"""Counters of a node's network: interface, TCP, queueing discipline, and values per peer node.
 
-Counters of a node's network: interface, TCP, queueing discipline, one figure per peer node.
+Queue and TCP state come from the kernel over netlink, which is cheaper than `tc` and `ss`.
 """
 
 from __future__ import annotations
@@ -58,9 +58,9 @@ class Connection:
     rtt_seconds : float
         Smoothed round-trip time.
     send_queue_bytes : int
-        Written, not yet acknowledged.
+        Bytes that are not yet acknowledged.
     idle_seconds : float
-        Since it last sent data: the round trip of an idle connection is an old one.
+        Since it last sent data: the round trip of an idle connection is old.
     """
 
     peer: str
@@ -71,14 +71,14 @@ class Connection:
 
 
 def open_socket(protocol: int) -> socket.socket:
-    """Open a netlink socket in the namespace the caller is in; it stays there."""
+    """Open a netlink socket in the caller's namespace; it stays there."""
     held = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, protocol)
     held.settimeout(1.0)
     return held
 
 
 class NamespaceProbe:
-    """Both sockets of one namespace; build it inside that namespace."""
+    """Netlink sockets of one namespace; create it inside that namespace."""
 
     def __init__(self, interface: str) -> None:
         self._interface_index = socket.if_nametoindex(interface)
@@ -154,7 +154,7 @@ def _connection(message: bytes) -> Connection:
     return Connection(peer, rtt, send_queue, retransmits, idle)
 
 
-#: A connection that has sent nothing for longer tells of the past.
+#: The round trip of a connection that has sent nothing for longer is too old.
 ACTIVE_SECONDS = 1.0
 _TCP = ("RetransSegs", "OutSegs", "InSegs", "InErrs")
 _TCP_EXTENDED = ("TCPTimeouts", "TCPLostRetransmit", "TCPFastRetrans", "TCPSlowStartRetrans", "TCPLossProbes")
@@ -169,7 +169,7 @@ def sample_namespace(
     interface: str,
     peers: dict[str, str],
 ) -> None:
-    """Append what a node's network counts.
+    """Append the counters of a node's network.
 
     Parameters
     ----------

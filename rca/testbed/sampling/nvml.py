@@ -1,7 +1,7 @@
-"""What NVML says about a GPU, under DCGM's names and in DCGM's units.
+"""NVML's values of a GPU, with DCGM's names and units.
 
-DCGM reads most of its ``DCGM_FI_DEV_*`` fields from NVML, so the figures are the same; where the units
-differ, the query converts. Which queries a GPU and its driver answer is tried, not guessed.
+DCGM reads most of its ``DCGM_FI_DEV_*`` fields from NVML, so the values are the same. Queries convert units
+where they differ. Each GPU and driver answers some queries only; the probe tries them all.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 _WATTS_PER_MILLIWATT = 1e-3
 _MIB_PER_BYTE = 1 / 1024**2
-# NVML counts "KB" with a granularity of 1 KB and does not say which; the difference would be 2.4 %.
+# NVML counts "KB" without saying whether these are 1000 or 1024 bytes; the difference is 2.4 %.
 _BYTES_PER_KB = 1000.0
 _MEMORY_TEMPERATURE_FIELD = 82
 
@@ -28,18 +28,18 @@ CLOCK_EVENT_REASONS: dict[int, str] = {
     0x100: "display clocks",
 }
 
-Reading = Callable[[Any, Any], tuple[float, ...]]
+Read = Callable[[Any, Any], tuple[float, ...]]
 
 
 class Query(NamedTuple):
-    """One question: from ``(nvml, handle)`` to a value for each of `names`."""
+    """One query: from ``(nvml, handle)`` to a value for each of `names`."""
 
     names: tuple[str, ...]
-    ask: Reading
+    read: Read
 
 
-def _value(name: str, ask: Callable[[Any, Any], float], factor: float = 1.0) -> Query:
-    return Query((name,), lambda nvml, handle: (float(ask(nvml, handle)) * factor,))
+def _value(name: str, read: Callable[[Any, Any], float], factor: float = 1.0) -> Query:
+    return Query((name,), lambda nvml, handle: (float(read(nvml, handle)) * factor,))
 
 
 def _utilization(nvml: Any, handle: Any) -> tuple[float, float]:
@@ -63,7 +63,7 @@ def _memory_temperature(nvml: Any, handle: Any) -> float:
 
 
 def _used_bytes(nvml: Any, handle: Any) -> float:
-    # Version 2 leaves out what the driver keeps for itself, as DCGM does.
+    # Version 2 excludes the driver's own memory, as DCGM does.
     try:
         return float(nvml.nvmlDeviceGetMemoryInfo(handle, version=nvml.nvmlMemory_v2).used)
     except (AttributeError, nvml.NVMLError):
@@ -123,7 +123,7 @@ QUERIES: tuple[Query, ...] = (
     _value("DCGM_FI_DEV_PCIE_MAX_LINK_WIDTH", lambda nvml, h: nvml.nvmlDeviceGetMaxPcieLinkWidth(h)),
     _value("DCGM_FI_DEV_PCIE_REPLAY_COUNTER", lambda nvml, h: nvml.nvmlDeviceGetPcieReplayCounter(h)),
     _value("DCGM_FI_DEV_FB_USED", _used_bytes, _MIB_PER_BYTE),
-    # Each looks at the link for 20 ms, so they come last: the others then belong to one moment.
+    # Each measures the link for 20 ms, so they come last: the other values are then nearly simultaneous.
     _value("DCGM_FI_PROF_PCIE_TX_BYTES", _throughput("NVML_PCIE_UTIL_TX_BYTES"), _BYTES_PER_KB),
     _value("DCGM_FI_PROF_PCIE_RX_BYTES", _throughput("NVML_PCIE_UTIL_RX_BYTES"), _BYTES_PER_KB),
 )
@@ -132,7 +132,7 @@ NAMES: tuple[str, ...] = (*(name for query in QUERIES for name in query.names), 
 
 
 class GpuProbe:
-    """Asks one GPU what it answers.
+    """Queries one GPU.
 
     Parameters
     ----------
@@ -143,13 +143,13 @@ class GpuProbe:
     Attributes
     ----------
     answered : tuple of str
-        Names this GPU and driver have values for.
+        Names for which this GPU and driver have values.
     """
 
     def __init__(self, nvml: Any, uuid: str) -> None:
         self._nvml = nvml
         self._handle = nvml.nvmlDeviceGetHandleByUUID(uuid)
-        self._queries = [query for query in QUERIES if self._asked(query)]
+        self._queries = [query for query in QUERIES if self._answer_of(query)]
         self._events = self._watch_xids()
         self._xid = 0.0
         self._seen = 0
@@ -158,13 +158,13 @@ class GpuProbe:
             self.answered += (XID_NAME,)
 
     def read(self) -> dict[str, float]:
-        """One value per name; a query that fails this time is left out, and asked again the next time."""
+        """One value per name; a failed query is left out and repeated the next time."""
         values: dict[str, float] = {}
         if self._events is not None:
             self._take_xids()
             values[XID_NAME] = self._xid
         for query in self._queries:
-            values |= self._asked(query)
+            values |= self._answer_of(query)
         return values
 
     def processes(self) -> dict[int, float]:
@@ -172,16 +172,16 @@ class GpuProbe:
         try:
             samples = self._nvml.nvmlDeviceGetProcessUtilization(self._handle, self._seen)
         except self._nvml.NVMLError:
-            return {}  # also how NVML says that nobody did anything
-        # It pads its answer with samples that were never taken.
+            return {}  # NVML also fails if no process did anything
+        # NVML pads its answer with old samples.
         fresh = [sample for sample in samples if sample.timeStamp > self._seen]
         self._seen = max((int(sample.timeStamp) for sample in fresh), default=self._seen)
         return {int(sample.pid): float(sample.smUtil) for sample in fresh}
 
-    def _asked(self, query: Query) -> dict[str, float]:
-        """What a query answers; nothing if it is unknown to the binding, the driver or the GPU, or fails."""
+    def _answer_of(self, query: Query) -> dict[str, float]:
+        """Values of a query; empty if it fails or if the binding, the driver or the GPU lacks it."""
         try:
-            return dict(zip(query.names, query.ask(self._nvml, self._handle), strict=True))
+            return dict(zip(query.names, query.read(self._nvml, self._handle), strict=True))
         except (AttributeError, self._nvml.NVMLError):
             return {}
 

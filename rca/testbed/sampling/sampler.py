@@ -1,4 +1,4 @@
-"""One round of samples over the whole bed, and the account of who used the CPUs."""
+"""Rounds of samples over the whole testbed, and the CPU time of other processes."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from pathlib import Path
 
 from rca.testbed.bed import Bed
 from rca.testbed.names import address, node_name
-from rca.testbed.process import entered
+from rca.testbed.process import in_namespace
 from rca.testbed.ranks.shared import Gauge
 from rca.testbed.sampling import parsers
-from rca.testbed.sampling.gpu_watch import GpuSeen, GpuWatch
+from rca.testbed.sampling.gpu_watch import GpuObservation, GpuWatch
 from rca.testbed.sampling.host_signals import (
     sample_machine,
     sample_node_groups,
@@ -30,15 +30,15 @@ class Sampler:
         self._bed = bed
         self._probes: list[NamespaceProbe] = []
         for node in bed.nodes if bed.permitted.namespaces else []:
-            with entered(node.namespace):
+            with in_namespace(node.namespace):
                 self._probes.append(NamespaceProbe(node.interface))
         self._peers = {address(index): str(index) for index in range(bed.job.nodes)}
-        self._gpus = GpuWatch(bed.job, bed.gpus, bed.family, PERIOD_SECONDS) if bed.gpus else None
+        self._gpus = GpuWatch(bed.job, bed.gpus, bed.process_table, PERIOD_SECONDS) if bed.gpus else None
         self._began: float | None = None
 
     @property
-    def gpus(self) -> list[GpuSeen]:
-        """What was seen of the GPUs."""
+    def gpus(self) -> list[GpuObservation]:
+        """Observations of the GPUs."""
         return [] if self._gpus is None else self._gpus.seen
 
     def sample(self, time: float) -> None:
@@ -49,7 +49,7 @@ class Sampler:
             node = held.node.index
             name = node_name(node)
             for process in (held.processes["host"], held.processes["loader"]):
-                if process.pid in bed.family.alive:
+                if process.pid in bed.process_table.alive:
                     sample_process(self.series, time, process.pid, process.role, node=name, rank=held.rank)
             sample_rank_groups(self.series, time, bed.groups, node, held.rank)
             self._sample_collector(time, held.rank, name)
@@ -86,12 +86,12 @@ class Sampler:
 
 
 class CpuAccount:
-    """CPU time of the machine and of our own processes, to tell how much strangers took.
+    """CPU time of the machine, of the testbed's processes, and of all others by difference.
 
     Parameters
     ----------
     proc : Path
-        Where the kernel reports.
+        The proc file system.
     """
 
     def __init__(self, proc: Path = Path("/proc")) -> None:
@@ -101,7 +101,7 @@ class CpuAccount:
         self._last = (0.0, 0.0, 0.0)
 
     def observe(self, time: float, pids: list[int]) -> None:
-        """Read the machine's and these processes' CPU time; ended ones keep what they had."""
+        """Read the CPU time of the machine and of these processes; ended processes keep their last value."""
         for pid in pids:
             try:
                 stat = parsers.process_stat((self._proc / str(pid) / "stat").read_text())
@@ -112,8 +112,8 @@ class CpuAccount:
         self._last = (time, machine, sum(self._own.values()))
         self._first = self._first or self._last
 
-    def stranger_share(self, n_cores: int) -> float:
-        """Share of all CPU time between the first and the last look that others used, from 0 to 1."""
+    def foreign_cpu_share(self, n_cores: int) -> float:
+        """Share of the CPU time that other processes used since the first observation, from 0 to 1."""
         if self._first is None:
             return 0.0
         wall, machine, own = (last - first for last, first in zip(self._last, self._first, strict=True))

@@ -1,4 +1,4 @@
-"""Samples in the window's long form, collected as plain lists."""
+"""Samples in the window's long form."""
 
 from __future__ import annotations
 

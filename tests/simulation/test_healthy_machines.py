@@ -27,7 +27,7 @@ def healthy(seed: int, **changes):
     ("name", "scope"),
     [("node_network_receive_drop_total", "node"), ("container_cpu_cfs_throttled_seconds_total", "rank")],
 )
-def test_some_sound_fleets_count_and_others_do_not(name: str, scope: str) -> None:
+def test_counters_rise_on_some_healthy_fleets_only(name: str, scope: str) -> None:
     rises = []
     for seed in range(12):
         made = healthy(seed)
@@ -55,7 +55,7 @@ def _series(window) -> set[tuple[str, str | None]]:
 
 
 @pytest.mark.parametrize("together", [True, False])
-def test_collections_of_a_program_are_short_and_its_own(together: bool) -> None:
+def test_planned_gc_pauses_are_short(together: bool) -> None:
     planned = Benign(gc_pauses=GcPauses(every=10, seconds=0.002, together=together))
     window = healthy(3, benign=planned, workload=cluster_workload()).window
     pauses = phase(window, "gc_seconds")
@@ -64,7 +64,7 @@ def test_collections_of_a_program_are_short_and_its_own(together: bool) -> None:
     assert (len(starts) == 1) is together
 
 
-def test_collections_of_every_step_last_and_differ_between_ranks_for_good() -> None:
+def test_gc_pauses_of_every_step_differ_between_ranks() -> None:
     planned = Benign(gc_pauses=GcPauses(every=1, seconds=0.002, together=False, uneven=0.6))
     pauses = phase(healthy(3, benign=planned, workload=cluster_workload()).window, "gc_seconds")
     assert (pauses > 0).all()
@@ -74,7 +74,7 @@ def test_collections_of_every_step_last_and_differ_between_ranks_for_good() -> N
     assert first.max() > 1.3 * first.min()
 
 
-def test_what_sampled_programs_collect_costs_no_job_much() -> None:
+def test_sampled_gc_pauses_cost_little() -> None:
     rng = np.random.default_rng(11)
     drawn = [sample_scenario(rng, cause="healthy") for _ in range(400)]
     always = [each for each in drawn if each.benign.gc_pauses and each.benign.gc_pauses.every == 1]

@@ -22,7 +22,7 @@ STRETCHES = {"compute_stretch", "launch_stretch", "copy_stretch", "nic_stretch",
 
 
 @pytest.mark.parametrize("variant", TYPES)
-def test_only_times_show_it(variant: str) -> None:
+def test_unexplained_slowness_shows_in_times_only(variant: str) -> None:
     base = scenario("gpu_throttling", dialect="mixed")
     job = base.model_copy(update={"faults": (fault(UNKNOWN, variant=variant),)})
     hit, calm = apply_faults(job), apply_faults(job, ())
@@ -36,7 +36,7 @@ def test_only_times_show_it(variant: str) -> None:
 
 
 @pytest.mark.parametrize("variant", ["compute", "host", "jitter"])
-def test_it_is_labelled_unknown_with_the_type_of_what_grew(variant: str) -> None:
+def test_unexplained_slowness_is_labelled_unknown_with_its_type(variant: str) -> None:
     base = scenario("gpu_throttling", dialect="mixed")
     label = simulate(base.model_copy(update={"faults": (fault(UNKNOWN, variant=variant),)})).label
     assert label["failure_mode"] == "fail_slow"

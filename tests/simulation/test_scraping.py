@@ -43,7 +43,7 @@ def test_a_held_gauge_repeats_its_value_until_it_is_collected_again():
     assert np.unique(held).size < 0.4 * held.size
 
 
-def test_a_held_counter_stands_still_and_then_catches_up():
+def test_a_held_counter_keeps_its_value_and_then_catches_up():
     name = "DCGM_FI_DEV_POWER_VIOLATION"
     live, held = (_series(_watched(hold, 0.0), name).value.to_numpy() for hold in (0.0, 5.0))
     grown = live.max() - live.min()
@@ -60,7 +60,7 @@ def test_lag_shows_the_state_of_some_time_ago():
     assert drops[1] - drops[0] == pytest.approx(6.0, abs=1.5)
 
 
-def test_kernels_are_read_when_they_are_asked():
+def test_kernel_counters_are_read_at_the_scrape():
     drawn = _watched(5.0, 3.0)
     frame = simulate(drawn).window.metrics.to_pandas()
     idle = frame[(frame.name == "node_cpu_seconds_total") & (frame.device == "idle")]

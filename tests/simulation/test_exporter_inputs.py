@@ -10,7 +10,7 @@ import pytest
 import rca.simulation.exporters as exporters
 
 FILES = sorted(Path(exporters.__file__).parent.glob("*.py"))
-#: What tells of faults: of a scenario, of the catalogue of faults, of a label.
+#: Names of faults: in a scenario, in the catalogue of faults, in a label.
 FORBIDDEN = {"faults", "severity", "cause", "causes", "label"}
 
 

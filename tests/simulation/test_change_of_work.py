@@ -1,4 +1,4 @@
-"""Healthy jobs whose batches or sequences grow, shrink or ramp."""
+"""Healthy jobs with batches or sequences that grow or shrink, suddenly or gradually."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def halves(scenario: Scenario, column: str) -> tuple[float, float]:
         ("nothing", {"samples": 1, "tokens": 1, "sum_squared_sequence_length": 1}),
     ],
 )
-def test_what_grows_is_counted(counted: str, grown: dict[str, float]) -> None:
+def test_growing_input_is_counted(counted: str, grown: dict[str, float]) -> None:
     changing = scenario(shift_step=30, shift_factor=2.0, shift_counted=counted)
     for column, factor in grown.items():
         before, after = halves(changing, column)
@@ -55,7 +55,7 @@ def test_what_grows_is_counted(counted: str, grown: dict[str, float]) -> None:
     assert after / before == pytest.approx(1.0 if counted == "nothing" else 2.0, rel=0.15)
 
 
-def test_a_ramp_comes_about_step_by_step() -> None:
+def test_a_ramp_grows_step_by_step() -> None:
     ramp = work_over_time(scenario(shift_step=10, shift_factor=3.0, shift_ramp=19))
     assert ramp[9] == 1.0
     assert ramp[29] == 3.0
@@ -63,13 +63,13 @@ def test_a_ramp_comes_about_step_by_step() -> None:
     assert (ramp[29:] == 3.0).all()
 
 
-def test_a_job_that_does_not_change_has_as_much_to_do_in_every_step() -> None:
+def test_a_job_without_change_has_the_same_work_in_every_step() -> None:
     steady = scenario()
     assert (work_over_time(steady) == 1.0).all()
     assert (inputs_over_time(steady) == 1.0).all()
 
 
-def test_samples_may_be_all_that_is_counted() -> None:
+def test_samples_may_be_the_only_count() -> None:
     counting = scenario(shift_step=30, shift_factor=1.5, shift_counted="samples")
     told = counting.telemetry.model_copy(update={"load_columns": False, "samples_counted": True})
     steps = simulate(counting.model_copy(update={"telemetry": told})).window.steps
@@ -77,7 +77,7 @@ def test_samples_may_be_all_that_is_counted() -> None:
     assert set(np.unique(np.array(steps["samples"]))) == {8.0, 12.0}
 
 
-def test_jobs_grow_and_shrink_at_once_and_little_by_little() -> None:
+def test_work_grows_and_shrinks_suddenly_and_gradually() -> None:
     drawn = [
         sample_scenario(np.random.default_rng([7, index]), cause="healthy").benign for index in range(600)
     ]
