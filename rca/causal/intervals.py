@@ -15,9 +15,9 @@ from typing import NamedTuple
 import numpy as np
 
 #: Beliefs from here on are sure enough that look-alikes do not share the cost.
-SURE = 0.9
+CERTAIN_BELIEF = 0.9
 #: A cause that is charged with this share of what was lost leaves others little to take.
-MOST = 0.5
+MAJORITY = 0.5
 #: A group with fewer held-out windows than this takes the margin of the next wider one.
 MIN_GROUP = 80
 #: Group of windows that belong to none of the others.
@@ -66,8 +66,8 @@ def group_of(*, past: bool, belief: float, share: float) -> str:
     """
     names = (
         "past" if past else "peers",
-        "sure" if belief >= SURE else "unsure",
-        "most" if share >= MOST else "part",
+        "sure" if belief >= CERTAIN_BELIEF else "unsure",
+        "most" if share >= MAJORITY else "part",
     )
     return "-".join(names)
 

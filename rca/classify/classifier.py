@@ -12,22 +12,26 @@ from rca.arrays import FloatArray
 from rca.classify.components import Component, is_whole_stage
 from rca.classify.head import Head
 from rca.classify.lateness_persistence import lateness_rotates, without
-from rca.classify.link_beside_straggler import between_machines, collectives_left_over, sick_port_beside
+from rca.classify.link_beside_straggler import (
+    between_machines,
+    faulty_port_of_other_node,
+    residual_collectives,
+)
 from rca.classify.link_evidence import (
     LINK_CAUSES,
     NOTICEABLE,
     POINTED_TO,
+    ComponentCause,
     Ports,
-    Suspected,
     isolated_link_fault,
     through_ports,
 )
 from rca.classify.link_fault_extent import reaching
-from rca.classify.merge_components import joined
+from rca.classify.merge_components import merge_suspects
 from rca.classify.node_odds import with_history
-from rca.classify.outlier_ranks import CERTAIN, job_is_suspect
+from rca.classify.outlier_ranks import CERTAIN_STRAGGLER, job_is_suspect
 from rca.classify.outlier_steps import single_events
-from rca.classify.phase_lateness import late_in, transfer_is_told
+from rca.classify.phase_lateness import late_in, transfer_is_timed
 from rca.classify.preconditions import (
     can_show_health,
     long_enough,
@@ -197,14 +201,14 @@ class Classifier:
 
     def _rearranged(
         self,
-        rule: Callable[[list[Suspected], FeatureSet], list[Component]],
+        rule: Callable[[list[ComponentCause], FeatureSet], list[Component]],
         suspects: list[Suspect],
         features: FeatureSet,
         priors: Mapping[str, float] | None,
     ) -> list[Suspect]:
         """The suspects after a rule that knows what shares a cause has put their ranks together anew."""
         held = {suspect.component: suspect for suspect in suspects}
-        suspected = [as_suspected(suspect) for suspect in suspects]
+        suspected = [as_component_cause(suspect) for suspect in suspects]
         return [
             held[component] if component in held else self._suspect(component, features, "fail_slow", priors)
             for component in rule(suspected, features)
@@ -214,13 +218,13 @@ class Classifier:
         self, suspects: list[Suspect], features: FeatureSet, priors: Mapping[str, float] | None
     ) -> list[Suspect]:
         """The links as a suspect of their own, where stragglers leave slower collectives unexplained."""
-        known = [Suspected(each.component, _likeliest_known(each.causes)) for each in suspects]
-        if collectives_left_over(known, features):
+        known = [ComponentCause(each.component, _likeliest_known(each.causes)) for each in suspects]
+        if residual_collectives(known, features):
             links = link_behind_growth(features)
-            if links is None and transfer_is_told(features):
+            if links is None and transfer_is_timed(features):
                 links = Component("job", tuple(range(features.topology.n_ranks)), POINTED_TO)
         else:
-            links = sick_port_beside([as_suspected(each) for each in suspects], features)
+            links = faulty_port_of_other_node([as_component_cause(each) for each in suspects], features)
         if links is None or any(each.component.ranks == links.ranks for each in suspects):
             # Just these ranks are suspected already: theirs may be the link's fault, and is no second one.
             return []
@@ -307,17 +311,17 @@ def drop_job_cause(cause: str, suspect: Suspect, features: FeatureSet) -> Suspec
     """
     phases = CAUSES[cause].phases if cause in CAUSES else ()
     late = late_in(phases, suspect.component, features)
-    if not late < LATE_IN_IT or suspect.causes.get(cause, 0.0) >= CERTAIN:
+    if not late < LATE_IN_IT or suspect.causes.get(cause, 0.0) >= CERTAIN_STRAGGLER:
         return suspect
     causes = without(cause, suspect.causes)
     return replace(suspect, causes=ordered(causes), types=types_of(causes))
 
 
-def as_suspected(suspect: Suspect) -> Suspected:
+def as_component_cause(suspect: Suspect) -> ComponentCause:
     """The suspect and the likeliest of its causes."""
     cause = next(iter(suspect.causes))
     likeliest = max(suspect.types, key=lambda name: suspect.types[name], default=None)
-    return Suspected(suspect.component, cause, likeliest if cause == UNKNOWN else None)
+    return ComponentCause(suspect.component, cause, likeliest if cause == UNKNOWN else None)
 
 
 def _likeliest_known(causes: Mapping[str, float]) -> str:
@@ -325,11 +329,11 @@ def _likeliest_known(causes: Mapping[str, float]) -> str:
     return next((cause for cause in causes if cause in CAUSES), UNKNOWN)
 
 
-def _joined(suspects: list[Suspected], features: FeatureSet) -> list[Component]:
-    return joined(suspects, features.topology)
+def _joined(suspects: list[ComponentCause], features: FeatureSet) -> list[Component]:
+    return merge_suspects(suspects, features.topology)
 
 
-def _through_ports(suspects: list[Suspected], features: FeatureSet) -> list[Component]:
+def _through_ports(suspects: list[ComponentCause], features: FeatureSet) -> list[Component]:
     return through_ports(suspects, Ports.from_features(features), features.topology)
 
 

@@ -125,7 +125,7 @@ def _odds(probability: FloatArray, threshold: float) -> FloatArray:
     return result
 
 
-def believable(components: Sequence[Component], n_ranks: int) -> list[Component]:
+def likely_among_all_ranks(components: Sequence[Component], n_ranks: int) -> list[Component]:
     """The likeliest component, and those beside it that are likely even among so many ranks.
 
     Parameters

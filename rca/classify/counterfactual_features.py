@@ -1,7 +1,7 @@
-"""The same window had some of its ranks worked like their peers: what is slow then is slow for other reasons.
+"""Counterfactual features: the same window with the lateness of some ranks removed.
 
-Who is late sets everybody's pace, and hides what else is wrong: whoever would be late without him waits for
-him now. So his lateness is taken out of his own work, and what the job waited for him out of its steps.
+A late rank sets the pace of all and hides other faults: a rank that would be late without it waits for it.
+So its lateness is removed from its own work, and the time that the job waited for it from the steps.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from rca.robust import REFERENCE_QUANTILE, nan_mean, nan_median, nan_quantile
 from rca.telemetry.node_names import placed
 from rca.telemetry.window import Window
 
-#: A mended job may be slow in itself if its steps are on average this much longer than its own quick ones, or
-#: if whoever comes last, or a stage, still costs this much of a step.
-UNEVEN, COSTLY = 0.06, 0.03
+#: The counterfactual job may be slow if its mean step exceeds its fast steps by this share, or if its last
+#: rank or a stage still costs this share of a step.
+MIN_UNEVEN_STEPS, MIN_REMAINING_COST = 0.06, 0.03
 
 
 @dataclass(frozen=True)
-class Mending:
+class Counterfactual:
     """What some ranks' lateness comes to.
 
     Attributes
@@ -36,7 +36,7 @@ class Mending:
         Of the window as it was.
     ranks : ndarray of shape (n_mended,), int
     excess : ndarray of shape (n_ranks, n_steps), seconds
-        Own work above the reference, of the mended ranks; zero of the others.
+        Own work above the reference, of the counterfactual ranks; zero of the others.
     left : ndarray of shape (n_steps,), seconds
         By how much whoever comes last of the others is late.
     saved : ndarray of shape (n_steps,), seconds
@@ -50,33 +50,33 @@ class Mending:
     saved: FloatArray
 
     @classmethod
-    def of(cls, features: FeatureSet, ranks: Sequence[int]) -> Mending:
+    def of(cls, features: FeatureSet, ranks: Sequence[int]) -> Counterfactual:
         """Take the lateness of these ranks out of the job."""
         late = np.fmax(np.nan_to_num(features.comparison.excess), 0.0)
-        mended = np.array(sorted(ranks), dtype=np.int64)
+        counterfactual = np.array(sorted(ranks), dtype=np.int64)
         excess = np.zeros(late.shape)
-        excess[mended] = late[mended]
+        excess[counterfactual] = late[counterfactual]
         left = (late - excess).max(axis=0, initial=0.0)
-        return cls(features, mended, excess, left, late.max(axis=0, initial=0.0) - left)
+        return cls(features, counterfactual, excess, left, late.max(axis=0, initial=0.0) - left)
 
-    def leaves_it_slow(self) -> bool:
-        """Whether the mended job may be slow in itself; where it is not, nothing has to be computed anew."""
+    def is_still_slow(self) -> bool:
+        """Whether the job may be slow without these ranks; if not, no feature has to be computed again."""
         if not self.left.size:
             return False
         step = self.features.work.job_step - self.saved
         quick = float(nan_quantile(step[:, None], REFERENCE_QUANTILE)[0])
-        if float(nan_mean(step[:, None])[0]) - quick >= UNEVEN * quick:
+        if float(nan_mean(step[:, None])[0]) - quick >= MIN_UNEVEN_STEPS * quick:
             return True
         stages = float(self.features.comparison.gain_stage.mean(axis=1).max(initial=0.0))
-        return max(stages, float(self.left.mean())) >= COSTLY * self.features.work.step_reference
+        return max(stages, float(self.left.mean())) >= MIN_REMAINING_COST * self.features.work.step_reference
 
-    def mended(self, window: Window) -> FeatureSet:
-        """Features of the mended job; what machines say of the mended ranks is left out.
+    def features_without_lateness(self, window: Window) -> FeatureSet:
+        """Features of the counterfactual job; what machines say of the counterfactual ranks is left out.
 
         Parameters
         ----------
         window : Window
-            The one that the features are of: the mended job may be slow in other steps, and its exporters are
+            The window of the features. The counterfactual job may be slow in other steps, so exporters are
             asked about those.
         """
         features, topology = self.features, self.features.topology
@@ -103,7 +103,7 @@ class Mending:
         )
 
     def _work(self) -> Work:
-        """Own work, phases, waiting and steps of the mended job; moving data takes as long as it did."""
+        """Own work, phases, waiting and steps of the counterfactual job; transfers take as long as before."""
         work = self.features.work
         step = work.step - self.saved
         usual = float(nan_median(nan_median(step)[None, :], axis=1)[0])

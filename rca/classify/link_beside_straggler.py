@@ -8,7 +8,7 @@ import numpy as np
 
 from rca.arrays import FloatArray
 from rca.classify.components import Component
-from rca.classify.link_evidence import LINK_CAUSES, Ports, Suspected, isolated_link_fault
+from rca.classify.link_evidence import LINK_CAUSES, ComponentCause, Ports, isolated_link_fault
 from rca.classify.suspect_filter import transfer_grew
 from rca.features import FeatureSet
 from rca.features.resource_evidence import resource_names
@@ -28,12 +28,12 @@ APART = 0.5
 _ALSO_LENGTHENS_TRANSFER = frozenset({"memory_pressure"})
 
 
-def collectives_left_over(suspects: Sequence[Suspected], features: FeatureSet) -> bool:
+def residual_collectives(suspects: Sequence[ComponentCause], features: FeatureSet) -> bool:
     """Whether the collectives became slower by more than the suspects' causes can answer for.
 
     Parameters
     ----------
-    suspects : sequence of Suspected
+    suspects : sequence of ComponentCause
     features : FeatureSet
     """
     if not suspects or not transfer_grew(features):
@@ -50,14 +50,14 @@ def collectives_left_over(suspects: Sequence[Suspected], features: FeatureSet) -
     return transfer >= max(OWN_MATTER * grown(work.job_step), MIN_GROWTH * work.step_reference)
 
 
-def sick_port_beside(suspects: Sequence[Suspected], features: FeatureSet) -> Component | None:
+def faulty_port_of_other_node(suspects: Sequence[ComponentCause], features: FeatureSet) -> Component | None:
     """The node of a port that is far worse than any other, on which no suspect lies; None if there is none.
 
     Transfers may have been slow over steps that are not the stragglers', and a port's fault be hidden there.
 
     Parameters
     ----------
-    suspects : sequence of Suspected
+    suspects : sequence of ComponentCause
         With the likeliest cause of each, of the catalogue or not.
     features : FeatureSet
     """
@@ -77,7 +77,7 @@ def sick_port_beside(suspects: Sequence[Suspected], features: FeatureSet) -> Com
     return port.component if felt else None
 
 
-def _slow_for_a_while(features: FeatureSet, suspects: Sequence[Suspected]) -> bool:
+def _slow_for_a_while(features: FeatureSet, suspects: Sequence[ComponentCause]) -> bool:
     """Whether transfers took longer over a stretch that the suspects do not account for.
 
     What lengthens transfers itself accounts for those in the job's slow stretch, which is everything where

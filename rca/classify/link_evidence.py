@@ -65,7 +65,7 @@ class Ports:
 
 
 @dataclass(frozen=True)
-class Suspected:
+class ComponentCause:
     """A component and its likeliest cause; of one that nobody knows, the likeliest type as well."""
 
     component: Component
@@ -78,7 +78,7 @@ class Suspected:
         return int(nodes[0]) if nodes.size == 1 else -1
 
 
-def through_ports(suspects: Sequence[Suspected], ports: Ports, topology: Topology) -> list[Component]:
+def through_ports(suspects: Sequence[ComponentCause], ports: Ports, topology: Topology) -> list[Component]:
     """Widen components whose likeliest cause is a shared link to what shares it.
 
     A collective makes everybody slow alike, so timers rarely tell which of a node's ranks, or which of two
@@ -129,7 +129,7 @@ def slowest_link(per_rank: FloatArray, ports: Ports, topology: Topology) -> Comp
     return everybody
 
 
-def isolated_link_fault(ports: Ports, topology: Topology) -> Suspected | None:
+def isolated_link_fault(ports: Ports, topology: Topology) -> ComponentCause | None:
     """The node of which alone a link shows something, and whose link; None if there is no such node.
 
     The port's own queue says most, then errors inside the node, then that a port was down for a moment. What
@@ -148,7 +148,7 @@ def isolated_link_fault(ports: Ports, topology: Topology) -> Suspected | None:
         if second >= ALONE * worst:
             return None
         ranks = tuple(int(rank) for rank in np.flatnonzero(topology.node == int(scores.argmax())))
-        return Suspected(Component("node" if len(ranks) > 1 else "rank", ranks, POINTED_TO), cause)
+        return ComponentCause(Component("node" if len(ranks) > 1 else "rank", ranks, POINTED_TO), cause)
     return None
 
 
@@ -160,7 +160,7 @@ def of_nodes(scores: FloatArray, topology: Topology) -> FloatArray:
     return worst
 
 
-def _meant(suspects: Sequence[Suspected], ports: Ports, topology: Topology) -> list[Suspected]:
+def _meant(suspects: Sequence[ComponentCause], ports: Ports, topology: Topology) -> list[ComponentCause]:
     """Leave out ports that others outdo: by what is the port's own, or else by its connections."""
     bad = [each for each in suspects if each.cause == NIC]
     nodes = [each.node(topology) for each in bad]
@@ -180,7 +180,7 @@ def _meant(suspects: Sequence[Suspected], ports: Ports, topology: Topology) -> l
     return [each for each in suspects if each.cause != NIC or each.node(topology) in kept]
 
 
-def _whole_node(suspected: Suspected, topology: Topology) -> Component:
+def _whole_node(suspected: ComponentCause, topology: Topology) -> Component:
     component, node = suspected.component, suspected.node(topology)
     if suspected.cause not in OF_THE_NODE or component.scope != "rank" or node < 0:
         return component

@@ -47,7 +47,7 @@ def reaching(
         return component, of_one_node(causes, alone.cause)
     if len(topology.node_names) == 1:
         return component, causes
-    causes = of_everybody(causes)
+    causes = without_single_node_link(causes)
     likeliest = max(causes, key=lambda name: causes[name])
     # Where nobody timed the transfer its cost lies in everybody's own time, and all have to be priced.
     if likeliest == CONGESTION and np.isfinite(features.work.transfer).any():
@@ -56,7 +56,7 @@ def reaching(
     return component, causes
 
 
-def of_everybody(causes: dict[str, float]) -> dict[str, float]:
+def without_single_node_link(causes: dict[str, float]) -> dict[str, float]:
     """Beliefs given that no node stands out: then it is no single node's link."""
     return causes | {CONGESTION: causes.get(CONGESTION, 0.0) + causes.get(NIC, 0.0), NIC: 0.0}
 

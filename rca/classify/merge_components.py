@@ -12,7 +12,7 @@ import numpy as np
 
 from rca.arrays import IntArray
 from rca.classify.components import Component, Scope, is_whole_stage
-from rca.classify.link_evidence import Suspected
+from rca.classify.link_evidence import ComponentCause
 from rca.telemetry.job import Topology
 
 #: Causes whose resource serves several nodes at once, so that being on different nodes sets nobody apart.
@@ -23,12 +23,12 @@ OF_THE_STAGE = frozenset({"stage_imbalance"})
 OF_ALL_MATES = frozenset({"storage_degradation"})
 
 
-def joined(suspects: Sequence[Suspected], topology: Topology) -> list[Component]:
+def merge_suspects(suspects: Sequence[ComponentCause], topology: Topology) -> list[Component]:
     """Put suspects with the same likeliest cause (if unknown, of the same type) in the same place together.
 
     Parameters
     ----------
-    suspects : sequence of Suspected
+    suspects : sequence of ComponentCause
     topology : Topology
 
     Returns
@@ -36,14 +36,14 @@ def joined(suspects: Sequence[Suspected], topology: Topology) -> list[Component]
     list of Component
         In the order of each group's first member.
     """
-    groups: dict[tuple[str, str | None, tuple[int, ...]], list[Suspected]] = {}
+    groups: dict[tuple[str, str | None, tuple[int, ...]], list[ComponentCause]] = {}
     for each in suspects:
         # That nobody knows why one computes late and another loads late makes it no common cause.
         groups.setdefault((each.cause, each.unknown_type, _place(each, topology)), []).append(each)
     return [_together(group, topology) for group in groups.values()]
 
 
-def _place(suspected: Suspected, topology: Topology) -> tuple[int, ...]:
+def _place(suspected: ComponentCause, topology: Topology) -> tuple[int, ...]:
     """Where the cause acts: the suspect's nodes, or its stages; what serves all nodes is one place.
 
     Nodes that nobody named are one place as well: of one cause, one fault is likelier than two.
@@ -54,7 +54,7 @@ def _place(suspected: Suspected, topology: Topology) -> tuple[int, ...]:
     return tuple(int(place) for place in np.unique(where[list(suspected.component.ranks)]))
 
 
-def _together(group: Sequence[Suspected], topology: Topology) -> Component:
+def _together(group: Sequence[ComponentCause], topology: Topology) -> Component:
     if len(group) == 1:
         return group[0].component
     ranks = np.unique([rank for each in group for rank in each.component.ranks])

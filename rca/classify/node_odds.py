@@ -18,11 +18,11 @@ from rca.classify.operator_inputs import check_positive, read_numbers
 from rca.telemetry.job import Topology
 
 #: History moves no odds further than this, either way: a window that shows another culprit must prevail.
-MOST = 8.0
+MAX_FACTOR = 8.0
 
 
 def checked_node_odds(odds: Mapping[str, float]) -> dict[str, float]:
-    """Odds factors per node, cut at `MOST` and its inverse.
+    """Odds factors per node, cut at `MAX_FACTOR` and its inverse.
 
     Parameters
     ----------
@@ -39,7 +39,7 @@ def checked_node_odds(odds: Mapping[str, float]) -> dict[str, float]:
         "node odds",
         "4 says that the node is at fault about four times as often as others, 1 says nothing",
     )
-    return {node: float(np.clip(value, 1 / MOST, MOST)) for node, value in odds.items()}
+    return {node: float(np.clip(value, 1 / MAX_FACTOR, MAX_FACTOR)) for node, value in odds.items()}
 
 
 def read_node_odds(path: str | PathLike[str]) -> dict[str, float]:

@@ -17,20 +17,20 @@ from rca.features import FeatureSet
 from rca.robust import REFERENCE_QUANTILE, nan_max, nan_mean, nan_quantile
 
 #: Straggler probability of who stands out, at least, and of everybody else, at most.
-CERTAIN, INNOCENT = 0.9, 0.1
+CERTAIN_STRAGGLER, NOT_SUSPECTED = 0.9, 0.1
 #: Most ranks cannot stand out.
-FEW = 0.5
+MAX_OUTLIER_SHARE = 0.5
 #: Slow steps, at least.
 MIN_STEPS = 10
 #: Without them the last arrival comes earlier by this share of a step.
-GAINED = 0.03
+MIN_LATENESS_REMOVED = 0.03
 #: What slow steps take beyond the quick ones, and beyond what is gained, is the job's: a share of a step.
-LEFT = 0.1
+MIN_RESIDUAL_SLOWDOWN = 0.1
 #: A cause of the job that is believed in like this stands beside theirs, but for one that every job shows.
-SURE, USUAL = 0.75, "runtime_gc"
+JOB_CAUSE_CERTAIN, COMMON_JOB_CAUSE = 0.75, "runtime_gc"
 
 
-def standing_out(per_rank: FloatArray, features: FeatureSet) -> BoolArray:
+def outlier_ranks_of(per_rank: FloatArray, features: FeatureSet) -> BoolArray:
     """Ranks without whom the job would be quicker, shape (n_ranks,); all false where nobody stands out.
 
     Parameters
@@ -39,15 +39,15 @@ def standing_out(per_rank: FloatArray, features: FeatureSet) -> BoolArray:
         Straggler probability.
     features : FeatureSet
     """
-    certain: BoolArray = per_rank.ravel() >= CERTAIN
+    certain: BoolArray = per_rank.ravel() >= CERTAIN_STRAGGLER
     nobody = np.zeros(per_rank.size, dtype=bool)
-    few = certain.any() and certain.mean() <= FEW and per_rank[~certain].max() <= INNOCENT
+    few = certain.any() and certain.mean() <= MAX_OUTLIER_SHARE and per_rank[~certain].max() <= NOT_SUSPECTED
     segment = features.comparison.segment
     # Uneven batches make the same one the last in a few steps, now and then.
     if not few or segment.last - segment.first + 1 < MIN_STEPS:
         return nobody
     removed = _lateness_removed(certain, features)
-    return certain if removed >= GAINED * features.work.step_reference else nobody
+    return certain if removed >= MIN_LATENESS_REMOVED * features.work.step_reference else nobody
 
 
 def job_is_suspect(causes: Mapping[str, float], named: list[int], features: FeatureSet) -> bool:
@@ -62,11 +62,11 @@ def job_is_suspect(causes: Mapping[str, float], named: list[int], features: Feat
     features : FeatureSet
     """
     first = next(iter(causes), None)
-    if first is not None and first != USUAL and causes[first] >= SURE:
+    if first is not None and first != COMMON_JOB_CAUSE and causes[first] >= JOB_CAUSE_CERTAIN:
         return True
     standing = np.isin(np.arange(features.topology.n_ranks), named)
     longer = _longer(features) - _lateness_removed(standing, features, newly=True)
-    return longer >= LEFT * features.work.step_reference
+    return longer >= MIN_RESIDUAL_SLOWDOWN * features.work.step_reference
 
 
 def _longer(features: FeatureSet) -> float:

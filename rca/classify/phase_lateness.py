@@ -36,14 +36,14 @@ PLAINLY_LATE, BEYOND_NOISE = 0.015, 3.0
 #: The others of them are late if they are at least `AS_LATE` of the latest, and are not up to `IDLE` of it.
 AS_LATE, IDLE = 0.5, 0.25
 #: Who is late in one kind of work has at least this share of his lateness there.
-MOSTLY = 0.7
+MIN_SHARE_IN_ONE_PHASE = 0.7
 #: Up to this share of a component is some of it.
-FEW = 0.5
+MAX_LATE_SHARE = 0.5
 #: A shared resource's score against peers from here on says that it is busy, in units.
-BUSY = 1.0
+SHARED_RESOURCE_BUSY = 1.0
 
 
-def own_work_is_told(ranks: Sequence[int], features: FeatureSet) -> bool:
+def own_work_is_timed(ranks: Sequence[int], features: FeatureSet) -> bool:
     """Whether timers tell any of these ranks' own work from waiting for others.
 
     Not where the exchange has no timer (steps are as long on every rank then, or the phase in which everybody
@@ -52,7 +52,7 @@ def own_work_is_told(ranks: Sequence[int], features: FeatureSet) -> bool:
     return bool(features.window[_MEASURED] > 0 and np.isfinite(features.work.own[list(ranks)]).any())
 
 
-def transfer_is_told(features: FeatureSet) -> bool:
+def transfer_is_timed(features: FeatureSet) -> bool:
     """Whether transfer was told from waiting, not only taken for the shortest communication of all.
 
     Where ranks meet several times a step, or stages wait for each other, everybody waits somewhere, and the
@@ -83,16 +83,16 @@ def late_members(component: Component, features: FeatureSet) -> list[int] | None
     costs = largest(rows[:, _GAIN_STAGE]) if component.scope == "stage" else 0.0
     beyond_noise = largest(rows[own >= latest, _OWN_EXCESS_Z]) >= BEYOND_NOISE
     plain = latest >= max(PLAINLY_LATE, costs) and beyond_noise
-    busy = largest(features.evidence.versus_peers[list(component.ranks), _STORAGE]) >= BUSY
-    if not plain or busy or not own_work_is_told(component.ranks, features):
+    busy = largest(features.evidence.versus_peers[list(component.ranks), _STORAGE]) >= SHARED_RESOURCE_BUSY
+    if not plain or busy or not own_work_is_timed(component.ranks, features):
         return None
     late, idle = own >= AS_LATE * latest, own <= IDLE * latest
-    if late.mean() > FEW or not (late | idle).all():
+    if late.mean() > MAX_LATE_SHARE or not (late | idle).all():
         return None
     return [rank for rank, is_late in zip(component.ranks, late, strict=True) if is_late]
 
 
-def late_apart(component: Component, features: FeatureSet) -> bool:
+def late_in_different_phases(component: Component, features: FeatureSet) -> bool:
     """Whether every rank of a node is late, and each mostly in one phase, but not all in the same.
 
     Most faults of a node lengthen the same work on all of its ranks; a slow loader beside a slow device is
@@ -110,9 +110,9 @@ def late_apart(component: Component, features: FeatureSet) -> bool:
     late = (own >= PLAINLY_LATE) & (rows[:, _OWN_EXCESS_Z] >= BEYOND_NOISE)
     within = np.column_stack([np.nansum(rows[:, columns], axis=1) for columns in _WORK])
     mostly = within.argmax(axis=1)
-    plain = late & (within.max(axis=1) >= MOSTLY * own)
+    plain = late & (within.max(axis=1) >= MIN_SHARE_IN_ONE_PHASE * own)
     shared = features.evidence.versus_peers[np.ix_(list(component.ranks), _SHARED)]
-    alone = own_work_is_told(component.ranks, features) and largest(shared) < BUSY
+    alone = own_work_is_timed(component.ranks, features) and largest(shared) < SHARED_RESOURCE_BUSY
     return bool(alone and plain.all() and (mostly != mostly[0]).any())
 
 

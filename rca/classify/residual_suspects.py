@@ -1,7 +1,7 @@
 """What a job still suffers from were its first suspects like their peers: a second fault that they hide.
 
-A mended job is asked like any other. It bears traces of what was taken out of it, so what it says has to be
-likelier than what is said of a job as it was, about somebody or something else, and has to cost something.
+Removing lateness leaves traces in the counterfactual job. So a suspect of it needs more probability than one
+of the job as it was, other ranks or another cause, and a cost.
 """
 
 from __future__ import annotations
@@ -12,38 +12,42 @@ import numpy as np
 
 from rca.arrays import BoolArray, IntArray
 from rca.classify.components import Component
-from rca.classify.link_evidence import LINK_CAUSES, Suspected
+from rca.classify.link_evidence import LINK_CAUSES, ComponentCause
 from rca.features import FeatureSet
 from rca.telemetry.causes import CAUSES
 from rca.telemetry.job import Topology
 
-#: Least belief in a fault of the mended job: that its ranks straggle times that it is this cause.
-SURE = 0.7
-#: ... and the least that some ranks cost the mended job, in its slow steps and in those of the job as it was.
-COSTLY = 0.01
+#: Least belief in a fault of the counterfactual job: that its ranks straggle times that it is this cause.
+CERTAIN_RESIDUAL = 0.7
+#: ... and least cost of its ranks, relative to the step, in the slow steps of both jobs.
+MIN_RESIDUAL_COST = 0.01
 #: A stage of at least so many times the first suspects' ranks may hold them: it is late whatever they do.
 WIDER = 2
 #: What a whole stage shares although one of its ranks has a fault of its own.
 _OF_THE_STAGE = "stage_imbalance"
 
 
-def is_left_over(
-    each: Suspected, belief: float, first: Sequence[Suspected], features: FeatureSet, mended: FeatureSet
+def is_residual_suspect(
+    each: ComponentCause,
+    belief: float,
+    first: Sequence[ComponentCause],
+    features: FeatureSet,
+    counterfactual: FeatureSet,
 ) -> bool:
-    """Whether a suspect of the mended job is told beside those that were mended.
+    """Whether a suspect of the counterfactual job is told beside those that were counterfactual.
 
     Parameters
     ----------
-    each : Suspected
-        Of the mended job.
+    each : ComponentCause
+        Of the counterfactual job.
     belief : float
         In its cause.
-    first : sequence of Suspected
+    first : sequence of ComponentCause
         Whose lateness was taken out.
-    features, mended : FeatureSet
-        Of the job as it was, and of the mended one.
+    features, counterfactual : FeatureSet
+        Of the job as it was, and of the counterfactual one.
     """
-    if each.cause not in CAUSES or each.component.probability * belief < SURE:
+    if each.cause not in CAUSES or each.component.probability * belief < CERTAIN_RESIDUAL:
         return False
     # Moving data takes as long as it did, and links have rules of their own.
     if each.cause in LINK_CAUSES:
@@ -54,11 +58,11 @@ def is_left_over(
         # Waiting for a link is not in anybody's own work, so it could not be taken out.
         return False
     ranks = np.array([rank for other in first for rank in other.component.ranks])
-    apart = _is_elsewhere(each.component, ranks, mended.topology)
-    # Its evidence is of the mended job's slow steps, and its price of the job's.
-    slow = [job.comparison.segment.mask(job.work.steps.size) for job in (features, mended)]
-    costs = min(cost(each.component, mended, steps) for steps in slow)
-    return (apart or _is_their_stage(each, ranks)) and costs >= COSTLY
+    apart = _is_elsewhere(each.component, ranks, counterfactual.topology)
+    # Its evidence is of the counterfactual job's slow steps, and its price of the job's.
+    slow = [job.comparison.segment.mask(job.work.steps.size) for job in (features, counterfactual)]
+    costs = min(cost(each.component, counterfactual, steps) for steps in slow)
+    return (apart or _is_their_stage(each, ranks)) and costs >= MIN_RESIDUAL_COST
 
 
 def cost(component: Component, features: FeatureSet, inside: BoolArray) -> float:
@@ -80,13 +84,13 @@ def cost(component: Component, features: FeatureSet, inside: BoolArray) -> float
     return saved / features.work.step_reference
 
 
-def _is_elsewhere(component: Component, mended: IntArray, topology: Topology) -> bool:
-    """Whether none of its ranks was mended, nor works in lock-step with one that was."""
+def _is_elsewhere(component: Component, counterfactual: IntArray, topology: Topology) -> bool:
+    """Whether none of its ranks was counterfactual, nor works in lock-step with one that was."""
     worker = topology.worker
-    return not np.isin(worker[list(component.ranks)], worker[mended]).any()
+    return not np.isin(worker[list(component.ranks)], worker[counterfactual]).any()
 
 
-def _is_their_stage(each: Suspected, mended: IntArray) -> bool:
+def _is_their_stage(each: ComponentCause, counterfactual: IntArray) -> bool:
     ranks = each.component.ranks
-    holds = set(mended.tolist()) < set(ranks) and len(ranks) >= WIDER * mended.size
+    holds = set(counterfactual.tolist()) < set(ranks) and len(ranks) >= WIDER * counterfactual.size
     return each.cause == _OF_THE_STAGE and holds

@@ -12,7 +12,7 @@ import numpy as np
 
 from rca.arrays import FloatArray
 from rca.classify.components import Component
-from rca.classify.phase_lateness import largest, lateness, own_work_is_told
+from rca.classify.phase_lateness import largest, lateness, own_work_is_timed
 from rca.features import WINDOW_FEATURES, FeatureSet
 from rca.features.resource_evidence import resource_names
 
@@ -27,7 +27,7 @@ OWN_EVIDENCE = 1.0
 PROBABLE = 0.7
 #: The same beside a sick link, which makes those it talks to look suspicious, and where neither timers nor
 #: machines tell who is slow.
-CERTAIN = 0.95
+CERTAIN_WITHOUT_SYMPTOM = 0.95
 #: More separate components than this are no longer an answer for a person.
 MAX_COMPONENTS = 16
 #: Resources that slow a rank when they are bad, and what shows it where no timer does: only who works has
@@ -42,7 +42,7 @@ MACHINE_EVIDENCE = 2.0
 _LINKS = ("nic", "tcp", "nvlink", "pcie", "cpu_wait", "cpu_quota")
 
 
-def settle(components: list[Component], features: FeatureSet) -> list[Component]:
+def keep_explaining_suspects(components: list[Component], features: FeatureSet) -> list[Component]:
     """Keep the components that explain the slowness.
 
     Parameters
@@ -58,7 +58,7 @@ def settle(components: list[Component], features: FeatureSet) -> list[Component]
     sick_links = [link >= needed for link in links]
     if any(late) or any(sick_links):
         links_matter = not any(late) or _transfer_is_slow(features)
-        enough = [CERTAIN] * len(components)
+        enough = [CERTAIN_WITHOUT_SYMPTOM] * len(components)
         if any(late):
             enough = [_enough(component, features, beside_link=any(sick_links)) for component in components]
         keep = [
@@ -84,9 +84,9 @@ def _enough(component: Component, features: FeatureSet, *, beside_link: bool) ->
 
     Less, if the component's machines show something, or if timers tell its work and no link is sick.
     """
-    told = own_work_is_told(component.ranks, features) and not beside_link
+    told = own_work_is_timed(component.ranks, features) and not beside_link
     shown = told or _machine_evidence(component, features) >= MACHINE_EVIDENCE
-    return PROBABLE if shown else CERTAIN
+    return PROBABLE if shown else CERTAIN_WITHOUT_SYMPTOM
 
 
 def shown_by_machines(components: list[Component], features: FeatureSet) -> list[Component]:
@@ -100,7 +100,7 @@ def shown_by_machines(components: list[Component], features: FeatureSet) -> list
         Empty where timers do tell.
     """
     scores = [
-        0.0 if own_work_is_told(component.ranks, features) else _machine_evidence(component, features)
+        0.0 if own_work_is_timed(component.ranks, features) else _machine_evidence(component, features)
         for component in components
     ]
     needed = max(MACHINE_EVIDENCE, 0.5 * max(scores, default=0.0))

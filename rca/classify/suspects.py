@@ -8,13 +8,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from rca.arrays import FloatArray
-from rca.classify.components import Component, believable, cover, exact_cover
+from rca.classify.components import Component, cover, exact_cover, likely_among_all_ranks
 from rca.classify.head import Head
 from rca.classify.link_evidence import POINTED_TO, Ports, isolated_link_fault, slowest_link
-from rca.classify.outlier_ranks import standing_out
-from rca.classify.phase_lateness import late_apart, late_members
+from rca.classify.outlier_ranks import outlier_ranks_of
+from rca.classify.phase_lateness import late_in_different_phases, late_members
 from rca.classify.stop_origin import stop_origin
-from rca.classify.suspect_filter import settle, shown_by_machines, transfer_grew
+from rca.classify.suspect_filter import keep_explaining_suspects, shown_by_machines, transfer_grew
 from rca.features import FeatureSet
 
 #: Ranks of one node are told apart only where each one's type is at least this probable.
@@ -59,7 +59,7 @@ class Suspicion:
         whole = float(self.heads["scope"].probabilities(self.features.window[None, :])[0, 1])
         if whole >= 0.5:
             everybody = Component("job", tuple(range(self.per_rank.size)), whole)
-            standing = standing_out(self.per_rank, self.features)
+            standing = outlier_ranks_of(self.per_rank, self.features)
             if not standing.any():
                 return [link_behind_growth(self.features) or everybody]
             alone = exact_cover(standing, self.per_rank, self.features.topology)
@@ -72,7 +72,7 @@ class Suspicion:
             told = np.where(began, np.maximum(self.per_rank, TOLD_BY_EVENTS), 0.0)
             return exact_cover(began, told, self.features.topology)
         components = cover(self.per_rank, self.threshold, self.features.topology)
-        return believable(stop_origin(components, self.features), self.per_rank.size)
+        return likely_among_all_ranks(stop_origin(components, self.features), self.per_rank.size)
 
     def _by_ranks(self) -> list[Component]:
         components = cover(self.per_rank, self.threshold, self.features.topology)
@@ -83,7 +83,7 @@ class Suspicion:
             # Where every rank is suspected, a lone bad link outweighs that as it does the scope's head.
             if parts[0].scope == "job" and (alone := link_behind_growth(self.features)) is not None:
                 return [alone]
-            return believable(settle(parts, self.features), self.per_rank.size)
+            return likely_among_all_ranks(keep_explaining_suspects(parts, self.features), self.per_rank.size)
         if not transfer_grew(self.features):
             return []
         return [slowest_link(self.per_rank, Ports.from_features(self.features), self.features.topology)]
@@ -97,7 +97,7 @@ class Suspicion:
             return self._singles(late)
         if component.scope == "stage":
             return [component]
-        several = late_apart(component, self.features) or self._of_several_types(component)
+        several = late_in_different_phases(component, self.features) or self._of_several_types(component)
         return self._singles(component.ranks) if several else [component]
 
     def _of_several_types(self, component: Component) -> bool:

@@ -19,7 +19,7 @@ from rca.classify.preconditions import (
     stays_silent,
 )
 from rca.classify.stop_evidence import alarm_threshold
-from rca.diagnosis.events import told_events
+from rca.diagnosis.events import single_events_sentence
 from rca.diagnosis.result import AbstentionCode, AbstentionReason, Cause
 from rca.features import FeatureSet
 
@@ -66,7 +66,7 @@ def abstention(
     mode, chance = classification.mode, classification.probability[classification.mode]
     alarm = alarm_threshold(thresholds, features, classification.probability)
     if classification.events:
-        return _reason("single_event", told_events(classification, features))
+        return _reason("single_event", single_events_sentence(classification, features))
     if mode == "healthy" and features.job_end.all_released:
         return _reason("left_at_once", LEFT)
     if not classification.decided:

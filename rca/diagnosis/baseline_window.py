@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from rca.diagnosis.job_wide_slowdown import WHAT_CHANGED, everybody_check
+from rca.diagnosis.job_wide_slowdown import WHAT_CHANGED, job_wide_check
 from rca.diagnosis.merge_diagnoses import doubts_only_causes
 from rca.diagnosis.result import Diagnosis, EarlierWindow, Straggler
 from rca.features import FeatureSet
@@ -25,15 +25,15 @@ from rca.telemetry.window import Window
 #: Usual steps have to take so many times as long as in the earlier window.
 SLOWER = 1.05
 #: Belief from which the comparison raises the alarm; whoever asks twice has to be surer.
-SURE_ALARM = 0.97
+BASELINE_ALARM = 0.97
 #: Least share of the window's steps, and most of the earlier one's, in the slow stretch of both: what began
 #: in between is no settling of a restart.
 MOST_STEPS, STEPS_BEFORE = 0.5, 0.1
 #: An alarm of the comparison alone is one only if this share of what steps take longer is lost to stragglers
 #: and shared faults: everybody may simply have more to compute.
-MOST_OF_IT = 0.5
+MAJORITY_OF_STEPS = 0.5
 #: A straggler that is late until so many steps before the window's end is not over.
-OVER = 3
+MAX_STEPS_AFTER = 3
 #: Whether the job is slow at all is not certain.
 _UNDECIDED = "undecided_mode"
 #: Doubts that a comparison may settle; the others are about how the window ends, or how short it is.
@@ -83,9 +83,9 @@ def with_earlier(
     if not _is_all_along(seen, first):
         return told
     if _says_more(compared, alone, before):
-        return _instead(told, compared, before, seen, first)
-    unchanged = features.comparison.segment.whole and _is_sound(told) and _is_sound(compared)
-    if unchanged and everybody_check(seen) is not None:
+        return _adopt_comparison(told, compared, before, seen, first)
+    unchanged = features.comparison.segment.whole and _is_healthy(told) and _is_healthy(compared)
+    if unchanged and job_wide_check(seen) is not None:
         slower = f"usual steps take {ratio:.2f} times as long as in the earlier window, on all ranks alike"
         return told.model_copy(update={"next_check": f"{slower}: {WHAT_CHANGED}"})
     return told
@@ -122,7 +122,7 @@ def _is_open(alone: Diagnosis, features: FeatureSet) -> bool:
     return alone.failure_mode == "healthy" or features.comparison.segment.whole
 
 
-def _is_sound(told: Diagnosis) -> bool:
+def _is_healthy(told: Diagnosis) -> bool:
     return told.failure_mode == "healthy" and not told.abstained
 
 
@@ -134,15 +134,15 @@ def _says_more(compared: Diagnosis, alone: Diagnosis, before: EarlierWindow) -> 
     if compared.quality.out_of_distribution:
         return False
     reason = compared.abstention_reason
-    if _is_sound(alone) and reason is not None and reason.code == _UNDECIDED:
+    if _is_healthy(alone) and reason is not None and reason.code == _UNDECIDED:
         return True
     if compared.failure_mode != "fail_slow" or not doubts_only_causes(compared):
         return False
     if alone.failure_mode == "fail_slow" and doubts_only_causes(alone):
         return _is_surer(compared, alone)
-    sure = compared.failure_mode_probability["fail_slow"] >= SURE_ALARM
+    sure = compared.failure_mode_probability["fail_slow"] >= BASELINE_ALARM
     longer = (before.step_seconds or 0.0) * ((before.ratio or 1.0) - 1.0)
-    return sure and compared.slowdown.seconds_per_step >= MOST_OF_IT * longer
+    return sure and compared.slowdown.seconds_per_step >= MAJORITY_OF_STEPS * longer
 
 
 def _is_surer(compared: Diagnosis, alone: Diagnosis) -> bool:
@@ -165,7 +165,7 @@ def _is_all_along(seen: FeatureSet, first: int) -> bool:
     return bool(slow[now].mean() >= MOST_STEPS and slow[~now].mean() <= STEPS_BEFORE)
 
 
-def _instead(
+def _adopt_comparison(
     told: Diagnosis, compared: Diagnosis, before: EarlierWindow, seen: FeatureSet, first: int
 ) -> Diagnosis:
     """The comparison's answer for the window; what of the window was used and lacking stays as it was."""
@@ -192,6 +192,6 @@ def _within(straggler: Straggler, stretch: tuple[int, int], end: int, pattern: P
     if first is None or last is None or first < stretch[0]:
         # Late in the earlier window, too, or there alone by its own measure.
         first, last = stretch[0], stretch[1] if last is None or last < stretch[0] else last
-    lasts = straggler.pattern == "transient" and last >= end - OVER
+    lasts = straggler.pattern == "transient" and last >= end - MAX_STEPS_AFTER
     pattern = pattern or ("persistent" if lasts else straggler.pattern)
     return straggler.model_copy(update={"first_step": first, "last_step": last, "pattern": pattern})

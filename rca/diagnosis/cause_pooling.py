@@ -17,7 +17,7 @@ from rca.telemetry.causes import UNKNOWN
 
 #: Belief from which the same cause of several suspects is one fault. A doubtful one would blur the others,
 #: and take from their belief.
-SURE = 0.8
+CERTAIN_SAME_CAUSE = 0.8
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ def one_fault_each(causes: Sequence[PricedCause]) -> list[PricedCause]:
     """
     groups: dict[str, list[PricedCause]] = {}
     for cause in causes:
-        if cause.belief >= SURE and cause.removal.cause != UNKNOWN:
+        if cause.belief >= CERTAIN_SAME_CAUSE and cause.removal.cause != UNKNOWN:
             groups.setdefault(cause.removal.cause, []).append(cause)
     fellows = [group for group in groups.values() if len(group) > 1 and _are_apart(group)]
     shared = {id(cause) for group in fellows for cause in group}

@@ -19,9 +19,9 @@ from rca.robust import nan_max
 from rca.telemetry.causes import DECIDING
 
 #: Scores below this are normal, in units. Mild faults move their signals by less than is remarkable (1).
-NORMAL = 0.3
+MAX_NORMAL_SCORE = 0.3
 #: Share of the belief that a contradicted cause keeps: exporters may lie, too.
-KEPT = 0.25
+CONTRADICTED_FACTOR = 0.25
 #: Others are sounder than a suspect if this share of them shows at most this part of what he does.
 SOUNDEST, ALIKE = 0.2, 0.5
 #: A device that is busier than this, for the time its rank computes, works for somebody else as well.
@@ -43,7 +43,7 @@ def contradicted(suspect: Suspect, features: FeatureSet, busy: BusyEvidence) -> 
     if is_its_own(features.rank[ranks, _ACTIVITY]):
         unlike[resource_names().index("gpu_activity")] = 0.0
     weighed = {
-        cause: chance * (KEPT if is_contradicted(cause, unlike) else 1.0)
+        cause: chance * (CONTRADICTED_FACTOR if is_contradicted(cause, unlike) else 1.0)
         for cause, chance in suspect.causes.items()
     }
     return replace(suspect, causes=ordered(weighed))
@@ -66,7 +66,7 @@ def is_contradicted(cause: str, unlike: FloatArray) -> bool:
     if cause not in DECIDING:
         return False
     worst = unlike[[resource_names().index(name) for name in DECIDING[cause]]]
-    return bool(np.isfinite(worst).all() and (worst < NORMAL).all())
+    return bool(np.isfinite(worst).all() and (worst < MAX_NORMAL_SCORE).all())
 
 
 def most_unlike(ranks: list[int], features: FeatureSet, busy: BusyEvidence) -> FloatArray:
@@ -79,13 +79,13 @@ def most_unlike(ranks: list[int], features: FeatureSet, busy: BusyEvidence) -> F
     beside, since = busy.versus_peers[ranks], busy.versus_past[ranks]
     sound = features.evidence.versus_nominal[ranks]
     if 2 * len(ranks) <= features.topology.n_ranks:
-        alike = np.isfinite(beside) & ~_some_are_sounder(sound, ranks, features)
+        alike = np.isfinite(beside) & ~_others_are_closer_to_nominal(sound, ranks, features)
         return nan_max(np.fmax(np.fmax(beside, since), np.where(alike, np.nan, sound)))
     others = np.fmax(since, sound)
     return nan_max(np.where(np.isfinite(others), np.fmax(beside, others), np.nan))
 
 
-def _some_are_sounder(sound: FloatArray, ranks: list[int], features: FeatureSet) -> BoolArray:
+def _others_are_closer_to_nominal(sound: FloatArray, ranks: list[int], features: FeatureSet) -> BoolArray:
     """Whether enough others are sounder than the suspects' worst, (n_resources,); yes if none is known.
 
     The others are those of other nodes, where there are any: what a node shows, all its ranks show.

@@ -21,7 +21,7 @@ from rca.robust import nan_median
 from rca.telemetry.causes import CAUSES, UNKNOWN
 
 #: Scores from here on are loud, in units (1 is remarkable).
-LOUD = 2.0
+LOUD_SCORE = 2.0
 #: Belief in the first cause below which the classifier is not sure; that nothing explains it is never sure.
 UNSURE = 0.9
 #: A resource that is so many times as loud as those of other causes is the loud one.
@@ -55,18 +55,18 @@ def corroborated(suspect: Suspect, features: FeatureSet, busy: BusyEvidence) -> 
     # Most ranks have each other for peers, and in a slow job all wait more than before: nothing of a machine
     # is loud then. Switches that mark more packets than before, although fewer are sent, still are.
     if 2 * len(ranks) > features.topology.n_ranks:
-        told = _told_by_fabric(busy.versus_past[ranks])
+        told = _causes_of_loud_fabric(busy.versus_past[ranks])
     else:
-        told = told_by_one_resource(_usual_score(ranks, features, busy))
+        told = causes_of_loudest_resource(_usual_score(ranks, features, busy))
     # Of links the classifier has ruled out what happens on machines.
-    told = told & beliefs.keys() or _told_by_one_phase(features.rank[ranks]) & beliefs.keys()
+    told = told & beliefs.keys() or _causes_of_one_phase(features.rank[ranks]) & beliefs.keys()
     if not told or sum(beliefs[cause] for cause in told) >= CORROBORATED:
         return suspect
     causes = _shared(beliefs, told)
     return replace(suspect, causes=causes, types=types_of(causes))
 
 
-def told_by_one_resource(scores: FloatArray) -> frozenset[str]:
+def causes_of_loudest_resource(scores: FloatArray) -> frozenset[str]:
     """Causes of the loud resources, if all of these have the same causes or one drowns the others; else none.
 
     Parameters
@@ -75,7 +75,7 @@ def told_by_one_resource(scores: FloatArray) -> frozenset[str]:
     """
     families: dict[frozenset[str], float] = {}
     for name, score in zip(resource_names(), scores, strict=True):
-        if score >= LOUD and name not in UNTELLING:
+        if score >= LOUD_SCORE and name not in UNTELLING:
             families[_moving(name)] = max(families.get(_moving(name), 0.0), float(score))
     if not families:
         return frozenset()
@@ -88,13 +88,13 @@ def _moving(resource: str) -> frozenset[str]:
     return frozenset(cause for cause, spec in CAUSES.items() if resource in spec.resources)
 
 
-def _told_by_fabric(since: FloatArray) -> frozenset[str]:
+def _causes_of_loud_fabric(since: FloatArray) -> frozenset[str]:
     """The fabric's causes, if it is loud beside the past on most ranks that tell; (n_ranks, n_resources)."""
     score = nan_median(since)[resource_names().index(FABRIC)]
-    return _moving(FABRIC) if score >= LOUD else frozenset()
+    return _moving(FABRIC) if score >= LOUD_SCORE else frozenset()
 
 
-def _told_by_one_phase(rows: FloatArray) -> frozenset[str]:
+def _causes_of_one_phase(rows: FloatArray) -> frozenset[str]:
     """Causes that lengthen one phase alone, if nearly all that the ranks take longer is in that phase."""
     own = nan_median(rows[:, [_OWN_EXCESS]])[0]
     if not own >= FELT:
@@ -118,7 +118,7 @@ def _usual_score(ranks: list[int], features: FeatureSet, busy: BusyEvidence) -> 
     mates = np.setdiff1d(mates, ranks)
     if not mates.size:
         return beside
-    shared = nan_median(busy.versus_peers[mates]) >= LOUD
+    shared = nan_median(busy.versus_peers[mates]) >= LOUD_SCORE
     return np.where(shared, np.nan, beside)
 
 

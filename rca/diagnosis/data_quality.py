@@ -52,7 +52,7 @@ def quality(
     )
 
 
-def told_of_history(diagnosis: Diagnosis, node_odds: Mapping[str, float]) -> Diagnosis:
+def with_history_notes(diagnosis: Diagnosis, node_odds: Mapping[str, float]) -> Diagnosis:
     """The diagnosis with a note on every blamed node of which history said something."""
     blamed = {node for cause in diagnosis.causes for node in cause.nodes}
     notes = [

@@ -14,7 +14,7 @@ _SHOWN = 3
 ALSO_LATE = 0.5
 
 
-def told_events(classification: Classification, features: FeatureSet) -> str:
+def single_events_sentence(classification: Classification, features: FeatureSet) -> str:
     """One sentence that names the steps without which the job is healthy."""
     events = classification.events
     numbers = ", ".join(str(int(features.work.steps[column])) for column in events[:_SHOWN])

@@ -27,7 +27,7 @@ MIN_LOG_ODDS = 0.2
 #: Stragglers explained; each costs a millisecond, and a headline names as many.
 MAX_EXPLAINED = 3
 #: Another cause is worth telling apart from the named one if it is believed in like this.
-LIKELY = 0.05
+MIN_RIVAL_PROBABILITY = 0.05
 #: Ranks of a component that are asked which of two causes it is; half a millisecond for all of them.
 MAX_ASKED = 8
 #: Size, length and coverage set the scene for a decision; they are no observation of a fault.
@@ -137,10 +137,10 @@ def preference(
     """
     others = [cause for cause in suspect.causes if cause != named]
     other = max(others, key=lambda cause: suspect.causes[cause], default=named)
-    if other == named or suspect.causes[other] < LIKELY:
+    if other == named or suspect.causes[other] < MIN_RIVAL_PROBABILITY:
         return None
     slow = classification.mode == "fail_slow"
-    head, answered, instead = _asked_between(named, other) if slow else ("stop_cause", named, other)
+    head, answered, instead = _head_between(named, other) if slow else ("stop_cause", named, other)
     if not {answered, instead} <= set(classifier.heads[head].classes):
         return None
     model = classifier.heads[head]
@@ -155,7 +155,7 @@ def preference(
     return Preference(cause=named, rather_than=other, evidence=told, log_odds=odds)
 
 
-def _asked_between(named: str, other: str) -> tuple[str, str, str]:
+def _head_between(named: str, other: str) -> tuple[str, str, str]:
     """Head that tells two slow causes apart, and its two classes."""
     if named in CAUSES and other in CAUSES and CAUSES[named].type != CAUSES[other].type:
         return "type", str(CAUSES[named].type), str(CAUSES[other].type)

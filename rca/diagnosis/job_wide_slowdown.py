@@ -18,7 +18,7 @@ _VERSUS_PAST, _LONGER, _LATER = (
 )
 
 
-def everybody_check(features: FeatureSet) -> str | None:
+def job_wide_check(features: FeatureSet) -> str | None:
     """What to ask about a job that nobody slows and that was slower for a while all the same.
 
     Parameters

@@ -27,7 +27,7 @@ _VERDICT = (
 MOST_LOST = 0.95
 
 
-def joined(
+def merge_diagnoses(
     whole: Diagnosis,
     part: Diagnosis,
     causes: Sequence[Cause],
@@ -76,7 +76,7 @@ def joined(
     )
 
 
-def instead(
+def adopt_segment_verdict(
     whole: Diagnosis, part: Diagnosis, *, share: float, measured: float, rank_steps: float
 ) -> Diagnosis:
     """A part's verdict for the whole window, its seconds as means over all steps.
@@ -87,7 +87,7 @@ def instead(
     share : float
         Of the window's steps, in which what the part says is so.
     measured, rank_steps : float
-        As in `joined`.
+        As in `merge_diagnoses`.
     """
     lost = part.slowdown.seconds_per_step
     scale = min(share, MOST_LOST * measured / lost) if lost > 0 else share

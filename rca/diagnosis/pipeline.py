@@ -24,15 +24,15 @@ from rca.diagnosis.bundle import Bundle, baseline
 from rca.diagnosis.cause_gating import contradicting_evidence, covers_the_loss, objection
 from rca.diagnosis.cause_reweighting import heard
 from rca.diagnosis.causes import TRIFLE, catalogued, named_first, slow_causes, stop_causes
-from rca.diagnosis.data_quality import quality, silent_ranks, told_of_history
+from rca.diagnosis.data_quality import quality, silent_ranks, with_history_notes
 from rca.diagnosis.events import events_check
 from rca.diagnosis.explanations import MAX_EXPLAINED, mode_evidence, preference, suspect_evidence
 from rca.diagnosis.hidden_faults import with_hidden_faults
-from rca.diagnosis.job_wide_slowdown import everybody_check
+from rca.diagnosis.job_wide_slowdown import job_wide_check
 from rca.diagnosis.pricing import Pricing, price
 from rca.diagnosis.result import AbstentionReason, Cause, Diagnosis, Interval, Slowdown, Straggler
 from rca.diagnosis.segment_rediagnosis import with_second_look
-from rca.diagnosis.step_time_fallback import on_whole_steps
+from rca.diagnosis.step_time_fallback import priced_by_step_time
 from rca.diagnosis.stragglers import straggler
 from rca.features import WINDOW_FEATURES, FeatureSet, extract
 from rca.features.resource_evidence import missing_resources
@@ -100,7 +100,7 @@ def diagnose(
         diagnosis = with_earlier(
             diagnosis, window, features, earlier, lambda both, since: once(both, since)[:2]
         )
-    return diagnosis if odds is None else told_of_history(diagnosis, odds)
+    return diagnosis if odds is None else with_history_notes(diagnosis, odds)
 
 
 def analyse(
@@ -126,7 +126,7 @@ def analyse(
         classification = replace(classification, suspects=suspects)
         classification = with_hidden_faults(classification, window, features, bundle, shares)
     suspects = classification.suspects if slow else []
-    timed, replay = on_whole_steps(features, suspects, replay)
+    timed, replay = priced_by_step_time(features, suspects, replay)
     pricing = price(timed, suspects, busy, bundle.mechanisms, replay, since=since)
     return features, classification, pricing
 
@@ -205,7 +205,7 @@ def _look_at(
         if features.job_end.all_released or stays_silent(features):
             return LEFT_CHECK
         told = classification.probability
-        if told["fail_slow"] >= told["fail_stop"] and (asked := everybody_check(features)) is not None:
+        if told["fail_slow"] >= told["fail_stop"] and (asked := job_wide_check(features)) is not None:
             return asked
     if found and contradicting_evidence(found[0]):
         return swap_check(found[0])

@@ -28,10 +28,10 @@ from rca.whatif.phase_replay import PhaseReplay
 MIN_RELATIVE_SAVING = 1e-3
 #: That no catalogue cause is it is said as a cause of its own, `unknown`, where it is likelier than each of
 #: them and at least this share of the excess is left over by them.
-MOST = 0.5
+MOST_OF_EXCESS = 0.5
 #: Belief from which a cause of the catalogue is priced before `unknown`, where not all can be, and is said
 #: without a price beside causes that have one.
-LIKELY = 0.5
+LIKELIER_THAN_NOT = 0.5
 #: Jobs that spend this share of a usual step in no phase may compute there as well: they generate, say.
 UNTIMED_STEP, COMPUTING = 0.1, frozenset({"forward", "backward"})
 #: Transfer predicted by a mechanism counts from this share of the step on, up to this share of the transfer.
@@ -207,7 +207,7 @@ def _causes(
     if not found and UNKNOWN in charges:
         beliefs[UNKNOWN] = charges[UNKNOWN][0]
     priced = {each.removal.cause for each in found}
-    least = LIKELY if found else MIN_BELIEF
+    least = LIKELIER_THAN_NOT if found else MIN_BELIEF
     left = {cause: belief for cause, belief in beliefs.items() if belief >= least and cause not in priced}
     return found + _unpriced(index, suspect, excess, left, spare)
 
@@ -233,7 +233,7 @@ def _charges(
     left = _left_over(charged, means)
     # Where nothing was lost, or nothing tells what, nobody answers for any of it.
     still_open = sum(means[name] * share for name, share in left.items())
-    if unknown > max(held) and still_open >= MOST * sum(means.values()):
+    if unknown > max(held) and still_open >= MOST_OF_EXCESS * sum(means.values()):
         found[UNKNOWN] = (unknown, left)
     return found
 
@@ -326,7 +326,7 @@ def _share_transfer(causes: list[PricedCause], spare: FloatArray) -> list[Priced
 
 def _weight(cause: PricedCause) -> tuple[bool, float, str]:
     """What is priced first, if not all can be."""
-    likely = cause.belief > LIKELY and cause.removal.cause != UNKNOWN
+    likely = cause.belief > LIKELIER_THAN_NOT and cause.removal.cause != UNKNOWN
     return not likely, -_size(cause.removal) * cause.belief, cause.removal.cause
 
 

@@ -12,7 +12,13 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from rca.diagnosis.causes import catalogued
-from rca.diagnosis.merge_diagnoses import doubts_only_causes, instead, joined, lasting, same_on_some
+from rca.diagnosis.merge_diagnoses import (
+    adopt_segment_verdict,
+    doubts_only_causes,
+    lasting,
+    merge_diagnoses,
+    same_on_some,
+)
 from rca.diagnosis.result import Cause, Diagnosis, Straggler
 from rca.diagnosis.segments import Part, before_the_end, long_parts, slow_parts
 from rca.features import FeatureSet
@@ -26,7 +32,7 @@ NAMED = 0.5
 #: Doubt of a healthy verdict that a part may settle: whether the job is slow at all.
 UNDECIDED = "undecided_mode"
 #: Belief from which a part beside a harmless stretch raises the alarm; whoever asks twice has to be surer.
-SURE_ALARM = 0.99
+SEGMENT_ALARM = 0.99
 
 
 class Answer(NamedTuple):
@@ -87,7 +93,7 @@ def with_second_look(
         diagnosis = _alarmed(diagnosis, answers, features, measured, rank_steps)
     for part, told in answers:
         if new := _certain(told, diagnosis):
-            diagnosis = joined(
+            diagnosis = merge_diagnoses(
                 diagnosis, told, new, share=part.share, measured=measured, rank_steps=rank_steps
             )
     return diagnosis
@@ -97,7 +103,7 @@ def _is_sure(told: Diagnosis) -> bool:
     """Whether a part raises the alarm: it is slow for certain, and like what the model has learned from."""
     return (
         told.failure_mode == "fail_slow"
-        and told.failure_mode_probability["fail_slow"] >= SURE_ALARM
+        and told.failure_mode_probability["fail_slow"] >= SEGMENT_ALARM
         and doubts_only_causes(told)
         and not told.quality.out_of_distribution
     )
@@ -123,7 +129,7 @@ def _alarmed(
         share, past = share / asked, None
     slowdown = told.slowdown.model_copy(update={"versus_own_past": past})
     verdict = told.model_copy(update={"stragglers": stragglers, "slowdown": slowdown})
-    return instead(healthy, verdict, share=share, measured=measured, rank_steps=rank_steps)
+    return adopt_segment_verdict(healthy, verdict, share=share, measured=measured, rank_steps=rank_steps)
 
 
 def _is_same_fault(told: Diagnosis, other: Diagnosis) -> bool:

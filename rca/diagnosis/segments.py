@@ -16,7 +16,7 @@ from rca.robust import REFERENCE_QUANTILE, nan_mean, nan_quantile
 LAST_STEPS = 2
 #: A part is asked about if its steps are on average this much longer than its own quick ones, or if without
 #: one rank, node or stage they would be this much shorter.
-UNEVEN, GAINED = 0.06, 0.03
+MIN_UNEVEN_STEPS_OF_SEGMENT, MIN_SEGMENT_GAIN = 0.06, 0.03
 
 
 class Part(NamedTuple):
@@ -63,7 +63,7 @@ def _is_slow(features: FeatureSet, asked: Part) -> bool:
     comparison, unit = features.comparison, features.work.step_reference
     step = features.work.job_step[part]
     quick = float(nan_quantile(step[:, None], REFERENCE_QUANTILE)[0])
-    if float(nan_mean(step[:, None])[0]) - quick >= UNEVEN * quick:
+    if float(nan_mean(step[:, None])[0]) - quick >= MIN_UNEVEN_STEPS_OF_SEGMENT * quick:
         return True
     gains: Sequence[FloatArray] = (comparison.gain_rank, comparison.gain_node, comparison.gain_stage)
-    return any(float(gain[:, part].mean(axis=1).max()) >= GAINED * unit for gain in gains)
+    return any(float(gain[:, part].mean(axis=1).max()) >= MIN_SEGMENT_GAIN * unit for gain in gains)

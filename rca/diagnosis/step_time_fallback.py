@@ -14,7 +14,7 @@ import numpy as np
 
 from rca.arrays import BoolArray, FloatArray
 from rca.classify.classifier import Suspect, named_ranks
-from rca.classify.phase_lateness import own_work_is_told
+from rca.classify.phase_lateness import own_work_is_timed
 from rca.classify.suspect_filter import OWN_SYMPTOM
 from rca.features import FeatureSet
 from rca.robust import nan_max, nan_mean, nan_median
@@ -22,13 +22,13 @@ from rca.whatif.phase_replay import PhaseReplay
 
 #: Lateness that makes up for less of what the steps took longer is only what is left of it after the others
 #: have met the late one.
-MOST_OF_IT = 0.5
+MIN_LATENESS_SHARE = 0.5
 #: A step that is longer by so many times what the stretch's are is a spike; the job's own come beside the
 #: stretch at least so much of as often.
 SPIKE, AS_OFTEN = 4.0, 0.5
 
 
-def on_whole_steps(
+def priced_by_step_time(
     features: FeatureSet, suspects: Sequence[Suspect], replay: PhaseReplay
 ) -> tuple[FeatureSet, PhaseReplay]:
     """Features and replay with whole steps for own work, where nothing else can price the suspects.
@@ -47,7 +47,7 @@ def on_whole_steps(
     """
     segment = features.comparison.segment
     named = named_ranks(suspects)
-    if not suspects or segment.whole or told_by_timers(suspects, features):
+    if not suspects or segment.whole or timers_can_price(suspects, features):
         return features, replay
     # Who reports no steps took as long as the others.
     step = np.where(np.isfinite(features.work.step), features.work.step, features.work.job_step)
@@ -77,9 +77,9 @@ def on_whole_steps(
     return blind, flat
 
 
-def told_by_timers(suspects: Sequence[Suspect], features: FeatureSet) -> bool:
+def timers_can_price(suspects: Sequence[Suspect], features: FeatureSet) -> bool:
     """Whether timers tell what the suspects themselves take longer, in whole or phase by phase."""
-    return own_work_is_told(named_ranks(suspects), features) or _told_by_phases(suspects, features)
+    return own_work_is_timed(named_ranks(suspects), features) or _phases_can_price(suspects, features)
 
 
 def _beyond_own_spikes(step: FloatArray, inside: BoolArray) -> FloatArray:
@@ -100,7 +100,7 @@ def _beyond_own_spikes(step: FloatArray, inside: BoolArray) -> FloatArray:
     return share
 
 
-def _told_by_phases(suspects: Sequence[Suspect], features: FeatureSet) -> bool:
+def _phases_can_price(suspects: Sequence[Suspect], features: FeatureSet) -> bool:
     """Whether phases show what the suspects cost: above their peers', or, where all are meant, at all.
 
     Not if they became late with the slow stretch, and that is only a part of what its steps took longer.
@@ -117,4 +117,4 @@ def _told_by_phases(suspects: Sequence[Suspect], features: FeatureSet) -> bool:
     longer = float(nan_mean(step[None, inside], axis=1)[0] - nan_median(step[None, ~inside], axis=1)[0])
     late, before = (float(nan_mean(nan_max(excess[:, part])[None], axis=1)[0]) for part in (inside, ~inside))
     began = late - before >= OWN_SYMPTOM * features.work.step_reference
-    return not (began and late < MOST_OF_IT * longer)
+    return not (began and late < MIN_LATENESS_SHARE * longer)

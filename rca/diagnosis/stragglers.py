@@ -17,7 +17,7 @@ MIN_LATE_CONTRAST = 0.3
 #: A step is one of a component's late ones if this share of its ranks was late.
 HELD_UP = 0.5
 #: Belief beyond which a straggler is over before the window is.
-OVER = 0.5
+MIN_PATTERN_SHARE = 0.5
 
 
 def straggler(
@@ -85,7 +85,7 @@ def _pattern(suspect: Suspect, cause: str | None) -> Pattern | None:
     """Only whether it is over is learned; what is made into the job follows from the cause."""
     if not suspect.patterns:
         return None
-    return pattern_of(cause or UNKNOWN, ends_inside=suspect.patterns["transient"] > OVER)
+    return pattern_of(cause or UNKNOWN, ends_inside=suspect.patterns["transient"] > MIN_PATTERN_SHARE)
 
 
 def _likeliest(chances: dict[str, float]) -> str | None:

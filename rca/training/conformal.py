@@ -10,7 +10,7 @@ import numpy as np
 from rca.arrays import BoolArray, FloatArray
 from rca.classify.classifier import combine, pooled
 from rca.classify.head import Head
-from rca.classify.link_fault_extent import of_everybody
+from rca.classify.link_fault_extent import without_single_node_link
 from rca.features import WINDOW_FEATURES
 from rca.training.corpus import Corpus
 from rca.training.split import mask
@@ -82,7 +82,7 @@ def _belief(
     belief = combine(kinds, named)
     several_nodes = corpus.window[window, WINDOW_FEATURES.index("log2_nodes")] > 0
     if corpus.scope[window] == "job" and several_nodes:
-        belief = of_everybody(belief)
+        belief = without_single_node_link(belief)
     return [belief[name] for name in heads["cause"].classes]
 
 

@@ -1,4 +1,4 @@
-"""Suspected ranks are covered by the smallest components: ranks, nodes, stages, the job."""
+"""ComponentCause ranks are covered by the smallest components: ranks, nodes, stages, the job."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from rca.classify.components import (
     FURTHER,
     LEARNED_AMONG,
     Component,
-    believable,
     cover,
     exact_cover,
+    likely_among_all_ranks,
 )
 from rca.telemetry.job import Job, Parallelism, Topology
 from rca.training.corpus import RANKS_KEPT
@@ -200,40 +200,40 @@ def test_a_rank_is_suspected_at_the_threshold_itself(threshold: float) -> None:
 @pytest.mark.parametrize(("n_ranks", "kept"), [(8, [4, 1]), (512, [4])])
 def test_a_second_suspect_has_to_be_likely_among_so_many(n_ranks: int, kept: list[int]) -> None:
     suspects = [Component("rank", (1,), 0.8), Component("rank", (4,), 0.95)]
-    assert [component.ranks[0] for component in believable(suspects, n_ranks)] == kept
+    assert [component.ranks[0] for component in likely_among_all_ranks(suspects, n_ranks)] == kept
 
 
 def test_an_unlikely_first_suspect_stays_and_two_sure_ones_do() -> None:
-    assert believable([Component("rank", (7,), 0.5)], 4096) == [Component("rank", (7,), 0.5)]
+    assert likely_among_all_ranks([Component("rank", (7,), 0.5)], 4096) == [Component("rank", (7,), 0.5)]
     sure = [Component("rank", (1,), 0.999), Component("rank", (2,), 0.999)]
-    assert believable(sure, 512) == sure
+    assert likely_among_all_ranks(sure, 512) == sure
 
 
 @pytest.mark.parametrize("n_ranks", [64, 256])
 def test_many_that_look_alike_vouch_for_each_other(n_ranks: int) -> None:
     """One or two at .8 among so many are accidents; a dozen are not, unless there are thousands of ranks."""
     alike = [Component("rank", (rank,), 0.8) for rank in range(24)]
-    assert believable(alike, n_ranks) == alike
-    assert believable(alike[:3], n_ranks) == alike[:1]
-    assert believable(alike, 16_384) == alike[:1]
+    assert likely_among_all_ranks(alike, n_ranks) == alike
+    assert likely_among_all_ranks(alike[:3], n_ranks) == alike[:1]
+    assert likely_among_all_ranks(alike, 16_384) == alike[:1]
 
 
 def test_ranks_vouch_whether_they_are_named_one_by_one_or_by_their_nodes() -> None:
     ranks = [Component("rank", (rank,), 0.98) for rank in range(96)]
     nodes = [Component("node", tuple(range(first, first + 8)), 0.98) for first in range(0, 96, 8)]
-    assert believable(ranks, 4096) == ranks
-    assert believable(nodes, 4096) == nodes
+    assert likely_among_all_ranks(ranks, 4096) == ranks
+    assert likely_among_all_ranks(nodes, 4096) == nodes
 
 
 def test_nobody_vouches_for_himself_and_the_surest_for_nobody() -> None:
     """The one that has to be slow in a slow job says nothing about others, however large and sure it is."""
     node = Component("node", tuple(range(8, 16)), 0.999)
     second = Component("rank", (40,), 0.85)
-    assert believable([node, second], 64) == [node]
+    assert likely_among_all_ranks([node, second], 64) == [node]
 
 
 def test_without_suspects_nobody_is_believed() -> None:
-    assert believable([], 64) == []
+    assert likely_among_all_ranks([], 64) == []
 
 
 def test_the_correction_is_for_as_many_ranks_as_training_keeps() -> None:
@@ -242,5 +242,5 @@ def test_the_correction_is_for_as_many_ranks_as_training_keeps() -> None:
 
 def test_a_whole_node_needs_less_than_one_of_its_ranks() -> None:
     first, node = Component("rank", (1,), 0.99), Component("node", tuple(range(8, 16)), 0.8)
-    assert believable([first, node], 256) == [first, node]
-    assert believable([first, Component("rank", (8,), 0.8)], 256) == [first]
+    assert likely_among_all_ranks([first, node], 256) == [first, node]
+    assert likely_among_all_ranks([first, Component("rank", (8,), 0.8)], 256) == [first]

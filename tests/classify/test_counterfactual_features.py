@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from rca.classify.counterfactual_features import Mending
+from rca.classify.counterfactual_features import Counterfactual
 from rca.features import RANK_FEATURES, WINDOW_FEATURES, FeatureSet, extract
 from rca.simulation import Fault, simulate
 from tests.diagnosis.simulated_jobs import job
@@ -16,8 +16,8 @@ HOT = Fault(cause="gpu_throttling", ranks=(3,), first_step=10, last_step=90, sev
 HOST = Fault(cause="cpu_contention", ranks=(12,), first_step=60, last_step=80, severity=0.5)
 
 
-def mended(window, *ranks: int) -> FeatureSet:
-    return Mending.of(extract(window), ranks).mended(window)
+def counterfactual(window, *ranks: int) -> FeatureSet:
+    return Counterfactual.of(extract(window), ranks).features_without_lateness(window)
 
 
 def told(features: FeatureSet, name: str) -> np.ndarray:
@@ -28,7 +28,7 @@ def told(features: FeatureSet, name: str) -> np.ndarray:
 def test_it_is_the_job_without_them(make_window, steps: slice) -> None:
     both = make_window(8, 60, late={2: 0.05, 5: 0.03}, steps=steps, noise=NOISE)
     one = extract(make_window(8, 60, late={5: 0.03}, steps=steps, noise=NOISE))
-    left = mended(both, 2)
+    left = counterfactual(both, 2)
     near = {"atol": 20 * NOISE}
     np.testing.assert_allclose(left.work.step, one.work.step, **near)
     np.testing.assert_allclose(left.work.own, one.work.own, **near)
@@ -49,7 +49,7 @@ def test_what_was_measured_stays_as_it_was() -> None:
     held = [features.work.own, features.work.step, features.work.wait, *features.work.phases.values()]
     held += [getattr(features.evidence, name) for name in EVIDENCE] + [features.rank, features.window]
     before = [each.copy() for each in held]
-    Mending.of(features, [3]).mended(window)
+    Counterfactual.of(features, [3]).features_without_lateness(window)
     for each, was in zip(held, before, strict=True):
         np.testing.assert_array_equal(each, was)
 
@@ -57,14 +57,14 @@ def test_what_was_measured_stays_as_it_was() -> None:
 def test_only_lateness_is_taken_out(make_window) -> None:
     """Who is quicker than the others in some steps stays so."""
     late = np.where(np.arange(60) < 30, -0.01, 0.05)
-    left = mended(make_window(8, 60, late={2: late}, noise=NOISE), 2)
+    left = counterfactual(make_window(8, 60, late={2: late}, noise=NOISE), 2)
     beside = left.work.own[2] - np.median(left.work.own, axis=0)
     np.testing.assert_allclose(beside[:30], -0.01, atol=20 * NOISE)
     np.testing.assert_allclose(beside[30:], 0.0, atol=20 * NOISE)
 
 
 def test_nobody_waits_for_less_than_no_time(make_window) -> None:
-    assert (mended(make_window(3, 60, late={2: 0.02}, noise=2e-3), 2).work.wait >= 0).all()
+    assert (counterfactual(make_window(3, 60, late={2: 0.02}, noise=2e-3), 2).work.wait >= 0).all()
 
 
 def test_phases_lose_what_the_rank_was_late_by_and_no_more(make_window) -> None:
@@ -76,7 +76,7 @@ def test_phases_lose_what_the_rank_was_late_by_and_no_more(make_window) -> None:
         phase={"forward_seconds": 0.05, "optimizer_seconds": 0.02, "backward_seconds": -0.03},
         noise=NOISE,
     )
-    features, left = extract(window), mended(window, 2)
+    features, left = extract(window), counterfactual(window, 2)
     taken = {name: features.work.phases[name][2] - seconds[2] for name, seconds in left.work.phases.items()}
     np.testing.assert_allclose(sum(taken.values()), 0.04, atol=20 * NOISE)
     assert all((seconds >= 0).all() for seconds in taken.values())
@@ -84,7 +84,7 @@ def test_phases_lose_what_the_rank_was_late_by_and_no_more(make_window) -> None:
 
 def test_lateness_in_several_phases_is_taken_out_of_each(make_window) -> None:
     spread = {"data_loading_seconds": 0.75, "backward_seconds": 0.25}
-    left = mended(make_window(8, 60, late={2: 0.04}, phase=spread, noise=NOISE), 2)
+    left = counterfactual(make_window(8, 60, late={2: 0.04}, phase=spread, noise=NOISE), 2)
     for name, seconds in left.work.phases.items():
         np.testing.assert_allclose(seconds[2], np.median(seconds, axis=0), atol=20 * NOISE, err_msg=name)
 
@@ -100,30 +100,32 @@ def test_lateness_in_several_phases_is_taken_out_of_each(make_window) -> None:
 )
 def test_a_job_is_asked_again_only_if_something_is_left(make_window, late, ranks, slow: bool) -> None:
     features = extract(make_window(8, 60, late=late, noise=NOISE))
-    assert Mending.of(features, ranks).leaves_it_slow() is slow
+    assert Counterfactual.of(features, ranks).is_still_slow() is slow
 
 
 def test_steps_of_everybody_that_vary_leave_it_slow(make_window) -> None:
     transfer = np.full(60, 0.04)
     transfer[::3] = 0.09
-    assert Mending.of(extract(make_window(8, 60, late={2: 0.05}, transfer=transfer)), [2]).leaves_it_slow()
+    assert Counterfactual.of(
+        extract(make_window(8, 60, late={2: 0.05}, transfer=transfer)), [2]
+    ).is_still_slow()
 
 
 def test_steps_that_vary_by_who_is_mended_do_not(make_window) -> None:
     now_and_then = np.where(np.arange(60) % 3 == 0, 0.2, 0.0)
     features = extract(make_window(8, 60, late={2: now_and_then}, noise=NOISE))
-    assert not Mending.of(features, [2]).leaves_it_slow()
+    assert not Counterfactual.of(features, [2]).is_still_slow()
 
 
 def test_a_heavier_stage_leaves_it_slow(make_window) -> None:
     job = {"data": 4, "pipeline": 2}
     late = dict.fromkeys((4, 5, 6, 7), 0.02) | {1: 0.05}
-    assert Mending.of(extract(make_window(8, 60, late=late, parallelism=job)), [1]).leaves_it_slow()
+    assert Counterfactual.of(extract(make_window(8, 60, late=late, parallelism=job)), [1]).is_still_slow()
 
 
 def test_machines_of_mended_ranks_say_nothing() -> None:
     window = simulate(job(HOT, HOST, seed=3)).window
-    features, left = extract(window), mended(window, 3)
+    features, left = extract(window), counterfactual(window, 3)
     assert np.nanmax(features.evidence.versus_peers[3]) > 1
     for name in EVIDENCE:
         assert np.isnan(getattr(left.evidence, name)[3]).all(), name
@@ -133,7 +135,7 @@ def test_machines_of_mended_ranks_say_nothing() -> None:
 
 def test_exporters_are_asked_about_the_steps_in_which_the_mended_job_is_slow() -> None:
     window = simulate(job(HOT, HOST, seed=3)).window
-    features, left = extract(window), mended(window, 3)
+    features, left = extract(window), counterfactual(window, 3)
     assert features.comparison.segment.first < 20
     assert left.comparison.segment.first == pytest.approx(60, abs=3)
     assert told(left, "cpu_wait_vs_past")[12] > told(features, "cpu_wait_vs_past")[12] + 0.5

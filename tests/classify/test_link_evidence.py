@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from rca.classify.components import Component
-from rca.classify.link_evidence import NVLINK, Ports, Suspected, isolated_link_fault, slowest_link
+from rca.classify.link_evidence import NVLINK, ComponentCause, Ports, isolated_link_fault, slowest_link
 from rca.classify.link_evidence import through_ports as through
 from rca.telemetry.job import Job, RankPlace, Topology
 
@@ -39,7 +39,7 @@ def ports(
 def through_ports(
     components: list[Component], causes: list[str], topology: Topology, shown: Ports | None = None
 ) -> list[Component]:
-    suspects = [Suspected(component, cause) for component, cause in zip(components, causes, strict=True)]
+    suspects = [ComponentCause(component, cause) for component, cause in zip(components, causes, strict=True)]
     return through(suspects, shown or ports(len(topology.node_names)), topology)
 
 
@@ -121,19 +121,19 @@ SECOND = Component("node", (2, 3), 0.5)
 
 
 def test_only_a_link_that_stands_alone_stands_against_a_fault_of_the_whole_job() -> None:
-    assert isolated_link_fault(ports(queues={1: 4.0}), topology()) == Suspected(SECOND, NIC)
-    assert isolated_link_fault(ports(queues={1: 0.9, 2: 0.1}), topology()) == Suspected(SECOND, NIC)
+    assert isolated_link_fault(ports(queues={1: 4.0}), topology()) == ComponentCause(SECOND, NIC)
+    assert isolated_link_fault(ports(queues={1: 0.9, 2: 0.1}), topology()) == ComponentCause(SECOND, NIC)
     assert isolated_link_fault(ports(queues={1: 0.6}), topology()) is None
     assert isolated_link_fault(ports(queues={1: 4.0, 2: 1.5}), topology()) is None
     assert isolated_link_fault(ports(trips={1: 8.0}), topology()) is None
 
 
 def test_errors_inside_one_node_alone_are_that_nodes_links() -> None:
-    assert isolated_link_fault(ports(errors={1: 4.0}), topology()) == Suspected(SECOND, NVLINK)
+    assert isolated_link_fault(ports(errors={1: 4.0}), topology()) == ComponentCause(SECOND, NVLINK)
     # Sound links count an error now and then.
     assert isolated_link_fault(ports(errors={1: 1.5}), topology()) is None
     assert isolated_link_fault(ports(errors={1: 4.0, 3: 2.0}), topology()) is None
-    assert isolated_link_fault(ports(queues={2: 1.0}, errors={1: 4.0}), topology()) == Suspected(
+    assert isolated_link_fault(ports(queues={2: 1.0}, errors={1: 4.0}), topology()) == ComponentCause(
         Component("node", (4, 5), 0.5), NIC
     )
 
@@ -145,8 +145,8 @@ def test_what_several_nodes_show_is_not_outdone_by_a_weaker_sign_of_one() -> Non
 
 
 def test_the_one_port_that_was_down_is_meant_where_nothing_else_tells() -> None:
-    assert isolated_link_fault(ports(down=(1,)), topology()) == Suspected(SECOND, NIC)
+    assert isolated_link_fault(ports(down=(1,)), topology()) == ComponentCause(SECOND, NIC)
     assert isolated_link_fault(ports(down=(1, 2)), topology()) is None
-    assert isolated_link_fault(ports(queues={2: 1.0}, down=(1,)), topology()) == Suspected(
+    assert isolated_link_fault(ports(queues={2: 1.0}, down=(1,)), topology()) == ComponentCause(
         Component("node", (4, 5), 0.5), NIC
     )

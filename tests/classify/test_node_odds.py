@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import rca
-from rca.classify.node_odds import MOST, checked_node_odds, read_node_odds, with_history
+from rca.classify.node_odds import MAX_FACTOR, checked_node_odds, read_node_odds, with_history
 from rca.errors import InvalidInput
 from rca.telemetry.job import Job, Topology
 
@@ -27,7 +27,7 @@ def _topology(nodes: list[str | None]) -> Topology:
     )
 
 
-@given(st.floats(1e-6, 1 - 1e-6), st.floats(1 / MOST, MOST))
+@given(st.floats(1e-6, 1 - 1e-6), st.floats(1 / MAX_FACTOR, MAX_FACTOR))
 def test_odds_are_multiplied_on_the_node_and_nowhere_else(chance: float, factor: float) -> None:
     chances = np.full(4, chance)
     moved = with_history(chances, {"b": factor}, _topology(["a", "b", "b", None]))
@@ -36,7 +36,11 @@ def test_odds_are_multiplied_on_the_node_and_nowhere_else(chance: float, factor:
 
 
 def test_history_is_bounded_and_has_to_be_positive() -> None:
-    assert checked_node_odds({"a": 1e6, "b": 1e-6, "c": 2}) == {"a": MOST, "b": 1 / MOST, "c": 2.0}
+    assert checked_node_odds({"a": 1e6, "b": 1e-6, "c": 2}) == {
+        "a": MAX_FACTOR,
+        "b": 1 / MAX_FACTOR,
+        "c": 2.0,
+    }
     for wrong in (0, -1, float("nan"), True, "4"):
         with pytest.raises(InvalidInput, match="node odds: a has"):
             checked_node_odds({"a": wrong})  # type: ignore[dict-item]
@@ -54,7 +58,7 @@ def test_a_file_is_read_or_refused_with_an_example(tmp_path: Path) -> None:
 def test_a_healthy_job_stays_healthy_whatever_its_nodes_did() -> None:
     window = rca.read_window(WINDOWS / "healthy")
     plain = rca.diagnose(window)
-    moved = rca.diagnose(window, node_odds=dict.fromkeys(window.job.topology.node_names, MOST))
+    moved = rca.diagnose(window, node_odds=dict.fromkeys(window.job.topology.node_names, MAX_FACTOR))
     assert moved.failure_mode == plain.failure_mode == "healthy"
     assert moved.failure_mode_probability == plain.failure_mode_probability
     assert not moved.stragglers

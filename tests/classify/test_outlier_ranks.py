@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import rca
-from rca.classify.outlier_ranks import job_is_suspect, standing_out
+from rca.classify.outlier_ranks import job_is_suspect, outlier_ranks_of
 from rca.diagnosis.bundle import baseline
 from rca.features import FeatureSet, extract
 
@@ -23,7 +23,7 @@ def probability(**suspected: float) -> np.ndarray:
 
 
 def test_a_certain_rank_without_whom_all_were_quicker_stands_out(late) -> None:
-    assert np.flatnonzero(standing_out(probability(r5=0.97), late)).tolist() == [5]
+    assert np.flatnonzero(outlier_ranks_of(probability(r5=0.97), late)).tolist() == [5]
 
 
 @pytest.mark.parametrize(
@@ -32,11 +32,11 @@ def test_a_certain_rank_without_whom_all_were_quicker_stands_out(late) -> None:
     ids=["nobody", "not certain", "another suspect", "nothing gained", "most"],
 )
 def test_otherwise_nobody_does(late, suspected) -> None:
-    assert not standing_out(probability(**suspected), late).any()
+    assert not outlier_ranks_of(probability(**suspected), late).any()
 
 
 def test_ranks_that_are_all_suspected_do_not_stand_out(late) -> None:
-    assert not standing_out(np.full(8, 0.97), late).any()
+    assert not outlier_ranks_of(np.full(8, 0.97), late).any()
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from rca.classify.components import Component
-from rca.classify.phase_lateness import late_apart, late_members
+from rca.classify.phase_lateness import late_in_different_phases, late_members
 from rca.classify.suspects import Suspicion
 from rca.diagnosis.bundle import baseline
 from rca.features import RANK_FEATURES, WINDOW_FEATURES, extract
@@ -115,8 +115,8 @@ TWO_WORKS = (LOADS, COMPUTES, LOADS, COMPUTES)
 
 
 def test_ranks_late_in_different_work_are_several_faults() -> None:
-    assert late_apart(NODE, apart(*TWO_WORKS))
-    assert late_apart(NODE, apart("checkpoint", COMPUTES, "backward", COMPUTES))
+    assert late_in_different_phases(NODE, apart(*TWO_WORKS))
+    assert late_in_different_phases(NODE, apart("checkpoint", COMPUTES, "backward", COMPUTES))
 
 
 @pytest.mark.parametrize(
@@ -139,17 +139,17 @@ def test_ranks_late_in_different_work_are_several_faults() -> None:
     ],
 )
 def test_otherwise_a_node_stays_a_node(told: Any) -> None:
-    assert not late_apart(NODE, told)
+    assert not late_in_different_phases(NODE, told)
 
 
 @pytest.mark.parametrize("resource", ["storage", "memory", "cpu_wait", "cpu_load", "cpu_quota"])
 def test_what_ranks_of_a_node_share_makes_them_late_in_different_work(resource: str) -> None:
     told = apart(*TWO_WORKS)
     told.evidence.versus_peers[5, resource_names().index(resource)] = 1.0
-    assert not late_apart(NODE, told)
+    assert not late_in_different_phases(NODE, told)
 
 
 def test_without_timers_of_the_exchange_no_node_is_taken_apart() -> None:
     told = apart(*TWO_WORKS)
     told.window[WINDOW_FEATURES.index("communication_measured")] = 0.0
-    assert not late_apart(NODE, told)
+    assert not late_in_different_phases(NODE, told)

@@ -1,4 +1,4 @@
-"""What is said of a mended job is told if it is likely, costs something, and is about somebody else."""
+"""A suspect of the counterfactual job is kept if it is likely, costs something, and is another component."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from rca.classify.components import Component
-from rca.classify.link_evidence import Suspected
-from rca.classify.residual_suspects import cost, is_left_over
+from rca.classify.link_evidence import ComponentCause
+from rca.classify.residual_suspects import cost, is_residual_suspect
 from rca.features import FeatureSet
 from rca.features.slow_segment import Segment
 from rca.telemetry.job import Job, Parallelism, RankPlace
@@ -22,16 +22,16 @@ JOB = tuple(range(16))
 FRONT, BACK = tuple(range(8)), tuple(range(8, 16))
 
 
-def suspected(cause: str, *ranks: int, scope: str = "rank", chance: float = 1.0) -> Suspected:
-    return Suspected(Component(scope, ranks, chance), cause)
+def suspected(cause: str, *ranks: int, scope: str = "rank", chance: float = 1.0) -> ComponentCause:
+    return ComponentCause(Component(scope, ranks, chance), cause)
 
 
 HOT = suspected("gpu_throttling", 5)
 PORT = suspected("nic_degradation", 4, 5, 6, 7, scope="node")
 
 
-def mended(*, ranks: float = 0.0, nodes: float = 0.0, stages: float = 0.0) -> FeatureSet:
-    """A mended job of one-second steps in which every rank, node and stage costs so much in steps 5 to 9."""
+def counterfactual(*, ranks: float = 0.0, nodes: float = 0.0, stages: float = 0.0) -> FeatureSet:
+    """A job of one-second steps in which every rank, node and stage costs this much in steps 5 to 9."""
     slow = np.where(np.arange(10) >= 5, 1.0, 0.0)
     gains = SimpleNamespace(
         gain_rank=np.tile(ranks * slow, (16, 1)),
@@ -43,11 +43,13 @@ def mended(*, ranks: float = 0.0, nodes: float = 0.0, stages: float = 0.0) -> Fe
     return cast("FeatureSet", SimpleNamespace(topology=TOPOLOGY, comparison=gains, work=work))
 
 
-COSTLY = mended(ranks=0.05, nodes=0.05, stages=0.05)
+COSTLY = counterfactual(ranks=0.05, nodes=0.05, stages=0.05)
 
 
-def left_over(each: Suspected, belief: float = 1.0, *first: Suspected, job: FeatureSet = COSTLY) -> bool:
-    return is_left_over(each, belief, first or [HOT], job, job)
+def left_over(
+    each: ComponentCause, belief: float = 1.0, *first: ComponentCause, job: FeatureSet = COSTLY
+) -> bool:
+    return is_residual_suspect(each, belief, first or [HOT], job, job)
 
 
 @pytest.mark.parametrize(
@@ -63,7 +65,7 @@ def left_over(each: Suspected, belief: float = 1.0, *first: Suspected, job: Feat
     ],
     ids=lambda each: f"{each.cause} of {each.component.scope} {each.component.ranks[0]}",
 )
-def test_another_fault_is_told(each: Suspected) -> None:
+def test_another_fault_is_told(each: ComponentCause) -> None:
     assert left_over(each)
 
 
@@ -80,11 +82,12 @@ def test_another_fault_is_told(each: Suspected) -> None:
         suspected("nic_degradation", 12, 13, 14, 15, scope="node"),
     ],
     ids=[
-        "mended", "holds it", "in lock-step with it", "the same place", "nobody knows", "its own cause",
+        "counterfactual", "holds it", "in lock-step with it", "the same place",
+        "unknown", "its own cause",
         "transfers of all", "a link",
     ],
 )  # fmt: skip
-def test_traces_of_the_first_are_not(each: Suspected) -> None:
+def test_traces_of_the_first_are_not(each: ComponentCause) -> None:
     assert not left_over(each)
 
 
@@ -115,8 +118,8 @@ def test_it_has_to_be_likely_that_they_straggle_and_that_it_is_why() -> None:
 
 
 def test_it_has_to_cost_something_unless_it_is_everybodys() -> None:
-    assert not left_over(suspected("cpu_contention", 12), job=mended(ranks=0.009))
-    assert left_over(suspected("runtime_gc", *JOB, scope="job"), job=mended())
+    assert not left_over(suspected("cpu_contention", 12), job=counterfactual(ranks=0.009))
+    assert left_over(suspected("runtime_gc", *JOB, scope="job"), job=counterfactual())
 
 
 def test_it_has_to_cost_something_where_it_is_priced() -> None:
@@ -127,17 +130,17 @@ def test_it_has_to_cost_something_where_it_is_priced() -> None:
             work=SimpleNamespace(steps=np.arange(10)),
         ),
     )
-    assert not is_left_over(suspected("cpu_contention", 12), 1.0, [HOT], elsewhere, COSTLY)
+    assert not is_residual_suspect(suspected("cpu_contention", 12), 1.0, [HOT], elsewhere, COSTLY)
 
 
 @pytest.mark.parametrize(
     ("component", "job", "seconds"),
     [
-        (Component("rank", (12,), 1.0), mended(ranks=0.02), 0.02),
-        (Component("rank", (12, 13), 1.0), mended(ranks=0.02), 0.04),
-        (Component("node", (12, 13, 14, 15), 1.0), mended(nodes=0.03), 0.03),
-        (Component("stage", BACK, 1.0), mended(stages=0.03), 0.03),
-        (Component("node", (12, 13, 14, 15), 1.0), mended(stages=0.03), 0.0),
+        (Component("rank", (12,), 1.0), counterfactual(ranks=0.02), 0.02),
+        (Component("rank", (12, 13), 1.0), counterfactual(ranks=0.02), 0.04),
+        (Component("node", (12, 13, 14, 15), 1.0), counterfactual(nodes=0.03), 0.03),
+        (Component("stage", BACK, 1.0), counterfactual(stages=0.03), 0.03),
+        (Component("node", (12, 13, 14, 15), 1.0), counterfactual(stages=0.03), 0.0),
     ],
     ids=["rank", "ranks in turn", "node", "stage", "part of a stage"],
 )

@@ -10,8 +10,8 @@ import pytest
 
 from rca.classify import link_beside_straggler
 from rca.classify.components import Component
-from rca.classify.link_evidence import Suspected
-from rca.classify.suspect_filter import CERTAIN, PROBABLE, settle
+from rca.classify.link_evidence import ComponentCause
+from rca.classify.suspect_filter import CERTAIN_WITHOUT_SYMPTOM, PROBABLE, keep_explaining_suspects
 from rca.features import RANK_FEATURES, WINDOW_FEATURES
 from rca.features.resource_evidence import resource_names
 from rca.features.slow_segment import Segment
@@ -36,7 +36,7 @@ def features(n_ranks: int = 8) -> Any:
 )
 def test_beside_a_late_rank_a_likely_second_fault_stays(probability: float, stays: bool) -> None:
     late, node = Component("rank", (LATE,), 0.99), Component("node", (4, 5, 6, 7), probability)
-    assert settle([late, node], features()) == ([late, node] if stays else [late])
+    assert keep_explaining_suspects([late, node], features()) == ([late, node] if stays else [late])
 
 
 @pytest.mark.parametrize("shown", [False, True], ids=["nothing", "errors"])
@@ -45,11 +45,13 @@ def test_without_timers_a_second_fault_stays_whose_machine_shows_it(shown: bool)
     untimed.window[WINDOW_FEATURES.index("communication_measured")] = 0.0
     untimed.evidence.versus_peers[5, resource_names().index("gpu_memory")] = 8.0 if shown else 0.0
     late, second = Component("rank", (LATE,), 0.99), Component("rank", (5,), PROBABLE)
-    assert settle([late, second], untimed) == ([late, second] if shown else [late])
+    assert keep_explaining_suspects([late, second], untimed) == ([late, second] if shown else [late])
 
 
 @pytest.mark.parametrize(
-    ("probability", "stays"), [(CERTAIN, True), (CERTAIN - 0.01, False)], ids=["certain", "not quite"]
+    ("probability", "stays"),
+    [(CERTAIN_WITHOUT_SYMPTOM, True), (CERTAIN_WITHOUT_SYMPTOM - 0.01, False)],
+    ids=["certain", "not quite"],
 )
 def test_beside_a_sick_link_only_the_certain_stay(probability: float, stays: bool) -> None:
     """What a link does to its neighbours makes them look suspicious, too."""
@@ -57,7 +59,7 @@ def test_beside_a_sick_link_only_the_certain_stay(probability: float, stays: boo
     at_ease.rank[:] = 0.0
     at_ease.evidence.versus_peers[2, resource_names().index("nic")] = 5.0
     link, mate = Component("rank", (2,), 0.6), Component("rank", (3,), probability)
-    assert settle([mate, link], at_ease) == ([mate, link] if stays else [link])
+    assert keep_explaining_suspects([mate, link], at_ease) == ([mate, link] if stays else [link])
 
 
 @pytest.mark.parametrize("own", [False, True], ids=["nothing", "errors of its own"])
@@ -68,7 +70,7 @@ def test_beside_a_late_rank_and_a_sick_link_a_second_fault_needs_something_of_it
     crowded.evidence.versus_peers[3, resource_names().index("gpu_memory")] = 8.0 if own else 0.0
     late, link = Component("rank", (LATE,), 0.99), Component("rank", (2,), 0.8)
     mate = Component("rank", (3,), PROBABLE)
-    assert settle([late, link, mate], crowded) == [late, link, *([mate] if own else [])]
+    assert keep_explaining_suspects([late, link, mate], crowded) == [late, link, *([mate] if own else [])]
 
 
 @pytest.mark.parametrize("grew", [False, True], ids=["as always", "slower link_beside_straggler"])
@@ -77,9 +79,9 @@ def test_where_nobody_is_late_the_likely_ones_are_believed(grew: bool) -> None:
     at_ease.rank[:] = 0.0
     at_ease.window[WINDOW_FEATURES.index("transfer_growth")] = 0.3 if grew else 0.0
     likely, guess = Component("node", (4, 5, 6, 7), PROBABLE), Component("rank", (2,), PROBABLE - 0.01)
-    assert settle([likely, guess], at_ease) == [likely]
+    assert keep_explaining_suspects([likely, guess], at_ease) == [likely]
     everybody = Component("job", tuple(range(8)), guess.probability)
-    assert settle([guess], at_ease) == ([everybody] if grew else [])
+    assert keep_explaining_suspects([guess], at_ease) == ([everybody] if grew else [])
 
 
 @pytest.mark.parametrize(
@@ -98,8 +100,8 @@ def test_slower_collectives_are_no_surprise_beside_some_causes(
         comparison=SimpleNamespace(segment=SimpleNamespace(whole=False, mask=lambda _n: inside)),
     )
     monkeypatch.setattr(link_beside_straggler, "transfer_grew", lambda _features: True)
-    suspect = Suspected(Component("rank", (1,), 0.9), cause)
-    assert link_beside_straggler.collectives_left_over([suspect], told) is left
+    suspect = ComponentCause(Component("rank", (1,), 0.9), cause)
+    assert link_beside_straggler.residual_collectives([suspect], told) is left
 
 
 def beside_a_sick_port(
@@ -146,8 +148,8 @@ def beside_a_sick_port(
     ],
 )
 def test_a_sick_port_stands_beside_a_straggler(given: dict[str, float], found: bool) -> None:
-    late = Suspected(Component("rank", (LATE,), 0.99), "gpu_throttling")
-    port = link_beside_straggler.sick_port_beside([late], beside_a_sick_port(**given))
+    late = ComponentCause(Component("rank", (LATE,), 0.99), "gpu_throttling")
+    port = link_beside_straggler.faulty_port_of_other_node([late], beside_a_sick_port(**given))
     assert (port.ranks if port else None) == ((2, 3) if found else None)
 
 
@@ -162,27 +164,29 @@ def test_a_sick_port_stands_beside_a_straggler(given: dict[str, float], found: b
     ],
 )
 def test_it_does_so_only_beside_others_that_are_no_links(rank: int, cause: str, found: bool) -> None:
-    suspect = Suspected(Component("rank", (rank,), 0.99), cause)
-    assert (link_beside_straggler.sick_port_beside([suspect], beside_a_sick_port()) is not None) is found
+    suspect = ComponentCause(Component("rank", (rank,), 0.99), cause)
+    assert (
+        link_beside_straggler.faulty_port_of_other_node([suspect], beside_a_sick_port()) is not None
+    ) is found
 
 
 @pytest.mark.parametrize("cause", ["memory_pressure", "cpu_contention", "unknown"])
 @pytest.mark.parametrize(("slow_from", "found"), [(5, False), (9, False), (11, True), (20, True)])
 def test_what_lengthens_transfers_itself_accounts_for_them(cause: str, slow_from: int, found: bool) -> None:
-    suspect = Suspected(Component("rank", (LATE,), 0.99), cause)
+    suspect = ComponentCause(Component("rank", (LATE,), 0.99), cause)
     beside = beside_a_sick_port(slow_from=slow_from)
-    assert (link_beside_straggler.sick_port_beside([suspect], beside) is not None) is found
+    assert (link_beside_straggler.faulty_port_of_other_node([suspect], beside) is not None) is found
     worse = beside_a_sick_port(slow_from=slow_from, past=5.0)
-    assert link_beside_straggler.sick_port_beside([suspect], worse) is not None
+    assert link_beside_straggler.faulty_port_of_other_node([suspect], worse) is not None
 
 
 def test_ports_that_are_crowded_together_are_nobodys_own() -> None:
     crowded = beside_a_sick_port()
     crowded.evidence.versus_peers[4, resource_names().index("nic")] = 2.0
     assert (
-        link_beside_straggler.sick_port_beside(
-            [Suspected(Component("rank", (LATE,), 0.99), "runtime_gc")], crowded
+        link_beside_straggler.faulty_port_of_other_node(
+            [ComponentCause(Component("rank", (LATE,), 0.99), "runtime_gc")], crowded
         )
         is None
     )
-    assert link_beside_straggler.sick_port_beside([], beside_a_sick_port()) is None
+    assert link_beside_straggler.faulty_port_of_other_node([], beside_a_sick_port()) is None

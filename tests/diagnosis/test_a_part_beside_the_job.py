@@ -13,7 +13,7 @@ import simulated_jobs
 import rca
 from rca.classify.classifier import Suspect, drop_job_cause, types_of
 from rca.classify.components import Component
-from rca.classify.outlier_ranks import standing_out
+from rca.classify.outlier_ranks import outlier_ranks_of
 from rca.features import RANK_FEATURES, FeatureSet, extract
 from rca.simulation import Fault, simulate
 from rca.telemetry.job import Parallelism
@@ -38,7 +38,7 @@ def pipeline() -> Callable[[float], FeatureSet]:
 def test_a_stage_stands_out_by_what_it_costs_beside_the_next(pipeline, severity: float) -> None:
     """Its ranks are as late as their peers are."""
     certain = np.where(np.isin(np.arange(8), STAGE), 0.97, 0.02)
-    standing = standing_out(certain, pipeline(severity))
+    standing = outlier_ranks_of(certain, pipeline(severity))
     assert np.flatnonzero(standing).tolist() == (list(STAGE) if severity else [])
 
 

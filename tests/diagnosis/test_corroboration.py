@@ -11,7 +11,7 @@ from rca.causal.scores import BusyEvidence
 from rca.classify.classifier import Suspect
 from rca.classify.components import Component
 from rca.diagnosis.bundle import baseline
-from rca.diagnosis.corroboration import CORROBORATED, corroborated, told_by_one_resource
+from rca.diagnosis.corroboration import CORROBORATED, causes_of_loudest_resource, corroborated
 from rca.features import RANK_FEATURES, extract
 from rca.features.resource_evidence import RESOURCES, resource_names
 
@@ -120,9 +120,9 @@ def test_otherwise_the_classifiers_word_stands(slow, quiet) -> None:
 
 
 def test_a_resource_of_two_causes_tells_both() -> None:
-    assert told_by_one_resource(scores(storage=4.0)) == {"storage_degradation", "checkpoint_stall"}
-    assert told_by_one_resource(scores()) == frozenset()
-    assert told_by_one_resource(np.full(len(RESOURCES), np.nan)) == frozenset()
+    assert causes_of_loudest_resource(scores(storage=4.0)) == {"storage_degradation", "checkpoint_stall"}
+    assert causes_of_loudest_resource(scores()) == frozenset()
+    assert causes_of_loudest_resource(np.full(len(RESOURCES), np.nan)) == frozenset()
 
 
 def booked(slow, beliefs, *, own: float = 0.2, **phases: float):

@@ -141,12 +141,14 @@ def suspect(cause: str, *ranks: int, scope: Any = "rank", chance: float = 0.9) -
 
 def asked(monkeypatch: pytest.MonkeyPatch, window: Window, *suspects: Suspect) -> bool:
     """Whether the job is asked again, given who is suspected; with what is still slow left out of it."""
-    mended: list[object] = []
-    monkeypatch.setattr(hidden_faults.Mending, "leaves_it_slow", lambda self: mended.append(self))
+    counterfactual: list[object] = []
+    monkeypatch.setattr(
+        hidden_faults.Counterfactual, "is_still_slow", lambda self: counterfactual.append(self)
+    )
     features = extract(window)
     found = Classification("fail_slow", {}, True, list(suspects), np.zeros(8))
     assert hidden_faults.with_hidden_faults(found, window, features, baseline(), None) is found
-    return bool(mended)
+    return bool(counterfactual)
 
 
 @pytest.mark.parametrize(
@@ -171,7 +173,7 @@ def test_a_job_is_not_asked_again_where_whole_steps_have_to_price_it(
     make_window, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     window = make_window(8, 60, late={5: 0.05}, steps=slice(30, None))
-    monkeypatch.setattr(hidden_faults, "told_by_timers", lambda *_: False)
+    monkeypatch.setattr(hidden_faults, "timers_can_price", lambda *_: False)
     assert not asked(monkeypatch, window, suspect("gpu_throttling", 5))
 
 
@@ -185,7 +187,7 @@ def test_what_machines_say_is_heard_before_it_is_told(monkeypatch: pytest.Monkey
 
     monkeypatch.setattr(hidden_faults, "heard", nobody_knows)
     assert told(rca.diagnose(window)) == {("gpu_throttling", 1)}
-    # Of the mended job: nothing is known of the rank that was mended.
+    # Of the counterfactual job: nothing is known of the rank that was counterfactual.
     assert all(np.isnan(each.evidence.versus_peers[3]).all() for each in listened)
     assert listened
 
@@ -198,7 +200,7 @@ def test_one_cause_in_one_place_is_one_suspect_with_the_first_ones_beliefs(make_
         suspect("cpu_contention", 7),
         suspect("runtime_gc", *range(8), scope="job"),
     ]
-    together = hidden_faults.together(first, new, topology)
+    together = hidden_faults.add_hidden_suspects(first, new, topology)
     assert [(each.component.scope, each.component.ranks) for each in together] == [
         ("node", (4, 5)),
         ("rank", (0,)),

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from rca.diagnosis.job_wide_slowdown import WORTH_ASKING, everybody_check
+from rca.diagnosis.job_wide_slowdown import WORTH_ASKING, job_wide_check
 from rca.features import WINDOW_FEATURES, FeatureSet, extract
 from rca.features.slow_segment import Segment
 
@@ -20,14 +20,14 @@ def slower(make_window, steps: slice) -> FeatureSet:
 
 
 def test_when_and_how_much_is_told(make_window) -> None:
-    told = everybody_check(slower(make_window, slice(30, None)))
+    told = job_wide_check(slower(make_window, slice(30, None)))
     assert told is not None
     assert told.startswith("from step 30 on steps took 1.")
     assert "on all ranks alike" in told
 
 
 def test_what_is_over_has_an_end(make_window) -> None:
-    told = everybody_check(slower(make_window, slice(20, 40)))
+    told = job_wide_check(slower(make_window, slice(20, 40)))
     assert told is not None
     assert told.startswith("in steps 20 to 39 steps took")
 
@@ -40,17 +40,17 @@ def test_a_little_longer_is_not_worth_asking(make_window, times: float, asked: b
     window[WINDOW_FEATURES.index("slow_segment_contrast")] = times - 1.0
     window[WINDOW_FEATURES.index("lateness_growth")] = 0.0
     comparison = replace(features.comparison, segment=Segment(10, 29, 0.1, 20.0, False))
-    told = everybody_check(replace(features, window=window, comparison=comparison))
+    told = job_wide_check(replace(features, window=window, comparison=comparison))
     assert (told is not None) == asked
 
 
 @pytest.mark.parametrize("by", [0.1, 0.3])
 def test_one_late_rank_is_not_everybody(make_window, by: float) -> None:
-    assert everybody_check(extract(make_window(n_steps=60, late={3: by}, steps=slice(30, None)))) is None
+    assert job_wide_check(extract(make_window(n_steps=60, late={3: by}, steps=slice(30, None)))) is None
 
 
 def test_who_does_not_know_who_worked_does_not_say_everybody(make_window) -> None:
     features = slower(make_window, slice(30, None))
-    assert everybody_check(features) is not None
+    assert job_wide_check(features) is not None
     unseen = replace(features.work, own=np.full(features.work.own.shape, np.nan))
-    assert everybody_check(replace(features, work=unseen)) is None
+    assert job_wide_check(replace(features, work=unseen)) is None

@@ -73,7 +73,7 @@ def test_a_link_of_just_the_suspected_ranks_is_no_second_suspect(
     make_window, monkeypatch: pytest.MonkeyPatch, ranks: tuple[int, ...], told: int
 ) -> None:
     slow = Suspect(Component("node", (0, 1), 0.9), {}, {}, {"checkpoint_stall": 0.9, "nic_degradation": 0.1})
-    monkeypatch.setattr(classifier_module, "collectives_left_over", lambda *_: True)
+    monkeypatch.setattr(classifier_module, "residual_collectives", lambda *_: True)
     link = Component("node", ranks, 0.5)
     monkeypatch.setattr(classifier_module, "link_behind_growth", lambda _: link)
     features = extract(make_window(8, 60, late={0: 0.05, 1: 0.05}, steps=slice(30, None)))

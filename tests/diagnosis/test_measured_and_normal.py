@@ -12,7 +12,13 @@ from rca.causal.scores import BusyEvidence
 from rca.classify.classifier import Suspect
 from rca.classify.components import Component
 from rca.diagnosis.bundle import baseline
-from rca.diagnosis.contradiction import KEPT, contradicted, is_contradicted, is_its_own, most_unlike
+from rca.diagnosis.contradiction import (
+    CONTRADICTED_FACTOR,
+    contradicted,
+    is_contradicted,
+    is_its_own,
+    most_unlike,
+)
 from rca.features import RANK_FEATURES, extract
 from rca.features.resource_evidence import RESOURCES, activity_per_compute, resource_names
 from rca.simulation import Fault, simulate
@@ -100,7 +106,7 @@ def test_what_a_contradicted_cause_loses_nobody_gains(slow) -> None:
     features = measured(slow, {"gpu_clock": 0.0})
     found = contradicted(suspect, features, busy(features))
     assert found.causes["gpu_contention"] == 0.15
-    assert found.causes["gpu_throttling"] == pytest.approx(0.8 * KEPT)
+    assert found.causes["gpu_throttling"] == pytest.approx(0.8 * CONTRADICTED_FACTOR)
     assert list(found.causes) == ["gpu_throttling", "gpu_contention"]
 
 
@@ -120,7 +126,7 @@ def test_a_device_busy_with_its_own_slow_work_is_nobody_elses(cause: str, varian
     busy = BusyEvidence.from_features(features, baseline().mechanisms)
     suspect = Suspect(Component("rank", (5,), 0.9), {}, {}, {"gpu_contention": 0.8})
     believed = contradicted(suspect, features, busy).causes["gpu_contention"]
-    assert believed == pytest.approx(0.8 * KEPT if own else 0.8)
+    assert believed == pytest.approx(0.8 * CONTRADICTED_FACTOR if own else 0.8)
 
 
 def test_without_activity_or_phases_nobody_can_say_whose_work_it_is() -> None:

@@ -14,7 +14,7 @@ from rca.causal.scores import BusyEvidence
 from rca.classify.classifier import Suspect
 from rca.classify.components import Component
 from rca.diagnosis.cause_gating import objection
-from rca.diagnosis.cause_pooling import SURE, PricedCause, one_fault_each
+from rca.diagnosis.cause_pooling import CERTAIN_SAME_CAUSE, PricedCause, one_fault_each
 from rca.diagnosis.pipeline import _is_on
 from rca.diagnosis.pricing import Pricing
 from rca.diagnosis.segment_rediagnosis import _certain as certain_beside
@@ -61,7 +61,7 @@ def test_the_common_belief_is_the_weakest() -> None:
 @pytest.mark.parametrize(
     "second",
     [
-        ("gpu_throttling", (12,), SURE - 0.01, 1),
+        ("gpu_throttling", (12,), CERTAIN_SAME_CAUSE - 0.01, 1),
         ("gpu_contention", (12,), 0.9, 1),
         ("gpu_throttling", (3, 12), 0.9, 1),
     ],

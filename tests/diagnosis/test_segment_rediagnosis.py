@@ -6,7 +6,7 @@ import pytest
 import simulated_jobs
 
 import rca
-from rca.diagnosis.merge_diagnoses import joined
+from rca.diagnosis.merge_diagnoses import merge_diagnoses
 from rca.diagnosis.result import AbstentionReason, Slowdown
 from rca.diagnosis.segment_rediagnosis import with_second_look
 from rca.diagnosis.segments import Part, before_the_end, slow_parts
@@ -352,7 +352,7 @@ def test_the_same_cause_on_ranks_that_overlap_gives_way(diagnosis: rca.Diagnosis
             ],
         }
     )
-    found = joined(whole, diagnosis, [sure], **AMONG)
+    found = merge_diagnoses(whole, diagnosis, [sure], **AMONG)
     assert [(each.cause, each.ranks) for each in found.causes] == [
         (each.cause, each.ranks) for each in diagnosis.causes
     ]
@@ -370,7 +370,7 @@ def test_a_certain_cause_ends_doubt_about_causes_and_no_other(diagnosis: rca.Dia
         empty = rca.Diagnosis.model_validate(
             diagnosis.to_dict() | doubt | {"causes": [], "stragglers": [], "actions": []}
         )
-        found = joined(empty, part, part.causes[:1], **AMONG)
+        found = merge_diagnoses(empty, part, part.causes[:1], **AMONG)
         assert found.abstained is abstains
         assert (found.next_check == "look here") is not abstains
 
@@ -382,7 +382,7 @@ def test_what_was_taken_for_the_usual_pace_makes_the_job_slower(diagnosis: rca.D
         update={"slowdown": slowdown, "causes": [], "unexplained_seconds_per_step": 0.0}
     )
     costly = diagnosis.causes[0].model_copy(update={"seconds_per_step": 4 * explained})
-    found = joined(whole, diagnosis, [costly], share=0.5, measured=10.0, rank_steps=3600.0)
+    found = merge_diagnoses(whole, diagnosis, [costly], share=0.5, measured=10.0, rank_steps=3600.0)
     assert found.slowdown.seconds_per_step == pytest.approx(2 * explained)
     assert found.slowdown.ratio == pytest.approx(10.0 / (10.0 - 2 * explained))
     assert found.slowdown.gpu_hours_lost == pytest.approx(slowdown.gpu_hours_lost + explained)

@@ -13,11 +13,11 @@ import rca
 from rca.causal.scores import BusyEvidence
 from rca.classify.classifier import Suspect
 from rca.classify.components import Component
-from rca.classify.suspect_filter import PROBABLE, settle
+from rca.classify.suspect_filter import PROBABLE, keep_explaining_suspects
 from rca.diagnosis.bundle import baseline
 from rca.diagnosis.causes import slow_causes
 from rca.diagnosis.pricing import price
-from rca.diagnosis.step_time_fallback import on_whole_steps
+from rca.diagnosis.step_time_fallback import priced_by_step_time
 from rca.features import FeatureSet, extract
 from rca.simulation import Benign, Fault, PhaseAccounting, Scenario, simulate
 from rca.telemetry.job import Parallelism
@@ -46,7 +46,7 @@ def priced(scenario: Scenario, suspect: Suspect) -> tuple[FeatureSet, PhaseRepla
     window = simulate(scenario).window
     features = extract(window)
     replay = PhaseReplay.from_arrays(features.phases.without_first(features.work.warmup), window.job)
-    return features, replay, *on_whole_steps(features, [suspect], replay)
+    return features, replay, *priced_by_step_time(features, [suspect], replay)
 
 
 @pytest.mark.parametrize("shape", [FLAT, Parallelism(data=4, pipeline=2)], ids=["data", "pipeline"])
@@ -146,7 +146,7 @@ def test_what_is_longer_than_the_jobs_own_saves_is_what_it_costs(every: int, sta
     window, true = saves_and_stalls(every, stall)
     features = extract(window)
     replay = PhaseReplay.from_arrays(features.phases.without_first(features.work.warmup), window.job)
-    _, flat = on_whole_steps(features, [suspected(*SLOW)], replay)
+    _, flat = priced_by_step_time(features, [suspected(*SLOW)], replay)
     innocent = innocent_everywhere(flat.own, np.delete(flat.own, SLOW, axis=0))
     stepwise = flat.evaluate(flat.own, flat.serial, flat.transfer)
     cost = float((stepwise - flat.evaluate(innocent, None, flat.transfer)).mean())
@@ -168,7 +168,7 @@ def test_slower_collectives_lengthen_whatever_phase_they_are_in(cause: str, by_s
 def test_of_suspects_without_a_symptom_those_stay_whose_machines_show_something(telemetry: dict) -> None:
     features = extract(simulate(job(**telemetry)).window)
     components = [Component("rank", MATE, 0.9), Component("rank", SLOW, 0.8)]
-    assert settle(components, features) == components[1:]
+    assert keep_explaining_suspects(components, features) == components[1:]
 
 
 def test_a_cause_that_nothing_prices_is_named_all_the_same() -> None:
@@ -190,7 +190,7 @@ def test_a_replay_of_whole_steps_takes_as_long_as_they_did() -> None:
     features, replay, _, _ = priced(job(visibility="minimal"), suspected(*SLOW))
     for cause in ("gpu_throttling", "nic_degradation"):
         suspect = Suspect(Component("rank", SLOW, 0.9), {}, {}, {cause: 0.9})
-        _, flat = on_whole_steps(features, [suspect], replay)
+        _, flat = priced_by_step_time(features, [suspect], replay)
         np.testing.assert_allclose(
             flat.evaluate(flat.own, flat.serial, flat.transfer), flat.replayed, rtol=1e-2
         )
@@ -222,14 +222,14 @@ def test_where_nobody_is_timed_the_busy_device_is_who_works_while_others_wait() 
     telemetry = simulated_jobs.every_exporter(visibility="minimal")
     features = extract(simulate(simulated_jobs.job(fault, seed=23, telemetry=telemetry)).window)
     components = [Component("rank", MATE, 0.9), Component("rank", SLOW, 0.8)]
-    assert settle(components, features) == components[1:]
+    assert keep_explaining_suspects(components, features) == components[1:]
 
 
 def test_where_the_exchange_is_timed_a_machine_alone_is_no_symptom() -> None:
     """Rank 5's clock is low, but its work is not late: whatever slows this job, it is not that."""
     features = extract(simulate(job()).window)
     at_ease = replace(features, rank=np.where(np.isfinite(features.rank), 0.0, np.nan))
-    assert settle([Component("rank", SLOW, PROBABLE - 0.01)], at_ease) == []
+    assert keep_explaining_suspects([Component("rank", SLOW, PROBABLE - 0.01)], at_ease) == []
 
 
 def leaders_only(window: rca.Window, *leaders: int) -> rca.Window:

@@ -6,7 +6,7 @@ import pytest
 from simulated_jobs import WORKLOAD, job
 
 import rca
-from rca.diagnosis.merge_diagnoses import joined
+from rca.diagnosis.merge_diagnoses import merge_diagnoses
 from rca.diagnosis.result import Cause
 from rca.simulation import simulate
 from rca.simulation.scenario import Fault
@@ -45,7 +45,7 @@ def test_an_unknown_of_the_same_ranks_gives_way_at_the_larger_price(throttled: r
     loader = cause(throttled, "data_loader_stall", [12], 0.99, 0.4)
     unknown = cause(throttled, "unknown", [3], 0.7, 0.3)
     rival = cause(throttled, "gpu_contention", [3], 0.2, 0.01)
-    found = joined(
+    found = merge_diagnoses(
         whole(throttled, loader, unknown, rival),
         throttled,
         [cause(throttled, "gpu_throttling", [3], 0.95, 0.5)],
@@ -68,7 +68,7 @@ def test_any_other_unknown_stays(
 ) -> None:
     unknown = cause(throttled, "unknown", ranks, probability, 0.3)
     new = cause(throttled, "network_congestion", added, 0.92, 0.02)
-    assert names(joined(whole(throttled, unknown), throttled, [new], **HALF)) == {
+    assert names(merge_diagnoses(whole(throttled, unknown), throttled, [new], **HALF)) == {
         "unknown": pytest.approx(0.3),
         "network_congestion": pytest.approx(0.01),
     }
@@ -78,7 +78,7 @@ def test_causes_cost_no_more_together_than_a_step_takes(throttled: rca.Diagnosis
     """Nearly the whole step is lost already; what a part adds makes each of them smaller."""
     known = cause(throttled, "data_loader_stall", [12], 0.99, 2.5)
     new = cause(throttled, "gpu_throttling", [3], 0.95, 2.0)
-    found = joined(whole(throttled, known), throttled, [new], **HALF)
+    found = merge_diagnoses(whole(throttled, known), throttled, [new], **HALF)
     assert found.slowdown.seconds_per_step == pytest.approx(0.95 * 3.0)
     assert names(found) == {
         "data_loader_stall": pytest.approx(2.5 * 2.85 / 3.5),

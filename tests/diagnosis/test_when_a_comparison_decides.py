@@ -84,7 +84,7 @@ def test_whoever_asks_twice_has_to_be_surer(congested: Window, before: Window, l
     slow = rca.diagnose(congested, earlier=before)
     odds = {"healthy": 1.0 - likely, "fail_slow": likely, "fail_stop": 0.0}
     told = told_of(congested, before, slow.model_copy(update={"failure_mode_probability": odds}))
-    assert decided(told) == (told.failure_mode == "fail_slow") == (likely >= baseline_window.SURE_ALARM)
+    assert decided(told) == (told.failure_mode == "fail_slow") == (likely >= baseline_window.BASELINE_ALARM)
 
 
 def test_an_alarm_has_to_explain_why_the_job_is_slower(congested: Window, before: Window) -> None:
