@@ -1,4 +1,4 @@
-"""How much the service takes on at once: bodies, bytes and work, refused early and cheaply beyond that."""
+"""Limits of the service: bodies, bytes and work at once, and the size and time of one body."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _LONGEST_WAIT_SECONDS = 60
 
 
 class Ticket:
-    """One request whose body may be received, and the bytes held for it."""
+    """Permission to receive the body of one request, and the bytes held for it."""
 
     def __init__(self, admission: Admission, caller: str) -> None:
         self._admission = admission
@@ -27,30 +27,30 @@ class Ticket:
         self.held_bytes = 0
 
     def hold(self, n_bytes: int) -> None:
-        """Account for `n_bytes` more of a body, or refuse the request."""
+        """Count `n_bytes` more of the body, or refuse the request."""
         if self._admission.held_bytes + n_bytes > self._admission.max_bytes:
             raise self._admission.busy("bytes", "bodies in memory are at their limit")
         self.held_bytes += n_bytes
         self._admission.held_bytes += n_bytes
 
     def arrived(self) -> None:
-        """Say that the body is whole: another one may be received."""
+        """Report that the body is complete, so that another one may be received."""
         if self._caller is not None:
             self._admission.no_longer_receiving(self._caller)
             self._caller = None
 
 
 class Admission:
-    """Counts of what is in progress; used from the event loop only, so it needs no lock.
+    """Counts of requests in progress; used from the event loop only, so it needs no lock.
 
-    A body that is being received and a place in the queue are counted apart: whoever sends slowly holds up
-    nobody's work, and a whole body finds its place or is refused.
+    Bodies being received and places in the queue are counted separately, so that a slow sender takes no place
+    in the queue. A complete body gets a place or is refused.
 
     Parameters
     ----------
     settings : Settings
     seconds_until_free : callable
-        Estimates how long so many requests take, to tell callers when to come back.
+        Estimates the seconds that so many requests take, for `Retry-After`.
     metrics : Metrics
     """
 
@@ -70,21 +70,21 @@ class Admission:
         self._metrics = metrics
 
     def refuse_if_full(self) -> None:
-        """Refuse work that would find no place in the queue: before its body is read, while that is cheap."""
+        """Refuse work that has no place in the queue, before its body is read."""
         if self.requests >= self.max_requests:
-            raise self.busy("requests", f"{self.requests} windows are being diagnosed or wait for it")
+            raise self.busy("requests", f"{self.requests} windows are being diagnosed or wait")
 
     @contextmanager
     def body(self, caller: str | None) -> Iterator[Ticket]:
-        """Let a body of `caller` in; its bytes count for as long as the context lasts."""
-        who = caller or ""
+        """Admit a body of `caller`; its bytes count as long as the context lasts."""
+        key = caller or ""
         if self.receiving.total() >= self._max_receiving:
             raise self.busy("receiving", f"{self._max_receiving} bodies are being received")
-        # Without authentication everybody is the same caller.
-        if caller is not None and self.receiving[who] >= self._max_of_caller:
+        # Without authentication all callers are one, without a limit of its own.
+        if caller is not None and self.receiving[key] >= self._max_of_caller:
             raise self._too_many_of_one()
-        self.receiving[who] += 1
-        ticket = Ticket(self, who)
+        self.receiving[key] += 1
+        ticket = Ticket(self, key)
         try:
             yield ticket
         finally:
@@ -92,14 +92,14 @@ class Admission:
             self.held_bytes -= ticket.held_bytes
 
     def no_longer_receiving(self, caller: str) -> None:
-        """Count one body of `caller` less; callers without any are forgotten."""
+        """Count one body of `caller` less."""
         self.receiving[caller] -= 1
         if not self.receiving[caller]:
             del self.receiving[caller]
 
     @contextmanager
     def work(self) -> Iterator[None]:
-        """Take a place in the queue for as long as the context lasts."""
+        """Take a place in the queue as long as the context lasts."""
         self.refuse_if_full()
         self.requests += 1
         try:
@@ -108,13 +108,13 @@ class Admission:
             self.requests -= 1
 
     def busy(self, limit: str, reason: str) -> ProblemError:
-        """Build the refusal; the connection closes, because the rest of the body is not going to be read."""
+        """Build the refusal; it closes the connection, because the rest of the body is not read."""
         self._metrics.shed.labels(limit).inc()
         headers = self.retry_after() | {"Connection": "close"}
         return ProblemError("busy", f"{reason}; retry after {headers['Retry-After']} s", headers=headers)
 
     def retry_after(self) -> dict[str, str]:
-        """Make the header that says when what is in progress now will probably be done."""
+        """Build the header with the seconds until the work in progress is probably done."""
         expected = math.ceil(self._seconds_until_free(self.requests))
         return {"Retry-After": str(min(_LONGEST_WAIT_SECONDS, max(self._least_wait, expected)))}
 
@@ -122,7 +122,7 @@ class Admission:
         self._metrics.shed.labels("receiving").inc()
         return ProblemError(
             "rate-limited",
-            f"{self._max_of_caller} bodies of this caller are being received; send one after the other",
+            f"{self._max_of_caller} bodies of this caller are being received; send fewer at once",
             headers=self.retry_after() | {"Connection": "close"},
         )
 
@@ -131,7 +131,7 @@ _ENCODINGS = "gzip, zstd, identity"
 
 
 def content_encoding(request: Request) -> str:
-    """``identity``, ``gzip`` or ``zstd``; anything else, or several at once, is refused."""
+    """The content coding: ``identity``, ``gzip`` or ``zstd``; others and several at once are refused."""
     named = request.headers.get("content-encoding", "identity").strip().lower() or "identity"
     named = "gzip" if named == "x-gzip" else named
     if named not in ("identity", *DECODERS):
@@ -154,14 +154,14 @@ def check_declared(request: Request, limit: int) -> None:
 async def chunks_of(
     request: Request, ticket: Ticket, limit: int, timeout_seconds: float
 ) -> AsyncIterator[bytes]:
-    """Receive the body as sent; cut off at `limit` bytes, whatever was declared.
+    """Receive the body as sent, and refuse it beyond `limit` bytes, also if it declared less.
 
     Raises
     ------
     TooLarge
         Beyond `limit`.
     ProblemError
-        ``body-timeout`` if it takes longer than `timeout_seconds`, ``busy`` if too much is held already.
+        ``body-timeout`` after `timeout_seconds`, ``busy`` if the bytes of all bodies are at their limit.
     """
     check_declared(request, limit)
     received = 0
@@ -182,6 +182,6 @@ async def chunks_of(
             return
         received += len(chunk)
         if received > limit:
-            raise too_large("the body goes on", limit)
+            raise too_large("the body is larger", limit)
         ticket.hold(len(chunk))
         yield chunk

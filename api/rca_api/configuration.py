@@ -27,8 +27,7 @@ class Setting:
     variable : str
     description : str
     value, default : str
-        As they would stand in the environment; passwords are hidden. A default that depends on the machine
-        is empty.
+        As in the environment, with passwords hidden. A default that depends on the machine is empty.
     source : {"environment", "default"}
     """
 
@@ -59,7 +58,7 @@ def shown(form: Form) -> str:
     Parameters
     ----------
     form : {"env", "json"}
-        A file of variables, where what is not set is a comment; or a JSON array.
+        A file of variables, in which defaults are comments; or a JSON array.
     """
     held = settings_of(read())
     if form == "json":
@@ -95,9 +94,9 @@ def _text(value: Any) -> str:
     if value is None or value == Path():
         return ""
     if isinstance(value, ByteSize):
-        # The unit where it says the same.
-        said = value.human_readable().replace(".0", "")
-        return said if TypeAdapter(ByteSize).validate_python(said) == value else str(int(value))
+        # With a unit if that is exact.
+        exact = value.human_readable().replace(".0", "")
+        return exact if TypeAdapter(ByteSize).validate_python(exact) == value else str(int(value))
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, tuple | list):

@@ -1,6 +1,6 @@
-"""From the bytes of a body to a window: content codings and encodings, within limits.
+"""Decoding of bodies: from bytes to a window, within limits.
 
-Imported by the processes of the pool, so nothing of the web framework is.
+Processes of the pool import this module, so it imports nothing of the web framework.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ JSON = "application/json"
 MULTIPART = "multipart/form-data"
 _CHUNK = 1 << 20
 _SLICE = 1 << 14
-#: Each costs more than its bytes do; tools that write many put at least 64 KiB into one.
+#: Each member costs more than its bytes. Tools that write many put at least 64 KiB into one.
 _MOST_MEMBERS = 1 << 16
 
 
 def media_type(content_type: str) -> str:
-    """The media type alone, without parameters, lower case."""
+    """The media type without parameters, lower case."""
     return content_type.partition(";")[0].strip().lower()
 
 
 def decode_window(body: bytes, content_type: str, max_bytes: int) -> Window:
-    """Decode and validate a window; Arrow buffers may be compressed, so the limit goes into the decoder."""
+    """Decode and validate a window; `max_bytes` limits compressed Arrow buffers."""
     if not body:
         raise InvalidInput(
-            "the body is empty", hint="send a telemetry window: job, steps and, if there are any, metrics"
+            "the body is empty", hint="send a telemetry window: job, steps and, if available, metrics"
         )
     if media_type(content_type) == MULTIPART:
         return Window.from_arrow(body, content_type, max_bytes=max_bytes)
@@ -40,7 +40,7 @@ def decode_window(body: bytes, content_type: str, max_bytes: int) -> Window:
 
 
 def decompress(body: bytes, encoding: str, limit: int) -> bytes:
-    """Unpack piece by piece, and stop at the first piece beyond `limit` bytes."""
+    """Decompress piece by piece, and stop at the first piece beyond `limit` bytes."""
     if encoding == "identity" or not body:
         return body
     pieces: list[bytes] = []
@@ -48,27 +48,27 @@ def decompress(body: bytes, encoding: str, limit: int) -> bytes:
     for piece in DECODERS[encoding](body):
         size += len(piece)
         if size > limit:
-            raise too_large(f"the {encoding} body unpacks to more", limit)
+            raise too_large(f"the {encoding} body is larger after decompression", limit)
         if piece:
             pieces.append(piece)
     return b"".join(pieces)
 
 
 def _gzip(body: bytes) -> Iterator[bytes]:
-    """Unpack gzip members one after the other, never more than a piece at a time."""
+    """Decompress gzip members one after the other, one piece at a time."""
     packed, at = memoryview(body), 0
     for _ in range(_MOST_MEMBERS):
         if at == len(packed):
             return
         decoder = zlib.decompressobj(wbits=31)
         while not decoder.eof:
-            # A slice at a time: zlib copies what it leaves of its input.
+            # In slices, because zlib copies the unused rest of its input.
             fed = packed[at : at + _SLICE]
             try:
                 piece = decoder.decompress(fed, _CHUNK)
             except zlib.error as error:
                 raise _damaged("gzip", str(error)) from None
-            # After the end of a member `unconsumed_tail` may repeat what is in `unused_data`.
+            # After the end of a member `unconsumed_tail` may repeat `unused_data`.
             left = decoder.unused_data if decoder.eof else decoder.unconsumed_tail
             taken = len(fed) - len(left)
             if not (piece or taken or decoder.eof):
@@ -92,14 +92,14 @@ DECODERS: dict[str, Callable[[bytes], Iterator[bytes]]] = {"gzip": _gzip, "zstd"
 
 
 def _damaged(encoding: str, reason: str) -> InvalidInput:
-    return InvalidInput(f"the body cannot be unpacked as {encoding}: {reason}")
+    return InvalidInput(f"the body cannot be decompressed as {encoding}: {reason}")
 
 
 def too_large(what: str, limit: int) -> TooLarge:
-    """Say which limit was met, and who can do what about it."""
+    """The error of a limit, with what caller and operator can do."""
     return TooLarge(
         f"{what}; the limit is {limit:,} bytes",
-        hint="send fewer steps or metrics, or the Arrow encoding; operators raise the limit with "
+        hint="send fewer steps or metrics, or use the Arrow encoding; operators raise the limits "
         "RCA_MAX_BODY_BYTES, RCA_MAX_DECODED_BYTES and RCA_MAX_JSON_BYTES",
     )
 
@@ -112,13 +112,13 @@ class Body:
     path: Path | None
 
     def read(self) -> bytes:
-        """Give all of it."""
+        """All bytes."""
         return self.content if self.path is None else self.path.read_bytes()
 
 
 @dataclass(frozen=True)
 class Sent:
-    """A body and what its headers said of it."""
+    """A body and its headers, for a process of the pool."""
 
     body: Body
     content_type: str
@@ -126,5 +126,5 @@ class Sent:
     max_decoded_bytes: int
 
     def plain(self) -> bytes:
-        """Give the body without its content coding, within the limit."""
+        """The decompressed body, within the limit."""
         return decompress(self.body.read(), self.encoding, self.max_decoded_bytes)

@@ -1,7 +1,6 @@
 """``python -m rca_api.demo``: start the service, post one window, print the diagnosis, stop.
 
-It is the shortest proof that an installation works from end to end, so it goes through a real
-server process and a real socket.
+This checks an installation from end to end, with a real server process and a real socket.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from rca.errors import RcaError
 DEFAULT_WINDOW = "data/windows/cpu-contention-node"
 _START_SECONDS = 60.0
 _STOP_SECONDS = 15.0
-#: Whatever the user's own service uses, this one keeps to its folder.
+#: The demonstration uses its own folder only, not the settings of the user's service.
 _EMBEDDED = {"RCA_AUTH": "off", "RCA_DATABASE_URL": "", "RCA_WINDOW_STORE_URL": ""}
 
 
@@ -33,9 +32,8 @@ def running_service(
 ) -> Iterator[str]:
     """Run the service on a free loopback port until the context ends; gives its address.
 
-    Its data are in a folder of their own, which goes with it; `settings` are further ``RCA_*`` variables.
-    The socket is bound here and inherited by the server, so no other process can take the port
-    in between.
+    Its data folder is temporary; `settings` are further ``RCA_*`` variables. The server inherits a socket
+    that is bound here, so no other process can take the port.
     """
     with socket.socket() as listener, TemporaryFile() as log, TemporaryDirectory(prefix="rca-demo-") as data:
         listener.bind(("127.0.0.1", 0))
@@ -49,7 +47,7 @@ def running_service(
             stderr=log,
             env={**os.environ, "RCA_DATA_DIR": data, **_EMBEDDED, **(settings or {})},
         )
-        # Only the server holds the socket from here: if it dies, connections are refused at once.
+        # Only the server holds the socket now: if it dies, connections are refused at once.
         listener.close()
         try:
             _await_ready(url, server, start_seconds)
@@ -65,8 +63,8 @@ def running_service(
 def _serve(descriptor: int) -> None:
     """Serve on an inherited socket, in the process that `running_service` starts.
 
-    uvicorn's own ``--fd`` takes any socket for a Unix one; the event loop then leaves Nagle's algorithm
-    on, and every answer waits 40 ms for an acknowledgement.
+    uvicorn's option ``--fd`` treats every socket as a Unix socket. The event loop then leaves Nagle's
+    algorithm on, and every answer waits 40 ms for an acknowledgement.
     """
     import uvicorn
 
@@ -104,7 +102,7 @@ def _stop(server: subprocess.Popen[bytes]) -> None:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run the demonstration; 0 if a diagnosis was printed."""
+    """Run the demonstration; gives 0 if a diagnosis was printed."""
     parser = argparse.ArgumentParser(prog="python -m rca_api.demo", description=__doc__)
     parser.add_argument(
         "--window", type=Path, default=Path(DEFAULT_WINDOW), help="directory, JSON or Arrow file"

@@ -1,10 +1,9 @@
-"""Connections that close on a caller who is still sending: first what he sends is taken in and forgotten.
+"""Middleware that reads the rest of a body before it closes the connection.
 
-A socket closed with unread bytes makes the system reset the connection, and the caller's system then throws
-away the answer it has already got: instead of "busy, retry after 3 s" he reads "connection reset by peer"
-(RFC 9112, 9.6). Who sends for longer than `SECONDS` is reset all the same, and so is whoever comes while
-`AT_ONCE` others are waited for. Until then he holds a socket and some of the event loop's time, but no place
-that anybody else waits for.
+A socket closed with unread bytes makes the system reset the connection. The caller then loses an answer that
+it has received already, and sees "connection reset by peer" instead of "busy, retry after 3 s" (RFC 9112,
+9.6). The connection is reset all the same after `SECONDS`, or while `AT_ONCE` others are being drained. A
+connection that is being drained holds a socket, but no place in a queue.
 """
 
 from __future__ import annotations
@@ -16,33 +15,33 @@ from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 SECONDS = 5.0
-#: Enough for a fleet of agents that retry together, too few to hold all sockets that a process may have.
+#: Enough for a fleet of agents that retry together, and few compared with the sockets of a process.
 AT_ONCE = 200
 
 
 class DrainBody:
-    """Plain ASGI middleware, the outermost: while it lingers the request is recorded and holds no place.
+    """Plain ASGI middleware, the outermost: the request is recorded already while its body is drained.
 
     Parameters
     ----------
     app : ASGI application
     at_most : int
-        Bytes that are taken in: what the largest body may have.
+        Most bytes that are read: the size of the largest body.
     """
 
     def __init__(self, app: ASGIApp, at_most: int) -> None:
         self.app = app
         self.at_most = at_most
-        self._waited_for = 0
+        self._draining = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer, and end the answer only when the body is there or given up."""
+        """Answer, and end the answer when the body is read or given up."""
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        asked = Headers(scope=scope)
-        incoming = _Incoming(receive, invited="expect" not in asked)
-        closes = _says_close(asked) or scope.get("http_version") == "1.0"
+        headers = Headers(scope=scope)
+        incoming = _Incoming(receive, invited="expect" not in headers)
+        closes = _says_close(headers) or scope.get("http_version") == "1.0"
         ended = False
 
         async def send_open(message: Message) -> None:
@@ -50,9 +49,9 @@ class DrainBody:
             if message["type"] == "http.response.start":
                 closes = closes or _says_close(Headers(scope=message))
             elif not ended and closes and not message.get("more_body", False) and incoming.coming:
-                # Taken before anybody else may look: sending the answer gives way to others.
-                ended = self._waited_for < AT_ONCE
-                self._waited_for += ended
+                # Counted before the answer is sent, which lets other requests run.
+                ended = self._draining < AT_ONCE
+                self._draining += ended
             if ended:
                 message = {**message, "more_body": True}
             await send(message)
@@ -62,10 +61,10 @@ class DrainBody:
             if ended:
                 with suppress(TimeoutError):
                     async with asyncio.timeout(SECONDS):
-                        await incoming.forget(self.at_most)
+                        await incoming.discard(self.at_most)
                 await send({"type": "http.response.body"})
         finally:
-            self._waited_for -= ended
+            self._draining -= ended
 
 
 def _says_close(headers: Headers) -> bool:
@@ -73,21 +72,21 @@ def _says_close(headers: Headers) -> bool:
 
 
 class _Incoming:
-    """The body of a request, on its way in; who expects to be invited sends nothing before that."""
+    """The rest of a request's body; a caller that sent `Expect` sends none before it is invited."""
 
     def __init__(self, receive: Receive, *, invited: bool) -> None:
         self._receive = receive
-        #: Whether there may be more: not all is there, and the caller has not left.
+        #: Whether more of the body may come.
         self.coming = invited
 
     async def receive(self) -> Message:
-        """Hand the next message on."""
+        """Pass the next message on."""
         message = await self._receive()
-        # A caller who left sends no message with more to come either.
+        # The message of a caller that disconnected says that no more comes, too.
         self.coming = message.get("more_body", False)
         return message
 
-    async def forget(self, at_most: int) -> None:
-        """Take in what is left, up to so many bytes."""
+    async def discard(self, at_most: int) -> None:
+        """Read what is left, at most `at_most` bytes."""
         while self.coming and at_most > 0:
             at_most -= len((await self.receive()).get("body", b""))

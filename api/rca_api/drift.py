@@ -1,8 +1,7 @@
-"""Whether the model has begun to answer otherwise than it did to the windows it was tried on.
+"""Drift of answers: whether the latest answers differ from those to held-out windows.
 
-Drift of windows needs no memory: `rca.classify.out_of_distribution` judges each one.
-Counters give the share.
-Drift of answers compares the latest answers with those to held-out windows, if the bundle has them.
+The comparison needs a bundle that holds its answers to held-out windows. Drift of windows needs no state:
+`rca.classify.out_of_distribution` judges each window, and counters give the share.
 """
 
 from __future__ import annotations
@@ -18,20 +17,19 @@ from rca.classify.answer_distribution import CONFIDENCE_BINS, AnswerShares, conf
 from rca.features.resource_evidence import RESOURCES
 from rca.features.work import OWN_PHASES
 
-#: Everything a diagnosis may list as missing: see `rca.diagnosis.pipeline.missing_signals`.
+#: All signals that a diagnosis may list as missing, see `rca.diagnosis.pipeline.missing_signals`.
 SIGNALS = (*OWN_PHASES, "communication_wait_seconds", "phases", *RESOURCES)
-#: Answers that are compared, and how many have to be there before a comparison says anything: without any
-#: drift the index of `k` bins is about ``(k - 1) / n``, so 0.09 for ten bins after a hundred answers.
+#: Number of latest answers that are compared, and fewest answers for a comparison. Without drift the index of
+#: `k` bins is about ``(k - 1) / n``: 0.09 for ten bins after a hundred answers.
 RECENT, FEWEST = 500, 100
 
 
 def population_stability_index(expected: Sequence[float], counts: Sequence[int]) -> float:
     """How far shares have moved: ``sum((p - q) * ln(p / q))`` over the bins.
 
-    Jeffreys' divergence between the recent shares `p` and the expected ones `q`; as "population stability
-    index" it is what scorecards of lenders are watched by (N. Siddiqi, Credit Risk Scorecards, 2006), where
-    0.1 is taken for a hint and 0.25 for a shift. Shares are smoothed by half a count a bin (and `q` by as
-    much), so that an empty bin does not make it infinite.
+    This is Jeffreys' divergence between the recent shares `p` and the expected shares `q`. Lenders call it
+    population stability index: 0.1 is a hint and 0.25 a shift (N. Siddiqi, Credit Risk Scorecards, 2006).
+    Half a count is added to each bin of both, so that an empty bin does not make the index infinite.
 
     Parameters
     ----------
@@ -57,7 +55,7 @@ def population_stability_index(expected: Sequence[float], counts: Sequence[int])
 
 
 class AnswerDrift:
-    """The gauge ``rca_answer_drift``; without series while there is nothing to compare.
+    """The gauge ``rca_answer_drift``; it has no series while there is nothing to compare.
 
     Parameters
     ----------
@@ -67,7 +65,7 @@ class AnswerDrift:
     def __init__(self, registry: CollectorRegistry) -> None:
         self._gauge = Gauge(
             "rca_answer_drift",
-            f"Population stability index of the last {RECENT} answers against those to held-out windows.",
+            f"Population stability index of the last {RECENT} answers and those to held-out windows.",
             ("of",),
             registry=registry,
         )
@@ -76,12 +74,12 @@ class AnswerDrift:
         self._recent: deque[tuple[str, int]] = deque(maxlen=RECENT)
 
     def observe(self, model: str, failure_mode: str, confidence: float, usual: AnswerShares | None) -> None:
-        """Take note of one answer.
+        """Count one answer.
 
         Parameters
         ----------
         model : str
-            SHA-256 of the bundle; another one begins anew.
+            SHA-256 of the bundle; another bundle starts from zero.
         failure_mode : str
         confidence : float
             Probability of that failure mode.

@@ -1,4 +1,4 @@
-"""Settings as they stand in the environment, and what is wrong there in the words of whoever set them."""
+"""Reads the settings from the environment, and names the variables that are wrong."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from rca.errors import InvalidInput
 from rca_api.settings import Settings
 
 PREFIX = str(Settings.model_config["env_prefix"])
-#: Read by the library's commands and its client, by `compose.yaml`, and by tests.
-_OF_OTHERS = frozenset({"RCA_API_KEY", "RCA_NODE_ODDS", "RCA_PORT", "RCA_WHAT_IF_TRACES"})
-_OF_TESTS = "RCA_TEST_"
-_SIMILAR = 0.8
+#: Variables of the library's commands, its client, `compose.yaml` and tests.
+_OTHER_VARIABLES = frozenset({"RCA_API_KEY", "RCA_NODE_ODDS", "RCA_PORT", "RCA_WHAT_IF_TRACES"})
+_TEST_PREFIX = "RCA_TEST_"
+_SIMILAR_NAME = 0.8
 _log = structlog.stdlib.get_logger("rca_api")
 
 
@@ -29,38 +29,38 @@ def read(**given: Any) -> Settings:
     Raises
     ------
     InvalidInput
-        Names each variable that cannot be used. Its value is not told: it may hold a password.
+        Names each invalid variable, without its value: it may hold a password.
     """
     try:
         return Settings(**given)
     except ValidationError as error:
         # Not chained: the first error holds the values.
-        told = [_told(each["loc"], each["msg"]) for each in error.errors(include_input=False)]
-        raise InvalidInput("; ".join(told)) from None
+        wrong = [_described(each["loc"], each["msg"]) for each in error.errors(include_input=False)]
+        raise InvalidInput("; ".join(wrong)) from None
     except SettingsError as error:
-        raise InvalidInput(_told(re.findall(r'field "(\w+)"', str(error)), "needs JSON")) from None
+        raise InvalidInput(_described(re.findall(r'field "(\w+)"', str(error)), "needs JSON")) from None
 
 
 def unknown() -> list[str]:
-    """Say which variables look like settings and are none, with what was probably meant.
+    """List variables that look like settings and are none, with the closest known name.
 
-    They are told and not refused: a setting of a newer version must not keep an older one from starting.
+    They are no error: a setting of a newer version must not keep an older one from starting.
     """
     known = {each for name, field in Settings.model_fields.items() for each in variables(name, field)}
     strange = sorted(
         name
         for name in os.environ
         if name.upper().startswith(PREFIX)
-        and name.upper() not in known | _OF_OTHERS
-        and not name.startswith(_OF_TESTS)
+        and name.upper() not in known | _OTHER_VARIABLES
+        and not name.startswith(_TEST_PREFIX)
     )
-    return [f"{name} is no setting of this version{_meant(name, known)}" for name in strange]
+    return [f"{name} is not a setting of this version{_meant(name, known)}" for name in strange]
 
 
 def warn_of_unknown() -> None:
-    """Log what `unknown` says."""
-    for told in unknown():
-        _log.warning("a variable has no effect", reason=told)
+    """Log the variables that `unknown` lists."""
+    for reason in unknown():
+        _log.warning("a variable has no effect", reason=reason)
 
 
 def variables(name: str, field: FieldInfo) -> list[str]:
@@ -70,14 +70,14 @@ def variables(name: str, field: FieldInfo) -> list[str]:
     return [f"{PREFIX}{name}".upper()]
 
 
-def _told(place: Any, message: str) -> str:
+def _described(place: Any, message: str) -> str:
     name = str(next(iter(place), ""))
     field = Settings.model_fields.get(name)
-    # An alias is told as it is.
+    # An alias is a variable itself.
     variable = name if field is None else variables(name, field)[0]
     return f"{variable}: {message.removeprefix('Value error, ')}"
 
 
 def _meant(name: str, known: set[str]) -> str:
-    close = get_close_matches(name.upper(), known, 1, _SIMILAR)
+    close = get_close_matches(name.upper(), known, 1, _SIMILAR_NAME)
     return f"; did you mean {close[0]}?" if close else ""

@@ -1,4 +1,4 @@
-"""Gauges that are read when Prometheus asks, and those that are counted now and then in the database."""
+"""Gauges: some are read at each scrape, those of the database are counted every 15 seconds."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ COUNT_SECONDS = 15.0
 
 
 class LiveGauges(Collector):
-    """What the parts of the service are doing at this moment."""
+    """Gauges of the pool, the bundles and the connections, read at each scrape."""
 
     def __init__(
         self, pool: ComputePool, models: CurrentModels, admission: Admission, database: Database
@@ -42,12 +42,14 @@ class LiveGauges(Collector):
         """Read everything once."""
         yield self._bundles()
         load = self._pool.load()
-        yield _gauge("rca_pool_size", "Processes the pool is to have.", load.size)
-        yield _gauge("rca_pool_warm", "Processes of the pool that are ready to work or working.", load.warm)
+        yield _gauge("rca_pool_size", "Processes that the pool should have.", load.size)
+        yield _gauge("rca_pool_warm", "Processes of the pool that are ready or working.", load.warm)
         yield _gauge("rca_pool_busy", "Processes of the pool that are working.", load.busy)
         yield _gauge("rca_pool_waiting", "Tasks that wait for a process.", load.waiting)
         yield _gauge("rca_pool_memory_bytes", "Resident memory of all processes of the pool.", self._memory())
-        yield _gauge("rca_held_bytes", "Bodies being received or waiting.", self._admission.held_bytes)
+        yield _gauge(
+            "rca_held_bytes", "Bytes of bodies that are being received or wait.", self._admission.held_bytes
+        )
         connections = self._database.engine.pool
         if isinstance(connections, QueuePool):
             family = GaugeMetricFamily(
@@ -58,7 +60,7 @@ class LiveGauges(Collector):
             yield family
 
     def _bundles(self) -> GaugeMetricFamily:
-        """Asked of those who choose: what answered last may be what was replaced just now."""
+        """The bundles chosen now; the last answer may come from a bundle that was replaced since."""
         family = GaugeMetricFamily(
             "rca_bundle_info",
             "The model bundles in use, champion and challenger; always 1.",
@@ -84,16 +86,16 @@ def resident_bytes(pid: int) -> int:
 
 
 async def count_rows(database: Database, metrics: Metrics) -> None:
-    """Count what waits in the database and how large the window store is, until cancelled.
+    """Count waiting rows and the size of the window store, until cancelled.
 
-    Not when Prometheus asks: a database that hangs must not take the metrics away that tell of it.
+    Not at each scrape: a database that hangs must not take away the metrics that show it.
     """
     while True:
         try:
             await run_in_threadpool(count, database, metrics)
         except Exception as error:
-            # This loop has to outlive whatever a database can say, a missing table included.
-            _log.warning("nothing can be counted", reason=str(error))
+            # This loop has to outlive every error of the database, a missing table included.
+            _log.warning("rows cannot be counted", reason=str(error))
         await asyncio.sleep(COUNT_SECONDS)
 
 

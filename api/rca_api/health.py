@@ -21,18 +21,18 @@ read_access = requires(Scope.read)
 
 
 class Alive(BaseModel):
-    """The process answers."""
+    """The process is alive."""
 
     status: Literal["ok"] = "ok"
 
 
 class Check(BaseModel):
-    """One thing that has to work before a diagnosis can be made."""
+    """One precondition of a diagnosis."""
 
     name: Literal["model", "pool", "database"]
     ready: bool
-    detail: str = Field(description="How it is, or why it is not ready.")
-    code: str | None = Field(None, description="Problem code that callers get meanwhile.")
+    detail: str = Field(description="The state, or why it is not ready.")
+    code: str | None = Field(None, description="Problem code of requests meanwhile.")
 
 
 class Ready(BaseModel):

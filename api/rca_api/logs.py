@@ -1,4 +1,4 @@
-"""Structured logs: one JSON object a line on standard error, the server's own records included.
+"""Structured logs without secrets: one JSON object per line on standard error, uvicorn's records included.
 
 Processes of the pool log in the same way, with the ids of the request they work for.
 """
@@ -15,14 +15,13 @@ from structlog.types import EventDict, WrappedLogger
 
 from rca_api import tracing
 
-#: Every repetition that something has to follow is bounded: a caller's path is logged as well, and must not
-#: take a time that grows with the square of its length.
+#: Repetitions are bounded, because paths of callers are logged as well: an unbounded one would take time that
+#: grows with the square of the length.
 _SECRETS = re.compile(
     r"(?P<key>rca_[0-9a-f]{16}_)[A-Za-z0-9_-]{43}"
     r"|(?P<scheme>(?i:bearer|basic)\s{1,8})[A-Za-z0-9._~+/=-]{8,}"
     r"|(?P<token>eyJ[A-Za-z0-9_-]{1,999}\.)[A-Za-z0-9_-]{1,9999}\.[A-Za-z0-9_-]+"
-    # Up to the last @: passwords hold slashes and @ that nobody has escaped. What only looks like one is
-    # hidden, too.
+    # Up to the last @, because passwords hold unescaped slashes and @; more than needed may be hidden.
     r"|(?P<url>(?i:[a-z][a-z0-9+.-]{0,20})://[^\s/:@]{0,256}:)\S{1,256}(?=@)"
     r"|(?P<query>[?&;](?i:[\w.-]{0,32}(?:pass|pwd|secret|token|key|credential|signature)[\w.-]{0,32})=)[^\s&;#]+"
 )
@@ -31,7 +30,7 @@ _HIDDEN = "***"
 
 
 def redact(_: WrappedLogger, __: str, event: EventDict) -> EventDict:
-    """Be a structlog processor: hides keys, tokens and passwords in all values, however deep."""
+    """Structlog processor that hides keys, tokens and passwords in all values, at any depth."""
     return {key: _clean(key, value) for key, value in event.items()}
 
 
@@ -57,7 +56,7 @@ def _shown(match: re.Match[str]) -> str:
 
 
 def configure(level: str) -> None:
-    """Send all logging through structlog as JSON; safe to call again."""
+    """Send all logs through structlog as JSON; may be called again."""
     shared: list[structlog.types.Processor] = [
         structlog.contextvars.merge_contextvars,
         tracing.add_ids,
@@ -87,5 +86,5 @@ def configure(level: str) -> None:
         logger = logging.getLogger(name)
         logger.handlers = [handler]
         logger.setLevel(level.upper())
-        # Only our own loggers are taken over: an app embedded elsewhere leaves the root logger alone.
+        # The root logger stays as it is, for apps that are embedded elsewhere.
         logger.propagate = False

@@ -1,4 +1,4 @@
-"""What surrounds every request: its id, its log line, its metrics, and the last line of defence."""
+"""Middleware of every request: its id, log line, metrics, unexpected errors, and security headers."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ from rca_api.metrics import Metrics
 from rca_api.problems import internal_error, problem_response
 
 HEADER = "X-Request-ID"
-CALLER_LEFT = 499
-_SANE_ID = re.compile(r"[A-Za-z0-9._-]{1,128}")
+CALLER_DISCONNECTED = 499
+_SAFE_ID = re.compile(r"[A-Za-z0-9._-]{1,128}")
 _QUIET_ROUTES = frozenset({"/healthz", "/readyz", "/metrics"})
 _log = structlog.stdlib.get_logger("rca_api.requests")
 
 
 class RequestContext:
-    """Plain ASGI middleware: wrapping the response in another one would cost time and streaming."""
+    """Plain ASGI middleware, because wrapping the response would cost time and prevent streaming."""
 
     def __init__(self, app: ASGIApp, metrics: Metrics) -> None:
         self.app = app
         self.metrics = metrics
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Handle one connection; only HTTP requests get a context."""
+        """Handle one connection; only HTTP requests get an id and a log line."""
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
@@ -54,8 +54,8 @@ class RequestContext:
             try:
                 await self.app(scope, receive, send_with_id)
             except ClientDisconnect:
-                # Nobody is left to answer; the code is the one reverse proxies log for it.
-                status = CALLER_LEFT
+                # The caller has disconnected. Reverse proxies log the same status for it.
+                status = CALLER_DISCONNECTED
             except Exception:
                 _log.exception("request failed", path=scope["path"])
                 if not status:
@@ -84,14 +84,14 @@ class RequestContext:
 
 
 def _route(scope: Scope) -> str:
-    """Template of the path; whatever matches none shares one name."""
+    """Template of the path, or "unmatched"."""
     path: str = getattr(scope.get("route"), "path", "unmatched")
     return path
 
 
 def _request_id(given: str | None) -> str:
-    """Keep the caller's id if it is short and harmless in logs and headers, else make one."""
-    return given if given is not None and _SANE_ID.fullmatch(given) else uuid.uuid4().hex
+    """The id of the caller if it is short and safe in logs and headers, else a new one."""
+    return given if given is not None and _SAFE_ID.fullmatch(given) else uuid.uuid4().hex
 
 
 _ALWAYS = {
@@ -100,9 +100,9 @@ _ALWAYS = {
     "Referrer-Policy": "no-referrer",
     "Cross-Origin-Resource-Policy": "same-origin",
 }
-#: A diagnosis as a page: its own style and nothing else, so a job name cannot become a script.
+#: Policy of a diagnosis as a page: its own style only, so a job name cannot become a script.
 _PAGE = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; frame-ancestors 'none'"
-#: The viewer of the API's documentation runs its own files and asks this service, nobody else.
+#: Policy of the viewer of the OpenAPI document: its own files, and requests to this service only.
 _DOCS = (
     "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data:; "
     "connect-src 'self'; frame-ancestors 'none'"
@@ -110,7 +110,7 @@ _DOCS = (
 
 
 class SecurityHeaders:
-    """Plain ASGI middleware, like `RequestContext`."""
+    """Plain ASGI middleware that adds headers against misuse of an answer in a browser."""
 
     def __init__(self, app: ASGIApp) -> None:
         self.app = app
@@ -127,7 +127,7 @@ class SecurityHeaders:
                 for name, value in _ALWAYS.items():
                     headers.setdefault(name, value)
                 headers.setdefault("Content-Security-Policy", _DOCS if scope["path"] == "/docs" else _PAGE)
-                # Answers name nodes and jobs: no shared cache keeps them.
+                # Answers name nodes and jobs, so shared caches must not keep them.
                 headers.setdefault("Cache-Control", "no-store")
             await send(message)
 

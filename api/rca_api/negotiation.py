@@ -1,4 +1,4 @@
-"""Choosing the media type of an answer (RFC 9110, section 12.5.1)."""
+"""Headers with which a caller chooses its answer: ``Accept`` (RFC 9110, 12.5.1) and ``Prefer`` (RFC 7240)."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from rca_api.problems import ProblemError
 
 
 def choose(accept: str | None, offered: Sequence[str]) -> str:
-    """Pick the offered type the caller likes best; the first offered one wins a tie.
+    """Choose the offered type with the highest quality for the caller; the first one wins a tie.
 
     Raises
     ------
     ProblemError
-        406, naming what is on offer, if nothing matches.
+        406, with the offered types, if none matches.
     """
     if accept is None or not accept.strip():
         return offered[0]
     ranges = [_parse(item) for item in accept.split(",") if item.strip()]
-    liked = [(_quality(media_type, ranges), -place) for place, media_type in enumerate(offered)]
-    quality, place = max(liked)
+    qualities = [(_quality(media_type, ranges), -place) for place, media_type in enumerate(offered)]
+    quality, place = max(qualities)
     if quality <= 0:
         raise ProblemError(
-            "not-acceptable", f"nothing on offer matches Accept: {accept}", expected=", ".join(offered)
+            "not-acceptable", f"no offered type matches Accept: {accept}", expected=", ".join(offered)
         )
     return offered[-place]
 
@@ -43,7 +43,7 @@ def _parse(item: str) -> tuple[str, float]:
 
 
 def _quality(media_type: str, ranges: Sequence[tuple[str, float]]) -> float:
-    """Quality of the most specific range that matches; 0 if none does."""
+    """Quality of the most specific range that matches; 0 if none matches."""
     wildcard = media_type.partition("/")[0] + "/*"
     for pattern in (media_type, wildcard, "*/*"):
         found = [quality for media_range, quality in ranges if media_range == pattern]
@@ -57,7 +57,7 @@ PREFER_PARAMETER = {
     "in": "header",
     "required": False,
     "description": "`respond-async`: answer 202 at once and diagnose later. `wait=5`: answer within 5 "
-    "seconds or not at all (504); together: 200 if it takes no longer, else 202.",
+    "seconds or fail with 504. Both: 200 within that time, else 202.",
     "schema": {"type": "string"},
     "examples": {
         "at once": {"value": "respond-async"},
@@ -69,7 +69,7 @@ PREFER_PARAMETER = {
 
 @dataclass(frozen=True)
 class Preferences:
-    """Those we know; all others are ignored, as the RFC has it."""
+    """The preferences the service knows; others are ignored, as the RFC requires."""
 
     respond_async: bool = False
     wait_seconds: float | None = None
@@ -83,7 +83,7 @@ class Preferences:
                 name, _, value = item.partition(";")[0].partition("=")
                 held.setdefault(name.strip().lower(), value.strip().strip('"'))
         wait = held.get("wait", "")
-        # Nothing is answered within no time at all: a zero is for callers that want no waiting, only 202.
+        # A wait of 0 is useful with `respond-async` only: no answer takes no time.
         seconds = float(wait) if wait.isascii() and wait.isdigit() and len(wait) < 7 else None
         asynchronous = "respond-async" in held
         return cls(asynchronous, None if seconds == 0 and not asynchronous else seconds)

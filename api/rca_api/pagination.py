@@ -1,4 +1,4 @@
-"""Long lists in pages: newest first, by a cursor that stays right while rows are added.
+"""Lists in pages: newest first, with a cursor that stays valid while rows are added.
 
 ::
 
@@ -35,23 +35,23 @@ def _utc(moment: datetime) -> datetime:
         raise ValueError("is out of range") from None
 
 
-#: A moment with its time zone, in UTC: near the ends of the calendar not every one has its like there.
+#: A moment with a time zone, converted to UTC; the first and last day of the calendar may be out of range.
 Moment = Annotated[datetime, AfterValidator(_utc)]
 
 
 Row = TypeVar("Row")
 Item = TypeVar("Item")
 
-Limit = Annotated[int, Query(ge=1, le=200, description="Most items of one page.")]
+Limit = Annotated[int, Query(ge=1, le=200, description="Most items in one page.")]
 Cursor = Annotated[
     str | None,
-    Query(max_length=1024, description="`next` of the page before; leave the other parameters as they were."),
+    Query(max_length=1024, description="`next` of the previous page. Repeat the other parameters unchanged."),
 ]
 DEFAULT_LIMIT = 50
-#: Documents the header that `link_next` sets.
+#: OpenAPI declaration of the header that `link_next` sets.
 LINK_HEADER: dict[str, Any] = {
     "Link": {
-        "description": 'The next page, as `<…>; rel="next"`; absent on the last.',
+        "description": 'The next page, as `<…>; rel="next"`; absent on the last page.',
         "schema": {"type": "string"},
     }
 }
@@ -59,7 +59,7 @@ LINK_HEADER: dict[str, Any] = {
 
 @dataclass(frozen=True)
 class Page(Generic[Item]):
-    """One page, and the cursor of the next; None on the last."""
+    """One page, and the cursor of the next page; None on the last page."""
 
     items: list[Item]
     next: str | None
@@ -82,24 +82,24 @@ def page(
     statement : Select
         Rows of one mapped class, without an order.
     keys : tuple of mapped columns
-        The order, all descending; together they tell any two rows apart, and none is ever null.
+        The order, all descending. Together they are unique, and none is null.
     limit : int
     cursor : str or None
-        As the page before gave it.
+        Of the previous page.
     read : callable
         Turns a row into an item; called while the session is open.
 
     Raises
     ------
     ProblemError
-        ``invalid-parameters`` if the cursor is none of ours.
+        ``invalid-parameters`` if the cursor is not valid.
     """
     if cursor is not None:
-        # With the columns' types: a moment is written as the column has it, or it compares as text.
+        # With the types of the columns, so that moments do not compare as text.
         after_values = zip(keys, _read_cursor(cursor, keys), strict=True)
         last = tuple_(*(literal(value, key.type) for key, value in after_values))
         statement = statement.where(tuple_(*keys) < last)
-    # One more than asked for says whether there is another page.
+    # One more than `limit` shows whether there is another page.
     rows = session.scalars(statement.order_by(*(key.desc() for key in keys)).limit(limit + 1)).all()
     more = len(rows) > limit
     after = _cursor([getattr(rows[limit - 1], key.key) for key in keys]) if more else None
@@ -107,7 +107,7 @@ def page(
 
 
 def link_next(request: Request, response: Response, cursor: str | None) -> None:
-    """Set the header that leads to the next page."""
+    """Set the header with the address of the next page."""
     if cursor is not None:
         target = request.url.include_query_params(cursor=cursor)
         response.headers["Link"] = f'<{target.path}?{target.query}>; rel="next"'
@@ -124,7 +124,7 @@ def _read_cursor(cursor: str, keys: tuple[InstrumentedAttribute[Any], ...]) -> l
             raise ValueError("wrong number of keys")
         return [_key_value(key, value) for key, value in zip(keys, values, strict=True)]
     except (ValueError, TypeError, OverflowError):
-        raise ProblemError("invalid-parameters", "cursor: is not one that this list gave") from None
+        raise ProblemError("invalid-parameters", "cursor: is not a cursor of this list") from None
 
 
 def _key_value(key: InstrumentedAttribute[Any], value: Any) -> Any:
@@ -137,5 +137,5 @@ def _key_value(key: InstrumentedAttribute[Any], value: Any) -> Any:
     if not isinstance(value, wanted) or isinstance(value, bool):
         raise TypeError(wanted.__name__)
     if (isinstance(value, str) and "\0" in value) or (isinstance(value, int) and abs(value) >> 63):
-        raise ValueError("no database takes it")
+        raise ValueError("not a value for a database")
     return value

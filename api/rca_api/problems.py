@@ -1,6 +1,6 @@
 """Errors as ``application/problem+json`` (RFC 9457), with codes a program can rely on.
 
-Every code the service can answer with is a line of `CATALOGUE`; codes of `rca.errors` keep their name.
+Every code of the service is a line of `CATALOGUE`; codes of `rca.errors` keep their name.
 """
 
 from __future__ import annotations
@@ -33,30 +33,30 @@ class Kind:
 
 CATALOGUE: dict[str, Kind] = {
     "invalid-input": Kind(400, "The request cannot be read"),
-    "invalid-window": Kind(422, "The telemetry window breaks the format"),
+    "invalid-window": Kind(422, "The telemetry window does not follow the format"),
     "invalid-trace": Kind(422, "The operation trace cannot be replayed"),
     "too-large": Kind(413, "The body exceeds a limit"),
     "body-timeout": Kind(408, "The body did not arrive in time"),
-    "not-acceptable": Kind(406, "None of the accepted media types is on offer"),
+    "not-acceptable": Kind(406, "The service offers none of the accepted media types"),
     "unsupported-media-type": Kind(415, "The body's media type is not supported"),
     "unsupported-encoding": Kind(415, "The body's content coding is not supported"),
-    "not-found": Kind(404, "There is nothing at this address"),
-    "method-not-allowed": Kind(405, "This address does not take this method"),
+    "not-found": Kind(404, "Nothing exists at this address"),
+    "method-not-allowed": Kind(405, "This address does not allow this method"),
     "invalid-parameters": Kind(422, "A parameter of the request is not valid"),
-    "busy": Kind(503, "The service is at its limit; try again"),
+    "busy": Kind(503, "The service is at its limit; try again later"),
     "not-ready": Kind(503, "The service is starting"),
     "bundle-error": Kind(503, "The model bundle cannot be used"),
-    "store-unavailable": Kind(503, "The database cannot be used at the moment"),
-    "unauthenticated": Kind(401, "The caller is not known"),
-    "forbidden": Kind(403, "The caller may not do this"),
-    "rate-limited": Kind(429, "The caller asks more often than it may"),
-    "registry-unavailable": Kind(503, "The model registry cannot be used at the moment"),
-    "gate-refused": Kind(409, "The promotion gate does not let this version through"),
+    "store-unavailable": Kind(503, "The database is not available"),
+    "unauthenticated": Kind(401, "The request has no valid credential"),
+    "forbidden": Kind(403, "The scopes of the caller do not allow this"),
+    "rate-limited": Kind(429, "The caller sends too many requests"),
+    "registry-unavailable": Kind(503, "The model registry is not available"),
+    "gate-refused": Kind(409, "The promotion gate refuses this version"),
     "conflict": Kind(409, "The state of the resource does not allow this"),
     "idempotency-mismatch": Kind(422, "The idempotency key was used for another request"),
-    "diagnosis-failed": Kind(410, "The diagnosis failed, and there will be none"),
+    "diagnosis-failed": Kind(410, "The diagnosis failed and will not be repeated"),
     "deadline-exceeded": Kind(504, "The answer was not ready before the deadline"),
-    "issuer-unavailable": Kind(503, "The issuer of the token cannot be asked at the moment"),
+    "issuer-unavailable": Kind(503, "The issuer of the token is not available"),
     "missing-extra": Kind(501, "This installation lacks an optional part"),
     "source-error": Kind(502, "A telemetry source cannot be read"),
     "http-error": Kind(400, "The request was refused"),
@@ -65,22 +65,24 @@ CATALOGUE: dict[str, Kind] = {
 
 
 class Problem(BaseModel):
-    """An error, as RFC 9457 has it, with the evidence a caller needs to mend the request."""
+    """An error, as RFC 9457 has it, with what the caller needs to correct the request."""
 
     model_config = ConfigDict(title="Problem", extra="allow")
 
     type: str = Field(examples=[f"{TYPE_PREFIX}invalid-window"], description="Identifies the kind of error.")
-    title: str = Field(description="The kind in words; the same for every occurrence.")
+    title: str = Field(description="The kind of error in words; the same for every occurrence.")
     status: int = Field(ge=400, le=599)
-    detail: str = Field(description="What is wrong this time.")
+    detail: str = Field(description="What is wrong with this request.")
     instance: str = Field(description="Path of the request.")
-    code: str = Field(description="Last part of `type`; stable.", examples=sorted(CATALOGUE))
+    code: str = Field(
+        description="Last part of `type`; it never changes for a kind of error.", examples=sorted(CATALOGUE)
+    )
     request_id: str | None = Field(None, description="Also in the X-Request-ID header and in the logs.")
     table: str | None = Field(None, description="Table of the window: job, steps, metrics, events or ops.")
     column: str | None = None
-    rows: list[dict[str, Any]] | None = Field(None, description="The first offending rows.")
-    n_rows: int | None = Field(None, description="How many rows offend.")
-    expected: str | None = Field(None, description="What would have been accepted.")
+    rows: list[dict[str, Any]] | None = Field(None, description="The first invalid rows.")
+    n_rows: int | None = Field(None, description="Number of invalid rows.")
+    expected: str | None = Field(None, description="What the service accepts instead.")
     hint: str | None = None
 
 
@@ -138,7 +140,7 @@ def from_rca_error(error: RcaError, retry_after_seconds: int) -> ProblemError:
 
 
 def _detail(error: RcaError) -> str:
-    """Say it in one line that names the place; the rows travel beside it."""
+    """The error in one line that names the place; the rows are another member."""
     if not isinstance(error, InvalidWindow):
         return error.message
     place = error.table if error.column is None else f"{error.table}.{error.column}"
@@ -146,8 +148,8 @@ def _detail(error: RcaError) -> str:
 
 
 def internal_error() -> ProblemError:
-    """Tell a caller that we failed, and nothing about how."""
-    return ProblemError("internal-error", "Something failed on our side; quote the request id to report it.")
+    """The problem of an unexpected failure, without its reason."""
+    return ProblemError("internal-error", "The service failed; report this with the request id.")
 
 
 def install(app: FastAPI, retry_after_seconds: int) -> None:
@@ -179,8 +181,8 @@ def _from_http_error(error: HTTPException, request: Request) -> ProblemError:
     codes = {404: "not-found", 405: "method-not-allowed"}
     code = codes.get(error.status_code, "http-error" if error.status_code < 500 else "internal-error")
     detail = {
-        "not-found": f"{request.url.path} does not exist; /docs lists what does.",
-        "method-not-allowed": f"{request.url.path} does not take {request.method}.",
+        "not-found": f"{request.url.path} does not exist; /docs lists the addresses.",
+        "method-not-allowed": f"{request.url.path} does not allow {request.method}.",
         "http-error": str(error.detail),
     }.get(code, HTTPStatus.INTERNAL_SERVER_ERROR.phrase)
     return ProblemError(code, detail, headers=error.headers)
@@ -208,19 +210,19 @@ def _plain(value: Any) -> Any:
     return value
 
 
-#: What can be answered wherever it matters who asks.
-_BY_ACCESS = ("unauthenticated", "forbidden", "rate-limited", "store-unavailable", "issuer-unavailable")
+#: Codes of every endpoint that needs a credential.
+_ACCESS_CODES = ("unauthenticated", "forbidden", "rate-limited", "store-unavailable", "issuer-unavailable")
 
 
 def problem_responses(*codes: str, public: bool = False) -> dict[int | str, dict[str, Any]]:
-    """One OpenAPI response per status that `codes` can have, or access unless `public`, or a failure."""
-    possible = dict.fromkeys((*codes, *(() if public else _BY_ACCESS), "internal-error"))
+    """Declare one OpenAPI response per status of `codes`, of access unless `public`, and of a failure."""
+    possible = dict.fromkeys((*codes, *(() if public else _ACCESS_CODES), "internal-error"))
     declared: dict[int | str, dict[str, Any]] = {}
     for status in sorted({CATALOGUE[code].status for code in possible}):
         held = [code for code in possible if CATALOGUE[code].status == status]
-        told = "; ".join(f"`{code}`: {CATALOGUE[code].title}" for code in held)
+        meaning = "; ".join(f"`{code}`: {CATALOGUE[code].title}" for code in held)
         declared[status] = {
-            "description": told,
+            "description": meaning,
             "content": {MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}},
         }
         if status in (429, 503):

@@ -1,4 +1,4 @@
-"""Receiving a window, whatever is asked about it: media types, limits and a place in the queue."""
+"""Receiving request bodies: windows, which get a place in the queue, and short JSON documents."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ from rca_api.state import State
 from rca_api.tracing import Watch
 
 WINDOW_TYPES = (JSON, MULTIPART)
-#: How a window is sent, for the OpenAPI document.
+#: OpenAPI declaration of a window in a request body.
 WINDOW_BODY: dict[str, Any] = {
     "parameters": [
         {
             "name": "Content-Encoding",
             "in": "header",
             "required": False,
-            "description": "Compression of the body; limits hold before and after it.",
+            "description": "Compression of the body. Limits hold before and after decompression.",
             "schema": {"type": "string", "enum": ["identity", "gzip", "zstd"]},
         }
     ],
     "requestBody": {
         "required": True,
-        "description": "A telemetry window. JSON suits jobs up to about a thousand ranks, Arrow larger ones.",
+        "description": "A telemetry window. Use JSON for up to about 1,000 ranks, and Arrow for more.",
         "content": {
             JSON: {"schema": {"$ref": "#/components/schemas/TelemetryWindow"}},
             MULTIPART: {
@@ -55,7 +55,7 @@ WINDOW_BODY: dict[str, Any] = {
 
 @dataclass(frozen=True)
 class Limits:
-    """Bytes a body of one media type may have, as sent and after decompression."""
+    """Largest body of one media type, as sent and after decompression, bytes."""
 
     sent: int
     decoded: int
@@ -70,12 +70,12 @@ class Limits:
 
 
 def content_type_of(request: Request, taken: Sequence[str]) -> str:
-    """The request's Content-Type, if it is one of those taken.
+    """The Content-Type of the request, if the endpoint accepts it.
 
     Raises
     ------
     ProblemError
-        415, naming what is taken.
+        415, with the accepted types.
     """
     given = request.headers.get("content-type", "")
     if media_type(given) in taken:
@@ -86,7 +86,7 @@ def content_type_of(request: Request, taken: Sequence[str]) -> str:
         f"{what} is not supported",
         headers={"Accept-Post": ", ".join(taken), "Connection": "close"},
         expected=" or ".join(taken),
-        hint="curl needs -H 'Content-Type: application/json'; what curl sends by default is a web form",
+        hint="with curl: -H 'Content-Type: application/json'; its default is a web form",
     )
 
 
@@ -94,13 +94,13 @@ def content_type_of(request: Request, taken: Sequence[str]) -> str:
 async def received(request: Request, caller: str | None, max_bytes: int) -> AsyncIterator[Received]:
     """Receive a body and give it a place in the queue; both last as long as the context.
 
-    The place is taken once the body is whole: a caller that sends slowly holds nobody's. Where there is none
-    the request is refused, before its body is read if that is known by then.
+    The body gets its place when it is complete, so a slow sender holds none. If the queue is full, the
+    request is refused: before its body is read, or after it.
 
     Raises
     ------
     ProblemError
-        ``busy``, ``rate-limited``, or as `rca_api.admission.chunks_of` says.
+        ``busy``, ``rate-limited``, or as `rca_api.admission.chunks_of`.
     """
     state = State.of(request)
     admission, metrics = state.admission, state.metrics
@@ -114,18 +114,18 @@ async def received(request: Request, caller: str | None, max_bytes: int) -> Asyn
                 yield body
 
 
-MAX_BYTES = 1 << 20
-_SECONDS = 30.0
+SMALL_BODY_BYTES = 1 << 20
+_SMALL_BODY_SECONDS = 30.0
 _WITH_BODY = frozenset({"POST", "PUT", "PATCH"})
-#: What endpoints of such a router can answer besides their own problems.
+#: Problem codes of endpoints with small bodies, besides their own.
 BODY_PROBLEMS = ("too-large", "body-timeout", "busy", "http-error")
 
 
 class SmallBodies(APIRoute):
-    """Asks who calls, and reads a body of at most `MAX_BYTES` within a time, before anything else is done."""
+    """Route that identifies the caller and reads its small body before the endpoint runs."""
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
-        """Wrap FastAPI's handler."""
+        """Wrap FastAPI's handler, which reads bodies of any size from anyone."""
         handle = super().get_route_handler()
 
         async def limited(request: Request) -> Response:
@@ -146,8 +146,10 @@ class SmallBodies(APIRoute):
 
 async def _read(request: Request, ticket: Ticket) -> bytes:
     try:
-        return b"".join([chunk async for chunk in chunks_of(request, ticket, MAX_BYTES, _SECONDS)])
+        return b"".join(
+            [chunk async for chunk in chunks_of(request, ticket, SMALL_BODY_BYTES, _SMALL_BODY_SECONDS)]
+        )
     except TooLarge:
-        # That error's advice is for windows. The rest is not read, so the connection is of no more use.
+        # The hint of that error is for windows. The rest is not read, so the connection has to close.
         headers = {"Connection": "close"}
-        raise ProblemError("too-large", f"the limit is {MAX_BYTES:,} bytes", headers=headers) from None
+        raise ProblemError("too-large", f"the limit is {SMALL_BODY_BYTES:,} bytes", headers=headers) from None

@@ -1,4 +1,4 @@
-"""What the endpoints of one app share."""
+"""The parts of one app, which its endpoints share."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ from rca_api.webhooks.delivery import Sender
 from rca_api.webhooks.dispatcher import Dispatcher as WebhookDispatcher
 from rca_api.webhooks.dispatcher import Retries
 
-#: Least a bundle gets to load and to answer one window, on a machine that is busy.
+#: Shortest time for a bundle to load and to answer one window: the machine may be busy.
 _TRIAL_SECONDS = 30.0
 
 
@@ -74,12 +74,12 @@ class State:
     follower: Follower
     shadow: Shadow
     wakeup: WakeupQueue
-    #: Told of every finished diagnosis, in the transaction that stores it.
+    #: Called with every finished diagnosis, in the transaction that stores it.
     on_diagnosed: tuple[OnDiagnosed, ...]
 
     @classmethod
     def build(cls, settings: Settings) -> State:
-        """Put the parts together; nothing is loaded yet."""
+        """Build the parts; nothing is loaded yet."""
         metrics = Metrics()
         database = Database(settings.database_url, metrics.database_failures.inc)
         models = CurrentModels(BundleRef(settings.bundle))
@@ -92,14 +92,14 @@ class State:
         )
         windows = WindowStore(settings.window_store_url)
         incidents = _incidents(settings, metrics)
-        # Incidents first: nodes ask whether the window was new to them.
+        # Incidents first: nodes need to know whether the window is new.
         on_diagnosed: tuple[OnDiagnosed, ...] = (incidents, Exposures())
         journal = Journal(database, metrics, on_diagnosed, windows.has)
         policy = _policy(settings)
         registry = RegistryClient(
             settings.registry_uri, settings.registry_timeout_seconds, settings.log_level
         )
-        # An answer that callers would be granted the time for is no reason to reject who gives it.
+        # A bundle that answers within the deadline of callers is not rejected as slow.
         trial = BundleTrial(setup, max(_TRIAL_SECONDS, settings.deadline_seconds), pool.loaded)
         admission = Admission(settings, pool.seconds_until_free, metrics)
         memory = HistoryCache(database, settings)
@@ -160,7 +160,7 @@ def _setup(settings: Settings, models: CurrentModels) -> Setup:
 
 
 def _shelf(settings: Settings) -> Shelf:
-    # What another replica uses is touched at each of its polls.
+    # Another replica touches the bundles it uses at each poll.
     return Shelf(settings.data_dir / "models", max(KEEP_SECONDS, 4 * settings.follow_seconds))
 
 

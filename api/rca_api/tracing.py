@@ -1,7 +1,7 @@
-"""OpenTelemetry spans: one per request and queued diagnosis, and one below it for each of their stages.
+"""Times of stages, and OpenTelemetry spans: one per request and queued diagnosis, with one span per stage.
 
-Off unless `RCA_TRACING` says otherwise, and everything here then does nothing: the SDK is an extra, and is
-imported only by `start`. Like OpenTelemetry's own provider, the tracer is one per process.
+Stage times go into the log line of a diagnosis. Spans are off unless `RCA_TRACING` is set: the SDK is an
+extra and is imported by `start` only. There is one tracer per process.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class _Process:
 
 
 def start(kind: str) -> None:
-    """Begin to trace; without the extra the service says so and goes on without.
+    """Start to trace; without the extra an error is logged and nothing is traced.
 
     Parameters
     ----------
@@ -55,14 +55,14 @@ def install(processor: SpanProcessor) -> None:
     from opentelemetry.sdk.trace import TracerProvider
 
     named = Resource.create({SERVICE_NAME: _NAME}).merge(OTELResourceDetector().detect())
-    # The service ends it itself, while its event loop can still say what is left to do.
+    # `stop` shuts it down, while the event loop still runs.
     _Process.provider = TracerProvider(resource=named, shutdown_on_exit=False)
     _Process.provider.add_span_processor(processor)
     _Process.tracer = _Process.provider.get_tracer(_NAME)
 
 
 def stop() -> None:
-    """Send what is left, and trace no more; blocks as long as the collector takes."""
+    """Send the remaining spans and stop tracing; blocks as long as the collector takes."""
     provider, _Process.provider, _Process.tracer = _Process.provider, None, None
     if provider is not None:
         provider.shutdown()
@@ -83,12 +83,12 @@ def request(method: str, headers: Mapping[str, str]) -> Iterator[Span | None]:
 
 
 def answered(span: Span | None, method: str, route: str, status: int) -> None:
-    """Say on a request's span what became of it, in OpenTelemetry's own names."""
+    """Record the outcome of a request on its span, with OpenTelemetry's attribute names."""
     if span is None:
         return
     from opentelemetry.trace import StatusCode
 
-    # The name has to be one of few: the route, never the path.
+    # Span names must be few: the route, not the path.
     span.update_name(f"{method} {route}")
     span.set_attributes(
         {"http.request.method": method, "http.route": route, "http.response.status_code": status}
@@ -99,7 +99,7 @@ def answered(span: Span | None, method: str, route: str, status: int) -> None:
 
 @contextmanager
 def work(name: str, **attributes: str) -> Iterator[None]:
-    """Span of something that no request waits for."""
+    """Span of background work."""
     if _Process.tracer is None:
         yield
         return
@@ -108,7 +108,7 @@ def work(name: str, **attributes: str) -> Iterator[None]:
 
 
 def stage(name: str, began: float, seconds: float) -> None:
-    """Span of a stage that has ended already, perhaps in another process.
+    """Record the span of a stage that has ended, perhaps in another process.
 
     Parameters
     ----------
@@ -123,7 +123,7 @@ def stage(name: str, began: float, seconds: float) -> None:
 
 
 def outgoing() -> dict[str, str]:
-    """Headers that hand the current span on: ``traceparent``, or nothing where there is none."""
+    """Headers that pass the current span on: ``traceparent``, or none without a span."""
     carrier: dict[str, str] = {}
     if _Process.tracer is not None:
         from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
@@ -133,7 +133,7 @@ def outgoing() -> dict[str, str]:
 
 
 def ids() -> dict[str, str]:
-    """Trace and span id for a log line; nothing where there is no span."""
+    """Trace and span id for a log line; empty without a span."""
     if _Process.tracer is None:
         return {}
     from opentelemetry.trace import format_span_id, format_trace_id, get_current_span
@@ -145,7 +145,7 @@ def ids() -> dict[str, str]:
 
 
 def add_ids(_: Any, __: str, event: structlog.types.EventDict) -> structlog.types.EventDict:
-    """Be a structlog processor: lines say which span they belong to."""
+    """Structlog processor that adds the ids of the current span."""
     return {**ids(), **event}
 
 
@@ -153,27 +153,27 @@ _collected: ContextVar[dict[str, float] | None] = ContextVar("stages", default=N
 
 
 class Timed(NamedTuple):
-    """When a stage began, in Unix seconds, and how many seconds it took."""
+    """Begin of a stage, Unix seconds, and its duration, seconds."""
 
     began: float
     seconds: float
 
 
 class Watch:
-    """Times one stage; the clock of the wall says when it began, a steady one how long it took."""
+    """Times one stage: its begin on the wall clock, its duration on a monotonic clock."""
 
     def __init__(self) -> None:
         self._began = time.time()
         self._steady = time.perf_counter()
 
     def read(self) -> Timed:
-        """Say what has passed so far."""
+        """The stage so far."""
         return Timed(self._began, time.perf_counter() - self._steady)
 
 
 @contextmanager
 def collecting() -> Iterator[None]:
-    """Collect the stages of what is done in this context, apart from those of whatever surrounds it."""
+    """Collect the stages of this context, separate from those of an outer one."""
     token = _collected.set({})
     try:
         yield
@@ -182,7 +182,7 @@ def collecting() -> Iterator[None]:
 
 
 def note(stage: str, timed: Timed) -> None:
-    """Take down a stage that has ended; a repeated one adds up."""
+    """Record a stage that has ended; repeated stages add up."""
     held = _collected.get()
     if held is not None:
         held[stage] = held.get(stage, 0.0) + timed.seconds
@@ -190,5 +190,5 @@ def note(stage: str, timed: Timed) -> None:
 
 
 def milliseconds() -> dict[str, float]:
-    """Give what was collected so far."""
+    """Stages collected so far, milliseconds."""
     return {stage: round(1e3 * seconds, 2) for stage, seconds in (_collected.get() or {}).items()}

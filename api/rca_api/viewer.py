@@ -1,4 +1,4 @@
-"""`/docs`: a viewer of the OpenAPI document that comes with the service and needs no Internet."""
+"""`/docs`: a viewer of the OpenAPI document that needs no Internet access."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from starlette.staticfiles import StaticFiles
 from rca_api.problems import ProblemError
 
 PATH = "/docs"
-#: Distributes Swagger UI's own files; nothing of its code is used.
+#: Package that distributes the files of Swagger UI; its code is not used.
 _PACKAGE = "fastapi_offline"
-# Scripts come from files, none from the page: so the policy in `security.headers` can forbid those.
+# All scripts are files, so that the policy in `middleware` can forbid scripts in the page.
 _PAGE = f"""<!DOCTYPE html>
 <html lang="en">
 <head>
@@ -41,7 +41,7 @@ _START = """SwaggerUIBundle({
 
 
 def install(app: FastAPI) -> None:
-    """Add the page, its script and the viewer's files; none of them is part of the API."""
+    """Add the page, its script and the files of the viewer; they are not part of the API."""
     files = _files()
     app.add_route(PATH, _page if files is not None else _absent, include_in_schema=False)
     if files is not None:
@@ -60,13 +60,13 @@ def _start(_: Request) -> Response:
 def _absent(_: Request) -> Response:
     raise ProblemError(
         "missing-extra",
-        "The viewer is not installed; the document itself is at /openapi.json.",
+        "The viewer is not installed; the document is at /openapi.json.",
         hint=f"pip install {_PACKAGE.replace('_', '-')}",
     )
 
 
 def _files() -> Path | None:
-    """Folder of the viewer's files, without importing the package they come with."""
+    """Folder of the viewer's files; their package is not imported."""
     found = find_spec(_PACKAGE)
     if found is None or found.origin is None:
         return None

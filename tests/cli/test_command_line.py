@@ -218,9 +218,9 @@ def test_a_misspelled_variable_is_told_with_what_was_meant(
     ran = rca_command("serve", "--print-config")
     assert ran.code == 0
     assert ran.err.splitlines() == [
-        "warning: RCA_AUHT is no setting of this version; did you mean RCA_AUTH?",
-        "warning: RCA_RATE_LIMITS is no setting of this version; did you mean RCA_RATE_LIMIT?",
-        "warning: RCA_SERVICE_PORT_HTTP is no setting of this version",
+        "warning: RCA_AUHT is not a setting of this version; did you mean RCA_AUTH?",
+        "warning: RCA_RATE_LIMITS is not a setting of this version; did you mean RCA_RATE_LIMIT?",
+        "warning: RCA_SERVICE_PORT_HTTP is not a setting of this version",
     ]
 
 

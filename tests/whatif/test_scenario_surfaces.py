@@ -253,7 +253,7 @@ def test_workers_per_step_over_http(client: TestClient) -> None:
 
 def test_unknown_parts_next_to_a_trace_are_refused(client: TestClient) -> None:
     sent = parts(trace=("t", trace_body(), PARQUET["Content-Type"]), job=("j", b"{}", "application/json"))
-    assert "takes no part beside it" in client.post("/v1/what-if", **sent).json()["detail"]
+    assert "besides a bare trace only the part" in client.post("/v1/what-if", **sent).json()["detail"]
 
 
 def test_a_doubled_column_over_http_is_a_named_problem(client: TestClient) -> None:

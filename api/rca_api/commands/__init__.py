@@ -1,6 +1,5 @@
-"""Groups of `rca` that work on the service's own data: `rca db`, ...
+"""Commands on the data of the service: `rca db`, `rca keys`, `rca worker`.
 
-Like those of `rca.commands`: one module each with a ``typer.Typer`` named ``app`` (and one name in
-`rca.commands.SERVICE_COMMANDS`), and everything heavy is imported inside the functions, so that
-``rca --help`` stays quick and works without the extra ``[api]``.
+Each is one module and one name in `rca.commands.SERVICE_COMMANDS`. The modules import the service inside
+functions only. So ``rca --help`` stays fast and works without the extra ``[api]``.
 """

@@ -1,4 +1,4 @@
-"""What the service's commands share."""
+"""The database of the service, opened for a command."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Url = Annotated[
 
 
 def require_service() -> None:
-    """Say what to install where the service's libraries are not there.
+    """Raise an error that says what to install if the service is not installed.
 
     Raises
     ------
@@ -35,7 +35,7 @@ def require_service() -> None:
 
 @contextmanager
 def any_database(url: str | None) -> Iterator[Database]:
-    """Open the database as it is, whatever its schema.
+    """Open the database with its present schema.
 
     Raises
     ------
@@ -56,12 +56,12 @@ def any_database(url: str | None) -> Iterator[Database]:
 
 @contextmanager
 def ready_database(url: str | None) -> Iterator[Database]:
-    """Open the database with the schema this version needs; a new SQLite file is made on the way.
+    """Open the database with the schema that this version needs; creates or upgrades a SQLite file.
 
     Raises
     ------
     StoreError
-        If it cannot be used, or if a server's schema is old: `rca db upgrade` is a decision there.
+        If it is not available, or if the schema on a database server is old: `rca db upgrade` upgrades it.
     """
     with any_database(url) as database:
         if database.is_sqlite:

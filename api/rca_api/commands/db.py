@@ -19,15 +19,17 @@ app = typer.Typer(
 
 @app.command()
 def upgrade(database_url: Url = None) -> None:
-    """Bring the schema to the newest revision.
+    """Upgrade the schema to the newest revision.
 
-    Migrations only add, so the version that is running goes on working meanwhile.
+    Migrations only add, so a running service of the version before keeps working.
     """
     with any_database(database_url) as database:
         before = database.upgrade()
     if before.is_newer:
-        told = f"schema {before.current} is of a newer version than this one, which knows {before.newest}"
-        typer.echo(f"{told} (nothing to do: this version works with it)")
+        typer.echo(
+            f"schema {before.current} is newer than {before.newest}, the newest that this version knows "
+            "(nothing to do: this version works with it)"
+        )
         return
     done = "nothing to do" if before.current == before.newest else f"was {before.current or 'empty'}"
     typer.echo(f"schema {before.newest} ({done})")
@@ -35,7 +37,7 @@ def upgrade(database_url: Url = None) -> None:
 
 @app.command()
 def status(database_url: Url = None) -> None:
-    """Say which revision the database has; exit code 1 if this version needs a newer one."""
+    """Show the revision of the schema; exit code 1 if this version needs a newer one."""
     with any_database(database_url) as database:
         schema = database.schema()
         place = database.url.render_as_string(hide_password=True)
@@ -46,7 +48,7 @@ def status(database_url: Url = None) -> None:
 
 @app.command()
 def prune() -> None:
-    """Delete windows over the limits (RCA_WINDOW_DAYS, RCA_MAX_WINDOW_STORE_BYTES), as the service does."""
+    """Delete windows over the limits RCA_WINDOW_DAYS and RCA_MAX_WINDOW_STORE_BYTES now."""
     require_service()
     from rca_api import environment
     from rca_api.state import State
@@ -55,5 +57,5 @@ def prune() -> None:
     pruned = state.retention.prune()
     state.database.close()
     typer.echo(
-        f"{pruned.windows} windows ({pruned.n_bytes:,} bytes) and {pruned.orphans} files without a row"
+        f"deleted {pruned.windows} windows ({pruned.n_bytes:,} bytes), {pruned.orphans} files without a row"
     )

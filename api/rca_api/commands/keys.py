@@ -34,36 +34,39 @@ def create(
     scope: Annotated[
         list[str],
         typer.Option(
-            help="What it may do: diagnose, read, feedback, train, promote, rollback, or admin for all."
+            help="Permission: diagnose, read, feedback, train, promote, rollback, or admin for all."
         ),
     ],
-    name: Annotated[str, typer.Option(help="Who or what will use it; shown in lists and logs.")] = "unnamed",
+    name: Annotated[
+        str, typer.Option(help="Name of the user or program; shown in lists and logs.")
+    ] = "unnamed",
     expires: Annotated[
-        str | None, typer.Option(help="Life, such as 12h, 90d or 52w. [default: no end]")
+        str | None, typer.Option(help="Lifetime, such as 12h, 90d or 52w. [default: no end]")
     ] = None,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print the key alone, for a script.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print only the key, for a script.")] = False,
     database_url: Url = None,
 ) -> None:
-    """Make a key. It is shown this once: only a digest of it is kept."""
+    """Create a key. It is shown only once, because only its digest is kept."""
     from rca_api.security import keys
     from rca_api.store.base import now
 
     scopes = _scopes(scope)
-    until = None if expires is None else now() + _life(expires)
+    until = None if expires is None else now() + _lifetime(expires)
     with ready_database(database_url) as database, database.session() as session:
         row, key = keys.create(session, name, scopes, until)
     if quiet:
         typer.echo(key)
         return
     typer.echo(f"{key}\n\nid {row.id}, scopes {row.scopes}, expires {until or 'never'}")
-    typer.echo("Keep it now: it cannot be shown again. Send it as `Authorization: Bearer <key>`.")
+    typer.echo("Store it now: it cannot be shown again. Send it as `Authorization: Bearer <key>`.")
 
 
 @app.command("list")
 def list_command(
-    as_json: Annotated[bool, typer.Option("--json", help="For a program.")] = False, database_url: Url = None
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, for a program.")] = False,
+    database_url: Url = None,
 ) -> None:
-    """List all keys, the newest first; never the keys themselves."""
+    """List all keys without their secrets, the newest first."""
     from rca_api.security import keys
 
     with ready_database(database_url) as database, database.reading() as session:
@@ -72,20 +75,20 @@ def list_command(
         typer.echo(json.dumps([_document(row) for row in rows], indent=2))
         return
     if not rows:
-        typer.echo("there are no keys; `rca keys create --scope diagnose` makes one")
+        typer.echo("there are no keys; `rca keys create --scope diagnose` creates one")
     for row in rows:
         state = (
             f"revoked {row.revoked_at:%Y-%m-%d}" if row.revoked_at else f"expires {row.expires_at or 'never'}"
         )
         used = f"{row.used_at:%Y-%m-%d}" if row.used_at else "never"
         typer.echo(
-            f"{row.id}  {row.name}  [{row.scopes}]  made {row.created_at:%Y-%m-%d}, used {used}, {state}"
+            f"{row.id}  {row.name}  [{row.scopes}]  created {row.created_at:%Y-%m-%d}, used {used}, {state}"
         )
 
 
 @app.command()
 def revoke(key_id: Annotated[str, typer.Argument(metavar="ID")], database_url: Url = None) -> None:
-    """End a key; every replica refuses it from its next request on."""
+    """Revoke a key; every replica refuses it from the next request on."""
     from rca_api.security import keys
 
     with ready_database(database_url) as database, database.session() as session:
@@ -103,10 +106,10 @@ def _scopes(names: list[str]) -> list[Any]:
     return [Scope(name) for name in names]
 
 
-def _life(text: str) -> timedelta:
+def _lifetime(text: str) -> timedelta:
     form = re.fullmatch(r"([1-9]\d{0,4})([hdw])", text)
     if form is None:
-        raise InvalidInput(f"{text!r} is no life of a key", hint="a number and h, d or w, such as 90d")
+        raise InvalidInput(f"{text!r} is not a lifetime", hint="a number and h, d or w, such as 90d")
     return int(form[1]) * _UNITS[form[2]]
 
 

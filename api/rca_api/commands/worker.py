@@ -1,4 +1,4 @@
-"""`rca worker`: trains what the service was asked to train, in a process apart from it."""
+"""`rca worker`: executes the training runs of the service, in its own process."""
 
 from __future__ import annotations
 
@@ -12,24 +12,26 @@ import typer
 from rca.errors import MissingExtra
 
 EXAMPLES = """
-rca worker                                             beside `rca serve`, with the same RCA_* settings
-rca worker --once                                      work off what is ordered, then leave
+rca worker                                             with the same RCA_* settings as `rca serve`
+rca worker --once                                      execute all queued runs, then end
 RCA_DATABASE_URL=postgresql://rca@db/rca MLFLOW_TRACKING_URI=http://mlflow:5000 rca worker
 """
 
 
 def command(
-    once: Annotated[bool, typer.Option("--once", help="Leave when nothing is ordered any more.")] = False,
+    once: Annotated[bool, typer.Option("--once", help="End when no run is queued any more.")] = False,
     alive_file: Annotated[
         Path | None,
-        typer.Option(help="File to touch every second or two, for a probe that looks at its age."),
+        typer.Option(
+            help="File to touch every one or two seconds, for a liveness probe that checks its age."
+        ),
     ] = None,
 ) -> None:
-    """Work on the training runs of the service.
+    """Execute the training runs of the service.
 
-    Any number may run; a run is worked on by one at a time. When one is killed, another takes its run up
-    after half a minute, and what it had computed of the corpus is kept. SIGTERM gives the run back at once.
-    Needs the extras [api,train].
+    Any number of workers may run; each run has one worker at a time. If a worker is killed, another one takes
+    over its run after half a minute, and keeps the computed features. On SIGTERM a worker gives its run back
+    at once. Needs the extras [api,train].
     """
     try:
         from rca_api import environment, logs

@@ -1,7 +1,7 @@
-"""A received body on its way to a process: in memory while small, else in a file that both can read.
+"""Spool: a received body for a process, in memory while it is small, else in a file.
 
-What goes through a process's pipe is copied four times; a hundred megabytes would hold it up for longer
-than diagnosing them.
+The pipe of a process copies its content four times. For a hundred megabytes that takes longer than the
+diagnosis.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _ABANDONED_SECONDS = 3600.0
 
 @dataclass(frozen=True)
 class Received:
-    """A whole body, and the SHA-256 of its bytes as they were sent."""
+    """A complete body, and the SHA-256 of its bytes as sent."""
 
     body: Body
     sha256: str
@@ -43,20 +43,20 @@ class SpoolError(SourceError):
 
 
 class Spool:
-    """A folder of bodies that are being worked on.
+    """A folder of bodies that are being processed.
 
     Parameters
     ----------
     folder : Path
-        On this machine; files that a killed process left there are deleted at start.
+        On this machine. Files that a killed process left there are deleted at start.
     """
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
     def clean(self) -> None:
-        """Make the folder, and delete what was abandoned in it."""
-        # The data folder is made here where the database is elsewhere.
+        """Create the folder, and delete abandoned files in it."""
+        # Creates the data folder as well if the database is elsewhere.
         private_folder(self._folder.parent)
         private_folder(self._folder)
         for path in self._folder.iterdir():
@@ -67,14 +67,14 @@ class Spool:
     async def receive(
         self, request: Request, ticket: Ticket, limit: int, timeout_seconds: float
     ) -> AsyncIterator[Received]:
-        """Receive a request's body; it exists as long as the context lasts.
+        """Receive the body of a request; it exists as long as the context.
 
         Raises
         ------
         TooLarge, ProblemError
-            As `rca_api.admission.chunks_of` says.
+            As `rca_api.admission.chunks_of`.
         SpoolError
-            If a large one cannot be written.
+            If a large body cannot be written.
         """
         digest = hashlib.sha256()
         held: list[bytes] = []
@@ -99,7 +99,7 @@ class Spool:
                 yield Received(Body(b"", path), digest.hexdigest())
         finally:
             if file is not None:
-                # What a full disk did not take is refused already, and tried once more here.
+                # A full disk has been reported already; closing tries to write once more.
                 with suppress(OSError):
                     file.close()
             if path is not None:
@@ -117,7 +117,7 @@ def _opened(path: Path) -> IO[bytes]:
 def _write(file: IO[bytes], chunks: list[bytes]) -> None:
     try:
         file.write(b"".join(chunks))
-        # A full disk is to be noticed here, not when the file is closed.
+        # So that a full disk is reported here, not when the file is closed.
         file.flush()
     except OSError as error:
         raise SpoolError(f"a large body cannot be kept: {error.strerror}") from error

@@ -211,7 +211,7 @@ class ComputePool:
         self._mean_seconds += _NEWEST_WEIGHT * (reply.seconds - self._mean_seconds)
         if reply.crash is not None:
             _log.error("a task failed", traceback=reply.crash)
-            raise ProblemError("internal-error", "Something failed on our side; quote the request id.")
+            raise ProblemError("internal-error", "The service failed; report this with the request id.")
         if reply.error is not None:
             raise reply.error
         return reply.value

@@ -138,5 +138,5 @@ def _read_cursor(cursor: str) -> tuple[float, str]:
         if not isinstance(probability, float) or not isinstance(name, str):
             raise TypeError
     except (ValueError, TypeError):
-        raise ProblemError("invalid-parameters", "cursor: is not one that this list gave") from None
+        raise ProblemError("invalid-parameters", "cursor: is not a cursor of this list") from None
     return probability, name

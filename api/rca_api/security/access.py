@@ -1,4 +1,4 @@
-"""The dependency by which an endpoint says which scope it asks for."""
+"""The dependency with which an endpoint requires a scope."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rca_api.problems import ProblemError
 from rca_api.security.principal import Principal, Scope
 from rca_api.state import State
 
-# Only for the OpenAPI document: `Authority` reads the headers, and says better what is wrong with them.
+# Only for the OpenAPI document: `Authority` reads the headers, and reports better what is wrong.
 _BEARER = HTTPBearer(
     auto_error=False, description="An API key (`rca_...`), or a token of the configured OIDC issuer."
 )
@@ -20,9 +20,9 @@ _HEADER = APIKeyHeader(name="X-API-Key", auto_error=False, description="An API k
 
 
 def requires(*scopes: Scope) -> Callable[..., Principal]:
-    """Make a dependency that gives the caller, if it holds one of `scopes`; else 401, 403 or 429.
+    """Make a dependency that gives the caller if it holds one of `scopes`; else it raises 401, 403 or 429.
 
-    A plain function, so that FastAPI runs it in a thread: it asks the database.
+    The dependency is a plain function, so that FastAPI runs it in a thread: it reads the database.
     """
     wanted = " or ".join(repr(scope.value) for scope in scopes)
 

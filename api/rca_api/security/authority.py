@@ -1,4 +1,4 @@
-"""Who is asking: an API key, a token of the configured issuer, or nobody."""
+"""Identification of callers: by API key, by a token of the issuer, or by loopback without either."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from rca_api.settings import Settings
 from rca_api.store.database import Database, StoreError
 
 _log = structlog.stdlib.get_logger("rca_api.security")
-#: Credentials one address may get wrong; further wrong ones are told to wait and no longer logged.
-_FAILURES = "60/minute"
+#: Wrong credentials allowed per address. Further ones get 429 and are not logged.
+_FAILURE_RATE = "60/minute"
 
 
 class Authority:
@@ -29,7 +29,7 @@ class Authority:
         self._off = settings.auth == "off"
         self._database = database
         self._rates = Rates(settings.rate_limit, settings.rate_limit_storage_url)
-        self._failures = Rates(_FAILURES, of="failed attempts")
+        self._failures = Rates(_FAILURE_RATE, of="failed attempts")
         self._tokens = (
             TokenVerifier(settings.oidc_issuer, settings.oidc_audience, scope_claim=settings.oidc_scope_claim)
             if settings.oidc_issuer
@@ -37,7 +37,7 @@ class Authority:
         )
 
     def prepare(self) -> None:
-        """Get ready for the first caller, and tell the operator of a new service what it will be missing."""
+        """Fetch the issuer's keys, or warn if there is no API key yet."""
         if self._off:
             return
         if self._tokens is not None:
@@ -49,19 +49,19 @@ class Authority:
         try:
             with self._database.reading() as session:
                 if not keys.listed(session):
-                    _log.warning("there is no API key yet; make one: rca keys create --scope diagnose")
+                    _log.warning("there is no API key yet; create one: rca keys create --scope diagnose")
         except StoreError:
-            # /readyz says it; a service whose database is away starts all the same.
+            # The service starts without its database as well; /readyz reports it.
             return
 
     def identify(self, request: Request) -> Principal:
-        """Find out who asks; looked up and counted once a request, however often it is asked.
+        """Identify the caller; a request is looked up and counted once.
 
         Raises
         ------
         ProblemError
-            401 for nobody or a credential that proves nothing, 403 where authentication is off and the
-            request comes from elsewhere, 429 for a caller that asks too often.
+            401 without a valid credential; 403 if authentication is off and the request comes from another
+            machine; 429 for too many requests.
         """
         known: Principal | None = getattr(request.state, "principal", None)
         if known is None:
@@ -74,7 +74,7 @@ class Authority:
         Raises
         ------
         ProblemError
-            429 if that is more often than it may ask.
+            429 if these are too many requests.
         """
         if caller.id is not None and n > 0:
             self._rates.hit(caller.id, n)
@@ -93,13 +93,13 @@ class Authority:
     def _credential(self, request: Request, address: str) -> Principal:
         given = _presented(request)
         if given is None:
-            raise _unauthenticated("an API key or a token is needed")
-        # Looked at whoever else failed at this address: behind a proxy many callers share one.
+            raise _unauthenticated("this needs an API key or a token")
+        # Checked even after failures of this address: behind a proxy many callers share one.
         found = keys.verified(self._database, given) if given.startswith(keys.PREFIX) else self._token(given)
         if found is None:
             self._failures.hit(address)
-            _log.warning("refused credential", address=address)
-            raise _unauthenticated("the API key or token is not valid (any more)")
+            _log.warning("credential refused", address=address)
+            raise _unauthenticated("the API key or token is not valid, or not valid any more")
         return found
 
     def _token(self, token: str) -> Principal | None:
@@ -108,7 +108,7 @@ class Authority:
         try:
             return self._tokens.verify(token)
         except RefusedToken as error:
-            _log.info("refused token", reason=str(error))
+            _log.info("token refused", reason=str(error))
             return None
 
 
@@ -125,31 +125,31 @@ def _unauthenticated(detail: str) -> ProblemError:
         "unauthenticated",
         detail,
         headers={"WWW-Authenticate": 'Bearer realm="straggler-rca"', "Connection": "close"},
-        hint="`rca keys create --scope diagnose` makes a key; send it as Authorization: Bearer <key>",
+        hint="`rca keys create --scope diagnose` creates a key; send it as Authorization: Bearer <key>",
     )
 
 
-#: Whoever forwards a request for others says so in one of these.
+#: Headers that proxies add to a request that they forward.
 _FORWARDED = ("forwarded", "via", "x-real-ip")
 _FORWARDED_PREFIX = "x-forwarded-"
 
 
 def refusal(request: Request) -> str | None:
-    """Say why a request must not be answered without authentication; None if it may."""
+    """Why a request must not be answered without authentication; None if it may."""
     server = request.scope.get("server")
     if server is not None and not _is_here(server[0]):
-        return f"the service listens on {server[0]} with authentication off, which is for loopback only"
-    # A page of evil.example whose name was made to point at 127.0.0.1 arrives with its own Host.
+        return f"authentication is off, which needs loopback, but the service listens on {server[0]}"
+    # A web page whose host name resolves to 127.0.0.1 sends its own name as Host.
     host = urlsplit(f"//{request.headers.get('host', '')}").hostname or ""
     if not _is_here(host):
-        return f"with authentication off the service answers to loopback names only, not to {host!r}"
-    # A proxy on this machine that rewrites Host would hand us to whoever reaches the proxy.
-    told = next((name for name in request.headers if _is_forwarding(name)), None)
-    if told is not None:
-        return f"with authentication off the service answers nobody through a proxy ({told} was sent)"
+        return f"authentication is off, so the service answers to loopback names only, not to {host!r}"
+    # A proxy on this machine that rewrites Host would open the service to its own clients.
+    header = next((name for name in request.headers if _is_forwarding(name)), None)
+    if header is not None:
+        return f"authentication is off, so the service answers no proxy (the request has the header {header})"
     origin = request.headers.get("origin")
     if origin is not None and not _is_here(urlsplit(origin).hostname or ""):
-        return "with authentication off the service answers no page of another site"
+        return "authentication is off, so the service answers no page of another site"
     return None
 
 
@@ -168,5 +168,5 @@ def _is_forwarding(header: str) -> bool:
 
 
 def _is_here(host: str) -> bool:
-    """Loopback, or a name without dots: no public site can have one."""
+    """Whether `host` is loopback or a name without dots, which no public site has."""
     return is_loopback(host) or (host != "" and "." not in host and ":" not in host)

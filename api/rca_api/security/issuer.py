@@ -1,4 +1,4 @@
-"""The keys of a token issuer: asked for by one request at a time, and never waited for by the others."""
+"""The keys of a token issuer: one request fetches them, and the others do not wait."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from joserfc.jwk import KeySet
 from rca.errors import SourceError
 
 _LIVE_SECONDS = 3600.0
-#: A token with an unknown key id makes us ask the issuer again, but not more often than this.
+#: A token with an unknown key id makes the service fetch the keys again, but no sooner than this.
 _REFRESH_SECONDS = 30.0
 _ANSWER_SECONDS = 5.0
 _MAX_BYTES = 1 << 20
@@ -25,13 +25,13 @@ Fetch = Callable[[str], dict[str, Any]]
 
 
 class IssuerError(SourceError):
-    """The token issuer's keys cannot be had at the moment."""
+    """The keys of the token issuer are not available."""
 
     code = "issuer-unavailable"
 
 
 class IssuerKeys:
-    """The keys one issuer published last.
+    """The latest keys of one issuer.
 
     Parameters
     ----------
@@ -49,40 +49,40 @@ class IssuerKeys:
         self._issuer = issuer
         self._fetch = fetch or _fetched
         self._clock = clock
-        self._asking = threading.Lock()
+        self._fetching = threading.Lock()
         self._keys: KeySet | None = None
-        self._asked_at = float("-inf")
+        self._fetched_at = float("-inf")
 
     def holding(self, key_id: str | None) -> KeySet:
-        """The keys, asked for again where they are old or `key_id` is not among them.
+        """The keys, fetched again if they are old or `key_id` is not among them.
 
-        Whoever comes while another request asks the issuer is answered with what is known.
+        While another request fetches them, this gives the known keys.
 
         Raises
         ------
         IssuerError
-            If no keys are known, or this one is not and the issuer is being asked.
+            If no keys are known, or this key is not known while the keys are being fetched.
         """
-        if self._is_due(key_id) and self._asking.acquire(blocking=False):
+        if self._is_due(key_id) and self._fetching.acquire(blocking=False):
             try:
-                # Somebody else may have asked between our look and our turn.
+                # Another request may have fetched them meanwhile.
                 if self._is_due(key_id):
-                    self._ask()
+                    self._refresh()
             finally:
-                self._asking.release()
+                self._fetching.release()
         keys = self._keys
-        if keys is None or (self._asking.locked() and not _is_in(keys, key_id)):
-            raise IssuerError("the issuer's keys are not here yet; try again")
+        if keys is None or (self._fetching.locked() and not _is_in(keys, key_id)):
+            raise IssuerError("the keys of the issuer are not loaded yet; try again")
         return keys
 
     def _is_due(self, key_id: str | None) -> bool:
-        age = self._clock() - self._asked_at
+        age = self._clock() - self._fetched_at
         known = self._keys is not None and _is_in(self._keys, key_id)
         return age > (_LIVE_SECONDS if known else _REFRESH_SECONDS)
 
-    def _ask(self) -> None:
-        # Counted before asking: an issuer that is down is not asked once per request.
-        self._asked_at = self._clock()
+    def _refresh(self) -> None:
+        # Set before the fetch: otherwise every request would call an issuer that is down.
+        self._fetched_at = self._clock()
         try:
             discovery = self._fetch(f"{self._issuer.rstrip('/')}/.well-known/openid-configuration")
             if discovery.get("issuer") != self._issuer:
@@ -96,9 +96,11 @@ class IssuerKeys:
             ValueError,
             AttributeError,
         ) as error:
-            # Keys once fetched go on being used while the issuer is away.
+            # Known keys stay in use while the issuer is away.
             if self._keys is None:
-                raise IssuerError(f"the issuer's keys cannot be had: {type(error).__name__}") from error
+                raise IssuerError(
+                    f"the keys of the issuer cannot be fetched: {type(error).__name__}"
+                ) from error
 
 
 def _is_in(keys: KeySet, key_id: str | None) -> bool:
@@ -124,7 +126,7 @@ def _fetched(url: str) -> dict[str, Any]:
                 body += piece
                 if len(body) > _MAX_BYTES:
                     raise ValueError(f"{url} is larger than {_MAX_BYTES} bytes")
-                # Each read has its own time-out: an issuer that sends a byte now and then meets none.
+                # The time limit of a single read does not stop an issuer that sends single bytes.
                 if time.monotonic() > deadline:
                     raise ValueError(f"{url} has not answered within {_ANSWER_SECONDS:g} s")
         finally:

@@ -1,7 +1,7 @@
-"""API keys: ``rca_<id>_<secret>``, of which only a digest of the secret is kept.
+"""API keys: ``rca_<id>_<secret>``; the database holds only a digest of the secret.
 
-The secret has 256 random bits, so a plain SHA-256 of it cannot be searched for; a slow password hash
-would only slow down every request.
+The secret has 256 random bits, so its SHA-256 cannot be found by search. A slow password hash would only slow
+down requests.
 """
 
 from __future__ import annotations
@@ -35,21 +35,21 @@ class ApiKeyRow(Base):
     created_at: Mapped[datetime] = mapped_column(UtcDateTime, default=now)
     expires_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
     revoked_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
-    #: To the hour: a write per request would cost more than a diagnosis.
+    #: Last use, to the hour: a write per request would cost more than a diagnosis.
     used_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
 
 
 PREFIX = "rca_"
 _FORM = re.compile(r"rca_([0-9a-f]{16})_([A-Za-z0-9_-]{43})")
-_USED_AT_STEP = timedelta(hours=1)
+_USED_AT_PRECISION = timedelta(hours=1)
 
 
 def create(
     session: Session, name: str, scopes: Collection[Scope], expires_at: datetime | None = None
 ) -> tuple[ApiKeyRow, str]:
-    """Make a key; gives its row and the key itself, which cannot be shown again."""
+    """Create a key; gives its row and the key, which cannot be shown again."""
     if not scopes:
-        raise InvalidInput("a key without a scope could do nothing", hint="--scope diagnose, for example")
+        raise InvalidInput("a key needs a scope", hint="--scope diagnose, for example")
     secret = secrets.token_urlsafe(32)
     row = ApiKeyRow(
         id=secrets.token_hex(8),
@@ -63,12 +63,12 @@ def create(
 
 
 def listed(session: Session) -> list[ApiKeyRow]:
-    """All keys, the newest first; revoked ones too, because somebody may ask what they did."""
+    """All keys, the newest first, including the revoked ones."""
     return list(session.scalars(select(ApiKeyRow).order_by(ApiKeyRow.created_at.desc())))
 
 
 def revoke(session: Session, key_id: str) -> ApiKeyRow:
-    """End a key; it is refused from the next request on. Revoking it again changes nothing.
+    """Revoke a key; it is refused from the next request on. Revoking it again changes nothing.
 
     Raises
     ------
@@ -83,9 +83,9 @@ def revoke(session: Session, key_id: str) -> ApiKeyRow:
 
 
 def verified(database: Database, key: str, moment: datetime | None = None) -> Principal | None:
-    """Whose key this is; None for keys that are malformed, unknown, expired or revoked.
+    """The caller with this key; None if the key is malformed, unknown, expired or revoked.
 
-    Asked of the database each time, so that a revoked key is refused everywhere at once.
+    Read from the database each time, so that every replica refuses a revoked key at once.
     """
     form = _FORM.fullmatch(key)
     if form is None:
@@ -98,8 +98,8 @@ def verified(database: Database, key: str, moment: datetime | None = None) -> Pr
         return None
     if row.revoked_at is not None or (row.expires_at is not None and row.expires_at <= moment):
         return None
-    if row.used_at is None or moment - row.used_at > _USED_AT_STEP:
-        # This column alone: what was read may be old by now, and must not undo a revocation.
+    if row.used_at is None or moment - row.used_at > _USED_AT_PRECISION:
+        # Only this column: the row read before may be old, and must not undo a revocation.
         used = update(ApiKeyRow).where(ApiKeyRow.id == row.id).values(used_at=moment)
         with database.session() as session:
             session.execute(used)

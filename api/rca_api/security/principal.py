@@ -1,4 +1,4 @@
-"""Who is asking, and what it may do."""
+"""Callers and their scopes."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from enum import StrEnum
 
 
 class Scope(StrEnum):
-    """What a key may be used for; `admin` includes all others.
+    """Permission of a key; `admin` includes all others.
 
-    Single diagnoses, by their ids, are read with `diagnose` and `feedback` as well as with `read`.
+    A single diagnosis can be read with `diagnose` and `feedback` as well as with `read`.
     """
 
     diagnose = "diagnose"
@@ -30,7 +30,7 @@ class Principal:
     id : str or None
         Key id or token subject; None where authentication is off.
     name : str
-        For people: the key's name, the token's user.
+        Name of the key or user of the token, for people.
     scopes : frozenset of Scope
     """
 
@@ -39,9 +39,9 @@ class Principal:
     scopes: frozenset[Scope]
 
     def may(self, scope: Scope) -> bool:
-        """Whether it may do what `scope` stands for."""
+        """Whether the caller holds `scope`."""
         return scope in self.scopes or Scope.admin in self.scopes
 
 
-#: Everybody, where authentication is switched off.
+#: All callers, if authentication is off.
 ANYBODY = Principal(None, "anybody", frozenset(Scope))

@@ -1,4 +1,4 @@
-"""How often one caller may ask."""
+"""Rate limits per caller."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ class Rates:
     storage : str
         ``memory://`` counts within this process; a Redis or Memcached URL is shared by replicas.
     of : str
-        What is counted, for the caller who is refused.
+        What is counted, for the error message.
     """
 
     def __init__(self, rate: str, storage: str = "memory://", of: str = "requests") -> None:
         self._rate = parse(rate) if rate else None
         self._of = of
-        # Where the shared storage is away, callers are counted here: a limit must not take the service down.
+        # Used while the shared storage is away: a limit must not take the service down.
         self._fallback = MovingWindowRateLimiter(storage_from_string("memory://"))
         self._limiter = MovingWindowRateLimiter(storage_from_string(storage))
 
     def hit(self, caller: str, n: int = 1) -> None:
-        """Count `n` at once for `caller`, or refuse them all.
+        """Count `n` requests of `caller`, or refuse all of them.
 
         Raises
         ------
@@ -49,15 +49,17 @@ class Rates:
         try:
             allowed = limiter.hit(self._rate, caller, cost=n)
         except Exception:
-            _log.warning("the shared counts cannot be used, counting here", exc_info=True)
+            _log.warning(
+                "the shared rate counts are not available, this process counts itself", exc_info=True
+            )
             limiter = self._fallback
             allowed = limiter.hit(self._rate, caller, cost=n)
         if not allowed:
             reset = limiter.get_window_stats(self._rate, caller).reset_time
-            raise _too_often(f"{self._rate} ({self._of})", reset - time.time())
+            raise _rate_exceeded(f"{self._rate} ({self._of})", reset - time.time())
 
 
-def _too_often(rate: str, wait_seconds: float) -> ProblemError:
+def _rate_exceeded(rate: str, wait_seconds: float) -> ProblemError:
     wait = max(1, math.ceil(wait_seconds))
     return ProblemError(
         "rate-limited",

@@ -1,4 +1,4 @@
-"""OIDC bearer tokens: signed by the issuer's keys, for our audience, not expired."""
+"""OIDC bearer tokens: signed with a key of the issuer, for our audience, not expired."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from joserfc.jwt import JWTClaimsRegistry
 from rca_api.security.issuer import Fetch, IssuerKeys
 from rca_api.security.principal import Principal, Scope
 
-#: Asymmetric only: with a symmetric one, whoever can check a token can forge it.
+#: Asymmetric only: with a symmetric algorithm, a service that checks tokens could forge them.
 ALGORITHMS = (
     "RS256",
     "RS384",
@@ -32,7 +32,7 @@ _LEEWAY_SECONDS = 60
 
 
 class RefusedToken(Exception):
-    """The token proves nothing; the reason is for our log, callers are told no more than that."""
+    """The token is not valid; the reason is logged, and callers do not get it."""
 
 
 class TokenVerifier:
@@ -41,12 +41,12 @@ class TokenVerifier:
     Parameters
     ----------
     issuer : str
-        URL as it stands in the tokens; its discovery document names where the keys are.
+        URL exactly as in the tokens; its discovery document names the address of the keys.
     audience : str
-        What `aud` has to contain.
+        Audience that `aud` must contain.
     scope_claim : str
-        Claim that lists scopes: a string with spaces between, or a list. Entries may have the prefix
-        ``rca:``; those that are no scope of ours are left out.
+        Claim with the scopes: a string separated by spaces, or a list. Entries may have the prefix ``rca:``;
+        unknown ones are ignored.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class TokenVerifier:
         )
 
     def prepare(self) -> None:
-        """Ask for the issuer's keys, so that no caller has to wait for them.
+        """Fetch the keys of the issuer, so that no caller has to wait for them.
 
         Raises
         ------
@@ -79,14 +79,14 @@ class TokenVerifier:
         self._keys.holding(None)
 
     def verify(self, token: str) -> Principal:
-        """Whose token this is.
+        """The caller with this token.
 
         Raises
         ------
         RefusedToken
-            If it is malformed, wrongly signed, expired or meant for somebody else.
+            If it is malformed, wrongly signed, expired or for another audience.
         IssuerError
-            If the issuer's keys are needed and cannot be had.
+            If the keys of the issuer are needed and not available.
         """
         try:
             claims = jwt.decode(token, self._key, algorithms=ALGORITHMS).claims

@@ -1,7 +1,7 @@
-"""What a what-if request carries: a window or a bare trace and, beside it, scenarios.
+"""The body of a what-if request: a window or a bare trace, and scenarios.
 
 Scenarios are a member ``scenarios`` of a JSON window, or a part ``scenarios`` (``application/json``) of a
-multipart body, whose other parts are an Arrow window's or one part ``trace`` (Parquet).
+multipart body. The other parts are those of an Arrow window, or one part ``trace`` (Parquet).
 """
 
 from __future__ import annotations
@@ -28,45 +28,45 @@ _REBUILT = "rca-window-without-scenarios-3b8e21c94d7f"
 
 
 @dataclass(frozen=True)
-class Asked:
-    """A decoded request; `scenarios` is None where none were sent."""
+class WhatIfRequest:
+    """A decoded request; `scenarios` is None if none were sent."""
 
     source: Window | pa.Table
     scenarios: list[Scenario] | None
 
 
-def decode(body: bytes, content_type: str, max_bytes: int) -> Asked:
+def decode(body: bytes, content_type: str, max_bytes: int) -> WhatIfRequest:
     """Decode and validate a body.
 
     Raises
     ------
     InvalidInput
-        With the place, whatever part it is in.
+        With the place of the error, in any part.
     """
     if not body:
         raise InvalidInput("the body is empty", hint="send a window, or an operation trace as Parquet")
     kind = media_type(content_type)
     if kind == PARQUET:
-        return Asked(_parquet(body, max_bytes), None)
+        return WhatIfRequest(_parquet(body, max_bytes), None)
     if kind == MULTIPART:
         return _multipart(body, content_type, max_bytes)
     if f'"{SCENARIOS}"'.encode() in body:
         return _json(body, max_bytes)
-    return Asked(decode_window(body, content_type, max_bytes), None)
+    return WhatIfRequest(decode_window(body, content_type, max_bytes), None)
 
 
-def _json(body: bytes, max_bytes: int) -> Asked:
+def _json(body: bytes, max_bytes: int) -> WhatIfRequest:
     try:
         document = orjson.loads(body)
     except orjson.JSONDecodeError:
         document = None
     if not isinstance(document, dict) or SCENARIOS not in document:
-        return Asked(decode_window(body, JSON, max_bytes), None)
+        return WhatIfRequest(decode_window(body, JSON, max_bytes), None)
     scenarios = described_all(document.pop(SCENARIOS))
-    return Asked(decode_window(orjson.dumps(document), JSON, max_bytes), scenarios)
+    return WhatIfRequest(decode_window(orjson.dumps(document), JSON, max_bytes), scenarios)
 
 
-def _multipart(body: bytes, content_type: str, max_bytes: int) -> Asked:
+def _multipart(body: bytes, content_type: str, max_bytes: int) -> WhatIfRequest:
     parts: dict[str, memoryview] = {}
     for name, content in split_parts(body, boundary_of(body, content_type)):
         if name in parts:
@@ -77,12 +77,14 @@ def _multipart(body: bytes, content_type: str, max_bytes: int) -> Asked:
     if TRACE in parts:
         if len(parts) > 1:
             others = ", ".join(sorted(set(parts) - {TRACE}))
-            raise InvalidInput(f"a bare trace takes no part beside it but {SCENARIOS}; it has {others}")
-        return Asked(_parquet(bytes(parts[TRACE]), max_bytes), scenarios)
+            raise InvalidInput(
+                f"besides a bare trace only the part {SCENARIOS} is allowed; the body has {others}"
+            )
+        return WhatIfRequest(_parquet(bytes(parts[TRACE]), max_bytes), scenarios)
     if sent is None:
-        return Asked(decode_window(body, content_type, max_bytes), None)
+        return WhatIfRequest(decode_window(body, content_type, max_bytes), None)
     window = decode_window(_joined(parts), f"{MULTIPART}; boundary={_REBUILT}", max_bytes)
-    return Asked(window, scenarios)
+    return WhatIfRequest(window, scenarios)
 
 
 def _loaded(content: memoryview) -> Any:
@@ -96,7 +98,7 @@ def _joined(parts: dict[str, memoryview]) -> bytes:
     """A body of the remaining parts, for the window's own decoder."""
     pieces: list[bytes | memoryview] = []
     for name, content in parts.items():
-        # What came as a name may hold a quote; written back it must stay one name.
+        # A name may hold quotes, which have to be escaped again.
         quoted = name.replace("\\", "\\\\").replace('"', '\\"')
         head = f'Content-Disposition: form-data; name="{quoted}"\r\nContent-Length: {len(content)}'
         pieces += [f"--{_REBUILT}\r\n{head}\r\n\r\n".encode(), content, b"\r\n"]
@@ -104,7 +106,7 @@ def _joined(parts: dict[str, memoryview]) -> bytes:
 
 
 def _parquet(body: bytes, max_bytes: int) -> pa.Table:
-    """Read a trace, refusing by what the file says it unpacks to."""
+    """Read a trace, or refuse it by the decompressed size that the file declares."""
     import pyarrow.parquet as pq
 
     try:
@@ -112,9 +114,9 @@ def _parquet(body: bytes, max_bytes: int) -> pa.Table:
         groups = range(file.metadata.num_row_groups)
         declared = sum(file.metadata.row_group(group).total_byte_size for group in groups)
         held = require_columns(file.schema_arrow.names)
-        # Dictionary and run-length pages unpack to far more than they declare; rows bound that.
+        # Dictionary and run-length pages are far larger than declared; the number of rows bounds them.
         if max(declared, file.metadata.num_rows * 8 * len(held)) > max_bytes:
-            raise TooLarge(f"the trace unpacks to more; the limit is {max_bytes:,} bytes")
+            raise TooLarge(f"the trace is larger after decompression; the limit is {max_bytes:,} bytes")
         return file.read(columns=held)
     except (OSError, pa.ArrowException) as error:
         raise InvalidTrace(f"the body is not a readable Parquet trace: {error}") from error

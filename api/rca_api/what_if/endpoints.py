@@ -1,4 +1,4 @@
-"""`POST /v1/what-if`."""
+"""`POST /v1/what-if`: from a received window or trace to an encoded answer."""
 
 from __future__ import annotations
 
@@ -22,24 +22,24 @@ from rca_api.what_if.work import Form, Wanted
 
 router = APIRouter(prefix="/v1/what-if", tags=["what-if"])
 
-Size = Annotated[int | None, Query(ge=1, description="Size of the job; for bare traces only.")]
+Size = Annotated[int | None, Query(ge=1, description="Parallelism of the job; for bare traces only.")]
 
 _WINDOW_CONTENT: dict[str, Any] = WINDOW_BODY["requestBody"]["content"]
 
 
 def _with_scenarios(media_type: str) -> dict[str, Any]:
-    """A window's schema, with scenarios allowed beside it."""
-    beside = {"$ref": "#/components/schemas/AskedScenarios"}
-    return {"schema": {"allOf": [_WINDOW_CONTENT[media_type]["schema"], beside]}}
+    """The schema of a window with scenarios."""
+    scenarios = {"$ref": "#/components/schemas/AskedScenarios"}
+    return {"schema": {"allOf": [_WINDOW_CONTENT[media_type]["schema"], scenarios]}}
 
 
 _BODY: dict[str, Any] = {
     "parameters": [*WINDOW_BODY["parameters"], PREFER_PARAMETER],
     "requestBody": {
         "required": True,
-        "description": "A telemetry window (its operations are replayed, else its phases), or a bare "
-        "operation trace as Parquet; with `scenarios` (a member of the JSON, a part of the multipart body, "
-        "where a bare trace is the part `trace`) each described scenario is answered too.",
+        "description": "A telemetry window, or a bare operation trace as Parquet. The operations of a "
+        "window are replayed, or its phases if it has none. `scenarios` is a member of the JSON or a part of "
+        "the multipart body. Each scenario is answered. In multipart a bare trace is the part `trace`.",
         "content": {
             JSON: _with_scenarios(JSON),
             MULTIPART: {
@@ -81,7 +81,7 @@ _PROBLEMS = problem_responses(
     response_class=Response,
     responses={
         200: {
-            "description": "The analysis; with `form=published` the keys of the published tool instead.",
+            "description": "The analysis. With `form=published` it has the keys of the published tool.",
             "model": WhatIfAnswer,
         },
         **_PROBLEMS,
@@ -103,7 +103,7 @@ async def create_what_if(
     vpp_size: Size = None,
     world_size: Size = None,
 ) -> Response:
-    """Say how much faster the job would have been, and what each type, stage, data rank and worker costs."""
+    """Compute the speed of the job without stragglers, and the cost of each type, stage, data rank and worker."""
     sizes = {
         "dp_size": dp_size,
         "pp_size": pp_size,
@@ -117,14 +117,14 @@ async def create_what_if(
     return Response(content, media_type=JSON)
 
 
-TAKEN = (*WINDOW_TYPES, PARQUET)
+ACCEPTED_TYPES = (*WINDOW_TYPES, PARQUET)
 
 
 async def answer(request: Request, wanted: work.Wanted, caller: Principal) -> bytes:
-    """Answer one request."""
+    """Answer one request, in a process of the pool."""
     state = State.of(request)
     choose(request.headers.get("accept"), (JSON,))
-    content_type = content_type_of(request, TAKEN)
+    content_type = content_type_of(request, ACCEPTED_TYPES)
     encoding = content_encoding(request)
     limits = Limits.of(state.settings, content_type)
     granted = state.settings.deadline_seconds

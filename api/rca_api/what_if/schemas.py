@@ -1,4 +1,4 @@
-"""The documented shape of a what-if answer; `rca.whatif` writes it."""
+"""The schema of a what-if answer, which `rca.whatif` writes."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ Slowdowns = dict[str, float]
 
 
 class WorkerSlowdown(BaseModel):
-    """One worker, the others ideal."""
+    """Slowdown by one worker, with all others ideal."""
 
     rank: int
     data_rank: int
     stage: int
-    slowdown: float | None = Field(description="Exact S_w.")
+    slowdown: float | None = Field(description="S_w, exact.")
     published_slowdown: float | None = Field(
-        description="The published approximation: the lesser of its data rank's and its stage's."
+        description="The published approximation: the smaller of those of its data rank and stage."
     )
 
 
 class ExplainedShare(BaseModel):
-    """Share of the slowdown that disappears with a set of workers; null where there is no slowdown."""
+    """Share of the slowdown that a set of workers causes; null if there is no slowdown."""
 
     published: float | None
     exact: float | None
@@ -44,29 +44,29 @@ class PatternFound(BaseModel):
 
 
 class ScenarioOutcome(BaseModel):
-    """What one scenario changes, means over the replayed steps; null where it cannot be said."""
+    """Effect of one scenario, mean over the replayed steps; null if it cannot be computed."""
 
     name: str
     step_seconds: float | None
-    seconds_saved_per_step: float | None = Field(description="Negative where the scenario costs time.")
-    speedup: float | None = Field(description="Step time as it is over the scenario's.")
-    share_of_loss: float | None = Field(description="Of the seconds lost to stragglers.")
+    seconds_saved_per_step: float | None = Field(description="Negative if the scenario costs time.")
+    speedup: float | None = Field(description="Present step time divided by that of the scenario.")
+    share_of_loss: float | None = Field(description="Share of the seconds lost to stragglers.")
 
 
 class AskedScenarios(BaseModel):
-    """Scenarios sent beside a window."""
+    """Scenarios sent with a window."""
 
     scenarios: list[Scenario] | None = Field(None, max_length=MOST_SCENARIOS)
 
 
 class TraceWithScenarios(AskedScenarios):
-    """A bare operation trace and scenarios, as parts."""
+    """A bare operation trace and scenarios, as parts of a multipart body."""
 
     trace: bytes = Field(json_schema_extra={"contentMediaType": "application/vnd.apache.parquet"})
 
 
 class StepTimes(BaseModel):
-    """Per training step, by column; absent with `per_step=false`."""
+    """Values per training step, by column; absent with `per_step=false`."""
 
     step: list[int]
     measured_seconds: list[float]
@@ -77,17 +77,17 @@ class StepTimes(BaseModel):
     by_stage: dict[str, list[float]]
     by_data_rank: dict[str, list[float]]
     by_worker: dict[str, list[float | None]] | None = Field(
-        None, description="Exact slowdown of every worker (by rank) in every step; with `worker_steps=true`."
+        None, description="Exact slowdown of each worker (by rank) in each step; with `worker_steps=true`."
     )
 
 
 class WhatIfAnswer(BaseModel):
-    """How much faster the job would have been without its stragglers, and whose delay costs how much."""
+    """How much faster the job would be without stragglers, and the cost of each type, stage and worker."""
 
     format: Literal[1]
     source: Literal["operations", "phases"]
     job: dict[str, str | int]
-    slowdown: float = Field(description="S: replayed over ideal step time.")
+    slowdown: float = Field(description="S: replayed step time divided by ideal step time.")
     waste: float = Field(description="1 - 1 / S.")
     seconds_lost_per_step: float
     gpu_hours_lost: float
@@ -105,5 +105,5 @@ class WhatIfAnswer(BaseModel):
     notes: list[str]
     steps: StepTimes | None = None
     scenarios: list[ScenarioOutcome] | None = Field(
-        None, description="One per scenario sent, in their order; absent where none were sent."
+        None, description="One per scenario, in the order sent; absent if none were sent."
     )

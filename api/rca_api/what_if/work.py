@@ -1,4 +1,4 @@
-"""Answering a what-if question, in a process of the pool."""
+"""Computing a what-if answer, in a process of the pool."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from rca_api.decoding import Sent
 from rca_api.what_if.body import decode
 
 MOST_REPLAYED = 1_000_000_000
-"""Rows times scenarios of one request, about half a minute of one core."""
+"""Most rows times scenarios of one request: about half a minute of one core."""
 
 Form = Literal["full", "published"]
 
 
 @dataclass(frozen=True)
 class Wanted:
-    """How the caller wants its answer, and the sizes of the job where the body is a bare trace."""
+    """Options of the answer, and the parallelism of the job if the body is a bare trace."""
 
     form: Form
     per_step: bool
@@ -41,30 +41,30 @@ def answer(context: Context, sent: Sent, wanted: Wanted) -> bytes:
 
 
 def answered(body: bytes, content_type: str, wanted: Wanted, max_bytes: int) -> bytes:
-    """Answer for a body without its content coding."""
-    asked = decode(body, content_type, max_bytes)
-    if isinstance(asked.source, Window) and wanted.sizes:
-        raise InvalidInput("sizes are parameters of bare traces; a window carries its own in job.parallelism")
+    """Answer a decompressed body."""
+    request = decode(body, content_type, max_bytes)
+    if isinstance(request.source, Window) and wanted.sizes:
+        raise InvalidInput("sizes are parameters for bare traces; a window has them in job.parallelism")
     if wanted.form == "published":
-        if asked.scenarios is not None or wanted.worker_steps:
+        if request.scenarios is not None or wanted.worker_steps:
             raise InvalidInput("the published layout has no scenarios and no worker_steps", hint="form=full")
-        # The published tool leaves skewed clocks alone: numbers to compare with its own must too.
-        result = what_if(asked.source, wanted.sizes, correct_clocks=False)
+        # The published tool does not correct clocks, and these numbers are compared with it.
+        result = what_if(request.source, wanted.sizes, correct_clocks=False)
         return orjson.dumps(finite(result.published()))
-    described = asked.scenarios or []
-    refuse_long_replays(asked.source, len(described))
-    result, seconds = analysed_scenarios(asked.source, described, wanted.sizes)
+    described = request.scenarios or []
+    refuse_long_replays(request.source, len(described))
+    result, seconds = analysed_scenarios(request.source, described, wanted.sizes)
     extras = Extras(
         per_step=wanted.per_step,
         worker_steps=wanted.worker_steps,
         scenarios=described,
-        scenario_seconds=seconds if asked.scenarios is not None else None,
+        scenario_seconds=seconds if request.scenarios is not None else None,
     )
     return orjson.dumps(document(result, extras))
 
 
 def refuse_long_replays(source: Window | pa.Table, n_scenarios: int) -> None:
-    """Bound what one request may cost: every scenario replays the job.
+    """Refuse a request that replays too much: every scenario replays the job.
 
     Raises
     ------
