@@ -13,7 +13,7 @@ from rca_api.diagnoses.history import LONGEST_AGE_SECONDS, EarlierWindows, Histo
 from rca_api.diagnoses.repository import healthy_windows
 from rca_api.nodes.fault_prior import blaming_jobs, fault_odds
 from rca_api.nodes.repository import records
-from rca_api.nodes.service import MEMORY, judged
+from rca_api.nodes.service import RECORD_AGE, judged
 from rca_api.settings import Settings
 from rca_api.store.base import now
 from rca_api.store.database import Database, StoreError
@@ -84,7 +84,7 @@ class NodeHistoryCache(PolledCache[NodeOdds]):
     def _read(self) -> NodeOdds:
         odds, jobs = {}, {}
         with self._database.reading() as session:
-            for record in records(session, since=now() - MEMORY):
+            for record in records(session, since=now() - RECORD_AGE):
                 factor = fault_odds(judged(record, self._prior), self._prior)
                 if factor >= _LEAST_ODDS_FACTOR:
                     odds[record.node] = factor

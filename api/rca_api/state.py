@@ -22,11 +22,11 @@ from rca_api.feedback.repository import has_feedback
 from rca_api.gauges import LiveGauges
 from rca_api.history_cache import HistoryCache
 from rca_api.incidents.announce import Announcer
-from rca_api.incidents.service import Follower as IncidentFollower
+from rca_api.incidents.service import IncidentTracker
 from rca_api.incidents.state_machine import Hysteresis
 from rca_api.incidents.sweep import Sweeper
 from rca_api.metrics import Metrics
-from rca_api.models.bundle_cache import KEEP_SECONDS, Shelf
+from rca_api.models.bundle_cache import KEEP_SECONDS, BundleCache
 from rca_api.models.bundle_trial import BundleTrial
 from rca_api.models.current import BundleRef, CurrentModels
 from rca_api.models.follower import Follower
@@ -139,7 +139,7 @@ class State:
                 models,
                 registry,
                 metrics,
-                shelf=_shelf(settings),
+                cache=_bundle_cache(settings),
                 trial=trial,
                 healthy=small_window,
                 recent=partial(newest_windows, database),
@@ -159,12 +159,12 @@ def _setup(settings: Settings, models: CurrentModels) -> Setup:
     return Setup(models.champion, settings.priors, settings.window_store_url, settings.log_level)
 
 
-def _shelf(settings: Settings) -> Shelf:
+def _bundle_cache(settings: Settings) -> BundleCache:
     # Another replica touches the bundles it uses at each poll.
-    return Shelf(settings.data_dir / "models", max(KEEP_SECONDS, 4 * settings.follow_seconds))
+    return BundleCache(settings.data_dir / "models", max(KEEP_SECONDS, 4 * settings.follow_seconds))
 
 
-def _incidents(settings: Settings, metrics: Metrics) -> IncidentFollower:
+def _incidents(settings: Settings, metrics: Metrics) -> IncidentTracker:
     hysteresis = Hysteresis(
         opening_windows=settings.incident_opening_windows,
         opening_of=settings.incident_opening_of,
@@ -175,7 +175,7 @@ def _incidents(settings: Settings, metrics: Metrics) -> IncidentFollower:
         uncertain_windows=settings.incident_uncertain_windows,
         silence_seconds=settings.incident_silence_seconds,
     )
-    return IncidentFollower(hysteresis, Announcer(metrics), skew_seconds=settings.incident_skew_seconds)
+    return IncidentTracker(hysteresis, Announcer(metrics), skew_seconds=settings.incident_skew_seconds)
 
 
 def _policy(settings: Settings) -> Policy:

@@ -17,11 +17,11 @@ import rca
 from rca.diagnosis.result import Diagnosis
 from rca.telemetry.window import Window
 from rca_api.metrics import Metrics
-from rca_api.models.bundle_cache import Shelf
+from rca_api.models.bundle_cache import BundleCache
 from rca_api.models.bundle_check import Diagnose
 from rca_api.models.current import BundleRef, CurrentModels
 from rca_api.models.follower import Follower
-from rca_api.models.retry_policy import Patience
+from rca_api.models.retry_policy import RetryPolicy
 from rca_api.settings import Settings
 
 SHIPPED = Path(str(files("rca_models"))) / "baseline"
@@ -108,10 +108,10 @@ class Service:
             self.current,
             registry,
             self.metrics,
-            shelf=Shelf(self.folder, keep_seconds),
+            cache=BundleCache(self.folder, keep_seconds),
             trial=trial,
             healthy=lambda: healthy,
-            patience=Patience(lambda: self.moment),
+            retries=RetryPolicy(lambda: self.moment),
             **options,
         )
 

@@ -50,7 +50,7 @@ class SlowlyWarm(Slot):
         self.report = Report(1, None, None)
         return self.report
 
-    async def ask(self, task: Any, arguments: Any, deadline: Deadline) -> Reply:
+    async def run(self, task: Any, arguments: Any, deadline: Deadline) -> Reply:
         return Reply(SimpleNamespace(document="found"), {}, 0.01)
 
 
@@ -86,11 +86,11 @@ class GoneOnce(SlowlyWarm):
 
     gone = False
 
-    async def ask(self, task: Any, arguments: Any, deadline: Deadline) -> Reply:
+    async def run(self, task: Any, arguments: Any, deadline: Deadline) -> Reply:
         if not self.gone:
             self.gone, self.report = True, None
             raise WorkerLost
-        return await super().ask(task, arguments, deadline)
+        return await super().run(task, arguments, deadline)
 
 
 def test_what_was_promised_is_answered_however_long_it_takes_to_start_a_process() -> None:

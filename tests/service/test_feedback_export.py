@@ -19,7 +19,7 @@ from rca_api.feedback import labels
 from rca_api.feedback.export import ExportCounts, export_collection
 from rca_api.feedback.tables import FeedbackRow
 from rca_api.incidents.announce import Announcer
-from rca_api.incidents.service import Follower
+from rca_api.incidents.service import IncidentTracker
 from rca_api.metrics import Metrics
 from rca_api.store.base import now
 from rca_api.store.database import Database
@@ -52,7 +52,7 @@ def stored(session: Session, digest: str, **more: Any) -> DiagnosisRow:
     if session.get(WindowRow, digest) is None:
         session.add(WindowRow(digest=digest, job_id="job", n_bytes=1))
         session.flush()
-    follower = Follower(SETTINGS, Announcer(Metrics()), Clock())
+    follower = IncidentTracker(SETTINGS, Announcer(Metrics()), Clock())
     return diagnosed(session, follower, digest=digest, said="nic_degradation", **more)
 
 

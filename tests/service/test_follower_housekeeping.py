@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from following import FakeRegistry, Serve, followed, serving_from
 
-from rca_api.models.bundle_cache import STATE_FILE, Shelf
+from rca_api.models.bundle_cache import STATE_FILE, BundleCache
 from rca_api.models.registry import RegistryAway
 
 
@@ -87,9 +87,9 @@ def test_what_is_taken_up_while_it_is_deleted_is_put_back(
         return rename(path, target)
 
     monkeypatch.setattr(Path, "rename", touched_meanwhile)
-    Shelf(service.folder).tidy(())
+    BundleCache(service.folder).tidy(())
     assert {each.name for each in service.folder.iterdir()} == {digest, STATE_FILE}
     monkeypatch.undo()
     age(service.folder)
-    Shelf(service.folder).tidy(())
+    BundleCache(service.folder).tidy(())
     assert {each.name for each in service.folder.iterdir()} == {STATE_FILE}

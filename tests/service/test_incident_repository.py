@@ -16,7 +16,7 @@ from sqlalchemy import func, select
 from rca_api.diagnoses.tables import WindowRow
 from rca_api.incidents import repository
 from rca_api.incidents.announce import Announcer
-from rca_api.incidents.service import Follower
+from rca_api.incidents.service import IncidentTracker
 from rca_api.incidents.state_machine import Hysteresis
 from rca_api.incidents.sweep import Sweeper
 from rca_api.incidents.tables import IncidentEventRow, IncidentRow, ObservationRow
@@ -33,12 +33,16 @@ def clock() -> Clock:
 
 
 @pytest.fixture
-def follower(clock: Clock) -> Follower:
-    return Follower(SETTINGS, Announcer(Metrics()), clock)
+def follower(clock: Clock) -> IncidentTracker:
+    return IncidentTracker(SETTINGS, Announcer(Metrics()), clock)
 
 
 def post(
-    database: Database, follower: Follower, letters: str, numbers: Sequence[float] = (), job: str = "job"
+    database: Database,
+    follower: IncidentTracker,
+    letters: str,
+    numbers: Sequence[float] = (),
+    job: str = "job",
 ) -> None:
     for number, letter in zip(numbers or range(len(letters)), letters, strict=True):
         with database.session() as session:
@@ -57,7 +61,7 @@ def incidents(database: Database) -> list[IncidentRow]:
         return list(session.scalars(select(IncidentRow).order_by(IncidentRow.began)))
 
 
-def test_an_incident_from_its_first_to_its_last_window(database: Database, follower: Follower) -> None:
+def test_an_incident_from_its_first_to_its_last_window(database: Database, follower: IncidentTracker) -> None:
     post(database, follower, "hnnucchhhhn")
     assert events(database) == ["1 opened", "5 cause_changed", "8 resolved", "10 opened"]
     first, second = incidents(database)
@@ -69,12 +73,12 @@ def test_an_incident_from_its_first_to_its_last_window(database: Database, follo
     assert (second.open_job_id, second.windows) == ("job", 1)
 
 
-def test_healthy_jobs_never_open_anything(database: Database, follower: Follower) -> None:
+def test_healthy_jobs_never_open_anything(database: Database, follower: IncidentTracker) -> None:
     post(database, follower, "hhuhhuuh")
     assert incidents(database) == []
 
 
-def test_the_same_window_again_changes_nothing(database: Database, follower: Follower) -> None:
+def test_the_same_window_again_changes_nothing(database: Database, follower: IncidentTracker) -> None:
     post(database, follower, "nhhhh", [0, 1, 1, 1, 1])
     assert events(database) == ["0 opened"]
     post(database, follower, "nc", [0, 0])
@@ -82,7 +86,9 @@ def test_the_same_window_again_changes_nothing(database: Database, follower: Fol
     assert incidents(database)[0].seconds_lost == pytest.approx(10.0)
 
 
-def test_windows_since_the_last_event_may_come_in_any_order(database: Database, follower: Follower) -> None:
+def test_windows_since_the_last_event_may_come_in_any_order(
+    database: Database, follower: IncidentTracker
+) -> None:
     for order in permutations([1, 2, 3]):
         post(database, follower, "nhhh", [0, *order], job=str(order))
         assert events(database, str(order)) == ["0 opened", "3 resolved"]
@@ -90,7 +96,7 @@ def test_windows_since_the_last_event_may_come_in_any_order(database: Database, 
 
 
 def test_a_sick_window_that_comes_late_still_opens_and_the_healthy_ones_after_it_count(
-    database: Database, follower: Follower
+    database: Database, follower: IncidentTracker
 ) -> None:
     post(database, follower, "hhn", [1, 2, 0])
     assert events(database) == ["0 opened"]
@@ -99,7 +105,7 @@ def test_a_sick_window_that_comes_late_still_opens_and_the_healthy_ones_after_it
 
 
 def test_a_window_older_than_the_last_event_only_counts_its_cost(
-    database: Database, follower: Follower
+    database: Database, follower: IncidentTracker
 ) -> None:
     post(database, follower, "nccn", [0, 2, 3, 1])
     assert events(database) == ["0 opened", "3 cause_changed"]
@@ -110,7 +116,7 @@ def test_a_window_older_than_the_last_event_only_counts_its_cost(
 
 
 def test_a_late_window_just_before_an_incident_is_its_beginning(
-    database: Database, follower: Follower
+    database: Database, follower: IncidentTracker
 ) -> None:
     post(database, follower, "nuhn", [5, 4, 3, 2])
     assert events(database) == ["5 opened"]
@@ -119,19 +125,21 @@ def test_a_late_window_just_before_an_incident_is_its_beginning(
 
 
 def test_a_late_window_before_a_recovery_is_no_part_of_what_came_after(
-    database: Database, follower: Follower
+    database: Database, follower: IncidentTracker
 ) -> None:
     post(database, follower, "nhhhn", [5, 4, 3, 2, 1])
     (row,) = incidents(database)
     assert (row.windows, row.began) == (1, START + 5 * SECONDS)
 
 
-def test_overlapping_windows_lose_their_common_time_once(database: Database, follower: Follower) -> None:
+def test_overlapping_windows_lose_their_common_time_once(
+    database: Database, follower: IncidentTracker
+) -> None:
     post(database, follower, "nnn", [0, 0.5, 1.0])
     assert incidents(database)[0].seconds_lost == pytest.approx(20.0)
 
 
-def test_jobs_do_not_mix(database: Database, follower: Follower) -> None:
+def test_jobs_do_not_mix(database: Database, follower: IncidentTracker) -> None:
     post(database, follower, "nnn", job="a")
     post(database, follower, "hhh", job="b")
     assert [row.open_job_id for row in incidents(database)] == ["a"]
@@ -139,7 +147,7 @@ def test_jobs_do_not_mix(database: Database, follower: Follower) -> None:
 
 
 def test_a_producer_whose_clock_went_back_is_followed_again_after_the_silence(
-    database: Database, follower: Follower, clock: Clock
+    database: Database, follower: IncidentTracker, clock: Clock
 ) -> None:
     post(database, follower, "n", [1000])
     post(database, follower, "hhhh", [0, 1, 2, 3])
@@ -150,7 +158,7 @@ def test_a_producer_whose_clock_went_back_is_followed_again_after_the_silence(
 
 
 def test_a_window_from_the_future_does_not_make_the_others_old(
-    database: Database, follower: Follower, clock: Clock
+    database: Database, follower: IncidentTracker, clock: Clock
 ) -> None:
     years = 999_999
     post(database, follower, "n", [years])
@@ -164,7 +172,7 @@ def test_a_window_from_the_future_does_not_make_the_others_old(
 
 
 def test_a_job_all_of_whose_windows_are_ahead_is_followed_by_its_own_clock(
-    database: Database, follower: Follower, clock: Clock
+    database: Database, follower: IncidentTracker, clock: Clock
 ) -> None:
     ahead = (clock().timestamp() + 1200 - START) / SECONDS
     for number, letter in enumerate("hnhhhnhhh"):
@@ -174,7 +182,7 @@ def test_a_job_all_of_whose_windows_are_ahead_is_followed_by_its_own_clock(
 
 
 def test_a_sick_window_beats_what_was_said_before_of_other_content_with_its_bounds(
-    database: Database, follower: Follower
+    database: Database, follower: IncidentTracker
 ) -> None:
     def post_content(number: int, said: str, digest: str) -> None:
         with database.session() as session:
@@ -204,7 +212,9 @@ def test_a_sick_window_beats_what_was_said_before_of_other_content_with_its_boun
 
 
 def test_a_relapse_goes_on_with_the_same_incident(database: Database, clock: Clock) -> None:
-    firm = Follower(Hysteresis(silence_seconds=3600.0, reopen_seconds=900.0), Announcer(Metrics()), clock)
+    firm = IncidentTracker(
+        Hysteresis(silence_seconds=3600.0, reopen_seconds=900.0), Announcer(Metrics()), clock
+    )
     post(database, firm, "hnhnhhhnhhh" + "hhh" + "h" * 20 + "nn")
     assert events(database) == ["3 opened", "6 resolved", "7 reopened", "13 resolved", "35 opened"]
     first, second = incidents(database)
@@ -214,13 +224,13 @@ def test_a_relapse_goes_on_with_the_same_incident(database: Database, clock: Clo
 
 
 def test_a_window_after_a_long_silence_counts_for_the_next_incident(database: Database, clock: Clock) -> None:
-    firm = Follower(Hysteresis(silence_seconds=3600.0), Announcer(Metrics()), clock)
+    firm = IncidentTracker(Hysteresis(silence_seconds=3600.0), Announcer(Metrics()), clock)
     post(database, firm, "nnnn", [0, 1, 200, 201])
     assert events(database) == ["1 opened", "1 resolved", "201 opened"]
     assert [row.windows for row in incidents(database)] == [2, 2]
 
 
-def test_the_place_and_uncertainty_are_told(database: Database, follower: Follower) -> None:
+def test_the_place_and_uncertainty_are_told(database: Database, follower: IncidentTracker) -> None:
     def say(number: int, said: str, node: str) -> None:
         with database.session() as session:
             diagnosed(session, follower, number=number, said=said, nodes=[node])
@@ -239,7 +249,7 @@ def test_the_place_and_uncertainty_are_told(database: Database, follower: Follow
     assert (last.previous_cause, last.previous_place) == ("cpu_contention", ["node-3"])
 
 
-def test_replicas_at_once_open_one_incident(database: Database, follower: Follower) -> None:
+def test_replicas_at_once_open_one_incident(database: Database, follower: IncidentTracker) -> None:
     # SQLite serves one writer at a time; PostgreSQL is where they could meet.
     barrier = threading.Barrier(6)
 
@@ -257,7 +267,7 @@ def test_replicas_at_once_open_one_incident(database: Database, follower: Follow
 
 
 def test_what_fails_later_in_the_transaction_leaves_no_incident(
-    database: Database, follower: Follower
+    database: Database, follower: IncidentTracker
 ) -> None:
     def fail() -> None:
         with database.session() as session:
@@ -271,11 +281,11 @@ def test_what_fails_later_in_the_transaction_leaves_no_incident(
     assert events(database) == ["0 opened"]
 
 
-def sweeper_of(database: Database, follower: Follower, clock: Clock) -> Sweeper:
+def sweeper_of(database: Database, follower: IncidentTracker, clock: Clock) -> Sweeper:
     return Sweeper(database, follower, SETTINGS.silence_seconds, 30.0, clock=clock, ticks=lambda: clock.ticks)
 
 
-def test_silence_resolves(database: Database, follower: Follower, clock: Clock) -> None:
+def test_silence_resolves(database: Database, follower: IncidentTracker, clock: Clock) -> None:
     sweeper = sweeper_of(database, follower, clock)
     post(database, follower, "n")
     clock.go(SETTINGS.silence_seconds)
@@ -290,7 +300,7 @@ def test_silence_resolves(database: Database, follower: Follower, clock: Clock) 
 
 
 def test_a_service_that_was_away_has_not_heard_silence(
-    database: Database, follower: Follower, clock: Clock
+    database: Database, follower: IncidentTracker, clock: Clock
 ) -> None:
     post(database, follower, "n")
     clock.go(10 * SETTINGS.silence_seconds)
@@ -300,7 +310,9 @@ def test_a_service_that_was_away_has_not_heard_silence(
     assert restarted.sweep() == 1
 
 
-def test_a_clock_that_jumps_is_no_silence(database: Database, follower: Follower, clock: Clock) -> None:
+def test_a_clock_that_jumps_is_no_silence(
+    database: Database, follower: IncidentTracker, clock: Clock
+) -> None:
     sweeper = sweeper_of(database, follower, clock)
     clock.go(2 * SETTINGS.silence_seconds)
     post(database, follower, "n")
@@ -313,7 +325,7 @@ def test_a_clock_that_jumps_is_no_silence(database: Database, follower: Follower
 
 
 def test_a_long_incident_looks_back_a_bounded_way(
-    database: Database, follower: Follower, monkeypatch: pytest.MonkeyPatch
+    database: Database, follower: IncidentTracker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(repository, "HORIZON", 4)
     post(database, follower, "nnnnnnnnhhh")
@@ -338,7 +350,7 @@ def test_as_long_as_nothing_is_announced_the_order_of_arrival_is_without_influen
     sick = data.draw(st.integers(0, len(quiet)))
     letters = quiet[:sick] + "n" + quiet[sick:]
     numbers = data.draw(st.permutations([i for i in range(len(letters)) if i != sick]))
-    follower = Follower(SETTINGS, Announcer(Metrics()), Clock())
+    follower = IncidentTracker(SETTINGS, Announcer(Metrics()), Clock())
     jobs = new_id(), new_id()
     with one_database.session() as session:
         for number in (*numbers, sick):

@@ -11,9 +11,9 @@ from rca_api.incidents.repository import Loss, total
 from rca_api.incidents.state_machine import (
     Event,
     Hysteresis,
-    Life,
+    NoIncident,
     Observation,
-    Quiet,
+    OpenIncident,
     State,
     Subject,
     Verdict,
@@ -53,7 +53,7 @@ def lived(letters: str, settings: Hysteresis = SETTINGS, probability: float = 0.
     """Events of a job's windows as words, with the window that decided."""
     told = []
     for seen, _, events in replay(
-        Quiet(), [window(i, one, probability=probability) for i, one in enumerate(letters)], settings
+        NoIncident(), [window(i, one, probability=probability) for i, one in enumerate(letters)], settings
     ):
         told += [f"{int(seen.start // 60)} {event.kind}" for event in events]
     return told
@@ -97,20 +97,20 @@ def test_lives(letters: str, expected: list[str]) -> None:
 
 
 def test_a_window_after_a_long_silence_ends_the_old_incident_before_it_opens_its_own() -> None:
-    life, _ = next_state(Quiet(), window(0, "n"), SETTINGS)
+    life, _ = next_state(NoIncident(), window(0, "n"), SETTINGS)
     after, events = next_state(life, window(1, "c", gap=601.0), SETTINGS)
     assert [(event.kind, event.subject, event.reason) for event in events] == [
         ("resolved", NIC, "silence"),
         ("opened", CPU, None),
     ]
-    assert isinstance(after, Life)
+    assert isinstance(after, OpenIncident)
     assert after.subject == CPU
 
 
 def test_silence_of_just_the_allowed_time_ends_nothing() -> None:
-    life, _ = next_state(Quiet(), window(0, "n"), SETTINGS)
+    life, _ = next_state(NoIncident(), window(0, "n"), SETTINGS)
     after, events = next_state(life, window(1, "n", gap=600.0), SETTINGS)
-    assert isinstance(after, Life)
+    assert isinstance(after, OpenIncident)
     assert events == ()
 
 
@@ -136,16 +136,16 @@ def test_opening_and_relapses(letters: str, probability: float, expected: list[s
 
 
 def test_what_led_to_the_opening_is_part_of_it() -> None:
-    *_, (_, _, (opened,)) = replay(Quiet(), [window(i, one) for i, one in enumerate("hnhn")], FIRM)
+    *_, (_, _, (opened,)) = replay(NoIncident(), [window(i, one) for i, one in enumerate("hnhn")], FIRM)
     assert (opened.kind, opened.first) == ("opened", window(1, "n").order)
 
 
 def test_an_uncertain_incident_names_what_its_diagnoses_share() -> None:
     for letters, cause in (("cgngngn", None), ("1232323", "cpu_contention")):
         windows = [window(i, one) for i, one in enumerate(letters)]
-        *_, (_, after, (event,)) = replay(Quiet(), windows, SETTINGS)
+        *_, (_, after, (event,)) = replay(NoIncident(), windows, SETTINGS)
         assert event.subject == Subject("fail_slow", cause)
-        assert isinstance(after, Life)
+        assert isinstance(after, OpenIncident)
         assert after.uncertain
 
 
@@ -155,7 +155,7 @@ def test_replaying_does_not_depend_on_the_order_of_arrival(letters: str, random:
     windows = [window(i, one) for i, one in enumerate(letters)]
     shuffled = list(windows)
     random.shuffle(shuffled)  # type: ignore[attr-defined]
-    assert list(replay(Quiet(), shuffled, SETTINGS)) == list(replay(Quiet(), windows, SETTINGS))
+    assert list(replay(NoIncident(), shuffled, SETTINGS)) == list(replay(NoIncident(), windows, SETTINGS))
 
 
 @settings(deadline=None)
@@ -163,13 +163,13 @@ def test_replaying_does_not_depend_on_the_order_of_arrival(letters: str, random:
 def test_alternation_faster_than_the_hysteresis_never_flaps(healthy: int, most: int, letters: str) -> None:
     assume("h" * healthy not in letters)
     settings = Hysteresis(opening_windows=1, healthy_windows=healthy, changed_windows=most)
-    told = list(replay(Quiet(), (window(i, one) for i, one in enumerate(letters)), settings))
+    told = list(replay(NoIncident(), (window(i, one) for i, one in enumerate(letters)), settings))
     assert sum(len(events) for _, _, events in told) <= 1
 
 
 def announced(letters: str, probability: float) -> list[Event]:
     windows = [window(i, one, probability=probability) for i, one in enumerate(letters)]
-    return [event for _, _, events in replay(Quiet(), windows, Hysteresis()) for event in events]
+    return [event for _, _, events in replay(NoIncident(), windows, Hysteresis()) for event in events]
 
 
 @settings(deadline=None)
@@ -195,7 +195,7 @@ class Incidents(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.state: State = Quiet()
+        self.state: State = NoIncident()
         self.events: list[Event] = []
         self.time = 0.0
         self.since_event: list[Observation] = []
@@ -213,10 +213,10 @@ class Incidents(RuleBasedStateMachine):
         self.state, events = next_state(before, seen, FIRM)
         self.time = seen.end
         self.since_event.append(seen)
-        silent = isinstance(before, Life) and seen.start - before.last_end > FIRM.silence_seconds
+        silent = isinstance(before, OpenIncident) and seen.start - before.last_end > FIRM.silence_seconds
         assert len(events) <= (2 if silent else 1)
-        if isinstance(before, Quiet) and verdict != "sick":
-            assert isinstance(self.state, Quiet)
+        if isinstance(before, NoIncident) and verdict != "sick":
+            assert isinstance(self.state, NoIncident)
             assert events == ()
         for event in events:
             self.check(event)
@@ -240,7 +240,7 @@ class Incidents(RuleBasedStateMachine):
         if event.kind == "cause_uncertain":
             assert len({one.subject for one in confident if one.subject is not None}) > 1
 
-    @precondition(lambda self: isinstance(self.state, Life))
+    @precondition(lambda self: isinstance(self.state, OpenIncident))
     @rule()
     def it_was_opened_after_all_others_were_resolved(self) -> None:
         opened = sum(event.kind in ("opened", "reopened") for event in self.events)
@@ -259,15 +259,15 @@ class Incidents(RuleBasedStateMachine):
     def what_is_open_is_what_was_announced_last(self) -> None:
         last = self.events[-1] if self.events else None
         if last is None or last.kind == "resolved":
-            assert isinstance(self.state, Quiet)
+            assert isinstance(self.state, NoIncident)
         else:
-            assert isinstance(self.state, Life)
+            assert isinstance(self.state, OpenIncident)
             assert self.state.subject == last.subject
             assert self.state.uncertain == (last.kind == "cause_uncertain")
 
     @invariant()
     def what_is_remembered_is_bounded(self) -> None:
-        if isinstance(self.state, Quiet):
+        if isinstance(self.state, NoIncident):
             assert len(self.state.recent) <= FIRM.opening_of
         else:
             assert (self.state.candidate is None) == (self.state.candidate_streak == 0)

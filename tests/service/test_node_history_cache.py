@@ -14,7 +14,7 @@ from rca_api.compute.bundles import LoadedBundles
 from rca_api.diagnoses.history import NodeOdds
 from rca_api.history_cache import NodeHistoryCache
 from rca_api.incidents.announce import Announcer
-from rca_api.incidents.service import Follower
+from rca_api.incidents.service import IncidentTracker
 from rca_api.metrics import Metrics
 from rca_api.models.current import BundleRef
 from rca_api.nodes.fault_prior import fault_odds
@@ -28,7 +28,7 @@ WINDOW = Path(__file__).parents[2] / "data" / "windows" / "cpu-contention-node"
 def blame(database: Database, *jobs: str) -> None:
     """Each job blames node-1 once, on another day."""
     clock = Clock()
-    told = (Follower(SETTINGS, Announcer(Metrics()), clock), Exposures(clock))
+    told = (IncidentTracker(SETTINGS, Announcer(Metrics()), clock), Exposures(clock))
     for number, job in enumerate(jobs):
         with database.session() as session:
             diagnosed(session, told, job=job, number=2000 * number, said="cpu_contention")

@@ -19,7 +19,7 @@ from rca_api.diagnoses.tables import DiagnosisRow
 from rca_api.feedback import labels
 from rca_api.feedback.tables import FeedbackRow
 from rca_api.incidents.announce import Announcer
-from rca_api.incidents.service import Follower
+from rca_api.incidents.service import IncidentTracker
 from rca_api.metrics import Metrics
 from rca_api.nodes import repository
 from rca_api.nodes.fault_prior import (
@@ -28,8 +28,8 @@ from rca_api.nodes.fault_prior import (
     THRESHOLD,
     Blame,
     blaming_jobs,
+    independent_blames,
     lemon_probability,
-    witnesses,
 )
 from rca_api.nodes.repository import NodeExposureRow, Record
 from rca_api.nodes.service import Exposures, judged, known_lemons, lemon_probabilities
@@ -77,30 +77,30 @@ def test_one_blame_of_certainty_has_the_odds_of_the_formula() -> None:
 
 def test_jobs_that_blame_it_at_the_same_time_are_one_witness() -> None:
     at_once = [blame(0, 0.9), blame(0.01, 0.8)]
-    assert witnesses(at_once) == [0.9]
+    assert independent_blames(at_once) == [0.9]
     assert lemon_probability(at_once, 2, PRIOR) == pytest.approx(lemon_probability([blame(0)], 1, PRIOR))
 
 
 def test_restarts_of_a_job_are_one_witness_until_hours_have_passed() -> None:
     attempts = [Blame(f"attempt-{n}", 60.0 * n + 50, 60.0 * n, 1.0) for n in range(20)]
-    assert witnesses(attempts) == [1.0]
+    assert independent_blames(attempts) == [1.0]
     later = APART_SECONDS + attempts[0].first_end
-    assert witnesses([*attempts, Blame("other", later + 49, later - 1, 1.0)]) == [1.0]
-    assert witnesses([*attempts, Blame("other", later + 50, later, 1.0)]) == [1.0, 1.0]
+    assert independent_blames([*attempts, Blame("other", later + 49, later - 1, 1.0)]) == [1.0]
+    assert independent_blames([*attempts, Blame("other", later + 50, later, 1.0)]) == [1.0, 1.0]
 
 
 def test_a_job_that_blames_at_both_ends_swallows_no_job_between() -> None:
     others = [blame(day, job=f"b{day}") for day in (1, 2, 3)]
     once = [*others, blame(0, job="a")]
-    assert witnesses(once) == [0.9] * 4
-    assert witnesses([*once, blame(10, job="a")]) == [0.9] * 4
+    assert independent_blames(once) == [0.9] * 4
+    assert independent_blames([*once, blame(10, job="a")]) == [0.9] * 4
 
 
 def test_witnesses_are_as_sure_as_so_many_of_them_can_be_at_once() -> None:
-    assert witnesses([blame(0, 0.9, "a"), blame(0, 0.8, "b"), blame(5, 0.1, "c")]) == [0.9, 0.1]
+    assert independent_blames([blame(0, 0.9, "a"), blame(0, 0.8, "b"), blame(5, 0.1, "c")]) == [0.9, 0.1]
     # The job's surer window is near the other job, its less sure one is not.
     held = [blame(0, 0.9, "a"), blame(0, 0.9, "b"), blame(5, 0.3, "b")]
-    assert witnesses(held) == [0.9, 0.3]
+    assert independent_blames(held) == [0.9, 0.3]
 
 
 windows = st.lists(
@@ -143,7 +143,7 @@ def test_witnesses_are_the_most_that_are_pairwise_apart(found: list[Blame]) -> N
     found = [each for each in found if round(each.probability, 2) > 0]
     sets = (chosen for size in range(len(jobs) + 1) for chosen in combinations(jobs, size))
     most = max(len(chosen) for chosen in sets if all(apart(a, b) for a, b in combinations(chosen, 2)))
-    assert len(witnesses(found)) == most
+    assert len(independent_blames(found)) == most
 
 
 many = st.lists(st.floats(0, 1), max_size=12)
@@ -169,13 +169,13 @@ def clock() -> Clock:
 
 @pytest.fixture
 def told(clock: Clock) -> tuple[OnDiagnosed, ...]:
-    return Follower(SETTINGS, Announcer(Metrics()), clock), Exposures(clock)
+    return IncidentTracker(SETTINGS, Announcer(Metrics()), clock), Exposures(clock)
 
 
 def lemons(database: Database, at: datetime, besides: str | None = None) -> dict[str, float]:
     with database.reading() as session:
         names = [f"node-{number}" for number in range(4)]
-        return known_lemons(session, names, PRIOR, besides=besides, at=at)
+        return known_lemons(session, names, PRIOR, exclude_job=besides, at=at)
 
 
 def post(database: Database, told: tuple[OnDiagnosed, ...], job: str, number: int, said: str) -> None:
@@ -199,7 +199,7 @@ def test_blamed_in_two_jobs_it_is_a_lemon_and_its_neighbours_are_not(
     found = lemons(database, clock())
     assert list(found) == ["node-1"]
     # A job does not confirm itself, and what is older than the memory is forgotten.
-    assert lemons(database, clock(), besides="b") == {}
+    assert lemons(database, clock(), exclude_job="b") == {}
     assert lemons(database, clock() + timedelta(days=400)) == {}
 
 
@@ -310,7 +310,7 @@ def test_what_people_correct_away_no_longer_counts_and_what_they_correct_in_does
     assert jobs_of(database, clock)["node-2"] == 3
     with database.reading() as session:
         asked = lemon_probabilities(session, ["node-2", "node-9"], PRIOR, at=clock())
-        own = lemon_probabilities(session, ["node-2"], PRIOR, besides="c", at=clock())
+        own = lemon_probabilities(session, ["node-2"], PRIOR, exclude_job="c", at=clock())
     assert list(asked) == ["node-2"]
     assert asked["node-2"] > own["node-2"] > PRIOR
 

@@ -34,7 +34,7 @@ class PlayedSlot(Slot):
         self.report, self.tasks = Report(1, MODEL, None), 0
         return self.report
 
-    async def ask(self, task: Any, arguments: Any, deadline: Deadline) -> Reply:
+    async def run(self, task: Any, arguments: Any, deadline: Deadline) -> Reply:
         self.tasks += 1
         await asyncio.sleep(0)
         told = self.script.pop(0) if self.script else DONE
@@ -128,9 +128,9 @@ def test_work_has_all_its_time_however_long_it_waited() -> None:
             await asyncio.sleep(0.5)
             return await super().start(setup)
 
-        async def ask(self, task: Any, arguments: Any, deadline: Deadline) -> Reply:
+        async def run(self, task: Any, arguments: Any, deadline: Deadline) -> Reply:
             assert 2.6 < deadline.left() <= 3.0
-            return await super().ask(task, arguments, deadline)
+            return await super().run(task, arguments, deadline)
 
     # It was gone once: the second process has all the time that the first one had.
     _, [done] = played(LateWarm(WorkerLost()), deadline=lambda: Deadline.after(3.0, of_work=True))
@@ -157,7 +157,7 @@ def test_its_load_tells_who_works_and_who_waits() -> None:
     class Looking(PlayedSlot):
         look: Callable[[], Load]
 
-        async def ask(self, task: Any, arguments: Any, deadline: Deadline) -> Reply:
+        async def run(self, task: Any, arguments: Any, deadline: Deadline) -> Reply:
             await asyncio.sleep(0)
             loads.append(self.look())
             return DONE

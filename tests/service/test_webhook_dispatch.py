@@ -20,7 +20,7 @@ from receivers import Behaviour, answers, receiver, send_until
 from sqlalchemy import select
 
 from rca_api.incidents.announce import Announcer
-from rca_api.incidents.service import Follower
+from rca_api.incidents.service import IncidentTracker
 from rca_api.metrics import Metrics
 from rca_api.store.database import Database
 from rca_api.webhooks import outbox
@@ -87,7 +87,7 @@ def subscribe(database: Database, url: str, **more: Any) -> str:
 
 
 def happen(database: Database, clock: Clock, *said: str, job: str = "job") -> None:
-    follower = Follower(SETTINGS, Announcer(Metrics()), clock)
+    follower = IncidentTracker(SETTINGS, Announcer(Metrics()), clock)
     for number, each in enumerate(said):
         with database.session() as session:
             diagnosed(session, follower, job=job, number=number, said=each)

@@ -1,1 +1,1 @@
-"""CPU work away from the event loop: a pool of warm processes, each with a deadline for what it does."""
+"""CPU work outside the event loop: a pool of warm processes, with a deadline for each task."""

@@ -1,4 +1,4 @@
-"""The bundles one process of the pool has loaded: the last few it was asked for."""
+"""The bundles that a process of the pool has loaded: the last few that its tasks used."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from rca.telemetry.window import Window
 from rca_api.diagnoses.history import NodeOdds
 from rca_api.models.current import BundleRef
 
-#: Champion, challenger and the one before: enough that a swap never loads twice.
-KEPT = 3
+#: Champion, challenger and previous champion, so that a swap loads no bundle twice.
+MOST_LOADED = 3
 
 
 class LoadedBundles:
@@ -43,7 +43,7 @@ class LoadedBundles:
         history: NodeOdds | None = None,
         earlier: Window | None = None,
     ) -> Diagnosis:
-        """Diagnose one validated window, with what other jobs say of its nodes and with an earlier window.
+        """Diagnose one validated window, with the fault odds of its nodes and with an earlier window.
 
         Raises
         ------
@@ -57,12 +57,12 @@ class LoadedBundles:
         )
 
     def usual_answers(self, sha256: str) -> AnswerShares | None:
-        """What a loaded bundle answered to held-out windows, if it knows."""
+        """Shares of the answers of a loaded bundle to held-out windows; None if the bundle has none."""
         found = [held for held in self._held.values() if held.model.sha256 == sha256]
         return found[0].classifier.doubt.answers if found else None
 
     def warm(self, ref: BundleRef) -> ModelVersion:
-        """Load a bundle and run one diagnosis, so that no caller pays for imports and compilation.
+        """Load a bundle and run one diagnosis, so that no request waits for imports and compilation.
 
         Raises
         ------
@@ -72,12 +72,12 @@ class LoadedBundles:
         return self.diagnose(ref, small_window()).model
 
     def prepare(self, ref: BundleRef) -> rca.Bundle:
-        """Load what a diagnosis needs, unless it is loaded.
+        """Load a bundle and the priors, unless they are loaded.
 
         Raises
         ------
         RcaError
-            If the bundle or the priors cannot be used; operators are told why, callers are not.
+            If the bundle or the priors cannot be used. The reason is for operators, not for callers.
         """
         if self._priors is None and self._priors_file is not None:
             self._priors = read_priors(self._priors_file)
@@ -85,16 +85,16 @@ class LoadedBundles:
         if held is None:
             held = baseline() if ref.folder is None else rca.Bundle.load(ref.folder)
             if ref.sha256 not in ("", held.model.sha256):
-                raise BundleError(f"the bundle in {ref.folder} is not {ref.sha256}: it was replaced")
+                raise BundleError(f"the bundle in {ref.folder} is not {ref.sha256}: its files were replaced")
             self._held[ref] = held
-            if len(self._held) > KEPT:
+            if len(self._held) > MOST_LOADED:
                 self._held.popitem(last=False)
         self._held.move_to_end(ref)
         return held
 
 
 def small_window(n_ranks: int = 4, n_steps: int = 8) -> Window:
-    """Build a healthy job just large enough to pass through every stage."""
+    """Build a healthy window just large enough for every stage of a diagnosis."""
     rank, step = (axis.ravel() for axis in np.indices((n_ranks, n_steps)))
     steps = pa.table(
         {

@@ -1,4 +1,4 @@
-"""Until when an answer is wanted, or how long the work on it may take."""
+"""Deadlines of answers and of work."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ class Deadline:
     ----------
     at : float, seconds
     seconds : float
-        What was granted in all, to be told to the caller.
+        Time limit in all, for the error message.
     clock : callable
     of_work : bool
-        Whether the work on it has as long again as there was to wait for it.
+        Whether the work has the whole time limit again after the wait.
     """
 
     at: float
@@ -30,13 +30,13 @@ class Deadline:
     def after(
         cls, seconds: float, clock: Callable[[], float] = time.monotonic, *, of_work: bool = False
     ) -> Deadline:
-        """Make a deadline `seconds` from now."""
+        """A deadline `seconds` from now."""
         return cls(clock() + seconds, seconds, clock, of_work)
 
     def begun(self) -> Deadline:
-        """Say that the work begins: by when it is to be done."""
+        """The deadline of work that begins now."""
         return replace(self, at=self.clock() + self.seconds) if self.of_work else self
 
     def left(self) -> float:
-        """Seconds that are left; 0 once it has passed."""
+        """Remaining time, seconds; 0 after the deadline."""
         return max(0.0, self.at - self.clock())

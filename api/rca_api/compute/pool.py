@@ -1,4 +1,4 @@
-"""The pool of warm processes that everything heavy runs in."""
+"""The pool of warm processes for diagnoses and what-if answers."""
 
 from __future__ import annotations
 
@@ -20,35 +20,35 @@ from rca_api.problems import ProblemError
 
 _log = structlog.stdlib.get_logger("rca_api")
 _LONGEST_PAUSE_SECONDS = 30.0
-#: Share of the newest task in the moving mean: about the last twenty count.
+#: Weight of the newest task in the moving mean, which covers about the last twenty.
 _NEWEST_WEIGHT = 0.1
 
-#: Why a process is replaced: it ended at work, was gone before, overran a deadline, was left in an unknown
-#: state (its caller was cancelled), or has worked long enough.
+#: Why a process is replaced: it died during a task, was lost before it, exceeded a deadline, is in an unknown
+#: state because its caller was cancelled, or has done its number of tasks.
 Renewal = Literal["died", "lost", "deadline", "unusable", "worn"]
-#: A task that ends two processes is refused: it would end the third as well. Who finds a process gone is
-#: innocent of it, unless it happens over and over.
-MOST: dict[Renewal, int] = {"died": 2, "lost": 5}
+#: Processes that one task may use up. A task during which two died would end the third as well. A task that
+#: finds its process lost is not the reason, unless this repeats.
+MOST_PROCESSES: dict[Renewal, int] = {"died": 2, "lost": 5}
 
 
 class DeadlineExceeded(ProblemError):
-    """Time is up."""
+    """The deadline has passed."""
 
     def __init__(self, deadline: Deadline) -> None:
         super().__init__(
             "deadline-exceeded",
             f"there was no answer within {deadline.seconds:g} s",
-            hint="ask again with Prefer: respond-async, or send fewer steps or metrics",
+            hint="repeat it with Prefer: respond-async, or send fewer steps or metrics",
         )
 
 
 class NeverBegun(DeadlineExceeded):
-    """Time is up before a process was free: not the fault of the task."""
+    """The deadline passed before a process was free; the task is not the reason."""
 
 
 @dataclass(frozen=True)
 class Load:
-    """Processes wanted, warm and working, and tasks that wait for one."""
+    """Number of processes in all, warm and working, and of tasks that wait."""
 
     size: int
     warm: int
@@ -57,19 +57,18 @@ class Load:
 
 
 class ComputePool:
-    """Hands tasks to free processes in the order in which they come.
+    """Gives tasks to free processes in the order of their arrival.
 
-    A process that dies, overruns a deadline or has worked long enough is replaced; those who wait
-    notice nothing. Use it from one event loop.
+    A process that dies, exceeds a deadline or has done its number of tasks is replaced; waiting tasks are not
+    affected. Use it from one event loop.
 
     Parameters
     ----------
     setup : callable
-        Gives what a process is started with, at the moment it is started.
+        Gives the setup of a process at the moment it is started.
     processes : int
     tasks_per_process : int
-        After so many tasks a process is replaced, so that whatever grows in it does not grow for ever;
-        0 for never.
+        Tasks after which a process is replaced, so that its memory does not grow without end; 0 for never.
     metrics : Metrics
     """
 
@@ -80,11 +79,11 @@ class ComputePool:
         self._tasks_per_process = tasks_per_process
         self._metrics = metrics
         self._slots = [Slot() for _ in range(processes)]
-        # The one used last is warmest in the processor's caches.
+        # Last in, first out: the caches of the processor hold the data of the process used last.
         self._free: asyncio.LifoQueue[Slot] = asyncio.LifoQueue()
         self._renewals: set[asyncio.Task[None]] = set()
         self._closed = False
-        #: What a bundle turned out to be when it was loaded, or why it cannot be used.
+        #: Version of each bundle that was loaded, or why it cannot be used.
         self._found: dict[BundleRef, ModelVersion | str] = {}
         self._mean_seconds = 0.0
         self._waiting = 0
@@ -92,43 +91,43 @@ class ComputePool:
 
     @property
     def model(self) -> ModelVersion | None:
-        """The bundle that answers now; None while no process has loaded it."""
+        """Version of the champion; None while no process has loaded it."""
         return self.model_of(self._setup().champion)
 
     @property
     def failure(self) -> str | None:
-        """Why the bundle that is to answer now cannot be used."""
+        """Why the champion cannot be used; None if it can."""
         found = self._found.get(self._setup().champion)
         return found if isinstance(found, str) else None
 
     def model_of(self, ref: BundleRef) -> ModelVersion | None:
-        """What a bundle is, if it was loaded the last time it was needed."""
+        """Version of a bundle; None if its last load failed."""
         found = self._found.get(ref)
         return found if isinstance(found, ModelVersion) else None
 
     def loaded(self, ref: BundleRef, model: ModelVersion) -> None:
-        """Say that a task has used a bundle."""
+        """Record the version of a bundle that a task has used."""
         self._found[ref] = model
 
     def processes(self) -> list[int]:
-        """Process ids of those that are warm."""
+        """Ids of the warm processes."""
         return [slot.report.pid for slot in self._slots if slot.report is not None]
 
     def load(self) -> Load:
-        """Say how busy it is."""
+        """How busy the pool is."""
         return Load(len(self._slots), len(self.processes()), len(self._busy), self._waiting)
 
     @property
     def is_idle(self) -> bool:
-        """Whether a process is free and nobody waits for one."""
+        """Whether a process is free and no task waits."""
         return not self._waiting and not self._free.empty()
 
     def seconds_until_free(self, ahead: int) -> float:
-        """Estimate when `ahead` tasks will have been worked off, by what the last ones took."""
+        """Estimate the seconds for `ahead` tasks from the duration of the last ones."""
         return self._mean_seconds * ahead / len(self._slots)
 
     def start(self) -> None:
-        """Start the processes; tasks may be given at once and wait for the first warm one."""
+        """Start the processes; tasks may be given at once, and wait for the first warm process."""
         for slot in self._slots:
             self._renew(slot)
 
@@ -150,7 +149,8 @@ class ComputePool:
         arguments
             Picklable, and small: large bodies go by file (`rca_api.compute.body`).
         deadline : Deadline
-            Waiting for a free process counts, unless it is one of work: that begins anew with each process.
+            Waiting for a free process counts, except for a deadline of work, which starts again with each
+            process.
 
         Raises
         ------
@@ -158,7 +158,7 @@ class ComputePool:
             What the task raised.
         ProblemError
             ``deadline-exceeded`` (`NeverBegun` if no process was free), or ``internal-error`` if the task
-            failed unexpectedly, ended two processes or found five gone.
+            failed unexpectedly, or two processes died during it, or five were lost before it.
         """
         ended: Counter[Renewal] = Counter()
         while True:
@@ -166,7 +166,7 @@ class ComputePool:
             self._busy.add(slot)
             renew: Renewal | None = "unusable"
             try:
-                reply = await slot.ask(task, arguments, deadline.begun())
+                reply = await slot.run(task, arguments, deadline.begun())
                 renew = None
                 return self._value(reply)
             except (WorkerLost, WorkerDied) as error:
@@ -182,12 +182,12 @@ class ComputePool:
                 self._give_back(slot, renew)
 
     def _retry(self, task: str, how: Renewal, times: int, error: Exception) -> None:
-        """Say that a process did not answer, and refuse the task if that happened to it too often."""
+        """Log that a process did not answer, and refuse the task after too many of them."""
         if how == "died":
-            _log.error("a process died of a task", task=task, times=times, how=str(error))
+            _log.error("a process died during a task", task=task, times=times, how=str(error))
         else:
-            _log.warning("a process was gone", task=task, times=times, how=str(error))
-        if times >= MOST[how]:
+            _log.warning("a process was lost before a task", task=task, times=times, how=str(error))
+        if times >= MOST_PROCESSES[how]:
             raise ProblemError(
                 "internal-error", f"The process that worked on this ended unexpectedly, {times} times."
             ) from error

@@ -1,6 +1,6 @@
-"""Inside a process of the pool: what it holds, how it starts and ends, and how it runs a task.
+"""Inside a process of the pool: its state, its start, and how it runs a task.
 
-Nothing of the web framework or the database is imported here.
+This module imports nothing of the web framework or the database.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _log = structlog.stdlib.get_logger("rca_api.compute")
 
 @dataclass(frozen=True)
 class Setup:
-    """What a process is started with."""
+    """Settings of a process."""
 
     champion: BundleRef
     priors: Path | None
@@ -42,14 +42,14 @@ class Setup:
 
 @dataclass
 class Context:
-    """What a task may use: its first argument.
+    """The first argument of a task.
 
     Attributes
     ----------
     bundles : LoadedBundles
     windows : WindowStore
     stages : dict of str to Timed
-        Of the task that runs.
+        Stages of the present task.
     """
 
     bundles: LoadedBundles
@@ -68,7 +68,7 @@ class Context:
 
 @dataclass(frozen=True)
 class Report:
-    """A process that is ready to work, and whether the champion can be used in it."""
+    """A process that is ready, and whether the champion can be used in it."""
 
     pid: int
     model: ModelVersion | None
@@ -77,7 +77,7 @@ class Report:
 
 @dataclass(frozen=True)
 class Reply:
-    """What became of a task: its value, or the refusal it ended with, or the traceback of a defect."""
+    """Outcome of a task: its value, its error, or the traceback of an unexpected exception."""
 
     value: Any
     stages: dict[str, Timed]
@@ -111,7 +111,7 @@ def initialize(setup: Setup) -> Context:
     except Exception as error:
         failure = f"unexpected {type(error).__name__}: {error}"
     _Process.report = Report(os.getpid(), model, failure)
-    # What was loaded stays for good: keep full collections from walking it during requests.
+    # The loaded objects stay, so full garbage collections need not visit them during requests.
     gc.collect()
     gc.freeze()
     _log.info("process ready", seconds=round(time.perf_counter() - began, 3), failure=failure)
@@ -119,19 +119,19 @@ def initialize(setup: Setup) -> Context:
 
 
 def report() -> Report:
-    """Say that this process is ready; the first task it is given."""
+    """Report that this process is ready; its first task."""
     return _Process.report
 
 
 def call(task: Callable[..., Any], arguments: tuple[Any, ...], ids: Mapping[str, Any]) -> Reply:
-    """Run one task; errors become part of the reply, so that none depends on being picklable.
+    """Run one task; errors are part of the reply, so that they need not be picklable.
 
     Parameters
     ----------
     task : callable
     arguments : tuple
     ids : mapping
-        What log lines of this task are to carry, such as the id of the request.
+        Ids for the log lines of this task, such as that of the request.
     """
     with structlog.contextvars.bound_contextvars(**ids):
         reply = _run(task, arguments)
@@ -153,6 +153,6 @@ def _run(task: Callable[..., Any], arguments: tuple[Any, ...]) -> Reply:
 
 
 def _name_this_process() -> None:
-    # For `ps` and `top`; a system without this file shows the interpreter's name.
+    # For `ps` and `top`; systems without this file show the name of the interpreter.
     with suppress(OSError):
         Path("/proc/self/comm").write_text("rca-compute")

@@ -1,7 +1,7 @@
-"""One process of the pool: started, asked, and replaced as a whole when anything went wrong in it.
+"""A place in the pool with one process, which is replaced as a whole after any failure.
 
-Each has a pebble pool of its own. In a shared one, workers take turns at one pipe under one lock: one
-that is killed while it holds the lock, or halfway through a message, stops all others.
+Each process has its own pebble pool. In a shared pool the processes use one pipe under one lock. A process
+that is killed with the lock, or within a message, would stop all others.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ from rca_api.compute import process
 from rca_api.compute.deadline import Deadline
 from rca_api.compute.process import Reply, Report, Setup
 
-#: A process that is not warm by then is given up; imports from a cold disk take a few seconds.
+#: Time limit for a process to become warm; imports from a cold disk take a few seconds.
 START_SECONDS = 120.0
-#: How often somebody who waits for an answer looks whether there is still a process to give it.
-_LOOK_SECONDS = 0.25
+#: Time between two checks that the process of a pending answer still exists.
+_CHECK_SECONDS = 0.25
 
 
 class WorkerLost(Exception):
-    """The process was gone before it took the task, or what it answered could not be read."""
+    """The process ended before it took the task, or its answer could not be read."""
 
 
 class WorkerDied(Exception):
-    """The process ended while it worked on the task, for example because memory ran out."""
+    """The process ended during the task, for example because memory ran out."""
 
 
 class Slot:
@@ -43,17 +43,17 @@ class Slot:
 
     def __init__(self) -> None:
         self._pool: ProcessPool | None = None
-        #: None while no process is warm in it.
+        #: None while its process is not warm.
         self.report: Report | None = None
         self.tasks = 0
 
     async def start(self, setup: Setup) -> Report:
-        """Start a process in place of the one there was, and wait until it is warm.
+        """Start a process in place of the present one, and wait until it is warm.
 
         Raises
         ------
         WorkerLost
-            If it does not get warm.
+            If it does not become warm.
         """
         await self.stop()
         self._pool = ProcessPool(
@@ -63,7 +63,7 @@ class Slot:
             context=multiprocessing.get_context("spawn"),
         )
         try:
-            # Starting a process takes milliseconds, which the event loop must not stand still for.
+            # Starting a process takes milliseconds, which must not block the event loop.
             future = await asyncio.to_thread(self._pool.schedule, process.report)
             self.report = await _answer(self._pool, future, Deadline.after(START_SECONDS))
         except (BrokenProcessPool, ProcessExpired, RuntimeError, TimeoutError, OSError) as error:
@@ -71,15 +71,15 @@ class Slot:
         self.tasks = 0
         return self.report
 
-    async def ask(self, task: Callable[..., Any], arguments: tuple[Any, ...], deadline: Deadline) -> Reply:
+    async def run(self, task: Callable[..., Any], arguments: tuple[Any, ...], deadline: Deadline) -> Reply:
         """Run a task in the process.
 
         Raises
         ------
         WorkerLost, WorkerDied
-            And the slot has to be started anew.
+            The slot has to be started again.
         TimeoutError
-            After the deadline; the process goes on until the slot is started anew.
+            After the deadline; the process continues until the slot is started again.
         """
         if self._pool is None:
             raise WorkerLost
@@ -97,7 +97,7 @@ class Slot:
         return reply
 
     async def stop(self) -> None:
-        """End the process at once, whatever it does."""
+        """Kill the process."""
         pool, report = self._pool, self.report
         self._pool, self.report = None, None
         if pool is not None:
@@ -105,10 +105,10 @@ class Slot:
 
 
 async def _answer(pool: ProcessPool, future: Future[Any], deadline: Deadline) -> Any:
-    """Wait for what was asked of a pool, as long as there is a process to answer.
+    """Wait for a result of a pool, as long as its process exists.
 
-    A pebble pool whose process was killed while it had nothing to do gives up, and with it what it was asked;
-    but not what it is asked at that very moment, which nobody would ever answer.
+    A pebble pool whose idle process is killed fails its tasks. A task that is scheduled at that moment gets
+    no answer at all, so the process is checked here.
     """
     answer = asyncio.wrap_future(future)
     try:
@@ -116,19 +116,19 @@ async def _answer(pool: ProcessPool, future: Future[Any], deadline: Deadline) ->
             left = deadline.left()
             if not left:
                 raise TimeoutError
-            await asyncio.wait({answer}, timeout=min(left, _LOOK_SECONDS))
-            # In this order: what the last process told before it ended counts.
+            await asyncio.wait({answer}, timeout=min(left, _CHECK_SECONDS))
+            # In this order: an answer sent before the process ended counts.
             if not (pool.active or future.done()):
-                raise BrokenProcessPool("no process answers any more")
+                raise BrokenProcessPool("the process ended without an answer")
         return answer.result()
     finally:
-        # Nobody asks any more for what it may still become.
+        # A late result is not needed.
         answer.cancel()
 
 
 def _end(pool: ProcessPool, report: Report | None) -> None:
     if report is not None:
-        # Asked politely, a process inside a long computation would hold us up for seconds.
+        # On SIGTERM a process in a long computation would take seconds to end.
         with suppress(ProcessLookupError):
             os.kill(report.pid, signal.SIGKILL)
     pool.stop()  # type: ignore[no-untyped-call]

@@ -1,1 +1,1 @@
-"""What a job suffered from, over many diagnoses: opened, cause changed, resolved."""
+"""Incidents: the fault of a job over many diagnoses, from its opening to its resolution."""

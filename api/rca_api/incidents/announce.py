@@ -1,4 +1,4 @@
-"""An event of an incident becomes a line of its timeline, deliveries to webhooks, and a count."""
+"""Announcing an event of an incident: in its timeline, to webhooks, and in the metrics."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Announce = Callable[[Session, IncidentRow, Event, datetime], None]
 
 
 class Announcer:
-    """Writes what is to be told of an event into the transaction in which it happened."""
+    """Writes an event and its deliveries in the transaction of the event."""
 
     def __init__(self, metrics: Metrics) -> None:
         self._metrics = metrics
@@ -42,24 +42,24 @@ class Announcer:
         session.add(row)
         session.flush()
         nodes = repository.nodes_of(session, incident.id)
-        told = IncidentNotification(
+        notification = IncidentNotification(
             type=f"incident.{event.kind}",
             timestamp=at,
             data=NotificationData(incident=read_incident(incident, nodes), event=read_event(row)),
         )
         causes = {cause for cause in (row.cause, row.previous_cause) if cause is not None}
         if row.cause is None:
-            # Who was told of one of its causes is told how it goes on.
+            # Webhooks that got an event for one of its causes get the following ones as well.
             causes = repository.causes_of(session, incident.id)
         outbox.enqueue(
             session,
-            event=told.type,
+            event=notification.type,
             job_id=incident.job_id,
             causes=causes,
             incident_id=incident.id,
-            body=told.model_dump_json().encode(),
+            body=notification.model_dump_json().encode(),
             at=at,
         )
         counter = self._metrics.incident_events.labels(event.kind)
-        # Counted once it is true: the transaction may still fail.
+        # Counted after the commit: the transaction may still fail.
         sqlalchemy_event.listen(session, "after_commit", lambda _: counter.inc(), once=True)

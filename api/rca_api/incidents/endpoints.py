@@ -34,13 +34,15 @@ from rca_api.state import State
 router = APIRouter(prefix="/v1", tags=["incidents"])
 
 Reader = Annotated[Principal, Security(requires(Scope.read))]
-#: No NUL, which PostgreSQL cannot compare with.
+#: Without NUL, which PostgreSQL does not accept.
 Name = Annotated[str, StringConstraints(min_length=1, max_length=256, pattern=r"^[^\x00]*$")]
-Status = Annotated[IncidentState | None, Query(description="Only open or only resolved ones.")]
-Since = Annotated[Moment | None, Query(description="Only those that were open then or later.")]
+Status = Annotated[IncidentState | None, Query(description="List only open or only resolved incidents.")]
+Since = Annotated[
+    Moment | None, Query(description="List only incidents that were open at this time or later.")
+]
 _COMMON = ("invalid-parameters", "unauthenticated", "forbidden", "rate-limited", "store-unavailable")
 _MARKDOWN = "text/markdown"
-#: Windows an incident is shown with.
+#: Most windows in one incident answer.
 _SHOWN_WINDOWS = 200
 
 
@@ -51,8 +53,8 @@ def list_incidents(
     _: Reader,
     state: Status = None,
     job: Annotated[Name | None, Query(description="Id of the job.")] = None,
-    cause: Annotated[Name | None, Query(description="A cause it has or had.")] = None,
-    node: Annotated[Name | None, Query(description="A node that was blamed in it.")] = None,
+    cause: Annotated[Name | None, Query(description="List incidents that have or had this cause.")] = None,
+    node: Annotated[Name | None, Query(description="List incidents in which this node was blamed.")] = None,
     since: Since = None,
     limit: Limit = 50,
     cursor: Cursor = None,
@@ -63,7 +65,9 @@ def list_incidents(
 
 
 @router.get(
-    "/jobs/{job_id:path}/incidents", summary="List a job's incidents", responses=problem_responses(*_COMMON)
+    "/jobs/{job_id:path}/incidents",
+    summary="List the incidents of a job",
+    responses=problem_responses(*_COMMON),
 )
 def list_job_incidents(
     request: Request,
@@ -75,7 +79,7 @@ def list_job_incidents(
     limit: Limit = 50,
     cursor: Cursor = None,
 ) -> IncidentPage:
-    """List a job's incidents, newest first; a job that was never sick, or is not known, has none."""
+    """List the incidents of a job, newest first; empty for an unknown job."""
     return _listed(request, response, {"state": state, "job_id": job_id, "since": since}, limit, cursor)
 
 
@@ -95,7 +99,7 @@ def list_job_incidents(
 def show_incident(
     request: Request, incident_id: Annotated[str, Path(pattern="^[0-9a-f]{32}$")], _: Reader
 ) -> Response:
-    """Show what happened when, what it cost so far, and the diagnoses it rests on."""
+    """Show the timeline of an incident, its cost so far, and its diagnoses."""
     accept = choose(request.headers.get("accept"), ("application/json", _MARKDOWN))
     state = State.of(request)
     with state.database.reading() as session:
@@ -133,8 +137,10 @@ def _detail(session: Session, row: IncidentRow, *, lemons: bool, prior: float) -
         cursor=None,
         read=read_window,
     )
-    # The incident itself says nothing about whether the node was bad before.
-    known = known_lemons(session, [node for node, _ in nodes], prior, besides=row.job_id) if lemons else {}
+    # Without this job: the incident itself is no evidence of an earlier fault.
+    known = (
+        known_lemons(session, [node for node, _ in nodes], prior, exclude_job=row.job_id) if lemons else {}
+    )
     return IncidentDetail(
         **read_incident(row, nodes).model_dump(),
         timeline=[read_event(each) for each in repository.timeline(session, row.id)],

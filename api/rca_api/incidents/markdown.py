@@ -1,4 +1,4 @@
-"""An incident as a page for people."""
+"""An incident as a Markdown page."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from datetime import datetime
 from rca.runbook.numbers import probability, seconds
 from rca_api.incidents.schemas import IncidentDetail, IncidentEvent, IncidentWindow
 
-#: Nodes or ranks that a line names.
+#: Most nodes or ranks in one line.
 _NAMED = 4
 _WORDS = {"fail_slow": "fail-slow", "fail_stop": "fail-stop"}
 
@@ -35,17 +35,17 @@ def _facts(incident: IncidentDetail) -> list[str]:
         f"- From {_when(incident.began)} to {_when(incident.ended)}, on the job's clock.",
     ]
     if incident.uncertain:
-        facts.append("- Uncertain: its diagnoses name one cause or place after the other.")
+        facts.append("- Uncertain: its diagnoses name different causes or places.")
     if incident.reopened:
         facts.append(f"- Relapses: {incident.reopened}.")
     if incident.resolved_at is not None:
-        how = "healthy again" if incident.resolution == "healthy" else "no window arrived any more"
+        how = "healthy again" if incident.resolution == "healthy" else "no more windows arrived"
         facts.append(f"- Resolved {_when(incident.resolved_at)}: {how}.")
     if incident.nodes:
         named = (f"{_text(each.node)} ({probability(each.probability)})" for each in incident.nodes)
         facts.append(f"- Nodes blamed: {', '.join(named)}.")
     facts += [
-        f"- {_text(each.node)} was at fault in other jobs, too: lemon with {probability(each.probability)}."
+        f"- {_text(each.node)} had faults in other jobs as well (lemon, {probability(each.probability)})."
         for each in incident.lemons
     ]
     return facts
@@ -66,7 +66,7 @@ def _event(event: IncidentEvent) -> str:
 
 
 def _where(cause: str | None, place: list[str]) -> str:
-    named = _text(cause or "cause not known")
+    named = _text(cause or "unknown cause")
     more = f" and {len(place) - _NAMED} more" if len(place) > _NAMED else ""
     return f"{named} on {', '.join(map(_text, place[:_NAMED]))}{more}" if place else named
 
@@ -87,6 +87,6 @@ def _when(moment: datetime) -> str:
 
 
 def _text(text: str) -> str:
-    """Names come from callers: none of them may start a link, a table cell or a tag."""
+    """Escape a name from a caller, so that it cannot start a link, a table cell or a tag."""
     escaped = "".join(f"\\{letter}" if letter in "\\`*[]<>|&#" else letter for letter in text)
     return " ".join(escaped.split())

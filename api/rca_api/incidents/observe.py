@@ -1,4 +1,4 @@
-"""What a diagnosis says about its window, and which of several diagnoses of one window is believed."""
+"""The observation of a window: the verdict of one diagnosis, chosen if the window has several."""
 
 from __future__ import annotations
 
@@ -13,33 +13,33 @@ from rca_api.incidents import repository
 from rca_api.incidents.tables import IncidentRow, ObservationRow
 from rca_api.store.upsert import insert_if_absent
 
-#: Verdicts by what they are believed against others of the same bounds. Two jobs that use one name, or a
-#: window that was posted again with its late samples, must not hide a fault behind a healthy window.
-_BELIEVED = ("unsure", "healthy", "sick")
-#: Nodes or ranks that are remembered of one window.
+#: Verdicts in ascending precedence among windows with the same bounds. Two jobs may have the same name, and a
+#: window may be posted again with late samples. In both cases a healthy window must not hide a fault.
+_PRECEDENCE = ("unsure", "healthy", "sick")
+#: Most nodes or ranks that are stored for one window.
 _MOST_PLACES = 64
 
 
-def note(session: Session, row: DiagnosisRow, at: datetime, skew_seconds: float) -> ObservationRow | None:
-    """Note what a diagnosis said about its window; None if that is nothing new.
+def record(session: Session, row: DiagnosisRow, at: datetime, skew_seconds: float) -> ObservationRow | None:
+    """Store the observation of a diagnosis; None if it is not new.
 
-    The same content again, whatever is said of it this time, is nothing new; other content with the same
-    bounds is, if its verdict is believed more.
+    A window with the same content is not new, even with another diagnosis. Other content with the same bounds
+    is new if its verdict has precedence.
     """
     if row.document is None:
         return None
     key = {"job_id": row.job_id, "window_end": row.window_end, "window_start": row.window_start}
     ahead = row.window_end > at.timestamp() + skew_seconds
-    told = _said(orjson.loads(row.document))
-    said = {"diagnosis_id": row.id, "observed_at": at, "ahead": ahead, **told}
-    if insert_if_absent(session, ObservationRow, **key, **said):
+    verdict = _verdict(orjson.loads(row.document))
+    values = {"diagnosis_id": row.id, "observed_at": at, "ahead": ahead, **verdict}
+    if insert_if_absent(session, ObservationRow, **key, **values):
         return session.get_one(ObservationRow, tuple(key.values()))
     held = session.get_one(ObservationRow, tuple(key.values()), populate_existing=True)
     before = session.get_one(DiagnosisRow, held.diagnosis_id)
-    more = _BELIEVED.index(said["verdict"]) > _BELIEVED.index(held.verdict)
+    more = _PRECEDENCE.index(values["verdict"]) > _PRECEDENCE.index(held.verdict)
     if before.window_digest == row.window_digest or not more:
         return None
-    for name, value in said.items():
+    for name, value in values.items():
         setattr(held, name, value)
     session.flush()
     if held.incident_id is not None:
@@ -47,24 +47,24 @@ def note(session: Session, row: DiagnosisRow, at: datetime, skew_seconds: float)
     return held
 
 
-def _said(told: dict[str, Any]) -> dict[str, Any]:
-    healthy = told["failure_mode"] == "healthy"
-    slow, steps = told["slowdown"], told["quality"]["steps_used"]
+def _verdict(document: dict[str, Any]) -> dict[str, Any]:
+    healthy = document["failure_mode"] == "healthy"
+    slow, steps = document["slowdown"], document["quality"]["steps_used"]
     return {
-        "verdict": "unsure" if told["abstained"] else "healthy" if healthy else "sick",
-        "failure_mode": told["failure_mode"],
-        "probability": told["failure_mode_probability"][told["failure_mode"]],
-        "cause": told["causes"][0]["cause"] if told["causes"] else None,
-        "place": _place(told),
-        # A number that is not known is null in the document.
+        "verdict": "unsure" if document["abstained"] else "healthy" if healthy else "sick",
+        "failure_mode": document["failure_mode"],
+        "probability": document["failure_mode_probability"][document["failure_mode"]],
+        "cause": document["causes"][0]["cause"] if document["causes"] else None,
+        "place": _place(document),
+        # Unknown numbers are null in the document.
         "seconds_lost": 0.0 if healthy else max(0.0, slow["seconds_per_step"] or 0.0) * steps,
         "gpu_hours_lost": 0.0 if healthy else max(0.0, slow["gpu_hours_lost"] or 0.0),
     }
 
 
-def _place(told: dict[str, Any]) -> list[str] | None:
-    """Where the first cause is, else the first straggler: its nodes, else its ranks."""
-    first = next(iter([*told["causes"], *told["stragglers"]]), None)
+def _place(document: dict[str, Any]) -> list[str] | None:
+    """Nodes, else ranks, of the first cause, else of the first straggler."""
+    first = next(iter([*document["causes"], *document["stragglers"]]), None)
     if first is None:
         return None
     places = sorted(first["nodes"]) or [f"rank {rank}" for rank in sorted(first["ranks"])]

@@ -16,7 +16,7 @@ from rca_api.store.upsert import insert_if_absent
 
 
 class Loss(NamedTuple):
-    """One window and what was lost in it."""
+    """One window and its loss, seconds and GPU hours."""
 
     start: float
     end: float
@@ -32,9 +32,9 @@ class Total(NamedTuple):
 
 
 def total(losses: Iterable[Loss]) -> Total:
-    """Add up: of a window that overlaps earlier ones, the share of its time that none of them covers.
+    """Add up losses; a window that overlaps earlier ones counts with the share of its time not covered.
 
-    The order in which the windows are given does not matter.
+    The order of the windows does not matter.
     """
     seconds = hours = 0.0
     covered = float("-inf")
@@ -48,12 +48,12 @@ def total(losses: Iterable[Loss]) -> Total:
     return Total(seconds, hours)
 
 
-#: Windows since the last event that are looked at again; a streak that matters is far shorter.
+#: Most windows since the last event that are replayed; streaks that matter are far shorter.
 HORIZON = 64
 
 
 def follow(session: Session, job_id: str, at: datetime) -> FollowedJobRow:
-    """Get the job's row and hold its lock until the transaction ends."""
+    """Get the row of the job, and lock it until the transaction ends."""
     insert_if_absent(session, FollowedJobRow, job_id=job_id, advanced_at=at)
     statement = select(FollowedJobRow).where(FollowedJobRow.job_id == job_id)
     return session.scalars(statement.with_for_update().execution_options(populate_existing=True)).one()
@@ -65,15 +65,15 @@ def open_incident(session: Session, job_id: str) -> IncidentRow | None:
 
 
 def last_resolved(session: Session, job_id: str) -> IncidentRow | None:
-    """Get the incident of a job that was resolved last, if healthy windows did it."""
+    """Get the last resolved incident of a job, if healthy windows resolved it."""
     resolved = select(IncidentRow).where(IncidentRow.job_id == job_id, IncidentRow.open_job_id.is_(None))
     newest = resolved.order_by(IncidentRow.resolved_at.desc(), IncidentRow.ended.desc()).limit(1)
     row = session.scalars(newest).one_or_none()
     return row if row is not None and row.resolution == "healthy" else None
 
 
-def heard(session: Session, job_id: str, since: datetime) -> bool:
-    """Whether a window of a job was taken in since a moment, those from the future aside."""
+def has_recent_window(session: Session, job_id: str, since: datetime) -> bool:
+    """Whether a window of a job was observed since a moment; windows from the future do not count."""
     one = select(ObservationRow.job_id).where(
         ObservationRow.job_id == job_id, ~ObservationRow.ahead, ObservationRow.observed_at >= since
     )
@@ -81,12 +81,12 @@ def heard(session: Session, job_id: str, since: datetime) -> bool:
 
 
 def pending(session: Session, job: FollowedJobRow, *, ahead: bool) -> list[ObservationRow]:
-    """Windows newer than what was decided, oldest first; the newest `HORIZON` of them.
+    """Windows after the last event, oldest first; at most the newest `HORIZON`.
 
     Parameters
     ----------
     ahead : bool
-        With those from the future.
+        Whether to include windows from the future.
     """
     statement = select(ObservationRow).where(ObservationRow.job_id == job.job_id)
     if not ahead:
@@ -101,7 +101,7 @@ def pending(session: Session, job: FollowedJobRow, *, ahead: bool) -> list[Obser
 
 
 def observation(row: ObservationRow) -> Observation:
-    """Read a row as the life of an incident sees it."""
+    """Read a row for the state machine."""
     verdict: Verdict = (
         "healthy" if row.verdict == "healthy" else "sick" if row.verdict == "sick" else "unsure"
     )
@@ -111,7 +111,7 @@ def observation(row: ObservationRow) -> Observation:
 
 
 def around(session: Session, row: ObservationRow) -> IncidentRow | None:
-    """Find the incident in whose time a late window lies."""
+    """Find the incident that covers the time of a late window."""
     statement = select(IncidentRow).where(
         IncidentRow.job_id == row.job_id,
         IncidentRow.began <= row.window_start,
@@ -129,7 +129,7 @@ def after(session: Session, row: ObservationRow) -> IncidentRow | None:
 
 
 def unclaimed(session: Session, row: ObservationRow, until: float) -> list[ObservationRow]:
-    """Windows from a window on that are no incident's and end by `until`, oldest first."""
+    """Windows from a window to `until` that belong to no incident, oldest first."""
     statement = select(ObservationRow).where(
         ObservationRow.job_id == row.job_id,
         ObservationRow.window_start >= row.window_start,
@@ -140,7 +140,7 @@ def unclaimed(session: Session, row: ObservationRow, until: float) -> list[Obser
 
 
 def attach(session: Session, incident: IncidentRow, row: ObservationRow) -> None:
-    """Count a window to an incident, once."""
+    """Add a window to an incident, unless it belongs to one."""
     if row.incident_id is not None:
         return
     row.incident_id = incident.id
@@ -156,7 +156,7 @@ def attach(session: Session, incident: IncidentRow, row: ObservationRow) -> None
 
 
 def recount(session: Session, incident: IncidentRow) -> None:
-    """Add up anew what an incident cost."""
+    """Recompute the cost of an incident."""
     incident.seconds_lost, incident.gpu_hours_lost = total(_losses(session, incident.id))
 
 
@@ -181,7 +181,7 @@ def _losses(session: Session, incident_id: str) -> Iterator[Loss]:
 
 
 def silent_since(moment: datetime) -> Select[str]:
-    """Jobs with an open incident of which nothing new was heard since `moment`."""
+    """Select jobs with an open incident and no newer window since `moment`."""
     return (
         select(FollowedJobRow.job_id)
         .join(IncidentRow, IncidentRow.open_job_id == FollowedJobRow.job_id)
@@ -197,9 +197,9 @@ def found(
     node: str | None = None,
     since: datetime | None = None,
 ) -> Select[IncidentRow]:
-    """Select incidents; those of a `cause` had it at some time, those of a `node` blamed it in some window.
+    """Select incidents that had a `cause` at some time, or blamed a `node` in some window.
 
-    `since` keeps those that were open at that moment or opened later.
+    `since` selects those that were open at that moment or opened later.
     """
     statement = select(IncidentRow)
     if state is not None:
@@ -242,7 +242,7 @@ def observed(incident_id: str) -> Select[ObservationRow]:
 
 
 def nodes_of(session: Session, incident_id: str) -> list[tuple[str, float]]:
-    """Nodes that the incident's confident diagnoses blamed, each with its highest probability, that first."""
+    """Nodes blamed by confident diagnoses of an incident with their highest probability, in that order."""
     highest = func.max(BlameRow.probability)
     statement = (
         select(BlameRow.node, highest)

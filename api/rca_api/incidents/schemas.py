@@ -1,4 +1,4 @@
-"""What incidents look like to callers and to receivers of webhooks."""
+"""Schemas of incidents, for callers and for receivers of webhooks."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rca_api.incidents.state_machine import Kind, Reason, Verdict
 from rca_api.incidents.tables import IncidentEventRow, IncidentRow, ObservationRow
 
 State = Literal["open", "resolved"]
-SickMode = Literal["fail_slow", "fail_stop"]
+FaultMode = Literal["fail_slow", "fail_stop"]
 EventType = Literal[
     "incident.opened",
     "incident.reopened",
@@ -45,67 +45,69 @@ INCIDENT_EXAMPLE: JsonDict = {
 
 
 class SuspectNode(BaseModel):
-    """A node that an incident's diagnoses blamed."""
+    """A node that diagnoses of the incident blamed."""
 
     node: str
-    probability: float = Field(ge=0, le=1, description="The highest that one of its diagnoses gave.")
+    probability: float = Field(ge=0, le=1, description="Highest probability in one of its diagnoses.")
 
 
 class Incident(BaseModel):
-    """What one job suffered from, over one or many windows."""
+    """The fault of one job over one or more windows."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [INCIDENT_EXAMPLE]})
 
     id: str
     job_id: str
     state: State
-    failure_mode: SickMode
-    cause: str | None = Field(description="Catalogue id; null where no cause could be named.")
+    failure_mode: FaultMode
+    cause: str | None = Field(description="Catalogue id; null if no cause is named.")
     place: list[str] = Field(
-        description="Where the cause is now: nodes, else `rank 3` and so on; empty where that is not known."
+        description="Place of the cause now: nodes, or ranks such as `rank 3`; empty if it is not known."
     )
     uncertain: bool = Field(
-        description="Its diagnoses name one cause or place after the other; those here are what they share."
+        description="Whether its diagnoses name different causes or places. It shows what they share."
     )
-    reopened: int = Field(ge=0, description="Relapses soon after it was resolved.")
+    reopened: int = Field(ge=0, description="How often it was reopened soon after its resolution.")
     opened_at: datetime = Field(description="When the service opened it.")
     resolved_at: datetime | None
     resolution: Reason | None = Field(
-        description="`healthy`: enough healthy windows in a row; "
-        "`silence`: no window for too long, so nobody knows."
+        description="`healthy`: enough healthy windows in a row. "
+        "`silence`: no window for too long, so the state of the job is unknown."
     )
-    began: datetime = Field(description="Begin of the first window, on the job's clock.")
-    ended: datetime = Field(description="End of the last window so far, on the job's clock.")
+    began: datetime = Field(description="Begin of its first window, on the clock of the job.")
+    ended: datetime = Field(description="End of its last window so far, on the clock of the job.")
     windows: int = Field(ge=0)
     seconds_lost: float = Field(
-        description="Sum over windows of seconds per step times steps; overlapping windows count once."
+        description="Sum over windows of lost seconds per step times steps. Overlapping windows count once."
     )
     gpu_hours_lost: float
-    nodes: list[SuspectNode] = Field(description="Nodes blamed in it, the likeliest first.")
+    nodes: list[SuspectNode] = Field(description="Nodes blamed in it, highest probability first.")
 
 
 class IncidentEvent(BaseModel):
-    """A step in an incident's life, as it was announced."""
+    """An event of an incident, as announced."""
 
     kind: Kind
     at: datetime = Field(description="When the service announced it.")
-    window_end: datetime = Field(description="End of the window that decided, on the job's clock.")
+    window_end: datetime = Field(
+        description="End of the window that caused the event, on the clock of the job."
+    )
     diagnosis_id: str | None
-    failure_mode: SickMode
+    failure_mode: FaultMode
     cause: str | None
     previous_cause: str | None
     place: list[str]
     previous_place: list[str]
-    reason: Reason | None = Field(description="Of a resolved one.")
+    reason: Reason | None = Field(description="Reason of the resolution, for `resolved`.")
 
 
 class IncidentWindow(BaseModel):
-    """One window of an incident, and what its diagnosis said."""
+    """One window of an incident, and its verdict."""
 
     diagnosis_id: str
     window_start: datetime
     window_end: datetime
-    verdict: Verdict = Field(description="`unsure`: the diagnosis abstained.")
+    verdict: Verdict = Field(description="`sick`: slow or stopped. `unsure`: the diagnosis abstained.")
     failure_mode: FailureMode
     cause: str | None
     seconds_lost: float
@@ -113,10 +115,10 @@ class IncidentWindow(BaseModel):
 
 
 class Lemon(BaseModel):
-    """A node that was at fault in other jobs, too."""
+    """A node that had faults in other jobs as well."""
 
     node: str
-    probability: float = Field(ge=0, le=1, description="That it is a lemon; see GET /v1/nodes.")
+    probability: float = Field(ge=0, le=1, description="Probability that it is a lemon, see `GET /v1/nodes`.")
 
 
 class IncidentDetail(Incident):
@@ -125,7 +127,7 @@ class IncidentDetail(Incident):
     timeline: list[IncidentEvent]
     diagnoses: list[IncidentWindow] = Field(description="The newest windows, newest first; at most 200.")
     lemons: list[Lemon] = Field(
-        default=[], description="Of `nodes`, those known as lemons; only with RCA_NODE_PRIORS=on."
+        default=[], description="Those of `nodes` that are lemons. Only with RCA_NODE_PRIORS=on."
     )
 
 
@@ -137,7 +139,7 @@ class IncidentPage(BaseModel):
 
 
 class NotificationData(BaseModel):
-    """What happened, and the incident after it."""
+    """The event, and the incident after it."""
 
     incident: Incident
     event: IncidentEvent
@@ -147,17 +149,17 @@ class IncidentNotification(BaseModel):
     """Body of a webhook."""
 
     type: EventType
-    timestamp: AwareDatetime = Field(description="When it happened; later than that it may be sent.")
+    timestamp: AwareDatetime = Field(description="Time of the event. The delivery may be later.")
     data: NotificationData
 
 
 def moment(seconds: float) -> datetime:
-    """Unix seconds as a moment; what no calendar has is cut off."""
+    """Unix seconds as a date and time, cut off at the ends of the calendar."""
     return datetime.fromtimestamp(min(max(seconds, 0.0), 253402300799.0), UTC)
 
 
 def read_incident(row: IncidentRow, nodes: list[tuple[str, float]]) -> Incident:
-    """Make the summary of an incident."""
+    """The summary of an incident."""
     fields = {name: getattr(row, name) for name in _COPIED}
     return Incident(
         **fields,

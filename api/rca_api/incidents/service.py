@@ -1,4 +1,4 @@
-"""From a stored diagnosis to what it means for its job's incident, in the same transaction."""
+"""Updating the incident of a job with a diagnosis, in the transaction that stores the diagnosis."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from rca_api.incidents.announce import Announce
 from rca_api.incidents.state_machine import (
     Event,
     Hysteresis,
-    Life,
-    Quiet,
+    NoIncident,
+    OpenIncident,
     State,
     Subject,
-    ended_in_silence,
+    ended_by_silence,
     replay,
 )
 from rca_api.incidents.tables import FollowedJobRow, IncidentRow, ObservationRow
@@ -27,25 +27,25 @@ from rca_api.store.base import new_id, now
 _log = structlog.stdlib.get_logger("rca_api.incidents")
 
 
-class Follower:
-    """Told of every finished diagnosis (`State.on_diagnosed`); keeps the incidents of all jobs.
+class IncidentTracker:
+    """Keeps the incidents of all jobs; called for every finished diagnosis (`State.on_diagnosed`).
 
-    What was announced stays announced: a window older than the last event is counted to the incident it
-    lies in and changes nothing else. Windows since that event may arrive in any order. A job all of whose
-    windows seem old for `silence_seconds` has a clock that moved, and is followed afresh.
+    Announced events are never changed. A window older than the last event only adds to the loss of the
+    incident it lies in. Windows after that event may arrive in any order. If all windows of a job are older
+    than the last event for `silence_seconds`, its clock was set back, and the order starts again.
 
-    A window that ends further ahead than clocks differ is left aside while the job has others that do not:
-    one of them must not make all the others old.
+    A window that ends further ahead than `skew_seconds` is ignored while the job has other windows. Otherwise
+    it would make all of them late.
 
     Parameters
     ----------
     settings : Hysteresis
     announce : callable
-        Told of every event in the same transaction.
+        Called for every event in the same transaction.
     skew_seconds : float
-        How far ahead of the service's time a window may end.
+        How far ahead of the service's clock a window may end.
     clock : callable
-        The service's time.
+        Gives the time of the service.
     """
 
     def __init__(
@@ -62,49 +62,51 @@ class Follower:
         self._skew_seconds = skew_seconds
 
     def __call__(self, session: Session, row: DiagnosisRow) -> None:
-        """Take in one diagnosis; the same window a second time is left aside."""
+        """Process one diagnosis; the same window a second time is ignored."""
         at = self._clock()
         job = repository.follow(session, row.job_id, at)
-        seen = observe.note(session, row, at, self._skew_seconds)
+        seen = observe.record(session, row, at, self._skew_seconds)
         if seen is None:
             return
         silence = timedelta(seconds=self._settings.silence_seconds)
-        if seen.ahead and repository.heard(session, job.job_id, at - silence):
-            _log.warning("a window from the future is left aside", job=job.job_id, diagnosis=row.id)
+        if seen.ahead and repository.has_recent_window(session, job.job_id, at - silence):
+            _log.warning("a window from the future is ignored", job=job.job_id, diagnosis=row.id)
             return
         if not seen.ahead:
-            self._come_back(session, job, seen, at)
+            self._leave_the_future(session, job, seen, at)
         late = self._is_late(job, seen)
         if late and at - job.advanced_at > silence:
-            _forget_order(job, at)
+            _restart_order(job, at)
             late = False
         if not late:
             job.advanced_at = at
             self._replay(session, job, at, ahead=seen.ahead)
         self._count(session, seen)
 
-    def silenced(self, session: Session, job_id: str, heard_before: datetime) -> bool:
-        """Resolve the job's incident if nothing new was heard of it since; tells whether it was."""
+    def resolve_silent(self, session: Session, job_id: str, silent_since: datetime) -> bool:
+        """Resolve the incident of a job without newer windows since `silent_since`; gives whether it did."""
         at = self._clock()
         job = repository.follow(session, job_id, at)
         row = repository.open_incident(session, job_id)
-        if row is None or job.advanced_at >= heard_before:
+        if row is None or job.advanced_at >= silent_since:
             return False
-        self._apply(session, row, ended_in_silence(_life(row, row.ended)), at)
-        _forget_order(job, at)
+        self._apply(session, row, ended_by_silence(_open_state(row, row.ended)), at)
+        _restart_order(job, at)
         return True
 
-    def _come_back(self, session: Session, job: FollowedJobRow, seen: ObservationRow, at: datetime) -> None:
-        """Follow the job afresh if what was decided lies in the future, and this window does not."""
+    def _leave_the_future(
+        self, session: Session, job: FollowedJobRow, seen: ObservationRow, at: datetime
+    ) -> None:
+        """Restart the order of the job if its last event lies in the future and this window does not."""
         if job.decided_end is None or job.decided_end <= at.timestamp() + self._skew_seconds:
             return
-        _forget_order(job, at)
+        _restart_order(job, at)
         incident = repository.open_incident(session, job.job_id)
         if incident is not None:
             incident.ended = seen.window_end
 
     def _count(self, session: Session, seen: ObservationRow) -> None:
-        """Count a window that decided nothing to the incident it belongs to, if there is one."""
+        """Add a window without an event to its incident, if there is one."""
         around = repository.around(session, seen)
         if around is not None:
             repository.attach(session, around, seen)
@@ -112,7 +114,7 @@ class Follower:
         following = repository.after(session, seen)
         if seen.verdict != "sick" or following is None:
             return
-        # A sick window shortly before an incident is its true beginning, unless the job recovered between.
+        # A faulty window shortly before an incident is its beginning, unless the job recovered in between.
         between = repository.unclaimed(session, seen, following.ended)
         healthy = sum(row.verdict == "healthy" for row in between)
         gap = following.began - seen.window_end
@@ -131,18 +133,18 @@ class Follower:
         by_order = {_order(row): row for row in rows}
         incident = repository.open_incident(session, job.job_id)
         if incident is not None:
-            state: State = _life(incident, _last_end(job, rows))
+            state: State = _open_state(incident, _last_end(job, rows))
         else:
             incident = repository.last_resolved(session, job.job_id)
-            state = Quiet(_life(incident, incident.ended) if incident is not None else None)
+            state = NoIncident(_open_state(incident, incident.ended) if incident is not None else None)
         for seen, after, events in replay(state, map(repository.observation, rows), self._settings):
             row = by_order[seen.order]
             for event in events:
-                incident = self._happened(session, job, incident, rows, row, event, at)
-            if isinstance(after, Life) and incident is not None:
+                incident = self._write_event(session, job, incident, rows, row, event, at)
+            if isinstance(after, OpenIncident) and incident is not None:
                 repository.attach(session, incident, row)
 
-    def _happened(
+    def _write_event(
         self,
         session: Session,
         job: FollowedJobRow,
@@ -155,12 +157,12 @@ class Follower:
         """Write one event; gives its incident."""
         job.decided_end, job.decided_start = _order(row)
         if event.reason == "silence":
-            # The window that shows that there was silence counts for what comes then.
+            # The window that ended the silence counts for the events after it.
             job.decided_end = job.decided_start = event.window_end
         if event.kind == "opened":
             incident = _opened(session, job.job_id, row, event, at)
             for each in rows:
-                # What led to the opening is part of it.
+                # The windows that led to the opening are part of the incident.
                 if (event.first or _order(row)) <= _order(each) <= _order(row):
                     repository.attach(session, incident, each)
         if incident is None:
@@ -181,20 +183,20 @@ class Follower:
             incident.reopened += 1
         if event.kind in ("cause_changed", "place_changed", "cause_uncertain"):
             incident.changes += 1
-        # The job may open its next incident in this very transaction.
+        # The job may open its next incident in this transaction.
         session.flush()
         self._announce(session, incident, event, at)
 
 
-def _life(incident: IncidentRow, last_end: float) -> Life:
-    """State as of the last event; what came after it is replayed."""
+def _open_state(incident: IncidentRow, last_end: float) -> OpenIncident:
+    """State at the last event; later windows are replayed."""
     subject = Subject(incident.failure_mode, incident.cause, tuple(incident.place or ()))
-    return Life(subject, last_end, incident.uncertain, incident.reopened, incident.changes)
+    return OpenIncident(subject, last_end, incident.uncertain, incident.reopened, incident.changes)
 
 
 def _last_end(job: FollowedJobRow, rows: list[ObservationRow]) -> float:
     whole = job.decided_end is not None and len(rows) < repository.HORIZON
-    # Where the windows before are not looked at, there is no gap to be judged either.
+    # If older windows are left out, the gap before the first one is not known.
     return job.decided_end if whole and job.decided_end is not None else rows[0].window_start
 
 
@@ -207,7 +209,7 @@ def _name(incident: IncidentRow, subject: Subject) -> None:
     incident.place = list(subject.place) or None
 
 
-def _forget_order(job: FollowedJobRow, at: datetime) -> None:
+def _restart_order(job: FollowedJobRow, at: datetime) -> None:
     job.decided_end = job.decided_start = None
     job.since = at
 

@@ -1,13 +1,16 @@
-"""The life of an incident: a pure function from one state and one window to the next state.
+"""State machine of an incident: a pure function from a state and a window to the next state.
 
-An incident opens at once where a job stopped or a diagnosis is very sure, else when several of the last
-confident windows are sick. It is resolved by healthy windows in a row, or when no window arrives for long;
-one healthy window, or any number that the diagnosis would not decide, resolve nothing. A relapse soon after
-opens it again. Its cause and its place change when confident diagnoses in a row name the same other one;
-where they go on naming different ones, the incident says that it is uncertain.
+- An incident opens at once if the job stopped or the diagnosis is very confident. Otherwise it opens when
+several
+  of the last confident windows are faulty.
+- It is resolved by several healthy windows in a row, or when no window arrives for long. Windows on which the
+  diagnosis abstained do not count.
+- It is reopened by a faulty window soon after its resolution.
+- Its cause and place change when confident diagnoses in a row name the same other one. If they name different
+  ones, the incident becomes uncertain.
 
-Whatever comes and goes takes longer each time: with every relapse the healthy windows, with every change
-the windows of the next one double, up to a limit.
+Repeated changes need more windows: each reopening doubles the healthy windows that resolve the incident, and
+each change doubles the windows for the next one, up to a limit.
 """
 
 from __future__ import annotations
@@ -20,32 +23,31 @@ Verdict = Literal["healthy", "sick", "unsure"]
 Kind = Literal["opened", "reopened", "cause_changed", "place_changed", "cause_uncertain", "resolved"]
 Reason = Literal["healthy", "silence"]
 
-#: Limits of what doubles; together with the windows before them they fit into what is replayed.
+#: Limits of the doubled numbers of windows; they fit into the windows that are replayed.
 _MOST_HEALTHY = 48
 _MOST_CHANGED = 16
 
 
 @dataclass(frozen=True)
 class Hysteresis:
-    """How much it takes to change what was announced.
+    """Thresholds of the events of an incident.
 
     Attributes
     ----------
     opening_windows, opening_of : int
-        So many sick ones among so many confident windows open an incident of a slow job.
+        Number of faulty windows, among how many confident ones, that open an incident of a slow job.
     sure_probability : float
-        A single window opens it from this probability on.
+        A single window with at least this probability opens it.
     reopen_seconds : float
-        A sick window so soon after the last healthy one is a relapse.
+        A faulty window so soon after the last healthy one reopens it.
     healthy_windows : int
         Healthy windows in a row that resolve an incident.
     changed_windows : int
-        Confident diagnoses in a row that name the same other cause or place and so change it.
+        Confident diagnoses in a row with the same other cause or place that change it.
     uncertain_windows : int
-        Confident diagnoses since the last that named the incident's cause and place, which make it
-        uncertain.
+        Confident diagnoses in a row without the incident's cause and place that make it uncertain.
     silence_seconds : float
-        Time without a window after which an incident is over.
+        Time without a window after which an incident is resolved.
     """
 
     opening_windows: int = 2
@@ -60,20 +62,20 @@ class Hysteresis:
 
 @dataclass(frozen=True)
 class Subject:
-    """What is wrong and where; `place` are names of nodes, else of ranks, none if it is not known."""
+    """Fault and place; `place` holds names of nodes, else of ranks, and is empty if not known."""
 
     failure_mode: str
     cause: str | None
     place: tuple[str, ...] = ()
 
-    def is_as_bad_as(self, other: Subject) -> bool:
-        """Whether mode and cause are the same."""
+    def is_same_fault(self, other: Subject) -> bool:
+        """Whether failure mode and cause are the same."""
         return (self.failure_mode, self.cause) == (other.failure_mode, other.cause)
 
     def agrees(self, other: Subject) -> bool:
-        """Whether the two may be one: the same cause, and no two places apart from each other."""
+        """Whether both may be the same fault: equal cause, and places that are not disjoint."""
         apart = self.place and other.place and set(self.place).isdisjoint(other.place)
-        return self.is_as_bad_as(other) and not apart
+        return self.is_same_fault(other) and not apart
 
 
 @dataclass(frozen=True)
@@ -85,9 +87,9 @@ class Observation:
     start, end : float
         Bounds of the window, Unix seconds.
     subject : Subject or None
-        Of a sick one.
+        Fault of a faulty window.
     probability : float
-        Of its failure mode.
+        Probability of its failure mode.
     """
 
     diagnosis_id: str
@@ -104,7 +106,7 @@ class Observation:
 
 
 @dataclass(frozen=True)
-class Life:
+class OpenIncident:
     """An open incident.
 
     Attributes
@@ -112,15 +114,15 @@ class Life:
     last_end : float
         End of its newest window, Unix seconds.
     uncertain : bool
-        Diagnoses went on contradicting each other; `subject` is what they had in common.
+        Whether its diagnoses contradict each other; `subject` is what they have in common.
     reopened, changes : int
-        Relapses, and changes of cause or place, so far.
+        Reopenings, and changes of cause or place, so far.
     healthy_streak : int
-        Healthy windows since the last sick one.
+        Healthy windows since the last faulty one.
     candidate : Subject or None
-        What the last sick windows named instead of `subject`, `candidate_streak` times in a row.
+        What the last faulty windows named instead of `subject`, `candidate_streak` times in a row.
     others : tuple of Subject
-        What sick windows named since the last one that named `subject`.
+        What faulty windows named since the last one that named `subject`.
     """
 
     subject: Subject
@@ -135,29 +137,29 @@ class Life:
 
 
 @dataclass(frozen=True)
-class Quiet:
+class NoIncident:
     """No incident is open.
 
     Attributes
     ----------
-    resolved : Life or None
+    resolved : OpenIncident or None
         The last incident, if healthy windows ended it.
     recent : tuple of Observation
-        The last confident windows since, oldest first: no more than the opening of an incident looks at.
+        The last confident windows since, oldest first, as many as the opening of an incident needs.
     """
 
-    resolved: Life | None = None
+    resolved: OpenIncident | None = None
     recent: tuple[Observation, ...] = ()
 
 
-State = Life | Quiet
+State = OpenIncident | NoIncident
 
 
 @dataclass(frozen=True)
 class Event:
-    """What is announced; `diagnosis_id` and `window_end` tell the window that decided.
+    """An announced event; `diagnosis_id` and `window_end` are those of the window that caused it.
 
-    `first` is the `order` of the first window that an opened incident consists of.
+    `first` is the `order` of the first window of an opened incident.
     """
 
     kind: Kind
@@ -172,42 +174,44 @@ class Event:
 def next_state(
     state: State, observation: Observation, settings: Hysteresis
 ) -> tuple[State, tuple[Event, ...]]:
-    """Take in one window, which must be newer than those before.
+    """Process one window, which must be newer than those before.
 
     Returns
     -------
-    state : Life or Quiet
+    state : OpenIncident or NoIncident
     events : tuple of Event
-        At most two: an incident that ended in silence, and the one that the window opens.
+        At most two: the resolution of a silent incident, and the opening of the next one.
     """
-    if isinstance(state, Quiet):
-        return _quiet(state, observation, settings)
+    if isinstance(state, NoIncident):
+        return _without_incident(state, observation, settings)
     if observation.start - state.last_end > settings.silence_seconds:
-        after, events = next_state(Quiet(), observation, settings)
-        return after, (ended_in_silence(state), *events)
+        after, events = next_state(NoIncident(), observation, settings)
+        return after, (ended_by_silence(state), *events)
     state = replace(state, last_end=max(state.last_end, observation.end))
     if observation.verdict == "sick" and observation.subject is not None:
-        return _sick(state, observation, observation.subject, settings)
+        return _after_faulty(state, observation, observation.subject, settings)
     if observation.verdict == "healthy":
-        return _healthier(state, observation, settings)
+        return _after_healthy(state, observation, settings)
     return state, ()
 
 
-def ended_in_silence(incident: Life) -> Event:
-    """Build the event of an incident of which nothing was heard for too long."""
+def ended_by_silence(incident: OpenIncident) -> Event:
+    """The event that resolves a silent incident."""
     return Event("resolved", incident.subject, incident.last_end, None, reason="silence")
 
 
 def replay(
     state: State, observations: Iterable[Observation], settings: Hysteresis
 ) -> Iterator[tuple[Observation, State, tuple[Event, ...]]]:
-    """Take in several windows in their order; gives the state after each, and what it announced."""
+    """Process several windows in their order; gives the state after each, and its events."""
     for each in sorted(observations, key=lambda found: found.order):
         state, events = next_state(state, each, settings)
         yield each, state, events
 
 
-def _quiet(state: Quiet, observation: Observation, settings: Hysteresis) -> tuple[State, tuple[Event, ...]]:
+def _without_incident(
+    state: NoIncident, observation: Observation, settings: Hysteresis
+) -> tuple[State, tuple[Event, ...]]:
     if observation.verdict == "unsure":
         return state, ()
     recent = [each for each in state.recent if observation.start - each.end <= settings.silence_seconds] + [
@@ -219,53 +223,55 @@ def _quiet(state: Quiet, observation: Observation, settings: Hysteresis) -> tupl
         return replace(state, recent=tuple(recent)), ()
     before = state.resolved
     if before is not None and abs(observation.start - before.last_end) < settings.reopen_seconds:
-        again = Life(subject, observation.end, reopened=before.reopened + 1, changes=before.changes)
+        again = OpenIncident(subject, observation.end, reopened=before.reopened + 1, changes=before.changes)
         return again, (_event("reopened", subject, observation, previous=before.subject),)
-    sick = [each for each in recent if each.verdict == "sick"]
+    faulty = [each for each in recent if each.verdict == "sick"]
     at_once = subject.failure_mode == "fail_stop" or observation.probability >= settings.sure_probability
-    if not at_once and len(sick) < settings.opening_windows:
+    if not at_once and len(faulty) < settings.opening_windows:
         return replace(state, recent=tuple(recent)), ()
-    return Life(subject, observation.end), (_event("opened", subject, observation, first=sick[0].order),)
+    return OpenIncident(subject, observation.end), (
+        _event("opened", subject, observation, first=faulty[0].order),
+    )
 
 
-def _healthier(
-    incident: Life, observation: Observation, settings: Hysteresis
+def _after_healthy(
+    incident: OpenIncident, observation: Observation, settings: Hysteresis
 ) -> tuple[State, tuple[Event, ...]]:
     streak = incident.healthy_streak + 1
-    if streak < _grown(settings.healthy_windows, incident.reopened, _MOST_HEALTHY):
+    if streak < _doubled(settings.healthy_windows, incident.reopened, _MOST_HEALTHY):
         return replace(incident, healthy_streak=streak, candidate=None, candidate_streak=0), ()
-    return Quiet(incident), (_event("resolved", incident.subject, observation, reason="healthy"),)
+    return NoIncident(incident), (_event("resolved", incident.subject, observation, reason="healthy"),)
 
 
-def _sick(
-    incident: Life, observation: Observation, found: Subject, settings: Hysteresis
-) -> tuple[Life, tuple[Event, ...]]:
+def _after_faulty(
+    incident: OpenIncident, observation: Observation, found: Subject, settings: Hysteresis
+) -> tuple[OpenIncident, tuple[Event, ...]]:
     incident = replace(incident, healthy_streak=0)
     subject = incident.subject
-    # What is uncertain would agree with anything.
+    # An uncertain subject would agree with any other.
     if found == subject if incident.uncertain else found.agrees(subject):
         return replace(incident, candidate=None, candidate_streak=0, others=()), ()
     goes_on = incident.candidate is not None and found.agrees(incident.candidate)
     streak = incident.candidate_streak + 1 if goes_on else 1
-    needed = _grown(settings.changed_windows, incident.changes, _MOST_CHANGED)
+    needed = _doubled(settings.changed_windows, incident.changes, _MOST_CHANGED)
     if streak >= needed:
-        kind: Kind = "place_changed" if found.is_as_bad_as(subject) else "cause_changed"
-        return _now(incident, found), (_event(kind, found, observation, previous=subject),)
+        kind: Kind = "place_changed" if found.is_same_fault(subject) else "cause_changed"
+        return _changed(incident, found), (_event(kind, found, observation, previous=subject),)
     others = (*incident.others, found)
     if not incident.uncertain and len(others) >= max(settings.uncertain_windows, needed):
         causes = {each.cause for each in others}
         common = Subject(found.failure_mode, found.cause if len(causes) == 1 else None)
         event = _event("cause_uncertain", common, observation, previous=subject)
-        return replace(_now(incident, common), uncertain=True), (event,)
+        return replace(_changed(incident, common), uncertain=True), (event,)
     return replace(incident, candidate=found, candidate_streak=streak, others=others), ()
 
 
-def _now(incident: Life, subject: Subject) -> Life:
-    """Begin anew with another subject."""
-    return Life(subject, incident.last_end, reopened=incident.reopened, changes=incident.changes + 1)
+def _changed(incident: OpenIncident, subject: Subject) -> OpenIncident:
+    """The incident with another subject, and streaks reset."""
+    return OpenIncident(subject, incident.last_end, reopened=incident.reopened, changes=incident.changes + 1)
 
 
-def _grown(windows: int, times: int, most: int) -> int:
+def _doubled(windows: int, times: int, most: int) -> int:
     return max(windows, min(windows << min(times, 6), most))
 
 

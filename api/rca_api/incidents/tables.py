@@ -11,33 +11,33 @@ from rca_api.store.base import Base, UtcDateTime, new_id, now
 
 
 class FollowedJobRow(Base):
-    """A job whose diagnoses are followed; locked by whoever takes one in, so that they go one by one."""
+    """A job with diagnoses; its row is locked while one of them is processed."""
 
     __tablename__ = "followed_jobs"
 
     job_id: Mapped[str] = mapped_column(String(256), primary_key=True)
-    #: Bounds of the window of the last event: what was announced stays; null as long as nothing was.
+    #: Bounds of the window of the last event; null before the first event.
     decided_end: Mapped[float | None]
     decided_start: Mapped[float | None]
-    #: Service's clock: windows taken in before it are no longer looked at.
+    #: Service's clock: windows observed before it are ignored.
     since: Mapped[datetime | None] = mapped_column(UtcDateTime)
-    #: Service's clock when a window newer than the decided one was last taken in.
+    #: Service's clock at the last observation of a window newer than that of the last event.
     advanced_at: Mapped[datetime] = mapped_column(UtcDateTime, default=now, index=True)
 
 
 class IncidentRow(Base):
-    """One incident; while it is open, the state of its life as of its last event."""
+    """One incident; while it is open, its state at the last event."""
 
     __tablename__ = "incidents"
     __table_args__ = (Index("ix_incidents_newest", "opened_at", "id"),)
 
     id: Mapped[str] = mapped_column(String(32), primary_key=True, default=new_id)
     job_id: Mapped[str] = mapped_column(String(256), index=True)
-    #: The job while the incident is open, else null: the database itself allows one open incident a job.
+    #: The job while the incident is open, else null. So the database allows one open incident per job.
     open_job_id: Mapped[str | None] = mapped_column(String(256), unique=True)
     failure_mode: Mapped[str] = mapped_column(String(16))
     cause: Mapped[str | None] = mapped_column(String(64), index=True)
-    #: Nodes, else ranks; null where nothing is known of it.
+    #: Nodes, else ranks; null if not known.
     place: Mapped[list[str] | None] = mapped_column(JSON(none_as_null=True))
     uncertain: Mapped[bool] = mapped_column(default=False, server_default=false())
     #: Relapses, and changes of cause or place, so far.
@@ -48,7 +48,7 @@ class IncidentRow(Base):
     resolved_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
     #: healthy or silence
     resolution: Mapped[str | None] = mapped_column(String(16))
-    #: Window time, Unix seconds: begin of the first window and end of the last one.
+    #: Window time, Unix seconds: begin of the first window and end of the last window.
     began: Mapped[float]
     ended: Mapped[float]
     windows: Mapped[int] = mapped_column(default=0)
@@ -57,16 +57,16 @@ class IncidentRow(Base):
 
 
 class IncidentEventRow(Base):
-    """A step in an incident's life, as it was announced."""
+    """An event of an incident, as announced."""
 
     __tablename__ = "incident_events"
 
     id: Mapped[int] = mapped_column(primary_key=True, autoincrement=True)
     incident_id: Mapped[str] = mapped_column(ForeignKey("incidents.id", ondelete="CASCADE"), index=True)
-    #: One of `incidents.life.Kind`.
+    #: One of `incidents.state_machine.Kind`.
     kind: Mapped[str] = mapped_column(String(16))
     at: Mapped[datetime] = mapped_column(UtcDateTime, default=now)
-    #: End of the window that decided, Unix seconds.
+    #: End of the window that caused the event, Unix seconds.
     window_end: Mapped[float]
     diagnosis_id: Mapped[str | None] = mapped_column(ForeignKey("diagnoses.id", ondelete="SET NULL"))
     failure_mode: Mapped[str] = mapped_column(String(16))
@@ -78,7 +78,7 @@ class IncidentEventRow(Base):
 
 
 class ObservationRow(Base):
-    """What is held true of a window: its first diagnosis, or a more certain one of other content."""
+    """The verdict of a window: of its first diagnosis, or of one with precedence and other content."""
 
     __tablename__ = "observations"
 
@@ -91,7 +91,7 @@ class ObservationRow(Base):
     )
     #: Service's clock.
     observed_at: Mapped[datetime] = mapped_column(UtcDateTime)
-    #: Whether it ended further ahead of that than clocks differ.
+    #: Whether the window ended further ahead of that than `incident_skew_seconds`.
     ahead: Mapped[bool] = mapped_column(default=False, server_default=false())
     #: healthy, sick, unsure
     verdict: Mapped[str] = mapped_column(String(8))
@@ -99,7 +99,7 @@ class ObservationRow(Base):
     #: Of the failure mode; null in rows of earlier versions.
     probability: Mapped[float | None]
     cause: Mapped[str | None] = mapped_column(String(64))
-    #: Where the first cause is: nodes, else ranks.
+    #: Nodes, else ranks, of the first cause.
     place: Mapped[list[str] | None] = mapped_column(JSON(none_as_null=True))
     #: Over all steps of the window.
     seconds_lost: Mapped[float]

@@ -1,1 +1,1 @@
-"""`/v1/models`: the versions of the model, and which of them answers."""
+"""`/v1/models`: versions of the model, and which version answers."""

@@ -1,7 +1,7 @@
-"""Bundles on the disk, each in a folder named by its digest, and who of them answered last.
+"""Cache of bundles on the disk, each in a folder named by its digest, and the version that answered last.
 
-Replicas may share the place. A bundle appears whole by a rename and is never changed; whoever uses one
-touches it at every poll, and only what nobody has touched for long is deleted.
+Replicas may share the folder. A bundle appears complete by a rename and never changes. A replica touches the
+bundles it uses at each poll, and bundles not touched for long are deleted.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ from rca_api.models.bundle_check import verify
 from rca_api.models.current import BundleRef
 
 STATE_FILE = "state.json"
-#: Longer than any request that began with a bundle, and than the polls of another replica are apart.
+#: Longer than a request that uses a bundle, and longer than the poll interval of another replica.
 KEEP_SECONDS = 3600.0
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _log = structlog.stdlib.get_logger("rca_api.models")
 
 
-class Shelf:
+class BundleCache:
     """A folder of bundles.
 
     Parameters
     ----------
     folder : Path
     keep_seconds : float
-        How long a bundle is kept that nobody uses.
+        How long an unused bundle is kept.
     """
 
     def __init__(self, folder: Path, keep_seconds: float = KEEP_SECONDS) -> None:
@@ -45,11 +45,11 @@ class Shelf:
         self._keep_seconds = keep_seconds
 
     def ref(self, sha256: str, version: int | None) -> BundleRef | None:
-        """Where a bundle is or would be; None for what is no digest."""
+        """Place of a bundle, present or not; None if `sha256` is no digest."""
         return BundleRef(self._folder / sha256, sha256, version) if _SHA256.fullmatch(sha256) else None
 
     def has(self, ref: BundleRef) -> bool:
-        """Whether a bundle is here, byte by byte as it was registered; one that is not is thrown away.
+        """Whether a bundle is here, with all bytes as registered; a damaged one is deleted.
 
         Raises
         ------
@@ -58,7 +58,7 @@ class Shelf:
         """
         if ref.folder is None or not ref.folder.exists():
             return False
-        # First, so that another replica does not delete what is found sound here.
+        # First, so that another replica does not delete it meanwhile.
         _touch(ref.folder)
         try:
             verify(ref.folder, ref.sha256)
@@ -68,35 +68,35 @@ class Shelf:
             return False
         return True
 
-    def remember(self, parts: Mapping[str, BundleRef | None]) -> None:
-        """Write down who plays which part, for a restart while the registry is away."""
+    def store_roles(self, roles: Mapping[str, BundleRef | None]) -> None:
+        """Store which bundle has which role, for a restart while the registry is away."""
         document = {
-            part: {"sha256": ref.sha256, "version": ref.version}
-            for part, ref in parts.items()
+            role: {"sha256": ref.sha256, "version": ref.version}
+            for role, ref in roles.items()
             if ref is not None and ref.version is not None
         }
         self._folder.mkdir(parents=True, exist_ok=True)
         replace_file(self._folder / STATE_FILE, orjson.dumps(document))
 
-    def remembered(self) -> dict[str, BundleRef]:
-        """Who played which part; nobody where that is not known."""
+    def stored_roles(self) -> dict[str, BundleRef]:
+        """Bundle by role as stored last; empty if that is not known."""
         try:
             document = orjson.loads((self._folder / STATE_FILE).read_bytes())
             found = {part: self.ref(each["sha256"], each["version"]) for part, each in document.items()}
         except FileNotFoundError:
             return {}
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-            _log.warning("it is not known which model answered before", reason=str(error))
+            _log.warning("the stored roles of models cannot be read", reason=str(error))
             return {}
         return {part: ref for part, ref in found.items() if ref is not None}
 
     def tidy(self, used: Iterable[BundleRef | None]) -> None:
-        """Say which bundles are used here, and delete what no replica has used for long."""
+        """Mark the bundles that are used here, and delete those that no replica has used for long."""
         kept = {ref.folder for ref in used if ref is not None and ref.folder is not None}
         for folder in kept:
             _touch(folder)
         for path in self._folder.glob("*"):
-            # Names with a dot: downloads and files whose writer was killed.
+            # Names with a dot are downloads and files of a killed writer.
             ours = _SHA256.fullmatch(path.name) or path.name.startswith(".")
             if ours and path not in kept and self._is_old(path):
                 self._delete(path, unless_used=True)
@@ -108,7 +108,7 @@ class Shelf:
             return False
 
     def _delete(self, path: Path, *, unless_used: bool = False) -> None:
-        """Take it out of sight in one step; what was touched at the last moment is put back."""
+        """Rename, then delete; with `unless_used`, a bundle that was touched meanwhile is put back."""
         aside = path.with_name(f".{path.name.lstrip('.')}.{secrets.token_hex(4)}.old")
         with suppress(FileNotFoundError):
             path.rename(aside)

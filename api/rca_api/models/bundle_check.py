@@ -1,6 +1,6 @@
-"""Whether a bundle may answer: every byte as its manifest says, and sane answers to a few windows.
+"""Checks of a bundle before it answers: its files match its manifest, and it can answer a few windows.
 
-Only what the bundle itself did counts against it: trouble with disks, stores and stored windows does not.
+Only failures of the bundle itself reject it. Failures of disks, stores and stored windows do not.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ from rca.errors import BundleError, RcaError
 from rca.telemetry.window import Window
 from rca_api.models.current import BundleRef
 
-#: Of a window, or of a stored one by its digest.
+#: Diagnoses a window, or a stored window by its digest.
 Diagnose = Callable[[BundleRef, Window | str], Diagnosis]
-#: Stored windows that a bundle has to answer, as far as there are so many.
-ENOUGH = 3
+#: Number of stored windows that a bundle has to answer, if there are so many.
+STORED_WINDOWS = 3
 _ABSENT = (FileNotFoundError, NotADirectoryError, IsADirectoryError)
 
 
 class TryLater(Exception):
-    """The bundle could not be tried for reasons that are not its own, such as a store that is away."""
+    """The bundle could not be tried for another reason, such as a store that is away."""
 
 
 class Unfinished(TryLater):
-    """The bundle took too long or its process ended: its own fault if it happens again and again."""
+    """The bundle took too long, or its process ended; if this repeats, the bundle is rejected."""
 
 
 class WindowUnreadable(RcaError):
@@ -49,7 +49,7 @@ def verify(folder: Path, sha256: str) -> None:
     Raises
     ------
     BundleError
-        Naming what is missing or altered.
+        With the file that is missing or altered.
     TryLater
         If the disk cannot be read.
     """
@@ -63,38 +63,39 @@ def verify(folder: Path, sha256: str) -> None:
             if hashlib.sha256((folder / name).read_bytes()).hexdigest() != digest:
                 raise BundleError(f"{name} does not match its SHA-256 in the manifest")
     except OSError as error:
-        told = f"{Path(error.filename or folder).name} cannot be read: {error.strerror}"
+        reason = f"{Path(error.filename or folder).name} cannot be read: {error.strerror}"
         if is_passing(error):
-            raise TryLater(told) from error
-        raise BundleError(told) from error
+            raise TryLater(reason) from error
+        raise BundleError(reason) from error
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise BundleError(f"the manifest is malformed: {error!r}") from error
 
 
 def is_passing(error: BaseException | None) -> bool:
-    """Whether an error is of the disk rather than of what is on it."""
+    """Whether an error is a failure of the disk, not a missing file."""
     return isinstance(error, OSError) and not isinstance(error, _ABSENT)
 
 
 def objection(
     ref: BundleRef, diagnose: Diagnose, healthy: Window, recent: Sequence[Window | str] = ()
 ) -> str | None:
-    """Why a bundle must not answer; None if nothing speaks against it.
+    """Why a bundle must not answer; None if it may.
 
     Parameters
     ----------
     diagnose : callable
-        Raises `WindowUnreadable` where a stored window cannot be had, and `TryLater` where the bundle is not
-        to blame for anything else.
+        Raises `WindowUnreadable` if a stored window cannot be read, and `TryLater` after another failure that
+        is not the bundle's.
     healthy : Window
-        Must not be called sick.
+        Its failure mode must be ``healthy``.
     recent : sequence of Window or str
-        Windows that were posted lately, or their digests; `ENOUGH` must be answered, whatever the answer.
+        Windows posted recently, or their digests. `STORED_WINDOWS` of them must get an answer; any answer
+        will do.
 
     Raises
     ------
     TryLater
-        If it could not be tried to the end.
+        If the trial could not be completed.
     """
     try:
         found = diagnose(ref, healthy).failure_mode
@@ -103,7 +104,7 @@ def objection(
         answered = 0
         for window in recent:
             answered += _answers(ref, diagnose, window)
-            if answered == ENOUGH:
+            if answered == STORED_WINDOWS:
                 break
     except RcaError as error:
         return error.message

@@ -1,4 +1,4 @@
-"""Which bundles answer at the moment."""
+"""The bundles in use."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from pathlib import Path
 
 @dataclass(frozen=True)
 class BundleRef:
-    """A bundle on the local disk, as pool processes are told to use it.
+    """A bundle on the local disk.
 
     Attributes
     ----------
     folder : Path or None
         None for the bundle that is shipped with the package.
     sha256 : str
-        Of its manifest; "" until it was loaded once.
+        SHA-256 of its manifest; "" until it is loaded.
     version : int or None
         Its number in the registry, if it came from there.
     """
@@ -28,22 +28,22 @@ class BundleRef:
 
 @dataclass(frozen=True)
 class Choice:
-    """Who plays which part; replaced as a whole, so that nobody ever sees half a change.
+    """The bundles by role; replaced as a whole, so that no request sees half a change.
 
     Attributes
     ----------
     champion : BundleRef
-        It answers.
+        The bundle that answers.
     previous : BundleRef or None
-        The champion before, kept on the disk.
+        The previous champion, kept on the disk.
     challenger : BundleRef or None
-        Asked beside the champion in shadow mode.
+        The bundle that diagnoses in shadow mode.
     rejected : mapping of str to str
-        Why a bundle of the registry is not used, by its SHA-256.
+        Why a bundle of the registry is not used, by SHA-256.
     postponed : mapping of str to str
-        Why a bundle of the registry has not been tried to the end yet, by its SHA-256.
+        Why the trial of a bundle is not complete yet, by SHA-256.
     failure : str or None
-        Why the registry could not be asked the last time.
+        Why the last poll of the registry failed.
     """
 
     champion: BundleRef
@@ -60,7 +60,7 @@ class CurrentModels:
     Parameters
     ----------
     own : BundleRef
-        The operator's bundle or the shipped one; answers where the registry has no champion.
+        The operator's or the shipped bundle; answers if the registry has no champion.
     """
 
     def __init__(self, own: BundleRef) -> None:
@@ -85,24 +85,24 @@ class CurrentModels:
             self.choice = replace(self.choice, champion=champion, previous=self.choice.champion)
 
     def resume(self, champion: BundleRef, previous: BundleRef | None) -> None:
-        """Go on as before a restart."""
+        """Restore the roles from before a restart."""
         self.choice = replace(self.choice, champion=champion, previous=previous)
 
     def challenge(self, challenger: BundleRef | None) -> None:
-        """Have another bundle asked in the shadow."""
+        """Set the bundle for shadow mode."""
         self.choice = replace(self.choice, challenger=challenger)
 
     def reject(self, sha256: str, reason: str) -> None:
-        """Remember why a bundle is not used."""
+        """Record why a bundle is not used."""
         self.reconsider(sha256)
         self.choice = replace(self.choice, rejected={**self.choice.rejected, sha256: reason})
 
     def postpone(self, sha256: str, reason: str) -> None:
-        """Remember why a bundle is not used yet."""
+        """Record why a bundle is not used yet."""
         self.choice = replace(self.choice, postponed={**self.choice.postponed, sha256: reason})
 
     def reconsider(self, sha256: str) -> None:
-        """Forget what spoke against a bundle."""
+        """Delete the recorded reasons against a bundle."""
         self.choice = replace(
             self.choice,
             rejected={known: why for known, why in self.choice.rejected.items() if known != sha256},
@@ -110,5 +110,5 @@ class CurrentModels:
         )
 
     def registry_failed(self, reason: str | None) -> None:
-        """Remember whether the registry could be asked."""
+        """Record why the registry could not be polled; None if it could."""
         self.choice = replace(self.choice, failure=reason)

@@ -1,6 +1,6 @@
-"""`/v1/models`: versions, scores, promotion, rollback, another try, shadow mode.
+"""`/v1/models`: versions, scores, promotion, rollback, another trial, shadow mode.
 
-Plain functions: they wait for the registry in threads, so nothing else waits for it.
+The endpoints are plain functions: FastAPI runs them in threads, where they may wait for the registry.
 """
 
 from __future__ import annotations
@@ -20,7 +20,10 @@ from rca_api.training_runs.schemas import TrainingRun
 
 router = APIRouter(prefix="/v1/models", tags=["models"], route_class=SmallBodies)
 Version = Annotated[
-    str, Path(pattern=r"^[a-z0-9]{1,20}$", description="Number or alias.", examples=["champion", "3"])
+    str,
+    Path(
+        pattern=r"^[a-z0-9]{1,20}$", description="Number or alias of the version.", examples=["champion", "3"]
+    ),
 ]
 _REGISTRY = (
     "unauthenticated",
@@ -39,13 +42,13 @@ _REGISTRY = (
     responses=problem_responses(*_REGISTRY),
 )
 def list_models(request: Request) -> schemas.Models:
-    """Versions with their scores, intervals and the gate's verdict, and which one answers now."""
+    """List the versions with scores, intervals and gate verdict, and the one that answers now."""
     return service.models(State.of(request))
 
 
 @router.post(
     "/rollback",
-    summary="Go back to the champion before",
+    summary="Roll back to the previous champion",
     responses=problem_responses(*_REGISTRY, *BODY_PROBLEMS, "conflict", "invalid-parameters"),
 )
 def rollback(
@@ -53,7 +56,7 @@ def rollback(
     asked: schemas.RollbackRequest,
     caller: Annotated[Principal, Security(requires(Scope.rollback))],
 ) -> schemas.RolledBack:
-    """Move the alias `champion` back; replicas follow within their polling interval. Compares nothing."""
+    """Move the alias `champion` back. Replicas follow at their next poll. The gate is not used."""
     return service.rollback(State.of(request), asked, caller)
 
 
@@ -64,7 +67,7 @@ def rollback(
     response_class=Response,
     responses={
         200: {
-            "description": "The version; its model card where Accept asks for Markdown.",
+            "description": "The version, or its model card if Accept is `text/markdown`.",
             "model": schemas.RegisteredModel,
             "content": {"text/markdown": {"schema": {"type": "string"}}},
         },
@@ -72,7 +75,7 @@ def rollback(
     },
 )
 def get_model(request: Request, version: Version) -> Response:
-    """Scores, tags and verdict of one version, or its model card."""
+    """Show scores, tags and gate verdict of one version, or its model card."""
     accept = choose(request.headers.get("accept"), ("application/json", "text/markdown"))
     state = State.of(request)
     if accept == "text/markdown":
@@ -84,10 +87,10 @@ def get_model(request: Request, version: Version) -> Response:
     "/{version}/promote",
     summary="Make a version the champion",
     responses={
-        200: {"description": "It is the champion now.", "model": schemas.RegisteredModel},
+        200: {"description": "The version is the champion now.", "model": schemas.RegisteredModel},
         202: {
-            "description": "The gate has not compared it with the present champion yet: the run at "
-            "Location does, and promotes it if it passes.",
+            "description": "The gate has not compared it with the present champion yet. The run at "
+            "Location compares it, and promotes it if it passes.",
             "model": TrainingRun,
         },
         **problem_responses(
@@ -108,7 +111,7 @@ def promote(
     caller: Annotated[Principal, Security(requires(Scope.promote))],
     asked: Annotated[schemas.PromotionRequest | None, Body(examples=schemas.PROMOTION_EXAMPLES)] = None,
 ) -> schemas.RegisteredModel | TrainingRun:
-    """Promote what the gate lets through; `force` with a reason promotes whatever it says."""
+    """Promote a version that passes the gate. `force` with a reason promotes it without passing."""
     done = service.promote(State.of(request), version, asked or schemas.PromotionRequest(), caller)
     if isinstance(done, TrainingRun):
         response.status_code = 202
@@ -118,23 +121,23 @@ def promote(
 
 @router.post(
     "/{version}/retry",
-    summary="Have a rejected version tried again",
+    summary="Request another trial of a rejected version",
     dependencies=[Security(requires(Scope.promote))],
     responses=problem_responses(*_REGISTRY, "not-found", "invalid-parameters"),
 )
 def retry(request: Request, version: Version) -> schemas.RegisteredModel:
-    """Every replica tries it again at its next poll, once what was wrong is mended. No alias moves."""
+    """Request another trial after the cause of a rejection is fixed. Replicas try it at the next poll."""
     return service.retry(State.of(request), version)
 
 
 @router.get(
     "/{version}/shadow",
-    summary="How a version compares in shadow mode",
+    summary="Show how a version compares in shadow mode",
     dependencies=[Security(requires(Scope.read))],
     responses=problem_responses(
         "unauthenticated", "forbidden", "rate-limited", "store-unavailable", "invalid-parameters"
     ),
 )
 def get_shadow(request: Request, version: Annotated[int, Path(ge=1, le=2**31 - 1)]) -> schemas.ShadowSummary:
-    """Windows that both this version and the champion have diagnosed, and where they disagree."""
+    """Show on how many windows this version agrees with the champion, and where it does not."""
     return service.shadow(State.of(request), version)

@@ -1,8 +1,11 @@
-"""Follows the registry: what is promoted there answers here, once it was downloaded, verified and tried.
+"""Follows the registry: a promoted version answers here after its download, verification and trial.
 
-Everything that can go wrong leaves the champion in place. A bundle that is broken is not tried again until
-somebody asks for it again; one that could not be tried to the end is, after a pause; a registry that is away
-is asked again at the next turn; and the last champion that answered is found on the disk after a restart.
+After any failure the champion stays in place:
+
+- a broken bundle is not tried again until another trial is requested;
+- a bundle whose trial could not be completed is tried again after a pause;
+- a registry that is away is polled again at the next turn;
+- after a restart the last champion is read from the disk.
 """
 
 from __future__ import annotations
@@ -18,18 +21,18 @@ import structlog
 from rca.errors import BundleError, RcaError
 from rca.telemetry.window import Window
 from rca_api.metrics import Metrics
-from rca_api.models.bundle_cache import Shelf
+from rca_api.models.bundle_cache import BundleCache
 from rca_api.models.bundle_check import Diagnose, TryLater, Unfinished, objection, verify
 from rca_api.models.current import BundleRef, CurrentModels
 from rca_api.models.registry import RegistryClient
-from rca_api.models.retry_policy import MOST_UNFINISHED, Patience
+from rca_api.models.retry_policy import MOST_UNFINISHED, RetryPolicy
 from rca_api.settings import Settings
 
 _log = structlog.stdlib.get_logger("rca_api.models")
 
 
 class Follower:
-    """Makes `CurrentModels` what the registry's aliases say.
+    """Keeps `CurrentModels` equal to the aliases of the registry.
 
     Parameters
     ----------
@@ -37,15 +40,14 @@ class Follower:
     current : CurrentModels
     registry : RegistryClient
     metrics : Metrics
-    shelf : Shelf
-        Where bundles are kept.
+    cache : BundleCache
     trial : callable
-        Opens what diagnoses for the smoke test of one bundle.
+        Context manager that gives a function for the trial of one bundle.
     healthy : callable
-        A small healthy window.
+        Gives a small healthy window.
     recent : callable
-        Some of the newest stored windows or their digests.
-    patience : Patience
+        Gives some of the newest stored windows or their digests.
+    retries : RetryPolicy
     """
 
     def __init__(
@@ -55,36 +57,36 @@ class Follower:
         registry: RegistryClient,
         metrics: Metrics,
         *,
-        shelf: Shelf,
+        cache: BundleCache,
         trial: Callable[[], AbstractContextManager[Diagnose]],
         healthy: Callable[[], Window],
         recent: Callable[[], Sequence[Window | str]] = tuple,
-        patience: Patience | None = None,
+        retries: RetryPolicy | None = None,
     ) -> None:
         self._settings = settings
         self._current = current
         self._registry = registry
         self._metrics = metrics
-        self._shelf = shelf
+        self._cache = cache
         self._trial = trial
         self._healthy = healthy
         self._recent = recent
-        self._patience = patience or Patience()
+        self._retries = retries or RetryPolicy()
 
     async def follow(self) -> None:
-        """Ask the registry again and again, until cancelled."""
+        """Poll the registry again and again, until cancelled."""
         while self._settings.follow_seconds > 0:
             await asyncio.to_thread(self.poll)
             await asyncio.sleep(self._settings.follow_seconds)
 
     def resume(self) -> None:
-        """Let the last champion that is still sound answer, without asking the registry."""
+        """Let the last champion that is not damaged answer, without the registry."""
         if not (self._settings.follow_seconds and self._settings.has_registry):
             return
-        held = self._shelf.remembered()
+        held = self._cache.stored_roles()
         champion, previous = held.get("champion"), held.get("previous")
         if champion is None:
-            # Rolled back to the operator's own bundle, or never followed.
+            # Rolled back to the operator's bundle, or never followed.
             self._current.resume(self._current.own, previous)
         elif self._answers_again(champion):
             self._current.resume(champion, previous)
@@ -92,14 +94,14 @@ class Follower:
             self._current.resume(previous, None)
 
     def poll(self) -> None:
-        """Ask the registry once and do what it says; never raises."""
+        """Poll the registry once and follow it; never raises."""
         if not self._settings.has_registry:
             return
         try:
             self._poll()
             self._registry.rest()
         except Exception as error:
-            # Whatever it is, the champion answers on and the next turn comes.
+            # The champion keeps answering, and the next poll comes.
             _log.exception("following the registry failed")
             self._failed(f"unexpected {type(error).__name__}: {error}")
 
@@ -116,9 +118,9 @@ class Follower:
                     self._follow_challenger(held.get("challenger"))
             except RcaError as error:
                 self._failed(error.message)
-        # Without a registry as well: other replicas must see what is used here.
+        # Also without a registry: other replicas must see which bundles are used here.
         choice = self._current.choice
-        self._shelf.tidy((choice.champion, choice.previous, choice.challenger))
+        self._cache.tidy((choice.champion, choice.previous, choice.challenger))
 
     def _failed(self, reason: str) -> None:
         self._metrics.registry_failures.inc()
@@ -132,25 +134,25 @@ class Follower:
         if ref is None or ref == current:
             return
         self._current.swap(ref)
-        self._shelf.remember({"champion": ref, "previous": self._current.previous})
+        self._cache.store_roles({"champion": ref, "previous": self._current.previous})
         self._metrics.model_swaps.inc()
-        _log.info("another model answers", version=ref.version, sha256=ref.sha256, before=current.sha256)
+        _log.info("another model answers now", version=ref.version, sha256=ref.sha256, before=current.sha256)
 
     def _follow_challenger(self, wanted: dict[str, Any] | None) -> None:
         ref = None if wanted is None else self._usable(wanted)
         if ref != self._current.challenger:
             self._current.challenge(ref)
-            _log.info("another model is asked in the shadow", version=ref and ref.version)
+            _log.info("the challenger in shadow mode changed", version=ref and ref.version)
 
     def _usable(self, wanted: dict[str, Any]) -> BundleRef | None:
-        """The bundle on the local disk, tried; None if it is broken, or could not be tried yet."""
+        """The bundle on the local disk after its trial; None if it is broken, or not tried yet."""
         sha256, number = str(wanted["sha256"]), int(wanted["version"])
-        ref = self._shelf.ref(sha256, number)
+        ref = self._cache.ref(sha256, number)
         if ref is not None and ref in (self._current.champion, self._current.challenger):
             return ref
-        if self._patience.begin(sha256, str(wanted.get("asked") or "")):
+        if self._retries.begin(sha256, str(wanted.get("asked") or "")):
             self._current.reconsider(sha256)
-        if not self._patience.allows(sha256):
+        if not self._retries.allows(sha256):
             return None
         if ref is None:
             self._reject(sha256, number, "the registry has no digest of it")
@@ -161,7 +163,7 @@ class Follower:
         try:
             reason = self._objection(ref, number)
         except Unfinished as error:
-            if self._patience.unfinished(ref.sha256):
+            if self._retries.unfinished(ref.sha256):
                 self._reject(ref.sha256, number, f"{error}, {MOST_UNFINISHED} times")
             else:
                 self._postpone(ref, "unfinished", str(error))
@@ -172,28 +174,28 @@ class Follower:
         if reason is not None:
             self._reject(ref.sha256, number, reason)
             return False
-        self._patience.forget(ref.sha256)
+        self._retries.forget(ref.sha256)
         self._current.reconsider(ref.sha256)
         return True
 
     def _objection(self, ref: BundleRef, number: int) -> str | None:
-        """Why a bundle must not answer; it is downloaded if it is not here.
+        """Why a bundle must not answer, None if it may; it is downloaded if it is not here.
 
         Raises
         ------
         RcaError
-            If the registry is away, which says nothing about the bundle.
+            If the registry is away; the bundle is not rejected.
         TryLater
         """
-        here = self._shelf.has(ref)
+        here = self._cache.has(ref)
         if here and ref == self._current.previous:
-            # It has answered here: going back must not depend on anything else.
+            # It has answered here before: a rollback needs no trial.
             return None
         assert ref.folder is not None  # noqa: S101  (a bundle of the registry has one)
         try:
             if not here:
                 self._registry.fetch(number, ref.folder)
-                # Its age is counted from here, whatever times the registry's files have.
+                # Its age counts from now, not from the times of the registry's files.
                 os.utime(ref.folder)
                 verify(ref.folder, ref.sha256)
         except BundleError as error:
@@ -219,13 +221,13 @@ class Follower:
         return reason
 
     def _answers_again(self, ref: BundleRef) -> bool:
-        """Whether a bundle that has answered before may do so without being tried on stored windows."""
+        """Whether a bundle that has answered before may answer again; it is not tried on stored windows."""
         try:
-            sound = self._shelf.has(ref)
-            reason = None if sound else "it is gone or damaged"
+            present = self._cache.has(ref)
+            reason = None if present else "it is missing or damaged"
         except TryLater as error:
-            sound, reason = False, str(error)
-        if sound:
+            present, reason = False, str(error)
+        if present:
             reason = self._complaint(ref)
         if reason is not None:
             _log.error("a bundle on the disk cannot be used", sha256=ref.sha256, reason=reason)
@@ -237,17 +239,19 @@ class Follower:
         except Unfinished as error:
             return str(error)
         except TryLater as error:
-            _log.warning("a bundle answers again untried", sha256=ref.sha256, reason=str(error))
+            _log.warning("a bundle answers again without a trial", sha256=ref.sha256, reason=str(error))
             return None
 
     def _postpone(self, ref: BundleRef, outcome: str, reason: str) -> None:
-        self._patience.postpone(ref.sha256)
+        self._retries.postpone(ref.sha256)
         self._current.postpone(ref.sha256, reason)
         self._metrics.model_trials.labels(outcome).inc()
-        _log.warning("a bundle is tried later", version=ref.version, sha256=ref.sha256, reason=reason)
+        _log.warning(
+            "the trial of a bundle is postponed", version=ref.version, sha256=ref.sha256, reason=reason
+        )
 
     def _reject(self, sha256: str, number: int, reason: str) -> None:
-        self._patience.close(sha256)
+        self._retries.close(sha256)
         self._current.reject(sha256, reason)
         self._metrics.models_rejected.inc()
         _log.error("a model of the registry is not used", version=number, sha256=sha256, reason=reason)

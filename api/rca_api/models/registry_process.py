@@ -189,13 +189,13 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 def _import() -> None:
-    """Import MLflow before the first call, whose time limit may be shorter."""
+    """Import MLflow before the first call, because a call has a time limit."""
     from rca.training.tracking import import_pyfunc
 
     try:
         import_pyfunc()
     except MissingExtra as error:
-        # Every call raises it again, for the caller.
+        # Every call raises it again.
         _log.error("the registry cannot be followed", reason=error.message, hint=error.hint)
 
 

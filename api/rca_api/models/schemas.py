@@ -1,4 +1,4 @@
-"""Models as the service tells them."""
+"""Schemas of `/v1/models`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from rca.telemetry.causes import FailureMode
 
 Reason = Annotated[str, Field(min_length=3, max_length=500, examples=["blames healthy nodes"])]
-Sha256 = Annotated[str, Field(description="Of the bundle's manifest.")]
+Sha256 = Annotated[str, Field(description="SHA-256 of the bundle's manifest.")]
 
 
 class Score(BaseModel):
@@ -19,17 +19,17 @@ class Score(BaseModel):
     value: float
     low: float | None = None
     high: float | None = None
-    n: float | None = Field(None, description="Windows it was measured on.")
+    n: float | None = Field(None, description="Number of windows it was measured on.")
 
 
 class GateVerdict(BaseModel):
-    """What the promotion gate said the last time; all checks are an artifact of the MLflow run."""
+    """The last verdict of the promotion gate. All its checks are an artifact of the MLflow run."""
 
-    outcome: str = Field(description="better, as good or worse.")
+    outcome: str = Field(description="`better`, `as good` or `worse`.")
     passed: bool
-    against: str = Field(description="Version it was compared with, or `shipped`.")
+    against: str = Field(description="Version that it was compared with, or `shipped`.")
     reasons: str
-    forced: str | None = Field(None, description="Why it was promoted all the same.")
+    forced: str | None = Field(None, description="Reason of a promotion without passing the gate.")
     promoted_by: str | None = None
 
 
@@ -37,7 +37,7 @@ class RegisteredModel(BaseModel):
     """A registered version of the model."""
 
     version: int
-    aliases: list[str] = Field(description="`champion`, `challenger`, `previous`.")
+    aliases: list[str] = Field(description="Any of `champion`, `challenger`, `previous`.")
     sha256: Sha256
     created_at: datetime
     mlflow_run_id: str
@@ -46,25 +46,26 @@ class RegisteredModel(BaseModel):
     gate: GateVerdict | None
     answers: bool = Field(description="Whether this replica answers with it now.")
     rejected: str | None = Field(
-        None, description="Why this replica does not use it, until `POST .../retry` or another promotion."
+        None,
+        description="Why this replica does not use it. `POST .../retry` or a promotion starts a new trial.",
     )
     postponed: str | None = Field(
-        None, description="Why this replica could not try it to the end; it does so again by itself."
+        None, description="Why the trial on this replica is not complete. The replica repeats it."
     )
 
 
 class Answering(BaseModel):
-    """Which bundle this replica answers with."""
+    """The bundle that answers on this replica."""
 
-    version: int | None = Field(description="Null for the operator's own or the shipped bundle.")
+    version: int | None = Field(description="Null for the operator's bundle and the shipped bundle.")
     sha256: str
     previous: int | None
-    challenger: int | None = Field(description="Asked in shadow mode.")
-    registry_failure: str | None = Field(description="Why the registry could not be followed the last time.")
+    challenger: int | None = Field(description="Version that diagnoses in shadow mode.")
+    registry_failure: str | None = Field(description="Why the last poll of the registry failed.")
 
 
 class Models(BaseModel):
-    """All versions, the newest first, and which one answers."""
+    """All versions, newest first, and the one that answers."""
 
     answering: Answering
     items: list[RegisteredModel]
@@ -76,10 +77,10 @@ class PromotionRequest(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     force: Reason | None = Field(
-        None, description="Promote whatever the gate says, for this reason, which is kept."
+        None, description="Promote without passing the gate, for this reason. The reason is stored."
     )
     windows: int | None = Field(
-        None, ge=20, le=20_000, description="Frozen test windows, if the gate has to run first."
+        None, ge=20, le=20_000, description="Number of frozen test windows, if the gate has to run first."
     )
 
 
@@ -93,23 +94,23 @@ class RollbackRequest(BaseModel):
         ge=1,
         le=2**31 - 1,
         examples=[7],
-        description="The champion that is not wanted any more. 409 if another one is by now, so that two who "
-        "roll back at once go back one version.",
+        description="The present champion. 409 if the champion is another version by now, so that two "
+        "rollbacks at once go back one version only.",
     )
     reason: Reason
 
 
 class RolledBack(BaseModel):
-    """A rollback that was done."""
+    """A completed rollback."""
 
     model_config = ConfigDict(populate_by_name=True, serialize_by_alias=True)
 
     from_version: int = Field(alias="from")
-    to_version: int | None = Field(alias="to", description="Null: the shipped bundle is what is left.")
+    to_version: int | None = Field(alias="to", description="Null if the shipped bundle answers now.")
 
 
 class AnswerFacts(BaseModel):
-    """What an answer comes down to."""
+    """The main facts of an answer."""
 
     failure_mode: FailureMode
     probability: float
@@ -120,7 +121,7 @@ class AnswerFacts(BaseModel):
 
 
 class Disagreement(BaseModel):
-    """A window that champion and challenger see differently."""
+    """A window on which champion and challenger disagree."""
 
     diagnosis_id: str
     at: datetime
@@ -132,11 +133,11 @@ class ShadowSummary(BaseModel):
     """How often a version agreed with the champion in shadow mode."""
 
     version: int
-    windows: int = Field(description="That both have diagnosed.")
+    windows: int = Field(description="Windows that both have diagnosed.")
     mode_agrees: int
     cause_agrees: int
     ranks_agree: int
-    disagreements: list[Disagreement] = Field(description="The newest fifty.")
+    disagreements: list[Disagreement] = Field(description="The newest 50.")
 
 
 PROMOTION_EXAMPLES: list[Any] = [{}, {"force": "the champion is broken on the new cluster"}]

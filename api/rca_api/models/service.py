@@ -1,4 +1,4 @@
-"""What the endpoints of models do."""
+"""Reading, promoting and rolling back versions of the model."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from rca_api.training_runs.schemas import TrainingRun
 
 
 def models(state: State) -> schemas.Models:
-    """Every version, and which one answers; without a registry only the latter."""
+    """All versions, and the one that answers; without a registry only the latter."""
     choice = state.models.choice
     found = state.registry.versions() if state.settings.has_registry else []
-    return schemas.Models(answering=_answering(choice), items=[_told(each, choice) for each in found])
+    return schemas.Models(answering=_answering(choice), items=[_schema(each, choice) for each in found])
 
 
 def model(state: State, version: str) -> schemas.RegisteredModel:
@@ -27,7 +27,7 @@ def model(state: State, version: str) -> schemas.RegisteredModel:
     found = state.registry.version(version) if state.settings.has_registry else None
     if found is None:
         raise _unknown(version)
-    return _told(found, state.models.choice)
+    return _schema(found, state.models.choice)
 
 
 def card(state: State, version: str) -> str:
@@ -39,22 +39,22 @@ def card(state: State, version: str) -> str:
 
 
 def promote(
-    state: State, version: str, asked: schemas.PromotionRequest, caller: Principal
+    state: State, version: str, request: schemas.PromotionRequest, caller: Principal
 ) -> schemas.RegisteredModel | TrainingRun:
-    """Promote by the verdict that is there, or order the comparison that is missing."""
+    """Promote by the present gate verdict, or order the comparison if there is none."""
     number = model(state, version).version
-    done = _promoted(state, str(number), caller.name, asked.force)
+    done = _promoted(state, str(number), caller.name, request.force)
     if done["unjudged"]:
-        return training_runs.order_promotion(state, str(number), asked.windows, caller)
-    told = _told(done["version"], state.models.choice)
+        return training_runs.order_promotion(state, str(number), request.windows, caller)
+    found = _schema(done["version"], state.models.choice)
     if not done["promoted"]:
-        gate = told.gate
+        gate = found.gate
         raise ProblemError(
             "gate-refused",
-            f"version {number} is not promoted: {gate.reasons if gate else 'the gate says no'}",
-            hint="`force` with a reason promotes it all the same",
+            f"version {number} is not promoted: {gate.reasons if gate else 'the gate refuses it'}",
+            hint="`force` with a reason promotes it without passing the gate",
         )
-    return told
+    return found
 
 
 def _promoted(state: State, version: str, by: str, force: str | None) -> dict[str, Any]:
@@ -65,17 +65,17 @@ def _promoted(state: State, version: str, by: str, force: str | None) -> dict[st
 
 
 def retry(state: State, version: str) -> schemas.RegisteredModel:
-    """Have every replica that has rejected a version try it again."""
+    """Request another trial of a version on every replica that has rejected it."""
     number = model(state, version).version
-    return _told(state.registry.retry(str(number)), state.models.choice)
+    return _schema(state.registry.retry(str(number)), state.models.choice)
 
 
-def rollback(state: State, asked: schemas.RollbackRequest, caller: Principal) -> schemas.RolledBack:
-    """Move the champion back to the version before it, if it still is the one that was meant."""
+def rollback(state: State, request: schemas.RollbackRequest, caller: Principal) -> schemas.RolledBack:
+    """Move the champion back to the previous version, if it is still the given one."""
     if not state.settings.has_registry:
         raise ProblemError("conflict", "there is no registry, so there is no champion to roll back")
     try:
-        done = state.registry.rollback(f"{asked.reason} ({caller.name})", asked.from_version)
+        done = state.registry.rollback(f"{request.reason} ({caller.name})", request.from_version)
     except InvalidInput as error:
         raise ProblemError("conflict", error.message, hint=error.hint) from None
     return schemas.RolledBack.model_validate(done)
@@ -97,7 +97,7 @@ def _answering(choice: Choice) -> schemas.Answering:
     )
 
 
-def _told(found: dict[str, Any], choice: Choice) -> schemas.RegisteredModel:
+def _schema(found: dict[str, Any], choice: Choice) -> schemas.RegisteredModel:
     return schemas.RegisteredModel.model_validate(
         {
             **found,

@@ -1,7 +1,7 @@
-"""Shadow mode: the challenger diagnoses a share of the windows, too, and what differs is kept.
+"""Shadow mode: the challenger diagnoses a share of the windows as well, and both answers are compared.
 
-It begins when the answer is stored, whether it was given at once, in a batch or later; one window at a time.
-A window that comes while another one is being compared, or while no process is free, is let go.
+A comparison starts when the answer of the champion is stored. There is one comparison at a time. A window is
+skipped while another one is compared, or while no process is free.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ _log = structlog.stdlib.get_logger("rca_api.models")
 
 
 class Shadow:
-    """Compares champion and challenger beside the requests; used from the event loop only.
+    """Compares champion and challenger in the background; used from the event loop only.
 
     Parameters
     ----------
     share : float
-        Of the windows, 0 to 1.
+        Share of the windows that are compared, 0 to 1.
     seconds : float
-        That a comparison may take.
+        Time limit of a comparison.
     """
 
     def __init__(
@@ -42,7 +42,7 @@ class Shadow:
         share: float,
         seconds: float,
         current: CurrentModels,
-        memory: HistoryCache,
+        history: HistoryCache,
         pool: ComputePool,
         database: Database,
         metrics: Metrics,
@@ -50,23 +50,23 @@ class Shadow:
         self._share = share
         self._seconds = seconds
         self._current = current
-        self._memory = memory
+        self._history = history
         self._pool = pool
         self._database = database
         self._metrics = metrics
         self._running: asyncio.Task[None] | None = None
 
     def answered(self, diagnosis_id: str, champion: bytes, digest: str) -> None:
-        """Say that an answer is stored; returns at once.
+        """Start the comparison for a stored answer; returns at once.
 
         Parameters
         ----------
         diagnosis_id : str
-            Row of the champion's answer.
+            Id of the champion's answer.
         champion : bytes
-            Its document.
+            The champion's answer, JSON.
         digest : str
-            Of its window.
+            Digest of the window.
         """
         ref = self._current.challenger
         if ref is None or not _drawn(diagnosis_id, self._share):
@@ -77,7 +77,7 @@ class Shadow:
         self._running = asyncio.create_task(self._compare(diagnosis_id, champion, digest, ref))
 
     async def close(self) -> None:
-        """Let go of what is being compared."""
+        """Cancel the comparison in progress."""
         if self._running is not None:
             self._running.cancel()
             await asyncio.gather(self._running, return_exceptions=True)
@@ -85,7 +85,7 @@ class Shadow:
     async def _compare(self, diagnosis_id: str, champion: bytes, digest: str, ref: BundleRef) -> None:
         try:
             deadline = Deadline.after(self._seconds)
-            remembered = self._memory.current
+            remembered = self._history.current
             challenger = await self._pool.run(work.try_bundle, ref, digest, remembered, deadline=deadline)
             row = comparison(diagnosis_id, Diagnosis.model_validate_json(champion), challenger, ref)
             await asyncio.to_thread(self._store, row)
@@ -104,10 +104,10 @@ class Shadow:
             with self._database.session() as session:
                 session.add(row)
         except IntegrityError:
-            # Compared before, or the diagnosis was deleted meanwhile.
+            # The window was compared before, or the diagnosis was deleted meanwhile.
             return
 
 
 def _drawn(diagnosis_id: str, share: float) -> bool:
-    """Draw by the id, so that a retry of the same request is not drawn again."""
+    """Whether the window is in the share; depends on the id only, so a retry has the same result."""
     return int(diagnosis_id[:8], 16) < share * 2**32

@@ -20,7 +20,7 @@ _SHOWN = 50
 
 
 class ShadowRow(Base):
-    """One window that the challenger diagnosed beside the champion."""
+    """One window that champion and challenger have diagnosed."""
 
     __tablename__ = "shadow_comparisons"
     __table_args__ = (
@@ -38,13 +38,13 @@ class ShadowRow(Base):
     mode_agrees: Mapped[bool]
     cause_agrees: Mapped[bool]
     ranks_agree: Mapped[bool]
-    #: What either said, as of `schemas.AnswerFacts`.
+    #: Main facts of both answers, see `schemas.AnswerFacts`.
     champion: Mapped[dict[str, Any]] = mapped_column(JSON)
     challenger: Mapped[dict[str, Any]] = mapped_column(JSON)
 
 
 def comparison(diagnosis_id: str, champion: Diagnosis, challenger: Diagnosis, ref: BundleRef) -> ShadowRow:
-    """Set the key facts of two answers to one window side by side."""
+    """Compare the main facts of two answers to one window."""
     one, other = facts(champion), facts(challenger)
     return ShadowRow(
         diagnosis_id=diagnosis_id,
@@ -60,7 +60,7 @@ def comparison(diagnosis_id: str, champion: Diagnosis, challenger: Diagnosis, re
 
 
 def facts(diagnosis: Diagnosis) -> dict[str, Any]:
-    """What an answer comes down to."""
+    """The main facts of an answer."""
     first = diagnosis.causes[0] if diagnosis.causes else None
     return {
         "failure_mode": diagnosis.failure_mode,
@@ -73,7 +73,7 @@ def facts(diagnosis: Diagnosis) -> dict[str, Any]:
 
 
 def summary(session: Session, version: int) -> dict[str, Any]:
-    """How often a version agreed with the champion, and where it last did not."""
+    """How often a version agreed with the champion, and the latest disagreements."""
     mine = ShadowRow.version == version
     counted = [
         func.coalesce(func.sum(cast(column, Integer)), 0)

@@ -1,1 +1,1 @@
-"""What each node was blamed for across jobs, and whether it is a lemon."""
+"""Blames of each node across jobs, and the probability that the node is a lemon."""

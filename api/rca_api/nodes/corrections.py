@@ -1,4 +1,4 @@
-"""What people agree on about a window takes the place of what its diagnosis blamed."""
+"""Corrections by people: feedback that is not contradicted replaces the blames of a diagnosis."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from rca_api.nodes.fault_prior import WEIGHTS
 
 @dataclass(frozen=True)
 class Correction:
-    """The truth about one window, by people none of whom disagrees.
+    """The cause of one window as given by people who agree.
 
     Attributes
     ----------
     diagnosis_id : str
-        The diagnosis that spoke for the window; its blames no longer count.
+        The diagnosis observed for the window; its blames do not count any more.
     blamed : dict of str to float
-        Weight of the blame of each node that was at fault.
+        Weight of the blame of each faulty node.
     """
 
     diagnosis_id: str
@@ -37,9 +37,9 @@ class Correction:
     blamed: dict[str, float]
 
 
-def corrections(session: Session, since: datetime, besides: str | None = None) -> list[Correction]:
-    """What people agree on about windows taken in since a moment, of all jobs but one."""
-    # A window may have been diagnosed several times: one of them spoke, and people may mean another.
+def corrections(session: Session, since: datetime, exclude_job: str | None = None) -> list[Correction]:
+    """Corrections of windows observed since a moment, except those of one job."""
+    # A window may have several diagnoses. One of them was observed, and feedback may be about another.
     about = and_(
         ObservationRow.job_id == DiagnosisRow.job_id,
         ObservationRow.window_end == DiagnosisRow.window_end,
@@ -52,8 +52,8 @@ def corrections(session: Session, since: datetime, besides: str | None = None) -
         .where(repository.is_current(), ObservationRow.observed_at >= since)
         .order_by(ObservationRow.diagnosis_id)
     )
-    if besides is not None:
-        statement = statement.where(ObservationRow.job_id != besides)
+    if exclude_job is not None:
+        statement = statement.where(ObservationRow.job_id != exclude_job)
     found: list[Correction] = []
     for _, rows in groupby(session.execute(statement), key=lambda row: row[0].diagnosis_id):
         held = list(rows)
@@ -65,10 +65,10 @@ def corrections(session: Session, since: datetime, besides: str | None = None) -
 
 
 def _correction(seen: ObservationRow, word: FeedbackRow, document: bytes | None) -> Correction:
-    told = orjson.loads(document or b'{"causes": [], "stragglers": []}')
+    diagnosis = orjson.loads(document or b'{"causes": [], "stragglers": []}')
     blamed: dict[str, float] = {}
     for cause in labels.read(word.label).causes:
         weight = WEIGHTS[SPECS[cause.cause].owner]
-        for node in labels.nodes_of(cause, told) if weight else ():
+        for node in labels.nodes_of(cause, diagnosis) if weight else ():
             blamed[node] = max(weight, blamed.get(node, 0.0))
     return Correction(seen.diagnosis_id, seen.job_id, seen.window_start, seen.window_end, blamed)

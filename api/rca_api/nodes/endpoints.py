@@ -1,4 +1,4 @@
-"""`/v1/nodes`: nodes by how likely they are lemons, and the history of one."""
+"""`/v1/nodes`: nodes by lemon probability, and the history of one node."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from rca_api.incidents.tables import ObservationRow
 from rca_api.nodes import repository
 from rca_api.nodes.corrections import corrections
 from rca_api.nodes.schemas import Node, NodeBlame, NodeHistory, NodePage, read_node
-from rca_api.nodes.service import MEMORY, judged
+from rca_api.nodes.service import RECORD_AGE, judged
 from rca_api.pagination import Cursor, Limit, link_next, page
 from rca_api.problems import ProblemError, problem_responses
 from rca_api.security.access import requires
@@ -37,18 +37,18 @@ def list_nodes(
     request: Request,
     response: Response,
     _: Reader,
-    lemons: Annotated[bool, Query(description="Only lemons.")] = False,
+    lemons: Annotated[bool, Query(description="List only lemons.")] = False,
     limit: Limit = 50,
     cursor: Cursor = None,
 ) -> NodePage:
-    """List the nodes of the last 90 days' jobs, the likeliest lemon first.
+    """List the nodes of the jobs of the last 90 days, highest lemon probability first.
 
-    A node that several jobs blamed independently is one; a node that was blamed once is not, and every job
-    that judged it without a complaint speaks for it.
+    A node that several jobs blamed independently is a lemon; a node that was blamed once is not. Every job
+    without a blame lowers the probability.
     """
     state = State.of(request)
     with state.database.reading() as session:
-        found = repository.records(session, since=now() - MEMORY)
+        found = repository.records(session, since=now() - RECORD_AGE)
     ranked = [read_node(record, judged(record, state.settings.node_lemon_prior)) for record in found]
     kept = [node for node in ranked if node.is_lemon or not lemons]
     items, following = ranked_page(kept, limit, cursor)
@@ -58,7 +58,7 @@ def list_nodes(
 
 @router.get(
     "/{node:path}/history",
-    summary="Show what a node was blamed for",
+    summary="Show the blames of a node",
     responses=problem_responses(*_COMMON, "not-found"),
 )
 def show_history(
@@ -69,11 +69,11 @@ def show_history(
     limit: Limit = 50,
     cursor: Cursor = None,
 ) -> NodeHistory:
-    """Show every blame of a node, in which job and when, newest first, with what it amounts to."""
+    """Show all blames of a node with job and time, newest first, and its lemon probability."""
     state = State.of(request)
     with state.database.reading() as session:
-        found = repository.records(session, since=now() - MEMORY, nodes=[node])
-        spoken = {each.diagnosis_id for each in corrections(session, now() - MEMORY)}
+        found = repository.records(session, since=now() - RECORD_AGE, nodes=[node])
+        spoken = {each.diagnosis_id for each in corrections(session, now() - RECORD_AGE)}
         blames = page(
             session,
             repository.history(node),
@@ -83,7 +83,7 @@ def show_history(
             read=lambda row: _read(session, row, spoken),
         )
     if not found and not blames.items and cursor is None:
-        raise ProblemError("not-found", f"no diagnosis judged {node!r}")
+        raise ProblemError("not-found", f"no diagnosis has a verdict about {node!r}")
     link_next(request, response, blames.next)
     summary = read_node(found[0], judged(found[0], state.settings.node_lemon_prior)) if found else None
     return NodeHistory(node=node, summary=summary, items=blames.items, next=blames.next)
@@ -109,12 +109,12 @@ def _read(session: Session, row: BlameRow, overruled: set[str]) -> NodeBlame:
 
 
 def ranked_page(nodes: Iterable[Node], limit: int, cursor: str | None) -> tuple[list[Node], str | None]:
-    """Sort nodes, the likeliest lemon first, and cut one page; gives it and the cursor of the next.
+    """Sort nodes by lemon probability, highest first; gives one page and the cursor of the next.
 
     Raises
     ------
     ProblemError
-        422 if the cursor is none of ours.
+        422 if the cursor is not valid.
     """
     ordered = sorted(nodes, key=_key)
     if cursor is not None:

@@ -1,10 +1,10 @@
-r"""Is a node a lemon? A small Bayesian model of what it was blamed for, in which jobs, and in which not.
+r"""Lemon probability of a node: a Bayesian model of the jobs that blamed it, and of those that did not.
 
-Every job that ran on a node is one trial: did the node have a fault of its own in it? An ordinary node has
-with probability ``b`` = `ORDINARY`; a lemon with an unknown rate ``a = b + (1 - b) u``, where ``u`` is drawn
-from Beta(1, 4): a fifth of its jobs on average, and never less than an ordinary node. Nobody sees the
-trials: a diagnosis gives ``q``, its probability that the node was at fault, reached with the ordinary node's
-rate in mind, so that a trial's likelihood ratio for a rate ``a`` is
+A lemon is a node with a fault of its own. Every job on a node is one trial: did the node have a fault of its
+own in it? For an ordinary node the rate is ``b`` = `ORDINARY`. For a lemon it is an unknown ``a = b + (1 - b)
+u`` with ``u`` from Beta(1, 4): a fifth of its jobs on average, never less than an ordinary node. The outcome
+of a trial is not known. A diagnosis gives ``q``, the probability that the node was at fault, with the rate of
+an ordinary node in mind. So the likelihood ratio of a trial for a rate ``a`` is
 
 .. math:: \Lambda(a, q) = \frac{a}{b}\, q + \frac{1 - a}{1 - b}\, (1 - q).
 
@@ -13,14 +13,16 @@ With ``pi`` the share of lemons among all nodes,
 .. math:: \frac{P(lemon)}{1 - P(lemon)} = \frac{\pi}{1 - \pi}
           \int_0^1 \prod_i \Lambda(a(u), q_i)\; \mathrm{Beta}(u; 1, 4)\, du.
 
-A job in which the node was never blamed has ``q = 0`` and counts against it. What counts for it are
-*independent witnesses*: jobs that blamed the node at times `APART_SECONDS` apart. Blames of different jobs
-at the same time are one witness, because one event behind both explains them, and so are a job and its
-restart. The windows of a job are one witness, too: they share whatever misled them.
+A job that never blamed the node has ``q = 0`` and lowers the probability. What raises it are *independent
+blames*: jobs that blamed the node at times `APART_SECONDS` apart. The following count as one blame:
 
-Two jobs are apart if any window of one is apart from any window of the other, so that a job that goes on
-blaming takes nothing from those in between. Witnesses are jobs any two of which are apart, as many as can be
-found; the surest of them first (`witnesses`). More blames can therefore never acquit a node.
+- jobs that blame the node at the same time, because one event may explain all of them;
+- a job and its restart;
+- the windows of one job, because they share their errors.
+
+Two jobs are apart if any window of one is apart from any window of the other. So a job that blames for long
+takes nothing from the jobs in between. The independent blames are as many jobs as possible, any two of them
+apart, the most probable first (`independent_blames`). More blames therefore never lower the probability.
 """
 
 from __future__ import annotations
@@ -33,12 +35,12 @@ import numpy as np
 
 #: Share of the jobs in which an ordinary node has a fault of its own.
 ORDINARY = 0.005
-#: From here on a node is called a lemon.
+#: A node with at least this probability is a lemon.
 THRESHOLD = 0.5
-#: What befalls a node (a backup, a hot aisle, a neighbour's job) takes minutes or hours, and a job that is
-#: restarted meets it again; hours later it is likely to be something else.
+#: Passing causes (a backup, a hot aisle, another job on the node) last minutes or hours, and a restarted job
+#: meets them again. A blame hours later probably has another reason.
 APART_SECONDS = 6 * 3600.0
-#: What a blame weighs by the owner of its cause: a crash, a hang, or what nothing explains is as likely the
+#: Weight of a blame by the owner of its cause: a crash, a hang or an unknown cause may as well be the
 #: workload's.
 WEIGHTS = {"infrastructure": 1.0, "either": 0.5, "workload": 0.0}
 _GRID = 256
@@ -49,14 +51,14 @@ _SHARES = (1 - _DRAWN) ** 3 / np.sum((1 - _DRAWN) ** 3)
 
 @dataclass(frozen=True)
 class Blame:
-    """One or several windows of a job that blame a node equally surely.
+    """One or several windows of a job that blame a node with the same probability.
 
     Attributes
     ----------
     first_end, last_start : float
         End of the earliest and start of the latest of them, Unix seconds.
     probability : float
-        That the node was at fault.
+        Probability that the node was at fault.
     """
 
     job: str
@@ -71,31 +73,31 @@ def lemon_probability(blames: Sequence[Blame], n_jobs: int, prior: float) -> flo
     Parameters
     ----------
     blames : sequence of Blame
-        In which jobs the node was blamed.
+        All blames of the node.
     n_jobs : int
-        Jobs that judged it, those without a blame included.
+        Jobs with a verdict about it, including those without a blame.
     prior : float
         Share of lemons among all nodes, between 0 and 1.
     """
-    # A job that said the same as another one at the same time is no witness for the node either.
+    # A blaming job that is not independent is no job without a blame either.
     clean = max(n_jobs - len(blaming_jobs(blames)), 0)
     log_ratio = clean * np.log((1 - _RATES) / (1 - ORDINARY))
-    for probability in witnesses(blames):
+    for probability in independent_blames(blames):
         share = _RATES / ORDINARY * probability
         log_ratio = log_ratio + np.log(share + (1 - _RATES) / (1 - ORDINARY) * (1 - probability))
-    # Far out the ratio overflows any float, so the odds stay logarithms until the end.
+    # In logarithms, because the ratio may overflow.
     highest = log_ratio.max()
     log_odds = highest + np.log(np.sum(_SHARES * np.exp(log_ratio - highest))) + np.log(prior / (1 - prior))
     return float(1 / (1 + np.exp(-np.clip(log_odds, -700, 700))))
 
 
 def fault_odds(lemon: float, prior: float) -> float:
-    """Odds that a node is at fault in a job, as a multiple of those of a node that nothing is known of.
+    """Odds that a node is at fault in a job, as a multiple of the odds of a node without records.
 
     Parameters
     ----------
     lemon : float
-        Probability that it is a lemon.
+        Probability that the node is a lemon.
     prior : float
         Share of lemons among all nodes.
     """
@@ -106,14 +108,14 @@ def fault_odds(lemon: float, prior: float) -> float:
 
 
 def blaming_jobs(blames: Iterable[Blame]) -> set[str]:
-    """Jobs that blame the node with a probability to speak of."""
+    """Jobs that blame the node with a probability of at least 0.01 after rounding."""
     return {blame.job for blame in blames if _level(blame) > 0}
 
 
-def witnesses(blames: Sequence[Blame]) -> list[float]:
-    """Probabilities of the independent witnesses against a node, highest first.
+def independent_blames(blames: Sequence[Blame]) -> list[float]:
+    """Probabilities of the independent blames of a node, highest first.
 
-    The i-th is the highest probability with which i jobs, any two of them apart, blamed the node at least.
+    The i-th is the highest probability with which at least i jobs, any two of them apart, blamed the node.
     """
     found: list[float] = []
     for level in sorted({_level(blame) for blame in blames} - {0.0}, reverse=True):
@@ -123,12 +125,13 @@ def witnesses(blames: Sequence[Blame]) -> list[float]:
 
 
 def _level(blame: Blame) -> float:
-    # Hundredths bound the number of levels. What rounds to zero is below ORDINARY and would acquit the node.
+    # Rounded, to bound the number of levels. A blame below ORDINARY is 0, because it would lower the
+    # probability.
     return round(blame.probability, 2)
 
 
 def _by_job(blames: Iterable[Blame]) -> list[tuple[float, float]]:
-    """First end and last start of each job, in the order of the first ends."""
+    """First end and last start of each job, sorted by the first end."""
     spans: dict[str, tuple[float, float]] = {}
     for each in blames:
         end, start = spans.get(each.job, (each.first_end, each.last_start))
@@ -137,14 +140,13 @@ def _by_job(blames: Iterable[Blame]) -> list[tuple[float, float]]:
 
 
 def _most_apart(jobs: Iterable[tuple[float, float]]) -> int:
-    """Largest number of jobs any two of which are apart, given in the order of their first ends.
+    """Largest number of jobs any two of which are apart; `jobs` are sorted by their first ends.
 
-    Taking each job that is apart from all that were taken is optimal: jobs that are not apart from the one
-    with the earliest first end are not apart from each other either, so that at most one of them is in any
-    solution.
+    The greedy choice is optimal. Jobs that are not apart from the job with the earliest first end are not
+    apart from each other either, so any solution has at most one of them.
     """
     taken = 0
-    # Of the taken ones, only those count that no later one undercuts: both lists ascend.
+    # Taken jobs that can still limit a later one: both lists ascend.
     ends: list[float] = []
     starts: list[float] = []
     for end, start in jobs:

@@ -19,7 +19,7 @@ from rca_api.store.upsert import insert_of
 
 
 class NodeExposureRow(Base):
-    """A node that diagnosed windows of a job ran on."""
+    """A node with a verdict in the diagnosed windows of a job."""
 
     __tablename__ = "node_exposures"
 
@@ -29,13 +29,13 @@ class NodeExposureRow(Base):
     first_seen: Mapped[float]
     last_seen: Mapped[float]
     windows: Mapped[int]
-    #: Service's clock; memory of a node goes by it.
+    #: Service's clock; decides which rows are recent.
     updated_at: Mapped[datetime] = mapped_column(UtcDateTime, index=True)
 
 
 @dataclass
 class Record:
-    """What is known of one node: `jobs` judged it, in `windows` that said something certain of it."""
+    """Summary of one node: the number of jobs and windows with a verdict about it, and its blames."""
 
     node: str
     jobs: int
@@ -47,7 +47,7 @@ class Record:
 
 
 def expose(session: Session, nodes: Sequence[str], row: DiagnosisRow, at: datetime) -> None:
-    """Note that a window of a job judged nodes."""
+    """Record that a window of a job has a verdict about these nodes."""
     session.flush()
     insert = insert_of(session, cast("Table", NodeExposureRow.__table__))
     held, new = NodeExposureRow, insert.excluded
@@ -64,16 +64,16 @@ def expose(session: Session, nodes: Sequence[str], row: DiagnosisRow, at: dateti
 
 
 def records(
-    session: Session, *, since: datetime, nodes: Sequence[str] | None = None, besides: str | None = None
+    session: Session, *, since: datetime, nodes: Sequence[str] | None = None, exclude_job: str | None = None
 ) -> list[Record]:
-    """What jobs watched since a moment say about nodes.
+    """Summaries of nodes from jobs observed since a moment.
 
     Parameters
     ----------
     nodes : sequence of str, optional
         All nodes if not given.
-    besides : str, optional
-        Job that is left out.
+    exclude_job : str, optional
+        Job whose diagnoses do not count.
     """
     exposures = (
         select(
@@ -88,13 +88,13 @@ def records(
     )
     if nodes is not None:
         exposures = exposures.where(NodeExposureRow.node.in_(nodes))
-    if besides is not None:
-        exposures = exposures.where(NodeExposureRow.job_id != besides)
+    if exclude_job is not None:
+        exposures = exposures.where(NodeExposureRow.job_id != exclude_job)
     found = {row[0]: Record(*row) for row in session.execute(exposures)}
-    words = corrections(session, since, besides)
+    words = corrections(session, since, exclude_job)
     spoken = [word.diagnosis_id for word in words]
     for node, job, end, start, probability, seconds in session.execute(
-        _blames(since, nodes, besides).where(BlameRow.diagnosis_id.not_in(spoken))
+        _blames(since, nodes, exclude_job).where(BlameRow.diagnosis_id.not_in(spoken))
     ):
         if node in found:
             found[node].blames.append(Blame(job, end, start, probability))
@@ -104,9 +104,9 @@ def records(
 
 
 def _blames(
-    since: datetime, nodes: Sequence[str] | None, besides: str | None
+    since: datetime, nodes: Sequence[str] | None, exclude_job: str | None
 ) -> Select[str | None, str, float, float, float, float]:
-    """Blames of nodes by what speaks for a window; a job's equally sure ones in one row."""
+    """Select the blames of nodes; those of one job with the same probability are one row."""
     weight = case(WEIGHTS, value=BlameRow.owner)
     level = func.round(BlameRow.probability * weight * 100)
     statement = (
@@ -130,20 +130,20 @@ def _blames(
     )
     if nodes is not None:
         statement = statement.where(BlameRow.node.in_(nodes))
-    if besides is not None:
-        statement = statement.where(ObservationRow.job_id != besides)
+    if exclude_job is not None:
+        statement = statement.where(ObservationRow.job_id != exclude_job)
     return statement
 
 
 def _correct(
-    session: Session, found: dict[str, Record], words: Sequence[Correction], asked: set[str] | None
+    session: Session, found: dict[str, Record], words: Sequence[Correction], wanted: set[str] | None
 ) -> None:
-    """Add what people blame on nodes, also in jobs of which no diagnosis judged the node."""
+    """Add the blames by people, also for nodes without a verdict in that job."""
     judged = select(NodeExposureRow.node, NodeExposureRow.job_id)
     judged = judged.where(NodeExposureRow.job_id.in_({word.job_id for word in words if word.blamed}))
     jobs = {(node, job) for node, job in session.execute(judged)}
     for word in words:
-        for node in set(word.blamed) if asked is None else asked.intersection(word.blamed):
+        for node in set(word.blamed) if wanted is None else wanted.intersection(word.blamed):
             record = found.setdefault(node, Record(node, 0, 0, word.start, word.end))
             record.jobs += (node, word.job_id) not in jobs
             jobs.add((node, word.job_id))
@@ -151,7 +151,7 @@ def _correct(
 
 
 def history(node: str) -> Select[BlameRow]:
-    """Select every blame of a node, the workload's included."""
+    """Select all blames of a node, including causes of the workload."""
     return (
         select(BlameRow)
         .join(DiagnosisRow, DiagnosisRow.id == BlameRow.diagnosis_id)

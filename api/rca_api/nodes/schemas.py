@@ -1,4 +1,4 @@
-"""What is told about nodes."""
+"""Schemas of `/v1/nodes`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rca_api.nodes.repository import Record
 
 
 class Node(BaseModel):
-    """What the jobs of the last 90 days say about a node."""
+    """Summary of a node over the jobs of the last 90 days."""
 
     model_config = ConfigDict(
         json_schema_extra={
@@ -36,31 +36,31 @@ class Node(BaseModel):
 
     node: str
     lemon_probability: float = Field(
-        ge=0, le=1, description="That the node itself is bad, given all jobs that ran on it, blamed or not."
+        ge=0,
+        le=1,
+        description="Probability that the node has a fault of its own, given all jobs that ran on it.",
     )
-    is_lemon: bool = Field(description=f"Whether that is at least {fault_prior.THRESHOLD}.")
-    jobs: int = Field(description="Jobs on it of which some diagnosis said something certain about it.")
-    jobs_blamed: int = Field(
-        description="Those in which it was blamed for something that is not the workload's."
-    )
+    is_lemon: bool = Field(description=f"Whether `lemon_probability` is at least {fault_prior.THRESHOLD}.")
+    jobs: int = Field(description="Jobs with a confident diagnosis about the node.")
+    jobs_blamed: int = Field(description="Jobs that blamed the node for a cause that is not the workload's.")
     independent_blames: int = Field(
-        description="As before, but jobs that blamed it within the same six hours count once."
+        description="As `jobs_blamed`, but jobs that blamed it within the same six hours count once."
     )
-    windows: int = Field(description="Windows that said so; abstentions are none.")
+    windows: int = Field(description="Windows with a confident diagnosis about the node.")
     first_seen: datetime
     last_seen: datetime
-    highest_seconds_per_step: float = Field(description="The most that one diagnosis blamed on it.")
+    highest_seconds_per_step: float = Field(description="Highest cost that one diagnosis blamed on the node.")
 
 
 class NodePage(BaseModel):
-    """One page of nodes, the likeliest lemon first."""
+    """One page of nodes, highest lemon probability first."""
 
     items: list[Node]
     next: str | None
 
 
 class NodeBlame(BaseModel):
-    """One cause that one diagnosis put on the node."""
+    """One cause on the node in one diagnosis."""
 
     diagnosis_id: str
     incident_id: str | None
@@ -69,21 +69,21 @@ class NodeBlame(BaseModel):
     window_end: datetime
     cause: str
     owner: Literal["infrastructure", "workload", "either"] = Field(
-        description="`workload` never counts against a node."
+        description="`workload` does not count against the node."
     )
     probability: float
     seconds_per_step: float
-    abstained: bool = Field(description="Such a diagnosis does not count either.")
+    abstained: bool = Field(description="Whether the diagnosis abstained. It does not count then.")
     overruled: bool = Field(
-        description="People said, uncontradicted, what was true of the window: that counts instead."
+        description="Whether feedback, not contradicted, gave another cause, which counts instead."
     )
 
 
 class NodeHistory(BaseModel):
-    """What a node was blamed for, newest first."""
+    """Blames of a node, newest first."""
 
     node: str
-    summary: Node | None = Field(description="null if no job of the last 90 days ran on it.")
+    summary: Node | None = Field(description="Null if no job of the last 90 days ran on it.")
     items: list[NodeBlame]
     next: str | None
 
@@ -96,7 +96,7 @@ def read_node(record: Record, probability: float) -> Node:
         is_lemon=probability >= fault_prior.THRESHOLD,
         jobs=record.jobs,
         jobs_blamed=len(fault_prior.blaming_jobs(record.blames)),
-        independent_blames=len(fault_prior.witnesses(record.blames)),
+        independent_blames=len(fault_prior.independent_blames(record.blames)),
         windows=record.windows,
         first_seen=moment(record.first_seen),
         last_seen=moment(record.last_seen),

@@ -1,4 +1,4 @@
-"""What is remembered of nodes, and what it says about them."""
+"""Records of nodes, and the lemon probability that follows from them."""
 
 from __future__ import annotations
 
@@ -14,30 +14,31 @@ from rca_api.nodes.fault_prior import THRESHOLD, lemon_probability
 from rca_api.nodes.repository import Record
 from rca_api.store.base import now
 
-#: Nodes are repaired: what is older says little about them.
-MEMORY = timedelta(days=90)
+#: Only records of this age count, because nodes are repaired.
+RECORD_AGE = timedelta(days=90)
 _LONGEST_NAME = 256
 
 
 class Exposures:
-    """Told of every finished diagnosis (`State.on_diagnosed`), after the incidents.
+    """Records node verdicts; called for every finished diagnosis (`State.on_diagnosed`), after the incidents.
 
-    A window counts where its verdict says something about a node: a healthy one about all nodes of its job,
-    and so does a slow one that says which nodes are slow, because it compared them all. Slowness without a
-    place and a stop, in which nobody worked, say nothing about the nodes they do not blame; an abstention
-    says nothing at all. Names come from the window's job, where the diagnosis has it, and from blames.
+    Which nodes a window has a verdict about depends on its failure mode:
+
+    - healthy, or slow with named nodes: all nodes of the job, because all were compared;
+    - slow without named nodes, or stopped: only the nodes that it blames;
+    - abstained: none.
     """
 
     def __init__(self, clock: Callable[[], datetime] = now) -> None:
         self._clock = clock
 
     def __call__(self, session: Session, row: DiagnosisRow) -> None:
-        """Note the nodes that one diagnosed window judged."""
+        """Record the nodes that one diagnosed window has a verdict about."""
         seen = session.get(ObservationRow, (row.job_id, row.window_end, row.window_start))
         if seen is None or seen.diagnosis_id != row.id:
             return
         nodes = _judged_nodes(row)
-        # In one order everywhere: two replicas must not wait for each other in a ring.
+        # Always in the same order, so that two replicas cannot deadlock.
         named = sorted(node for node in nodes if 0 < len(node) <= _LONGEST_NAME and "\0" not in node)
         repository.expose(session, named, row, self._clock())
 
@@ -61,22 +62,22 @@ def lemon_probabilities(
     nodes: Sequence[str],
     prior: float,
     *,
-    besides: str | None = None,
+    exclude_job: str | None = None,
     at: datetime | None = None,
 ) -> dict[str, float]:
-    """Current probability of nodes to be lemons; those that no job judged are left out.
+    """Lemon probability of nodes; nodes without a verdict are left out.
 
     Parameters
     ----------
     prior : float
-        Share of lemons among all nodes: what holds for those that are left out.
-    besides : str, optional
-        The job that asks: its own diagnoses must not confirm themselves.
+        Share of lemons among all nodes, which holds for those that are left out.
+    exclude_job : str, optional
+        Job whose own diagnoses do not count, so that they do not confirm themselves.
     """
     if not nodes:
         return {}
-    since = (at or now()) - MEMORY
-    found = repository.records(session, since=since, nodes=nodes, besides=besides)
+    since = (at or now()) - RECORD_AGE
+    found = repository.records(session, since=since, nodes=nodes, exclude_job=exclude_job)
     return {record.node: judged(record, prior) for record in sorted(found, key=lambda record: record.node)}
 
 
@@ -85,9 +86,9 @@ def known_lemons(
     nodes: Sequence[str],
     prior: float,
     *,
-    besides: str | None = None,
+    exclude_job: str | None = None,
     at: datetime | None = None,
 ) -> dict[str, float]:
-    """Those of `nodes` that are lemons, as `lemon_probabilities` has it."""
-    found = lemon_probabilities(session, nodes, prior, besides=besides, at=at)
+    """The lemons among `nodes`, with their probabilities; see `lemon_probabilities`."""
+    found = lemon_probabilities(session, nodes, prior, exclude_job=exclude_job, at=at)
     return {node: each for node, each in found.items() if each >= THRESHOLD}

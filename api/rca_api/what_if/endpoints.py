@@ -103,7 +103,7 @@ async def create_what_if(
     vpp_size: Size = None,
     world_size: Size = None,
 ) -> Response:
-    """Compute the speed of the job without stragglers, and the cost of each type, stage, data rank and worker."""
+    """Compute the speed of the job without stragglers, and the cost of each type, stage and worker."""
     sizes = {
         "dp_size": dp_size,
         "pp_size": pp_size,
