@@ -20,7 +20,7 @@ from rca.client import Client, ServiceError
 from rca.errors import RcaError
 
 DEFAULT_WINDOW = "data/windows/cpu-contention-node"
-_START_SECONDS = 60.0
+_READY_SECONDS = 60.0
 _STOP_SECONDS = 15.0
 #: The demonstration uses its own folder only, not the settings of the user's service.
 _EMBEDDED = {"RCA_AUTH": "off", "RCA_DATABASE_URL": "", "RCA_WINDOW_STORE_URL": ""}
@@ -28,7 +28,7 @@ _EMBEDDED = {"RCA_AUTH": "off", "RCA_DATABASE_URL": "", "RCA_WINDOW_STORE_URL": 
 
 @contextmanager
 def running_service(
-    start_seconds: float = _START_SECONDS, settings: Mapping[str, str] | None = None
+    start_seconds: float = _READY_SECONDS, settings: Mapping[str, str] | None = None
 ) -> Iterator[str]:
     """Run the service on a free loopback port until the context ends; gives its address.
 

@@ -84,7 +84,7 @@ def exposition(request: Request) -> Response:
     state = State.of(request)
     if not state.settings.public_metrics:
         read_access(request, None, None)
-    return Response(state.metrics.exposition(), media_type=metrics.MEDIA_TYPE)
+    return Response(state.metrics.exposition(), media_type=metrics.EXPOSITION_TYPE)
 
 
 def check_model(pool: ComputePool) -> Check:

@@ -28,7 +28,7 @@ from rca_api.tracing import Timed, Watch
 if TYPE_CHECKING:
     from rca_api.diagnoses.work import Answer
 
-MEDIA_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+EXPOSITION_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 STAGES = ("receive", "queue", "decompress", "decode", "diagnose", "keep", "render", "commit")
 #: Tables whose rows are counted by state: name of the table -> states that are counted.
 ROW_STATES = {

@@ -101,9 +101,9 @@ _ALWAYS = {
     "Cross-Origin-Resource-Policy": "same-origin",
 }
 #: Policy of a diagnosis as a page: its own style only, so a job name cannot become a script.
-_PAGE = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; frame-ancestors 'none'"
+_PAGE_POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; frame-ancestors 'none'"
 #: Policy of the viewer of the OpenAPI document: its own files, and requests to this service only.
-_DOCS = (
+_DOCS_POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data:; "
     "connect-src 'self'; frame-ancestors 'none'"
 )
@@ -126,7 +126,9 @@ class SecurityHeaders:
                 headers = MutableHeaders(scope=message)
                 for name, value in _ALWAYS.items():
                     headers.setdefault(name, value)
-                headers.setdefault("Content-Security-Policy", _DOCS if scope["path"] == "/docs" else _PAGE)
+                headers.setdefault(
+                    "Content-Security-Policy", _DOCS_POLICY if scope["path"] == "/docs" else _PAGE_POLICY
+                )
                 # Answers name nodes and jobs, so shared caches must not keep them.
                 headers.setdefault("Cache-Control", "no-store")
             await send(message)

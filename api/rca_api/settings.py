@@ -20,7 +20,7 @@ from rca.commands.process import usable_cores
 _DRIVERS = frozenset({"sqlite", "postgres", "postgresql", "postgresql+psycopg"})
 _QUEUE = re.compile(r"(sqlite|rediss?|unix|postgres(ql)?)://")
 #: Time to store and send an answer that is ready at the deadline.
-_ANSWER_SECONDS = 5
+_STORE_AND_SEND_SECONDS = 5
 
 
 def default_data_dir() -> Path:
@@ -256,7 +256,7 @@ class Settings(BaseSettings):
     @property
     def drain_seconds(self) -> int:
         """Time for requests in progress to finish when the service ends, seconds."""
-        return math.ceil(self.deadline_seconds) + _ANSWER_SECONDS
+        return math.ceil(self.deadline_seconds) + _STORE_AND_SEND_SECONDS
 
     @property
     def registry_uri(self) -> str:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from opentelemetry.trace import Span, Tracer
 
 _log = structlog.stdlib.get_logger("rca_api")
-_NAME = "straggler-rca"
+_SERVICE_NAME = "straggler-rca"
 
 
 class _Process:
@@ -54,11 +54,11 @@ def install(processor: SpanProcessor) -> None:
     from opentelemetry.sdk.resources import SERVICE_NAME, OTELResourceDetector, Resource
     from opentelemetry.sdk.trace import TracerProvider
 
-    named = Resource.create({SERVICE_NAME: _NAME}).merge(OTELResourceDetector().detect())
+    named = Resource.create({SERVICE_NAME: _SERVICE_NAME}).merge(OTELResourceDetector().detect())
     # `stop` shuts it down, while the event loop still runs.
     _Process.provider = TracerProvider(resource=named, shutdown_on_exit=False)
     _Process.provider.add_span_processor(processor)
-    _Process.tracer = _Process.provider.get_tracer(_NAME)
+    _Process.tracer = _Process.provider.get_tracer(_SERVICE_NAME)
 
 
 def stop() -> None:

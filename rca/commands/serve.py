@@ -15,10 +15,10 @@ import typer
 from rca.errors import MissingExtra
 
 EXAMPLES = """
-rca serve --no-auth                                      on one's own machine
-rca keys create --scope diagnose --name on-call          then, for others:
+rca serve --no-auth                                      on your own machine
+rca keys create --scope diagnose --name on-call          create a key, then serve others:
 rca serve --host 0.0.0.0 --port 9000 --processes 2
-rca serve --print-config                                 what is set, and what could be
+rca serve --print-config                                 all settings with their values
 curl -s http://127.0.0.1:8080/v1/diagnoses -H 'Content-Type: application/json' --data-binary @window.json
 """
 ConfigForm = Literal["env", "json"]
@@ -29,23 +29,23 @@ def command(
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port; 0 picks a free one.")] = 8080,
     no_auth: Annotated[
-        bool, typer.Option("--no-auth", help="Ask nobody for a key; on loopback only. Same as RCA_AUTH=off.")
+        bool, typer.Option("--no-auth", help="Require no key; on loopback only. Same as RCA_AUTH=off.")
     ] = False,
     processes: Annotated[
         int | None,
-        typer.Option(min=1, envvar="RCA_PROCESSES", help="Processes that compute. [default: one a core]"),
+        typer.Option(min=1, envvar="RCA_PROCESSES", help="Processes that compute. [default: one per core]"),
     ] = None,
     print_config: Annotated[
-        bool, typer.Option("--print-config", help="Print all settings, passwords hidden, and end.")
+        bool, typer.Option("--print-config", help="Print all settings with passwords hidden, then exit.")
     ] = False,
     form: Annotated[
-        ConfigForm, typer.Option("--format", help="Of --print-config: lines for an env file, or JSON.")
+        ConfigForm, typer.Option("--format", help="Format of --print-config: an env file or JSON.")
     ] = "env",
 ) -> None:
     """Serve diagnoses over HTTP.
 
-    Documentation of the running service: http://127.0.0.1:8080/docs. Everything else is set with RCA_*
-    environment variables. Callers need a key (`rca keys create`), unless --no-auth on one's own machine.
+    The running service documents itself at http://127.0.0.1:8080/docs. All other settings are RCA_*
+    environment variables. Callers need a key (`rca keys create`), except with --no-auth on your own machine.
     """
     if no_auth:
         os.environ[_AUTH] = "off"
@@ -56,7 +56,7 @@ def command(
     if print_config:
         _print_config(form)
         return
-    # The library does not import its service; it only knows where its settings are read.
+    # By name, because the library does not import the service.
     settings = import_module("rca_api.environment").read()
     if settings.auth == "off":
         _refuse_open_host(host)
@@ -72,7 +72,7 @@ def command(
         log_config=None,
         access_log=False,
         server_header=False,
-        # uvicorn itself would believe whoever connects from this machine.
+        # By default uvicorn trusts forwarded addresses from this machine.
         proxy_headers=bool(proxies),
         forwarded_allow_ips=proxies,
         timeout_graceful_shutdown=settings.drain_seconds,
@@ -81,30 +81,29 @@ def command(
 
 def _print_config(form: ConfigForm) -> None:
     typer.echo(import_module("rca_api.configuration").shown(form), nl=False)
-    for told in import_module("rca_api.environment").unknown():
-        typer.echo(f"warning: {told}", err=True)
+    for warning in import_module("rca_api.environment").unknown():
+        typer.echo(f"warning: {warning}", err=True)
 
 
 def _refuse_open_host(host: str) -> None:
     if _is_loopback(host):
         return
     raise typer.BadParameter(
-        f"{host} can be reached from other machines: without authentication anybody could post windows and "
-        "read node names. Leave out --no-auth (and RCA_AUTH=off) and give callers keys: rca keys create "
-        "--scope diagnose. Or listen on 127.0.0.1.",
+        f"other machines can reach {host}, so it needs authentication. Leave out --no-auth and "
+        "RCA_AUTH=off, and create keys: rca keys create --scope diagnose. Or listen on 127.0.0.1.",
         param_hint="--host",
     )
 
 
 def _refuse_used_port(host: str, port: int) -> None:
-    """Say it before the models are loaded, in one line."""
+    """Refuse a used port in one line, before the models are loaded."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.socket(family, socket.SOCK_STREAM) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind((host, port))
         except OSError as error:
-            # Whatever else is wrong with the address, uvicorn says it.
+            # uvicorn reports other problems of the address.
             if error.errno != errno.EADDRINUSE:
                 return
             raise typer.BadParameter(

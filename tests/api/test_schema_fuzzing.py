@@ -1,4 +1,4 @@
-"""Requests made up from the OpenAPI document: whatever arrives, the answer is one that is documented."""
+"""Requests generated from the OpenAPI document: every answer is one that is documented."""
 
 from __future__ import annotations
 

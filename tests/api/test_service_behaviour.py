@@ -179,7 +179,7 @@ def test_a_service_with_cluster_priors_answers_with_them(tmp_path: Path, make_wi
     assert answer["causes"][0]["cause"] == "storage_degradation"
 
 
-def test_a_service_whose_priors_mean_nothing_is_not_ready(tmp_path: Path) -> None:
+def test_a_service_with_invalid_priors_is_not_ready(tmp_path: Path) -> None:
     priors = tmp_path / "priors.json"
     priors.write_text('{"nic": 1}')
     with TestClient(create_app(Settings(processes=1, priors=priors)), raise_server_exceptions=False) as held:

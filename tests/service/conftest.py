@@ -44,7 +44,7 @@ def postgres() -> Iterator[Server]:
 
 @pytest.fixture(params=["sqlite", "postgresql"])
 def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """An empty database; every test that asks for it runs on both kinds."""
+    """An empty database; every test that uses it runs on both kinds."""
     if request.param == "sqlite":
         return f"sqlite:///{tmp_path / 'rca.db'}"
     server: Server = request.getfixturevalue("postgres")

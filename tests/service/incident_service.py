@@ -25,7 +25,7 @@ def state_of(client: TestClient) -> State:
 
 @contextmanager
 def service_without_model(database_url: str, folder: Path) -> Iterator[TestClient]:
-    """The service without its model and its background work: neither is asked here."""
+    """The service without its model and its background work, which these tests do not need."""
     settings = Settings(
         data_dir=folder,
         database_url=database_url,

@@ -1,4 +1,4 @@
-"""Who gets in: every route asks, and says what is missing."""
+"""Authentication and scopes of every route."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Service:
         self.client = TestClient(self.app, raise_server_exceptions=False)
 
     def post(self, headers: Mapping[str, str] | None = None) -> Response:
-        """Post what is refused with 415, but only to callers who may ask."""
+        """Post a body that gets 415, but only with the right scope."""
         sent = {"Content-Type": "text/plain"} | dict(headers or {})
         return self.client.post("/v1/diagnoses", content=b"window", headers=sent)
 
@@ -54,14 +54,14 @@ def service(tmp_path: Path) -> Iterator[Service]:
     held.parts.database.close()
 
 
-def test_every_route_but_the_probes_asks_who_calls(service: Service) -> None:
+def test_every_route_except_probes_requires_a_credential(service: Service) -> None:
     paths = service.app.openapi()["paths"]
     open_ones = {path for path, held in paths.items() for told in held.values() if not told.get("security")}
     assert open_ones == OPEN_TO_ALL
     assert len(paths) > len(OPEN_TO_ALL)
 
 
-def test_nobody_gets_401_and_learns_how_to_get_a_key(service: Service) -> None:
+def test_a_request_without_credential_gets_401_and_a_hint(service: Service) -> None:
     answer = service.post()
     assert answer.status_code == 401
     assert answer.headers["WWW-Authenticate"].startswith("Bearer")
@@ -75,7 +75,7 @@ def test_a_key_of_another_scope_gets_403(service: Service) -> None:
     assert "'diagnose'" in answer.json()["detail"]
 
 
-def test_one_diagnosis_is_read_by_who_asks_for_it_or_judges_it(service: Service) -> None:
+def test_a_single_diagnosis_can_be_read_with_diagnose_or_feedback(service: Service) -> None:
     place = f"/v1/diagnoses/{'0' * 32}"
     codes = {scope: service.client.get(place, headers=service.key(scope)).status_code for scope in Scope}
     assert {scope for scope, code in codes.items() if code == 404} == {
@@ -117,7 +117,7 @@ def test_who_has_a_key_is_listened_to_whatever_others_of_its_address_did(service
     assert service.post(wrong).status_code == 429
 
 
-def test_a_caller_that_asks_too_often_is_told_when_to_come_back(tmp_path: Path) -> None:
+def test_too_many_requests_get_429_with_retry_after(tmp_path: Path) -> None:
     service = Service(tmp_path, rate_limit="3/minute")
     one, other = service.key(Scope.diagnose), service.key(Scope.diagnose)
     answers = [service.post(one) for _ in range(4)]
@@ -145,7 +145,7 @@ def test_every_window_of_a_batch_counts(tmp_path: Path, monkeypatch: pytest.Monk
     service.parts.database.close()
 
 
-def test_shared_counts_that_are_away_do_not_let_everybody_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unavailable_rate_storage_does_not_delay_requests(monkeypatch: pytest.MonkeyPatch) -> None:
     rates = Rates("1000/minute")
 
     def fail(*_: object, **__: object) -> bool:

@@ -30,7 +30,7 @@ def admission(**settings: int) -> Admission:
 
 @pytest.fixture
 def app(tmp_path: Path) -> Iterator[FastAPI]:
-    """A service that asks for keys, whose pool is never started: whatever gets there waits."""
+    """A service with keys and a pool that is never started, so that all work waits."""
     settings = Settings(
         data_dir=tmp_path, auth="keys", processes=1, queue_limit=1, deadline_seconds=0.2, receive_limit=8
     )
@@ -77,7 +77,7 @@ def test_bodies_being_received_are_limited_for_all_and_for_each() -> None:
     assert (held.held_bytes, held.receiving) == (0, {})
 
 
-def test_without_authentication_callers_are_not_told_apart() -> None:
+def test_without_authentication_all_callers_are_one() -> None:
     held = admission(receive_limit=3, receive_limit_per_caller=1)
     with held.body(None), held.body(None):
         assert held.receiving.total() == 2
@@ -88,7 +88,7 @@ async def slowly(let_go: asyncio.Event) -> AsyncIterator[bytes]:
     await let_go.wait()
 
 
-def test_callers_that_stop_in_the_middle_keep_nobody_from_being_worked_for(app: FastAPI) -> None:
+def test_callers_that_stop_sending_do_not_block_work(app: FastAPI) -> None:
     headers = key(app, Scope.diagnose) | {"Content-Type": "application/json"}
     parts: State = app.state.parts
 

@@ -57,7 +57,7 @@ def test_no_value_of_a_parameter_makes_the_service_fail(client: TestClient) -> N
     assert {asked: status for asked, status in tried.items() if status not in (200, 422)} == {}
 
 
-def test_lists_are_asked_for_by_any_moment_of_the_calendar(client: TestClient) -> None:
+def test_lists_accept_any_moment_of_the_calendar(client: TestClient) -> None:
     for path in ("/v1/diagnoses", "/v1/incidents", "/v1/feedback"):
         for moment, status in zip(MOMENTS[:4], (200, 422, 200, 422), strict=True):
             assert client.get(path, params={"since": moment}).status_code == status, (path, moment)

@@ -1,4 +1,4 @@
-"""What runs beside the requests outlives whatever goes wrong."""
+"""Background work outlives its failures."""
 
 from __future__ import annotations
 

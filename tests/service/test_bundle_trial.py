@@ -53,7 +53,7 @@ def test_a_healthy_bundle_answers_and_its_version_is_reported(tmp_path: Path) ->
         ("try-and-be-hindered", TryLater, "too many open files"),
     ],
 )
-def test_failures_of_the_bundle_and_of_the_process_are_told_apart(
+def test_failures_of_the_bundle_and_of_the_process_differ(
     tmp_path: Path, behaviour: str, raised: type[Exception], reason: str
 ) -> None:
     with pytest.raises(raised, match=reason) as caught:

@@ -38,7 +38,7 @@ def with_pool(tmp_path: Path, use: Callable[[ComputePool], Awaitable[None]], tas
     asyncio.run(run())
 
 
-def test_tasks_that_go_wrong_are_told_and_the_process_stays(tmp_path: Path) -> None:
+def test_failed_tasks_raise_and_the_process_stays(tmp_path: Path) -> None:
     async def use(pool: ComputePool) -> None:
         process = await pool.run(pool_tasks.process_id, deadline=Deadline.after(LONG))
         with pytest.raises(InvalidWindow) as refused:
@@ -56,7 +56,7 @@ def test_tasks_that_go_wrong_are_told_and_the_process_stays(tmp_path: Path) -> N
     with_pool(tmp_path, use)
 
 
-def test_a_task_whose_process_dies_is_tried_once_more_and_no_further(tmp_path: Path) -> None:
+def test_a_task_is_repeated_once_if_its_process_dies(tmp_path: Path) -> None:
     async def use(pool: ComputePool) -> None:
         once, always = tmp_path / "once", tmp_path / "always"
         assert await pool.run(pool_tasks.end_the_process, once, 1, deadline=Deadline.after(LONG)) == 2
@@ -70,7 +70,7 @@ def test_a_task_whose_process_dies_is_tried_once_more_and_no_further(tmp_path: P
     with_pool(tmp_path, use)
 
 
-def test_an_idle_process_that_is_killed_costs_nobody_a_request(tmp_path: Path) -> None:
+def test_a_killed_idle_process_fails_no_request(tmp_path: Path) -> None:
     async def use(pool: ComputePool) -> None:
         process = await pool.run(pool_tasks.process_id, deadline=Deadline.after(LONG))
         os.kill(process, signal.SIGKILL)
@@ -107,7 +107,7 @@ def test_a_process_that_has_worked_enough_is_replaced(tmp_path: Path) -> None:
     with_pool(tmp_path, use, tasks=2)
 
 
-def test_who_asks_a_process_at_the_moment_at_which_it_is_gone_is_answered_by_another(tmp_path: Path) -> None:
+def test_a_task_scheduled_while_its_process_dies_runs_in_another(tmp_path: Path) -> None:
     async def use(pool: ComputePool) -> None:
         process = await pool.run(pool_tasks.process_id, deadline=Deadline.after(LONG))
         [slot] = pool._slots

@@ -32,7 +32,7 @@ def test_the_table_has_every_setting() -> None:
     assert "| `RCA_QUEUE_LIMIT` | `32` |" in table
 
 
-def test_what_is_set_stands_out_and_the_rest_is_a_comment(
+def test_set_values_are_lines_and_defaults_are_comments(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("RCA_QUEUE_LIMIT", "7")

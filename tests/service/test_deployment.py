@@ -68,7 +68,7 @@ def test_every_command_exists() -> None:
     assert {line[1] for line in ours} <= {*COMMANDS, *SERVICE_COMMANDS}
 
 
-def test_every_probe_asks_a_route_that_exists() -> None:
+def test_every_probe_uses_an_existing_route() -> None:
     asked = {probe["path"] for path in MANIFESTS for probe in every(documents(path), "httpGet")}
     assert {"/healthz", "/readyz"} <= asked
     assert asked <= set(create_app().openapi()["paths"])
@@ -172,7 +172,7 @@ def test_alerts_ask_for_metrics_that_exist(exposed: set[str]) -> None:
         assert {"summary", "action"} <= set(rule["annotations"]), rule["alert"]
 
 
-def test_the_dashboard_asks_for_metrics_that_exist(exposed: set[str]) -> None:
+def test_the_dashboard_uses_existing_metrics(exposed: set[str]) -> None:
     dashboard = json.loads((DEPLOY / "grafana" / "dashboard.json").read_text())
     asked = [target["expr"] for panel in dashboard["panels"] for target in panel.get("targets", ())]
     assert asked

@@ -1,4 +1,4 @@
-"""Who is refused while he sends gets to read why."""
+"""A caller that is refused while it sends can read the reason."""
 
 from __future__ import annotations
 
@@ -83,11 +83,11 @@ def test_who_stays_connected_or_has_sent_all_is_answered_at_once(connection: byt
     assert [each.get("more_body", False) for each in sent[1:]] == [False]
 
 
-def test_who_leaves_is_not_waited_for() -> None:
+def test_a_disconnected_caller_is_not_waited_for() -> None:
     assert answered(refusing(b"close"), [CHUNK, {"type": "http.disconnect"}, CHUNK])[1] == 1
 
 
-def test_nobody_is_listened_to_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_draining_has_a_time_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(drain_body, "SECONDS", 0.05)
     sent, left = answered(refusing(b"close"), [CHUNK])
     assert (left, sent[-1].get("more_body", False)) == (0, False)
@@ -95,7 +95,7 @@ def test_nobody_is_listened_to_for_ever(monkeypatch: pytest.MonkeyPatch) -> None
     assert (left, sent[-1].get("more_body", False)) == (100 - AT_MOST // len(CHUNK["body"]), False)
 
 
-def test_only_so_many_are_waited_for_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_number_of_drained_connections_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of four callers two may be waited for; a fifth comes when these are gone."""
     monkeypatch.setattr(drain_body, "SECONDS", 0.2)
     monkeypatch.setattr(drain_body, "AT_ONCE", 2)

@@ -94,7 +94,7 @@ def test_only_the_last_answers_count() -> None:
     assert (watched.shown("failure_mode") or 0.0) < 0.01
 
 
-def test_another_model_begins_anew() -> None:
+def test_another_model_starts_from_zero() -> None:
     watched = Watched()
     watched.tell("fail_slow", 0.5, RECENT)
     watched.drift.observe("two", "healthy", 0.9, USUAL)

@@ -1,4 +1,4 @@
-"""Every operation of the OpenAPI document is asked by the fuzzer, with and without authentication."""
+"""The fuzzer calls every operation of the OpenAPI document, with and without authentication."""
 
 from __future__ import annotations
 
@@ -163,7 +163,7 @@ def test_models_behind_a_registry(tmp_path: Path) -> None:
 
 @pytest.fixture(scope="module")
 def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, dict[str, str]]]:
-    """A service that asks for keys, and some keys by what they may."""
+    """A service with authentication, and keys by scope."""
     data = tmp_path_factory.mktemp("guarded")
     database = Database(f"sqlite:///{data / 'rca.db'}")
     database.upgrade()
@@ -175,7 +175,7 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, dic
         yield url, made
 
 
-def test_nobody_gets_past_the_door(guarded: tuple[str, dict[str, str]]) -> None:
+def test_every_operation_refuses_requests_without_credential(guarded: tuple[str, dict[str, str]]) -> None:
     url, _ = guarded
     for operation in operations():
 

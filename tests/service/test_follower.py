@@ -1,4 +1,4 @@
-"""Following the registry: what is promoted answers here, whatever becomes of the registry or the service."""
+"""Following the registry: a promoted version answers, also after failures of registry and service."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ def age(folder: Path, seconds: float = 7200.0) -> None:
         os.utime(path, (time.time() - seconds,) * 2)
 
 
-def test_bundles_that_nobody_needs_are_deleted_after_a_while(serve: Serve, registry: FakeRegistry) -> None:
+def test_unused_bundles_are_deleted_after_a_while(serve: Serve, registry: FakeRegistry) -> None:
     service = serve()
     held = [registry.add(number) for number in (1, 2, 3)]
     followed(service, registry, 1, 2, 3)

@@ -81,7 +81,7 @@ def test_a_manifest_cannot_name_files_elsewhere(serve: Serve, registry: FakeRegi
     assert "outside the bundle" in service.current.choice.rejected[digest]
 
 
-def test_a_bundle_that_calls_a_healthy_job_sick_never_answers(serve: Serve, registry: FakeRegistry) -> None:
+def test_a_bundle_that_blames_a_healthy_job_never_answers(serve: Serve, registry: FakeRegistry) -> None:
     service = serve()
     digest = registry.add(1, fault=-1.0)
     registry.aliases_of = {"champion": 1}
@@ -151,9 +151,7 @@ def test_a_bundle_that_never_ends_is_rejected_after_few_trials(serve: Serve, reg
     assert service.trials_that("unfinished") == MOST_UNFINISHED - 1
 
 
-def test_a_rejected_bundle_is_tried_again_when_it_is_asked_for_again(
-    serve: Serve, registry: FakeRegistry
-) -> None:
+def test_a_rejected_bundle_is_tried_again_on_request(serve: Serve, registry: FakeRegistry) -> None:
     broken = True
 
     def diagnose(ref: BundleRef, window: Window | str) -> Diagnosis:
@@ -198,7 +196,7 @@ def test_stored_windows_that_cannot_be_read_do_not_count(
     assert (service.answers, len(asked)) == (1, 5)
 
 
-def test_a_database_that_is_away_rejects_nobody(serve: Serve, registry: FakeRegistry) -> None:
+def test_an_unavailable_database_rejects_no_bundle(serve: Serve, registry: FakeRegistry) -> None:
     def recent() -> list[str]:
         raise SourceError("the database does not answer")
 
@@ -210,7 +208,7 @@ def test_a_database_that_is_away_rejects_nobody(serve: Serve, registry: FakeRegi
     assert service.count("rca_registry_failures_total") == 0
 
 
-def test_a_disk_that_cannot_be_read_rejects_nobody(
+def test_an_unreadable_disk_rejects_no_bundle(
     serve: Serve, registry: FakeRegistry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     service = serve()

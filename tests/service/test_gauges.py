@@ -69,7 +69,7 @@ def test_a_store_without_windows_has_no_bytes(database: Database) -> None:
     assert value(metrics, "rca_window_store_bytes") == 0
 
 
-def test_the_age_of_a_runs_last_sign_of_life_is_told_while_it_runs(database: Database) -> None:
+def test_the_age_of_the_last_heartbeat_is_a_gauge_while_a_run_is_running(database: Database) -> None:
     metrics = Metrics()
     with database.session() as session:
         run_id = repository.create(session, "train", {}, now=now()).id
@@ -111,7 +111,7 @@ def test_what_an_answer_says_of_itself_is_counted() -> None:
     assert value(metrics, "rca_abstentions_total", reason="too_short") == 1
 
 
-def test_a_name_nobody_knows_makes_no_series_of_its_own() -> None:
+def test_an_unknown_name_makes_no_series() -> None:
     metrics = Metrics()
     metrics.diagnosed(answer(watched=facts(missing_signals=("made up",))))
     assert value(metrics, "rca_missing_signals_total", signal="made up") is None

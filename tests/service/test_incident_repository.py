@@ -95,7 +95,7 @@ def test_windows_since_the_last_event_may_come_in_any_order(
     assert {row.windows for row in incidents(database)} == {4}
 
 
-def test_a_sick_window_that_comes_late_still_opens_and_the_healthy_ones_after_it_count(
+def test_a_late_faulty_window_still_opens_and_later_healthy_windows_count(
     database: Database, follower: IncidentTracker
 ) -> None:
     post(database, follower, "hhn", [1, 2, 0])
@@ -146,7 +146,7 @@ def test_jobs_do_not_mix(database: Database, follower: IncidentTracker) -> None:
     assert events(database, "b") == []
 
 
-def test_a_producer_whose_clock_went_back_is_followed_again_after_the_silence(
+def test_a_job_is_followed_again_after_its_clock_went_back(
     database: Database, follower: IncidentTracker, clock: Clock
 ) -> None:
     post(database, follower, "n", [1000])
@@ -171,7 +171,7 @@ def test_a_window_from_the_future_does_not_make_the_others_old(
     assert max(row.ended for row in incidents(database)) < clock().timestamp()
 
 
-def test_a_job_all_of_whose_windows_are_ahead_is_followed_by_its_own_clock(
+def test_a_job_with_all_windows_ahead_is_followed_by_its_own_clock(
     database: Database, follower: IncidentTracker, clock: Clock
 ) -> None:
     ahead = (clock().timestamp() + 1200 - START) / SECONDS
@@ -181,7 +181,7 @@ def test_a_job_all_of_whose_windows_are_ahead_is_followed_by_its_own_clock(
     assert [each.split()[1] for each in events(database)] == ["opened", "resolved"] * 2
 
 
-def test_a_sick_window_beats_what_was_said_before_of_other_content_with_its_bounds(
+def test_a_faulty_window_has_precedence_over_other_content_with_its_bounds(
     database: Database, follower: IncidentTracker
 ) -> None:
     def post_content(number: int, said: str, digest: str) -> None:
@@ -230,7 +230,7 @@ def test_a_window_after_a_long_silence_counts_for_the_next_incident(database: Da
     assert [row.windows for row in incidents(database)] == [2, 2]
 
 
-def test_the_place_and_uncertainty_are_told(database: Database, follower: IncidentTracker) -> None:
+def test_place_and_uncertainty_are_announced(database: Database, follower: IncidentTracker) -> None:
     def say(number: int, said: str, node: str) -> None:
         with database.session() as session:
             diagnosed(session, follower, number=number, said=said, nodes=[node])
@@ -299,7 +299,7 @@ def test_silence_resolves(database: Database, follower: IncidentTracker, clock: 
     assert events(database) == ["0 opened", "0 resolved", "6 opened"]
 
 
-def test_a_service_that_was_away_has_not_heard_silence(
+def test_downtime_of_the_service_is_no_silence(
     database: Database, follower: IncidentTracker, clock: Clock
 ) -> None:
     post(database, follower, "n")

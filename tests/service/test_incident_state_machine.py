@@ -1,4 +1,4 @@
-"""The life of an incident: what opens, changes and resolves it, and the laws it keeps whatever comes."""
+"""The state machine of an incident: what opens, changes and resolves it, and its laws."""
 
 from __future__ import annotations
 

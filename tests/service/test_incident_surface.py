@@ -99,7 +99,7 @@ def test_names_may_hold_a_slash(client: TestClient) -> None:
     assert len(ids(client, "/v1/jobs/team%2Fjob/incidents")) == 1
 
 
-def test_a_history_tells_what_people_overruled(client: TestClient) -> None:
+def test_a_history_shows_overruled_blames(client: TestClient) -> None:
     one, _ = live(client, "nic_degradation", "nic_degradation")
     healthy = {"verdict": "corrected", "label": {"failure_mode": "healthy"}}
     assert client.post(f"/v1/diagnoses/{one}/feedback", json=healthy).status_code == 201
@@ -108,7 +108,7 @@ def test_a_history_tells_what_people_overruled(client: TestClient) -> None:
     assert sum(item["overruled"] for item in history["items"]) == 1
 
 
-def test_all_times_are_told_in_utc(client: TestClient) -> None:
+def test_all_times_are_in_utc(client: TestClient) -> None:
     live(client, "nic_degradation")
     (shown,) = client.get("/v1/incidents").json()["items"]
     assert shown["began"].endswith("Z")

@@ -76,7 +76,7 @@ def test_revoking_what_is_not_there(call: Call) -> None:
     assert "rca keys list" in err
 
 
-def test_status_tells_scripts_whether_an_upgrade_is_due(call: Call) -> None:
+def test_the_exit_code_of_status_shows_whether_an_upgrade_is_due(call: Call) -> None:
     assert call("db", "status")[0] == 1
     assert call("db", "upgrade")[0] == 0
     code, out, _ = call("db", "status")

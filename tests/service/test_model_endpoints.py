@@ -99,15 +99,13 @@ def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestClient]:
 
 @pytest.fixture
 def registry(client: TestClient) -> FakeRegistry:
-    """As it is before anybody asks."""
+    """The state before any call."""
     held: FakeRegistry = client.app.state.parts.registry  # type: ignore[attr-defined]
     FakeRegistry.__init__(held)
     return held
 
 
-def test_versions_are_told_with_scores_intervals_and_verdict(
-    client: TestClient, registry: FakeRegistry
-) -> None:
+def test_versions_have_scores_intervals_and_verdict(client: TestClient, registry: FakeRegistry) -> None:
     told = client.get("/v1/models").json()
     assert told["answering"]["version"] is None
     assert [each["version"] for each in told["items"]] == [1, 2, 3, 4]
@@ -157,9 +155,7 @@ def test_the_champion_cannot_be_promoted_again(client: TestClient, registry: Fak
     assert (told.status_code, told.json()["code"]) == (409, "conflict")
 
 
-def test_rolling_back_asks_for_a_reason_and_keeps_who_wanted_it(
-    client: TestClient, registry: FakeRegistry
-) -> None:
+def test_a_rollback_needs_a_reason_and_stores_its_caller(client: TestClient, registry: FakeRegistry) -> None:
     for incomplete in ({}, {"from": 1}, {"reason": "blames healthy nodes"}):
         assert client.post("/v1/models/rollback", json=incomplete).status_code == 422
     told = client.post("/v1/models/rollback", json={"from": 1, "reason": "blames healthy nodes"})
@@ -175,7 +171,9 @@ def test_rolling_back_from_a_version_that_is_no_champion_any_more_is_a_conflict(
     assert "version 1 is" in told.json()["detail"]
 
 
-def test_a_rejected_version_can_be_asked_for_again(client: TestClient, registry: FakeRegistry) -> None:
+def test_another_trial_of_a_rejected_version_can_be_requested(
+    client: TestClient, registry: FakeRegistry
+) -> None:
     state: State = client.app.state.parts  # type: ignore[attr-defined]
     digest = registry.held["1"]["sha256"]
     state.models.reject(digest, "it never ends")
@@ -219,7 +217,7 @@ def test_a_registry_that_fails_is_said_and_diagnoses_go_on(
     assert answer.status_code == 200
 
 
-def test_without_a_registry_the_own_bundle_is_told(tmp_path: Path) -> None:
+def test_without_a_registry_the_own_bundle_is_shown(tmp_path: Path) -> None:
     with TestClient(create_app(Settings(data_dir=tmp_path))) as client:
         told = client.get("/v1/models").json()
         assert (told["items"], told["answering"]["registry_failure"]) == ([], None)

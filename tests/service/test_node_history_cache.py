@@ -34,7 +34,7 @@ def blame(database: Database, *jobs: str) -> None:
             diagnosed(session, told, job=job, number=2000 * number, said="cpu_contention")
 
 
-def test_a_node_that_several_jobs_blamed_is_remembered_with_who_said_so(database: Database) -> None:
+def test_a_node_blamed_by_several_jobs_is_cached_with_these_jobs(database: Database) -> None:
     blame(database, "a", "b", "c")
     memory = NodeHistoryCache(database, PRIOR, used=True)
     assert memory.current == NodeOdds()
@@ -42,7 +42,7 @@ def test_a_node_that_several_jobs_blamed_is_remembered_with_who_said_so(database
     assert set(memory.current.odds) == {"node-1"}
     assert memory.current.odds["node-1"] > 8
     assert memory.current.jobs["node-1"] == {"a", "b", "c"}
-    # A job that blamed it itself hears nothing of it: it would confirm itself.
+    # A job that blamed the node gets no odds for it: it would confirm itself.
     assert memory.current.excluding("a") == {}
     assert memory.current.excluding("new") == memory.current.odds
 

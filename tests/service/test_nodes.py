@@ -122,7 +122,7 @@ def test_more_evidence_never_acquits(found: list[Blame], clean: int, more: Blame
     n = len(jobs) + clean
     before = lemon_probability(found, n, PRIOR)
     assert lemon_probability([*found, more], n, PRIOR) >= before - 1e-12
-    # Nor does a job that nobody knew and that blames it as surely as this.
+    # Nor does an unknown job that blames it with the same probability.
     if more.probability >= 2 * ORDINARY:
         newcomer = Blame("newcomer", more.first_end, more.last_start, more.probability)
         assert lemon_probability([*found, newcomer], n + 1, PRIOR) >= before - 1e-12
@@ -250,7 +250,7 @@ def jobs_of(database: Database, clock: Clock) -> dict[str, int]:
         ("nic_degradation", ["node-1"], "0123"),
         # Slow as a whole: any of the nodes may hide in it.
         ("network_congestion", [], ""),
-        # Nobody worked, so nobody showed to be sound.
+        # No rank worked, so no node was shown to be healthy.
         ("process_crash", ["node-1"], "1"),
         ("unsure", [], ""),
     ],
@@ -300,7 +300,7 @@ def test_what_people_correct_away_no_longer_counts_and_what_they_correct_in_does
     assert blaming(database, clock) == {"node-1": {"b"}}
     assert lemons(database, clock()) == {}
     with database.session() as session:
-        # A dispute is nobody's word.
+        # Contradicted feedback does not count.
         say(session, rows[0], NIC, by="bob")
     assert blaming(database, clock) == {"node-1": {"a", "b"}}
     with database.session() as session:

@@ -181,7 +181,7 @@ def test_a_queued_diagnosis_is_a_trace_of_its_own(observed: Observed) -> None:
     assert {"queue", "diagnose", "commit"} <= {each.name for each in observed.below(span)}
 
 
-def test_a_refused_request_is_told_by_its_route_and_status(observed: Observed) -> None:
+def test_a_refused_request_is_counted_by_route_and_status(observed: Observed) -> None:
     statuses = [
         span.attributes["http.response.status_code"]
         for span in observed.spans
@@ -195,7 +195,7 @@ def test_every_stage_was_timed(observed: Observed) -> None:
         assert observed.metrics[f'rca_diagnosis_stage_seconds_count{{stage="{stage}"}}'] >= 2, stage
 
 
-def test_the_pool_tells_how_busy_it_is_and_what_it_takes(observed: Observed) -> None:
+def test_gauges_show_the_load_and_the_memory_of_the_pool(observed: Observed) -> None:
     named = ("size", "warm", "busy", "waiting")
     assert [observed.metrics[f"rca_pool_{name}"] for name in named] == [1, 1, 0, 0]
     assert observed.metrics["rca_pool_memory_bytes"] > 30e6

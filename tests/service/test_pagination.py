@@ -1,4 +1,4 @@
-"""Pages: together they are the list, whatever their size and whatever is added meanwhile."""
+"""Pages: together they are the list, for any size and with rows added meanwhile."""
 
 from __future__ import annotations
 

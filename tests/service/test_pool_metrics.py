@@ -1,4 +1,4 @@
-"""What the pool counts, with places whose processes are played by the test."""
+"""Metrics of the pool, with slots that simulate their processes."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ DONE = Reply("done", {"diagnose": Timed(1.7e9, 0.25)}, 0.25)
 
 
 class PlayedSlot(Slot):
-    """A place whose process answers as it is told, and at once where nothing is left to tell."""
+    """A slot with scripted answers, which answers at once when the script is over."""
 
     def __init__(self, *script: Reply | BaseException) -> None:
         super().__init__()
@@ -84,7 +84,7 @@ def count(metrics: Metrics, name: str, **labels: str) -> float | None:
 
 
 @pytest.mark.parametrize(("how", "reason"), [(WorkerDied("exit code -9"), "died"), (WorkerLost(), "lost")])
-def test_a_task_whose_process_is_gone_is_given_to_another(how: Exception, reason: str) -> None:
+def test_a_task_is_given_to_another_process_if_its_own_is_lost(how: Exception, reason: str) -> None:
     metrics, results = played(PlayedSlot(how))
     assert results == ["done"]
     assert count(metrics, "pool_retries") == 1
@@ -151,7 +151,7 @@ def test_stages_of_the_process_are_counted_here() -> None:
     assert total == pytest.approx(0.75)
 
 
-def test_its_load_tells_who_works_and_who_waits() -> None:
+def test_the_load_counts_working_processes_and_waiting_tasks() -> None:
     loads: list[Load] = []
 
     class Looking(PlayedSlot):

@@ -97,7 +97,7 @@ def test_a_child_that_starts_slowly_outlives_calls_that_time_out(
 
 
 def test_a_child_that_never_starts_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rca_api.models.registry._START_SECONDS", 0.1)
+    monkeypatch.setattr("rca_api.models.registry._REGISTRY_START_SECONDS", 0.1)
     client = RegistryClient("somewhere", 0.3, command=command("stall"))
     with pytest.raises(RegistryAway, match="still starting"):
         client.version("1")

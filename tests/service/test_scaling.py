@@ -49,7 +49,7 @@ def row(state: str) -> DiagnosisRow:
     return DiagnosisRow(state=state, job_id="job", window_start=0.0, window_end=1.0)
 
 
-def test_the_autoscaler_asks_for_what_is_recorded() -> None:
+def test_the_autoscaler_uses_a_recorded_metric() -> None:
     [metric] = read("kubernetes/autoscaling.yaml")["spec"]["metrics"]
     [offered] = read("prometheus/adapter.yaml")["externalRules"]
     # A number of the whole installation: as one of pods, each would be taken to have all of it.
@@ -59,7 +59,7 @@ def test_the_autoscaler_asks_for_what_is_recorded() -> None:
     assert offered["seriesQuery"] == recorded()["record"]
 
 
-def test_a_queue_that_grows_asks_for_replicas(tmp_path: Path) -> None:
+def test_a_growing_queue_needs_more_replicas(tmp_path: Path) -> None:
     scaling = read("kubernetes/autoscaling.yaml")["spec"]
     each = float(scaling["metrics"][0]["external"]["target"]["averageValue"])
     replicas = [Metrics(), Metrics()]

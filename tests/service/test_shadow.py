@@ -49,7 +49,7 @@ def slow(make_window: Any) -> Diagnosis:
 
 
 class FakePool:
-    """As much of a pool as is asked for a comparison."""
+    """The part of a pool that a comparison uses."""
 
     def __init__(self) -> None:
         self.is_idle = True
@@ -184,7 +184,7 @@ def test_a_challenger_that_fails_is_counted_and_nothing_else(
     assert (compared.count("failed"), compared.rows()) == (1, [])
 
 
-def test_without_challenger_nothing_is_asked(compared: Compared, healthy: Diagnosis) -> None:
+def test_without_challenger_nothing_is_compared(compared: Compared, healthy: Diagnosis) -> None:
     compared.current.challenge(None)
     answer(compared, healthy, healthy)
     assert compared.rows() == []

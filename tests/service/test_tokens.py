@@ -157,7 +157,7 @@ def test_what_is_no_token(verifier: TokenVerifier, token: str) -> None:
         verifier.verify(token)
 
 
-def test_keys_are_asked_for_once(issuer: Issuer, verifier: TokenVerifier) -> None:
+def test_keys_are_fetched_once(issuer: Issuer, verifier: TokenVerifier) -> None:
     for _ in range(5):
         verifier.verify(issuer.token())
     assert len(issuer.asked) == 2
@@ -209,7 +209,7 @@ def test_an_issuer_that_was_never_reached_is_not_the_callers_fault(
 
 @pytest.fixture
 def hanging(issuer: Issuer, verifier: TokenVerifier, moment: list[float]) -> Iterator[threading.Event]:
-    """An issuer that hangs, and a request that asks it; it answers when the event is set."""
+    """An issuer that hangs until the event is set, and a request that fetches its keys."""
     verifier.verify(issuer.token())
     moment[0] += 31
     issuer.hanging = let_go = threading.Event()
@@ -228,7 +228,7 @@ def hanging(issuer: Issuer, verifier: TokenVerifier, moment: list[float]) -> Ite
     asking.join()
 
 
-def test_nobody_waits_for_an_issuer_that_another_request_asks(
+def test_requests_do_not_wait_for_a_fetch_by_another_request(
     issuer: Issuer, verifier: TokenVerifier, hanging: threading.Event
 ) -> None:
     assert verifier.verify(issuer.token()).id == "oidc:u1"
@@ -238,7 +238,7 @@ def test_nobody_waits_for_an_issuer_that_another_request_asks(
     assert len(issuer.asked) == 3
 
 
-def test_an_issuer_that_hangs_from_the_start_is_asked_by_one(issuer: Issuer, verifier: TokenVerifier) -> None:
+def test_a_hanging_issuer_is_called_by_one_request(issuer: Issuer, verifier: TokenVerifier) -> None:
     issuer.hanging = threading.Event()
     asking = threading.Thread(target=verifier.prepare)
     asking.start()
@@ -285,7 +285,7 @@ class Dripping(BaseHTTPRequestHandler):
 
 
 def test_an_issuer_that_never_comes_to_an_end_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(issuer_keys, "_ANSWER_SECONDS", 0.3)
+    monkeypatch.setattr(issuer_keys, "_FETCH_SECONDS", 0.3)
     with ThreadingHTTPServer(("127.0.0.1", 0), Dripping) as server:
         server.daemon_threads = True
         threading.Thread(target=server.serve_forever, daemon=True).start()

@@ -38,7 +38,7 @@ def test_the_viewer_shows_our_document(client: TestClient) -> None:
     assert "SwaggerUIBundle" in client.get("/docs/files/swagger-ui-bundle.js").text
 
 
-def test_the_policy_allows_nobody_else_and_no_script_in_the_page(client: TestClient) -> None:
+def test_the_policy_allows_no_other_site_and_no_script_in_the_page(client: TestClient) -> None:
     page = client.get("/docs")
     policy = page.headers["content-security-policy"]
     assert "://" not in policy

@@ -24,9 +24,9 @@ from rca_api.compute.process import Context, Setup
 from rca_api.models.bundle_check import Diagnose, Hindered, TryLater, Unfinished, WindowUnreadable, is_passing
 from rca_api.models.current import BundleRef
 
-COMMAND = (sys.executable, "-m", "rca_api.models.bundle_trial")
+TRIAL_COMMAND = (sys.executable, "-m", "rca_api.models.bundle_trial")
 #: A child that is not ready by then cannot be used; imports from a cold disk take a few seconds.
-_START_SECONDS = 120.0
+_TRIAL_START_SECONDS = 120.0
 
 
 class BundleTrial:
@@ -49,7 +49,7 @@ class BundleTrial:
         setup: Callable[[], Setup],
         seconds: float,
         loaded: Callable[[BundleRef, ModelVersion], None],
-        command: Sequence[str] = COMMAND,
+        command: Sequence[str] = TRIAL_COMMAND,
     ) -> None:
         self._setup = setup
         self._seconds = seconds
@@ -90,7 +90,7 @@ class BundleTrial:
         # Not on the command line, where others see it: the URL of the window store may hold a password.
         child.send(_setup_message(self._setup()))
         try:
-            child.await_ready(_START_SECONDS)
+            child.await_ready(_TRIAL_START_SECONDS)
         except (TimeoutError, ChildEnded) as error:
             raise TryLater(f"no process can be started: {error}") from error
         if self._closed:

@@ -53,11 +53,11 @@ def list_models(request: Request) -> schemas.Models:
 )
 def rollback(
     request: Request,
-    asked: schemas.RollbackRequest,
+    order: schemas.RollbackRequest,
     caller: Annotated[Principal, Security(requires(Scope.rollback))],
 ) -> schemas.RolledBack:
     """Move the alias `champion` back. Replicas follow at their next poll. The gate is not used."""
-    return service.rollback(State.of(request), asked, caller)
+    return service.rollback(State.of(request), order, caller)
 
 
 @router.get(
@@ -109,10 +109,10 @@ def promote(
     response: Response,
     version: Version,
     caller: Annotated[Principal, Security(requires(Scope.promote))],
-    asked: Annotated[schemas.PromotionRequest | None, Body(examples=schemas.PROMOTION_EXAMPLES)] = None,
+    order: Annotated[schemas.PromotionRequest | None, Body(examples=schemas.PROMOTION_EXAMPLES)] = None,
 ) -> schemas.RegisteredModel | TrainingRun:
     """Promote a version that passes the gate. `force` with a reason promotes it without passing."""
-    done = service.promote(State.of(request), version, asked or schemas.PromotionRequest(), caller)
+    done = service.promote(State.of(request), version, order or schemas.PromotionRequest(), caller)
     if isinstance(done, TrainingRun):
         response.status_code = 202
         response.headers["Location"] = f"/v1/training-runs/{done.id}"

@@ -12,9 +12,9 @@ from typing import Any
 from rca.errors import BundleError, InvalidInput, MissingExtra, RcaError, SourceError
 from rca_api.child_process import UNEXPECTED, ChildEnded, ChildProcess, JobFailed
 
-COMMAND = (sys.executable, "-m", "rca_api.models.registry_process")
+REGISTRY_COMMAND = (sys.executable, "-m", "rca_api.models.registry_process")
 #: A child that is not ready by then is replaced. Importing MLflow from a cold disk takes minutes.
-_START_SECONDS = 600.0
+_REGISTRY_START_SECONDS = 600.0
 #: A child that gets no call for so long is ended; the next call starts another.
 _IDLE_SECONDS = 300.0
 _KNOWN: dict[str, type[RcaError]] = {
@@ -47,7 +47,7 @@ class RegistryClient:
         uri: str,
         timeout_seconds: float,
         log_level: str = "info",
-        command: Sequence[str] = COMMAND,
+        command: Sequence[str] = REGISTRY_COMMAND,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.uri = uri
@@ -136,7 +136,7 @@ class RegistryClient:
         try:
             self._child.await_ready(self._left(deadline))
         except TimeoutError:
-            if self._clock() - self._started > _START_SECONDS:
+            if self._clock() - self._started > _REGISTRY_START_SECONDS:
                 self._end()
             raise RegistryAway("the process that talks to the registry is still starting") from None
         return self._child

@@ -15,7 +15,7 @@ _FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 30.0, 600.0
 class _Case:
     """A bundle without a complete trial, and the request for its trial."""
 
-    asked: str
+    request: str
     trials: int = 0
     unfinished: int = 0
     not_before: float = 0.0
@@ -35,11 +35,11 @@ class RetryPolicy:
         self._clock = clock
         self._cases: dict[str, _Case] = {}
 
-    def begin(self, sha256: str, asked: str) -> bool:
+    def begin(self, sha256: str, request: str) -> bool:
         """Start with a request for a bundle; True if it is a new one, which resets all counts."""
-        if sha256 in self._cases and self._cases[sha256].asked == asked:
+        if sha256 in self._cases and self._cases[sha256].request == request:
             return False
-        self._cases[sha256] = _Case(asked)
+        self._cases[sha256] = _Case(request)
         return True
 
     def allows(self, sha256: str) -> bool:

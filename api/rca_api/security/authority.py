@@ -95,7 +95,9 @@ class Authority:
         if given is None:
             raise _unauthenticated("this needs an API key or a token")
         # Checked even after failures of this address: behind a proxy many callers share one.
-        found = keys.verified(self._database, given) if given.startswith(keys.PREFIX) else self._token(given)
+        found = (
+            keys.verified(self._database, given) if given.startswith(keys.KEY_PREFIX) else self._token(given)
+        )
         if found is None:
             self._failures.hit(address)
             _log.warning("credential refused", address=address)

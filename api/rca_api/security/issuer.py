@@ -18,7 +18,7 @@ from rca.errors import SourceError
 _LIVE_SECONDS = 3600.0
 #: A token with an unknown key id makes the service fetch the keys again, but no sooner than this.
 _REFRESH_SECONDS = 30.0
-_ANSWER_SECONDS = 5.0
+_FETCH_SECONDS = 5.0
 _MAX_BYTES = 1 << 20
 
 Fetch = Callable[[str], dict[str, Any]]
@@ -115,8 +115,8 @@ def _same_scheme(issuer: str, uri: str) -> str:
 
 
 def _fetched(url: str) -> dict[str, Any]:
-    deadline = time.monotonic() + _ANSWER_SECONDS
-    with urllib3.PoolManager(timeout=_ANSWER_SECONDS, retries=urllib3.Retry(0, redirect=0)) as http:
+    deadline = time.monotonic() + _FETCH_SECONDS
+    with urllib3.PoolManager(timeout=_FETCH_SECONDS, retries=urllib3.Retry(0, redirect=0)) as http:
         answer = http.request("GET", url, preload_content=False)
         try:
             if answer.status != 200:
@@ -128,7 +128,7 @@ def _fetched(url: str) -> dict[str, Any]:
                     raise ValueError(f"{url} is larger than {_MAX_BYTES} bytes")
                 # The time limit of a single read does not stop an issuer that sends single bytes.
                 if time.monotonic() > deadline:
-                    raise ValueError(f"{url} has not answered within {_ANSWER_SECONDS:g} s")
+                    raise ValueError(f"{url} has not answered within {_FETCH_SECONDS:g} s")
         finally:
             answer.close()
     document: dict[str, Any] = json.loads(body)

@@ -39,7 +39,7 @@ class ApiKeyRow(Base):
     used_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
 
 
-PREFIX = "rca_"
+KEY_PREFIX = "rca_"
 _FORM = re.compile(r"rca_([0-9a-f]{16})_([A-Za-z0-9_-]{43})")
 _USED_AT_PRECISION = timedelta(hours=1)
 
@@ -59,7 +59,7 @@ def create(
         expires_at=expires_at,
     )
     session.add(row)
-    return row, f"{PREFIX}{row.id}_{secret}"
+    return row, f"{KEY_PREFIX}{row.id}_{secret}"
 
 
 def listed(session: Session) -> list[ApiKeyRow]:
