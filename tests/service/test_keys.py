@@ -117,7 +117,7 @@ def test_noting_its_use_does_not_bring_a_revoked_key_back(
 
 
 def test_a_key_without_scope_is_not_made(database: Database) -> None:
-    with pytest.raises(InvalidInput, match="without a scope"):
+    with pytest.raises(InvalidInput, match="needs a scope"):
         make(database)
 
 

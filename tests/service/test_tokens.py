@@ -232,7 +232,7 @@ def test_requests_do_not_wait_for_a_fetch_by_another_request(
     issuer: Issuer, verifier: TokenVerifier, hanging: threading.Event
 ) -> None:
     assert verifier.verify(issuer.token()).id == "oidc:u1"
-    with pytest.raises(IssuerError, match="not here yet"):
+    with pytest.raises(IssuerError, match="not loaded yet"):
         verifier.verify(issuer.token(key=RSAKey.generate_key(2048, {"kid": "other"})))
     assert not hanging.is_set()
     assert len(issuer.asked) == 3
