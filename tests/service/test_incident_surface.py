@@ -71,7 +71,7 @@ def test_an_incident_names_the_lemon_among_its_nodes(client: TestClient) -> None
     assert lemon["node"] == "node-1"
     assert lemon["probability"] > 0.9
     page = client.get(f"/v1/incidents/{incident}", headers={"Accept": "text/markdown"}).text
-    assert "node-1 was at fault in other jobs" in page
+    assert "node-1 had faults in other jobs" in page
 
 
 def test_nodes_are_ranked_and_have_a_history(client: TestClient) -> None:
