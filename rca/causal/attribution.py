@@ -1,8 +1,8 @@
-"""Counterfactual cost of every cause: remove its part of the excess, replay the job, read the seconds.
+"""Counterfactual cost of every cause: remove its part of the excess, replay the job, take the difference.
 
-All causes removed leaves the unexplained rest; Shapley shares over the coalitions make the parts add up to
-the slowdown exactly. Collectives are barriers, so every step is priced on its own and intervals come from
-resampling steps.
+The slowdown that is left without all causes is unexplained. Shapley shares over the coalitions of causes sum
+up to the explained slowdown. Collectives are barriers, so every step has a cost of its own; intervals come
+from resampled steps.
 """
 
 from __future__ import annotations
@@ -15,20 +15,20 @@ import numpy as np
 
 from rca.arrays import BoolArray, FloatArray
 
-#: Coalitions are enumerated; beyond this many causes the smallest are left to the unexplained part.
+#: All coalitions are replayed, so the smallest of more causes than these stay unexplained.
 MAX_CAUSES = 6
 #: Replay work (coalitions x ranks x steps) that a diagnosis may spend.
 MAX_CELLS = 2.5e7
 BOOTSTRAP_ROUNDS = 400
-#: Steps resampled together, because neighbouring steps resemble each other.
+#: Neighbouring steps are similar, so they are resampled in blocks of this length.
 BLOCK_STEPS = 5
 #: Two-sided level of the intervals.
-LEVEL = 0.95
+COST_LEVEL = 0.95
 
 
 @dataclass(frozen=True)
 class JobWork:
-    """What the replay turns into step times.
+    """The input of a replay, from which step times follow.
 
     Attributes
     ----------
@@ -48,18 +48,18 @@ Replay = Callable[[JobWork], FloatArray]
 
 @dataclass(frozen=True)
 class Removal:
-    """What setting one cause to its reference takes off the job.
+    """The time that the job saves if one cause is set to its reference.
 
     Attributes
     ----------
     cause : str
     ranks : tuple of int
     own : ndarray of shape (len(ranks), n_steps), seconds
-        Off the ranks' own work.
+        Taken off the ranks' own work.
     transfer : ndarray of shape (n_steps,), seconds
-        Off the collectives' transfer.
+        Taken off the collectives' transfer.
     serial : ndarray of shape (len(ranks), n_steps), seconds, optional
-        The part of `own` that a pipeline runs once per step; none of it if absent.
+        The part of `own` that a pipeline runs once per step; absent means 0.
     """
 
     cause: str
@@ -71,12 +71,12 @@ class Removal:
 
 @dataclass(frozen=True)
 class Attribution:
-    """Seconds per step of every removal, of the rest, and of the whole.
+    """Seconds per step of every removal, of the unexplained rest, and of the whole slowdown.
 
     Attributes
     ----------
     seconds, alone : ndarray of shape (n_removals,), seconds per step
-        Shapley share; and what removing this cause alone would save.
+        Shapley share, and the saving if only this cause is removed.
     intervals : ndarray of shape (n_removals, 2), seconds per step
     slowdown, unexplained : float, seconds per step
         ``seconds.sum() + unexplained == slowdown``.
@@ -100,20 +100,20 @@ def attribute(
     counted: BoolArray | None = None,
     seed: int = 0,
 ) -> Attribution:
-    """Price every removal.
+    """Cost of every removal in seconds per step.
 
     Parameters
     ----------
     work : JobWork
-        As it was.
+        As measured.
     ideal : ndarray of shape (n_steps,), seconds
-        Step time of the straggler-free job.
+        Step time of the job without stragglers.
     removals : sequence of Removal
         At most `affordable(work.own.size)` of them.
     replay : callable
         Work -> step seconds, shape (n_steps,).
     counted : ndarray of shape (n_steps,), bool, optional
-        The steps over which all seconds are means; every step if absent.
+        The steps that count for all means; all steps if absent.
     seed : int
         Of the bootstrap over steps.
     """
@@ -124,7 +124,7 @@ def attribute(
     if counted is not None:
         used &= counted
     saved = np.maximum(steps[0] - steps, 0.0)[:, used]
-    # A removal never helps beyond the ideal job: what it saves is capped by what was lost.
+    # A removal saves at most the difference to the ideal job.
     saved = np.minimum(saved, np.maximum(lost[used], 0.0))
     lost = np.maximum(lost[used], 0.0)
     if lost.size == 0:
@@ -132,7 +132,7 @@ def attribute(
         return Attribution(nothing, nothing, np.zeros((len(removals), 2)), 0.0, 0.0, (0.0, 0.0))
     shares = shapley(saved) if removals else np.zeros((0, lost.size))
     rounds = _resampled(np.vstack([shares, lost]), seed)
-    low, high = np.quantile(rounds, [(1 - LEVEL) / 2, (1 + LEVEL) / 2], axis=1)
+    low, high = np.quantile(rounds, [(1 - COST_LEVEL) / 2, (1 + COST_LEVEL) / 2], axis=1)
     seconds, slowdown = shares.mean(axis=1), float(lost.mean())
     alone = np.array([saved[1 << index].mean() for index in range(len(removals))])
     return Attribution(
@@ -151,12 +151,12 @@ def shapley(values: FloatArray) -> FloatArray:
     Parameters
     ----------
     values : ndarray of shape (2 ** n_players, ...)
-        Worth of every coalition; bit ``i`` of the index says whether player ``i`` takes part.
+        Value of every coalition; player ``i`` is in it if bit ``i`` of the index is set.
 
     Returns
     -------
     ndarray of shape (n_players, ...)
-        Sums to ``values[-1] - values[0]``.
+        The sum over players is ``values[-1] - values[0]``.
     """
     n_players = int(values.shape[0]).bit_length() - 1
     coalitions = np.arange(values.shape[0])
@@ -176,12 +176,12 @@ def shapley(values: FloatArray) -> FloatArray:
 
 
 def affordable(cells: int) -> int:
-    """How many causes can be priced together for arrays of `cells` rank-steps."""
+    """How many causes fit into `MAX_CELLS` together, for arrays of `cells` rank-steps."""
     return int(np.clip(np.log2(max(MAX_CELLS / max(cells, 1), 2.0)), 1, MAX_CAUSES))
 
 
 def _without(work: JobWork, removals: Sequence[Removal], coalition: int) -> JobWork:
-    """The work with the coalition's causes at their reference; everything else keeps its own noise."""
+    """The work with the coalition's causes at their reference, everything else unchanged."""
     if coalition == 0:
         return work
     own, transfer = work.own.copy(), work.transfer.copy()

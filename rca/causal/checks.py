@@ -1,6 +1,6 @@
-"""Does the data contradict the graph? Falsification of its independences, refutation of its arrows (DoWhy).
+"""Test the cause graph with DoWhy: falsify its independences, refute its arrows.
 
-Importing DoWhy takes seconds, so this module is only imported by training and by tests.
+Importing DoWhy takes seconds, so only training and tests import this module.
 """
 
 from __future__ import annotations
@@ -19,39 +19,39 @@ from rca.errors import MissingExtra
 if TYPE_CHECKING:
     import pandas as pd
 
-#: Rows that tests look at: enough power for effects worth having, and a training run stays affordable.
+#: Rows per test: enough for relevant effects, and few enough for a training run.
 MAX_ROWS = 2000
 MAX_FALSIFIED_ROWS = 1000
-#: Permuted graphs that the given one has to beat, and the level of single tests.
+#: Permuted graphs that the given one is compared with, and the level of single tests.
 PERMUTATIONS = 20
 SIGNIFICANCE = 0.05
-#: Share of implied independences that may fail. DoWhy's own verdict compares with permuted graphs and does
-#: not notice a fifth of missing arrows, which shows in this share (0.4 against 0.1 for the true graph).
+#: Share of implied independences that may fail. DoWhy's own verdict compares with permuted graphs and accepts
+#: one without a fifth of its arrows. This share shows it: 0.4, and 0.1 for the true graph.
 MAX_VIOLATION_RATE = 0.2
 MAX_SUGGESTIONS = 10
 SIMULATIONS = 10
-#: Of the estimated effect: what a placebo may reach, and how far random causes and subsets may move it.
+#: Limits, as shares of the effect: for a placebo, and for the shift by random causes and subsets.
 MAX_PLACEBO = 0.3
 MAX_SHIFT = 0.1
 MAX_SUBSET_SHIFT = 0.3
-#: Slopes below this (relative step time, or units, per unit) are no effect anyone could use.
+#: Slopes below this (relative step time, or units, per unit) count as no effect.
 NO_EFFECT = 5e-4
 
 
 @dataclass(frozen=True)
 class Arrow:
-    """An arrow, its effect, and the effect after each refutation.
+    """An arrow of the graph, its effect, and the effect after each refutation.
 
     Attributes
     ----------
     slope : float
-        As exported: non-negative, all parents together.
+        As exported: non-negative, fitted with all parents.
     effect : float
-        The same by DoWhy's unconstrained regression, which the refutations start from.
+        The same by DoWhy's unconstrained regression, which is the base of the refutations.
     placebo, random_common_cause, subset : float
-        Mean effect with permuted treatment, with a random further parent, and on half of the rows.
+        Mean effect with a permuted treatment, with a random further parent, and on half of the rows.
     holds : bool
-        Whether all three left it as it should be; False also for arrows without any effect.
+        Whether all three are as they should be; False also for arrows without an effect.
     """
 
     source: str
@@ -71,16 +71,16 @@ class Arrow:
 def refutation(
     data: pd.DataFrame, treatment: str, outcome: str, others: Sequence[str], slope: float, seed: int
 ) -> Arrow:
-    """Try to refute one arrow: placebo treatment, random common cause, random subset of the rows.
+    """Try to refute an arrow by a placebo treatment, a random common cause and a random subset of the rows.
 
     Parameters
     ----------
     data : DataFrame
     treatment, outcome : str
     others : sequence of str
-        The outcome's other parents: held fixed.
+        The outcome's other parents, held fixed.
     slope : float
-        What the mechanism exports for the arrow.
+        The mechanism's coefficient for the arrow.
     seed : int
     """
     if slope < NO_EFFECT:
@@ -88,11 +88,11 @@ def refutation(
     from dowhy import CausalModel
 
     rows = _some(data[[treatment, outcome, *others]], seed, MAX_ROWS)
-    # A parent that never moved among these rows explains nothing and makes the regression singular.
+    # A constant parent explains nothing and makes the regression singular.
     others = [name for name in others if rows[name].std() > 0]
     rows = rows[[treatment, outcome, *others]]
     with quiet_dowhy():
-        # Without any other parent pure noise stands in: DoWhy asks for at least one.
+        # DoWhy needs at least one other parent; without any, it gets noise.
         chance = np.random.default_rng(seed).normal(size=len(rows))
         rows = rows if others else rows.assign(chance=chance)
         model = CausalModel(rows, treatment, outcome, common_causes=list(others) or ["chance"])
@@ -123,13 +123,13 @@ def refutation(
     return Arrow(treatment, outcome, slope, effect, placebo, common, subset, holds)
 
 
-def _repeatable(figure: float) -> float:
-    """A regression's figure without the digits that change with how many threads added up its sums."""
-    return float(f"{figure:.8g}")
+def _repeatable(value: float) -> float:
+    """A regression's result without the digits that depend on the number of threads."""
+    return float(f"{value:.8g}")
 
 
 def survives(effect: float, placebo: float, random_common_cause: float, subset: float) -> bool:
-    """Whether an effect is positive and what the refutations say it should be."""
+    """Whether an effect is positive and passes all refutations."""
     return (
         effect > 0
         and abs(placebo) <= MAX_PLACEBO * effect
@@ -139,7 +139,7 @@ def survives(effect: float, placebo: float, random_common_cause: float, subset: 
 
 
 def falsification(graph: Any, data: pd.DataFrame, seed: int) -> dict[str, Any]:
-    """Test the independences that the graph implies, beside those of permuted graphs.
+    """Test the independences that the graph implies, compared with those of permuted graphs.
 
     Parameters
     ----------
@@ -151,16 +151,16 @@ def falsification(graph: Any, data: pd.DataFrame, seed: int) -> dict[str, Any]:
     Returns
     -------
     dict
-        ``violations`` of ``tests``, their ``rate``, ``better_than_permuted`` (share of permuted graphs with
-        more violations), ``holds`` (DoWhy does not reject the graph and the rate is small), and as
-        ``suggestions`` the pairs whose claimed independence fails most clearly: for a person to judge.
+        ``violations`` of ``tests`` and their ``rate``; ``better_than_permuted``, the share of permuted graphs
+        with more violations; ``holds``, if DoWhy does not reject the graph and the rate is small; and
+        ``suggestions``, the pairs with the clearest failures, for a person to judge.
     """
     import networkx
     from dowhy.gcm.falsify import FalsifyConst, falsify_graph
     from dowhy.gcm.util.general import set_random_seed
 
     rows = _some(data, seed, MAX_FALSIFIED_ROWS)
-    # A constant column is independent of everything: its tests would only dilute the rate.
+    # A constant column is independent of everything; its tests would only lower the rate.
     moving = [name for name in graph.nodes if rows[name].std() > 0]
     plain = networkx.DiGraph()
     plain.add_nodes_from(moving)
@@ -194,7 +194,7 @@ def falsification(graph: Any, data: pd.DataFrame, seed: int) -> dict[str, Any]:
 
 
 def _most_dependent(graph: Any, rows: pd.DataFrame) -> list[list[str]]:
-    """Pairs that the graph calls independent given one's parents, and that are not, the clearest first."""
+    """Dependent pairs that the graph calls independent given one's parents, the clearest first."""
     import networkx
 
     found: dict[tuple[str, str], float] = {}
@@ -212,12 +212,12 @@ def _most_dependent(graph: Any, rows: pd.DataFrame) -> list[list[str]]:
 
 
 def partial_correlation_p(x: FloatArray, y: FloatArray, z: FloatArray | None = None) -> float:
-    """p-value of no (rank) correlation between x and y once z is accounted for linearly.
+    """p-value of no (rank) correlation between x and y, given a linear effect of z.
 
     Parameters
     ----------
     x, y, z : ndarray of shape (n_rows,) or (n_rows, n_columns)
-        Already ranks, which makes the test indifferent to monotone scales and outliers.
+        Ranks, so that monotone scales and outliers do not matter.
     """
     from scipy.stats import t
 
@@ -235,19 +235,19 @@ def partial_correlation_p(x: FloatArray, y: FloatArray, z: FloatArray | None = N
 
 @contextmanager
 def quiet_dowhy() -> Iterator[None]:
-    """Silence what DoWhy's own code is told off for by newer pandas and statsmodels, and small subsets."""
+    """Silence warnings of newer pandas and statsmodels about DoWhy's code, and those about small subsets."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
         warnings.simplefilter("ignore", FutureWarning)
-        # Half of the rows may not move a parent at all; what comes of it is judged by `survives`.
+        # A parent may be constant on half of the rows; `survives` judges the result.
         warnings.filterwarnings("ignore", message="The design matrix is rank-deficient")
-        # Nor do we ask for the normality that a summary tests, of however few rows.
+        # A summary tests normality, even of few rows; we do not need it.
         warnings.filterwarnings("ignore", message="`kurtosistest` p-value")
         yield
 
 
 def gcm_module() -> Any:
-    """``dowhy.gcm`` without progress bars and without processes of its own."""
+    """``dowhy.gcm`` without progress bars and worker processes."""
     try:
         from dowhy import gcm
     except ImportError as error:

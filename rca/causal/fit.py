@@ -1,6 +1,6 @@
 """Fit the mechanisms with DoWhy: explicit graph, explicit additive-noise models, exported as numbers.
 
-Importing ``dowhy.gcm`` takes seconds, so this module is only imported by training and by tests.
+Importing ``dowhy.gcm`` takes seconds, so only training and tests import this module.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from rca.features.resource_evidence import resource_names
 if TYPE_CHECKING:
     import pandas as pd
 
-#: Effects are fitted up to here; beyond it scores and excess saturate and would dominate the squares.
+#: Scores and excess are clipped here: larger ones are saturated and would dominate the fit.
 MAX_EXCESS = 3.0
-#: From here on a score (units) or an excess (relative) says something about a fault.
+#: From here on a score (units) or an excess (relative) indicates a fault.
 REMARKABLE_SCORE = 1.0
 REMARKABLE_EXCESS = 0.02
-#: A mechanism needs this many rows.
+#: Least number of rows of a mechanism.
 MIN_ROWS = 30
 
 
-def fit_mechanisms(rows: pd.DataFrame, seed: int, innocent: pd.DataFrame | None = None) -> Mechanisms:
-    """Fit ``excess[phase] ~ scores of its parents`` for every phase, and ``signal ~ waiting`` where it idles.
+def fit_mechanisms(rows: pd.DataFrame, seed: int, healthy: pd.DataFrame | None = None) -> Mechanisms:
+    """Fit ``excess[phase] ~ scores of its parents`` per phase, and ``signal ~ waiting`` per idle resource.
 
     Parameters
     ----------
@@ -36,20 +36,18 @@ def fit_mechanisms(rows: pd.DataFrame, seed: int, innocent: pd.DataFrame | None 
         (excess relative to the usual step).
     seed : int
         Of falsification and refutation.
-    innocent : DataFrame, optional
-        One row per rank that nothing is wrong with: `WAITING` and a signal's score per idle resource (NaN
-        where not measured).
+    healthy : DataFrame, optional
+        One row per healthy rank: `WAITING` and a signal's score per idle resource (NaN where not measured).
 
     Returns
     -------
     Mechanisms
-        Arrows that a refutation rejects are exported as 0: they are no evidence of an effect. Their `report`
-        holds ``graph`` (falsification), ``mechanisms`` (per node R squared and noise) and ``arrows`` (each
-        effect and what every refutation made of it).
+        Arrows that a refutation rejects are exported as 0. The `report` has ``graph`` (falsification),
+        ``mechanisms`` (R squared and noise per node) and ``arrows`` (effects and their refutations).
     """
     data = _clipped(rows)
     fits, arrows = _fit_phases(data, seed)
-    idle, idle_arrows, idle_fits = _fit_idle(innocent, seed)
+    idle, idle_arrows, idle_fits = _fit_idle(healthy, seed)
     arrows += idle_arrows
     report = {
         "graph": falsification(tested_graph(), _remarkable(data), seed),
@@ -69,7 +67,7 @@ def causal_model() -> Any:
 
 
 def tested_graph() -> Any:
-    """Graph whose independences are tested: the arrows, and the pairs with a hidden common parent."""
+    """The graph for tests of independence: the arrows, and the pairs with a hidden common parent."""
     import networkx
 
     graph = networkx.DiGraph()
@@ -82,7 +80,7 @@ def tested_graph() -> Any:
 
 
 def idle_model(resource: str) -> Any:
-    """The unfitted model of what waiting does to one resource's signal."""
+    """The unfitted model of the effect of waiting on one resource's signal."""
     return _linear_model([WAITING, signal_of(resource)], [(WAITING, signal_of(resource))])
 
 
@@ -91,7 +89,7 @@ def _linear_model(nodes: list[str], edges: list[tuple[str, str]]) -> Any:
     from sklearn.linear_model import LinearRegression
 
     gcm = gcm_module()
-    # Mechanisms live on the graph's nodes, so every model gets a graph of its own.
+    # The graph's nodes hold the mechanisms, so every model has its own graph.
     graph = networkx.DiGraph()
     graph.add_nodes_from(nodes)
     graph.add_edges_from(edges)
@@ -100,7 +98,7 @@ def _linear_model(nodes: list[str], edges: list[tuple[str, str]]) -> Any:
         if graph.in_degree(node) == 0:
             model.set_causal_mechanism(node, gcm.EmpiricalDistribution())
             continue
-        # Physics: a worse resource never shortens a phase, and idling never speeds up a clock.
+        # A worse resource never shortens a phase, and idling never raises a clock.
         regression = gcm.ml.SklearnRegressionModel(LinearRegression(positive=True))
         model.set_causal_mechanism(node, gcm.AdditiveNoiseModel(prediction_model=regression))
     return model
@@ -113,17 +111,17 @@ def _clipped(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def _remarkable(data: pd.DataFrame) -> pd.DataFrame:
-    """Scores and excesses worth a remark, 0 for the others.
+    """Scores and excesses that indicate a fault, 0 instead of the others.
 
-    An exporter that is absent makes all its scores 0 at once, while a present one adds noise to all of them:
-    below a remark, what moves together says which exporters there are and nothing about faults.
+    All scores of an absent exporter are 0, and those of a present one are noisy. Small scores are therefore
+    dependent because of the exporters, not because of faults.
     """
     floor = [REMARKABLE_SCORE if name not in PHASES else REMARKABLE_EXCESS for name in data.columns]
     return data.where(data.ge(floor), 0.0)
 
 
 def _fit_phases(data: pd.DataFrame, seed: int) -> tuple[dict[str, dict[str, Any]], list[Arrow]]:
-    """Slopes, intercept and noise per phase; every arrow refuted with the phase's other parents held."""
+    """Slopes, intercept and noise per phase; arrows are refuted with the other parents held fixed."""
     model = causal_model()
     with quiet_dowhy():
         gcm_module().fit(model, data)
@@ -142,17 +140,17 @@ def _fit_phases(data: pd.DataFrame, seed: int) -> tuple[dict[str, dict[str, Any]
 
 
 def _fit_idle(
-    innocent: pd.DataFrame | None, seed: int
+    healthy: pd.DataFrame | None, seed: int
 ) -> tuple[dict[str, float], list[Arrow], dict[str, dict[str, float]]]:
-    """What waiting does to the signals of ranks whose hardware is in order."""
+    """The effect of waiting on the signals of healthy ranks."""
     idle: dict[str, float] = {}
     arrows: list[Arrow] = []
     quality: dict[str, dict[str, float]] = {}
-    if innocent is None:
+    if healthy is None:
         return idle, arrows, quality
     for resource in IDLE_RESOURCES:
         signal = signal_of(resource)
-        measured = innocent[[WAITING, signal]].dropna()
+        measured = healthy[[WAITING, signal]].dropna()
         if len(measured) < MIN_ROWS:
             continue
         model = idle_model(resource)

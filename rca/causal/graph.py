@@ -1,8 +1,9 @@
-"""The cause graph: which resource may lengthen which phase and move which signal, read off the catalogue.
+"""The cause graph: which resource may lengthen which phase and change which signal. It follows the catalogue.
 
-``resource -> signal``, ``resource -> phase -> own work -> arrival -> step``, with ``waiting -> signal`` as
-its own arrow: peers of a slow rank idle, and idle hardware clocks down, so a low clock on a waiting rank is
-an effect. Arrival, waiting and step are not learned: the what-if replay computes them.
+Its arrows are ``resource -> signal``, ``resource -> phase -> own work -> arrival -> step`` and
+``waiting -> signal``. The last one is needed because peers of a slow rank idle, and idle hardware lowers its
+clock: a low clock on a waiting rank is an effect. Arrival, waiting and step are not learned: the what-if
+replay computes them.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 from rca.features.resource_evidence import resource_names
 from rca.telemetry.causes import CAUSES
 
-#: Phases a resource can act on, in the order of the mechanisms' rows.
+#: Phases that a resource can lengthen, in the order of the mechanisms' rows.
 PHASES = (
     "data_loading",
     "host_to_device",
@@ -21,18 +22,18 @@ PHASES = (
     "gc",
     "transfer",
 )
-#: Resources whose signals answer to waiting as well: idle GPUs lower clock, heat, activity and link state.
+#: Waiting changes the signals of these, too: idle GPUs lower clock, heat, activity and link state.
 IDLE_RESOURCES = ("gpu_clock", "gpu_heat", "gpu_activity", "pcie")
 WAITING = "waiting"
 
 
 def signal_of(resource: str) -> str:
-    """Node of what the exporters show of a resource."""
+    """Name of the node for a resource's signal."""
     return f"{resource}_signal"
 
 
 def mechanism_parents() -> dict[str, tuple[str, ...]]:
-    """Phase -> resources that may lengthen it, in a stable order."""
+    """Phase -> the resources that may lengthen it, in a stable order."""
     parents: dict[str, list[str]] = {phase: [] for phase in PHASES}
     for spec in CAUSES.values():
         for phase in spec.phases:
@@ -43,10 +44,10 @@ def mechanism_parents() -> dict[str, tuple[str, ...]]:
 
 
 def hidden_parents() -> list[tuple[str, str]]:
-    """Pairs of resources, and of phases, that one cause moves together.
+    """Pairs of resources, and of phases, that one cause changes together.
 
-    How severe a fault is, and how sensitive a job is to it, are common parents that nobody measures: the
-    graph does not claim these pairs to be independent. Each pair is in a fixed order.
+    The severity of a fault and the job's sensitivity to it are common parents that are not measured. The
+    graph does not claim that these pairs are independent. Each pair is in a fixed order.
     """
     pairs: dict[tuple[str, str], None] = {}
     order = {name: index for index, name in enumerate((*resource_names(), *PHASES))}
@@ -58,7 +59,7 @@ def hidden_parents() -> list[tuple[str, str]]:
 
 
 def cause_edges() -> list[tuple[str, str]]:
-    """All arrows of the graph, for people and for graph tests."""
+    """All arrows of the graph."""
     edges = [(resource, signal_of(resource)) for resource in resource_names()]
     edges += [(WAITING, signal_of(resource)) for resource in IDLE_RESOURCES]
     edges += [(resource, phase) for phase, resources in mechanism_parents().items() for resource in resources]
@@ -68,7 +69,7 @@ def cause_edges() -> list[tuple[str, str]]:
 
 
 def graph_as_dot() -> str:
-    """The graph in Graphviz' language; learned arrows solid, computed ones dashed."""
+    """The graph in the DOT language; learned arrows solid, computed ones dashed."""
     computed = {"own_work", "arrival", WAITING, "step"}
     lines = [
         f'  "{source}" -> "{target}"' + (" [style=dashed];" if target in computed else ";")

@@ -1,9 +1,12 @@
-"""Intervals that keep their promise: bootstrap intervals widened by what held-out windows showed.
+"""Calibrated intervals of costs: bootstrap intervals with margins from held-out windows.
 
-The bootstrap knows how much the steps of a window differ. It does not know that the reference may be off, so
-it covers less than it says. Margins come from split conformal prediction on held-out windows whose true cost
-is known (conformalised quantile regression with one quantile per end, Romano et al., 2019), per group of
-windows that err alike.
+The bootstrap measures how much the steps of a window differ. It does not include an error of the reference,
+so its coverage is too low. The margins come from split conformal prediction on held-out windows with known
+costs, per group of windows with similar errors [1]_.
+
+References
+----------
+.. [1] Romano, Patterson, Candes, Conformalized quantile regression, 2019: here with one quantile per end.
 """
 
 from __future__ import annotations
@@ -14,36 +17,36 @@ from typing import NamedTuple
 
 import numpy as np
 
-#: Beliefs from here on are sure enough that look-alikes do not share the cost.
+#: From this belief on, similar causes hardly share the cost.
 CERTAIN_BELIEF = 0.9
-#: A cause that is charged with this share of what was lost leaves others little to take.
+#: A cause with this share of the slowdown leaves little to the others.
 MAJORITY = 0.5
-#: A group with fewer held-out windows than this takes the margin of the next wider one.
+#: A group with fewer held-out windows than this uses the margin of the next wider group.
 MIN_GROUP = 80
-#: Group of windows that belong to none of the others.
+#: The widest group: all windows.
 ANY = "any"
 _TINY = 1e-12
 
 
 class Margin(NamedTuple):
-    """How far an interval is widened; `(1, 0)` leaves it as it is.
+    """How far an interval is widened; `(1, 0)` does not change it.
 
     Attributes
     ----------
     below : float
-        What the lower end is multiplied by, 0 to 1.
+        Factor of the lower end, 0 to 1.
     above : float
-        Share, 0 to 1, of the way that the upper end is moved to all that was lost.
+        How far the upper end moves towards the whole slowdown, as a share (0 to 1) of the way.
     """
 
     below: float = 1.0
     above: float = 0.0
 
 
-class Held(NamedTuple):
-    """One cause of a held-out window: its bootstrap interval, and what it really cost (seconds per step).
+class HeldOutCost(NamedTuple):
+    """One cause of a held-out window: its bootstrap interval and its true cost, seconds per step.
 
-    `lost` is the most that any cause can have cost by the answer: the upper end of the whole slowdown.
+    `lost` is the upper end of the whole slowdown: in the diagnosis no cause costs more.
     """
 
     group: str
@@ -59,10 +62,10 @@ def group_of(*, past: bool, belief: float, share: float) -> str:
     Parameters
     ----------
     past : bool
-        Whether the window holds quiet steps to compare the slow ones with.
+        Whether the window has normal steps to compare the slow ones with.
     belief : float
     share : float
-        Of the slowdown, charged to the cause.
+        The cause's share of the slowdown.
     """
     names = (
         "past" if past else "peers",
@@ -72,25 +75,25 @@ def group_of(*, past: bool, belief: float, share: float) -> str:
     return "-".join(names)
 
 
-def fit_margins(held: Sequence[Held], level: float) -> dict[str, Margin]:
-    """Margins that make the intervals cover at `level`, each end for itself at half of what may be missed.
+def fit_margins(held: Sequence[HeldOutCost], level: float) -> dict[str, Margin]:
+    """Margins for intervals that cover at `level`; each end may miss half of the rest.
 
-    Groups of fewer than `MIN_GROUP` have none of their own: the next wider one (``peers-unsure`` of
-    ``peers-unsure-part``, then ``peers``, then `ANY`) stands for them.
+    A group of fewer than `MIN_GROUP` has no margin of its own and uses that of the next wider group. For
+    ``peers-unsure-part`` these are ``peers-unsure``, ``peers`` and `ANY`.
 
     Parameters
     ----------
-    held : sequence of Held
+    held : sequence of HeldOutCost
     level : float
 
     Notes
     -----
-    True costs above `Held.lost` take no part in the upper end: there the slowdown was measured too small,
-    which no share of it can make good.
+    True costs above `HeldOutCost.lost` do not count for the upper end: the measured slowdown was too small
+    there, and no share of it can cover them.
     """
-    groups: dict[str, list[Held]] = {ANY: list(held)}
+    groups: dict[str, list[HeldOutCost]] = {ANY: list(held)}
     for each in held:
-        for name in _ever_wider(each.group):
+        for name in _wider_groups(each.group):
             groups.setdefault(name, []).append(each)
     return {
         name: _margin(members, (1.0 + level) / 2)
@@ -102,23 +105,23 @@ def fit_margins(held: Sequence[Held], level: float) -> dict[str, Margin]:
 def widened(
     margins: Mapping[str, Margin], group: str, low: float, high: float, lost: float
 ) -> tuple[float, float]:
-    """The interval with its group's margin; as it was where none was fitted. Never above `lost`.
+    """The interval with its group's margin, unchanged without one, and never above `lost`.
 
     Parameters
     ----------
     margins : mapping of interval group to Margin
     group : str
     low, high, lost : float, seconds per step
-        Of the bootstrap, and all that was lost.
+        The bootstrap interval and the upper end of the whole slowdown.
     """
-    named = (margins[name] for name in (*_ever_wider(group), ANY) if name in margins)
+    named = (margins[name] for name in (*_wider_groups(group), ANY) if name in margins)
     margin = next(named, Margin())
     end = min(high, lost)
     return min(low, lost) * margin.below, end + margin.above * (lost - end)
 
 
-def coverage(held: Sequence[Held], margins: Mapping[str, Margin]) -> float:
-    """Share of the true costs within the widened intervals; NaN for none."""
+def coverage(held: Sequence[HeldOutCost], margins: Mapping[str, Margin]) -> float:
+    """Share of the true costs within the widened intervals; NaN without costs."""
     inside = []
     for each in held:
         low, high = widened(margins, each.group, each.low, each.high, each.lost)
@@ -126,21 +129,21 @@ def coverage(held: Sequence[Held], margins: Mapping[str, Margin]) -> float:
     return float(np.mean(inside)) if inside else float("nan")
 
 
-def beyond(held: Sequence[Held]) -> float:
-    """Share of the true costs that are more than all that was lost by the answer; NaN for none."""
+def share_beyond_lost(held: Sequence[HeldOutCost]) -> float:
+    """Share of the true costs above the upper end of the whole slowdown; NaN without costs."""
     return float(np.mean([each.true > each.lost for each in held])) if held else float("nan")
 
 
-def _ever_wider(group: str) -> tuple[str, ...]:
-    """The group, and the groups that it is part of."""
+def _wider_groups(group: str) -> tuple[str, ...]:
+    """The group, and the wider groups that contain it."""
     parts = group.split("-")
     return tuple("-".join(parts[:n]) for n in range(len(parts), 0, -1))
 
 
-def _margin(held: Sequence[Held], level: float) -> Margin:
-    """Each end's margin so that it lies on its side of the true cost in `level` of the cases."""
+def _margin(held: Sequence[HeldOutCost], level: float) -> Margin:
+    """Margins with which each end is on its side of the true cost in `level` of the cases."""
     ratios = np.sort([1.0 if each.true >= each.low else each.true / each.low for each in held])
-    ways = np.sort([_way(each) for each in held if each.true <= each.lost])
+    ways = np.sort([_position(each) for each in held if each.true <= each.lost])
     if not held:
         return Margin()
     lowest, highest = floor((ratios.size + 1) * (1.0 - level)), ceil((ways.size + 1) * level)
@@ -150,7 +153,7 @@ def _margin(held: Sequence[Held], level: float) -> Margin:
     )
 
 
-def _way(held: Held) -> float:
-    """Share of the way from the interval's upper end to all that was lost at which the true cost lies."""
+def _position(held: HeldOutCost) -> float:
+    """Position of the true cost between the interval's upper end (0) and the whole slowdown (1)."""
     left = held.lost - held.high
     return min(max((held.true - held.high) / left, 0.0), 1.0) if left > _TINY else 0.0

@@ -1,8 +1,8 @@
 """Fitted mechanisms from resource scores to phase excess, evaluated in closed form.
 
-They are fitted with DoWhy at training (`rca.causal.fit`) as additive-noise models with non-negative linear
-mechanisms, and exported as plain numbers: a diagnosis takes microseconds where DoWhy takes milliseconds, and
-needs none of its imports. Tests hold both equal on counterfactuals.
+Training fits them with DoWhy (`rca.causal.fit`) as additive-noise models with non-negative linear mechanisms,
+and exports them as numbers. A diagnosis then takes microseconds instead of DoWhy's milliseconds, without its
+imports. Tests compare both on counterfactuals.
 """
 
 from __future__ import annotations
@@ -20,8 +20,7 @@ from rca.errors import BundleError
 from rca.features.resource_evidence import resource_names
 
 FORMAT = 2
-#: Format 1 had one margin for both ends of an interval, which means something else: its intervals stay as the
-#: bootstrap made them.
+#: Format 1 has one margin for both ends of an interval, with another meaning. It is ignored.
 READ = (1, FORMAT)
 
 
@@ -36,14 +35,14 @@ class Mechanisms:
     coefficients : ndarray of shape (n_phases, n_resources), relative step time per unit of score
         Non-negative: a worse resource never shortens a phase. 0 where the graph has no arrow.
     intercepts, noise : ndarray of shape (n_phases,), relative
-        `noise` is the standard deviation of what the mechanism leaves unexplained.
+        `noise` is the standard deviation of the residual.
     idle : mapping of resource to float, units per relative waiting
-        How much a resource's signal rises for a rank that waits one usual step longer per step, its hardware
-        in order. Non-negative; resources without the arrow are absent.
+        Rise of a resource's signal if a healthy rank waits one usual step longer per step. Non-negative;
+        resources without the arrow are absent.
     margins : mapping of interval group to Margin
-        How far bootstrap intervals are widened; see `rca.causal.intervals`.
+        Margins of bootstrap intervals; see `rca.causal.intervals`.
     report : mapping
-        What falsification and refutation said about the graph at training.
+        Results of falsification and refutation at training.
     """
 
     resources: tuple[str, ...]
@@ -55,7 +54,7 @@ class Mechanisms:
     report: Mapping[str, Any] = field(default_factory=dict)
 
     def effects(self, scores: FloatArray) -> FloatArray:
-        """Part of every phase's excess that each resource accounts for.
+        """Part of every phase's excess that each resource explains.
 
         Parameters
         ----------
@@ -70,18 +69,18 @@ class Mechanisms:
         return self.coefficients * np.where(np.isnan(scores), np.nan, np.maximum(scores, 0.0))
 
     def without_waiting(self, scores: FloatArray, waiting: FloatArray) -> FloatArray:
-        """Scores had nobody waited longer than the reference: what idling explains is no evidence.
+        """Scores less the effect of waiting, which is no evidence of a fault.
 
         Parameters
         ----------
         scores : ndarray of shape (n_ranks, n_resources), units
         waiting : ndarray of shape (n_ranks, n_resources), relative
-            Waiting beyond that of whom the score compares with (one column does for all); NaN where unknown.
+            Waiting beyond that of the score's reference (or one column for all); NaN where unknown.
 
         Returns
         -------
         ndarray of shape (n_ranks, n_resources), units
-            Never above `scores`, and never pushed below zero: a sound machine is sound, not better.
+            Never above `scores`, and positive scores stay at 0 or above.
         """
         slopes = np.array([max(self.idle.get(name, 0.0), 0.0) for name in self.resources])
         explained = slopes * np.maximum(np.nan_to_num(waiting), 0.0)
@@ -104,18 +103,24 @@ class Mechanisms:
 
     @classmethod
     def from_document(cls, document: dict[str, Any]) -> Mechanisms:
-        """Read ``causal.json``; mechanisms that contradict the graph are refused."""
+        """Read ``causal.json``.
+
+        Raises
+        ------
+        BundleError
+            If the format is unknown, or the mechanisms contradict the graph.
+        """
         if document.get("format") not in READ or tuple(document["phases"]) != PHASES:
             raise BundleError(
                 f"causal.json has format {document.get('format')!r}, this version reads {FORMAT}",
-                hint="train it again with rca train, or use the shipped bundle",
+                hint="train the bundle again with `rca train`, or use the shipped bundle",
             )
         mechanisms = cls(
             _resources(document),
             _array(document, "coefficients"),
             _array(document, "intercepts"),
             _array(document, "noise"),
-            # Bundles from before these were fitted do without.
+            # Older bundles do not have these.
             {str(name): float(slope) for name, slope in document.get("idle", {}).items()},
             _margins(document) if document["format"] == FORMAT else {},
             document.get("report", {}),
@@ -134,7 +139,7 @@ class Mechanisms:
         return mechanisms
 
     def _check_shapes(self) -> None:
-        """Refuse arrays of other sizes than phases and resources ask for, and numbers that are none."""
+        """Refuse arrays with a wrong shape, and values that are not finite."""
         phases, resources = len(PHASES), len(self.resources)
         for name, array, shape in (
             ("coefficients", self.coefficients, (phases, resources)),
@@ -142,33 +147,33 @@ class Mechanisms:
             ("noise", self.noise, (phases,)),
         ):
             if array.shape != shape:
-                raise BundleError(f"causal.json: {name} have shape {array.shape}, not {shape}")
+                raise BundleError(f"causal.json: {name} has the shape {array.shape}, expected {shape}")
             if not np.isfinite(array).all():
-                raise BundleError(f"causal.json: {name} are not all numbers")
+                raise BundleError(f"causal.json: {name} contains values that are not finite")
         if (self.noise < 0).any():
             raise BundleError("causal.json: noise is negative")
 
 
 def _resources(document: dict[str, Any]) -> tuple[str, ...]:
-    """The columns of the coefficients: those that this version measures, in its order."""
-    hint = "train it again with rca train, or use the shipped bundle"
+    """The columns of the coefficients: the resources that this version measures, in order."""
+    hint = "train the bundle again with `rca train`, or use the shipped bundle"
     given, wanted = document.get("resources"), resource_names()
     if not isinstance(given, list) or not all(isinstance(name, str) for name in given):
-        raise BundleError("causal.json: resources are no list of names", hint=hint)
+        raise BundleError("causal.json: resources is not a list of names", hint=hint)
     if tuple(given) == wanted:
         return wanted
     missing, extra = sorted(set(wanted) - set(given)), sorted(set(given) - set(wanted))
-    told = [f"lacks {', '.join(missing)}"] if missing else []
-    told += [f"has {', '.join(extra)}, which this version does not measure"] if extra else []
-    what = " and ".join(told) or "has them in another order, or twice"
-    raise BundleError(f"causal.json is of other resources: it {what}", hint=hint)
+    problems = [f"{', '.join(missing)} missing"] if missing else []
+    problems += [f"{', '.join(extra)} not measured by this version"] if extra else []
+    what = "; ".join(problems) or "their order differs, or one is repeated"
+    raise BundleError(f"causal.json has other resources than this version: {what}", hint=hint)
 
 
 def _array(document: dict[str, Any], name: str) -> FloatArray:
     try:
         return np.array(document[name], dtype=float)
     except (KeyError, OverflowError, TypeError, ValueError) as error:
-        raise BundleError(f"causal.json: {name} are no table of numbers") from error
+        raise BundleError(f"causal.json: {name} is not a table of numbers") from error
 
 
 def _margins(document: dict[str, Any]) -> dict[str, Margin]:
@@ -178,5 +183,7 @@ def _margins(document: dict[str, Any]) -> dict[str, Margin]:
     }
     for group, margin in found.items():
         if not all(0.0 <= end <= 1.0 for end in margin):
-            raise BundleError(f"causal.json: margins of {group} are shares from 0 to 1, not {margin}")
+            raise BundleError(
+                f"causal.json: the margins of {group} are {margin}, expected shares from 0 to 1"
+            )
     return found

@@ -1,4 +1,4 @@
-"""The page that goes with the mechanisms: what the data said about the graph when they were fitted."""
+"""The page about the mechanisms: how well the data agreed with the graph at training."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ def causal_page(mechanisms: Mechanisms) -> str:
 
 
 def falsification_verdict(found: Mapping[str, Any] | None) -> str:
-    """One sentence (Markdown) on what the data said about the graph.
+    """One sentence (Markdown) on the falsification of the graph.
 
     Parameters
     ----------
     found : mapping, optional
-        ``graph`` of a report; None: nobody asked.
+        ``graph`` of a report; None if the graph was not tested.
     """
     if found is None:
         return "The graph was **not tested**."
@@ -55,7 +55,10 @@ def _suggestions(pairs: list[list[str]]) -> list[str]:
     if not pairs:
         return []
     named = ", ".join(f"{first} and {second}" for first, second in pairs)
-    return [f"Least independent of what it calls independent, for a person to judge: {named}.", ""]
+    return [
+        f"Least independent of what it calls independent, for a person to judge: {named}.",
+        "",
+    ]
 
 
 def _arrows(arrows: list[Mapping[str, Any]]) -> list[str]:

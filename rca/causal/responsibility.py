@@ -1,4 +1,4 @@
-"""How much of a component's excess each cause is responsible for, phase by phase."""
+"""Share of each cause in a component's excess, phase by phase."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from rca.causal.graph import PHASES
 from rca.causal.mechanisms import Mechanisms
 from rca.telemetry.causes import CAUSES
 
-#: Causes below this belief are not carried further.
+#: Causes below this belief get no share.
 MIN_BELIEF = 0.03
-#: Odds that a cause gains when its measured resources account for a phase's whole excess.
+#: Odds that a cause gains if its measured resources explain a phase's whole excess.
 SUPPORT_ODDS = 4.0
-#: How far the likelier explanation of the same time is preferred: 1 shares by belief, infinity picks one.
+#: Preference for the likelier explanation of the same time: 1 shares by belief, infinity picks one cause.
 DECISIVENESS = 6.0
-#: Where trainers count a phase that they do not time: inputs are copied where they are loaded, or first used,
-#: and ranks meet within a pass or before they update.
+#: Phase -> the phases that contain it if a trainer does not time it. Inputs are copied where they are loaded
+#: or first used; ranks communicate within a pass or before the update.
 COUNTED_WITHIN = {
     "host_to_device": ("data_loading", "forward"),
     "transfer": ("forward", "backward", "optimizer"),
@@ -34,12 +34,12 @@ def responsibilities(
     excess: Mapping[str, float],
     measured: Collection[str] = (),
 ) -> dict[str, dict[str, float]]:
-    """Weights of the causes in every phase; what they leave to 1 stays unexplained.
+    """Weights of the causes in every phase; the rest to 1 is unexplained.
 
     Parameters
     ----------
     beliefs : mapping of cause to float
-        The classifier's probabilities: a prior, gated by the graph.
+        The classifier's probabilities, used as a prior.
     mechanisms : Mechanisms
     scores : ndarray of shape (n_resources,), units
         The component's resource scores; NaN = not measured.
@@ -51,10 +51,10 @@ def responsibilities(
     Returns
     -------
     dict of cause to dict of phase to float
-        A cause's weight in a phase is its belief, raised where the fitted mechanism of its measured
-        resources accounts for the excess. Belief in causes without an arrow to the phase explains nothing
-        there, and time that no phase covers is not put on a cause whose own phases were all measured.
-        A phase that was not measured may be counted within another one (`COUNTED_WITHIN`).
+        A cause's weight in a phase is its belief, increased if the fitted mechanism of its measured resources
+        explains the excess. A cause without an arrow to the phase has no weight there. Time in no phase has
+        no weight for a cause if all its phases were measured. A phase that was not measured may be part of
+        another one (`COUNTED_WITHIN`).
     """
     effects = mechanisms.effects(scores)
     kept = {cause: belief for cause, belief in beliefs.items() if belief >= MIN_BELIEF}
@@ -72,11 +72,11 @@ def responsibilities(
 
 
 def decided(weights: Mapping[str, Mapping[str, float]]) -> dict[str, dict[str, float]]:
-    """Shares of every phase's excess that the causes are charged with.
+    """Share of every phase's excess that each cause is charged with.
 
-    Look-alikes explain the *same* time, in different worlds: in each of them one pays all of it and the
-    others nothing. Sharing in proportion to belief would give a cost that is right in none of them, so
-    shares lean towards the likelier world; equal beliefs still share equally.
+    Similar causes explain the *same* time: one of them costs all of it, and the others nothing. Shares in
+    proportion to belief would be wrong in every case. The likelier cause therefore gets a larger share than
+    its belief; equal beliefs share equally.
 
     Parameters
     ----------
@@ -86,7 +86,7 @@ def decided(weights: Mapping[str, Mapping[str, float]]) -> dict[str, dict[str, f
     Returns
     -------
     dict of cause to dict of phase to float
-        At most 1 per phase; the rest stays unexplained.
+        At most 1 per phase; the rest is unexplained.
     """
     charged: dict[str, dict[str, float]] = {cause: {} for cause in weights}
     for phase in sorted({phase for by_phase in weights.values() for phase in by_phase}):
@@ -110,12 +110,12 @@ def _may_lengthen(cause: str, phase: str, measured: Collection[str]) -> bool:
     spec = CAUSES[cause]
     if phase != UNMEASURED:
         return phase in spec.phases or bool(_within(cause, phase, measured))
-    # A busy host stretches whatever lies between the phases; a loader stretches loading and nothing else.
+    # A busy host lengthens all time between the phases; a loader lengthens loading only.
     return spec.type == "host" or not set(spec.phases) <= set(measured)
 
 
 def _within(cause: str, phase: str, measured: Collection[str]) -> list[str]:
-    """The cause's own phases that nobody timed, and that a trainer may have counted within this one."""
+    """The cause's phases that were not measured and may be part of this one."""
     return [
         own for own in CAUSES[cause].phases if own not in measured and phase in COUNTED_WITHIN.get(own, ())
     ]
@@ -129,11 +129,11 @@ def _support(
     mechanisms: Mechanisms,
     measured: Collection[str],
 ) -> float:
-    """Share of the phase's excess that the cause's measured resources account for, 0 to 1."""
+    """Share of the phase's excess that the cause's measured resources explain, 0 to 1."""
     if amount <= 0:
         return 0.0
     columns = [mechanisms.resources.index(name) for name in CAUSES[cause].resources]
-    # What lies in no phase is lengthened at most as the cause's own work is.
+    # Time in no phase is lengthened at most as much as the cause's own phases.
     own = [name for name in CAUSES[cause].phases if name != "transfer"]
     lengthened = own if phase == UNMEASURED else [phase, *_within(cause, phase, measured)]
     rows = [PHASES.index(name) for name in lengthened]

@@ -1,4 +1,4 @@
-"""One score per resource out of the comparison with peers and the comparison with the past."""
+"""One score per resource from its comparisons with peers and with the past."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from rca.features import RANK_FEATURES, FeatureSet
 from rca.features.resource_evidence import resource_names
 from rca.features.slow_segment import segment_mean
 
-#: Shared by all nodes: everybody's counters rise together, so peers say nothing and the past counts too.
+#: Shared by all nodes: the counters of all rise together, so the past counts as well as the peers.
 SHARED_RESOURCES = ("fabric", "tcp")
 
 
 def resource_scores(versus_peers: FloatArray, versus_past: FloatArray) -> FloatArray:
-    """Scores the mechanisms are fitted on and evaluated with.
+    """Scores with which the mechanisms are fitted and evaluated.
 
     Parameters
     ----------
@@ -26,7 +26,7 @@ def resource_scores(versus_peers: FloatArray, versus_past: FloatArray) -> FloatA
     Returns
     -------
     ndarray of shape (..., n_resources), units
-        Against peers where there are any, else against the past; the larger of both for shared resources.
+        The comparison with peers, without peers that with the past; for shared resources the larger one.
     """
     shared = np.isin(resource_names(), SHARED_RESOURCES)
     single = np.where(np.isfinite(versus_peers), versus_peers, versus_past)
@@ -36,7 +36,7 @@ def resource_scores(versus_peers: FloatArray, versus_past: FloatArray) -> FloatA
 
 @dataclass(frozen=True)
 class BusyEvidence:
-    """Scores of all ranks, less what waiting longer than whom they are compared with explains.
+    """Scores of all ranks, less the effect of waiting longer than their reference.
 
     Attributes
     ----------
@@ -48,12 +48,12 @@ class BusyEvidence:
 
     @classmethod
     def from_features(cls, features: FeatureSet, mechanisms: Mechanisms) -> BusyEvidence:
-        """Discount the waiting of every rank by the mechanisms' own arrows from waiting to idle signals."""
-        beside, since = _waiting_versus_peers(features), _waiting_versus_past(features)
+        """Subtract the effect of waiting, by the mechanisms' arrows from waiting to idle signals."""
+        versus_peers, versus_past = _waiting_versus_peers(features), _waiting_versus_past(features)
         evidence = features.evidence
         return cls(
-            mechanisms.without_waiting(evidence.versus_peers, beside[:, None]),
-            mechanisms.without_waiting(evidence.versus_past, since[:, None]),
+            mechanisms.without_waiting(evidence.versus_peers, versus_peers[:, None]),
+            mechanisms.without_waiting(evidence.versus_past, versus_past[:, None]),
         )
 
     def scores(self, rows: list[int]) -> FloatArray:

@@ -7,8 +7,8 @@ from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
-from rca.causal.attribution import LEVEL
-from rca.causal.intervals import Held, Margin, beyond, coverage, fit_margins
+from rca.causal.attribution import COST_LEVEL
+from rca.causal.intervals import HeldOutCost, Margin, coverage, fit_margins, share_beyond_lost
 from rca.diagnosis.bundle import Bundle
 from rca.diagnosis.cause_pooling import PricedCause
 from rca.diagnosis.pipeline import analyse
@@ -52,12 +52,12 @@ def interval_margins(
         if part == "validation" and not real and mode == "fail_slow"
     ][:MAX_SCENARIOS]
     held = held_costs(seeds, bundle, processes=processes, progress=progress)
-    margins = fit_margins(held, LEVEL)
+    margins = fit_margins(held, COST_LEVEL)
     report = {
         "causes": len(held),
         "before": coverage(held, NO_MARGINS),
-        "beyond": beyond(held),
-        "level": LEVEL,
+        "beyond": share_beyond_lost(held),
+        "level": COST_LEVEL,
     }
     return margins, report
 
@@ -68,13 +68,13 @@ def held_costs(
     *,
     processes: int,
     progress: Progress = lambda done, total: None,
-) -> list[Held]:
+) -> list[HeldOutCost]:
     """Interval and true cost of every rightly named cause of the seeds' scenarios.
 
     An interval is about how much, given who and why: whether those are right is the probability's business.
     """
     todo = list(seeds)
-    found: list[Held] = []
+    found: list[HeldOutCost] = []
     costs = mapped(partial(_costs, str(bundle)), todo, processes, chunk=CHUNK)
     for position, each in enumerate(costs, start=1):
         found += each
@@ -82,7 +82,7 @@ def held_costs(
     return found
 
 
-def _costs(folder: str, seed: int) -> list[Held]:
+def _costs(folder: str, seed: int) -> list[HeldOutCost]:
     window, label = simulated_window(seed)
     _, _, pricing = analyse(window, _bundle(folder))
     return matched(label, pricing)
@@ -93,7 +93,7 @@ def _bundle(folder: str) -> Bundle:
     return Bundle.load(folder)
 
 
-def matched(label: Label, pricing: Pricing) -> list[Held]:
+def matched(label: Label, pricing: Pricing) -> list[HeldOutCost]:
     """Every labelled cause that was named on its very ranks, beside what it really cost."""
     found = []
     for true in label.causes:
@@ -104,7 +104,7 @@ def matched(label: Label, pricing: Pricing) -> list[Held]:
         best = max(named, key=lambda index: float(pricing.attribution.seconds[index]))
         low, high = pricing.attribution.intervals[best]
         group, lost = pricing.interval_group(best), pricing.most_lost(best)
-        found.append(Held(group, float(low), float(high), lost, cost))
+        found.append(HeldOutCost(group, float(low), float(high), lost, cost))
     return found
 
 

@@ -106,17 +106,17 @@ def test_the_shipped_page_is_what_the_shipped_mechanisms_say() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "value", "said"),
+    ("name", "value", "message"),
     [
-        ("coefficients", [[0.1]], "coefficients have shape"),
-        ("intercepts", [0.0], "intercepts have shape"),
-        ("noise", [], "noise have shape"),
-        ("noise", [float("nan")] * len(PHASES), "noise are not all numbers"),
+        ("coefficients", [[0.1]], "coefficients has the shape"),
+        ("intercepts", [0.0], "intercepts has the shape"),
+        ("noise", [], "noise has the shape"),
+        ("noise", [float("nan")] * len(PHASES), "noise contains values that are not finite"),
         ("noise", [-1.0] * len(PHASES), "noise is negative"),
-        ("intercepts", [10**400] * len(PHASES), "intercepts are no table of numbers"),
-        ("coefficients", [[0.1], [0.1, 0.2]], "coefficients are no table of numbers"),
+        ("intercepts", [10**400] * len(PHASES), "intercepts is not a table of numbers"),
+        ("coefficients", [[0.1], [0.1, 0.2]], "coefficients is not a table of numbers"),
     ],
 )
-def test_arrays_of_another_size_are_refused(name: str, value: list, said: str) -> None:
-    with pytest.raises(BundleError, match=said):
+def test_arrays_of_another_size_are_refused(name: str, value: list, message: str) -> None:
+    with pytest.raises(BundleError, match=message):
         Mechanisms.from_document(document(**{name: value}))

@@ -10,23 +10,25 @@ from hypothesis import strategies as st
 from rca.causal.intervals import (
     ANY,
     MIN_GROUP,
-    Held,
+    HeldOutCost,
     Margin,
-    beyond,
     coverage,
     fit_margins,
     group_of,
+    share_beyond_lost,
     widened,
 )
 
 
-def costs(n: int, seed: int, *, bias: float = 0.0, spread: float = 0.2, group: str = "past") -> list[Held]:
+def costs(
+    n: int, seed: int, *, bias: float = 0.0, spread: float = 0.2, group: str = "past"
+) -> list[HeldOutCost]:
     """Estimates within 5 %, of three times as much that was lost; the truth is further off."""
     rng = np.random.default_rng(seed)
     seconds = rng.uniform(0.01, 1.0, n)
     true = seconds * np.maximum(1 + bias + spread * rng.normal(size=n), 0.01)
     return [
-        Held(group, float(0.95 * s), float(1.05 * s), float(3 * s), float(t))
+        HeldOutCost(group, float(0.95 * s), float(1.05 * s), float(3 * s), float(t))
         for s, t in zip(seconds, true, strict=True)
     ]
 
@@ -49,11 +51,11 @@ def test_no_end_is_moved_for_the_others_errors(bias: float) -> None:
 
 
 def test_few_wild_costs_do_not_make_an_interval_say_nothing() -> None:
-    wild = [Held("past", 0.0, 1e-9, 1.0, 0.9)] * 15 + [Held("past", 0.9, 1.1, 1.2, 3.0)] * 30
+    wild = [HeldOutCost("past", 0.0, 1e-9, 1.0, 0.9)] * 15 + [HeldOutCost("past", 0.9, 1.1, 1.2, 3.0)] * 30
     margin = fit_margins(costs(955, 7, spread=0.03) + wild, 0.95)[ANY]
     assert margin.below > 0.9
     assert margin.above < 0.2
-    assert beyond(wild) == pytest.approx(2 / 3)
+    assert share_beyond_lost(wild) == pytest.approx(2 / 3)
 
 
 def test_groups_that_err_more_get_wider_intervals_and_small_ones_everybodys() -> None:
@@ -79,9 +81,9 @@ def test_a_small_group_takes_the_next_wider_ones_margin() -> None:
 
 
 def test_what_lies_within_from_the_beginning_needs_no_margin() -> None:
-    within = [Held("past", 0.0, 0.0, 1.0, 0.0)] * 100
+    within = [HeldOutCost("past", 0.0, 0.0, 1.0, 0.0)] * 100
     assert fit_margins(within, 0.95)[ANY] == Margin(1.0, 0.0)
-    beyond_reach = [Held("past", 1.0, 1.0, 1.0, 2.0)] * 100
+    beyond_reach = [HeldOutCost("past", 1.0, 1.0, 1.0, 2.0)] * 100
     assert fit_margins(beyond_reach, 0.95)[ANY] == Margin(1.0, 1.0)
 
 
@@ -105,7 +107,7 @@ def test_without_margins_an_interval_stays_as_it_is() -> None:
     assert widened({}, "past-sure-most", 0.8, 1.3, 2.0) == (0.8, 1.3)
     assert fit_margins([], 0.95) == {ANY: Margin()}
     assert np.isnan(coverage([], {}))
-    assert np.isnan(beyond([]))
+    assert np.isnan(share_beyond_lost([]))
 
 
 def test_groups_tell_apart_what_errs_differently() -> None:

@@ -44,7 +44,7 @@ def rows():
 
 
 @pytest.fixture(scope="module")
-def innocent():
+def healthy():
     rng = np.random.default_rng(4)
     waiting = rng.uniform(0, 1.5, 300)
     return pd.DataFrame(
@@ -54,10 +54,10 @@ def innocent():
 
 
 @pytest.fixture(scope="module")
-def mechanisms(rows, innocent):
+def mechanisms(rows, healthy):
     from rca.causal.fit import fit_mechanisms
 
-    return fit_mechanisms(rows, seed=0, innocent=innocent)
+    return fit_mechanisms(rows, seed=0, healthy=healthy)
 
 
 @pytest.fixture(scope="module")
@@ -123,13 +123,13 @@ def test_seconds_are_the_shapley_values_over_dowhys_counterfactual_jobs(rows, me
     assert found.seconds.sum() + found.unexplained == pytest.approx(found.slowdown)
 
 
-def test_signals_without_waiting_are_those_of_dowhys_counterfactual_samples(innocent, mechanisms) -> None:
+def test_signals_without_waiting_are_those_of_dowhys_counterfactual_samples(healthy, mechanisms) -> None:
     from rca.causal.checks import quiet_dowhy
     from rca.causal.fit import idle_model
 
     column = resource_names().index("gpu_clock")
     model = idle_model("gpu_clock")
-    data = innocent[[WAITING, signal_of("gpu_clock")]]
+    data = healthy[[WAITING, signal_of("gpu_clock")]]
     with quiet_dowhy():
         gcm.fit(model, data)
     observed = data[data[signal_of("gpu_clock")] > 1.0].iloc[:5]

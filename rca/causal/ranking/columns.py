@@ -1,7 +1,6 @@
-"""Two data frames in, two aligned float arrays out, and a reason for every column that was left aside.
+"""Align two data frames as float arrays, with a reason for every column that is ignored.
 
-Columns come out in the order of their names, never of the frames, so that no answer depends on how a table
-happened to be joined.
+Columns are in the order of their names, not of the frames, so that the order of a join changes no answer.
 """
 
 from __future__ import annotations
@@ -18,11 +17,11 @@ from rca.errors import InvalidInput
 if TYPE_CHECKING:
     import pandas as pd
 
-#: Fewer finite values than this say nothing about a column's usual spread.
+#: Least number of finite values for a column's usual spread.
 LEAST_NORMAL = 2
-#: What collectors call the sampling clock; judged by name only where the values also never fall.
+#: Names of a sampling clock. A column with such a name is a clock only if its values never fall.
 CLOCK_NAMES = frozenset({"time", "timestamp", "timestamps", "ts", "datetime", "date", "epoch", "unix_time"})
-#: Python objects that are numbers, in the words of ``pandas.api.types.infer_dtype``.
+#: Results of ``pandas.api.types.infer_dtype`` for Python objects that are numbers.
 NUMBER_OBJECTS = frozenset({"integer", "floating", "mixed-integer-float", "decimal", "boolean"})
 
 
@@ -38,7 +37,7 @@ class Columns:
         NaN where nothing was measured.
     anomalous : ndarray of shape (n_anomalous, n_columns)
     ignored : dict
-        Label -> why the column was left aside.
+        Label -> why the column is ignored.
     """
 
     names: tuple[Hashable, ...]
@@ -53,8 +52,8 @@ def read_columns(normal: pd.DataFrame, anomalous: pd.DataFrame) -> Columns:
     Raises
     ------
     InvalidInput
-        If an argument is no data frame, has no rows or repeats a column, or if no numeric column with values
-        is common to both.
+        If an argument is not a data frame, has no rows or repeats a column. Also if the frames have no
+        numeric column with values in common.
     """
     _check_frame(normal, "normal")
     _check_frame(anomalous, "anomalous")
@@ -74,7 +73,7 @@ def read_columns(normal: pd.DataFrame, anomalous: pd.DataFrame) -> Columns:
     if not used:
         raise InvalidInput(
             "normal and anomalous have no numeric column in common",
-            hint=f"columns left aside: {_told(ignored)}",
+            hint=f"ignored columns: {_listed(ignored)}",
         )
     return Columns(
         names=tuple(used),
@@ -98,12 +97,14 @@ def _check_frame(frame: object, argument: str) -> None:
             hint="rows are samples in time order, columns are metrics",
         )
     if frame.shape[0] == 0:
-        raise InvalidInput(f"{argument} has no rows", hint="one row is the least; more make it surer")
+        raise InvalidInput(
+            f"{argument} has no rows", hint="give at least one row; more rows make the ranking more certain"
+        )
     if not frame.columns.is_unique:
         twice = frame.columns[frame.columns.duplicated()].tolist()
         raise InvalidInput(
             f"{argument} has several columns of the same name: {twice[:5]}",
-            hint="rename them, or aggregate them first",
+            hint="rename or aggregate them",
         )
 
 
@@ -160,7 +161,7 @@ def _why_not(name: Hashable, before: FloatArray | None, after: FloatArray | None
 
 
 def _is_clock(name: Hashable, before: FloatArray, after: FloatArray) -> bool:
-    """A clock or a row number: named so and never falling, or the same increment from row to row."""
+    """A clock or a row number: by its name and never falling, or with a constant increment."""
     increments = np.diff(before)
     if isinstance(name, str) and name.strip().lower() in CLOCK_NAMES:
         return bool((increments >= 0).all() and (np.diff(after) >= 0).all())
@@ -170,7 +171,7 @@ def _is_clock(name: Hashable, before: FloatArray, after: FloatArray) -> bool:
     return bool(np.allclose(every, increments[0], rtol=1e-6, atol=0.0))
 
 
-def _told(ignored: dict[Hashable, str]) -> str:
+def _listed(ignored: dict[Hashable, str]) -> str:
     if not ignored:
         return "none"
     shown = [

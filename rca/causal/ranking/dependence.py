@@ -1,9 +1,8 @@
-"""Which part of a column's shift the other columns account for, read off the normal rows' covariance.
+"""The part of a column's shift that other columns explain, by the normal rows' covariance.
 
-Without a graph: in a linear model, the shift of a root cause's noise moves the root cause and its
-descendants, while the same shift multiplied by the precision matrix is non-zero at the root cause and its
-*parents* only [1]_. A column for which both are large is the root cause. With a graph the parents' part is
-taken off directly.
+Without a graph: in a linear model, a shift of the root cause's noise moves the root cause and its
+descendants. The same shift times the precision matrix is non-zero only at the root cause and its *parents*
+[1]_. At the root cause both are large. With a graph, the parents' part is subtracted.
 
 References
 ----------
@@ -20,12 +19,12 @@ import numpy as np
 
 from rca.arrays import BoolArray, FloatArray, IntArray
 
-#: Normal rows are cut here before covariances are taken; units of spread.
+#: Normal rows are clipped here before covariances are computed; units of spread.
 CUT = 4.0
-#: Variance added to every column: what the normal rows are never sure of.
+#: Variance added to every column, for the uncertainty of the normal rows.
 RIDGE = 0.1
-#: How wrong a slope may be far outside the range it was learned in.
-SLOPE_DOUBT = 0.5
+#: Relative error of a slope far outside the range of the normal rows.
+SLOPE_ERROR = 0.5
 
 
 def covariance(normal: FloatArray) -> FloatArray:
@@ -42,7 +41,7 @@ def covariance(normal: FloatArray) -> FloatArray:
     centred = np.where(known, cut - np.where(known, cut, 0.0).sum(axis=0) / count, 0.0)
     n_rows, n_columns = normal.shape
     moments = centred.T @ centred / n_rows
-    # Constant columns cost nothing: adding one must not change the others' evidence.
+    # Constant columns do not count: another one must not change the evidence of the others.
     n_moving = int((np.diag(moments) > 0).sum())
     moments[np.diag_indices(n_columns)] += RIDGE * (1.0 + 2.0 * n_moving / n_rows)
     result: FloatArray = moments
@@ -50,7 +49,7 @@ def covariance(normal: FloatArray) -> FloatArray:
 
 
 def conditional_shifts(shift: FloatArray, moments: FloatArray) -> FloatArray:
-    """Shift of every column beyond what all the others predict, in units of what they leave open.
+    """Shift of every column beyond the prediction by all others, in units of the residual noise.
 
     Parameters
     ----------
@@ -68,17 +67,17 @@ def conditional_shifts(shift: FloatArray, moments: FloatArray) -> FloatArray:
 
 
 def own_shifts(shift: FloatArray, moments: FloatArray, parents: Sequence[IntArray]) -> FloatArray:
-    """Shift of every column beyond what its parents in the graph predict, in units of the doubt about it.
+    """Shift of every column beyond the prediction by its parents in the graph, in units of its uncertainty.
 
-    The doubt is the noise that the parents leave on normal rows, and a share of what they predict: a slope
-    learned within the usual range is no law ten spreads outside of it.
+    The uncertainty is the residual noise on normal rows and a share of the prediction: the slope of the usual
+    range may be wrong ten spreads outside.
 
     Parameters
     ----------
     shift : ndarray of shape (n_rounds, n_columns), units of spread
     moments : ndarray of shape (n_columns, n_columns)
     parents : sequence of ndarray of int
-        Per column, the columns that act on it.
+        Per column, its direct causes.
     """
     result = shift / np.sqrt(np.diag(moments))
     for column, causes in enumerate(parents):
@@ -86,9 +85,9 @@ def own_shifts(shift: FloatArray, moments: FloatArray, parents: Sequence[IntArra
             continue
         slopes = np.linalg.solve(moments[np.ix_(causes, causes)], moments[causes, column])
         left = max(float(moments[column, column] - slopes @ moments[causes, column]), RIDGE / 2)
-        moved = shift[:, causes] * slopes
-        doubt = np.sqrt(left + (SLOPE_DOUBT * np.abs(moved).sum(axis=1)) ** 2)
-        result[:, column] = (shift[:, column] - moved.sum(axis=1)) / doubt
+        predicted = shift[:, causes] * slopes
+        uncertainty = np.sqrt(left + (SLOPE_ERROR * np.abs(predicted).sum(axis=1)) ** 2)
+        result[:, column] = (shift[:, column] - predicted.sum(axis=1)) / uncertainty
     return result
 
 
@@ -104,7 +103,7 @@ def resemblance(normal: FloatArray, anomalous: FloatArray, target: int) -> Float
     -------
     ndarray of shape (n_columns,), 0 to 1
     """
-    # Compressed, so that one extreme row does not make two columns alike.
+    # Compressed, so that one extreme row does not make two columns similar.
     rows = np.arcsinh(np.concatenate([normal, anomalous]))
     both = np.isfinite(rows) & np.isfinite(rows[:, [target]])
     count = np.maximum(both.sum(axis=0), 1)

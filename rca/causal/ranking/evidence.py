@@ -1,7 +1,7 @@
-"""Every column's evidence of being the root cause, as numbers that grow with it.
+"""Evidence of every column for being the root cause; larger is stronger.
 
-Sizes are inverse hyperbolic sines of spreads: linear below one spread, logarithmic above, so that a metric
-that explodes a thousandfold does not outshout everything else there is to know.
+Sizes are inverse hyperbolic sines of spreads: linear below one spread, logarithmic above. A metric that grows
+a thousandfold then does not dominate all other evidence.
 """
 
 from __future__ import annotations
@@ -14,26 +14,26 @@ from rca.arrays import BoolArray, FloatArray
 from rca.causal.ranking.dependence import conditional_shifts, covariance, own_shifts, resemblance
 from rca.causal.ranking.graphs import ColumnGraph
 from rca.causal.ranking.onset import holds, onsets, precedence
-from rca.causal.ranking.shifts import ROUNDS, doubt, locations, peaks
+from rca.causal.ranking.shifts import ROUNDS, locations, peaks, standard_error
 
 #: In the order of the last axis of `Evidence.values`.
 ALWAYS = ("size", "certain", "early", "unpredicted")
 WITH_GRAPH = ("own", "inherited", "coverage")
 WITH_TARGET = ("resemblance",)
-#: A column's weight among the anomalies stops growing here: a few that explode are not all there is.
+#: A column's weight among the anomalies stops growing here, so that a few extreme ones do not dominate.
 MASS_CUT = 3.0
-#: Below this size a shift is noise and no anomaly that others could explain.
+#: A smaller shift is noise, not an anomaly.
 MASS_FLOOR = 1.0
-#: Up to here (some forty spreads) a larger shift is the better suspect; beyond, effects are as loud as causes
-#: and half a logarithm is left: a compromise between metrics that explode alone and cascades.
+#: Up to here (about forty spreads) a larger shift is stronger evidence. Beyond, effects are as large as
+#: causes, and the size grows with half a logarithm only.
 SIZE_KNEE = 4.5
-#: Standard errors from which on a shift is no accident.
+#: Standard errors from which on a shift is certain.
 CERTAIN = 5.0
 
 
 @dataclass(frozen=True)
 class Evidence:
-    """What is known of each column, in every bootstrap round.
+    """Evidence of each column in every bootstrap round.
 
     Attributes
     ----------
@@ -41,7 +41,7 @@ class Evidence:
         Round 0 is the estimate.
     features : tuple of str, length n_features
     candidates : ndarray of bool of shape (n_columns,)
-        Columns that moved for the worse and, given graph and target, may act on the target.
+        Columns that moved for the worse and, if graph and target are given, may act on the target.
     """
 
     values: FloatArray
@@ -67,21 +67,23 @@ def gather(
     anomalous : ndarray of shape (n_anomalous, n_columns), units of spread
     graph : ColumnGraph, optional
     target : int, optional
-        Column whose trouble is to be explained.
+        Column with the problem to explain.
     seed : int
         Of the bootstrap.
     rounds : int
     """
     shift = locations(normal, anomalous, seed, rounds)
     moved = np.arcsinh(np.maximum(shift, 0.0))
-    # A peak follows the location of its round: quantiles of every round would cost more than all the rest.
+    # A peak moves with the location of its round: quantiles of every round would be too slow.
     height = np.arcsinh(np.maximum(peaks(normal, anomalous) + shift - shift[0], 0.0))
     mass = _mass(moved)
     order = precedence(onsets(normal, anomalous), mass[0], holds(normal), anomalous.shape[0])
     early = order * mass / (MASS_CUT - MASS_FLOOR)
     moments = covariance(normal)
     unpredicted = _share(conditional_shifts(shift, moments), moved)
-    certain = _ratio(np.maximum(shift, 0.0), CERTAIN * doubt(normal, anomalous)) * np.minimum(moved, 1.0)
+    certain = _ratio(np.maximum(shift, 0.0), CERTAIN * standard_error(normal, anomalous)) * np.minimum(
+        moved, 1.0
+    )
     found = [_bent((moved + height) / 2), certain, early, unpredicted]
     features: tuple[str, ...] = ALWAYS
     if graph is not None:
@@ -96,7 +98,7 @@ def gather(
 def _upstream(
     shift: FloatArray, moved: FloatArray, unpredicted: FloatArray, moments: FloatArray, graph: ColumnGraph
 ) -> list[FloatArray]:
-    """Share of the shift that is the own mechanism's, part that a parent shows too, anomalies downstream."""
+    """Share of a column's own mechanism in its shift, part shared with a parent, anomalies downstream."""
     own = _share(own_shifts(shift, moments, graph.parents), moved)
     inherited = np.zeros_like(moved)
     for column, causes in enumerate(graph.parents):
@@ -106,33 +108,33 @@ def _upstream(
     coverage = _ratio(mass @ graph.reach.T.astype(np.float64), mass.sum(axis=1, keepdims=True))
     outside = ~graph.known
     if outside.any():
-        # The graph is silent on these: neither upstream nor downstream of anybody.
+        # These are not in the graph: neither upstream nor downstream of a column.
         own[:, outside] = unpredicted[:, outside]
         coverage[:, outside] = coverage[:, graph.known].mean(axis=1, keepdims=True)
     return [own, inherited, coverage]
 
 
 def _mass(moved: FloatArray) -> FloatArray:
-    """How much of an anomaly each column is, 0 to ``MASS_CUT - MASS_FLOOR``."""
+    """Weight of each column's anomaly, 0 to ``MASS_CUT - MASS_FLOOR``."""
     return np.clip(moved, MASS_FLOOR, MASS_CUT) - MASS_FLOOR
 
 
 def _bent(size: FloatArray) -> FloatArray:
-    """Sizes as they are up to the knee, and growing slowly from there on."""
+    """Sizes, compressed beyond the knee."""
     beyond = np.maximum(size - SIZE_KNEE, 0.0)
     result: FloatArray = size - beyond + 0.5 * np.log1p(beyond)
     return result
 
 
 def _share(left: FloatArray, moved: FloatArray) -> FloatArray:
-    """Part of a shift that others leave unexplained, 0 to 1, compressed; small shifts count less."""
+    """Part of a shift that others do not explain, 0 to 1, compressed; small shifts count less."""
     return _ratio(np.arcsinh(np.maximum(left, 0.0)), moved) * np.minimum(moved, 1.0)
 
 
 def _ratio(part: FloatArray, whole: FloatArray) -> FloatArray:
     """`part` over `whole`, at most 1; 0 where there is no part."""
     part, whole = np.broadcast_arrays(part, whole)
-    # Where the whole is nothing, any part is more than it.
+    # Any part exceeds a whole of 0.
     ratio = np.divide(part, whole, out=np.ones(part.shape), where=whole > 0)
     return np.where(part > 0, np.minimum(ratio, 1.0), 0.0)
 

@@ -1,4 +1,4 @@
-"""A caller's causal graph as index arrays over the columns: parents, reach, and what had to be bent."""
+"""A caller's causal graph as index arrays over the columns: parents and reach, with notes."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ Edges = dict[Hashable, set[Hashable]]
 
 @dataclass(frozen=True)
 class ColumnGraph:
-    """What the graph says about the columns.
+    """The causal graph projected on the columns.
 
     Attributes
     ----------
     parents : tuple of ndarray of int, length n_columns
-        Columns that act on each column directly or through nodes that are no column. Members of one cycle are
-        nobody's parents within it.
+        Columns that act on each column directly or through nodes without a column. Within a cycle, no column
+        is a parent.
     reach : ndarray of bool of shape (n_columns, n_columns)
-        ``reach[i, j]``: i is j, or acts on j along some path, over nodes that are no column too.
+        ``reach[i, j]``: i is j, or there is a path from i to j, also through nodes without a column.
     known : ndarray of bool of shape (n_columns,)
-        Whether the column is a node at all.
+        Whether the column is a node of the graph.
     notes : tuple of str
-        What a caller should know: nodes without a column, columns without a node, cycles.
+        Notes for the caller: nodes without a column, columns without a node, cycles.
     """
 
     parents: tuple[IntArray, ...]
@@ -46,12 +46,12 @@ def read_graph(graph: networkx.DiGraph[Any], names: Sequence[Hashable]) -> Colum
     Raises
     ------
     InvalidInput
-        If it is no directed graph, or if none of its nodes is a column.
+        If it is not a directed graph, or if none of its nodes is a column.
     """
     if not (hasattr(graph, "nodes") and hasattr(graph, "edges") and hasattr(graph, "is_directed")):
         raise InvalidInput(
             f"graph must be a networkx.DiGraph, not {type(graph).__name__}",
-            hint="networkx.DiGraph([(cause, effect), ...])",
+            hint="build it with networkx.DiGraph([(cause, effect), ...])",
         )
     if not graph.is_directed():
         raise InvalidInput("graph has no directions", hint="use networkx.DiGraph, edges from cause to effect")
@@ -60,7 +60,7 @@ def read_graph(graph: networkx.DiGraph[Any], names: Sequence[Hashable]) -> Colum
     if not any(node in at for node in nodes):
         raise InvalidInput(
             f"no node of the graph is a ranked column; nodes are {_few(nodes)}, columns {_few(names)}",
-            hint="name the nodes like the columns; nodes without a column may be there beside them",
+            hint="name the nodes like the columns; further nodes may have no column",
         )
     effects: Edges = {node: set() for node in nodes}
     for edge in graph.edges:
@@ -80,7 +80,7 @@ def read_graph(graph: networkx.DiGraph[Any], names: Sequence[Hashable]) -> Colum
 
 
 def _reached(start: Hashable, effects: Edges, through: Any = None) -> set[Hashable]:
-    """Nodes behind `start`; paths end at nodes for which `through` is false, if it is given."""
+    """Nodes that `start` acts on; paths end at nodes for which `through` is false, if it is given."""
     found: set[Hashable] = set()
     waiting = list(effects[start])
     while waiting:
@@ -102,7 +102,7 @@ def _parents(
             continue
         for effect in _reached(name, effects, through=lambda node: node not in at):
             index = at.get(effect)
-            # Within a cycle nobody is upstream of anybody.
+            # Within a cycle, no column is upstream of another.
             if index is not None and index != cause and not reach[index, cause]:
                 parents[index].append(cause)
     return tuple(np.array(found, dtype=np.int64) for found in parents)

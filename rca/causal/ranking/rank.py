@@ -1,4 +1,4 @@
-"""`rca.rank_causes`: which column of a telemetry table started it."""
+"""`rca.rank_causes`: which column of a telemetry table is the root cause."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
 Worse = Literal["higher", "lower", "either"]
 #: Two-sided level of the intervals.
-LEVEL = 0.95
-#: Scores are rounded here, so that a column's unit never breaks a tie.
+SCORE_LEVEL = 0.95
+#: Scores are rounded to these digits, so that a column's unit does not break a tie.
 DIGITS = 9
 
 
@@ -36,27 +36,27 @@ def rank_causes(
     *,
     seed: int = 0,
 ) -> pd.DataFrame:
-    """Rank the columns of any telemetry table by their chance of being the root cause.
+    """Rank the columns of any telemetry table by their probability of being the root cause.
 
     Parameters
     ----------
     normal : DataFrame of shape (n_normal, n_columns)
-        Samples from before the incident, in time order; a few hundred are plenty, two the least.
+        Samples from before the incident, in time order. At least two; a few hundred are enough.
     anomalous : DataFrame of shape (n_anomalous, n_columns)
-        Samples of the incident, in time order, from its detection or a little before; one is enough.
-        Missing values may occur in either. Columns that are not numeric, not in both, without values, or a
-        clock, are left aside and listed in ``result.attrs["ignored"]`` with the reason.
+        Samples of the incident, in time order, from its detection or a little before. One is enough.
+        Both frames may have missing values. Columns that are not numeric, not in both, without values, or a
+        clock are ignored. ``result.attrs["ignored"]`` lists them with the reason.
     graph : networkx.DiGraph, optional
-        Edges from cause to effect, nodes named like columns: for latencies of a call graph, from callee to
-        caller. Nodes without a column are passed through, columns without a node are judged as without a
-        graph, and columns on one cycle are not ordered among themselves; ``result.attrs["notes"]`` says so.
+        Edges from cause to effect, nodes named like columns. For latencies of a call graph, an edge leads
+        from callee to caller. Paths pass through nodes without a column. Columns without a node are judged as
+        without a graph. Columns on one cycle are not ordered. ``result.attrs["notes"]`` lists these cases.
     target : hashable, optional
-        Column whose trouble is to be explained. Columns that resemble it gain; given a graph, its nodes that
-        have no path to the target score 0.
+        Column with the problem to explain. Similar columns get higher scores. With a graph, nodes without a
+        path to the target score 0.
     worse : {"higher", "lower", "either"}
-        Which movement of a column counts as trouble.
+        Which direction of a change is a problem.
     seed : int
-        Of the bootstrap behind the intervals; the same input and seed give the same answer.
+        Of the bootstrap for the intervals. The same input and seed give the same answer.
 
     Returns
     -------
@@ -69,8 +69,8 @@ def rank_causes(
     Raises
     ------
     InvalidInput
-        If a frame is empty or repeats a column, if no numeric column is in both, if `target` is not among
-        the ranked columns, if `graph` is not a directed graph over them, or if `worse` is none of the three.
+        If a frame is empty or repeats a column, or if no numeric column is in both. Also if `target` is not a
+        ranked column, `graph` not a directed graph over them, or `worse` none of the three.
 
     Examples
     --------
@@ -83,13 +83,13 @@ def rank_causes(
     ['disk_wait', 'latency']
     """
     if worse not in get_args(Worse):
-        raise InvalidInput(f"worse is {worse!r}", hint="one of 'higher', 'lower', 'either'")
+        raise InvalidInput(f"worse is {worse!r}", hint="use 'higher', 'lower' or 'either'")
     columns = read_columns(normal, anomalous)
     aim = None if target is None else _position(target, columns)
     drawn = None if graph is None else read_graph(graph, columns.names)
     evidence = gather(*oriented(columns, worse), drawn, aim, seed=seed)
     rounds, nothing = scores(evidence, WEIGHTS[drawn is not None, aim is not None])
-    # Columns that tie at 0 are told apart by what little they moved.
+    # The size of their shift orders columns with a score of 0.
     order = _order(columns.names, rounds[0], evidence.values[0, :, 0])
     result = _table(columns.names, rounds, order)
     result.attrs = {
@@ -108,7 +108,7 @@ def _position(target: Hashable, columns: Columns) -> int:
         f"target {target!r} is not a column of both frames"
         if reason is None
         else f"target {target!r}: {reason}",
-        hint=f"ranked columns are {', '.join(map(repr, columns.names[:5]))} and so on",
+        hint=f"the ranked columns begin with {', '.join(map(repr, columns.names[:5]))}",
     )
 
 
@@ -136,7 +136,7 @@ def _table(names: tuple[Hashable, ...], rounds: FloatArray, order: list[int]) ->
     import pandas as pd
 
     score = rounds[0]
-    low, high = np.quantile(rounds, [(1 - LEVEL) / 2, (1 + LEVEL) / 2], axis=0)
+    low, high = np.quantile(rounds, [(1 - SCORE_LEVEL) / 2, (1 + SCORE_LEVEL) / 2], axis=0)
     cause = [names[index] for index in order]
     return pd.DataFrame(
         {
@@ -153,5 +153,5 @@ def _notes(graph: ColumnGraph | None, aim: int | None, target: Hashable | None) 
         return []
     notes = list(graph.notes)
     if aim is not None and not graph.known[aim]:
-        notes.append(f"target {target!r} is no node of the graph: no column could be excluded")
+        notes.append(f"target {target!r} is not a node of the graph, so no column was excluded")
     return notes

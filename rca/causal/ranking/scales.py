@@ -1,8 +1,8 @@
-"""How much a column usually varies, never less than what could matter to anybody.
+"""The usual spread of a column, with lower limits.
 
-A robust z-score explodes on columns that hardly ever move: their spread is zero, or one least significant
-digit. Three floors keep that from deciding a ranking: a share of the level, the quantisation step, and, for
-columns that mostly repeat one value, a share of everything ever seen of them.
+A column that hardly ever changes has a spread of zero, or of its last digit, so its robust z-scores are huge.
+Three lower limits keep such columns from the top of a ranking: a share of the level, a share of the
+quantisation step and, for columns that mostly repeat one value, a share of their whole range.
 """
 
 from __future__ import annotations
@@ -12,15 +12,15 @@ import numpy as np
 from rca.arrays import FloatArray
 from rca.robust import nan_median, nan_quantile
 
-#: A change of this share of the usual level counts as one unit of spread at most.
+#: One unit of spread is at least this share of the usual level ...
 LEVEL_SHARE = 0.01
-#: So does this share of the smallest difference between two values.
+#: ... and at least this share of the smallest difference between two values.
 STEP_SHARE = 0.5
-#: A column that only ever had one value shows at most ten units, whatever it changes to.
+#: A column with one constant value changes by at most ten units.
 REPEATED_SHARE = 0.1
-#: Standard normal quantiles, for spreads that agree on Gaussian data.
+#: Standard normal quantiles, so that the spreads agree on Gaussian data.
 NORMAL_MAD, NORMAL_IQR, NORMAL_TAIL = 0.6745, 1.349, 1.96
-#: z-scores are cut here: beyond, only rounding is compared.
+#: z-scores are clipped here; beyond, differences are rounding errors.
 LARGEST = 1e6
 
 
@@ -40,10 +40,10 @@ def standardise(normal: FloatArray, anomalous: FloatArray) -> tuple[FloatArray, 
     """
     centre = nan_median(normal)
     scale = np.maximum(spread(normal, centre), floors(normal, anomalous, centre))
-    # The smallest floats have no finite inverse; a column of that size is as good as zero.
+    # The smallest floats have no finite inverse; such a column counts as zero.
     usable = scale > 1.0 / np.finfo(np.float64).max
     inverse = np.divide(1.0, scale, out=np.zeros_like(scale), where=usable)
-    with np.errstate(over="ignore"):  # What overflows is cut like everything beyond the largest.
+    with np.errstate(over="ignore"):  # Overflows are clipped as well.
         return (
             np.clip((normal - centre) * inverse, -LARGEST, LARGEST),
             np.clip((anomalous - centre) * inverse, -LARGEST, LARGEST),
@@ -53,20 +53,20 @@ def standardise(normal: FloatArray, anomalous: FloatArray) -> tuple[FloatArray, 
 def spread(normal: FloatArray, centre: FloatArray) -> FloatArray:
     """Standard deviation of a Gaussian that is as wide as the column, in the middle or in the longer tail.
 
-    The tail is what keeps skewed metrics (latencies, bytes, counts) from being surprised by themselves.
+    Because of the tail, usual values of skewed metrics (latencies, bytes, counts) get no large z-scores.
     """
     away = normal - centre
     low, lower, upper, high = (nan_quantile(away, q) for q in (0.025, 0.25, 0.75, 0.975))
     middle = np.maximum(nan_median(np.abs(away)) / NORMAL_MAD, (upper - lower) / NORMAL_IQR)
     tail = np.maximum(high, -low) / NORMAL_TAIL
-    # Few rows tend to understate their spread.
+    # Few rows underestimate the spread.
     count = np.isfinite(normal).sum(axis=0)
     widened: FloatArray = np.maximum(middle, tail) * (1.0 + 3.0 / count)
     return widened
 
 
 def floors(normal: FloatArray, anomalous: FloatArray, centre: FloatArray) -> FloatArray:
-    """Least spread that a column is granted, in its own unit."""
+    """Lower limit of a column's spread, in its own unit."""
     count = np.isfinite(normal).sum(axis=0)
     repeated = (normal == centre).sum(axis=0) / count
     reach = np.nanmax(np.abs(np.concatenate([normal, anomalous]) - centre), axis=0)

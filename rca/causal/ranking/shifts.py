@@ -1,7 +1,6 @@
-"""How far each column moved, and how sure that is: block-bootstrap rounds of the locations' difference.
+"""The shift of each column and its uncertainty: block-bootstrap rounds of the difference of locations.
 
-Every later piece of evidence is a function of these locations, so that one matrix product per frame pays for
-all of the intervals.
+All later evidence is a function of these locations, so one matrix product per frame serves all intervals.
 """
 
 from __future__ import annotations
@@ -13,13 +12,13 @@ from rca.robust import nan_quantile
 
 #: Rounds of the bootstrap; the first row of every result is the estimate itself.
 ROUNDS = 200
-#: A column's rows are cut at these quantiles before they are averaged.
-CUT = 0.02
-#: Rows are cut here before their noise is measured; units of spread.
+#: A column's rows are clipped at this quantile, and at its counterpart, before they are averaged.
+TAIL = 0.02
+#: Rows are clipped here before their noise is measured; units of spread.
 NOISE_CUT = 4.0
-#: Memory beyond this would leave a trend no noise to stand out from.
+#: Limit on the correlation of neighbouring rows: a trend would otherwise have no noise.
 MOST_MEMORY = 0.95
-#: Peaks are read here: high enough to see what comes and goes, not the single highest row of many.
+#: Quantile of a peak: high enough for short bursts, but not the single highest row.
 PEAK = 0.95
 
 
@@ -36,22 +35,22 @@ def locations(normal: FloatArray, anomalous: FloatArray, seed: int, rounds: int 
     Returns
     -------
     ndarray of shape (1 + rounds, n_columns), units of spread
-        Row 0 is the estimate. Rows are resampled in blocks, as neighbouring samples resemble each other.
+        Row 0 is the estimate. Rows are resampled in blocks, because neighbouring samples are similar.
     """
     rng = np.random.default_rng(seed)
     found = _means(anomalous, _weights(anomalous.shape[0], rounds, rng))
     found -= _means(normal, _weights(normal.shape[0], rounds, rng))
-    # k blocks show (k - 1) / k of the variance only, one block none: normal noise stands in for the rest.
+    # k blocks show only (k - 1) / k of the variance; normal noise is added for the rest.
     n_rows = anomalous.shape[0]
     missed = np.sqrt(_noise(normal)[0] / (n_rows * _blocks(n_rows)[1]))
     found[1:] += rng.standard_normal(found[1:].shape) * missed
     return found
 
 
-def doubt(normal: FloatArray, anomalous: FloatArray) -> FloatArray:
-    """Standard error of a shift on a normal day over as many rows, shape (n_columns,), units of spread.
+def standard_error(normal: FloatArray, anomalous: FloatArray) -> FloatArray:
+    """Standard error of a shift between normal rows, shape (n_columns,), units of spread.
 
-    A first-order memory is allowed for: a column that wanders slowly has fewer independent rows than rows.
+    The correlation of neighbouring rows counts: a slowly drifting column has fewer independent rows.
     """
     variance, memory = _noise(normal)
     shares = sum(1.0 / np.isfinite(rows).sum(axis=0) for rows in (normal, anomalous))
@@ -60,12 +59,12 @@ def doubt(normal: FloatArray, anomalous: FloatArray) -> FloatArray:
 
 
 def peaks(normal: FloatArray, anomalous: FloatArray) -> FloatArray:
-    """How much higher a column gets than it usually gets, shape (n_columns,), units of spread."""
+    """Peak of a column above its usual peak, shape (n_columns,), units of spread."""
     return nan_quantile(anomalous, PEAK) - np.maximum(nan_quantile(normal, PEAK), 0.0)
 
 
 def _noise(normal: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """Variance and lag-one correlation of the normal rows, gaps taken as usual values."""
+    """Variance and lag-one correlation of the normal rows; gaps count as usual values."""
     cut = np.clip(normal, -NOISE_CUT, NOISE_CUT)
     known = np.isfinite(cut)
     count = known.sum(axis=0)
@@ -87,7 +86,7 @@ def _weights(n_rows: int, rounds: int, rng: np.random.Generator) -> FloatArray:
     length, number = _blocks(n_rows)
     starts = rng.integers(0, n_rows, (rounds, number))
     marks = np.zeros((rounds, n_rows + length + 1))
-    # Counting starts and ends, then summing up: blocks overlap, and wrap around the end.
+    # Mark starts and ends of blocks, then sum up: blocks overlap, and wrap around the end.
     row = np.arange(rounds)[:, None]
     np.add.at(marks, (row, starts), 1.0)
     np.add.at(marks, (row, starts + length), -1.0)
@@ -98,8 +97,8 @@ def _weights(n_rows: int, rounds: int, rng: np.random.Generator) -> FloatArray:
 
 
 def _means(values: FloatArray, weights: FloatArray) -> FloatArray:
-    """Weighted means per column, rows beyond the cut quantiles brought back to them."""
-    low, high = nan_quantile(values, CUT), nan_quantile(values, 1.0 - CUT)
+    """Weighted means per column, rows clipped at the `TAIL` quantiles."""
+    low, high = nan_quantile(values, TAIL), nan_quantile(values, 1.0 - TAIL)
     kept = np.clip(values, low, high)
     known = np.isfinite(kept)
     total = weights @ np.where(known, kept, 0.0)
@@ -108,5 +107,5 @@ def _means(values: FloatArray, weights: FloatArray) -> FloatArray:
         return result
     count = weights @ known.astype(np.float64)
     mean = np.divide(total, count, out=np.zeros_like(total), where=count > 0)
-    # A round that drew none of a sparse column's values says nothing new about it.
+    # A round without a value of a sparse column keeps its estimate.
     return np.where(count > 0, mean, mean[0])

@@ -1,8 +1,8 @@
-"""How much each piece of evidence counts: a conditional logit, fitted once on synthetic data, fixed since.
+"""Weights of the evidence: a conditional logit with fixed weights, fitted on synthetic data.
 
-``score = exp(w . evidence) / (exp(nothing) + sum over candidates)``: the chance that the column is the root
-cause, given that at most one of the columns is. `benchmarks.tabular.calibrate` drew random structural causal
-models, injected faults and maximised the likelihood of the true columns; no public or real data took part.
+``score = exp(w . evidence) / (exp(nothing) + sum over candidates)`` is the probability that the column is the
+root cause, given that at most one column is. `benchmarks.tabular.calibrate` draws random structural causal
+models, injects faults and maximises the likelihood of the true columns. It uses no public or real data.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from rca.causal.ranking.evidence import Evidence
 
 #: Key of the log-odds that none of the columns is the root cause.
 NOTHING = "nothing"
-#: By what the caller gave: (a graph, a target). Printed by `benchmarks.tabular.calibrate`.
+#: Weights by the caller's input (graph given, target given). `benchmarks.tabular.calibrate` prints them.
 WEIGHTS: Mapping[tuple[bool, bool], Mapping[str, float]] = {
     (False, False): {
         "nothing": 1.74, "size": 1.11, "certain": 0.80, "early": 0.67, "unpredicted": 0.06,
@@ -37,7 +37,7 @@ WEIGHTS: Mapping[tuple[bool, bool], Mapping[str, float]] = {
 
 
 def scores(evidence: Evidence, weights: Mapping[str, float]) -> tuple[FloatArray, FloatArray]:
-    """Chance of being the root cause per round and column, and of there being none.
+    """Probability of being the root cause per round and column, and that no column is.
 
     Parameters
     ----------
@@ -48,7 +48,7 @@ def scores(evidence: Evidence, weights: Mapping[str, float]) -> tuple[FloatArray
     Returns
     -------
     scores : ndarray of shape (n_rounds, n_columns)
-        0 for columns that are no candidates; rows add up to one less what is in `nothing`.
+        0 for columns that are not candidates; a row's sum is 1 less its `nothing`.
     nothing : ndarray of shape (n_rounds,)
     """
     logits = evidence.values @ np.array([weights[name] for name in evidence.features])
