@@ -23,8 +23,8 @@ from rca.whatif.optypes import (
 )
 
 # Kinds of durations; a kind has one row per stage (per link for transfers), "nothing" has one in all.
-KINDS = (FORWARD, BACKWARD, REDUCE_SCATTER, ALL_GATHER, OPTIMIZER, POINT_TO_POINT[0])
-_KIND = {optype: kind for kind, optype in enumerate(KINDS)} | dict.fromkeys(POINT_TO_POINT, 5)
+DURATION_KINDS = (FORWARD, BACKWARD, REDUCE_SCATTER, ALL_GATHER, OPTIMIZER, POINT_TO_POINT[0])
+_KIND = {optype: kind for kind, optype in enumerate(DURATION_KINDS)} | dict.fromkeys(POINT_TO_POINT, 5)
 
 
 @dataclass(frozen=True)
@@ -108,7 +108,7 @@ class ReplayTimes:
 
 def n_rows(shape: StepShape) -> int:
     """Rows of `Durations.seconds`."""
-    return len(KINDS) * shape.pipeline + 1
+    return len(DURATION_KINDS) * shape.pipeline + 1
 
 
 def row_of(shape: StepShape, optype: int, place: int) -> int:

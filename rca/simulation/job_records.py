@@ -23,7 +23,7 @@ from rca.telemetry.schema import EVENTS, OPS, PHASES
 from rca.whatif.optypes import NAMES
 
 # In the order of a step; a cut leaves the later phases unmeasured.
-PHASE_ORDER = (
+PHASES_IN_ORDER = (
     "data_loading_seconds",
     "host_to_device_seconds",
     "forward_seconds",
@@ -92,13 +92,13 @@ def _interrupted_step(
         return
     step, stopped_ranks = stop.step, list(stop.ranks)
     present[:, step] = True
-    for name in (*PHASE_ORDER[COLLECTIVE:], "communication_seconds", "gc_seconds", "step_seconds"):
+    for name in (*PHASES_IN_ORDER[COLLECTIVE:], "communication_seconds", "gc_seconds", "step_seconds"):
         columns[name][:, step] = np.nan
-    for name in PHASE_ORDER[stop.phase : COLLECTIVE]:
+    for name in PHASES_IN_ORDER[stop.phase : COLLECTIVE]:
         for holding in phases_holding(name, scenario.telemetry.phase_accounting):
             columns[holding][stopped_ranks, step] = np.nan
     for name in phases_that_wait_for_all(scenario.telemetry.phase_accounting):
-        if PHASE_ORDER.index(name) >= min(stop.phase, COLLECTIVE - 1):
+        if PHASES_IN_ORDER.index(name) >= min(stop.phase, COLLECTIVE - 1):
             columns[name][:, step] = np.nan
     sizes = scenario.parallelism
     if sizes.pipeline > 1 and stop.phase < COLLECTIVE:
@@ -116,7 +116,7 @@ def _cut_step(start: FloatArray, run_end: RunEnd, columns: dict[str, FloatArray]
     step = run_end.n_run
     elapsed = start[:, step].copy()
     present[:, step] = elapsed < run_end.end
-    for name in PHASE_ORDER:
+    for name in PHASES_IN_ORDER:
         elapsed += columns[name][:, step]
         columns[name][elapsed > run_end.end, step] = np.nan
     unfinished = elapsed > run_end.end

@@ -1,4 +1,4 @@
-"""Domain-randomised scenarios: jobs, machines, telemetry, and faults with victims, steps and severity."""
+"""Domain-randomised scenarios: jobs, machines, telemetry, and faults with ranks, steps and severity."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def sample_fault(rng: np.random.Generator, scenario: Scenario, cause: str) -> Fa
     """Draw one fault of a cause for this job."""
     kind = FAULTS[cause]
     variant = kind.variants[int(rng.integers(len(kind.variants)))]
-    ranks, nodes = _victims(rng, scenario, cause, variant)
+    ranks, nodes = _affected(rng, scenario, cause, variant)
     if kind.straggler_type is None:
         first, last = _stop_step(rng, scenario), None
     else:
@@ -90,7 +90,7 @@ def _late_share(rng: np.random.Generator, cause: str, variant: str) -> float:
     return log_uniform(rng, *RARE_BATCHES) if may_be_rare and rng.random() < RARE_SHARE else 1.0
 
 
-def _victims(
+def _affected(
     rng: np.random.Generator, scenario: Scenario, cause: str, variant: str
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
     reach, world = FAULTS[cause].reach, scenario.world_size

@@ -24,7 +24,7 @@ DeviceWait = Literal["every phase", "forward", "optimizer", "nowhere"]
 SkewedBy = Literal["ring", "node"]
 Visibility = Literal["full", "unsplit", "minimal", "loading"]
 #: Fewest rows per rank of a window with missing rows at its beginning.
-LEAST_ROWS = 20
+FEWEST_ROWS_AFTER_SKIP = 20
 #: Visibilities without timers for the ranks' own work: whole steps, or whole steps and data loading.
 HARDLY_VISIBLE = frozenset({"minimal", "loading"})
 
@@ -235,7 +235,7 @@ class Scenario(Frozen):
         late = self.telemetry.rows_behind if self.telemetry.ending == "complete" else 0
         end = self.n_steps - late if stop_step is None else stop_step
         skipped = self.telemetry.rows_skipped
-        return (skipped if end - skipped >= LEAST_ROWS else 0), end
+        return (skipped if end - skipped >= FEWEST_ROWS_AFTER_SKIP else 0), end
 
     def without(self, index: int) -> Self:
         """Return the same job and noise without one of its faults."""

@@ -13,7 +13,7 @@ from rca.arrays import BoolArray, FloatArray, IntArray
 from rca.simulation.finished_run import FinishedRun
 from rca.simulation.machine_differences import background_rate
 
-MAX_ROWS = 150_000
+MAX_METRIC_ROWS = 150_000
 EXPECTED_SERIES_PER_RANK = 45
 
 
@@ -41,7 +41,7 @@ def scrape_times(run: FinishedRun, rng: np.random.Generator) -> tuple[FloatArray
     """Scrape times of every node and of the whole job, and whether each is kept, (n_nodes + 1, n_samples)."""
     telemetry = run.scenario.telemetry
     n_rows = run.scenario.n_nodes + 1
-    limit = max(4, MAX_ROWS // (EXPECTED_SERIES_PER_RANK * run.scenario.world_size))
+    limit = max(4, MAX_METRIC_ROWS // (EXPECTED_SERIES_PER_RANK * run.scenario.world_size))
     interval = max(telemetry.interval_seconds, run.end / limit)
     count = max(2, int(run.end / interval))
     # Each target has its own place in the scrape cycle and a little jitter within it.

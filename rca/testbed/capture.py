@@ -23,7 +23,7 @@ from rca.testbed.labels import label_of
 from rca.testbed.probe import Capabilities, probe
 from rca.testbed.process import Exit, send
 from rca.testbed.record import Acted, Record
-from rca.testbed.sampling.sampler import PERIOD_SECONDS, CpuAccount, Sampler
+from rca.testbed.sampling.sampler import SAMPLE_PERIOD_SECONDS, CpuAccount, Sampler
 from rca.testbed.scenario import Fault, Scenario
 from rca.testbed.sweep import exclusive, sweep
 from rca.testbed.window import window_of
@@ -161,7 +161,7 @@ def _run(bed: Bed, on_progress: OnProgress) -> Record:
             if watch.slowest >= 0 and now >= due:
                 sampler.sample(now)
                 account.observe(now, [os.getpid(), *bed.process_table.alive])
-                due = max(due + PERIOD_SECONDS, now)
+                due = max(due + SAMPLE_PERIOD_SECONDS, now)
             time.sleep(_POLL_SECONDS)
     finally:
         schedule.close()

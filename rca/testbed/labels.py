@@ -18,8 +18,8 @@ from rca.testbed.sampling.gpu_watch import GpuObservation
 from rca.testbed.sampling.nvml import reasons_in_words
 from rca.testbed.scenario import WARM_UP_STEPS, Fault, JobShape, Scenario
 
-VISIBLE_SLOWDOWN = 0.08
-ENOUGH_STEPS = 5
+VISIBLE_MEASURED_SLOWDOWN = 0.08
+ENOUGH_STEPS_ALONE = 5
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class Impact:
 
     @property
     def visible(self) -> bool:
-        return self.during / self.before - 1 >= VISIBLE_SLOWDOWN
+        return self.during / self.before - 1 >= VISIBLE_MEASURED_SLOWDOWN
 
     def as_dict(self) -> dict[str, float | bool]:
         return {
@@ -109,7 +109,7 @@ def impact_of(acted: Acted, all_acted: list[Acted], steps: FloatArray) -> Impact
     before[:WARM_UP_STEPS] = False
     mine = active[all_acted.index(acted)]
     alone = mine & (np.sum(active, axis=0) == 1)
-    shared = int(alone.sum()) < ENOUGH_STEPS
+    shared = int(alone.sum()) < ENOUGH_STEPS_ALONE
     affected = mine if shared else alone
     if not before.any() or not affected.any():
         return None
@@ -159,14 +159,14 @@ def _injected_fault(acted: Acted, impact: Impact | None) -> dict[str, Any]:
 
 def _cause(acted: Acted, impact: Impact | None, job: JobShape) -> dict[str, Any]:
     fault = acted.fault
-    victims = fault.victims(job)
+    affected_ranks = fault.affected_ranks(job)
     # The job's own causes, and those of a shared fabric, belong to no node.
     placed = fault.scope != "job"
     return {
         "cause": fault.spec.cause,
         "accepted": [fault.spec.cause, *fault.spec.alike],
-        "ranks": victims,
-        "nodes": sorted({node_name(job.node_of(rank)) for rank in victims}) if placed else [],
+        "ranks": affected_ranks,
+        "nodes": sorted({node_name(job.node_of(rank)) for rank in affected_ranks}) if placed else [],
         "first_step": acted.first_step,
         "last_step": None if fault.spec.stops_the_job else acted.last_step,
         "severity": fault.severity / 3,

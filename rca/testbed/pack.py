@@ -19,7 +19,7 @@ from rca.telemetry.labels import MANIFEST_FILE, CollectionEntry, read_collection
 
 OnProgress = Callable[[str, int, int], None]
 #: Parquet's strongest useful setting: packed once, read often.
-LEVEL = 19
+ZSTD_LEVEL = 19
 
 
 def pack(
@@ -99,7 +99,7 @@ def _add(archive: tarfile.TarFile, entry: CollectionEntry) -> None:
 
 def _compact(path: Path) -> bytes:
     held = io.BytesIO()
-    pq.write_table(pq.read_table(path), held, compression="zstd", compression_level=LEVEL)
+    pq.write_table(pq.read_table(path), held, compression="zstd", compression_level=ZSTD_LEVEL)
     return held.getvalue()
 
 

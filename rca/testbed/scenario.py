@@ -15,7 +15,7 @@ Model = Literal["mlp", "transformer", "convolution"]
 Benign = Literal["hiccup", "neighbour_load", "clock_skew", "slow_warm_up"]
 Severity = Literal[1, 2, 3]
 
-MAX_WORLD_SIZE = 16
+MAX_TESTBED_RANKS = 16
 WARM_UP_STEPS = 4
 # Six ranks keep two cores busy enough; more ranks get proportionally longer kernels.
 COMFORTABLE_RANKS = 6
@@ -40,8 +40,8 @@ class JobShape(BaseModel):
     model_config = _Checked
 
     model: Model = "mlp"
-    world_size: Annotated[int, Field(ge=2, le=MAX_WORLD_SIZE)] = 8
-    nodes: Annotated[int, Field(ge=1, le=MAX_WORLD_SIZE)] = 4
+    world_size: Annotated[int, Field(ge=2, le=MAX_TESTBED_RANKS)] = 8
+    nodes: Annotated[int, Field(ge=1, le=MAX_TESTBED_RANKS)] = 4
     pipeline: Annotated[int, Field(ge=1)] = 1
     steps: Annotated[int, Field(ge=8, le=2000)] = 66
     gpu_ranks: tuple[Annotated[int, Field(ge=0)], ...] = ()
@@ -139,7 +139,7 @@ class Fault(BaseModel):
     def level(self) -> float:
         return self.spec.level(self.severity)
 
-    def victims(self, job: JobShape) -> list[int]:
+    def affected_ranks(self, job: JobShape) -> list[int]:
         """Affected ranks."""
         if self.scope == "rank":
             return sorted(self.ranks)
@@ -188,12 +188,12 @@ class Scenario(BaseModel):
         return self
 
     def _refuse_wrong_device(self, fault: Fault) -> None:
-        victims, real = set(fault.victims(self.job)), set(self.job.gpu_ranks)
-        if fault.spec.device == "gpu" and not victims <= real:
+        affected_ranks, real = set(fault.affected_ranks(self.job)), set(self.job.gpu_ranks)
+        if fault.spec.device == "gpu" and not affected_ranks <= real:
             raise ValueError(f"{fault.kind} needs a real GPU: aim it at one of job.gpu_ranks")
-        if fault.spec.device == "stand_in" and victims & real:
+        if fault.spec.device == "stand_in" and affected_ranks & real:
             raise ValueError(
-                f"{fault.kind} needs ranks without a real GPU; rank {min(victims & real)} has a real GPU"
+                f"{fault.kind} needs ranks without a real GPU; rank {min(affected_ranks & real)} has one"
             )
 
 

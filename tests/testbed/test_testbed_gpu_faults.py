@@ -32,7 +32,7 @@ def gpu_bed(n_ranks: int = 4):
 
 
 @pytest.mark.parametrize(
-    ("kind", "severity", "deed", "shares"),
+    ("kind", "severity", "work", "shares"),
     [
         ("gpu_gemms", 1, GpuWork.GEMMS, [0.4, 0, 0]),
         ("gpu_gemms", 3, GpuWork.GEMMS, [1, 1, 0]),
@@ -40,13 +40,13 @@ def gpu_bed(n_ranks: int = 4):
         ("pinned_copies", 3, GpuWork.PINNED_COPIES, [1, 1, 1]),
     ],
 )
-def test_foreign_work_starts_and_stops_on_the_affected_gpu(kind, severity, deed, shares):
+def test_foreign_work_starts_and_stops_on_the_affected_gpu(kind, severity, work, shares):
     bed, controls, _ = gpu_bed()
     fault = gpu_scenario(GEMMS | {"kind": kind, "severity": severity}).faults[0]
     held = injector(bed, fault)
     held.start()
     assert [each[Control.SHARE] for each in controls] == shares
-    assert {each[Control.WORK] for each in controls} == {deed}
+    assert {each[Control.WORK] for each in controls} == {work}
     held.stop()
     assert {each[Control.WORK] for each in controls} == {GpuWork.NOTHING}
 

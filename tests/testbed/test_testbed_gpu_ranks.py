@@ -30,7 +30,7 @@ GPU_FAULTS = sorted(kind for kind, spec in FAULTS.items() if spec.device == "gpu
 
 @pytest.mark.parametrize("kind", GPU_FAULTS)
 def test_a_gpu_fault_needs_a_rank_with_a_gpu(kind):
-    assert gpu_scenario(GEMMS | {"kind": kind}).faults[0].victims(gpu_scenario().job) == [1]
+    assert gpu_scenario(GEMMS | {"kind": kind}).faults[0].affected_ranks(gpu_scenario().job) == [1]
     with pytest.raises(ValueError, match=f"{kind} needs a real GPU"):
         gpu_scenario(GEMMS | {"kind": kind, "ranks": [0]})
     with pytest.raises(ValueError, match="needs a real GPU"):
@@ -41,7 +41,7 @@ def test_a_gpu_fault_needs_a_rank_with_a_gpu(kind):
 def test_a_stand_in_fault_needs_a_rank_without_a_gpu(kind):
     aimed = {"kind": kind, "scope": "rank", "first_step": 15}
     assert gpu_scenario(aimed | {"ranks": [0]}).faults
-    with pytest.raises(ValueError, match="rank 1 has a real GPU"):
+    with pytest.raises(ValueError, match="rank 1 has one"):
         gpu_scenario(aimed | {"ranks": [0, 1]})
 
 

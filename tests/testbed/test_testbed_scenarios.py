@@ -48,7 +48,12 @@ def test_affected_ranks_follow_from_the_scope():
         {"kind": "checkpoint_stall", "scope": "job", "first_step": 9},
         job={"pipeline": 2},
     )
-    assert [fault.victims(scenario.job) for fault in scenario.faults] == [[2, 3], [3], [2, 3], [0, 1, 2, 3]]
+    assert [fault.affected_ranks(scenario.job) for fault in scenario.faults] == [
+        [2, 3],
+        [3],
+        [2, 3],
+        [0, 1, 2, 3],
+    ]
 
 
 @pytest.mark.parametrize(

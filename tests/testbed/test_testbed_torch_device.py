@@ -73,7 +73,7 @@ def shared_of(network: models.Network, seed: int = 3) -> Shared:
 
 
 def length_of(model: str) -> int:
-    return models.TYPICAL if model == "transformer" else 0
+    return models.TYPICAL_TOKENS if model == "transformer" else 0
 
 
 def one_step(model: str, repeats: int, pageable: float) -> None:
@@ -171,27 +171,27 @@ def small(device: object) -> GpuOperations:
     return GpuOperations(device, side=32, traffic_bytes=4096, copied_bytes=4096)
 
 
-def neighbours_work() -> None:
+def foreign_processes_work() -> None:
     import torch
 
-    works = small(torch.device("cpu"))
-    works.warm_up()
-    for deed in (GpuWork.GEMMS, GpuWork.MEMORY_TRAFFIC, GpuWork.PINNED_COPIES):
+    operations = small(torch.device("cpu"))
+    operations.warm_up()
+    for work in (GpuWork.GEMMS, GpuWork.MEMORY_TRAFFIC, GpuWork.PINNED_COPIES):
         began = time.monotonic()
-        assert works.do(deed, 0.03) >= 1
+        assert operations.run(work, 0.03) >= 1
         assert time.monotonic() - began >= 0.03
-        assert works.do(deed, 0.0) == 1
+        assert operations.run(work, 0.0) == 1
     control = np.zeros(len(Control))
     done: list[tuple[GpuWork, float]] = []
-    works.do = lambda deed, seconds: done.append((deed, seconds)) or 1  # type: ignore[method-assign]
-    run_period(works, control)
+    operations.run = lambda work, seconds: done.append((work, seconds)) or 1  # type: ignore[method-assign]
+    run_period(operations, control)
     control[Control.WORK], control[Control.SHARE] = GpuWork.GEMMS, 0.5
-    run_period(works, control)
-    assert done == [(GpuWork.GEMMS, neighbour.PERIOD_SECONDS / 2)]
+    run_period(operations, control)
+    assert done == [(GpuWork.GEMMS, neighbour.WORK_PERIOD_SECONDS / 2)]
 
 
 def test_foreign_processes_work_only_with_a_load(in_child):
-    in_child(neighbours_work)
+    in_child(foreign_processes_work)
 
 
 def test_marks_of_the_host_are_its_own_clock():

@@ -9,7 +9,7 @@ from rca.simulation.finished_run import FinishedRun
 from rca.simulation.machine_differences import gpu_attribute, machine_level, machines_have
 from rca.simulation.scraping import MetricsScraper
 
-IDLE, POWER_CAP, HW_SLOWDOWN, SW_THERMAL, HW_THERMAL, POWER_BRAKE = 0x1, 0x4, 0x8, 0x20, 0x40, 0x80
+GPU_IDLE, POWER_CAP, HW_SLOWDOWN, SW_THERMAL, HW_THERMAL, POWER_BRAKE = 0x1, 0x4, 0x8, 0x20, 0x40, 0x80
 MIB_PER_GIB = 1024.0
 # Errors that the driver remembers from before the job: of programs, and of memory that was remapped since.
 EARLIER_XID_SHARE, EARLIER_XIDS = 0.12, (13.0, 31.0, 43.0, 45.0, 63.0, 94.0)
@@ -80,7 +80,7 @@ def _limits(
     thermal_bits = np.where(thermal > 0.85, SW_THERMAL | HW_THERMAL | HW_SLOWDOWN, SW_THERMAL)
     reasons = np.where(thermal > 0.2, thermal_bits, 0) | np.where(capped > 0.1, cap_bits, 0)
     reasons = reasons | np.where(limited > 0, POWER_CAP, 0)
-    reasons = np.where((reasons == 0) & (asleep > 0.5), IDLE, reasons)
+    reasons = np.where((reasons == 0) & (asleep > 0.5), GPU_IDLE, reasons)
     old = run.scenario.telemetry.old_names
     name = "DCGM_FI_DEV_CLOCK_THROTTLE_REASONS" if old else "DCGM_FI_DEV_CLOCKS_EVENT_REASONS"
     out.gauge(name, "rank", np.asarray(reasons, dtype=np.float64), noise=0.0)

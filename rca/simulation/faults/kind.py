@@ -1,4 +1,4 @@
-"""The type of a fault, and what all faults share: victims, presence over time, random factors."""
+"""The type of a fault, and what all faults share: affected ranks, presence over time, random factors."""
 
 from __future__ import annotations
 

@@ -37,12 +37,12 @@ class DutyCycle(Injector):
             self.bed.process_table.spawn(
                 "pacer", partial(stop_and_go, self._device(rank).pid, self.fault.level), placement
             )
-            for rank in self.victims
+            for rank in self.affected_ranks
         )
 
     def stop(self) -> None:
         self.bed.process_table.end(*self._pacers)
-        for rank in self.victims:
+        for rank in self.affected_ranks:
             send(self._device(rank), signal.SIGCONT)
 
     def _device(self, rank: int) -> Spawned:
@@ -61,14 +61,14 @@ class ForeignCopiers(Injector):
                 partial(copy_without_end, self.bed.links[node], self.bed.job.scale),
                 Placement(core=self.bed.nodes[node].core, real_time=self.bed.permitted.real_time),
             )
-            for node in self.victim_nodes
+            for node in self.affected_nodes
             for _ in range(int(self.fault.level))
         )
 
     def stop(self) -> None:
         # A copier may end while it holds the token.
         self.bed.process_table.end(*self._copiers)
-        for node in self.victim_nodes:
+        for node in self.affected_nodes:
             restore_token(self.bed.links[node].reader, self.bed.links[node].writer)
 
 
@@ -96,5 +96,5 @@ class ForeignGpuWork(Injector):
         self._set_load(GpuWork.NOTHING, 0.0)
 
     def _set_load(self, work: GpuWork, load: float) -> None:
-        for rank in self.victims:
+        for rank in self.affected_ranks:
             set_gpu_load(self.bed.neighbours[rank], work, load)

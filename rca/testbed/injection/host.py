@@ -25,7 +25,7 @@ class CpuHogs(Injector):
         count = int(self.fault.level)
         if self.fault.scope == "rank":
             self._hogs = tuple(
-                self._hog(self.bed.placement_near(rank)) for rank in self.victims for _ in range(count)
+                self._hog(self.bed.placement_near(rank)) for rank in self.affected_ranks for _ in range(count)
             )
             return
         hogs = []
@@ -51,7 +51,7 @@ class CpuQuota(Injector):
         self._set(None)
 
     def _set(self, milliseconds: float | None) -> None:
-        for rank in self.victims:
+        for rank in self.affected_ranks:
             self.bed.groups.set_cpu_quota(self.bed.job.node_of(rank), rank, milliseconds)
 
 
@@ -63,14 +63,14 @@ class MemoryLimit(Injector):
     """A limit that leaves a few MiB of the lookup table in memory."""
 
     def start(self) -> None:
-        for rank in self.victims:
+        for rank in self.affected_ranks:
             node = self.bed.job.node_of(rank)
             used = self.bed.groups.memory_used(node, rank)
             missing = TABLE_BYTES - int(self.fault.level * _MIB)
             self._tighten(node, rank, used - missing)
 
     def stop(self) -> None:
-        for rank in self.victims:
+        for rank in self.affected_ranks:
             self.bed.groups.set_memory_limit(self.bed.job.node_of(rank), rank, None)
 
     def _tighten(self, node: int, rank: int, limit: int) -> None:
@@ -88,7 +88,7 @@ _MEGABYTE = 1_000_000
 
 
 class ReadLimit(Injector):
-    """The kernel's read limit on the victims' groups."""
+    """The kernel's read limit on the affected ranks' groups."""
 
     def start(self) -> None:
         # Longer steps need fewer bytes per second for the same slowdown.
@@ -100,6 +100,6 @@ class ReadLimit(Injector):
     def _set(self, bytes_per_second: int) -> None:
         if self.bed.disk is None:
             raise FileNotFoundError("reads of the temporary folder cannot be limited: it is not on a disk")
-        for rank in self.victims:
+        for rank in self.affected_ranks:
             node = self.bed.job.node_of(rank)
             self.bed.groups.set_read_limit(node, rank, self.bed.disk[1], bytes_per_second)

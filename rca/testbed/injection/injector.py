@@ -20,7 +20,7 @@ class Injector(ABC):
     def __init__(self, bed: Bed, fault: Fault) -> None:
         self.bed = bed
         self.fault = fault
-        self.victims = fault.victims(bed.job)
+        self.affected_ranks = fault.affected_ranks(bed.job)
 
     @abstractmethod
     def start(self) -> None:
@@ -31,6 +31,6 @@ class Injector(ABC):
         """Stop the fault; called once, after `start`."""
 
     @property
-    def victim_nodes(self) -> list[int]:
-        """Nodes that host a victim."""
-        return sorted({self.bed.job.node_of(rank) for rank in self.victims})
+    def affected_nodes(self) -> list[int]:
+        """Nodes that host an affected rank."""
+        return sorted({self.bed.job.node_of(rank) for rank in self.affected_ranks})

@@ -33,12 +33,12 @@ class KnobFault(Injector):
 
     def start(self) -> None:
         for knob, value in self._settings().items():
-            for rank in self.victims:
+            for rank in self.affected_ranks:
                 self.bed.ranks[rank].shared.knobs[knob] = value
 
     def stop(self) -> None:
         for knob in self._settings():
-            for rank in self.victims:
+            for rank in self.affected_ranks:
                 self.bed.ranks[rank].shared.knobs[knob] = NEUTRAL[knob]
 
     def _settings(self) -> dict[Knob, float]:
@@ -58,7 +58,7 @@ class ProcessSignal(Injector):
 
     def start(self) -> None:
         role, number = _SIGNALS[self.fault.kind]
-        for rank in self.victims:
+        for rank in self.affected_ranks:
             send(self.bed.ranks[rank].processes[role], number)
 
     def stop(self) -> None:

@@ -20,7 +20,7 @@ class LinkRate(Injector):
         self._set(HEALTHY_MBIT)
 
     def _set(self, mbit: float) -> None:
-        for node in self.victim_nodes:
+        for node in self.affected_nodes:
             set_rate(self.bed.nodes[node], mbit)
 
 
@@ -32,7 +32,7 @@ class _Relayed(Injector):
     _relays: tuple[tuple[Node, int, Spawned], ...] = ()
 
     def start(self) -> None:
-        self._relays = tuple(self._relay(self.bed.nodes[node]) for node in self.victim_nodes)
+        self._relays = tuple(self._relay(self.bed.nodes[node]) for node in self.affected_nodes)
 
     def stop(self) -> None:
         for node, handle, process in self._relays:

@@ -14,7 +14,7 @@ import numpy as np
 
 from rca.arrays import FloatArray
 from rca.testbed.ranks.host import Accelerator
-from rca.testbed.ranks.models import TYPICAL, Network
+from rca.testbed.ranks.models import TYPICAL_TOKENS, Network
 from rca.testbed.ranks.shared import Pace, Row, Shared
 from rca.testbed.ranks.stand_in import CHUNK_SECONDS, CHUNKS, OPTIMIZER_SECONDS
 from rca.testbed.ranks.torch_device import TorchDevice, selected
@@ -123,7 +123,7 @@ def prepare(network: Network, shared: Shared, where: str, job: JobShape, rank: i
     """
     ready = TorchDevice(network, shared, selected(where))
     if rank == job.gpu_ranks[0]:
-        length = TYPICAL if job.model == "transformer" else 0
+        length = TYPICAL_TOKENS if job.model == "transformer" else 0
         calibrate(ready, network, length, job.scale, shared.pace)
     else:
         adopt_pace(ready, shared.pace)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from rca.testbed.ranks.models import BATCH, LONGEST, SEQUENCES, TYPICAL
+from rca.testbed.ranks.models import BATCH_SAMPLES, LONGEST_TOKENS, SEQUENCES, TYPICAL_TOKENS
 from rca.testbed.ranks.shared import BATCH_BYTES, BATCH_READY, ByteArray, Knob, Pipes, Shared
 from rca.testbed.scenario import Model
 
@@ -53,7 +53,9 @@ def _decode(raw: ByteArray, seconds: float) -> ByteArray:
 def _lengths(model: Model, draw: np.random.Generator, spread: float) -> tuple[float, float, float, float]:
     """Samples, tokens, summed squared lengths and the longest sequence of a batch."""
     if model != "transformer":
-        return float(BATCH), np.nan, np.nan, 0.0
+        return float(BATCH_SAMPLES), np.nan, np.nan, 0.0
     # One length for the whole batch, as bucketing by length does; ranks then differ most.
-    length = int(np.clip(round(TYPICAL * float(np.exp(draw.normal(0.0, 0.01 + spread)))), 6, LONGEST))
+    length = int(
+        np.clip(round(TYPICAL_TOKENS * float(np.exp(draw.normal(0.0, 0.01 + spread)))), 6, LONGEST_TOKENS)
+    )
     return float(SEQUENCES), float(SEQUENCES * length), float(SEQUENCES * length**2), float(length)

@@ -11,10 +11,10 @@ from typing import Any
 from rca.errors import MissingExtra
 from rca.testbed.scenario import Model
 
-BATCH = 32
+BATCH_SAMPLES = 32
 _PIXELS = 12
 _VOCABULARY, _HEADS = 256, 4
-LONGEST, TYPICAL = 64, 24
+LONGEST_TOKENS, TYPICAL_TOKENS = 64, 24
 SEQUENCES = 4
 LEARNING_RATE = 1e-3
 
@@ -115,7 +115,7 @@ def _mlp(scale: float, size: Size) -> Network:
     blocks: list[Any] = [nn.Sequential(nn.Linear(width, width), nn.ReLU()) for _ in range(8)]
 
     def inputs(raw: Any, _length: int) -> Any:
-        return raw[: BATCH * width].reshape(BATCH, width).float() / 255
+        return raw[: BATCH_SAMPLES * width].reshape(BATCH_SAMPLES, width).float() / 255
 
     return Network(blocks, [2.5e-3 * scale] * 8, [4.9e-3 * scale] * 8, inputs)
 

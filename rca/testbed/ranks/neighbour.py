@@ -17,7 +17,7 @@ from rca.testbed.ranks.torch_device import Marks, marks_on, selected
 
 #: Number of foreign processes on each GPU.
 NEIGHBOURS = 3
-PERIOD_SECONDS = 0.02
+WORK_PERIOD_SECONDS = 0.02
 _IDLE_SECONDS = 0.002
 # Operations in flight: the GPU must not be idle between two of them, nor work long after the end.
 _IN_FLIGHT = 3
@@ -121,8 +121,8 @@ def run_period(operations: GpuOperations, control: FloatArray) -> None:
     if work is GpuWork.NOTHING or share <= 0:
         time.sleep(_IDLE_SECONDS)
         return
-    operations.run(work, PERIOD_SECONDS * share)
-    time.sleep(PERIOD_SECONDS * (1 - share))
+    operations.run(work, WORK_PERIOD_SECONDS * share)
+    time.sleep(WORK_PERIOD_SECONDS * (1 - share))
 
 
 def set_gpu_load(controls: list[FloatArray], work: GpuWork, load: float) -> None:

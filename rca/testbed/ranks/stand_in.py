@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from rca.arrays import FloatArray
-from rca.testbed.ranks.models import LEARNING_RATE, TYPICAL, Network, views
+from rca.testbed.ranks.models import LEARNING_RATE, TYPICAL_TOKENS, Network, views
 from rca.testbed.ranks.shared import BATCH_BYTES, KERNEL, TOKEN, Knob, Pace, Pipe, Pipes, Row, Shared
 
 FORWARD, BACKWARD, OPTIMIZE, SYNCHRONIZE = range(4)
@@ -67,7 +67,7 @@ class Device:
         forward = kind == FORWARD
         held = self._network.forward_seconds if forward else self._network.backward_seconds
         nominal = held[block] * float(pace[Pace.FORWARD if forward else Pace.BACKWARD])
-        relative = length / TYPICAL
+        relative = length / TYPICAL_TOKENS
         return nominal * (1.0 if length == 0 else 0.5 * relative + 0.5 * relative**2)
 
     def _forward(self, block: int, length: int) -> None:

@@ -19,7 +19,7 @@ from rca.testbed.sampling.host_signals import (
 from rca.testbed.sampling.network_signals import NamespaceProbe, sample_namespace
 from rca.testbed.sampling.series import Series
 
-PERIOD_SECONDS = 0.2
+SAMPLE_PERIOD_SECONDS = 0.2
 
 
 class Sampler:
@@ -33,7 +33,9 @@ class Sampler:
             with in_namespace(node.namespace):
                 self._probes.append(NamespaceProbe(node.interface))
         self._peers = {address(index): str(index) for index in range(bed.job.nodes)}
-        self._gpus = GpuWatch(bed.job, bed.gpus, bed.process_table, PERIOD_SECONDS) if bed.gpus else None
+        self._gpus = (
+            GpuWatch(bed.job, bed.gpus, bed.process_table, SAMPLE_PERIOD_SECONDS) if bed.gpus else None
+        )
         self._began: float | None = None
 
     @property
