@@ -28,7 +28,7 @@ from rca.whatif.optypes import N_TYPES, OP_TYPES
 from rca.whatif.step_shapes import StepShape
 
 
-class Spool:
+class ArrayFile:
     """Arrays in an unnamed temporary file, which is closed with the last array that refers to it."""
 
     def __init__(self) -> None:
@@ -36,12 +36,12 @@ class Spool:
         weakref.finalize(self, file.close)
         self._file = file
 
-    def write(self, array: Seconds32) -> Spooled:
+    def write(self, array: Seconds32) -> StoredArray:
         """Append an array."""
         at = self._file.seek(0, os.SEEK_END)
         self._file.write(np.ascontiguousarray(array).tobytes())
         self._file.flush()
-        return Spooled(self, at, array.shape)
+        return StoredArray(self, at, array.shape)
 
     def read(self, at: int, shape: tuple[int, ...]) -> Seconds32:
         """Read an array back; safe from several threads."""
@@ -54,16 +54,16 @@ class Spool:
 
 
 @dataclass(frozen=True)
-class Spooled:
+class StoredArray:
     """An array in a temporary file."""
 
-    spool: Spool
+    file: ArrayFile
     at: int
     shape: tuple[int, ...]
 
     def load(self) -> Seconds32:
         """Read the array back; it is read-only."""
-        return self.spool.read(self.at, self.shape)
+        return self.file.read(self.at, self.shape)
 
 
 IMPLAUSIBLE = np.float32(-0.010)
@@ -76,7 +76,7 @@ class DerivedTimes:
 
     Attributes
     ----------
-    kept : ndarray of shape (n_ops, n_data, n_steps), float32, seconds, or Spooled
+    kept : ndarray of shape (n_ops, n_data, n_steps), float32, seconds, or StoredArray
         Duration of a local operation, transfer duration of a grouped one; holes filled.
     observed : ndarray of shape (n_ops, n_data, n_steps), bool, or None
         Where `kept` was derived from rows; None if everywhere.
@@ -84,7 +84,7 @@ class DerivedTimes:
         Last end minus first start.
     """
 
-    kept: Seconds32 | Spooled
+    kept: Seconds32 | StoredArray
     observed: BoolArray | None
     measured: Seconds32
 

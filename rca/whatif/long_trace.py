@@ -23,9 +23,9 @@ import numpy as np
 from rca.arrays import BoolArray, FloatArray, IntArray, Seconds32
 from rca.whatif.clock_correction import one_clock, without_offsets
 from rca.whatif.derived_times import (
+    ArrayFile,
     DerivedTimes,
-    Spool,
-    Spooled,
+    StoredArray,
     fill_holes,
     observed_work,
     pooled_ideal_durations,
@@ -94,7 +94,7 @@ def stream_replay(
     """
     file = BlockedTrace(path)
     meta = TraceMeta.of(meta)
-    bar = _Bar(progress, file.n_rows)
+    bar = _ReadingProgress(progress, file.n_rows)
     found = read_contents(file, meta, bar.contents_read)
     notes: list[str] = []
     layouts = layouts_of(found, notes)
@@ -104,7 +104,7 @@ def stream_replay(
     # A sample names all steps of its layout, so its first step identifies the layout.
     layouts = [next(one for one in layouts if one.steps[0] == shape.steps[0]) for shape, _, _ in kept]
     builder.keep(layouts)
-    store = _Store(
+    store = _OwnTimes(
         [(_without_times(shape), graph, program) for shape, graph, program in kept], layouts, clock
     )
     del kept
@@ -156,7 +156,7 @@ def _without_times(shape: StepShape) -> StepShape:
 
 
 @dataclass
-class _Bar:
+class _ReadingProgress:
     """Progress of both passes as one share."""
 
     progress: Progress | None
@@ -182,25 +182,25 @@ class _Piece:
     """Own times of some steps of one shape."""
 
     steps: IntArray
-    work: Seconds32 | Spooled
+    work: Seconds32 | StoredArray
     holes: BoolArray | None
     measured: Seconds32
 
 
 @dataclass
-class _Store:
+class _OwnTimes:
     """Own times of all operations, in pieces of whole steps."""
 
     kept: list[Fitted]
     layouts: list[Layout]
     clock: FloatArray
     pieces: list[list[_Piece]] = field(init=False)
-    spool: Spool | None = field(init=False)
+    file: ArrayFile | None = field(init=False)
 
     def __post_init__(self) -> None:
         self.pieces = [[] for _ in self.layouts]
         self.n_values = sum(one.n_ops * one.n_data * one.steps.size for one in self.layouts)
-        self.spool = Spool() if self.n_values > MOST_IN_MEMORY else None
+        self.file = ArrayFile() if self.n_values > MOST_IN_MEMORY else None
 
     def add(self, index: int, shape: StepShape) -> None:
         if self.clock.any():
@@ -208,12 +208,12 @@ class _Store:
         work, measured = observed_work(shape, self.kept[index][1])
         found = np.isnan(work)
         holes = found if found.any() else None
-        if self.spool is None:
+        if self.file is None:
             self.pieces[index].append(_Piece(shape.steps, work, holes, measured))
             return
         if holes is not None:
             fill_holes([work], [holes], shape)
-        self.pieces[index].append(_Piece(shape.steps, self.spool.write(work), holes, measured))
+        self.pieces[index].append(_Piece(shape.steps, self.file.write(work), holes, measured))
 
     def parts(self) -> tuple[list[ShapeReplay], FloatArray]:
         """One part per shape if patterns of microbatches are searched, else one part per piece."""
@@ -223,7 +223,7 @@ class _Store:
         ):
             if self.n_values <= LARGEST_FOR_MICROBATCHES:
                 pieces = [_joined(pieces)]
-            if self.spool is None:
+            if self.file is None:
                 _fill(pieces, sample)
             for piece in pieces:
                 times = DerivedTimes(

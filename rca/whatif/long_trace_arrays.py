@@ -15,7 +15,7 @@ from rca.whatif.clock_correction import sampled_steps
 from rca.whatif.long_trace_blocks import BlockedTrace, chosen_rows
 from rca.whatif.long_trace_contents import TIMES, TraceContents, own_trace
 from rca.whatif.optypes import GC, N_TYPES
-from rca.whatif.reader import Part, numbers
+from rca.whatif.reader import TracePart, numbers
 from rca.whatif.step_shapes import StepShape, group_steps, kept_steps
 from rca.whatif.step_sizes import filled_enough, largest_number, pauses_note
 from rca.whatif.trace import OpTrace, TraceMeta
@@ -194,7 +194,7 @@ class ArrayBuilder:
         if (row_order_of < 0).any():
             if self.file.contiguous:
                 table, places = chosen_rows(table, places, offsets, np.sort(at[row_order_of < 0]))
-            trace = own_trace(table, self.meta, Part(places, self.found.facts.repaired))
+            trace = own_trace(table, self.meta, TracePart(places, self.found.facts.repaired))
         for index in np.unique(layout):
             mine = layout == index
             held = self.layouts[index]

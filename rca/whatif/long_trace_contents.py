@@ -25,13 +25,13 @@ from rca.whatif.operation_numbers import Counting, restarted
 from rca.whatif.optypes import COMPUTE
 from rca.whatif.reader import (
     COARSEST_TICK,
-    Part,
+    TracePart,
     numbers,
     optype_codes,
     trace_from_table,
     unusable_note,
 )
-from rca.whatif.row_repair import Facts, RowFacts, repaired_rows
+from rca.whatif.row_repair import RowFacts, TraceFacts, repaired_rows
 from rca.whatif.step_sizes import StepSizes
 from rca.whatif.trace import OpTrace, TraceMeta
 from rca.whatif.trace_checks import LONGEST, UNUSUAL_SECONDS, WHOLE_SECONDS, refuse_zero_durations
@@ -109,7 +109,7 @@ class TraceContents:
 
     Attributes
     ----------
-    facts : Facts
+    facts : TraceFacts
     steps : ndarray of shape (n_steps,), int
     sizes : StepSizes
     row_order : ndarray of shape (n_steps,), int
@@ -120,7 +120,7 @@ class TraceContents:
     notes : list of str
     """
 
-    facts: Facts
+    facts: TraceFacts
     steps: IntArray
     sizes: StepSizes
     row_order: IntArray
@@ -140,7 +140,7 @@ def read_contents(file: BlockedTrace, meta: TraceMeta, progress: Progress) -> Tr
     InvalidTrace
         If the reader of short traces would refuse the trace.
     """
-    assumed: Facts | None = None
+    assumed: TraceFacts | None = None
     for _ in range(MOST_PASSES):
         reader = _ContentsReader(file, meta, assumed)
         for position, table, rows in file.tables(file.columns):
@@ -164,12 +164,12 @@ class _ContentsReader:
     contradict them, the pass is `stale`: it only collects facts, and the next pass uses those.
     """
 
-    def __init__(self, file: BlockedTrace, meta: TraceMeta, assumed: Facts | None) -> None:
+    def __init__(self, file: BlockedTrace, meta: TraceMeta, assumed: TraceFacts | None) -> None:
         self.file = file
         self.meta = meta
         self.assumed = assumed
         self.first = assumed is None
-        self.facts: Facts | None = None
+        self.facts: TraceFacts | None = None
         self.stale = False
         self.computes = self.instant = 0
         self.fractional = False
@@ -238,7 +238,7 @@ class _ContentsReader:
     def _add_own(self, table: pa.Table, places: IntArray, offsets: IntArray, own: IntArray) -> None:
         """Record steps through the reader. A single step may become a known row order."""
         rows, places = chosen_rows(table, places, offsets, own)
-        trace = own_trace(rows, self.meta, Part(places, self._observed))
+        trace = own_trace(rows, self.meta, TracePart(places, self._observed))
         if trace is None:
             unknown: list[str] = []
             dropped = int((optype_codes(rows.column("optype"), unknown) >= 0).sum())
@@ -271,7 +271,7 @@ class _ContentsReader:
         self._look_at(trace.duration, np.flatnonzero(np.isin(trace.optype, COMPUTE)))
         counting = Counting.of(trace, None if self.assumed is None else self.assumed.counting.suspects)
         renumbered = restarted(trace, counting if self.assumed is None else self.assumed.counting)
-        mine = Facts(counting, RowFacts.of(renumbered))
+        mine = TraceFacts(counting, RowFacts.of(renumbered))
         self.facts = mine if self.facts is None else self.facts.merged(mine)
         self.assumed = self.assumed or mine
         if self.first:
@@ -319,7 +319,7 @@ def _keys(table: pa.Table, names: dict[str, int]) -> Columns:
     return keys
 
 
-def own_trace(table: pa.Table, meta: TraceMeta, part: Part) -> OpTrace | None:
+def own_trace(table: pa.Table, meta: TraceMeta, part: TracePart) -> OpTrace | None:
     """The checked and repaired rows of a part of a trace; None if no row is usable."""
     try:
         return trace_from_table(table, meta, part)

@@ -99,7 +99,7 @@ def trace_from_window(window: Window) -> OpTrace:
 
 
 @dataclass(frozen=True)
-class Part:
+class TracePart:
     """Facts about a table that is a part of a trace.
 
     Attributes
@@ -114,14 +114,14 @@ class Part:
     repair: Callable[[OpTrace], OpTrace]
 
 
-def trace_from_table(table: pa.Table, meta: TraceMeta, part: Part | None = None) -> OpTrace:
+def trace_from_table(table: pa.Table, meta: TraceMeta, part: TracePart | None = None) -> OpTrace:
     """Check and repair the rows of one table.
 
     Parameters
     ----------
     table : pyarrow.Table
     meta : TraceMeta
-    part : Part, optional
+    part : TracePart, optional
         Given if the table is a part of a trace. Checks that need the whole trace are left to the caller.
 
     Raises

@@ -111,15 +111,15 @@ class RowFacts:
 
 
 @dataclass(frozen=True)
-class Facts:
+class TraceFacts:
     """Facts about all rows that the repairs need: how numbers begin, then the renumbered rows."""
 
     counting: Counting
     rows: RowFacts
 
-    def merged(self, other: Facts) -> Facts:
+    def merged(self, other: TraceFacts) -> TraceFacts:
         """Facts of the rows of both."""
-        return Facts(self.counting.merged(other.counting), self.rows.merged(other.rows))
+        return TraceFacts(self.counting.merged(other.counting), self.rows.merged(other.rows))
 
     @property
     def decisions(self) -> tuple[object, ...]:
