@@ -27,13 +27,13 @@ def nan_quantile(values: npt.NDArray[np.floating[Any]], q: float, axis: int = 0)
     """
     # A transpose takes a tenth of the time of `numpy.moveaxis`.
     transposed = values.ndim == 2 and axis in (1, -1)
-    moved = values.T if transposed else np.moveaxis(values, axis, 0) if axis else values
-    if moved.shape[0] == 0:
-        return np.full(moved.shape[1:], np.nan)
-    finite = np.isfinite(moved)
+    leading = values.T if transposed else np.moveaxis(values, axis, 0) if axis else values
+    if leading.shape[0] == 0:
+        return np.full(leading.shape[1:], np.nan)
+    finite = np.isfinite(leading)
     if finite.all():
-        return _complete_quantile(moved, q)
-    ordered = np.sort(moved, axis=0)  # NaN sorts last
+        return _complete_quantile(leading, q)
+    ordered = np.sort(leading, axis=0)  # NaN sorts last
     count = finite.sum(axis=0)
     position = np.maximum(count - 1, 0) * q
     low = np.floor(position).astype(np.int64)

@@ -101,8 +101,8 @@ def test_a_cause_without_an_arrow_to_the_phase_explains_nothing_there():
     assert weights["gpu_throttling"] == {}
 
 
-def test_time_no_phase_covers_is_not_put_on_a_cause_whose_phases_were_measured():
-    """Loading was timed and is not longer, so whatever is longer, it is not the loader."""
+def test_untimed_time_is_not_charged_to_a_cause_with_measured_phases():
+    """Loading was timed and is not longer, so the longer time is not the loader's."""
     scores = np.full(len(resource_names()), np.nan)
     beliefs = {"data_loader_stall": 0.5, "runtime_gc": 0.3}
     excess = {"data_loading": 0.0, UNMEASURED: 0.2}
@@ -143,7 +143,7 @@ def test_resources_of_another_version_are_refused(resources: Sequence[Any] | Non
 
 
 @pytest.mark.parametrize("phase", ["forward", "data_loading"])
-def test_copies_that_nobody_timed_may_lie_where_inputs_are_loaded_or_used(phase: str) -> None:
+def test_untimed_copies_may_be_where_inputs_are_loaded_or_used(phase: str) -> None:
     scores = np.full(len(resource_names()), np.nan)
     beliefs, others = {"pcie_degradation": 0.9}, {"forward", "data_loading", "transfer"}
 
@@ -158,7 +158,7 @@ def test_copies_that_nobody_timed_may_lie_where_inputs_are_loaded_or_used(phase:
 
 
 @pytest.mark.parametrize("phase", ["forward", "backward", "optimizer"])
-def test_an_exchange_that_nobody_timed_lies_where_ranks_meet(phase: str) -> None:
+def test_an_untimed_exchange_is_in_phases_that_communicate(phase: str) -> None:
     scores = np.full(len(resource_names()), np.nan)
     beliefs = {"nvlink_degradation": 0.9}
     untimed = responsibilities(beliefs, linear_mechanisms(), scores, {phase: 0.2}, {phase})
@@ -167,7 +167,7 @@ def test_an_exchange_that_nobody_timed_lies_where_ranks_meet(phase: str) -> None
     assert phase not in timed["nvlink_degradation"]
 
 
-def test_a_loud_bus_speaks_for_copies_that_nobody_timed() -> None:
+def test_a_busy_bus_is_evidence_for_untimed_copies() -> None:
     scores = np.full(len(resource_names()), np.nan)
     scores[resource_names().index("pcie")] = 5.0
     beliefs = {"pcie_degradation": 0.4, "gpu_throttling": 0.4}

@@ -58,7 +58,7 @@ def test_few_wild_costs_do_not_make_an_interval_say_nothing() -> None:
     assert share_beyond_lost(wild) == pytest.approx(2 / 3)
 
 
-def test_groups_that_err_more_get_wider_intervals_and_small_ones_everybodys() -> None:
+def test_groups_that_err_more_get_wider_intervals_and_small_groups_the_common_one() -> None:
     sharp, vague = costs(300, 3, spread=0.02, group="sharp"), costs(300, 4, spread=0.4, group="vague")
     rare = costs(MIN_GROUP - 1, 5, group="rare")
     margins = fit_margins(sharp + vague + rare, 0.95)

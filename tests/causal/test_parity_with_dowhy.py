@@ -30,7 +30,7 @@ def _few_simulations():
 
 @pytest.fixture(scope="module")
 def rows():
-    """Ranks and steps whose phases follow the graph: every arrow adds 0.2 of a step per unit.
+    """Ranks and steps with phases that follow the graph: every arrow adds 0.2 of a step per unit.
 
     Only heat *shortens* the backward pass, which physics rules out.
     """

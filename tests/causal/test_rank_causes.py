@@ -1,4 +1,4 @@
-"""What `rca.rank_causes` says about incidents whose cause is known."""
+"""What `rca.rank_causes` says about incidents with a known cause."""
 
 from itertools import pairwise
 
@@ -84,14 +84,14 @@ def test_a_tiny_change_of_a_constant_column_decides_nothing():
     assert first(normal, anomalous) == "disk"
 
 
-def test_a_column_that_stands_still_scores_nothing():
+def test_a_constant_column_scores_nothing():
     normal, anomalous = system(CHAIN, ("disk", "query", "page"), cause="disk")
     found = rca.rank_causes(normal.assign(still=1.0), anomalous.assign(still=1.0))
     assert found.iloc[-1].tolist() == ["still", 0.0, 0.0, 0.0]
 
 
 def test_heavy_tails_are_no_incident():
-    """A Pareto column shows huge values on any day; a small steady shift beside it is the news."""
+    """A Pareto column shows huge values on any day; a small steady shift of another column is the cause."""
     rng = np.random.default_rng(3)
     normal = pd.DataFrame({"bytes": rng.pareto(1.5, 500), "wait": rng.normal(50, 1, 500)})
     anomalous = pd.DataFrame({"bytes": rng.pareto(1.5, 60), "wait": rng.normal(60, 1, 60)})
@@ -121,7 +121,7 @@ def test_columns_without_a_node_stay_in_the_race():
     assert any("'fan'" in note for note in found.attrs["notes"])
 
 
-def test_a_target_outside_of_the_graph_excludes_nobody_and_says_so():
+def test_a_target_outside_of_the_graph_excludes_no_column_and_says_so():
     normal, anomalous = system(CHAIN, ("disk", "query", "page", "fan"), cause="disk")
     found = rca.rank_causes(normal, anomalous, networkx.DiGraph(CHAIN), target="fan")
     assert found["cause"].iloc[0] == "disk"

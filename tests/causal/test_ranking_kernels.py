@@ -69,7 +69,7 @@ def test_onsets_are_found_where_they_are():
     assert found[3] == 60
 
 
-def test_precedence_counts_who_comes_after_and_needs_rows():
+def test_precedence_counts_later_columns_and_needs_rows():
     onset, mass = np.array([0, 10, 20]), np.array([1.0, 1.0, 2.0])
     held = np.ones(3)
     assert precedence(onset, mass, held, 60) == pytest.approx([0.75, 0.25, -0.5])

@@ -55,7 +55,7 @@ def test_a_waiting_ranks_low_clock_is_explained_by_its_waiting(make_window) -> N
 
 
 def test_a_busy_ranks_low_clock_stays_evidence(make_window) -> None:
-    """Rank 5 is late at 1170 MHz; it waits for nobody, so nothing of its clock is explained."""
+    """Rank 5 is late at 1170 MHz; it does not wait, so waiting explains nothing of its clock."""
     clocks = dict.fromkeys(range(8), 1755.0) | {5: 1170.0}
     features = extract(with_clocks(make_window(late={5: 0.1}), clocks))
     scores = BusyEvidence.from_features(features, mechanisms(gpu_clock=20.0)).scores([5])

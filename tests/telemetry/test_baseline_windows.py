@@ -107,7 +107,7 @@ def scraped(interval: float) -> Window:
     [(1.0, 0.1, (10, 10)), (1.0, 1.0, (10, 10)), (1.5, 1.0, (7, 10)), (1.0, 4.0, (3, 3)), (4.0, 1.0, (3, 3))],
 )
 def test_both_have_samples_equally_often(own: float, earlier: float, kept: tuple[int, int]) -> None:
-    """The interval of one is no pause beside hours of the other's."""
+    """The interval of one is no pause after hours of the other's."""
     both = after_earlier(scraped(own), shifted(scraped(earlier), -HOUR))
     (held,) = series_of(both.metrics).values()
     assert (sum(time >= START for time, _ in held), sum(time < START for time, _ in held)) == kept
@@ -151,7 +151,7 @@ def test_numbers_that_leave_no_room_are_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    ("earlier", "said"),
+    ("earlier", "message"),
     [
         (window(), "ends 10 s after the window begins"),
         (
@@ -164,8 +164,8 @@ def test_numbers_that_leave_no_room_are_refused() -> None:
     ],
     ids=["overlaps", "smaller", "tensor", "larger", "pipeline"],
 )
-def test_what_cannot_be_compared_is_refused(earlier: Window, said: str) -> None:
-    with pytest.raises(InvalidInput, match=said):
+def test_what_cannot_be_compared_is_refused(earlier: Window, message: str) -> None:
+    with pytest.raises(InvalidInput, match=message):
         after_earlier(window(), earlier)
 
 

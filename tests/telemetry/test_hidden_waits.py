@@ -1,4 +1,4 @@
-"""Waiting inside a phase accuses whoever came early; members that begin apart and end together show it."""
+"""Waiting inside a phase makes early ranks look slow; members that begin apart and end together show it."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_time_is_moved_and_not_lost() -> None:
     assert np.allclose(sum(cleared.seconds.values()), sum(told.seconds.values()))
 
 
-def test_what_was_told_is_left_as_it_was() -> None:
+def test_phases_without_waiting_are_unchanged() -> None:
     told = shared_batch()
     before = told.seconds[LOADING].copy()
     without_hidden_waits(told, topology(data=2, tensor=4))
@@ -73,7 +73,7 @@ def test_what_was_told_is_left_as_it_was() -> None:
 
 
 def exchange_in_backward(slow: slice, clock: FloatArray | float = 0.0) -> PhaseArrays:
-    """Rank 2's forward is slow for some steps, and everybody's backward lasts until it is done.
+    """Rank 2's forward is slow for some steps, and the backward of all ranks lasts until it is done.
 
     Its clock is ahead of the others' by `clock`.
     """
@@ -90,8 +90,8 @@ def exchange_in_backward(slow: slice, clock: FloatArray | float = 0.0) -> PhaseA
     [0.0, 3.0, -0.15, np.where(np.arange(STEPS) < 24, 0.0, -1.4)],
     ids=["one clock", "ahead", "behind", "set back at last"],
 )
-def test_an_exchange_inside_the_backward_is_told_apart_from_it(clock: FloatArray | float) -> None:
-    """Who ends a phase together with the others waited in it for as much longer as it took him."""
+def test_an_exchange_inside_the_backward_is_separated_from_it(clock: FloatArray | float) -> None:
+    """A rank that ends a phase with the others waited for the difference of their durations."""
     cleared = without_hidden_waits(exchange_in_backward(slice(10, 22), clock), topology(data=4))
     assert np.allclose(cleared.seconds[BACKWARD], 0.5)
 
@@ -108,13 +108,13 @@ def test_who_ends_the_phase_later_worked_on_after_the_others_were_there(clock: f
 
 
 def test_no_column_is_invented_for_waiting_that_was_not_measured() -> None:
-    """Without one, own work is the sum of the phases; a column of zeros would claim that nobody waited."""
+    """Without one, own work is the sum of the phases; a column of zeros would claim that no rank waited."""
     cleared = without_hidden_waits(exchange_in_backward(slice(10, 22)), topology(data=4))
     assert not {WAIT, TRANSFER, UNSPLIT} & cleared.seconds.keys()
 
 
 def launches_timed(**exchange: float) -> PhaseArrays:
-    """Rank 2 loads slowly for some steps; nobody waits for the device before the optimizer."""
+    """Rank 2 loads slowly for some steps; no rank waits for the device before the optimizer."""
     loading = np.full((4, STEPS), 0.05)
     loading[2, 10:22] = 0.25
     optimizer = 0.7 + loading.max(axis=0) - loading

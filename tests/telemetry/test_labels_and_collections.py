@@ -1,4 +1,4 @@
-"""Labels beside windows, and folders of labelled windows."""
+"""Labels of windows, and folders of labelled windows."""
 
 from __future__ import annotations
 

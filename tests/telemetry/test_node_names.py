@@ -19,7 +19,7 @@ from rca.telemetry.window import Window
 
 
 @pytest.mark.parametrize(
-    ("told", "nodes", "same"),
+    ("names", "nodes", "same"),
     [
         (["a", "b", "c"], ["b", "a"], [1, 0, -1]),
         (["gpu-1:9100", "gpu-1:9400", "gpu-2:9100"], ["gpu-1", "gpu-2"], [0, 0, 1]),
@@ -33,9 +33,9 @@ from rca.telemetry.window import Window
     ],
 )
 def test_names_are_the_same_without_ports_and_domains(
-    told: list[str], nodes: list[str], same: list[int]
+    names: list[str], nodes: list[str], same: list[int]
 ) -> None:
-    assert same_nodes(told, nodes).tolist() == same
+    assert same_nodes(names, nodes).tolist() == same
 
 
 def window() -> Window:
@@ -55,49 +55,49 @@ def window() -> Window:
     return simulate(scenario).window
 
 
-def renamed(told: Window, suffix: str) -> Window:
-    """The same window whose metrics name their nodes with a suffix."""
-    nodes = [None if name is None else name + suffix for name in told.metrics.column("node").to_pylist()]
-    position = told.metrics.column_names.index("node")
-    field = told.metrics.schema.field("node")
+def renamed(original: Window, suffix: str) -> Window:
+    """The same window, the node names of its metrics with a suffix."""
+    nodes = [None if name is None else name + suffix for name in original.metrics.column("node").to_pylist()]
+    position = original.metrics.column_names.index("node")
+    field = original.metrics.schema.field("node")
     column = pa.array(nodes).dictionary_encode().cast(field.type)
-    return replace(told, metrics=told.metrics.set_column(position, field, column))
+    return replace(original, metrics=original.metrics.set_column(position, field, column))
 
 
 @pytest.mark.parametrize("suffix", [":9100", ".cluster.local", ".cluster.local:9400"])
 def test_a_port_or_a_domain_changes_no_feature(suffix: str) -> None:
-    told = window()
-    np.testing.assert_array_equal(extract(renamed(told, suffix)).rank, extract(told).rank)
+    original = window()
+    np.testing.assert_array_equal(extract(renamed(original, suffix)).rank, extract(original).rank)
 
 
-def without_places(told: Window) -> Window:
-    return replace(told, job=told.job.model_copy(update={"ranks": None}))
+def without_places(original: Window) -> Window:
+    return replace(original, job=original.job.model_copy(update={"ranks": None}))
 
 
-def test_nodes_that_metrics_name_beside_ranks_are_the_ranks_nodes() -> None:
-    told = window()
-    found = placed(renamed(without_places(told), ":9400")).job.topology
-    assert found.node_names == told.job.topology.node_names
-    assert (found.node == told.job.topology.node).all()
+def test_ranks_without_a_node_get_the_node_of_their_metrics() -> None:
+    original = window()
+    found = placed(renamed(without_places(original), ":9400")).job.topology
+    assert found.node_names == original.job.topology.node_names
+    assert (found.node == original.job.topology.node).all()
 
 
 def test_a_diagnosis_names_the_node_that_only_metrics_know() -> None:
-    told = window()
-    (straggler,) = rca.diagnose(without_places(told)).stragglers
-    assert (straggler.ranks, straggler.nodes) == ([5], [told.job.topology.node_names[1]])
+    original = window()
+    (straggler,) = rca.diagnose(without_places(original)).stragglers
+    assert (straggler.ranks, straggler.nodes) == ([5], [original.job.topology.node_names[1]])
 
 
 def test_places_that_the_job_lists_are_not_overruled() -> None:
-    told = window()
-    assert placed(told) is told
-    nobody = replace(without_places(told), metrics=told.metrics.slice(0, 0))
-    assert placed(nobody) is nobody
+    original = window()
+    assert placed(original) is original
+    unplaced = replace(without_places(original), metrics=original.metrics.slice(0, 0))
+    assert placed(unplaced) is unplaced
 
 
-def test_gpus_that_nobody_lists_belong_to_a_nodes_ranks_in_order() -> None:
+def test_unlisted_gpus_belong_to_a_nodes_ranks_in_order() -> None:
     ranks = tuple(RankPlace(rank=rank, node=("a", "b")[rank // 2]) for rank in range(4))
     job = Job(job_id="j", world_size=4, ranks=ranks, start=0.0, end=100.0)
-    told = window()
+    original = window()
     clocks = {("a", "0"): 1000.0, ("a", "1"): 1100.0, ("b", "0"): 1200.0, ("b", "gpu1"): 1300.0}
     rows = [
         {
@@ -114,8 +114,11 @@ def test_gpus_that_nobody_lists_belong_to_a_nodes_ranks_in_order() -> None:
     metrics = pa.Table.from_pylist(
         rows,
         schema=pa.schema(
-            [(f.name, pa.string() if pa.types.is_dictionary(f.type) else f.type) for f in told.metrics.schema]
+            [
+                (f.name, pa.string() if pa.types.is_dictionary(f.type) else f.type)
+                for f in original.metrics.schema
+            ]
         ),
-    ).cast(told.metrics.schema)
-    found = SignalArrays.from_window(replace(told, job=job, metrics=metrics), [0.0, 100.0])
+    ).cast(original.metrics.schema)
+    found = SignalArrays.from_window(replace(original, job=job, metrics=metrics), [0.0, 100.0])
     assert found.values["sm_clock_mhz"][:, 0].tolist() == [1000.0, 1100.0, 1200.0, 1300.0]

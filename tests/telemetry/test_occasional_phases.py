@@ -1,4 +1,4 @@
-"""Phases that most steps do not have: who leaves them out there means zero, who writes zeros does not."""
+"""Phases that most steps do not have: left out they count as zero, unless the trainer writes zeros."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ ONCE = [None, 3.0, None, None, None, None]
 
 
 def told(name: str, first: list[float | None], second: list[float | None], **changes: list) -> np.ndarray:
-    """The phase as arrays have it, of two ranks whose forward was timed in every step."""
+    """The phase in `PhaseArrays`, for two ranks with a timed forward in every step."""
     n = len(first)
     columns = {
         "rank": [0] * n + [1] * n,
@@ -34,13 +34,13 @@ def test_a_checkpoint_written_where_it_happened_is_zero_elsewhere() -> None:
     np.testing.assert_array_equal(found, [[0, 3, 0, 0, 0, 0], [0] * 6])
 
 
-def test_whose_collector_is_not_looked_at_is_unknown() -> None:
+def test_a_rank_without_a_collector_timer_is_unknown() -> None:
     found = told("gc_seconds", ONCE, UNKNOWN)
     np.testing.assert_array_equal(found, [[0, 3, 0, 0, 0, 0], [np.nan] * 6])
 
 
 @pytest.mark.parametrize("name", ["checkpoint_seconds", "gc_seconds"])
-def test_what_was_not_measured_beside_zeros_stays_unknown(name: str) -> None:
+def test_a_missing_value_among_zeros_stays_unknown(name: str) -> None:
     row = [0.0, 3.0, None, 0.0, 0.0, None]
     np.testing.assert_array_equal(told(name, row, row)[0], [0, 3, np.nan, 0, 0, np.nan])
 

@@ -23,7 +23,7 @@ ONE_STAGE = np.zeros(RANKS, dtype=int)
 
 
 def phases(**untimed: list[int]) -> PhaseArrays:
-    """Ranks that wait for one whose forward is late; `untimed` are those without a timer of a phase."""
+    """Ranks that wait for one with a late forward; `untimed` are those without a timer of a phase."""
     shape = RANKS, STEPS
     held: dict[str, FloatArray] = {name: np.full(shape, seconds) for name, seconds in WORK.items()}
     held[EXCHANGE] = np.full(shape, 0.3 + BY)
@@ -78,7 +78,7 @@ def test_a_stray_sample_is_no_timer() -> None:
     np.testing.assert_allclose(own[1], own[0] + np.where(np.arange(STEPS) == 3, BY, 0.0))
 
 
-def test_a_pause_of_the_others_is_not_that_of_who_times_none() -> None:
+def test_a_pause_of_the_others_is_not_that_of_a_rank_without_timer() -> None:
     given = phases(communication=list(range(RANKS)))
     given.seconds["gc_seconds"] = np.where(np.arange(RANKS) == 2, np.nan, BY)[:, None] * np.ones(STEPS)
     own = own_work(given, ONE_STAGE).own.mean(axis=1)
@@ -86,7 +86,7 @@ def test_a_pause_of_the_others_is_not_that_of_who_times_none() -> None:
 
 
 def in_stages(*untimed: int) -> PhaseArrays:
-    """Two ranks of a short stage and four of one that computes twice as long; nobody is late."""
+    """Two ranks of a short stage and four of one that computes twice as long; no rank is late."""
     given = phases(communication=list(untimed), backward=list(untimed))
     given.seconds["forward_seconds"][:] = WORK["forward_seconds"]
     for name in ("forward_seconds", "backward_seconds"):
@@ -105,7 +105,7 @@ def test_a_rank_without_a_timer_works_as_long_as_its_own_stage(untimed: int) -> 
     assert timed[0] < timed[5]
 
 
-def test_a_stage_in_which_nobody_times_a_phase_is_not_given_another_stages() -> None:
+def test_a_stage_without_a_timed_phase_does_not_get_another_stages() -> None:
     stage = np.array([0, 0, 1, 1, 1, 1])
     own = own_work(in_stages(0, 1), stage).own.mean(axis=1)
     alone = own_work(in_stages(0, 1), np.zeros(RANKS, dtype=int)).own.mean(axis=1)
@@ -124,8 +124,8 @@ def test_who_times_no_input_reads_none_where_few_do(loaders: list[int]) -> None:
     assert own[loaders].min() - own[others].max() == pytest.approx(BY + WORK["data_loading_seconds"])
 
 
-def test_what_everybody_does_is_not_done_by_its_timers_alone() -> None:
-    """One rank of each node times the forward, and one of those is late: nobody else is accused."""
+def test_a_phase_of_all_ranks_counts_for_ranks_without_a_timer() -> None:
+    """One rank of each node times the forward, and one of those is late: no other rank looks slow."""
     leaders, everybody = [0, LATE], list(range(RANKS))
     found = late(communication=everybody, forward=[rank for rank in everybody if rank not in leaders])
     assert found.argmax() == LATE

@@ -1,4 +1,4 @@
-"""A queue that happens to be full when somebody looks is no queue that stands."""
+"""A queue that is full in a single sample is not a lasting queue."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def test_a_message_that_passes_leaves_no_trace() -> None:
 @pytest.mark.parametrize(
     "samples", [range(8, 14), range(4, 8), range(1, 14, 2)], ids=["long", "a row", "often"]
 )
-def test_a_queue_that_stands_does(samples) -> None:
+def test_a_lasting_queue_is_kept(samples) -> None:
     standing = [5000.0 if number in samples else 0.0 for number in range(14)]
     assert cut(*standing) == standing
 

@@ -1,4 +1,4 @@
-"""One function reads whatever a window comes as."""
+"""One function reads a window in every encoding."""
 
 from __future__ import annotations
 

@@ -72,13 +72,13 @@ def test_cpu_time_is_split_by_mode(device: str | None, expected: tuple[str, ...]
         (None, ("process_cpu",)),
     ],
 )
-def test_a_loaders_share_is_told_apart(device: str | None, expected: tuple[str, ...]) -> None:
+def test_a_loaders_share_is_separate(device: str | None, expected: tuple[str, ...]) -> None:
     signal = resolve("process_cpu_seconds_total")
     assert signal is not None
     assert signal.channels(device) == expected
 
 
-def test_forced_switches_are_told_from_voluntary_ones() -> None:
+def test_forced_switches_are_separate_from_voluntary_ones() -> None:
     signal = resolve("process_context_switches_total")
     assert signal is not None
     assert signal.channels("host/nonvoluntary") == ("ctx_involuntary",)

@@ -1,4 +1,4 @@
-"""Which ranks a sample speaks for, and how several devices become one value."""
+"""Which ranks a sample belongs to, and how several devices become one value."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_nodes_of_one_rank_each_keep_their_ranks_in_whatever_order() -> None:
     assert found.values["load1"][:, 0].tolist() == [2, 1]
 
 
-def test_a_sample_without_labels_is_everybodys() -> None:
+def test_a_sample_without_labels_belongs_to_all_ranks() -> None:
     found = signals(("node_load1", 1.0))
     assert found.values["load1"][:, 0].tolist() == [1, 1]
     assert found.level["load1"] == "global"
@@ -113,7 +113,7 @@ def test_cpu_time_by_mode_is_a_share_of_the_node_however_it_was_added_up(cores: 
         assert found.values[f"node_cpu_{mode}"][0, 0] == pytest.approx(share)
 
 
-def test_cpu_time_without_idle_time_is_left_as_told() -> None:
+def test_cpu_time_without_idle_time_is_unchanged() -> None:
     """Nobody knows then how many cores there are."""
     found = counted(
         ("node_cpu_seconds_total", 48.0, "a", None, "user"),
@@ -130,7 +130,7 @@ def test_throttle_bits_of_several_gpus_are_joined() -> None:
     assert found.values["throttle_reasons"][0, 0] == 68
 
 
-def test_a_loader_is_told_from_its_host_and_summed_with_it() -> None:
+def test_a_loader_is_separate_from_its_host_and_summed_with_it() -> None:
     found = counted(
         ("process_schedstat_waiting_seconds_total", 0.1, "a", 0, "host"),
         ("process_schedstat_waiting_seconds_total", 0.5, "a", 0, "loader"),

@@ -1,4 +1,4 @@
-"""Who spends time in no phase worked unseen, if the others wait for him within one."""
+"""Time in no phase is work without a timer if the others wait for the rank within a phase."""
 
 from __future__ import annotations
 
@@ -47,17 +47,17 @@ def waited_for(within_forward: float = 1.0, *, ranks: list[int] | None = None) -
 
 
 @pytest.mark.parametrize("within_forward", [1.0, 0.7, 0.0], ids=["forward", "mostly forward", "backward"])
-def test_time_in_no_phase_is_work_of_who_is_waited_for(within_forward: float) -> None:
-    told = without_hidden_waits(waited_for(within_forward), topology())
-    assert np.allclose(told.seconds[FORWARD], 0.2, atol=2 * UNEVEN)
-    assert np.allclose(told.seconds[BACKWARD], 0.5, atol=2 * UNEVEN)
-    own = own_work(told, topology().stage).own
+def test_untimed_time_of_the_late_rank_is_work(within_forward: float) -> None:
+    corrected = without_hidden_waits(waited_for(within_forward), topology())
+    assert np.allclose(corrected.seconds[FORWARD], 0.2, atol=2 * UNEVEN)
+    assert np.allclose(corrected.seconds[BACKWARD], 0.5, atol=2 * UNEVEN)
+    own = own_work(corrected, topology().stage).own
     assert np.allclose(own[LATE, FIRST:], 0.75 + SECONDS, atol=2 * UNEVEN)
     assert np.allclose(own[LATE, :FIRST], 0.75, atol=2 * UNEVEN)
     assert np.allclose(np.delete(own, LATE, axis=0), 0.75, atol=2 * UNEVEN)
 
 
-def test_what_was_told_is_left_as_it_was() -> None:
+def test_phases_without_waiting_are_unchanged() -> None:
     given = waited_for()
     before = {name: values.copy() for name, values in given.seconds.items()}
     without_hidden_waits(given, topology())
@@ -71,10 +71,10 @@ def test_what_was_told_is_left_as_it_was() -> None:
     ids=["everything", "forward", "backward", "backward mostly", "host"],
 )
 @pytest.mark.parametrize("first", [0, FIRST], ids=["always", "later"])
-def test_whoever_is_quicker_waits_in_no_phase(
+def test_a_faster_rank_waits_in_no_phase(
     forward: float, backward: float, optimizer: float, first: int
 ) -> None:
-    """Ranks are uneven in every phase, and nobody is seen to wait in one."""
+    """Ranks are uneven in every phase, and no rank waits in one."""
     rng = np.random.default_rng(2)
     held = {
         FORWARD: 0.2 * rng.normal(1, 0.01, (8, STEPS)),
@@ -87,7 +87,7 @@ def test_whoever_is_quicker_waits_in_no_phase(
     assert without_hidden_waits(given, topology()) is given
 
 
-def test_of_uneven_ranks_whoever_is_quickest_is_nobody() -> None:
+def test_the_fastest_of_uneven_ranks_has_no_untimed_work() -> None:
     rng = np.random.default_rng(3)
     given = phases({FORWARD: 0.4 * rng.normal(1, 0.05, (8, STEPS)), BACKWARD: 0.5})
     assert without_hidden_waits(given, topology()) is given
@@ -116,10 +116,10 @@ def test_a_few_steps_tell_nothing() -> None:
 
 
 @pytest.mark.parametrize("timed", ["communication_seconds", "communication_wait_seconds"])
-def test_where_the_exchange_is_timed_waiting_is_told_already(timed: str) -> None:
+def test_with_a_timed_exchange_waiting_is_known(timed: str) -> None:
     given = waited_for()
-    told = phases({**given.seconds, timed: 0.01})
-    cleared = without_hidden_waits(told, topology())
+    corrected = phases({**given.seconds, timed: 0.01})
+    cleared = without_hidden_waits(corrected, topology())
     assert UNTIMED not in cleared.seconds
 
 
@@ -144,8 +144,8 @@ def test_two_that_are_late_by_different_times_wait_for_the_later_one() -> None:
     forward = np.full((8, STEPS), 0.2)
     forward[:, FIRST:] += SECONDS
     forward[LATE, FIRST:], forward[5, FIRST:] = 0.2, 0.2 + SECONDS / 2
-    told = without_hidden_waits(phases({FORWARD: forward, BACKWARD: 0.5, LOADING: 0.0}), topology())
-    own = own_work(told, topology().stage).own[:, FIRST]
+    corrected = without_hidden_waits(phases({FORWARD: forward, BACKWARD: 0.5, LOADING: 0.0}), topology())
+    own = own_work(corrected, topology().stage).own[:, FIRST]
     assert own[[0, LATE, 5]] == pytest.approx([0.7, 0.7 + SECONDS, 0.7 + SECONDS / 2])
 
 
@@ -153,20 +153,20 @@ def test_what_is_not_timed_in_every_step_is_nothing_in_the_others() -> None:
     given = waited_for()
     occasional = np.full((8, STEPS), np.nan)
     occasional[:, ::7] = 0.001
-    told = phases({**given.seconds, "gc_seconds": occasional})
-    assert own_work(without_hidden_waits(told, topology()), topology().stage).own[
+    corrected = phases({**given.seconds, "gc_seconds": occasional})
+    assert own_work(without_hidden_waits(corrected, topology()), topology().stage).own[
         LATE, FIRST:
     ].mean() == pytest.approx(0.95, abs=0.01)
 
 
 def test_who_waits_partly_in_two_phases_has_waited_once() -> None:
-    told = without_hidden_waits(waited_for(0.7), topology())
+    corrected = without_hidden_waits(waited_for(0.7), topology())
     given = waited_for(0.7)
-    waited = sum(given.seconds[name] - told.seconds[name] for name in (FORWARD, BACKWARD))
+    waited = sum(given.seconds[name] - corrected.seconds[name] for name in (FORWARD, BACKWARD))
     assert np.delete(waited, LATE, axis=0)[:, FIRST:] == pytest.approx(SECONDS, abs=2 * UNEVEN)
 
 
-def test_a_rank_that_reports_nothing_hides_nobody() -> None:
+def test_a_rank_without_reports_hides_no_other() -> None:
     given = waited_for()
     for name in (FORWARD, BACKWARD, OPTIMIZER, "step_seconds"):
         given.seconds[name][0] = np.nan
@@ -174,14 +174,14 @@ def test_a_rank_that_reports_nothing_hides_nobody() -> None:
     assert own[LATE, FIRST:].mean() == pytest.approx(0.95, abs=2 * UNEVEN)
 
 
-def test_waiting_in_an_optimizer_that_everybody_ends_together() -> None:
+def test_waiting_in_an_optimizer_that_all_ranks_end_together() -> None:
     """Timers that see launches: the backward is uneven, and the optimizer waits for the device."""
     uneven = np.random.default_rng(4).uniform(0, 0.01, (8, STEPS))
     optimizer = 0.3 - uneven
     optimizer[np.arange(8) != LATE, FIRST:] += SECONDS
     given = phases({FORWARD: 0.1, BACKWARD: 0.1 + uneven, OPTIMIZER: optimizer})
-    told = without_hidden_waits(given, topology())
-    assert np.delete(told.seconds[OPTIMIZER], LATE, axis=0) == pytest.approx(0.3, abs=0.02)
+    corrected = without_hidden_waits(given, topology())
+    assert np.delete(corrected.seconds[OPTIMIZER], LATE, axis=0) == pytest.approx(0.3, abs=0.02)
 
 
 def test_who_is_waited_for_now_and_then_is_seen_by_the_long_waits() -> None:
@@ -189,5 +189,5 @@ def test_who_is_waited_for_now_and_then_is_seen_by_the_long_waits() -> None:
     given = waited_for(0.0, ranks=list(range(8)))
     given.seconds[FORWARD][np.arange(8) != LATE, ::3] += SECONDS
     given.seconds[BACKWARD][np.arange(8) != 4, 1::3] += 0.03
-    told = without_hidden_waits(given, topology())
-    assert told.seconds[UNTIMED][LATE, ::3] == pytest.approx(SECONDS, abs=2 * UNEVEN)
+    corrected = without_hidden_waits(given, topology())
+    assert corrected.seconds[UNTIMED][LATE, ::3] == pytest.approx(SECONDS, abs=2 * UNEVEN)

@@ -73,21 +73,21 @@ def gather(
     rounds : int
     """
     shift = locations(normal, anomalous, seed, rounds)
-    moved = np.arcsinh(np.maximum(shift, 0.0))
+    rise = np.arcsinh(np.maximum(shift, 0.0))
     # A peak moves with the location of its round: quantiles of every round would be too slow.
     height = np.arcsinh(np.maximum(peaks(normal, anomalous) + shift - shift[0], 0.0))
-    mass = _mass(moved)
+    mass = _mass(rise)
     order = precedence(onsets(normal, anomalous), mass[0], holds(normal), anomalous.shape[0])
     early = order * mass / (MASS_CUT - MASS_FLOOR)
     moments = covariance(normal)
-    unpredicted = _share(conditional_shifts(shift, moments), moved)
+    unpredicted = _share(conditional_shifts(shift, moments), rise)
     certain = _ratio(np.maximum(shift, 0.0), CERTAIN * standard_error(normal, anomalous)) * np.minimum(
-        moved, 1.0
+        rise, 1.0
     )
-    found = [_bent((moved + height) / 2), certain, early, unpredicted]
+    found = [_bent((rise + height) / 2), certain, early, unpredicted]
     features: tuple[str, ...] = ALWAYS
     if graph is not None:
-        found += _upstream(shift, moved, unpredicted, moments, graph)
+        found += _upstream(shift, rise, unpredicted, moments, graph)
         features += WITH_GRAPH
     if target is not None:
         found.append(np.broadcast_to(resemblance(normal, anomalous, target), shift.shape))
@@ -96,15 +96,15 @@ def gather(
 
 
 def _upstream(
-    shift: FloatArray, moved: FloatArray, unpredicted: FloatArray, moments: FloatArray, graph: ColumnGraph
+    shift: FloatArray, rise: FloatArray, unpredicted: FloatArray, moments: FloatArray, graph: ColumnGraph
 ) -> list[FloatArray]:
     """Share of a column's own mechanism in its shift, part shared with a parent, anomalies downstream."""
-    own = _share(own_shifts(shift, moments, graph.parents), moved)
-    inherited = np.zeros_like(moved)
+    own = _share(own_shifts(shift, moments, graph.parents), rise)
+    inherited = np.zeros_like(rise)
     for column, causes in enumerate(graph.parents):
         if causes.size:
-            inherited[:, column] = np.minimum(moved[:, column], moved[:, causes].max(axis=1))
-    mass = _mass(moved)
+            inherited[:, column] = np.minimum(rise[:, column], rise[:, causes].max(axis=1))
+    mass = _mass(rise)
     coverage = _ratio(mass @ graph.reach.T.astype(np.float64), mass.sum(axis=1, keepdims=True))
     outside = ~graph.known
     if outside.any():
@@ -114,9 +114,9 @@ def _upstream(
     return [own, inherited, coverage]
 
 
-def _mass(moved: FloatArray) -> FloatArray:
+def _mass(rise: FloatArray) -> FloatArray:
     """Weight of each column's anomaly, 0 to ``MASS_CUT - MASS_FLOOR``."""
-    return np.clip(moved, MASS_FLOOR, MASS_CUT) - MASS_FLOOR
+    return np.clip(rise, MASS_FLOOR, MASS_CUT) - MASS_FLOOR
 
 
 def _bent(size: FloatArray) -> FloatArray:
@@ -126,9 +126,9 @@ def _bent(size: FloatArray) -> FloatArray:
     return result
 
 
-def _share(left: FloatArray, moved: FloatArray) -> FloatArray:
+def _share(left: FloatArray, rise: FloatArray) -> FloatArray:
     """Part of a shift that others do not explain, 0 to 1, compressed; small shifts count less."""
-    return _ratio(np.arcsinh(np.maximum(left, 0.0)), moved) * np.minimum(moved, 1.0)
+    return _ratio(np.arcsinh(np.maximum(left, 0.0)), rise) * np.minimum(rise, 1.0)
 
 
 def _ratio(part: FloatArray, whole: FloatArray) -> FloatArray:
@@ -140,7 +140,7 @@ def _ratio(part: FloatArray, whole: FloatArray) -> FloatArray:
 
 
 def _candidates(size: FloatArray, graph: ColumnGraph | None, target: int | None) -> BoolArray:
-    moved: BoolArray = size > 0
+    rise: BoolArray = size > 0
     if graph is None or target is None or not graph.known[target]:
-        return moved
-    return moved & (graph.reach[:, target] | ~graph.known)
+        return rise
+    return rise & (graph.reach[:, target] | ~graph.known)

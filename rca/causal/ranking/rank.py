@@ -128,7 +128,7 @@ def oriented(columns: Columns, worse: Worse) -> tuple[FloatArray, FloatArray]:
 
 def _order(names: tuple[Hashable, ...], score: FloatArray, shift: FloatArray) -> list[int]:
     ranks = zip(np.round(score, DIGITS).tolist(), np.round(shift, DIGITS).tolist(), names, strict=True)
-    keys = [(-of, -moved, *label_order(name)) for of, moved, name in ranks]
+    keys = [(-of, -shifted, *label_order(name)) for of, shifted, name in ranks]
     return sorted(range(len(names)), key=keys.__getitem__)
 
 
