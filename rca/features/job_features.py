@@ -47,8 +47,8 @@ def job_features(
         | segment
         | _phase_growth(per_rank)
         | _concentration(comparison, inside, work.step_reference)
-        | episode_context(work, comparison, topology, per_rank)
-        | phase_spikes(work, comparison)
+        | _episode_context(work, comparison, topology, per_rank)
+        | _phase_spikes(work, comparison)
         | _rhythm(work)
         | _correlations(per_rank)
         | load_features(work, inside, segment["slow_segment_ratio"])
@@ -128,7 +128,7 @@ def _rhythm(work: Work) -> dict[str, float]:
         "spike_cost": float((step[spikes] - unit).sum() / (unit * max(step.size, 1))),
         "period_strength": strength,
         "period_steps": period,
-        "step_time_trend": trend(step),
+        "step_time_trend": _trend(step),
         "checkpoint_share": _phase_share(work, "checkpoint_seconds"),
         "gc_share": _phase_share(work, "gc_seconds"),
         "data_loading_share": _phase_share(work, "data_loading_seconds"),
@@ -180,11 +180,11 @@ def window_maxima(evidence: Evidence, per_rank: dict[str, FloatArray]) -> dict[s
     singles = ["own_time_excess", "own_time_excess_z", "wait_deficit", "late_share"]
     singles += [f"{column.removesuffix('_seconds')}_excess" for column in OWN_PHASES]
     largest = nan_max(np.stack([per_rank[name] for name in singles], axis=1))
-    maxima |= costliest_episode(per_rank)
+    maxima |= _costliest_episode(per_rank)
     return maxima | {f"max_{name}": float(value) for name, value in zip(singles, largest, strict=True)}
 
 
-def episode_context(
+def _episode_context(
     work: Work, comparison: Comparison, topology: Topology, per_rank: dict[str, FloatArray]
 ) -> dict[str, float]:
     """Cost of the costliest episodes compared with the others, and of capped lateness over all steps."""
@@ -201,7 +201,7 @@ def episode_context(
     }
 
 
-def phase_spikes(work: Work, comparison: Comparison) -> dict[str, float]:
+def _phase_spikes(work: Work, comparison: Comparison) -> dict[str, float]:
     """Cost of steps in which a phase is longer than usual, on the median rank and on each step's slowest.
 
     Pauses on alternating ranks, and loaders that now and then delay all ranks, make no slow segment.
@@ -229,7 +229,7 @@ def _above_usual(series: FloatArray, unit: float) -> float:
     return float(nan_mean(np.clip(series - usual, 0.0, unit)[:, None])[0]) / unit
 
 
-def costliest_episode(per_rank: dict[str, FloatArray]) -> dict[str, float]:
+def _costliest_episode(per_rank: dict[str, FloatArray]) -> dict[str, float]:
     """Features of the costliest episode, for the window's row."""
     cost = np.nan_to_num(per_rank["episode_cost"], nan=-1.0)
     equal = np.flatnonzero(cost == cost.max())
@@ -273,7 +273,7 @@ def periodicity(series: FloatArray) -> tuple[float, float]:
     return float(best), float(np.clip(scaled[best], 0.0, 1.0))
 
 
-def trend(series: FloatArray) -> float:
+def _trend(series: FloatArray) -> float:
     """Relative growth over the window: slope times length over the mean. 0 below 8 measured steps."""
     finite = np.isfinite(series)
     if finite.sum() < 8:

@@ -42,7 +42,7 @@ def rank_features(
         | _waiting(work, inside, topology)
         | _phases(work, comparison, inside, unit)
         | _peer_lateness(comparison, inside, unit, topology)
-        | late_episode_features(work, comparison, late, topology)
+        | _late_episode(work, comparison, late, topology)
         | _signals(evidence)
     )
     features["activity_per_compute"] = activity_per_compute(work, evidence, inside)
@@ -210,7 +210,7 @@ def _signals(evidence: Evidence) -> dict[str, FloatArray]:
     return features
 
 
-def late_episode_features(
+def _late_episode(
     work: Work, comparison: Comparison, late: BoolArray, topology: Topology
 ) -> dict[str, FloatArray]:
     """Features of each rank in its own late episode, each of shape (n_ranks,).
