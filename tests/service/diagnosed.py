@@ -16,7 +16,7 @@ from rca_api.store.base import new_id
 
 START = 1_795_000_000.0
 SECONDS = 60.0
-#: Opens at the first sick window and knows no relapses: what happens is easy to see.
+#: Opens incidents at the first slow or stopped window, and never reopens them.
 SETTINGS = Hysteresis(opening_windows=1, reopen_seconds=0.0, silence_seconds=3600.0)
 
 
@@ -118,7 +118,7 @@ def diagnosed(
     digest: str | None = None,
     **more: Any,
 ) -> DiagnosisRow:
-    """Store the diagnosis of the job's `number`-th window and tell everybody."""
+    """Store the diagnosis of the job's `number`-th window and call the callbacks."""
     found = new_id()
     told = document(found, job, said, **more)
     causes = told["causes"]

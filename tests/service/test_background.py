@@ -1,4 +1,4 @@
-"""Background work outlives its failures."""
+"""Background tasks of the service survive failures."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class SlowlyWarm(Slot):
         return Reply(SimpleNamespace(document="found"), {}, 0.01)
 
 
-def test_the_dispatcher_outlives_a_database_that_fails() -> None:
+def test_the_dispatcher_survives_failures_of_the_database() -> None:
     asked: list[int] = []
 
     def claim(owner: str, lease_seconds: float, most: int) -> list[Any]:
@@ -93,7 +93,7 @@ class GoneOnce(SlowlyWarm):
         return await super().run(task, arguments, deadline)
 
 
-def test_what_was_promised_is_answered_however_long_it_takes_to_start_a_process() -> None:
+def test_a_queued_diagnosis_waits_for_a_process_that_starts_slowly() -> None:
     queue = [Claimed("promised", "digest", None)]
     answered: dict[str, str] = {}
     released: list[str] = []

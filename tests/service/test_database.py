@@ -36,7 +36,7 @@ def of_a_newer_version(database: Database) -> None:
         connection.exec_driver_sql("UPDATE alembic_version SET version_num = '9999'")
 
 
-def test_migrations_make_exactly_the_tables_of_the_code(database: Database) -> None:
+def test_migrations_create_exactly_the_tables_of_the_code(database: Database) -> None:
     with database.engine.connect() as connection:
         context = MigrationContext.configure(connection, opts={"compare_type": True})
         assert compare_metadata(context, Base.metadata) == []
@@ -49,7 +49,7 @@ def test_upgrading_twice_does_nothing(database: Database) -> None:
     database.check()
 
 
-def test_an_empty_database_is_not_ready_and_says_what_to_do(database_url: str) -> None:
+def test_an_empty_database_is_not_ready_and_the_error_has_a_hint(database_url: str) -> None:
     database = Database(database_url)
     with pytest.raises(StoreError) as caught:
         database.check()
@@ -67,7 +67,7 @@ def test_replicas_that_start_together_migrate_once(database_url: str) -> None:
         held.close()
 
 
-def test_who_is_refused_the_journal_asks_again() -> None:
+def test_the_write_ahead_log_is_retried_when_sqlite_is_busy() -> None:
     """As SQLite answers at once while another connection changes the mode of a new file."""
     asked: list[str] = []
 
@@ -86,7 +86,7 @@ def test_who_is_refused_the_journal_asks_again() -> None:
     assert "PRAGMA foreign_keys=ON" in asked
 
 
-def test_what_fails_midway_leaves_nothing(database: Database) -> None:
+def test_a_failed_transaction_leaves_nothing(database: Database) -> None:
     def fail_midway() -> None:
         with database.session() as session:
             session.add(row("a"))
@@ -99,7 +99,7 @@ def test_what_fails_midway_leaves_nothing(database: Database) -> None:
         assert session.scalar(select(func.count()).select_from(WindowRow)) == 0
 
 
-def test_writers_at_once_lose_no_update(database: Database) -> None:
+def test_concurrent_writers_lose_no_update(database: Database) -> None:
     with database.session() as session:
         session.add(row("a"))
 
@@ -114,7 +114,7 @@ def test_writers_at_once_lose_no_update(database: Database) -> None:
         assert session.scalars(select(WindowRow.n_bytes)).one() == 40
 
 
-def test_moments_come_back_in_utc(database: Database) -> None:
+def test_times_are_read_back_in_utc(database: Database) -> None:
     noon_in_tokyo = datetime(2026, 1, 1, 12, tzinfo=timezone(timedelta(hours=9)))
     with database.session() as session:
         session.add(row("a", created_at=noon_in_tokyo))
@@ -124,7 +124,7 @@ def test_moments_come_back_in_utc(database: Database) -> None:
     assert found.tzinfo == UTC
 
 
-def test_a_moment_without_time_zone_is_refused(database: Database) -> None:
+def test_a_time_without_a_zone_is_refused(database: Database) -> None:
     def store() -> None:
         with database.session() as session:
             session.add(row("a", created_at=datetime(2026, 1, 1)))
@@ -133,7 +133,7 @@ def test_a_moment_without_time_zone_is_refused(database: Database) -> None:
         store()
 
 
-def test_a_server_that_is_not_there_is_named_without_the_password() -> None:
+def test_the_error_of_a_missing_server_has_no_password() -> None:
     database = Database("postgresql://rca:hidden-word@127.0.0.1:9/rca")
     with pytest.raises(StoreError) as caught:
         database.check()
@@ -141,14 +141,14 @@ def test_a_server_that_is_not_there_is_named_without_the_password() -> None:
     assert "hidden-word" not in caught.value.message
 
 
-def test_a_database_of_a_newer_version_goes_on_being_used(database: Database) -> None:
+def test_a_database_of_a_newer_version_is_usable(database: Database) -> None:
     of_a_newer_version(database)
     database.check()
     assert database.upgrade().is_newer
     assert database.schema().current == "9999"
 
 
-def test_this_version_starts_beside_a_newer_one(database: Database, tmp_path: Path) -> None:
+def test_this_version_starts_on_a_newer_schema(database: Database, tmp_path: Path) -> None:
     of_a_newer_version(database)
     settings = Settings(data_dir=tmp_path, database_url=str(database.engine.url), processes=1)
     state = State.build(settings)
@@ -160,7 +160,7 @@ def test_this_version_starts_beside_a_newer_one(database: Database, tmp_path: Pa
     ]
 
 
-def test_a_user_who_may_not_change_tables_is_told(postgres: Server) -> None:
+def test_a_user_without_rights_on_tables_gets_an_error(postgres: Server) -> None:
     database = Database(postgres.new_database())
     with database.engine.begin() as connection:
         connection.exec_driver_sql("REVOKE CREATE ON SCHEMA public FROM PUBLIC")
@@ -174,13 +174,13 @@ def test_a_user_who_may_not_change_tables_is_told(postgres: Server) -> None:
     database.close()
 
 
-def test_a_folder_that_cannot_be_made_is_said(tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_created_is_reported(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises((StoreError, OSError)):
         Database(f"sqlite:///{tmp_path / 'file' / 'rca.db'}").upgrade()
 
 
-def test_a_new_database_is_its_owners_alone(tmp_path: Path) -> None:
+def test_a_new_database_is_private(tmp_path: Path) -> None:
     path = tmp_path / "data" / "rca.db"
     database = Database(f"sqlite:///{path}")
     database.upgrade()
@@ -190,12 +190,12 @@ def test_a_new_database_is_its_owners_alone(tmp_path: Path) -> None:
     assert rights == {"rca.db": 0o600, "rca.db-wal": 0o600, "rca.db-shm": 0o600}
 
 
-def test_the_folder_of_a_service_is_its_owners_alone(tmp_path: Path) -> None:
+def test_the_folder_of_a_service_is_private(tmp_path: Path) -> None:
     Spool(tmp_path / "data" / "spool").clean()
     assert stat.S_IMODE((tmp_path / "data").stat().st_mode) == 0o700
 
 
-def test_rights_that_somebody_gave_are_kept(tmp_path: Path) -> None:
+def test_existing_rights_are_kept(tmp_path: Path) -> None:
     path = tmp_path / "rca.db"
     path.touch(0o660)
     path.chmod(0o660)
@@ -215,7 +215,7 @@ def elsewhere(path: Path, statement: str) -> str:
     return subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout
 
 
-def test_another_process_that_comes_and_leaves_takes_nothing_with_it(tmp_path: Path) -> None:
+def test_another_process_that_closes_the_database_does_not_drop_its_locks(tmp_path: Path) -> None:
     """Whoever leaves last folds the journal in and deletes it: never while this process is connected."""
     path = tmp_path / "rca.db"
     database = Database(f"sqlite:///{path}")

@@ -63,7 +63,7 @@ def until_there(client: TestClient, location: str) -> Any:
     return answer
 
 
-def test_what_was_answered_is_what_is_stored(client: TestClient, body_of) -> None:
+def test_the_answer_is_stored(client: TestClient, body_of) -> None:
     answer = client.post(URL, content=body_of("kept"), headers=JSON)
     assert answer.status_code == 200
     location = answer.headers["location"]
@@ -72,7 +72,7 @@ def test_what_was_answered_is_what_is_stored(client: TestClient, body_of) -> Non
 
 
 @pytest.mark.parametrize("accept", ["text/markdown", "text/html"])
-def test_a_stored_diagnosis_comes_as_it_is_accepted(client: TestClient, body_of, accept: str) -> None:
+def test_a_stored_diagnosis_has_the_media_type_of_accept(client: TestClient, body_of, accept: str) -> None:
     posted = client.post(URL, content=body_of(late={1: 0.05}), headers={**JSON, "Accept": accept})
     found = client.get(posted.headers["location"], headers={"Accept": accept})
     assert found.content == posted.content
@@ -81,7 +81,7 @@ def test_a_stored_diagnosis_comes_as_it_is_accepted(client: TestClient, body_of,
     assert client.get(posted.headers["location"]).json()["job_id"] == "job"
 
 
-def test_the_window_can_be_looked_at_again(client: TestClient, body_of) -> None:
+def test_the_window_can_be_read_back(client: TestClient, body_of) -> None:
     posted = client.post(URL, content=body_of("seen-again"), headers=JSON)
     [item] = client.get(URL, params={"job": "seen-again"}).json()["items"]
     stored = client.get(f"/v1/windows/{item['window_digest']}")
@@ -97,7 +97,7 @@ def test_the_window_can_be_looked_at_again(client: TestClient, body_of) -> None:
     assert len(digests) == 1
 
 
-def test_what_is_not_there_is_not_found(client: TestClient) -> None:
+def test_unknown_ids_are_not_found(client: TestClient) -> None:
     for path in (f"{URL}/{'0' * 32}", f"/v1/windows/{'0' * 64}"):
         answer = client.get(path)
         assert (answer.status_code, answer.json()["code"]) == (404, "not-found")
@@ -105,7 +105,7 @@ def test_what_is_not_there_is_not_found(client: TestClient) -> None:
     assert client.get("/v1/windows/passwd").status_code == 422
 
 
-def test_later_means_queued_and_then_there(client: TestClient, body_of) -> None:
+def test_respond_async_queues_a_diagnosis(client: TestClient, body_of) -> None:
     answer = client.post(URL, content=body_of("later"), headers=ASYNC)
     assert answer.status_code == 202
     assert answer.headers["preference-applied"] == "respond-async"
@@ -115,18 +115,18 @@ def test_later_means_queued_and_then_there(client: TestClient, body_of) -> None:
     assert Diagnosis.model_validate_json(done.content).diagnosis_id == answer.json()["diagnosis_id"]
 
 
-def test_later_but_soon_is_answered_at_once(client: TestClient, body_of) -> None:
+def test_respond_async_with_wait_is_answered_within_the_wait(client: TestClient, body_of) -> None:
     answer = client.post(URL, content=body_of(), headers={**JSON, "Prefer": "respond-async, wait=30"})
     assert answer.status_code == 200
     assert answer.json()["job_id"] == "job"
 
 
-def test_a_bad_window_is_refused_at_once_even_if_later_was_preferred(client: TestClient) -> None:
+def test_an_invalid_window_is_refused_at_once_with_respond_async(client: TestClient) -> None:
     answer = client.post(URL, content=b'{"job": {}}', headers=ASYNC)
     assert (answer.status_code, answer.json()["code"]) == (422, "invalid-window")
 
 
-def test_a_diagnosis_that_failed_says_why(client: TestClient, body_of, monkeypatch) -> None:
+def test_a_failed_diagnosis_has_its_problem(client: TestClient, body_of, monkeypatch) -> None:
     state = state_of(client)
     monkeypatch.setattr(state.dispatcher, "_deadline_seconds", 0.0)
     answer = client.post(URL, content=body_of("failing"), headers=ASYNC)
@@ -148,7 +148,7 @@ def test_a_repeated_request_gets_the_first_answer(client: TestClient, body_of) -
     assert (other.status_code, other.json()["code"]) == (422, "idempotency-mismatch")
 
 
-def test_a_repeated_request_for_later_is_queued_once(client: TestClient, body_of) -> None:
+def test_a_repeated_request_with_respond_async_is_queued_once(client: TestClient, body_of) -> None:
     headers = {**ASYNC, "Idempotency-Key": "alert-18"}
     places = {
         client.post(URL, content=body_of("once-later"), headers=headers).headers["location"] for _ in range(3)
@@ -172,7 +172,7 @@ def test_requests_with_one_key_at_once_make_one_diagnosis(client: TestClient, bo
     assert len(client.get(URL, params={"job": "at-once"}).json()["items"]) == 1
 
 
-def test_a_refused_request_leaves_its_key_free(client: TestClient, body_of) -> None:
+def test_a_refused_request_frees_its_key(client: TestClient, body_of) -> None:
     headers = {**JSON, "Idempotency-Key": "alert-20"}
     assert client.post(URL, content=b"{}", headers=headers).status_code == 422
     assert client.post(URL, content=b"{}", headers=headers).json()["code"] == "invalid-window"
@@ -180,12 +180,12 @@ def test_a_refused_request_leaves_its_key_free(client: TestClient, body_of) -> N
 
 
 @pytest.mark.parametrize("key", ["", "a b", "x" * 201])
-def test_a_key_has_to_be_plain(client: TestClient, body_of, key: str) -> None:
+def test_an_invalid_key_is_refused(client: TestClient, body_of, key: str) -> None:
     answer = client.post(URL, content=body_of(), headers={**JSON, "Idempotency-Key": key})
     assert (answer.status_code, answer.json()["code"]) == (422, "invalid-parameters")
 
 
-def test_a_deadline_of_the_callers_own(client: TestClient, body_of) -> None:
+def test_a_caller_can_set_a_deadline(client: TestClient, body_of) -> None:
     # The process is warm once it has answered.
     assert client.post(URL, content=body_of(), headers=JSON).status_code == 200
     [process] = state_of(client).pool.processes()
@@ -224,7 +224,7 @@ def test_lists_are_filtered_and_come_in_pages(client: TestClient, body_of) -> No
 @pytest.mark.parametrize(
     "wrong", [{"since": "2026-01-01T00:00:00"}, {"since": "0001-01-01T00:00:00+23:59"}, {"job": "a\0"}]
 )
-def test_filters_that_mean_nothing_are_refused(client: TestClient, wrong: dict[str, str]) -> None:
+def test_invalid_filters_are_refused(client: TestClient, wrong: dict[str, str]) -> None:
     answer = client.get(URL, params=wrong)
     assert (answer.status_code, answer.json()["code"]) == (422, "invalid-parameters")
 
@@ -239,7 +239,7 @@ def test_a_batch_is_answered_item_by_item(client: TestClient, body_of) -> None:
     assert client.get(items[2]["location"]).json() == items[2]["diagnosis"]
 
 
-def test_a_batch_of_parts_and_a_batch_for_later(client: TestClient, make_window, body_of) -> None:
+def test_a_batch_of_parts_and_a_batch_with_respond_async(client: TestClient, make_window, body_of) -> None:
     parts = [body_of("part-1"), make_window(4, 12).to_arrow()]
     body = b"".join(
         b'--b\r\nContent-Disposition: form-data; name="window"\r\n\r\n' + part + b"\r\n" for part in parts
@@ -251,7 +251,7 @@ def test_a_batch_of_parts_and_a_batch_for_later(client: TestClient, make_window,
     assert all(until_there(client, item["location"]).status_code == 200 for item in items)
 
 
-def test_keys_of_items_are_none_that_a_caller_can_use(client: TestClient, body_of) -> None:
+def test_keys_of_items_differ_from_keys_of_callers(client: TestClient, body_of) -> None:
     window = body_of("batch-apart")
     for key in ("batch-2#0", "batch-2"):
         alone = client.post(URL, content=window, headers={**JSON, "Idempotency-Key": key})
@@ -261,7 +261,7 @@ def test_keys_of_items_are_none_that_a_caller_can_use(client: TestClient, body_o
     assert [item["status"] for item in answer.json()["items"]] == [200]
 
 
-def test_a_batch_that_is_sent_again_is_not_done_again(client: TestClient, body_of) -> None:
+def test_a_repeated_batch_is_not_diagnosed_again(client: TestClient, body_of) -> None:
     body = orjson.dumps({"windows": [json.loads(body_of("batch-once"))] * 2})
     headers = {**JSON, "Idempotency-Key": "batch-1"}
     first = client.post(f"{URL}/batch", content=body, headers=headers).json()
@@ -278,17 +278,17 @@ def test_a_batch_that_is_sent_again_is_not_done_again(client: TestClient, body_o
         (b'{"windows": [1, 2, 3, 4, 5]}', "too-large"),
     ],
 )
-def test_a_batch_that_is_none_is_refused(client: TestClient, body: bytes, code: str) -> None:
+def test_a_malformed_batch_is_refused(client: TestClient, body: bytes, code: str) -> None:
     assert client.post(f"{URL}/batch", content=body, headers=JSON).json()["code"] == code
 
 
 @pytest.mark.parametrize("name", ["x" * 257, "a\0b", "a\r\nb"])
-def test_a_name_no_database_takes_is_refused(client: TestClient, body_of, name: str) -> None:
+def test_a_name_that_cannot_be_stored_is_refused(client: TestClient, body_of, name: str) -> None:
     answer = client.post(URL, content=body_of(name), headers=JSON)
     assert (answer.status_code, answer.json()["code"]) == (422, "invalid-window")
 
 
-def test_large_bodies_leave_nothing_behind(client: TestClient, make_window) -> None:
+def test_large_bodies_leave_no_files(client: TestClient, make_window) -> None:
     body = make_window(64, 300).to_json()
     assert len(body) > 1 << 20
     assert client.post(URL, content=body, headers=JSON).status_code == 200

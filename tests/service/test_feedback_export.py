@@ -97,7 +97,7 @@ def test_labelled_windows_can_be_trained_on(
     assert manifests[0] == manifests[1]
 
 
-def test_what_is_disputed_withdrawn_gone_or_vague_is_left_out_and_counted(
+def test_disputed_withdrawn_missing_and_incomplete_feedback_is_counted_and_left_out(
     database: Database, tmp_path: Path, make_window: MakeWindow
 ) -> None:
     windows = {name: make_window(n_steps=4) for name in "abde"}
@@ -124,7 +124,7 @@ def test_what_is_disputed_withdrawn_gone_or_vague_is_left_out_and_counted(
     assert collection.properties["export"]["conflicting"] == 2
 
 
-def test_of_one_author_the_newest_word_on_a_window_is_learned(
+def test_the_newest_feedback_of_an_author_is_exported(
     database: Database, tmp_path: Path, make_window: MakeWindow
 ) -> None:
     windows = {"a": make_window(n_steps=4)}
@@ -158,5 +158,5 @@ def test_without_feedback_the_collection_is_empty(database: Database, tmp_path: 
         (SLOW_NIC, SLOW_NIC.model_copy(update={"failure_mode": "fail_stop"}), False),
     ],
 )
-def test_labels_that_say_the_same_have_one_meaning(one: Label, other: Label, same: bool) -> None:
+def test_labels_that_agree_have_one_meaning(one: Label, other: Label, same: bool) -> None:
     assert (labels.meaning(one) == labels.meaning(other)) is same

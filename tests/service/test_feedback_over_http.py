@@ -56,7 +56,7 @@ def test_conflicting_feedback_is_shown_with_both_sides(client: TestClient) -> No
     assert len(ids(client, "/v1/feedback?verdict=corrected")) == 3
 
 
-def test_who_corrects_oneself_contradicts_nobody(client: TestClient) -> None:
+def test_new_feedback_of_an_author_replaces_the_old(client: TestClient) -> None:
     (diagnosis,) = live(client, "nic_degradation")
     path = f"/v1/diagnoses/{diagnosis}/feedback"
     confirmed = client.post(path, json={"verdict": "confirmed"}).json()
@@ -66,7 +66,7 @@ def test_who_corrects_oneself_contradicts_nobody(client: TestClient) -> None:
     assert [side["feedback"] for side in shown["sides"]] == [[corrected["id"]]]
     assert [item["id"] for item in shown["items"]] == [corrected["id"], confirmed["id"]]
     assert ids(client, "/v1/feedback?conflict=true") == []
-    # Without the newer word the older one stands again.
+    # When the newer feedback is withdrawn, the older one counts again.
     client.delete(f"{path}/{corrected['id']}")
     assert [side["feedback"] for side in client.get(path).json()["sides"]] == [[confirmed["id"]]]
 
@@ -110,7 +110,7 @@ def test_only_its_author_withdraws_feedback(client: TestClient, monkeypatch: pyt
         (None, "body"),
     ],
 )
-def test_labels_that_cannot_be_true_are_refused(client: TestClient, label: object, place: str) -> None:
+def test_labels_that_do_not_fit_the_job_are_refused(client: TestClient, label: object, place: str) -> None:
     (diagnosis,) = live(client, "nic_degradation")
     refused = client.post(
         f"/v1/diagnoses/{diagnosis}/feedback", json={"verdict": "corrected", "label": label}
@@ -119,7 +119,7 @@ def test_labels_that_cannot_be_true_are_refused(client: TestClient, label: objec
     assert refused.json()["detail"].startswith(place)
 
 
-def test_somebody_may_have_found_that_nothing_in_the_catalogue_explains_it(client: TestClient) -> None:
+def test_a_label_may_have_an_unknown_cause(client: TestClient) -> None:
     (diagnosis,) = live(client, "nic_degradation")
     label = {"failure_mode": "fail_slow", "causes": [{"cause": "unknown", "nodes": ["node-1"]}]}
     path = f"/v1/diagnoses/{diagnosis}/feedback"
@@ -131,7 +131,7 @@ def test_somebody_may_have_found_that_nothing_in_the_catalogue_explains_it(clien
     assert client.post(path, json=stopped).status_code == 422
 
 
-def test_an_abstention_cannot_be_confirmed_but_corrected(client: TestClient) -> None:
+def test_an_abstention_can_only_be_corrected(client: TestClient) -> None:
     (diagnosis,) = live(client, "unsure")
     path = f"/v1/diagnoses/{diagnosis}/feedback"
     assert client.post(path, json={"verdict": "confirmed"}).status_code == 409

@@ -66,7 +66,7 @@ def state_of(database: Database, diagnosis_id: str) -> str:
         return row.state
 
 
-def test_a_queued_diagnosis_keeps_its_request_and_its_whole_time_is_measured(
+def test_a_queued_diagnosis_keeps_its_request_id_and_its_time_in_the_queue_is_measured(
     database: Database, clock: Clock
 ) -> None:
     metrics = Metrics()
@@ -96,7 +96,7 @@ def test_a_diagnosis_is_stored_with_its_window_and_blames(
     assert told == [found.diagnosis_id]
 
 
-def test_what_follows_fails_and_nothing_is_stored(database: Database) -> None:
+def test_nothing_is_stored_if_a_callback_fails(database: Database) -> None:
     def fail(session: Session, row: DiagnosisRow) -> None:
         raise RuntimeError
 
@@ -105,7 +105,7 @@ def test_what_follows_fails_and_nothing_is_stored(database: Database) -> None:
     assert (count(database, DiagnosisRow), count(database, WindowRow)) == (0, 0)
 
 
-def test_the_same_window_at_once_is_one_window(database: Database, journal: Journal) -> None:
+def test_equal_windows_stored_at_once_are_one_row(database: Database, journal: Journal) -> None:
     with ThreadPoolExecutor(8) as threads:
         list(threads.map(lambda _: journal.record(kept(), answer(), asked_by=None), range(24)))
     assert (count(database, DiagnosisRow), count(database, WindowRow)) == (24, 1)
@@ -121,7 +121,7 @@ def test_queued_diagnoses_are_claimed_in_order_and_once(journal: Journal, clock:
     assert journal.claim("c", 10, 4) == []
 
 
-def test_workers_at_once_share_the_queue_without_doubles(journal: Journal, told: list[str]) -> None:
+def test_workers_at_once_share_the_queue(journal: Journal, told: list[str]) -> None:
     ids = [journal.enqueue(kept(str(number)), asked_by=None, most=100) for number in range(40)]
 
     def work_off(owner: str) -> None:
@@ -134,7 +134,7 @@ def test_workers_at_once_share_the_queue_without_doubles(journal: Journal, told:
     assert sorted(told) == sorted(ids)
 
 
-def test_a_lease_that_ran_out_is_taken_over_and_the_late_answer_dropped(
+def test_a_diagnosis_whose_lease_ran_out_is_claimed_again_and_its_late_answer_dropped(
     journal: Journal, clock: Clock, told: list[str]
 ) -> None:
     diagnosis_id = journal.enqueue(kept(), asked_by=None, most=10)
@@ -159,7 +159,9 @@ def test_a_renewed_lease_is_not_taken_over(journal: Journal, clock: Clock) -> No
     assert journal.complete("alive", answer(diagnosis_id))
 
 
-def test_what_is_put_back_is_queued_again_and_counts_no_attempt(database: Database, journal: Journal) -> None:
+def test_a_diagnosis_given_back_is_queued_again_without_a_counted_attempt(
+    database: Database, journal: Journal
+) -> None:
     diagnosis_id = journal.enqueue(kept(), asked_by=None, most=10)
     for _ in range(2 * MOST_ATTEMPTS):
         assert journal.claim("a", 10, 1)
@@ -167,9 +169,7 @@ def test_what_is_put_back_is_queued_again_and_counts_no_attempt(database: Databa
     assert state_of(database, diagnosis_id) == "queued"
 
 
-def test_what_ends_its_worker_each_time_is_given_up(
-    database: Database, journal: Journal, clock: Clock
-) -> None:
+def test_a_diagnosis_that_never_ends_is_given_up(database: Database, journal: Journal, clock: Clock) -> None:
     diagnosis_id = journal.enqueue(kept(), asked_by=None, most=10)
     for _ in range(MOST_ATTEMPTS):
         assert journal.claim("a", 10, 1)
@@ -178,7 +178,7 @@ def test_what_ends_its_worker_each_time_is_given_up(
     assert state_of(database, diagnosis_id) == "failed"
 
 
-def test_the_queue_has_an_end(journal: Journal) -> None:
+def test_a_full_queue_refuses_more(journal: Journal) -> None:
     journal.enqueue(kept(), asked_by=None, most=1)
     with pytest.raises(ProblemError) as caught:
         journal.enqueue(kept(), asked_by=None, most=1)
@@ -205,10 +205,10 @@ def test_a_repeated_request_gets_the_first_answer(database: Database, journal: J
     assert isinstance(hold, Hold)
     journal.record(kept(), first, asked_by=None, hold=hold)
     assert keys.take(key) == first.diagnosis_id
-    assert isinstance(keys.take(Key("somebody else", "k", "other")), Hold)
+    assert isinstance(keys.take(Key("another caller", "k", "other")), Hold)
 
 
-def test_a_key_is_for_one_request(database: Database) -> None:
+def test_a_key_is_refused_for_another_request(database: Database) -> None:
     keys = keys_of(database)
     keys.take(Key("", "k", "d"))
     with pytest.raises(ProblemError) as caught:
@@ -216,7 +216,7 @@ def test_a_key_is_for_one_request(database: Database) -> None:
     assert caught.value.code == "idempotency-mismatch"
 
 
-def test_requests_with_one_key_at_once_have_one_winner(database: Database) -> None:
+def test_of_requests_with_one_key_at_once_one_is_answered(database: Database) -> None:
     keys = keys_of(database)
 
     def take(_: int) -> str:
@@ -230,7 +230,7 @@ def test_requests_with_one_key_at_once_have_one_winner(database: Database) -> No
     assert outcomes == ["Hold", *["conflict"] * 15]
 
 
-def test_a_failed_request_can_be_tried_again(database: Database) -> None:
+def test_a_failed_request_can_be_repeated(database: Database) -> None:
     keys, key = keys_of(database), Key("", "k", "d")
     hold = keys.take(key)
     assert isinstance(hold, Hold)
@@ -238,7 +238,7 @@ def test_a_failed_request_can_be_tried_again(database: Database) -> None:
     assert isinstance(keys.take(key), Hold)
 
 
-def test_a_key_that_could_not_be_released_is_free_for_its_repetition(
+def test_a_key_that_could_not_be_released_is_free_for_a_repetition(
     database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     keys, key = keys_of(database), Key("", "k", "d")
@@ -249,7 +249,7 @@ def test_a_key_that_could_not_be_released_is_free_for_its_repetition(
         with pytest.raises(StoreError):
             keys.release(hold)
     assert isinstance(keys.take(key), Hold)
-    # The one who has it now is at work.
+    # Another request holds it now.
     with pytest.raises(ProblemError):
         keys.take(key)
 
@@ -267,7 +267,7 @@ def test_a_request_that_lost_its_key_stores_nothing(database: Database, journal:
     assert count(database, IdempotencyRow) == 1
 
 
-def test_keys_are_forgotten(database: Database) -> None:
+def test_keys_expire(database: Database) -> None:
     keys = Keys(database, kept=timedelta(0), held=timedelta(hours=1))
     keys.take(Key("", "k", "d"))
     assert isinstance(keys.take(Key("", "k", "another")), Hold)

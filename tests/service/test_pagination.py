@@ -44,7 +44,7 @@ def pages(database: Database, limit: int) -> list[list[str]]:
 
 
 @pytest.mark.parametrize("limit", [1, 3, 7, 50])
-def test_pages_make_up_the_list_newest_first(database: Database, limit: int) -> None:
+def test_pages_together_are_the_list_newest_first(database: Database, limit: int) -> None:
     add(database, [0, 1, 1, 1, 2, 5, 5])
     with database.reading() as session:
         rows = session.scalars(select(DiagnosisRow)).all()
@@ -54,7 +54,7 @@ def test_pages_make_up_the_list_newest_first(database: Database, limit: int) -> 
     assert all(len(items) == limit for items in found[:-1])
 
 
-def test_what_is_added_meanwhile_moves_nothing(database: Database) -> None:
+def test_rows_added_meanwhile_do_not_shift_pages(database: Database) -> None:
     add(database, [0, 1, 2, 3])
     with database.reading() as session:
         first = page(session, select(DiagnosisRow), keys=KEYS, limit=2, cursor=None, read=lambda row: row.id)
@@ -70,7 +70,7 @@ def test_what_is_added_meanwhile_moves_nothing(database: Database) -> None:
 @pytest.mark.parametrize(
     "cursor", ["", "x", "e30", "W10", "WzEsMl0", "WyIwMDAxLTAxLTAxVDAwOjAwOjAwKzIzOjU5IiwiIl0", "é"]
 )
-def test_a_made_up_cursor_is_refused(database: Database, cursor: str) -> None:
+def test_an_invalid_cursor_is_refused(database: Database, cursor: str) -> None:
     with database.reading() as session, pytest.raises(ProblemError) as caught:
         page(session, select(DiagnosisRow), keys=KEYS, limit=2, cursor=cursor, read=lambda row: row.id)
     assert caught.value.code == "invalid-parameters"

@@ -1,4 +1,4 @@
-"""Retention: old windows go, too many go, and none that somebody needs."""
+"""Retention deletes windows that are old or too many, and none that is in use."""
 
 from __future__ import annotations
 
@@ -65,7 +65,9 @@ def left(database: Database, store: WindowStore) -> set[str]:
     return rows
 
 
-def test_old_windows_go_and_their_diagnoses_stay(database: Database, store: WindowStore, add) -> None:
+def test_old_windows_are_deleted_and_their_diagnoses_stay(
+    database: Database, store: WindowStore, add
+) -> None:
     add("old", 31)
     young = add("young", 29)
     assert prune(database, store, window_days=30) == (1, 0)
@@ -75,7 +77,9 @@ def test_old_windows_go_and_their_diagnoses_stay(database: Database, store: Wind
         assert [row.window_digest for row in rows] == [None, young]
 
 
-def test_beyond_the_size_the_ones_used_longest_ago_go(database: Database, store: WindowStore, add) -> None:
+def test_over_the_size_limit_the_windows_used_longest_ago_are_deleted(
+    database: Database, store: WindowStore, add
+) -> None:
     digests = [add(f"w{number}", 10 - number) for number in range(5)]
     assert prune(database, store, max_window_store_bytes=250) == (3, 0)
     assert left(database, store) == set(digests[3:])
@@ -89,16 +93,14 @@ def test_a_window_in_use_stays(database: Database, store: WindowStore, add) -> N
     assert prune(database, store, WindowRow.job_id == "wanted", max_window_store_bytes=1) == (0, 0)
 
 
-def test_a_window_that_is_posted_again_is_young_again(database: Database, store: WindowStore, add) -> None:
+def test_a_window_that_is_posted_again_is_kept(database: Database, store: WindowStore, add) -> None:
     add("w", 99)
     digest = add("w", 1)
     assert prune(database, store, window_days=30) == (0, 0)
     assert left(database, store) == {digest}
 
 
-def test_files_without_a_row_go_once_they_are_old(
-    database: Database, store: WindowStore, make_window
-) -> None:
+def test_old_files_without_a_row_are_deleted(database: Database, store: WindowStore, make_window) -> None:
     store.put(make_window(2, 3))
     retention = Retention(database, store, Settings())
     assert retention.prune(NOW).orphans == 0
@@ -125,7 +127,7 @@ def promised(database: Database) -> int:
 
 
 @pytest.mark.parametrize("has_row", [True, False], ids=["old", "orphan"])
-def test_no_window_is_promised_that_was_deleted_after_it_was_stored(
+def test_a_window_that_was_deleted_after_it_was_stored_is_refused(
     database: Database, store: WindowStore, again, has_row: bool
 ) -> None:
     if has_row:
@@ -140,7 +142,7 @@ def test_no_window_is_promised_that_was_deleted_after_it_was_stored(
 
 
 @pytest.mark.parametrize("has_row", [True, False], ids=["old", "orphan"])
-def test_who_promises_a_window_that_is_being_deleted_waits_and_learns_it(
+def test_a_request_for_a_window_that_is_being_deleted_waits_and_is_refused(
     database: Database, store: WindowStore, again, has_row: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if has_row:
@@ -161,7 +163,7 @@ def test_who_promises_a_window_that_is_being_deleted_waits_and_learns_it(
     assert (promised(database), left(database, store)) == (0, set())
 
 
-def test_a_window_that_is_promised_just_before_it_is_deleted_stays(
+def test_a_window_queued_just_before_its_deletion_stays(
     database: Database, store: WindowStore, again, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     again()()

@@ -38,7 +38,7 @@ def held(tmp_path: Path) -> Iterator[Database]:
 
 
 class Runs:
-    """One claimed run after the other, each with a child that behaves as asked."""
+    """One claimed run after the other, each with a child of a given behaviour."""
 
     def __init__(self, database: Database, folder: Path) -> None:
         self.database = database
@@ -103,7 +103,7 @@ def test_a_problem_ends_the_run(runs: Runs) -> None:
     assert runs.row.problem == {"code": "invalid-input", "detail": "two windows are one"}
 
 
-def test_a_child_that_dies_leaves_the_run_to_the_next_until_too_many_did(runs: Runs) -> None:
+def test_the_run_of_a_dead_child_is_given_back_until_no_attempts_are_left(runs: Runs) -> None:
     assert runs.watch("die") == "released"
     assert (runs.row.state, runs.row.attempts) == ("running", 1)
     runs.claim()
@@ -114,9 +114,7 @@ def test_a_child_that_dies_leaves_the_run_to_the_next_until_too_many_did(runs: R
     assert runs.row.problem["code"] == "worker-lost"
 
 
-def test_cancelling_kills_whatever_it_does_with_all_it_has_started(
-    runs: Runs, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_cancelling_kills_the_child_and_its_processes(runs: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
     leaders: list[int] = []
     began = ChildProcess.__init__
 
@@ -136,7 +134,7 @@ def test_cancelling_kills_whatever_it_does_with_all_it_has_started(
     until(lambda: group_members(leaders[0]) == [])
 
 
-def test_a_write_that_has_begun_is_let_go_on_by_a_cancellation(runs: Runs) -> None:
+def test_a_cancellation_waits_for_a_write_that_has_begun(runs: Runs) -> None:
     with ThreadPoolExecutor(1) as thread:
         outcome = thread.submit(runs.watch, "write-slowly")
         until((runs.folder / WRITING).exists)
@@ -145,7 +143,7 @@ def test_a_write_that_has_begun_is_let_go_on_by_a_cancellation(runs: Runs) -> No
     assert runs.row.state == "succeeded"
 
 
-def test_but_not_for_ever(runs: Runs) -> None:
+def test_a_cancellation_waits_for_a_write_no_longer_than_the_grace(runs: Runs) -> None:
     with ThreadPoolExecutor(1) as thread:
         outcome = thread.submit(runs.watch, "write-for-ever", Pace(0.05, write_grace_seconds=0.3))
         until((runs.folder / WRITING).exists)
@@ -153,7 +151,7 @@ def test_but_not_for_ever(runs: Runs) -> None:
         assert outcome.result(10) == "cancelled"
 
 
-def test_a_worker_that_leaves_gives_the_run_back(runs: Runs) -> None:
+def test_a_worker_that_stops_gives_the_run_back(runs: Runs) -> None:
     with ThreadPoolExecutor(1) as thread:
         outcome = thread.submit(runs.watch, "toil")
         until(lambda: runs.row.phase == "fitting")
@@ -163,7 +161,7 @@ def test_a_worker_that_leaves_gives_the_run_back(runs: Runs) -> None:
     runs.claim()
 
 
-def test_who_has_lost_the_run_stops_before_it_writes(runs: Runs) -> None:
+def test_a_worker_that_lost_its_lease_stops_before_a_write(runs: Runs) -> None:
     with runs.database.session() as session:
         other = repository.claim(session, "other", now() + TERMS.lease, TERMS)
         assert other is not None
@@ -171,7 +169,7 @@ def test_who_has_lost_the_run_stops_before_it_writes(runs: Runs) -> None:
     assert (runs.row.worker, runs.row.state) == ("other", "running")
 
 
-def test_a_database_that_is_away_is_waited_for_before_anything_is_written(
+def test_nothing_is_written_to_the_registry_while_the_database_is_away(
     runs: Runs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     renew, away = repository.heartbeat, threading.Event()

@@ -33,7 +33,7 @@ def row(database: Database, run_id: str) -> TrainingRunRow:
         return session.get_one(TrainingRunRow, run_id)
 
 
-def test_of_many_orders_at_once_one_is_taken(database: Database) -> None:
+def test_of_several_orders_at_once_one_is_stored(database: Database) -> None:
     def order(_: int) -> str:
         try:
             with database.session() as session:
@@ -47,13 +47,13 @@ def test_of_many_orders_at_once_one_is_taken(database: Database) -> None:
     assert told.count(f"refused {taken}") == 5
 
 
-def test_of_many_workers_one_gets_the_run(database: Database, run_id: str) -> None:
+def test_of_several_workers_one_claims_the_run(database: Database, run_id: str) -> None:
     with ThreadPoolExecutor(6) as threads:
         found = list(threads.map(lambda number: claim(database, f"worker-{number}"), range(6)))
     assert [each.id for each in found if each is not None] == [run_id]
 
 
-def test_a_run_whose_worker_is_silent_is_taken_up_and_fails_when_too_many_died_of_it(
+def test_a_run_without_heartbeats_is_claimed_again_and_fails_without_attempts_left(
     database: Database, run_id: str
 ) -> None:
     assert claim(database, "one") is not None
@@ -66,12 +66,12 @@ def test_a_run_whose_worker_is_silent_is_taken_up_and_fails_when_too_many_died_o
     assert (ended.state, ended.problem and ended.problem["code"]) == ("failed", "worker-lost")
 
 
-def test_a_lease_far_ahead_was_written_by_a_clock_that_was_wrong(database: Database, run_id: str) -> None:
+def test_a_lease_set_by_a_wrong_clock_is_void(database: Database, run_id: str) -> None:
     claim(database, "one", NOON + timedelta(hours=2))
     assert claim(database, "other", NOON) is not None
 
 
-def test_a_run_given_back_by_a_worker_that_leaves_costs_no_attempt(database: Database, run_id: str) -> None:
+def test_a_run_given_back_costs_no_attempt(database: Database, run_id: str) -> None:
     for _ in range(TERMS.attempts + 1):
         assert claim(database, "one") is not None
         with database.session() as session:
@@ -90,14 +90,14 @@ def test_a_worker_that_lost_its_lease_changes_nothing(database: Database, run_id
     assert (row(database, run_id).worker, row(database, run_id).phase) == ("other", "starting")
 
 
-def test_cancelling_ends_at_once_what_nobody_works_on(database: Database, run_id: str) -> None:
+def test_a_run_without_a_worker_is_cancelled_at_once(database: Database, run_id: str) -> None:
     with database.session() as session:
         repository.cancel(session, run_id, NOON)
     assert row(database, run_id).state == "cancelled"
     assert claim(database, "one") is None
 
 
-def test_cancelling_tells_the_worker_and_does_without_it_if_it_is_dead(
+def test_a_cancelled_run_is_ended_by_its_worker_or_when_its_lease_runs_out(
     database: Database, run_id: str
 ) -> None:
     claim(database, "one")
@@ -111,7 +111,7 @@ def test_cancelling_tells_the_worker_and_does_without_it_if_it_is_dead(
         assert found.state == "cancelled"
 
 
-def test_the_next_order_does_not_wait_for_a_cancelled_run_without_worker(
+def test_a_cancelled_run_without_a_worker_does_not_block_the_next_order(
     database: Database, run_id: str
 ) -> None:
     claim(database, "one")

@@ -67,7 +67,7 @@ def work_off(client: TestClient) -> None:
         repository.finish(session, row.id, "worker", "failed", now(), problem={"code": "c", "detail": "d"})
 
 
-def test_an_order_is_stored_the_worker_is_woken_and_the_run_can_be_followed(client: TestClient) -> None:
+def test_an_order_is_stored_wakes_a_worker_and_can_be_followed(client: TestClient) -> None:
     told = client.post(URL, json={"windows": 300, "collections": ["incidents", "incidents"]})
     assert told.status_code == 202
     assert state(client).wakeup.wait(5)
@@ -84,7 +84,7 @@ def test_an_order_is_stored_the_worker_is_woken_and_the_run_can_be_followed(clie
     }
 
 
-def test_one_run_at_a_time_and_the_refusal_names_it(client: TestClient) -> None:
+def test_a_second_order_is_refused_with_the_address_of_the_active_run(client: TestClient) -> None:
     first = client.post(URL, json={})
     second = client.post(URL, json={})
     assert (second.status_code, second.json()["code"]) == (409, "conflict")
@@ -97,7 +97,7 @@ def test_one_run_at_a_time_and_the_refusal_names_it(client: TestClient) -> None:
     "name",
     ["../elsewhere", "/etc", "linked", "notes", "none", "http://169.254.169.254/", "feedback", "", ".."],
 )
-def test_collections_are_names_of_what_the_operator_put_there(client: TestClient, name: str) -> None:
+def test_unknown_collections_are_refused(client: TestClient, name: str) -> None:
     told = client.post(URL, json={"collections": [name]})
     assert (told.status_code, told.json()["code"]) == (422, "invalid-parameters")
 
@@ -105,11 +105,11 @@ def test_collections_are_names_of_what_the_operator_put_there(client: TestClient
 @pytest.mark.parametrize(
     "body", [{"windows": 3}, {"seed": -1}, {"tracking_uri": "http://x"}, {"windows": "many"}, []]
 )
-def test_what_cannot_be_trained_is_refused(client: TestClient, body: object) -> None:
+def test_invalid_orders_are_refused(client: TestClient, body: object) -> None:
     assert client.post(URL, json=body).status_code == 422
 
 
-def test_cancelling_is_for_runs_that_have_not_ended(client: TestClient) -> None:
+def test_a_run_that_has_ended_cannot_be_cancelled(client: TestClient) -> None:
     place = client.post(URL, json={}).headers["Location"]
     told = client.post(f"{place}/cancel")
     assert (told.status_code, told.json()["state"]) == (202, "cancelled")

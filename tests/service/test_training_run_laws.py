@@ -1,4 +1,4 @@
-"""Laws of training runs, against the repository with a clock and a registry that are made up."""
+"""Invariants of training runs in the repository, with a simulated clock and registry."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ WORKERS = st.sampled_from(["one", "other"])
 
 
 class TrainingRuns(RuleBasedStateMachine):
-    """Callers that order and cancel, two workers that train, die, hang and come back."""
+    """Callers that order and cancel; two workers that train, die, hang and continue."""
 
     database: Database
 
@@ -31,7 +31,7 @@ class TrainingRuns(RuleBasedStateMachine):
         self.moment = datetime(2026, 1, 1, tzinfo=UTC)
         self.seen: dict[str, str] = {}
         self.runs: list[str] = []
-        #: What each worker believes to work on.
+        #: The run that each worker works on, from its own view.
         self.works_on: dict[str, str | None] = {"one": None, "other": None}
         #: Versions by the run they were registered for; a list, so that a second one would be seen.
         self.registered: dict[str, list[int]] = {}
@@ -49,7 +49,7 @@ class TrainingRuns(RuleBasedStateMachine):
                 self.runs.append(repository.create(session, "train", {}, now=self.moment).id)
         except ActiveRun as error:
             refused = error.run_id
-        # One that was cancelled and that nobody works on does not stand in the way.
+        # A cancelled run without a worker does not block the order.
         assert refused in active if refused else all(self._of(run).state == "cancelled" for run in active)
 
     @rule(data=st.data())
@@ -167,7 +167,7 @@ class TrainingRuns(RuleBasedStateMachine):
             return list(session.scalars(select(TrainingRunRow.id).where(TrainingRunRow.active == 1)))
 
 
-def test_training_runs_keep_their_laws(database: Database) -> None:
+def test_training_runs_keep_their_invariants(database: Database) -> None:
     class OnThisDatabase(TrainingRuns):
         pass
 

@@ -102,7 +102,7 @@ LIFE = ("nic_degradation", "cpu_contention", "cpu_contention", "healthy", "healt
 KINDS = ["incident.opened", "incident.cause_changed", "incident.resolved"]
 
 
-def test_a_receiver_gets_the_whole_life_in_order_and_can_check_it(database: Database, clock: Clock) -> None:
+def test_all_events_of_an_incident_arrive_in_order_and_signed(database: Database, clock: Clock) -> None:
     with receiver() as held:
         subscribe(database, held.url)
         happen(database, clock, *LIFE)
@@ -121,19 +121,19 @@ def test_a_receiver_gets_the_whole_life_in_order_and_can_check_it(database: Data
     assert {row.state for row in deliveries(database)} == {"delivered"}
 
 
-def test_only_what_was_asked_for_is_sent(database: Database, clock: Clock) -> None:
+def test_only_subscribed_events_are_sent(database: Database, clock: Clock) -> None:
     with receiver() as held:
         subscribe(database, held.url, events=["incident.resolved"])
         subscribe(database, held.url, job_id="other")
         subscribe(database, held.url, causes=["runtime_gc"])
         subscribe(database, held.url, active=False)
-        # Who was told of this cause is told when it becomes another one.
+        # Subscribers of a cause get the event when the cause changes.
         subscribe(database, held.url, causes=["nic_degradation"])
         happen(database, clock, *LIFE)
     assert [row.event for row in deliveries(database)] == [*KINDS[:2], "incident.resolved"]
 
 
-def test_failures_are_tried_again_in_order_with_the_same_id(database: Database, clock: Clock) -> None:
+def test_failed_deliveries_are_retried_in_order_with_the_same_id(database: Database, clock: Clock) -> None:
     with receiver(answers(500), receivers.closes, answers(200)) as held:
         subscribe(database, held.url)
         happen(database, clock, *LIFE)
@@ -161,7 +161,9 @@ def test_failures_are_tried_again_in_order_with_the_same_id(database: Database, 
         (receivers.drips, "no answer within 0.3 s"),
     ],
 )
-def test_bad_receivers(tmp_path: Path, clock: Clock, behaviour: Behaviour, expected: str) -> None:
+def test_bad_receivers_are_reported(
+    tmp_path: Path, clock: Clock, behaviour: Behaviour, expected: str
+) -> None:
     with sqlite(tmp_path) as database, receiver(behaviour) as held:
         subscribe(database, held.url)
         happen(database, clock, "nic_degradation")
@@ -190,7 +192,9 @@ def sqlite(folder: Path) -> Iterator[Database]:
     held.close()
 
 
-def test_what_is_refused_too_often_is_dead_and_lets_the_next_pass(database: Database, clock: Clock) -> None:
+def test_a_delivery_without_attempts_left_is_dead_and_the_next_is_sent(
+    database: Database, clock: Clock
+) -> None:
     with receiver(answers(500), answers(500), answers(500), answers(204)) as held:
         subscribe(database, held.url)
         happen(database, clock, *LIFE)
@@ -210,7 +214,7 @@ def test_what_is_refused_too_often_is_dead_and_lets_the_next_pass(database: Data
 
 
 @pytest.mark.parametrize("status", [400, 500])
-def test_what_is_wrong_with_one_incident_does_not_hold_up_the_others(
+def test_a_failing_message_of_one_incident_does_not_delay_the_others(
     database: Database, clock: Clock, status: int
 ) -> None:
     with receiver(answers(status), answers(204)) as held:
@@ -226,7 +230,7 @@ def test_what_is_wrong_with_one_incident_does_not_hold_up_the_others(
     assert jobs[:2] == ["poison", "good"]
 
 
-def test_a_receiver_that_fails_is_spared_for_a_minute_at_most(database: Database, clock: Clock) -> None:
+def test_a_receiver_that_fails_rests_for_a_minute_at_most(database: Database, clock: Clock) -> None:
     with receiver(*[answers(500)] * 4, answers(204)) as held:
         subscribe(database, held.url)
         happen(database, clock, "nic_degradation", job="poison")
@@ -245,7 +249,9 @@ def test_a_receiver_that_fails_is_spared_for_a_minute_at_most(database: Database
 @pytest.mark.parametrize(
     ("status", "attempts"), [(400, 3), (404, 3), (307, 3), (408, 8), (425, 8), (429, 8), (503, 8)]
 )
-def test_what_is_refused_is_given_up_soon(tmp_path: Path, clock: Clock, status: int, attempts: int) -> None:
+def test_rejected_messages_have_fewer_attempts(
+    tmp_path: Path, clock: Clock, status: int, attempts: int
+) -> None:
     with sqlite(tmp_path) as database, receiver(answers(status)) as held:
         subscribe(database, held.url)
         happen(database, clock, "nic_degradation")
@@ -267,7 +273,7 @@ def test_a_receiver_that_hangs_has_one_delivery_at_a_time(database: Database, cl
         assert outbox.claim(session, clock(), 4, LEASE) == []
 
 
-def test_a_receiver_that_is_gone_is_asked_no_more(database: Database, clock: Clock) -> None:
+def test_a_receiver_that_answers_gone_gets_no_more_messages(database: Database, clock: Clock) -> None:
     with receiver(answers(410)) as held:
         webhook = subscribe(database, held.url)
         happen(database, clock, *LIFE)
@@ -280,7 +286,7 @@ def test_a_receiver_that_is_gone_is_asked_no_more(database: Database, clock: Clo
     assert deliveries(database)[0].state == "dead"
 
 
-def test_a_receiver_may_say_when_to_come_again(database: Database, clock: Clock) -> None:
+def test_retry_after_is_respected(database: Database, clock: Clock) -> None:
     with receiver(answers(429, "Retry-After: 600")) as held:
         subscribe(database, held.url)
         happen(database, clock, "nic_degradation")
@@ -288,7 +294,7 @@ def test_a_receiver_may_say_when_to_come_again(database: Database, clock: Clock)
     assert deliveries(database)[0].next_attempt_at == clock() + timedelta(seconds=600)
 
 
-def test_one_bad_receiver_does_not_hold_up_another(database: Database, clock: Clock) -> None:
+def test_one_bad_receiver_does_not_delay_another(database: Database, clock: Clock) -> None:
     with receiver(answers(500)) as bad, receiver() as good:
         subscribe(database, bad.url)
         subscribe(database, good.url)
@@ -311,7 +317,7 @@ def test_replicas_share_the_work_and_send_nothing_twice(database: Database, cloc
     assert len(set(held.ids)) == 18
 
 
-def test_what_a_killed_sender_had_leased_is_sent_by_another(database: Database, clock: Clock) -> None:
+def test_a_delivery_claimed_by_a_killed_sender_is_sent_by_another(database: Database, clock: Clock) -> None:
     with receiver() as held:
         subscribe(database, held.url)
         happen(database, clock, "nic_degradation")
@@ -326,7 +332,7 @@ def test_what_a_killed_sender_had_leased_is_sent_by_another(database: Database, 
     assert len(held.received) == 1
 
 
-def test_a_name_that_points_inside_is_refused_without_a_connection(tmp_path: Path, clock: Clock) -> None:
+def test_a_host_with_a_private_address_is_refused_without_a_connection(tmp_path: Path, clock: Clock) -> None:
     with sqlite(tmp_path) as database, receiver() as held:
         subscribe(database, f"http://hooks.example.org:{held.port}/")
         happen(database, clock, "nic_degradation")
@@ -367,7 +373,7 @@ def certificate(folder: Path, name: str) -> tuple[Path, Path]:
 @pytest.mark.parametrize(
     ("host", "taken"), [("hooks.example.org", True), ("other.example.org", False)], ids=["its", "another's"]
 )
-def test_the_certificate_has_to_be_the_hosts_although_an_address_is_connected_to(
+def test_the_certificate_of_the_host_is_verified(
     tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch, host: str, taken: bool
 ) -> None:
     chain, key = certificate(tmp_path, "hooks.example.org")
@@ -384,7 +390,7 @@ def test_the_certificate_has_to_be_the_hosts_although_an_address_is_connected_to
     assert [headers["host"] for headers, _ in held.received] == [f"{host}:{held.port}"] * taken
 
 
-def test_the_running_dispatcher_sends_while_one_receiver_hangs_and_stops_when_told(
+def test_the_dispatcher_sends_while_one_receiver_hangs_and_stops_when_cancelled(
     tmp_path: Path, clock: Clock
 ) -> None:
     with sqlite(tmp_path) as database, receiver(receivers.hangs) as bad, receiver() as good:

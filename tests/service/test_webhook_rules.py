@@ -16,14 +16,14 @@ SECRET = "whsec_" + base64.b64encode(b"0123456789abcdef0123456789abcdef").decode
 BODY = b'{"type":"incident.opened"}'
 
 
-def test_the_signature_is_the_one_of_the_specification() -> None:
+def test_the_signature_matches_the_specification() -> None:
     # The example of the Standard Webhooks specification's reference libraries.
     secret = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"  # noqa: S105  (published)
     found = signing.signature(secret, "msg_p5jXN8AQM9LWM0D4loKWxJek", 1614265330, b'{"test": 2432232314}')
     assert found == "g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE="
 
 
-def test_a_receiver_takes_what_we_sign_and_nothing_else() -> None:
+def test_a_receiver_accepts_only_signed_messages() -> None:
     sent = signing.headers(SECRET, "a", 1000, BODY)
     assert signing.verified(SECRET, sent, BODY, 1000.0)
     assert signing.verified(
@@ -37,7 +37,7 @@ def test_a_receiver_takes_what_we_sign_and_nothing_else() -> None:
     assert not signing.verified(SECRET, {}, BODY, 1000.0)
 
 
-def test_secrets_are_long_and_never_the_same() -> None:
+def test_secrets_are_long_and_unique() -> None:
     made = {signing.new_secret() for _ in range(8)}
     assert len(made) == 8
     assert {len(base64.b64decode(each.removeprefix("whsec_"))) for each in made} == {32}
@@ -74,7 +74,7 @@ def test_addresses_that_only_the_service_can_reach_are_not_public(address: str) 
 
 
 @pytest.mark.parametrize("address", ["8.8.8.8", "2606:4700:4700::1111", "64:ff9b::808:808"])
-def test_public_addresses_are(address: str) -> None:
+def test_public_addresses_are_public(address: str) -> None:
     assert is_public(address)
 
 
@@ -103,7 +103,7 @@ def test_urls_that_are_refused(url: str) -> None:
         Policy().check(url)
 
 
-def test_a_list_of_hosts_is_the_only_list() -> None:
+def test_a_list_of_hosts_excludes_all_others() -> None:
     policy = Policy(hosts=("hooks.corp", ".inside.corp"))
     inside = policy.resolve("https://HOOKS.corp:8443/a?b=1", lambda host, port: ["10.0.0.1"])
     assert (inside.addresses, inside.port, inside.request, inside.authority) == (

@@ -45,7 +45,7 @@ def test_a_webhook_from_its_creation_to_its_end(client: TestClient) -> None:
     assert client.get(f"{path}/deliveries").json()["code"] == "not-found"
 
 
-def test_urls_are_checked_when_they_are_given_and_when_they_change(tmp_path: Path) -> None:
+def test_urls_are_checked_on_creation_and_on_change(tmp_path: Path) -> None:
     held = TestClient(create_app(Settings(data_dir=tmp_path)))
     state_of(held).database.upgrade()
     good = held.post("/v1/webhooks", json={"url": "https://hooks.example.org/"})
@@ -56,7 +56,7 @@ def test_urls_are_checked_when_they_are_given_and_when_they_change(tmp_path: Pat
     state_of(held).database.close()
 
 
-def test_dead_deliveries_are_seen_and_sent_again(client: TestClient) -> None:
+def test_dead_deliveries_are_listed_and_can_be_retried(client: TestClient) -> None:
     from rca_api.webhooks.tables import DeliveryRow
 
     path = client.post("/v1/webhooks", json={"url": "http://127.0.0.1:9/"}).headers["location"]
@@ -69,7 +69,7 @@ def test_dead_deliveries_are_seen_and_sent_again(client: TestClient) -> None:
     assert (again.status_code, again.json()["state"], again.json()["attempts"]) == (202, "pending", 0)
 
 
-def test_the_running_service_sends_by_itself(tmp_path: Path) -> None:
+def test_the_running_service_sends_deliveries(tmp_path: Path) -> None:
     given_settings = Settings(
         data_dir=tmp_path, webhook_http=True, webhook_hosts=("127.0.0.1",), incident_opening_windows=1
     )
@@ -89,7 +89,7 @@ async def _nap() -> None:
     await asyncio.sleep(0.02)
 
 
-def test_bodies_that_are_too_large_are_not_taken_in(client: TestClient) -> None:
+def test_bodies_that_are_too_large_are_refused(client: TestClient) -> None:
     text = b'"' + b"x" * (1 << 20) + b'"'
     declared = client.post("/v1/webhooks", content=text)
     streamed = client.post("/v1/webhooks", content=iter([text[:1000], text[1000:]]))

@@ -39,7 +39,7 @@ def stored(database: Database, *windows: dict[str, Any]) -> None:
             diagnosed(session, digest=None if each.pop("gone", False) else digest, **each)
 
 
-def test_the_newest_healthy_windows_of_each_job_are_remembered(database: Database) -> None:
+def test_the_newest_healthy_windows_of_each_job_are_found(database: Database) -> None:
     stored(
         database,
         *({"number": number} for number in (3, 1, 2, 0)),
@@ -60,8 +60,8 @@ def test_the_newest_healthy_windows_of_each_job_are_remembered(database: Databas
     assert found["other"][0].end == found["other"][0].start + SECONDS
 
 
-def test_windows_that_slide_leave_some_that_were_over() -> None:
-    """Ten minutes long, one every minute: three of them tell of half an hour."""
+def test_sliding_windows_leave_some_that_do_not_overlap() -> None:
+    """Windows of ten minutes, one every minute: three of them cover half an hour."""
     sliding = [
         HealthyWindow(f"{minute}", 60.0 * minute, 60.0 * (minute + 10)) for minute in range(40, -1, -1)
     ]
@@ -69,7 +69,7 @@ def test_windows_that_slide_leave_some_that_were_over() -> None:
     assert [each.digest for each in without_overlaps([sliding[0], sliding[0], sliding[-1]])] == ["40", "0"]
 
 
-def test_what_is_known_is_what_was_there_at_the_last_look(database: Database) -> None:
+def test_the_cache_holds_the_last_read(database: Database) -> None:
     stored(database, {"number": 1})
     memory = EarlierWindowCache(database, used=True)
     assert memory.current == EarlierWindows()
@@ -77,7 +77,7 @@ def test_what_is_known_is_what_was_there_at_the_last_look(database: Database) ->
     assert set(memory.current.of_job) == {"job"}
 
 
-def test_a_window_is_compared_with_one_that_was_over(make_window) -> None:
+def test_a_window_is_compared_with_one_that_ended_before_it(make_window) -> None:
     job = make_window(2, 10).job
     held = (
         HealthyWindow("overlaps", job.start - 9.0, job.start + 1.0),
@@ -154,11 +154,11 @@ def test_a_job_is_compared_with_its_last_healthy_window(
     assert answer(make_window(4, 40, transfer=0.05))["earlier"] is None
 
 
-def test_without_the_earlier_window_the_answer_is_that_of_the_window_alone(
+def test_if_the_earlier_window_was_deleted_the_window_is_diagnosed_alone(
     setting: str, client: TestClient, answer: Callable[..., dict[str, Any]], make_window
 ) -> None:
     if setting == "off":
-        pytest.skip("asks nothing")
+        pytest.skip("the setting is off")
     answer(shifted(make_window(8, 40, transfer=0.01), -3600.0))
     state = state_of(client)
     state.memory.windows.refresh()

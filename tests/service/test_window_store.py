@@ -35,7 +35,7 @@ def the_file(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("url", ["{folder}", "memory://{folder}"])
-def test_what_is_stored_comes_back(tmp_path: Path, window: Window, url: str) -> None:
+def test_a_stored_window_is_read_back(tmp_path: Path, window: Window, url: str) -> None:
     store = WindowStore(url.format(folder=tmp_path / "windows"))
     stored = store.put(window)
     body = store.read(stored.digest)
@@ -52,7 +52,7 @@ def test_what_is_stored_comes_back(tmp_path: Path, window: Window, url: str) -> 
         store.get(stored.digest)
 
 
-def test_one_content_is_one_file(store: WindowStore, window: Window, tmp_path: Path) -> None:
+def test_equal_windows_are_one_file(store: WindowStore, window: Window, tmp_path: Path) -> None:
     first = store.put(window)
     again = store.put(Window.from_arrow(window.to_arrow(), arrow.CONTENT_TYPE))
     assert again == first
@@ -82,19 +82,19 @@ def test_a_damaged_file_is_written_again(store: WindowStore, window: Window, tmp
 
 
 @pytest.mark.parametrize("digest", ["", "../../etc/passwd", "0" * 64, "G" * 64])
-def test_what_is_no_digest_of_a_window_is_missing(store: WindowStore, digest: str) -> None:
+def test_an_unknown_digest_is_missing(store: WindowStore, digest: str) -> None:
     with pytest.raises(WindowMissing):
         store.read(digest)
 
 
-def test_a_folder_that_cannot_be_written_is_said_without_its_path(tmp_path: Path, window: Window) -> None:
+def test_a_folder_without_write_access_is_reported_without_its_path(tmp_path: Path, window: Window) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(WindowStoreError) as caught:
         WindowStore(str(tmp_path / "file" / "windows")).put(window)
     assert str(tmp_path) not in caught.value.message
 
 
-def test_a_half_written_file_is_never_seen(
+def test_readers_never_see_a_partial_file(
     store: WindowStore, window: Window, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(descriptor: int) -> None:
@@ -111,7 +111,7 @@ def test_a_half_written_file_is_never_seen(
     unused=st.lists(st.sampled_from(["x", "y", "a"]), max_size=3),
     cut=st.integers(0, 12),
 )
-def test_how_a_column_is_laid_out_does_not_matter(
+def test_the_layout_of_a_column_does_not_change_the_digest(
     names: list[str | None], unused: list[str], cut: int
 ) -> None:
     def written(column: pa.ChunkedArray) -> pa.Buffer:
@@ -123,7 +123,7 @@ def test_how_a_column_is_laid_out_does_not_matter(
         return sink.getvalue()
 
     plain = pa.chunked_array([pa.array(names, pa.string())]).dictionary_encode().cast(TEXT)
-    # The same texts under other codes, with entries nobody uses or that repeat, and in two pieces.
+    # The same texts with other codes, unused and repeated entries, and in two pieces.
     entries = [*unused, *sorted({name for name in names if name is not None}, reverse=True)]
     places = {name: len(entries) - 1 - entries[::-1].index(name) for name in entries}
     codes = pa.array([None if name is None else places[name] for name in names], pa.int32())
@@ -133,7 +133,7 @@ def test_how_a_column_is_laid_out_does_not_matter(
     assert pa.ipc.open_stream(written(pieces)).read_all().column("name").to_pylist() == names
 
 
-def test_what_lies_under_a_missing_integer_does_not_matter(make_window) -> None:
+def test_bytes_of_missing_integers_do_not_change_the_digest(make_window) -> None:
     def metrics(hidden: int) -> pa.Table:
         rank = pa.array(np.array([0, hidden], np.int32), mask=np.array([False, True]))
         return pa.table(

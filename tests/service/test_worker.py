@@ -1,4 +1,4 @@
-"""The worker around a run: what wakes it, what it hands on, and how it leaves."""
+"""The worker around a run: wakeups, the task it writes, and its end."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def installation(tmp_path: Path) -> Iterator[Installation]:
     made.database.close()
 
 
-def test_a_worker_waits_for_the_bell_works_and_leaves_when_told(installation: Installation) -> None:
+def test_a_worker_is_woken_works_and_stops(installation: Installation) -> None:
     with ThreadPoolExecutor(1) as thread:
         working = thread.submit(installation.worker("succeed").run)
         run = installation.order()
@@ -85,11 +85,11 @@ def test_a_worker_waits_for_the_bell_works_and_leaves_when_told(installation: In
     assert not installation.folder(run).exists()
 
 
-def test_with_nothing_ordered_there_is_nothing_to_do(installation: Installation) -> None:
+def test_without_orders_there_is_no_work(installation: Installation) -> None:
     assert installation.worker("succeed").work_once() is None
 
 
-def test_what_a_killed_worker_left_is_deleted_and_logs_of_failures_are_not(
+def test_files_of_killed_workers_are_deleted_and_logs_of_failures_are_kept(
     installation: Installation,
 ) -> None:
     left, log = installation.folder("left"), installation.folder("failed")
@@ -101,7 +101,7 @@ def test_what_a_killed_worker_left_is_deleted_and_logs_of_failures_are_not(
     assert (left.exists(), log.exists()) == (False, True)
 
 
-def test_a_failed_run_leaves_its_log_and_nothing_else(installation: Installation) -> None:
+def test_a_failed_run_leaves_only_its_log(installation: Installation) -> None:
     run = installation.order()
     assert installation.worker("fail").work_once() == "failed"
     assert [each.name for each in installation.folder(run).iterdir()] == ["log.txt"]
@@ -111,7 +111,7 @@ def test_a_failed_run_leaves_its_log_and_nothing_else(installation: Installation
     ("order", "told"),
     [({"collections": ["gone"]}, "'gone' is not there"), ({"include_feedback": True}, "export feedback")],
 )
-def test_what_is_not_there_any_more_fails_the_run_with_a_reason(
+def test_a_missing_collection_fails_the_run_with_a_reason(
     installation: Installation, order: dict[str, Any], told: str
 ) -> None:
     run = installation.order(**order)
@@ -122,7 +122,7 @@ def test_what_is_not_there_any_more_fails_the_run_with_a_reason(
 
 
 @pytest.mark.parametrize("wanted", [True, False])
-def test_feedback_is_exported_for_the_gate_and_learned_from_if_asked_for(
+def test_feedback_is_exported_for_the_gate_and_trained_on_if_ordered(
     installation: Installation, wanted: bool
 ) -> None:
     def export(folder: Path) -> int:
@@ -130,7 +130,7 @@ def test_feedback_is_exported_for_the_gate_and_learned_from_if_asked_for(
         return 3
 
     run = installation.order(include_feedback=wanted, collections=["mine"])
-    # It dies, so that what it was told is still there.
+    # The child dies, so its task file is still there.
     assert installation.worker("die", export_feedback=export).work_once() == "released"
     task = Task.read(installation.folder(run))
     assert set(task.available) == {"mine", "feedback"}
@@ -139,22 +139,22 @@ def test_feedback_is_exported_for_the_gate_and_learned_from_if_asked_for(
     assert task.tracking_uri == f"sqlite:///{installation.settings.data_dir / 'mlflow.db'}"
 
 
-def test_the_bell_is_heard_on_every_kind_of_database(database_url: str, tmp_path: Path) -> None:
+def test_wakeups_arrive_on_every_kind_of_database(database_url: str, tmp_path: Path) -> None:
     settings = Settings(data_dir=tmp_path, database_url=database_url)
-    heard, rung = WakeupQueue(settings.queue_url), WakeupQueue(settings.queue_url)
-    assert not heard.wait(0.05)
+    listener, sender = WakeupQueue(settings.queue_url), WakeupQueue(settings.queue_url)
+    assert not listener.wait(0.05)
     for _ in range(3):
-        rung.notify("run")
-    assert heard.wait(5)
-    assert not heard.wait(0.05)
-    heard.close()
-    rung.close()
+        sender.notify("run")
+    assert listener.wait(5)
+    assert not listener.wait(0.05)
+    listener.close()
+    sender.close()
 
 
 @pytest.mark.parametrize(
     "url", ["sqlite:////proc/none/queue.db", "redis://127.0.0.1:9/0", "postgresql://nobody@127.0.0.1:9/none"]
 )
-def test_a_queue_that_is_away_costs_waiting_and_nothing_else(url: str) -> None:
+def test_a_queue_that_is_away_costs_only_waiting(url: str) -> None:
     wakeup = WakeupQueue(url)
     wakeup.notify("run")
     began = time.monotonic()
@@ -162,7 +162,7 @@ def test_a_queue_that_is_away_costs_waiting_and_nothing_else(url: str) -> None:
     assert time.monotonic() - began >= 0.1
 
 
-def test_the_command_works_off_what_there_is(
+def test_the_command_works_on_all_orders_and_ends(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("RCA_DATA_DIR", str(tmp_path))
@@ -175,7 +175,7 @@ def test_the_command_works_off_what_there_is(
 
 
 class Listener:
-    """Hears what a task tells."""
+    """Records the progress of a task."""
 
     def __init__(self) -> None:
         self.phases: list[str] = []
@@ -199,14 +199,14 @@ def attempts(*outcomes: Exception | int) -> Callable[[], int]:
     return attempt
 
 
-def test_a_registry_that_is_away_is_waited_for_longer_each_time(tmp_path: Path) -> None:
+def test_pauses_grow_while_the_registry_is_away(tmp_path: Path) -> None:
     task, slept, listener = some_task(tmp_path), list[float](), Listener()
     away = SourceError("connection refused")
     assert retry_while_away(task, listener, attempts(away, away, away, 7), slept.append) == 7
     assert (slept, listener.phases) == ([1.0, 2.0, 4.0], [WAITING] * 3)
 
 
-def test_but_not_for_ever_and_a_refusal_is_an_answer(tmp_path: Path) -> None:
+def test_retries_end_after_the_patience_and_at_a_refusal(tmp_path: Path) -> None:
     task, slept = some_task(tmp_path), list[float]()
     away = SourceError("connection refused")
     with pytest.raises(SourceError, match="could not be used for 123 s: connection refused"):
@@ -228,7 +228,9 @@ def some_task(folder: Path) -> Task:
     )
 
 
-def test_a_worker_gives_signs_of_life_while_it_waits_and_while_it_trains(installation: Installation) -> None:
+def test_a_worker_reports_that_it_is_alive_while_it_waits_and_while_it_trains(
+    installation: Installation,
+) -> None:
     signs: list[float] = []
     worker = installation.worker("toil", alive=lambda: signs.append(time.monotonic()))
     with ThreadPoolExecutor(1) as threads:
