@@ -16,6 +16,12 @@ from rca.arrays import FloatArray
 from rca.simulation.healthy_job import Workload
 from rca.simulation.scenario import Scenario
 
+TOKENS_PER_SAMPLE = 8192.0
+MEAN_LENGTH = 2048.0
+# Contexts have a limit: standard normals above it are cut, which changes one microbatch of 160.
+LONGEST_DEVIATIONS = 2.5
+_GRID = np.linspace(0.0, 2.5, 501)
+
 
 def work_over_time(scenario: Scenario) -> FloatArray:
     """Compute of all ranks relative to the job's first steps, shape (n_steps,)."""
@@ -30,13 +36,6 @@ def inputs_over_time(scenario: Scenario) -> FloatArray:
     """Input of all ranks relative to the job's first steps, (n_steps,); ones without a change of input."""
     counted = scenario.benign.shift_counted != "nothing"
     return work_over_time(scenario) if counted else np.ones(scenario.n_steps)
-
-
-TOKENS_PER_SAMPLE = 8192.0
-MEAN_LENGTH = 2048.0
-# Contexts have a limit: standard normals above it are cut, which changes one microbatch of 160.
-LONGEST_DEVIATIONS = 2.5
-_GRID = np.linspace(0.0, 2.5, 501)
 
 
 @dataclass(frozen=True)

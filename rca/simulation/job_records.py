@@ -36,6 +36,13 @@ PHASES_IN_ORDER = (
 STEPS_ONLY = ("step_seconds",)
 # Columns that visibility "loading" leaves.
 STEPS_AND_LOADING = (*STEPS_ONLY, "data_loading_seconds")
+Event = dict[str, object]
+#: Kind, code and message of driver events about memory errors that slow a running job.
+MEMORY_ERRORS = (
+    ("xid", "94", "contained memory error"),
+    ("xid", "63", "row remapping recorded"),
+    ("ecc", "SBE", "corrected errors"),
+)
 
 
 def steps_table(
@@ -186,16 +193,6 @@ def ops_table(scenario: Scenario, timing: Timing, n_run: int, clock_error: Float
         "duration": np.maximum(lasted.ravel(), 0.0),
     }
     return pa.table({column.name: pa.array(columns[column.name]).cast(column.type) for column in OPS.columns})
-
-
-Event = dict[str, object]
-
-#: Kind, code and message of driver events about memory errors that slow a running job.
-MEMORY_ERRORS = (
-    ("xid", "94", "contained memory error"),
-    ("xid", "63", "row remapping recorded"),
-    ("ecc", "SBE", "corrected errors"),
-)
 
 
 def events_table(

@@ -35,6 +35,10 @@ PHASES_WITH_EXCHANGE: dict[str, tuple[str, ...]] = {
 #: Sharded jobs gather parameters for the forward and for the backward, and scatter gradients. All three move
 #: the same number of bytes (ZeRO, Rajbhandari et al. 2020, section 7).
 GATHERED_IN_FORWARD = 1 / 3
+_LAUNCHED = (FORWARD, BACKWARD_PHASE, OPTIMIZER)
+EXCHANGE = ("communication_wait_seconds", "communication_transfer_seconds")
+#: Spread of the logarithm of a phase's launch time between steps.
+LAUNCH_TIME_SPREAD = 0.05
 
 
 class AccountedPhases(NamedTuple):
@@ -210,12 +214,6 @@ def _exchange_wait(scenario: Scenario, timing: Timing) -> FloatArray:
     )
     wait = done.max(axis=1, keepdims=True) - done
     return np.repeat(wait.reshape(-1, wait.shape[2]), scenario.parallelism.tensor, axis=0)
-
-
-_LAUNCHED = (FORWARD, BACKWARD_PHASE, OPTIMIZER)
-EXCHANGE = ("communication_wait_seconds", "communication_transfer_seconds")
-#: Spread of the logarithm of a phase's launch time between steps.
-LAUNCH_TIME_SPREAD = 0.05
 
 
 def account_launches(scenario: Scenario, timing: Timing, columns: dict[str, FloatArray]) -> FloatArray:

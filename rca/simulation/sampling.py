@@ -51,6 +51,15 @@ CURVES: dict[str, tuple[float, float]] = {
     "storage_degradation": (0.4, 1.0),
 }
 USUAL_CURVE = (0.75, 1.15)
+HEALTHY_SHARE = 0.35
+COMPOUND_SHARE = 0.15
+NEAR_MISS_SHARE = 0.06
+ATTEMPTS = 10
+DIALECTS: tuple[tuple[Dialect, float], ...] = (("gpu_cluster", 0.5), ("cpu_testbed", 0.35), ("mixed", 0.15))
+# Fail-stop windows are easier and need fewer examples.
+CAUSE_WEIGHTS = {cause: 0.6 if kind.straggler_type is None else 1.0 for cause, kind in FAULTS.items()}
+# Unknown causes are about as frequent as any two causes together.
+CAUSE_WEIGHTS[UNKNOWN] = 1.6
 
 
 def sample_fault(rng: np.random.Generator, scenario: Scenario, cause: str) -> Fault:
@@ -177,17 +186,6 @@ def _shape(rng: np.random.Generator, cause: str) -> Shape:
         return "step"
     choices: tuple[Shape, ...] = ("step", "ramp", "intermittent")
     return choices[int(rng.choice(3, p=[0.75, 0.13, 0.12]))]
-
-
-HEALTHY_SHARE = 0.35
-COMPOUND_SHARE = 0.15
-NEAR_MISS_SHARE = 0.06
-ATTEMPTS = 10
-DIALECTS: tuple[tuple[Dialect, float], ...] = (("gpu_cluster", 0.5), ("cpu_testbed", 0.35), ("mixed", 0.15))
-# Fail-stop windows are easier and need fewer examples.
-CAUSE_WEIGHTS = {cause: 0.6 if kind.straggler_type is None else 1.0 for cause, kind in FAULTS.items()}
-# Unknown causes are about as frequent as any two causes together.
-CAUSE_WEIGHTS[UNKNOWN] = 1.6
 
 
 def sample_scenario(

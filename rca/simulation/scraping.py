@@ -15,6 +15,15 @@ from rca.simulation.machine_differences import background_rate
 
 MAX_METRIC_ROWS = 150_000
 EXPECTED_SERIES_PER_RANK = 45
+Scope = Literal["rank", "node", "job"]
+# Exporters that read the devices on their own clock and keep the values for scrapes.
+SELF_PACED_EXPORTERS = frozenset({"dcgm", "dcgm_profiling"})
+# Relative noise from which on a signal comes in bursts: counts of rare events, queues, round trips.
+BURSTY_NOISE = 0.3
+# Largest share of samples that show a passing message.
+MAX_SHARE_SEEING_MESSAGE = 0.2
+# Series of a process exporter, of cAdvisor, or of the process itself.
+PROCESS_PREFIXES = ("process_", "container_", "python_")
 
 
 @dataclass(frozen=True)
@@ -72,17 +81,6 @@ def held_view(run: FinishedRun, live: ScrapeView, rng: np.random.Generator) -> S
     fresh = np.diff(count, axis=1, prepend=-np.inf) > 0
     first = np.maximum.accumulate(np.where(fresh, live.first, 0), axis=1)
     return view_at(run, np.maximum(phase + hold * count - lag, 0.0), first)
-
-
-Scope = Literal["rank", "node", "job"]
-# Exporters that read the devices on their own clock and keep the values for scrapes.
-SELF_PACED_EXPORTERS = frozenset({"dcgm", "dcgm_profiling"})
-# Relative noise from which on a signal comes in bursts: counts of rare events, queues, round trips.
-BURSTY_NOISE = 0.3
-# Largest share of samples that show a passing message.
-MAX_SHARE_SEEING_MESSAGE = 0.2
-# Series of a process exporter, of cAdvisor, or of the process itself.
-PROCESS_PREFIXES = ("process_", "container_", "python_")
 
 
 class MetricsScraper:

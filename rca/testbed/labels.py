@@ -20,6 +20,11 @@ from rca.testbed.scenario import WARM_UP_STEPS, Fault, JobShape, Scenario
 
 VISIBLE_MEASURED_SLOWDOWN = 0.08
 ENOUGH_STEPS_ALONE = 5
+MODEL_NAMES = {
+    "mlp": "an 8-layer MLP",
+    "transformer": "a small transformer encoder",
+    "convolution": "an 8-layer convolutional network",
+}
 
 
 @dataclass(frozen=True)
@@ -172,13 +177,6 @@ def _cause(acted: Acted, impact: Impact | None, job: JobShape) -> dict[str, Any]
         "severity": fault.severity / 3,
         "seconds_per_step": None if impact is None else impact.seconds_per_step,
     }
-
-
-MODEL_NAMES = {
-    "mlp": "an 8-layer MLP",
-    "transformer": "a small transformer encoder",
-    "convolution": "an 8-layer convolutional network",
-}
 
 
 def notes_of(scenario: Scenario, record: Record) -> str:

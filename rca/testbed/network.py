@@ -37,6 +37,15 @@ from rca.testbed.names import (
 
 TIMEOUT_SECONDS = 20.0
 _PLACES = "/usr/sbin:/sbin:/usr/bin:/bin"
+# Far above the job's traffic: a healthy cable must show no queue.
+HEALTHY_MBIT = 10_000.0
+_SMALLEST_BURST_KB = 64
+MTU = "9000"
+_PREFIX_LENGTH = 24
+_TUNSETIFF = 0x400454CA
+_IFF_TAP, _IFF_NO_PI = 0x0002, 0x1000
+_SOL_PACKET, _PACKET_QDISC_BYPASS = 263, 20
+_LARGEST_FRAME = 65_536
 
 
 class ToolFailed(RcaError):
@@ -74,13 +83,6 @@ def succeeds(name: str, *arguments: str) -> bool:
     except ToolFailed:
         return False
     return True
-
-
-# Far above the job's traffic: a healthy cable must show no queue.
-HEALTHY_MBIT = 10_000.0
-_SMALLEST_BURST_KB = 64
-MTU = "9000"
-_PREFIX_LENGTH = 24
 
 
 @dataclass(frozen=True)
@@ -171,12 +173,6 @@ def _bucket(verb: str, mbit: float) -> tuple[str, ...]:
     burst = f"{max(_SMALLEST_BURST_KB, round(mbit / 10))}kb"
     place = ("class", verb, "dev", INTERFACE, "parent", "1:", "classid", "1:10")
     return (*place, "htb", "rate", rate, "ceil", rate, "burst", burst, "cburst", burst)
-
-
-_TUNSETIFF = 0x400454CA
-_IFF_TAP, _IFF_NO_PI = 0x0002, 0x1000
-_SOL_PACKET, _PACKET_QDISC_BYPASS = 263, 20
-_LARGEST_FRAME = 65_536
 
 
 def redirect(node: Node) -> None:

@@ -134,7 +134,7 @@ def test_strength_and_curve_change_the_cost_of_a_severity(cause):
     assert steeper < usual < stronger
 
 
-def _told(**changes) -> set[tuple[str, str | None, int]]:
+def _event_kinds(**changes) -> set[tuple[str, str | None, int]]:
     """Kind, code and rank of all events of thirty runs."""
     telemetry = Telemetry(events=True, exporters=TESTBED)
     runs = (scenario(telemetry=telemetry, seed=seed, **changes) for seed in range(30))
@@ -143,11 +143,11 @@ def _told(**changes) -> set[tuple[str, str | None, int]]:
 
 
 def test_corrected_errors_of_healthy_memory_are_logged():
-    sound = Benign(harmless=(HarmlessSignal(kind="ecc_sbe", rank=3),))
-    assert _told(benign=sound) == {("ecc", "SBE", 3)}
-    assert _told(benign=Benign()) == set()
+    harmless = Benign(harmless=(HarmlessSignal(kind="ecc_sbe", rank=3),))
+    assert _event_kinds(benign=harmless) == {("ecc", "SBE", 3)}
+    assert _event_kinds(benign=Benign()) == set()
 
 
 def test_failing_memory_has_several_kinds_of_events():
-    told = _told(faults=(fault("gpu_memory_errors"),), benign=Benign())
-    assert told == {("xid", "94", 2), ("xid", "63", 2), ("ecc", "SBE", 2)}
+    found = _event_kinds(faults=(fault("gpu_memory_errors"),), benign=Benign())
+    assert found == {("xid", "94", 2), ("xid", "63", 2), ("ecc", "SBE", 2)}

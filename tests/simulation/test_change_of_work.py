@@ -71,8 +71,8 @@ def test_a_job_without_change_has_the_same_work_in_every_step() -> None:
 
 def test_samples_may_be_the_only_count() -> None:
     counting = scenario(shift_step=30, shift_factor=1.5, shift_counted="samples")
-    told = counting.telemetry.model_copy(update={"load_columns": False, "samples_counted": True})
-    steps = simulate(counting.model_copy(update={"telemetry": told})).window.steps
+    telemetry = counting.telemetry.model_copy(update={"load_columns": False, "samples_counted": True})
+    steps = simulate(counting.model_copy(update={"telemetry": telemetry})).window.steps
     assert "tokens" not in steps.column_names
     assert set(np.unique(np.array(steps["samples"]))) == {8.0, 12.0}
 

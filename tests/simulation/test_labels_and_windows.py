@@ -196,8 +196,10 @@ def test_peers_of_a_crashed_rank_fail_or_wait():
     """Where no connection breaks, watchdogs report in the end what they would of a hang."""
     waited, failed = 0, 0
     for seed in range(16):
-        told = Telemetry(events=True)
-        events = simulate(scenario("process_crash", dialect="mixed", seed=seed, telemetry=told)).window.events
+        telemetry = Telemetry(events=True)
+        events = simulate(
+            scenario("process_crash", dialect="mixed", seed=seed, telemetry=telemetry)
+        ).window.events
         kinds, codes = events["kind"].to_pylist(), events["code"].to_pylist()
         broken = "1" in codes
         waited += "nccl_timeout" in kinds
@@ -209,9 +211,9 @@ def test_peers_of_a_crashed_rank_fail_or_wait():
 @pytest.mark.parametrize("dialect", ["cpu_testbed", "mixed"])
 def test_a_crashed_rank_uses_no_cpu(dialect):
     """Whether peers fail or wait, some rank uses more of a core afterwards than the crashed rank."""
-    told = Telemetry(exporters=("process",), interval_seconds=0.2)
+    telemetry = Telemetry(exporters=("process",), interval_seconds=0.2)
     for seed in range(6):
-        drawn = scenario("process_crash", dialect=dialect, seed=seed, telemetry=told)
+        drawn = scenario("process_crash", dialect=dialect, seed=seed, telemetry=telemetry)
         aftermath = extract(simulate(drawn).window).rank[:, RANK_FEATURES.index("cpu_after")]
         if np.isfinite(aftermath[2]):
             assert aftermath[2] < 0.05

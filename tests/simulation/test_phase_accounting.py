@@ -22,12 +22,14 @@ TIMED = (
 
 def run(cause: str | None, shape: Parallelism, *, begun: bool = True, **phase_accounting):
     """The window of one fault with these timers."""
-    told = Telemetry(
+    telemetry = Telemetry(
         exporters=tuple(EXPORTERS),
         phase_accounting=PhaseAccounting(**phase_accounting),
         begun_steps_reported=begun,
     )
-    drawn = scenario(cause, dialect="mixed", parallelism=shape, workload=cluster_workload(), telemetry=told)
+    drawn = scenario(
+        cause, dialect="mixed", parallelism=shape, workload=cluster_workload(), telemetry=telemetry
+    )
     return simulate(drawn).window
 
 
@@ -54,32 +56,32 @@ def test_a_tensor_group_in_lock_step_shows_one_compute_time():
 
 def test_a_shared_batch_is_loaded_when_the_last_rank_needs_it():
     window = run("gpu_throttling", TENSOR, batch_shared=True)
-    told = PhaseArrays.from_window(window)
-    loaded = (told.start_time + told.seconds["data_loading_seconds"]).reshape(2, 4, -1)
+    arrays = PhaseArrays.from_window(window)
+    loaded = (arrays.start_time + arrays.seconds["data_loading_seconds"]).reshape(2, 4, -1)
     # Only groups without any waiting to share may differ.
     assert np.nanquantile(np.ptp(loaded, axis=1), 0.95) < 1e-5
 
 
 def test_bubbles_in_no_phase_leave_the_wait_for_other_replicas():
     shape = Parallelism(data=4, pipeline=2)
-    told, untold = run("gpu_throttling", shape), run("gpu_throttling", shape, bubbles_in="nowhere")
-    untimed = phase(untold, "step_seconds") - timed(untold)
-    assert np.median(untimed) > 0.05 * np.median(phase(untold, "step_seconds"))
-    assert (phase(untold, WAIT) <= phase(told, WAIT) + 1e-12).all()
+    as_waiting, nowhere = run("gpu_throttling", shape), run("gpu_throttling", shape, bubbles_in="nowhere")
+    untimed = phase(nowhere, "step_seconds") - timed(nowhere)
+    assert np.median(untimed) > 0.05 * np.median(phase(nowhere, "step_seconds"))
+    assert (phase(nowhere, WAIT) <= phase(as_waiting, WAIT) + 1e-12).all()
     slow_steps = slice(25, 45)
     # Rank 2 is slow: its replica (ranks 2 and 6) is the last, so it alone waits for no other.
-    waits = phase(untold, WAIT)[:, slow_steps].mean(axis=1)
+    waits = phase(nowhere, WAIT)[:, slow_steps].mean(axis=1)
     assert set(np.argsort(waits)[:2]) == {2, 6}
 
 
 def test_an_exchange_in_the_backward_has_no_columns_and_can_be_found_again():
     window = run("gpu_throttling", Parallelism(data=8), exchange_in="backward")
     assert WAIT not in window.steps.column_names
-    told = PhaseArrays.from_window(window)
-    cleared = without_hidden_waits(told, window.job.topology)
+    arrays = PhaseArrays.from_window(window)
+    cleared = without_hidden_waits(arrays, window.job.topology)
     seen, found = (
         (each.seconds["forward_seconds"] + each.seconds["backward_seconds"])[:, 25:45].mean(axis=1)
-        for each in (told, cleared)
+        for each in (arrays, cleared)
     )
     assert seen.argmax() != 2
     assert found.argmax() == 2
@@ -175,19 +177,21 @@ def test_a_rank_that_stops_in_the_copy_does_not_end_the_containing_phase():
 
 def test_bubbles_may_be_part_of_the_backward():
     shape = Parallelism(data=4, pipeline=2)
-    told, inside = run("gpu_throttling", shape), run("gpu_throttling", shape, bubbles_in="backward")
-    np.testing.assert_allclose(timed(inside), timed(told))
-    moved = phase(told, WAIT) - phase(inside, WAIT)
-    np.testing.assert_allclose(phase(inside, "backward_seconds") - phase(told, "backward_seconds"), moved)
-    assert np.median(moved) > 0.05 * np.median(phase(told, "step_seconds"))
+    as_waiting, inside = run("gpu_throttling", shape), run("gpu_throttling", shape, bubbles_in="backward")
+    np.testing.assert_allclose(timed(inside), timed(as_waiting))
+    moved = phase(as_waiting, WAIT) - phase(inside, WAIT)
+    np.testing.assert_allclose(
+        phase(inside, "backward_seconds") - phase(as_waiting, "backward_seconds"), moved
+    )
+    assert np.median(moved) > 0.05 * np.median(phase(as_waiting, "step_seconds"))
 
 
 def test_a_cut_window_counts_an_exchange_within_another_phase_once():
     drawn = scenario(None, dialect="mixed", parallelism=Parallelism(data=8), workload=cluster_workload())
-    told = Telemetry(exporters=(), ending="cut")
+    cut = Telemetry(exporters=(), ending="cut")
     ended = {}
     for place in ("own phase", "backward"):
-        telemetry = told.model_copy(update={"phase_accounting": PhaseAccounting(exchange_in=place)})
+        telemetry = cut.model_copy(update={"phase_accounting": PhaseAccounting(exchange_in=place)})
         window = simulate(drawn.model_copy(update={"telemetry": telemetry})).window
         ended[place] = (
             np.isfinite(phase(window, "step_seconds")).sum(),
@@ -198,9 +202,9 @@ def test_a_cut_window_counts_an_exchange_within_another_phase_once():
 
 def test_a_timer_of_few_ranks_is_empty_for_the_others():
     names = ("data_loading_seconds", "optimizer_seconds")
-    told = Telemetry(exporters=(), partly_timed=names, timing_ranks=(0, 4))
+    partly = Telemetry(exporters=(), partly_timed=names, timing_ranks=(0, 4))
     drawn = scenario(None, dialect="mixed", parallelism=Parallelism(data=8), workload=cluster_workload())
-    window = simulate(drawn.model_copy(update={"telemetry": told})).window
+    window = simulate(drawn.model_copy(update={"telemetry": partly})).window
     for name in names:
         assert set(np.flatnonzero(np.isfinite(phase(window, name)).all(axis=1))) == {0, 4}
         assert np.isnan(phase(window, name)[[1, 2, 3, 5, 6, 7]]).all()
@@ -211,8 +215,8 @@ def test_a_timer_of_few_ranks_is_empty_for_the_others():
 def test_a_stop_in_the_collective_leaves_every_backward_open(place):
     drawn = scenario("hang", dialect="mixed", parallelism=Parallelism(data=8), workload=cluster_workload())
     hang = drawn.faults[0].model_copy(update={"variant": "collective"})
-    told = Telemetry(exporters=tuple(EXPORTERS), phase_accounting=PhaseAccounting(exchange_in=place))
-    window = simulate(drawn.model_copy(update={"faults": (hang,), "telemetry": told})).window
+    telemetry = Telemetry(exporters=tuple(EXPORTERS), phase_accounting=PhaseAccounting(exchange_in=place))
+    window = simulate(drawn.model_copy(update={"faults": (hang,), "telemetry": telemetry})).window
     assert np.isfinite(phase(window, "forward_seconds")[:, -1]).all()
     assert np.isnan(phase(window, "backward_seconds")[:, -1]).all()
 
@@ -252,8 +256,8 @@ def test_a_host_that_does_not_wait_times_launches_and_waits_in_one_place(place, 
 def test_hosts_that_wait_for_the_loss_begin_their_next_step_before_the_device_is_done():
     shape = Parallelism(data=8)
     apart, early = run(None, shape), run(None, shape, waits_for_device="forward")
-    told, found = PhaseArrays.from_window(apart), PhaseArrays.from_window(early)
-    ahead = told.start_time - found.start_time
+    on_time, found = PhaseArrays.from_window(apart), PhaseArrays.from_window(early)
+    ahead = on_time.start_time - found.start_time
     np.testing.assert_allclose(ahead[:, 0], 0.0, atol=1e-6)
     assert (ahead[:, 1:] > 0.1).all()
     np.testing.assert_allclose(
@@ -299,13 +303,13 @@ def test_rank_0_may_write_the_checkpoint_for_all():
 def test_only_cluster_timers_mix_waiting_and_work():
     rng = np.random.default_rng(5)
     drawn = [sample_scenario(rng, cause="healthy") for _ in range(150)]
-    told = [
+    accountings = [
         each.telemetry.phase_accounting.model_copy(update={"transfer_skew": 0.0, "skewed_by": "ring"})
         for each in drawn
     ]
     blurred = [
         each
-        for each, phase_accounting in zip(drawn, told, strict=True)
+        for each, phase_accounting in zip(drawn, accountings, strict=True)
         if phase_accounting != PhaseAccounting()
     ]
     assert blurred
@@ -336,6 +340,8 @@ def test_one_rank_of_each_node_gets_no_data_from_a_neighbour():
 def test_a_slow_rank_is_slow_with_any_timers():
     """The true slowdown does not depend on the timers."""
     drawn = scenario("gpu_throttling", dialect="mixed", parallelism=TENSOR, workload=cluster_workload())
-    told = drawn.telemetry.model_copy(update={"phase_accounting": PhaseAccounting(tensor_waits_inside=True)})
-    booked = drawn.model_copy(update={"telemetry": told})
-    assert simulate(booked).label == simulate(drawn).label
+    telemetry = drawn.telemetry.model_copy(
+        update={"phase_accounting": PhaseAccounting(tensor_waits_inside=True)}
+    )
+    inside = drawn.model_copy(update={"telemetry": telemetry})
+    assert simulate(inside).label == simulate(drawn).label

@@ -81,9 +81,9 @@ def test_not_every_rank_has_every_timer():
     assert 0.01 < len(partly) / len(DRAWN) < 0.15
     for each in partly:
         # One of each node are all of them where nodes have one.
-        timing, everybody = set(each.telemetry.timing_ranks), set(range(each.world_size))
-        assert timing <= everybody
-        assert timing < everybody or each.ranks_per_node == 1
+        timing, all_ranks = set(each.telemetry.timing_ranks), set(range(each.world_size))
+        assert timing <= all_ranks
+        assert timing < all_ranks or each.ranks_per_node == 1
 
 
 def test_the_number_of_steps_does_not_reveal_which_job_stopped():

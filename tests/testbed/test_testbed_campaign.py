@@ -92,11 +92,11 @@ def test_a_limit_stops_early(tmp_path):
 
 
 def test_progress_has_an_estimate_from_the_second_capture_on(tmp_path):
-    told: list[Progress] = []
-    run_campaign(MATRIX, tmp_path / "c", FakeMachine(), on_progress=told.append)
-    assert [each.done for each in told] == [0, 1, 2, 3]
-    assert told[0].remaining_seconds is None
-    assert all(each.remaining_seconds is not None and each.remaining_seconds >= 0 for each in told[1:])
+    reported: list[Progress] = []
+    run_campaign(MATRIX, tmp_path / "c", FakeMachine(), on_progress=reported.append)
+    assert [each.done for each in reported] == [0, 1, 2, 3]
+    assert reported[0].remaining_seconds is None
+    assert all(each.remaining_seconds is not None and each.remaining_seconds >= 0 for each in reported[1:])
 
 
 def test_another_campaigns_folder_is_refused(tmp_path):

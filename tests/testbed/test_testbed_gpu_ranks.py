@@ -89,11 +89,11 @@ def test_any_rank_may_have_the_gpu_and_other_faults_may_hit_any_rank():
     planned = expand(read_matrix(GPU_MATRIX))
     assert {each.scenario.job.gpu_ranks[0] for each in planned} == {0, 1, 2, 3}
     hit = {
-        victim in each.scenario.job.gpu_ranks
+        rank in each.scenario.job.gpu_ranks
         for each in planned
         if each.group in ("gpu-cpu-hogs", "gpu-dataset")
         for fault in each.scenario.faults
-        for victim in fault.ranks
+        for rank in fault.ranks
     }
     assert hit == {True, False}
 

@@ -194,13 +194,13 @@ def watched(monkeypatch, tmp_path, *rounds: dict[str, object], since: float = 0.
     said = b"".join(orjson.dumps(line) + b"\n" for line in lines)
     size = -(-len(said) // pieces)
 
-    def told(uuids, writer, period):
+    def fake_watch(uuids, writer, period):
         assert uuids == ["GPU-1"]
         for start in range(0, len(said), size):
             os.write(writer, said[start : start + size])
             time.sleep(0.01)
 
-    monkeypatch.setattr(gpu_watch, "watch", told)
+    monkeypatch.setattr(gpu_watch, "watch", fake_watch)
     job = JobShape(world_size=4, nodes=2, gpu_ranks=(3,))
     process_table, series = ProcessTable(tmp_path / "log"), Series()
     watch = GpuWatch(job, {3: GPU}, process_table, 0.2)

@@ -9,6 +9,18 @@ from rca.simulation.faults.kind import envelope, jitter, nodes_of, ranks_of, var
 from rca.simulation.resources import COLLECTIVE, Resources, Stop
 from rca.simulation.scenario import Fault, Scenario
 
+#: Variant -> straggler type. The catalogue's `unknown` has none of its own.
+UNEXPLAINED_TYPES = {
+    "compute": "compute",
+    "jitter": "compute",
+    "older": "compute",
+    "host": "host",
+    "copies": "host",
+    "transfer": "communication",
+}
+#: Worst factor of each variant at full force; copies are a small part of a step.
+_WORST_FACTORS = {"compute": 1.2, "jitter": 0.8, "older": 0.5, "host": 2.0, "copies": 30.0, "transfer": 6.0}
+
 
 def stage_imbalance(resources: Resources, fault: Fault, scenario: Scenario, rng: np.random.Generator) -> None:
     """Give one pipeline stage more layers' worth of work (mostly the last: the logits)."""
@@ -27,19 +39,6 @@ def sequence_lengths(
     wider = np.hypot(usual, (0.12 + 0.9 * fault.strength * fault.force) * active)
     spread = np.array([spread_for(scenario.workload, float(deviation)) for deviation in wider])
     resources.length_spread[0] = np.maximum(resources.length_spread[0], spread)
-
-
-#: Variant -> straggler type. The catalogue's `unknown` has none of its own.
-UNEXPLAINED_TYPES = {
-    "compute": "compute",
-    "jitter": "compute",
-    "older": "compute",
-    "host": "host",
-    "copies": "host",
-    "transfer": "communication",
-}
-#: Worst factor of each variant at full force; copies are a small part of a step.
-_WORST_FACTORS = {"compute": 1.2, "jitter": 0.8, "older": 0.5, "host": 2.0, "copies": 30.0, "transfer": 6.0}
 
 
 def unexplained(resources: Resources, fault: Fault, scenario: Scenario, rng: np.random.Generator) -> None:

@@ -15,6 +15,11 @@ from rca.testbed.ranks.shared import TOKEN
 from rca.testbed.ranks.stand_in import copy_without_end
 
 DUTY_PERIOD_SECONDS = 0.04
+GPU_WORK = {
+    "gpu_gemms": GpuWork.GEMMS,
+    "gpu_memory_traffic": GpuWork.MEMORY_TRAFFIC,
+    "pinned_copies": GpuWork.PINNED_COPIES,
+}
 
 
 def stop_and_go(pid: int, stopped_share: float) -> None:
@@ -77,13 +82,6 @@ def restore_token(reader: int, writer: int, patience_seconds: float = 0.05) -> N
     readable, _, _ = select.select([reader], [], [], patience_seconds)
     if not readable:
         os.write(writer, TOKEN)
-
-
-GPU_WORK = {
-    "gpu_gemms": GpuWork.GEMMS,
-    "gpu_memory_traffic": GpuWork.MEMORY_TRAFFIC,
-    "pinned_copies": GpuWork.PINNED_COPIES,
-}
 
 
 class ForeignGpuWork(Injector):

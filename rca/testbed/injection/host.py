@@ -8,6 +8,9 @@ from rca.testbed.ranks.host import TABLE_BYTES
 
 # CPU weight of a hog relative to a rank's. At 0.5, twelve hogs made an 8-rank step only 28 % longer.
 _RANKS_PER_HOG = 1.0
+_MIB = 1024 * 1024
+_LIMIT_ATTEMPTS = 20
+_MEGABYTE = 1_000_000
 
 
 def burn() -> None:
@@ -55,10 +58,6 @@ class CpuQuota(Injector):
             self.bed.groups.set_cpu_quota(self.bed.job.node_of(rank), rank, milliseconds)
 
 
-_MIB = 1024 * 1024
-_LIMIT_ATTEMPTS = 20
-
-
 class MemoryLimit(Injector):
     """A limit that leaves a few MiB of the lookup table in memory."""
 
@@ -82,9 +81,6 @@ class MemoryLimit(Injector):
                 continue
             return
         raise OSError(f"rank {rank}: the kernel refuses a memory limit near {limit} bytes")
-
-
-_MEGABYTE = 1_000_000
 
 
 class ReadLimit(Injector):

@@ -26,6 +26,12 @@ KNOB_FAULTS: dict[str, Setting] = {
         Knob.CHECKPOINT_EVERY: CHECKPOINT_EVERY_STEPS,
     },
 }
+_SIGNALS = {
+    "killed_rank": ("host", signal.SIGKILL),
+    "killed_device": ("device", signal.SIGKILL),
+    "hung_rank": ("host", signal.SIGSTOP),
+    "hung_device": ("device", signal.SIGSTOP),
+}
 
 
 class KnobFault(Injector):
@@ -43,14 +49,6 @@ class KnobFault(Injector):
 
     def _settings(self) -> dict[Knob, float]:
         return KNOB_FAULTS[self.fault.kind](self.fault.level, self.bed.job)
-
-
-_SIGNALS = {
-    "killed_rank": ("host", signal.SIGKILL),
-    "killed_device": ("device", signal.SIGKILL),
-    "hung_rank": ("host", signal.SIGSTOP),
-    "hung_device": ("device", signal.SIGSTOP),
-}
 
 
 class ProcessSignal(Injector):

@@ -22,6 +22,12 @@ from rca.testbed.ranks.collectives import Collectives
 from rca.testbed.ranks.shared import BATCH_READY, SLOTS, Gauge, Knob, Pipes, Row, Shared
 from rca.testbed.scenario import JobShape
 
+COLLECT_EVERY_STEPS = 2
+TABLE_BYTES = 16 * 1024 * 1024
+TOUCHES = 400
+_CHECKPOINT_CHUNK = bytes(256 * 1024)
+_CHECKPOINT_CHUNKS = 16
+
 
 class Accelerator(Protocol):
     """Runs the parts of a step, in this order, and writes their durations into the step's row.
@@ -47,9 +53,6 @@ class Accelerator(Protocol):
 
     def optimize(self, row: FloatArray) -> None:
         """Apply `gradients` to the parameters."""
-
-
-COLLECT_EVERY_STEPS = 2
 
 
 class GcMonitor:
@@ -87,10 +90,6 @@ class GcMonitor:
         gauges[Gauge.GC_COLLECTED] += info["collected"]
 
 
-TABLE_BYTES = 16 * 1024 * 1024
-TOUCHES = 400
-
-
 class LookupTable:
     """A table of which every step reads random pages; the kernel charges them to the rank's group."""
 
@@ -111,10 +110,6 @@ class LookupTable:
         """Read some entries."""
         for page in self._draw.integers(self._pages, size=TOUCHES):
             self.checksum ^= self._map[int(page) * mmap.PAGESIZE]
-
-
-_CHECKPOINT_CHUNK = bytes(256 * 1024)
-_CHECKPOINT_CHUNKS = 16
 
 
 class CheckpointWriter:

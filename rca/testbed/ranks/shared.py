@@ -21,6 +21,9 @@ from rca.arrays import FloatArray
 BATCH_READY = struct.Struct("=idddd")
 KERNEL = struct.Struct("=iid")
 TOKEN = b"t"
+ByteArray = npt.NDArray[np.uint8]
+SLOTS = 2
+BATCH_BYTES = 64 * 1024
 
 
 class PeerExited(RuntimeError):
@@ -71,12 +74,6 @@ class Pipes:
     batches: Pipe = field(default_factory=Pipe.open)
     copies: Pipe = field(default_factory=Pipe.open)
     copied: Pipe = field(default_factory=Pipe.open)
-
-
-ByteArray = npt.NDArray[np.uint8]
-
-SLOTS = 2
-BATCH_BYTES = 64 * 1024
 
 
 class Row(IntEnum):

@@ -16,6 +16,11 @@ from rca.testbed.ranks.shared import BATCH_BYTES, KERNEL, TOKEN, Knob, Pace, Pip
 
 FORWARD, BACKWARD, OPTIMIZE, SYNCHRONIZE = range(4)
 OPTIMIZER_SECONDS = 3.0e-3
+CHUNKS = 16
+CHUNK_SECONDS = 0.18e-3
+# Without a pause, the process that returns the token would always get it again.
+PAUSE_SECONDS = 0.02e-3
+DISPATCH_SECONDS = 0.06e-3
 
 
 def serve_kernels(network: Network, shared: Shared, pipes: Pipes, scale: float) -> None:
@@ -100,12 +105,6 @@ class Device:
             parameter.data.sub_(view, alpha=LEARNING_RATE)
 
 
-CHUNKS = 16
-CHUNK_SECONDS = 0.18e-3
-# Without a pause, the process that returns the token would always get it again.
-PAUSE_SECONDS = 0.02e-3
-
-
 def serve_copies(shared: Shared, pipes: Pipes, scale: float) -> None:
     """Copy batches from host to device memory until killed."""
     size = BATCH_BYTES // CHUNKS
@@ -130,9 +129,6 @@ def copy_without_end(link: Pipe, scale: float) -> None:
         time.sleep(CHUNK_SECONDS * scale)
         link.send(TOKEN)
         time.sleep(PAUSE_SECONDS)
-
-
-DISPATCH_SECONDS = 0.06e-3
 
 
 class StandIn:

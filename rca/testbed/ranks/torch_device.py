@@ -14,6 +14,9 @@ from rca.arrays import FloatArray
 from rca.testbed.ranks.models import LEARNING_RATE, Network, views
 from rca.testbed.ranks.shared import BATCH_BYTES, Knob, Row, Shared
 
+# Share of the device's memory; the rest is for other processes.
+_MEMORY_SHARE = 0.5
+
 
 class Marks(Protocol):
     """Numbered points in time, reached in the order in which they were set."""
@@ -81,10 +84,6 @@ def selected(where: str) -> Any:
     if device.type == "cuda":
         torch.cuda.set_device(device)
     return device
-
-
-# Share of the device's memory; the rest is for other processes.
-_MEMORY_SHARE = 0.5
 
 
 class Point(IntEnum):

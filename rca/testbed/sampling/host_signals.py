@@ -10,6 +10,8 @@ from rca.testbed.sampling import parsers
 from rca.testbed.sampling.series import Series
 
 RESOURCES = ("cpu", "memory", "io")
+PROC = Path("/proc")
+_PAGE_BYTES = 4096
 
 
 def sample_rank_groups(series: Series, time: float, groups: Groups, node: int, rank: int) -> None:
@@ -67,9 +69,6 @@ def _reads(groups: Groups, node: int, rank: int) -> dict[str, int]:
     )
 
 
-PROC = Path("/proc")
-
-
 def sample_machine(series: Series, time: float, disk: str | None, proc: Path = PROC) -> None:
     """Append the machine's CPU, memory, pressure and disk counters."""
     stat = (proc / "stat").read_text()
@@ -91,9 +90,6 @@ def sample_machine(series: Series, time: float, disk: str | None, proc: Path = P
     if disk is not None:
         held = parsers.disk_counters((proc / "diskstats").read_text(), disk)
         series.add(time, {f"node_disk_{key}_total": value for key, value in held.items()}, device=disk)
-
-
-_PAGE_BYTES = 4096
 
 
 def sample_process(

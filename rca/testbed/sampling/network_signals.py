@@ -34,6 +34,10 @@ _INET_DIAG_INFO = 2
 _TCP_INFO_BYTES = 104
 _ESTABLISHED = 1 << 1
 _NESTED = 0x8000
+#: The round trip of a connection that has sent nothing for longer is too old.
+ACTIVE_SECONDS = 1.0
+_TCP = ("RetransSegs", "OutSegs", "InSegs", "InErrs")
+_TCP_EXTENDED = ("TCPTimeouts", "TCPLostRetransmit", "TCPFastRetrans", "TCPSlowStartRetrans", "TCPLossProbes")
 
 
 @dataclass(frozen=True)
@@ -152,12 +156,6 @@ def _connection(message: bytes) -> Connection:
         rtt = struct.unpack_from("=I", information, 68)[0] * 1e-6
         retransmits = struct.unpack_from("=I", information, 100)[0]
     return Connection(peer, rtt, send_queue, retransmits, idle)
-
-
-#: The round trip of a connection that has sent nothing for longer is too old.
-ACTIVE_SECONDS = 1.0
-_TCP = ("RetransSegs", "OutSegs", "InSegs", "InErrs")
-_TCP_EXTENDED = ("TCPTimeouts", "TCPLostRetransmit", "TCPFastRetrans", "TCPSlowStartRetrans", "TCPLossProbes")
 
 
 def sample_namespace(
