@@ -1,1 +1,1 @@
-"""What the product costs, each figure beside the least it could cost: ``python -m benchmarks``."""
+"""Cost of the product, each figure with its lower bound: ``python -m benchmarks``."""

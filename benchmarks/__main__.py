@@ -1,7 +1,7 @@
 """``python -m benchmarks [NAME] [OPTIONS]``: one benchmark by name, or all quick ones that need no arguments.
 
-A benchmark is a module of this package that runs as a script; adding one means one line in `BENCHMARKS`.
-Each runs in a process of its own, so that none inherits another's memory, threads or processor affinity.
+A benchmark is a module of this package that runs as a script, with one line in `BENCHMARKS`. Each runs in a
+process of its own, without the memory, threads and processor affinity of the others.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Benchmark:
-    """A module to run, the arguments it cannot do without, and whether it takes minutes.
+    """A module to run, its required arguments, and whether it takes minutes.
 
-    What lacks arguments or takes minutes runs only when it is asked for by name.
+    Benchmarks with required arguments and long ones run by name only.
     """
 
     module: str

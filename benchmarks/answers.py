@@ -38,7 +38,7 @@ Source = tuple[str, str]
 
 
 def main(arguments: list[str]) -> int:
-    """Diagnose, print the digest of each collection and of all, and compare if asked to."""
+    """Diagnose, print the digest of each collection and of all, and compare with `--before`."""
     given = _options(arguments)
     answers: dict[str, dict[str, Any]] = {}
     with tempfile.TemporaryDirectory() as scratch:

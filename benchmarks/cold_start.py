@@ -1,4 +1,4 @@
-"""From a shell prompt to a printed diagnosis, beside importing the three libraries it cannot do without."""
+"""Time from the shell to a printed diagnosis, compared with the import of its three main libraries."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ LARGEST_JSON = 1024
 
 
 def main(arguments: list[str]) -> int:
-    """Measure, print tables, and write the figures to a file if asked."""
+    """Measure, print tables, and write the figures to a file with `--json`."""
     given = _options(arguments)
     load = os.getloadavg()[0]
     core = pin_to_one_core()

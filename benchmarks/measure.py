@@ -72,7 +72,7 @@ def _status(process: int | str, field: str) -> int:
 
 
 def child_processes(parent: int | None = None) -> list[int]:
-    """Processes whose parent is this one, or the one given."""
+    """Child processes of this process, or of the given one."""
     parent = os.getpid() if parent is None else parent
     found = []
     for entry in Path("/proc").iterdir():

@@ -1,7 +1,7 @@
-"""Latency over a real socket: keep-alive POSTs to the service, beside a server that does nothing.
+"""Latency over a real socket: keep-alive POSTs to the service, compared with a server that does nothing.
 
-Run by `benchmarks.diagnosis` in a process of its own, so that client and server share its one core and the
-server's peak memory is the size's own; prints one JSON object.
+`benchmarks.diagnosis` runs it in a new process. Client and server share its core, and the peak memory is of
+one size only. It prints one JSON object.
 """
 
 from __future__ import annotations

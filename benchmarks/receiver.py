@@ -20,7 +20,7 @@ def receiving_server() -> Iterator[str]:
     """Run the server on a free loopback port until the context ends; gives its address."""
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
-        # Connections queue from here on, so nobody has to wait until the server is up.
+        # Connections queue from here on, so clients need not wait until the server is up.
         listener.listen()
         url = f"http://127.0.0.1:{listener.getsockname()[1]}"
         command = [sys.executable, "-m", "benchmarks.receiver", str(listener.fileno())]

@@ -1,9 +1,8 @@
-"""``python -m benchmarks soak``: a real service under load for minutes, then under four times too much.
+"""``python -m benchmarks soak``: a real service under load for minutes, then under four times its capacity.
 
-Three phases over one service with two processes: callers that wait for their answers find out what it takes,
-then 0.8 of that is offered at random moments, then 4 times as much. Afterwards every acknowledged diagnosis
-is asked for. Figures are shown, not asserted; the exit status is 1 only if something was lost or is there
-twice.
+One service with two processes has three phases. Callers that wait for their answers measure the capacity.
+Then 0.8 of the capacity is offered at random moments, then 4 times the capacity. At the end every
+acknowledged diagnosis is read. The exit status is 1 only if a diagnosis is lost or duplicated.
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ PATH = "/v1/diagnoses"
 #: How requests are sent, and what share of them.
 WAYS = {"at once": 0.55, "later": 0.2, "with a key": 0.15, "with a key, twice": 0.1}
 _JOBS = 50
-#: Servers close connections that nobody uses; ours after 5 s.
+#: Servers close unused connections; ours after 5 s.
 _IDLE_SECONDS = 2.0
 
 
@@ -110,7 +110,7 @@ class Outcome:
 
 @dataclass
 class Ledger:
-    """What all callers were told.
+    """Answers to all callers.
 
     Attributes
     ----------

@@ -1,7 +1,7 @@
-"""Time and memory of a diagnosis in process, stage by stage, in a fresh process of its own.
+"""Time and memory of a diagnosis, stage by stage, in a new process.
 
-The stages are the pipeline's own functions with a clock around them, not a copy of the pipeline: what is
-measured is what callers get. Run by `benchmarks.diagnosis`; prints one JSON object.
+The stages are the functions of the pipeline itself, with a clock around them. `benchmarks.diagnosis` runs
+this module, which prints one JSON object.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""`rca.rank_causes` on incidents it was not calibrated on, beside what else one would use.
+"""`rca.rank_causes` and other methods on incidents that took no part in its calibration.
 
 ``python -m benchmarks tabular`` runs the held-out synthetic families; ``--public FOLDER`` public captures in
-the layout of RCAEval, and DoWhy's microservice example. AC@k: share of incidents whose right answer is among
+the layout of RCAEval, and DoWhy's microservice example. AC@k: share of incidents with a right answer among
 the first k; Avg@5: mean of AC@1 to AC@5.
 """
 

@@ -1,4 +1,4 @@
-"""What-if speed beside the published tool's figures and the memory floor; ends in a table.
+"""What-if speed compared with the published tool's figures and the lower bound of memory.
 
     python benchmarks/whatif_speed.py TRACES [--large FILE]
 

@@ -1,8 +1,7 @@
 """Seeded windows of any size with one throttled GPU: every stage of a diagnosis has work to do.
 
-No simulation: a benchmark has to know exactly how many numbers it feeds in, and ten thousand ranks must not
-take longer to make than to diagnose. Values keep all their digits, as measured times do, because JSON parsers
-are slower on long numbers.
+The windows are not simulated: a benchmark needs an exact number of values, and ten thousand ranks must be
+fast to make. Values keep all their digits, because JSON parsers are slower on long numbers.
 """
 
 from __future__ import annotations
@@ -67,7 +66,7 @@ class Shape:
 
     @property
     def slow_rank(self) -> int:
-        """The rank whose GPU is throttled."""
+        """The rank with the throttled GPU."""
         return self.ranks * 2 // 3
 
     @property

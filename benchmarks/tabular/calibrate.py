@@ -1,8 +1,8 @@
 """``python -m benchmarks.tabular.calibrate``: fit the weights of `rca.rank_causes`, and print them.
 
-A conditional logit by maximum likelihood on random structural causal models, with a small penalty on large
-weights and every sign fixed: more evidence may not count against a column. Half of the cases are held back to
-show what to expect on their like; what to expect elsewhere is for `benchmarks.tabular_ranking` to say.
+The fit is a conditional logit by maximum likelihood on random structural causal models, with a small penalty
+on large weights. Signs are fixed: more evidence does not count against a column. Half of the cases are held
+out for the printed scores. `benchmarks.tabular_ranking` measures other kinds of incidents.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def fit(judged: Sequence[Judged]) -> dict[str, float]:
 
 
 def first_right(judged: Sequence[Judged], weights: dict[str, float]) -> tuple[float, float]:
-    """Share of faults whose column comes first, and mean log-likelihood of the truth."""
+    """Share of faults with their column first, and mean log-likelihood of the true column."""
     right, likelihood = [], []
     for one in judged:
         of, nothing = scores(one.evidence, weights)

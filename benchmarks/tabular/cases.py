@@ -1,4 +1,4 @@
-"""One incident: two tables, what is known of the system, and which answers are right."""
+"""One incident: two tables, facts about the system, and the right answers."""
 
 from __future__ import annotations
 

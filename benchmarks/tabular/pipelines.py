@@ -1,7 +1,7 @@
-"""Held-out incidents in a pipeline with finite buffers: backlog integrates, and pushes back upstream.
+"""Held-out incidents in a pipeline with finite buffers.
 
-Nothing here took part in calibration. A slow stage fills its own buffer, then blocks the stage before it, so
-that symptoms appear on both sides of the cause and grow while the cause stays as it is.
+They take no part in the calibration. A slow stage fills its own buffer, then blocks the stage before it.
+Symptoms appear on both sides of the cause and grow while the cause stays constant.
 """
 
 from __future__ import annotations

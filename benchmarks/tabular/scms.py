@@ -1,8 +1,8 @@
-"""Random structural causal models with one fault: what the weights of `rca.rank_causes` are calibrated on.
+"""Random structural causal models with one fault, for the calibration of the weights of `rca.rank_causes`.
 
-Everything that telemetry is known for is drawn at random: graph, functions, noise, lags, units, counts,
-rounding, scrape intervals, constant and unrelated columns, missing values, unmeasured nodes, a hidden common
-factor that changed meanwhile, wrong graphs; fault, size, onset.
+Drawn at random are the graph, functions, noise, lags, units, counts, rounding and scrape intervals. So are
+constant and unrelated columns, missing values, unmeasured nodes, a hidden common factor that changes, wrong
+graphs, and the fault with its size and onset.
 """
 
 from __future__ import annotations
@@ -183,7 +183,7 @@ def _fault(
 def _target(
     model: Model, incident: np.ndarray, root: int | None, kept: list[int], rng: np.random.Generator
 ) -> int:
-    """What somebody was alerted about: a measured effect of the fault that shows."""
+    """The alerted column: a measured effect of the fault with a visible change."""
     if root is None:
         return int(rng.choice(kept))
     effects = [at for at in kept if model.reach[root, at] and at != root]

@@ -1,7 +1,7 @@
-"""Held-out incidents in a system of services that call each other; nothing here took part in calibration.
+"""Held-out incidents in a system of services that call each other; they take no part in the calibration.
 
-Load flows from the entry down, latency and errors flow back up; utilisation saturates, errors are retried,
-load has a season and another level during the incident than before it.
+Load flows from the entry down, latency and errors flow back up. Utilisation saturates and errors are retried.
+Load has a season, and another level during the incident than before it.
 """
 
 from __future__ import annotations

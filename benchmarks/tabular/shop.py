@@ -23,7 +23,7 @@ NORMAL, SINGLE, MANY = (
     f"rca_microservice_architecture_{name}.csv" for name in ("latencies", "anomaly", "anomaly_1000")
 )
 CAUSE, TARGET = "Caching Service", "Website"
-#: Who has to wait for whom.
+#: Service -> services that it calls.
 CALLS = {
     "Website": ("www",),
     "www": ("API", "Auth Service"),

@@ -1,8 +1,8 @@
 """Commands of the `rca` command line, one module each, imported only when they run.
 
-A command is one module here with a function ``command`` and a string ``EXAMPLES`` (one a line), or, for
-a group of subcommands, a ``typer.Typer`` named ``app``; and one line in `COMMANDS`. The first line of
-the function's docstring is its line in ``rca --help``. Modules import what is heavy inside the function.
+A command is one module with a function ``command`` and a string ``EXAMPLES`` (one per line), and one line in
+`COMMANDS`. A group of subcommands has a ``typer.Typer`` named ``app`` instead. The first line of the
+function's docstring is its line in ``rca --help``. Heavy imports are inside the function.
 """
 
 from __future__ import annotations

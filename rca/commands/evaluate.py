@@ -23,21 +23,21 @@ if TYPE_CHECKING:
 
 EXAMPLES = """
 rca evaluate data/windows
-rca evaluate my-incidents --part test --format json > scores.json    only what nothing was learned from
+rca evaluate my-incidents --part test --format json > scores.json    only windows that were not learned from
 rca evaluate corpus --signals every --by cause --by signals --processes 2
 rca evaluate corpus --baselines --delay --output evaluation    judged.parquet, report.md, ...
 """
 
 
 class Format(StrEnum):
-    """How the scores are written."""
+    """Output format of the scores."""
 
     table = "table"
     json = "json"
 
 
 class Signals(StrEnum):
-    """Which of a window's signals the methods may see."""
+    """Signals of a window that the methods may use."""
 
     all = "all"
     no_gpu_metrics = "no-gpu-metrics"
@@ -48,7 +48,7 @@ class Signals(StrEnum):
 
 
 class PartName(StrEnum):
-    """Part of the data a window belongs to, by the manifest's split or the hash of its group."""
+    """Part of the data of a window, by the manifest's split or the hash of its group."""
 
     train = "train"
     calibration = "calibration"
@@ -57,7 +57,7 @@ class PartName(StrEnum):
 
 
 class By(StrEnum):
-    """What scores are grouped by."""
+    """Facts that scores are grouped by."""
 
     cause = "cause"
     severity = "severity"
@@ -70,25 +70,23 @@ class By(StrEnum):
 
 def command(
     collection: Annotated[Path, typer.Argument(help="Folder with manifest.json and labelled windows.")],
-    format_: Annotated[
-        Format, typer.Option("--format", "-f", help="How to write the scores.")
-    ] = Format.table,
+    format_: Annotated[Format, typer.Option("--format", "-f", help="Output format.")] = Format.table,
     bundle: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Model bundle to use. [default: the shipped one]")
     ] = None,
     signals: Annotated[
         list[Signals] | None,
-        typer.Option(help="Signals to leave; repeat for several sets, or every. [default: all]"),
+        typer.Option(help="Signals that the methods may use; repeat for several sets. [default: all]"),
     ] = None,
     by: Annotated[list[By] | None, typer.Option(help="Also score by groups; repeat for several.")] = None,
     part: Annotated[
         list[PartName] | None,
         typer.Option(
-            help="Only this part's windows, dealt as by `rca train`; repeat for several. [default: all]"
+            help="Only windows of this part, split as by `rca train`; repeat for several. [default: all]"
         ),
     ] = None,
     baselines: Annotated[
-        bool, typer.Option("--baselines/--no-baselines", help="Compare with published methods, too.")
+        bool, typer.Option("--baselines/--no-baselines", help="Also compare with published methods.")
     ] = False,
     forest_from: Annotated[
         Path | None,
@@ -99,7 +97,7 @@ def command(
     ] = 600,
     delay: Annotated[
         bool,
-        typer.Option("--delay", help="Also measure detection delay (several times the work)."),
+        typer.Option("--delay", help="Also measure the detection delay; takes several times as long."),
     ] = False,
     processes: Annotated[int, typer.Option(min=1, help="Worker processes; no influence on the result.")] = 1,
     output: Annotated[
@@ -142,7 +140,7 @@ def command(
 def _entries(
     collection: Path, parts: list[PartName], bundle: Path | None
 ) -> tuple[list[CollectionEntry], str | None]:
-    """The windows to score, and what their scores do not prove."""
+    """The windows to score, and a note about windows that may have been learned from."""
     from rca.telemetry.labels import read_collection
     from rca.training.incidents import incidents
 
@@ -152,14 +150,14 @@ def _entries(
     if not chosen:
         counted = Counter(each.part for each in held)
         has = ", ".join(f"{name} {n}" for name, n in sorted(counted.items())) or "no windows"
-        raise InvalidInput(f"{collection}: nothing to score; the collection holds {has}")
+        raise InvalidInput(f"{collection}: no window to score; the collection has {has}")
     entries = [each.entry for each in chosen]
     seen = sum(each.part != "test" for each in chosen)
     if not seen or not _learned_from_real_windows(bundle):
         return entries, None
     return entries, (
-        f"note: {seen} of {len(chosen)} windows are not in the test part. Was this collection learned from, "
-        "their scores prove nothing: --part test leaves them out."
+        f"note: {seen} of {len(chosen)} windows are not in the test part. If this collection was learned "
+        "from, their scores are no test. Use --part test to leave them out."
     )
 
 
@@ -203,7 +201,7 @@ def _forest(collection: Path, source: Path | None, n_windows: int, processes: in
 
 
 def training_seeds(n_windows: int) -> list[int]:
-    """Seeds of simulated scenarios that the split by scenario gives to training, and so to no test."""
+    """Seeds of simulated scenarios of the part ``train``, which are in no test."""
     from rca.training.split import seeds_of
 
     return seeds_of("train", n_windows)

@@ -1,4 +1,4 @@
-"""`rca models`: registered bundles, which of them is the champion, and how that changes."""
+"""`rca models`: list, compare, promote and roll back registered bundles."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ app = typer.Typer(
     epilog="\b\nExamples:\n"
     "  rca models list\n"
     "  rca models show challenger --card\n"
-    "  rca models promote --collection my-incidents     3 if the gate refuses\n"
+    "  rca models promote --collection my-incidents     exit code 3 if the gate refuses\n"
     "  rca models rollback --reason 'blames healthy nodes'\n"
     "  rca models fetch champion --output champion      for `rca diagnose --bundle`",
 )
@@ -54,7 +54,7 @@ Uri = Annotated[
         "--tracking-uri", envvar="MLFLOW_TRACKING_URI", help="MLflow store. [default: sqlite:///mlflow.db]"
     ),
 ]
-As = Annotated[Format, typer.Option("--format", "-f", help="How to write it.")]
+As = Annotated[Format, typer.Option("--format", "-f", help="Output format.")]
 Version = Annotated[str, typer.Argument(metavar="VERSION", help="Number or alias.")]
 
 
@@ -87,7 +87,7 @@ def show_command(
     tracking_uri: Uri = None,
     format_: As = Format.table,
 ) -> None:
-    """Show one version: its digests, its scores with intervals, what the gate said; or its model card."""
+    """Show one version: its digests, its scores with intervals, the gate's verdict; or its model card."""
     registry = _registry(tracking_uri)
     (found,) = registry.with_scores([registry.get(version)])
     if card:
@@ -107,7 +107,7 @@ def promote_command(
         list[Path] | None,
         typer.Option(
             metavar="DIR",
-            help="Real labelled windows to judge on as well; those that a version was tested on.",
+            help="Real labelled windows to judge on as well; all collections that a version was tested on.",
         ),
     ] = None,
     windows: Annotated[
@@ -116,14 +116,15 @@ def promote_command(
     processes: Annotated[int, typer.Option(min=1, help="Worker processes; no influence on the answers.")] = 2,
     force: Annotated[
         str | None,
-        typer.Option(metavar="REASON", help="Promote whatever the gate says; the reason is kept as a tag."),
+        typer.Option(metavar="REASON", help="Promote even if the gate refuses; the reason is kept as a tag."),
     ] = None,
     tracking_uri: Uri = None,
     format_: As = Format.table,
 ) -> None:
-    """Make a version the champion, if it is no worse than the champion on the frozen test windows.
+    """Make a version the champion if it is no worse than the champion on the frozen test windows.
 
-    Both answer the same windows. Without a champion, the shipped bundle stands in for it.
+    Both versions diagnose the same windows. Without a champion the version is compared with the shipped
+    bundle. Exit code 3 if the gate refuses.
     """
     from rca.training.bundle_comparison import TEST_WINDOWS
     from rca.training.promotion import promote
@@ -146,25 +147,25 @@ def promote_command(
 
 @app.command("rollback")
 def rollback_command(
-    reason: Annotated[str, typer.Option(help="Kept as a tag of the version rolled back from.")] = "",
+    reason: Annotated[str, typer.Option(help="Kept as a tag of the version that is rolled back.")] = "",
     tracking_uri: Uri = None,
     format_: As = Format.table,
 ) -> None:
-    """Move the champion back to the version before it; nothing is compared, so it takes no time."""
+    """Make the version before the champion the champion again, without a comparison."""
     was, now = _registry(tracking_uri).rollback(reason)
     if format_ is Format.json:
         write(_json({"from": was.number, "to": None if now is None else now.number}))
         return
-    left = f"version {now.number} is the champion again" if now else "the shipped bundle is what is left"
+    left = f"version {now.number} is the champion again" if now else "the shipped bundle is used"
     write(f"version {was.number} is no longer the champion: {left}")
 
 
 @app.command("retry")
 def retry_command(version: Version = "champion", tracking_uri: Uri = None) -> None:
-    """Have services that have rejected a version try it again, once what was wrong is mended."""
+    """Let services that have rejected a version try it again, for example after a repair."""
     registry = _registry(tracking_uri)
     found = registry.get(version)
-    registry.ask_again(found)
+    registry.request_again(found)
     write(f"services that follow the registry try version {found.number} again at their next poll")
 
 
@@ -179,7 +180,7 @@ def fetch_command(
     from rca.training.registry import copy_bundle
 
     if output.exists():
-        raise InvalidInput(f"{output} exists already", hint="name a folder that is not there yet")
+        raise InvalidInput(f"{output} exists already", hint="name a folder that does not exist")
     registry = _registry(tracking_uri)
     found = registry.get(version)
     copy_bundle(registry, found, output)
@@ -225,13 +226,13 @@ def _gate(found: RegisteredVersion) -> str:
 
 
 def _facts(found: RegisteredVersion) -> list[str]:
-    told = {
+    facts = {
         "version": f"{found.number}  {', '.join(found.aliases)}".rstrip(),
         "bundle": f"sha256 {found.sha256}",
         "trained": f"{found.created:%Y-%m-%d %H:%M} UTC, MLflow run {found.run_id}",
         **dict(sorted(found.tags.items())),
     }
-    return [f"{name:22} {value}" for name, value in told.items()]
+    return [f"{name:22} {value}" for name, value in facts.items()]
 
 
 def _scores(found: RegisteredVersion) -> Table:
@@ -261,7 +262,7 @@ def _promotion(result: Promotion) -> str:
         interval = f"{low:+.3f} .. {high:+.3f}"
         change = f"{check.difference.value:+.3f}"
         cells = (check.source, check.name, *figures, change, interval, str(n), check.finding)
-        # What a collection is called is text, not Rich's markup.
+        # The name of a collection is text, not Rich's markup.
         table.add_row(*map(Text, cells))
     lines = [f"version {result.version} against {other}: {result.verdict.outcome}"]
     lines += [f"  {reason}" for reason in result.verdict.reasons]
@@ -271,6 +272,6 @@ def _promotion(result: Promotion) -> str:
 
 def _outcome(result: Promotion) -> str:
     if not result.promoted:
-        return "not promoted; --force REASON promotes it all the same"
+        return "not promoted; --force REASON promotes it anyway"
     forced = "" if result.forced is None else f", forced: {result.forced}"
     return f"version {result.version} is the champion now{forced}"

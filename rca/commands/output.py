@@ -1,4 +1,4 @@
-"""Writing answers and errors so that pipes, files and terminals all get something sensible."""
+"""Writes answers and errors to pipes, files and terminals."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ _PIPED_WIDTH = 120
 
 
 def exit_code(error: RcaError) -> int:
-    """2 where other input would work, 1 where the installation has to be mended."""
+    """2 if other input would work, 1 if the installation is broken."""
     return BAD_INPUT if isinstance(error, InvalidInput | SourceError) else BROKEN_INSTALLATION
 
 
 def print_error(error: RcaError, *, as_json: bool = False) -> None:
-    """Say on stderr what is wrong, where, and what was expected; never a traceback."""
+    """Print the error, its place and the expected value to stderr, without a traceback."""
     if as_json:
         body = {"code": error.code, "detail": error.message} | error.details()
         sys.stderr.write(json.dumps(body, default=str) + "\n")
@@ -62,7 +62,7 @@ def _lines(error: RcaError) -> list[str]:
 
 
 def write(text: str, path: Path | None = None) -> None:
-    """Write `text` to `path` or standard output, and end quietly when the reader has gone."""
+    """Write `text` to `path` or standard output; end without an error if the reader is gone."""
     text = text if text.endswith("\n") else text + "\n"
     if path is not None:
         try:
@@ -74,13 +74,13 @@ def write(text: str, path: Path | None = None) -> None:
         sys.stdout.write(text)
         sys.stdout.flush()
     except BrokenPipeError:
-        # The interpreter flushes stdout once more at exit; give that flush somewhere to go.
+        # The interpreter flushes stdout again at exit, which must not fail.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise typer.Exit(BROKEN_PIPE) from None
 
 
 def console() -> Console:
-    """Build a console on a string: what it holds is then written like any other text."""
+    """Build a console that writes into a string."""
     from io import StringIO
 
     from rich.console import Console
@@ -92,23 +92,23 @@ def console() -> Console:
 
 
 def rendered(renderable: object) -> str:
-    """Render with Rich for the standard output at hand: colours only on a terminal."""
+    """Render with Rich for standard output, with colours on a terminal only."""
     from io import StringIO
 
     target = console()
     target.print(renderable)
     held = target.file
-    assert isinstance(held, StringIO)  # noqa: S101  (set two lines above; tells the type checker)
+    assert isinstance(held, StringIO)  # noqa: S101  (set above; for the type checker)
     return held.getvalue()
 
 
 def table_of(text: TextTable) -> Table:
-    """Build a Rich table from one of text."""
+    """Build a Rich table from a table of text."""
     from rich.table import Table
     from rich.text import Text
 
     table = Table(*text.header, title=text.title)
     for row in text.rows:
-        # Brackets of intervals and of names are text, not Rich's markup.
+        # Brackets are text here, not Rich's markup.
         table.add_row(*map(Text, row))
     return table

@@ -1,4 +1,4 @@
-"""What only the owner of a process may do to it: the `rca` program, not a caller of `rca.cli.run`."""
+"""Settings of the process of the `rca` program; callers of `rca.cli.run` keep theirs."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ owned = False
 
 
 def take_over() -> None:
-    """Declare this process to be the command line's own, and make its streams forgiving."""
+    """Mark this process as owned by the command line, and let its streams replace unknown characters."""
     global owned
     owned = True
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            # A terminal that cannot show a sign gets a replacement, not a UnicodeEncodeError.
+            # A terminal without a character shows a replacement instead of a UnicodeEncodeError.
             stream.reconfigure(errors="replace")
 
 
@@ -36,11 +36,10 @@ class _WithoutPandas(MetaPathFinder):
 
 
 def forgo_pandas() -> None:
-    """Let pyarrow conclude that pandas is not installed, which saves a second of start-up.
+    """Let pyarrow find no pandas, which saves a second of start-up.
 
-    pyarrow imports pandas at the first array it builds from or turns into Python data, to recognize
-    pandas objects. A command that never touches one need not wait for that. pyarrow looks once per
-    process, so this is only for short-lived processes of our own.
+    pyarrow imports pandas with the first array, to recognise pandas objects. Commands without pandas objects
+    do not need that. pyarrow looks once per process, so this is for short processes of the command line only.
     """
     if not owned or "pandas" in sys.modules:
         return

@@ -11,12 +11,12 @@ class Report(Protocol):
     """``report(phase, done, total)``; a total of 0 is a message without an amount."""
 
     def __call__(self, phase: str, done: int, total: int) -> None:
-        """Say how far a phase has come."""
+        """Report the progress of a phase."""
 
 
 @contextmanager
 def progress() -> Iterator[Report]:
-    """Bars on stderr with an estimate of what remains, so that stdout stays the command's answer."""
+    """Bars on stderr with the estimated remaining time; stdout has the command's answer only."""
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
@@ -30,7 +30,7 @@ def progress() -> Iterator[Report]:
                 console.print(phase)
                 return
             if phase not in tasks:
-                # What was there before must not count as speed, or a resumed run would promise too much.
+                # Earlier work of a resumed run must not count as speed.
                 tasks[phase] = bars.add_task(phase, total=total, completed=done)
                 if not console.is_terminal:
                     console.print(f"{phase}: {total:,}")

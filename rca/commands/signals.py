@@ -1,4 +1,4 @@
-"""`rca signals`: the exporter metrics a diagnosis understands."""
+"""`rca signals`: the exporter metrics that a diagnosis uses."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ class Format(StrEnum):
 def command(
     pattern: Annotated[
         str,
-        typer.Argument(metavar="[PATTERN]", help="Only signals whose name, alias or meaning contains this."),
+        typer.Argument(metavar="[PATTERN]", help="Only signals with this text in name, alias or meaning."),
     ] = "",
-    format_: Annotated[Format, typer.Option("--format", "-f", help="How it is written.")] = Format.table,
+    format_: Annotated[Format, typer.Option("--format", "-f", help="Output format.")] = Format.table,
 ) -> None:
-    """List the exporter metrics a diagnosis understands.
+    """List the exporter metrics that a diagnosis uses.
 
-    Exporters may use other names for the same signal; those are listed as aliases. Metrics that are
-    not listed are kept out of the diagnosis and reported in its quality section.
+    Other names of the same signal are listed as aliases. A diagnosis ignores all other metrics and lists them
+    in its quality section.
     """
     from rca.telemetry.catalogue import KNOWN
 

@@ -1,4 +1,4 @@
-"""`rca train`: reproduce the shipped bundle, or make one of your own."""
+"""`rca train`: reproduce the shipped bundle, or train another one."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ if TYPE_CHECKING:
     from rca.training.run import TrainingResult
 
 EXAMPLES = """
-rca train --output my-bundle                           simulated windows only; models/README.md says how
-                                                       the shipped bundle was made
-rca train --windows 500 --output quick --no-tracking   a quick look
-rca train --collection my-incidents --output ours      learn from your own labelled windows, too
-rca models promote --collection my-incidents           make it the champion, if the gate agrees
+rca train --output my-bundle                           simulated windows only; models/README.md has the
+                                                       command of the shipped bundle
+rca train --windows 500 --output quick --no-tracking   a short run
+rca train --collection my-incidents --output ours      also learn from your own labelled windows
+rca models promote --collection my-incidents           make it the champion if the gate passes it
 rca diagnose window.json --bundle my-bundle
 """
 
@@ -34,8 +34,8 @@ def command(
         list[Path] | None,
         typer.Option(
             metavar="DIR",
-            help="Folder of real labelled windows to learn from as well; repeat for several. The manifest's "
-            "split says which windows are kept for the test.",
+            help="Folder of real labelled windows to learn from as well; repeat for several. The split in "
+            "the manifest names the test windows.",
         ),
     ] = None,
     processes: Annotated[int, typer.Option(min=1, help="Worker processes; no influence on the result.")] = 2,
@@ -59,10 +59,10 @@ def command(
         Path | None, typer.Option(metavar="FILE", help="Also write the model card there.")
     ] = None,
 ) -> None:
-    """Train the models and the causal mechanisms, test them on held-out windows, write a bundle.
+    """Train the classifier and the causal mechanisms, test them on held-out windows, write a bundle.
 
-    Needs the extra [train]. The same seed, number of windows and collections give the same bundle digest
-    on one kind of processor.
+    The same seed, number of windows and collections give the same bundle digest on one kind of processor.
+    Needs the extra [train].
     """
     from rca.training.feature_cache import FeatureCache, default_folder
     from rca.training.run import DEFAULT_SEED, DEFAULT_WINDOWS, train
@@ -95,7 +95,7 @@ def _text(result: TrainingResult) -> str:
     if result.run_id is not None:
         lines.append(f"MLflow run {result.run_id}")
     if result.version is not None:
-        lines.append(f"registered as version {result.version}, the challenger; `rca models promote` is next")
+        lines.append(f"registered as version {result.version}, the challenger; next: rca models promote")
     tables = [scores_table(result.test_scores, "held-out simulated scenarios (test split)")]
     tables += [
         scores_table(scores, f"held-out windows of {name}") for name, scores in result.real_scores.items()

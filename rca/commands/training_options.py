@@ -1,4 +1,4 @@
-"""Options that the commands which fit models have in common."""
+"""Common options of the commands that fit models."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import typer
 
 
 class Format(StrEnum):
-    """How a result is written."""
+    """Output format of a result."""
 
     table = "table"
     markdown = "markdown"
@@ -18,7 +18,10 @@ class Format(StrEnum):
 
 
 Seed = Annotated[
-    int | None, typer.Option("--seed", min=0, help="Seed of everything. [default: as the shipped bundle]")
+    int | None,
+    typer.Option(
+        "--seed", min=0, help="Seed of the simulation and the fits. [default: as the shipped bundle]"
+    ),
 ]
 Settings = Annotated[
     Path | None,
@@ -30,8 +33,8 @@ Cache = Annotated[
         "--cache",
         metavar="DIR",
         envvar="RCA_CACHE_DIR",
-        help="Where features, and what else is kept between runs, are. "
+        help="Folder of features and finished folds, kept between runs. "
         "[default: ~/.cache/straggler-rca/examples]",
     ),
 ]
-Result = Annotated[Format, typer.Option("--format", "-f", help="How to write the result.")]
+Result = Annotated[Format, typer.Option("--format", "-f", help="Output format.")]

@@ -1,4 +1,4 @@
-"""`rca validate`: whether a window follows the format, and what is in it."""
+"""`rca validate`: check a window against the format, and list its content."""
 
 from __future__ import annotations
 
@@ -26,9 +26,10 @@ def command(
         typer.Argument(metavar="PATH", help="A window: its directory, a JSON or Arrow file, or - for stdin."),
     ],
 ) -> None:
-    """Check a telemetry window against the format and say what it holds.
+    """Check a telemetry window against the format, and list its content.
 
-    Exit codes: 0 valid, 2 refused; the message names table, column, first rows and what was expected.
+    Exit codes: 0 valid, 2 refused. The message names the table, the column, the first rows and the expected
+    values.
     """
     write("\n".join(_summary(read(path))))
 

@@ -1,4 +1,4 @@
-"""What any method says about a window, in the one form that is judged."""
+"""The answer of any method to a window, in the form that is judged."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ class NamedCause:
         Catalogue id, or "unknown".
     ranks : frozenset of int
     seconds_per_step : float, seconds
-        NaN where the method does not price.
+        NaN if the method gives no cost.
     interval : tuple of float, optional, seconds
-        Of the price, where the method gives one.
+        Interval of the cost, if the method gives one.
     """
 
     cause: str
@@ -40,25 +40,24 @@ class Answer:
     ----------
     mode : {"healthy", "fail_slow", "fail_stop"}
     ranks : frozenset of int
-        All ranks that are blamed.
+        All blamed ranks.
     causes : tuple of NamedCause
         The likeliest or costliest first.
     straggler_type, pattern : str or None
         Of the first straggler.
     onset : int, optional
-        Training step in which the first of the stragglers began to be late.
+        Training step in which the first straggler starts to be late.
     confidence : float
-        Probability that the method gives its own `mode`; NaN if it gives none.
+        Probability of `mode` by the method; NaN if it gives none.
     abstained : bool
     mode_set : frozenset of str
-        Failure modes that are not ruled out; empty where the method gives no sets.
+        Failure modes that are not ruled out; empty if the method gives no sets.
     cause_sets : tuple of (frozenset of int, frozenset of str)
-        Per straggler its ranks and the causes not ruled out for them; empty likewise.
+        Ranks of each straggler and its causes that are not ruled out; empty as well.
     unfamiliar : float
-        1 where the method says that the window is unlike those it learned from, 0 where it says it is like
-        them; NaN where it does not say.
+        1 if the method flags the window as unlike its training windows, else 0; NaN if it does not test it.
     aspects : frozenset of str
-        What the method answers at all. What it never answers is not scored instead of scored as wrong.
+        Parts of an answer that the method gives. Other parts are not scored.
     """
 
     mode: str
@@ -76,7 +75,7 @@ class Answer:
 
     @property
     def names_no_cause(self) -> bool:
-        """Whether it says that the job is slow, and of no cause that it might be why."""
+        """Whether the answer is fail-slow without a cause."""
         return self.mode == "fail_slow" and not self.causes
 
     @classmethod

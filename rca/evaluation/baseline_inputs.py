@@ -1,4 +1,4 @@
-"""What the baselines look at: own work, phases and binned channels of one window, as plain arrays."""
+"""Inputs of the baselines: own work, phases and binned channels of one window, as plain arrays."""
 
 from __future__ import annotations
 
@@ -16,29 +16,29 @@ from rca.telemetry.phases import PhaseArrays
 from rca.telemetry.signal_arrays import SignalArrays
 from rca.telemetry.window import Window
 
-#: Time bins of a window's channels: fine enough for a stretch, coarse enough for slow exporters.
+#: Time bins of a window's channels: fine enough for a slow segment, coarse enough for slow exporters.
 N_BINS = 48
 
 
 @dataclass(frozen=True)
 class Observed:
-    """One window as baselines see it; warm-up steps are left out.
+    """Arrays of one window; warm-up steps are left out.
 
     Attributes
     ----------
     time : ndarray of shape (n_ranks, n_steps), seconds
-        Own work (the step without communication), or whole steps where nothing tells them apart.
+        Own work (the step without communication), or whole steps without phase timings.
     stage : ndarray of shape (n_ranks,), int
         Pipeline stage: ranks of one stage do the same work.
     phases : mapping of str to ndarray of shape (n_ranks, n_steps), seconds
         Measured own phases, ``wait`` and ``transfer``.
     inside : ndarray of shape (n_steps,), bool
-        The slow stretch; everything where none was found.
+        The slow segment; all steps if there is none.
     channels : mapping of str to ndarray of shape (n_ranks, n_bins)
-        In the channel's unit; NaN where unknown.
+        In the channel's unit; NaN if unknown.
     bins_inside : ndarray of shape (n_bins,), bool
-    stretch_found : bool
-        Whether the job's pace changed at all.
+    segment_found : bool
+        Whether there is a slow segment.
     """
 
     time: FloatArray
@@ -47,14 +47,14 @@ class Observed:
     inside: BoolArray
     channels: Mapping[str, FloatArray]
     bins_inside: BoolArray
-    stretch_found: bool
+    segment_found: bool
 
     @classmethod
     def from_window(cls, window: Window) -> Observed:
         """Compute the arrays of a validated window.
 
-        Phases without hidden waiting and the slow stretch are the product's own: a baseline does not lose for
-        want of either.
+        Hidden waiting is removed and the slow segment is found as in the product, so that a baseline has no
+        disadvantage by them.
         """
         topology = window.job.topology
         phases = without_hidden_waits(PhaseArrays.from_window(window), topology)
@@ -73,7 +73,7 @@ class Observed:
             channels=SignalArrays.from_window(window, edges).values,
             bins_inside=np.full(middle.size, whole)
             | ((middle >= begin[segment.first]) & (middle <= finish[segment.last])),
-            stretch_found=not whole,
+            segment_found=not whole,
         )
 
 

@@ -1,4 +1,4 @@
-"""Published rules that find slow ranks by comparing times: two baselines that name ranks, no causes."""
+"""Two published rules that find slow ranks by their times; they name no causes."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def relative_scores(time: FloatArray, cohort: IntArray) -> FloatArray:
 
 
 def below_mad(speed: FloatArray, cohort: IntArray, deviations: float = MAD_DEVIATIONS) -> BoolArray:
-    """Ranks whose speed lies below their cohort's ``median - deviations x 1.4826 x MAD``.
+    """Ranks with a speed below their cohort's ``median - deviations x 1.4826 x MAD``.
 
     Parameters
     ----------
@@ -67,19 +67,19 @@ def below_mad(speed: FloatArray, cohort: IntArray, deviations: float = MAD_DEVIA
 
 
 def relative_median(observed: Observed) -> Answer:
-    """Blame ranks whose relative score in the slow stretch is below 0.75."""
+    """Blame ranks with a relative score below 0.75 in the slow segment."""
     return _blaming(relative_scores(_usual(observed), observed.stage) < RELATIVE_THRESHOLD)
 
 
 def mad_per_cohort(observed: Observed) -> Answer:
-    """Blame ranks whose speed in the slow stretch is a robust outlier among their stage's ranks."""
+    """Blame ranks with an outlying speed among their stage's ranks in the slow segment."""
     usual = _usual(observed)
     speed = np.divide(1.0, usual, out=np.full(usual.shape, np.nan), where=usual > 0)
     return _blaming(below_mad(speed, observed.stage))
 
 
 def _usual(observed: Observed) -> FloatArray:
-    """Median time per rank over the slow stretch, shape (n_ranks,), seconds."""
+    """Median time per rank over the slow segment, shape (n_ranks,), seconds."""
     return nan_median(observed.time[:, observed.inside], axis=1)
 
 

@@ -1,4 +1,4 @@
-"""A random forest on raw means: what a classifier finds without peers, past or causal structure."""
+"""A random forest on raw means: a classifier without peers, past or causal structure."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from rca.telemetry.labels import Label
 from rca.telemetry.window import Window
 
 N_TREES = 200
-#: Ranks kept of each window for fitting, guilty ones first.
+#: Ranks kept of each window for fitting, faulty ones first.
 RANKS_KEPT = 16
 PHASES = (*OWN_PHASES, "wait", "transfer")
 COLUMNS = (*PHASES, "time", *sorted(channels()))
@@ -87,14 +87,14 @@ class Forest:
 
     @classmethod
     def fit(cls, examples: Iterable[ForestExample], seed: int = 0) -> Forest:
-        """Fit on labelled windows, none of which may be evaluated later.
+        """Fit on labelled windows, which must not be evaluated later.
 
         Raises
         ------
         MissingExtra
             Without scikit-learn.
         InvalidInput
-            If all windows show the same, so that there is nothing to tell apart.
+            If all windows have the same label.
 
         References
         ----------
@@ -117,7 +117,7 @@ class Forest:
         return cls(model, len(found))
 
     def __call__(self, observed: Observed) -> Answer:
-        """Blame every rank whose likeliest class is a cause."""
+        """Blame every rank with a cause as its likeliest class."""
         return answer_of(list(self.model.classes_), self.model.predict_proba(raw_means(observed)))
 
 
@@ -131,8 +131,8 @@ def answer_of(classes: list[str], probability: FloatArray) -> Answer:
 
     Notes
     -----
-    Ranks with the same likeliest cause are one group, surer groups first; the first group's other causes
-    follow by probability. The job has stopped if most blamed ranks say so.
+    Ranks with the same likeliest cause are one group, the most probable group first. The other causes of the
+    first group follow by probability. The job has stopped if most blamed ranks have a cause of a stop.
     """
     likeliest = [classes[column] for column in probability.argmax(axis=1)]
     healthy = probability[:, classes.index(HEALTHY)] if HEALTHY in classes else np.zeros(len(likeliest))

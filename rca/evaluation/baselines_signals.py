@@ -1,4 +1,4 @@
-"""Ranking of signals by how far they left their normal range, and of causes through the catalogue."""
+"""Ranks signals by their distance from the normal range, and causes through the catalogue."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from rca.robust import nan_max, nan_median, nan_quantile
 from rca.telemetry.catalogue import channels
 from rca.telemetry.causes import CAUSES, SLOW_CAUSES
 
-#: A signal speaks for all ranks on which it scores at least this share of its highest score.
+#: A signal blames all ranks with at least this share of its highest score.
 SHARED = 0.5
-#: Causes kept: more than any score looks at.
+#: Causes kept; no score needs more.
 MAX_CAUSES = 10
-#: Below this IQR (relative to the median) a signal was constant: digits, not variation.
+#: A signal with a smaller IQR, relative to its median, is constant.
 CONSTANT = 1e-9
 
 
@@ -35,8 +35,8 @@ def robust_scores(values: FloatArray, anomalous: BoolArray) -> FloatArray:
     Returns
     -------
     ndarray of shape (n_signals,)
-        ``(max of the anomalous part - median of the normal part) / IQR of the normal part``; NaN where
-        either part is empty. An IQR of 0 counts as 1, as in scikit-learn's RobustScaler.
+        ``(max of the anomalous part - median of the normal part) / IQR of the normal part``; NaN if a
+        part is empty. An IQR of 0 counts as 1, as in scikit-learn's RobustScaler.
 
     References
     ----------
@@ -51,11 +51,11 @@ def robust_scores(values: FloatArray, anomalous: BoolArray) -> FloatArray:
 
 
 def signal_ranking(observed: Observed) -> Answer:
-    """Rank all signals of all ranks, and read the causes they belong to from the catalogue.
+    """Rank all signals of all ranks, and take their causes from the catalogue.
 
-    The anomalous part is the slow stretch; without one there is nothing to rank: the job counts as healthy.
+    The anomalous part is the slow segment. Without a slow segment the job is healthy.
     """
-    if not observed.stretch_found:
+    if not observed.segment_found:
         return _answer([])
     found: dict[tuple[str, frozenset[int]], float] = {}
     for signal, scores in _scores(observed):
@@ -81,7 +81,7 @@ def _answer(causes: list[NamedCause]) -> Answer:
 
 
 def _scores(observed: Observed) -> Iterator[tuple[str, FloatArray]]:
-    """Score per rank, shape (n_ranks,), of every signal that some cause is known by."""
+    """Score per rank, shape (n_ranks,), of every signal that a cause of the catalogue has."""
     for name, values in observed.phases.items():
         if causes_of(name):
             yield name, robust_scores(values, observed.inside)
@@ -93,10 +93,10 @@ def _scores(observed: Observed) -> Iterator[tuple[str, FloatArray]]:
 
 @cache
 def causes_of(signal: str) -> tuple[str, ...]:
-    """Slow causes that a phase or channel speaks for most directly, in the catalogue's order.
+    """Slow causes with a phase or channel among their strongest evidence, in the catalogue's order.
 
-    A cause lists its phases and resources with the most telling first; the causes in which the signal's place
-    is foremost are taken.
+    A cause lists its strongest phases and resources first. The causes in which the signal has the foremost
+    place are taken.
     """
     names = {
         resource for resource, members in RESOURCES.items() if signal in {one.channel for one in members}

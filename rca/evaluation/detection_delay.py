@@ -1,4 +1,4 @@
-"""Detection delay: how many steps after its onset a fault is told from windows that end there."""
+"""Detection delay: steps from the onset of a fault to the end of the first window that shows it."""
 
 from __future__ import annotations
 
@@ -16,33 +16,32 @@ from rca.telemetry.labels import Label
 from rca.telemetry.step_clock import StepClock
 from rca.telemetry.window import Window
 
-#: Steps before the onset that a window needs before an early alarm can be looked for.
+#: Steps before the onset that a test for an early alarm needs.
 MIN_STEPS_BEFORE = 8
 
 
 def detection_delay(window: Window, label: Label, mode_of: Callable[[Window], str]) -> float:
-    """Steps from the onset to the end of the first truncated window that tells the fault.
+    """Steps from the onset to the end of the first truncated window with the right failure mode.
 
-    The right failure mode tells it. In a healthy window, which should tell nothing at any length, steps are
-    counted from its beginning to the first false alarm.
+    In a healthy window the steps are counted from its beginning to the first false alarm.
 
     Parameters
     ----------
     window : Window
     label : Label
     mode_of : callable
-        Failure mode that a method answers to a window.
+        Failure mode of a window by a method.
 
     Returns
     -------
     float
-        0 if it was told before anything had happened, inf if even the whole window does not tell it,
-        NaN where the label of a fault names no step.
+        0 if it is detected before the onset, inf if the whole window does not show it, NaN if the label
+        of a fault names no step.
 
     Notes
     -----
-    Truncated at 1, 2, 4, ... steps after the onset, so a delay is exact within a factor of two, and a window
-    costs at most ``log2(steps) + 2`` further diagnoses.
+    Windows are truncated at 1, 2, 4, ... steps after the onset. A delay is exact within a factor of 2, and a
+    window needs at most ``log2(steps) + 2`` more diagnoses.
     """
     clock = StepClock.of(window)
     healthy = label.failure_mode == "healthy"
@@ -50,16 +49,16 @@ def detection_delay(window: Window, label: Label, mode_of: Callable[[Window], st
     if onset is None:
         return math.nan
 
-    def told(cut: Window) -> bool:
+    def detected(cut: Window) -> bool:
         return (mode_of(cut) == label.failure_mode) != healthy
 
-    if onset - clock.first >= MIN_STEPS_BEFORE and told(clock.cut(onset)):
+    if onset - clock.first >= MIN_STEPS_BEFORE and detected(clock.cut(onset)):
         return 0.0
-    return next((float(delay) for delay, cut in _cuts(window, onset, clock) if told(cut)), math.inf)
+    return next((float(delay) for delay, cut in _cuts(window, onset, clock) if detected(cut)), math.inf)
 
 
 def _cuts(window: Window, onset: int, clock: StepClock) -> Iterator[tuple[int, Window]]:
-    """Windows that end ever later, with the steps from the onset to their end; the whole one last."""
+    """Windows of growing length, with the steps from the onset to their end; the whole one is last."""
     delay = 1
     while clock.ends(onset + delay) < window.job.end:
         # A fault may begin before the first step that is reported.
@@ -70,15 +69,15 @@ def _cuts(window: Window, onset: int, clock: StepClock) -> Iterator[tuple[int, W
 
 
 class DelaySummary(NamedTuple):
-    """Delays of windows whose onset is known.
+    """Delays of windows with a known onset.
 
     Attributes
     ----------
     windows : int
     before_onset : int
-        Told before anything had happened: right by chance, and left out of the median.
+        Detected before the onset, which is chance; left out of the median.
     never : int
-        Not told by the whole window either; infinite in the median.
+        Not detected in the whole window; infinite in the median.
     median : Estimate
         Steps after the onset.
     """
@@ -103,5 +102,5 @@ def delay_summary(rows: Sequence[JudgedRow], seed: int = 0) -> DelaySummary:
 
 
 def _lower_median(values: FloatArray, axis: int = 0) -> FloatArray:
-    """Median without averaging the middle two, of which one may be infinite."""
+    """Median without a mean of the two middle values, because one of them may be infinite."""
     return np.asarray(np.quantile(values, 0.5, axis=axis, method="inverted_cdf"))

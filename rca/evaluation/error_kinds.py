@@ -1,4 +1,4 @@
-"""What kind of error an answer is: misses, wrong ranks and wrong causes are mended in different places."""
+"""Kinds of errors of an answer: missed faults, wrong ranks, wrong causes."""
 
 from __future__ import annotations
 
@@ -6,28 +6,28 @@ from rca.evaluation.answer import Answer
 from rca.telemetry.causes import UNKNOWN
 from rca.telemetry.labels import Label, accepted, unfelt
 
-#: Kinds in the order of a diagnosis: the first that applies is told, because what follows is its consequence.
+#: Kinds in the order of a diagnosis; an answer has the first kind that applies.
 KINDS: dict[str, str] = {
-    "right": "failure mode, ranks, and first cause on its ranks",
+    "right": "right failure mode, ranks, and first cause on its ranks",
     "false alarm": "healthy, called anything else",
     "missed": "faulty, called healthy with a verdict",
     "left open": "faulty, called healthy while abstaining",
-    "other failure mode": "slow taken for stopped, or the other way round",
-    "nobody named": "right failure mode, no ranks",
+    "other failure mode": "fail-slow called fail-stop, or the reverse",
+    "no ranks named": "right failure mode, no ranks",
     "one of several": "exactly the ranks of one true cause, of several",
     "too many ranks": "all true ranks, and others",
     "too few ranks": "some of the true ranks, no others",
     "some other ranks": "some of the true ranks, and others",
     "only other ranks": "none of the true ranks",
     "other cause": "right ranks, first cause is none of the true ones",
-    "divided otherwise": "right ranks and cause, but told apart where the label has them as one, or as one",
+    "divided otherwise": "right ranks and cause, but split where the label has one fault, or the reverse",
 }
 
 
 def kind_of_error(answer: Answer, label: Label) -> str:
     """Key of `KINDS`.
 
-    "" for a fault that nobody would have felt, and where a method never names ranks or causes.
+    "" for a fault without visible effect, and for a method that does not name ranks and causes.
     """
     if unfelt(label) or not {"ranks", "causes"} <= answer.aspects:
         return ""
@@ -41,13 +41,13 @@ def kind_of_error(answer: Answer, label: Label) -> str:
 
 
 def _kind_by_ranks(answer: Answer, label: Label) -> str:
-    """Whose ranks are told wrongly; "" where they are right or not known."""
+    """Kind of a wrong set of ranks; "" if it is right or not known."""
     truth = {rank for cause in label.causes for rank in cause.ranks}
     named = answer.ranks
     if not truth or truth == named:
         return ""
     if not named:
-        return "nobody named"
+        return "no ranks named"
     if any(named == set(cause.ranks) for cause in label.causes):
         return "one of several"
     if not truth & named:

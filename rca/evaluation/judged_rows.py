@@ -1,4 +1,4 @@
-"""One tidy table: a row per window, set of signals and method, and the ways to group it."""
+"""The table of judged answers: a row per window, set of signals and method; groupings of its rows."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ NOT_KNOWN = "not known"
 
 SEVERITIES = ((1 / 3, "mild, below 1/3"), (2 / 3, "medium, below 2/3"), (math.inf, "severe, from 2/3"))
 SLOWDOWNS = (
-    (1.08, "hardly felt, below 8 %"),
+    (1.08, "below 8 % longer steps"),
     (1.15, "8 to 15 % longer steps"),
     (1.5, "15 to 50 % longer steps"),
     (math.inf, "over 50 % longer steps"),
@@ -38,16 +38,16 @@ WORLD_SIZES = (
 
 @dataclass(frozen=True)
 class JudgedRow:
-    """One answer of one method to one window, judged, with the facts it can be grouped by.
+    """One judged answer of one method to one window, with the facts for groupings.
 
     Attributes
     ----------
     window, source : str
-        Id in the collection, and where the window comes from, as its label says.
+        Id in the collection, and the source in the label.
     cause : str
-        First cause of the label; "healthy" where there is none.
+        First cause of the label; "healthy" without one.
     severity : float
-        Largest of the label's causes, 0 to 1; NaN where none is given.
+        Largest severity of the label's causes, 0 to 1; NaN if unknown.
     world_size : int
     hours : float
         Length of the window.
@@ -55,11 +55,11 @@ class JudgedRow:
         Key of `rca.evaluation.signal_sets.SIGNAL_SETS`.
     method : str
     first_cause : str
-        First cause of the answer; its failure mode where it names none.
+        First cause of the answer, or its failure mode without a cause.
     delay_steps : float
-        `rca.evaluation.detection_delay.detection_delay`; NaN also where it was not asked for.
+        `rca.evaluation.detection_delay.detection_delay`; NaN if it was not measured.
     slowdown : float
-        Step time with the fault over step time without, as far as the label knows it; NaN where it does not.
+        Step time with the fault over step time without it, by the label; NaN if unknown.
     telemetry : str
         Of `rca.evaluation.signal_sets.TELEMETRY`, for the whole window, whatever `signals` are.
     judged : Judged
@@ -90,7 +90,7 @@ def judged_row(
     answer: Answer,
     delay_steps: float = math.nan,
 ) -> JudgedRow:
-    """Judge an answer and put it beside what is known about its window."""
+    """Judge an answer and add the facts about its window."""
     severities = [cause.severity for cause in label.causes if cause.severity is not None]
     return JudgedRow(
         window=name,
@@ -119,7 +119,7 @@ def _slowdown(label: Label) -> float:
     return float(impact["ratio"]) if isinstance(impact, dict) and impact.get("ratio") else math.nan
 
 
-def _felt(row: JudgedRow) -> str:
+def _slowdown_band(row: JudgedRow) -> str:
     if row.cause == HEALTHY:
         return HEALTHY
     return NOT_KNOWN if math.isnan(row.slowdown) else _band(row.slowdown, SLOWDOWNS, closed=False)
@@ -132,12 +132,12 @@ def _severity(row: JudgedRow) -> str:
 
 
 def severity_band(severity: float) -> str:
-    """Name of the band that a fault's severity, 0 to 1, lies in; NaN has a name of its own."""
+    """Name of the band of a fault's severity, 0 to 1; "not known" for NaN."""
     return NOT_KNOWN if math.isnan(severity) else _band(severity, SEVERITIES, closed=False)
 
 
 def size_band(world_size: int) -> str:
-    """Name of the band that a job's number of ranks lies in."""
+    """Name of the band of a job's number of ranks."""
     return _band(world_size, WORLD_SIZES, closed=True)
 
 
@@ -148,7 +148,7 @@ def _band(value: float, bands: Sequence[tuple[float, str]], *, closed: bool) -> 
 GROUPINGS: dict[str, Callable[[JudgedRow], str]] = {
     "cause": lambda row: row.cause,
     "severity": _severity,
-    "slowdown": _felt,
+    "slowdown": _slowdown_band,
     "world_size": lambda row: size_band(row.world_size),
     "telemetry": lambda row: row.telemetry,
     "source": lambda row: row.source,
@@ -181,7 +181,7 @@ def grouped(rows: Sequence[JudgedRow], by: str) -> dict[str, list[JudgedRow]]:
 
 
 def in_order(names: Iterable[str], order: Iterable[str]) -> list[str]:
-    """Names as they stand in `order`; behind them, by alphabet, those that do not."""
+    """Names in the order of `order`; all other names follow alphabetically."""
     place = {name: position for position, name in enumerate(order)}
     return sorted(names, key=lambda name: (place.get(name, len(place)), name))
 
@@ -192,7 +192,7 @@ def select(rows: Sequence[JudgedRow], *, signals: str | None = None, method: str
 
 
 def methods_of(rows: Sequence[JudgedRow]) -> list[str]:
-    """Methods in the order they answered."""
+    """Methods in the order of their answers."""
     return list(dict.fromkeys(row.method for row in rows))
 
 

@@ -18,7 +18,7 @@ from rca.evaluation.judged_rows import HEALTHY, in_order
 from rca.evaluation.scores import Judged
 from rca.telemetry.causes import CAUSES
 
-#: The catalogue's order between answers that name no cause.
+#: The catalogue's order, with answers without a cause before and after it.
 _ORDER = (HEALTHY, *CAUSES, "unknown", "fail_slow", "fail_stop")
 #: Standard normal quantile of a two-sided 95 % interval.
 Z = 1.959964
@@ -30,7 +30,7 @@ def confusion_matrix(counts: Mapping[str, Mapping[str, int]]) -> tuple[list[str]
     Returns
     -------
     true, answered : list of str
-        Row and column names; the diagonal leads as far as both hold the same names.
+        Row and column names.
     matrix : ndarray of shape (n_true, n_answered), windows
     """
     every = {*counts, *(name for row in counts.values() for name in row)}
@@ -117,7 +117,7 @@ def reliability_of(judged: Sequence[Judged]) -> ReliabilityBins:
 
 
 def write_calibration(curves: Mapping[str, ReliabilityBins], path: str | PathLike[str]) -> None:
-    """Draw one curve per name, with intervals, beside the diagonal of perfect calibration.
+    """Draw one curve per name, with intervals, and the diagonal of perfect calibration.
 
     Raises
     ------
@@ -134,7 +134,7 @@ def write_calibration(curves: Mapping[str, ReliabilityBins], path: str | PathLik
     axes = figure.add_subplot()
     axes.plot([0, 1], [0, 1], color="0.7", linestyle="--", label="perfect")
     for name, curve in curves.items():
-        # Rounding can put an end a hair inside the point it belongs to.
+        # Rounding can put an end of an interval inside its point.
         ends = np.maximum([curve.accuracy - curve.low, curve.high - curve.accuracy], 0.0)
         label = f"{name} ({curve.n.sum():,} windows)"
         axes.errorbar(curve.confidence, curve.accuracy, yerr=ends, marker="o", capsize=3, label=label)

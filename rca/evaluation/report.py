@@ -148,9 +148,8 @@ def _markdown(evaluation: Evaluation, title: str) -> str:
         f"# Evaluation of {title}",
         "",
         f"{len(evaluation.cases)} windows, model {evaluation.model}, totals with signals: "
-        f"{evaluation.signals} ({SIGNAL_SETS[evaluation.signals]}). Brackets are 95 % intervals: bootstrap "
-        "over windows, exact Poisson for rates. A dash: the score does not apply to the method or to any "
-        "window.",
+        f"{evaluation.signals} ({SIGNAL_SETS[evaluation.signals]}). Brackets are 95 % intervals: exact for "
+        "shares and rates, bootstrap over windows for other scores. A dash: the score does not apply.",
     ]
     if plan.forest is not None:
         lines += ["", f"The {FOREST} was fitted on {plan.forest.n_windows} other windows."]

@@ -1,4 +1,4 @@
-"""Answer every window of a labelled collection by every method, once, and judge the answers."""
+"""Runs every method once on every window of a labelled collection, and judges the answers."""
 
 from __future__ import annotations
 
@@ -39,20 +39,20 @@ FOREST = "random forest"
 
 @dataclass(frozen=True)
 class Plan:
-    """What to do with every window.
+    """Methods and signals of an evaluation.
 
     Attributes
     ----------
     signals : tuple of str
-        Keys of `rca.evaluation.signal_sets.SIGNAL_SETS`; the first is what cases and totals are about.
+        Keys of `rca.evaluation.signal_sets.SIGNAL_SETS`; cases and totals use the first.
     bundle : Path or None
         Bundle folder; None is the shipped one.
     baselines : bool
-        Let the rules answer too.
+        Also run the rules `RULES`.
     forest : Forest or None
-        A fitted forest that answers too.
+        Also run this fitted forest.
     delay : bool
-        Diagnose windows cut after the onset, too.
+        Also measure the detection delay on truncated windows.
     """
 
     signals: tuple[str, ...] = ("all",)
@@ -75,9 +75,9 @@ class Case:
     Attributes
     ----------
     diagnosis : Diagnosis
-        Of the product with the plan's first set of signals.
+        The product's answer with the plan's first set of signals.
     rows : tuple of JudgedRow
-        Of every method and set of signals, that diagnosis first.
+        One per method and set of signals; the first is of that diagnosis.
     """
 
     id: str
@@ -101,12 +101,12 @@ class Evaluation:
 
     @property
     def rows(self) -> list[JudgedRow]:
-        """One tidy table of everything judged."""
+        """All judged answers."""
         return [row for case in self.cases for row in case.rows]
 
     @property
     def signals(self) -> str:
-        """The set of signals that totals are about."""
+        """The set of signals of the totals."""
         return self.plan.signals[0]
 
     @property
@@ -127,7 +127,7 @@ class _Judging:
         return cls(plan, baseline() if plan.bundle is None else Bundle.load(plan.bundle))
 
     def case(self, entry: CollectionEntry) -> Case:
-        """Answer one window in every way the plan asks for."""
+        """Run all methods and sets of signals of the plan on one window."""
         whole, earlier, label = entry.read_window(), entry.read_earlier(), entry.read_label()
         diagnoses, rows = [], []
         for signals in self.plan.signals:
@@ -156,7 +156,7 @@ class _Judging:
 
     def _delay(self, window: Window, earlier: Window | None, label: Label, diagnosis: Diagnosis) -> float:
         def mode_of(cut: Window) -> str:
-            # The longest cut is the whole window, which has its diagnosis already.
+            # The whole window has its diagnosis already.
             if cut is window:
                 return diagnosis.failure_mode
             return diagnose(cut, bundle=self.bundle, earlier=earlier).failure_mode
@@ -200,7 +200,7 @@ def evaluate_collection(
     path : path
         Folder with ``manifest.json``.
     plan : Plan, optional
-        The product alone with all signals if absent.
+        By default the product with all signals.
     processes : int
         Workers; without influence on the result.
     progress : callable
@@ -208,7 +208,7 @@ def evaluate_collection(
     """
     entries = list(read_collection(path))
     if not entries:
-        raise InvalidInput(f"{path}: the collection holds no windows")
+        raise InvalidInput(f"{path}: the collection has no windows")
     return evaluate_entries(entries, plan or Plan(), processes=processes, progress=progress)
 
 
@@ -220,7 +220,7 @@ def evaluate_entries(
     progress: Progress = lambda done, total: None,
 ) -> Evaluation:
     """As `evaluate_collection`, for some windows of a collection."""
-    # Loaded here in any case, so that a damaged bundle is refused before anything starts.
+    # Loaded before the workers start, so that a damaged bundle is refused at once.
     judging = _Judging.start(wanted)
     cases = []
     for position, case in enumerate(_cases(judging, entries, processes), start=1):
@@ -246,7 +246,7 @@ def forest_from_collection(
     Raises
     ------
     InvalidInput
-        If a window of the training collection is evaluated, under whatever name.
+        If a window of the training collection is also evaluated, under any name.
     """
     held_out = {_fingerprint(entry.read_window()) for entry in read_collection(evaluated)}
     return Forest.fit(_examples(read_collection(path), held_out, progress))
@@ -258,14 +258,14 @@ def _examples(collection: Collection, held_out: set[str], progress: Progress) ->
         if _fingerprint(window) in held_out:
             raise InvalidInput(
                 f"window {entry.id!r} of the training collection is also evaluated",
-                hint="train baselines on other windows than those they are measured on",
+                hint="fit baselines on other windows than the evaluated ones",
             )
         yield forest_example(window, entry.read_label())
         progress(position, len(collection))
 
 
 def _fingerprint(window: Window) -> str:
-    """Identity of what was measured, whatever the window is called."""
+    """Identity of the measurements, without the window's name."""
     sha = hashlib.sha256()
     for name in ("rank", "step", "start_time", "step_seconds"):
         column: pa.ChunkedArray = window.steps.column(name)

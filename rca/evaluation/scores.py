@@ -15,31 +15,31 @@ from rca.telemetry.labels import Label, LabelledCause, accepted, unfelt
 
 @dataclass(frozen=True)
 class Judged:
-    """One answer beside its label; NaN where a score does not apply to the window or to the method.
+    """Scores of one answer against its label; NaN if a score does not apply to the window or the method.
 
     Attributes
     ----------
     unfelt_alarm : float
-        Whether anything but healthy was answered where a fault was at work that nobody would have felt.
-        Whether such a window is healthy is a matter of taste, so it counts for no other score.
+        Whether the answer to a fault without visible effect is not healthy. Such a window has no clear
+        label, so it counts for no other score.
     rank_of_cause : float
-        Position (1 = first) of the first answer that names a true cause on its true ranks; inf if none does.
+        Position (1 = first) of the first named cause that is true on its true ranks; inf if none is.
     rank_of_cause_name : float
-        The same, whatever the ranks.
+        The same for any ranks.
     cost_covered, cost_width : float
-        Whether the costliest true cause, named on its very ranks, cost what its interval says, and how wide
-        that is relative to the true cost.
+        Whether the interval of the costliest true cause, named on exactly its ranks, contains the true cost;
+        width of the interval relative to the true cost.
     onset_error : float, steps
-        From the fault's first step to the stragglers' first late one, either way, where it began within the
-        window and the answer says that the job is slow.
+        Absolute distance from the fault's first step to the stragglers' first late step, if the fault begins
+        within the window and the answer is fail-slow.
     mode_covered, mode_set_size : float
-        Whether the true failure mode is among those not ruled out, and how many those are.
+        Whether the true failure mode is not ruled out; number of failure modes that are not.
     cause_covered, cause_set_size : float
-        The same of causes, over the named stragglers that share ranks with a true cause.
+        The same for causes, over the named stragglers that share ranks with a true cause.
     unfamiliar : float
-        Whether the window was said to be unlike those learned from.
+        Whether the window is flagged as unlike the training windows.
     kind : str
-        Key of `rca.evaluation.error_kinds.KINDS`; "" where none applies.
+        Key of `rca.evaluation.error_kinds.KINDS`; "" if none applies.
     """
 
     mode: str
@@ -68,17 +68,17 @@ class Judged:
     kind: str = ""
 
 
-def judge(said: Diagnosis | Answer, label: Label, first_step: int | None = None) -> Judged:
-    """Compare one answer with what was really done.
+def judge(given: Diagnosis | Answer, label: Label, first_step: int | None = None) -> Judged:
+    """Compare one answer with its label.
 
     Parameters
     ----------
-    said : Diagnosis or Answer
+    given : Diagnosis or Answer
     label : Label
     first_step : int, optional
-        Of the window; without it nobody knows whether a fault began within, and the onset is not judged.
+        First step of the window; without it the onset is not judged.
     """
-    answer = Answer.from_diagnosis(said) if isinstance(said, Diagnosis) else said
+    answer = Answer.from_diagnosis(given) if isinstance(given, Diagnosis) else given
     faulty = label.failure_mode != "healthy"
     slow = label.failure_mode == "fail_slow"
     blamed = faulty and bool(label.causes)
@@ -90,7 +90,7 @@ def judge(said: Diagnosis | Answer, label: Label, first_step: int | None = None)
     hidden = unfelt(label)
     alarm = float(answer.mode != "healthy")
 
-    def told(aspect: Aspect, applies: bool, value: float) -> float:
+    def answered(aspect: Aspect, applies: bool, value: float) -> float:
         return float(value) if applies and aspect in answer.aspects else np.nan
 
     return Judged(
@@ -99,14 +99,14 @@ def judge(said: Diagnosis | Answer, label: Label, first_step: int | None = None)
         false_alarm=np.nan if faulty or hidden else alarm,
         unfelt_alarm=alarm if hidden else np.nan,
         mode_right=np.nan if hidden else float(answer.mode == label.failure_mode),
-        rank_precision=told("ranks", faulty and bool(named), hits / max(len(named), 1)),
-        rank_recall=told("ranks", faulty and bool(truth), hits / max(len(truth), 1)),
-        ranks_exact=told("ranks", faulty and bool(truth), truth == named),
-        type_right=told("type", slow, answer.straggler_type == label.straggler_type),
-        pattern_right=told("pattern", slow, answer.pattern == label.pattern),
-        rank_of_cause=told("causes", blamed, _position(answer, label, with_ranks=True)),
-        rank_of_cause_name=told("causes", blamed, _position(answer, label, with_ranks=False)),
-        seconds_error=told("seconds", slow, _seconds_error(answer, label)),
+        rank_precision=answered("ranks", faulty and bool(named), hits / max(len(named), 1)),
+        rank_recall=answered("ranks", faulty and bool(truth), hits / max(len(truth), 1)),
+        ranks_exact=answered("ranks", faulty and bool(truth), truth == named),
+        type_right=answered("type", slow, answer.straggler_type == label.straggler_type),
+        pattern_right=answered("pattern", slow, answer.pattern == label.pattern),
+        rank_of_cause=answered("causes", blamed, _position(answer, label, with_ranks=True)),
+        rank_of_cause_name=answered("causes", blamed, _position(answer, label, with_ranks=False)),
+        seconds_error=answered("seconds", slow, _seconds_error(answer, label)),
         confidence=answer.confidence if "confidence" in answer.aspects and not hidden else np.nan,
         abstained=float(answer.abstained),
         cost_covered=cost_covered,
@@ -122,9 +122,9 @@ def judge(said: Diagnosis | Answer, label: Label, first_step: int | None = None)
 
 
 def _cause_sets(answer: Answer, label: Label) -> tuple[float, float]:
-    """Share of the rightly suspected stragglers whose set holds a true cause of theirs, and the sets' size.
+    """Share of the true stragglers with a true cause in their set, and the mean size of the sets.
 
-    A straggler on whom nothing was done has no true cause that a set could hold.
+    A healthy rank that is named as a straggler has no true cause, so it does not count.
     """
     if answer.mode != label.failure_mode:
         return np.nan, np.nan
@@ -151,9 +151,9 @@ def _position(answer: Answer, label: Label, *, with_ranks: bool) -> float:
 
 
 def true_seconds(true: LabelledCause) -> float:
-    """Seconds per step the cause really cost; 0 where the producer does not know.
+    """True cost of the cause in seconds per step; 0 if the label does not have it.
 
-    Where two faults hide each other, what the cause costs alone is given too; the Shapley value of two
+    If two faults hide each other, the label also has the cost of the cause alone. The Shapley value of two
     players is the mean of both.
     """
     known = true.model_extra or {}
@@ -173,7 +173,7 @@ def _seconds_error(answer: Answer, label: Label) -> float:
 
 
 def _cost_interval(answer: Answer, label: Label) -> tuple[float, float]:
-    """Whether the interval of the costliest cause, rightly named, holds its true cost; its relative width."""
+    """Whether the interval of the costliest cause contains its true cost; its relative width."""
     true = _costliest(label)
     if true is None:
         return np.nan, np.nan
@@ -191,7 +191,7 @@ def _costliest(label: Label) -> LabelledCause | None:
 
 
 def onset_step(label: Label) -> int | None:
-    """First step in which any labelled cause acts; None where no label says."""
+    """First step in which any labelled cause acts; None if the label has no step."""
     return min((cause.first_step for cause in label.causes if cause.first_step is not None), default=None)
 
 

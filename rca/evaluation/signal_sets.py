@@ -1,4 +1,4 @@
-"""Windows with fewer signals: what an answer is worth where less is measured."""
+"""Sets of signals: windows with less telemetry, to score answers without the rest."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ KERNEL_PREFIXES = ("node_", "process_", "namedprocess_", "container_")
 STEP_TIMES = ("rank", "step", "start_time", "step_seconds")
 
 SIGNAL_SETS = {
-    "all": "everything the window holds",
+    "all": "all telemetry of the window",
     "no-gpu-metrics": "without DCGM_* and nvidia_* metrics",
     "no-kernel-metrics": "without node_*, process_* and container_* metrics",
     "phases-only": "phase durations and loads; no metrics, no events",
@@ -27,7 +27,7 @@ SIGNAL_SETS = {
 
 #: What a window was made of, from the most to the least.
 TELEMETRY = ("phases and metrics", "phases only", "metrics, no phases", "step times only")
-#: Columns without which nobody's own work is told from waiting for the others.
+#: Columns that separate own work from waiting for other ranks.
 TOLD_APART = ("forward_seconds", "communication_seconds", "communication_wait_seconds")
 
 
@@ -40,7 +40,7 @@ def telemetry_of(window: Window) -> str:
 
 
 def restrict(window: Window, signals: str) -> Window:
-    """The window as it would be had only some of its signals been collected.
+    """The window with only some of its signals.
 
     Parameters
     ----------
@@ -64,7 +64,7 @@ def restrict(window: Window, signals: str) -> Window:
 
 
 def _without(metrics: pa.Table, prefixes: tuple[str, ...]) -> pa.Table:
-    """Rows whose metric is of none of these exporters; decided once per name, not per sample."""
+    """Rows of metrics from all other exporters; decided once per name, not per sample."""
     code, names = codes_of(metrics.column("name"))
     kept = [position for position, name in enumerate(names) if not name.lower().startswith(prefixes)]
     return metrics.filter(pa.array(np.isin(code, kept)))

@@ -1,4 +1,4 @@
-"""Simulated scenarios, diagnosed end to end or made examples of, without writing windows to disk."""
+"""Simulated scenarios, diagnosed or turned into examples without writing windows to disk."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def evaluate_simulated(
     processes: int,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> list[list[JudgedRow]]:
-    """Simulate the scenarios of the seeds anew, have every bundle diagnose them, judge the answers.
+    """Simulate the scenarios of the seeds, diagnose them with every bundle, and judge the answers.
 
     Parameters
     ----------
@@ -39,7 +39,7 @@ def evaluate_simulated(
     Returns
     -------
     list of list of JudgedRow
-        Per bundle the rows of all scenarios, in order, one per set of signals: bundles pair row by row.
+        Per bundle the rows of all scenarios in order, one per set of signals; bundles match row by row.
     """
     todo = list(seeds)
     found: list[list[JudgedRow]] = [[] for _ in bundles]
@@ -53,7 +53,7 @@ def evaluate_simulated(
 
 @dataclass(frozen=True)
 class _Judges:
-    """Loaded bundles, and what they are shown of a window."""
+    """Loaded bundles, and the sets of signals."""
 
     bundles: tuple[Bundle, ...]
     signals: tuple[str, ...]

@@ -1,4 +1,4 @@
-"""Judged answers -> scores with intervals, and whether one method is better than another."""
+"""Scores with intervals from judged answers, and differences between methods."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from rca.arrays import FloatArray
 from rca.evaluation.intervals import Estimate, bootstrap, calibration_estimate, score
 from rca.evaluation.scores import Judged
 
-#: Fewer windows on which two methods differ cannot reach 5 % in a sign test, whatever a bootstrap says.
+#: Smallest number of differing windows: with fewer a sign test cannot reach 5 %.
 MIN_DIFFERING = 6
 LOWER_IS_BETTER = frozenset({"false_alarm_rate", "median_seconds_error", "median_onset_error"})
-#: Neither more nor less of it is better in itself: coverage should be at its level, at a small size.
+#: Scores that are better neither higher nor lower: coverage should be at its level.
 WITHOUT_DIRECTION = frozenset(
     {
         "abstention_rate",
@@ -34,9 +34,9 @@ Verdict = Literal["better", "worse", "undecided"]
 
 
 def score_columns(judged: Sequence[Judged]) -> dict[str, FloatArray]:
-    """Every score window by window: ``{score: ndarray of shape (n_windows,)}``, NaN where it does not apply.
+    """Every score per window: ``{score: ndarray of shape (n_windows,)}``, NaN if it does not apply.
 
-    A score is the mean of its column, or the median where its name says so.
+    A score is the mean of its column, or the median if its name begins with ``median``.
     """
     columns = {
         "failure_mode_accuracy": _column(judged, "mode_right"),
@@ -95,7 +95,7 @@ def summarise(judged: Sequence[Judged], seed: int = 0) -> dict[str, dict[str, fl
 
 
 def rounded(summary: dict[str, dict[str, float]]) -> dict[str, Any]:
-    """The summary with four decimals, for people and for tracked parameters."""
+    """The summary with four decimals."""
     return {name: {key: round(value, 4) for key, value in row.items()} for name, row in summary.items()}
 
 
@@ -107,9 +107,9 @@ class Difference:
     ----------
     score : str
     estimate : Estimate
-        Of the mean difference; `n` counts the windows on which both methods have the score.
+        Mean difference; `n` counts the windows for which both methods have the score.
     differing : int
-        Windows on which they differ.
+        Windows with a difference.
     verdict : {"better", "worse", "undecided"}
         About the first method.
     """
@@ -121,7 +121,7 @@ class Difference:
 
 
 def differences(one: Sequence[Judged], other: Sequence[Judged], seed: int = 0) -> list[Difference]:
-    """Paired bootstrap of every score that both methods have and that has a better end.
+    """Paired bootstrap of every score that both methods have and that has a direction.
 
     Parameters
     ----------
@@ -130,9 +130,8 @@ def differences(one: Sequence[Judged], other: Sequence[Judged], seed: int = 0) -
 
     Notes
     -----
-    Windows are drawn, not answers, so what makes a window hard for both cancels. A verdict needs an interval
-    that excludes 0 and `MIN_DIFFERING` windows on which the methods differ: over a handful of windows
-    a bootstrap interval is too narrow (it is a point where all differences are equal).
+    Windows are drawn, not answers, so the difficulty of a window cancels. A verdict needs an interval that
+    excludes 0 and `MIN_DIFFERING` differing windows: over few windows a bootstrap interval is too narrow.
     """
     rng = np.random.default_rng(seed)
     left, right = score_columns(one), score_columns(other)

@@ -1,4 +1,4 @@
-"""What an evaluation found, as tables of text: a terminal and a report print the same ones."""
+"""Results of an evaluation as tables of text, for the terminal and the report."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ GROUP_SCORES = {
     "cause_ac@3": "cause AC@3",
     "abstention_rate": "abstained",
 }
-#: As many of them as a terminal has room for.
+#: Scores that a terminal has room for.
 BRIEF = ("failure_mode_accuracy", "false_alarm_rate", "ranks_exact", "cause_ac@1")
 
 
@@ -36,7 +36,7 @@ class TextTable:
     rows: tuple[tuple[str, ...], ...]
 
     def to_markdown(self) -> str:
-        """The table under a heading of its own."""
+        """The table under a heading."""
         lines = [
             f"## {self.title[:1].upper()}{self.title[1:]}",
             "",
@@ -51,7 +51,7 @@ def _line(cells: Sequence[str]) -> str:
 
 
 def cell(estimate: Estimate) -> str:
-    """``value [low, high]``, or a dash where the score does not apply."""
+    """``value [low, high]``, or a dash if the score does not apply."""
     if estimate.n == 0:
         return "-"
     return f"{estimate.value:.2f} [{estimate.low:.2f}, {estimate.high:.2f}]"
@@ -111,7 +111,7 @@ def group_table(rows: Sequence[JudgedRow], by: str, scores: Sequence[str] = tupl
 
 
 def errors_table(rows: Sequence[JudgedRow]) -> TextTable:
-    """How many of the product's answers are wrong in which way, and how many of those abstain."""
+    """Number of the product's answers of each kind of error, and how many of them abstain."""
     judged = [row.judged for row in select(rows, method=PRODUCT) if row.judged.kind]
     lines = []
     for kind, meaning in KINDS.items():
@@ -144,7 +144,7 @@ class AlarmRate(NamedTuple):
 
 
 def alarm_rate(rows: Sequence[JudgedRow]) -> AlarmRate:
-    """Count the healthy windows that were called anything else; unfelt faults are not among them."""
+    """Count the healthy windows that are called anything else; faults without effect do not count."""
     healthy = [row for row in rows if not math.isnan(row.judged.false_alarm)]
     alarms = sum(row.judged.false_alarm == 1 for row in healthy)
     hours = sum(row.hours for row in healthy)
@@ -176,7 +176,7 @@ def alarms_table(rows: Sequence[JudgedRow]) -> TextTable:
 def delay_table(rows: Sequence[JudgedRow]) -> TextTable:
     """Steps from a fault's onset to its detection, over all and by cause.
 
-    Healthy windows are cut alike: an alarm in them is the price of being early.
+    Healthy windows are truncated in the same way; an alarm in them is a false alarm.
     """
     members = [row for row in select(rows, method=PRODUCT) if not math.isnan(row.delay_steps)]
     lines = []
@@ -187,7 +187,15 @@ def delay_table(rows: Sequence[JudgedRow]) -> TextTable:
             found = delay_summary(of_cause)
             if found.windows:
                 lines.append((signals, cause, *_delay_cells(found)))
-    header = ("signals", "cause", "windows", "told before onset", "never", "median steps", "95 % interval")
+    header = (
+        "signals",
+        "cause",
+        "windows",
+        "detected before onset",
+        "never",
+        "median steps",
+        "95 % interval",
+    )
     return TextTable("detection delay in steps after the onset", header, tuple(lines))
 
 
@@ -200,7 +208,7 @@ def _delay_cells(found: DelaySummary) -> tuple[str, ...]:
 
 
 def confusion(rows: Sequence[JudgedRow]) -> dict[str, dict[str, int]]:
-    """Windows by true (outer) and answered (inner) first cause; a failure mode stands where none is named."""
+    """Windows by true (outer) and answered (inner) first cause, or failure mode without a cause."""
     table: dict[str, dict[str, int]] = {}
     for true, members in grouped(rows, "cause").items():
         for row in members:

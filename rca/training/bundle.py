@@ -18,7 +18,7 @@ from rca.features import VERSION
 from rca.telemetry.files import replace_folder
 from rca.training.classifier_fit import Learned
 
-#: What a bundle is called unless told otherwise.
+#: Default name of a bundle.
 NAME = "baseline"
 MANIFEST = "manifest.json"
 
@@ -37,10 +37,10 @@ def write_bundle(
     Parameters
     ----------
     folder : Path
-        Replaced if it holds a bundle; the old one stays until the new one is complete.
+        Replaced if it holds a bundle. The old bundle stays until the new one is complete.
     provenance : dict
-        Seeds, corpus digest and library versions; no times or paths, so that a rerun gives the same digest on
-        the same kind of processor.
+        Seeds, corpus digest and library versions. Without times and paths, a rerun on the same kind of
+        processor gives the same digest.
     """
     document = {
         "feature_version": VERSION,
@@ -76,7 +76,7 @@ def write_bundle(
 
 
 def refuse_to_replace(folder: Path) -> None:
-    """Leave everything alone that is not a bundle.
+    """Refuse to replace anything that is not a bundle.
 
     Raises
     ------
@@ -89,7 +89,7 @@ def refuse_to_replace(folder: Path) -> None:
         raise SourceError(f"{folder}: exists and is not a directory")
     if any(folder.iterdir()) and not (folder / MANIFEST).exists():
         raise SourceError(
-            f"{folder}: holds something else than a bundle, so it is not replaced",
+            f"{folder}: is not a bundle, so it is not replaced",
             hint="name a folder that does not exist, is empty or holds a bundle",
         )
 

@@ -1,4 +1,4 @@
-"""Two bundles over the same frozen test windows: the answers of both, and the time they take."""
+"""Two bundles on the same frozen test windows: their answers, and the time that they take."""
 
 from __future__ import annotations
 
@@ -25,26 +25,26 @@ from rca.training.split import seeds_of
 
 Progress = Callable[[str, int, int], None]
 
-#: Enough to tell a false-alarm rate of one per cent from one of two.
+#: Enough to distinguish a false-alarm rate of 1 % from one of 2 %.
 TEST_WINDOWS = 2000
 LATENCY_WINDOWS = 40
-#: The shortest of so many: what else runs on the machine only ever adds time.
+#: The shortest of so many runs counts: other processes on the machine only add time.
 LATENCY_REPEATS = 3
 
 
 @dataclass(frozen=True)
 class Trial:
-    """What two versions answered.
+    """Answers of two versions to the same windows.
 
     Attributes
     ----------
     sources : dict of str to Pair
     windows : dict of str to int
-        How many windows each source has.
+        Number of windows of each source.
     digest : str
         Identity of the whole test set.
     left_out : int
-        Real test windows that one of the two had learned from.
+        Real test windows that one of the versions has learned from.
     """
 
     sources: dict[str, Pair]
@@ -64,7 +64,7 @@ def run_trial(
     processes: int = 1,
     progress: Progress = lambda phase, done, total: None,
 ) -> Trial:
-    """Have both bundles answer the frozen scenarios and the test part of each collection.
+    """Diagnose the frozen scenarios and the test part of each collection with both bundles.
 
     Parameters
     ----------
@@ -73,13 +73,13 @@ def run_trial(
     challenger : Path
     collections : mapping of str to Path
     learned : set of str
-        Digests of windows that either has learned from; they are no test and are left out.
+        Digests of windows that either version has learned from; they are left out.
     n_windows : int
         Simulated scenarios.
     processes : int
-        Without influence on the answers; latency is always measured alone.
+        Without influence on the answers; latency is measured in a single process.
     """
-    # Of no corpus, whatever its seed: the split goes by scenario.
+    # These scenarios are in no corpus: the split depends on the scenario only.
     seeds = seeds_of("test", n_windows)
     one, other = evaluate_simulated(
         seeds,
@@ -110,7 +110,7 @@ def _pair(champion: list[JudgedRow], challenger: list[JudgedRow]) -> Pair:
 
 
 def _test_entries(folder: Path, learned: Set[str]) -> tuple[dict[str, CollectionEntry], int]:
-    """Test windows by digest, and how many were left out because they had been learned from."""
+    """Test windows by digest, and the number of those left out because a version has learned from them."""
     every = [each.entry for each in incidents(read_collection(folder)) if each.part == "test"]
     by_digest = {window_digest(entry.path): entry for entry in every}
     held = {digest: entry for digest, entry in by_digest.items() if digest not in learned}
@@ -137,7 +137,7 @@ def _on_collection(
 
 
 def _latency(champion: Path | None, challenger: Path, seeds: list[int], progress: Progress) -> Latency:
-    """Seconds per diagnosis, both versions by turns on each window so that a busy moment meets both."""
+    """Seconds per diagnosis; both versions take turns on each window, so other load affects both."""
     bundles = (baseline() if champion is None else Bundle.load(champion), Bundle.load(challenger))
     taken = []
     for done, seed in enumerate(seeds, start=1):

@@ -1,4 +1,4 @@
-"""Rows the causal mechanisms are fitted on: one rank per window, chosen so that waiting does not confound."""
+"""Rows for fitting the causal mechanisms: one rank per window, chosen so that waiting is no confounder."""
 
 from __future__ import annotations
 
@@ -18,17 +18,16 @@ from rca.training.split import mask
 if TYPE_CHECKING:
     import pandas as pd
 
-#: Phases that must have been measured for a row to tell the mechanisms apart.
+#: Phases that a row needs to distinguish the mechanisms.
 REQUIRED = ("forward", "backward", "data_loading")
 
 
 def mechanism_rows(corpus: Corpus, seed: int) -> pd.DataFrame:
     """One row per training window: a blamed rank of faulty windows, any rank of healthy ones.
 
-    The transfer of a collective is everybody's, so a healthy rank beside a sick NIC shows the effect without
-    the cause; taking the blamed rank keeps such rows out. Windows whose guilty resource was not measured, or
-    whose cause has none (the job's own work), are left out too: they would teach that the effect comes from
-    nowhere.
+    All ranks share the transfer of a collective, so a healthy rank shows the effect of another rank's NIC
+    without the cause. The blamed rank shows both. Windows without a measurement of the faulty resource are
+    left out, and so are causes without a resource: they show an effect without a cause.
     """
     import pandas as pd
 
@@ -59,15 +58,14 @@ def _usable(corpus: Corpus, row: int) -> bool:
     cause = corpus.rank_cause[row]
     if not cause:
         return True
-    # Times without a resource for parents, as those of `unknown`, would only blur the arrows of others.
+    # Phase times without a resource as parent, as of `unknown`, would weaken the arrows of other causes.
     return any(np.isfinite(values[_column(f"{name}_vs_peers")]) for name in SPECS[cause].resources)
 
 
-def innocent_rows(corpus: Corpus, seed: int) -> pd.DataFrame:
-    """One row per training window: a rank that nothing is wrong with, how long it waits, what its GPU shows.
+def healthy_rank_rows(corpus: Corpus, seed: int) -> pd.DataFrame:
+    """One row per training window: waiting time and GPU signals of a rank without a fault.
 
-    On such ranks the hardware is in order, so whatever its signals do in the slow stretch, beside the other
-    steps, is the waiting's doing.
+    The hardware of such a rank is healthy, so waiting causes the changes of its signals in the slow segment.
     """
     import pandas as pd
 

@@ -1,4 +1,4 @@
-"""The classifier's part of a training: heads, then what is chosen on windows that they have not seen."""
+"""The classifier's part of a training: heads, then thresholds and limits chosen on windows not fitted on."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from rca.training.uncertainty import fit_doubt
 
 @dataclass(frozen=True)
 class Learned:
-    """All that a corpus teaches the classifier.
+    """The classifier's part of a bundle.
 
     Attributes
     ----------
@@ -39,15 +39,15 @@ def learn(
     seed: int,
     progress: Callable[[str], None],
     settings: Settings | None = None,
-    innocents: FloatArray | None = None,
+    more_healthy: FloatArray | None = None,
 ) -> Learned:
-    """Fit and calibrate the heads on the corpus's first two parts, choose the rest on its validation part.
+    """Fit and calibrate the heads, and choose thresholds and limits on the validation part.
 
-    `innocents` are more healthy windows, see `rca.training.healthy_augmentation`.
-    One half is fitted on; the other chooses the alarm thresholds.
+    One half of the healthy windows `more_healthy` (`rca.training.healthy_augmentation`) is fitted on, the
+    other half chooses the alarm thresholds.
     """
-    taught, judging = (None, None) if innocents is None else halves(innocents)
-    heads = fit_heads(corpus, seed, progress, settings, taught)
+    fitted_on, judging = (None, None) if more_healthy is None else halves(more_healthy)
+    heads = fit_heads(corpus, seed, progress, settings, fitted_on)
     loaded = {name: Head.load(name, head.entry(), head.text, HEADS[name]) for name, head in heads.items()}
     thresholds = choose_thresholds(corpus, loaded, judging)
     return Learned(heads, thresholds, fit_doubt(corpus, loaded, thresholds))

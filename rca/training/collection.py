@@ -25,22 +25,22 @@ from rca.telemetry.labels import (
     write_manifest,
 )
 
-#: Windows handed to a worker at once.
+#: Windows that a worker gets at once.
 CHUNK = 8
 #: Below this many new windows, starting workers takes longer than the work.
 FEWEST_FOR_WORKERS = 4 * CHUNK
-#: Between two manifests of a collection that is being written.
+#: Time between two updates of the manifest during the writing.
 MANIFEST_SECONDS = 5.0
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What every window of a collection follows from, together with its number.
+    """All that a window of a collection depends on, besides its number.
 
     Attributes
     ----------
     cause : str or None
-        Of every window; None is a mixture.
+        Cause of every window; None is a mixture.
     """
 
     folder: Path
@@ -49,7 +49,7 @@ class Plan:
 
     @property
     def prefix(self) -> str:
-        """What the names of the plan's windows begin with."""
+        """Prefix of the names of all windows."""
         return f"{self.cause or 'mixture'}-{self.seed}-"
 
     def name(self, number: int) -> str:
@@ -57,12 +57,12 @@ class Plan:
         return f"{self.prefix}{number:05d}"
 
     def holds(self, number: int) -> bool:
-        """Whether a window is there; a folder appears whole or not at all."""
+        """Whether a window exists; its folder appears whole or not at all."""
         return (self.folder / self.name(number)).exists()
 
     def write(self, number: int) -> dict[str, Any]:
-        """Simulate and write a window; what it is depends on seed, cause and number alone."""
-        # The child that SeedSequence(seed).spawn would give, without spawning all before it.
+        """Simulate and write a window; it depends on seed, cause and number only."""
+        # The same child as of SeedSequence(seed).spawn, without spawning all before it.
         child = np.random.SeedSequence(self.seed, spawn_key=(number - 1,))
         labelled = simulate(sample_scenario(np.random.default_rng(child), cause=self.cause))
         label = Label.model_validate(labelled.label)
@@ -91,19 +91,18 @@ def simulate_collection(
     processes: int = 1,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> int:
-    """Write `n_windows` labelled windows and their manifest; windows already there are not redone.
+    """Write `n_windows` labelled windows and their manifest; existing windows are kept.
 
-    May be killed at any moment and called again: windows appear whole or not at all, and the manifest lists
-    only windows that are there.
+    A killed run can be repeated: windows appear whole or not at all, and the manifest lists only existing
+    windows.
 
     Parameters
     ----------
     processes : int
-        Workers; without influence on any byte. A script that asks for more than one needs the usual
-        ``if __name__ == "__main__"`` guard, because workers are started afresh (Arrow keeps threads, which a
-        fork would break).
+        Worker processes; without influence on any byte. With more than one a script needs the guard
+        ``if __name__ == "__main__"``: workers are new processes, because a fork breaks Arrow's threads.
     progress : callable
-        ``(done, total)`` windows, those already there included.
+        ``(done, total)`` windows, existing ones included.
 
     Returns
     -------
@@ -113,14 +112,14 @@ def simulate_collection(
     Raises
     ------
     InvalidInput
-        If the folder holds another collection, whose manifest would be lost.
+        If the folder holds another collection, because its manifest would be lost.
     """
     plan = Plan(folder, seed, cause)
     _refuse_other_collection(plan)
     folder.mkdir(parents=True, exist_ok=True)
     _clear_leftovers(plan)
     numbers = range(1, n_windows + 1)
-    # Windows beyond those asked for stay listed: a smaller number does not make orphans of them.
+    # The manifest also lists existing windows beyond `n_windows`.
     there = (int(path.name.removeprefix(plan.prefix)) for path in folder.glob(f"{plan.prefix}[0-9]*"))
     entries = {number: plan.entry(number) for number in sorted(there)}
     missing = [number for number in numbers if number not in entries]
@@ -147,12 +146,12 @@ def _written(plan: Plan, numbers: list[int], processes: int) -> Iterator[dict[st
     try:
         yield from pool.map(plan.write, numbers, chunksize=CHUNK)
     finally:
-        # An interrupt must not wait for thousands of windows that nobody wants any more.
+        # After an interrupt the remaining windows are not needed.
         pool.shutdown(cancel_futures=True)
 
 
 def _start_worker() -> None:
-    """Leave an interrupt to the parent, and end with it."""
+    """Ignore interrupts, which the parent handles, and end with the parent."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     end_with_the_parent()
 
@@ -169,11 +168,11 @@ def _refuse_other_collection(plan: Plan) -> None:
     if foreign:
         raise InvalidInput(
             f"{plan.folder}: holds another collection (window {foreign[0]!r})",
-            hint="the same seed and cause resume it; anything else needs a folder of its own",
+            hint="the same seed and cause resume it; other windows need another folder",
         )
 
 
 def _clear_leftovers(plan: Plan) -> None:
-    """Remove windows that a kill left half-written beside the whole ones."""
+    """Remove the half-written windows of a killed run."""
     for staged in plan.folder.glob(f".{plan.prefix}*.new"):
         shutil.rmtree(staged, ignore_errors=True)

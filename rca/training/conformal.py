@@ -15,10 +15,10 @@ from rca.features import WINDOW_FEATURES
 from rca.training.corpus import Corpus
 from rca.training.split import mask
 
-#: Share of new windows whose true class should be in its set.
+#: Share of new windows whose set contains the true class.
 LEVEL = 0.9
-#: A class with fewer held-out groups than this takes the floor of all classes together: its own would be
-#: one window's accident.
+#: A class with fewer held-out groups has the floor of all classes together: its own would depend on a single
+#: window.
 FEWEST_GROUPS = 20.0
 
 
@@ -54,15 +54,15 @@ def _of_windows(
 
 
 def _of_causes(corpus: Corpus, heads: Mapping[str, Head], held: BoolArray, level: float) -> dict[str, float]:
-    """One row per window and cause: the belief in every cause on the ranks that really suffer from it."""
+    """One row per window and cause: probabilities of all causes on the ranks that have it."""
     rows = np.flatnonzero(held[corpus.owner] & corpus.faulty)
     types, causes = (heads[name].probabilities(corpus.rank[rows]) for name in ("type", "cause"))
     names = np.array(corpus.rank_cause)[rows]
     owner = corpus.owner[rows]
     keys = sorted(set(zip(owner.tolist(), names.tolist(), strict=True)))
-    beliefs = np.array(
+    chances = np.array(
         [
-            _belief(corpus, heads, window, types[members], causes[members])
+            _probabilities(corpus, heads, window, types[members], causes[members])
             for window, name in keys
             for members in [(owner == window) & (names == name)]
         ]
@@ -70,20 +70,20 @@ def _of_causes(corpus: Corpus, heads: Mapping[str, Head], held: BoolArray, level
     windows = np.array([window for window, _ in keys], dtype=np.int64)
     truth = np.array([name for _, name in keys])
     groups = np.array(corpus.group)[windows]
-    return floors(beliefs, truth, heads["cause"].classes, corpus.weight[windows], groups, level)
+    return floors(chances, truth, heads["cause"].classes, corpus.weight[windows], groups, level)
 
 
-def _belief(
+def _probabilities(
     corpus: Corpus, heads: Mapping[str, Head], window: int, types: FloatArray, causes: FloatArray
 ) -> list[float]:
-    """Belief in every cause of the head, made from its ranks' beliefs as a diagnosis makes it."""
+    """Probability of every cause of the head, combined over ranks as in a diagnosis."""
     kinds = dict(zip(heads["type"].classes, pooled(types).tolist(), strict=True))
     named = dict(zip(heads["cause"].classes, pooled(causes).tolist(), strict=True))
-    belief = combine(kinds, named)
+    combined = combine(kinds, named)
     several_nodes = corpus.window[window, WINDOW_FEATURES.index("log2_nodes")] > 0
     if corpus.scope[window] == "job" and several_nodes:
-        belief = without_single_node_link(belief)
-    return [belief[name] for name in heads["cause"].classes]
+        combined = without_single_node_link(combined)
+    return [combined[name] for name in heads["cause"].classes]
 
 
 def floors(
@@ -104,7 +104,7 @@ def floors(
     classes : sequence of str
     weights : ndarray of shape (n_rows,)
     groups : ndarray of shape (n_rows,), str
-        Rows of one group are no independent witnesses.
+        Rows of one group are not independent.
     level : float
     """
     column = np.array([classes.index(name) for name in truth], dtype=np.int64)
@@ -129,15 +129,14 @@ def held_out_quantile(
 ) -> float:
     """Smallest score that a new window stays at or below with probability `level`.
 
-    The conformal quantile: held-out weight plus that of one more group, whose score might be anything. It is
-    exact for rows of equal weight in groups of their own. With many rows per group (variants of one captured
-    window) or unequal weights the groups count, not the rows, by Kish's effective number; that is an
-    approximation.
+    This is the conformal quantile: one more group with an unknown score is added to the held-out weight. It
+    is exact for rows of equal weight in groups of their own. With several rows per group or unequal weights
+    it is an approximation by Kish's effective number of groups.
 
     Returns
     -------
     float
-        Infinite where the groups are too few to promise the level.
+        Infinite if the groups are too few for the level.
 
     References
     ----------
@@ -148,13 +147,13 @@ def held_out_quantile(
     order = np.argsort(scores, kind="stable")
     share = np.cumsum(weights[order]) / weights.sum()
     wanted = level * (1.0 + 1.0 / effective_groups(weights, groups))
-    # Sums of many weights miss their exact value in the last digits.
+    # Sums of many weights have rounding errors in the last digits.
     reached = np.flatnonzero(share >= wanted - 1e-9)
     return float(scores[order[reached[0]]]) if reached.size else float("inf")
 
 
 def effective_groups(weights: FloatArray, groups: np.ndarray[tuple[int], np.dtype[np.str_]]) -> float:
-    """How many groups of equal weight would tell as much (Kish); 0 without any."""
+    """Kish's effective number of groups; 0 without groups."""
     if weights.size == 0:
         return 0.0
     _, index = np.unique(groups, return_inverse=True)

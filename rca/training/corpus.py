@@ -1,4 +1,4 @@
-"""Labelled windows -> feature rows with targets, the form every fit and evaluation works on."""
+"""Labelled windows as feature rows with targets, for every fit and evaluation."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from rca.telemetry.labels import Label, Part, unfelt
 from rca.telemetry.window import Window
 from rca.training.split import part_of
 
-#: Healthy ranks kept of each window; faulty ones are kept up to the same number. The classifier corrects for
-#: it (`rca.classify.components.LEARNED_AMONG`): not imported, or changing its rules would void the cache.
+#: Healthy ranks kept of each window, and faulty ranks up to the same number. The classifier corrects for it
+#: (`rca.classify.components.LEARNED_AMONG`). It is not imported, so that its rules do not void the cache.
 RANKS_KEPT = 8
-#: A label that blames at least this share of the ranks is about the job, not about some of its ranks.
+#: A label that blames at least this share of the ranks is about the whole job.
 JOB_SHARE = 0.75
 
 
@@ -40,13 +40,13 @@ class Example:
     scope : {"", "some", "job"}
         Whether the label blames some ranks or (nearly) all of them; "" for healthy windows.
     group : str
-        What must not be split between training and test: the scenario.
+        Scenario or incident; one group is in one part.
     part : str
-        Which part of the data the group belongs to.
+        Part of the data that the group belongs to.
     real : bool
         Captured, not simulated.
     unfelt : bool
-        Something was done to the job that cost too little to be called a fault.
+        A fault was injected that has too little effect to be called one.
     """
 
     window: FloatArray
@@ -74,7 +74,7 @@ class Corpus:
     owner : ndarray of shape (n_rows,), int
         Row of `window` a rank row belongs to.
     weight : ndarray of shape (n_windows,)
-        How much each window counts in a fit.
+        Weight of each window in a fit.
     """
 
     window: FloatArray
@@ -124,13 +124,13 @@ def example_from_features(features: FeatureSet, label: Label, group: str, seed: 
             blamed.setdefault(rank, cause.cause)
     n_ranks = features.rank.shape[0]
     rng = np.random.default_rng(seed)
-    guilty = np.array(sorted(blamed), dtype=np.int64)
-    clean = np.setdiff1d(np.arange(n_ranks), guilty)
-    kept = np.sort(np.concatenate([_some(guilty, rng), _some(clean, rng)]))
+    faulty = np.array(sorted(blamed), dtype=np.int64)
+    clean = np.setdiff1d(np.arange(n_ranks), faulty)
+    kept = np.sort(np.concatenate([_some(faulty, rng), _some(clean, rng)]))
     return Example(
         window=features.window,
         rank=features.rank[kept],
-        faulty=np.isin(kept, guilty),
+        faulty=np.isin(kept, faulty),
         causes=tuple(blamed.get(int(rank), "") for rank in kept),
         pattern=label.pattern or "",
         mode=label.failure_mode,
@@ -153,7 +153,7 @@ def _some(ranks: IntArray, rng: np.random.Generator) -> IntArray:
 
 
 def stack(examples: Iterable[Example]) -> Corpus:
-    """Put examples into one corpus, in order; all windows count alike (see `rca.training.weighting`)."""
+    """Put examples into one corpus, in order, with equal weights (see `rca.training.weighting`)."""
     found = list(examples)
     return Corpus(
         window=np.stack([each.window for each in found]),

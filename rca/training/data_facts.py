@@ -1,4 +1,4 @@
-"""What a run learned from and was tested on: sizes, digests, and the identity of every real window."""
+"""Facts about the data of a run: sizes, digests, and the identity of every real window."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from rca.training.split import SHARES
 
 
 def data_facts(corpus: Corpus, n_windows: int, seed: int, collections: Sequence[Path]) -> dict[str, Any]:
-    """Plain data about everything a run saw.
+    """Facts about the data of a run, as plain data.
 
     Returns
     -------
     dict
         ``corpus_sha256``, ``simulated`` (windows, seed, parts, modes) and ``collections``: per name the
-        digest of all its windows and labels, how many belong to which part, and the digests of the windows
-        that were learned from and tested on.
+        digest of all windows and labels, the number of windows per part, and the digests of the learned and
+        tested windows.
     """
     simulated = [position for position, real in enumerate(corpus.real) if not real]
     return {

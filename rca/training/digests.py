@@ -1,4 +1,4 @@
-"""Identity of labelled windows on disk: by what their files hold, wherever they lie."""
+"""Identity of labelled windows on disk: a digest of their files, without their place."""
 
 from __future__ import annotations
 
@@ -45,5 +45,5 @@ def window_digest(path: Path) -> str:
 
 
 def joint_digest(digests: Iterable[str]) -> str:
-    """One digest of several, in whatever order they come."""
+    """One digest of several; their order does not matter."""
     return hashlib.sha256("\n".join(sorted(digests)).encode()).hexdigest()

@@ -1,4 +1,4 @@
-"""All examples that a fit is made from: simulated scenarios, and variants of real windows."""
+"""All examples of a training: simulated scenarios, and variants of real windows."""
 
 from __future__ import annotations
 
@@ -55,6 +55,6 @@ def gathered(
             cache=cache,
             progress=lambda done, total: progress("varying real windows", done, total),
         )
-        # Their weight goes by collection; the part they belong to was decided by what they are called within.
+        # Weights depend on the collection; the part depends on the group's name within it.
         examples += [replace(each, group=f"{name}/{each.group}") for each in found]
     return examples

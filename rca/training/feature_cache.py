@@ -1,8 +1,8 @@
-"""Examples kept between runs: one file per batch, named after a digest of all that the batch follows from.
+"""Examples kept between runs: one file per batch, named after a digest of all that the batch depends on.
 
-Nothing has to be invalidated: other code, another seed or another window has another name. A file is NumPy's
-``npz`` without pickle, which keeps every bit of a feature (NaNs included), so a run gives the same corpus
-digest with and without the cache.
+Nothing has to be invalidated: other code, another seed or another window has another name. Files are NumPy's
+``npz`` without pickle. They keep every bit of a feature, NaN included, so a run gives the same corpus digest
+with and without the cache.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from rca.features import VERSION
 from rca.telemetry.labels import Part
 from rca.training.corpus import Example
 
-#: Raised when the layout of a file changes.
+#: Number of the file layout.
 FORMAT = 1
-#: All of our code that has a say in an example, below the package. A test follows the calls and compares.
+#: All code of the package that an example depends on. A test follows the calls and compares.
 COMPUTED_BY = (
     "arrays.py",
     "evaluation/signal_sets.py",
@@ -109,7 +109,7 @@ class FeatureCache:
             with self._path(key).open("rb") as file, np.load(file, allow_pickle=False) as held:
                 return _examples({name: held[name] for name in held.files})
         except (OSError, KeyError, ValueError, EOFError, zipfile.BadZipFile, zlib.error):
-            # Made anew: a cache must never be the reason why a training fails.
+            # Computed again: a damaged cache must not stop a training.
             return None
 
     def write(self, key: str, examples: Sequence[Example]) -> None:

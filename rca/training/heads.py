@@ -15,7 +15,7 @@ from rca.telemetry.causes import SLOW_CAUSES, STOP_CAUSES, STRAGGLER_TYPES, UNKN
 from rca.training.corpus import Corpus, straggler_type
 from rca.training.settings import Settings
 
-#: Shared by all heads. Small trees and strong regularisation: the target is jobs nobody simulated.
+#: Shared by all heads. Trees are small and regularised, because real jobs differ from simulated ones.
 PARAMETERS: dict[str, Any] = {
     "learning_rate": 0.1,
     "num_leaves": 15,
@@ -51,7 +51,7 @@ class Target:
     weight : ndarray of shape (n_rows,)
         Rows of one window share its weight, however many they are.
     group : ndarray of shape (n_rows,), str
-        Rows of one group are no independent witnesses.
+        Rows of one group are not independent.
     """
 
     rows: FloatArray
@@ -64,7 +64,7 @@ class Target:
 
 @dataclass(frozen=True)
 class FittedHead:
-    """What goes into the bundle for one head."""
+    """The part of a bundle for one head."""
 
     name: str
     features: tuple[str, ...]
@@ -92,7 +92,7 @@ def targets(corpus: Corpus) -> dict[str, Target]:
     cause = np.array(corpus.rank_cause)
     stop = owner_mode == "fail_stop"
     scope = np.array(corpus.scope)
-    # A fault of the whole job says nothing about what singles a rank out, nor does a label without ranks.
+    # Neither a fault of the whole job nor a label without ranks shows what distinguishes a rank.
     single = (owner_mode == "healthy") | ((owner_mode == "fail_slow") & (scope[corpus.owner] == "some"))
     slow = (owner_mode == "fail_slow") & corpus.faulty & np.isin(cause, (*SLOW_CAUSES, UNKNOWN))
     flag = np.where(corpus.faulty, "yes", "no")
@@ -102,16 +102,16 @@ def targets(corpus: Corpus) -> dict[str, Target]:
 
     def windows(keep: BoolArray, labels: Sequence[str], classes: tuple[str, ...]) -> Target:
         part, group = np.array(corpus.part)[keep], np.array(corpus.group)[keep]
-        told = tuple(np.array(labels)[keep])
-        return Target(corpus.window[keep], told, classes, part, corpus.weight[keep], group)
+        kept = tuple(np.array(labels)[keep])
+        return Target(corpus.window[keep], kept, classes, part, corpus.weight[keep], group)
 
     def ranks(keep: BoolArray, labels: Sequence[str], classes: tuple[str, ...]) -> Target:
         owner = corpus.owner[keep]
         part, group = np.array(corpus.part)[owner], np.array(corpus.group)[owner]
-        told = tuple(np.array(labels)[keep])
-        return Target(corpus.rank[keep], told, classes, part, _shared(owner, corpus.weight), group)
+        kept = tuple(np.array(labels)[keep])
+        return Target(corpus.rank[keep], kept, classes, part, _shared(owner, corpus.weight), group)
 
-    # What is in no catalogue has no type of its own.
+    # Unknown causes have no type.
     types = ["" if name in ("", UNKNOWN) else straggler_type(name) for name in cause]
     return {
         "mode": windows(everything, corpus.mode, ("healthy", "fail_slow", "fail_stop")),
@@ -130,19 +130,19 @@ def targets(corpus: Corpus) -> dict[str, Target]:
 
 
 def _stopped(corpus: Corpus) -> BoolArray:
-    """Rank rows with which their job stopped, shape (n_rows,): slow ranks of a stopped job did not stop it.
+    """Ranks that stopped their job, shape (n_rows,), bool; a slow rank of a stopped job did not stop it.
 
-    Where a label names none of the causes of a stop (its GPU's memory failed, say), whoever it blames did.
+    If a label names no cause of a stop, as with a failed GPU memory, all its blamed ranks count.
     """
     named = corpus.faulty & np.isin(corpus.rank_cause, STOP_CAUSES)
-    told = np.zeros(len(corpus.mode), dtype=bool)
-    told[corpus.owner[named]] = True
-    result: BoolArray = np.where(told[corpus.owner], named, corpus.faulty)
+    has_name = np.zeros(len(corpus.mode), dtype=bool)
+    has_name[corpus.owner[named]] = True
+    result: BoolArray = np.where(has_name[corpus.owner], named, corpus.faulty)
     return result
 
 
 def with_healthy(target: Target, windows: FloatArray) -> Target:
-    """The target of head ``mode`` with more healthy windows to learn from, each as good as a simulated one.
+    """The target of head ``mode`` with more healthy training windows, each of weight 1.
 
     Parameters
     ----------
@@ -254,7 +254,7 @@ def calibrate(raw: FloatArray, codes: IntArray, n_classes: int, weights: FloatAr
     from scipy.optimize import minimize
 
     rows = np.arange(codes.size)
-    # Few held-out rows of a class must not move its shift far: a weak pull towards zero.
+    # A weak penalty: few held-out rows of a class must not change its shift much.
     strength = 2.0 / max(codes.size, 1)
 
     def loss(parameters: FloatArray) -> float:

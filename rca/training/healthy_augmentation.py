@@ -1,8 +1,8 @@
-"""More healthy jobs, because false alarms are decided by what one healthy job in a hundred does.
+"""Additional healthy windows, because rare healthy windows decide the false-alarm rate.
 
-A threshold that lets five of two thousand healthy windows alarm is the sixth highest of two thousand numbers:
-another seed moves it by as much as a new feature does. So one half of these windows helps to choose the
-thresholds, and no tree is fitted on it; the other half teaches head ``mode`` (docs/decisions/0025).
+An alarm threshold that lets 5 of 2,000 healthy windows through is a single extreme value and varies with the
+seed. One half of these windows is used to choose the thresholds only; head ``mode`` is fitted on the other
+half (docs/decisions/0025).
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from rca.training.feature_cache import FeatureCache
 from rca.training.simulated import kept_examples
 from rca.training.split import scenario_group
 
-#: One more healthy window for so many of the corpus, of which about a third are healthy.
+#: One additional healthy window for so many windows of the corpus.
 PER_CORPUS_WINDOWS = 3
-#: Keeps the seeds apart from those of the corpus, which are spawned from the training's seed alone.
+#: Second seed word, so that these scenarios differ from those of the corpus.
 _STREAM = 1
 
 
-def innocent_windows(
+def healthy_windows(
     n: int,
     seed: int,
     *,
@@ -46,20 +46,20 @@ def innocent_windows(
     """
     rows: list[FloatArray] = []
     for each in kept_examples(
-        "innocent", innocent_seeds(n, seed), _simulated, processes=processes, cache=cache
+        "healthy", healthy_seeds(n, seed), _simulated, processes=processes, cache=cache
     ):
         rows.append(each.window)
         progress(len(rows), n)
     return np.array(rows).reshape(-1, len(WINDOW_FEATURES))
 
 
-def halves(innocents: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """Those that are learned from, and those to judge by; none changes sides with their number."""
-    return innocents[::2], innocents[1::2]
+def halves(healthy: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """Windows to fit on, and windows to choose thresholds by; a larger number of windows keeps the halves."""
+    return healthy[::2], healthy[1::2]
 
 
-def innocent_seeds(n: int, seed: int) -> list[int]:
-    """Seeds of the scenarios; those of fewer come first among those of more."""
+def healthy_seeds(n: int, seed: int) -> list[int]:
+    """Seeds of the scenarios; a larger number begins with the same seeds."""
     drawn: list[int] = np.random.default_rng([seed, _STREAM]).integers(1 << 63, size=n).tolist()
     return drawn
 

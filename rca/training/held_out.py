@@ -1,4 +1,4 @@
-"""The honest test: a written bundle answers windows that no fit, calibration or threshold has seen."""
+"""The test of a written bundle on windows that took no part in a fit, a calibration or a threshold."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from rca.training.tracking import metric_name
 
 Progress = Callable[[str, int, int], None]
 
-#: Name of the source that is always there; collections go by their folder's name.
+#: Name of the source that every run has; a collection has the name of its folder.
 SIMULATED = "simulated"
-#: Simulated windows asked at most, the corpus's first: intervals of a hundredth within minutes.
-ASKED = 3000
-#: Totals are about the first; the others say what an answer is worth where less is measured.
+#: Largest number of simulated test windows, the first ones of the corpus: intervals of 0.01 within minutes.
+MOST_SIMULATED = 3000
+#: Totals are about the first set; the others show the scores with less telemetry.
 SIGNALS = tuple(SIGNAL_SETS)
 
 
@@ -33,7 +33,7 @@ def named(collections: Sequence[Path]) -> dict[str, Path]:
     Raises
     ------
     InvalidInput
-        If two have the same name as far as MLflow can tell, or one is called as the simulated source.
+        If two collections have the same name in MLflow, or one has the name of the simulated source.
     """
     found: dict[str, Path] = {}
     taken = {SIMULATED}
@@ -42,7 +42,7 @@ def named(collections: Sequence[Path]) -> dict[str, Path]:
         if metric_name(name) in taken:
             raise InvalidInput(
                 f"collection {folder}: the name {name!r} is taken",
-                hint="scores are kept by a collection's name: rename the folder",
+                hint="rename the folder: scores are stored under its name",
             )
         taken.add(metric_name(name))
         found[name] = folder
@@ -77,14 +77,14 @@ def held_out_rows(
 def _seeds(corpus: Corpus) -> list[int]:
     held = zip(corpus.group, corpus.part, corpus.real, strict=True)
     found = [int(group.rsplit("-", 1)[1]) for group, part, real in held if part == "test" and not real]
-    return found[:ASKED]
+    return found[:MOST_SIMULATED]
 
 
 def with_all_signals(rows: Sequence[JudgedRow]) -> list[JudgedRow]:
-    """Rows of whole windows, one per window: what totals are about."""
+    """Rows with all signals, one per window."""
     return [row for row in rows if row.signals == SIGNALS[0]]
 
 
 def totals(rows: Sequence[JudgedRow]) -> dict[str, Any]:
-    """Scores of whole windows with intervals: ``{score: {value, low, high, n}}``."""
+    """Scores with all signals and their intervals: ``{score: {value, low, high, n}}``."""
     return rounded(summarise([row.judged for row in with_all_signals(rows)]))

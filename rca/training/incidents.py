@@ -1,4 +1,4 @@
-"""Real labelled windows as training data: every one in many variants, weighted so that they count."""
+"""Real labelled windows as training data, each in many variants."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ from rca.training.telemetry_dropout import blinded
 #: Variants of each window, the window itself among them.
 VARIANTS = 24
 SHORTEST_CROP = 20
-#: Test windows are judged as they are; only what is learned from is varied.
+#: Parts whose windows are varied; test windows are used as they are.
 LEARNED: tuple[Part, ...] = ("train", "calibration", "validation")
 PARTS: tuple[Part, ...] = (*LEARNED, "test")
 
 
 @dataclass(frozen=True)
 class Incident:
-    """One labelled window of a collection, and the part of the data it belongs to."""
+    """One labelled window of a collection, and its part of the data."""
 
     entry: CollectionEntry
     group: str
@@ -42,39 +42,38 @@ class Incident:
 def incidents(collection: Collection) -> list[Incident]:
     """Windows of a collection with their parts: the manifest's ``split``, or a hash of ``group``.
 
-    Without a ``group`` a window is its own, so related windows of one's own collection should name one:
-    what was learned must not be asked again.
+    A window without a ``group`` is a group of its own. Related windows should name one, so that a test
+    window is not related to a learned one.
 
     Raises
     ------
     InvalidInput
-        If a ``split`` is none of `PARTS`: a window that was meant to be held out would be learned from.
+        If a ``split`` is none of `PARTS`.
     """
     found = []
     for entry in collection:
-        # Without the collection's name: a renamed folder must not deal its windows anew.
+        # Without the collection's name: a renamed folder keeps its split.
         group = f"incident/{entry.summary.get('group', entry.id)}"
         found.append(Incident(entry, group, _part(entry, group)))
     return found
 
 
 def learned_incidents(folder: Path, *, every_part: bool = False) -> list[Incident]:
-    """Incidents of a collection that are learned from, after a look at the labels of all of them.
+    """Incidents of a collection that are learned from, after a check of all labels.
 
     Parameters
     ----------
     folder : Path
     every_part : bool
-        Learn from all of them, whatever the manifest says: where folds decide what is held out.
+        Learn from all of them: folds decide what is held out, not the manifest.
 
     Raises
     ------
     SourceError
         If the collection, or one of its windows' labels, is not there.
     InvalidInput
-        If the manifest or a label is none, the collection is empty, or a label that is learned from names a
-        cause that no head has a class for. What is only judged may be labelled with any cause, and so may
-        faults that nobody felt: they are left out of what is learned.
+        If the manifest or a label is invalid, the collection is empty, or a label that is learned from names
+        a cause without a class. Test windows and faults without effect may have any cause.
     """
     found = incidents(read_collection(folder))
     if not found:
@@ -93,19 +92,19 @@ def _refuse_unknown_causes(entry: CollectionEntry, label: Label) -> None:
         if blamed.cause not in SPECS:
             raise InvalidInput(
                 f"window {entry.id!r}: {entry.path}: {blamed.cause!r} is no cause of the catalogue",
-                hint=f"one of {', '.join(CAUSES)}, or {UNKNOWN} for what is none of them",
+                hint=f"one of {', '.join(CAUSES)}, or {UNKNOWN} for any other cause",
             )
 
 
 def felt(incident: Incident) -> tuple[Window, Label] | None:
-    """The window and its label; None where something was done to the job that nobody would have felt.
+    """The window and its label; None if a fault was injected that had no effect.
 
-    Whether such a window is to be called healthy is a matter of taste, and nothing to learn from or to ask.
+    Such a window has no clear label, so it is neither learned from nor tested.
 
     Raises
     ------
     InvalidInput
-        If the label blames a rank that the job has not, or as `CollectionEntry.read_window` raises it.
+        If the label blames a rank that the job does not have, or as of `CollectionEntry.read_window`.
     """
     label = incident.entry.read_label()
     if unfelt(label):
@@ -142,7 +141,7 @@ def incident_examples(
     cache: FeatureCache | None = None,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> Iterator[Example]:
-    """Examples of all incidents that somebody would have felt, in their order, `variants` of each."""
+    """`variants` examples of every incident with an effect, in order."""
     batches = varied_incidents(found, seed, processes=processes, variants=variants, cache=cache)
     for done, batch in enumerate(batches, start=1):
         yield from batch
@@ -157,9 +156,9 @@ def varied_incidents(
     variants: int = VARIANTS,
     cache: FeatureCache | None = None,
 ) -> Iterator[list[Example]]:
-    """Examples of every incident, whatever its part: the window itself, then its other variants.
+    """Examples of every incident of any part: the window itself, then its other variants.
 
-    An incident that nobody would have felt has none.
+    An incident without effect has no examples.
     """
     work = partial(_examples, seed=seed, variants=variants)
     if cache is not None:
@@ -174,10 +173,10 @@ def _remembered(incident: Incident, *, cache: FeatureCache, seed: int, variants:
 
 
 def _examples(incident: Incident, *, seed: int, variants: int) -> list[Example]:
-    told = felt(incident)
-    if told is None:
+    known = felt(incident)
+    if known is None:
         return []
-    window, label = told
+    window, label = known
     digest = hashlib.sha256(f"{seed}/{incident.entry.id}".encode()).digest()
     rng = np.random.default_rng(int.from_bytes(digest[:8], "big"))
     found = [example(window, label, incident.group, int(rng.integers(2**31)))]
@@ -188,7 +187,7 @@ def _examples(incident: Incident, *, seed: int, variants: int) -> list[Example]:
 
 
 def varied(window: Window, label: Label, rng: np.random.Generator) -> tuple[Window, Label]:
-    """One variant: perhaps shorter, perhaps of a smaller job, and mostly with blind spots."""
+    """One variant: shorter, of a smaller job, with less telemetry, or a combination."""
     if rng.random() < 0.5:
         window, label = _shorter(window, label, rng) or (window, label)
     if rng.random() < 0.3:
@@ -210,23 +209,23 @@ def _shorter(window: Window, label: Label, rng: np.random.Generator) -> tuple[Wi
 
 
 def _smaller(window: Window, label: Label, rng: np.random.Generator) -> tuple[Window, Label]:
-    """Without some nodes that nobody blames; only where all ranks do the same work, and faults have ranks."""
+    """Without some healthy nodes, if all ranks do the same work and all faults have ranks."""
     sizes, topology = window.job.parallelism, window.job.topology
     if sizes is None or sizes.data != window.job.world_size or len(topology.node_names) < 3:
         return window, label
     placed = bool(label.causes) and all(cause.ranks for cause in label.causes)
     if label.failure_mode != "healthy" and not placed:
-        # Who is at fault might be on a node that is taken away, and the rest would be learned from as faulty.
+        # The faulty rank might be on a removed node, and the rest would still be labelled faulty.
         return window, label
     blamed = [rank for cause in label.causes for rank in cause.ranks]
-    everybody = len(set(blamed)) == window.job.world_size
-    guilty = set() if everybody else {int(topology.node[rank]) for rank in blamed}
-    free = [node for node in range(len(topology.node_names)) if node not in guilty]
+    whole_job = len(set(blamed)) == window.job.world_size
+    faulty = set() if whole_job else {int(topology.node[rank]) for rank in blamed}
+    free = [node for node in range(len(topology.node_names)) if node not in faulty]
     spare = min(len(free), len(topology.node_names) - 2)
     if spare < 1:
         return window, label
     gone = np.isin(topology.node, rng.choice(free, int(rng.integers(1, spare + 1)), replace=False))
-    # Some producers write the rows of one rank only: without its node there is no window left.
+    # If a producer writes the rows of one rank only, a window without its node has no rows.
     if gone[window.steps.column("rank").to_numpy()].all():
         return window, label
     return without_ranks(window, label, np.flatnonzero(gone))

@@ -1,4 +1,4 @@
-"""Measure on held-out scenarios how far the cost intervals have to be widened to cover what they promise."""
+"""Margins that widen the cost intervals to their promised coverage, measured on held-out scenarios."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from rca.simulation.corpus import simulated_window
 from rca.telemetry.labels import Label, LabelledCause, accepted
 from rca.training.corpus import Corpus
 
-#: Scenarios looked at; enough for the margins of every group, a minute of work.
+#: Largest number of scenarios; enough for the margins of every group, about a minute.
 MAX_SCENARIOS = 2500
 CHUNK = 16
 NO_MARGINS: dict[str, Margin] = {}
@@ -30,12 +30,12 @@ Progress = Callable[[int, int], None]
 def interval_margins(
     corpus: Corpus, bundle: Path, *, processes: int, progress: Progress = lambda done, total: None
 ) -> tuple[dict[str, Margin], dict[str, Any]]:
-    """Margins for the bundle's intervals, and what they were fitted on.
+    """Margins for the bundle's intervals, and a report about the fit.
 
     Parameters
     ----------
     corpus : Corpus
-        Its simulated validation scenarios are diagnosed anew; no fit has seen them.
+        Its simulated validation scenarios are diagnosed; no fit has used them.
     bundle : Path
         Folder of the bundle, written without margins.
 
@@ -43,8 +43,8 @@ def interval_margins(
     -------
     margins : dict of interval group to Margin
     report : dict
-        ``causes`` looked at, the share of true costs covered ``before`` widening, and of those that are
-        ``beyond`` all that was lost by the answer, which no widening reaches.
+        Number of ``causes``, share of true costs covered ``before`` widening, and share of true costs
+        ``beyond`` the whole loss of the ranks, which no margin reaches.
     """
     seeds = [
         int(group.rsplit("-", 1)[1])
@@ -69,9 +69,9 @@ def held_costs(
     processes: int,
     progress: Progress = lambda done, total: None,
 ) -> list[HeldOutCost]:
-    """Interval and true cost of every rightly named cause of the seeds' scenarios.
+    """Interval and true cost of every correctly named cause of the seeds' scenarios.
 
-    An interval is about how much, given who and why: whether those are right is the probability's business.
+    An interval is about the cost only. The probability is about the ranks and the cause.
     """
     todo = list(seeds)
     found: list[HeldOutCost] = []
@@ -94,7 +94,7 @@ def _bundle(folder: str) -> Bundle:
 
 
 def matched(label: Label, pricing: Pricing) -> list[HeldOutCost]:
-    """Every labelled cause that was named on its very ranks, beside what it really cost."""
+    """Interval and true cost of every labelled cause that is named on exactly its ranks."""
     found = []
     for true in label.causes:
         cost = true_seconds(true)

@@ -1,4 +1,4 @@
-"""The model card, written from what a run measured: intended use, data, scores by subset, limits."""
+"""The model card of a training run: intended use, data, scores by subset, limits."""
 
 from __future__ import annotations
 
@@ -15,35 +15,34 @@ from rca.features import VERSION
 from rca.training.held_out import SIMULATED, totals, with_all_signals
 from rca.training.split import SHARES
 
-#: Ways to cut a source's scores, where it has more than one group.
+#: Groupings of a source's scores, if it has more than one group.
 SUBSETS = ("source", "cause", "slowdown", "world_size", "telemetry")
 PARTS = tuple(SHARES)
-#: Groups below this are not ranked among the weakest: their score is noise.
-MIN_GROUP = 5
-#: Fewer test windows than this say little, whatever their score.
-FEW = 30
-#: How many of the weakest causes are told.
+#: Windows that a cause needs to be listed among the weakest.
+LEAST_WINDOWS_OF_CAUSE = 5
+#: With fewer test windows the card points to the intervals.
+FEW_WINDOWS = 30
+#: Number of weakest causes on the card.
 WEAKEST = 5
 
 OF_THE_METHOD = (
-    "A window of fewer than 20 finished steps stays open unless a fault is all but certain, and so does "
-    "health where fewer than half of the ranks were timed.",
-    "A link that was slow for the whole window shows in no timer: without network counters it passes for "
-    "healthy.",
-    "Half of a job's ranks slower from the first step to the last looks like two kinds of machine: the "
-    "answer abstains.",
-    "A crash and a hang are told apart by events and by how long the silence lasts; clocks of nodes seconds "
-    "apart hide a short silence.",
-    "A job that fell silent and told nobody was done, or it died: without events or device metrics the "
-    "answer says so.",
-    "Where waiting is not measured, a fault of one rank may be put on its node.",
-    "Costs are means over the window's steps, warm-up left out, not over the slow steps only.",
+    "With fewer than 20 finished steps the answer abstains unless a fault is nearly certain. With phase "
+    "timings of fewer than half of the ranks it does not call a job healthy.",
+    "No timer shows a link that is slow for the whole window. Without network counters it is called healthy.",
+    "If half of a job's ranks are slow from the first step to the last, it looks like two kinds of machine. "
+    "The answer abstains.",
+    "Events and the time since the last progress distinguish a crash from a hang. Node clocks that differ by "
+    "seconds hide a short time.",
+    "A job that ends without an event may be finished or dead. Without events or device metrics the answer "
+    "says that both are possible.",
+    "Without measured waiting, a fault of one rank may be attributed to its node.",
+    "Costs are means over all steps of the window after the warm-up, not over the slow steps only.",
 )
 
 
 @dataclass(frozen=True)
 class Card:
-    """What a card is written from.
+    """All that a card is written from.
 
     Attributes
     ----------
@@ -98,7 +97,7 @@ class Card:
             "real_note": self._real_note(),
             "thresholds": self.thresholds,
             "large_loss": f"{LARGE_LOSS:.0%}".removesuffix("%"),
-            "innocents": f"{self.provenance['n_innocent_windows']:,}",
+            "more_healthy": f"{self.provenance['n_innocent_windows']:,}",
             "scores": [_scores(name, rows) for name, rows in self.rows.items()],
             "falsification": falsification_verdict(self.causal_report.get("graph")),
             "mechanisms": [_cells(row) for row in _mechanisms(self.causal_report)],
@@ -107,17 +106,17 @@ class Card:
 
     def _sources(self) -> Iterable[Sequence[str]]:
         simulated = self.facts["simulated"]
-        told = f"{simulated['windows']:,}, seed {simulated['seed']}"
-        yield _source(SIMULATED, told, simulated["parts"], self.facts["corpus_sha256"])
+        windows = f"{simulated['windows']:,}, seed {simulated['seed']}"
+        yield _source(SIMULATED, windows, simulated["parts"], self.facts["corpus_sha256"])
         for name, each in self.facts["collections"].items():
             yield _source(name, f"{sum(each['parts'].values()):,}", each["parts"], each["sha256"])
 
     def _real_note(self) -> str:
         learned = sum(len(each["learned"]) for each in self.facts["collections"].values())
         if not learned:
-            return "No real window took part in any fit, calibration or threshold."
+            return "No real window took part in a fit, a calibration or a threshold."
         return (
-            f"{learned:,} real windows were learned from, each in many variants: shorter, of fewer nodes, "
+            f"{learned:,} real windows were learned from, each in many variants: shorter, with fewer nodes, "
             "with less telemetry."
         )
 
@@ -125,8 +124,8 @@ class Card:
 def _split() -> str:
     shares = [f"{name} ({share:.0%})" for name, share in SHARES.items()]
     return (
-        f"Windows are split by a hash of their scenario or incident into {', '.join(shares)}, unless a "
-        "collection's manifest names the part; what comes from one scenario or incident stays together."
+        f"A hash of the scenario or incident splits the windows into {', '.join(shares)}, unless a "
+        "collection's manifest names the part. All windows of one scenario or incident are in one part."
     )
 
 
@@ -153,7 +152,7 @@ def _totals(rows: Sequence[JudgedRow]) -> Iterable[tuple[str, ...]]:
 
 
 def _mechanisms(report: Mapping[str, Any]) -> Iterable[tuple[str, ...]]:
-    """Per node: how much is explained, and its arrows that hold, were refuted, and showed no effect."""
+    """Per node its R squared, and its arrows that hold, were refuted or have no effect."""
     for node, found in report.get("mechanisms", {}).items():
         arrows = [arrow for arrow in report.get("arrows", ()) if arrow["target"] == node]
         if not arrows:
@@ -178,14 +177,14 @@ def _cells(row: Iterable[str]) -> list[str]:
 
 
 def _cell(text: str) -> str:
-    """Text that stays in its cell, whatever a collection is called."""
+    """Text that stays in one cell of a Markdown table."""
     return " ".join(text.split()).replace("|", "\\|")
 
 
 def limits(
     rows: Mapping[str, Sequence[JudgedRow]], collections: Mapping[str, Mapping[str, Any]]
 ) -> list[str]:
-    """Sentences for the card, what the run shows first.
+    """Sentences for the card, those about this run first.
 
     Parameters
     ----------
@@ -199,8 +198,8 @@ def limits(
     if not tested:
         found.insert(
             0,
-            "No real window was tested on: the scores say how well the model knows its simulator, unseen "
-            "scenarios included, and not how it does on other jobs.",
+            "No real window was tested. The scores are about new scenarios of the simulator, not about real "
+            "jobs.",
         )
     found += [f"Collection {name} has no test windows." for name in collections if name not in tested]
     return [*found, *OF_THE_METHOD]
@@ -208,16 +207,16 @@ def limits(
 
 def _of_source(source: str, rows: Sequence[JudgedRow]) -> list[str]:
     found = []
-    if len(rows) < FEW:
-        found.append(f"On {source}: {len(rows)} test windows are few; read the intervals, not the values.")
+    if len(rows) < FEW_WINDOWS:
+        found.append(f"On {source}: only {len(rows)} test windows. Read the intervals, not the values.")
     weak = _weakest(rows)
     if weak:
-        found.append(f"On {source}, first cause and its ranks are right least often for {', '.join(weak)}.")
+        found.append(f"On {source}, the first cause on its ranks is least often right for {', '.join(weak)}.")
     alarms = estimates([row.judged for row in rows])["false_alarm_rate"]
     if alarms.n:
         found.append(f"On {source}, {alarms.value:.1%} of {alarms.n:,} healthy windows are called faulty.")
     else:
-        found.append(f"On {source} there is no healthy test window, so nothing is known about false alarms.")
+        found.append(f"On {source} there is no healthy test window, so the false-alarm rate is unknown.")
     return found
 
 
@@ -225,6 +224,6 @@ def _weakest(rows: Sequence[JudgedRow]) -> list[str]:
     scored = []
     for cause, members in grouped(rows, "cause").items():
         right = estimates([row.judged for row in members])["cause_ac@1"]
-        if cause != HEALTHY and right.n >= MIN_GROUP and right.value < 1:
+        if cause != HEALTHY and right.n >= LEAST_WINDOWS_OF_CAUSE and right.value < 1:
             scored.append((right.value, cause, right.n))
     return [f"{cause} ({value:.2f} of {n})" for value, cause, n in sorted(scored)[:WEAKEST]]

@@ -1,4 +1,4 @@
-"""What training windows look like, and how unlike them held-out windows are."""
+"""Ranges and shape of training windows, and limits from held-out windows."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from rca.training.conformal import held_out_quantile
 from rca.training.corpus import Corpus
 from rca.training.split import mask
 
-#: Left out of a feature's range on either side: the simulator's own extremes are not what jobs look like.
+#: Share of training windows left out on either side of a feature's range: extremes of the simulator.
 OUTERMOST = 0.001
-#: Share of windows like the held-out ones that may be flagged; each of the two scores gets half of it.
+#: Share of held-out windows that may be flagged; each of the two scores gets half of it.
 FLAGGED = 0.01
-#: Added to the variances: a feature that hardly varies in training must not make every job strange.
+#: Added to the variances, for features that hardly vary in training.
 _RIDGE = 1e-3
 
 
@@ -31,7 +31,7 @@ def fit_familiarity(corpus: Corpus) -> dict[str, Any]:
 
     def limit(scores: FloatArray) -> float:
         found = held_out_quantile(scores, weights, groups, 1.0 - FLAGGED / 2)
-        # Too few windows to place the limit: then nothing less strange than all of them is flagged.
+        # With too few windows the limit is above all of them.
         return found if np.isfinite(found) else float(scores.max(initial=0.0))
 
     return {
@@ -54,7 +54,7 @@ def fit_familiarity(corpus: Corpus) -> dict[str, Any]:
 
 
 def healthy_medians(corpus: Corpus) -> dict[str, dict[str, float]]:
-    """The member ``healthy`` of ``heads.json``: what every feature usually is where nothing is wrong."""
+    """The member ``healthy`` of ``heads.json``: the median of every feature over healthy training windows."""
     healthy = mask(corpus.part, "train") & (np.array(corpus.mode) == "healthy")
     tables = {
         "window": (WINDOW_FEATURES, corpus.window[healthy]),
@@ -75,7 +75,7 @@ def _ranges(windows: FloatArray) -> Ranges:
     for column, values in enumerate(windows.T):
         known = values[np.isfinite(values)]
         if known.size:
-            # Values that occurred, not between them: a range of counts should end at counts.
+            # Values that occur, without interpolation: a range of counts ends at counts.
             low[column] = np.quantile(known, OUTERMOST, method="lower")
             high[column] = np.quantile(known, 1.0 - OUTERMOST, method="higher")
     return Ranges(low, high)

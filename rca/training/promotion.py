@@ -1,4 +1,4 @@
-"""From challenger to champion: fetch both, try both, ask the gate, move the aliases, keep the record."""
+"""Promotion: compare the challenger with the champion, apply the gate, move the aliases, keep the verdict."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ from rca.training.registry import CHALLENGER, CHAMPION, RegisteredVersion, Regis
 
 Progress = Callable[[str, int, int], None]
 
-#: Artifact of a training run that says what it saw.
+#: Artifact of a training run with its data facts.
 FACTS_FILE = "data.json"
 SHIPPED = "shipped"
 GATE_FOLDER = "gate"
 OUTCOME, AGAINST, REASONS = "gate.outcome", "gate.against", "gate.reasons"
 FORCED, BY = "promotion.forced", "promotion.by"
-#: MLflow's limit for the value of a version's tag, with room to spare; the whole verdict is an artifact.
+#: Largest length of a tag's value, below MLflow's limit; the whole verdict is an artifact.
 _TAG_LENGTH = 900
 
 
 @dataclass(frozen=True)
 class Promotion:
-    """What came of an attempt to promote.
+    """Result of an attempt to promote.
 
     Attributes
     ----------
@@ -39,10 +39,10 @@ class Promotion:
         The champion it was compared with; None is the shipped bundle.
     verdict : Verdict
     windows : dict of str to int
-        Test windows by source; empty where no comparison was possible.
+        Test windows by source; empty if no comparison was possible.
     promoted : bool
     forced : str or None
-        Why it was promoted against the verdict.
+        Reason for a promotion against the verdict.
     """
 
     version: int
@@ -66,7 +66,7 @@ class Promotion:
 
 @dataclass(frozen=True)
 class Judgement:
-    """What the gate found of a bundle.
+    """Verdict of the gate on a bundle.
 
     Attributes
     ----------
@@ -74,7 +74,7 @@ class Judgement:
         The champion it was compared with; None is the shipped bundle.
     verdict : Verdict
     trial : Trial or None
-        None where no comparison was possible.
+        None if no comparison was possible.
     """
 
     against: int | None
@@ -88,7 +88,7 @@ class Judgement:
 
     @property
     def file(self) -> str:
-        """Artifact of the bundle's run that keeps it."""
+        """Artifact of the bundle's run that holds it."""
         return f"{GATE_FOLDER}/against-{_opponent(self.against)}.json"
 
     def tags(self) -> dict[str, str | None]:
@@ -118,10 +118,9 @@ def promote(
     force: str | None = None,
     progress: Progress = lambda phase, done, total: None,
 ) -> Promotion:
-    """Make a version the champion if the gate lets it through.
+    """Make a version the champion if the gate passes it.
 
-    Where there is no champion, the shipped bundle stands in for it: whoever trains for the first time must at
-    least match what comes with the package.
+    Without a champion the version is compared with the shipped bundle.
 
     Parameters
     ----------
@@ -129,21 +128,21 @@ def promote(
     name : str
         Number or alias of the version.
     collections : sequence of Path
-        Real windows; those that either version was tested on must be among them.
+        Real windows; must include the collections that either version was tested on.
     n_windows : int
         Simulated scenarios of the frozen test set.
     processes : int
     force : str, optional
-        Promote whatever the gate says, for this reason, which is kept as a tag.
+        Promote against the verdict for this reason, which is kept as a tag.
 
     Raises
     ------
     InvalidInput
-        If there is no such version or it is the champion already.
+        If there is no such version or it is already the champion.
     """
     challenger, champion = registry.get(name), registry.find(CHAMPION)
     if champion is not None and champion.number == challenger.number:
-        raise InvalidInput(f"version {challenger.number} is the champion already")
+        raise InvalidInput(f"version {challenger.number} is already the champion")
     with TemporaryDirectory(prefix="rca-gate-") as folder:
         judged = judge(
             registry,
@@ -181,16 +180,16 @@ def judge(
     processes: int = 1,
     progress: Progress = lambda phase, done, total: None,
 ) -> Judgement:
-    """Compare a bundle, registered or not, with the champion; nothing is written anywhere.
+    """Compare a bundle, registered or not, with the champion; nothing is written.
 
     Parameters
     ----------
     registry : Registry
-        Whose champion it has to match; without one, the shipped bundle.
+        Its champion is compared with; without one, the shipped bundle.
     bundle : callable
-        Gives the folder; asked only if there is a comparison.
+        Returns the folder; called only if there is a comparison.
     facts : dict
-        What the bundle's run saw, as of `rca.training.data_facts.data_facts`.
+        Data facts of the bundle's run, as of `rca.training.data_facts.data_facts`.
     """
     champion = registry.find(CHAMPION)
     verdict, trial = _verdict(registry, champion, bundle, facts, collections, n_windows, processes, progress)
@@ -198,7 +197,7 @@ def judge(
 
 
 def keep_judgement(registry: Registry, found: RegisteredVersion, judged: Judgement) -> None:
-    """Keep what the gate found with the version: the outcome as tags, the whole with its run."""
+    """Keep the verdict with the version: the outcome as tags, the whole document with its run."""
     registry.attach(found, judged.file, judged.to_document())
     registry.tag(found, judged.tags())
 
@@ -206,16 +205,16 @@ def keep_judgement(registry: Registry, found: RegisteredVersion, judged: Judgeme
 def pass_judged(
     registry: Registry, found: RegisteredVersion, *, by: str, forced: str | None = None
 ) -> RegisteredVersion | None:
-    """Make a version the champion by the verdict that is kept with it; nothing is compared.
+    """Make a version the champion by its kept verdict; nothing is compared.
 
     Parameters
     ----------
     registry : Registry
     found : RegisteredVersion
     by : str
-        Who wants it; kept as a tag.
+        User who promotes; kept as a tag.
     forced : str, optional
-        Reason to promote whatever was found, or without a verdict; kept as a tag where it mattered.
+        Reason to promote against the verdict or without one; kept as a tag if it was needed.
 
     Returns
     -------
@@ -225,20 +224,20 @@ def pass_judged(
     Raises
     ------
     InvalidInput
-        If there is no verdict against the present champion, or it says no.
+        If there is no verdict against the present champion, or the gate does not pass the version.
     """
     champion = registry.find(CHAMPION)
     passed = has_passed(found, champion)
     if not passed and forced is None:
-        told = found.tags.get(REASONS, "it was never compared with the present champion")
-        raise InvalidInput(f"the gate does not let version {found.number} through: {told}")
+        reason = found.tags.get(REASONS, "it was not compared with the present champion")
+        raise InvalidInput(f"the gate does not pass version {found.number}: {reason}")
     registry.promote(found, champion)
     registry.tag(found, {FORCED: None if passed else _short(forced), BY: _short(by)})
     return champion
 
 
 def has_passed(found: RegisteredVersion, champion: RegisteredVersion | None) -> bool | None:
-    """What the kept verdict says of a version against this champion; None where there is none."""
+    """Whether the kept verdict against this champion passes the version; None without a verdict."""
     if OUTCOME not in found.tags or found.tags.get(AGAINST) != _opponent(
         None if champion is None else champion.number
     ):
@@ -261,7 +260,9 @@ def _verdict(
     tested: set[str] = set().union(*map(tested_on, seen))
     missing = sorted(tested - set(given))
     if missing:
-        return _no_comparison(f"collection {name!r} was tested on and is not given" for name in missing), None
+        return _no_comparison(
+            f"collection {name!r} is missing: a version was tested on it" for name in missing
+        ), None
     try:
         with TemporaryDirectory(prefix="rca-gate-") as folder:
             trial = run_trial(
@@ -276,7 +277,7 @@ def _verdict(
     except BundleError as error:
         return _no_comparison([f"no comparison was possible: {error.message}"]), None
     lost = sorted(tested - set(trial.sources))
-    objections = [f"no test window of collection {name!r} is left: all were learned from" for name in lost]
+    objections = [f"collection {name!r} has no test window left: all were learned from" for name in lost]
     return decide(trial.sources, trial.latency, objections), trial
 
 
@@ -285,7 +286,7 @@ def _no_comparison(objections: Iterable[str]) -> Verdict:
 
 
 def facts_of(registry: Registry, found: RegisteredVersion) -> dict[str, Any]:
-    """What a version's run saw."""
+    """Data facts of a version's run."""
     facts: dict[str, Any] = json.loads(registry.document(found, FACTS_FILE) or "{}")
     return facts
 

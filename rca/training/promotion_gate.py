@@ -1,18 +1,17 @@
-"""The promotion gate: may the challenger replace the champion, judged on the same frozen windows.
+"""The promotion gate: whether the challenger may replace the champion, by their answers to the same windows.
 
-Everything is judged apart for the simulated scenarios and for each real collection, so that a gain on the one
-cannot pay for a loss on the other. Per source:
+The simulated scenarios and each real collection are judged separately: a gain on one source does not make up
+for a loss on another. Per source:
 
-- **scores** (`SCORES`): none may be worse. Worse is what a paired bootstrap shows
-  (`rca.evaluation.summary.differences`), or, where windows are too few to show anything, what costs more
-  windows than `SCORE_SLACK` lets go.
-- **false alarms**: the same with `ALARM_SLACK`, which lets hardly any go: nobody trusts a tool that cries
-  wolf, so on a handful of real windows one more false alarm is one too many.
-- **calibration**: the calibration error may not be larger by more than `CALIBRATION_SLACK` as far as an
-  interval shows.
+- **scores** (`SCORES`): none may be worse. A score is worse if a paired bootstrap shows it
+  (`rca.evaluation.summary.differences`), or if it loses more windows than `SCORE_SLACK` allows.
+- **false alarms**: the same with `ALARM_SLACK`, which allows nearly none.
+- **calibration**: worse if the error grows by more than `CALIBRATION_SLACK` and the interval excludes 0.
 
-And once: **latency**, the median ratio of the time a diagnosis takes, up to `LATENCY_SLACK` as far as an
-interval shows.
+Once for all sources:
+
+- **latency**: worse if the median time of a diagnosis grows by more than `LATENCY_SLACK` and the interval
+  excludes 1.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ from rca.evaluation.intervals import Estimate, bootstrap, calibration_difference
 from rca.evaluation.scores import Judged
 from rca.evaluation.summary import LOWER_IS_BETTER, Difference, differences, estimates
 
-#: What makes a diagnosis useful: the mode, the ranks, the type, the cause on its ranks.
+#: Failure mode, ranks, straggler type, and cause on its ranks.
 SCORES = ("failure_mode_accuracy", "ranks_exact", "type_accuracy", "cause_ac@1")
 FALSE_ALARMS = "false_alarm_rate"
 CALIBRATION = "expected_calibration_error"
@@ -39,13 +38,13 @@ Outcome = Literal["better", "as good", "worse"]
 
 
 class Slack(NamedTuple):
-    """Net loss that is let go where no interval proves a loss: the larger of both."""
+    """Allowed net loss of windows if no interval shows a loss: the larger of both."""
 
     windows: float
     share: float
 
     def of(self, n: int) -> float:
-        """Windows of `n` that may be lost."""
+        """Allowed loss of `n` windows."""
         return max(self.windows, self.share * n)
 
 
@@ -67,7 +66,7 @@ class Pair:
 
 @dataclass(frozen=True)
 class Latency:
-    """Time that each version took for the same windows, shape (n_windows,), seconds."""
+    """Time of each version for the same windows, shape (n_windows,), seconds."""
 
     champion: FloatArray
     challenger: FloatArray
@@ -87,7 +86,7 @@ class Check:
         Challenger minus champion (of latency: challenger over champion), with its 95 % interval.
     finding : {"better", "as good", "worse"}
     reason : str
-        Why, in one line.
+        Reason in one line.
     """
 
     source: str
@@ -101,13 +100,13 @@ class Check:
 
 @dataclass(frozen=True)
 class Verdict:
-    """What the gate says.
+    """Result of the gate.
 
     Attributes
     ----------
     checks : tuple of Check
     objections : tuple of str
-        Why no comparison could be fair, whatever the checks say.
+        Reasons against the comparison as a whole; one of them is enough to fail.
     """
 
     checks: tuple[Check, ...]
@@ -115,7 +114,7 @@ class Verdict:
 
     @property
     def outcome(self) -> Outcome:
-        """Worse if anything is, better if a score is and nothing is worse."""
+        """Worse if any check is; better if any check is and none is worse."""
         findings = {check.finding for check in self.checks}
         if self.objections or "worse" in findings:
             return "worse"
@@ -127,10 +126,10 @@ class Verdict:
 
     @property
     def reasons(self) -> tuple[str, ...]:
-        """What decided: the objections and losses, or else the gains."""
+        """The objections and losses, or the gains if there are none."""
         decisive = "better" if self.passed else "worse"
-        told = [f"{check.source}: {check.reason}" for check in self.checks if check.finding == decisive]
-        return (*self.objections, *told) or ("no check tells the two apart",)
+        checks = [f"{check.source}: {check.reason}" for check in self.checks if check.finding == decisive]
+        return (*self.objections, *checks) or ("no check shows a difference",)
 
     def to_document(self) -> dict[str, Any]:
         """Plain data for JSON."""
@@ -149,9 +148,9 @@ def decide(sources: Mapping[str, Pair], latency: Latency | None, objections: Seq
     Parameters
     ----------
     sources : mapping of str to Pair
-        By name of what the windows come from.
+        By the source of the windows.
     latency : Latency or None
-        None where it was not measured; then it is not judged.
+        None if it was not measured; then it is not judged.
     objections : sequence of str
         Reasons against the comparison as such.
     """
@@ -182,9 +181,9 @@ def _score_finding(found: Difference, slack: Slack) -> tuple[Outcome, str]:
     if found.verdict != "undecided":
         return found.verdict, f"{change} over {estimate.n} windows"
     lost, allowed = -gain * estimate.n, slack.of(estimate.n)
-    # A hair of rounding must not cost a window.
+    # Rounding errors must not count as a lost window.
     if lost > allowed + 1e-9:
-        return "worse", f"{change}: {lost:.3g} of {estimate.n} windows lost, {allowed:.3g} let go"
+        return "worse", f"{change}: {lost:.3g} of {estimate.n} windows lost, {allowed:.3g} allowed"
     return "as good", f"{change}: no difference shown over {estimate.n} windows"
 
 

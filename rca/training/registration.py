@@ -1,4 +1,4 @@
-"""A run's bundle as a registered version that MLflow can load: the bundle's files, no pickle, no code."""
+"""Registers the bundle of a run as a version that MLflow can load: the bundle's files, no pickle, no code."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def register(registry: Registry, run_id: str, bundle: Path, tags: Mapping[str, s
 
 
 def withdraw_unfinished(registry: Registry, order: str) -> RegisteredVersion | None:
-    """Clean up after whoever was killed while it recorded an order.
+    """Clean up after a process that was killed while it recorded an order.
 
     Returns
     -------

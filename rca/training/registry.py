@@ -1,7 +1,7 @@
-"""Registered model versions in MLflow, told apart by aliases: `challenger`, `champion`, `previous`.
+"""Registered model versions in MLflow with the aliases `challenger`, `champion` and `previous`.
 
-Aliases, not stages: an alias moves in one write of the store, so a reader of
-``models:/straggler-rca@champion`` sees the old champion or the new one and nothing between.
+An alias moves in one write of the store. A reader of ``models:/straggler-rca@champion`` sees either the old
+champion or the new one.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ MODEL = "straggler-rca"
 CHALLENGER, CHAMPION, PREVIOUS = "challenger", "champion", "previous"
 #: Tags of a version.
 SHA256, CORPUS, FEATURES = "bundle.sha256", "corpus.sha256", "feature.version"
-#: What somebody ordered the training under; at most one version has it (`rca.training.run_record.record`).
+#: Id of the order for the training; at most one version has it (`rca.training.run_record.record`).
 ORDER = "training.order"
-#: Champion before this version became it; absent where there was none.
+#: The champion before this version; absent if there was none.
 PREDECESSOR = "promotion.predecessor"
-#: When somebody asked for a version the last time; who follows the champion tries it anew then.
-ASKED = "promotion.asked"
-#: Why a version stopped to be the champion.
+#: Time of the last request for a version; services that have rejected it then try it again.
+REQUESTED = "promotion.asked"
+#: Why a version is no longer the champion.
 ROLLED_BACK = "rollback.reason"
-#: Runs asked for in one question.
+#: Runs per query.
 _AT_ONCE = 200
 
 
@@ -48,7 +48,7 @@ class RegisteredVersion:
         Training run it came from.
     tags : dict of str to str
     scores : dict of str to float
-        The run's metrics; empty unless `Registry.with_scores` has asked for them, and where the run is gone.
+        The run's metrics; empty if `Registry.with_scores` has not read them, or if the run is deleted.
     """
 
     number: int
@@ -74,7 +74,7 @@ class Registry:
 
     @classmethod
     def existing(cls, uri: str) -> Registry:
-        """The registry of a store that is there; a mistyped path must not make an empty one.
+        """The registry of an existing store; a mistyped path does not create an empty one.
 
         Raises
         ------
@@ -89,7 +89,7 @@ class Registry:
         return cls(uri)
 
     def versions(self) -> list[RegisteredVersion]:
-        """Every version, the newest first, without scores: whether its run is still there does not matter."""
+        """Every version, the newest first, without scores; deleted runs do not matter."""
         with store_errors(self.uri):
             client = self.client()
             aliases = self._aliases(client)
@@ -98,7 +98,7 @@ class Registry:
         return sorted(made, key=lambda each: -each.number)
 
     def with_scores(self, found: Sequence[RegisteredVersion]) -> list[RegisteredVersion]:
-        """The same versions with the metrics of their runs, as far as those were not deleted."""
+        """The same versions with the metrics of those runs that still exist."""
         from mlflow.entities import ViewType
 
         scores: dict[str, dict[str, float]] = {}
@@ -132,17 +132,17 @@ class Registry:
         return found
 
     def find(self, name: str) -> RegisteredVersion | None:
-        """As `get`, None where there is none."""
+        """As `get`, but None if there is none."""
         return _named(self.versions(), name)
 
     def ordered(self, order: str) -> RegisteredVersion | None:
-        """The version that was made to this order."""
+        """The version of this order."""
         return next((each for each in self.versions() if each.tags.get(ORDER) == order), None)
 
     def fetch(self, found: RegisteredVersion, folder: Path) -> Path:
-        """Copy a version's bundle below `folder`; its manifest has the digest it was registered with.
+        """Copy a version's bundle below `folder`, and check the digest of its manifest.
 
-        The manifest has the digests of all other files, which are compared whenever a bundle is loaded.
+        The manifest has the digests of all other files, which are compared when a bundle is loaded.
 
         Raises
         ------
@@ -164,7 +164,7 @@ class Registry:
         return bundle
 
     def document(self, found: RegisteredVersion, name: str) -> str:
-        """Text of an artifact of the version's run; "" where the run has none of that name."""
+        """Text of an artifact of the version's run; "" if the run has no such artifact."""
         with store_errors(self.uri):
             client = self.client()
             folder = name.rsplit("/", 1)[0] if "/" in name else None
@@ -173,7 +173,7 @@ class Registry:
             return Path(client.download_artifacts(found.run_id, name)).read_text(encoding="utf-8")
 
     def tag(self, found: RegisteredVersion, tags: Mapping[str, str | None]) -> None:
-        """Set tags of a version; None takes one away."""
+        """Set tags of a version; None removes a tag."""
         with store_errors(self.uri):
             client = self.client()
             for key, value in tags.items():
@@ -199,16 +199,17 @@ class Registry:
         Raises
         ------
         InvalidInput
-            If there is another champion by now.
+            If the champion has changed.
         """
         champion = self.find(CHAMPION)
         if (champion and champion.number) != (expected and expected.number):
             raise InvalidInput(
-                "the champion was changed meanwhile", hint="compare with the new one: promote again"
+                "the champion has changed since the comparison",
+                hint="promote again, to compare with the new champion",
             )
         before = None if champion is None else str(champion.number)
-        # The way back is noted before the champion moves.
-        self.tag(found, {PREDECESSOR: before, ASKED: datetime.now(UTC).isoformat()})
+        # The predecessor is stored before the champion moves, for a rollback.
+        self.tag(found, {PREDECESSOR: before, REQUESTED: datetime.now(UTC).isoformat()})
         with store_errors(self.uri):
             client = self.client()
             if before is not None:
@@ -217,9 +218,9 @@ class Registry:
             if CHALLENGER in found.aliases:
                 client.delete_registered_model_alias(MODEL, CHALLENGER)
 
-    def ask_again(self, found: RegisteredVersion) -> None:
-        """Have a version tried anew by all who follow the registry and have rejected it."""
-        self.tag(found, {ASKED: datetime.now(UTC).isoformat()})
+    def request_again(self, found: RegisteredVersion) -> None:
+        """Let all services that have rejected a version try it again."""
+        self.tag(found, {REQUESTED: datetime.now(UTC).isoformat()})
 
     def rollback(
         self, reason: str = "", expected: int | None = None
@@ -229,27 +230,27 @@ class Registry:
         Parameters
         ----------
         reason : str
-            Kept as a tag of the version that was.
+            Kept as a tag of the version that is rolled back.
         expected : int, optional
-            The champion that is not wanted any more: two who want that at once go back one version.
+            The champion to roll back: two requests at once go back one version only.
 
         Returns
         -------
         (RegisteredVersion, RegisteredVersion or None)
-            The champion that was, and the one that is; None where the first champion was rolled back, so
-            that only the shipped bundle is left.
+            The old champion and the new one; None if the first champion is rolled back, which leaves the
+            shipped bundle.
 
         Raises
         ------
         InvalidInput
-            If there is no champion, or not the expected one.
+            If there is no champion, or another one than expected.
         """
         held = self.versions()
         champion = _named(held, CHAMPION)
         if champion is None:
             raise InvalidInput("there is no champion to roll back", hint="`rca models promote` makes one")
         if expected not in (None, champion.number):
-            raise InvalidInput(f"version {expected} is not the champion, version {champion.number} is")
+            raise InvalidInput(f"version {expected} is not the champion; version {champion.number} is")
         target = _named(held, champion.tags.get(PREDECESSOR, ""))
         self.tag(champion, {ROLLED_BACK: reason or "no reason given"})
         with store_errors(self.uri):
@@ -270,7 +271,7 @@ class Registry:
         return import_mlflow().MlflowClient(tracking_uri=self.uri, registry_uri=self.uri)
 
     def _aliases(self, client: Any) -> dict[str, list[str]] | None:
-        """Aliases by version number; None where nothing was ever registered."""
+        """Aliases by version number; None if nothing is registered."""
         models = client.search_registered_models(f"name = '{MODEL}'")
         if not models:
             return None

@@ -1,4 +1,4 @@
-"""`rca train` end to end: corpus, heads, thresholds, mechanisms, bundle, honest test, card, registry."""
+"""`rca train` end to end: corpus, heads, thresholds, mechanisms, bundle, held-out test, card, registry."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from rca.arrays import FloatArray
 from rca.causal.mechanisms import Mechanisms
 from rca.errors import SourceError
 from rca.training.bundle import NAME, refuse_to_replace, write_bundle
-from rca.training.causal_rows import innocent_rows, mechanism_rows
+from rca.training.causal_rows import healthy_rank_rows, mechanism_rows
 from rca.training.classifier_fit import Learned, learn
 from rca.training.corpus import Corpus, stack
 from rca.training.data_facts import data_facts
 from rca.training.examples import gathered
 from rca.training.feature_cache import FeatureCache
 from rca.training.heads import PARAMETERS
-from rca.training.healthy_augmentation import PER_CORPUS_WINDOWS, innocent_windows
+from rca.training.healthy_augmentation import PER_CORPUS_WINDOWS, healthy_windows
 from rca.training.held_out import SIMULATED, held_out_rows, named, totals
 from rca.training.interval_margins import interval_margins
 from rca.training.model_card import Card
@@ -77,7 +77,7 @@ class Trained:
     card : Card
         Everything that was measured.
     parameters : dict
-        What the run was started with and chose, for MLflow.
+        Options and chosen values of the run, for MLflow.
     """
 
     bundle: Path
@@ -115,7 +115,7 @@ def train(
     cache : FeatureCache, optional
         Features of earlier runs; does not influence the result.
     tracking_uri : str, optional
-        MLflow store; None logs and registers nowhere.
+        MLflow store; None neither logs nor registers.
     registered : bool
         Make the bundle the registered challenger, if the run is tracked.
     settings : mapping of str to mapping, optional
@@ -165,21 +165,21 @@ def fit(
     settings: Settings | None = None,
     progress: Progress = lambda phase, done, total: None,
 ) -> Trained:
-    """Write and test the bundle, and record it nowhere; parameters as of `train`."""
+    """Write and test the bundle without recording it; parameters as of `train`."""
     _can_be_written(output)
     examples = gathered(n_windows, seed, collections, processes=processes, cache=cache, progress=progress)
     corpus = stack(examples)
     corpus = replace(corpus, weight=balanced(corpus, REAL_SHARE))
-    innocents = innocent_windows(
+    more_healthy = healthy_windows(
         n_windows // PER_CORPUS_WINDOWS,
         seed,
         processes=processes,
         cache=cache,
         progress=lambda done, total: progress("simulating more healthy jobs", done, total),
     )
-    fitted = _fit(corpus, seed, settings, innocents, progress)
+    fitted = _fit(corpus, seed, settings, more_healthy, progress)
     provenance = _provenance(n_windows, seed, collections, corpus, settings)
-    # What has no intervals yet is nobody's bundle: an interrupted run leaves the old one in place.
+    # A bundle without interval margins is not published: an interrupted run leaves the old bundle in place.
     with TemporaryDirectory(dir=output.parent, prefix=f".{output.name}-") as folder:
         unmeasured = Path(folder) / "bundle"
         _written(unmeasured, fitted, provenance, bundle_version)
@@ -199,7 +199,7 @@ def fit(
 
 
 def _can_be_written(output: Path) -> None:
-    """Refuse before an hour of work what would be refused after it."""
+    """Refuse a folder that cannot be written before the training, not after it."""
     refuse_to_replace(output)
     try:
         output.parent.mkdir(parents=True, exist_ok=True)
@@ -218,14 +218,16 @@ class _Fitted:
 
 
 def _fit(
-    corpus: Corpus, seed: int, settings: Settings | None, innocents: FloatArray, progress: Progress
+    corpus: Corpus, seed: int, settings: Settings | None, more_healthy: FloatArray, progress: Progress
 ) -> _Fitted:
     """The classifier, and the causal mechanisms with their refutation."""
     from rca.causal.fit import fit_mechanisms
 
-    learned = learn(corpus, seed, lambda text: progress(text, 0, 0), settings, innocents)
+    learned = learn(corpus, seed, lambda text: progress(text, 0, 0), settings, more_healthy)
     progress("fitting and refuting causal mechanisms with DoWhy", 0, 0)
-    return _Fitted(learned, fit_mechanisms(mechanism_rows(corpus, seed), seed, innocent_rows(corpus, seed)))
+    return _Fitted(
+        learned, fit_mechanisms(mechanism_rows(corpus, seed), seed, healthy_rank_rows(corpus, seed))
+    )
 
 
 def _written(output: Path, fitted: _Fitted, provenance: dict[str, Any], bundle_version: str) -> str:
@@ -235,7 +237,7 @@ def _written(output: Path, fitted: _Fitted, provenance: dict[str, Any], bundle_v
 def _with_margins(
     fitted: _Fitted, corpus: Corpus, bundle: Path, processes: int, progress: Progress
 ) -> _Fitted:
-    """The same with intervals widened by what the written bundle's held-out costs ask for."""
+    """The same with interval margins, which are fitted on the costs of held-out scenarios."""
     margins, covered = interval_margins(
         corpus,
         bundle,
@@ -250,7 +252,7 @@ def _provenance(
     n_windows: int, seed: int, collections: Sequence[Path], corpus: Corpus, settings: Settings | None
 ) -> dict[str, Any]:
     libraries = ("straggler-rca", "lightgbm", "dowhy", "scikit-learn", "numpy", "scipy")
-    # Values, not the file's name: a bundle must be made again from what it says of itself.
+    # Values, not the file's name: the provenance alone must reproduce the bundle.
     tuned = {"settings": {name: dict(held) for name, held in settings.items()}} if settings else {}
     return tuned | {
         "command": " ".join([f"rca train --windows {n_windows} --seed {seed}", *_named(collections)]),
@@ -264,7 +266,7 @@ def _provenance(
 
 
 def _named(collections: Sequence[Path]) -> list[str]:
-    # By name, not by path: where a collection lies on this machine must not change the bundle.
+    # By name, not by path: the place of a collection must not change the bundle.
     return [f"--collection {name}" for name in named(collections)]
 
 

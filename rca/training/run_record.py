@@ -1,4 +1,4 @@
-"""A finished run, kept: MLflow run with metrics, pictures and card, and a registered challenger."""
+"""Records a finished run: an MLflow run with metrics, pictures and card, and a registered challenger."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def record(
     tags: Mapping[str, str] | None = None,
     documents: Mapping[str, Any] | None = None,
 ) -> tuple[str, int | None]:
-    """Log a run to MLflow and, if asked for, register its bundle as the challenger.
+    """Log a run to MLflow and, if `registered`, register its bundle as the challenger.
 
     Parameters
     ----------
@@ -42,13 +42,13 @@ def record(
         MLflow tracking URI.
     bundle : Path
     card : Card
-        Holds everything that was measured.
+        All results of the run.
     parameters : mapping
-        What the run was started with and chose.
+        Options and chosen values of the run.
     registered : bool
     tags : mapping of str to str, optional
-        Further tags of the version; with `rca.training.registry.ORDER` among them, a version that has the
-        same order already is not registered again.
+        Further tags of the version. If they have `rca.training.registry.ORDER`, a version with the same
+        order is not registered again.
     documents : mapping of str to JSON-serialisable, optional
         Further artifacts.
 
@@ -86,7 +86,7 @@ def record(
 
 
 def metrics(card: Card) -> dict[str, float]:
-    """Scores with both ends of their intervals; what is unknown is left out."""
+    """Scores with both ends of their intervals; unknown values are left out."""
     found = {
         f"{_prefix(source)}_{metric_name(score)}_{key}": float(value)
         for source, rows in card.rows.items()

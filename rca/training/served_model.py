@@ -1,7 +1,7 @@
-"""The bundle as an MLflow model: a table of windows in, a table of verdicts out.
+"""The bundle as an MLflow model: a table of windows in, a table of diagnoses out.
 
-MLflow keeps the bundle's own files (LightGBM text and JSON) and the name of this module; there is no pickle
-and no code in the store, and the bundle's manifest is verified when it is loaded.
+MLflow stores the bundle's own files (LightGBM text and JSON) and the name of this module. There is no pickle
+and no code in the store. The manifest of the bundle is verified when it is loaded.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ OUTPUTS = {
 
 
 class ServedBundle:
-    """What `mlflow.pyfunc.load_model` wraps."""
+    """The model that `mlflow.pyfunc.load_model` wraps."""
 
     def __init__(self, bundle: Bundle) -> None:
         self.bundle = bundle
@@ -46,8 +46,8 @@ class ServedBundle:
         Returns
         -------
         DataFrame of shape (n_windows, n_outputs)
-            Columns `OUTPUTS`; `cause`, `ranks` and `seconds_per_step` are of the first cause ("" and 0 where
-            none is named), `diagnosis` is the whole answer as JSON.
+            Columns `OUTPUTS`. `cause`, `ranks` and `seconds_per_step` are of the first cause, or "" and 0
+            without a cause. `diagnosis` is the whole answer as JSON.
         """
         import pandas as pd
 

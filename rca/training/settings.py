@@ -1,4 +1,4 @@
-"""LightGBM's settings head by head: what may be tuned, within which bounds, and the file that holds them."""
+"""LightGBM's settings per head: which may be tuned, their bounds, and the settings file."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Settings = Mapping[str, Mapping[str, float]]
 
 
 class Bounds(NamedTuple):
-    """What a setting may be: both ends inclusive, whole numbers only or not, spread evenly or by decades."""
+    """Bounds of a setting, both inclusive; `decades` samples it on a logarithmic scale."""
 
     low: float
     high: float
@@ -27,8 +27,8 @@ class Bounds(NamedTuple):
     decades: bool
 
 
-#: All that a settings file may say: these trade bias for variance. What makes a fit reproducible, and what
-#: decides how fast a bundle answers (the number of rounds), is not up to a tuner.
+#: The settings of a settings file: they trade bias for variance. The number of rounds, which decides the time
+#: of a diagnosis, and the settings for reproducible fits cannot be tuned.
 TUNABLE: dict[str, Bounds] = {
     "learning_rate": Bounds(0.02, 0.2, whole=False, decades=True),
     "num_leaves": Bounds(4, 63, whole=True, decades=True),
@@ -47,7 +47,7 @@ def read_settings(path: Path) -> dict[str, dict[str, float]]:
     SourceError
         If there is no such file.
     InvalidInput
-        If it is not a settings file of format 1, or names a head, a setting or a value that cannot be.
+        If it is not a settings file of format 1, or has an unknown head, an unknown setting or a bad value.
     """
     try:
         document = orjson.loads(path.read_bytes())
@@ -90,6 +90,6 @@ def _checked(path: Path, head: str, values: object) -> dict[str, float]:
 
 
 def _within(value: object, bounds: Bounds) -> bool:
-    # To Python a truth value is a whole number; to a reader of the file it is a slip.
+    # In Python a bool is an int; in a settings file it is a mistake.
     number = isinstance(value, int) or (isinstance(value, float) and not bounds.whole)
     return number and not isinstance(value, bool) and bounds.low <= cast("float", value) <= bounds.high

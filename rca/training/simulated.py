@@ -1,4 +1,4 @@
-"""Simulated scenarios as training data: in parallel, and only those that are not in the cache."""
+"""Simulated scenarios as training data, in parallel and with a cache."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rca.training.corpus import Example, example
 from rca.training.feature_cache import FeatureCache, cache_key
 from rca.training.split import scenario_group
 
-#: Scenarios per file of the cache: an interrupted run loses at most these, a longer one finds all before.
+#: Scenarios per file of the cache; an interrupted run loses at most one file.
 BATCH = 256
 
 
@@ -25,7 +25,7 @@ def scenario_seeds(n_windows: int, seed: int) -> list[int]:
 def simulated_examples(
     n_windows: int, seed: int, *, processes: int, cache: FeatureCache | None = None
 ) -> Iterator[Example]:
-    """Simulate scenarios and extract their features; what comes out depends on `seed` only.
+    """Simulate scenarios and extract their features; the result depends on `n_windows` and `seed` only.
 
     Parameters
     ----------
@@ -33,7 +33,7 @@ def simulated_examples(
     processes : int
         Without influence on the result.
     cache : FeatureCache, optional
-        Asked first, and given what it lacks; without influence on the result.
+        Read first, and completed; without influence on the result.
     """
     seeds = scenario_seeds(n_windows, seed)
     yield from kept_examples("simulated", seeds, _simulated, processes=processes, cache=cache)
@@ -47,12 +47,12 @@ def kept_examples(
     processes: int,
     cache: FeatureCache | None,
 ) -> Iterator[Example]:
-    """Examples of seeds in their order: those in the cache from there, the others made and kept.
+    """Examples of seeds in their order, from the cache or made and then kept.
 
     Parameters
     ----------
     kind : str
-        Of example, for the cache: what `make` makes.
+        Name for the cache: the kind of example that `make` makes.
     seeds : sequence of int
     make : callable
         Picklable; from a seed to its example.
@@ -63,7 +63,7 @@ def kept_examples(
     keys = ["" if cache is None else cache_key(kind, *batch) for batch in batches]
     held = [None if cache is None else cache.read(key) for key in keys]
     missing = [each for batch, known in zip(batches, held, strict=True) if known is None for each in batch]
-    # One stream for all that is missing: a pool per batch would start its workers over and over.
+    # One stream for all missing seeds: a pool per batch would start new workers each time.
     fresh = for_each_scenario(make, missing, processes=processes)
     for batch, key, known in zip(batches, keys, held, strict=True):
         if known is not None:

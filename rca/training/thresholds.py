@@ -1,4 +1,4 @@
-"""Decision thresholds, chosen on held-out scenarios: false alarms on healthy jobs are worse than misses."""
+"""Decision thresholds, chosen on held-out scenarios: false alarms are worse than missed faults."""
 
 from __future__ import annotations
 
@@ -10,44 +10,43 @@ from rca.classify.preconditions import loses_much, work_seen
 from rca.training.corpus import Corpus
 from rca.training.split import mask
 
-#: Share of healthy windows that may be called faulty, and how sure held-out windows must make us of it: two
-#: fifths of what is promised, as healthy jobs elsewhere do more than simulated ones (docs/decisions/0025).
+#: Share of healthy windows that may be called faulty: two fifths of the promised rate, because real healthy
+#: jobs vary more than simulated ones (docs/decisions/0025).
 FALSE_ALARM_BUDGET = 0.004
-#: The same where much time is lost: twice what is promised, of a quarter of the healthy jobs, so that all of
-#: them together keep the promise (docs/decisions/0025).
+#: The same if much time is lost: twice the promised rate for a quarter of the healthy jobs. All jobs together
+#: keep the promised rate (docs/decisions/0025).
 COSTLY_BUDGET = 0.02
-#: The same where nobody's own work was timed. Such answers always abstain, so an alarm wakes nobody.
+#: The same without phase timings. Such answers always abstain, so they raise no alarm.
 UNSEEN_BUDGET = 0.02
+#: Confidence with which held-out windows must show that a budget is kept.
 CONFIDENCE = 0.95
 GRID = np.round(np.arange(0.30, 0.99, 0.01), 2)
 
 
 def choose_thresholds(
-    corpus: Corpus, heads: dict[str, Head], innocents: FloatArray | None = None
+    corpus: Corpus, heads: dict[str, Head], more_healthy: FloatArray | None = None
 ) -> dict[str, float]:
     """Smallest thresholds that keep to the false-alarm budget, and the best rank threshold by F1.
 
-    Jobs whose own work nobody timed look faulty by chance far more often, and where much time is lost a miss
-    costs more, so each kind of job has a threshold of its own: one for all would break its promise to the
-    first and cost the others their detections.
+    Each kind of job has its own threshold. Jobs without phase timings look faulty by chance more often. If
+    much time is lost, a missed fault costs more.
 
     Parameters
     ----------
     corpus : Corpus
     heads : dict of str to Head
         Fitted and calibrated on other parts of the corpus.
-    innocents : ndarray of shape (n, n_window_features), optional
-        More healthy windows, of which no head has seen any: rare alarms are counted, and few windows
-        have few of them.
+    more_healthy : ndarray of shape (n, n_window_features), optional
+        More healthy windows that no head was fitted on: counting rare alarms needs many windows.
     """
-    # No tree was fitted on either part. Rounds and four numbers come from calibration, too few to adapt to
-    # the handful of windows that decide here; half as many would make the bound twice as cautious.
+    # No tree was fitted on either part. Only the number of rounds and the calibration depend on the part
+    # ``calibration``. Without it the upper bound would be twice as cautious.
     held = (mask(corpus.part, "validation") | mask(corpus.part, "calibration")) & ~np.array(corpus.real)
-    # A fault that costs too little to be felt may be told or not: it is no false alarm.
-    innocent = (np.array(corpus.mode) == "healthy") & ~np.array(corpus.unfelt)
+    # To report a fault without visible effect is no false alarm.
+    healthy = (np.array(corpus.mode) == "healthy") & ~np.array(corpus.unfelt)
     head = heads["mode"]
-    rows = corpus.window[held & innocent]
-    rows = rows if innocents is None else np.concatenate([rows, innocents])
+    rows = corpus.window[held & healthy]
+    rows = rows if more_healthy is None else np.concatenate([rows, more_healthy])
     faulty = 1.0 - head.probabilities(rows)[:, head.classes.index("healthy")]
     seen, costly = work_seen(rows), loses_much(rows)
     return {
@@ -60,16 +59,21 @@ def choose_thresholds(
     }
 
 
-def _alarm(innocent: FloatArray, budget: float) -> float:
-    """Smallest grid value whose share of innocent windows above it keeps to the budget, with confidence.
+def _alarm(suspicion: FloatArray, budget: float) -> float:
+    """Smallest grid value above which the share of healthy windows keeps the budget, with confidence.
 
-    A few hundred validation windows say little about a rate below one per cent, so the upper bound
-    (Clopper and Pearson, 1934) of the rate is held to the budget, not the rate itself. Where even no alarm
-    at all would not prove the budget, no alarm at all is asked for.
+    The upper bound (Clopper and Pearson, 1934) of the rate is compared with the budget, because few windows
+    say little about a small rate. If even 0 alarms do not show the budget, 0 alarms are required.
+
+    Parameters
+    ----------
+    suspicion : ndarray of shape (n_healthy_windows,)
+        Probability of a fault.
+    budget : float
     """
-    n = innocent.size
+    n = suspicion.size
     budget = max(budget, _upper_bound(0, n))
-    alarms = [int((innocent >= value).sum()) for value in GRID]
+    alarms = [int((suspicion >= value).sum()) for value in GRID]
     kept = [value for value, count in zip(GRID, alarms, strict=True) if _upper_bound(count, n) <= budget]
     return float(kept[0] if kept else GRID[-1])
 

@@ -13,17 +13,17 @@ from typing import Any
 
 from rca.errors import MissingExtra, SourceError
 
-#: Where runs go unless a tracking URI is given: one file, no server.
+#: Default tracking URI: one file, no server.
 DEFAULT_URI = "sqlite:///mlflow.db"
 EXPERIMENT = "straggler-rca"
 SQLITE = "sqlite:///"
-#: What MLflow's data sets hold at most; the whole digests are in ``data.json`` and in the tags.
+#: Largest length of a data set's digest in MLflow; the whole digests are in ``data.json`` and in the tags.
 _DIGEST_LENGTH = 32
 _REMARKS = ("Any type hint is inferred as AnyType", "An input example was not provided")
 
 
 def import_mlflow() -> Any:
-    """MLflow, told to send nothing home.
+    """MLflow without its telemetry.
 
     Raises
     ------
@@ -32,7 +32,7 @@ def import_mlflow() -> Any:
     """
     os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
     os.environ.setdefault("DO_NOT_TRACK", "true")
-    # It would copy the lock file of whatever project the command is started in into every model.
+    # Otherwise MLflow copies the lock file of the current folder's project into every model.
     os.environ.setdefault("MLFLOW_UV_AUTO_DETECT", "false")
     try:
         import mlflow
@@ -53,7 +53,7 @@ def import_pyfunc() -> Any:
 
 @contextmanager
 def without_remarks() -> Iterator[None]:
-    """Without MLflow's advice about its own type hints and examples that we leave out on purpose."""
+    """Suppress MLflow's warnings about type hints and input examples."""
     with warnings.catch_warnings():
         for text in _REMARKS:
             warnings.filterwarnings("ignore", message=f".*{text}", category=UserWarning)
@@ -62,7 +62,7 @@ def without_remarks() -> Iterator[None]:
 
 @contextmanager
 def store_errors(uri: str) -> Iterator[None]:
-    """Turn what MLflow raises about its store into our own error."""
+    """Turn MLflow's errors about its store into `SourceError`."""
     mlflow = import_mlflow()
     try:
         yield
@@ -72,14 +72,14 @@ def store_errors(uri: str) -> Iterator[None]:
 
 
 def check_store(uri: str) -> None:
-    """Ask the store for something small.
+    """Send a small query to the store.
 
     Raises
     ------
     MissingExtra
         If MLflow is not installed.
     SourceError
-        If the store does not answer or the URI is of no kind that MLflow knows.
+        If the store does not answer, or if MLflow does not know the kind of URI.
     """
     with store_errors(uri):
         import_mlflow().MlflowClient(tracking_uri=uri, registry_uri=uri).search_experiments(max_results=1)
@@ -112,7 +112,7 @@ def log_run(
     artifacts : Path, optional
         Folder whose content is logged as it is.
     tags : mapping of str to str, optional
-        There from the run's first moment.
+        Set when the run starts.
     """
     mlflow = import_mlflow()
     with store_errors(uri):
@@ -138,14 +138,14 @@ def _log_inputs(mlflow: Any, facts: Mapping[str, Any]) -> None:
     from mlflow.data.code_dataset_source import CodeDatasetSource
     from mlflow.data.meta_dataset import MetaDataset
 
-    # MLflow's own annotations take it for abstract.
+    # MLflow's annotations declare the class abstract.
     dataset: Any = MetaDataset
     simulated = facts["simulated"]
-    told = {"generator": "rca simulate", "windows": simulated["windows"], "seed": simulated["seed"]}
-    sources = [("simulated", facts["corpus_sha256"], told)]
+    generated = {"generator": "rca simulate", "windows": simulated["windows"], "seed": simulated["seed"]}
+    sources = [("simulated", facts["corpus_sha256"], generated)]
     sources += [(name, each["sha256"], each["parts"]) for name, each in facts["collections"].items()]
-    for name, digest, told in sources:
-        source = CodeDatasetSource({key: str(value) for key, value in told.items()})
+    for name, digest, described_by in sources:
+        source = CodeDatasetSource({key: str(value) for key, value in described_by.items()})
         described = dataset(source, name=name, digest=digest[:_DIGEST_LENGTH])
         mlflow.log_input(described, context="training and test")
 
@@ -156,7 +156,7 @@ def metric_name(text: str) -> str:
 
 
 def _create_experiment(mlflow: Any, uri: str) -> None:
-    """Keep artifacts beside a local store, wherever the command was started."""
+    """Create the experiment; a local store has its artifacts in its own folder."""
     location = None
     if uri.startswith(SQLITE):
         store = Path(uri.removeprefix(SQLITE)).resolve()

@@ -1,4 +1,4 @@
-"""Everything a bundle learns about the limits of its own answers, as optional members of ``heads.json``."""
+"""Members of ``heads.json`` about uncertainty: prediction sets, familiar ranges, shares of answers."""
 
 from __future__ import annotations
 

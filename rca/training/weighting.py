@@ -1,4 +1,4 @@
-"""How much each window counts in a fit."""
+"""Weight of each window in a fit."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ import numpy as np
 from rca.arrays import FloatArray
 from rca.training.corpus import Corpus
 
-#: Share of the training weight that real windows get (docs/decisions/0021). In head ``mode`` it is less by
-#: what the additional healthy windows weigh: .21 of .25 (docs/decisions/0025).
+#: Share of the training weight of real windows (docs/decisions/0021). In head ``mode`` the additional healthy
+#: windows reduce it from 0.25 to 0.21 (docs/decisions/0025).
 REAL_SHARE = 0.25
-#: Weight of a variant of a real window that is not learned from: some two dozen of them make five windows.
-WITNESS = 0.2
+#: Weight of a variant of a real window that is not learned from: two dozen variants weigh five windows.
+HELD_OUT_VARIANT = 0.2
 
 
 def balanced(corpus: Corpus, real_share: float) -> FloatArray:
@@ -25,13 +25,13 @@ def balanced(corpus: Corpus, real_share: float) -> FloatArray:
 
     Notes
     -----
-    A collection gets its part of it by the square root of its size: a small one from other machines says
-    more per window than the next capture of the same testbed. Where rounds, calibration and thresholds are
-    chosen, real windows are witnesses only, each capture as good as a few simulated windows: with a share of
-    the weight, a handful of captures would decide alone.
+    A collection gets a share by the square root of its size: a window of a small collection from other
+    machines adds more than one more capture of a large testbed. In the other parts, which choose rounds,
+    calibration and thresholds, a capture weighs as much as a few simulated windows. With a share of the
+    weight, few captures would decide alone.
     """
     real, train = np.array(corpus.real), np.array(corpus.part) == "train"
-    weight = np.where(real, WITNESS, 1.0)
+    weight = np.where(real, HELD_OUT_VARIANT, 1.0)
     simulated = int((~real & train).sum())
     collection = np.array([group.split("/", 1)[0] for group in corpus.group])
     names, sizes = np.unique(collection[real & train], return_counts=True)

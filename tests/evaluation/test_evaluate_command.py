@@ -131,7 +131,7 @@ def test_an_empty_collection_is_refused(rca, tmp_path: Path) -> None:
     (tmp_path / "manifest.json").write_text('{"format": 1, "windows": []}')
     code, _, err = rca(tmp_path)
     assert code == 2
-    assert "holds no windows" in err
+    assert "has no windows" in err
 
 
 def test_unknown_signals_are_an_argument_error(rca, real_windows: Path) -> None:

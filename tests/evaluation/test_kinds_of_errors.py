@@ -33,7 +33,7 @@ APART = Answer(
         (SILENT, ONE, "missed"),
         (Answer("healthy", abstained=True), ONE, "left open"),
         (Answer("fail_stop", frozenset((5, 6))), ONE, "other failure mode"),
-        (Answer("fail_slow"), ONE, "nobody named"),
+        (Answer("fail_slow"), ONE, "no ranks named"),
         (slow_answer(ranks=(6,)), TWO, "one of several"),
         (slow_answer(ranks=(4, 5, 6)), ONE, "too many ranks"),
         (slow_answer(ranks=(5,)), ONE, "too few ranks"),

@@ -79,7 +79,7 @@ def test_methods_stand_beside_each_other_and_are_compared() -> None:
 def test_a_group_table_is_about_the_product() -> None:
     rows = [row(slow_answer(), slow_label()), row(SILENT, slow_label(), method="other")]
     (line,) = group_table(rows, "cause").rows
-    assert line[:3] == ("gpu_throttling", "1", "1.00 [0.02, 1.00]")
+    assert line[:3] == ("gpu_throttling", "1", "1.00 [0.03, 1.00]")
 
 
 def test_markdown_cells_cannot_break_the_table() -> None:

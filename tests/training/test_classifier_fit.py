@@ -29,8 +29,8 @@ def test_one_half_teaches_and_the_other_chooses(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(classifier_fit, "fit_heads", fitted)
     monkeypatch.setattr(classifier_fit, "choose_thresholds", chosen)
     monkeypatch.setattr(classifier_fit, "fit_doubt", lambda *_: {})
-    innocents = np.arange(7.0)[:, None]
-    classifier_fit.learn(made_up_corpus(4), 0, lambda _: None, innocents=innocents)
+    more_healthy = np.arange(7.0)[:, None]
+    classifier_fit.learn(made_up_corpus(4), 0, lambda _: None, more_healthy=more_healthy)
     assert not set(seen["taught"].ravel()) & set(seen["judging"].ravel())
     assert set(seen["taught"].ravel()) | set(seen["judging"].ravel()) == set(range(7))
 
@@ -72,7 +72,7 @@ def test_more_windows_are_learned_from_only() -> None:
 
 
 def test_slow_ranks_of_a_stopped_job_did_not_stop_it() -> None:
-    """Rank 0 was slow, rank 1 died; where no cause of a stop is named, whoever is blamed did it."""
+    """Rank 0 was slow, rank 1 died; where no cause of a stop is named, all blamed ranks count."""
     causes = ("gpu_throttling", "process_crash", "", "gpu_memory_errors")
     corpus = made_up_corpus(
         2, mode=("fail_stop",) * 2, cause=("process_crash", "gpu_memory_errors"), rank_cause=causes,

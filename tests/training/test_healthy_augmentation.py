@@ -9,19 +9,19 @@ import numpy as np
 from rca.features import WINDOW_FEATURES
 from rca.simulation import sample_scenario
 from rca.training.feature_cache import FeatureCache
-from rca.training.healthy_augmentation import innocent_seeds, innocent_windows
+from rca.training.healthy_augmentation import healthy_seeds, healthy_windows
 from rca.training.simulated import scenario_seeds
 
 
 def test_scenarios_are_the_same_ones_every_time_and_in_no_corpus() -> None:
-    seeds = innocent_seeds(4000, 7)
-    assert seeds[:40] == innocent_seeds(40, 7) != innocent_seeds(40, 8)
+    seeds = healthy_seeds(4000, 7)
+    assert seeds[:40] == healthy_seeds(40, 7) != healthy_seeds(40, 8)
     assert len(set(seeds)) == 4000
     assert not set(seeds) & set(scenario_seeds(4000, 7))
 
 
 def test_nothing_is_done_to_the_jobs() -> None:
-    drawn = [sample_scenario(np.random.default_rng(seed), cause="healthy") for seed in innocent_seeds(20, 7)]
+    drawn = [sample_scenario(np.random.default_rng(seed), cause="healthy") for seed in healthy_seeds(20, 7)]
     assert not any(scenario.faults for scenario in drawn)
 
 
@@ -29,7 +29,7 @@ def test_a_kept_batch_is_the_batch_that_was_made(tmp_path: Path) -> None:
     told: list[tuple[int, int]] = []
 
     def asked() -> np.ndarray:
-        return innocent_windows(
+        return healthy_windows(
             6,
             3,
             processes=1,

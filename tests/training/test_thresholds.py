@@ -40,17 +40,17 @@ def test_more_healthy_windows_move_the_alarm_and_nothing_else() -> None:
     """Two of a hundred more look 0.9 faulty: more than the budget of either kind."""
     more = np.full((4000, len(WINDOW_FEATURES)), 0.35)
     more[::50, 0] = 0.9
-    plain, moved = chosen(), chosen(innocents=losing(0.2, more))
+    plain, moved = chosen(), chosen(more_healthy=losing(0.2, more))
     assert plain | {"fault_costly": 0.91} == moved
-    assert plain | {"fault": 0.91} == chosen(innocents=losing(0.02, more))
+    assert plain | {"fault": 0.91} == chosen(more_healthy=losing(0.02, more))
 
 
 def test_where_much_is_lost_more_alarms_are_allowed() -> None:
     """Four of a thousand: more than the budget of cheap jobs, less than that of costly ones."""
     more = np.full((20_000, len(WINDOW_FEATURES)), 0.35)
     more[::250, 0] = 0.9
-    assert chosen(innocents=losing(0.2, more)) == chosen()
-    assert chosen(innocents=losing(0.02, more))["fault"] == 0.91
+    assert chosen(more_healthy=losing(0.2, more)) == chosen()
+    assert chosen(more_healthy=losing(0.02, more))["fault"] == 0.91
 
 
 def losing(share: float, windows: np.ndarray) -> np.ndarray:
@@ -71,7 +71,7 @@ class Read:
 
 
 def chosen(
-    *, innocents: np.ndarray | None = None, loud: np.ndarray | None = None, **changes: Any
+    *, more_healthy: np.ndarray | None = None, loud: np.ndarray | None = None, **changes: Any
 ) -> dict[str, float]:
     """Thresholds of 4,000 windows, healthy ones without timed work looking 0.8 faulty, the others 0.35."""
     corpus = made_up_corpus(4000)
@@ -82,7 +82,7 @@ def chosen(
         corpus.window[loud, 0] = 0.99
     corpus.rank[:, 0] = 0.5
     heads = {"mode": Read(), "straggler": Read()}
-    return choose_thresholds(replace(corpus, **changes), heads, innocents)
+    return choose_thresholds(replace(corpus, **changes), heads, more_healthy)
 
 
 def test_jobs_whose_work_nobody_timed_have_a_threshold_of_their_own() -> None:

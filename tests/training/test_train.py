@@ -257,7 +257,7 @@ def test_a_folder_of_something_else_is_not_replaced(tmp_path: Path) -> None:
     thesis = tmp_path / "precious" / "thesis.txt"
     thesis.parent.mkdir()
     thesis.write_text("years of work")
-    with pytest.raises(SourceError, match="holds something else than a bundle"):
+    with pytest.raises(SourceError, match="is not a bundle, so it is not replaced"):
         train(thesis.parent, n_windows=10)
     assert thesis.read_text() == "years of work"
 

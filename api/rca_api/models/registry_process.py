@@ -55,7 +55,7 @@ def card(uri: str, name: str) -> str | None:
 
 def aliases(uri: str) -> dict[str, dict[str, Any]]:
     """Version, digest and last retry request behind each alias; cheap enough to call every few seconds."""
-    from rca.training.registry import ASKED, MODEL, SHA256
+    from rca.training.registry import MODEL, REQUESTED, SHA256
     from rca.training.tracking import store_errors
 
     registry = _registry(uri)
@@ -69,7 +69,7 @@ def aliases(uri: str) -> dict[str, dict[str, Any]]:
         alias: {
             "version": int(number),
             "sha256": tags[number].get(SHA256, ""),
-            "asked": tags[number].get(ASKED, ""),
+            "asked": tags[number].get(REQUESTED, ""),
         }
         for alias, number in held.items()
     }
@@ -115,7 +115,7 @@ def rollback(uri: str, reason: str, expected: int) -> dict[str, Any]:
 def retry(uri: str, name: str) -> dict[str, Any]:
     """Request another trial of a version, so that replicas that rejected it try it once more."""
     registry = _registry(uri)
-    registry.ask_again(registry.get(name))
+    registry.request_again(registry.get(name))
     return _scored(registry, registry.get(name))
 
 
