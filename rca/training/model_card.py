@@ -211,7 +211,7 @@ def _of_source(source: str, rows: Sequence[JudgedRow]) -> list[str]:
         found.append(f"On {source}: only {len(rows)} test windows. Read the intervals, not the values.")
     weak = _weakest(rows)
     if weak:
-        found.append(f"On {source}, the first cause on its ranks is least often right for {', '.join(weak)}.")
+        found.append(f"On {source}, the first cause on its ranks is right least often for {', '.join(weak)}.")
     alarms = estimates([row.judged for row in rows])["false_alarm_rate"]
     if alarms.n:
         found.append(f"On {source}, {alarms.value:.1%} of {alarms.n:,} healthy windows are called faulty.")
