@@ -13,11 +13,14 @@ import shlex
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
+import typer
+from typer.core import TyperGroup
 
 import rca
+from rca.cli import app
 from rca.cli import run as run_command_line
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -94,6 +97,18 @@ WITH_DOCTESTS = sorted(
 )
 
 
+#: Every `rca` command line of a page, also those that are only shown.
+SHOWN = sorted(
+    {
+        line.split("#")[0].split(" | ")[0].strip()
+        for block in BLOCKS
+        if block.language in {"bash", "console", "sh", "shell"}
+        for line in block.code.replace("\\\n", " ").splitlines()
+        if line.startswith("rca ")
+    }
+)
+
+
 @pytest.fixture
 def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder that reads like the repository's root, and that an example may write into."""
@@ -138,6 +153,17 @@ def test_commands_run(place: str, command: str, capsys: pytest.CaptureFixture[st
     code = left.value.code or 0
     assert code in VERDICTS, f"{place}: `{command}` exits with {code}: {printed.err}"
     assert "Traceback" not in printed.err
+
+
+@pytest.mark.parametrize("shown", SHOWN)
+def test_a_shown_command_has_only_options_that_exist(shown: str) -> None:
+    command: Any = typer.main.get_command(app)
+    words = shlex.split(shown)[1:]
+    while words and isinstance(command, TyperGroup):
+        command = command.get_command(command.context_class(command), words.pop(0))
+        assert command is not None, shown
+    known = {option for parameter in command.params for option in parameter.opts}
+    assert {word.split("=")[0] for word in words if re.match("--?[a-z]", word)} <= known
 
 
 def test_the_answer_in_the_readme_is_current(
