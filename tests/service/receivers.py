@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import binascii
+import hmac
 import socket
 import ssl
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from rca_api.webhooks.dispatcher import Dispatcher
+from rca_api.webhooks.signing import signature
 
 #: What a receiver does with one connection, after it has read the request.
 Behaviour = Callable[[socket.socket], None]
@@ -137,3 +140,28 @@ def send_until(dispatcher: Dispatcher, met: Callable[[], bool], seconds: float =
         await asyncio.wait([loop])
 
     asyncio.run(work())
+
+
+def verified(
+    secret: str, received: Mapping[str, str], body: bytes, now: float, tolerance: float = 300.0
+) -> bool:
+    """Whether a message is signed with the secret and recent, as a receiver checks it.
+
+    Parameters
+    ----------
+    received : mapping
+        Headers, with names in lower case.
+    now : float
+        Unix seconds.
+    tolerance : float
+        Allowed seconds between `now` and the timestamp.
+    """
+    try:
+        timestamp = int(received["webhook-timestamp"])
+        expected = signature(secret, received["webhook-id"], timestamp, body)
+        given = received["webhook-signature"].split()
+    except (KeyError, ValueError, binascii.Error):
+        return False
+    mine = [each.removeprefix("v1,") for each in given if each.startswith("v1,")]
+    fits = any(hmac.compare_digest(each.encode(), expected.encode()) for each in mine)
+    return fits and abs(now - timestamp) <= tolerance

@@ -16,7 +16,7 @@ import orjson
 import pytest
 import receivers
 from diagnosed import SETTINGS, Clock, diagnosed
-from receivers import Behaviour, answers, receiver, send_until
+from receivers import Behaviour, answers, receiver, send_until, verified
 from sqlalchemy import select
 
 from rca_api.incidents.announce import Announcer
@@ -29,7 +29,7 @@ from rca_api.webhooks.delivery import Sender
 from rca_api.webhooks.dispatcher import Dispatcher, Retries
 from rca_api.webhooks.outbox import Claimed
 from rca_api.webhooks.schemas import EVENT_TYPES
-from rca_api.webhooks.signing import new_secret, verified
+from rca_api.webhooks.signing import new_secret
 from rca_api.webhooks.tables import DeliveryRow, WebhookRow
 
 SECRET = new_secret()

@@ -7,6 +7,7 @@ import base64
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from receivers import verified
 
 from rca_api.webhooks import signing
 from rca_api.webhooks.addresses import Policy, Refused, is_public
@@ -25,16 +26,16 @@ def test_the_signature_matches_the_specification() -> None:
 
 def test_a_receiver_accepts_only_signed_messages() -> None:
     sent = signing.headers(SECRET, "a", 1000, BODY)
-    assert signing.verified(SECRET, sent, BODY, 1000.0)
-    assert signing.verified(
+    assert verified(SECRET, sent, BODY, 1000.0)
+    assert verified(
         SECRET, sent | {"webhook-signature": f"v1,AAAA {sent['webhook-signature']}"}, BODY, 1000.0
     )
-    assert not signing.verified(SECRET, sent, BODY + b" ", 1000.0)
-    assert not signing.verified(SECRET, sent | {"webhook-id": "b"}, BODY, 1000.0)
-    assert not signing.verified(SECRET, sent | {"webhook-timestamp": "1001"}, BODY, 1000.0)
-    assert not signing.verified(signing.new_secret(), sent, BODY, 1000.0)
-    assert not signing.verified(SECRET, sent, BODY, 1000.0 + 301)
-    assert not signing.verified(SECRET, {}, BODY, 1000.0)
+    assert not verified(SECRET, sent, BODY + b" ", 1000.0)
+    assert not verified(SECRET, sent | {"webhook-id": "b"}, BODY, 1000.0)
+    assert not verified(SECRET, sent | {"webhook-timestamp": "1001"}, BODY, 1000.0)
+    assert not verified(signing.new_secret(), sent, BODY, 1000.0)
+    assert not verified(SECRET, sent, BODY, 1000.0 + 301)
+    assert not verified(SECRET, {}, BODY, 1000.0)
 
 
 def test_secrets_are_long_and_unique() -> None:

@@ -16,7 +16,7 @@ from rca_api.state import State
 
 OFFERED = (JSON, MARKDOWN, HTML)
 ACCEPTED = 202
-_POLL_SECONDS = "1"
+_RETRY_AFTER_SECONDS = "1"
 
 
 def place(diagnosis_id: str) -> str:
@@ -65,7 +65,7 @@ def _pending(row: DiagnosisRow) -> Response:
         job_id=row.job_id,
         window_id=row.window_id,
     )
-    headers = {"Location": place(row.id), "Retry-After": _POLL_SECONDS}
+    headers = {"Location": place(row.id), "Retry-After": _RETRY_AFTER_SECONDS}
     return Response(content.model_dump_json(), ACCEPTED, headers, JSON)
 
 

@@ -14,7 +14,7 @@ from rca.telemetry.labels import Label, LabelledCause
 from rca_api.diagnoses.tables import DiagnosisRow
 from rca_api.problems import ProblemError
 
-_MOST = 100_000
+_LONGEST_LIST = 100_000
 #: PostgreSQL cannot store NUL or half of a surrogate pair.
 Text = Annotated[str, StringConstraints(max_length=256, pattern=r"^[^\x00]*$")]
 Step = Annotated[int, Field(ge=0, lt=2**63)]
@@ -26,8 +26,8 @@ class GivenCause(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     cause: str = Field(description="Id from the cause catalogue.", json_schema_extra={"enum": list(SPECS)})
-    ranks: list[Annotated[int, Field(ge=0, lt=2**31)]] = Field([], max_length=_MOST)
-    nodes: list[Text] = Field([], max_length=_MOST)
+    ranks: list[Annotated[int, Field(ge=0, lt=2**31)]] = Field([], max_length=_LONGEST_LIST)
+    nodes: list[Text] = Field([], max_length=_LONGEST_LIST)
     first_step: Step | None = None
     last_step: Step | None = None
     severity: Annotated[float, Field(ge=0, le=1)] | None = None

@@ -108,7 +108,7 @@ class WindowStore:
         with _translated():
             return self._place.size(_name(digest)) is not None
 
-    def read(self, digest: str, max_bytes: int | None = None) -> bytes:
+    def read(self, digest: str) -> bytes:
         """The window as a multipart Arrow body (`rca.telemetry.encodings.arrow.CONTENT_TYPE`).
 
         Raises
@@ -126,7 +126,7 @@ class WindowStore:
             raise WindowMissing(f"there is no window {digest}")
         try:
             with pa.CompressedInputStream(pa.BufferReader(packed), "zstd") as stream:
-                content: bytes = stream.read(max_bytes)
+                content: bytes = stream.read()
         except OSError as error:
             raise WindowDamaged(f"the window {digest} is damaged: {error}") from error
         if _sha256([content]) != digest:

@@ -21,7 +21,7 @@ from rca_api.store.window_store import YOUNG_SECONDS, WindowStore
 #: A condition on `WindowRow` under which a window is kept.
 Keeper = ColumnElement[bool]
 #: Windows looked up at once. Each is deleted in its own transaction, so that other writers wait briefly.
-_AT_ONCE = 500
+_WINDOWS_PER_READ = 500
 
 
 @dataclass(frozen=True)
@@ -100,13 +100,15 @@ class Retention:
 
     def _too_old(self, session: Session, at: datetime) -> Sequence[WindowRow]:
         old = select(WindowRow).where(WindowRow.used_at < at - self._age, self._deletable())
-        return session.scalars(old.limit(_AT_ONCE)).all()
+        return session.scalars(old.limit(_WINDOWS_PER_READ)).all()
 
     def _too_many(self, session: Session) -> Sequence[WindowRow]:
         excess = (session.scalar(select(func.sum(WindowRow.n_bytes))) or 0) - self._max_bytes
         if excess <= 0:
             return []
-        oldest = select(WindowRow).where(self._deletable()).order_by(WindowRow.used_at).limit(_AT_ONCE)
+        oldest = (
+            select(WindowRow).where(self._deletable()).order_by(WindowRow.used_at).limit(_WINDOWS_PER_READ)
+        )
         return list(_until(session.scalars(oldest), excess))
 
     def _sweep(self, young_seconds: float) -> int:
