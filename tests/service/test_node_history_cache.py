@@ -72,7 +72,7 @@ def test_a_diagnosis_uses_it_and_says_so() -> None:
         history = NodeOdds({node: 4.0}, {node: frozenset(jobs)})
         found = bundles.diagnose(BundleRef(None), window, history)
         assert found.failure_mode_probability == plain.failure_mode_probability
-        return [note for note in found.quality.notes if "history" in note]
+        return [note for note in found.quality.notes if "was at fault before" in note]
 
     assert len(told({"another job"})) == 1
     assert told({"another job", window.job.job_id}) == []

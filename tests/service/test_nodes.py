@@ -172,10 +172,10 @@ def told(clock: Clock) -> tuple[OnDiagnosed, ...]:
     return IncidentTracker(SETTINGS, Announcer(Metrics()), clock), Exposures(clock)
 
 
-def lemons(database: Database, at: datetime, besides: str | None = None) -> dict[str, float]:
+def lemons(database: Database, at: datetime, exclude_job: str | None = None) -> dict[str, float]:
     with database.reading() as session:
         names = [f"node-{number}" for number in range(4)]
-        return known_lemons(session, names, PRIOR, exclude_job=besides, at=at)
+        return known_lemons(session, names, PRIOR, exclude_job=exclude_job, at=at)
 
 
 def post(database: Database, told: tuple[OnDiagnosed, ...], job: str, number: int, said: str) -> None:
