@@ -11,7 +11,7 @@ from fastapi import FastAPI, Request
 
 from rca_api.admission import Admission
 from rca_api.compute.body import Spool
-from rca_api.compute.bundles import small_window
+from rca_api.compute.bundles import BundleRef, small_window
 from rca_api.compute.pool import ComputePool
 from rca_api.compute.process import Setup
 from rca_api.diagnoses.dispatcher import Dispatcher
@@ -28,7 +28,7 @@ from rca_api.incidents.sweep import Sweeper
 from rca_api.metrics import Metrics
 from rca_api.models.bundle_cache import KEEP_SECONDS, BundleCache
 from rca_api.models.bundle_trial import BundleTrial
-from rca_api.models.current import BundleRef, CurrentModels
+from rca_api.models.current import CurrentModels
 from rca_api.models.follower import Follower
 from rca_api.models.registry import RegistryClient
 from rca_api.models.shadow import Shadow

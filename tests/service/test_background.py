@@ -10,6 +10,7 @@ import pytest
 from fastapi.concurrency import run_in_threadpool
 
 from rca_api import lifespan
+from rca_api.compute.bundles import BundleRef
 from rca_api.compute.deadline import Deadline
 from rca_api.compute.pool import ComputePool
 from rca_api.compute.process import Reply, Report, Setup
@@ -17,7 +18,7 @@ from rca_api.compute.slot import Slot, WorkerLost
 from rca_api.diagnoses.dispatcher import Dispatcher
 from rca_api.diagnoses.journal import Claimed
 from rca_api.metrics import Metrics
-from rca_api.models.current import BundleRef, CurrentModels
+from rca_api.models.current import CurrentModels
 from rca_api.settings import Settings
 from rca_api.store.database import Schema, StoreError
 

@@ -13,11 +13,10 @@ from child_processes import command
 from rca.diagnosis.result import ModelVersion
 from rca.errors import BundleError, RcaError
 from rca_api.compute import bundles
-from rca_api.compute.bundles import LoadedBundles, small_window
+from rca_api.compute.bundles import BundleRef, LoadedBundles, small_window
 from rca_api.compute.process import Context, Setup
 from rca_api.models.bundle_check import Hindered, TryLater, Unfinished, WindowUnreadable
 from rca_api.models.bundle_trial import BundleTrial, attempt
-from rca_api.models.current import BundleRef
 from rca_api.store.window_store import WindowStore
 
 SHIPPED = Path(str(files("rca_models"))) / "baseline"

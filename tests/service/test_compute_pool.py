@@ -14,11 +14,11 @@ import pytest
 from watched import until
 
 from rca.errors import InvalidWindow
+from rca_api.compute.bundles import BundleRef
 from rca_api.compute.deadline import Deadline
 from rca_api.compute.pool import ComputePool
 from rca_api.compute.process import Setup
 from rca_api.metrics import Metrics
-from rca_api.models.current import BundleRef
 from rca_api.problems import ProblemError
 
 LONG = 120.0

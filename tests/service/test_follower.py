@@ -12,9 +12,9 @@ import rca
 from rca.diagnosis.result import Diagnosis
 from rca.errors import InvalidInput
 from rca.telemetry.window import Window
+from rca_api.compute.bundles import BundleRef
 from rca_api.models.bundle_cache import STATE_FILE
 from rca_api.models.bundle_check import TryLater
-from rca_api.models.current import BundleRef
 from rca_api.models.registry import RegistryAway
 
 

@@ -15,8 +15,8 @@ from following import FakeRegistry, Serve, damage, diagnose_here, serving_from
 from rca.diagnosis.result import Diagnosis
 from rca.errors import RcaError, SourceError
 from rca.telemetry.window import Window
+from rca_api.compute.bundles import BundleRef
 from rca_api.models.bundle_check import TryLater, Unfinished, WindowUnreadable
-from rca_api.models.current import BundleRef
 from rca_api.models.retry_policy import MOST_UNFINISHED
 
 

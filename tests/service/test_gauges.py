@@ -19,11 +19,11 @@ from rca.features.resource_evidence import missing_resources
 from rca.features.work import OWN_PHASES
 from rca_api import health, tracing
 from rca_api.app import create_app
+from rca_api.compute.bundles import BundleRef
 from rca_api.diagnoses.tables import DiagnosisRow, WindowRow
 from rca_api.drift import SIGNALS
 from rca_api.gauges import count, resident_bytes
 from rca_api.metrics import Metrics
-from rca_api.models.current import BundleRef
 from rca_api.problems import ProblemError
 from rca_api.settings import Settings
 from rca_api.state import State

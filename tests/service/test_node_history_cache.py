@@ -10,13 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import rca
-from rca_api.compute.bundles import LoadedBundles
+from rca_api.compute.bundles import BundleRef, LoadedBundles
 from rca_api.diagnoses.history import NodeOdds
 from rca_api.history_cache import NodeHistoryCache
 from rca_api.incidents.announce import Announcer
 from rca_api.incidents.service import IncidentTracker
 from rca_api.metrics import Metrics
-from rca_api.models.current import BundleRef
 from rca_api.nodes.fault_prior import fault_odds
 from rca_api.nodes.service import Exposures
 from rca_api.store.database import Database, StoreError
@@ -70,7 +69,7 @@ def test_a_diagnosis_uses_it_and_says_so() -> None:
 
     def told(jobs: set[str]) -> list[str]:
         history = NodeOdds({node: 4.0}, {node: frozenset(jobs)})
-        found = bundles.diagnose(BundleRef(None), window, history)
+        found = bundles.diagnose(BundleRef(None), window, history.excluding(window.job.job_id))
         assert found.failure_mode_probability == plain.failure_mode_probability
         return [note for note in found.quality.notes if "was at fault before" in note]
 

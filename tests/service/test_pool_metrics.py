@@ -10,12 +10,12 @@ import pytest
 
 from rca.diagnosis.result import ModelVersion
 from rca.errors import InvalidInput
+from rca_api.compute.bundles import BundleRef
 from rca_api.compute.deadline import Deadline
 from rca_api.compute.pool import ComputePool, Load
 from rca_api.compute.process import Reply, Report, Setup
 from rca_api.compute.slot import Slot, WorkerDied, WorkerLost
 from rca_api.metrics import Metrics
-from rca_api.models.current import BundleRef
 from rca_api.problems import ProblemError
 from rca_api.tracing import Timed
 

@@ -17,12 +17,13 @@ import rca
 from rca.diagnosis.result import Diagnosis
 from rca.errors import BundleError
 from rca_api.app import create_app
+from rca_api.compute.bundles import BundleRef
 from rca_api.diagnoses import work
 from rca_api.diagnoses.history import History
 from rca_api.diagnoses.tables import DiagnosisRow
 from rca_api.history_cache import HistoryCache
 from rca_api.metrics import Metrics
-from rca_api.models.current import BundleRef, CurrentModels
+from rca_api.models.current import CurrentModels
 from rca_api.models.shadow import Shadow, _drawn
 from rca_api.models.shadow_comparison import ShadowRow, summary
 from rca_api.settings import Settings

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -15,11 +17,28 @@ from rca.diagnosis.bundle import baseline
 from rca.diagnosis.result import Diagnosis, ModelVersion
 from rca.errors import BundleError
 from rca.telemetry.window import Window
-from rca_api.diagnoses.history import NodeOdds
-from rca_api.models.current import BundleRef
 
 #: Champion, challenger and previous champion, so that a swap loads no bundle twice.
 MOST_LOADED = 3
+
+
+@dataclass(frozen=True)
+class BundleRef:
+    """A bundle on the local disk.
+
+    Attributes
+    ----------
+    folder : Path or None
+        None for the bundle that is shipped with the package.
+    sha256 : str
+        SHA-256 of its manifest; "" until it is loaded.
+    version : int or None
+        Its number in the registry, if it came from there.
+    """
+
+    folder: Path | None
+    sha256: str = ""
+    version: int | None = None
 
 
 class LoadedBundles:
@@ -40,7 +59,7 @@ class LoadedBundles:
         self,
         ref: BundleRef,
         window: Window,
-        history: NodeOdds | None = None,
+        node_odds: Mapping[str, float] | None = None,
         earlier: Window | None = None,
     ) -> Diagnosis:
         """Diagnose one validated window, with the fault odds of its nodes and with an earlier window.
@@ -51,9 +70,8 @@ class LoadedBundles:
             As `prepare` does.
         """
         bundle = self.prepare(ref)
-        odds = {} if history is None else history.excluding(window.job.job_id)
         return rca.diagnose(
-            window, bundle=bundle, priors=self._priors, node_odds=odds or None, earlier=earlier
+            window, bundle=bundle, priors=self._priors, node_odds=node_odds or None, earlier=earlier
         )
 
     def usual_answers(self, sha256: str) -> AnswerShares | None:

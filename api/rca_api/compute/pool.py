@@ -11,11 +11,11 @@ from typing import Any, Literal
 import structlog
 
 from rca.diagnosis.result import ModelVersion
+from rca_api.compute.bundles import BundleRef
 from rca_api.compute.deadline import Deadline
 from rca_api.compute.process import Reply, Setup
 from rca_api.compute.slot import Slot, WorkerDied, WorkerLost
 from rca_api.metrics import Metrics
-from rca_api.models.current import BundleRef
 from rca_api.problems import ProblemError
 
 _log = structlog.stdlib.get_logger("rca_api")

@@ -22,8 +22,7 @@ from rca.diagnosis.result import ModelVersion
 from rca.errors import RcaError
 from rca.processes import end_with_the_parent
 from rca_api import logs
-from rca_api.compute.bundles import LoadedBundles
-from rca_api.models.current import BundleRef
+from rca_api.compute.bundles import BundleRef, LoadedBundles
 from rca_api.store.window_store import WindowStore
 from rca_api.tracing import Timed, Watch
 

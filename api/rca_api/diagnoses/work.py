@@ -15,10 +15,10 @@ from rca.diagnosis.result import Cause, Diagnosis, ModelVersion
 from rca.errors import BundleError, InvalidInput, InvalidWindow, RcaError, SourceError, TooLarge
 from rca.telemetry.encodings.multipart import boundary_of, split_parts
 from rca.telemetry.window import Window
+from rca_api.compute.bundles import BundleRef
 from rca_api.compute.process import Context
 from rca_api.decoding import JSON, MULTIPART, Sent, decode_window, media_type
 from rca_api.diagnoses.history import History
-from rca_api.models.current import BundleRef
 from rca_api.store.window_store import Stored
 
 _log = structlog.stdlib.get_logger("rca_api.diagnoses")
@@ -191,12 +191,12 @@ def _diagnosed(context: Context, ref: BundleRef, window: Window, history: Histor
 def _with_history(context: Context, ref: BundleRef, window: Window, history: History) -> Diagnosis:
     earlier = _earlier(context, window, history)
     try:
-        return context.bundles.diagnose(ref, window, history.nodes, earlier)
+        return context.bundles.diagnose(ref, window, history.nodes.excluding(window.job.job_id), earlier)
     except InvalidInput:
         if earlier is None:
             raise
         # The earlier window does not fit, for example because the job has another shape now.
-        return context.bundles.diagnose(ref, window, history.nodes)
+        return context.bundles.diagnose(ref, window, history.nodes.excluding(window.job.job_id))
 
 
 def _earlier(context: Context, window: Window, history: History) -> Window | None:

@@ -14,7 +14,7 @@ import orjson
 from rca.diagnosis.result import Diagnosis
 from rca.errors import BundleError, RcaError
 from rca.telemetry.window import Window
-from rca_api.models.current import BundleRef
+from rca_api.compute.bundles import BundleRef
 
 #: Diagnoses a window, or a stored window by its digest.
 Diagnose = Callable[[BundleRef, Window | str], Diagnosis]

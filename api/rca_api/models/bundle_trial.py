@@ -20,9 +20,9 @@ from rca.errors import BundleError, RcaError
 from rca.telemetry.window import Window
 from rca_api.child_process import REPORT, UNEXPECTED, ChildEnded, ChildProcess, JobFailed, Message, Parent
 from rca_api.compute import process
+from rca_api.compute.bundles import BundleRef
 from rca_api.compute.process import Context, Setup
 from rca_api.models.bundle_check import Diagnose, Hindered, TryLater, Unfinished, WindowUnreadable, is_passing
-from rca_api.models.current import BundleRef
 
 TRIAL_COMMAND = (sys.executable, "-m", "rca_api.models.bundle_trial")
 #: A child that is not ready by then cannot be used; imports from a cold disk take a few seconds.

@@ -4,26 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 
-
-@dataclass(frozen=True)
-class BundleRef:
-    """A bundle on the local disk.
-
-    Attributes
-    ----------
-    folder : Path or None
-        None for the bundle that is shipped with the package.
-    sha256 : str
-        SHA-256 of its manifest; "" until it is loaded.
-    version : int or None
-        Its number in the registry, if it came from there.
-    """
-
-    folder: Path | None
-    sha256: str = ""
-    version: int | None = None
+from rca_api.compute.bundles import BundleRef
 
 
 @dataclass(frozen=True)

@@ -13,12 +13,13 @@ from sqlalchemy.exc import IntegrityError
 
 from rca.diagnosis.result import Diagnosis
 from rca.errors import RcaError
+from rca_api.compute.bundles import BundleRef
 from rca_api.compute.deadline import Deadline
 from rca_api.compute.pool import ComputePool
 from rca_api.diagnoses import work
 from rca_api.history_cache import HistoryCache
 from rca_api.metrics import Metrics
-from rca_api.models.current import BundleRef, CurrentModels
+from rca_api.models.current import CurrentModels
 from rca_api.models.shadow_comparison import ShadowRow, comparison
 from rca_api.problems import ProblemError
 from rca_api.store.database import Database

@@ -13,7 +13,7 @@ from rca_api.store.base import Base, UtcDateTime, now
 if TYPE_CHECKING:
     # Not at run time: every command that opens the database imports its tables.
     from rca.diagnosis.result import Diagnosis
-    from rca_api.models.current import BundleRef
+    from rca_api.compute.bundles import BundleRef
 
 #: Disagreements that a summary lists.
 _SHOWN = 50

@@ -22,7 +22,9 @@ from rca_api.what_if.work import Form, Wanted
 
 router = APIRouter(prefix="/v1/what-if", tags=["what-if"])
 
-Size = Annotated[int | None, Query(ge=1, description="Parallelism of the job; for bare traces only.")]
+Size = Annotated[
+    int | None, Query(ge=1, description="Size of the job in this dimension; for bare traces only.")
+]
 
 _WINDOW_CONTENT: dict[str, Any] = WINDOW_BODY["requestBody"]["content"]
 
