@@ -20,7 +20,7 @@ from rca.training import bundle_comparison, promotion_gate, run_record
 from rca.training.model_card import Card
 from rca.training.promotion import FORCED, OUTCOME, Promotion, promote
 from rca.training.registry import ORDER, Registry
-from rca_api.models import fetch
+from rca_api.models import registry_process
 
 pytestmark = [
     pytest.mark.slow,
@@ -180,10 +180,10 @@ def test_two_who_roll_back_at_once_go_back_one_version(registry: Registry) -> No
 
 
 def test_who_asks_for_a_version_again_is_seen_by_all_followers(registry: Registry, models: Any) -> None:
-    before = fetch.aliases(registry.uri)["champion"]
+    before = registry_process.aliases(registry.uri)["champion"]
     assert before["asked"]
     assert "version 1 again" in models("retry").out
-    after = fetch.aliases(registry.uri)["champion"]
+    after = registry_process.aliases(registry.uri)["champion"]
     assert after["asked"] > before["asked"]
     assert {**after, "asked": ""} == {**before, "asked": ""}
 
@@ -262,9 +262,9 @@ def test_a_run_that_was_deleted_for_good_is_nobodys_trouble(bundles: dict[str, P
     registry.client().delete_run(gone)
     assert registry.with_scores([registry.get("1")])[0].scores
     _get_store(registry.uri)._hard_delete_run(gone)
-    told = fetch.versions(registry.uri)
+    told = registry_process.versions(registry.uri)
     assert [(each["version"], bool(each["scores"])) for each in told] == [(2, True), (1, False)]
-    assert fetch.rollback(registry.uri, "blames healthy nodes", 2) == {"from": 2, "to": 1}
+    assert registry_process.rollback(registry.uri, "blames healthy nodes", 2) == {"from": 2, "to": 1}
 
 
 def counted(method: Any, asked: list[str]) -> Any:
