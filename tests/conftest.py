@@ -1,6 +1,12 @@
-"""Small readable windows, built by hand."""
+"""Limits for every test, and small readable windows, built by hand."""
 
 from __future__ import annotations
+
+import os
+
+# Threads of LightGBM and BLAS spin while they wait, at five times the cost on cores that other tests use.
+os.environ.setdefault("OMP_THREAD_LIMIT", "1")
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -8,8 +14,13 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pytest
+from hypothesis import HealthCheck, settings
 
 from rca.telemetry import Window
+
+# Hypothesis measures wall time, which a busy machine stretches.
+settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("any machine")
 
 ROOT = Path(__file__).resolve().parents[1]
 START = 1_700_000_000.0

@@ -48,7 +48,6 @@ def test_made_up_windows_get_documented_answers(url: str, mode: schemathesis.Gen
 
         @settings(
             max_examples=n_examples,
-            deadline=None,
             derandomize=True,
             database=None,
             phases=[Phase.generate],

@@ -28,7 +28,7 @@ def incidents(draw):
 
 modes = st.sampled_from(["higher", "lower", "either"])
 targets = st.sampled_from([None, *COLUMNS])
-few = settings(max_examples=40, deadline=None)
+few = settings(max_examples=40)
 
 
 @few

@@ -16,7 +16,6 @@ from rca.telemetry import Window
 #: A diagnosis takes tens of milliseconds, so a handful of examples is what a law may cost.
 few = settings(
     max_examples=12,
-    deadline=None,
     derandomize=True,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )

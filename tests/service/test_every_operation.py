@@ -62,7 +62,6 @@ def ask(operation: Any, mode: schemathesis.GenerationMode, n_examples: int, send
 
     @settings(
         max_examples=n_examples,
-        deadline=None,
         derandomize=True,
         database=None,
         phases=[Phase.generate],

@@ -341,7 +341,7 @@ def one_database(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Database]
     held.close()
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(data=st.data())
 def test_as_long_as_nothing_is_announced_the_order_of_arrival_is_without_influence(
     one_database: Database, data: st.DataObject

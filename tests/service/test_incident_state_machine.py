@@ -149,7 +149,6 @@ def test_an_uncertain_incident_names_what_its_diagnoses_share() -> None:
         assert after.uncertain
 
 
-@settings(deadline=None)
 @given(st.text("hunc", min_size=1, max_size=12), st.randoms(use_true_random=False))
 def test_replaying_does_not_depend_on_the_order_of_arrival(letters: str, random: object) -> None:
     windows = [window(i, one) for i, one in enumerate(letters)]
@@ -158,7 +157,6 @@ def test_replaying_does_not_depend_on_the_order_of_arrival(letters: str, random:
     assert list(replay(NoIncident(), shuffled, SETTINGS)) == list(replay(NoIncident(), windows, SETTINGS))
 
 
-@settings(deadline=None)
 @given(st.integers(1, 6), st.integers(1, 6), st.text("hn", min_size=1, max_size=60))
 def test_alternation_faster_than_the_hysteresis_never_flaps(healthy: int, most: int, letters: str) -> None:
     assume("h" * healthy not in letters)
@@ -172,7 +170,6 @@ def announced(letters: str, probability: float) -> list[Event]:
     return [event for _, _, events in replay(NoIncident(), windows, Hysteresis()) for event in events]
 
 
-@settings(deadline=None)
 @given(st.sampled_from("n1"), st.integers(0, 40), st.integers(0, 40), st.integers(1, 40))
 def test_whatever_comes_and_goes_in_the_same_rhythm_is_announced_a_few_times(
     sick: str, n_sick: int, n_healthy: int, times: int
@@ -183,7 +180,6 @@ def test_whatever_comes_and_goes_in_the_same_rhythm_is_announced_a_few_times(
         assert len(announced(rhythm, probability)) <= (11 if n_healthy < 48 else 2 * times)
 
 
-@settings(deadline=None)
 @given(st.text("cgn123", min_size=1, max_size=4), st.integers(1, 3), st.integers(1, 20))
 def test_causes_that_take_turns_are_announced_a_few_times(causes: str, each: int, times: int) -> None:
     rhythm = "".join(cause * each for cause in causes) * times
@@ -274,7 +270,7 @@ class Incidents(RuleBasedStateMachine):
 
 
 TestIncidents = Incidents.TestCase
-TestIncidents.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+TestIncidents.settings = settings(max_examples=60, stateful_step_count=40)
 
 
 losses = st.builds(
@@ -285,7 +281,6 @@ losses = st.builds(
 )
 
 
-@settings(deadline=None)
 @given(st.lists(losses, max_size=12), st.randoms(use_true_random=False))
 def test_losses_do_not_depend_on_order_and_never_exceed_their_sum(found: list[Loss], random: object) -> None:
     whole = total(found)

@@ -137,7 +137,6 @@ def test_made_up_requests_get_documented_answers(
 
         @settings(
             max_examples=10,
-            deadline=None,
             derandomize=True,
             database=None,
             phases=[Phase.generate],

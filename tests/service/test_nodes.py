@@ -9,7 +9,7 @@ from itertools import combinations
 
 import pytest
 from diagnosed import SETTINGS, START, Clock, diagnosed
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from sqlalchemy import select
 from sqlalchemy.orm import Session
@@ -114,7 +114,6 @@ windows = st.lists(
 )
 
 
-@settings(deadline=None)
 @given(windows, st.integers(0, 200), windows.filter(bool).map(lambda found: found[0]))
 def test_more_evidence_never_acquits(found: list[Blame], clean: int, more: Blame) -> None:
     """Windows of seven jobs in a week, some distant, some at the same time."""
@@ -128,7 +127,6 @@ def test_more_evidence_never_acquits(found: list[Blame], clean: int, more: Blame
         assert lemon_probability([*found, newcomer], n + 1, PRIOR) >= before - 1e-12
 
 
-@settings(deadline=None)
 @given(windows)
 def test_witnesses_are_the_most_that_are_pairwise_apart(found: list[Blame]) -> None:
     def apart(one: str, other: str) -> bool:
@@ -149,7 +147,6 @@ def test_witnesses_are_the_most_that_are_pairwise_apart(found: list[Blame]) -> N
 many = st.lists(st.floats(0, 1), max_size=12)
 
 
-@settings(deadline=None)
 @given(many, st.integers(0, 2000), st.floats(0, 1))
 def test_laws_of_the_model(probabilities: list[float], clean: int, more: float) -> None:
     blames = [blame(day, each) for day, each in enumerate(probabilities)]

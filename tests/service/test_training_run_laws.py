@@ -174,7 +174,5 @@ def test_training_runs_keep_their_invariants(database: Database) -> None:
     OnThisDatabase.database = database
     run_state_machine_as_test(
         OnThisDatabase,
-        settings=settings(
-            max_examples=25, stateful_step_count=25, deadline=None, derandomize=True, database=None
-        ),
+        settings=settings(max_examples=25, stateful_step_count=25, derandomize=True, database=None),
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from rca.telemetry.binning import bin_codes, bin_means, increments
@@ -148,7 +148,6 @@ def many_series(draw: st.DrawFn) -> tuple[list[np.ndarray], list[np.ndarray], li
     return times, values, counter, edges
 
 
-@settings(deadline=None)
 @given(many_series())
 def test_series_do_not_touch_one_another(
     drawn: tuple[list[np.ndarray], list[np.ndarray], list[bool], np.ndarray],
@@ -161,7 +160,6 @@ def test_series_do_not_touch_one_another(
         np.testing.assert_array_equal(together[row], alone[0])
 
 
-@settings(deadline=None)
 @given(many_series())
 def test_means_stay_within_what_was_sampled(
     drawn: tuple[list[np.ndarray], list[np.ndarray], list[bool], np.ndarray],
@@ -175,7 +173,6 @@ def test_means_stay_within_what_was_sampled(
         assert (known <= value.max() + slack).all()
 
 
-@settings(deadline=None)
 @given(many_series())
 def test_rates_over_bins_add_up_to_the_increase(
     drawn: tuple[list[np.ndarray], list[np.ndarray], list[bool], np.ndarray],

@@ -10,7 +10,7 @@ from telemetry_windows import rows_of, series_of, windows
 
 from rca.telemetry import Window, read_window
 
-thorough = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+thorough = settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow])
 
 
 def assert_same(found: Window, window: Window) -> None:

@@ -31,7 +31,7 @@ interleaved = st.builds(
 seeds = st.integers(0, 10_000)
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(st.one_of(jobs, interleaved), seeds)
 def test_own_delays_reproduce_the_trace(job: Any, seed: int) -> None:
     for part in replay_of(execute(job, 2, seed).table, job.meta).parts:
@@ -40,7 +40,7 @@ def test_own_delays_reproduce_the_trace(job: Any, seed: int) -> None:
         np.testing.assert_allclose(end[active], (part.shape.start + part.shape.duration)[active], atol=3e-5)
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(jobs, seeds)
 def test_an_ideal_below_all_times_gives_a_slowdown_of_at_least_one(job: Any, seed: int) -> None:
     replay = replay_of(execute(job, 2, seed).table, job.meta)
@@ -58,7 +58,7 @@ def _lowest(part: ShapeReplay) -> Any:
     return np.array([work[part.shape.optype == code].min() for code in part.shape.optype], dtype=np.float64)
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(st.one_of(jobs, interleaved), seeds, st.data())
 def test_shortening_an_operation_never_lengthens_a_step(job: Any, seed: int, data: st.DataObject) -> None:
     replay = replay_of(execute(job, 2, seed).table, job.meta)
@@ -73,7 +73,7 @@ def test_shortening_an_operation_never_lengthens_a_step(job: Any, seed: int, dat
     assert (replay.with_work(shorter) <= before + 1e-12).all()
 
 
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=10)
 @given(seeds, st.permutations(range(3)))
 def test_relabelling_data_ranks_permutes_the_results(seed: int, order: list[int]) -> None:
     job = make_job(pp=2, dp=3, microbatches=3)
@@ -97,7 +97,7 @@ SCENARIOS = [
 ]
 
 
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=10)
 @given(seeds, st.sampled_from(["numpy", "numba"]))
 def test_scenario_batches_equal_one_by_one(seed: int, engine: Any) -> None:
     job = make_job(pp=2, dp=2, microbatches=3)
@@ -107,7 +107,7 @@ def test_scenario_batches_equal_one_by_one(seed: int, engine: Any) -> None:
     np.testing.assert_array_equal(together, alone)
 
 
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=10)
 @given(st.one_of(jobs, interleaved), seeds)
 def test_two_columns_represent_any_number_of_data_ranks(job: Any, seed: int) -> None:
     replay = replay_of(execute(job, 2, seed).table, job.meta)

@@ -209,7 +209,7 @@ def test_reading_in_blocks_equals_reading_whole(tmp_path: Path, name: str, group
     both(write(tmp_path / "t.parquet", TRACES[name](), group), JOB.meta)
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_reading_in_blocks_equals_reading_whole_on_damaged_traces(
     tmp_path: Path, data: st.DataObject

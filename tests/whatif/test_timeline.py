@@ -32,7 +32,7 @@ def check(document: dict[str, Any]) -> None:
             assert start >= end
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(
     st.builds(
         make_job,
