@@ -32,9 +32,12 @@ ODDITIES = {
 
 
 @pytest.mark.parametrize("oddity", ODDITIES.values(), ids=ODDITIES)
-def test_a_signal_that_costs_nothing_blames_nobody(make_window, oddity: Exported) -> None:
+def test_a_signal_without_a_cost_is_no_fault_but_a_late_rank_is(make_window, oddity: Exported) -> None:
     diagnosis = rca.diagnose(exported(make_window(), oddity))
     assert (diagnosis.failure_mode, diagnosis.stragglers) == ("healthy", [])
+    late = rca.diagnose(exported(make_window(late={3: 0.05}), oddity))
+    assert late.failure_mode == "fail_slow"
+    assert [each.ranks for each in late.stragglers] == [[3]]
 
 
 @pytest.mark.parametrize("kind", get_args(HarmlessSignal.model_fields["kind"].annotation))
@@ -56,6 +59,15 @@ def test_honest_noise_blames_nobody(make_window, n_ranks: int, noise: float, see
     window = make_window(n_ranks, noise=noise, seed=seed, ranks_per_node=max(1, min(8, n_ranks // 4)))
     diagnosis = rca.diagnose(window)
     assert (diagnosis.failure_mode, diagnosis.stragglers) == ("healthy", [])
+
+
+@pytest.mark.parametrize("n_ranks", [8, 64])
+@pytest.mark.parametrize("noise", [0.0005, 0.002])
+def test_a_late_rank_is_found_in_the_same_noise(make_window, n_ranks: int, noise: float) -> None:
+    window = make_window(n_ranks, noise=noise, late={1: 0.03}, ranks_per_node=max(1, min(8, n_ranks // 4)))
+    diagnosis = rca.diagnose(window)
+    assert diagnosis.failure_mode == "fail_slow"
+    assert [each.ranks for each in diagnosis.stragglers] == [[1]]
 
 
 @pytest.mark.parametrize("n_ranks", [2, 8, 64])

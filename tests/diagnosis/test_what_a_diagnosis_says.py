@@ -162,6 +162,7 @@ def test_step_times_alone_name_nobody_and_are_not_certain_health(make_window) ->
 def test_a_cause_is_never_likelier_than_its_ranks_are_guilty(real_windows) -> None:
     for name in ("cpu-contention-node", "nic-rate-limited", "slow-dataset"):
         diagnosis = rca.diagnose(rca.read_window(real_windows / name))
+        assert diagnosis.causes
         guilty = {tuple(group.ranks): group.probability for group in diagnosis.stragglers}
         assert all(cause.probability <= guilty[tuple(cause.ranks)] + 1e-12 for cause in diagnosis.causes)
 

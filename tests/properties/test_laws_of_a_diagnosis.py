@@ -155,6 +155,14 @@ def test_the_parts_of_any_slowdown_add_up(make_window, job) -> None:
     assert_adds_up(rca.diagnose(make_window(**job)))
 
 
+def test_the_parts_of_a_slowdown_with_a_cause_add_up(real_windows) -> None:
+    """Random jobs may have no cause, so one job has to have some with an interval of positive width."""
+    diagnosis = rca.diagnose(rca.read_window(real_windows / "cpu-contention-node"))
+    assert diagnosis.causes
+    assert all(cause.interval[1] > cause.interval[0] for cause in diagnosis.causes)
+    assert_adds_up(diagnosis)
+
+
 def assert_adds_up(diagnosis: rca.Diagnosis) -> None:
     slowdown = diagnosis.slowdown
     parts = sum(cause.seconds_per_step for cause in diagnosis.causes) + diagnosis.unexplained_seconds_per_step
