@@ -94,7 +94,7 @@ def measured(body: bytes, bundle: rca.Bundle, budget: Budget) -> dict[str, Any]:
         answer = orjson.loads(diagnosed(body, bundle, clock))
         peak = peak_memory()
         # As every process of the service does once it is warm; a script that imports half of Python
-        # beside `rca` and does not, waits for full collections while its JSON is parsed.
+        # in addition to `rca` and does not, waits for full collections while its JSON is parsed.
         gc.collect()
         gc.freeze()
         started = time.perf_counter()

@@ -50,7 +50,7 @@ def main() -> None:
     cases = _public(given.public) if given.public else held_out(given.cases, given.seed)
     console = Console(width=140)
     if not cases:
-        raise SystemExit(f"no inject_time.txt beside a data.csv and no {NORMAL} under {given.public}")
+        raise SystemExit(f"no inject_time.txt next to a data.csv and no {NORMAL} under {given.public}")
     judge = service_hits if given.public else column_hits
     groups: dict[str, list[Case]] = {}
     for case in cases:

@@ -59,7 +59,7 @@ def test_what_was_learned_from_is_said_and_can_be_left_out(rca, real_windows: Pa
     assert "not in the test part" not in err
     code, _, err = rca(real_windows, "--part", "validation")
     assert code == 2
-    assert "the collection holds test 1, train 7" in err
+    assert "the collection has test 1, train 7" in err
 
 
 def test_a_window_is_printed_under_the_name_it_has(rca, real_windows: Path, tmp_path: Path) -> None:

@@ -143,7 +143,7 @@ def test_what_was_not_measured_is_a_limit(card: Card) -> None:
     assert "least often for gpu_throttling (0.67 of 30)" in alone
     assert "No real window" not in both
     assert "5 real windows were learned from" in both
-    assert "2 test windows are few" in both
+    assert "only 2 test windows" in both
     assert "there is no healthy test window" in both
 
 
