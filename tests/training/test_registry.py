@@ -174,7 +174,7 @@ def test_two_who_roll_back_at_once_go_back_one_version(registry: Registry) -> No
     registry.promote(registry.get("3"), registry.get("1"))
     was, now = registry.rollback("blames healthy nodes", expected=3)
     assert (was.number, now and now.number) == (3, 1)
-    with pytest.raises(InvalidInput, match="version 3 is not the champion, version 1 is"):
+    with pytest.raises(InvalidInput, match="version 3 is not the champion; version 1 is"):
         registry.rollback("blames healthy nodes", expected=3)
     assert aliases(registry)["champion"] == 1
 
