@@ -11,7 +11,6 @@ import numpy as np
 from rca.arrays import FloatArray
 from rca.classify.components import Component, is_whole_stage
 from rca.classify.head import Head
-from rca.classify.lateness_persistence import lateness_rotates, without
 from rca.classify.link_beside_straggler import (
     between_machines,
     faulty_port_of_other_node,
@@ -29,17 +28,17 @@ from rca.classify.link_evidence import (
 from rca.classify.link_fault_extent import reaching
 from rca.classify.merge_components import merge_suspects
 from rca.classify.node_odds import with_history
-from rca.classify.outlier_ranks import CERTAIN_STRAGGLER, job_is_suspect
+from rca.classify.outlier_ranks import job_is_suspect
 from rca.classify.outlier_steps import single_events
-from rca.classify.phase_lateness import late_in, transfer_is_timed
+from rca.classify.phase_lateness import transfer_is_timed
 from rca.classify.preconditions import (
+    alarm_thresholds,
     can_show_health,
     long_enough,
     shows_slowness,
     silent_enough,
 )
 from rca.classify.priors import ratios, reweighted
-from rca.classify.stop_evidence import after_witnesses, alarm_threshold
 from rca.classify.stop_origin import refine_stop_cause
 from rca.classify.suspects import Suspicion, link_behind_growth
 from rca.classify.uncertainty import Doubt
@@ -49,8 +48,6 @@ from rca.features.extract import without_steps
 from rca.features.former_names import COMPATIBLE_VERSIONS, with_current_names
 from rca.telemetry.causes import CAUSES, STRAGGLER_TYPES, UNKNOWN
 
-#: A part of a slow job that is late in what a cause lengthens by less than this share has another one.
-LATE_IN_IT = 0.5
 #: Head -> which feature table its rows come from.
 HEADS = {
     "mode": WINDOW_FEATURES,
@@ -161,8 +158,7 @@ class Classifier:
     def _mode_probability(self, features: FeatureSet) -> dict[str, float]:
         head = self.heads["mode"]
         chances = head.probabilities(features.window[None, :])[0]
-        told = dict(zip(head.classes, (float(chance) for chance in chances), strict=True))
-        return after_witnesses(told, features)
+        return dict(zip(head.classes, (float(chance) for chance in chances), strict=True))
 
     def _only_events(self, features: FeatureSet, *, alarmed: bool) -> Classification | None:
         """The answer where the job is healthy but for a few single steps; None where that is not so.
@@ -192,9 +188,6 @@ class Classifier:
         parts = [suspect for suspect in suspects if suspect.component.scope != "job"]
         named = named_ranks(parts)
         whole = [each for each in whole if job_is_suspect(each.causes, named, features)]
-        if whole:
-            # What lengthens everybody's makes nobody stand out who is late in something else.
-            parts = [drop_job_cause(next(iter(whole[0].causes)), part, features) for part in parts]
         parts = self._rearranged(_joined, parts, features, priors)
         parts = self._rearranged(_through_ports, parts, features, priors)
         return [*parts, *(whole or self._collectives(parts, features, priors))]
@@ -235,7 +228,7 @@ class Classifier:
     def _mode(self, probability: dict[str, float], features: FeatureSet) -> str:
         """Faulty only above the alarm threshold, slow only over enough steps, stopped only after a moment."""
         suspicion = 1.0 - probability["healthy"]
-        if suspicion < alarm_threshold(self.thresholds, features, probability):
+        if suspicion < float(alarm_thresholds(self.thresholds, features.window)):
             return "healthy"
         fault = max(("fail_slow", "fail_stop"), key=lambda mode: probability[mode])
         if fault == "fail_slow":
@@ -278,8 +271,6 @@ class Classifier:
         if priors is not None:
             causes = ordered(reweighted(causes, ratios(priors, self.heads["cause"].priors)))
             types = types_of(causes)
-        if not lateness_rotates(features):
-            causes = without("sequence_length_imbalance", causes)
         component, causes = reaching(component, causes, features)
         causes = ordered(causes)
         if next(iter(causes)) == "stage_imbalance" and is_whole_stage(component, features.topology):
@@ -296,25 +287,6 @@ class Classifier:
 def named_ranks(suspects: Iterable[Suspect]) -> list[int]:
     """Every rank that any suspect names, once, ascending."""
     return sorted({rank for suspect in suspects for rank in suspect.component.ranks})
-
-
-def drop_job_cause(cause: str, suspect: Suspect, features: FeatureSet) -> Suspect:
-    """The suspect without a cause of everybody's, if it is not late in what that cause lengthens.
-
-    Parameters
-    ----------
-    cause : str
-        What is believed of the job as a whole.
-    suspect : Suspect
-        Part of it.
-    features : FeatureSet
-    """
-    phases = CAUSES[cause].phases if cause in CAUSES else ()
-    late = late_in(phases, suspect.component, features)
-    if not late < LATE_IN_IT or suspect.causes.get(cause, 0.0) >= CERTAIN_STRAGGLER:
-        return suspect
-    causes = without(cause, suspect.causes)
-    return replace(suspect, causes=ordered(causes), types=types_of(causes))
 
 
 def as_component_cause(suspect: Suspect) -> ComponentCause:

@@ -9,7 +9,7 @@ import numpy as np
 from rca.arrays import FloatArray
 from rca.classify.components import Component
 from rca.classify.link_evidence import LINK_CAUSES, ComponentCause, Ports, isolated_link_fault
-from rca.classify.suspect_filter import transfer_grew
+from rca.classify.suspects import transfer_grew
 from rca.features import FeatureSet
 from rca.features.resource_evidence import resource_names
 from rca.features.slow_segment import MIN_SEGMENT_Z, high_segment

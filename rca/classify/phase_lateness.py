@@ -15,28 +15,12 @@ _MEASURED = WINDOW_FEATURES.index("communication_measured")
 _OWN_EXCESS, _OWN_EXCESS_Z, _GAIN_STAGE = (
     RANK_FEATURES.index(name) for name in ("own_time_excess", "own_time_excess_z", "gain_stage")
 )
-#: What one fault lengthens together: a slow device or host all that is computed.
-_WORK = [
-    [RANK_FEATURES.index(f"{phase}_excess") for phase in phases]
-    for phases in (
-        ("data_loading",),
-        ("host_to_device",),
-        ("forward", "backward", "optimizer", "gc"),
-        ("checkpoint",),
-    )
-]
 _STORAGE = resource_names().index("storage")
-#: What all ranks of a node share, and are slowed by each in its own way.
-_SHARED = [
-    resource_names().index(name) for name in ("storage", "memory", "cpu_wait", "cpu_load", "cpu_quota")
-]
 #: Own work above peers that is plain enough to tell who of several is late: relative to the step, and in
 #: units of the healthy spread.
 PLAINLY_LATE, BEYOND_NOISE = 0.015, 3.0
 #: The others of them are late if they are at least `AS_LATE` of the latest, and are not up to `IDLE` of it.
 AS_LATE, IDLE = 0.5, 0.25
-#: Who is late in one kind of work has at least this share of his lateness there.
-MIN_SHARE_IN_ONE_PHASE = 0.7
 #: Up to this share of a component is some of it.
 MAX_LATE_SHARE = 0.5
 #: A shared resource's score against peers from here on says that it is busy, in units.
@@ -90,57 +74,6 @@ def late_members(component: Component, features: FeatureSet) -> list[int] | None
     if late.mean() > MAX_LATE_SHARE or not (late | idle).all():
         return None
     return [rank for rank, is_late in zip(component.ranks, late, strict=True) if is_late]
-
-
-def late_in_different_phases(component: Component, features: FeatureSet) -> bool:
-    """Whether every rank of a node is late, and each mostly in one phase, but not all in the same.
-
-    Most faults of a node lengthen the same work on all of its ranks; a slow loader beside a slow device is
-    two faults. Busy disks and hosts and scarce memory make ranks late unevenly, so beside those nothing is
-    concluded.
-
-    Parameters
-    ----------
-    component : Component
-        Of several ranks.
-    features : FeatureSet
-    """
-    rows = features.rank[list(component.ranks)]
-    own = rows[:, _OWN_EXCESS]
-    late = (own >= PLAINLY_LATE) & (rows[:, _OWN_EXCESS_Z] >= BEYOND_NOISE)
-    within = np.column_stack([np.nansum(rows[:, columns], axis=1) for columns in _WORK])
-    mostly = within.argmax(axis=1)
-    plain = late & (within.max(axis=1) >= MIN_SHARE_IN_ONE_PHASE * own)
-    shared = features.evidence.versus_peers[np.ix_(list(component.ranks), _SHARED)]
-    alone = own_work_is_timed(component.ranks, features) and largest(shared) < SHARED_RESOURCE_BUSY
-    return bool(alone and plain.all() and (mostly != mostly[0]).any())
-
-
-def late_in(phases: Sequence[str], component: Component, features: FeatureSet) -> float:
-    """Share of a component's lateness that lies in some phases; NaN if it is not late, or no timer tells.
-
-    Parameters
-    ----------
-    phases : sequence of str
-        ``forward``, ``transfer`` and others.
-    component : Component
-    features : FeatureSet
-    """
-    rows = features.rank[list(component.ranks)]
-    late = lateness(component, features)
-    within = rows[:, [RANK_FEATURES.index(f"{phase}_excess") for phase in phases]].sum(axis=1)
-    return float(within.mean()) / late if late > 0 and len(phases) else float("nan")
-
-
-def lateness(component: Component, features: FeatureSet) -> float:
-    """Largest lateness of the component's own, relative to the step: of a rank, or of its stage.
-
-    Parameters
-    ----------
-    component : Component
-    features : FeatureSet
-    """
-    return largest(features.rank[np.ix_(list(component.ranks), [_OWN_EXCESS, _GAIN_STAGE])])
 
 
 def largest(values: FloatArray) -> float:

@@ -12,13 +12,25 @@ from rca.classify.components import Component, cover, exact_cover, likely_among_
 from rca.classify.head import Head
 from rca.classify.link_evidence import POINTED_TO, Ports, isolated_link_fault, slowest_link
 from rca.classify.outlier_ranks import outlier_ranks_of
-from rca.classify.phase_lateness import late_in_different_phases, late_members
+from rca.classify.phase_lateness import late_members, own_work_is_timed
 from rca.classify.stop_origin import stop_origin
-from rca.classify.suspect_filter import keep_explaining_suspects, shown_by_machines, transfer_grew
-from rca.features import FeatureSet
+from rca.features import WINDOW_FEATURES, FeatureSet
+from rca.features.resource_evidence import resource_names
 
-#: Ranks of one node are told apart only where each one's type is at least this probable.
-SURE_TYPE = 0.6
+#: A node is split into its ranks only where the type of each is at least this probable.
+CERTAIN_TYPE = 0.6
+#: More separate components than this are no longer an answer for a person.
+MAX_COMPONENTS = 16
+#: Transfer grown by this share of the step makes slow links a possible explanation.
+SLOW_TRANSFER = 0.02
+#: A machine's score against peers from here on is evidence by itself, in units.
+MACHINE_EVIDENCE = 2.0
+#: Resources that slow a rank when they are bad, and the activity of its device.
+#: Where no timer shows own work, only the rank that works has busy multiprocessors.
+_RESOURCES_OF_A_RANK = (
+    "gpu_clock", "gpu_memory", "pcie", "nvlink", "nic", "tcp", "cpu_wait", "cpu_quota", "memory", "storage",
+    "collector", "stopped", "gpu_activity",
+)  # fmt: skip
 #: Belief in the ranks with whom events say that the end began; the model's where that is higher.
 TOLD_BY_EVENTS = 0.9
 
@@ -83,28 +95,27 @@ class Suspicion:
             # Where every rank is suspected, a lone bad link outweighs that as it does the scope's head.
             if parts[0].scope == "job" and (alone := link_behind_growth(self.features)) is not None:
                 return [alone]
-            return likely_among_all_ranks(keep_explaining_suspects(parts, self.features), self.per_rank.size)
+            kept = shown_by_machines(parts, self.features) or parts
+            return likely_among_all_ranks(kept[:MAX_COMPONENTS], self.per_rank.size)
         if not transfer_grew(self.features):
             return []
         return [slowest_link(self.per_rank, Ports.from_features(self.features), self.features.topology)]
 
     def _parts(self, component: Component) -> list[Component]:
-        """A node or stage of which only some are late is those; a node with several faults is several."""
+        """The late ranks of a node or stage if only some are late; the ranks of a node with two faults."""
         if component.scope not in ("node", "stage"):
             return [component]
         late = late_members(component, self.features)
         if late is not None and self.per_rank[late].min() >= self.threshold:
             return self._singles(late)
-        if component.scope == "stage":
-            return [component]
-        several = late_in_different_phases(component, self.features) or self._of_several_types(component)
+        several = component.scope == "node" and self._of_several_types(component)
         return self._singles(component.ranks) if several else [component]
 
     def _of_several_types(self, component: Component) -> bool:
         rows = self.features.rank[list(component.ranks)]
         chances = self.heads["type"].probabilities(rows)
         likeliest = chances.argmax(axis=1)
-        return bool(chances.max(axis=1).min() >= SURE_TYPE and (likeliest != likeliest[0]).any())
+        return bool(chances.max(axis=1).min() >= CERTAIN_TYPE and (likeliest != likeliest[0]).any())
 
     def _singles(self, ranks: Sequence[int]) -> list[Component]:
         return [Component("rank", (rank,), float(self.per_rank[rank])) for rank in ranks]
@@ -125,3 +136,33 @@ def link_behind_growth(features: FeatureSet) -> Component | None:
         return None
     alone = isolated_link_fault(Ports.from_features(features), features.topology)
     return None if alone is None else alone.component
+
+
+def shown_by_machines(components: list[Component], features: FeatureSet) -> list[Component]:
+    """Components whose machines show evidence, where no timer separates own work from waiting.
+
+    Returns
+    -------
+    list of Component
+        Empty where timers show own work.
+    """
+    scores = [
+        0.0 if own_work_is_timed(component.ranks, features) else _machine_evidence(component, features)
+        for component in components
+    ]
+    needed = max(MACHINE_EVIDENCE, 0.5 * max(scores, default=0.0))
+    return [component for component, score in zip(components, scores, strict=True) if score >= needed]
+
+
+def _machine_evidence(component: Component, features: FeatureSet) -> float:
+    """Largest score against peers, in units, of the component's least conspicuous rank."""
+    if component.scope == "job":
+        return 0.0
+    columns = [resource_names().index(name) for name in _RESOURCES_OF_A_RANK]
+    scores = features.evidence.versus_peers[np.ix_(list(component.ranks), columns)]
+    return float(np.where(np.isfinite(scores), scores, -np.inf).max(axis=1).min())
+
+
+def transfer_grew(features: FeatureSet) -> bool:
+    """Whether transfers became slower within the window."""
+    return bool(features.window[WINDOW_FEATURES.index("transfer_growth")] >= SLOW_TRANSFER)

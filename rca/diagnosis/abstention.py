@@ -12,13 +12,13 @@ from rca.classify.preconditions import (
     FEWEST_STEPS,
     MIN_STEPS,
     SHORT_ALARM,
+    alarm_thresholds,
     can_show_health,
     long_enough,
     silent_seconds,
     stages_wait_at_work,
     stays_silent,
 )
-from rca.classify.stop_evidence import alarm_threshold
 from rca.diagnosis.events import single_events_sentence
 from rca.diagnosis.result import AbstentionCode, AbstentionReason, Cause
 from rca.features import FeatureSet
@@ -64,7 +64,7 @@ def abstention(
         Why the first cause may not be named (`rca.diagnosis.cause_gating.objection`).
     """
     mode, chance = classification.mode, classification.probability[classification.mode]
-    alarm = alarm_threshold(thresholds, features, classification.probability)
+    alarm = float(alarm_thresholds(thresholds, features.window))
     if classification.events:
         return _reason("single_event", single_events_sentence(classification, features))
     if mode == "healthy" and features.job_end.all_released:

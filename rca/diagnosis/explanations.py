@@ -9,17 +9,12 @@ import numpy as np
 from rca.arrays import FloatArray
 from rca.classify.classifier import HEADS, Classification, Classifier, Suspect
 from rca.classify.head import Head
-from rca.classify.stop_evidence import WITNESSED, has_witnesses
 from rca.diagnosis.feature_units import read_feature, subject, subject_of_signal, table_of
 from rca.diagnosis.result import Cause, Contribution, Preference
 from rca.features import RANK_FEATURES, FeatureSet
 from rca.features.groups import feature_groups
 from rca.telemetry.causes import CAUSES
 
-STOP = "fail_stop"
-#: Signals and notes of the two kinds of witnesses.
-COMPLAINED = "complaints", "events that report trouble when the last step ended"
-STAYED = "devices_kept", "some devices stay busy or keep memory, most ranks released theirs"
 #: Observations shown per decision.
 MAX_SHOWN = 4
 #: Smaller shares of the log-odds are not worth a line: a fifth of a unit moves 0.50 to 0.55.
@@ -51,26 +46,7 @@ def mode_evidence(
     chances = classification.probability
     other = max((mode for mode in chances if mode != classification.mode), key=lambda mode: chances[mode])
     moved = classifier.heads["mode"].contributions(features.window[None, :], classification.mode, other)[0]
-    found = _largest("mode", moved, None, classifier, features, _told(causes))
-    if STOP not in {classification.mode, other} or not has_witnesses(features):
-        return found
-    found.append(_witnesses(features, speaks_for=classification.mode == STOP))
-    return sorted(found, key=lambda each: -abs(each.log_odds))[:MAX_SHOWN]
-
-
-def _witnesses(features: FeatureSet, *, speaks_for: bool) -> Contribution:
-    """What no tree reads: who complained when the job fell silent, or kept his device."""
-    heard, weight = features.job_end.trouble_events, float(np.log(WITNESSED))
-    signal, note = COMPLAINED if heard else STAYED
-    return Contribution(
-        signal=signal,
-        value=float(heard) if heard else None,
-        reference=0.0 if heard else None,
-        unit="count",
-        note=note,
-        direction="for" if speaks_for else "against",
-        log_odds=weight if speaks_for else -weight,
-    )
+    return _largest("mode", moved, None, classifier, features, _told(causes))
 
 
 def suspect_evidence(

@@ -15,7 +15,7 @@ from rca.classify.classifier import Classification, Suspect, named_ranks
 from rca.classify.node_odds import checked_node_odds
 from rca.classify.preconditions import stays_silent
 from rca.classify.priors import checked_priors
-from rca.classify.suspect_filter import transfer_grew
+from rca.classify.suspects import transfer_grew
 from rca.classify.uncertainty import Doubt
 from rca.diagnosis.abstention import abstention
 from rca.diagnosis.advice import LEFT_CHECK, actions, next_check, swap_check

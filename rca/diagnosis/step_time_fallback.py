@@ -15,11 +15,12 @@ import numpy as np
 from rca.arrays import BoolArray, FloatArray
 from rca.classify.classifier import Suspect, named_ranks
 from rca.classify.phase_lateness import own_work_is_timed
-from rca.classify.suspect_filter import OWN_SYMPTOM
 from rca.features import FeatureSet
 from rca.robust import nan_max, nan_mean, nan_median
 from rca.whatif.phase_replay import PhaseReplay
 
+#: Own work above peers from here on is a symptom, relative to the step.
+OWN_SYMPTOM = 0.02
 #: Lateness that makes up for less of what the steps took longer is only what is left of it after the others
 #: have met the late one.
 MIN_LATENESS_SHARE = 0.5

@@ -87,8 +87,6 @@ class JobEnd:
         Events around or since the last sign of progress that report trouble.
     all_released : bool
         All ranks did as many steps and released their devices at once, and no event reports trouble.
-    partly_released : bool
-        Most ranks released their devices at once, and some are known not to have.
     cpu_ratio : ndarray of shape (n_ranks,), ratio, or None
         CPU time of every rank's processes at the end of the window, relative to before the stop.
     """
@@ -108,7 +106,6 @@ class JobEnd:
     no_trouble: bool = False
     trouble_events: int = 0
     all_released: bool = False
-    partly_released: bool = False
     cpu_ratio: FloatArray | None = None
 
     @classmethod
@@ -163,7 +160,7 @@ class JobEnd:
         """
         alike = not self.unfinished.any() and bool((self.behind == 0).all())
         if not self.no_trouble or not alike or not signals.all_devices_released:
-            return replace(self, partly_released=signals.most_devices_released)
+            return self
         return replace(self, steps_since_progress=0.0, all_released=True)
 
     def with_final_signals(self, signals: FinalSignals) -> JobEnd:

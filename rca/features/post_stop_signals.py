@@ -136,12 +136,6 @@ class PostStopSignals:
         return bool(self.gpu.size > 1 and self._released.all())
 
     @property
-    def most_devices_released(self) -> bool:
-        """Whether most devices were released at once, and some are known to be in use."""
-        in_use = (self.gpu > RELEASED_MAX_ACTIVITY) | (self.memory > RELEASED_MAX_MEMORY)
-        return bool(in_use.any() and 2 * self._released.sum() > self.gpu.size)
-
-    @property
     def _released(self) -> BoolArray:
         """Ranks whose device is known to be idle and empty, shape (n_ranks,)."""
         released: BoolArray = (self.gpu <= RELEASED_MAX_ACTIVITY) & (self.memory <= RELEASED_MAX_MEMORY)

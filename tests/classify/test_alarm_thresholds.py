@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 
 from rca.classify.preconditions import LARGE_LOSS, alarm_thresholds
-from rca.classify.stop_evidence import alarm_threshold
-from rca.features import WINDOW_FEATURES, extract
+from rca.features import WINDOW_FEATURES
 
 THREE = {"fault": 0.94, "fault_costly": 0.86, "fault_unseen": 0.97}
 
@@ -50,22 +47,3 @@ def test_many_windows_are_judged_at_once() -> None:
 def test_older_bundles_have_one_threshold_for_all() -> None:
     rows = np.stack([window(), window(step_noise=0.0, lateness=0.5, slow_segment_share=1.0)])
     assert alarm_thresholds({"fault": 0.9}, rows).tolist() == [0.9, 0.9]
-
-
-def test_a_silent_job_with_a_witness_alarms_as_what_costs_much_does(make_window) -> None:
-    features = extract(make_window(n_steps=60))
-    thresholds = {"fault": 0.91, "fault_costly": 0.7, "fault_unseen": 0.92}
-    silent = replace(features.job_end, steps_since_progress=50.0)
-    stopped = {"healthy": 0.2, "fail_slow": 0.1, "fail_stop": 0.7}
-    for job_end, alarm in (
-        (features.job_end, 0.91),
-        (silent, 0.91),
-        (replace(silent, trouble_events=1), 0.7),
-        (replace(silent, partly_released=True), 0.7),
-        (replace(features.job_end, trouble_events=1), 0.91),
-    ):
-        assert alarm_threshold(thresholds, replace(features, job_end=job_end), stopped) == alarm
-    told = replace(features, job_end=replace(silent, trouble_events=1))
-    assert alarm_threshold({"fault": 0.91}, told, stopped) == 0.91
-    slow = {"healthy": 0.2, "fail_slow": 0.7, "fail_stop": 0.1}
-    assert alarm_threshold(thresholds, told, slow) == 0.91

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from rca.classify.components import Component
-from rca.classify.phase_lateness import late_in_different_phases, late_members
+from rca.classify.phase_lateness import late_members
 from rca.classify.suspects import Suspicion
 from rca.diagnosis.bundle import baseline
 from rca.features import RANK_FEATURES, WINDOW_FEATURES, extract
@@ -100,56 +100,3 @@ def test_the_latest_has_to_be_late_beyond_noise_himself() -> None:
     column = RANK_FEATURES.index("own_time_excess_z")
     other.rank[4:, column] = [9.0, 1.0, 0.0, 0.0]
     assert late_members(NODE, other) is None
-
-
-def apart(*where: str, own: tuple[float, ...] = (0.2, 0.2, 0.2, 0.2), share: float = 0.9) -> Any:
-    """Ranks 4 to 7, each with this share of his lateness in a phase of his own."""
-    told = features(*own)
-    for rank, phase, late in zip(NODE.ranks, where, own, strict=True):
-        told.rank[rank, RANK_FEATURES.index(f"{phase}_excess")] = share * late
-    return told
-
-
-LOADS, COMPUTES = "data_loading", "forward"
-TWO_WORKS = (LOADS, COMPUTES, LOADS, COMPUTES)
-
-
-def test_ranks_late_in_different_work_are_several_faults() -> None:
-    assert late_in_different_phases(NODE, apart(*TWO_WORKS))
-    assert late_in_different_phases(NODE, apart("checkpoint", COMPUTES, "backward", COMPUTES))
-
-
-@pytest.mark.parametrize(
-    "told",
-    [
-        apart(COMPUTES, "backward", COMPUTES, "backward"),
-        apart("optimizer", "backward", COMPUTES, "gc"),
-        apart(*TWO_WORKS, own=(0.2, 0.2, 0.2, 0.01)),
-        apart(*TWO_WORKS, own=(0.2, 0.2, 0.2, 0.025)),
-        apart(*TWO_WORKS, own=(0.2, 0.2, 0.2, np.nan)),
-        apart(*TWO_WORKS, share=0.65),
-    ],
-    ids=[
-        "one device's work",
-        "what a busy host lengthens",
-        "one is not late",
-        "one within noise",
-        "one without timers",
-        "late in much",
-    ],
-)
-def test_otherwise_a_node_stays_a_node(told: Any) -> None:
-    assert not late_in_different_phases(NODE, told)
-
-
-@pytest.mark.parametrize("resource", ["storage", "memory", "cpu_wait", "cpu_load", "cpu_quota"])
-def test_what_ranks_of_a_node_share_makes_them_late_in_different_work(resource: str) -> None:
-    told = apart(*TWO_WORKS)
-    told.evidence.versus_peers[5, resource_names().index(resource)] = 1.0
-    assert not late_in_different_phases(NODE, told)
-
-
-def test_without_timers_of_the_exchange_no_node_is_taken_apart() -> None:
-    told = apart(*TWO_WORKS)
-    told.window[WINDOW_FEATURES.index("communication_measured")] = 0.0
-    assert not late_in_different_phases(NODE, told)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from rca.classify.classifier import combine
-from rca.classify.lateness_persistence import without
 from rca.classify.link_beside_straggler import between_machines
 from rca.telemetry.causes import UNKNOWN
 
@@ -30,9 +29,3 @@ def test_slow_collectives_are_between_causes_of_links_alone() -> None:
         {"network_congestion": 0.75, "nvlink_degradation": 0.25}
     )
     assert between_machines({UNKNOWN: 1.0}) == {}
-
-
-def test_what_cannot_be_leaves_its_belief_to_the_others() -> None:
-    found = without("sequence_length_imbalance", {"sequence_length_imbalance": 0.6, "gpu_throttling": 0.4})
-    assert found == {"gpu_throttling": 1.0, "sequence_length_imbalance": 0.0}
-    assert without("hang", {"gpu_throttling": 1.0}) == {"gpu_throttling": 1.0}

@@ -56,7 +56,9 @@ def reason_of(window: rca.Window, **options) -> AbstentionReason:
 
 
 def test_every_code_is_documented() -> None:
-    page = (Path(__file__).resolve().parents[2] / "docs" / "doubt.md").read_text(encoding="utf-8")
+    page = (
+        Path(__file__).resolve().parents[2] / "docs" / "explanation" / "calibration-and-abstention.md"
+    ).read_text(encoding="utf-8")
     assert all(f"| `{code}` |" in page for code in get_args(AbstentionCode))
 
 
