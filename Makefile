@@ -8,6 +8,9 @@ WORKER  := $(SERVICE) --extra train
 WINDOW ?= data/windows/cpu-contention-node
 BENCH  ?=
 
+# Without bytecode every process that a test starts compiles all packages, at 2 to 3 seconds each.
+unexport PYTHONDONTWRITEBYTECODE
+
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test lint audit serve bench train lock openapi clean
 

@@ -7,7 +7,7 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from urllib.parse import urlsplit
 from urllib.request import urlopen
@@ -25,7 +25,7 @@ WINDOW = Path(demo.DEFAULT_WINDOW)
 
 @pytest.fixture(scope="module")
 def url() -> Iterator[str]:
-    with demo.running_service() as address:
+    with demo.running_service(settings={"RCA_PROCESSES": "1"}) as address:
         yield address
 
 
@@ -139,7 +139,10 @@ def test_the_demo_prints_the_diagnosis(capsys: pytest.CaptureFixture[str]) -> No
     assert "capture-cpu-contention-node" in printed
 
 
-def test_the_demo_fails_with_a_message(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_the_demo_fails_with_a_message(
+    url: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(demo, "running_service", lambda: nullcontext(url))
     assert demo.main(["--window", str(tmp_path / "nothing")]) == 1
     told = capsys.readouterr()
     assert told.out == ""

@@ -30,7 +30,7 @@ CHECKS = [not_a_server_error, status_code_conformance, content_type_conformance,
 
 @pytest.fixture(scope="module")
 def url() -> Iterator[str]:
-    with demo.running_service() as address:
+    with demo.running_service(settings={"RCA_PROCESSES": "1"}) as address:
         yield address
 
 

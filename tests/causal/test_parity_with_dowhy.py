@@ -24,7 +24,7 @@ def _few_simulations():
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(checks, "SIMULATIONS", 3)
-        patch.setattr(checks, "PERMUTATIONS", 20)
+        patch.setattr(checks, "PERMUTATIONS", 4)
         yield
 
 

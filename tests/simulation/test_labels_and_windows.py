@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import cache
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ from simulated import fault, phase, scenario
 from rca.features import RANK_FEATURES, extract
 from rca.simulation import (
     FAULTS,
+    LabelledWindow,
     Scenario,
     Telemetry,
     corpus_window,
@@ -20,7 +22,12 @@ from rca.simulation import (
 )
 from rca.telemetry.window import Window
 
-CORPUS = [corpus_window(7, index) for index in range(60)]
+each_of_corpus = pytest.mark.parametrize("index", range(60))
+
+
+@cache
+def made_of(index: int) -> LabelledWindow:
+    return corpus_window(7, index)
 
 
 def _validated(window: Window) -> Window:
@@ -52,8 +59,9 @@ def test_a_corpus_does_not_depend_on_the_number_of_processes():
     assert all(_same(a.window, b.window) and a.label == b.label for a, b in zip(alone, shared, strict=True))
 
 
-@pytest.mark.parametrize("made", CORPUS, ids=lambda made: f"seed{made.scenario.seed}")
-def test_sampled_windows_pass_validation_and_keep_their_types(made):
+@each_of_corpus
+def test_sampled_windows_pass_validation_and_keep_their_types(index):
+    made = made_of(index)
     checked = _validated(made.window)
     assert checked.notes == ()
     assert checked.metrics.schema == made.window.metrics.schema
@@ -68,8 +76,9 @@ def test_windows_survive_a_round_trip_through_a_directory(tmp_path):
     assert _same(read_window(tmp_path / "window"), made.window)
 
 
-@pytest.mark.parametrize("made", CORPUS, ids=lambda made: f"seed{made.scenario.seed}")
-def test_labels_keep_the_format(made):
+@each_of_corpus
+def test_labels_keep_the_format(index):
+    made = made_of(index)
     label, job = json.loads(json.dumps(made.label)), made.window.job
     slow = [cause for cause in label["causes"] if FAULTS[cause["cause"]].straggler_type]
     mode = {(False, True): "healthy", (True, True): "fail_slow"}

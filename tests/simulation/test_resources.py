@@ -9,7 +9,7 @@ from simulated import cluster_workload, fault, phase, scenario
 from rca.simulation import Benign, Fleet, Scenario, simulate
 from rca.simulation.compute_work import spread_for, stage_work
 from rca.simulation.faults import apply_faults
-from rca.simulation.gpu_clock import SOFT, SPAN, WORKING, cooling_for
+from rca.simulation.gpu_clock import SPAN_DEGREES, THROTTLE_DEGREES, WORKING_DEGREES, cooling_for
 from rca.simulation.label import slowdown
 from rca.simulation.noise import draw_noise
 from rca.simulation.timing import run_steps
@@ -81,7 +81,7 @@ def _hot(seconds: float, severity: float = 0.6, **changes) -> np.ndarray:
         dialect="mixed", workload=cluster_workload(), faults=(hot,), fleet=Fleet(cooling_seconds=seconds)
     )
     resources = apply_faults(drawn)
-    assert resources.heat[2].max() < SOFT + SPAN - WORKING
+    assert resources.heat[2].max() < THROTTLE_DEGREES + SPAN_DEGREES - WORKING_DEGREES
     return resources.clock[2]
 
 

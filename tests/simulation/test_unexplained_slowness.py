@@ -10,7 +10,7 @@ from simulated import fault, scenario
 
 from rca.simulation import simulate
 from rca.simulation.faults import apply_faults
-from rca.simulation.faults.job import TYPES
+from rca.simulation.faults.job import UNEXPLAINED_TYPES
 from rca.simulation.healthy_job import LongStall
 from rca.simulation.noise import draw_noise
 from rca.simulation.resources import Resources
@@ -21,7 +21,7 @@ from rca.telemetry.causes import UNKNOWN
 STRETCHES = {"compute_stretch", "launch_stretch", "copy_stretch", "nic_stretch", "nvlink_stretch"}
 
 
-@pytest.mark.parametrize("variant", TYPES)
+@pytest.mark.parametrize("variant", UNEXPLAINED_TYPES)
 def test_unexplained_slowness_shows_in_times_only(variant: str) -> None:
     base = scenario("gpu_throttling", dialect="mixed")
     job = base.model_copy(update={"faults": (fault(UNKNOWN, variant=variant),)})
@@ -40,7 +40,7 @@ def test_unexplained_slowness_is_labelled_unknown_with_its_type(variant: str) ->
     base = scenario("gpu_throttling", dialect="mixed")
     label = simulate(base.model_copy(update={"faults": (fault(UNKNOWN, variant=variant),)})).label
     assert label["failure_mode"] == "fail_slow"
-    assert label["straggler_type"] == TYPES[variant]
+    assert label["straggler_type"] == UNEXPLAINED_TYPES[variant]
     assert label["causes"][0]["accepted"] == [UNKNOWN]
 
 

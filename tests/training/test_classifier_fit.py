@@ -11,7 +11,7 @@ from made_up_corpus import made_up_corpus
 from rca.classify.classifier import HEADS
 from rca.classify.head import Head
 from rca.features import WINDOW_FEATURES
-from rca.training import classifier_fit
+from rca.training import classifier_fit, heads
 from rca.training.heads import Target, fit_head, targets, with_healthy
 
 
@@ -55,7 +55,8 @@ def healthy_chance(target: Target, rows: np.ndarray) -> float:
     return float(head.probabilities(rows)[:, head.classes.index("healthy")].mean())
 
 
-def test_what_healthy_jobs_do_now_and_then_is_learned() -> None:
+def test_what_healthy_jobs_do_now_and_then_is_learned(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(heads, "MAX_ROUNDS", 60)
     target, asked = loud_target(), loud_and_harmless(20)
     assert healthy_chance(target, asked) < 0.3
     assert healthy_chance(with_healthy(target, loud_and_harmless(200)[20:]), asked) > 0.7

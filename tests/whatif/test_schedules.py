@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 from launch_delays import launch_delays
@@ -9,8 +11,10 @@ from synthetic_jobs import Key, SyntheticJob, Times, execute, make_job, step_sec
 
 from rca.whatif.analysis import replay_of, what_if
 from rca.whatif.optypes import OP_TYPES
-from rca.whatif.replay import end_times
+from rca.whatif.replay import Engine, end_times
+from rca.whatif.result import WhatIf
 
+ENGINES: tuple[Engine, ...] = ("numpy", "numba")
 JOBS = {
     "1f1b": make_job(pp=4, dp=2, microbatches=6),
     "few microbatches": make_job(pp=4, dp=2, microbatches=2),
@@ -69,38 +73,42 @@ def ideal_times(job: SyntheticJob, times: list[list[Times]]) -> dict[str, float]
     return ideal
 
 
-@pytest.mark.parametrize("engine", ["numpy", "numba"])
-def test_results_equal_brute_force(job: SyntheticJob, engine: str) -> None:
+def test_results_of_both_engines_equal_brute_force(job: SyntheticJob) -> None:
     ran = execute(job, slow=lambda key, d, step: 1.5 if key[2] == 0 and d == job.dp - 1 else 1.0)
-    found = what_if(replay_of(ran.table, job.meta, engine=engine))  # type: ignore[arg-type]
+    answers = [what_if(replay_of(ran.table, job.meta, engine=engine)) for engine in ENGINES]
     ideal = ideal_times(job, ran.times)
 
-    def only(keeps: object) -> list[float]:
-        return [
+    def check(seconds: Callable[[WhatIf], np.ndarray], keeps: Callable[[Key, int], bool]) -> None:
+        """Operations that `keeps` selects take their own time, all others the ideal one."""
+        expected = [
             step_seconds(
                 job,
                 [
-                    {key: v if keeps(key, d) else ideal[key[0]] for key, v in one.items()}  # type: ignore[operator]
+                    {key: v if keeps(key, d) else ideal[key[0]] for key, v in one.items()}
                     for d, one in enumerate(step)
                 ],
             )
             for step in ran.times
         ]
+        for found in answers:
+            np.testing.assert_allclose(seconds(found), expected, rtol=2e-4)
 
-    close = {"rtol": 2e-4}
-    np.testing.assert_allclose(found.no_delay, only(lambda key, d: True), **close)
-    np.testing.assert_allclose(found.ideal, only(lambda key, d: False), **close)
-    for stage, seconds in zip(found.by_stage.labels, found.by_stage.seconds, strict=True):
-        np.testing.assert_allclose(seconds, only(lambda key, d, s=stage: key[2] == s), **close)
-    for rank, seconds in zip(found.by_data_rank.labels, found.by_data_rank.seconds, strict=True):
-        np.testing.assert_allclose(seconds, only(lambda key, d, r=rank: d == r), **close)
+    check(lambda found: found.no_delay, lambda key, d: True)
+    check(lambda found: found.ideal, lambda key, d: False)
+    first, second = answers
+    for name in ("by_stage", "by_data_rank", "by_type"):
+        assert list(getattr(first, name).labels) == list(getattr(second, name).labels)
+    for index, stage in enumerate(first.by_stage.labels):
+        check(lambda found, i=index: found.by_stage.seconds[i], lambda key, d, s=stage: key[2] == s)
+    for index, rank in enumerate(first.by_data_rank.labels):
+        check(lambda found, i=index: found.by_data_rank.seconds[i], lambda key, d, r=rank: d == r)
     merged = {op.name: op.merged for op in OP_TYPES}
-    for kind, seconds in zip(found.by_type.labels, found.by_type.seconds, strict=True):
-        np.testing.assert_allclose(seconds, only(lambda key, d, k=kind: merged[key[0]] == k), **close)
-    for w in range(found.workers.rank.size):
-        place = (int(found.workers.stage[w]), int(found.workers.data_rank[w]))
-        real = only(lambda key, d, p=place: (key[2], d) == p)
-        np.testing.assert_allclose(found.workers.seconds[w], real, **close)
+    for index, kind in enumerate(first.by_type.labels):
+        check(lambda found, i=index: found.by_type.seconds[i], lambda key, d, k=kind: merged[key[0]] == k)
+    workers = list(zip(first.workers.stage.tolist(), first.workers.data_rank.tolist(), strict=True))
+    assert workers == list(zip(second.workers.stage.tolist(), second.workers.data_rank.tolist(), strict=True))
+    for index, worker in enumerate(workers):
+        check(lambda found, i=index: found.workers.seconds[i], lambda key, d, w=worker: (key[2], d) == w)
 
 
 @pytest.mark.parametrize("name", [name for name in JOBS if JOBS[name].pp * JOBS[name].dp > 1])
