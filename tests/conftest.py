@@ -26,6 +26,12 @@ ROOT = Path(__file__).resolve().parents[1]
 START = 1_700_000_000.0
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Run modules with slow tests first: no worker starts a long one when the others have nothing left."""
+    slow = {item.path for item in items if item.get_closest_marker("slow")}
+    items.sort(key=lambda item: item.path not in slow)
+
+
 @pytest.fixture(scope="session", autouse=True)
 def _service_settings(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """No test touches the data of the user who runs it; those about access switch it on themselves."""

@@ -20,6 +20,8 @@ from rca.client import Client
 from rca.errors import InvalidWindow
 from rca_api import demo
 
+pytestmark = pytest.mark.slow
+
 WINDOW = Path(demo.DEFAULT_WINDOW)
 
 

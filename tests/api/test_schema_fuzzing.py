@@ -18,6 +18,8 @@ from schemathesis.checks import (
 from rca_api import demo
 from rca_api.app import create_app
 
+pytestmark = pytest.mark.slow
+
 OPERATIONS = [
     ("/v1/diagnoses", "POST", 60),
     ("/v1/diagnoses/batch", "POST", 30),

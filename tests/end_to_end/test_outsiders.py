@@ -15,6 +15,8 @@ from strangers import Answer, alarms, asked, is_right
 
 from rca.testbed.pack import unpack
 
+pytestmark = pytest.mark.slow
+
 PACKED = Path(__file__).parents[2] / "data" / "outsiders"
 N_HEALTHY, N_FAULTY = 37, 59
 

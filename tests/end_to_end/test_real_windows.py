@@ -19,6 +19,8 @@ from rca.evaluation.scores import judge
 from rca.telemetry.encodings import arrow
 from rca.telemetry.labels import accepted, read_label
 
+pytestmark = pytest.mark.slow
+
 each_window = pytest.mark.parametrize(("name", "expected"), EXPECTED.items(), ids=EXPECTED)
 HEALTHY = [name for name, expected in EXPECTED.items() if expected.mode == "healthy"]
 SLOW = [name for name, expected in EXPECTED.items() if expected.mode == "fail_slow"]

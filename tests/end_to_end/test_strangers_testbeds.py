@@ -14,6 +14,8 @@ import rca
 from rca.telemetry.labels import read_label
 from rca.testbed.pack import unpack
 
+pytestmark = pytest.mark.slow
+
 PACKED = Path(__file__).parents[2] / "data" / "testbed"
 AnswersOf = Callable[[str], list[Answer]]
 

@@ -17,6 +17,8 @@ from rca.evaluation.signal_sets import SIGNAL_SETS
 from rca.training.collection import simulate_collection
 from rca.training.split import part_of
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:

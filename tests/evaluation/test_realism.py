@@ -162,8 +162,8 @@ def test_a_label_that_lacks_an_injected_fault_is_not_comparable() -> None:
 
 @pytest.mark.slow
 def test_processes_have_no_influence_on_the_comparison(real_windows: Path) -> None:
-    alone = compare(real_windows, n_windows=16, seed=2)
-    shared = compare(real_windows, n_windows=16, seed=2, processes=2)
+    alone = compare(real_windows, n_windows=8, seed=2)
+    shared = compare(real_windows, n_windows=8, seed=2, processes=2)
     assert [one.features.tobytes() for one in alone.simulated] == [
         one.features.tobytes() for one in shared.simulated
     ]

@@ -19,6 +19,8 @@ from rca_api.models.bundle_check import Hindered, TryLater, Unfinished, WindowUn
 from rca_api.models.bundle_trial import BundleTrial, attempt
 from rca_api.store.window_store import WindowStore
 
+pytestmark = pytest.mark.slow
+
 SHIPPED = Path(str(files("rca_models"))) / "baseline"
 REF = BundleRef(SHIPPED, version=7)
 

@@ -21,6 +21,8 @@ from rca_api.compute.process import Setup
 from rca_api.metrics import Metrics
 from rca_api.problems import ProblemError
 
+pytestmark = pytest.mark.slow
+
 LONG = 120.0
 
 

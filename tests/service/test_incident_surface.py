@@ -123,6 +123,8 @@ def test_a_cursor_that_is_none_of_ours_is_refused(client: TestClient, cursor: st
 
 
 @pytest.mark.slow
+# `test_every_operation` makes up requests to a service with SQLite.
+@pytest.mark.parametrize("database_url", ["postgresql"], indirect=True)
 @pytest.mark.parametrize("mode", list(schemathesis.GenerationMode), ids=lambda mode: mode.value)
 def test_made_up_requests_get_documented_answers(
     client: TestClient, mode: schemathesis.GenerationMode

@@ -22,6 +22,8 @@ from rca.simulation import (
 )
 from rca.telemetry.window import Window
 
+pytestmark = pytest.mark.slow
+
 each_of_corpus = pytest.mark.parametrize("index", range(60))
 
 
@@ -52,9 +54,10 @@ def test_another_seed_gives_another_window():
 
 
 def test_a_corpus_does_not_depend_on_the_number_of_processes():
-    alone = list(generate_corpus(10, 3, processes=1))
+    alone = [made_of(index) for index in range(10)]
+    assert _same(next(generate_corpus(10, 7, processes=1)).window, alone[0].window)
     counted: list[int] = []
-    shared = list(generate_corpus(10, 3, processes=2, progress=lambda done, _n: counted.append(done)))
+    shared = list(generate_corpus(10, 7, processes=2, progress=lambda done, _n: counted.append(done)))
     assert counted == list(range(1, 11))
     assert all(_same(a.window, b.window) and a.label == b.label for a, b in zip(alone, shared, strict=True))
 

@@ -7,6 +7,7 @@ import math
 import shutil
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -43,8 +44,6 @@ def _three(pool: Pool, per_cell: int) -> list[Fold]:
 def few() -> Iterator[pytest.MonkeyPatch]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(heads, "MAX_ROUNDS", 8)
-        # The trees are the same; several threads are slow if the tests use all cores.
-        patch.setitem(heads.PARAMETERS, "num_threads", 1)
         patch.setattr(module, "folds", _three)
         yield patch
 
@@ -61,14 +60,9 @@ def mine(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def options(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+def options(tmp_path_factory: pytest.TempPathFactory, shared_features: FeatureCache) -> dict[str, Any]:
     folder = tmp_path_factory.mktemp("kept")
-    return {
-        "results": folder / "folds",
-        "per_cell": 1,
-        "variants": 2,
-        "cache": FeatureCache(folder / "examples"),
-    }
+    return {"results": folder / "folds", "per_cell": 1, "variants": 2, "cache": shared_features}
 
 
 @pytest.fixture(scope="module")
@@ -142,8 +136,8 @@ def test_the_facts_of_a_pool_are_those_of_its_windows(mine: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_corpus_without_a_mode_cannot_be_fitted() -> None:
-    corpus = stack(simulated_examples(60, SEED, processes=1))
+def test_a_corpus_without_a_mode_cannot_be_fitted(shared_features: FeatureCache) -> None:
+    corpus = stack(islice(simulated_examples(N_WINDOWS, SEED, processes=1, cache=shared_features), 60))
     pairs = zip(corpus.mode, corpus.part, strict=True)
     stopped = tuple("test" if mode == "fail_stop" else part for mode, part in pairs)
     assert what_lacks(replace(corpus, part=stopped)) == "no train windows for the head stopper"

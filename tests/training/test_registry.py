@@ -16,7 +16,7 @@ from registered import SHIPPED, add_version, bundle_copy, facts
 from rca.cli import run as run_command_line
 from rca.diagnosis import Bundle
 from rca.errors import BundleError, InvalidInput, SourceError
-from rca.training import bundle_comparison, promotion_gate, run_record
+from rca.training import run_record
 from rca.training.model_card import Card
 from rca.training.promotion import FORCED, OUTCOME, Promotion, promote
 from rca.training.registry import ORDER, Registry
@@ -24,6 +24,7 @@ from rca_api.models import registry_process
 
 pytestmark = [
     pytest.mark.slow,
+    pytest.mark.usefixtures("comparisons_here"),
     # MLflow asks SQLAlchemy for it.
     pytest.mark.filterwarnings("ignore:The ``noload`` loader strategy is deprecated"),
 ]
@@ -38,15 +39,6 @@ class Ran(NamedTuple):
     code: int
     out: str
     err: str
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _few_timings() -> Iterator[None]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(bundle_comparison, "LATENCY_WINDOWS", 3)
-        # Three timings on a busy machine are no evidence; what the gate makes of them is tested elsewhere.
-        patch.setattr(promotion_gate, "LATENCY_SLACK", 10.0)
-        yield
 
 
 @pytest.fixture(scope="module")

@@ -11,6 +11,7 @@ import orjson
 import pytest
 
 import rca
+from rca.causal import checks
 from rca.errors import InvalidInput, SourceError
 from rca.training import heads
 from rca.training.feature_cache import FeatureCache
@@ -37,6 +38,8 @@ def _few_rounds() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(heads, "MAX_ROUNDS", 24)
         patch.setattr(heads, "PATIENCE", 4)
+        patch.setattr(checks, "SIMULATIONS", 3)
+        patch.setattr(checks, "PERMUTATIONS", 4)
         yield
 
 
@@ -56,11 +59,6 @@ def mine(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def cache(tmp_path_factory: pytest.TempPathFactory) -> FeatureCache:
-    return FeatureCache(tmp_path_factory.mktemp("cache"))
-
-
-@pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("tracking") / "mlflow.db"
 
@@ -76,7 +74,7 @@ def result(
     store: Path,
     phases: list[str],
     mine: Path,
-    cache: FeatureCache,
+    shared_features: FeatureCache,
 ) -> TrainingResult:
     def progress(phase: str, done: int, total: int) -> None:
         assert 0 <= done <= total
@@ -90,18 +88,23 @@ def result(
         seed=SEED,
         collections=[mine],
         processes=1,
-        cache=cache,
+        cache=shared_features,
         tracking_uri=f"sqlite:///{store}",
         progress=progress,
     )
 
 
 def test_the_same_seed_gives_the_same_bundle_byte_for_byte(
-    result: TrainingResult, mine: Path, cache: FeatureCache, tmp_path: Path
+    result: TrainingResult, mine: Path, shared_features: FeatureCache, tmp_path: Path
 ) -> None:
     """The second time with the features that the first run kept; two workers instead of one."""
     again = train(
-        tmp_path / "bundle", n_windows=N_WINDOWS, seed=SEED, collections=[mine], processes=2, cache=cache
+        tmp_path / "bundle",
+        n_windows=N_WINDOWS,
+        seed=SEED,
+        collections=[mine],
+        processes=2,
+        cache=shared_features,
     )
     assert again.sha256 == result.sha256
     assert again.corpus_digest == result.corpus_digest
@@ -217,6 +220,7 @@ def test_the_run_is_registered_as_the_challenger_with_its_card(result: TrainingR
     assert f"`{COMMAND}`" in result.card
 
 
+@pytest.mark.usefixtures("comparisons_here")
 def test_the_gate_asks_for_the_real_windows_and_leaves_out_what_was_learned(
     result: TrainingResult, store: Path, mine: Path, tmp_path: Path
 ) -> None:

@@ -26,6 +26,7 @@ from rca.training.cross_validation.tune import (
     search,
     tune,
 )
+from rca.training.feature_cache import FeatureCache
 from rca.training.heads import Target
 from rca.training.settings import TUNABLE
 
@@ -35,8 +36,6 @@ pytest.importorskip("optuna")
 @pytest.fixture(autouse=True)
 def _few_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(heads, "MAX_ROUNDS", 15)
-    # The trees are the same; several threads are slow if the tests use all cores.
-    monkeypatch.setitem(heads.PARAMETERS, "num_threads", 1)
 
 
 def _tuner(n_groups: int, folder: Path, *, informative: bool, trials: int = 6) -> Tuner:
@@ -156,7 +155,9 @@ def test_a_head_with_too_few_rows_is_not_tuned(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_run_tunes_the_given_heads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_tunes_the_given_heads(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shared_features: FeatureCache
+) -> None:
     monkeypatch.setattr(heads, "MAX_ROUNDS", 6)
     phases: list[str] = []
     found = tune(
@@ -167,6 +168,7 @@ def test_a_run_tunes_the_given_heads(tmp_path: Path, monkeypatch: pytest.MonkeyP
         heads=["scope"],
         trials=2,
         n_folds=2,
+        cache=shared_features,
         progress=lambda phase, done, total: phases.append(phase),
     )
     assert [head.name for head in found.heads] == ["scope"]

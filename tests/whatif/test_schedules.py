@@ -14,6 +14,8 @@ from rca.whatif.optypes import OP_TYPES
 from rca.whatif.replay import Engine, end_times
 from rca.whatif.result import WhatIf
 
+pytestmark = pytest.mark.slow
+
 ENGINES: tuple[Engine, ...] = ("numpy", "numba")
 JOBS = {
     "1f1b": make_job(pp=4, dp=2, microbatches=6),

@@ -1,0 +1,52 @@
+"""Simulated windows and their features, made once for several modules."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator
+from functools import cache
+from typing import Any
+
+import pytest
+
+from rca.evaluation import simulated
+from rca.training import bundle_comparison, promotion_gate
+from rca.training.feature_cache import FeatureCache
+
+
+@pytest.fixture(scope="session")
+def shared_features(tmp_path_factory: pytest.TempPathFactory) -> FeatureCache:
+    """Windows of the same seed have the same features in every corpus, so a module finds those of another."""
+    base = tmp_path_factory.getbasetemp()
+    # Each worker of pytest-xdist has a folder of its own in that of the run.
+    return FeatureCache((base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "features")
+
+
+class InThisProcess:
+    """A pool without processes."""
+
+    def __init__(self, processes: int, initializer: Callable[..., None], initargs: tuple[Any, ...]) -> None:
+        initializer(*initargs)
+
+    def __enter__(self) -> InThisProcess:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def map(self, work: Callable[[Any], Any], items: Iterable[Any], chunksize: int) -> Iterator[Any]:
+        return map(work, items)
+
+
+simulated_once = cache(simulated.simulated_window)
+
+
+@pytest.fixture
+def comparisons_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Compare bundles in this process, on windows that are simulated once."""
+    monkeypatch.setattr(simulated, "pool_of", InThisProcess)
+    monkeypatch.setattr(simulated, "simulated_window", simulated_once)
+    monkeypatch.setattr(bundle_comparison, "simulated_window", simulated_once)
+    monkeypatch.setattr(bundle_comparison, "LATENCY_WINDOWS", 3)
+    # Three timings on a busy machine are no evidence; what the gate makes of them is tested elsewhere.
+    monkeypatch.setattr(promotion_gate, "LATENCY_SLACK", 10.0)
