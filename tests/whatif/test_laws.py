@@ -101,9 +101,9 @@ SCENARIOS = [
 @given(seeds, st.sampled_from(["numpy", "numba"]))
 def test_scenario_batches_equal_one_by_one(seed: int, engine: Any) -> None:
     job = make_job(pp=2, dp=2, microbatches=3)
-    table = execute(job, 3, seed).table
-    together = scenarios_of(table, SCENARIOS, job.meta, engine=engine)
-    alone = [scenarios_of(table, [one], job.meta, engine=engine)[0] for one in SCENARIOS]
+    replay = replay_of(execute(job, 3, seed).table, job.meta, engine=engine)
+    together = scenarios_of(replay, SCENARIOS)
+    alone = [scenarios_of(replay, [one])[0] for one in SCENARIOS]
     np.testing.assert_array_equal(together, alone)
 
 
