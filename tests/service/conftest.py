@@ -43,12 +43,14 @@ def postgres() -> Iterator[Server]:
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
-def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
     """An empty database; every test that uses it runs on both kinds."""
     if request.param == "sqlite":
-        return f"sqlite:///{tmp_path / 'rca.db'}"
+        yield f"sqlite:///{tmp_path / 'rca.db'}"
+        return
     server: Server = request.getfixturevalue("postgres")
-    return server.new_database()
+    with server.temporary_database() as url:
+        yield url
 
 
 @pytest.fixture

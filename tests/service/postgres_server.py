@@ -5,7 +5,10 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import psycopg
 
@@ -51,9 +54,22 @@ class Server:
     def new_database(self) -> str:
         """Make an empty database; its URL."""
         name = f"test_{new_id()}"
-        with psycopg.connect(self._url("postgres"), autocommit=True) as connection:
-            connection.execute(f"CREATE DATABASE {name}".encode())
+        self._execute(f"CREATE DATABASE {name}")
         return self._url(name)
+
+    @contextmanager
+    def temporary_database(self) -> Iterator[str]:
+        """An empty database that is deleted in the end; its URL."""
+        url = self.new_database()
+        try:
+            yield url
+        finally:
+            # Each has 300 files. Hundreds of databases take minutes to delete once they are on the disk.
+            self._execute(f"DROP DATABASE {urlsplit(url).path[1:]} WITH (FORCE)")
+
+    def _execute(self, statement: str) -> None:
+        with psycopg.connect(self._url("postgres"), autocommit=True) as connection:
+            connection.execute(statement.encode())
 
     def _url(self, database: str) -> str:
         return f"postgresql://rca@/{database}?host={self._folder}"

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import schemathesis
-from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import HealthCheck, Phase, assume, given, settings
 from incident_service import ids, live, service_without_model
 from schemathesis.checks import (
     content_type_conformance,
@@ -149,6 +149,8 @@ def test_made_up_requests_get_documented_answers(
             # Some requests are about what is there: made-up ids alone would never get far.
             if mode is schemathesis.GenerationMode.POSITIVE and case.path_parameters:
                 case.path_parameters |= {k: v for k, v in known.items() if k in case.path_parameters}
+            # No route's path parameter takes a line break, so such an address belongs to no operation.
+            assume(not any("\n" in str(each) for each in (case.path_parameters or {}).values()))
             statuses.add(case.call_and_validate(checks=CHECKS).status_code)
 
         answers()
