@@ -79,5 +79,6 @@ def _table(signals: list[Signal]) -> str:
     for signal in signals:
         names = "\n".join((signal.name, *(f"  or {alias}" for alias in signal.aliases)))
         used = "yes" if signal.all_channels() else "no"
-        table.add_row(*(Text(cell) for cell in (names, signal.kind, signal.unit, used, signal.meaning)))
+        kind, unit = (signal.kind, signal.unit) if signal.all_channels() else ("", "")
+        table.add_row(*(Text(cell) for cell in (names, kind, unit, used, signal.meaning)))
     return rendered(table)

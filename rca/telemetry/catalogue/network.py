@@ -124,10 +124,13 @@ SIGNALS: tuple[Signal, ...] = (
         "node_netstat_TcpExt_TCPSlowStartRetrans",
         "node_netstat_TcpExt_TCPSynRetrans",
         "node_netstat_TcpExt_TCPTimeouts",
-        "node_netstat_TcpExt_ListenDrops",
-        "node_netstat_TcpExt_ListenOverflows",
         "node_tcp_connection_retransmits_total",
         meaning="a part or a copy of the retransmitted segments",
+    ),
+    *unused(
+        "node_netstat_TcpExt_ListenDrops",
+        "node_netstat_TcpExt_ListenOverflows",
+        meaning="incoming connections that were dropped; training connections are open all the time",
     ),
     *unused(
         "node_netstat_Tcp_InErrs",
