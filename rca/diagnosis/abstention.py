@@ -19,8 +19,8 @@ from rca.classify.preconditions import (
     stages_wait_at_work,
     stays_silent,
 )
-from rca.diagnosis.events import single_events_sentence
 from rca.diagnosis.result import AbstentionCode, AbstentionReason, Cause
+from rca.diagnosis.slowdown_without_straggler import single_events_sentence
 from rca.features import FeatureSet
 
 #: On a window unlike those learned from, calibrated probabilities promise nothing: only evidence this strong

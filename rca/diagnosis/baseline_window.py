@@ -11,9 +11,9 @@ from collections.abc import Callable
 
 import numpy as np
 
-from rca.diagnosis.job_wide_slowdown import WHAT_CHANGED, job_wide_check
 from rca.diagnosis.merge_diagnoses import doubts_only_causes
 from rca.diagnosis.result import Diagnosis, EarlierWindow, Straggler
+from rca.diagnosis.slowdown_without_straggler import WHAT_CHANGED, job_wide_check
 from rca.features import FeatureSet
 from rca.robust import nan_median
 from rca.telemetry.baseline_window import after_earlier

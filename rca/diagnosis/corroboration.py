@@ -15,6 +15,7 @@ import numpy as np
 from rca.arrays import FloatArray
 from rca.causal.scores import BusyEvidence
 from rca.classify.classifier import Suspect, ordered, types_of
+from rca.diagnosis.contradiction import contradicted
 from rca.features import RANK_FEATURES, FeatureSet
 from rca.features.resource_evidence import resource_names
 from rca.robust import nan_median
@@ -37,6 +38,18 @@ _OWN_EXCESS = RANK_FEATURES.index("own_time_excess")
 _PHASES = {phase: RANK_FEATURES.index(f"{phase}_excess") for phase in ("data_loading", "checkpoint")}
 #: Resources that move with other faults, or with none, and so tell little on their own.
 UNTELLING = frozenset({"gpu_heat", "gpu_activity", "stopped", "tcp", FABRIC})
+
+
+def with_machine_evidence(suspect: Suspect, features: FeatureSet, busy: BusyEvidence) -> Suspect:
+    """The suspect with more belief in causes whose signals are loud, and less in those whose are normal.
+
+    Parameters
+    ----------
+    suspect : Suspect
+    features : FeatureSet
+    busy : BusyEvidence
+    """
+    return contradicted(corroborated(suspect, features, busy), features, busy)
 
 
 def corroborated(suspect: Suspect, features: FeatureSet, busy: BusyEvidence) -> Suspect:

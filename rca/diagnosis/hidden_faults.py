@@ -14,7 +14,7 @@ from rca.classify.counterfactual_features import Counterfactual
 from rca.classify.merge_components import merge_suspects
 from rca.classify.residual_suspects import is_residual_suspect
 from rca.diagnosis.bundle import Bundle
-from rca.diagnosis.cause_reweighting import heard
+from rca.diagnosis.corroboration import with_machine_evidence
 from rca.diagnosis.step_time_fallback import timers_can_price
 from rca.features import FeatureSet
 from rca.telemetry.job import Topology
@@ -56,7 +56,7 @@ def with_hidden_faults(
     if told.mode != "fail_slow" or not _at_the_same_time(features, counterfactual):
         return found
     busy = BusyEvidence.from_features(counterfactual, bundle.mechanisms)
-    again = [heard(suspect, counterfactual, busy) for suspect in told.suspects]
+    again = [with_machine_evidence(suspect, counterfactual, busy) for suspect in told.suspects]
     first = [as_component_cause(each) for each in found.suspects]
     new = [
         each

@@ -22,16 +22,15 @@ from rca.diagnosis.advice import LEFT_CHECK, actions, next_check, swap_check
 from rca.diagnosis.baseline_window import with_earlier
 from rca.diagnosis.bundle import Bundle, baseline
 from rca.diagnosis.cause_gating import contradicting_evidence, covers_the_loss, objection
-from rca.diagnosis.cause_reweighting import heard
 from rca.diagnosis.causes import TRIFLE, catalogued, named_first, slow_causes, stop_causes
+from rca.diagnosis.corroboration import with_machine_evidence
 from rca.diagnosis.data_quality import quality, silent_ranks, with_history_notes
-from rca.diagnosis.events import events_check
 from rca.diagnosis.explanations import MAX_EXPLAINED, mode_evidence, preference, suspect_evidence
 from rca.diagnosis.hidden_faults import with_hidden_faults
-from rca.diagnosis.job_wide_slowdown import job_wide_check
 from rca.diagnosis.pricing import Pricing, price
 from rca.diagnosis.result import AbstentionReason, Cause, Diagnosis, Interval, Slowdown, Straggler
 from rca.diagnosis.segment_rediagnosis import with_second_look
+from rca.diagnosis.slowdown_without_straggler import events_check, job_wide_check
 from rca.diagnosis.step_time_fallback import priced_by_step_time
 from rca.diagnosis.stragglers import straggler
 from rca.features import WINDOW_FEATURES, FeatureSet, extract
@@ -122,7 +121,7 @@ def analyse(
     busy = BusyEvidence.from_features(features, bundle.mechanisms)
     slow = classification.mode == "fail_slow"
     if slow:
-        suspects = [heard(suspect, features, busy) for suspect in classification.suspects]
+        suspects = [with_machine_evidence(suspect, features, busy) for suspect in classification.suspects]
         classification = replace(classification, suspects=suspects)
         classification = with_hidden_faults(classification, window, features, bundle, shares)
     suspects = classification.suspects if slow else []

@@ -8,8 +8,7 @@ import simulated_jobs
 import rca
 from rca.diagnosis.merge_diagnoses import merge_diagnoses
 from rca.diagnosis.result import AbstentionReason, Slowdown
-from rca.diagnosis.segment_rediagnosis import with_second_look
-from rca.diagnosis.segments import Part, before_the_end, slow_parts
+from rca.diagnosis.segment_rediagnosis import Part, before_the_end, slow_parts, with_second_look
 from rca.features import extract
 from rca.simulation import Fault, Scenario, simulate
 
