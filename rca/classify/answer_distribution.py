@@ -1,4 +1,4 @@
-"""How often a model gives which answer, to tell one day that it has begun to answer otherwise."""
+"""How often a model gives which answer: the reference that drift of the answers is measured against."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ CONFIDENCE_BINS = 10
 
 @dataclass(frozen=True)
 class AnswerShares:
-    """Shares of a model's answers to windows that it was not fitted on; each adds up to 1.
+    """Shares of a model's answers to held-out windows; each set of shares adds up to 1.
 
     Attributes
     ----------

@@ -77,7 +77,7 @@ class Booster:
         ----------
         rows : ndarray of shape (n_rows, n_features)
         classes : sequence of int
-            Which columns of `raw` are asked about.
+            Columns of `raw` to explain.
 
         Returns
         -------
@@ -95,7 +95,7 @@ class Booster:
         return np.stack(parts, axis=1)
 
     def _trees_of(self, number: int) -> Booster:
-        """The trees of one class as a model of its own; LightGBM can only be asked about all of a model."""
+        """The trees of one class as a model of its own: LightGBM explains all classes or none."""
         if self.n_classes == 1:
             return self
         if number not in self._of_class:
@@ -135,7 +135,7 @@ class Booster:
 
 
 def _tree_spans(text: str) -> list[slice]:
-    """Where every tree of a model stands; damage is refused before LightGBM sees it and ends the process.
+    """The span of every tree in the text. A damaged model is refused here; LightGBM would end the process.
 
     The header lists the size of every tree's block; each must begin where the one before it ends.
     """
@@ -160,7 +160,7 @@ def _tree_spans(text: str) -> list[slice]:
 
 
 def _one_class(text: str, number: int, n_classes: int) -> str:
-    """A model whose only score is that of one class: trees stand in turns, one per class and round."""
+    """A model with the score of one class only. The text lists one tree per class and boosting round."""
     chosen = [
         f"Tree={position}" + text[text.index("\n", span.start) : span.stop]
         for position, span in enumerate(_tree_spans(text)[number::n_classes])
@@ -168,7 +168,7 @@ def _one_class(text: str, number: int, n_classes: int) -> str:
     only = {
         "num_class=": "1",
         "num_tree_per_iteration=": "1",
-        # Only contributions are asked of it, which no objective transforms.
+        # The model only computes contributions, which no objective transforms.
         "objective=": "regression",
         _TREE_SIZES: " ".join(str(len(block)) for block in chosen),
     }

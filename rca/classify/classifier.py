@@ -63,7 +63,7 @@ HEADS = {
 
 @dataclass(frozen=True)
 class Suspect:
-    """A component with what the models believe about it."""
+    """A component with the models' probabilities for it."""
 
     component: Component
     types: dict[str, float]
@@ -126,7 +126,7 @@ class Classifier:
         priors: Mapping[str, float] | None = None,
         node_odds: Mapping[str, float] | None = None,
     ) -> Classification:
-        """Decide the failure mode and, unless healthy, who is to blame.
+        """Decide the failure mode and, unless healthy, find the suspects.
 
         Parameters
         ----------
@@ -161,9 +161,9 @@ class Classifier:
         return dict(zip(head.classes, (float(chance) for chance in chances), strict=True))
 
     def _only_events(self, features: FeatureSet, *, alarmed: bool) -> Classification | None:
-        """The answer where the job is healthy but for a few single steps; None where that is not so.
+        """The answer where the job is healthy except for a few single steps; None otherwise.
 
-        No alarm is taken back for a rest that is likelier faulty than healthy: more than those stood out.
+        An alarm stays if the other steps are likelier faulty than healthy.
         """
         events = single_events(features)
         if events is None:
@@ -174,14 +174,14 @@ class Classifier:
         if self._mode(probability, rest) != "healthy" or (alarmed and likeliest != "healthy"):
             return None
         healthy = probability["healthy"] >= self.thresholds["decide"]
-        nobody = np.zeros(features.rank.shape[0])
+        no_suspect = np.zeros(features.rank.shape[0])
         columns = tuple(int(column) for column in np.flatnonzero(events)) if healthy else ()
-        return Classification("healthy", probability, False, [], nobody, columns)
+        return Classification("healthy", probability, False, [], no_suspect, columns)
 
     def _arranged(
         self, suspects: list[Suspect], features: FeatureSet, priors: Mapping[str, float] | None
     ) -> list[Suspect]:
-        """Suspects of a slow job, put together by what shares their causes; the job as a whole comes last."""
+        """Suspects of a slow job, merged where they share a cause; the job as a whole comes last."""
         if not suspects or suspects[0].component.scope == "job":
             return [self._at_its_link(suspect, features, priors) for suspect in suspects]
         whole = [suspect for suspect in suspects if suspect.component.scope == "job"]
@@ -199,18 +199,20 @@ class Classifier:
         features: FeatureSet,
         priors: Mapping[str, float] | None,
     ) -> list[Suspect]:
-        """The suspects after a rule that knows what shares a cause has put their ranks together anew."""
-        held = {suspect.component: suspect for suspect in suspects}
+        """The suspects after a rule has regrouped their ranks; changed components are classified again."""
+        unchanged = {suspect.component: suspect for suspect in suspects}
         suspected = [as_component_cause(suspect) for suspect in suspects]
         return [
-            held[component] if component in held else self._suspect(component, features, "fail_slow", priors)
+            unchanged[component]
+            if component in unchanged
+            else self._suspect(component, features, "fail_slow", priors)
             for component in rule(suspected, features)
         ]
 
     def _collectives(
         self, suspects: list[Suspect], features: FeatureSet, priors: Mapping[str, float] | None
     ) -> list[Suspect]:
-        """The links as a suspect of their own, where stragglers leave slower collectives unexplained."""
+        """The links as a further suspect, where stragglers do not explain slower collectives."""
         known = [ComponentCause(each.component, _likeliest_known(each.causes)) for each in suspects]
         if residual_collectives(known, features):
             links = link_behind_growth(features)
@@ -219,7 +221,7 @@ class Classifier:
         else:
             links = faulty_port_of_other_node([as_component_cause(each) for each in suspects], features)
         if links is None or any(each.component.ranks == links.ranks for each in suspects):
-            # Just these ranks are suspected already: theirs may be the link's fault, and is no second one.
+            # The same ranks are suspects already: the link may be their fault, so it is no second one.
             return []
         found = self._suspect(links, features, "fail_slow", priors)
         causes = between_machines(found.causes)
@@ -245,9 +247,9 @@ class Classifier:
     def _at_its_link(
         self, suspect: Suspect, features: FeatureSet, priors: Mapping[str, float] | None
     ) -> Suspect:
-        """The suspect, or the one node of which a link shows what is believed of everybody's.
+        """The suspect, or the one node whose link shows the fault that is suspected of the whole job.
 
-        A queue does so only where collectives were seen to grow; errors and a port that was down always.
+        A queue narrows the suspect only where collectives grew; errors and a port that was down always do.
         """
         if not suspect.by_link:
             return suspect
@@ -279,7 +281,7 @@ class Classifier:
         return Suspect(component, types, self._pooled("pattern", rows), causes)
 
     def _pooled(self, head: str, rows: FloatArray) -> dict[str, float]:
-        """One belief for a component: the geometric mean of its ranks' probabilities."""
+        """Probabilities of a component: the geometric mean over its ranks."""
         model = self.heads[head]
         return dict(zip(model.classes, pooled(model.probabilities(rows)).tolist(), strict=True))
 
@@ -297,7 +299,7 @@ def as_component_cause(suspect: Suspect) -> ComponentCause:
 
 
 def _likeliest_known(causes: Mapping[str, float]) -> str:
-    """The first cause of the catalogue: what one that nobody knows does to others, nobody knows either."""
+    """The first cause of the catalogue: the effect of an unknown cause on other ranks is unknown."""
     return next((cause for cause in causes if cause in CAUSES), UNKNOWN)
 
 
@@ -310,7 +312,7 @@ def _through_ports(suspects: list[ComponentCause], features: FeatureSet) -> list
 
 
 def pooled(chances: FloatArray) -> FloatArray:
-    """Geometric mean of beliefs of shape (n_ranks, n_classes), normalised to shape (n_classes,)."""
+    """Geometric mean of probabilities of shape (n_ranks, n_classes), normalised to shape (n_classes,)."""
     logs = np.log(np.maximum(chances, 1e-9)).mean(axis=0)
     weights = np.exp(logs - logs.max())
     result: FloatArray = weights / weights.sum()
@@ -318,7 +320,7 @@ def pooled(chances: FloatArray) -> FloatArray:
 
 
 def _can_be_certain(mode: str, features: FeatureSet) -> bool:
-    """Without one finished step there is no step time to compare: then only an ending is certain."""
+    """Without a finished step there is no step time to compare, so only a stop is certain."""
     timed = bool(np.isfinite(features.work.step_reference))
     return mode == "fail_stop" or (timed and (mode == "fail_slow" or can_show_health(features)))
 
@@ -326,7 +328,7 @@ def _can_be_certain(mode: str, features: FeatureSet) -> bool:
 def combine(types: dict[str, float], causes: dict[str, float]) -> dict[str, float]:
     """P(cause) = P(type) P(cause | type): the two heads cannot contradict each other.
 
-    Slowness of no catalogue cause has no type; the causes share what belief it leaves.
+    An unknown cause has no type; the other causes share the probability that it leaves.
     """
     combined = {UNKNOWN: causes[UNKNOWN]} if UNKNOWN in causes else {}
     catalogued = 1.0 - combined.get(UNKNOWN, 0.0)
@@ -339,7 +341,7 @@ def combine(types: dict[str, float], causes: dict[str, float]) -> dict[str, floa
 
 
 def types_of(causes: dict[str, float]) -> dict[str, float]:
-    """Belief in each type: that in its causes."""
+    """Probability of each type: the sum over its causes."""
     return {
         straggler_type: sum(
             chance

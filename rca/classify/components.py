@@ -14,16 +14,16 @@ from rca.telemetry.job import Topology
 
 Scope = Literal["rank", "node", "stage", "data_group", "job"]
 
-#: Innocent ranks of a window that the rank models learn from, at most.
+#: Most healthy ranks of a window that the rank models learn from.
 LEARNED_AMONG = 8
-#: In which the number of guilty ranks is found: it only grows, slowly where many are hardly suspected.
+#: Most iterations to find the number of faulty ranks. It only grows, slowly where suspicions are weak.
 MOST_ROUNDS = 50
-#: The job is meant only when at least this share of its ranks is suspected.
-EVERYBODY = 0.75
-#: What a further component has to add to an explanation, in log-odds: each halves the belief in it.
+#: The job is a component only if at least this share of its ranks is suspected.
+MIN_JOB_SHARE = 0.75
+#: Penalty of each further component, in log-odds: it halves the probability of an explanation.
 FURTHER = math.log(2.0)
-#: A rank's word for or against a component, at most, in log-odds: models may be surely wrong.
-SUREST = 4.0
+#: Bound on a rank's log-odds for or against a component: a model may be certain and wrong.
+MAX_RANK_LOG_ODDS = 4.0
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class Component:
 
 
 def cover(probability: FloatArray, threshold: float, topology: Topology) -> list[Component]:
-    """Explain suspected ranks by the components that are likeliest together.
+    """Explain suspected ranks by the likeliest set of components.
 
     Parameters
     ----------
@@ -56,18 +56,18 @@ def cover(probability: FloatArray, threshold: float, topology: Topology) -> list
 
     Notes
     -----
-    A node's fault shows on all its ranks and a stage's on all of the stage's, so one of them may be likelier
-    than its suspected ranks each for itself: every further component halves the belief in an explanation, and
-    every rank inside speaks for or against it by its log-odds beyond the threshold's. Ranks that are hardly
-    suspected are no rivals to a node that they are part of, unless nobody in it is suspected more. A stage,
-    and where nearly everybody is suspected the job, is weighed against the best components inside it.
+    A fault of a node or stage shows on all its ranks, so the whole may be likelier than separate ranks. Every
+    further component halves the probability of an explanation. Every rank inside a component adds its
+    log-odds beyond the threshold's. Weakly suspected ranks do not compete with their node, unless no rank in
+    it is suspected more. A stage is compared with the best components inside it. So is the job, if nearly
+    all ranks are suspected.
     """
     suspected = probability >= threshold
     odds = _odds(probability, threshold)
     alone = np.where(suspected, odds - FURTHER, 0.0)
 
     def gain(members: IntArray) -> float:
-        """Log-odds of one component over its ranks for themselves: those that are worth it, or else all."""
+        """Log-odds of one component over its separate ranks: those with a gain, or else all."""
         rivals = alone[members]
         worth = rivals[rivals > 0]
         return float(odds[members].sum() - FURTHER - (worth if worth.size else rivals).sum())
@@ -82,27 +82,27 @@ def cover(probability: FloatArray, threshold: float, topology: Topology) -> list
                 part_of[chosen.pop(part)[2]] = -1
             chosen[number] = mine, scope, members
             part_of[members] = number
-    everybody = np.arange(topology.n_ranks)
-    nearly_all = topology.n_ranks > 2 and suspected.mean() >= EVERYBODY
-    if nearly_all and gain(everybody) > sum(best for best, _, _ in chosen.values()):
-        return [_component("job", everybody, probability)]
+    all_ranks = np.arange(topology.n_ranks)
+    nearly_all = topology.n_ranks > 2 and suspected.mean() >= MIN_JOB_SHARE
+    if nearly_all and gain(all_ranks) > sum(best for best, _, _ in chosen.values()):
+        return [_component("job", all_ranks, probability)]
     wholes = [_component(scope, members, probability) for _, scope, members in chosen.values()]
     return _by_probability(wholes, suspected & (part_of < 0), probability)
 
 
-def exact_cover(guilty: BoolArray, probability: FloatArray, topology: Topology) -> list[Component]:
-    """Put ranks that are known to be guilty, all others being innocent, into components that are wholly so.
+def exact_cover(faulty: BoolArray, probability: FloatArray, topology: Topology) -> list[Component]:
+    """Group ranks that are known to be faulty into components without other ranks.
 
     Parameters
     ----------
-    guilty : ndarray of shape (n_ranks,), bool
+    faulty : ndarray of shape (n_ranks,), bool
     probability : ndarray of shape (n_ranks,)
         Straggler probability of every rank.
     """
-    if topology.n_ranks > 2 and guilty.all():
+    if topology.n_ranks > 2 and faulty.all():
         return [_component("job", np.arange(topology.n_ranks), probability)]
     found: list[Component] = []
-    left = guilty.copy()
+    left = faulty.copy()
     # Stages first: one that is made of whole nodes is the stage.
     for scope, members in reversed(list(_candidates(topology))):
         if left[members].all():
@@ -118,15 +118,15 @@ def _by_probability(wholes: list[Component], singles: BoolArray, probability: Fl
 
 
 def _odds(probability: FloatArray, threshold: float) -> FloatArray:
-    """How far probabilities are above the threshold, in log-odds, at most `SUREST` either way."""
-    held = np.clip(np.append(probability, threshold), 1e-9, 1.0 - 1e-9)
-    odds = np.log(held / (1.0 - held))
-    result: FloatArray = np.clip(odds[:-1] - odds[-1], -SUREST, SUREST)
+    """How far probabilities are above the threshold, in log-odds within `MAX_RANK_LOG_ODDS`."""
+    clipped = np.clip(np.append(probability, threshold), 1e-9, 1.0 - 1e-9)
+    odds = np.log(clipped / (1.0 - clipped))
+    result: FloatArray = np.clip(odds[:-1] - odds[-1], -MAX_RANK_LOG_ODDS, MAX_RANK_LOG_ODDS)
     return result
 
 
 def likely_among_all_ranks(components: Sequence[Component], n_ranks: int) -> list[Component]:
-    """The likeliest component, and those beside it that are likely even among so many ranks.
+    """The likeliest component, and the others that are likely even among so many ranks.
 
     Parameters
     ----------
@@ -136,25 +136,25 @@ def likely_among_all_ranks(components: Sequence[Component], n_ranks: int) -> lis
 
     Notes
     -----
-    Somebody has to be slow in a slow job, so the likeliest needs no more. Of thousands of innocent ranks a
-    few look guilty by chance: the models learned from at most `LEARNED_AMONG` of each window, so the odds of
-    every other are corrected for the ranks they did not see (case-control sampling; King and Zeng, 2001). By
-    how much depends on how many are guilty, which is what all the corrected odds together say (Saerens,
-    Latinne and Decaestecker, 2002): twelve that look alike are less likely to be twelve accidents than one.
+    A slow job has a slow component, so the likeliest is kept without a test. Of thousands of healthy ranks a
+    few look faulty by chance. The models learned from at most `LEARNED_AMONG` healthy ranks of a window, so
+    the odds of the others are corrected for the unseen ranks (case-control sampling; King and Zeng, 2001).
+    The size of the correction depends on the number of faulty ranks. The corrected odds estimate that number
+    (Saerens, Latinne and Decaestecker, 2002): twelve ranks that look faulty are rarely twelve accidents.
     """
     found = sorted(components, key=lambda component: (-component.probability, component.ranks))
     if not found:
         return []
     odds = np.array([each.probability / max(1.0 - each.probability, 1e-9) for each in found])
     sizes = np.array([len(each.ranks) for each in found])
-    guilty = np.ones(sizes.size)
+    faulty = np.ones(sizes.size)
     for _ in range(MOST_ROUNDS):
-        corrected = odds * np.minimum(1.0, LEARNED_AMONG * np.maximum(sizes, guilty) / n_ranks)
+        corrected = odds * np.minimum(1.0, LEARNED_AMONG * np.maximum(sizes, faulty) / n_ranks)
         chances = sizes * corrected / (1.0 + corrected)
-        # Nobody speaks for himself, and the likeliest for nobody: somebody always is.
+        # No component counts for itself. The likeliest counts for none: every window has one.
         chances[0] = 0.0
-        guilty, before = np.maximum(1.0, chances.sum() - chances), guilty
-        if np.allclose(guilty, before, atol=0.01):
+        faulty, before = np.maximum(1.0, chances.sum() - chances), faulty
+        if np.allclose(faulty, before, atol=0.01):
             break
     return [each for place, each in enumerate(found) if place == 0 or corrected[place] >= 1.0]
 
@@ -167,7 +167,7 @@ def is_whole_stage(component: Component, topology: Topology) -> bool:
 
 
 def _candidates(topology: Topology) -> Iterator[tuple[Scope, IntArray]]:
-    """Nodes, then stages over several nodes: what is inside another one comes first."""
+    """Nodes, then stages over several nodes: the inner component comes first."""
     if len(topology.node_names) > 1:
         for node in range(len(topology.node_names)):
             members = np.flatnonzero(topology.node == node)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-#: What a set can be asked for, and what its classes are: failure modes, causes of slowness, causes of a stop.
+#: Questions that have prediction sets. Their classes: failure modes, causes of slowness, causes of a stop.
 QUESTIONS = ("mode", "cause", "stop_cause")
 
 
@@ -14,9 +14,9 @@ QUESTIONS = ("mode", "cause", "stop_cause")
 class PredictionSets:
     """Per question and class, the smallest probability at which the class stays plausible.
 
-    Split conformal prediction, conditional on the class where held-out windows of it were many enough: among
-    new windows of a class, exchangeable with the held-out ones, at least `level` have the class in their set.
-    On jobs unlike any that was learned from nothing is promised.
+    Split conformal prediction, conditional on the class where it has enough held-out windows. Of new windows
+    that are exchangeable with those, at least a share of `level` have their class in the set. There is no
+    guarantee for jobs unlike the training jobs.
 
     References
     ----------
@@ -62,14 +62,14 @@ class PredictionSets:
             One of `QUESTIONS`.
         chances : mapping of class to probability
         answered : str or None
-            What the answer says: never ruled out, nor is the most probable class, so that a set is not empty
-            and does not contradict its answer.
+            The answer's class. It and the most probable class are never ruled out, so a set is not empty and
+            does not contradict its answer.
 
         Notes
         -----
-        Where the model is right more often than `level`, floors alone would rule out what is nearly as likely
-        as not. A class with a probability of at least ``1 - level`` therefore stays as well. All three
-        exceptions only add classes, so they only raise the coverage.
+        Where the model is right more often than `level`, floors alone would rule out likely classes. So a
+        class with a probability of at least ``1 - level`` stays as well. All three exceptions only add
+        classes, so they only raise the coverage.
         """
         floors, likely = self.floors[question], 1.0 - self.level
         ordered = sorted(chances, key=lambda name: (-chances[name], name))

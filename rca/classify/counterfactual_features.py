@@ -1,7 +1,7 @@
 """Counterfactual features: the same window with the lateness of some ranks removed.
 
-A late rank sets the pace of all and hides other faults: a rank that would be late without it waits for it.
-So its lateness is removed from its own work, and the time that the job waited for it from the steps.
+The latest rank sets the pace of the job and hides other faults: less late ranks wait for it. So its lateness
+is removed from its own work, and the time that the job waited for it is removed from the steps.
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ MIN_UNEVEN_STEPS, MIN_REMAINING_COST = 0.06, 0.03
 
 @dataclass(frozen=True)
 class Counterfactual:
-    """What some ranks' lateness comes to.
+    """The effect of some ranks' lateness on the job.
 
     Attributes
     ----------
     features : FeatureSet
         Of the window as it was.
-    ranks : ndarray of shape (n_mended,), int
+    ranks : ndarray of shape (n_removed,), int
     excess : ndarray of shape (n_ranks, n_steps), seconds
-        Own work above the reference, of the counterfactual ranks; zero of the others.
+        Own work above the reference of the counterfactual ranks; zero for the others.
     left : ndarray of shape (n_steps,), seconds
-        By how much whoever comes last of the others is late.
+        Lateness of the last of the other ranks.
     saved : ndarray of shape (n_steps,), seconds
-        By how much the job's steps are shorter.
+        How much shorter the job's steps become.
     """
 
     features: FeatureSet
@@ -60,7 +60,7 @@ class Counterfactual:
         return cls(features, counterfactual, excess, left, late.max(axis=0, initial=0.0) - left)
 
     def is_still_slow(self) -> bool:
-        """Whether the job may be slow without these ranks; if not, no feature has to be computed again."""
+        """Whether the job may be slow without the lateness; if not, no feature has to be computed again."""
         if not self.left.size:
             return False
         step = self.features.work.job_step - self.saved
@@ -71,13 +71,13 @@ class Counterfactual:
         return max(stages, float(self.left.mean())) >= MIN_REMAINING_COST * self.features.work.step_reference
 
     def features_without_lateness(self, window: Window) -> FeatureSet:
-        """Features of the counterfactual job; what machines say of the counterfactual ranks is left out.
+        """Features of the counterfactual job, without machine evidence of the counterfactual ranks.
 
         Parameters
         ----------
         window : Window
-            The window of the features. The counterfactual job may be slow in other steps, so exporters are
-            asked about those.
+            The window of the features. The counterfactual job may be slow in other steps, so evidence is
+            collected again from its metrics.
         """
         features, topology = self.features, self.features.topology
         work = self._work()
@@ -117,7 +117,7 @@ class Counterfactual:
         )
 
     def _phases(self) -> dict[str, FloatArray]:
-        """Each phase less what it was longer than the peers', up to the excess of all of them."""
+        """Each phase without its excess over the peers, up to the total excess of the rank."""
         left, phases = self.excess[self.ranks], {}
         for name, seconds in self.features.work.phases.items():
             longer = np.fmax(np.nan_to_num(self.features.comparison.phase_excess[name][self.ranks]), 0.0)
@@ -129,10 +129,10 @@ class Counterfactual:
 
 
 def _silenced(evidence: Evidence, ranks: IntArray) -> Evidence:
-    """The evidence without what it says of some ranks."""
-    told = {
+    """The evidence with unknown scores for some ranks."""
+    scores_by_kind = {
         name: getattr(evidence, name).copy() for name in ("versus_peers", "versus_past", "versus_nominal")
     }
-    for scores in told.values():
+    for scores in scores_by_kind.values():
         scores[ranks] = np.nan
-    return replace(evidence, **told)
+    return replace(evidence, **scores_by_kind)

@@ -37,7 +37,7 @@ class Calibration:
 class Head:
     """One decision: feature rows in, calibrated class probabilities out.
 
-    `priors` are the classes' shares in the training data; empty in bundles that do not say.
+    `priors` are the classes' shares in the training data; empty in bundles without them.
     """
 
     name: str
@@ -92,10 +92,10 @@ class Head:
         ndarray of shape (n_rows, n_features), log-odds
             In the order of `columns`; what no feature explains (base rate, calibration shift) is left out.
         """
-        asked = rows[:, self.columns]
+        inputs = rows[:, self.columns]
         if len(self.classes) == 2:
             sign = 1.0 if answered == self.classes[1] else -1.0
-            return self.calibration.scale * sign * self.booster.contributions(asked, [0])[:, 0, :-1]
+            return self.calibration.scale * sign * self.booster.contributions(inputs, [0])[:, 0, :-1]
         both = [self.classes.index(answered), self.classes.index(other)]
-        found = self.booster.contributions(asked, both)[:, :, :-1]
+        found = self.booster.contributions(inputs, both)[:, :, :-1]
         return self.calibration.scale * (found[:, 0] - found[:, 1])

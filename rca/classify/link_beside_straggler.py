@@ -1,4 +1,4 @@
-"""Two faults at once: a straggler explains why others wait, never why moving data takes longer for all."""
+"""A link fault next to a straggler: stragglers explain waiting, but not longer transfers of all ranks."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from rca.features.slow_segment import MIN_SEGMENT_Z, high_segment
 from rca.robust import nan_mean, nan_median
 from rca.telemetry.causes import CAUSES
 
-#: Share of the steps' growth that the collectives have to account for, and least share of a step.
+#: Least growth of the collectives: this share of the steps' growth, and this share of a step.
 OWN_MATTER, MIN_GROWTH = 0.2, 0.05
-#: A port this bad stands beside stragglers of other nodes, in units. Innocent ones are now and then, so that
-#: transfers took longer for a while as well, by `FELT` of a step, or it was not so bad before.
-SICK_PORT, FELT = 4.0, 0.1
-#: Slow transfers of which less than this share lies in the job's slow stretch are apart from it.
+#: From this score on, in units, a port is a suspect next to stragglers of other nodes. Healthy ports reach it
+#: at times, so the port has to be worse than before, or transfers longer for a while by this share of a step.
+FAULTY_PORT, LONGER_TRANSFER = 4.0, 0.1
+#: Slow transfers of which less than this share lies in the job's slow segment are separate from it.
 APART = 0.5
-#: Causes of a rank's own that are known to hold its transfers up as well: a host that reclaims memory copies
-#: into and out of its sockets late. Their price leaves it open, because it is not what they are known by.
+#: Causes of single ranks that also delay their transfers: a host that reclaims memory is late to copy into
+#: and out of its sockets. Transfer is not among their phases in the catalogue, so they have no price for it.
 _ALSO_LENGTHENS_TRANSFER = frozenset({"memory_pressure"})
 
 
 def residual_collectives(suspects: Sequence[ComponentCause], features: FeatureSet) -> bool:
-    """Whether the collectives became slower by more than the suspects' causes can answer for.
+    """Whether the collectives became slower by more than the suspects' causes explain.
 
     Parameters
     ----------
@@ -51,9 +51,9 @@ def residual_collectives(suspects: Sequence[ComponentCause], features: FeatureSe
 
 
 def faulty_port_of_other_node(suspects: Sequence[ComponentCause], features: FeatureSet) -> Component | None:
-    """The node of a port that is far worse than any other, on which no suspect lies; None if there is none.
+    """The node without a suspect whose port is far worse than all others; None if there is none.
 
-    Transfers may have been slow over steps that are not the stragglers', and a port's fault be hidden there.
+    Transfers may have been slow in other steps than the stragglers' and hide the port's fault there.
 
     Parameters
     ----------
@@ -62,7 +62,7 @@ def faulty_port_of_other_node(suspects: Sequence[ComponentCause], features: Feat
     features : FeatureSet
     """
     ports = Ports.from_features(features)
-    if ports.queues.max(initial=0.0) < SICK_PORT or not suspects:
+    if ports.queues.max(initial=0.0) < FAULTY_PORT or not suspects:
         return None
     if any(each.cause in LINK_CAUSES for each in suspects):
         return None
@@ -73,20 +73,20 @@ def faulty_port_of_other_node(suspects: Sequence[ComponentCause], features: Feat
     if any(not set(ranks).isdisjoint(each.component.ranks) for each in suspects):
         return None
     became = features.evidence.versus_past[ranks, resource_names().index("nic")]
-    felt = np.nan_to_num(became).max() >= SICK_PORT or _slow_for_a_while(features, suspects)
-    return port.component if felt else None
+    slowed = np.nan_to_num(became).max() >= FAULTY_PORT or _slow_for_a_while(features, suspects)
+    return port.component if slowed else None
 
 
 def _slow_for_a_while(features: FeatureSet, suspects: Sequence[ComponentCause]) -> bool:
-    """Whether transfers took longer over a stretch that the suspects do not account for.
+    """Whether transfers took longer over a segment that the suspects do not explain.
 
-    What lengthens transfers itself accounts for those in the job's slow stretch, which is everything where
-    none was found.
+    Suspects whose cause lengthens transfers explain those in the job's slow segment. That is the whole
+    window where no segment was found.
     """
     series, unit = nan_median(features.work.transfer), features.work.step_reference
     if not np.isfinite(unit):
         return False
-    slow = high_segment(series, min_z=MIN_SEGMENT_Z, min_contrast=FELT * unit)
+    slow = high_segment(series, min_z=MIN_SEGMENT_Z, min_contrast=LONGER_TRANSFER * unit)
     if slow.whole or not any(_lengthens_transfer(each.cause) for each in suspects):
         return not slow.whole
     of_the_job = features.comparison.segment.mask(series.size)
@@ -94,12 +94,12 @@ def _slow_for_a_while(features: FeatureSet, suspects: Sequence[ComponentCause]) 
 
 
 def _lengthens_transfer(cause: str) -> bool:
-    """Whether slower collectives are no surprise beside the cause, or nobody knows whether they are."""
+    """Whether the cause slows collectives, or its effect on them is unknown."""
     return cause not in CAUSES or "transfer" in CAUSES[cause].phases or cause in _ALSO_LENGTHENS_TRANSFER
 
 
 def between_machines(causes: dict[str, float]) -> dict[str, float]:
-    """Beliefs given that it is the collectives themselves; empty if no such cause is believed at all."""
-    held = {name: chance for name, chance in causes.items() if name in LINK_CAUSES and chance > 0}
-    total = sum(held.values())
-    return {name: chance / total for name, chance in held.items()} if total > 0 else {}
+    """Probabilities of the causes given a link fault; empty if no link cause has any."""
+    links = {name: chance for name, chance in causes.items() if name in LINK_CAUSES and chance > 0}
+    total = sum(links.values())
+    return {name: chance / total for name, chance in links.items()} if total > 0 else {}

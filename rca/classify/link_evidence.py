@@ -1,4 +1,4 @@
-"""Links that a node's ranks share: their fault is the node's, and that of many nodes is the fabric's."""
+"""Evidence on links: a fault of one node's link belongs to the node, that of many nodes to the fabric."""
 
 from __future__ import annotations
 
@@ -18,33 +18,33 @@ NIC, NVLINK = "nic_degradation", "nvlink_degradation"
 OF_THE_NODE = frozenset({NIC, NVLINK})
 #: Causes that slow collectives by a link.
 LINK_CAUSES = OF_THE_NODE | {"network_congestion"}
-#: Bad ports on this share of the nodes, two at least, are one bad fabric.
+#: Bad ports on at least this share of the nodes, and on two nodes or more, are one bad fabric.
 FABRIC_SHARE = 0.5
-#: A score from here on is evidence, in units; ports with less than this share of the worst are not meant.
+#: A score from here on is evidence, in units; ports with less than this share of the worst score are not.
 REMARKABLE, COMPARABLE = 1.0, 0.5
-#: Without a late rank, connections or a lone port explain slow collectives from here on, in units.
+#: Without a late rank, connections or a single port explain slow collectives from here on, in units.
 NOTICEABLE = 0.7
-#: A sound link inside a node hardly errs: of one node alone errors count from here on, in units.
+#: Errors on the links inside a single node count from here on, in units: a healthy link has hardly any.
 ERRING = 2.0
-#: A port stands alone if every other shows less than this share of it. A crowded fabric shows on many
-#: ports, so that standing alone, not the height, outweighs the model's belief in a fault of the whole job.
+#: A port's fault is isolated if every other port shows less than this share of its score. A crowded fabric
+#: shows on many ports, so isolation, not the score, outweighs the model's suspicion of the whole job.
 ALONE = 0.25
-#: Belief in a component that evidence points to and no rank's lateness.
+#: Probability of a component that machine evidence points to, without a late rank.
 POINTED_TO = 0.5
 
 
 @dataclass(frozen=True)
 class Ports:
-    """What a node's own port and its connections show against the other nodes'.
+    """Scores of a node's port and connections against those of the other nodes.
 
     Attributes
     ----------
     queues, connections, errors : ndarray of shape (n_nodes,), units
-        Queues, limits and errors of the port itself; round trips and retransmissions, which a ring shares
-        with its neighbours; errors of the links inside the node.
+        `queues`: queues, limits and errors of the port. `connections`: round trips and retransmissions, which
+        neighbours in a ring share. `errors`: of the links inside the node.
     went_down : ndarray of shape (n_nodes,), bool
-        An event says so of a port that the job may use; of nobody where ports or connections are watched,
-        which would show what it cost.
+        An event reports that a port which the job may use was down. All false where ports or connections are
+        measured, because these would show the effect.
     """
 
     queues: FloatArray
@@ -66,7 +66,7 @@ class Ports:
 
 @dataclass(frozen=True)
 class ComponentCause:
-    """A component and its likeliest cause; of one that nobody knows, the likeliest type as well."""
+    """A component and its likeliest cause; if that is unknown, the likeliest type as well."""
 
     component: Component
     cause: str
@@ -79,15 +79,15 @@ class ComponentCause:
 
 
 def through_ports(suspects: Sequence[ComponentCause], ports: Ports, topology: Topology) -> list[Component]:
-    """Widen components whose likeliest cause is a shared link to what shares it.
+    """Widen components whose likeliest cause is a shared link to all ranks that share it.
 
-    A collective makes everybody slow alike, so timers rarely tell which of a node's ranks, or which of two
+    A collective slows all ranks alike. So timers rarely show which rank of a node, or which of two
     neighbours, a bad port belongs to.
 
     Returns
     -------
     list of Component
-        In the same order; without those that became part of another, and without ports that only share
+        In the same order, without those that became part of another, and without ports that only show
         their neighbour's symptoms.
     """
     meant = _meant(suspects, ports, topology)
@@ -107,16 +107,16 @@ def through_ports(suspects: Sequence[ComponentCause], ports: Ports, topology: To
 
 
 def slowest_link(per_rank: FloatArray, ports: Ports, topology: Topology) -> Component:
-    """Whom to suspect where the collectives slowed down and no rank is late: a port, or everybody's fabric.
+    """The suspect where collectives slowed down and no rank is late: one port, or the fabric of the job.
 
     Parameters
     ----------
     per_rank : ndarray of shape (n_ranks,)
         Straggler probabilities; they decide between ports that show the same.
     """
-    everybody = Component("job", tuple(range(topology.n_ranks)), POINTED_TO)
+    whole_job = Component("job", tuple(range(topology.n_ranks)), POINTED_TO)
     if len(topology.node_names) < 2:
-        return everybody
+        return whole_job
     if (alone := isolated_link_fault(ports, topology)) is not None:
         return alone.component
     chance = [float(per_rank[topology.node == node].max()) for node in range(len(topology.node_names))]
@@ -126,14 +126,14 @@ def slowest_link(per_rank: FloatArray, ports: Ports, topology: Topology) -> Comp
             node = max(alike.tolist(), key=lambda index: chance[index])
             ranks = tuple(int(rank) for rank in np.flatnonzero(topology.node == node))
             return Component("node" if len(ranks) > 1 else "rank", ranks, max(chance[node], POINTED_TO))
-    return everybody
+    return whole_job
 
 
 def isolated_link_fault(ports: Ports, topology: Topology) -> ComponentCause | None:
-    """The node of which alone a link shows something, and whose link; None if there is no such node.
+    """The only node whose link shows a fault, and the link's cause; None if there is no such node.
 
-    The port's own queue says most, then errors inside the node, then that a port was down for a moment. What
-    several nodes show is not outdone by a weaker sign of one.
+    The strongest evidence is the port's queue, then errors inside the node, then a port that was down for a
+    moment. Evidence on several nodes outweighs weaker evidence on one.
     """
     if ports.queues.size < 2:
         return None
@@ -161,7 +161,7 @@ def of_nodes(scores: FloatArray, topology: Topology) -> FloatArray:
 
 
 def _meant(suspects: Sequence[ComponentCause], ports: Ports, topology: Topology) -> list[ComponentCause]:
-    """Leave out ports that others outdo: by what is the port's own, or else by its connections."""
+    """Leave out ports that are clearly better than the worst: by their queues, or else by connections."""
     bad = [each for each in suspects if each.cause == NIC]
     nodes = [each.node(topology) for each in bad]
     if len(set(nodes)) < 2 or -1 in nodes:
@@ -169,7 +169,7 @@ def _meant(suspects: Sequence[ComponentCause], ports: Ports, topology: Topology)
     if ports.queues[nodes].max() >= REMARKABLE:
         kept = set(np.array(nodes)[ports.queues[nodes] >= COMPARABLE * ports.queues[nodes].max()].tolist())
     elif ports.connections[nodes].max() >= REMARKABLE:
-        # Both ends of a slow connection see it: only the worse end is meant.
+        # A slow connection shows at both ends: only the worse end is kept.
         order = [
             (ports.connections[node], each.component.probability)
             for node, each in zip(nodes, bad, strict=True)

@@ -1,4 +1,4 @@
-"""How far a link fault reaches: a port, the fabric of all, or what is behind one of its switches."""
+"""How far a link fault reaches: one port, the whole fabric, or the nodes behind one switch."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from rca.features.resource_evidence import RESOURCES, Evidence, resource_names
 from rca.telemetry.job import Topology
 
 CONGESTION = "network_congestion"
-#: Ports of a crowded part show at least this much, in units: more than before, or than the quietest port.
-CROWDED_SINCE, CROWDED_BESIDE = 0.5, 1.5
+#: Least score of a crowded port, in units: against its past, or against the quietest port.
+CROWDED_VS_PAST, CROWDED_VS_QUIETEST = 0.5, 1.5
 
 
 def reaching(
     component: Component, causes: dict[str, float], features: FeatureSet
 ) -> tuple[Component, dict[str, float]]:
-    """The component and the beliefs in its causes after each has limited the other.
+    """The component and the probabilities of its causes, made consistent with each other.
 
-    By the catalogue one node's link is `nic_degradation` and many nodes' is `network_congestion`; the rank
-    models, who see one rank at a time, cannot tell.
+    By the catalogue one node's link fault is `nic_degradation`, that of many nodes `network_congestion`.
+    The rank models see one rank at a time and cannot separate the two.
 
     Parameters
     ----------
@@ -35,7 +35,7 @@ def reaching(
     Returns
     -------
     component : Component
-        Narrowed to the crowded nodes if everybody was suspected of a congestion that reaches only some.
+        Narrowed to the crowded nodes if the whole job was suspected of a congestion that reaches only some.
     causes : dict of str to float
         In no particular order.
     """
@@ -49,7 +49,7 @@ def reaching(
         return component, causes
     causes = without_single_node_link(causes)
     likeliest = max(causes, key=lambda name: causes[name])
-    # Where nobody timed the transfer its cost lies in everybody's own time, and all have to be priced.
+    # Without transfer times the cost is part of every rank's own time, so all ranks have to be priced.
     if likeliest == CONGESTION and np.isfinite(features.work.transfer).any():
         ranks = crowded_part(evidence, topology)
         component = replace(component, scope="node", ranks=ranks) if ranks else component
@@ -57,38 +57,38 @@ def reaching(
 
 
 def without_single_node_link(causes: dict[str, float]) -> dict[str, float]:
-    """Beliefs given that no node stands out: then it is no single node's link."""
+    """Probabilities given that no node is an outlier: a single node's link is ruled out."""
     return causes | {CONGESTION: causes.get(CONGESTION, 0.0) + causes.get(NIC, 0.0), NIC: 0.0}
 
 
 def of_one_node(causes: dict[str, float], link: str) -> dict[str, float]:
-    """Beliefs given that this link of one node of several stands alone: then it is not what all share.
+    """Probabilities given that only this link of one node is faulty: congestion is ruled out.
 
-    A port that nothing sets apart is not it either where links inside the node do.
+    Where the links inside the node are faulty, its port is ruled out as well.
     """
     others = [CONGESTION, NIC] if link == NVLINK else [CONGESTION]
-    moved = sum(causes.get(name, 0.0) for name in (*others, link))
-    return causes | dict.fromkeys(others, 0.0) | {link: moved}
+    total = sum(causes.get(name, 0.0) for name in (*others, link))
+    return causes | dict.fromkeys(others, 0.0) | {link: total}
 
 
 def crowded_part(evidence: Evidence, topology: Topology) -> tuple[int, ...]:
-    """Ranks on the nodes whose ports are crowded while all others are quiet, as behind one switch of several.
+    """Ranks on nodes with crowded ports while all other ports are quiet, as behind one switch of several.
 
-    Collectives make everybody slow alike, so only the ports' own counters tell whom the congestion reaches.
+    Collectives slow all ranks alike, so only the ports' counters show which nodes the congestion reaches.
 
     Returns
     -------
     tuple of int
-        Empty where the ports do not fall into two such groups, or one port stands alone.
+        Empty where the ports do not fall into two such groups, or only one port is crowded.
     """
     for resource in ("fabric", "nic"):
         column = resource_names().index(resource)
         scores = of_nodes(evidence.versus_past[:, column], topology)
-        least = CROWDED_SINCE
+        least = CROWDED_VS_PAST
         if not np.isfinite(scores).any():
-            # Where most are crowded, so is what peers are compared with: the quietest is the zero.
-            beside = of_nodes(evidence.versus_peers[:, column], topology)
-            scores, least = beside - beside.min(initial=np.inf), CROWDED_BESIDE
+            # Where most ports are crowded, the peers' median is crowded too: the quietest port is the zero.
+            versus_peers = of_nodes(evidence.versus_peers[:, column], topology)
+            scores, least = versus_peers - versus_peers.min(initial=np.inf), CROWDED_VS_QUIETEST
         crowded = _apart(scores, least)
         ranks = np.flatnonzero(np.isin(topology.node, crowded))
         if crowded.size > 1 and _all_measured(resource, ranks, evidence):
@@ -99,19 +99,19 @@ def crowded_part(evidence: Evidence, topology: Topology) -> tuple[int, ...]:
 
 
 def _apart(scores: FloatArray, least: float) -> IntArray:
-    """Indices above the widest gap, if all are known, those reach `least`, and the others far less."""
-    nobody = np.zeros(0, dtype=np.int64)
+    """Indices above the widest gap, if all scores are known, those reach `least`, and the others far less."""
+    none = np.zeros(0, dtype=np.int64)
     if scores.size < 3 or not np.isfinite(scores).all():
-        return nobody
+        return none
     order = np.argsort(-scores, kind="stable")
     falling = scores[order]
     last = int(np.argmax(falling[:-1] - falling[1:]))
     clear = falling[last] >= least and falling[last + 1] < ALONE * falling[last]
-    return np.asarray(order[: last + 1]) if clear else nobody
+    return np.asarray(order[: last + 1]) if clear else none
 
 
 def _all_measured(resource: str, crowded: IntArray, evidence: Evidence) -> bool:
-    """Whether the quiet ranks have the channel, too, by which the others are crowded: absent is not quiet."""
+    """Whether all ranks have the channel by which some are crowded: absent is not quiet."""
     best = evidence.worst_channel[crowded, resource_names().index(resource)]
     channel = RESOURCES[resource][int(np.bincount(best[best >= 0]).argmax())].channel
     return bool(np.isfinite(evidence.values[channel]).all())

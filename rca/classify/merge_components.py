@@ -1,7 +1,7 @@
-"""One fault, one component: what suffers from the same cause in the same place is told together.
+"""Merge suspects that have the same cause in the same place into one component.
 
-A failing fan heats two GPUs of a node, a slow file server starves three nodes. Whoever repairs it wants
-one line with one price; two lines would each be priced with the other still in force, so both look cheap.
+A failing fan heats two GPUs of a node; a slow file server starves three nodes. One fault gets one line and
+one price. Two lines would each be priced with the other fault in force, so both would look cheap.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from rca.classify.components import Component, Scope, is_whole_stage
 from rca.classify.link_evidence import ComponentCause
 from rca.telemetry.job import Topology
 
-#: Causes whose resource serves several nodes at once, so that being on different nodes sets nobody apart.
+#: Causes whose resource serves several nodes at once, so that ranks on different nodes may share the fault.
 BETWEEN_NODES = frozenset({"storage_degradation"})
-#: Causes that the job's layout decides: their place is the stage, however it is spread over nodes.
+#: Causes that the job's layout decides: their place is the stage, on however many nodes.
 OF_THE_STAGE = frozenset({"stage_imbalance"})
-#: Causes that, by the catalogue, all ranks of a node share; several of its ranks stand for all.
+#: Causes that, by the catalogue, all ranks of a node share: several suspected ranks of it mean all.
 OF_ALL_MATES = frozenset({"storage_degradation"})
 
 
 def merge_suspects(suspects: Sequence[ComponentCause], topology: Topology) -> list[Component]:
-    """Put suspects with the same likeliest cause (if unknown, of the same type) in the same place together.
+    """Merge suspects with the same likeliest cause (if unknown, of the same type) in the same place.
 
     Parameters
     ----------
@@ -38,15 +38,15 @@ def merge_suspects(suspects: Sequence[ComponentCause], topology: Topology) -> li
     """
     groups: dict[tuple[str, str | None, tuple[int, ...]], list[ComponentCause]] = {}
     for each in suspects:
-        # That nobody knows why one computes late and another loads late makes it no common cause.
+        # Two unknown causes of different types are not the same cause.
         groups.setdefault((each.cause, each.unknown_type, _place(each, topology)), []).append(each)
     return [_together(group, topology) for group in groups.values()]
 
 
 def _place(suspected: ComponentCause, topology: Topology) -> tuple[int, ...]:
-    """Where the cause acts: the suspect's nodes, or its stages; what serves all nodes is one place.
+    """Where the cause acts: the suspect's nodes, or its stages; a shared resource is one place.
 
-    Nodes that nobody named are one place as well: of one cause, one fault is likelier than two.
+    Ranks without a node name are one place as well: one fault is likelier than two of the same cause.
     """
     if suspected.cause in BETWEEN_NODES:
         return ()
@@ -66,7 +66,7 @@ def _together(group: Sequence[ComponentCause], topology: Topology) -> Component:
 
 
 def _with_mates(ranks: IntArray, topology: Topology) -> IntArray:
-    """Whole nodes where several ranks of a node are among the given; a single one may be its own matter."""
+    """Whole nodes where several ranks of a node are given; a single rank may have a fault of its own."""
     nodes, counts = np.unique(topology.node[ranks], return_counts=True)
     shared = nodes[(counts > 1) & (nodes >= 0)]
     result: IntArray = np.union1d(ranks, np.flatnonzero(np.isin(topology.node, shared)))
@@ -74,7 +74,7 @@ def _with_mates(ranks: IntArray, topology: Topology) -> IntArray:
 
 
 def _scope(component: Component, topology: Topology) -> Scope:
-    """What the ranks make up: the job, whole nodes, a stage, or just ranks."""
+    """What the ranks form: the job, whole nodes, a stage, or separate ranks."""
     ranks = np.array(component.ranks)
     if ranks.size == topology.n_ranks:
         return "job"

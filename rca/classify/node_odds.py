@@ -1,9 +1,8 @@
-"""What a cluster remembers of its nodes: a setting that moves beliefs about who straggles.
+"""Odds factors from the fault history of nodes: a setting that shifts which ranks are suspected.
 
-The classifier takes every node to be as trustworthy as the next. Where history says that one is at fault more
-often, the odds that its ranks straggle are that much higher before the window is looked at, and by Bayes'
-rule after it as well. Whether the job is slow at all stays with the window alone: history must not raise
-alarms.
+The classifier treats all nodes alike. If a node was at fault more often than others, the prior odds that its
+ranks straggle are higher, and by Bayes' rule so are the posterior odds. The failure mode depends on the
+window alone: history must not raise alarms.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from rca.arrays import FloatArray
 from rca.classify.operator_inputs import check_positive, read_numbers
 from rca.telemetry.job import Topology
 
-#: History moves no odds further than this, either way: a window that shows another culprit must prevail.
+#: Bound on the factor, in both directions: a window that shows another node at fault must prevail.
 MAX_FACTOR = 8.0
 
 
@@ -58,5 +57,5 @@ def read_node_odds(path: str | PathLike[str]) -> dict[str, float]:
 def with_history(chances: FloatArray, odds: Mapping[str, float], topology: Topology) -> FloatArray:
     """Probabilities of the ranks, shape (n_ranks,), with the odds of their nodes."""
     factor = np.array([*(odds.get(name, 1.0) for name in topology.node_names), 1.0])[topology.node]
-    moved: FloatArray = chances * factor / (chances * factor + 1.0 - chances)
-    return moved
+    shifted: FloatArray = chances * factor / (chances * factor + 1.0 - chances)
+    return shifted

@@ -1,4 +1,4 @@
-"""Numbers per name that people give about their cluster, as a mapping or a JSON file."""
+"""Numbers per name that operators give about their cluster, as a mapping or a JSON file."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def read_numbers(path: str | PathLike[str], example: str) -> dict[str, Any]:
 
 
 def check_positive(numbers: Mapping[str, Any], what: str, hint: str) -> None:
-    """Refuse whatever is no finite positive number.
+    """Refuse entries that are not finite positive numbers.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""Is the window like those that were learned from? Two cheap scores with limits from held-out windows."""
+"""Whether a window is like the training windows: two scores with limits from held-out windows."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 from rca.arrays import FloatArray
 from rca.features import WINDOW_FEATURES
 
-#: What a job looks like before anything is wrong with it: size, length, noise, and what is measured.
+#: The shape of a job, faults aside: size, length, noise, and what is measured.
 SHAPE = (
     "log2_ranks", "log2_nodes", "pipeline_stages", "log2_steps", "step_noise", "step_variation",
     "transfer_share", "phases_measured", "resources_measured",
@@ -26,7 +26,7 @@ _TOLERANCE = 1e-6
 
 @dataclass(frozen=True)
 class Outside:
-    """One feature beyond what was learned from.
+    """One feature outside its range in the training windows.
 
     Attributes
     ----------
@@ -183,7 +183,7 @@ class Familiarity:
         share = float(self.ranges.share_outside(window))
         distance = float(self.shape.distance(window))
         return Strangeness(
-            # The window that set a limit is at it, whatever the last digits say.
+            # The window that set a limit must not exceed it by rounding.
             out_of_distribution=_above(share, self.share_limit) or _above(distance, self.distance_limit),
             outside=outside,
             share=share,

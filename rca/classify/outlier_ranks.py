@@ -1,9 +1,9 @@
-"""Ranks that stand out of a job that looks slow as a whole.
+"""Outlier ranks of a job that looks slow as a whole.
 
-Some symptoms belong to jobs: everybody collects garbage, everybody writes checkpoints, collectives are slow
-for all. A job may show them while it is one rank that makes it slow. Who is nearly certain to straggle, while
-nobody else is suspected, and without whom the last arrival would come clearly earlier, is to blame whatever
-the job looks like; the job is as well if a cause of its own is likely, or its steps take longer than that.
+Some symptoms belong to the job: garbage collection, checkpoints and slow collectives on all ranks. A job may
+show them while one rank makes it slow. A rank is an outlier if it is nearly certain to straggle, the other
+ranks are not suspected, and without it the last arrival would come clearly earlier. The job is a suspect as
+well if a job-wide cause is likely, or if its steps are slower than the outliers explain.
 """
 
 from __future__ import annotations
@@ -16,22 +16,22 @@ from rca.arrays import BoolArray, FloatArray
 from rca.features import FeatureSet
 from rca.robust import REFERENCE_QUANTILE, nan_max, nan_mean, nan_quantile
 
-#: Straggler probability of who stands out, at least, and of everybody else, at most.
+#: Least straggler probability of an outlier, and the most of every other rank.
 CERTAIN_STRAGGLER, NOT_SUSPECTED = 0.9, 0.1
-#: Most ranks cannot stand out.
+#: Largest share of the ranks that can be outliers.
 MAX_OUTLIER_SHARE = 0.5
-#: Slow steps, at least.
+#: Least number of slow steps.
 MIN_STEPS = 10
-#: Without them the last arrival comes earlier by this share of a step.
+#: Without the outliers the last arrival comes earlier by at least this share of a step.
 MIN_LATENESS_REMOVED = 0.03
-#: What slow steps take beyond the quick ones, and beyond what is gained, is the job's: a share of a step.
+#: Slowdown that the outliers do not explain and that makes the job a suspect, as a share of a step.
 MIN_RESIDUAL_SLOWDOWN = 0.1
-#: A cause of the job that is believed in like this stands beside theirs, but for one that every job shows.
+#: From this probability on a job-wide cause makes the job a suspect, except one that every job shows.
 JOB_CAUSE_CERTAIN, COMMON_JOB_CAUSE = 0.75, "runtime_gc"
 
 
 def outlier_ranks_of(per_rank: FloatArray, features: FeatureSet) -> BoolArray:
-    """Ranks without whom the job would be quicker, shape (n_ranks,); all false where nobody stands out.
+    """Ranks without which the job would be faster, shape (n_ranks,); all false if there is no outlier.
 
     Parameters
     ----------
@@ -40,37 +40,37 @@ def outlier_ranks_of(per_rank: FloatArray, features: FeatureSet) -> BoolArray:
     features : FeatureSet
     """
     certain: BoolArray = per_rank.ravel() >= CERTAIN_STRAGGLER
-    nobody = np.zeros(per_rank.size, dtype=bool)
+    none = np.zeros(per_rank.size, dtype=bool)
     few = certain.any() and certain.mean() <= MAX_OUTLIER_SHARE and per_rank[~certain].max() <= NOT_SUSPECTED
     segment = features.comparison.segment
-    # Uneven batches make the same one the last in a few steps, now and then.
+    # With uneven batches the same rank is sometimes last in a few steps by chance.
     if not few or segment.last - segment.first + 1 < MIN_STEPS:
-        return nobody
+        return none
     removed = _lateness_removed(certain, features)
-    return certain if removed >= MIN_LATENESS_REMOVED * features.work.step_reference else nobody
+    return certain if removed >= MIN_LATENESS_REMOVED * features.work.step_reference else none
 
 
 def job_is_suspect(causes: Mapping[str, float], named: list[int], features: FeatureSet) -> bool:
-    """Whether the job as a whole is suspected beside who stands out of it.
+    """Whether the job as a whole is a suspect next to its outlier ranks.
 
     Parameters
     ----------
     causes : mapping of cause to float
-        Beliefs about the job, the likeliest first.
+        Probabilities of the job's causes, the likeliest first.
     named : list of int
-        Who stands out.
+        The outlier ranks.
     features : FeatureSet
     """
     first = next(iter(causes), None)
     if first is not None and first != COMMON_JOB_CAUSE and causes[first] >= JOB_CAUSE_CERTAIN:
         return True
-    standing = np.isin(np.arange(features.topology.n_ranks), named)
-    longer = _longer(features) - _lateness_removed(standing, features, newly=True)
+    outliers = np.isin(np.arange(features.topology.n_ranks), named)
+    longer = _longer(features) - _lateness_removed(outliers, features, newly=True)
     return longer >= MIN_RESIDUAL_SLOWDOWN * features.work.step_reference
 
 
 def _longer(features: FeatureSet) -> float:
-    """Seconds that the slow steps take beyond the others; where all are slow, beyond the quick ones."""
+    """Seconds by which the slow steps are longer than the others; if all are slow, than the quick ones."""
     step = features.work.job_step
     inside = features.comparison.segment.mask(step.size)
     others, share = (step, REFERENCE_QUANTILE) if inside.all() else (step[~inside], 0.5)
@@ -78,20 +78,20 @@ def _longer(features: FeatureSet) -> float:
     return float(nan_mean(step[inside][:, None])[0]) - min(usual, features.work.step_reference)
 
 
-def _lateness_removed(standing: BoolArray, features: FeatureSet, *, newly: bool = False) -> float:
-    """Seconds per slow step by which the last of all arrives later than the last of the others.
+def _lateness_removed(outliers: BoolArray, features: FeatureSet, *, newly: bool = False) -> float:
+    """Seconds per slow step by which the last rank arrives later than the last non-outlier.
 
-    Those of a heavy stage are as late as their peers: what counts is how much slower it is than the next,
-    `newly` only as far as it is not always so.
+    Ranks of a heavy stage are as late as their peers, so the stage is compared with the next slowest. With
+    `newly`, its difference outside the slow segment is subtracted.
     """
     excess, stage = features.comparison.excess, features.topology.stage
     inside = features.comparison.segment.mask(excess.shape[1])
-    if features.topology.n_stages > 1 and (stage[standing] == stage[standing][0]).all():
-        heavy = int(stage[standing][0])
-        if standing[stage == heavy].all():
+    if features.topology.n_stages > 1 and (stage[outliers] == stage[outliers][0]).all():
+        heavy = int(stage[outliers][0])
+        if outliers[stage == heavy].all():
             gain = features.comparison.gain_stage[heavy]
             always = float(np.median(gain[~inside])) if newly and not inside.all() else 0.0
             return float(nan_mean(gain[inside][:, None])[0]) - always
     last = np.maximum(nan_max(excess[:, inside]), 0.0)
-    others = np.maximum(nan_max(excess[~standing][:, inside]), 0.0)
+    others = np.maximum(nan_max(excess[~outliers][:, inside]), 0.0)
     return float(nan_mean((last - others)[:, None])[0])

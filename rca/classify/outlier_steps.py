@@ -1,7 +1,7 @@
-"""One long step is no straggler: a verdict has to stand without the few worst steps.
+"""Outlier steps: one long step is no straggler, so a verdict has to hold without the few worst steps.
 
-A file server that hangs, a page that is read back, a log that is flushed: one step of a healthy job may
-take a hundred times the usual. Its mean step is longer for that and somebody was late, yet nobody *is* late.
+A file server hangs, a page is read back, a log is flushed: one step of a healthy job may take a hundred times
+the usual. The mean step is longer and a rank was late in it, but no rank is a straggler.
 """
 
 from __future__ import annotations
@@ -14,20 +14,20 @@ from rca.arrays import BoolArray, FloatArray, IntArray
 from rca.features import FeatureSet
 from rca.robust import MAD_TO_SIGMA, nan_max, nan_median
 
-#: This share of the steps, one at least, may be events of their own.
+#: Largest share of the steps that may be single events; one step always may.
 EVENT_SHARE = 0.02
 #: A step is an outlier if it is longer, or its last rank later, by this share of the usual step.
 OUTLYING = 0.25
-#: ... and by this many robust deviations, or restless jobs consist of outliers.
+#: ... and by this many robust deviations, because noisy jobs have many long steps.
 OUTLYING_NOISE = 6.0
-#: Adjacent outliers from this many on last: a fault, however short.
+#: From this many adjacent outliers on it is a fault, however short.
 LASTING_STEPS = 3
-#: What the job itself does now and then. Twice is a habit, not an event.
+#: Planned work of the job. Where it explains two or more long steps, they are no single events.
 PLANNED_PHASES = ("checkpoint_seconds", "gc_seconds")
 
 
 def single_events(features: FeatureSet) -> BoolArray | None:
-    """The few steps that stand out alone, bool of shape (n_steps,); None if there are none, or too many.
+    """The few outlier steps, bool of shape (n_steps,); None if there are none, or too many.
 
     Parameters
     ----------
@@ -57,7 +57,8 @@ def runs(marked: BoolArray) -> tuple[IntArray, ...]:
 def _height(features: FeatureSet) -> FloatArray:
     """How far each step, or the lateness of its last rank, is above the median, shape (n_steps,), seconds.
 
-    Work after the collective delays nobody before the next step: its own step shows it by lateness alone.
+    Work after the collective delays the other ranks in the next step only. In its own step it shows as
+    lateness alone.
     """
     found = np.zeros(features.work.steps.size)
     for series in (features.work.job_step, nan_max(features.comparison.excess)):
@@ -67,7 +68,7 @@ def _height(features: FeatureSet) -> FloatArray:
 
 
 def _planned(features: FeatureSet, outlying: BoolArray) -> bool:
-    """Whether planned work accounts for most of what the outlying steps were longer by."""
-    held = [features.work.phases[name] for name in PLANNED_PHASES if name in features.work.phases]
-    spent = sum((np.nan_to_num(nan_max(each[:, outlying])).sum() for each in held), 0.0)
+    """Whether planned work explains most of the extra time of the outlier steps."""
+    planned = [features.work.phases[name] for name in PLANNED_PHASES if name in features.work.phases]
+    spent = sum((np.nan_to_num(nan_max(each[:, outlying])).sum() for each in planned), 0.0)
     return bool(spent >= 0.5 * _height(features)[outlying].sum())

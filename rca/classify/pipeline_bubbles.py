@@ -1,9 +1,9 @@
-"""Pipelines whose stages end together within a phase: nobody's own work is told apart from waiting.
+"""Pipelines whose stages end together within a phase, so timers do not separate own work from waiting.
 
-Where the backward's timer holds the receiving of gradients, and the optimizer's the wait for the norm of all
-of them, every stage works for as long as the one that has most to do. Their forwards may differ all the same:
-because stages are unequal, because forwards hold waiting, too, or because layers are frozen or recomputed.
-Only operations, or timers of the receiving, would tell these apart.
+The backward's timer may include receiving gradients, and the optimizer's waiting for their global norm. Then
+every stage seems to work as long as the slowest one. Forwards may still differ: stages are unequal, forwards
+include waiting, or layers are frozen or recomputed. Only traced operations, or timers of the receiving,
+would separate these.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from rca.telemetry.job import Topology
 from rca.telemetry.phases import PhaseArrays
 
 FORWARD, BACKWARD = BEFORE_EXCHANGE[-2:]
-#: Forwards of a replica's stages differ if they do by this share of themselves, and by `MIN_BEGIN_SPREAD` of
-#: the step.
+#: Forwards of a replica's stages differ if the difference is this share of a usual forward, and
+#: `MIN_BEGIN_SPREAD` of the step.
 UNEQUAL = 0.2
-#: Stages that are equally busy by design are each a little early and late. Those that wait for each other are
-#: less so at their end than in their forward, by this factor.
+#: Stages that are equally busy by design vary from step to step. Stages that wait for each other vary less at
+#: their end than in their forward, by this factor.
 STEADIER = 0.7
 
 
@@ -49,7 +49,7 @@ def stages_end_together(phases: PhaseArrays, topology: Topology, step_seconds: f
 
 
 def _equally_busy(forward: FloatArray, work: FloatArray, topology: Topology, apart: float) -> bool:
-    """Whether a replica's stages work equally long though their forwards differ."""
+    """Whether a replica's stages work equally long although their forwards differ."""
     ratios = []
     for members in group_members(topology.data_rank):
         usual = nan_median(forward[members])
@@ -63,7 +63,7 @@ def _equally_busy(forward: FloatArray, work: FloatArray, topology: Topology, apa
 def _steadier(forward: FloatArray, work: FloatArray, stage: IntArray) -> bool:
     """Whether stages vary less against each other from step to step at their end than in their forward.
 
-    Of each stage counts the replica that is last, which waits for no other replica in its exchange.
+    Each stage is represented by its last replica, which waits for no other replica.
     """
     jitter = []
     for seconds in (forward, work):

@@ -1,4 +1,4 @@
-"""Whether a window is long and complete enough to be certain: silence is not health, and a blink no trend."""
+"""Whether a window is long and complete enough for a verdict."""
 
 from __future__ import annotations
 
@@ -10,30 +10,31 @@ from rca.arrays import BoolArray, FloatArray
 from rca.classify.pipeline_bubbles import stages_end_together
 from rca.features import WINDOW_FEATURES, FeatureSet
 
-#: Not one healthy window in a hundred of the training corpus is shorter, so nobody knows how often those
-#: would be called slow; of the few real ones that are, one was.
+#: Least finished steps for a verdict. Fewer than 1 % of the healthy training windows are shorter, so the rate
+#: of false alarms on shorter windows is unknown; of the few real ones one was called slow.
 MIN_STEPS = 20
-#: ... unless next to nothing speaks for health: that passed 0.5 % of 1,111 healthy stretches of 6 to 18 steps
-#: cut out of simulated windows and 1.3 % of 2,076 from strangers', and more than half of the slow ones.
+#: From so many steps on, a shorter window is slow from this probability of a fault on. On segments of 6 to 18
+#: steps, false alarms are 0.5 % of 1,111 healthy simulated ones and 1.3 % of 2,076 healthy ones of
+#: external test sets; more than half of the slow ones raise the alarm.
 FEWEST_STEPS, SHORT_ALARM = 6, 0.99
-#: What is lost per step, relative to a usual one, from which losing it unseen is as bad as an alarm too many.
+#: Loss per step, relative to a usual step, from which a missed fault is as bad as a false alarm.
 LARGE_LOSS = 0.05
 _NOISE, _LATENESS, _SHARE = (
     WINDOW_FEATURES.index(name) for name in ("step_noise", "lateness", "slow_segment_share")
 )
-#: Seconds without a row that a flush or a job's last moments take; less is no stop unless something says so.
+#: Seconds without a row that a flush or the end of a job may take; a shorter gap alone is no stop.
 MOMENT = 1.0
-#: Neither a step nor what comes between steps takes as long as that in a job that goes on.
+#: Steps and seconds without a row after which the job is over: no step or pause between steps takes longer.
 LONG_STEPS, LONG_SECONDS = 10.0, 10.0
 
 
 def long_enough(features: FeatureSet) -> bool:
-    """Whether enough steps were finished for every verdict."""
+    """Whether enough steps were finished for any verdict."""
     return features.work.steps.size >= MIN_STEPS
 
 
 def shows_slowness(steps: FloatArray, suspicion: FloatArray) -> BoolArray:
-    """Whether jobs with these finished steps may be called slow: few steps ask for more than an alarm does.
+    """Whether jobs with these finished steps may be called slow: few steps need a higher probability.
 
     Parameters
     ----------
@@ -45,23 +46,23 @@ def shows_slowness(steps: FloatArray, suspicion: FloatArray) -> BoolArray:
 
 
 def silent_enough(features: FeatureSet) -> bool:
-    """Whether a stop may be called: more than a moment without rows, or anything else that speaks for one.
+    """Whether there is evidence for a stop: more than `MOMENT` without rows, or any other sign.
 
-    Events do only around the last sign of progress and since: what the job outlived did not stop it.
+    Events count only around the last progress and after it: the job survived earlier ones.
     """
     job_end = features.job_end
-    told = job_end.trouble_events > 0 or job_end.unfinished.any()
+    trouble = job_end.trouble_events > 0 or job_end.unfinished.any()
     behind = np.nan_to_num(job_end.behind, nan=-1.0).min(initial=0.0) < 0
-    return bool(told or behind or fell_silent(features))
+    return bool(trouble or behind or fell_silent(features))
 
 
 def fell_silent(features: FeatureSet) -> bool:
-    """Whether there were no rows for more than a moment at the window's end."""
+    """Whether there were no rows for more than `MOMENT` at the window's end."""
     return silent_seconds(features) > MOMENT
 
 
 def stays_silent(features: FeatureSet) -> bool:
-    """Whether there were no rows for so long that the job is over, one way or the other."""
+    """Whether there were no rows for so long that the job has finished or stopped."""
     return (
         bool(features.job_end.steps_since_progress >= LONG_STEPS) and silent_seconds(features) >= LONG_SECONDS
     )
@@ -73,10 +74,10 @@ def silent_seconds(features: FeatureSet) -> float:
 
 
 def can_show_health(features: FeatureSet) -> bool:
-    """Whether enough ranks over enough steps were seen working to call the job healthy with certainty.
+    """Whether enough ranks and steps were timed to call the job healthy with certainty.
 
-    A rank's own work has to be known (phases or communication were timed), of half of the ranks at least, and
-    no stage may seem as busy as it is long in waiting for another.
+    At least half of the ranks need a known own work (timed phases or communication). The stages' timers must
+    not include waiting for other stages.
     """
     seen = np.isfinite(features.work.own)
     ranks, steps = int(seen.any(axis=1).sum()), int(seen.any(axis=0).sum())
@@ -84,29 +85,29 @@ def can_show_health(features: FeatureSet) -> bool:
 
 
 def stages_wait_at_work(features: FeatureSet) -> bool:
-    """Whether the timers of a pipeline's work hold the waiting of its stages for each other."""
+    """Whether the timers of a pipeline's work include waiting for other stages."""
     return stages_end_together(features.phases, features.topology, features.work.step_reference)
 
 
 def work_seen(window: FloatArray) -> BoolArray:
-    """Whether anybody's own work was timed, shape (...,); from window features (..., n_window_features)."""
+    """Whether any rank's own work was timed, shape (...,); from window features (..., n_window_features)."""
     seen: BoolArray = np.isfinite(window[..., _NOISE])
     return seen
 
 
 def loses_much(window: FloatArray) -> BoolArray:
-    """Whether waiting for whoever comes last costs the job `LARGE_LOSS` or more; shapes as in `work_seen`."""
+    """Whether waiting for the last rank costs the job `LARGE_LOSS` or more; shapes as in `work_seen`."""
     lost: BoolArray = window[..., _LATENESS] * window[..., _SHARE] >= LARGE_LOSS
     return lost
 
 
 def alarm_thresholds(thresholds: Mapping[str, float], window: FloatArray) -> FloatArray:
-    """Probabilities of a fault from which jobs are called faulty.
+    """Probabilities of a fault from which on jobs are called faulty.
 
     Parameters
     ----------
     thresholds : mapping of str to float
-        Of a bundle; those made before it had one for each kind of job use ``fault`` for all.
+        Of a bundle; older bundles have one threshold, ``fault``, for all kinds of jobs.
     window : ndarray of shape (..., n_window_features)
 
     Returns

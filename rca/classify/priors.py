@@ -1,9 +1,9 @@
-"""How often each cause occurs on *this* cluster: a setting that moves beliefs by Bayes' rule.
+"""How often each cause occurs on a cluster: a setting that reweights causes by Bayes' rule.
 
-The classifier learned from a corpus in which causes occur as often as its authors chose. On a real cluster
-one fleet sees the network dominate, another its own jobs. With ``pi`` how often a cause occurs there and
-``pi_0`` how often it occurred in training, ``P'(cause | window)`` is proportional to
-``P(cause | window) pi / pi_0`` (Saerens et al., 2002): the evidence stays what it was.
+In the training corpus causes occur as often as its authors chose. Real clusters differ: on one the network
+dominates, on another the jobs themselves. Let ``pi`` be a cause's share on the cluster and ``pi_0`` its share
+in training. Then ``P'(cause | window)`` is proportional to ``P(cause | window) pi / pi_0``
+(Saerens et al., 2002).
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ def checked_priors(priors: Mapping[str, float]) -> dict[str, float]:
     Parameters
     ----------
     priors : mapping of cause to float
-        Positive, in any unit: counts from an incident log will do. A cause that is not mentioned is taken to
-        be as rare as the rarest that is, because never having seen a fault is no proof against it.
+        Positive, in any unit, for example counts from an incident log. A cause without a number counts as
+        the rarest of the others: a fault that was never seen may still occur.
 
     Raises
     ------
@@ -59,21 +59,21 @@ def read_priors(path: str | PathLike[str]) -> dict[str, float]:
 
 
 def ratios(priors: Mapping[str, float], trained: Mapping[str, float]) -> dict[str, float]:
-    """By how much each cause is more frequent here than it was in training.
+    """Share of each cause on the cluster over its share in training.
 
     Parameters
     ----------
     priors : mapping of cause to float
         From `checked_priors`.
     trained : mapping of cause to float
-        Shares in the training data; empty where the bundle does not say: then all alike.
+        Shares in the training data; if the bundle has none, all causes count alike.
     """
     floor = min(trained.values(), default=1.0 / len(priors))
     return {name: share / max(trained.get(name, floor), 1e-9) for name, share in priors.items()}
 
 
 def reweighted(beliefs: Mapping[str, float], factors: Mapping[str, float]) -> dict[str, float]:
-    """Beliefs times factors, adding up to what they added up to before."""
-    moved = {name: belief * factors.get(name, 1.0) for name, belief in beliefs.items()}
-    total, before = sum(moved.values()), sum(beliefs.values())
-    return {name: value / total * before for name, value in moved.items()} if total > 0 else dict(beliefs)
+    """Probabilities times factors, with the same sum as before."""
+    weighted = {name: belief * factors.get(name, 1.0) for name, belief in beliefs.items()}
+    total, before = sum(weighted.values()), sum(beliefs.values())
+    return {name: value / total * before for name, value in weighted.items()} if total > 0 else dict(beliefs)

@@ -1,4 +1,8 @@
-"""Who stopped a job, and how: first who got least far; who still works did not die, who died did not hang."""
+"""Where a stop began, and whether by a crash or a hang.
+
+The origin is the component that stopped first. A process that still takes CPU time did not crash; a process
+that died did not hang.
+"""
 
 from __future__ import annotations
 
@@ -10,27 +14,27 @@ from rca.features import FeatureSet
 from rca.robust import nan_median
 
 CRASH, HANG = "process_crash", "hang"
-#: Suspicion without an ending of its own names a stopped rank from here on.
+#: From this probability on a rank is suspected although nothing shows that it stopped first.
 LIKELIER_THAN_NOT = 0.5
-#: Share of the belief in a hang that is left where the process was seen to die, and of that in a crash where
-#: it was seen to work: clocks of logs differ, and a container may hold another process.
+#: Factor on the probability of a hang where the process died, and of a crash where it still works. It is not
+#: 0: clocks of logs differ, and a container may hold another process.
 CONTRADICTED = 0.01
-#: Steps by which ranks may differ that stopped at the same point: clocks and timers are not exact.
+#: Steps by which ranks may differ that stopped at the same point, because clocks and timers are not exact.
 SAME_POINT = 0.1
-#: CPU time relative to before from which a process is alive, and its least share of what is usual among the
-#: others: what a rank took before it died reaches into the last samples.
+#: A process is alive from this CPU time on, relative to before, and from this share of the other ranks' usual
+#: value on. CPU time from before a crash reaches into the last samples.
 ALIVE, LIKE_OTHERS = 0.05, 0.25
-#: Steps of silence after which that is over.
+#: Steps without rows after which the samples no longer contain time from before the stop.
 LONG_SILENCE = 15.0
-#: A rank above the first, relative to before, works while all others, below the second, wait for it; of two
-#: ranks the one that works may as well be the one that lives.
+#: One rank works and all others wait if its CPU time, relative to before, is above the first bound and theirs
+#: below the second. Needs more than two ranks: of two, the working one may be the surviving one.
 WORKING, WAITING, ENOUGH_OTHERS = 0.5, 0.3, 2
-#: Belief in the one rank that works on while all others wait.
+#: Probability of the one rank that works on while all others wait.
 WORKS_ALONE = 0.9
 
 
 def stop_origin(components: list[Component], features: FeatureSet) -> list[Component]:
-    """Keep who stopped first: slow ranks of a stopped job are another matter.
+    """Keep the components that stopped first; slow ranks of a stopped job are not its cause.
 
     Parameters
     ----------
@@ -40,7 +44,7 @@ def stop_origin(components: list[Component], features: FeatureSet) -> list[Compo
     stopped = [component for component in components if _stopped(component, features)]
     if stopped:
         return _least_far(stopped, features)
-    # Nobody is seen to stop first; suspicion alone names a rank only if it is likelier than not.
+    # No component is known to have stopped first; a suspicion alone has to be likelier than not.
     likely = [component for component in components if component.probability >= LIKELIER_THAN_NOT]
     alone = None if likely else _works_alone(features)
     return likely if alone is None else [alone]
@@ -60,7 +64,7 @@ def _behind(component: Component, features: FeatureSet) -> float:
 
 
 def _least_far(stopped: list[Component], features: FeatureSet) -> list[Component]:
-    """Those that got least far, and whom events name: who waits for the first of all stops a phase later."""
+    """The components that stopped first, and those that events name: a waiting rank stops a phase later."""
     first = min(_behind(component, features) for component in stopped)
     return [
         component
@@ -70,9 +74,9 @@ def _least_far(stopped: list[Component], features: FeatureSet) -> list[Component
 
 
 def _works_alone(features: FeatureSet) -> Component | None:
-    """The one rank that keeps its processor busy while all others rest: they wait for it, it goes in circles.
+    """The one rank that keeps its CPU busy while all others wait for it, as in an endless loop.
 
-    Where waiting spins, all are busy, and nothing is told.
+    None where waiting ranks spin, because then all CPUs are busy.
     """
     used = features.job_end.cpu_ratio
     if used is None or used.size <= ENOUGH_OTHERS or not np.isfinite(used).all():
@@ -88,24 +92,24 @@ def _works_alone(features: FeatureSet) -> Component | None:
 def refine_stop_cause(
     component: Component, causes: dict[str, float], features: FeatureSet
 ) -> dict[str, float]:
-    """Beliefs in the causes of a stop, after what was seen of the processes.
+    """Probabilities of the causes of a stop, given what is known of the processes.
 
-    Who died before anybody was missed did not hang: peers of a dead rank wait until their watchdogs fire, so
-    the job's end looks like that of a hang. Neither did several ranks of a node with which the end began:
-    ranks hang one by one, and go down together. Whose processes took CPU time to the end did not die.
+    The end of a crashed job looks like a hang, because the peers wait until their watchdogs fire. A rank that
+    died before the first timeout did not hang. Nor did several ranks of a node that stopped first: ranks hang
+    one by one and crash together. A process that took CPU time to the end did not crash.
     """
     ranks, job_end = list(component.ranks), features.job_end
     together = len(ranks) > 1 and bool(job_end.origin[ranks].all())
     if together or job_end.died[ranks].any():
         return reweighted(causes, {HANG: CONTRADICTED})
-    told = job_end.fatal[ranks].any() or job_end.origin[ranks].any()
-    if told or not _are_alive(ranks, features):
+    named = job_end.fatal[ranks].any() or job_end.origin[ranks].any()
+    if named or not _are_alive(ranks, features):
         return causes
     return reweighted(causes, {CRASH: CONTRADICTED})
 
 
 def _are_alive(ranks: list[int], features: FeatureSet) -> bool:
-    """Whether the ranks' processes still took CPU time long after the end, each about as much as is usual."""
+    """Whether the ranks' processes still take a usual CPU time long after the stop."""
     used = features.job_end.cpu_ratio
     if used is None or not features.job_end.steps_since_progress >= LONG_SILENCE:
         return False

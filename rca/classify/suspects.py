@@ -1,4 +1,4 @@
-"""Who is suspected, before anybody asks why: the whole job, or the smallest components that cover ranks."""
+"""The suspects of a window: the whole job, or the smallest components that cover the suspected ranks."""
 
 from __future__ import annotations
 
@@ -19,25 +19,25 @@ from rca.features.resource_evidence import resource_names
 
 #: A node is split into its ranks only where the type of each is at least this probable.
 CERTAIN_TYPE = 0.6
-#: More separate components than this are no longer an answer for a person.
+#: Most separate components of an answer.
 MAX_COMPONENTS = 16
 #: Transfer grown by this share of the step makes slow links a possible explanation.
 SLOW_TRANSFER = 0.02
 #: A machine's score against peers from here on is evidence by itself, in units.
 MACHINE_EVIDENCE = 2.0
-#: Resources that slow a rank when they are bad, and the activity of its device.
-#: Where no timer shows own work, only the rank that works has busy multiprocessors.
+#: Resources that slow a rank, and the activity of its device: without timers of own work, only the late rank
+#: has busy multiprocessors.
 _RESOURCES_OF_A_RANK = (
     "gpu_clock", "gpu_memory", "pcie", "nvlink", "nic", "tcp", "cpu_wait", "cpu_quota", "memory", "storage",
     "collector", "stopped", "gpu_activity",
 )  # fmt: skip
-#: Belief in the ranks with whom events say that the end began; the model's where that is higher.
-TOLD_BY_EVENTS = 0.9
+#: Least probability of the ranks with which the stop began, by the events.
+NAMED_BY_EVENTS = 0.9
 
 
 @dataclass(frozen=True)
 class Suspicion:
-    """What there is to find the suspects of one window by.
+    """Finds the suspects of one window.
 
     Attributes
     ----------
@@ -56,33 +56,32 @@ class Suspicion:
     per_rank: FloatArray
 
     def of_a_slow_job(self) -> list[Component]:
-        """Who may have slowed the job, the most probable first; the job as a whole comes last."""
+        """Components that may have slowed the job, the most probable first; the whole job comes last."""
         components = self._whole_or_parts()
         if np.isfinite(self.features.work.own).any():
             return components
-        # Whole steps are as long on every rank: the job can be meant, or whose machine shows it.
+        # Whole steps are equally long on all ranks: only the job or components with machine evidence remain.
         shown = shown_by_machines(components, self.features)
         return [each for each in components if each.scope == "job" or each in shown]
 
     def _whole_or_parts(self) -> list[Component]:
         if (slowed := self.features.comparison.slowed) is not None:
-            together = tuple(int(rank) for rank in np.flatnonzero(slowed))
-            return [Component("rank", together, max(float(self.per_rank[slowed].mean()), POINTED_TO))]
+            slow_ranks = tuple(int(rank) for rank in np.flatnonzero(slowed))
+            return [Component("rank", slow_ranks, max(float(self.per_rank[slowed].mean()), POINTED_TO))]
         whole = float(self.heads["scope"].probabilities(self.features.window[None, :])[0, 1])
         if whole >= 0.5:
-            everybody = Component("job", tuple(range(self.per_rank.size)), whole)
-            standing = outlier_ranks_of(self.per_rank, self.features)
-            if not standing.any():
-                return [link_behind_growth(self.features) or everybody]
-            alone = exact_cover(standing, self.per_rank, self.features.topology)
-            return [*alone, everybody]
+            job = Component("job", tuple(range(self.per_rank.size)), whole)
+            outliers = outlier_ranks_of(self.per_rank, self.features)
+            if not outliers.any():
+                return [link_behind_growth(self.features) or job]
+            return [*exact_cover(outliers, self.per_rank, self.features.topology), job]
         return self._by_ranks()
 
     def of_a_stopped_job(self) -> list[Component]:
-        """Who may have stopped the job: with whom it began by the events, else whom the model suspects."""
+        """Components that may have stopped the job: the origin by the events, else the model's suspects."""
         if (began := self.features.job_end.origin).any():
-            told = np.where(began, np.maximum(self.per_rank, TOLD_BY_EVENTS), 0.0)
-            return exact_cover(began, told, self.features.topology)
+            chances = np.where(began, np.maximum(self.per_rank, NAMED_BY_EVENTS), 0.0)
+            return exact_cover(began, chances, self.features.topology)
         components = cover(self.per_rank, self.threshold, self.features.topology)
         return likely_among_all_ranks(stop_origin(components, self.features), self.per_rank.size)
 
@@ -92,7 +91,7 @@ class Suspicion:
             components = self._best_guess()
         parts = [part for component in components for part in self._parts(component)]
         if parts:
-            # Where every rank is suspected, a lone bad link outweighs that as it does the scope's head.
+            # An isolated bad link outweighs the suspicion of all ranks, as it outweighs the scope head.
             if parts[0].scope == "job" and (alone := link_behind_growth(self.features)) is not None:
                 return [alone]
             kept = shown_by_machines(parts, self.features) or parts
@@ -121,7 +120,7 @@ class Suspicion:
         return [Component("rank", (rank,), float(self.per_rank[rank])) for rank in ranks]
 
     def _best_guess(self) -> list[Component]:
-        """With a slow job and nobody over the threshold, one rank that clearly leads the others, if any."""
+        """The one rank that clearly leads the others where no rank reaches the threshold, if any."""
         order = np.argsort(-self.per_rank, kind="stable")
         best = int(order[0])
         runner_up = float(self.per_rank[order[1]]) if order.size > 1 else 0.0
@@ -131,7 +130,7 @@ class Suspicion:
 
 
 def link_behind_growth(features: FeatureSet) -> Component | None:
-    """The one link that alone shows why everybody's collectives slowed down, if there is one."""
+    """The isolated bad link that explains why all collectives slowed down, if there is one."""
     if not transfer_grew(features):
         return None
     alone = isolated_link_fault(Ports.from_features(features), features.topology)

@@ -1,4 +1,4 @@
-"""What a bundle knows about the limits of its own answers; bundles made before it did lack all of it."""
+"""What a bundle knows about the limits of its answers. Older bundles lack it."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ TABLES = {"window": WINDOW_FEATURES, "rank": RANK_FEATURES}
 
 @dataclass(frozen=True)
 class Doubt:
-    """Optional members of ``heads.json``, each for itself.
+    """Optional members of ``heads.json``; any of them may be missing.
 
     Attributes
     ----------
     sets : PredictionSets or None
-        Which answers are plausible beside the one that is given.
+        Which other answers are plausible.
     familiarity : Familiarity or None
-        Whether a window is like those that were learned from.
+        Whether a window is like the training windows.
     healthy : dict of str to ndarray of shape (n_features_of_table,)
         Median of every feature over healthy training windows, by table; NaN where it is not known.
     answers : AnswerShares or None
-        What was answered to held-out windows.
+        Distribution of the answers to held-out windows.
     """
 
     sets: PredictionSets | None
@@ -40,7 +40,7 @@ class Doubt:
 
     @classmethod
     def load(cls, document: dict[str, Any]) -> Doubt:
-        """Read what ``heads.json`` holds of it.
+        """Read the members that ``heads.json`` holds.
 
         Raises
         ------

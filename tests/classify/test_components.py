@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from rca.arrays import FloatArray
 from rca.classify.components import (
-    EVERYBODY,
     FURTHER,
     LEARNED_AMONG,
+    MIN_JOB_SHARE,
     Component,
     cover,
     exact_cover,
@@ -118,7 +118,7 @@ def test_no_other_components_are_likelier_together(
         if len(named) == len(set(named)):
             best = max(best, sum(_gain(whole, odds) for whole in chosen))
     everybody = tuple(range(16))
-    if (probability >= threshold).mean() >= EVERYBODY:
+    if (probability >= threshold).mean() >= MIN_JOB_SHARE:
         best = max(best, _gain(everybody, odds))
     found = [component for component in cover(probability, threshold, where) if component.scope != "rank"]
     assert sum(_gain(component.ranks, odds) for component in found) == pytest.approx(best)
