@@ -1,4 +1,4 @@
-"""The `rca` command line: finds the command asked for, runs it, turns errors into messages.
+"""The `rca` command line: finds and runs a command, and turns errors into messages.
 
 Exit codes: 0 done (for `diagnose`: healthy), 1 something is wrong with this installation, 2 bad input
 or arguments, 3 the promotion gate refuses, 10 fail-slow, 20 fail-stop, 30 abstained, 130 interrupted,

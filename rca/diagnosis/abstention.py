@@ -23,20 +23,20 @@ from rca.diagnosis.result import AbstentionCode, AbstentionReason, Cause
 from rca.diagnosis.slowdown_without_straggler import single_events_sentence
 from rca.features import FeatureSet
 
-#: On a window unlike those learned from, calibrated probabilities promise nothing: only evidence this strong
-#: is believed. Both are far above what a familiar window needs ("decide" and "name" in the thresholds).
+#: Least probabilities for a verdict on a window unlike the training windows, where calibration does not hold.
+#: Both are far above what a familiar window needs ("decide" and "name" in the thresholds).
 OVERWHELMING_MODE = 0.95
 OVERWHELMING_CAUSE = 0.7
 #: A cause of fewer steps than a verdict needs is named from this belief on.
 SHORT_CAUSE = 0.95
 
-#: Rows and devices alone do not tell a job that was done from one that its scheduler ended.
+#: Rows and devices alone do not show whether a job finished or its scheduler ended it.
 LEFT = "all ranks ended together after the same step, without an error: the job finished or was cancelled"
-#: Unequal stages look like this, and so do sound ones whose timers hold what they wait for each other.
+#: Unequal stages look like this, and so do equal stages whose timers include waiting for each other.
 WAITING_AT_WORK = (
     "the pipeline stages end together within one timed phase, so own work cannot be separated from waiting"
 )
-#: Without a row nobody can say that the job is healthy still, however likely it is that it is done.
+#: Without rows it is unknown whether the job finished.
 SILENT = "no rank has step rows in the last {seconds:,.0f} s of the window: the job finished, or it stopped"
 
 
@@ -48,18 +48,18 @@ def abstention(
     strangeness: Strangeness | None,
     objection: str | None,
 ) -> AbstentionReason | None:
-    """Why there is no verdict; None if there is one.
+    """The reason for an abstention; None if there is a verdict.
 
     Parameters
     ----------
     classification : Classification
     features : FeatureSet
     causes : sequence of Cause
-        The first to name comes first.
+        In the order of the answer.
     thresholds : dict of str to float
-        Of the bundle: ``decide`` for the failure mode among them.
+        Of the bundle, among them ``decide`` for the failure mode.
     strangeness : Strangeness or None
-        None where the bundle does not know what it learned from.
+        None where the bundle lacks the ranges of its training windows.
     objection : str or None
         Why the first cause may not be named (`rca.diagnosis.cause_gating.objection`).
     """
@@ -87,7 +87,7 @@ def abstention(
             "too_short",
             f"{steps} finished steps show that the job is slow, but are too few to name the cause",
         )
-    # Crash or hang matters less than that the job stands still.
+    # That the job stopped matters more than whether by a crash or a hang.
     sure = mode != "fail_slow" or causes[0].probability >= OVERWHELMING_CAUSE
     if chance < OVERWHELMING_MODE or not sure:
         return _if_strange(strangeness)
@@ -95,7 +95,7 @@ def abstention(
 
 
 def _insufficient(mode: str, features: FeatureSet) -> AbstentionReason | None:
-    """What of the window is too little to decide anything but an ending."""
+    """Why the window is too small to decide anything but a stop."""
     if mode == "fail_stop":
         return None
     steps = int(features.work.steps.size)
@@ -135,11 +135,11 @@ def _if_strange(strangeness: Strangeness | None) -> AbstentionReason | None:
 def _undecided(classification: Classification, alarm: float) -> str:
     chances = sorted(classification.probability.items(), key=lambda item: -item[1])
     (first, likely), (second, less) = chances[:2]
-    told = f"undecided between {_spoken(first)} ({likely:.2f}) and {_spoken(second)} ({less:.2f})"
-    return told if first == classification.mode else f"{told}; an alarm needs {alarm:.2f}"
+    sentence = f"undecided between {_label(first)} ({likely:.2f}) and {_label(second)} ({less:.2f})"
+    return sentence if first == classification.mode else f"{sentence}; an alarm needs {alarm:.2f}"
 
 
-def _spoken(mode: str) -> str:
+def _label(mode: str) -> str:
     return mode.replace("_", "-")
 
 

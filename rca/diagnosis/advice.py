@@ -1,4 +1,4 @@
-"""What to do, and what to look at next."""
+"""Recovery actions and the next check of a diagnosis."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rca.features.resource_evidence import RESOURCES
 from rca.telemetry.catalogue import channels
 from rca.telemetry.causes import CAUSES
 
-#: First actions by cause: the cheapest that removes it. The recovery planner prices alternatives.
+#: First action by cause: the cheapest that removes it. The recovery planner prices alternatives.
 _ACTIONS = {
     "gpu_throttling": "drain_node",
     "gpu_contention": "evict_other_process",
@@ -36,13 +36,13 @@ _ACTIONS = {
 DESTRUCTIVE = frozenset({"drain_node", "replace_gpu"})
 #: What a person does for each action.
 _INSTRUCTIONS = {
-    "drain_node": "cordon the node, restart from the last checkpoint without it, and have the node checked",
-    "evict_other_process": "move the other load off the node, or give the job whole nodes",
+    "drain_node": "cordon the node, restart from the last checkpoint without it, and check the node",
+    "evict_other_process": "move the other processes off the node, or give the job whole nodes",
     "replace_gpu": "take the GPU out of service and restart from the last checkpoint on another",
-    "call_network_team": "hand the network team the nodes and the time span; no single node is at fault",
-    "call_storage_team": "hand the storage team the nodes and the time span; cache data locally meanwhile",
-    "add_loader_workers": "raise the number of loader workers or the prefetch depth, or decode ahead of time",
-    "plan_garbage_collection": "collect at the same step on all ranks, and freeze long-lived objects",
+    "call_network_team": "send the network team the nodes and the time span; no single node is at fault",
+    "call_storage_team": "send the storage team the nodes and the time span; cache data locally meanwhile",
+    "add_loader_workers": "raise the number of loader workers or the prefetch depth, or decode in advance",
+    "plan_garbage_collection": "collect garbage at the same step on all ranks, and freeze long-lived objects",
     "rebalance_stages": "move layers from the slow stage to the others",
     "rebalance_sequences": "pack batches by the sum of squared sequence lengths",
     "checkpoint_asynchronously": "write checkpoints in the background, or less often",
@@ -50,7 +50,7 @@ _INSTRUCTIONS = {
 }
 #: What to collect where a whole family of evidence is missing.
 _COLLECT = {
-    "phases": "per-rank phase times (forward, backward, communication wait); only they show the slow rank",
+    "phases": "per-rank phase times (forward, backward, communication wait), which show the slow rank",
     "gpu_clock": "GPU metrics (DCGM_FI_DEV_SM_CLOCK, DCGM_FI_DEV_CLOCKS_EVENT_REASONS)",
     "cpu_wait": "CPU metrics (node_pressure_cpu_waiting_seconds_total, process_schedstat_*)",
     "nic": "network metrics (node_infiniband_port_transmit_wait_total or node_qdisc_backlog)",
@@ -58,25 +58,25 @@ _COLLECT = {
 }
 
 
-#: What tells a job that was done from one that was ended.
+#: Shows whether a job finished or was cancelled.
 LEFT_CHECK = "check how the job ended (sacct --jobs, kubectl describe job) and its last log lines"
 
 #: Metrics named when one resource would settle a question.
 _SHOWN_METRICS = 2
 
-#: The family that tells most about a type of fault.
-_TELLS = {"communication": "nic", "compute": "gpu_clock", "host": "cpu_wait", "input": "storage"}
+#: Straggler type -> the most informative family of evidence.
+_MOST_INFORMATIVE = {"communication": "nic", "compute": "gpu_clock", "host": "cpu_wait", "input": "storage"}
 
 
 def _wanted(missing: list[str], suspected: str | None) -> list[str]:
-    """What to collect, the most telling first."""
-    # Where the host is watched and no GPU metric comes, there is probably no GPU.
+    """What to collect, the most informative first."""
+    # Host metrics without any GPU metric: the host probably has no GPU.
     no_gpu = "cpu_wait" not in missing and {"gpu_clock", "gpu_activity", "gpu_heat"} <= set(missing)
     families = [family for family in _COLLECT if family in missing]
     families.sort(
         key=lambda family: (
             family != "phases",
-            family != _TELLS.get(suspected or ""),
+            family != _MOST_INFORMATIVE.get(suspected or ""),
             no_gpu and family == "gpu_clock",
         )
     )
@@ -86,9 +86,9 @@ def _wanted(missing: list[str], suspected: str | None) -> list[str]:
 def actions(
     causes: list[Cause], alone: dict[tuple[str, tuple[int, ...]], tuple[float, Interval]]
 ) -> list[Action]:
-    """One action per named cause, with the seconds per step that removing that cause alone would save.
+    """One action per cause, with the seconds per step that removing this cause alone would save.
 
-    Machines are taken out of service on a signal, never on times alone: those fit too many causes.
+    An action that takes a machine out of service needs a signal, because step times fit too many causes.
     """
     found = []
     for cause in causes:
@@ -109,7 +109,7 @@ def actions(
 
 
 def signals_for(cause: Cause) -> list[str]:
-    """Exporter signals, phases apart, that speak for the cause."""
+    """Exporter signals, not phases, that are evidence for the cause."""
     return [
         evidence.signal
         for evidence in cause.evidence
@@ -118,22 +118,21 @@ def signals_for(cause: Cause) -> list[str]:
 
 
 def first_action(cause: str) -> str | None:
-    """The cheapest action that removes a cause; None for what nobody knows."""
+    """The cheapest action that removes a cause; None for an unknown cause."""
     return _ACTIONS.get(cause)
 
 
 def swap_check(cause: Cause) -> str:
-    """What to look at where the likeliest cause's own signals are normal: whether slowness moves along."""
+    """The check where the likeliest cause's own signals are normal: whether other machines are slow too."""
     normal = ", ".join(evidence.signal for evidence in cause.evidence if evidence.direction == "against")
     return (
-        f"{normal} measured and normal, so {cause.cause} is unlikely; give {listed(cause.ranks)} other "
-        "machines (or run one test on them and on a fast peer): does the slowness stay with the machine or "
-        "with the work?"
+        f"{normal} normal, so {cause.cause} is unlikely; move {listed(cause.ranks)} to other machines, or "
+        "run the same test on them and on a fast peer: does the slowness stay with the machine or the work?"
     )
 
 
 def _settling(causes: list[Cause], missing: list[str]) -> str | None:
-    """What tells the candidates of the first component apart, in words."""
+    """The sentence on the signal that would decide between the causes of the first component."""
     if not causes or "phases" in missing:
         return None
     beliefs = {cause.cause: cause.probability for cause in causes if cause.ranks == causes[0].ranks}
@@ -142,11 +141,11 @@ def _settling(causes: list[Cause], missing: list[str]) -> str | None:
         return None
     likeliest = sorted(beliefs, key=lambda name: (-beliefs[name], name))[:2]
     metrics = ", ".join(_exporter_names(resource))
-    return f"no cause is certain ({' or '.join(likeliest)}?); {resource} would settle it: collect {metrics}"
+    return f"no cause is certain ({' or '.join(likeliest)}?); collect {metrics}: {resource} decides"
 
 
 def _exporter_names(resource: str) -> list[str]:
-    """Metrics that show the resource, the most telling first."""
+    """Metrics that show the resource, the most informative first."""
     known = channels()
     names = [known[each.channel][0].name for each in RESOURCES[resource] if each.channel in known]
     return names[:_SHOWN_METRICS]
@@ -163,15 +162,15 @@ def next_check(
     named: bool = True,
     suspects: Sequence[int] = (),
 ) -> str:
-    """The one thing to look at next.
+    """The one check to do next.
 
     Parameters
     ----------
     mode, decided : str, bool
     causes : list of Cause
-        The first to name comes first.
+        In the order of the answer.
     missing : list of str
-        Signals the window says nothing about.
+        Signals that the window lacks.
     suspected : str, optional
         Straggler type that more signals should settle.
     silent : sequence of int
@@ -182,9 +181,9 @@ def next_check(
         Ranks that straggle, whatever the cause.
     """
     if mode == "healthy" and decided:
-        return "nothing to do; the slowdown is what noise costs this job"
+        return "nothing to do; the slowdown is normal noise"
     if mode == "fail_stop" and silent:
-        return f"check {listed(silent)}: no step was reported"
+        return f"check {listed(silent)}: no step reported"
     wanted = _wanted(missing, suspected)
     if mode == "healthy":
         return "not sure enough to call it healthy; " + (
@@ -200,7 +199,7 @@ def next_check(
         return CAUSES[causes[0].cause].next_check
     if suspects:
         return (
-            f"no measured signal explains {listed(suspects)}; run one test on them and on a fast "
-            "peer, or give them other machines: does the slowness stay with the machine or with the work?"
+            f"no measured signal explains {listed(suspects)}; run the same test on them and on a fast "
+            "peer, or move them to other machines: does the slowness stay with the machine or the work?"
         )
-    return "no rank stands out; send a window that covers the change from normal to slow"
+    return "no rank is slower than the others; send a window that covers the change from normal to slow"

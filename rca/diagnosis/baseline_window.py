@@ -1,8 +1,8 @@
-"""The job as it was before: what a fault that acts from the first step to the last can be compared with.
+"""Comparison with an earlier, healthy window of the same job.
 
-Ranks are compared with their peers, and a slow stretch with the steps beside it. What slows all ranks alike,
-all along, has neither; seen alone such a window is a healthy job's. Beside an earlier window of the same job,
-in which it ran as usual, the whole window is the slow stretch, and every phase and counter has its past.
+Ranks are compared with their peers, and a slow segment with the other steps. A fault that slows all ranks in
+all steps has neither reference, so such a window looks healthy. Appended to an earlier healthy window, the
+whole window is the slow segment, and every phase and counter has its past.
 """
 
 from __future__ import annotations
@@ -22,30 +22,30 @@ from rca.telemetry.phases import PhaseArrays
 from rca.telemetry.step_clock import StepClock
 from rca.telemetry.window import Window
 
-#: Usual steps have to take so many times as long as in the earlier window.
+#: Least ratio of the usual step to that of the earlier window.
 SLOWER = 1.05
-#: Belief from which the comparison raises the alarm; whoever asks twice has to be surer.
+#: Probability from which the comparison raises the alarm: higher than usual, because it is a second test.
 BASELINE_ALARM = 0.97
-#: Least share of the window's steps, and most of the earlier one's, in the slow stretch of both: what began
-#: in between is no settling of a restart.
+#: Least share of the window's steps in the joint slow segment, and largest share of the earlier window's.
+#: So the slowdown began between the windows, and is no warm-up after a restart.
 MOST_STEPS, STEPS_BEFORE = 0.5, 0.1
-#: An alarm of the comparison alone is one only if this share of what steps take longer is lost to stragglers
-#: and shared faults: everybody may simply have more to compute.
+#: The comparison alone raises the alarm only if stragglers and shared faults explain this share of the longer
+#: steps: otherwise all ranks may have more to compute.
 MAJORITY_OF_STEPS = 0.5
-#: A straggler that is late until so many steps before the window's end is not over.
+#: A straggler that is late until at most so many steps before the window's end still lasts.
 MAX_STEPS_AFTER = 3
-#: Whether the job is slow at all is not certain.
+#: Reason of an answer that is not certain whether the job is slow.
 _UNDECIDED = "undecided_mode"
-#: Doubts that a comparison may settle; the others are about how the window ends, or how short it is.
+#: Reasons of abstention that a comparison may resolve; the others concern the window's end or length.
 _OPEN = frozenset({_UNDECIDED, "too_few_ranks", "nobody_stands_out", "cause_not_certain"})
 
-Ask = Callable[[Window, int], tuple[Diagnosis, FeatureSet]]
+JointDiagnosis = Callable[[Window, int], tuple[Diagnosis, FeatureSet]]
 
 
 def with_earlier(
-    alone: Diagnosis, window: Window, features: FeatureSet, earlier: Window, ask: Ask
+    alone: Diagnosis, window: Window, features: FeatureSet, earlier: Window, diagnose_both: JointDiagnosis
 ) -> Diagnosis:
-    """The diagnosis, with what a comparison with an earlier window of the job adds.
+    """Add to a diagnosis what a comparison with an earlier window of the job shows.
 
     Parameters
     ----------
@@ -55,14 +55,14 @@ def with_earlier(
     features : FeatureSet
         Of the window.
     earlier : Window
-    ask : callable
+    diagnose_both : callable
         Diagnoses both as one window, with seconds as means over the steps from a number on.
 
     Returns
     -------
     Diagnosis
-        The answer alone and how long steps took before; or, where the window in itself shows no change and
-        the comparison does, the answer of the comparison.
+        The answer of the window alone with the earlier step time. Where only the comparison shows a change,
+        the answer of the comparison.
 
     Raises
     ------
@@ -71,24 +71,24 @@ def with_earlier(
     """
     first, part = int(features.work.steps[0]), window
     if features.work.warmup:
-        # A restarted job's first steps are no sign of a fault; between two windows they would look like one.
+        # Warm-up steps between two windows would look like a fault.
         part = StepClock.of(window).between(first, int(features.work.steps[-1]) + 1)
     both = after_earlier(part, earlier)
     before = _compared(window, earlier, both, first)
-    told = _with_past(alone, before)
+    with_past = _with_past(alone, before)
     ratio = before.ratio or 0.0
     if not _is_open(alone, features) or not ratio >= SLOWER:
-        return told
-    compared, seen = ask(both, first)
-    if not _is_all_along(seen, first):
-        return told
+        return with_past
+    compared, both_features = diagnose_both(both, first)
+    if not _is_all_along(both_features, first):
+        return with_past
     if _says_more(compared, alone, before):
-        return _adopt_comparison(told, compared, before, seen, first)
-    unchanged = features.comparison.segment.whole and _is_healthy(told) and _is_healthy(compared)
-    if unchanged and job_wide_check(seen) is not None:
+        return _adopt_comparison(with_past, compared, before, both_features, first)
+    unchanged = features.comparison.segment.whole and _is_healthy(with_past) and _is_healthy(compared)
+    if unchanged and job_wide_check(both_features) is not None:
         slower = f"usual steps take {ratio:.2f} times as long as in the earlier window, on all ranks alike"
-        return told.model_copy(update={"next_check": f"{slower}: {WHAT_CHANGED}"})
-    return told
+        return with_past.model_copy(update={"next_check": f"{slower}: {WHAT_CHANGED}"})
+    return with_past
 
 
 def _compared(window: Window, earlier: Window, both: Window, first: int) -> EarlierWindow:
@@ -107,7 +107,7 @@ def _compared(window: Window, earlier: Window, both: Window, first: int) -> Earl
 
 
 def _with_past(alone: Diagnosis, before: EarlierWindow) -> Diagnosis:
-    """The answer with what was compared; the job's past where the window holds none of its own."""
+    """The answer with the comparison; it provides the job's past where the window has none."""
     slowdown = alone.slowdown
     if slowdown.versus_own_past is None:
         slowdown = slowdown.model_copy(update={"versus_own_past": before.ratio})
@@ -115,21 +115,22 @@ def _with_past(alone: Diagnosis, before: EarlierWindow) -> Diagnosis:
 
 
 def _is_open(alone: Diagnosis, features: FeatureSet) -> bool:
-    """Whether a comparison may say more: nothing changed within the window, or nobody is blamed for it."""
+    """Whether a comparison may add to the answer: healthy, or slow without a change within the window."""
     reason = alone.abstention_reason
     if alone.failure_mode == "fail_stop" or (reason is not None and reason.code not in _OPEN):
         return False
     return alone.failure_mode == "healthy" or features.comparison.segment.whole
 
 
-def _is_healthy(told: Diagnosis) -> bool:
-    return told.failure_mode == "healthy" and not told.abstained
+def _is_healthy(diagnosis: Diagnosis) -> bool:
+    return diagnosis.failure_mode == "healthy" and not diagnosis.abstained
 
 
 def _says_more(compared: Diagnosis, alone: Diagnosis, before: EarlierWindow) -> bool:
-    """Whether the comparison is sure of a fault, or doubts health of which the window alone is sure.
+    """Whether the comparison is certain of a fault, or doubts a healthy verdict of the window alone.
 
-    Of a job that is slow by the window alone it says more about why and at what cost, unless it is less sure.
+    If the window alone already shows a slow job, the comparison replaces its causes unless they are less
+    certain.
     """
     if compared.quality.out_of_distribution:
         return False
@@ -146,7 +147,7 @@ def _says_more(compared: Diagnosis, alone: Diagnosis, before: EarlierWindow) -> 
 
 
 def _is_surer(compared: Diagnosis, alone: Diagnosis) -> bool:
-    """Whether an answer may take the place of one that stands: as firm, and as likely where it differs."""
+    """Whether a new answer may replace the first: as certain, and as probable where the cause differs."""
     if alone.abstained or not alone.causes:
         return True
     if compared.abstained or not compared.causes:
@@ -155,30 +156,33 @@ def _is_surer(compared: Diagnosis, alone: Diagnosis) -> bool:
     return (one.cause, one.ranks) == (other.cause, other.ranks) or one.probability >= other.probability
 
 
-def _is_all_along(seen: FeatureSet, first: int) -> bool:
-    """Whether the slow stretch is most of the window, and hardly any of the earlier one."""
-    segment, steps = seen.comparison.segment, seen.work.steps
+def _is_all_along(both_features: FeatureSet, first: int) -> bool:
+    """Whether the slow segment is most of the window, and hardly any of the earlier one."""
+    segment, steps = both_features.comparison.segment, both_features.work.steps
     slow, now = segment.mask(steps.size), steps >= first
     if now.all():
-        # The few steps before were taken for a warm-up.
+        # The few earlier steps were counted as warm-up.
         return False
     return bool(slow[now].mean() >= MOST_STEPS and slow[~now].mean() <= STEPS_BEFORE)
 
 
 def _adopt_comparison(
-    told: Diagnosis, compared: Diagnosis, before: EarlierWindow, seen: FeatureSet, first: int
+    alone: Diagnosis, compared: Diagnosis, before: EarlierWindow, both_features: FeatureSet, first: int
 ) -> Diagnosis:
-    """The comparison's answer for the window; what of the window was used and lacking stays as it was."""
-    segment, steps = seen.comparison.segment, seen.work.steps
-    stretch = max(int(steps[segment.first]), first), int(steps[segment.last])
-    known, past = {tuple(each.ranks): each.pattern for each in told.stragglers}, told.slowdown.versus_own_past
+    """The comparison's answer, with the data quality and missing signals of the window alone."""
+    segment, steps = both_features.comparison.segment, both_features.work.steps
+    slow_steps = max(int(steps[segment.first]), first), int(steps[segment.last])
+    known, past = (
+        {tuple(each.ranks): each.pattern for each in alone.stragglers},
+        alone.slowdown.versus_own_past,
+    )
     return compared.model_copy(
         update={
-            "quality": told.quality,
-            "missing_signals": told.missing_signals,
+            "quality": alone.quality,
+            "missing_signals": alone.missing_signals,
             "slowdown": compared.slowdown.model_copy(update={"versus_own_past": past}),
             "stragglers": [
-                _within(each, stretch, int(steps[-1]), known.get(tuple(each.ranks)))
+                _within(each, slow_steps, int(steps[-1]), known.get(tuple(each.ranks)))
                 for each in compared.stragglers
             ],
             "earlier": before.model_copy(update={"decided": True}),
@@ -186,12 +190,12 @@ def _adopt_comparison(
     )
 
 
-def _within(straggler: Straggler, stretch: tuple[int, int], end: int, pattern: Pattern | None) -> Straggler:
-    """The straggler in the window's own steps, in its pattern there; who is late to the end is not over."""
+def _within(straggler: Straggler, slow: tuple[int, int], end: int, pattern: Pattern | None) -> Straggler:
+    """The straggler within the window's steps; one that is late to the end is persistent there."""
     first, last = straggler.first_step, straggler.last_step
-    if first is None or last is None or first < stretch[0]:
-        # Late in the earlier window, too, or there alone by its own measure.
-        first, last = stretch[0], stretch[1] if last is None or last < stretch[0] else last
+    if first is None or last is None or first < slow[0]:
+        # Its steps begin, or even end, in the earlier window.
+        first, last = slow[0], slow[1] if last is None or last < slow[0] else last
     lasts = straggler.pattern == "transient" and last >= end - MAX_STEPS_AFTER
     pattern = pattern or ("persistent" if lasts else straggler.pattern)
     return straggler.model_copy(update={"first_step": first, "last_step": last, "pattern": pattern})

@@ -1,7 +1,7 @@
-"""Stragglers of one cause are one player: a sure cause on several, and any where there are too many.
+"""Pool stragglers of one cause into one player: a certain cause on several, and any if there are too many.
 
-A collective waits for the last: taking one of eight equal stragglers away saves nothing. Only coalitions that
-hold all of them show what they cost, and coalitions are enumerated.
+A collective waits for the last rank, so removing one of eight equal stragglers saves nothing. Only coalitions
+with all of them show the cost, and coalitions are enumerated.
 """
 
 from __future__ import annotations
@@ -15,23 +15,23 @@ from rca.arrays import FloatArray, IntArray
 from rca.causal.attribution import Removal
 from rca.telemetry.causes import UNKNOWN
 
-#: Belief from which the same cause of several suspects is one fault. A doubtful one would blur the others,
-#: and take from their belief.
+#: Probability from which the same cause of several suspects is one fault. Pooling less certain ones would
+#: lower the probability of the others.
 CERTAIN_SAME_CAUSE = 0.8
 
 
 @dataclass(frozen=True)
 class PricedCause:
-    """One removal with what the replay said about it.
+    """One removal with its result in the replay.
 
     Attributes
     ----------
     suspects : tuple of int
-        Indices of the suspects it belongs to; several where they were put together.
+        Indices of its suspects; several where they were pooled.
     belief : float
-        Probability that these ranks are to blame and this is why, after the mechanisms were consulted.
+        Probability that these ranks straggle because of this cause, given the mechanisms.
     phases : dict of str to float, seconds per step
-        Mean excess per phase that the cause answers for, on its ranks.
+        Mean excess per phase that the cause explains, on its ranks.
     coverage : float
         Share of its ranks' whole excess that this is, 0 to 1.
     """
@@ -44,29 +44,29 @@ class PricedCause:
 
     @property
     def without_price(self) -> bool:
-        """Whether nothing tells what it costs: it answers for no phase."""
+        """Whether its cost is unknown: it explains no phase."""
         return not self.phases
 
 
 def one_fault_each(causes: Sequence[PricedCause]) -> list[PricedCause]:
-    """The causes with those put together that several suspects surely have in common, wherever they are.
+    """The causes, with a certain cause of several suspects pooled into one, on whatever nodes.
 
-    Two devices of one bad batch, two nodes of one hot aisle: whoever repairs them wants one line, one price.
-    Suspects that share a rank are rivals, not fellows: then all of that cause stay apart.
+    Two devices of one bad batch, or two nodes of one hot aisle, get one line with one price. Suspects that
+    share a rank are alternatives: then all suspects of that cause stay separate.
     """
     groups: dict[str, list[PricedCause]] = {}
     for cause in causes:
         if cause.belief >= CERTAIN_SAME_CAUSE and cause.removal.cause != UNKNOWN:
             groups.setdefault(cause.removal.cause, []).append(cause)
-    fellows = [group for group in groups.values() if len(group) > 1 and _are_apart(group)]
-    shared = {id(cause) for group in fellows for cause in group}
-    # The least sure comes first: its belief is all of theirs.
-    together = [_together(sorted(group, key=lambda each: each.belief)) for group in fellows]
-    return [*together, *(cause for cause in causes if id(cause) not in shared)]
+    pooled = [group for group in groups.values() if len(group) > 1 and _are_disjoint(group)]
+    members = {id(cause) for group in pooled for cause in group}
+    # The least certain comes first: the pool has its probability.
+    faults = [_together(sorted(group, key=lambda each: each.belief)) for group in pooled]
+    return [*faults, *(cause for cause in causes if id(cause) not in members)]
 
 
 def affordable_causes(causes: Sequence[PricedCause], limit: int) -> list[PricedCause]:
-    """At most `limit` causes; those of one cause are put together if there are more suspects than that.
+    """At most `limit` causes; suspects of one cause are pooled if there are more suspects than that.
 
     Parameters
     ----------
@@ -85,18 +85,18 @@ def affordable_causes(causes: Sequence[PricedCause], limit: int) -> list[PricedC
     return pooled[:limit]
 
 
-def _are_apart(group: Sequence[PricedCause]) -> bool:
+def _are_disjoint(group: Sequence[PricedCause]) -> bool:
     ranks = [rank for each in group for rank in each.removal.ranks]
     return len(set(ranks)) == len(ranks)
 
 
 def _together(group: list[PricedCause]) -> PricedCause:
-    """One cause for all of a group, with the belief of its first."""
+    """One cause for all of a group, with the probability of its first."""
     if len(group) == 1:
         return group[0]
     ranks = np.concatenate([each.removal.ranks for each in group])
     weights = np.array([len(each.removal.ranks) for each in group]) / ranks.size
-    # Components may overlap: a rank within two of them is taken back once, by the larger removal.
+    # Components may overlap: for a rank in two of them only the larger removal counts.
     kept = np.unique(ranks)
     first = group[0].removal
     removal = Removal(

@@ -21,7 +21,7 @@ from rca.telemetry.causes import CAUSES, DECIDING, SPECS, UNKNOWN
 #: Resource scores from here on are worth showing, in units.
 REMARKABLE_SCORE = 1.0
 MAX_EVIDENCE = 6
-#: Costs below this share of the slowdown are not worth a reader's time, and no reason to be listed earlier.
+#: Costs below this share of the slowdown are not shown, and do not affect the order of causes.
 TRIFLE = 0.05
 
 
@@ -54,10 +54,10 @@ def slow_causes(pricing: Pricing, features: FeatureSet) -> list[Cause]:
 
 
 def by_expected_cost(causes: Iterable[Cause]) -> list[Cause]:
-    """First what is expected to cost most: why the job stands still, then seconds times belief."""
+    """Causes by expected cost, the largest first: causes of a stop, then seconds times probability."""
 
     def rank(cause: Cause) -> tuple[bool, float, float, str, list[int]]:
-        # The cost of a trifle is noise, and no reason to stand before what is likely and has no price.
+        # A cost below `TRIFLE` is noise: it must not precede a likely cause without a price.
         seconds = cause.seconds_per_step if cause.share >= TRIFLE else 0.0
         weight = 1.0 if cause.stops_the_job else seconds
         expected = weight * cause.probability
@@ -68,12 +68,12 @@ def by_expected_cost(causes: Iterable[Cause]) -> list[Cause]:
 
 
 def catalogued(causes: Iterable[Cause]) -> list[Cause]:
-    """Those that the catalogue explains: what may be named, and acted on."""
+    """The causes of the catalogue: only these may be named and have actions."""
     return [cause for cause in causes if cause.cause != UNKNOWN]
 
 
 def named_first(causes: Sequence[Cause]) -> list[Cause]:
-    """The order of an answer that names its first cause: that is one of the catalogue."""
+    """The causes with the first catalogue cause first, as in an answer that names it."""
     first = catalogued(causes)[:1]
     return [*first, *(cause for cause in causes if cause not in first)]
 
@@ -107,17 +107,17 @@ def stop_causes(suspects: list[Suspect], features: FeatureSet) -> list[Cause]:
 
 
 def _without_price(priced: PricedCause) -> list[Evidence]:
-    """Why a cause costs nothing in the answer, where that is because nothing tells."""
+    """Evidence that explains why the cost of a cause is unknown."""
     if not priced.without_price:
         return []
     note = (
-        "no peer and no quiet step is faster in the phases that this cause lengthens, so its cost is unknown"
+        "no peer and no other step is faster in the phases that this cause lengthens, so its cost is unknown"
     )
     return [Evidence(signal=PRICE, value=None, reference=None, unit="s", note=note)]
 
 
 def _phase_evidence(priced: PricedCause, features: FeatureSet) -> list[Evidence]:
-    """What the ranks spent per phase inside the slow stretch, beside their reference."""
+    """Mean phase times of the ranks inside the slow segment, with their reference."""
     inside = features.comparison.segment.mask(features.work.steps.size)
     rows = list(priced.removal.ranks)
     found = []
@@ -154,7 +154,7 @@ def _phase_evidence(priced: PricedCause, features: FeatureSet) -> list[Evidence]
 
 
 def _transfer_evidence(rows: list[int], features: FeatureSet) -> Evidence:
-    """Transfer in the slow steps beside the others; without other steps, the ranks' beside everybody's."""
+    """Transfer in the slow steps against the other steps, or, without these, against all ranks."""
     segment = features.comparison.segment
     inside = segment.mask(features.work.steps.size)
     group = nan_median(features.work.transfer)
@@ -177,15 +177,15 @@ def _transfer_evidence(rows: list[int], features: FeatureSet) -> Evidence:
 def _signal_evidence(
     cause: str, ranks: list[int], features: FeatureSet, busy: BusyEvidence
 ) -> list[Evidence]:
-    """The channel that spoke loudest in each of the cause's resources, if it is remarkable.
+    """The channel with the largest score in each of the cause's resources, if it is remarkable.
 
-    What a rank's waiting explains is not: an idle GPU's low clock says nothing about the GPU.
+    Scores that a rank's waiting explains do not count: an idle GPU has a low clock.
     """
     found = []
     evidence = features.evidence
     loudest = np.fmax(busy.versus_peers[ranks], busy.versus_past[ranks])
     if len(ranks) == features.topology.n_ranks:
-        # All suffer alike and nobody stands out: what a sound machine would show is left to compare with.
+        # All ranks are affected alike, so only the nominal values of a machine are left to compare with.
         loudest = np.fmax(loudest, evidence.versus_nominal[ranks])
     for name in SPECS[cause].resources:
         column = resource_names().index(name)
@@ -211,7 +211,7 @@ def _signal_evidence(
 def _normal_evidence(
     cause: str, ranks: list[int], features: FeatureSet, busy: BusyEvidence
 ) -> list[Evidence]:
-    """One channel of each resource that the cause cannot do without, where all of these are normal."""
+    """One channel of each resource that the cause always affects, if all of these are normal."""
     if not is_contradicted(cause, most_unlike(ranks, features, busy)):
         return []
     evidence, found = features.evidence, []
@@ -261,7 +261,7 @@ def _ending_evidence(ranks: list[int], features: FeatureSet) -> list[Evidence]:
 
 
 def _behind(rank: int, features: FeatureSet) -> list[Evidence]:
-    """How far the rank got, where that sets it apart."""
+    """How many steps before the other ranks it stopped; empty if it did not."""
     behind = features.job_end.behind[rank]
     if behind >= 0:
         return []

@@ -1,7 +1,7 @@
-"""What was measured and is normal speaks against the causes that cannot be without it.
+"""Normal signals as evidence against the causes that always affect them.
 
-Slow compute looks the same whatever slowed it. A classifier that must choose between the catalogue's causes
-chooses the usual one, even where the very clock it is about was watched and never moved.
+Slow compute looks the same for every cause. The classifier then chooses the usual cause, even where its
+signal, for example the GPU clock, was measured and is normal.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ from rca.features.resource_evidence import resource_names
 from rca.robust import nan_max
 from rca.telemetry.causes import DECIDING
 
-#: Scores below this are normal, in units. Mild faults move their signals by less than is remarkable (1).
+#: Scores below this are normal, in units. It is below 1 (remarkable) because mild faults score less than 1.
 MAX_NORMAL_SCORE = 0.3
-#: Share of the belief that a contradicted cause keeps: exporters may lie, too.
+#: Factor on the probability of a contradicted cause. It is not 0, because exporters may be wrong.
 CONTRADICTED_FACTOR = 0.25
-#: Others are sounder than a suspect if this share of them shows at most this part of what he does.
-SOUNDEST, ALIKE = 0.2, 0.5
-#: A device that is busier than this, for the time its rank computes, works for somebody else as well.
+#: Other ranks are closer to nominal if this share of them has at most this part of the suspects' score.
+CLOSER_RANKS, CLOSER_SCORE = 0.2, 0.5
+#: A device that is busier than this, for the time its rank computes, also works for another process.
 OTHERS_WORK = 1.0
 _ACTIVITY = RANK_FEATURES.index("activity_per_compute")
 
 
 def contradicted(suspect: Suspect, features: FeatureSet, busy: BusyEvidence) -> Suspect:
-    """The suspect with less belief in causes whose own signals are normal; what they lose nobody gains.
+    """The suspect with lower probabilities of contradicted causes; the other causes do not gain.
 
     Parameters
     ----------
@@ -50,12 +50,12 @@ def contradicted(suspect: Suspect, features: FeatureSet, busy: BusyEvidence) -> 
 
 
 def is_its_own(activity: FloatArray) -> bool:
-    """Whether devices are no busier than their own work makes them (activity per compute); no if unknown."""
+    """Whether the devices work for their own rank only (activity per compute); false if unknown."""
     return bool(np.isfinite(activity).any() and np.nanmedian(activity) < OTHERS_WORK)
 
 
 def is_contradicted(cause: str, unlike: FloatArray) -> bool:
-    """Whether every resource that the cause cannot do without was measured on its ranks and is normal.
+    """Whether every resource that the cause always affects was measured on its ranks and is normal.
 
     Parameters
     ----------
@@ -70,29 +70,28 @@ def is_contradicted(cause: str, unlike: FloatArray) -> bool:
 
 
 def most_unlike(ranks: list[int], features: FeatureSet, busy: BusyEvidence) -> FloatArray:
-    """Largest score of every resource over ranks, against peers, past or a sound machine, (n_resources,).
+    """Largest score of every resource over ranks, against peers, past or nominal values, (n_resources,).
 
-    What the peers show as well sets nobody apart: a sound machine counts where some of them are sounder, or
-    there are none to compare with. Where most ranks are suspected they are each other's peers, and looking
-    alike proves nothing.
+    A score against the nominal value counts only if some peers are closer to it, or if there are no peers.
+    Where most ranks are suspected they are their own peers, so a score against peers alone proves nothing.
     """
-    beside, since = busy.versus_peers[ranks], busy.versus_past[ranks]
-    sound = features.evidence.versus_nominal[ranks]
+    peers, past = busy.versus_peers[ranks], busy.versus_past[ranks]
+    nominal = features.evidence.versus_nominal[ranks]
     if 2 * len(ranks) <= features.topology.n_ranks:
-        alike = np.isfinite(beside) & ~_others_are_closer_to_nominal(sound, ranks, features)
-        return nan_max(np.fmax(np.fmax(beside, since), np.where(alike, np.nan, sound)))
-    others = np.fmax(since, sound)
-    return nan_max(np.where(np.isfinite(others), np.fmax(beside, others), np.nan))
+        alike = np.isfinite(peers) & ~_others_are_closer_to_nominal(nominal, ranks, features)
+        return nan_max(np.fmax(np.fmax(peers, past), np.where(alike, np.nan, nominal)))
+    others = np.fmax(past, nominal)
+    return nan_max(np.where(np.isfinite(others), np.fmax(peers, others), np.nan))
 
 
-def _others_are_closer_to_nominal(sound: FloatArray, ranks: list[int], features: FeatureSet) -> BoolArray:
-    """Whether enough others are sounder than the suspects' worst, (n_resources,); yes if none is known.
+def _others_are_closer_to_nominal(nominal: FloatArray, ranks: list[int], features: FeatureSet) -> BoolArray:
+    """Whether enough others are closer to nominal than the suspects' worst, (n_resources,); true if unknown.
 
-    The others are those of other nodes, where there are any: what a node shows, all its ranks show.
+    The others are the ranks of other nodes, if there are any, because a node's metrics show on all its ranks.
     """
     node = features.topology.node
     elsewhere = np.flatnonzero(~np.isin(node, node[ranks]))
     others = elsewhere if elsewhere.size else np.setdiff1d(np.arange(node.size), ranks)
     shown = features.evidence.versus_nominal[others]
-    sounder = (shown <= ALIKE * nan_max(sound)).sum(axis=0)
-    return np.asarray(sounder >= SOUNDEST * np.isfinite(shown).sum(axis=0))
+    closer = (shown <= CLOSER_SCORE * nan_max(nominal)).sum(axis=0)
+    return np.asarray(closer >= CLOSER_RANKS * np.isfinite(shown).sum(axis=0))

@@ -1,9 +1,9 @@
-"""One loud signal, or one long phase, decides where the classifier does not.
+"""One loud signal, or one long phase, decides where the classifier is not certain of a cause.
 
-Its models learned how faults of simulated machines show. A real one may show another mix: steal and nothing
-else, a clock that falls without heat. They then believe in no cause, or in "unknown", while one resource of
-the suspects is far from their peers' and from their own past, and all others are as usual. Or nothing is
-loud, and nearly all of the lateness is in a phase that few causes lengthen.
+Its models learned the signals of simulated faults. Real faults may show other signals: steal and nothing
+else, a clock that falls without heat. Then no cause, or "unknown", is likely, although one resource of the
+suspects is far from their peers and their past and all others are normal. Or no signal is loud, and nearly
+all of the lateness is in a phase that few causes lengthen.
 """
 
 from __future__ import annotations
@@ -23,21 +23,21 @@ from rca.telemetry.causes import CAUSES, UNKNOWN
 
 #: Scores from here on are loud, in units (1 is remarkable).
 LOUD_SCORE = 2.0
-#: Belief in the first cause below which the classifier is not sure; that nothing explains it is never sure.
+#: Probability of the first cause below which the classifier is uncertain; `unknown` is always uncertain.
 UNSURE = 0.9
-#: A resource that is so many times as loud as those of other causes is the loud one.
+#: The loudest resource decides if its score is so many times those of other causes' resources.
 LOUDEST = 2.0
-#: Belief that the loud resource's causes share then.
+#: Probability that the causes of the loud resource or phase share.
 CORROBORATED = 0.75
 NOT_AT_ALL = 1e-3
 FABRIC = "fabric"
-#: Share of what ranks take longer that makes one phase decide, and how much longer that has to be, in steps.
-NEARLY_ALL, FELT = 0.75, 0.02
+#: A phase decides if it has this share of the ranks' excess, and the excess is this share of a step.
+NEARLY_ALL, MIN_EXCESS = 0.75, 0.02
 _OWN_EXCESS = RANK_FEATURES.index("own_time_excess")
-#: Phases that some causes lengthen and nothing else, and where their excess stands.
+#: Phases that are the only phase of some causes -> column of their excess.
 _PHASES = {phase: RANK_FEATURES.index(f"{phase}_excess") for phase in ("data_loading", "checkpoint")}
-#: Resources that move with other faults, or with none, and so tell little on their own.
-UNTELLING = frozenset({"gpu_heat", "gpu_activity", "stopped", "tcp", FABRIC})
+#: Resources that change with many faults, or without one, and so decide nothing on their own.
+UNSPECIFIC = frozenset({"gpu_heat", "gpu_activity", "stopped", "tcp", FABRIC})
 
 
 def with_machine_evidence(suspect: Suspect, features: FeatureSet, busy: BusyEvidence) -> Suspect:
@@ -53,7 +53,7 @@ def with_machine_evidence(suspect: Suspect, features: FeatureSet, busy: BusyEvid
 
 
 def corroborated(suspect: Suspect, features: FeatureSet, busy: BusyEvidence) -> Suspect:
-    """The suspect with more belief in the causes of the one resource or phase that is loud, if none is sure.
+    """The suspect with more belief in the causes of the one loud resource or phase, if no cause is certain.
 
     Parameters
     ----------
@@ -65,22 +65,22 @@ def corroborated(suspect: Suspect, features: FeatureSet, busy: BusyEvidence) -> 
     first = next(iter(beliefs), None)
     if first is None or (first != UNKNOWN and beliefs[first] >= UNSURE):
         return suspect
-    # Most ranks have each other for peers, and in a slow job all wait more than before: nothing of a machine
-    # is loud then. Switches that mark more packets than before, although fewer are sent, still are.
+    # If most ranks are suspects, they are their own peers, and all wait more than before, so no machine is
+    # loud. The fabric still is if switches mark more packets than before although fewer are sent.
     if 2 * len(ranks) > features.topology.n_ranks:
-        told = _causes_of_loud_fabric(busy.versus_past[ranks])
+        shown = _causes_of_loud_fabric(busy.versus_past[ranks])
     else:
-        told = causes_of_loudest_resource(_usual_score(ranks, features, busy))
-    # Of links the classifier has ruled out what happens on machines.
-    told = told & beliefs.keys() or _causes_of_one_phase(features.rank[ranks]) & beliefs.keys()
-    if not told or sum(beliefs[cause] for cause in told) >= CORROBORATED:
+        shown = causes_of_loudest_resource(_usual_score(ranks, features, busy))
+    # For a link suspect the classifier has already ruled out other causes.
+    shown = shown & beliefs.keys() or _causes_of_one_phase(features.rank[ranks]) & beliefs.keys()
+    if not shown or sum(beliefs[cause] for cause in shown) >= CORROBORATED:
         return suspect
-    causes = _shared(beliefs, told)
+    causes = _shared(beliefs, shown)
     return replace(suspect, causes=causes, types=types_of(causes))
 
 
 def causes_of_loudest_resource(scores: FloatArray) -> frozenset[str]:
-    """Causes of the loud resources, if all of these have the same causes or one drowns the others; else none.
+    """Causes of the loud resources, if all have the same causes or one is far louder; else none.
 
     Parameters
     ----------
@@ -88,29 +88,29 @@ def causes_of_loudest_resource(scores: FloatArray) -> frozenset[str]:
     """
     families: dict[frozenset[str], float] = {}
     for name, score in zip(resource_names(), scores, strict=True):
-        if score >= LOUD_SCORE and name not in UNTELLING:
-            families[_moving(name)] = max(families.get(_moving(name), 0.0), float(score))
+        if score >= LOUD_SCORE and name not in UNSPECIFIC:
+            families[_affecting(name)] = max(families.get(_affecting(name), 0.0), float(score))
     if not families:
         return frozenset()
     loudest, *others = sorted(families, key=families.__getitem__, reverse=True)
-    drowned = all(families[loudest] >= LOUDEST * families[other] for other in others)
-    return loudest if drowned else frozenset()
+    far_louder = all(families[loudest] >= LOUDEST * families[other] for other in others)
+    return loudest if far_louder else frozenset()
 
 
-def _moving(resource: str) -> frozenset[str]:
+def _affecting(resource: str) -> frozenset[str]:
     return frozenset(cause for cause, spec in CAUSES.items() if resource in spec.resources)
 
 
-def _causes_of_loud_fabric(since: FloatArray) -> frozenset[str]:
-    """The fabric's causes, if it is loud beside the past on most ranks that tell; (n_ranks, n_resources)."""
-    score = nan_median(since)[resource_names().index(FABRIC)]
-    return _moving(FABRIC) if score >= LOUD_SCORE else frozenset()
+def _causes_of_loud_fabric(past: FloatArray) -> frozenset[str]:
+    """The fabric's causes, if most ranks with a score have a loud one; `past` is (n_ranks, n_resources)."""
+    score = nan_median(past)[resource_names().index(FABRIC)]
+    return _affecting(FABRIC) if score >= LOUD_SCORE else frozenset()
 
 
 def _causes_of_one_phase(rows: FloatArray) -> frozenset[str]:
-    """Causes that lengthen one phase alone, if nearly all that the ranks take longer is in that phase."""
+    """Causes that lengthen one phase only, if nearly all of the ranks' excess is in that phase."""
     own = nan_median(rows[:, [_OWN_EXCESS]])[0]
-    if not own >= FELT:
+    if not own >= MIN_EXCESS:
         return frozenset()
     for phase, column in _PHASES.items():
         if nan_median(rows[:, [column]])[0] >= NEARLY_ALL * own:
@@ -121,30 +121,30 @@ def _causes_of_one_phase(rows: FloatArray) -> frozenset[str]:
 def _usual_score(ranks: list[int], features: FeatureSet, busy: BusyEvidence) -> FloatArray:
     """Each resource's median score over the ranks: against peers, and against the past where there is one.
 
-    Without a past, what the node's other ranks show as well is how the node always was: they are not slow.
+    Without a past, a resource that is loud on the node's other ranks as well is ignored: they are not slow.
     """
-    beside, since = nan_median(busy.versus_peers[ranks]), nan_median(busy.versus_past[ranks])
+    peers, past = nan_median(busy.versus_peers[ranks]), nan_median(busy.versus_past[ranks])
     if not features.comparison.segment.whole:
-        return np.where(np.isfinite(since), np.fmin(beside, 2.0 * since), beside)
+        return np.where(np.isfinite(past), np.fmin(peers, 2.0 * past), peers)
     node = features.topology.node
     mates = np.flatnonzero(np.isin(node, node[ranks]) & (node >= 0))
     mates = np.setdiff1d(mates, ranks)
     if not mates.size:
-        return beside
+        return peers
     shared = nan_median(busy.versus_peers[mates]) >= LOUD_SCORE
-    return np.where(shared, np.nan, beside)
+    return np.where(shared, np.nan, peers)
 
 
-def _shared(beliefs: dict[str, float], told: frozenset[str]) -> dict[str, float]:
-    """Beliefs with `CORROBORATED` of them on what is told, by the causes' own shares."""
-    # Of what was not believed in at all, one is as likely as the other.
-    inside = sum(beliefs[cause] + NOT_AT_ALL for cause in told)
+def _shared(beliefs: dict[str, float], shown: frozenset[str]) -> dict[str, float]:
+    """Probabilities with a share of `CORROBORATED` on the shown causes, in their own proportions."""
+    # Causes that all had probability 0 become equally likely.
+    inside = sum(beliefs[cause] + NOT_AT_ALL for cause in shown)
     total = sum(beliefs.values())
-    outside = total - sum(beliefs[cause] for cause in told)
+    outside = total - sum(beliefs[cause] for cause in shown)
     return ordered(
         {
             cause: total * CORROBORATED * (chance + NOT_AT_ALL) / inside
-            if cause in told
+            if cause in shown
             else total * (1.0 - CORROBORATED) * chance / max(outside, NOT_AT_ALL)
             for cause, chance in beliefs.items()
         }

@@ -1,4 +1,4 @@
-"""Who did not report, and what of the window was used."""
+"""Data quality of a window: rows and samples used, silent ranks, and unusual features."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ def silent_ranks(features: FeatureSet) -> list[int]:
 def quality(
     window: Window, features: FeatureSet, mode: str, strangeness: Strangeness | None = None
 ) -> Quality:
-    """What was used, what was not, and who is missing."""
+    """Counts of used and unused data, notes on silent ranks, and what is unlike the training windows."""
     warmup = features.work.warmup
     unused = int(features.phases.present[:, :warmup].sum())
     kinds = window.events["kind"].to_pylist()
-    told = sum(kind in FATAL_EVENTS or kind in MISSED_EVENTS for kind in kinds)
-    # Of complaints in words those at the end are heard, too.
-    told = max(told, features.job_end.trouble_events)
+    used = sum(kind in FATAL_EVENTS or kind in MISSED_EVENTS for kind in kinds)
+    # Log lines about trouble at the end of the job are used as well.
+    used = max(used, features.job_end.trouble_events)
     return Quality(
         rows_used=window.steps.num_rows - unused,
         rows_unused=unused,
@@ -42,8 +42,8 @@ def quality(
         warmup_steps=warmup,
         metric_samples_used=features.signals.samples_used,
         metric_samples_unused=window.metrics.num_rows - features.signals.samples_used,
-        events_used=told,
-        events_unused=len(kinds) - told,
+        events_used=used,
+        events_unused=len(kinds) - used,
         unknown_metrics=sorted(features.signals.unknown_names),
         notes=[*window.notes, *_absences(features, mode)],
         out_of_distribution=None if strangeness is None else strangeness.out_of_distribution,
@@ -53,21 +53,23 @@ def quality(
 
 
 def with_history_notes(diagnosis: Diagnosis, node_odds: Mapping[str, float]) -> Diagnosis:
-    """The diagnosis with a note on every blamed node of which history said something."""
-    blamed = {node for cause in diagnosis.causes for node in cause.nodes}
+    """The diagnosis with a note on every node of a cause that has a fault history."""
+    named = {node for cause in diagnosis.causes for node in cause.nodes}
     notes = [
         f"{node} was at fault before: the odds of its ranks were multiplied by {factor:.3g}"
         for node, factor in sorted(node_odds.items())
-        if node in blamed and factor != 1
+        if node in named and factor != 1
     ]
     if not notes:
         return diagnosis
-    held = diagnosis.quality
-    return diagnosis.model_copy(update={"quality": held.model_copy(update={"notes": [*held.notes, *notes]})})
+    known = diagnosis.quality
+    return diagnosis.model_copy(
+        update={"quality": known.model_copy(update={"notes": [*known.notes, *notes]})}
+    )
 
 
 def unfamiliar(strangeness: Strangeness, features: FeatureSet) -> list[str]:
-    """What of a flagged window is unlike the training windows, and how far; empty for any other."""
+    """How a window that is out of distribution differs from the training windows; empty for any other."""
     if not strangeness.out_of_distribution:
         return []
     found = [_outside(each, features) for each in strangeness.outside[:_SHOWN_OUTSIDE]]
@@ -77,8 +79,8 @@ def unfamiliar(strangeness: Strangeness, features: FeatureSet) -> list[str]:
     if strangeness.distance > strangeness.distance_limit:
         named = ", ".join(_meaning(name) for name in strangeness.oddest[:_SHOWN_SHAPE])
         found.append(
-            f"the shape of the job is {strangeness.distance:.1f} from the usual, held-out windows stay "
-            f"within {strangeness.distance_limit:.1f}; oddest: {named}"
+            f"the job's size and noise are unusual: distance {strangeness.distance:.1f}, limit "
+            f"{strangeness.distance_limit:.1f}; most unusual: {named}"
         )
     return found
 
@@ -90,8 +92,8 @@ def _outside(found: Outside, features: FeatureSet) -> str:
         in_user_units(feature, number, step) for number in (found.value, found.low, found.high)
     )
     learned = f"only {_number(low)}" if low == high else f"{_number(low)} to {_number(high)}"
-    told = f"{feature.meaning}: {_number(value)} {unit}".rstrip()
-    return f"{told}; training windows had {learned}"
+    shown = f"{feature.meaning}: {_number(value)} {unit}".rstrip()
+    return f"{shown}; training windows had {learned}"
 
 
 def _meaning(name: str) -> str:

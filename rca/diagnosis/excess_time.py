@@ -1,4 +1,4 @@
-"""How far a suspected component was above its reference, phase by phase: what a counterfactual takes away."""
+"""Excess time of a suspected component over its reference, by phase: what a counterfactual removes."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from rca.features.work import Work
 from rca.robust import group_members, nan_mean, nan_median, nan_quantile
 from rca.telemetry.own_work import SERIAL_PHASES
 
-#: A component's transfer above everybody's by this share of the step is a lag of its own, not noise.
+#: A component's transfer above that of all ranks by this share of the step is a lag of its own, not noise.
 MIN_LAG = 0.02
-#: Quantile of a job's own steps that stands for its usual where nobody else can.
+#: Quantile of a job's own steps that is its usual step where there are no peers.
 USUAL_QUANTILE = 0.35
-#: Slow links are told in single steps, too, if these differ from quiet ones by this share of a step, and by
-#: so many times the quiet ones' usual deviation.
+#: Single steps with a slow link count if they differ from quiet ones by this share of a step, and by so many
+#: times the quiet steps' usual deviation.
 FLAPPING, DEVIATIONS = 0.05, 8.0
-#: A program's turn is at most so many steps, is seen so often, and comes out in so many steps of all.
-LONGEST_TURN, MIN_TURNS, REGULAR = 20, 3, 0.95
+#: A program's own cycle has at most so many steps, occurs so often, and holds in this share of all steps.
+LONGEST_CYCLE, MIN_CYCLES, REGULAR = 20, 3, 0.95
 _SERIAL = frozenset(name.removesuffix("_seconds") for name in SERIAL_PHASES)
 
 
@@ -34,12 +34,12 @@ class Excess:
     Attributes
     ----------
     parts : dict of str to ndarray
-        The total split over the phases; what none covers is `UNMEASURED`. They add up to `total`.
+        The total split over the phases; the rest is `UNMEASURED`. They add up to `total`.
     lag : ndarray
-        Transfer beyond the group's. The rank begins its next step that much later than the others, so it
-        delays the job like own work; 0 where it is not clearly there.
+        Transfer beyond the group's; 0 where it is not clear. The rank begins its next step that much later
+        than the others, so it delays the job like own work.
     theirs : ndarray of shape (n_ranks_of_component,), bool
-        Whose excess is above their peers' at the same step, so that nobody else has a share in it.
+        Ranks with an excess over their peers at the same step, so that no other suspect shares in it.
     """
 
     ranks: tuple[int, ...]
@@ -50,8 +50,8 @@ class Excess:
 
     def serial(self) -> FloatArray:
         """Part of the total in phases that a pipeline runs once per step."""
-        held = [values for name, values in self.parts.items() if name in _SERIAL]
-        return sum(held, np.zeros(self.total.shape))
+        serial = [values for name, values in self.parts.items() if name in _SERIAL]
+        return sum(serial, np.zeros(self.total.shape))
 
 
 def excess_of(suspect: Suspect, features: FeatureSet) -> Excess:
@@ -68,7 +68,7 @@ def excess_of(suspect: Suspect, features: FeatureSet) -> Excess:
     reference = comparison.reference[rows]
     phases = {name: excess[rows] for name, excess in comparison.phase_excess.items()}
     if _balances(suspect):
-        # Balancing moves work, it does not remove any: everybody would get the mean, not the least.
+        # Balancing moves work and removes none: every rank would get the mean, not the minimum.
         reference = _balanced(work.own, features)[rows]
         phases = {
             name: (seconds - _balanced(seconds, features))[rows] for name, seconds in work.phases.items()
@@ -83,7 +83,7 @@ def excess_of(suspect: Suspect, features: FeatureSet) -> Excess:
         reference = np.fmin(reference, _usual(own))
         phases = {name: seconds[rows] - _usual(seconds[rows]) for name, seconds in work.phases.items()}
     elif (alone := _without_peers(rows, features)).any():
-        # The others of its stage suffer from the same: only its own past can be its reference.
+        # Most of its stage is affected as well, so only its own past can be its reference.
         reference = np.where(alone, np.fmin(reference, _quiet(own, features)), reference)
         phases = {
             name: np.where(alone, seconds[rows] - _quiet(seconds[rows], features), phases[name])
@@ -96,12 +96,12 @@ def excess_of(suspect: Suspect, features: FeatureSet) -> Excess:
 
 
 def excesses_of(suspects: Sequence[Suspect], features: FeatureSet) -> list[Excess]:
-    """Each suspect's time above its reference; what is somebody's alone is not in the others'.
+    """Each suspect's time above its reference, without the excess that belongs to another suspect alone.
 
-    A hot rank of a job that loads slowly is above its own past by both, and a late rank above the other
-    stages by more than its stage is. So the narrowest suspect comes first, and what it has above its peers is
-    taken out of its work before a wider one is compared. Who has no peers is compared with the past, and may
-    suffer from the wider one as well: that stays in both, and `ideal_work` takes the larger of the two away.
+    A hot rank of a job with slow data loading is above its past by both; a late rank is above the other
+    stages by more than its stage. So the narrowest suspect comes first. Its excess over its peers is removed
+    from its work before a wider suspect is compared. A suspect without peers is compared with its past, which
+    may include the wider suspect's effect. That stays in both, and `ideal_work` removes the larger one.
 
     Parameters
     ----------
@@ -125,7 +125,7 @@ def excesses_of(suspects: Sequence[Suspect], features: FeatureSet) -> list[Exces
 
 
 def _above_peers(suspect: Suspect, features: FeatureSet) -> BoolArray:
-    """Which of its ranks are compared with peers, and suspected for their own work; bool per rank."""
+    """The suspect's ranks that are compared with peers and suspected for their own work; bool per rank."""
     rows, stage = list(suspect.component.ranks), features.topology.stage
     if suspect.by_link or suspect.component.scope == "job":
         return np.zeros(len(rows), dtype=bool)
@@ -136,7 +136,7 @@ def _above_peers(suspect: Suspect, features: FeatureSet) -> BoolArray:
 
 
 def _without(excess: Excess, features: FeatureSet) -> FeatureSet:
-    """The features with the work that ranks would have had without what is theirs alone."""
+    """The features with the excess that belongs to this suspect alone removed."""
     work, rows = features.work, np.array(excess.ranks)[excess.theirs]
     if not rows.size:
         return features
@@ -151,7 +151,7 @@ def _without(excess: Excess, features: FeatureSet) -> FeatureSet:
 
 
 def split(total: FloatArray, phases: dict[str, FloatArray]) -> dict[str, FloatArray]:
-    """Split the total over the phases in proportion to their own excess; what none covers is unmeasured.
+    """Split the total over the phases in proportion to their own excess; the rest is unmeasured.
 
     Parameters
     ----------
@@ -160,8 +160,8 @@ def split(total: FloatArray, phases: dict[str, FloatArray]) -> dict[str, FloatAr
 
     Notes
     -----
-    A collector's pause lies inside the phase it interrupts, so that it is counted there as well. It goes
-    first and the phases share the rest: why the phase was longer is then known.
+    A pause of the garbage collector lies inside the phase it interrupts and counts there as well. So it comes
+    first, and the phases share the rest.
     """
     parts = {}
     left = total
@@ -179,15 +179,15 @@ def split(total: FloatArray, phases: dict[str, FloatArray]) -> dict[str, FloatAr
 def ideal_work(
     own: FloatArray, serial: FloatArray | None, features: FeatureSet, excesses: list[Excess]
 ) -> tuple[FloatArray, FloatArray | None]:
-    """Own work, and its serial part, had nobody been above the reference.
+    """Own work, and its serial part, without any excess over the reference.
 
-    Whoever was below stays as fast as they were.
+    Ranks below the reference keep their time.
 
     Parameters
     ----------
     own : ndarray of shape (n_ranks, n_steps), seconds
     serial : ndarray of shape (n_ranks, n_steps), seconds, optional
-        Only where a pipeline tells it from the rest.
+        Only in a pipeline.
     features : FeatureSet
     excesses : list of Excess
     """
@@ -204,10 +204,10 @@ def ideal_work(
 
 
 def _together(excesses: Sequence[Excess], shape: tuple[int, ...]) -> tuple[FloatArray, FloatArray]:
-    """What ranks have above what they would need without all that is suspected, and its serial part.
+    """The excess of all suspects per rank, and its serial part.
 
-    What is somebody's alone was taken out of what came after it, and adds up with that. Of the others a part
-    of the job and the job itself may both be to blame: in the same phase the larger of the two is taken off.
+    Excess that belongs to one suspect alone adds up with the others'. Otherwise a part of the job and the job
+    itself may share it: in the same phase the larger of the two counts.
     """
     removed, serial = np.zeros(shape), np.zeros(shape)
     shared: dict[str, FloatArray] = {}
@@ -229,13 +229,13 @@ def _together(excesses: Sequence[Excess], shape: tuple[int, ...]) -> tuple[Float
 
 
 def lock_step_waits(suspects: Sequence[Suspect], features: FeatureSet) -> FloatArray:
-    """What innocent members of a tensor group were held up inside its layers, (n_ranks, n_steps), seconds.
+    """Waiting of a tensor group's other members inside its layers, (n_ranks, n_steps), seconds.
 
-    Collectives within forward and backward make a slow rank's mates as slow as itself. Without it they would
-    not be, so as long as the rank is named, what they have above the reference is waiting for it.
+    Collectives within forward and backward make the other members as slow as the slow rank. So if that rank
+    is a suspect, their excess over the reference is waiting for it.
     """
     topology, above = features.topology, features.comparison.phase_excess
-    # What the whole job suffers from leaves mates as innocent of a member's lateness as they were.
+    # A fault of the whole job does not explain which member of a group is late.
     named = named_ranks(suspect for suspect in suspects if suspect.component.scope != "job")
     waits = np.zeros(features.comparison.excess.shape)
     compute = [_positive(above[name]) for name in ("forward_seconds", "backward_seconds") if name in above]
@@ -245,8 +245,8 @@ def lock_step_waits(suspects: Sequence[Suspect], features: FeatureSet) -> FloatA
     worker = topology.worker
     for group in np.unique(worker[named]):
         members = np.flatnonzero(worker == group)
-        guilty = np.isin(members, named)
-        waits[members[~guilty]] = np.minimum(held_up[members[~guilty]], held_up[members[guilty]].max(axis=0))
+        late = np.isin(members, named)
+        waits[members[~late]] = np.minimum(held_up[members[~late]], held_up[members[late]].max(axis=0))
     return waits
 
 
@@ -257,9 +257,9 @@ def transfer_excess(features: FeatureSet, *, flaps: bool = False) -> FloatArray:
     ----------
     features : FeatureSet
     flaps : bool
-        Whether a link is suspected. Links flap: steps that are as slow as those of the stretch count wherever
-        they are, and there may be steps of two kinds without any stretch. Not if these take turns as those of
-        a program do that exchanges gradients in every fourth step.
+        Whether a link is suspected. Links flap, so equally slow steps outside the slow segment count as well,
+        and steps of two kinds count without a segment. They do not count if they follow a program's cycle,
+        for example an exchange of gradients in every fourth step.
     """
     transfer = nan_median(features.work.transfer)
     segment = features.comparison.segment
@@ -274,11 +274,11 @@ def transfer_excess(features: FeatureSet, *, flaps: bool = False) -> FloatArray:
 
 
 def _by_program(slow: BoolArray) -> bool:
-    """Whether slow steps come in turns as a program makes them: every so many steps the same again.
+    """Whether slow steps repeat in a fixed cycle, as a program makes them.
 
-    A fault that lasts is as much the same in the next step already.
+    A lasting fault repeats in the next step at least as often.
     """
-    shifts = range(2, min(LONGEST_TURN, slow.size // MIN_TURNS) + 1)
+    shifts = range(2, min(LONGEST_CYCLE, slow.size // MIN_CYCLES) + 1)
     next_step = np.mean(slow[1:] == slow[:-1])
     return any(REGULAR <= np.mean(slow[by:] == slow[:-by]) > next_step for by in shifts)
 
@@ -290,7 +290,7 @@ def _two_kinds(transfer: FloatArray, slow: BoolArray) -> tuple[float, float]:
     ----------
     transfer : ndarray of shape (n_steps,), seconds
     slow : ndarray of shape (n_steps,), bool
-        The slow stretch; all false if there is none.
+        The slow segment; all false if there is none.
     """
     known = np.isfinite(transfer)
     if not known.any():
@@ -313,7 +313,7 @@ def _lag(rows: list[int], features: FeatureSet) -> FloatArray:
 
 
 def _without_peers(rows: list[int], features: FeatureSet) -> BoolArray:
-    """Ranks whose stage lies mostly within the component, while the job has quiet steps; (len(rows), 1)."""
+    """Ranks with most of their stage in the component, if the job has quiet steps; (len(rows), 1)."""
     stage = features.topology.stage
     size = np.bincount(stage, minlength=features.topology.n_stages)
     within = np.bincount(stage[rows], minlength=size.size)
@@ -322,7 +322,7 @@ def _without_peers(rows: list[int], features: FeatureSet) -> BoolArray:
 
 
 def _quiet(seconds: FloatArray, features: FeatureSet) -> FloatArray:
-    """Each rank's median outside the slow stretch, shape (n_ranks, 1)."""
+    """Each rank's median outside the slow segment, shape (n_ranks, 1)."""
     inside = features.comparison.segment.mask(seconds.shape[1])
     return nan_median(seconds[:, ~inside], axis=1)[:, None]
 
@@ -342,15 +342,15 @@ def _other_stages(seconds: FloatArray, rows: list[int], features: FeatureSet) ->
 
 
 def _balances(suspect: Suspect) -> bool:
-    """Whether mending the suspect's likeliest cause would move work instead of removing it."""
+    """Whether removing the suspect's likeliest cause would move work instead of removing it."""
     return next(iter(suspect.causes), None) == "sequence_length_imbalance"
 
 
 def _as_felt(excess: Excess, work: Work) -> Excess:
-    """Everybody's excess in each step as far as the job's step is longer than its quick ones.
+    """The excess of all ranks in each step, limited to the excess of the job's step over its quick steps.
 
-    Each rank is above its own past by chance in more than half of the steps, and of many one always is. Who
-    has a fault of his own beside the job's would be charged with less of it for that.
+    Each rank is above its own past by chance in more than half of the steps, and of many ranks one always is.
+    Without the limit a straggler in a slow job would be charged too little.
     """
     quick = float(nan_quantile(work.job_step[:, None], USUAL_QUANTILE)[0])
     longer, most = _positive(work.job_step - quick), excess.total.max(axis=0)

@@ -1,4 +1,4 @@
-"""What moved a decision: the models' largest exact contributions, in the user's units, and witnesses."""
+"""Explanations of a decision: the models' largest exact contributions, in the user's units."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from rca.telemetry.causes import CAUSES
 
 #: Observations shown per decision.
 MAX_SHOWN = 4
-#: Smaller shares of the log-odds are not worth a line: a fifth of a unit moves 0.50 to 0.55.
+#: Smaller contributions are not shown, in log-odds: 0.2 changes a probability of 0.50 to 0.55.
 MIN_LOG_ODDS = 0.2
-#: Stragglers explained; each costs a millisecond, and a headline names as many.
+#: Most stragglers that are explained, as many as a headline names; each takes 1 ms.
 MAX_EXPLAINED = 3
-#: Another cause is worth telling apart from the named one if it is believed in like this.
+#: From this probability on the difference between another cause and the named one is explained.
 MIN_RIVAL_PROBABILITY = 0.05
-#: Ranks of a component that are asked which of two causes it is; half a millisecond for all of them.
-MAX_ASKED = 8
-#: Size, length and coverage set the scene for a decision; they are no observation of a fault.
+#: Most ranks of a component that are compared to find a typical one; 0.5 ms for all.
+MAX_COMPARED = 8
+#: Size, length and coverage are context of a decision, not observations of a fault.
 _SCENE = frozenset({"log2_ranks", "log2_nodes", "pipeline_stages"})
 _SCENE_GROUP = "coverage"
 
@@ -41,12 +41,12 @@ def mode_evidence(
     classifier : Classifier
     features : FeatureSet
     causes : sequence of Cause
-        What their evidence shows is not told again.
+        The subjects of their evidence are not repeated.
     """
     chances = classification.probability
     other = max((mode for mode in chances if mode != classification.mode), key=lambda mode: chances[mode])
     moved = classifier.heads["mode"].contributions(features.window[None, :], classification.mode, other)[0]
-    return _largest("mode", moved, None, classifier, features, _told(causes))
+    return _largest("mode", moved, None, classifier, features, _subjects(causes))
 
 
 def suspect_evidence(
@@ -57,10 +57,10 @@ def suspect_evidence(
     found = []
     for position, suspect in enumerate(classification.suspects):
         ranks = set(suspect.component.ranks)
-        told = _told(cause for cause in causes if ranks & set(cause.ranks))
+        known = _subjects(cause for cause in causes if ranks & set(cause.ranks))
         shown = position < MAX_EXPLAINED
         found.append(
-            _of_suspect(suspect, classification, classifier, features, told, slow=slow) if shown else []
+            _of_suspect(suspect, classification, classifier, features, known, slow=slow) if shown else []
         )
     return found
 
@@ -70,19 +70,19 @@ def _of_suspect(
     classification: Classification,
     classifier: Classifier,
     features: FeatureSet,
-    told: set[str],
+    known: set[str],
     *,
     slow: bool,
 ) -> list[Contribution]:
     nodes = features.topology.nodes_of(suspect.component.ranks)
-    # A part of the fabric was suspected as everybody, and is no node that stands out.
+    # Several nodes behind one switch were first suspected as the whole job.
     if slow and (suspect.component.scope == "job" or (suspect.component.scope == "node" and len(nodes) > 1)):
         moved = classifier.heads["scope"].contributions(features.window[None, :], "job", "some")[0]
-        return _largest("scope", moved, None, classifier, features, told)
+        return _largest("scope", moved, None, classifier, features, known)
     head = "straggler" if slow else "stopper"
     rank = _most_suspected(suspect, classification)
     moved = classifier.heads[head].contributions(features.rank[[rank]], "yes", "no")[0]
-    return _largest(head, moved, rank, classifier, features, told)
+    return _largest(head, moved, rank, classifier, features, known)
 
 
 def preference(
@@ -92,10 +92,10 @@ def preference(
     classifier: Classifier,
     features: FeatureSet,
 ) -> Preference | None:
-    """How the models tell the cause that is named from the likeliest other one.
+    """Why the models prefer the named cause to the likeliest other one.
 
-    Causes of different types are told apart by the type, others by the cause. Of several ranks that one is
-    asked which comes nearest to what they say together.
+    The type head explains causes of different types, the cause head others. Of several ranks the one nearest
+    to their mean log-odds is explained.
 
     Parameters
     ----------
@@ -109,7 +109,7 @@ def preference(
     Returns
     -------
     Preference or None
-        None if no other cause is likely, or if the models do not know one of the two.
+        None if no other cause is likely, or if one of the two is no class of the models.
     """
     others = [cause for cause in suspect.causes if cause != named]
     other = max(others, key=lambda cause: suspect.causes[cause], default=named)
@@ -124,15 +124,15 @@ def preference(
     rank = _typical(ranks, model, answered, instead, features) if slow else None
     row = (features.window if rank is None else features.rank[rank])[None, :]
     moved = model.contributions(row, answered, instead)[0]
-    told = _largest(head, moved, rank, classifier, features, set())
-    if not told:
+    evidence = _largest(head, moved, rank, classifier, features, set())
+    if not evidence:
         return None
     odds = float(_log_odds(model, answered, instead, row)[0])
-    return Preference(cause=named, rather_than=other, evidence=told, log_odds=odds)
+    return Preference(cause=named, rather_than=other, evidence=evidence, log_odds=odds)
 
 
 def _head_between(named: str, other: str) -> tuple[str, str, str]:
-    """Head that tells two slow causes apart, and its two classes."""
+    """Head that separates two slow causes, and its two classes."""
     if named in CAUSES and other in CAUSES and CAUSES[named].type != CAUSES[other].type:
         return "type", str(CAUSES[named].type), str(CAUSES[other].type)
     return "cause", named, other
@@ -149,12 +149,12 @@ def _of_its_own(suspect: Suspect, classification: Classification) -> list[int]:
     ranks = [rank for rank in suspect.component.ranks if rank not in narrower] or list(
         suspect.component.ranks
     )
-    places = np.unique(np.linspace(0, len(ranks) - 1, min(len(ranks), MAX_ASKED)).round().astype(int))
+    places = np.unique(np.linspace(0, len(ranks) - 1, min(len(ranks), MAX_COMPARED)).round().astype(int))
     return [ranks[place] for place in places]
 
 
 def _typical(ranks: list[int], model: Head, answered: str, instead: str, features: FeatureSet) -> int:
-    """The rank whose log-odds of the two classes are nearest to the mean of all."""
+    """The rank with log-odds of the two classes nearest to the mean of all."""
     if len(ranks) == 1:
         return ranks[0]
     odds = _log_odds(model, answered, instead, features.rank[ranks])
@@ -178,13 +178,13 @@ def _largest(
     rank: int | None,
     classifier: Classifier,
     features: FeatureSet,
-    told: set[str],
+    known: set[str],
 ) -> list[Contribution]:
-    """The observations that moved a decision most, one per subject."""
+    """The observations with the largest contributions, one per subject that is not known yet."""
     table = "rank" if HEADS[head] is RANK_FEATURES else "window"
     row = features.window if rank is None else features.rank[rank]
     usual = classifier.doubt.healthy[table]
-    told = set(told)
+    seen = set(known)
     found: list[Contribution] = []
     for index in np.argsort(-np.abs(moved), kind="stable"):
         log_odds, column = float(moved[index]), int(classifier.heads[head].columns[index])
@@ -192,12 +192,12 @@ def _largest(
             break
         feature = table_of(table)[column]
         about = subject(feature.name)
-        if about in told or feature.name in _SCENE or feature_groups()[feature.name] == _SCENE_GROUP:
+        if about in seen or feature.name in _SCENE or feature_groups()[feature.name] == _SCENE_GROUP:
             continue
         reading = read_feature(feature, float(row[column]), float(usual[column]), features, rank)
         if reading is None:
             continue
-        told.add(about)
+        seen.add(about)
         found.append(
             Contribution(
                 signal=reading.signal,
@@ -212,5 +212,5 @@ def _largest(
     return found
 
 
-def _told(causes: Iterable[Cause]) -> set[str]:
+def _subjects(causes: Iterable[Cause]) -> set[str]:
     return {subject_of_signal(evidence.signal) for cause in causes for evidence in cause.evidence}

@@ -1,4 +1,4 @@
-"""Model features as a user reads them: seconds, per cent, ranks, and an exporter's own units."""
+"""Model features in the user's units: seconds, per cent, ranks, and an exporter's own units."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _UNITS = {
     "steps": (1.0, "steps"),
 }
 _COUNTED = {"log2_ranks": "ranks", "log2_nodes": "nodes", "log2_steps": "steps"}
-#: Features of an ending -> the signal that evidence for a cause calls it by.
+#: Features of a job's end -> the signal of the same subject in the evidence of causes.
 _ENDINGS = {
     "steps_behind_furthest": "steps_behind",
     "steps_behind": "steps_behind",
@@ -64,18 +64,18 @@ def table_of(table: str) -> tuple[Feature, ...]:
 
 @cache
 def subject(feature: str) -> str:
-    """What a feature is about, so that the same thing is told once: a phase, a resource, a group."""
+    """The subject of a feature, so that each is shown once: a phase, a resource, a group."""
     for column in OWN_PHASES:
         phase = column.removesuffix("_seconds")
-        told = {f"{phase}_{suffix}" for suffix in ("excess", "growth", "growth_job", "share")}
-        if feature.removeprefix("max_") in told:
+        names = {f"{phase}_{suffix}" for suffix in ("excess", "growth", "growth_job", "share")}
+        if feature.removeprefix("max_") in names:
             return column
     group = feature_groups()[feature]
     return _ENDINGS.get(feature, feature) if group == "endings" else group
 
 
 def subject_of_signal(signal: str) -> str:
-    """What a piece of evidence for a cause is about, in the same terms."""
+    """The subject of a piece of evidence for a cause, as in `subject`."""
     if signal == "communication_transfer_seconds":
         return "transfer"
     for resource, channels in RESOURCES.items():
@@ -87,7 +87,7 @@ def subject_of_signal(signal: str) -> str:
 def read_feature(
     feature: Feature, value: float, usual: float, features: FeatureSet, rank: int | None
 ) -> Reading | None:
-    """One feature in the user's units; None where there is nothing to read.
+    """One feature in the user's units; None where it has no value.
 
     Parameters
     ----------
@@ -97,7 +97,7 @@ def read_feature(
     features : FeatureSet
         Of the window.
     rank : int or None
-        Whose feature it is; None for the window's.
+        Rank of the feature; None for the window's.
     """
     if not np.isfinite(value):
         return None
@@ -121,7 +121,7 @@ def in_user_units(feature: Feature, value: float, step_seconds: float) -> tuple[
 
 
 def _channel(feature: Feature, features: FeatureSet, rank: int | None) -> Reading | None:
-    """The exporter's channel behind a resource's score, beside what it was compared with."""
+    """The exporter's channel behind a resource's score, with its reference."""
     evidence = features.evidence
     resource = feature_groups()[feature.name]
     column = resource_names().index(resource)

@@ -1,6 +1,6 @@
 """Hidden faults: classify the job again with the lateness of the first suspects removed.
 
-Those that act while it rests are found by `rca.diagnosis.segment_rediagnosis`.
+`rca.diagnosis.segment_rediagnosis` finds faults that act in other steps.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from rca.features import FeatureSet
 from rca.telemetry.job import Topology
 from rca.telemetry.window import Window
 
-#: Least share of the shorter stretch's steps in which both are slow.
-SHARED = 0.5
+#: Least share of the shorter slow segment in which both jobs are slow.
+MIN_SHARED_STEPS = 0.5
 
 
 def with_hidden_faults(
@@ -31,14 +31,14 @@ def with_hidden_faults(
     bundle: Bundle,
     priors: Mapping[str, float] | None,
 ) -> Classification:
-    """The answer, with what is said for sure of the same job without the lateness of its suspects.
+    """Add the certain suspects of the same job without the lateness of its first suspects.
 
-    The counterfactual job is not asked with what history says of nodes: it would move what is sure.
+    The counterfactual job is classified without the fault history of nodes: it could make suspects certain.
 
     Parameters
     ----------
     found : Classification
-        Of a slow job, its suspects as heard.
+        Of a slow job, its suspects reweighted by machine evidence.
     window : Window
     features : FeatureSet
         Of the window.
@@ -46,21 +46,21 @@ def with_hidden_faults(
     priors : mapping of cause to float, optional
         As in `Classifier.classify`.
     """
-    if not _can_be_mended(found, features):
+    if not _has_known_lateness(found, features):
         return found
     removed = Counterfactual.of(features, named_ranks(found.suspects))
     if not removed.is_still_slow():
         return found
     counterfactual = removed.features_without_lateness(window)
-    told = bundle.classifier.classify(counterfactual, priors)
-    if told.mode != "fail_slow" or not _at_the_same_time(features, counterfactual):
+    again = bundle.classifier.classify(counterfactual, priors)
+    if again.mode != "fail_slow" or not _at_the_same_time(features, counterfactual):
         return found
     busy = BusyEvidence.from_features(counterfactual, bundle.mechanisms)
-    again = [with_machine_evidence(suspect, counterfactual, busy) for suspect in told.suspects]
+    candidates = [with_machine_evidence(suspect, counterfactual, busy) for suspect in again.suspects]
     first = [as_component_cause(each) for each in found.suspects]
     new = [
         each
-        for each in again
+        for each in candidates
         if is_residual_suspect(
             as_component_cause(each), next(iter(each.causes.values())), first, features, counterfactual
         )
@@ -70,8 +70,8 @@ def with_hidden_faults(
     )
 
 
-def _can_be_mended(found: Classification, features: FeatureSet) -> bool:
-    """Whether timers tell how late some ranks are, and others are there to compare."""
+def _has_known_lateness(found: Classification, features: FeatureSet) -> bool:
+    """Whether timers show how late the suspects are, and there are other ranks to compare with."""
     if not found.suspects or features.comparison.slowed is not None:
         return False
     some = len(named_ranks(found.suspects)) < features.topology.n_ranks
@@ -81,11 +81,11 @@ def _can_be_mended(found: Classification, features: FeatureSet) -> bool:
 def _at_the_same_time(features: FeatureSet, counterfactual: FeatureSet) -> bool:
     """Whether both jobs are mostly slow in the same steps, by the shorter of the two segments.
 
-    What acts at another time is found by the second look, and priced and heard in its own steps there.
+    Faults in other steps are left to `rca.diagnosis.segment_rediagnosis`, which prices them in their steps.
     """
     n_steps = features.work.steps.size
     slow, left = (each.comparison.segment.mask(n_steps) for each in (features, counterfactual))
-    return int((slow & left).sum()) >= SHARED * min(int(slow.sum()), int(left.sum()))
+    return int((slow & left).sum()) >= MIN_SHARED_STEPS * min(int(slow.sum()), int(left.sum()))
 
 
 def add_hidden_suspects(
@@ -93,15 +93,15 @@ def add_hidden_suspects(
 ) -> list[Suspect]:
     """First and new suspects, the job as a whole last; one cause in one place is one suspect.
 
-    What is believed of it is what was believed of the one that was found first.
+    A merged suspect keeps the probabilities of the one that was found first.
     """
-    told = list(first)
+    suspects = list(first)
     for each in new:
-        for place, other in enumerate(told):
+        for place, other in enumerate(suspects):
             both = merge_suspects([as_component_cause(other), as_component_cause(each)], topology)
             if len(both) == 1:
-                told[place] = replace(other, component=both[0])
+                suspects[place] = replace(other, component=both[0])
                 break
         else:
-            told.append(each)
-    return told
+            suspects.append(each)
+    return suspects

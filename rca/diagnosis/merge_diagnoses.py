@@ -1,4 +1,4 @@
-"""Two answers about one job made one: what a part of the window told, added to what the whole did."""
+"""Merge the diagnosis of a part of a window into that of the whole window."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from rca.diagnosis.causes import by_expected_cost, catalogued, named_first, shar
 from rca.diagnosis.result import Action, Cause, Diagnosis, Interval, Slowdown, Straggler
 from rca.telemetry.causes import UNKNOWN
 
-#: Reasons not to name a cause that end when one is certain.
+#: Reasons of abstention that a certain cause removes.
 _SETTLED = frozenset({"nobody_stands_out", "cause_not_certain"})
-#: What a verdict consists of, but for its seconds.
+#: Fields of a verdict, without its seconds.
 _VERDICT = (
     "failure_mode",
     "failure_mode_probability",
@@ -23,7 +23,7 @@ _VERDICT = (
     "abstention_reason",
     "next_check",
 )
-#: What is lost is less than this share of a step, however much the parts say.
+#: Largest share of a step that may be lost, whatever the parts add up to.
 MOST_LOST = 0.95
 
 
@@ -38,15 +38,15 @@ def merge_diagnoses(
 ) -> Diagnosis:
     """The diagnosis of a whole window with causes of one of its parts.
 
-    The same cause on ranks that overlap gives way to the part's, which is the surer one; what it costs is
-    then the larger of both, because a part is short, and it acted in the steps of both. So does that nothing
-    explains some ranks where the part explains just these, and is surer.
+    The part's cause replaces the same cause on overlapping ranks, because it is more certain. Its cost is the
+    larger of both: a part is short, and the cause acted in the steps of both. It also replaces a less likely
+    `unknown` on exactly its ranks.
 
     Parameters
     ----------
     whole, part : Diagnosis
     causes : sequence of Cause
-        Those of the part that are to be added: surer than the whole's on the same ranks.
+        Causes of the part to add: more certain than the whole's on the same ranks.
     share : float
         The part's share of the window's steps, by which its seconds count.
     measured : float
@@ -54,7 +54,7 @@ def merge_diagnoses(
     rank_steps : float
         Its steps times its ranks.
     """
-    gone = [each for cause in causes for each in _given_way(cause, whole.causes)]
+    gone = [each for cause in causes for each in _replaced(cause, whole.causes)]
     old = [cause for cause in whole.causes if cause not in gone]
     added = _priced(causes, whole.causes, share)
     slowdown = _slowdown(whole, old, added, measured, rank_steps)
@@ -79,13 +79,13 @@ def merge_diagnoses(
 def adopt_segment_verdict(
     whole: Diagnosis, part: Diagnosis, *, share: float, measured: float, rank_steps: float
 ) -> Diagnosis:
-    """A part's verdict for the whole window, its seconds as means over all steps.
+    """A part's verdict for the whole window, with seconds as means over all steps.
 
     Parameters
     ----------
     whole, part : Diagnosis
     share : float
-        Of the window's steps, in which what the part says is so.
+        Share of the window's steps in which the part's verdict holds.
     measured, rank_steps : float
         As in `merge_diagnoses`.
     """
@@ -113,10 +113,10 @@ def same_on_some(cause: Cause, others: Sequence[Cause]) -> list[Cause]:
     return [one for one in others if one.cause == cause.cause and set(one.ranks) & set(cause.ranks)]
 
 
-def _given_way(new: Cause, known: Sequence[Cause]) -> list[Cause]:
-    """What a new cause replaces: itself where ranks overlap, and a less likely unknown of just its ranks.
+def _replaced(new: Cause, known: Sequence[Cause]) -> list[Cause]:
+    """Causes that a new one replaces: itself on overlapping ranks, and a less likely unknown on its ranks.
 
-    With the unknown go the causes of these ranks that were even less likely.
+    Causes of these ranks that are less likely than the unknown are replaced as well.
     """
     here = [one for one in known if set(one.ranks) == set(new.ranks) and one.probability < new.probability]
     unknown = max((one.probability for one in here if one.cause == UNKNOWN), default=0.0)
@@ -125,22 +125,22 @@ def _given_way(new: Cause, known: Sequence[Cause]) -> list[Cause]:
 
 
 def doubts_only_causes(diagnosis: Diagnosis) -> bool:
-    """Whether a diagnosis abstains from nothing, or from naming a cause only."""
+    """Whether a diagnosis does not abstain, or only from naming a cause."""
     reason = diagnosis.abstention_reason
     return reason is None or reason.code in _SETTLED
 
 
 def lasting(found: Sequence[Straggler], others: Sequence[Sequence[Straggler]]) -> list[Straggler]:
-    """A part's stragglers over the steps of those of the same ranks in others; the first give the pattern."""
+    """A part's stragglers, extended to the steps of the same ranks in other parts."""
     return [_as_long_as_both(one, [same for part in others for same in part]) for one in found]
 
 
 def _priced(causes: Sequence[Cause], whole: Sequence[Cause], share: float) -> list[Cause]:
-    """A part's causes with their means over all steps, or those of what gives way to them."""
+    """A part's causes with their cost over all steps, or the cost of the causes they replace if larger."""
     left = list(whole)
     found = []
     for cause in causes:
-        same = _given_way(cause, left)
+        same = _replaced(cause, left)
         left = [one for one in left if one not in same]
         dearest = max([_over_all(cause, share), *same], key=lambda one: (one.seconds_per_step, one.interval))
         cost = {"seconds_per_step": dearest.seconds_per_step, "interval": dearest.interval}
@@ -149,7 +149,7 @@ def _priced(causes: Sequence[Cause], whole: Sequence[Cause], share: float) -> li
 
 
 def _within(total: float, causes: Sequence[Cause]) -> list[Cause]:
-    """The causes with no more seconds together than were lost, which is always less than the step."""
+    """The causes, scaled so that their seconds do not add up to more than the slowdown."""
     seconds = sum(cause.seconds_per_step for cause in causes)
     if seconds <= total:
         return list(causes)
@@ -163,7 +163,7 @@ def _within(total: float, causes: Sequence[Cause]) -> list[Cause]:
 
 
 def _over_all(cause: Cause, share: float) -> Cause:
-    """A part's cause with what it costs on average over all steps."""
+    """A part's cause with its mean cost over all steps."""
     seconds, interval = share * cause.seconds_per_step, _scaled(cause.interval, share)
     return cause.model_copy(update={"seconds_per_step": seconds, "interval": interval})
 
@@ -175,21 +175,21 @@ def _scaled(interval: Interval, share: float) -> Interval:
 def _slowdown(
     whole: Diagnosis, old: Sequence[Cause], added: Sequence[Cause], measured: float, rank_steps: float
 ) -> Slowdown:
-    """The slowdown with what the added causes cost beyond its unexplained rest.
+    """The slowdown, increased by the cost of the added causes beyond its unexplained rest.
 
-    That part had been taken for the job's usual pace.
+    The whole window's diagnosis had counted that cost as usual step time.
     """
-    told = whole.slowdown
-    rest = told.seconds_per_step - sum(cause.seconds_per_step for cause in old)
+    before = whole.slowdown
+    rest = before.seconds_per_step - sum(cause.seconds_per_step for cause in old)
     unseen = max(0.0, sum(cause.seconds_per_step for cause in added) - max(0.0, rest))
-    seconds = max(told.seconds_per_step, min(told.seconds_per_step + unseen, MOST_LOST * measured))
-    grown = seconds - told.seconds_per_step
-    return told.model_copy(
+    seconds = max(before.seconds_per_step, min(before.seconds_per_step + unseen, MOST_LOST * measured))
+    grown = seconds - before.seconds_per_step
+    return before.model_copy(
         update={
-            "ratio": measured / (measured - seconds) if 0 < grown < measured else told.ratio,
+            "ratio": measured / (measured - seconds) if 0 < grown < measured else before.ratio,
             "seconds_per_step": seconds,
-            "interval": (told.interval[0] + grown, told.interval[1] + grown),
-            "gpu_hours_lost": told.gpu_hours_lost + grown * rank_steps / 3600,
+            "interval": (before.interval[0] + grown, before.interval[1] + grown),
+            "gpu_hours_lost": before.gpu_hours_lost + grown * rank_steps / 3600,
         }
     )
 
@@ -197,10 +197,10 @@ def _slowdown(
 def _stragglers(
     whole: Diagnosis, part: Diagnosis, old: Sequence[Cause], added: Sequence[Cause]
 ) -> list[Straggler]:
-    """The whole window's stragglers but those whose causes gave way, and the part's of the added causes."""
-    blamed = [cause.ranks for cause in old]
-    excused = [cause.ranks for cause in whole.causes if cause.ranks not in blamed]
-    gone = [one for one in whole.stragglers if one.ranks in excused]
+    """The whole window's stragglers without those of replaced causes, and the part's of the added causes."""
+    remaining = [cause.ranks for cause in old]
+    replaced = [cause.ranks for cause in whole.causes if cause.ranks not in remaining]
+    gone = [one for one in whole.stragglers if one.ranks in replaced]
     kept = [one for one in whole.stragglers if one not in gone]
     known = {(tuple(one.ranks), one.straggler_type) for one in kept}
     named = [set(cause.ranks) for cause in added]
@@ -214,14 +214,14 @@ def _stragglers(
 
 
 def _over_if_outlasted(found: Straggler, others: Sequence[Straggler]) -> Straggler:
-    """A part's straggler, transient if others began to be slow when it was not any more."""
+    """A part's straggler, transient if another straggler began after it ended."""
     later = [one.first_step for one in others if one.straggler_type and one.first_step is not None]
     over = found.last_step is not None and any(found.last_step < first for first in later)
     return found.model_copy(update={"pattern": "transient"}) if over else found
 
 
 def _as_long_as_both(found: Straggler, gone: Sequence[Straggler]) -> Straggler:
-    """A part's straggler over the steps of whom it takes the place of, too."""
+    """A part's straggler, extended to the steps of those that it replaces."""
     same = [one for one in gone if set(one.ranks) & set(found.ranks)]
     spans = [
         (one.first_step, one.last_step)
@@ -237,7 +237,7 @@ def _as_long_as_both(found: Straggler, gone: Sequence[Straggler]) -> Straggler:
 def _actions(
     whole: Diagnosis, part: Diagnosis, old: Sequence[Cause], added: Sequence[Cause], share: float
 ) -> list[Action]:
-    """The whole's actions but those for what gave way only, and the part's for what was added."""
+    """The whole's actions without those of replaced causes, and the part's for the added causes."""
     wanted = {first_action(cause.cause) for cause in old}
     gone = {first_action(cause.cause) for cause in whole.causes} - wanted
     new = {first_action(cause.cause) for cause in added}
@@ -256,7 +256,7 @@ def _over_all_steps(action: Action, share: float) -> Action:
 
 
 def _verdict(whole: Diagnosis, part: Diagnosis, *, new_first: bool) -> dict[str, Any]:
-    """What to look at next, and whether the whole window's doubt remains; a new first cause changes both."""
+    """Abstention and next check of the merged diagnosis; a new first cause changes both."""
     if not new_first or not doubts_only_causes(whole):
         return {}
     return {"abstained": False, "abstention_reason": None, "next_check": part.next_check}

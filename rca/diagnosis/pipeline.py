@@ -29,7 +29,7 @@ from rca.diagnosis.explanations import MAX_EXPLAINED, mode_evidence, preference,
 from rca.diagnosis.hidden_faults import with_hidden_faults
 from rca.diagnosis.pricing import Pricing, price
 from rca.diagnosis.result import AbstentionReason, Cause, Diagnosis, Interval, Slowdown, Straggler
-from rca.diagnosis.segment_rediagnosis import with_second_look
+from rca.diagnosis.segment_rediagnosis import with_segment_diagnoses
 from rca.diagnosis.slowdown_without_straggler import events_check, job_wide_check
 from rca.diagnosis.step_time_fallback import priced_by_step_time
 from rca.diagnosis.stragglers import straggler
@@ -40,9 +40,9 @@ from rca.telemetry.baseline_window import refuse_incomparable
 from rca.telemetry.window import Window
 from rca.whatif.phase_replay import PhaseReplay
 
-#: Causes that are less likely than this and cost a trifle are not worth a reader's time.
+#: Causes that are less likely than this and cost less than `TRIFLE` are not shown.
 MIN_PROBABILITY = 0.05
-#: Belief from which a cause has an action, named or not.
+#: Probability from which a cause has an action, named or not.
 MIN_TO_ACT_ON = 0.3
 
 
@@ -63,38 +63,40 @@ def diagnose(
     bundle : Bundle or path, optional
         A loaded bundle or a bundle folder; the shipped baseline if absent.
     priors : mapping of cause to float, optional
-        How often each slow cause occurs on this cluster, in any unit; see `rca.classify.priors`. As often as
-        in the training data if absent.
+        How often each slow cause occurs on this cluster, in any unit; see `rca.classify.priors`. By default
+        as often as in the training data.
     node_odds : mapping of node to float, optional
-        How many times an ordinary node's odds of being at fault these nodes have, by what the cluster
-        remembers of them; see `rca.classify.node_odds`. Failure modes do not depend on it.
+        Odds of each node to be at fault, relative to an ordinary node, from its fault history; see
+        `rca.classify.node_odds`. Failure modes do not depend on it.
     earlier : Window, optional
-        The same job at a time when it ran as usual, over before `window` begins: what slows a job from the
-        first step of a window to the last shows beside that; see `rca.diagnosis.baseline_window`.
+        A healthy window of the same job that ends before `window` begins. It shows a fault that acts in all
+        steps of `window`; see `rca.diagnosis.baseline_window`.
 
     Returns
     -------
     Diagnosis
-        Healthy, fail-slow or fail-stop; who, of which type; which cause at how many seconds per step.
+        Healthy, fail-slow or fail-stop; the stragglers and their types; causes with seconds per step.
 
     Raises
     ------
     InvalidInput
-        If `earlier` is of other ranks or not over by then.
+        If `earlier` has other ranks or ends after `window` begins.
     """
     if not isinstance(bundle, Bundle):
         bundle = baseline() if bundle is None else Bundle.load(bundle)
     odds = None if node_odds is None else checked_node_odds(node_odds)
     if earlier is not None:
         refuse_incomparable(window, earlier)
-    held = bundle
+    loaded = bundle
 
     def once(part: Window, since: int | None = None) -> tuple[Diagnosis, FeatureSet, Pricing]:
-        features, classification, pricing = analyse(part, held, priors, odds, since=since)
-        return _assemble(part, held, features, classification, pricing, since), features, pricing
+        features, classification, pricing = analyse(part, loaded, priors, odds, since=since)
+        return _assemble(part, loaded, features, classification, pricing, since), features, pricing
 
     diagnosis, features, pricing = once(window)
-    diagnosis = with_second_look(diagnosis, window, features, pricing.measured, lambda part: once(part)[0])
+    diagnosis = with_segment_diagnoses(
+        diagnosis, window, features, pricing.measured, lambda part: once(part)[0]
+    )
     if earlier is not None:
         diagnosis = with_earlier(
             diagnosis, window, features, earlier, lambda both, since: once(both, since)[:2]
@@ -110,7 +112,7 @@ def analyse(
     *,
     since: int | None = None,
 ) -> tuple[FeatureSet, Classification, Pricing]:
-    """Everything a diagnosis is assembled from; training measures its intervals on it.
+    """The parts of a diagnosis; training measures its intervals on them.
 
     `node_odds` are from `rca.classify.node_odds.checked_node_odds`; `since` is as in `price`.
     """
@@ -146,7 +148,7 @@ def _assemble(
     named = against is None
     strangeness = None if doubt.familiarity is None else doubt.familiarity.judge(features.window)
     reason = abstention(classification, features, found, thresholds, strangeness, against)
-    # Nobody asks why a job is healthy; the milliseconds would be spent on nearly every window of a service.
+    # A healthy verdict needs no explanation, which would cost milliseconds on nearly every window.
     explained = classification.mode != "healthy" or reason is not None
     return Diagnosis(
         diagnosis_id=uuid4().hex,
@@ -176,7 +178,7 @@ def _assemble(
 
 
 def _modes_left(doubt: Doubt, classification: Classification, reason: AbstentionReason | None) -> list[str]:
-    """The failure modes that are not ruled out; where a job fell silent a stop never is."""
+    """The failure modes that are not ruled out; a stop never is where the job fell silent."""
     if doubt.sets is None:
         return []
     left = doubt.sets.plausible("mode", classification.probability, classification.mode)
@@ -197,15 +199,15 @@ def _look_at(
     *,
     named: bool,
 ) -> str:
-    """The one thing to look at next."""
+    """The one check to do next."""
     if classification.events:
         return events_check(classification, features)
     if classification.mode == "healthy":
         if features.job_end.all_released or stays_silent(features):
             return LEFT_CHECK
-        told = classification.probability
-        if told["fail_slow"] >= told["fail_stop"] and (asked := job_wide_check(features)) is not None:
-            return asked
+        chances = classification.probability
+        if chances["fail_slow"] >= chances["fail_stop"] and (check := job_wide_check(features)) is not None:
+            return check
     if found and contradicting_evidence(found[0]):
         return swap_check(found[0])
     return next_check(
@@ -233,19 +235,19 @@ def _stragglers(
     sets = bundle.classifier.doubt.sets
     found = []
     for place, (suspect, moved) in enumerate(zip(classification.suspects, evidence, strict=True)):
-        its = [cause for cause in everything if _is_on(place, suspect, cause, pricing)]
-        named = next((cause.cause for cause in catalogued(its)), None)
+        own = [cause for cause in everything if _is_on(place, suspect, cause, pricing)]
+        named = next((cause.cause for cause in catalogued(own)), None)
         plausible = [] if sets is None else sets.plausible(question, suspect.causes, named)
-        said = its[0].cause if its else None
+        first = own[0].cause if own else None
         preferred = None
-        if said is not None and place < MAX_EXPLAINED:
-            preferred = preference(suspect, said, classification, bundle.classifier, features)
-        found.append(straggler(suspect, features, said, plausible, moved, preferred))
+        if first is not None and place < MAX_EXPLAINED:
+            preferred = preference(suspect, first, classification, bundle.classifier, features)
+        found.append(straggler(suspect, features, first, plausible, moved, preferred))
     return found
 
 
 def _is_on(place: int, suspect: Suspect, cause: Cause, pricing: Pricing) -> bool:
-    """Whether a cause is on just the ranks of the suspect at this place, or was priced for it and others."""
+    """Whether a cause is on exactly this suspect's ranks, or was priced for it among others."""
     exactly = cause.ranks == list(suspect.component.ranks)
     return exactly or place in pricing.suspects_of(cause.cause, cause.ranks)
 
@@ -259,7 +261,7 @@ def _causes(classification: Classification, features: FeatureSet, pricing: Prici
 
 
 def _alone(pricing: Pricing) -> dict[tuple[str, tuple[int, ...]], tuple[float, Interval]]:
-    """What removing one cause alone saves; its interval is scaled from the share, up to all that was lost."""
+    """Seconds saved by removing one cause alone, with the interval scaled up to at most the slowdown."""
     table = {}
     attribution = pricing.attribution
     lost = float(attribution.slowdown_interval[1])
@@ -292,7 +294,7 @@ def _slowdown(window: Window, features: FeatureSet, pricing: Pricing, since: int
 
 
 def missing_signals(features: FeatureSet) -> list[str]:
-    """Phases and resources the window says nothing about; absent is not healthy."""
+    """Phases and resources that the window lacks; absent is not healthy."""
     phases = [name for name in OWN_PHASES if name not in features.work.phases]
     if not np.isfinite(features.work.wait).any():
         phases.append("communication_wait_seconds")
@@ -302,7 +304,7 @@ def missing_signals(features: FeatureSet) -> list[str]:
 
 
 def _suspected_type(classification: Classification, features: FeatureSet) -> str | None:
-    """Type of fault that the next signals should settle."""
+    """Straggler type that further signals should confirm."""
     for suspect in classification.suspects:
         if suspect.types:
             return max(suspect.types, key=lambda name: suspect.types[name])

@@ -26,13 +26,13 @@ from rca.whatif.phase_replay import PhaseReplay
 
 #: A cause that takes less than this off the step is not carried into the replay.
 MIN_RELATIVE_SAVING = 1e-3
-#: That no catalogue cause is it is said as a cause of its own, `unknown`, where it is likelier than each of
-#: them and at least this share of the excess is left over by them.
+#: `unknown` becomes a cause if it is likelier than each catalogue cause, and if these leave at least this
+#: share of the excess unexplained.
 MOST_OF_EXCESS = 0.5
-#: Belief from which a cause of the catalogue is priced before `unknown`, where not all can be, and is said
-#: without a price beside causes that have one.
+#: Probability from which a catalogue cause is priced before `unknown`, if not all can be, and is shown
+#: without a price among priced causes.
 LIKELIER_THAN_NOT = 0.5
-#: Jobs that spend this share of a usual step in no phase may compute there as well: they generate, say.
+#: Jobs that spend this share of a usual step in no phase may compute there, for example generate text.
 UNTIMED_STEP, COMPUTING = 0.1, frozenset({"forward", "backward"})
 #: Transfer predicted by a mechanism counts from this share of the step on, up to this share of the transfer.
 MIN_PREDICTED = 0.02
@@ -43,7 +43,7 @@ MAX_PREDICTED_SHARE = 0.8
 class Pricing:
     """All priced causes, the weightiest first, the totals, and the evidence they were priced with.
 
-    `past` tells whether the window holds quiet steps to compare the slow ones with.
+    `past` is true if the window has quiet steps to compare the slow ones with.
     """
 
     causes: list[PricedCause]
@@ -53,12 +53,12 @@ class Pricing:
     past: bool = False
 
     def interval_group(self, index: int) -> str:
-        """Whose margins widen the interval of one of the causes."""
+        """The group of margins that widens the interval of one of the causes."""
         share = float(self.attribution.seconds[index]) / max(self.attribution.slowdown, 1e-12)
         return intervals.group_of(past=self.past, belief=self.causes[index].belief, share=share)
 
     def most_lost(self, index: int) -> float:
-        """The most that one of the causes can have cost, seconds per step."""
+        """Upper bound on the cost of one of the causes, seconds per step."""
         return max(float(self.attribution.slowdown_interval[1]), float(self.attribution.seconds[index]))
 
     def suspects_of(self, cause: str, ranks: Iterable[int]) -> frozenset[int]:
@@ -69,7 +69,7 @@ class Pricing:
 
     @property
     def open_seconds(self) -> float:
-        """Seconds per step that no catalogue cause answers for."""
+        """Seconds per step that no catalogue cause explains."""
         rows = zip(self.causes, self.attribution.seconds, strict=True)
         unknown = sum(float(seconds) for priced, seconds in rows if priced.removal.cause == UNKNOWN)
         return float(self.attribution.unexplained) + unknown
@@ -96,8 +96,8 @@ def price(
     replay : PhaseReplay
         Of the same steps as ``features.work`` (warm-up left out).
     since : int, optional
-        Number of the first step that counts: those before it are there to be compared with, and seconds are
-        means over the others.
+        Number of the first step that counts. Seconds are means over the steps from it on; the steps before
+        only serve as a reference.
     """
     counted = np.ones(replay.measured.size, dtype=bool) if since is None else features.work.steps >= since
     own = np.where(np.isfinite(replay.own), replay.own, np.nan)
@@ -131,7 +131,7 @@ def price(
 
 
 def _widened(pricing: Pricing, mechanisms: Mechanisms) -> FloatArray:
-    """The bootstrap intervals with the margins of held-out windows; no cause costs more than was lost."""
+    """The bootstrap intervals with the margins of held-out windows, at most the slowdown."""
     found = [
         intervals.widened(
             mechanisms.margins,
@@ -152,10 +152,10 @@ def _predicted_transfer(
     mechanisms: Mechanisms,
     transfer: FloatArray,
 ) -> FloatArray:
-    """Transfer that the suspects' link signals account for, where no quiet step says what it should be.
+    """Transfer that the suspects' link signals explain, where no quiet step shows the usual transfer.
 
-    Everybody shares a collective, so a link that was slow from the first step to the last has no peers and
-    no past to compare with; the fitted mechanism is then the only one that knows.
+    All ranks share a collective, so a link that was slow in all steps has neither peers nor a past to compare
+    with. Only the fitted mechanism predicts its effect.
     """
     expected = 0.0
     for suspect in suspects:
@@ -213,7 +213,7 @@ def _causes(
 
 
 def _means(excess: Excess, spare: FloatArray, features: FeatureSet) -> dict[str, float]:
-    """Mean excess by phase in the slow stretch, relative to a usual step."""
+    """Mean excess by phase in the slow segment, relative to a usual step."""
     unit = features.work.step_reference
     inside = features.comparison.segment.mask(features.work.steps.size)
     means = {name: float(values[:, inside].mean()) / unit for name, values in excess.parts.items()}
@@ -224,16 +224,16 @@ def _means(excess: Excess, spare: FloatArray, features: FeatureSet) -> dict[str,
 def _charges(
     beliefs: Mapping[str, float], weights: Mapping[str, Mapping[str, float]], means: Mapping[str, float]
 ) -> dict[str, tuple[float, dict[str, float]]]:
-    """Belief in every cause and its shares of the phases' excess; if it is likely, `unknown` has the rest."""
+    """Probability of every cause and its shares of the phases' excess; a likely `unknown` has the rest."""
     charged = decided(weights)
     believed = {cause: _believed(by_phase, means) for cause, by_phase in weights.items()}
-    held = [max(belief, believed.get(cause, 0.0)) for cause, belief in beliefs.items()]
-    unknown = 1.0 - sum(held)
+    known = [max(belief, believed.get(cause, 0.0)) for cause, belief in beliefs.items()]
+    unknown = 1.0 - sum(known)
     found = {cause: (believed[cause], shares) for cause, shares in charged.items()}
     left = _left_over(charged, means)
-    # Where nothing was lost, or nothing tells what, nobody answers for any of it.
+    # Without excess, or without a known share of it, there is nothing for `unknown` to explain.
     still_open = sum(means[name] * share for name, share in left.items())
-    if unknown > max(held) and still_open >= MOST_OF_EXCESS * sum(means.values()):
+    if unknown > max(known) and still_open >= MOST_OF_EXCESS * sum(means.values()):
         found[UNKNOWN] = (unknown, left)
     return found
 
@@ -241,7 +241,7 @@ def _charges(
 def _believed(by_phase: Mapping[str, float], means: Mapping[str, float]) -> float:
     """Mean weight over the phases the cause may lengthen.
 
-    How sure we are of it is not how much of the loss it is.
+    It is the probability of the cause, not its share of the loss.
     """
     possible = sum(means[name] for name in by_phase)
     if possible <= MIN_RELATIVE_SAVING:
@@ -257,9 +257,9 @@ def _left_over(charged: Mapping[str, Mapping[str, float]], phases: Iterable[str]
 def _unpriced(
     index: int, suspect: Suspect, excess: Excess, beliefs: Mapping[str, float], spare: FloatArray
 ) -> list[PricedCause]:
-    """Causes of a suspect whose cost nothing tells: in what they lengthen nobody was ever any faster.
+    """Causes of unknown cost: no peer and no other step was faster in the phases that they lengthen.
 
-    Who it is and why may still be plain, and is worth more than silence. The cost is left to the unexplained.
+    The ranks and the cause may still be clear, so they are shown. Their cost stays unexplained.
     """
     nothing = np.zeros(excess.total.shape)
     return [
@@ -286,13 +286,15 @@ def _removal(cause: str, excess: Excess, shares: Mapping[str, float], spare: Flo
 
 def _measured(features: FeatureSet, rows: list[int]) -> set[str]:
     columns = {**features.work.phases, "transfer_seconds": features.work.transfer}
-    return {name.removesuffix("_seconds") for name, held in columns.items() if np.isfinite(held[rows]).any()}
+    return {
+        name.removesuffix("_seconds") for name, seconds in columns.items() if np.isfinite(seconds[rows]).any()
+    }
 
 
 def _computes_untimed(features: FeatureSet) -> bool:
     """Whether much of a usual step is in no phase, neither of work nor of communication.
 
-    Where nobody times the exchange that is in no phase either, unless the ranks are known to meet within one.
+    An untimed exchange is in no phase either, unless the ranks are known to meet within one.
     """
     work = features.work
     untimed = features.phases.seconds.get(UNTIMED)
@@ -300,10 +302,10 @@ def _computes_untimed(features: FeatureSet) -> bool:
         return False
     exchanged = np.nan_to_num(work.transfer) + work.wait
     if untimed is not None:
-        # What the others waited for is no longer in their phases.
+        # Waiting for other ranks was already removed from the phases.
         own = untimed[:, work.warmup :]
         exchanged = np.where(np.isfinite(own), np.nan_to_num(own).max(axis=0), np.nan)
-    # Who has no timers tells nothing.
+    # Ranks without timers do not count.
     phases_timed = sum(
         (np.nan_to_num(seconds) for seconds in work.phases.values()), np.zeros(work.step.shape)
     )
@@ -325,7 +327,7 @@ def _share_transfer(causes: list[PricedCause], spare: FloatArray) -> list[Priced
 
 
 def _weight(cause: PricedCause) -> tuple[bool, float, str]:
-    """What is priced first, if not all can be."""
+    """Sort key: which causes are priced first, if not all can be."""
     likely = cause.belief > LIKELIER_THAN_NOT and cause.removal.cause != UNKNOWN
     return not likely, -_size(cause.removal) * cause.belief, cause.removal.cause
 

@@ -42,9 +42,9 @@ class Slowdown(_Frozen):
     """How much slower the window's mean step was than its own straggler-free replay.
 
     `seconds_per_step` and `interval` are means over the window's steps (warm-up excluded).
-    `ratio` is mean observed step over mean ideal step; `versus_own_past` is the mean step after onset
-    over the mean step before it, or where the window holds no healthy past the usual step over that of the
-    earlier window (None without one).
+    `ratio` is mean observed step over mean ideal step. `versus_own_past` is the mean step after onset over
+    the mean step before it. Without a healthy past in the window it is the usual step over that of the
+    earlier window, or None without one.
     """
 
     ratio: float
@@ -54,14 +54,14 @@ class Slowdown(_Frozen):
     gpu_hours_lost: float
 
 
-#: Signal of the evidence that says why a cause has no price.
+#: Signal of the evidence that explains why a cause has no price.
 PRICE = "seconds_per_step"
 
 
 class Evidence(_Frozen):
     """One observation about a cause, in the user's units.
 
-    It speaks for the cause; or, where a signal that belongs to the cause was measured and is normal, against.
+    `direction` is "against" where a signal that belongs to the cause was measured and is normal.
     """
 
     signal: str
@@ -75,21 +75,20 @@ class Evidence(_Frozen):
 class Contribution(Evidence):
     """One observation that moved the model's decision, and by how much.
 
-    `reference` is what healthy training windows usually show, or, for exporter signals, what the peers (else
-    the other steps) show; None where it is not known. `log_odds` is the observation's exact share of the
-    decision's log-odds (a Shapley value over the model's trees, or what a witness weighs whom no tree
-    hears): above 0 it speaks for the answer.
+    `reference` is the usual value in healthy training windows. For exporter signals it is the value of the
+    peers, else of the other steps. It is None where it is not known. `log_odds` is the observation's exact
+    share of the decision's log-odds, a Shapley value over the model's trees; above 0 it favours the answer.
     """
 
     log_odds: float
 
 
 class Preference(_Frozen):
-    """How the models tell a cause from the likeliest other one of the same ranks.
+    """Why the models prefer a cause to the likeliest other one of the same ranks.
 
-    `log_odds` is what the model that tells them apart makes of all observations of the rank that is shown,
-    `evidence` the largest few of these. Below 0 it holds `rather_than` for likelier: other ranks, or a rule
-    beyond the models, decided. None in answers from before it was told.
+    `log_odds` is the sum over all observations of the rank that is shown, `evidence` the largest few of them.
+    Below 0 the model prefers `rather_than`: then other ranks, or a rule after the models, decided. None in
+    answers of older versions.
     """
 
     cause: str
@@ -102,7 +101,7 @@ class Straggler(_Frozen):
     """The smallest component that covers one group of slow ranks.
 
     `plausible_causes` are the causes that are not ruled out at the diagnosis's `set_level`, the likeliest
-    first; `evidence` is what made these ranks suspects. Both are empty where the bundle cannot tell.
+    first; `evidence` is what made these ranks suspects. Both are empty where the bundle lacks the data.
     `preference` is None where no other cause is likely.
     """
 
@@ -120,9 +119,9 @@ class Straggler(_Frozen):
 
 
 class Cause(_Frozen):
-    """A catalogue cause with its cost: seconds per step saved were it at its reference.
+    """A catalogue cause with its cost: the seconds per step that its removal saves.
 
-    `probability` is that of the cause on these ranks, so it never exceeds theirs of being stragglers.
+    `probability` is that of the cause on these ranks. It never exceeds their probability of straggling.
     """
 
     cause: str
@@ -137,12 +136,12 @@ class Cause(_Frozen):
 
     @property
     def stops_the_job(self) -> bool:
-        """Whether it is why the job stands still, which costs all of it and has no seconds per step."""
+        """Whether the cause stopped the job; it then has no seconds per step."""
         return self.cause in STOP_CAUSES
 
     @property
     def without_price(self) -> bool:
-        """Whether the 0 seconds mean that nothing tells the cost; the evidence then says so."""
+        """Whether the 0 seconds mean that the cost is unknown; the evidence then explains why."""
         return any(item.signal == PRICE and item.value is None for item in self.evidence)
 
 
@@ -165,11 +164,11 @@ class AbstentionReason(_Frozen):
 
 
 class Quality(_Frozen):
-    """What of the window was used, what was not, and whether it is like what the model learned from.
+    """Used and unused data of the window, and whether it is like the training windows.
 
-    `out_of_distribution` is None where the bundle does not know what it learned from; `unfamiliar` says in
-    words what is unlike it, and how far. `features_outside` names every window feature beyond its range in
-    training, the farthest first: for programs that watch drift, so it is told of usual windows, too.
+    `out_of_distribution` is None where the bundle lacks the ranges of its training windows. `unfamiliar`
+    describes the differences. `features_outside` names every window feature outside its range in training,
+    the farthest first. It is for programs that watch drift, so familiar windows have it as well.
     """
 
     rows_used: int
@@ -192,8 +191,7 @@ class EarlierWindow(_Frozen):
 
     `seconds_before` lie between its end and the beginning of this one, `steps` of it were used. Its usual
     (median) step took `step_seconds`, that of this window `ratio` times as long; both are None where steps
-    were not timed. `decided` tells whether the answer follows from the comparison: alone the window says
-    less.
+    were not timed. `decided` is true if the answer follows from the comparison and not from the window alone.
     """
 
     window_id: str | None
@@ -206,11 +204,11 @@ class EarlierWindow(_Frozen):
 
 
 class Diagnosis(_Frozen):
-    """Everything the service has to say about one window.
+    """The complete answer about one window.
 
     `causes[*].seconds_per_step` and `unexplained_seconds_per_step` add up to
     `slowdown.seconds_per_step`. `failure_mode_set` holds every failure mode that is not ruled out at
-    `set_level`: of windows like those learned from, at least that share have their true mode in it.
+    `set_level`: of windows like the training windows, at least that share have their true mode in it.
     """
 
     format: Literal[1] = 1

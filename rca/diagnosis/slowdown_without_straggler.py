@@ -11,16 +11,16 @@ from rca.features import WINDOW_FEATURES, FeatureSet
 from rca.robust import nan_max, nan_median
 
 _SHOWN = 3
-#: Late ranks of an event: at least this share of the last one's lateness.
+#: Late ranks of an event have at least this share of the last rank's lateness.
 ALSO_LATE = 0.5
 WHAT_CHANGED = (
     "find what changed for the whole job (sequence lengths, evaluation, checkpoints, data, a shared network "
     "or storage)"
 )
-#: Steps in the stretch take this many times as long as the others, at least.
-WORTH_ASKING = 1.2
-#: The last of all became later by less than this share of what steps became longer.
-NOT_ONES_OWN = 0.5
+#: Least ratio of the steps in the slow segment to the other steps.
+MIN_SEGMENT_RATIO = 1.2
+#: The last rank became later by less than this share of the growth of the steps.
+MAX_LATENESS_SHARE = 0.5
 _VERSUS_PAST, _LONGER, _LATER = (
     WINDOW_FEATURES.index(name) for name in ("slow_segment_ratio", "slow_segment_contrast", "lateness_growth")
 )
@@ -35,22 +35,22 @@ def single_events_sentence(classification: Classification, features: FeatureSet)
     longer = float(np.nanmax(step[list(events)]) - nan_median(step[None, :], axis=1)[0])
     plural = "s" if len(events) > 1 else ""
     return (
-        f"only step{plural} {numbers}{more} stood out (up to {max(longer, 0.0):.3g} s longer than usual"
+        f"only step{plural} {numbers}{more} took long (up to {max(longer, 0.0):.3g} s more than usual"
         f"{_late(classification, features)}); without {'them' if plural else 'it'} the job is healthy"
     )
 
 
 def events_check(classification: Classification, features: FeatureSet) -> str:
-    """What to look at after a single event."""
+    """The next check after a single event."""
     step = int(features.work.steps[classification.events[0]])
     return (
-        f"look into logs and file systems{_late(classification, features, ' of ')} around step {step}; "
-        "if such steps return, send a longer window"
+        f"check the logs and file systems{_late(classification, features, ' of ')} around step {step}; "
+        "if such steps come again, send a longer window"
     )
 
 
 def _late(classification: Classification, features: FeatureSet, before: str = ", last ") -> str:
-    """Who was late in the worst of the steps; empty where nobody stood apart."""
+    """The ranks that were late in the worst of the steps; empty where no rank clearly was."""
     columns = list(classification.events)
     excess = features.comparison.excess[:, columns]
     worst = nan_max(excess)
@@ -64,7 +64,7 @@ def _late(classification: Classification, features: FeatureSet, before: str = ",
 
 
 def job_wide_check(features: FeatureSet) -> str | None:
-    """What to ask about a job that nobody slows and that was slower for a while all the same.
+    """The next check for a job without a straggler that was slower for some time.
 
     Parameters
     ----------
@@ -73,13 +73,13 @@ def job_wide_check(features: FeatureSet) -> str | None:
     Returns
     -------
     str or None
-        None if it was not, if it was one of them, or if too few were timed to say that it was everybody.
+        None if it was not slower, if some rank was late, or if too few ranks were timed to exclude that.
     """
     segment, steps = features.comparison.segment, features.work.steps
     ratio = float(features.window[_VERSUS_PAST])
-    if segment.whole or not ratio >= WORTH_ASKING or not can_show_health(features):
+    if segment.whole or not ratio >= MIN_SEGMENT_RATIO or not can_show_health(features):
         return None
-    if not features.window[_LATER] < NOT_ONES_OWN * features.window[_LONGER]:
+    if not features.window[_LATER] < MAX_LATENESS_SHARE * features.window[_LONGER]:
         return None
     first, last = int(steps[segment.first]), int(steps[segment.last])
     when = f"from step {first} on" if segment.last == steps.size - 1 else f"in steps {first} to {last}"

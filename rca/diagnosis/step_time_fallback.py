@@ -1,8 +1,8 @@
-"""Costs where no timer tells own work from waiting: what the job's steps took beyond its own quiet ones.
+"""Costs without timers of own work: the time of the job's slow steps beyond its quiet steps.
 
-Collectives make everybody's steps equally long, so whole steps accuse nobody, and peers are no reference.
-Once machines' signals have said who it is, the job's own past says what it costs: without the named ranks'
-trouble its slow steps would have been like the others.
+Collectives make the steps of all ranks equally long, so whole steps do not show the straggler and peers are
+no reference. If machine evidence shows the straggler, the job's own past shows the cost: without the fault
+its slow steps would have been like the others.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from rca.whatif.phase_replay import PhaseReplay
 
 #: Own work above peers from here on is a symptom, relative to the step.
 OWN_SYMPTOM = 0.02
-#: Lateness that makes up for less of what the steps took longer is only what is left of it after the others
-#: have met the late one.
+#: Least share of the steps' growth that the lateness explains. Lower values are a rest that remains after the
+#: ranks met within a phase.
 MIN_LATENESS_SHARE = 0.5
-#: A step that is longer by so many times what the stretch's are is a spike; the job's own come beside the
-#: stretch at least so much of as often.
+#: A spike is longer by so many times the slow segment's usual growth. The job's own spikes are at least so
+#: many times as frequent outside the segment as inside.
 SPIKE, AS_OFTEN = 4.0, 0.5
 
 
@@ -44,20 +44,20 @@ def priced_by_step_time(
     -------
     features : FeatureSet
     replay : PhaseReplay
-        Both as given where timers tell, where nobody is suspected, or without quiet steps to compare with.
+        Both unchanged where timers price the suspects, without suspects, or without quiet steps.
     """
     segment = features.comparison.segment
     named = named_ranks(suspects)
     if not suspects or segment.whole or timers_can_price(suspects, features):
         return features, replay
-    # Who reports no steps took as long as the others.
+    # Ranks without step times took as long as the others.
     step = np.where(np.isfinite(features.work.step), features.work.step, features.work.job_step)
     inside = segment.mask(step.shape[1])
     quiet = np.broadcast_to(nan_median(step[:, ~inside], axis=1)[:, None], step.shape)
     usual = np.fmin(step, quiet)
     longer = np.where(inside, step - usual, 0.0)
     longer *= _beyond_own_spikes(features.work.job_step, inside)
-    # Who is not named took as long only because of who is; a link is everybody's while collectives last.
+    # The other ranks took longer only because of the suspects; a slow link lengthens the transfer of all.
     own, nothing = usual.copy(), np.zeros(step.shape)
     by_links = all(suspect.by_link for suspect in suspects)
     transfer = longer if by_links else nothing
@@ -79,15 +79,15 @@ def priced_by_step_time(
 
 
 def timers_can_price(suspects: Sequence[Suspect], features: FeatureSet) -> bool:
-    """Whether timers tell what the suspects themselves take longer, in whole or phase by phase."""
+    """Whether timers show the suspects' own excess, in total or by phase."""
     return own_work_is_timed(named_ranks(suspects), features) or _phases_can_price(suspects, features)
 
 
 def _beyond_own_spikes(step: FloatArray, inside: BoolArray) -> FloatArray:
-    """Share of what each step took longer that is the slow stretch's, (n_steps,): of spikes less than 1.
+    """Share of each step's growth that belongs to the slow segment, (n_steps,); less than 1 for spikes.
 
-    Checkpoints and evaluations come as often in a slow stretch as beside it, and there they show how long
-    they are in themselves: what is left is the stretch's, and as much as of its other steps at least.
+    Checkpoints and evaluations are as frequent outside the slow segment as inside. Their length outside is
+    subtracted; the rest is at least the usual growth of the segment's steps.
     """
     quiet = float(nan_median(step[~inside][:, None])[0])
     longer = np.maximum(np.nan_to_num(step - quiet), 0.0)
@@ -102,13 +102,13 @@ def _beyond_own_spikes(step: FloatArray, inside: BoolArray) -> FloatArray:
 
 
 def _phases_can_price(suspects: Sequence[Suspect], features: FeatureSet) -> bool:
-    """Whether phases show what the suspects cost: above their peers', or, where all are meant, at all.
+    """Whether phases show the suspects' cost: above their peers', or, for the whole job, at all.
 
-    Not if they became late with the slow stretch, and that is only a part of what its steps took longer.
-    Ranks that meet several times within a phase are all late in it, and nobody by as much as he costs.
+    They do not if the suspects became late with the slow segment and their lateness explains only a part of
+    its growth. Ranks that meet several times within a phase are all late in it, each by less than it costs.
     """
     if features.work.phases and any(suspect.component.scope == "job" for suspect in suspects):
-        # Slower collectives may lengthen any phase then, and are not what the phase is for.
+        # Slower collectives may lengthen any phase.
         return not all(suspect.by_link for suspect in suspects)
     excess = features.comparison.excess[named_ranks(suspects)]
     if not np.isfinite(excess).any() or np.nanmean(excess) < OWN_SYMPTOM * features.work.step_reference:

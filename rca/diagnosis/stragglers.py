@@ -12,32 +12,32 @@ from rca.features.slow_segment import high_segment
 from rca.robust import nan_mean
 from rca.telemetry.causes import UNKNOWN, Pattern, pattern_of
 
-#: A component's own stretch is told apart from the rest if its late share differs by this much.
+#: A component has a slow segment of its own if its share of late steps differs by this much.
 MIN_LATE_CONTRAST = 0.3
 #: A step is one of a component's late ones if this share of its ranks was late.
 HELD_UP = 0.5
-#: Belief beyond which a straggler is over before the window is.
+#: Probability above which a straggler is transient.
 MIN_PATTERN_SHARE = 0.5
 
 
 def straggler(
     suspect: Suspect,
     features: FeatureSet,
-    said: str | None,
+    first_cause: str | None,
     plausible: list[str],
     evidence: list[Contribution],
     preferred: Preference | None,
 ) -> Straggler:
-    """One component with its likeliest type and pattern, and the steps in which it held the job up.
+    """One component with its likeliest type and pattern, and the steps in which it delayed the job.
 
     Parameters
     ----------
     suspect : Suspect
     features : FeatureSet
-    said : str or None
+    first_cause : str or None
         The cause that the diagnosis lists first on these ranks.
     plausible : list of str
-        Causes of theirs that are not ruled out.
+        Causes that are not ruled out on these ranks.
     evidence : list of Contribution
     preferred : Preference or None
     """
@@ -48,7 +48,7 @@ def straggler(
         nodes=features.topology.nodes_of(ranks),
         scope=suspect.component.scope,
         straggler_type=_likeliest(suspect.types),
-        pattern=_pattern(suspect, said or _likeliest(suspect.causes)),
+        pattern=_pattern(suspect, first_cause or _likeliest(suspect.causes)),
         probability=suspect.component.probability,
         first_step=first,
         last_step=last,
@@ -61,7 +61,7 @@ def straggler(
 def affected_steps(suspect: Suspect, features: FeatureSet) -> tuple[int | None, int | None]:
     """First and last training step in which the component was late.
 
-    From the component's own lateness where that shows a stretch, else from the job's slow stretch. A
+    From the component's own lateness where that shows a segment, else from the job's slow segment. A
     stopped component has a first step only.
     """
     steps = features.work.steps
@@ -82,7 +82,7 @@ def affected_steps(suspect: Suspect, features: FeatureSet) -> tuple[int | None, 
 
 
 def _pattern(suspect: Suspect, cause: str | None) -> Pattern | None:
-    """Only whether it is over is learned; what is made into the job follows from the cause."""
+    """The pattern: the model predicts only whether it is transient, the cause determines the rest."""
     if not suspect.patterns:
         return None
     return pattern_of(cause or UNKNOWN, ends_inside=suspect.patterns["transient"] > MIN_PATTERN_SHARE)

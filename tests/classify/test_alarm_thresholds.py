@@ -1,4 +1,4 @@
-"""An alarm asks for less where much is lost, and for its own where nobody's work was timed."""
+"""The alarm threshold is lower where much is lost, and separate where no own work was timed."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_the_mean_loss_over_all_steps_decides(lateness: float, share: float, ask
     assert alarm_thresholds(THREE, row) == asked
 
 
-def test_untimed_work_has_a_threshold_of_its_own_whatever_is_lost() -> None:
+def test_untimed_work_has_its_own_threshold_for_any_loss() -> None:
     assert alarm_thresholds(THREE, window(lateness=0.5, slow_segment_share=1.0)) == 0.97
 
 

@@ -46,7 +46,7 @@ def test_one_rank_is_a_rank() -> None:
     assert covered({6}, topology()) == [("rank", (6,))]
 
 
-def test_nobody_is_nobody() -> None:
+def test_no_suspected_rank_gives_no_component() -> None:
     assert covered(set(), topology()) == []
 
 
@@ -67,7 +67,7 @@ def test_one_certain_rank_among_doubtful_ones_is_not_its_node() -> None:
     assert [component.ranks for component in found] == [(6,), (4,), (7,)]
 
 
-def test_what_is_hardly_suspected_is_put_together_all_the_same() -> None:
+def test_weakly_suspected_ranks_are_grouped_as_well() -> None:
     probability = np.full(16, 0.01)
     probability[4:8] = 0.31
     assert [component.ranks for component in cover(probability, 0.3, topology())] == [(4, 5, 6, 7)]
@@ -75,7 +75,7 @@ def test_what_is_hardly_suspected_is_put_together_all_the_same() -> None:
 
 
 def test_two_faults_in_a_stage_are_not_the_stage() -> None:
-    """A node and a rank of the next one are likelier than a stage with an innocent rank in it."""
+    """A node and a rank of the next one are likelier than a stage with a healthy rank in it."""
     where = topology(8, per_node=2, pipeline=2)
     probability = np.array([0.98, 0.99, 0.999, 0.02, 0.01, 0.01, 0.01, 0.01])
     found = cover(probability, 0.3, where)
@@ -83,7 +83,7 @@ def test_two_faults_in_a_stage_are_not_the_stage() -> None:
 
 
 @pytest.mark.parametrize("innocent", [0.18, 0.2, 0.25])
-def test_two_sick_nodes_of_three_are_not_their_stage(innocent: float) -> None:
+def test_two_faulty_nodes_of_three_are_not_their_stage(innocent: float) -> None:
     probability = np.full(48, 0.01)
     probability[:16], probability[16:24] = 0.97, innocent
     found = cover(probability, 0.3, topology(48, per_node=8, pipeline=2))
@@ -147,11 +147,11 @@ def test_a_stage_over_several_nodes_is_a_stage() -> None:
     assert covered(set(range(8, 16)), topology(pipeline=2)) == [("stage", tuple(range(8, 16)))]
 
 
-def test_nearly_everybody_is_the_job() -> None:
+def test_nearly_all_ranks_are_the_job() -> None:
     assert covered(set(range(15)), topology()) == [("job", tuple(range(16)))]
 
 
-def test_three_sick_nodes_of_four_are_not_the_job_if_the_fourth_is_certainly_well() -> None:
+def test_three_faulty_nodes_of_four_are_not_the_job_if_the_fourth_is_healthy() -> None:
     probability = np.array([0.01, 0.01, 0.6, 0.9, 0.999, 0.999, 0.9, 0.9])
     found = cover(probability, 0.3, topology(8, per_node=2))
     assert [component.ranks for component in found] == [(4, 5), (6, 7), (2, 3)]
@@ -225,14 +225,14 @@ def test_ranks_vouch_whether_they_are_named_one_by_one_or_by_their_nodes() -> No
     assert likely_among_all_ranks(nodes, 4096) == nodes
 
 
-def test_nobody_vouches_for_himself_and_the_surest_for_nobody() -> None:
+def test_no_component_raises_its_own_odds_and_the_likeliest_raises_none() -> None:
     """The one that has to be slow in a slow job says nothing about others, however large and sure it is."""
     node = Component("node", tuple(range(8, 16)), 0.999)
     second = Component("rank", (40,), 0.85)
     assert likely_among_all_ranks([node, second], 64) == [node]
 
 
-def test_without_suspects_nobody_is_believed() -> None:
+def test_without_suspects_no_component_is_kept() -> None:
     assert likely_among_all_ranks([], 64) == []
 
 

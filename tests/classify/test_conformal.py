@@ -18,7 +18,7 @@ def sets(**floors: float) -> PredictionSets:
     return PredictionSets(0.0, {"mode": floors})
 
 
-def test_what_is_likelier_than_the_level_allows_to_miss_stays_whatever_its_floor() -> None:
+def test_a_class_likelier_than_one_minus_the_level_stays_with_any_floor() -> None:
     chances = {"healthy": 0.85, "fail_slow": 0.12, "fail_stop": 0.03}
     asked = PredictionSets(0.9, {"mode": dict.fromkeys(MODES, 0.6)})
     assert asked.plausible("mode", chances, None) == ["healthy", "fail_slow"]

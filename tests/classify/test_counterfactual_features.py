@@ -63,7 +63,7 @@ def test_only_lateness_is_taken_out(make_window) -> None:
     np.testing.assert_allclose(beside[30:], 0.0, atol=20 * NOISE)
 
 
-def test_nobody_waits_for_less_than_no_time(make_window) -> None:
+def test_waiting_is_never_negative(make_window) -> None:
     assert (counterfactual(make_window(3, 60, late={2: 0.02}, noise=2e-3), 2).work.wait >= 0).all()
 
 
@@ -98,7 +98,7 @@ def test_lateness_in_several_phases_is_taken_out_of_each(make_window) -> None:
         ({2: 0.05, 5: 0.0005}, [2], False),
     ],
 )
-def test_a_job_is_asked_again_only_if_something_is_left(make_window, late, ranks, slow: bool) -> None:
+def test_a_job_is_classified_again_only_if_lateness_remains(make_window, late, ranks, slow: bool) -> None:
     features = extract(make_window(8, 60, late=late, noise=NOISE))
     assert Counterfactual.of(features, ranks).is_still_slow() is slow
 

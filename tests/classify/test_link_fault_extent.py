@@ -1,4 +1,4 @@
-"""One node's link is its port, everybody's the fabric, and crowded ports beside quiet ones a part of it."""
+"""One node's link is its port, that of all nodes the fabric, and crowded among quiet ports a part of it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One fault is one component: the same cause in the same place is told together."""
+"""One fault is one component: suspects of the same cause in the same place are merged."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A node's history moves who straggles by bounded odds, and never whether the job is slow."""
+"""A node's history changes the suspects by bounded odds, and never the failure mode."""
 
 from __future__ import annotations
 

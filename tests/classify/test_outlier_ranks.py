@@ -1,4 +1,4 @@
-"""Who stands out of a job that looks slow as a whole is to blame, whatever the job looks like."""
+"""Outlier ranks of a job that looks slow as a whole are the suspects, whatever the job looks like."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What timers tell: who of several suspects is late."""
+"""Phase timers show which of several suspects are late."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where stages wait for each other within their backward, nobody's own work is known, and health neither."""
+"""Where stages wait for each other within their backward, no own work is known, and health neither."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who stopped a job: who got least far, or works on alone; who still works did not die."""
+"""The origin of a stop: the rank that stopped first or works on alone; a working rank did not crash."""
 
 from __future__ import annotations
 

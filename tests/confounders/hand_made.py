@@ -1,4 +1,4 @@
-"""Exporters for hand-made windows, and short ways to ask a diagnosis whom it blames for what."""
+"""Exporters for hand-made windows, and short ways to read the ranks and causes of a diagnosis."""
 
 from __future__ import annotations
 

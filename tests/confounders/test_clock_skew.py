@@ -19,7 +19,7 @@ skews = pytest.mark.parametrize("skew", SKEWS.values(), ids=SKEWS)
 
 
 def skewed(window: rca.Window, seconds: tuple[float, ...]) -> rca.Window:
-    """Every node writes its rows by its own clock; metrics carry the time of the one who scrapes."""
+    """Every node writes its rows by its own clock; metrics carry the time of the scraper."""
     node = window.job.topology.node[window.steps["rank"].to_numpy()]
     start = window.steps["start_time"].to_numpy() + np.array(seconds)[node]
     place = window.steps.column_names.index("start_time")

@@ -73,7 +73,7 @@ def test_a_late_rank_is_found_in_the_same_noise(make_window, n_ranks: int, noise
 @pytest.mark.parametrize("n_ranks", [2, 8, 64])
 @pytest.mark.parametrize("seed", range(6))
 def test_very_noisy_ranks_blame_nobody_in_particular(make_window, n_ranks: int, seed: int) -> None:
-    """Each rank's phases jump by 4 ms at random: who is last changes from step to step."""
+    """Each rank's phases jump by 4 ms at random: the last rank changes from step to step."""
     diagnosis = rca.diagnose(make_window(n_ranks, noise=0.004, seed=seed))
     assert [each for each in diagnosis.stragglers if each.scope != "job"] == []
 
@@ -122,7 +122,7 @@ def test_rows_that_arrive_late_are_not_a_stopped_rank(make_window, lagging: int)
 
 
 def test_a_step_that_all_have_begun_is_not_a_hang(make_window) -> None:
-    """The window ends in the middle of a backward: nobody's last row is finished."""
+    """The window ends in the middle of a backward: no rank's last row is finished."""
     window = make_window(n_steps=41)
     step = window.steps["step"].to_numpy()
     begun = step == 40

@@ -1,4 +1,4 @@
-"""Where most ranks became slow the sound ones look fast: a quiet past tells who changed."""
+"""Where most ranks became slow the healthy ones look fast: a quiet past shows which ranks changed."""
 
 from __future__ import annotations
 

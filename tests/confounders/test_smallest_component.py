@@ -66,7 +66,7 @@ def test_a_slow_link_names_its_node_although_every_collective_is_slow(
 
 @pytest.mark.parametrize(("n_ranks", "per_node"), [(8, 2), (64, 8)])
 def test_a_congested_fabric_has_no_single_culprit(make_window, n_ranks: int, per_node: int) -> None:
-    """Every port waits to send and is told to send less: the fault lies between the nodes."""
+    """Every port waits to send and receives congestion notices: the fault lies between the nodes."""
     window = make_window(n_ranks, transfer=slow_collectives(), ranks_per_node=per_node)
     diagnosis = rca.diagnose(
         exported(
@@ -126,7 +126,7 @@ def slow_collectives() -> np.ndarray:
 
 
 def on_every_node(name: str, quiet: float, busy: float) -> Exported:
-    """A counter whose rate rises everywhere at once while the collectives are slow."""
+    """A counter that rises faster on all ranks at once while the collectives are slow."""
     rate = np.full((1, 40), quiet)
     rate[:, 12:30] = busy
     return Exported(name, rate, scope="node", counter=True)

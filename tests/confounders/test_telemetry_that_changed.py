@@ -114,7 +114,7 @@ def test_a_name_of_an_older_exporter_means_the_same(make_window) -> None:
 
 
 def test_a_renamed_metric_is_reported_by_name_not_silently_lost(make_window) -> None:
-    """An exporter that renames its metrics must be noticed, and what it told counts as missing."""
+    """An exporter that renames its metrics must be noticed, and its signals count as missing."""
     window = make_window(late={5: 0.05}, phase=KERNELS)
     clock = exported(window, Exported("DCGM_FI_DEV_SM_CLOCK", 1755.0))
     assert "gpu_clock" not in rca.diagnose(clock).missing_signals

@@ -1,4 +1,4 @@
-"""Waiting inside a phase is not slowness either: who came early is not to blame for how long it took."""
+"""Waiting inside a phase is not slowness either: an early rank is not to blame for how long it took."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ def test_waiting_ranks_are_not_blamed(make_window, n_ranks: int, seconds: float,
 
 
 def test_the_rank_with_the_shortest_communication_is_the_suspect(make_window) -> None:
-    """Ranked by communication time, seven healthy ranks would come before the sick one."""
+    """Ranked by communication time, seven healthy ranks would come before the slow one."""
     window = make_window(late={5: 0.06})
     phases = PhaseArrays.from_window(window)
     communication = phases.phase("communication_wait_seconds") + phases.phase(
@@ -61,7 +61,7 @@ def test_waiting_ranks_are_not_blamed_when_waiting_is_not_told_from_transfer(mak
 
 
 def test_with_step_times_alone_nobody_is_blamed(make_window) -> None:
-    """All ranks' steps are equally long: whoever named one of them would be guessing."""
+    """All ranks' steps are equally long: naming one of them would be a guess."""
     window = make_window(late={6: 0.05}, steps=MIDDLE, columns=("rank", "step", "start_time", "step_seconds"))
     assert not [each for each in rca.diagnose(window).stragglers if each.scope != "job"]
 

@@ -1,4 +1,4 @@
-"""Confounder 1 once more, for stopped jobs: all ranks stand still, one of them did not come."""
+"""Confounder 1 for stopped jobs: all ranks stopped, and one of them did not join the collective."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ COLLECTIVE = (
 def stopped(
     window: rca.Window, rank: int, *, row_lost: bool, silent: float, events: pa.Table | None = None
 ) -> rca.Window:
-    """In the last step everybody waits in the collective for `rank`, still in its forward."""
+    """In the last step all ranks wait in the collective for `rank`, which is still in its forward."""
     last = int(pc.max(window.steps["step"]).as_py())
     here = window.steps["step"].to_numpy() == last
     guilty = here & (window.steps["rank"].to_numpy() == rank)

@@ -1,4 +1,4 @@
-"""Jobs whose fabric is congested from the first step to the last, or never."""
+"""Jobs with a fabric that is congested in all steps or in none."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Jobs for whole diagnoses: every exporter, no warm-up, and the faults that a test asks for."""
+"""Jobs for whole diagnoses: every exporter, no warm-up, and the faults that a test needs."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ def test_a_cause_that_covers_the_loss_is_named(stalled) -> None:
 
 
 def test_a_probable_cause_that_covers_little_of_the_loss_is_not_named(stalled) -> None:
-    """The same answer, had most of the time been lost where no believed cause has an arrow."""
+    """The same answer, if most of the time had been lost in phases that no likely cause lengthens."""
     _, _, pricing = analyse(stalled, baseline())
     found = rca.diagnose(stalled).causes
     thin = replace(pricing, causes=[replace(each, coverage=0.3) for each in pricing.causes])

@@ -1,4 +1,4 @@
-"""A second fault that the first one hides is told; who has one fault only is told as before."""
+"""A second fault that the first one hides is found; answers about a single fault do not change."""
 
 from __future__ import annotations
 
@@ -177,19 +177,19 @@ def test_a_job_is_not_asked_again_where_whole_steps_have_to_price_it(
     assert not asked(monkeypatch, window, suspect("gpu_throttling", 5))
 
 
-def test_what_machines_say_is_heard_before_it_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_hidden_suspects_are_reweighted_by_machine_evidence(monkeypatch: pytest.MonkeyPatch) -> None:
     window = simulate(COLLECTING).window
-    listened: list[FeatureSet] = []
+    seen: list[FeatureSet] = []
 
-    def nobody_knows(each: Suspect, features: FeatureSet, _: object) -> Suspect:
-        listened.append(features)
+    def to_unknown(each: Suspect, features: FeatureSet, _: object) -> Suspect:
+        seen.append(features)
         return replace(each, causes={"unknown": 1.0})
 
-    monkeypatch.setattr(hidden_faults, "heard", nobody_knows)
+    monkeypatch.setattr(hidden_faults, "with_machine_evidence", to_unknown)
     assert told(rca.diagnose(window)) == {("gpu_throttling", 1)}
-    # Of the counterfactual job: nothing is known of the rank that was counterfactual.
-    assert all(np.isnan(each.evidence.versus_peers[3]).all() for each in listened)
-    assert listened
+    # Of the counterfactual job: its evidence has no scores of the counterfactual rank.
+    assert all(np.isnan(each.evidence.versus_peers[3]).all() for each in seen)
+    assert seen
 
 
 def test_one_cause_in_one_place_is_one_suspect_with_the_first_ones_beliefs(make_window) -> None:

@@ -1,4 +1,4 @@
-"""What is asked about a job that became slower for everybody at once."""
+"""The next check for a job that became slower on all ranks at once."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from rca.diagnosis.slowdown_without_straggler import WORTH_ASKING, job_wide_check
+from rca.diagnosis.slowdown_without_straggler import MIN_SEGMENT_RATIO, job_wide_check
 from rca.features import WINDOW_FEATURES, FeatureSet, extract
 from rca.features.slow_segment import Segment
 
@@ -32,7 +32,7 @@ def test_what_is_over_has_an_end(make_window) -> None:
     assert told.startswith("in steps 20 to 39 steps took")
 
 
-@pytest.mark.parametrize(("times", "asked"), [(WORTH_ASKING, True), (WORTH_ASKING - 0.01, False)])
+@pytest.mark.parametrize(("times", "asked"), [(MIN_SEGMENT_RATIO, True), (MIN_SEGMENT_RATIO - 0.01, False)])
 def test_a_little_longer_is_not_worth_asking(make_window, times: float, asked: bool) -> None:
     features = extract(make_window(n_steps=60))
     window = features.window.copy()

@@ -160,7 +160,7 @@ def test_who_collects_no_events_cannot_say_that_nobody_complained() -> None:
 
 
 def may_have_stopped(window: Window) -> bool:
-    """A job that died and told nobody, or one that was done and told nobody: no verdict, and it says so."""
+    """A job that died or finished without an event: no verdict, and it says so."""
     diagnosis = rca.diagnose(window)
     reason, stop = diagnosis.abstention_reason, diagnosis.failure_mode_probability["fail_stop"]
     undecided = reason is not None and reason.code in {"fell_silent", "undecided_mode"} and stop > 0.15

@@ -1,4 +1,4 @@
-"""A fault of everybody's collectives whose only trace is one node's link is that node's."""
+"""A fault of all collectives that shows on one node's link only belongs to that node."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_where_ports_are_watched_what_they_show_counts_and_no_event() -> None:
 
 
 def test_a_job_whose_links_one_node_breaks_is_narrowed_to_it() -> None:
-    """Everybody waits for the collectives of the node whose links err, from the first step to the last."""
+    """All ranks wait for the collectives of the node with link errors, from the first step to the last."""
     fault = Fault(cause="nvlink_degradation", ranks=tuple(range(8)), nodes=(0,), severity=1.0, strength=3.0)
     shape = Parallelism(data=4, tensor=4)
     window = simulate(job(fault, seed=6, parallelism=shape, workload=WORKLOAD)).window

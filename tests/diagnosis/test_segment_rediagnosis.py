@@ -8,7 +8,7 @@ import simulated_jobs
 import rca
 from rca.diagnosis.merge_diagnoses import merge_diagnoses
 from rca.diagnosis.result import AbstentionReason, Slowdown
-from rca.diagnosis.segment_rediagnosis import Part, before_the_end, slow_parts, with_second_look
+from rca.diagnosis.segment_rediagnosis import Part, before_the_end, slow_parts, with_segment_diagnoses
 from rca.features import extract
 from rca.simulation import Fault, Scenario, simulate
 
@@ -73,7 +73,7 @@ def test_where_the_rest_is_quick_nobody_asks_about_it(faults) -> None:
     assert slow_parts(extract(simulate(job(*faults)).window)) == []
 
 
-def test_what_is_long_in_the_rest_is_asked_about(both) -> None:
+def test_a_slow_part_is_diagnosed_on_its_own(both) -> None:
     features = extract(both.window)
     segment, steps = features.comparison.segment, features.work.steps
     (part,) = slow_parts(features)
@@ -105,11 +105,11 @@ def hidden(both):
     return extract(both.window), healthy, alone
 
 
-def test_a_part_beside_a_harmless_stretch_raises_the_alarm(both, hidden) -> None:
+def test_a_part_outside_a_harmless_slow_segment_raises_the_alarm(both, hidden) -> None:
     features, healthy, alone = hidden
     (part,) = slow_parts(features)
     sure = told(alone, "fail_slow", 0.995)
-    found = with_second_look(healthy, both.window, features, 1.0, lambda _part: sure)
+    found = with_segment_diagnoses(healthy, both.window, features, 1.0, lambda _part: sure)
     assert found.diagnosis_id == healthy.diagnosis_id
     for what in ("failure_mode", "failure_mode_probability", "failure_mode_set", "failure_mode_evidence"):
         assert getattr(found, what) == getattr(sure, what)
@@ -134,7 +134,7 @@ def test_a_part_beside_a_harmless_stretch_raises_the_alarm(both, hidden) -> None
 def test_no_more_is_lost_than_the_steps_took(both, hidden) -> None:
     features, healthy, alone = hidden
     lost, short = alone.slowdown.seconds_per_step, 0.1 * alone.slowdown.seconds_per_step
-    found = with_second_look(
+    found = with_segment_diagnoses(
         healthy, both.window, features, short, lambda _part: told(alone, "fail_slow", 0.995)
     )
     assert found.slowdown.seconds_per_step == pytest.approx(0.95 * short)
@@ -151,7 +151,7 @@ def doubt(code: str) -> dict[str, object]:
 def test_a_part_that_doubts_more_than_causes_raises_no_alarm(both, hidden, reason: str) -> None:
     features, healthy, alone = hidden
     doubtful = told(alone, "fail_slow", 0.995).model_copy(update=doubt(reason))
-    found = with_second_look(healthy, both.window, features, 1.0, lambda _part: doubtful)
+    found = with_segment_diagnoses(healthy, both.window, features, 1.0, lambda _part: doubtful)
     assert (found is healthy) is (reason == "out_of_distribution")
     if found is not healthy:
         assert found.abstention_reason == doubtful.abstention_reason
@@ -162,24 +162,24 @@ def test_a_part_that_is_not_sure_or_unfamiliar_raises_no_alarm(both, hidden) -> 
     quality = alone.quality.model_copy(update={"out_of_distribution": True})
     unfamiliar = told(alone, "fail_slow", 0.995).model_copy(update={"quality": quality})
     for part in (unfamiliar, told(alone, "fail_slow", 0.985), told(alone, "fail_stop", 0.0)):
-        found = with_second_look(healthy, both.window, features, 1.0, lambda _part, said=part: said)
+        found = with_segment_diagnoses(healthy, both.window, features, 1.0, lambda _part, said=part: said)
         assert found is healthy
 
 
 def test_a_healthy_verdict_that_abstains_is_not_overruled(both, hidden) -> None:
-    """How the job ended, or one event of the past, is not answered by the steps beside it."""
+    """Other steps do not resolve how the job ended, or what a past event was."""
     features, healthy, alone = hidden
     sure = told(alone, "fail_slow", 0.995)
     for code in ("fell_silent", "left_at_once", "single_event", "out_of_distribution"):
         doubtful = healthy.model_copy(update=doubt(code))
-        assert with_second_look(doubtful, both.window, features, 1.0, lambda _part: sure) is doubtful
+        assert with_segment_diagnoses(doubtful, both.window, features, 1.0, lambda _part: sure) is doubtful
 
 
 def test_whether_it_is_slow_at_all_is_a_question_that_a_part_answers(both, hidden) -> None:
     features, healthy, alone = hidden
     undecided = healthy.model_copy(update=doubt("undecided_mode"))
     sure = told(alone, "fail_slow", 0.995)
-    found = with_second_look(undecided, both.window, features, 1.0, lambda _part: sure)
+    found = with_segment_diagnoses(undecided, both.window, features, 1.0, lambda _part: sure)
     assert found.failure_mode == "fail_slow"
     assert not found.abstained
 
@@ -219,11 +219,11 @@ def asked_of(answers: dict[Part, rca.Diagnosis]):
     return ask
 
 
-def test_parts_that_agree_throughout_speak_for_the_whole_window(amid, hidden) -> None:
+def test_parts_that_agree_throughout_count_for_the_whole_window(amid, hidden) -> None:
     window, features, before, after = amid
     _, healthy, alone = hidden
     answers = {before: said(alone, before, 0, 0), after: said(alone, after, 0, 0, slowdown=halved(alone))}
-    found = with_second_look(healthy, window, features, 1.0, asked_of(answers))
+    found = with_segment_diagnoses(healthy, window, features, 1.0, asked_of(answers))
     mean = (before.share + after.share / 2) / (before.share + after.share)
     assert found.causes[0].seconds_per_step == pytest.approx(mean * alone.causes[0].seconds_per_step)
     (one,) = found.stragglers
@@ -241,7 +241,7 @@ def test_parts_that_agree_but_for_an_end_cost_what_each_of_them_lost(
         before: said(alone, before, late, 0, slowdown=halved(alone)),
         after: said(alone, after, 0, early),
     }
-    found = with_second_look(healthy, window, features, 1.0, asked_of(answers))
+    found = with_segment_diagnoses(healthy, window, features, 1.0, asked_of(answers))
     lost = alone.slowdown.seconds_per_step * (before.share / 2 + after.share)
     assert found.slowdown.seconds_per_step == pytest.approx(lost)
     (one,) = found.stragglers
@@ -260,7 +260,7 @@ def test_a_part_that_agrees_without_being_sure_adds_its_steps_and_not_its_patter
         for each in (sure, likely)
     )
     answers = {before: told(likely, "fail_slow", 0.95), after: sure}
-    found = with_second_look(healthy, window, features, 1.0, asked_of(answers))
+    found = with_segment_diagnoses(healthy, window, features, 1.0, asked_of(answers))
     (one,) = found.stragglers
     assert (one.first_step, one.pattern) == (before.first + 20, "persistent")
     assert found.failure_mode_probability == sure.failure_mode_probability
@@ -276,7 +276,7 @@ def test_parts_without_causes_agree_on_who_is_slow_and_how(amid, hidden) -> None
         (one,) = likely.stragglers
         other = one if kind is None else one.model_copy(update={"straggler_type": kind})
         answers[before] = likely.model_copy(update={"stragglers": [other]})
-        found = with_second_look(healthy, window, features, 1.0, asked_of(answers))
+        found = with_segment_diagnoses(healthy, window, features, 1.0, asked_of(answers))
         assert found.stragglers[0].first_step == first + 1
 
 
@@ -286,18 +286,18 @@ def test_a_part_that_knows_nothing_of_it_keeps_a_fault_to_the_other(amid, hidden
     _, healthy, alone = hidden
     end = told(said(alone, before, 0, 0), "fail_stop", 0.0)
     answers = {before: end if stopped else healthy, after: said(alone, after, 0, 0)}
-    found = with_second_look(healthy, window, features, 1.0, asked_of(answers))
+    found = with_segment_diagnoses(healthy, window, features, 1.0, asked_of(answers))
     assert found.causes[0].seconds_per_step == pytest.approx(after.share * alone.causes[0].seconds_per_step)
     (one,) = found.stragglers
     assert (one.first_step, one.last_step) == (after.first, after.end - 1)
 
 
-def test_of_parts_with_faults_of_their_own_both_are_told(amid, hidden, both) -> None:
+def test_parts_with_different_faults_add_both(amid, hidden, both) -> None:
     window, features, before, after = amid
     _, healthy, alone = hidden
     other = rca.diagnose(simulate(job(STARVED)).window)
     answers = {before: said(alone, before, 0, 0), after: told(said(other, after, 0, 0), "fail_slow", 0.999)}
-    found = with_second_look(healthy, window, features, 1.0, asked_of(answers))
+    found = with_segment_diagnoses(healthy, window, features, 1.0, asked_of(answers))
     assert found.failure_mode_probability == answers[before].failure_mode_probability
     assert {each.cause: each.seconds_per_step for each in found.causes} == {
         "gpu_throttling": pytest.approx(before.share * alone.causes[0].seconds_per_step),
@@ -309,13 +309,13 @@ def test_of_parts_with_faults_of_their_own_both_are_told(amid, hidden, both) -> 
     }
 
 
-def test_a_healthy_job_whose_rest_is_quick_is_not_asked_again(hidden) -> None:
+def test_a_healthy_job_without_a_slow_part_is_not_diagnosed_again(hidden) -> None:
     def ask(_part):
         raise AssertionError("asked")
 
     _, healthy, _ = hidden
     window = simulate(in_the_midst_of_noise()).window
-    assert with_second_look(healthy, window, extract(window), 1.0, ask) is healthy
+    assert with_segment_diagnoses(healthy, window, extract(window), 1.0, ask) is healthy
 
 
 @pytest.mark.parametrize(
@@ -331,10 +331,10 @@ def test_only_what_a_part_says_for_certain_is_added(both, diagnosis: rca.Diagnos
     alone = rca.diagnose(simulate(job(THROTTLED)).window)
     features = extract(both.window)
     assert slow_parts(features)
-    certain = with_second_look(alone, both.window, features, 1.0, lambda _part: diagnosis)
+    certain = with_segment_diagnoses(alone, both.window, features, 1.0, lambda _part: diagnosis)
     assert len(certain.causes) == 2
     doubtful = diagnosis.model_copy(update=change)
-    assert with_second_look(alone, both.window, features, 1.0, lambda _part: doubtful) is alone
+    assert with_segment_diagnoses(alone, both.window, features, 1.0, lambda _part: doubtful) is alone
 
 
 def test_the_same_cause_on_ranks_that_overlap_gives_way(diagnosis: rca.Diagnosis) -> None:
@@ -397,7 +397,7 @@ def test_parts_are_cut_as_their_steps_say(both) -> None:
         asked.append((int(steps.min()), int(steps.max()) + 1))
         return rca.diagnose(part)
 
-    with_second_look(rca.diagnose(both.window), both.window, features, 1.0, ask)
+    with_segment_diagnoses(rca.diagnose(both.window), both.window, features, 1.0, ask)
     assert asked == [(first, end) for first, end, _ in slow_parts(features)]
 
 
@@ -410,7 +410,7 @@ def stopped():
     return simulate(job(HUNG, HOT))
 
 
-def test_what_slowed_a_job_before_it_stopped_is_told_beside_why_it_stopped(stopped) -> None:
+def test_a_cause_of_slowness_is_added_to_the_cause_of_a_stop(stopped) -> None:
     diagnosis = rca.diagnose(stopped.window)
     assert diagnosis.failure_mode == "fail_stop"
     certain = [(each.cause, each.ranks) for each in diagnosis.causes if each.probability > 0.5]
@@ -450,4 +450,4 @@ def test_a_doubtful_stop_gets_no_second_look(stopped) -> None:
     features = extract(stopped.window)
     for change in ({"abstained": True, "abstention_reason": doubt}, {"causes": []}):
         doubtful = certain.model_copy(update=change)
-        assert with_second_look(doubtful, stopped.window, features, 1.0, ask) is doubtful
+        assert with_segment_diagnoses(doubtful, stopped.window, features, 1.0, ask) is doubtful

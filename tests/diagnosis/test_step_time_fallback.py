@@ -217,7 +217,7 @@ def test_a_link_costs_what_whole_steps_are_longer() -> None:
     assert not found.abstained
 
 
-def test_where_nobody_is_timed_the_busy_device_is_who_works_while_others_wait() -> None:
+def test_without_timers_the_busy_device_is_the_late_rank() -> None:
     fault = Fault(cause="gpu_contention", ranks=SLOW, nodes=(0,), severity=0.9, strength=1.5, first_step=40)
     telemetry = simulated_jobs.every_exporter(visibility="minimal")
     features = extract(simulate(simulated_jobs.job(fault, seed=23, telemetry=telemetry)).window)

@@ -60,9 +60,7 @@ def test_nothing_is_known_that_could_be_done(diagnosis) -> None:
 
 
 def test_the_reason_says_so(diagnosis) -> None:
-    assert diagnosis.abstention_reason.sentence.startswith(
-        "no cause of the catalogue explains what rank 5 lost"
-    )
+    assert diagnosis.abstention_reason.sentence.startswith("no known cause explains the delay of rank 5")
 
 
 PAUSES = Fault(cause="runtime_gc", ranks=(12,), nodes=(1,), severity=0.8, first_step=20, last_step=79)

@@ -43,7 +43,7 @@ def test_a_job_without_a_past_has_no_ratio_to_it(make_window) -> None:
     assert rca.diagnose(make_window(late={5: 0.05})).slowdown.versus_own_past is None
 
 
-def test_a_slow_job_is_told_what_to_do_at_what_gain(make_window) -> None:
+def test_a_slow_job_has_actions_with_their_gain(make_window) -> None:
     diagnosis = rca.diagnose(make_window(late={5: 0.05}, phase="data_loading_seconds"))
     first = diagnosis.actions[0]
     assert first.action in {"add_loader_workers", "call_storage_team"}
@@ -87,7 +87,7 @@ def test_the_smallest_windows_get_an_answer(make_window, n_ranks: int, n_steps: 
     assert diagnosis.slowdown.ratio >= 1.0 - 1e-9
 
 
-def test_a_named_cause_shows_its_phase_in_seconds_beside_the_peers(make_window) -> None:
+def test_a_named_cause_shows_its_phase_in_seconds_with_the_peers_value(make_window) -> None:
     diagnosis = rca.diagnose(make_window(late={5: 0.05}, phase="data_loading_seconds"))
     shown = {evidence.signal: evidence for evidence in diagnosis.causes[0].evidence}
     loading = shown["data_loading_seconds"]
@@ -151,7 +151,7 @@ def test_a_blink_is_neither_healthy_nor_slow(make_window, n_ranks: int, n_steps:
     assert (diagnosis.failure_mode, diagnosis.abstained, diagnosis.causes) == ("healthy", True, [])
 
 
-def test_step_times_alone_name_nobody_and_are_not_certain_health(make_window) -> None:
+def test_step_times_alone_name_no_rank_and_no_certain_health(make_window) -> None:
     columns = ("rank", "step", "start_time", "step_seconds")
     for late in ({}, {5: 0.05}):
         diagnosis = rca.diagnose(make_window(late=late, columns=columns, steps=slice(20, 35)))
@@ -159,7 +159,7 @@ def test_step_times_alone_name_nobody_and_are_not_certain_health(make_window) ->
         assert diagnosis.abstained or diagnosis.failure_mode == "fail_slow"
 
 
-def test_a_cause_is_never_likelier_than_its_ranks_are_guilty(real_windows) -> None:
+def test_a_cause_is_never_likelier_than_its_ranks_are_stragglers(real_windows) -> None:
     for name in ("cpu-contention-node", "nic-rate-limited", "slow-dataset"):
         diagnosis = rca.diagnose(rca.read_window(real_windows / name))
         assert diagnosis.causes
@@ -168,7 +168,7 @@ def test_a_cause_is_never_likelier_than_its_ranks_are_guilty(real_windows) -> No
 
 
 def test_a_whole_job_has_no_single_nodes_cause(real_windows) -> None:
-    """Without places, nobody can say whose link it is."""
+    """Without node names the node of the link is unknown."""
     window = rca.read_window(real_windows / "nic-rate-limited")
     nowhere = window.job.model_copy(update={"ranks": None})
     diagnosis = rca.diagnose(rca.Window.from_tables(nowhere, window.steps, window.metrics))
@@ -179,7 +179,7 @@ def test_a_whole_job_has_no_single_nodes_cause(real_windows) -> None:
 @pytest.mark.parametrize(
     ("suspected", "asked"), [("communication", "network"), ("input", "storage"), ("host", "CPU")]
 )
-def test_what_would_settle_the_question_is_asked_for_first(suspected: str, asked: str) -> None:
+def test_the_deciding_signal_is_collected_first(suspected: str, asked: str) -> None:
     missing = ["gpu_clock", "cpu_wait", "nic", "storage"]
     assert f"collect {asked}" in next_check("healthy", False, [], missing, suspected=suspected)
 

@@ -58,7 +58,7 @@ def test_who_exchanges_in_every_so_many_steps_loses_nothing(every: int) -> None:
 
 
 @pytest.mark.parametrize("turn", [(0, 1), (2, 5)], ids=["two of ten", "uneven"])
-def test_nor_who_does_so_beside_a_slow_stretch(turn: tuple[int, int]) -> None:
+def test_nor_a_cycle_outside_a_slow_segment(turn: tuple[int, int]) -> None:
     transfer = around(np.where(np.isin(np.arange(STEPS) % 10, turn), SLOW, QUIET), 0.005)
     transfer[20:30] = SLOW
     assert not np.delete(lost(transfer, STRETCH), np.arange(20, 30)).any()
@@ -74,7 +74,7 @@ def test_nothing_flaps_unless_a_link_is_suspected() -> None:
     assert not lost(around(np.where(FLAPS, SLOW, QUIET), 0.005), flaps=False).any()
 
 
-def test_slow_steps_beside_the_stretch_are_the_links_too() -> None:
+def test_slow_steps_outside_the_segment_are_the_links_too() -> None:
     transfer = around(np.where(FLAPS, SLOW, QUIET), 0.005)
     transfer[40:] = QUIET
     found = lost(transfer, STRETCH)
@@ -109,7 +109,7 @@ def rank_suspected(*ranks: int) -> Suspect:
 
 @pytest.fixture(scope="module")
 def both(make_window) -> FeatureSet:
-    """Rank 2 computes longer all along, and from step 30 on everybody loads longer."""
+    """Rank 2 computes longer in all steps, and from step 30 on all ranks load longer."""
     window = make_window(
         8, 60, late=dict.fromkeys(range(8), FROM_30), phase="data_loading_seconds", noise=1e-5
     )
@@ -211,7 +211,7 @@ def test_a_late_transfer_is_one_ranks_once(both: FeatureSet) -> None:
 
 
 @pytest.mark.parametrize(("suspects", "most"), [([SLOW_JOB], 0.006), ([rank_suspected(2), SLOW_JOB], 0.0015)])
-def test_beside_a_rank_the_job_is_not_charged_with_everybodys_chance(
+def test_next_to_a_rank_the_job_is_not_charged_with_random_excess(
     make_window, suspects: list[Suspect], most: float
 ) -> None:
     """Of eight ranks one is above its own past by chance in every step, and no step is longer for that."""
@@ -220,7 +220,7 @@ def test_beside_a_rank_the_job_is_not_charged_with_everybodys_chance(
     assert np.delete(job.total, 2, axis=0).max(axis=0).mean() == pytest.approx(most, rel=0.5)
 
 
-def test_the_job_as_a_suspect_leaves_mates_in_lock_step_innocent(make_window) -> None:
+def test_the_job_as_a_suspect_does_not_explain_lock_step_waiting(make_window) -> None:
     shape = {"data": 4, "tensor": 2}
     features = extract(make_window(8, 60, late={4: 0.05, 5: 0.05}, parallelism=shape, noise=1e-5))
     alone = lock_step_waits([rank_suspected(4)], features)

@@ -46,7 +46,9 @@ def test_sets_that_rule_nothing_out_hold_everything(make_window, doubting, undec
     assert set(diagnosis.stragglers[0].plausible_causes) == {*SLOW_CAUSES, UNKNOWN}
 
 
-def test_a_stopped_jobs_causes_are_asked_of_stops(real_windows, doubting, settled, undecided) -> None:
+def test_a_stopped_jobs_causes_have_prediction_sets_of_stops(
+    real_windows, doubting, settled, undecided
+) -> None:
     window = rca.read_window(real_windows / "killed-rank")
     for sets in (settled, undecided):
         plausible = rca.diagnose(window, bundle=doubting(sets=sets)).stragglers[0].plausible_causes
@@ -54,7 +56,7 @@ def test_a_stopped_jobs_causes_are_asked_of_stops(real_windows, doubting, settle
         assert "process_crash" in plausible
 
 
-def test_a_late_rank_is_told_from_seconds_beside_what_healthy_ranks_show(make_window, doubting) -> None:
+def test_a_late_rank_has_evidence_in_seconds_with_the_healthy_value(make_window, doubting) -> None:
     usual = {table: np.zeros_like(medians) for table, medians in NOTHING_KNOWN.items()}
     window = make_window(late={5: 0.05}, phase="data_loading_seconds")
     diagnosis = rca.diagnose(window, bundle=doubting(healthy=usual))
@@ -79,14 +81,14 @@ def test_the_verdict_and_its_reasons_point_the_same_way(make_window) -> None:
         assert sizes == sorted(sizes, reverse=True)
 
 
-def test_nobody_asks_why_a_job_is_healthy_unless_it_is_uncertain(make_window) -> None:
+def test_a_healthy_verdict_is_explained_only_if_uncertain(make_window) -> None:
     assert rca.diagnose(make_window()).failure_mode_evidence == []
     short = rca.diagnose(make_window(8, 9))
     assert short.abstained
     assert short.failure_mode_evidence
 
 
-def test_what_speaks_for_a_cause_is_not_told_twice(real_windows) -> None:
+def test_evidence_for_a_cause_is_not_repeated(real_windows) -> None:
     for name in ("cpu-contention-node", "slow-dataset", "killed-rank"):
         diagnosis = rca.diagnose(rca.read_window(real_windows / name))
         causal = {subject_of_signal(item.signal) for cause in diagnosis.causes for item in cause.evidence}
@@ -194,7 +196,7 @@ def test_types_tell_causes_of_two_types_apart(make_window, named, other, head, c
     ],
     ids=["unlikely", "alone", "of which no model knows"],
 )
-def test_nothing_is_said_where_there_is_nobody_to_compare_with(make_window, causes) -> None:
+def test_there_is_no_preference_without_another_cause(make_window, causes) -> None:
     features = extract(make_window(late={5: 0.05}))
     classifier = baseline().classifier
     classification = classifier.classify(features)
@@ -213,7 +215,7 @@ def test_a_hang_is_compared_with_a_crash_by_the_window(real_windows) -> None:
     assert {item.log_odds for item in preferred.evidence} <= set(moved.tolist())
 
 
-def test_of_several_ranks_the_typical_one_is_asked_and_nobody_with_a_fault_of_his_own(make_window) -> None:
+def test_the_typical_rank_is_explained_and_none_with_its_own_fault(make_window) -> None:
     features = extract(make_window(late={4: 0.05, 5: 0.06, 6: 0.01, 7: 0.002}))
     classifier = baseline().classifier
     classification = classifier.classify(features)

@@ -46,9 +46,7 @@ def test_where_the_comparison_leaves_it_open_so_does_the_answer(congested: Windo
     assert decided(told)
 
 
-def test_a_healthy_job_that_is_slower_is_told_what_to_ask(
-    fabric: Callable[..., Window], before: Window
-) -> None:
+def test_a_healthy_job_that_is_slower_has_a_next_check(fabric: Callable[..., Window], before: Window) -> None:
     window = fabric(0.04, congested=True)
     sound = rca.diagnose(window)
     told = told_of(window, before, sound)
@@ -68,7 +66,7 @@ def test_a_healthy_job_that_is_slower_is_told_what_to_ask(
 
 
 @pytest.mark.parametrize(("transfer", "asks"), [(0.0115, False), (0.013, True)])
-def test_steps_that_hardly_take_longer_are_not_asked_about(
+def test_steps_that_hardly_take_longer_are_not_compared(
     congested: Window, fabric: Callable[..., Window], before: Window, transfer: float, asks: bool
 ) -> None:
     slow = rca.diagnose(congested, earlier=before)
@@ -80,7 +78,7 @@ def test_steps_that_hardly_take_longer_are_not_asked_about(
 
 
 @pytest.mark.parametrize("likely", [0.965, 0.975])
-def test_whoever_asks_twice_has_to_be_surer(congested: Window, before: Window, likely: float) -> None:
+def test_a_second_test_needs_a_higher_probability(congested: Window, before: Window, likely: float) -> None:
     slow = rca.diagnose(congested, earlier=before)
     odds = {"healthy": 1.0 - likely, "fail_slow": likely, "fail_stop": 0.0}
     told = told_of(congested, before, slow.model_copy(update={"failure_mode_probability": odds}))
@@ -88,7 +86,7 @@ def test_whoever_asks_twice_has_to_be_surer(congested: Window, before: Window, l
 
 
 def test_an_alarm_has_to_explain_why_the_job_is_slower(congested: Window, before: Window) -> None:
-    """All of them computing more, with a rank that is late by a trifle, is no fault of its."""
+    """All ranks compute more, and one is late by little: that is no fault of this rank."""
     slow = rca.diagnose(congested, earlier=before)
     assert slow.earlier is not None
     assert slow.earlier.ratio is not None

@@ -32,7 +32,7 @@ MINIMAL = ("rank", "step", "start_time", "step_seconds")
 
 
 def abstention(classification, features, causes, thresholds, strangeness, *, coverage: float = 1.0):
-    """As the pipeline asks: the first cause is named unless something is to be said against it."""
+    """As in the pipeline: the first cause is named unless there is an objection."""
     priced = [
         PricedCause(
             Removal(each.cause, tuple(each.ranks), np.zeros((1, 1)), np.zeros(1)), (0,), 0.0, {}, coverage
@@ -165,7 +165,7 @@ def test_two_modes_are_named_with_their_odds(features) -> None:
     assert "healthy (0.51)" in reason.sentence
 
 
-def test_suspicion_below_the_alarm_says_what_an_alarm_asks_for(features) -> None:
+def test_suspicion_below_the_alarm_shows_the_alarm_threshold(features) -> None:
     classification = classified("healthy", 0.2, decided=False)
     reason = abstention(classification, features, [], THRESHOLDS, None)
     assert reason is not None
@@ -174,12 +174,12 @@ def test_suspicion_below_the_alarm_says_what_an_alarm_asks_for(features) -> None
     assert "an alarm needs 0.94" in reason.sentence
 
 
-def test_the_causes_it_wavers_between_are_named(features) -> None:
+def test_the_undecided_causes_are_named(features) -> None:
     causes = [cause("cpu_contention", 0.35), cause("memory_pressure", 0.3), cause("cpu_contention", 0.1)]
     reason = abstention(classified("fail_slow", 0.99, suspects=1), features, causes, THRESHOLDS, None)
     assert reason is not None
     assert reason.code == "cause_not_certain"
-    assert reason.sentence.endswith("between cpu_contention (0.35), memory_pressure (0.30)")
+    assert reason.sentence.endswith(": cpu_contention (0.35), memory_pressure (0.30)")
 
 
 def test_a_likely_cause_that_leaves_most_of_the_loss_open_is_not_named(features) -> None:
@@ -191,7 +191,7 @@ def test_a_likely_cause_that_leaves_most_of_the_loss_open_is_not_named(features)
     assert reason.sentence.startswith("cpu_contention is likely but explains less than half")
 
 
-def test_a_slow_job_in_which_nobody_stands_out_says_so(features) -> None:
+def test_a_slow_job_without_suspects_says_so(features) -> None:
     reason = abstention(classified("fail_slow", 0.99), features, [], THRESHOLDS, None)
     assert reason is not None
     assert reason.code == "nobody_stands_out"
@@ -227,24 +227,24 @@ def test_a_strange_window_needs_overwhelming_evidence(features, mode, chance, ce
     assert usual is None
 
 
-def test_what_is_strange_is_told_in_the_users_units(make_window, doubting) -> None:
+def test_unfamiliar_features_are_shown_in_the_users_units(make_window, doubting) -> None:
     quality = rca.diagnose(make_window(), bundle=doubting(familiarity=STRANGE)).quality
     assert quality.out_of_distribution is True
     assert quality.unfamiliar == ["world size: 8 ranks; training windows had 1 to 4"]
 
 
-def test_a_familiar_window_and_an_ignorant_bundle_are_told_apart(make_window, doubting) -> None:
+def test_a_familiar_window_differs_from_a_bundle_without_ranges(make_window, doubting) -> None:
     window = make_window()
     familiar = rca.diagnose(window, bundle=doubting(familiarity=USUAL)).quality
     assert (familiar.out_of_distribution, familiar.unfamiliar) == (False, [])
     assert rca.diagnose(window, bundle=doubting()).quality.out_of_distribution is None
 
 
-def test_the_shape_of_the_job_is_named_where_it_is_what_is_strange(make_window, doubting) -> None:
+def test_an_unusual_shape_of_the_job_is_named(make_window, doubting) -> None:
     odd = replace(USUAL, distance_limit=0.1)
     (told,) = rca.diagnose(make_window(), bundle=doubting(familiarity=odd)).quality.unfamiliar
-    assert told.startswith("the shape of the job is")
-    assert "oddest:" in told
+    assert told.startswith("the job's size and noise are unusual")
+    assert "most unusual:" in told
 
 
 def test_a_straggler_that_no_signal_explains_is_to_be_swapped() -> None:

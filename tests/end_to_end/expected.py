@@ -1,4 +1,4 @@
-"""What a reader must be told about each real window, and why nothing more is asked."""
+"""The expected answer about each real window, and why nothing more is required."""
 
 from __future__ import annotations
 

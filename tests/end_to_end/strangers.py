@@ -1,4 +1,4 @@
-"""Windows of somebody else: asked one by one, and when an answer about one is right."""
+"""Windows of external test sets: their diagnoses, and when an answer about one is right."""
 
 from __future__ import annotations
 

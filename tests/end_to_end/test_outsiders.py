@@ -1,4 +1,4 @@
-"""Jobs that somebody without knowledge of the product made up: nothing was learned from them.
+"""Jobs that were made up without knowledge of the product: nothing was learned from them.
 
 The collection is a seeded sample of nine sets, from the halves that were scored only.
 A bundle must keep these bounds to be shipped.

@@ -120,14 +120,14 @@ def test_without_any_metric_the_failure_mode_is_still_right(
 
 
 @pytest.mark.parametrize("seed", range(10))
-def test_whatever_half_of_the_metrics_is_missing_no_healthy_window_is_blamed(seed: int) -> None:
+def test_with_any_half_of_the_metrics_no_healthy_window_raises_an_alarm(seed: int) -> None:
     for name in HEALTHY:
         diagnosis = rca.diagnose(half_of_the_metrics(rca.read_window(WINDOWS / name), seed))
         assert (diagnosis.failure_mode, diagnosis.stragglers) == ("healthy", [])
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_whatever_half_of_the_metrics_is_missing_a_fault_is_still_one(seed: int) -> None:
+def test_with_any_half_of_the_metrics_a_fault_is_still_found(seed: int) -> None:
     for name, expected in EXPECTED.items():
         diagnosis = rca.diagnose(half_of_the_metrics(rca.read_window(WINDOWS / name), seed))
         if name in UNPLACEABLE_WITHOUT_METRICS:

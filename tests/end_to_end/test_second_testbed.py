@@ -22,7 +22,7 @@ def captures(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize("name", ["nic_rate-1", "nic_rate-2b"])
 def test_a_lone_port_is_named_and_not_the_fabric(captures: Path, name: str) -> None:
-    """Every rank of a small ring looks suspicious; one node's queue stands out."""
+    """Every rank of a small ring looks suspicious; only one node has a long queue."""
     found, label = rca.diagnose(rca.read_window(captures / name)), read_label(captures / name)
     assert (found.causes[0].cause, tuple(found.causes[0].ranks)) == ("nic_degradation", label.causes[0].ranks)
 

@@ -54,7 +54,7 @@ def answers_of(tmp_path_factory: pytest.TempPathFactory) -> AnswersOf:
     return answers
 
 
-def test_links_that_were_throttled_all_along_are_told_beside_an_earlier_window(
+def test_links_throttled_in_all_steps_are_found_with_an_earlier_window(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> None:
     """The example of the README: all links of a real job, from before its window on."""
@@ -97,7 +97,7 @@ def test_nearly_every_failure_mode_is_right(answers_of: AnswersOf, testbed: str)
     assert sum(hits) / len(hits) > BOUNDS[testbed].right_mode
 
 
-def test_a_bad_port_is_named_beside_a_straggler_that_rests_when_it_is_felt(answers_of: AnswersOf) -> None:
+def test_a_bad_port_is_named_next_to_a_straggler_of_other_steps(answers_of: AnswersOf) -> None:
     """Rank 0's device is slow in steps 14 to 45, rank 1's link in steps 29 to 61."""
     found = one(answers_of("fourth"), "w012").found
     assert {("gpu_throttling", 0), ("nic_degradation", 1)} <= {
@@ -113,7 +113,7 @@ def test_a_job_that_collects_garbage_everywhere_is_slow_for_one_rank(
     assert [tuple(each.ranks) for each in found.stragglers] == [tuple(label.causes[0].ranks)]
 
 
-def test_a_port_whose_queue_was_full_once_is_sound(answers_of: AnswersOf) -> None:
+def test_a_port_with_one_full_queue_is_healthy(answers_of: AnswersOf) -> None:
     assert one(answers_of("third"), "gptpipe-113").found.failure_mode == "healthy"
 
 
@@ -125,7 +125,7 @@ def test_a_rank_whose_process_works_on_hangs(answers_of: AnswersOf, name: str) -
     assert found.causes[0].cause == true.cause == "hang"
 
 
-def test_who_waits_for_the_rank_that_hangs_is_not_named(answers_of: AnswersOf) -> None:
+def test_ranks_that_wait_for_a_hanging_rank_are_not_named(answers_of: AnswersOf) -> None:
     """Rank 5 is the next stage of rank 1's pipeline."""
     _, label, found = one(answers_of("fourth"), "w055")
     assert [tuple(each.ranks) for each in found.stragglers] == [tuple(label.causes[0].ranks)]

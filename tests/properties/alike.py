@@ -42,7 +42,7 @@ def rewritten(table: pa.Table, name: str, values: object) -> pa.Table:
 
 
 def relabelled(window: Window, new: Mapping[int, int]) -> Window:
-    """Rank r is called new[r] everywhere; who it is and where it runs stays."""
+    """Rank r is called new[r] everywhere; its rows and its node stay the same."""
     job = window.job.model_dump()
     for place in job["ranks"] or ():
         place["rank"] = new[place["rank"]]

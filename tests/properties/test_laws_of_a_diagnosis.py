@@ -1,4 +1,4 @@
-"""Laws every diagnosis obeys, whatever the model believes."""
+"""Laws that every diagnosis obeys, whatever the model predicts."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ def test_larger_scopes_read_as_words(varied: Varied, throttled: Diagnosis, scope
     assert f"FAIL-SLOW: {shown}, " in first_line(varied(stragglers=[group]))
 
 
-def test_a_healthy_job_blames_nobody(varied: Varied, throttled: Diagnosis) -> None:
+def test_a_healthy_job_names_no_rank(varied: Varied, throttled: Diagnosis) -> None:
     slowdown = throttled.slowdown.model_copy(
         update={"ratio": 1.01, "seconds_per_step": 0.001, "versus_own_past": 1.0}
     )

@@ -68,7 +68,7 @@ def terminal_text(diagnosis: Diagnosis, width: int = 200) -> str:
 
 
 @pytest.mark.parametrize("line", TOLD)
-def test_every_rendering_tells_the_same(throttled: Diagnosis, line: str) -> None:
+def test_every_rendering_shows_the_same(throttled: Diagnosis, line: str) -> None:
     assert line in from_markdown(render(throttled, "markdown")).text
     assert line in html_text(render(throttled, "html")).text
     assert line in terminal_text(throttled)
@@ -195,7 +195,7 @@ def doubtful(varied: Varied, throttled: Diagnosis) -> Diagnosis:
         "world size: 9,000 ranks; training had 4,096",
     ],
 )
-def test_doubt_is_told_in_every_rendering(doubtful: Diagnosis, line: str) -> None:
+def test_doubt_is_shown_in_every_rendering(doubtful: Diagnosis, line: str) -> None:
     assert line in from_markdown(render(doubtful, "markdown")).text
     assert line in html_text(render(doubtful, "html")).text
     assert line in terminal_text(doubtful)
@@ -225,7 +225,7 @@ def test_internal_names_and_log_odds_are_printed_only_when_verbose(doubtful: Dia
     ],
     ids=["told", "decided", "untimed"],
 )
-def test_what_a_window_was_compared_with_is_told(
+def test_the_compared_window_is_shown(
     varied: Varied, throttled: Diagnosis, changes: dict[str, Any], line: str
 ) -> None:
     compared = {"window_id": "w-6", "job_id": "j", "seconds_before": 600.0, "steps": 50} | {
@@ -265,7 +265,7 @@ def test_a_preference_against_the_model_says_so(doubtful: Diagnosis) -> None:
     assert "point to the other" not in preferred(doubtful, log_odds=-0.1, plausible=BOTH)
 
 
-def test_nobody_is_sent_after_what_is_ruled_out_or_after_nothing(doubtful: Diagnosis) -> None:
+def test_no_check_for_a_cause_that_is_ruled_out_or_absent(doubtful: Diagnosis) -> None:
     assert "point to the other" not in preferred(doubtful, log_odds=-1.5, plausible=BOTH[:1])
     rather = {"rather_than": "unknown", "log_odds": -1.5}
     assert "point to the other" not in preferred(doubtful, **rather, plausible=("gpu_throttling", "unknown"))
