@@ -139,10 +139,10 @@ class Client:
         from rca.telemetry.encodings import arrow
         from rca.telemetry.window import Window
 
-        held = window if isinstance(window, Window) else rca.read_window(window)
+        loaded = window if isinstance(window, Window) else rca.read_window(window)
         headers = {"Content-Type": arrow.CONTENT_TYPE, "Accept": media_type}
         headers["Idempotency-Key"] = _checked_key(idempotency_key)
-        return self._request("POST", "/v1/diagnoses", held.to_arrow(), headers)
+        return self._request("POST", "/v1/diagnoses", loaded.to_arrow(), headers)
 
     def ready(self) -> dict[str, Any]:
         """Return the model in use; raises if the service cannot diagnose."""
@@ -162,16 +162,16 @@ class Client:
             else:
                 if answer.status < 400:
                     return answer.body
-                asked = _asked_wait(answer.headers.get("retry-after"))
-                if answer.status == _IN_PROGRESS and asked is not None and waited < self._timeout:
+                retry_after = _retry_after_seconds(answer.headers.get("retry-after"))
+                if answer.status == _IN_PROGRESS and retry_after is not None and waited < self._timeout:
                     # Not a failed try: the answer to the try before is on its way.
-                    wait = max(asked, _SHORTEST_WAIT_SECONDS)
+                    wait = max(retry_after, _SHORTEST_WAIT_SECONDS)
                     waited += wait
                     time.sleep(wait)
                     continue
                 if answer.status not in _RETRIED or last:
                     raise _refusal(answer)
-                wait = asked or _backoff(attempt)
+                wait = retry_after or _backoff(attempt)
             attempt += 1
             time.sleep(wait)
 
@@ -186,8 +186,8 @@ class Client:
                 if connection.sock is None:
                     raise
             response = connection.getresponse()
-            held = {name.lower(): value for name, value in response.getheaders()}
-            return _Answer(response.status, held, response.read())
+            received = {name.lower(): value for name, value in response.getheaders()}
+            return _Answer(response.status, received, response.read())
         finally:
             connection.close()
 
@@ -219,7 +219,7 @@ def _backoff(attempt: int) -> float:
     return 0.25 * 2.0**attempt * random.uniform(0.5, 1.5)  # noqa: S311  (not a secret)
 
 
-def _asked_wait(header: str | None) -> float | None:
+def _retry_after_seconds(header: str | None) -> float | None:
     return min(float(header), _LONGEST_WAIT_SECONDS) if header is not None and header.isdecimal() else None
 
 

@@ -39,7 +39,7 @@ def _healthy(diagnosis: Diagnosis) -> Phrase:
     if past is not None and past >= NOTABLE_SLOWING:
         return (
             f"HEALTHY, but slower than before: steps are {ratio(past)} as long, "
-            "on all ranks alike; no rank, node or stage stands out",
+            "on all ranks alike; no rank, node or stage is slower than the others",
         )
     return (f"HEALTHY: no rank, node or stage holds this job back, {_cost(diagnosis)}",)
 

@@ -49,7 +49,7 @@ class Entry:
 
 @dataclass(frozen=True)
 class CauseEntry(Entry):
-    """One cause: its table row as well."""
+    """One cause: statement, evidence and table row."""
 
     row: tuple[Phrase, ...]
 
@@ -171,13 +171,17 @@ def _comparison(earlier: EarlierWindow) -> Phrase:
     window: Phrase = (" ", name(earlier.window_id)) if earlier.window_id else ()
     when = f", which ended {seconds(earlier.seconds_before)} before this one"
     if earlier.ratio is None:
-        return ("Compared with the earlier window", *window, f"{when}: not both have step times.")
-    rests = " The answer rests on this comparison." if earlier.decided else ""
+        return (
+            "Compared with the earlier window",
+            *window,
+            f"{when}: at least one of them has no step times.",
+        )
+    basis = " The answer is based on this comparison." if earlier.decided else ""
     return (
         "Compared with the earlier window",
         *window,
         f"{when}: the median step took {seconds(earlier.step_seconds)} then and takes "
-        f"{ratio(earlier.ratio)} as long now.{rests}",
+        f"{ratio(earlier.ratio)} as long now.{basis}",
     )
 
 

@@ -20,7 +20,7 @@ def window(**known: float) -> np.ndarray:
 
 
 @pytest.mark.parametrize(
-    ("lateness", "share", "asked"),
+    ("lateness", "share", "wanted"),
     [
         (LARGE_LOSS, 1.0, 0.86),
         (0.9 * LARGE_LOSS, 1.0, 0.94),
@@ -30,9 +30,9 @@ def window(**known: float) -> np.ndarray:
         (0.5, np.nan, 0.94),
     ],
 )
-def test_the_mean_loss_over_all_steps_decides(lateness: float, share: float, asked: float) -> None:
+def test_the_mean_loss_over_all_steps_decides(lateness: float, share: float, wanted: float) -> None:
     row = window(step_noise=0.01, lateness=lateness, slow_segment_share=share)
-    assert alarm_thresholds(THREE, row) == asked
+    assert alarm_thresholds(THREE, row) == wanted
 
 
 def test_untimed_work_has_its_own_threshold_for_any_loss() -> None:

@@ -117,15 +117,15 @@ def test_no_other_components_are_likelier_together(
         named = [rank for whole in chosen for rank in whole]
         if len(named) == len(set(named)):
             best = max(best, sum(_gain(whole, odds) for whole in chosen))
-    everybody = tuple(range(16))
+    all_ranks = tuple(range(16))
     if (probability >= threshold).mean() >= MIN_JOB_SHARE:
-        best = max(best, _gain(everybody, odds))
+        best = max(best, _gain(all_ranks, odds))
     found = [component for component in cover(probability, threshold, where) if component.scope != "rank"]
     assert sum(_gain(component.ranks, odds) for component in found) == pytest.approx(best)
 
 
 @pytest.mark.parametrize(
-    ("guilty", "expected"),
+    ("faulty", "expected"),
     [
         ({5}, [("rank", (5,))]),
         ({4, 5, 6, 7}, [("node", (4, 5, 6, 7))]),
@@ -136,9 +136,9 @@ def test_no_other_components_are_likelier_together(
     ],
 )
 def test_known_culprits_are_wholes_only_if_all_of_them_are(
-    guilty: set[int], expected: list[tuple[str, tuple[int, ...]]]
+    faulty: set[int], expected: list[tuple[str, tuple[int, ...]]]
 ) -> None:
-    known = np.isin(np.arange(16), list(guilty))
+    known = np.isin(np.arange(16), list(faulty))
     found = exact_cover(known, np.full(16, 0.9), topology(16, pipeline=2))
     assert [(component.scope, component.ranks) for component in found] == expected
 

@@ -20,14 +20,14 @@ def sets(**floors: float) -> PredictionSets:
 
 def test_a_class_likelier_than_one_minus_the_level_stays_with_any_floor() -> None:
     chances = {"healthy": 0.85, "fail_slow": 0.12, "fail_stop": 0.03}
-    asked = PredictionSets(0.9, {"mode": dict.fromkeys(MODES, 0.6)})
-    assert asked.plausible("mode", chances, None) == ["healthy", "fail_slow"]
+    wanted = PredictionSets(0.9, {"mode": dict.fromkeys(MODES, 0.6)})
+    assert wanted.plausible("mode", chances, None) == ["healthy", "fail_slow"]
 
 
 def test_a_class_stays_in_the_set_from_its_own_floor_on() -> None:
     chances = {"healthy": 0.6, "fail_slow": 0.3, "fail_stop": 0.1}
-    asked = sets(healthy=0.5, fail_slow=0.3, fail_stop=0.11)
-    assert asked.plausible("mode", chances, "healthy") == ["healthy", "fail_slow"]
+    wanted = sets(healthy=0.5, fail_slow=0.3, fail_stop=0.11)
+    assert wanted.plausible("mode", chances, "healthy") == ["healthy", "fail_slow"]
 
 
 def test_a_class_without_a_floor_is_never_ruled_out() -> None:

@@ -20,7 +20,7 @@ def counterfactual(window, *ranks: int) -> FeatureSet:
     return Counterfactual.of(extract(window), ranks).features_without_lateness(window)
 
 
-def told(features: FeatureSet, name: str) -> np.ndarray:
+def answer(features: FeatureSet, name: str) -> np.ndarray:
     return features.rank[:, RANK_FEATURES.index(name)]
 
 
@@ -38,7 +38,7 @@ def test_it_is_the_job_without_them(make_window, steps: slice) -> None:
         np.testing.assert_allclose(left.work.phases[name], seconds, **near, err_msg=name)
     assert left.comparison.segment.mask(60).tolist() == one.comparison.segment.mask(60).tolist()
     for name in ("own_time_excess", "gain_rank", "wait_deficit", "forward_excess", "late_share"):
-        np.testing.assert_allclose(told(left, name), told(one, name), atol=2e-3, err_msg=name)
+        np.testing.assert_allclose(answer(left, name), answer(one, name), atol=2e-3, err_msg=name)
     top = WINDOW_FEATURES.index("top_gain_rank")
     assert left.window[top] == pytest.approx(one.window[top], abs=2e-3)
 
@@ -138,5 +138,5 @@ def test_exporters_are_asked_about_the_steps_in_which_the_mended_job_is_slow() -
     features, left = extract(window), counterfactual(window, 3)
     assert features.comparison.segment.first < 20
     assert left.comparison.segment.first == pytest.approx(60, abs=3)
-    assert told(left, "cpu_wait_vs_past")[12] > told(features, "cpu_wait_vs_past")[12] + 0.5
+    assert answer(left, "cpu_wait_vs_past")[12] > answer(features, "cpu_wait_vs_past")[12] + 0.5
     assert left.signals is not features.signals

@@ -111,10 +111,10 @@ def test_of_two_ports_that_show_the_same_the_likelier_one_is_meant() -> None:
 
 
 def test_without_evidence_slow_collectives_are_everybodys() -> None:
-    everybody = Component("job", tuple(range(8)), 0.5)
-    assert slowest_link(np.full(8, 0.1), ports(), topology()) == everybody
+    all_ranks = Component("job", tuple(range(8)), 0.5)
+    assert slowest_link(np.full(8, 0.1), ports(), topology()) == all_ranks
     same = ports(queues=dict.fromkeys(range(4), 4.0), trips=dict.fromkeys(range(4), 2.0))
-    assert slowest_link(np.full(8, 0.1), same, topology()) == everybody
+    assert slowest_link(np.full(8, 0.1), same, topology()) == all_ranks
 
 
 SECOND = Component("node", (2, 3), 0.5)

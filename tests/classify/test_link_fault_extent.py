@@ -66,7 +66,7 @@ def test_crowded_ports_beside_quiet_ones_are_a_part(past: bool) -> None:
         {node: CROWDED - 0.4 * node for node in range(NODES)},
         {3: CROWDED},
     ],
-    ids=["nobody", "everybody", "one more than the other", "one port"],
+    ids=["nobody", "all_ranks", "one more than the other", "one port"],
 )
 def test_otherwise_there_is_no_part(nodes: dict[int, float]) -> None:
     assert crowded_part(evidence(nodes), topology()) == ()
@@ -78,27 +78,27 @@ def test_a_node_that_does_not_export_the_counter_is_not_quiet() -> None:
 
 
 def test_everybodys_congestion_is_that_of_the_part() -> None:
-    everybody = Component("job", tuple(range(NODES * PER_NODE)), 0.7)
+    all_ranks = Component("job", tuple(range(NODES * PER_NODE)), 0.7)
     belief = {NIC: 0.5, CONGESTION: 0.3, "nvlink_degradation": 0.2}
     shown = evidence(dict.fromkeys((1, 4), CROWDED))
-    component, causes = reaching(everybody, belief, seen(shown, topology()))
+    component, causes = reaching(all_ranks, belief, seen(shown, topology()))
     assert (component.ranks, component.scope, component.probability) == (ranks(1, 4), "node", 0.7)
     assert causes == {NIC: 0.0, CONGESTION: pytest.approx(0.8), "nvlink_degradation": 0.2}
 
 
 def test_a_fault_that_is_not_the_fabrics_stays_everybodys() -> None:
-    everybody = Component("job", tuple(range(NODES * PER_NODE)), 0.7)
+    all_ranks = Component("job", tuple(range(NODES * PER_NODE)), 0.7)
     shown = evidence(dict.fromkeys((1, 4), CROWDED))
     belief = {"storage_degradation": 0.6, CONGESTION: 0.4}
-    component, _ = reaching(everybody, belief, seen(shown, topology()))
-    assert component == everybody
+    component, _ = reaching(all_ranks, belief, seen(shown, topology()))
+    assert component == all_ranks
 
 
 def test_without_a_timer_around_transfers_everybody_has_to_be_priced() -> None:
-    everybody = Component("job", tuple(range(NODES * PER_NODE)), 0.7)
+    all_ranks = Component("job", tuple(range(NODES * PER_NODE)), 0.7)
     shown = evidence(dict.fromkeys((1, 4), CROWDED))
-    component, _ = reaching(everybody, {CONGESTION: 1.0}, seen(shown, topology(), transfer=np.nan))
-    assert component == everybody
+    component, _ = reaching(all_ranks, {CONGESTION: 1.0}, seen(shown, topology(), transfer=np.nan))
+    assert component == all_ranks
 
 
 def test_racks_that_always_differ_are_no_part_where_all_grew_alike() -> None:
@@ -128,8 +128,8 @@ def test_a_port_that_stands_alone_is_not_what_all_share(alone: bool) -> None:
 
 
 def test_a_job_on_one_node_says_nothing_about_ports() -> None:
-    everybody, belief = Component("job", (0, 1), 0.9), {CONGESTION: 0.7, NIC: 0.1}
-    assert reaching(everybody, belief, seen(evidence({}, n_nodes=1), topology(1))) == (everybody, belief)
+    all_ranks, belief = Component("job", (0, 1), 0.9), {CONGESTION: 0.7, NIC: 0.1}
+    assert reaching(all_ranks, belief, seen(evidence({}, n_nodes=1), topology(1))) == (all_ranks, belief)
 
 
 def test_errors_inside_the_one_node_are_neither_its_ports_nor_everybodys() -> None:

@@ -43,7 +43,7 @@ def waiting(forward: FloatArray, ratio: float = 2.0, in_optimizer: float = 0.0) 
     }
 
 
-def told(seconds: dict[str, FloatArray], topology: Topology = JOB.topology) -> bool:
+def found(seconds: dict[str, FloatArray], topology: Topology = JOB.topology) -> bool:
     start = np.tile(np.arange(STEPS, dtype=float), (8, 1))
     phases = PhaseArrays(np.arange(STEPS), np.ones((8, STEPS), dtype=bool), start, seconds, {})
     return stages_end_together(phases, topology, 1.0)
@@ -51,20 +51,20 @@ def told(seconds: dict[str, FloatArray], topology: Topology = JOB.topology) -> b
 
 @pytest.mark.parametrize("in_optimizer", [0.0, 0.4])
 def test_unequal_stages_that_end_together_wait_at_work(in_optimizer: float) -> None:
-    assert told(waiting(noisy(np.array(HEAVY)), in_optimizer=in_optimizer))
+    assert found(waiting(noisy(np.array(HEAVY)), in_optimizer=in_optimizer))
 
 
 def test_stages_with_equal_forwards_are_equal() -> None:
-    assert not told(waiting(noisy(np.full(4, 0.2))))
+    assert not found(waiting(noisy(np.full(4, 0.2))))
 
 
 def test_a_little_more_forward_is_no_other_stage() -> None:
-    assert not told(waiting(noisy(np.array([0.2, 0.23, 0.2, 0.2]))))
+    assert not found(waiting(noisy(np.array([0.2, 0.23, 0.2, 0.2]))))
 
 
 def test_stages_that_wait_elsewhere_are_not_equally_busy() -> None:
     forward = noisy(np.array(HEAVY))
-    assert not told({FORWARD: forward, BACKWARD: 2 * forward})
+    assert not found({FORWARD: forward, BACKWARD: 2 * forward})
 
 
 def test_stages_that_are_balanced_by_design_vary_each_by_itself() -> None:
@@ -73,33 +73,33 @@ def test_stages_that_are_balanced_by_design_vary_each_by_itself() -> None:
         noisy(np.array([0.3, 0.3, 0.225, 0.225])),
         noisy(np.array([0.6, 0.6, 0.675, 0.675]), 4),
     )
-    assert not told({FORWARD: forward, BACKWARD: backward})
+    assert not found({FORWARD: forward, BACKWARD: backward})
 
 
 @pytest.mark.parametrize("missing", [FORWARD, BACKWARD])
 def test_without_a_forward_or_a_backward_nothing_is_told(missing: str) -> None:
     seconds = waiting(noisy(np.array(HEAVY)))
     del seconds[missing]
-    assert not told(seconds)
+    assert not found(seconds)
 
 
 def test_without_a_pipeline_there_are_no_stages() -> None:
     flat = Job(job_id="j", world_size=8, parallelism=Parallelism(data=8), start=0.0, end=1e3)
-    assert not told(waiting(noisy(np.array(HEAVY))), flat.topology)
+    assert not found(waiting(noisy(np.array(HEAVY))), flat.topology)
 
 
 def test_few_steps_prove_nothing() -> None:
     seconds = waiting(noisy(np.array(HEAVY)))
     few = {name: np.where(np.arange(STEPS) < 2, values, np.nan) for name, values in seconds.items()}
-    assert not told(few)
+    assert not found(few)
     more = {name: np.where(np.arange(STEPS) < 8, values, np.nan) for name, values in seconds.items()}
-    assert told(more)
+    assert found(more)
 
 
 def test_a_rank_without_timers_hides_it_of_nobody_else() -> None:
     seconds = waiting(noisy(np.array(HEAVY)))
     seconds[BACKWARD][4] = np.nan
-    assert told(seconds)
+    assert found(seconds)
 
 
 def window(seconds: dict[str, FloatArray]) -> Window:

@@ -29,13 +29,13 @@ def ranks(*numbers: int, probability: float = 0.9) -> list[Component]:
     return [Component("rank", (number,), probability) for number in numbers]
 
 
-def kept(components: list[Component], told: Any) -> list[tuple[int, ...]]:
-    return [component.ranks for component in stop_origin(components, told)]
+def kept(components: list[Component], answer: Any) -> list[tuple[int, ...]]:
+    return [component.ranks for component in stop_origin(components, answer)]
 
 
 def test_who_waits_for_the_first_of_all_stops_a_phase_later() -> None:
-    told = features(behind={1: -0.78, 4: -0.22})
-    assert kept(ranks(4, 1), told) == [(1,)]
+    answer = features(behind={1: -0.78, 4: -0.22})
+    assert kept(ranks(4, 1), answer) == [(1,)]
 
 
 def test_who_stopped_at_the_same_point_stays() -> None:
@@ -43,18 +43,18 @@ def test_who_stopped_at_the_same_point_stays() -> None:
 
 
 def test_whom_an_event_names_stays() -> None:
-    told = features(behind={1: -0.78, 4: -0.22}, fatal={4: 1.0})
-    assert kept(ranks(4, 1), told) == [(4,), (1,)]
+    answer = features(behind={1: -0.78, 4: -0.22}, fatal={4: 1.0})
+    assert kept(ranks(4, 1), answer) == [(4,), (1,)]
 
 
 def test_who_works_while_all_others_wait_is_waited_for() -> None:
-    told = features(cpu_ratio={3: 4.0, 0: 0.1})
-    assert kept(ranks(0, probability=0.2), told) == [(3,)]
-    assert kept([], told) == [(3,)]
+    answer = features(cpu_ratio={3: 4.0, 0: 0.1})
+    assert kept(ranks(0, probability=0.2), answer) == [(3,)]
+    assert kept([], answer) == [(3,)]
 
 
 @pytest.mark.parametrize(
-    "told",
+    "answer",
     [
         features(cpu_ratio={3: 0.45}),
         features(cpu_ratio={3: 4.0, 0: 0.35}),
@@ -69,8 +69,8 @@ def test_who_works_while_all_others_wait_is_waited_for() -> None:
         "somebody died", "one of two may be who lives",
     ],
 )  # fmt: skip
-def test_otherwise_nobody_stands_out(told: Any) -> None:
-    assert kept(ranks(0, probability=0.2), told) == []
+def test_otherwise_nobody_stands_out(answer: Any) -> None:
+    assert kept(ranks(0, probability=0.2), answer) == []
 
 
 def test_a_probable_suspect_is_not_overruled_by_who_works() -> None:
@@ -79,10 +79,10 @@ def test_a_probable_suspect_is_not_overruled_by_who_works() -> None:
 
 
 def test_where_nothing_was_sampled_nobody_works_alone() -> None:
-    told = features()
-    told.job_end.cpu_ratio = None
-    assert kept(ranks(0, probability=0.2), told) == []
-    assert refine_stop_cause(ranks(0)[0], CAUSES, told) == CAUSES
+    answer = features()
+    answer.job_end.cpu_ratio = None
+    assert kept(ranks(0, probability=0.2), answer) == []
+    assert refine_stop_cause(ranks(0)[0], CAUSES, answer) == CAUSES
 
 
 def test_who_stops_behind_the_others_goes_before_who_works_alone() -> None:
@@ -91,13 +91,13 @@ def test_who_stops_behind_the_others_goes_before_who_works_alone() -> None:
 
 
 def test_whose_process_works_did_not_die() -> None:
-    told = refine_stop_cause(ranks(2)[0], CAUSES, features(cpu_ratio={2: 0.12}))
-    assert told["hang"] > 0.9
-    assert sum(told.values()) == pytest.approx(1.0)
+    answer = refine_stop_cause(ranks(2)[0], CAUSES, features(cpu_ratio={2: 0.12}))
+    assert answer["hang"] > 0.9
+    assert sum(answer.values()) == pytest.approx(1.0)
 
 
 @pytest.mark.parametrize(
-    "told",
+    "answer",
     [
         features(),
         features(cpu_ratio={2: np.nan}),
@@ -113,10 +113,10 @@ def test_whose_process_works_did_not_die() -> None:
         "an event says so", "the end began with it",
     ],
 )  # fmt: skip
-def test_otherwise_the_beliefs_stay(told: Any) -> None:
-    assert refine_stop_cause(ranks(2)[0], CAUSES, told) == CAUSES
+def test_otherwise_the_beliefs_stay(answer: Any) -> None:
+    assert refine_stop_cause(ranks(2)[0], CAUSES, answer) == CAUSES
 
 
 def test_who_died_by_the_events_died_though_its_container_works() -> None:
-    told = refine_stop_cause(ranks(2)[0], CAUSES, features(cpu_ratio={2: 1.0}, died={2: 1.0}))
-    assert told["process_crash"] > 0.9
+    answer = refine_stop_cause(ranks(2)[0], CAUSES, features(cpu_ratio={2: 1.0}, died={2: 1.0}))
+    assert answer["process_crash"] > 0.9

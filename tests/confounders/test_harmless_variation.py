@@ -188,8 +188,8 @@ def test_an_exit_that_the_job_survived_does_not_excuse_its_silence(make_window) 
     )
     job = window.job.model_copy(update={"end": end + 100.0})
     hung = rca.Window.from_tables(job, window.steps, None, events)
-    told = rca.diagnose(hung)
+    answer = rca.diagnose(hung)
     untold = rca.diagnose(rca.Window.from_tables(job, window.steps, None, None))
-    assert told.failure_mode_probability["fail_stop"] >= untold.failure_mode_probability["fail_stop"]
-    assert told.failure_mode in {"fail_stop", untold.failure_mode}
+    assert answer.failure_mode_probability["fail_stop"] >= untold.failure_mode_probability["fail_stop"]
+    assert answer.failure_mode in {"fail_stop", untold.failure_mode}
     assert extract(hung).job_end.steps_since_progress > 50

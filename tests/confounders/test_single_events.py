@@ -45,10 +45,10 @@ def test_three_slow_steps_in_a_row_are_no_single_event(make_window) -> None:
 
 def test_a_checkpoint_every_so_often_is_a_habit(make_window) -> None:
     often = slice(20, None, 100)
-    told = make_window(
+    answer = make_window(
         n_steps=200, late=dict.fromkeys(range(8), 2.0), steps=often, phase="checkpoint_seconds"
     )
-    assert single_events(extract(told)) is None
+    assert single_events(extract(answer)) is None
     assert single_events(extract(make_window(n_steps=200, late={5: 2.0}, steps=often))) is not None
 
 
@@ -73,11 +73,11 @@ def test_long_steps_are_all_that_stood_out_only_if_the_rest_is_likely_healthy(
     """The rest may be below every alarm and yet be likelier faulty than healthy: then an alarm stays."""
     suspicions = iter([whole, left])
 
-    def told(_classifier: Classifier, _features: FeatureSet) -> dict[str, float]:
+    def answer(_classifier: Classifier, _features: FeatureSet) -> dict[str, float]:
         slow = next(suspicions)
         return {"healthy": 1.0 - slow, "fail_slow": slow, "fail_stop": 0.0}
 
-    monkeypatch.setattr(Classifier, "_mode_probability", told)
+    monkeypatch.setattr(Classifier, "_mode_probability", answer)
     features = extract(make_window(n_steps=200, late={5: 1.0}, steps=slice(50, 52)))
     found = baseline().classifier.classify(features)
     assert (found.mode, found.decided) == (mode, mode == "fail_slow")
@@ -85,12 +85,12 @@ def test_long_steps_are_all_that_stood_out_only_if_the_rest_is_likely_healthy(
 
 
 def test_an_alarm_stays_if_the_rest_is_likeliest_to_have_stopped(make_window, monkeypatch) -> None:
-    told = iter(
+    answer = iter(
         [
             {"healthy": 0.01, "fail_slow": 0.99, "fail_stop": 0.0},
             {"healthy": 0.3, "fail_slow": 0.1, "fail_stop": 0.6},
         ]
     )
-    monkeypatch.setattr(Classifier, "_mode_probability", lambda _classifier, _features: next(told))
+    monkeypatch.setattr(Classifier, "_mode_probability", lambda _classifier, _features: next(answer))
     features = extract(make_window(n_steps=200, late={5: 1.0}, steps=slice(50, 52)))
     assert baseline().classifier.classify(features).mode == "fail_slow"

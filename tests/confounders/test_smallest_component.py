@@ -86,8 +86,8 @@ def test_a_counter_that_rises_everywhere_is_believed_and_one_that_stays_is_not(
     """More telemetry must not lower the belief in what it shows."""
     window = make_window(n_ranks, transfer=slow_collectives(), ranks_per_node=per_node)
 
-    def belief(told: rca.Window) -> float:
-        causes = rca.diagnose(told).causes
+    def belief(answer: rca.Window) -> float:
+        causes = rca.diagnose(answer).causes
         return max((each.probability for each in causes if each.cause == "network_congestion"), default=0.0)
 
     waits = "node_infiniband_port_transmit_wait_total"

@@ -25,28 +25,28 @@ def stopped(
     """In the last step all ranks wait in the collective for `rank`, which is still in its forward."""
     last = int(pc.max(window.steps["step"]).as_py())
     here = window.steps["step"].to_numpy() == last
-    guilty = here & (window.steps["rank"].to_numpy() == rank)
+    faulty = here & (window.steps["rank"].to_numpy() == rank)
     columns = {name: window.steps[name].to_numpy() for name in window.steps.column_names}
     for name in COLLECTIVE:
         columns[name] = np.where(here, np.nan, columns[name])
     for name in ("forward_seconds", "backward_seconds"):
-        columns[name] = np.where(guilty, np.nan, columns[name])
+        columns[name] = np.where(faulty, np.nan, columns[name])
     steps = pa.table(columns)
     if row_lost:
-        steps = steps.filter(pa.array(~guilty))
+        steps = steps.filter(pa.array(~faulty))
     job = window.job.model_copy(update={"end": window.job.end + silent})
     return rca.Window.from_tables(job, steps, None, events)
 
 
 @pytest.mark.parametrize("row_lost", [False, True], ids=["row begun", "row never written"])
-@pytest.mark.parametrize(("n_ranks", "guilty"), [(2, 1), (8, 0), (8, 5), (64, 40)])
+@pytest.mark.parametrize(("n_ranks", "faulty"), [(2, 1), (8, 0), (8, 5), (64, 40)])
 def test_the_rank_that_did_not_arrive_is_named_not_those_that_wait(
-    make_window, n_ranks: int, guilty: int, row_lost: bool
+    make_window, n_ranks: int, faulty: int, row_lost: bool
 ) -> None:
     window = make_window(n_ranks, ranks_per_node=max(1, min(8, n_ranks // 4)))
-    diagnosis = rca.diagnose(stopped(window, guilty, row_lost=row_lost, silent=60.0))
+    diagnosis = rca.diagnose(stopped(window, faulty, row_lost=row_lost, silent=60.0))
     assert diagnosis.failure_mode == "fail_stop"
-    assert blamed(diagnosis) == {guilty}
+    assert blamed(diagnosis) == {faulty}
 
 
 def test_the_watchdog_that_fires_is_not_the_culprit(make_window) -> None:

@@ -60,6 +60,6 @@ def test_an_undecided_answer_asks_for_the_deciding_metric(stalled) -> None:
         cause.model_copy(update={"cause": name, "probability": chance})
         for name, chance in (("gpu_throttling", 0.4), ("cpu_contention", 0.35))
     ]
-    asked = next_check("fail_slow", True, candidates, ["gpu_clock", "cpu_wait"], named=False)
-    assert "gpu_throttling or cpu_contention" in asked
-    assert "DCGM_FI_DEV_SM_CLOCK" in asked
+    wanted = next_check("fail_slow", True, candidates, ["gpu_clock", "cpu_wait"], named=False)
+    assert "gpu_throttling or cpu_contention" in wanted
+    assert "DCGM_FI_DEV_SM_CLOCK" in wanted

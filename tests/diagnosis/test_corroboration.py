@@ -27,7 +27,7 @@ def slow(make_window):
     return extract(make_window(late={5: 0.05}, steps=slice(20, None)))
 
 
-def heard(slow, beliefs=BELIEFS, ranks=(5,), past: float | None = None, **loud: float) -> Suspect:
+def weighed(slow, beliefs=BELIEFS, ranks=(5,), past: float | None = None, **loud: float) -> Suspect:
     peers = np.zeros((8, len(RESOURCES)))
     peers[list(ranks)] = scores(**loud)
     since = peers if past is None else np.full(peers.shape, past)
@@ -37,7 +37,7 @@ def heard(slow, beliefs=BELIEFS, ranks=(5,), past: float | None = None, **loud: 
 
 
 def test_the_loud_resources_cause_is_believed_and_the_rest_by_its_own_shares(slow) -> None:
-    found = heard(slow, cpu_load=6.0)
+    found = weighed(slow, cpu_load=6.0)
     assert next(iter(found.causes)) == "cpu_contention"
     assert found.causes["cpu_contention"] == pytest.approx(CORROBORATED)
     assert sum(found.causes.values()) == pytest.approx(sum(BELIEFS.values()))
@@ -67,30 +67,30 @@ def test_of_most_ranks_a_fabric_that_marks_more_than_before_decides(slow, since,
 
 
 def test_of_most_ranks_nothing_beside_peers_decides(slow) -> None:
-    found = heard(slow, beliefs=LINKS, ranks=tuple(range(8)), past=0.0, fabric=6.0)
+    found = weighed(slow, beliefs=LINKS, ranks=tuple(range(8)), past=0.0, fabric=6.0)
     assert found.causes == LINKS
 
 
 @pytest.mark.parametrize("first", ["unknown", "gpu_contention"])
 def test_one_loud_resource_outweighs_another_cause_that_is_not_certain(slow, first: str) -> None:
-    found = heard(slow, beliefs={first: 0.89, "cpu_contention": 0.1}, cpu_load=6.0)
+    found = weighed(slow, beliefs={first: 0.89, "cpu_contention": 0.1}, cpu_load=6.0)
     assert next(iter(found.causes)) == "cpu_contention"
 
 
 def test_several_resources_of_one_cause_are_one_voice(slow) -> None:
-    assert next(iter(heard(slow, cpu_load=6.0, cpu_wait=3.0).causes)) == "cpu_contention"
-    both = heard(slow, cpu_load=6.0, memory=3.1)
+    assert next(iter(weighed(slow, cpu_load=6.0, cpu_wait=3.0).causes)) == "cpu_contention"
+    both = weighed(slow, cpu_load=6.0, memory=3.1)
     assert both.causes == BELIEFS
 
 
 def test_a_resource_that_drowns_the_others_is_the_only_voice(slow) -> None:
-    found = heard(slow, cpu_load=6.0, memory=2.9)
+    found = weighed(slow, cpu_load=6.0, memory=2.9)
     assert next(iter(found.causes)) == "cpu_contention"
 
 
 @pytest.mark.parametrize(("first", "hears"), [("unknown", True), ("gpu_contention", False)])
 def test_that_nothing_explains_it_is_never_sure(slow, first: str, hears: bool) -> None:
-    found = heard(slow, beliefs={first: 0.97, "cpu_contention": 0.01}, cpu_load=6.0)
+    found = weighed(slow, beliefs={first: 0.97, "cpu_contention": 0.01}, cpu_load=6.0)
     assert (next(iter(found.causes)) == "cpu_contention") is hears
 
 
@@ -116,7 +116,7 @@ def test_that_nothing_explains_it_is_never_sure(slow, first: str, hears: bool) -
     ],
 )
 def test_otherwise_the_classifiers_word_stands(slow, quiet) -> None:
-    assert heard(slow, **quiet).causes == quiet.get("beliefs", BELIEFS)
+    assert weighed(slow, **quiet).causes == quiet.get("beliefs", BELIEFS)
 
 
 def test_a_resource_of_two_causes_tells_both() -> None:
@@ -131,7 +131,7 @@ def booked(slow, beliefs, *, own: float = 0.2, **phases: float):
     rows[5, RANK_FEATURES.index("own_time_excess")] = own
     for phase in ("data_loading", "checkpoint", "forward"):
         rows[5, RANK_FEATURES.index(f"{phase}_excess")] = phases.get(phase, 0.0)
-    return heard(replace(slow, rank=rows), beliefs=beliefs).causes
+    return weighed(replace(slow, rank=rows), beliefs=beliefs).causes
 
 
 INPUT = {"runtime_gc": 0.5, "data_loader_stall": 0.15, "storage_degradation": 0.05, "checkpoint_stall": 0.05}
@@ -158,5 +158,5 @@ def test_nearly_all_lateness_in_one_phase_speaks_for_who_lengthens_it_alone(slow
     ],
 )
 def test_lateness_elsewhere_or_a_sure_classifier_is_left_alone(slow, other) -> None:
-    asked = {"beliefs": INPUT} | other
-    assert booked(slow, **asked) == asked["beliefs"]
+    wanted = {"beliefs": INPUT} | other
+    assert booked(slow, **wanted) == wanted["beliefs"]

@@ -53,7 +53,7 @@ def without_asking_again(monkeypatch: pytest.MonkeyPatch) -> Callable[[Window], 
     return answer
 
 
-def told(diagnosis: Diagnosis) -> set[tuple[str, int]]:
+def result(diagnosis: Diagnosis) -> set[tuple[str, int]]:
     """Causes that are likely, and how many ranks each has."""
     return {(cause.cause, len(cause.ranks)) for cause in diagnosis.causes if cause.probability >= 0.5}
 
@@ -71,9 +71,9 @@ def test_a_hidden_fault_is_told_beside_the_first(
     scenario: Scenario, second: tuple[str, int], without_asking_again: Callable[[Window], Diagnosis]
 ) -> None:
     window = simulate(scenario).window
-    assert told(without_asking_again(window)) == {("gpu_throttling", 1)}
+    assert result(without_asking_again(window)) == {("gpu_throttling", 1)}
     found = rca.diagnose(window)
-    assert told(found) == {("gpu_throttling", 1), second}
+    assert result(found) == {("gpu_throttling", 1), second}
     assert not found.abstained
     priced = sum(cause.seconds_per_step for cause in found.causes)
     assert priced + found.unexplained_seconds_per_step == pytest.approx(found.slowdown.seconds_per_step)
@@ -95,8 +95,8 @@ def test_the_first_keeps_its_price_beside_what_everybody_suffers(
 
 def test_of_many_ranks_the_first_still_costs_most() -> None:
     """One of 64 ranks is always above its own past by chance; that is not what collecting costs."""
-    everybody = Fault(cause="runtime_gc", ranks=tuple(range(64)), severity=0.5)
-    scenario = two_faults(LATER, everybody, 1, parallelism=Parallelism(data=64), n_steps=200)
+    all_ranks = Fault(cause="runtime_gc", ranks=tuple(range(64)), severity=0.5)
+    scenario = two_faults(LATER, all_ranks, 1, parallelism=Parallelism(data=64), n_steps=200)
     labelled = simulate(scenario)
     causes = {each["cause"]: each["seconds_per_step"] for each in labelled.label["causes"]}
     found = {each.cause: each.seconds_per_step for each in rca.diagnose(labelled.window).causes}
@@ -111,7 +111,7 @@ def test_one_fault_is_told_as_before(
 ) -> None:
     alone = Fault(cause=cause, ranks=(12,), first_step=20, severity=0.6)
     window = simulate(job(alone, seed=seed, workload=WORKLOAD)).window
-    assert told(rca.diagnose(window)) == told(without_asking_again(window))
+    assert result(rca.diagnose(window)) == result(without_asking_again(window))
 
 
 @pytest.mark.parametrize(
@@ -139,7 +139,7 @@ def suspect(cause: str, *ranks: int, scope: Any = "rank", chance: float = 0.9) -
     return Suspect(Component(scope, ranks, 0.9), {}, {}, {cause: chance})
 
 
-def asked(monkeypatch: pytest.MonkeyPatch, window: Window, *suspects: Suspect) -> bool:
+def wanted(monkeypatch: pytest.MonkeyPatch, window: Window, *suspects: Suspect) -> bool:
     """Whether the job is asked again, given who is suspected; with what is still slow left out of it."""
     counterfactual: list[object] = []
     monkeypatch.setattr(
@@ -159,14 +159,14 @@ def asked(monkeypatch: pytest.MonkeyPatch, window: Window, *suspects: Suspect) -
         (None, (), False),
         (("rank", "step", "start_time", "step_seconds"), (5,), False),
     ],
-    ids=["one rank", "everybody", "nobody", "whole steps"],
+    ids=["one rank", "all_ranks", "nobody", "whole steps"],
 )
 def test_a_job_is_asked_again_where_timers_tell_who_is_late(
     make_window, monkeypatch: pytest.MonkeyPatch, columns, ranks: tuple[int, ...], again: bool
 ) -> None:
     window = make_window(8, 60, late={5: 0.05}, steps=slice(30, None), columns=columns)
     suspects = [suspect("gpu_throttling", *ranks)] if ranks else []
-    assert asked(monkeypatch, window, *suspects) is again
+    assert wanted(monkeypatch, window, *suspects) is again
 
 
 def test_a_job_is_not_asked_again_where_whole_steps_have_to_price_it(
@@ -174,7 +174,7 @@ def test_a_job_is_not_asked_again_where_whole_steps_have_to_price_it(
 ) -> None:
     window = make_window(8, 60, late={5: 0.05}, steps=slice(30, None))
     monkeypatch.setattr(hidden_faults, "timers_can_price", lambda *_: False)
-    assert not asked(monkeypatch, window, suspect("gpu_throttling", 5))
+    assert not wanted(monkeypatch, window, suspect("gpu_throttling", 5))
 
 
 def test_hidden_suspects_are_reweighted_by_machine_evidence(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -186,7 +186,7 @@ def test_hidden_suspects_are_reweighted_by_machine_evidence(monkeypatch: pytest.
         return replace(each, causes={"unknown": 1.0})
 
     monkeypatch.setattr(hidden_faults, "with_machine_evidence", to_unknown)
-    assert told(rca.diagnose(window)) == {("gpu_throttling", 1)}
+    assert result(rca.diagnose(window)) == {("gpu_throttling", 1)}
     # Of the counterfactual job: its evidence has no scores of the counterfactual rank.
     assert all(np.isnan(each.evidence.versus_peers[3]).all() for each in seen)
     assert seen

@@ -20,28 +20,28 @@ def slower(make_window, steps: slice) -> FeatureSet:
 
 
 def test_when_and_how_much_is_told(make_window) -> None:
-    told = job_wide_check(slower(make_window, slice(30, None)))
-    assert told is not None
-    assert told.startswith("from step 30 on steps took 1.")
-    assert "on all ranks alike" in told
+    answer = job_wide_check(slower(make_window, slice(30, None)))
+    assert answer is not None
+    assert answer.startswith("from step 30 on steps took 1.")
+    assert "on all ranks alike" in answer
 
 
 def test_what_is_over_has_an_end(make_window) -> None:
-    told = job_wide_check(slower(make_window, slice(20, 40)))
-    assert told is not None
-    assert told.startswith("in steps 20 to 39 steps took")
+    answer = job_wide_check(slower(make_window, slice(20, 40)))
+    assert answer is not None
+    assert answer.startswith("in steps 20 to 39 steps took")
 
 
-@pytest.mark.parametrize(("times", "asked"), [(MIN_SEGMENT_RATIO, True), (MIN_SEGMENT_RATIO - 0.01, False)])
-def test_a_little_longer_is_not_worth_asking(make_window, times: float, asked: bool) -> None:
+@pytest.mark.parametrize(("times", "wanted"), [(MIN_SEGMENT_RATIO, True), (MIN_SEGMENT_RATIO - 0.01, False)])
+def test_a_little_longer_is_not_worth_asking(make_window, times: float, wanted: bool) -> None:
     features = extract(make_window(n_steps=60))
     window = features.window.copy()
     window[WINDOW_FEATURES.index("slow_segment_ratio")] = times
     window[WINDOW_FEATURES.index("slow_segment_contrast")] = times - 1.0
     window[WINDOW_FEATURES.index("lateness_growth")] = 0.0
     comparison = replace(features.comparison, segment=Segment(10, 29, 0.1, 20.0, False))
-    told = job_wide_check(replace(features, window=window, comparison=comparison))
-    assert (told is not None) == asked
+    answer = job_wide_check(replace(features, window=window, comparison=comparison))
+    assert (answer is not None) == wanted
 
 
 @pytest.mark.parametrize("by", [0.1, 0.3])

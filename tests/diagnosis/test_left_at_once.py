@@ -24,7 +24,7 @@ LAST = 59
 ALL_IS_WELL = ("log", "step 59 | loss 2.31")
 
 
-def ended(*told: tuple[str, str], busy: tuple[int, ...] = (), holding: tuple[int, ...] = ()) -> Window:
+def ended(*found: tuple[str, str], busy: tuple[int, ...] = (), holding: tuple[int, ...] = ()) -> Window:
     """A healthy job without a row after its sixtieth step.
 
     Parameters
@@ -44,7 +44,7 @@ def ended(*told: tuple[str, str], busy: tuple[int, ...] = (), holding: tuple[int
     metrics.loc[(metrics["time"] > end) & ~kept, "value"] *= IDLE
     events = [
         {"time": end, "node": None, "rank": None, "kind": kind, "code": None, "message": message}
-        for kind, message in told
+        for kind, message in found
     ]
     return replace(
         window,
@@ -55,7 +55,7 @@ def ended(*told: tuple[str, str], busy: tuple[int, ...] = (), holding: tuple[int
 
 
 @pytest.mark.parametrize(
-    ("gpu", "memory", "everybody"),
+    ("gpu", "memory", "all_ranks"),
     [
         ([0.0, 0.1], [0.0, 0.15], True),
         ([0.0, 0.2], [0.0, 0.0], False),
@@ -65,9 +65,9 @@ def ended(*told: tuple[str, str], busy: tuple[int, ...] = (), holding: tuple[int
     ],
     ids=["idle and empty", "busy for a while", "held for a while", "one unknown", "a rank alone"],
 )
-def test_everybody_left_at_once(gpu: list[float], memory: list[float], everybody: bool) -> None:
+def test_everybody_left_at_once(gpu: list[float], memory: list[float], all_ranks: bool) -> None:
     after = replace(PostStopSignals.unknown(len(gpu)), gpu=np.array(gpu), memory=np.array(memory))
-    assert after.all_devices_released is everybody
+    assert after.all_devices_released is all_ranks
 
 
 def test_a_job_gone_from_everybody_at_once_is_no_stop_and_no_health() -> None:
@@ -79,7 +79,7 @@ def test_a_job_gone_from_everybody_at_once_is_no_stop_and_no_health() -> None:
 
 
 @pytest.mark.parametrize(
-    "told",
+    "found",
     [
         ("process_exit", "exited with 1"),
         ("restart", "attempt 2"),
@@ -92,10 +92,10 @@ def test_a_job_gone_from_everybody_at_once_is_no_stop_and_no_health() -> None:
         ("log", "step 59 failed"),
         ("log", "loss is nan, stopping"),
     ],
-    ids=lambda told: told[1],
+    ids=lambda found: found[1],
 )
-def test_a_silent_job_with_a_trouble_event_is_never_certainly_healthy(told: tuple[str, str]) -> None:
-    window = ended(told)
+def test_a_silent_job_with_a_trouble_event_is_never_certainly_healthy(found: tuple[str, str]) -> None:
+    window = ended(found)
     assert extract(window).job_end.trouble_events == 1
     assert not extract(window).job_end.all_released
     diagnosis = rca.diagnose(window)
@@ -104,7 +104,7 @@ def test_a_silent_job_with_a_trouble_event_is_never_certainly_healthy(told: tupl
 
 
 @pytest.mark.parametrize(
-    "told",
+    "found",
     [
         ("log", "wandb: Synced 5 files"),
         ("log", "Uploading artifacts to s3"),
@@ -117,13 +117,13 @@ def test_a_silent_job_with_a_trouble_event_is_never_certainly_healthy(told: tupl
         ("pod_scheduled", "scheduled"),
         ("pod_deleted", "deleted"),
     ],
-    ids=lambda told: told[1],
+    ids=lambda found: found[1],
 )
-def test_what_is_neither_harmless_nor_a_complaint_decides_nothing(told: tuple[str, str]) -> None:
-    job_end = extract(ended(told)).job_end
+def test_what_is_neither_harmless_nor_a_complaint_decides_nothing(found: tuple[str, str]) -> None:
+    job_end = extract(ended(found)).job_end
     assert not job_end.all_released
     assert job_end.trouble_events == 0
-    assert may_have_stopped(ended(told))
+    assert may_have_stopped(ended(found))
 
 
 def ten_minutes_later(window: Window) -> Window:

@@ -29,22 +29,22 @@ def causes(window: Window, **beliefs: float) -> list[Cause]:
 def test_a_likely_cause_without_a_price_is_not_dropped_for_an_unlikely_one(make_window) -> None:
     # Nobody timed checkpoints; what forward took longer is all that has a price.
     window = make_window(late={5: 0.03})
-    told = causes(window, checkpoint_stall=0.9, gpu_throttling=0.08)
-    assert [cause.cause for cause in told] == ["checkpoint_stall", "gpu_throttling"]
-    assert told[0].without_price
-    assert not told[1].without_price
+    answer = causes(window, checkpoint_stall=0.9, gpu_throttling=0.08)
+    assert [cause.cause for cause in answer] == ["checkpoint_stall", "gpu_throttling"]
+    assert answer[0].without_price
+    assert not answer[1].without_price
 
 
 def test_an_unlikely_one_without_a_price_gives_way(make_window) -> None:
-    told = causes(make_window(late={5: 0.03}), checkpoint_stall=0.3, gpu_throttling=0.68)
-    assert [cause.cause for cause in told] == ["gpu_throttling"]
-    assert told[0].seconds_per_step == pytest.approx(0.03, rel=0.1)
+    answer = causes(make_window(late={5: 0.03}), checkpoint_stall=0.3, gpu_throttling=0.68)
+    assert [cause.cause for cause in answer] == ["gpu_throttling"]
+    assert answer[0].seconds_per_step == pytest.approx(0.03, rel=0.1)
 
 
 def test_a_likely_cause_with_a_price_keeps_it_beside_what_nothing_explains(make_window) -> None:
-    told = causes(make_window(late={5: 0.03}), gpu_throttling=0.2, gpu_contention=0.02)
-    assert told[0].cause == UNKNOWN
-    assert sum(cause.seconds_per_step for cause in told) == pytest.approx(0.03, rel=0.1)
+    answer = causes(make_window(late={5: 0.03}), gpu_throttling=0.2, gpu_contention=0.02)
+    assert answer[0].cause == UNKNOWN
+    assert sum(cause.seconds_per_step for cause in answer) == pytest.approx(0.03, rel=0.1)
 
 
 def charged(**beliefs: float) -> dict[str, tuple[float, dict[str, float]]]:
@@ -87,6 +87,6 @@ def test_nothing_explains_it_is_said_where_it_is_likeliest_and_most_is_open(
 
 def test_nothing_explains_what_has_no_price_either(make_window) -> None:
     columns = ("rank", "step", "start_time", "step_seconds")
-    told = causes(make_window(columns=columns), gpu_throttling=0.2)
-    assert [cause.cause for cause in told] == [UNKNOWN, "gpu_throttling"]
-    assert all(cause.without_price for cause in told)
+    answer = causes(make_window(columns=columns), gpu_throttling=0.2)
+    assert [cause.cause for cause in answer] == [UNKNOWN, "gpu_throttling"]
+    assert all(cause.without_price for cause in answer)

@@ -45,12 +45,12 @@ def test_only_ports_that_collectives_go_through_went_down(make_window, message: 
 
 def test_where_ports_are_watched_what_they_show_counts_and_no_event() -> None:
     window = simulate(job(seed=3)).window
-    told = with_event(window, window.job.topology.node_names[1], "eth2: link is not ready")
-    down = extract(told).job_end.link_down
+    answer = with_event(window, window.job.topology.node_names[1], "eth2: link is not ready")
+    down = extract(answer).job_end.link_down
     assert down.any()
     assert not down.all()
-    assert not Ports.from_features(extract(told)).went_down.any()
-    blind = replace(told, metrics=told.metrics.schema.empty_table())
+    assert not Ports.from_features(extract(answer)).went_down.any()
+    blind = replace(answer, metrics=answer.metrics.schema.empty_table())
     assert Ports.from_features(extract(blind)).went_down.tolist() == [False, True]
 
 
@@ -68,9 +68,9 @@ def test_a_job_whose_links_one_node_breaks_is_narrowed_to_it() -> None:
     assert classifier._arranged([stage], features, None) == [stage]
 
 
-@pytest.mark.parametrize(("ranks", "told"), [((2, 3), 2), ((0, 1), 1)], ids=["another node", "the same"])
+@pytest.mark.parametrize(("ranks", "answer"), [((2, 3), 2), ((0, 1), 1)], ids=["another node", "the same"])
 def test_a_link_of_just_the_suspected_ranks_is_no_second_suspect(
-    make_window, monkeypatch: pytest.MonkeyPatch, ranks: tuple[int, ...], told: int
+    make_window, monkeypatch: pytest.MonkeyPatch, ranks: tuple[int, ...], answer: int
 ) -> None:
     slow = Suspect(Component("node", (0, 1), 0.9), {}, {}, {"checkpoint_stall": 0.9, "nic_degradation": 0.1})
     monkeypatch.setattr(classifier_module, "residual_collectives", lambda *_: True)
@@ -78,4 +78,4 @@ def test_a_link_of_just_the_suspected_ranks_is_no_second_suspect(
     monkeypatch.setattr(classifier_module, "link_behind_growth", lambda _: link)
     features = extract(make_window(8, 60, late={0: 0.05, 1: 0.05}, steps=slice(30, None)))
     found = baseline().classifier._arranged([slow], features, None)
-    assert [each.component.ranks for each in found] == [(0, 1), ranks][:told]
+    assert [each.component.ranks for each in found] == [(0, 1), ranks][:answer]

@@ -21,7 +21,7 @@ WINDOWS = Path(__file__).resolve().parents[2] / "data" / "windows"
 NOTHING = {ANY: Margin()}
 
 
-def told(margins: dict[str, Margin], window: rca.Window) -> tuple[rca.Diagnosis, str]:
+def answer(margins: dict[str, Margin], window: rca.Window) -> tuple[rca.Diagnosis, str]:
     """The diagnosis with these margins, and the group of its first cause."""
     shipped = baseline()
     bundle = replace(shipped, mechanisms=replace(shipped.mechanisms, margins=margins))
@@ -39,19 +39,19 @@ def window() -> rca.Window:
 
 
 def test_a_cause_takes_the_margin_of_its_group(window: rca.Window) -> None:
-    plain, group = told(NOTHING, window)
+    plain, group = answer(NOTHING, window)
     assert group == "past-sure-most"
-    mine, _ = told({ANY: Margin(), group: Margin(0.5, 0.25)}, window)
+    mine, _ = answer({ANY: Margin(), group: Margin(0.5, 0.25)}, window)
     low, high = plain.causes[0].interval
     lost = plain.slowdown.interval[1]
     assert high < lost
     assert mine.causes[0].interval == pytest.approx((0.5 * low, high + 0.25 * (lost - high)))
-    others, _ = told({ANY: Margin(), "peers-sure-most": Margin(0.0, 1.0)}, window)
+    others, _ = answer({ANY: Margin(), "peers-sure-most": Margin(0.0, 1.0)}, window)
     assert others.causes[0].interval == pytest.approx((low, high))
 
 
 def test_the_widest_margin_reaches_from_nothing_to_all_that_was_lost(window: rca.Window) -> None:
-    widest, _ = told({ANY: Margin(0.0, 1.0)}, window)
+    widest, _ = answer({ANY: Margin(0.0, 1.0)}, window)
     lost = widest.slowdown.interval[1]
     assert widest.causes[0].interval == pytest.approx((0.0, lost))
     priced = [action for action in widest.actions if action.expected_seconds_per_step_saved]
@@ -79,6 +79,6 @@ def test_what_an_action_saves_is_no_more_than_was_lost() -> None:
     attribution = Attribution(
         np.array([share]), np.array([alone]), np.array([[0.002, 0.012]]), 0.016, 0.012, (0.014, lost)
     )
-    nobody = BusyEvidence(np.zeros((1, 0)), np.zeros((1, 0)))
-    (saved,) = _alone(Pricing([priced], attribution, 0.1, nobody)).values()
+    no_ranks = BusyEvidence(np.zeros((1, 0)), np.zeros((1, 0)))
+    (saved,) = _alone(Pricing([priced], attribution, 0.1, no_ranks)).values()
     assert saved == (alone, (pytest.approx(0.004), lost))

@@ -80,35 +80,35 @@ def test_nothing_explains_two_ranks_for_two_reasons() -> None:
 
 
 def test_a_rival_on_one_of_the_places_is_a_rival_of_the_common_cause() -> None:
-    told = rca.diagnose(simulate(job(*map(throttled, PLACES), seed=7, workload=WORKLOAD)).window).causes[0]
+    answer = rca.diagnose(simulate(job(*map(throttled, PLACES), seed=7, workload=WORKLOAD)).window).causes[0]
     nothing = Attribution(np.zeros(2), np.zeros(2), np.zeros((2, 2)), 0.0, 0.0, (0.0, 0.0))
     common = replace(priced("gpu_throttling", PLACES, 0.85, 0), suspects=(0, 1))
     for suspect, named in ((1, False), (2, True)):
         rival = priced("gpu_contention", (12,), 0.8, suspect)
-        second = told.model_copy(update={"cause": "gpu_contention", "ranks": [12], "probability": 0.8})
-        first = told.model_copy(update={"probability": 0.85})
+        second = answer.model_copy(update={"cause": "gpu_contention", "ranks": [12], "probability": 0.8})
+        first = answer.model_copy(update={"probability": 0.85})
         against = objection([first, second], Pricing([common, rival], nothing, 0.0, BUSY), 0.4)
         assert (against is None) is named
 
 
 def test_what_a_part_sees_in_one_place_does_not_replace_the_common_cause() -> None:
-    told = rca.diagnose(simulate(job(*map(throttled, PLACES), seed=7, workload=WORKLOAD)).window)
-    one = told.causes[0].model_copy(update={"ranks": [3], "probability": 0.97})
-    doubtful = told.causes[0].model_copy(update={"probability": 0.85})
-    known = told.model_copy(update={"causes": [doubtful]})
-    part = told.model_copy(update={"causes": [one], "abstained": False})
+    answer = rca.diagnose(simulate(job(*map(throttled, PLACES), seed=7, workload=WORKLOAD)).window)
+    one = answer.causes[0].model_copy(update={"ranks": [3], "probability": 0.97})
+    doubtful = answer.causes[0].model_copy(update={"probability": 0.85})
+    known = answer.model_copy(update={"causes": [doubtful]})
+    part = answer.model_copy(update={"causes": [one], "abstained": False})
     assert certain_beside(part, known) == []
     alone = known.model_copy(update={"causes": [doubtful.model_copy(update={"ranks": [3]})]})
     assert certain_beside(part, alone) == [one]
 
 
 def test_a_cause_belongs_to_every_straggler_it_was_priced_for() -> None:
-    told = rca.diagnose(simulate(job(*map(throttled, PLACES), seed=7, workload=WORKLOAD)).window).causes[0]
+    answer = rca.diagnose(simulate(job(*map(throttled, PLACES), seed=7, workload=WORKLOAD)).window).causes[0]
     nothing = Attribution(np.zeros(1), np.zeros(1), np.zeros((1, 2)), 0.0, 0.0, (0.0, 0.0))
     pricing = Pricing(
         [replace(priced("gpu_throttling", PLACES, 0.9, 0), suspects=(0, 1))], nothing, 0.0, BUSY
     )
     suspect = Suspect(Component("rank", (12,), 0.9), {}, {}, {})
-    assert [_is_on(place, suspect, told, pricing) for place in range(3)] == [True, True, False]
-    same = told.model_copy(update={"ranks": [12]})
+    assert [_is_on(place, suspect, answer, pricing) for place in range(3)] == [True, True, False]
+    same = answer.model_copy(update={"ranks": [12]})
     assert _is_on(2, suspect, same, pricing)

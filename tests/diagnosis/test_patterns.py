@@ -29,11 +29,11 @@ def diagnosed(fault: Fault) -> rca.Diagnosis:
     ids=["over", "goes on", "was always there"],
 )
 def test_a_machines_fault_is_over_or_stays(first: int, last: int | None, pattern: str) -> None:
-    told = diagnosed(HOT.model_copy(update={"first_step": first, "last_step": last}))
-    assert [(one.ranks, one.pattern) for one in told.stragglers] == [([3], pattern)]
+    answer = diagnosed(HOT.model_copy(update={"first_step": first, "last_step": last}))
+    assert [(one.ranks, one.pattern) for one in answer.stragglers] == [([3], pattern)]
 
 
 def test_what_the_job_brings_with_it_comes_back_after_a_restart() -> None:
-    told = diagnosed(LENGTHS)
-    assert told.causes[0].cause == "sequence_length_imbalance"
-    assert told.stragglers[0].pattern == "deterministic"
+    answer = diagnosed(LENGTHS)
+    assert answer.causes[0].cause == "sequence_length_imbalance"
+    assert answer.stragglers[0].pattern == "deterministic"

@@ -46,8 +46,8 @@ def test_of_two_faults_in_turns_both_are_named(diagnosis: rca.Diagnosis) -> None
 
 def test_each_costs_what_it_cost_over_all_steps(both, diagnosis: rca.Diagnosis) -> None:
     true = {each["cause"]: each["seconds_per_step"] for each in both.label["causes"]}
-    told = {each.cause: each.seconds_per_step for each in diagnosis.causes}
-    assert told == {cause: pytest.approx(seconds, rel=0.15) for cause, seconds in true.items()}
+    shown = {each.cause: each.seconds_per_step for each in diagnosis.causes}
+    assert shown == {cause: pytest.approx(seconds, rel=0.15) for cause, seconds in true.items()}
     assert sum(true.values()) == pytest.approx(diagnosis.slowdown.seconds_per_step, rel=0.15)
 
 
@@ -91,7 +91,7 @@ def in_the_midst_of_noise(*faults: Fault) -> Scenario:
     return job(*faults, hiccup)
 
 
-def told(diagnosis: rca.Diagnosis, mode: str, belief: float) -> rca.Diagnosis:
+def shown(diagnosis: rca.Diagnosis, mode: str, belief: float) -> rca.Diagnosis:
     chances = {"healthy": 1.0 - belief, "fail_slow": belief, "fail_stop": 0.0}
     return diagnosis.model_copy(update={"failure_mode": mode, "failure_mode_probability": chances})
 
@@ -108,7 +108,7 @@ def hidden(both):
 def test_a_part_outside_a_harmless_slow_segment_raises_the_alarm(both, hidden) -> None:
     features, healthy, alone = hidden
     (part,) = slow_parts(features)
-    sure = told(alone, "fail_slow", 0.995)
+    sure = shown(alone, "fail_slow", 0.995)
     found = with_segment_diagnoses(healthy, both.window, features, 1.0, lambda _part: sure)
     assert found.diagnosis_id == healthy.diagnosis_id
     for what in ("failure_mode", "failure_mode_probability", "failure_mode_set", "failure_mode_evidence"):
@@ -124,18 +124,18 @@ def test_a_part_outside_a_harmless_slow_segment_raises_the_alarm(both, hidden) -
     assert found.slowdown.gpu_hours_lost == pytest.approx(lost * features.work.steps.size * 16 / 3600)
     assert found.slowdown.versus_own_past == alone.slowdown.versus_own_past
     assert cause.seconds_per_step + found.unexplained_seconds_per_step == pytest.approx(lost)
-    (action,), (asked,) = found.actions, alone.actions
-    assert action.action == asked.action
-    saved = asked.expected_seconds_per_step_saved
+    (action,), (wanted,) = found.actions, alone.actions
+    assert action.action == wanted.action
+    saved = wanted.expected_seconds_per_step_saved
     assert action.expected_seconds_per_step_saved == pytest.approx(part.share * saved)
-    assert action.interval == pytest.approx([part.share * end for end in asked.interval])
+    assert action.interval == pytest.approx([part.share * end for end in wanted.interval])
 
 
 def test_no_more_is_lost_than_the_steps_took(both, hidden) -> None:
     features, healthy, alone = hidden
     lost, short = alone.slowdown.seconds_per_step, 0.1 * alone.slowdown.seconds_per_step
     found = with_segment_diagnoses(
-        healthy, both.window, features, short, lambda _part: told(alone, "fail_slow", 0.995)
+        healthy, both.window, features, short, lambda _part: shown(alone, "fail_slow", 0.995)
     )
     assert found.slowdown.seconds_per_step == pytest.approx(0.95 * short)
     assert found.slowdown.ratio == pytest.approx(20)
@@ -150,7 +150,7 @@ def doubt(code: str) -> dict[str, object]:
 @pytest.mark.parametrize("reason", ["cause_not_certain", "nobody_stands_out", "out_of_distribution"])
 def test_a_part_that_doubts_more_than_causes_raises_no_alarm(both, hidden, reason: str) -> None:
     features, healthy, alone = hidden
-    doubtful = told(alone, "fail_slow", 0.995).model_copy(update=doubt(reason))
+    doubtful = shown(alone, "fail_slow", 0.995).model_copy(update=doubt(reason))
     found = with_segment_diagnoses(healthy, both.window, features, 1.0, lambda _part: doubtful)
     assert (found is healthy) is (reason == "out_of_distribution")
     if found is not healthy:
@@ -160,8 +160,8 @@ def test_a_part_that_doubts_more_than_causes_raises_no_alarm(both, hidden, reaso
 def test_a_part_that_is_not_sure_or_unfamiliar_raises_no_alarm(both, hidden) -> None:
     features, healthy, alone = hidden
     quality = alone.quality.model_copy(update={"out_of_distribution": True})
-    unfamiliar = told(alone, "fail_slow", 0.995).model_copy(update={"quality": quality})
-    for part in (unfamiliar, told(alone, "fail_slow", 0.985), told(alone, "fail_stop", 0.0)):
+    unfamiliar = shown(alone, "fail_slow", 0.995).model_copy(update={"quality": quality})
+    for part in (unfamiliar, shown(alone, "fail_slow", 0.985), shown(alone, "fail_stop", 0.0)):
         found = with_segment_diagnoses(healthy, both.window, features, 1.0, lambda _part, said=part: said)
         assert found is healthy
 
@@ -169,7 +169,7 @@ def test_a_part_that_is_not_sure_or_unfamiliar_raises_no_alarm(both, hidden) -> 
 def test_a_healthy_verdict_that_abstains_is_not_overruled(both, hidden) -> None:
     """Other steps do not resolve how the job ended, or what a past event was."""
     features, healthy, alone = hidden
-    sure = told(alone, "fail_slow", 0.995)
+    sure = shown(alone, "fail_slow", 0.995)
     for code in ("fell_silent", "left_at_once", "single_event", "out_of_distribution"):
         doubtful = healthy.model_copy(update=doubt(code))
         assert with_segment_diagnoses(doubtful, both.window, features, 1.0, lambda _part: sure) is doubtful
@@ -178,7 +178,7 @@ def test_a_healthy_verdict_that_abstains_is_not_overruled(both, hidden) -> None:
 def test_whether_it_is_slow_at_all_is_a_question_that_a_part_answers(both, hidden) -> None:
     features, healthy, alone = hidden
     undecided = healthy.model_copy(update=doubt("undecided_mode"))
-    sure = told(alone, "fail_slow", 0.995)
+    sure = shown(alone, "fail_slow", 0.995)
     found = with_segment_diagnoses(undecided, both.window, features, 1.0, lambda _part: sure)
     assert found.failure_mode == "fail_slow"
     assert not found.abstained
@@ -202,7 +202,7 @@ def said(alone: rca.Diagnosis, part: Part, first: int, last: int, **change) -> r
     (one,) = alone.stragglers
     steps = {"first_step": part.first + first, "last_step": part.end - 1 - last}
     update = {"stragglers": [one.model_copy(update=steps)], **change}
-    return told(alone, "fail_slow", 0.995).model_copy(update=update)
+    return shown(alone, "fail_slow", 0.995).model_copy(update=update)
 
 
 def halved(alone: rca.Diagnosis) -> Slowdown:
@@ -259,7 +259,7 @@ def test_a_part_that_agrees_without_being_sure_adds_its_steps_and_not_its_patter
         )
         for each in (sure, likely)
     )
-    answers = {before: told(likely, "fail_slow", 0.95), after: sure}
+    answers = {before: shown(likely, "fail_slow", 0.95), after: sure}
     found = with_segment_diagnoses(healthy, window, features, 1.0, asked_of(answers))
     (one,) = found.stragglers
     assert (one.first_step, one.pattern) == (before.first + 20, "persistent")
@@ -272,7 +272,7 @@ def test_parts_without_causes_agree_on_who_is_slow_and_how(amid, hidden) -> None
     nameless = {"causes": [], "actions": [], **doubt("cause_not_certain")}
     for kind, first in ((None, before.first), ("io", after.first)):
         answers = {part: said(alone, part, 1, 0, **nameless) for part in (before, after)}
-        likely = told(answers[before], "fail_slow", 0.95)
+        likely = shown(answers[before], "fail_slow", 0.95)
         (one,) = likely.stragglers
         other = one if kind is None else one.model_copy(update={"straggler_type": kind})
         answers[before] = likely.model_copy(update={"stragglers": [other]})
@@ -284,7 +284,7 @@ def test_parts_without_causes_agree_on_who_is_slow_and_how(amid, hidden) -> None
 def test_a_part_that_knows_nothing_of_it_keeps_a_fault_to_the_other(amid, hidden, stopped: bool) -> None:
     window, features, before, after = amid
     _, healthy, alone = hidden
-    end = told(said(alone, before, 0, 0), "fail_stop", 0.0)
+    end = shown(said(alone, before, 0, 0), "fail_stop", 0.0)
     answers = {before: end if stopped else healthy, after: said(alone, after, 0, 0)}
     found = with_segment_diagnoses(healthy, window, features, 1.0, asked_of(answers))
     assert found.causes[0].seconds_per_step == pytest.approx(after.share * alone.causes[0].seconds_per_step)
@@ -296,7 +296,7 @@ def test_parts_with_different_faults_add_both(amid, hidden, both) -> None:
     window, features, before, after = amid
     _, healthy, alone = hidden
     other = rca.diagnose(simulate(job(STARVED)).window)
-    answers = {before: said(alone, before, 0, 0), after: told(said(other, after, 0, 0), "fail_slow", 0.999)}
+    answers = {before: said(alone, before, 0, 0), after: shown(said(other, after, 0, 0), "fail_slow", 0.999)}
     found = with_segment_diagnoses(healthy, window, features, 1.0, asked_of(answers))
     assert found.failure_mode_probability == answers[before].failure_mode_probability
     assert {each.cause: each.seconds_per_step for each in found.causes} == {
@@ -311,7 +311,7 @@ def test_parts_with_different_faults_add_both(amid, hidden, both) -> None:
 
 def test_a_healthy_job_without_a_slow_part_is_not_diagnosed_again(hidden) -> None:
     def ask(_part):
-        raise AssertionError("asked")
+        raise AssertionError("wanted")
 
     _, healthy, _ = hidden
     window = simulate(in_the_midst_of_noise()).window
@@ -390,15 +390,15 @@ def test_what_was_taken_for_the_usual_pace_makes_the_job_slower(diagnosis: rca.D
 
 def test_parts_are_cut_as_their_steps_say(both) -> None:
     features = extract(both.window)
-    asked: list[tuple[int, int]] = []
+    wanted: list[tuple[int, int]] = []
 
     def ask(part: rca.Window) -> rca.Diagnosis:
         steps = part.steps.column("step").to_numpy()
-        asked.append((int(steps.min()), int(steps.max()) + 1))
+        wanted.append((int(steps.min()), int(steps.max()) + 1))
         return rca.diagnose(part)
 
     with_segment_diagnoses(rca.diagnose(both.window), both.window, features, 1.0, ask)
-    assert asked == [(first, end) for first, end, _ in slow_parts(features)]
+    assert wanted == [(first, end) for first, end, _ in slow_parts(features)]
 
 
 HUNG = Fault(cause="hang", ranks=(7,), nodes=(0,), first_step=80)
@@ -443,7 +443,7 @@ def test_a_doubtful_stop_gets_no_second_look(stopped) -> None:
     """Why it was slow would be read as the answer to why it stopped."""
 
     def ask(_part):
-        raise AssertionError("asked")
+        raise AssertionError("wanted")
 
     certain = rca.diagnose(stopped.window)
     doubt = AbstentionReason(code="cause_not_certain", sentence="Nobody knows.")

@@ -56,16 +56,16 @@ def test_steps_beyond_the_quiet_ones_are_the_named_ranks_doing(shape: Parallelis
     stepwise = flat.evaluate(flat.own, flat.serial, flat.transfer)
     inside = blind.comparison.segment.mask(stepwise.size)
     np.testing.assert_allclose(stepwise[inside], flat.measured[inside], rtol=0.02)
-    innocent = np.delete(flat.own, SLOW, axis=0)
+    healthy = np.delete(flat.own, SLOW, axis=0)
     cost = float(
-        (stepwise - flat.evaluate(innocent_everywhere(flat.own, innocent), None, flat.transfer)).mean()
+        (stepwise - flat.evaluate(innocent_everywhere(flat.own, healthy), None, flat.transfer)).mean()
     )
     true = simulate(scenario).label["causes"][0]["seconds_per_step"]
     assert cost == pytest.approx(true, rel=0.15)
 
 
-def innocent_everywhere(own: np.ndarray, innocent: np.ndarray) -> np.ndarray:
-    return np.broadcast_to(innocent.max(axis=0), own.shape)
+def innocent_everywhere(own: np.ndarray, healthy: np.ndarray) -> np.ndarray:
+    return np.broadcast_to(healthy.max(axis=0), own.shape)
 
 
 @pytest.mark.parametrize(
@@ -106,8 +106,8 @@ def test_checkpoints_in_the_slow_stretch_are_not_what_it_costs() -> None:
     _, _, blind, flat = priced(scenario, suspected(*SLOW))
     assert blind.comparison.segment.first > 30
     stepwise = flat.evaluate(flat.own, flat.serial, flat.transfer)
-    innocent = innocent_everywhere(flat.own, np.delete(flat.own, SLOW, axis=0))
-    cost = float((stepwise - flat.evaluate(innocent, None, flat.transfer)).mean())
+    healthy = innocent_everywhere(flat.own, np.delete(flat.own, SLOW, axis=0))
+    cost = float((stepwise - flat.evaluate(healthy, None, flat.transfer)).mean())
     true = simulate(scenario).label["causes"][0]["seconds_per_step"]
     assert cost == pytest.approx(true, rel=0.2)
 
@@ -147,9 +147,9 @@ def test_what_is_longer_than_the_jobs_own_saves_is_what_it_costs(every: int, sta
     features = extract(window)
     replay = PhaseReplay.from_arrays(features.phases.without_first(features.work.warmup), window.job)
     _, flat = priced_by_step_time(features, [suspected(*SLOW)], replay)
-    innocent = innocent_everywhere(flat.own, np.delete(flat.own, SLOW, axis=0))
+    healthy = innocent_everywhere(flat.own, np.delete(flat.own, SLOW, axis=0))
     stepwise = flat.evaluate(flat.own, flat.serial, flat.transfer)
-    cost = float((stepwise - flat.evaluate(innocent, None, flat.transfer)).mean())
+    cost = float((stepwise - flat.evaluate(healthy, None, flat.transfer)).mean())
     assert cost == pytest.approx(true, rel=0.15)
 
 
@@ -157,8 +157,8 @@ def test_what_is_longer_than_the_jobs_own_saves_is_what_it_costs(every: int, sta
     ("cause", "by_steps"), [("network_congestion", True), ("runtime_gc", False)], ids=["links", "phases"]
 )
 def test_slower_collectives_lengthen_whatever_phase_they_are_in(cause: str, by_steps: bool) -> None:
-    everybody = replace(suspected(*range(8), scope="job"), causes={cause: 0.9})
-    features, _, blind, _ = priced(job(phase_accounting=PhaseAccounting(exchange_in="backward")), everybody)
+    all_ranks = replace(suspected(*range(8), scope="job"), causes={cause: 0.9})
+    features, _, blind, _ = priced(job(phase_accounting=PhaseAccounting(exchange_in="backward")), all_ranks)
     assert (blind is not features) == by_steps
 
 
@@ -242,10 +242,10 @@ def test_a_rank_without_rows_is_named_by_its_machine_and_priced_by_the_others() 
 def test_an_unknown_cost_is_not_reported_as_none() -> None:
     scenario = job(visibility="minimal")
     always = scenario.faults[0].model_copy(update={"first_step": 0, "last_step": None})
-    told = rca.diagnose(simulate(scenario.model_copy(update={"faults": (always,)})).window)
-    (cause,) = told.causes
+    answer = rca.diagnose(simulate(scenario.model_copy(update={"faults": (always,)})).window)
+    (cause,) = answer.causes
     assert cause.without_price
-    assert all(action.expected_seconds_per_step_saved is None for action in told.actions)
-    page = told.to_markdown()
+    assert all(action.expected_seconds_per_step_saved is None for action in answer.actions)
+    page = answer.to_markdown()
     assert "unknown" in page
     assert "+0 s" not in page.splitlines()[0]

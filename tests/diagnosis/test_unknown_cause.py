@@ -67,18 +67,18 @@ PAUSES = Fault(cause="runtime_gc", ranks=(12,), nodes=(1,), severity=0.8, first_
 
 
 def test_beside_a_known_cause_each_has_its_price() -> None:
-    told = rca.diagnose(simulate(job(DEBUG_BUILD, PAUSES)).window)
-    found = {cause.cause: cause for cause in told.causes}
+    answer = rca.diagnose(simulate(job(DEBUG_BUILD, PAUSES)).window)
+    found = {cause.cause: cause for cause in answer.causes}
     assert (found[UNKNOWN].ranks, found["runtime_gc"].ranks) == ([5], [12])
     assert found[UNKNOWN].seconds_per_step > found["runtime_gc"].seconds_per_step > 0
 
 
 def test_what_it_costs_is_open_as_far_as_naming_another_cause_goes() -> None:
-    told = rca.diagnose(simulate(job(DEBUG_BUILD, PAUSES)).window)
-    assert told.unexplained_seconds_per_step < 0.1 * told.slowdown.seconds_per_step
-    assert told.abstained
-    assert "runtime_gc is likely" in told.abstention_reason.sentence
-    assert "most of the delay has no known cause" in told.abstention_reason.sentence
+    answer = rca.diagnose(simulate(job(DEBUG_BUILD, PAUSES)).window)
+    assert answer.unexplained_seconds_per_step < 0.1 * answer.slowdown.seconds_per_step
+    assert answer.abstained
+    assert "runtime_gc is likely" in answer.abstention_reason.sentence
+    assert "most of the delay has no known cause" in answer.abstention_reason.sentence
 
 
 def test_a_known_cause_leaves_no_room_for_it() -> None:
@@ -90,11 +90,11 @@ def test_a_cause_that_a_part_names_is_named_before_it() -> None:
     """Two stretches: what nothing explains in the later one leaves the earlier one's cause to be named."""
     later = DEBUG_BUILD.model_copy(update={"first_step": 52, "last_step": 99})
     earlier = PAUSES.model_copy(update={"severity": 0.9, "first_step": 8, "last_step": 44})
-    told = rca.diagnose(simulate(job(later, earlier)).window)
-    assert [cause.cause for cause in told.causes[:2]] == ["runtime_gc", UNKNOWN]
-    assert told.causes[1].seconds_per_step > told.causes[0].seconds_per_step
-    assert not told.abstained
-    assert {tuple(one.ranks) for one in told.stragglers} == {(5,), (12,)}
+    answer = rca.diagnose(simulate(job(later, earlier)).window)
+    assert [cause.cause for cause in answer.causes[:2]] == ["runtime_gc", UNKNOWN]
+    assert answer.causes[1].seconds_per_step > answer.causes[0].seconds_per_step
+    assert not answer.abstained
+    assert {tuple(one.ranks) for one in answer.stragglers} == {(5,), (12,)}
 
 
 def a_cause(name: str, seconds: float, probability: float) -> Cause:

@@ -140,8 +140,8 @@ def test_the_health_of_a_job_is_not_certain_from_one_of_its_ranks(make_window) -
 
 
 def test_a_stopped_job_whose_rank_is_absent_asks_for_that_rank() -> None:
-    asked = next_check("fail_stop", True, [], ["gpu_clock"], silent=[4])
-    assert "rank 4" in asked
+    wanted = next_check("fail_stop", True, [], ["gpu_clock"], silent=[4])
+    assert "rank 4" in wanted
 
 
 @pytest.mark.parametrize(("n_ranks", "n_steps"), [(1, 1), (2, 1), (8, 3)])
@@ -163,8 +163,8 @@ def test_a_cause_is_never_likelier_than_its_ranks_are_stragglers(real_windows) -
     for name in ("cpu-contention-node", "nic-rate-limited", "slow-dataset"):
         diagnosis = rca.diagnose(rca.read_window(real_windows / name))
         assert diagnosis.causes
-        guilty = {tuple(group.ranks): group.probability for group in diagnosis.stragglers}
-        assert all(cause.probability <= guilty[tuple(cause.ranks)] + 1e-12 for cause in diagnosis.causes)
+        faulty = {tuple(group.ranks): group.probability for group in diagnosis.stragglers}
+        assert all(cause.probability <= faulty[tuple(cause.ranks)] + 1e-12 for cause in diagnosis.causes)
 
 
 def test_a_whole_job_has_no_single_nodes_cause(real_windows) -> None:
@@ -177,11 +177,11 @@ def test_a_whole_job_has_no_single_nodes_cause(real_windows) -> None:
 
 
 @pytest.mark.parametrize(
-    ("suspected", "asked"), [("communication", "network"), ("input", "storage"), ("host", "CPU")]
+    ("suspected", "wanted"), [("communication", "network"), ("input", "storage"), ("host", "CPU")]
 )
-def test_the_deciding_signal_is_collected_first(suspected: str, asked: str) -> None:
+def test_the_deciding_signal_is_collected_first(suspected: str, wanted: str) -> None:
     missing = ["gpu_clock", "cpu_wait", "nic", "storage"]
-    assert f"collect {asked}" in next_check("healthy", False, [], missing, suspected=suspected)
+    assert f"collect {wanted}" in next_check("healthy", False, [], missing, suspected=suspected)
 
 
 def test_events_are_counted(make_window) -> None:

@@ -168,8 +168,8 @@ def test_who_has_no_peers_shares_what_the_job_suffers(make_window) -> None:
     """Two stages of one rank each: what the second has above its past may be the job's as well."""
     late = {0: FROM_30, 1: 2.5 * FROM_30}
     features = extract(make_window(2, 60, late=late, parallelism={"data": 1, "pipeline": 2}, noise=1e-5))
-    everybody = replace(SLOW_JOB, component=Component("job", (0, 1), 0.9))
-    alone, job = excesses_of([rank_suspected(1), everybody], features)
+    all_ranks = replace(SLOW_JOB, component=Component("job", (0, 1), 0.9))
+    alone, job = excesses_of([rank_suspected(1), all_ranks], features)
     near = {"atol": 1e-3}
     np.testing.assert_allclose(alone.total[0], 2.5 * FROM_30, **near)
     np.testing.assert_allclose(job.total, [FROM_30, 2.5 * FROM_30], **near)
@@ -239,8 +239,10 @@ def priced_for(cause: str, window: Window, features: FeatureSet) -> dict[str, fl
     return {priced.removal.cause: cost for priced, cost in costs if cost > 1e-3}
 
 
-@pytest.mark.parametrize(("generates", "told"), [(0.3, True), (0.0, False)], ids=["much", "nothing"])
-def test_a_job_that_spends_much_in_no_phase_computes_there(make_window, generates: float, told: bool) -> None:
+@pytest.mark.parametrize(("generates", "answer"), [(0.3, True), (0.0, False)], ids=["much", "nothing"])
+def test_a_job_that_spends_much_in_no_phase_computes_there(
+    make_window, generates: float, answer: bool
+) -> None:
     """Rank 5 is late in no phase, and its device is shared: where all that computes is timed, not by that."""
     window = make_window(late={5: 0.05}, steps=slice(20, None), phase="untimed_seconds")
     whole = window.steps.column("step_seconds").to_numpy() + generates
@@ -249,7 +251,7 @@ def test_a_job_that_spends_much_in_no_phase_computes_there(make_window, generate
     features = extract(replace(window, steps=steps))
     assert features.comparison.excess[5, 20:].mean() == pytest.approx(0.05, rel=0.1)
     seconds = priced_for("gpu_contention", window, features)
-    assert (seconds.get("gpu_contention", 0.0) > 0.02) == told
+    assert (seconds.get("gpu_contention", 0.0) > 0.02) == answer
 
 
 def test_what_the_others_waited_for_is_no_time_that_a_job_usually_spends_untimed(make_window) -> None:

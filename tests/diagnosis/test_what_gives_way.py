@@ -36,9 +36,9 @@ def whole(model: rca.Diagnosis, *causes: Cause) -> rca.Diagnosis:
 
 def names(diagnosis: rca.Diagnosis) -> dict[str, float]:
     total = diagnosis.slowdown.seconds_per_step
-    told = {each.cause: each.seconds_per_step for each in diagnosis.causes}
-    assert sum(told.values()) + diagnosis.unexplained_seconds_per_step == pytest.approx(total)
-    return told
+    answer = {each.cause: each.seconds_per_step for each in diagnosis.causes}
+    assert sum(answer.values()) + diagnosis.unexplained_seconds_per_step == pytest.approx(total)
+    return answer
 
 
 def test_an_unknown_of_the_same_ranks_gives_way_at_the_larger_price(throttled: rca.Diagnosis) -> None:

@@ -93,9 +93,9 @@ def test_evidence_for_a_cause_is_not_repeated(real_windows) -> None:
         diagnosis = rca.diagnose(rca.read_window(real_windows / name))
         causal = {subject_of_signal(item.signal) for cause in diagnosis.causes for item in cause.evidence}
         assert diagnosis.failure_mode_evidence
-        told = [subject_of_feature_or_signal(item.signal) for item in diagnosis.failure_mode_evidence]
-        assert not causal & set(told), name
-        assert len(told) == len(set(told)), name
+        answer = [subject_of_feature_or_signal(item.signal) for item in diagnosis.failure_mode_evidence]
+        assert not causal & set(answer), name
+        assert len(answer) == len(set(answer)), name
 
 
 def subject_of_feature_or_signal(signal: str) -> str:
@@ -178,8 +178,8 @@ def test_types_tell_causes_of_two_types_apart(make_window, named, other, head, c
     classifier = baseline().classifier
     classification = classifier.classify(features)
     (suspect,) = classification.suspects
-    asked = replace(suspect, causes={other: 0.6, named: 0.3, "hang": 0.1})
-    preferred = preference(asked, named, classification, classifier, features)
+    wanted = replace(suspect, causes={other: 0.6, named: 0.3, "hang": 0.1})
+    preferred = preference(wanted, named, classification, classifier, features)
     assert preferred is not None
     assert (preferred.cause, preferred.rather_than) == (named, other)
     moved = classifier.heads[head].contributions(features.rank[[5]], *classes)[0]
@@ -200,16 +200,16 @@ def test_there_is_no_preference_without_another_cause(make_window, causes) -> No
     features = extract(make_window(late={5: 0.05}))
     classifier = baseline().classifier
     classification = classifier.classify(features)
-    asked = replace(classification.suspects[0], causes=causes)
-    assert preference(asked, "gpu_throttling", classification, classifier, features) is None
+    wanted = replace(classification.suspects[0], causes=causes)
+    assert preference(wanted, "gpu_throttling", classification, classifier, features) is None
 
 
 def test_a_hang_is_compared_with_a_crash_by_the_window(real_windows) -> None:
     features = extract(rca.read_window(real_windows / "killed-rank"))
     classifier = baseline().classifier
     classification = classifier.classify(features)
-    asked = replace(classification.suspects[0], causes={"process_crash": 0.8, "hang": 0.2})
-    preferred = preference(asked, "process_crash", classification, classifier, features)
+    wanted = replace(classification.suspects[0], causes={"process_crash": 0.8, "hang": 0.2})
+    preferred = preference(wanted, "process_crash", classification, classifier, features)
     assert preferred is not None
     moved = classifier.heads["stop_cause"].contributions(features.window[None, :], "process_crash", "hang")[0]
     assert {item.log_odds for item in preferred.evidence} <= set(moved.tolist())
@@ -229,16 +229,16 @@ def test_the_typical_rank_is_explained_and_none_with_its_own_fault(make_window) 
     def typical(ranks: tuple[int, ...]) -> int:
         return ranks[int(np.abs(odds(ranks) - odds(ranks).mean()).argmin())]
 
-    everybody = (4, 5, 6, 7)
-    one = typical(everybody)
-    others = tuple(rank for rank in everybody if rank != one)
+    all_ranks = (4, 5, 6, 7)
+    one = typical(all_ranks)
+    others = tuple(rank for rank in all_ranks if rank != one)
     (rank, *_) = classification.suspects
-    node = Component("node", everybody, 0.9)
-    asked = replace(rank, component=node, causes=dict(zip(two, (0.6, 0.4), strict=True)))
+    node = Component("node", all_ranks, 0.9)
+    wanted = replace(rank, component=node, causes=dict(zip(two, (0.6, 0.4), strict=True)))
     alone = replace(rank, component=Component("rank", (one,), 0.9))
-    for suspects, expected in (([asked], one), ([asked, alone], typical(others))):
+    for suspects, expected in (([wanted], one), ([wanted, alone], typical(others))):
         among = replace(classification, suspects=suspects)
-        preferred = preference(asked, two[0], among, classifier, features)
+        preferred = preference(wanted, two[0], among, classifier, features)
         assert preferred is not None
         moved = head.contributions(features.rank[[expected]], *two)[0]
         assert {item.log_odds for item in preferred.evidence} <= set(moved.tolist())

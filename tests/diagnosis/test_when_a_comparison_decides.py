@@ -41,19 +41,19 @@ def test_where_the_comparison_leaves_it_open_so_does_the_answer(congested: Windo
     assert (sound.failure_mode, sound.abstained) == ("healthy", False)
     doubt = AbstentionReason(code="undecided_mode", sentence="it may be slow")
     undecided = sound.model_copy(update={"abstained": True, "abstention_reason": doubt})
-    told = told_of(congested, before, undecided)
-    assert (told.failure_mode, told.abstention_reason) == ("healthy", doubt)
-    assert decided(told)
+    shown = told_of(congested, before, undecided)
+    assert (shown.failure_mode, shown.abstention_reason) == ("healthy", doubt)
+    assert decided(shown)
 
 
 def test_a_healthy_job_that_is_slower_has_a_next_check(fabric: Callable[..., Window], before: Window) -> None:
     window = fabric(0.04, congested=True)
     sound = rca.diagnose(window)
-    told = told_of(window, before, sound)
-    assert told.next_check.startswith(
+    shown = told_of(window, before, sound)
+    assert shown.next_check.startswith(
         "usual steps take 1.39 times as long as in the earlier window, on all ranks"
     )
-    assert not decided(told)
+    assert not decided(shown)
     # Not where an answer is open, the comparison says more than it may, or the window changed by itself.
     doubt = AbstentionReason(code="too_few_ranks", sentence="few")
     doubts = sound.model_copy(update={"abstained": True, "abstention_reason": doubt})
@@ -70,19 +70,19 @@ def test_steps_that_hardly_take_longer_are_not_compared(
     congested: Window, fabric: Callable[..., Window], before: Window, transfer: float, asks: bool
 ) -> None:
     slow = rca.diagnose(congested, earlier=before)
-    told = told_of(fabric(transfer, congested=True), before, slow)
-    assert told.earlier is not None
-    assert told.earlier.ratio is not None
-    assert 1.02 < told.earlier.ratio < 1.08
-    assert decided(told) == asks == (told.earlier.ratio >= baseline_window.SLOWER)
+    shown = told_of(fabric(transfer, congested=True), before, slow)
+    assert shown.earlier is not None
+    assert shown.earlier.ratio is not None
+    assert 1.02 < shown.earlier.ratio < 1.08
+    assert decided(shown) == asks == (shown.earlier.ratio >= baseline_window.SLOWER)
 
 
 @pytest.mark.parametrize("likely", [0.965, 0.975])
 def test_a_second_test_needs_a_higher_probability(congested: Window, before: Window, likely: float) -> None:
     slow = rca.diagnose(congested, earlier=before)
     odds = {"healthy": 1.0 - likely, "fail_slow": likely, "fail_stop": 0.0}
-    told = told_of(congested, before, slow.model_copy(update={"failure_mode_probability": odds}))
-    assert decided(told) == (told.failure_mode == "fail_slow") == (likely >= baseline_window.BASELINE_ALARM)
+    shown = told_of(congested, before, slow.model_copy(update={"failure_mode_probability": odds}))
+    assert decided(shown) == (shown.failure_mode == "fail_slow") == (likely >= baseline_window.BASELINE_ALARM)
 
 
 def test_an_alarm_has_to_explain_why_the_job_is_slower(congested: Window, before: Window) -> None:
@@ -203,17 +203,17 @@ def test_the_slow_stretch_is_most_of_the_window(
     slow = rca.diagnose(congested, earlier=before)
     both = extract(after_earlier(congested, before))
     stretch = Segment(first, last, 0.1, 0.0, whole=last - first + 1 == 2 * STEPS)
-    told = told_of(congested, before, slow, comparison=replace(both.comparison, segment=stretch))
-    assert decided(told) == counts
+    shown = told_of(congested, before, slow, comparison=replace(both.comparison, segment=stretch))
+    assert decided(shown) == counts
     if counts:
-        assert told.stragglers[0].first_step == 0
+        assert shown.stragglers[0].first_step == 0
 
 
 def test_steps_and_pattern_are_the_windows(congested: Window, before: Window) -> None:
     slow = rca.diagnose(congested, earlier=before)
     (group,) = slow.stragglers
 
-    def told(
+    def shown(
         first: int | None, last: int | None, pattern: str, alone: Diagnosis | None = None
     ) -> tuple[int | None, int | None, str | None]:
         changed = group.model_copy(update={"first_step": first, "last_step": last, "pattern": pattern})
@@ -223,17 +223,17 @@ def test_steps_and_pattern_are_the_windows(congested: Window, before: Window) ->
 
     end = STEPS - 1
     # The earlier window's steps have numbers below 0.
-    assert told(-40, -10, "persistent") == (0, end, "persistent")
-    assert told(None, None, "persistent") == told(3, None, "persistent") == (0, end, "persistent")
-    assert told(-5, 30, "transient") == (0, 30, "transient")
-    assert told(3, end - 3, "transient") == (3, end - 3, "persistent")
-    assert told(3, end - 4, "transient") == (3, end - 4, "transient")
-    assert told(3, end, "deterministic") == (3, end, "deterministic")
+    assert shown(-40, -10, "persistent") == (0, end, "persistent")
+    assert shown(None, None, "persistent") == shown(3, None, "persistent") == (0, end, "persistent")
+    assert shown(-5, 30, "transient") == (0, 30, "transient")
+    assert shown(3, end - 3, "transient") == (3, end - 3, "persistent")
+    assert shown(3, end - 4, "transient") == (3, end - 4, "transient")
+    assert shown(3, end, "deterministic") == (3, end, "deterministic")
     # What the window alone says of the same ranks is not made less of by a longer past.
     known = slow.model_copy(
         update={"stragglers": [group.model_copy(update={"pattern": "deterministic"})], "causes": []}
     )
-    assert told(3, 20, "transient", alone=known)[2] == "deterministic"
+    assert shown(3, 20, "transient", alone=known)[2] == "deterministic"
 
 
 def test_what_of_the_window_was_used_and_lacking_is_the_windows(congested: Window, before: Window) -> None:
@@ -246,7 +246,7 @@ def test_what_of_the_window_was_used_and_lacking_is_the_windows(congested: Windo
             "slowdown": slow.slowdown.model_copy(update={"versus_own_past": 9.0}),
         }
     )
-    told = told_of(congested, before, other, alone=alone)
-    assert (told.missing_signals, told.quality) == (alone.missing_signals, alone.quality)
-    assert told.earlier is not None
-    assert told.slowdown.versus_own_past == told.earlier.ratio
+    shown = told_of(congested, before, other, alone=alone)
+    assert (shown.missing_signals, shown.quality) == (alone.missing_signals, alone.quality)
+    assert shown.earlier is not None
+    assert shown.slowdown.versus_own_past == shown.earlier.ratio

@@ -91,9 +91,9 @@ def test_of_few_steps_a_cause_has_to_be_certain(real_windows: Path) -> None:
     slow = Classification(
         "fail_slow", {"healthy": 0.0, "fail_slow": 1.0, "fail_stop": 0.0}, True, [suspect], np.zeros(8)
     )
-    told = rca.diagnose(rca.read_window(real_windows / "slow-dataset")).causes[0]
+    answer = rca.diagnose(rca.read_window(real_windows / "slow-dataset")).causes[0]
     for belief, code in ((SHORT_CAUSE - 0.01, "too_short"), (SHORT_CAUSE, None)):
-        cause = told.model_copy(update={"probability": belief})
+        cause = answer.model_copy(update={"probability": belief})
         found = abstention(slow, few, [cause], THRESHOLDS, None)
         assert (found and found.code) == code
         assert abstention(slow, features, [cause], THRESHOLDS, None) is None
@@ -221,8 +221,8 @@ USUAL = familiar_with(log2_ranks=(0.0, 12.0))
 def test_a_strange_window_needs_overwhelming_evidence(features, mode, chance, certainty, code) -> None:
     causes = [cause("cpu_contention", certainty)] if certainty else []
     classification = classified(mode, chance, suspects=1)
-    told = abstention(classification, features, causes, THRESHOLDS, STRANGE.judge(features.window))
-    assert (told.code if told else None) == code
+    answer = abstention(classification, features, causes, THRESHOLDS, STRANGE.judge(features.window))
+    assert (answer.code if answer else None) == code
     usual = abstention(classification, features, causes, THRESHOLDS, USUAL.judge(features.window))
     assert usual is None
 
@@ -242,12 +242,12 @@ def test_a_familiar_window_differs_from_a_bundle_without_ranges(make_window, dou
 
 def test_an_unusual_shape_of_the_job_is_named(make_window, doubting) -> None:
     odd = replace(USUAL, distance_limit=0.1)
-    (told,) = rca.diagnose(make_window(), bundle=doubting(familiarity=odd)).quality.unfamiliar
-    assert told.startswith("the job's size and noise are unusual")
-    assert "most unusual:" in told
+    (answer,) = rca.diagnose(make_window(), bundle=doubting(familiarity=odd)).quality.unfamiliar
+    assert answer.startswith("the job's size and noise are unusual")
+    assert "most unusual:" in answer
 
 
 def test_a_straggler_that_no_signal_explains_is_to_be_swapped() -> None:
-    told = next_check("fail_slow", True, [], [], suspects=[5])
-    assert "rank 5" in told
-    assert "fast peer" in told
+    answer = next_check("fail_slow", True, [], [], suspects=[5])
+    assert "rank 5" in answer
+    assert "fast peer" in answer

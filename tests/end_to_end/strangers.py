@@ -19,7 +19,7 @@ class Answer(NamedTuple):
     found: Diagnosis
 
 
-def asked(folder: Path, names: Iterable[str]) -> list[Answer]:
+def diagnosed(folder: Path, names: Iterable[str]) -> list[Answer]:
     """Diagnose windows of an unpacked collection."""
     return [
         Answer(name, read_label(folder / name), rca.diagnose(rca.read_window(folder / name)))

@@ -11,7 +11,7 @@ import json
 from pathlib import Path
 
 import pytest
-from strangers import Answer, alarms, asked, is_right
+from strangers import Answer, alarms, diagnosed, is_right
 
 from rca.testbed.pack import unpack
 
@@ -25,7 +25,7 @@ N_HEALTHY, N_FAULTY = 37, 59
 def answers(tmp_path_factory: pytest.TempPathFactory) -> list[Answer]:
     folder = tmp_path_factory.mktemp("outsiders") / "windows"
     unpack(PACKED, folder)
-    return asked(
+    return diagnosed(
         folder, [each["id"] for each in json.loads((folder / "manifest.json").read_text())["windows"]]
     )
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
-from strangers import Answer, alarms, asked, is_right
+from strangers import Answer, alarms, diagnosed, is_right
 
 import rca
 from rca.telemetry.labels import read_label
@@ -49,7 +49,7 @@ def answers_of(tmp_path_factory: pytest.TempPathFactory) -> AnswersOf:
     def answers(testbed: str) -> list[Answer]:
         folder = tmp_path_factory.mktemp(testbed) / "captures"
         unpack(PACKED / testbed, folder)
-        return asked(folder, sorted(each.parent.name for each in folder.glob("*/window.json")))
+        return diagnosed(folder, sorted(each.parent.name for each in folder.glob("*/window.json")))
 
     return answers
 
@@ -62,11 +62,11 @@ def test_links_throttled_in_all_steps_are_found_with_an_earlier_window(
     unpack(PACKED / "second", folder)
     window, earlier = rca.read_window(folder / "fabric-3"), rca.read_window(folder / "healthy-eval-0")
     assert rca.diagnose(window).failure_mode == "healthy"
-    told = rca.diagnose(window, earlier=earlier)
-    assert (told.failure_mode, told.abstained) == ("fail_slow", False)
-    assert told.causes[0].cause == "network_congestion"
+    answer = rca.diagnose(window, earlier=earlier)
+    assert (answer.failure_mode, answer.abstained) == ("fail_slow", False)
+    assert answer.causes[0].cause == "network_congestion"
     label = read_label(folder / "fabric-3").causes[0].model_extra or {}
-    assert told.causes[0].seconds_per_step == pytest.approx(label["seconds_per_step_while_on"], rel=0.05)
+    assert answer.causes[0].seconds_per_step == pytest.approx(label["seconds_per_step_while_on"], rel=0.05)
 
 
 def one(answers: list[Answer], wanted: str) -> Answer:

@@ -217,13 +217,14 @@ def test_internal_names_and_log_odds_are_printed_only_when_verbose(doubtful: Dia
             "Compared with the earlier window w-6, which ended 10 min before this one: the median step "
             "took 89 ms then and takes 2.70x as long now.",
         ),
-        ({"decided": True}, "2.70x as long now. The answer rests on this comparison."),
+        ({"decided": True}, "2.70x as long now. The answer is based on this comparison."),
         (
             {"window_id": None, "ratio": None, "step_seconds": None},
-            "Compared with the earlier window, which ended 10 min before this one: not both have step times.",
+            "Compared with the earlier window, which ended 10 min before this one: "
+            "at least one of them has no step times.",
         ),
     ],
-    ids=["told", "decided", "untimed"],
+    ids=["found", "decided", "untimed"],
 )
 def test_the_compared_window_is_shown(
     varied: Varied, throttled: Diagnosis, changes: dict[str, Any], line: str
@@ -248,8 +249,8 @@ def preferred(doubtful: Diagnosis, *, plausible: Sequence[str] = (), **changes: 
     update = {"preference": group.preference.model_copy(update=changes)}
     if plausible:
         update["plausible_causes"] = list(plausible)
-    told = doubtful.model_copy(update={"stragglers": [group.model_copy(update=update)]})
-    return from_markdown(render(told, "markdown")).text
+    found = doubtful.model_copy(update={"stragglers": [group.model_copy(update=update)]})
+    return from_markdown(render(found, "markdown")).text
 
 
 BOTH = ("gpu_throttling", "gpu_contention")
