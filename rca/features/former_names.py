@@ -75,7 +75,7 @@ def current_name(former: str) -> str:
         if former.startswith(old):
             return new + former.removeprefix(old)
     for old, new in _SUFFIXES.items():
-        if former.endswith(old):
+        if former.endswith(old) and not former.endswith(new):
             return former.removesuffix(old) + new
     return former
 
