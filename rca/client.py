@@ -101,7 +101,11 @@ class Client:
         self._timeout = timeout_seconds
         self._retries = retries
         key = api_key or os.environ.get("RCA_API_KEY")
-        self._headers = ({"Authorization": f"Bearer {key}"} if key else {}) | dict(headers or {})
+        given = dict(headers or {})
+        named = [name for name in given if name.lower() == "idempotency-key"]
+        #: The caller's own key for every POST, if the headers hold one.
+        self._idempotency_key = next((given.pop(name) for name in named), None)
+        self._headers = ({"Authorization": f"Bearer {key}"} if key else {}) | given
 
     def diagnose(
         self, window: Window | str | PathLike[str], *, idempotency_key: str | None = None
@@ -141,7 +145,9 @@ class Client:
 
         loaded = window if isinstance(window, Window) else rca.read_window(window)
         headers = {"Content-Type": arrow.CONTENT_TYPE, "Accept": media_type}
-        headers["Idempotency-Key"] = _checked_key(idempotency_key)
+        headers["Idempotency-Key"] = _checked_key(
+            self._idempotency_key if idempotency_key is None else idempotency_key
+        )
         return self._request("POST", "/v1/diagnoses", loaded.to_arrow(), headers)
 
     def ready(self) -> dict[str, Any]:

@@ -32,13 +32,26 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: item.path not in slow)
 
 
+_MODEL_STORE = ("MLFLOW_TRACKING_URI", "MLFLOW_REGISTRY_URI")
+
+
 @pytest.fixture(scope="session", autouse=True)
 def _service_settings(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """No test touches the data of the user who runs it; those about access switch it on themselves."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("RCA_DATA_DIR", str(tmp_path_factory.mktemp("service-data")))
         patch.setenv("RCA_AUTH", "off")
+        for name in _MODEL_STORE:
+            patch.delenv(name, raising=False)
         yield
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _no_model_store_is_left() -> Iterator[None]:
+    """MLflow leaves the address of its store in the environment, and services of later modules follow it."""
+    yield
+    for name in _MODEL_STORE:
+        os.environ.pop(name, None)
 
 
 MakeWindow = Callable[..., Window]

@@ -17,6 +17,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -148,8 +149,15 @@ class ChildProcess:
         ChildEnded
         JobFailed
         """
-        self.send({"job": job, "arguments": arguments})
-        answer = self._required(timeout)
+        deadline = time.monotonic() + timeout
+        # A child that does not read blocks a long message, so it is written by a thread of its own.
+        message = {"job": job, "arguments": arguments}
+        writer = threading.Thread(target=self.send, args=(message,), daemon=True, name="call")
+        writer.start()
+        writer.join(timeout)
+        if writer.is_alive():
+            raise TimeoutError
+        answer = self._required(max(deadline - time.monotonic(), 0.0))
         if "problem" in answer:
             raise JobFailed(**answer["problem"])
         return answer["result"]
@@ -216,20 +224,24 @@ class Parent:
         self.send({"ready": True})
         while True:
             message = self.receive()
-            self.send(_answer(jobs[message["job"]], message["arguments"]))
+            self._answer(lambda message=message: jobs[message["job"]](**message["arguments"]))
+
+    def _answer(self, job: Callable[[], Any]) -> None:
+        """Do a job and send its result; also what cannot be encoded becomes a problem."""
+        try:
+            self.send({"result": job()})
+        except RcaError as error:
+            self.send({"problem": {"code": error.code, "detail": error.message, "hint": error.hint}})
+        except Exception as error:
+            _log.exception("a job of a child process failed")
+            detail = f"unexpected {type(error).__name__}"
+            reason = str(error).encode(errors="replace").decode()
+            self.send({"problem": {"code": UNEXPECTED, "detail": detail, "reason": reason}})
 
     def _listen(self) -> None:
-        for line in sys.stdin.buffer:
-            self._messages.put(orjson.loads(line))
-        os.killpg(0, signal.SIGKILL)
-
-
-def _answer(job: Callable[..., Any], arguments: Mapping[str, Any]) -> Message:
-    try:
-        return {"result": job(**arguments)}
-    except RcaError as error:
-        return {"problem": {"code": error.code, "detail": error.message, "hint": error.hint}}
-    except Exception as error:
-        _log.exception("a job of a child process failed")
-        detail = f"unexpected {type(error).__name__}"
-        return {"problem": {"code": UNEXPECTED, "detail": detail, "reason": str(error)}}
+        try:
+            for line in sys.stdin.buffer:
+                self._messages.put(orjson.loads(line))
+        finally:
+            # Also after a line that the end of the parent cut off.
+            os.killpg(0, signal.SIGKILL)

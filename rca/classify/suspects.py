@@ -94,11 +94,20 @@ class Suspicion:
             # An isolated bad link outweighs the suspicion of all ranks, as it outweighs the scope head.
             if parts[0].scope == "job" and (alone := link_behind_growth(self.features)) is not None:
                 return [alone]
-            kept = shown_by_machines(parts, self.features) or parts
+            kept = self._timed_or_shown(parts)
             return likely_among_all_ranks(kept[:MAX_COMPONENTS], self.per_rank.size)
         if not transfer_grew(self.features):
             return []
         return [slowest_link(self.per_rank, Ports.from_features(self.features), self.features.topology)]
+
+    def _timed_or_shown(self, parts: list[Component]) -> list[Component]:
+        """Components with timed own work; of the others those whose machines show evidence, if any do."""
+        shown = shown_by_machines(parts, self.features)
+        return [
+            part
+            for part in parts
+            if not shown or part in shown or own_work_is_timed(part.ranks, self.features)
+        ]
 
     def _parts(self, component: Component) -> list[Component]:
         """The late ranks of a node or stage if only some are late; the ranks of a node with two faults."""

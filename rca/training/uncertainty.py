@@ -61,7 +61,7 @@ def fit_answers(corpus: Corpus, heads: Mapping[str, Head], thresholds: Mapping[s
 def _said(
     chances: FloatArray, windows: FloatArray, classes: Sequence[str], thresholds: Mapping[str, float]
 ) -> IntArray:
-    """Column of the failure mode that a diagnosis names, as `Classifier` decides before witnesses."""
+    """Column of the failure mode that a diagnosis names, as `Classifier` decides."""
     healthy = classes.index("healthy")
     faults = chances.copy()
     faults[:, healthy] = -1.0

@@ -17,7 +17,6 @@ from rca.whatif.result import WhatIf, finite
 from rca.whatif.scenario import Scenario
 
 Format = Literal["json", "table", "published"]
-FORMATS: tuple[Format, ...] = ("json", "table", "published")
 
 SHOWN_WORKERS = 10
 MOST_NUMBERS = 5_000_000

@@ -129,6 +129,14 @@ def test_a_caller_may_give_the_key(server: _Server, content: bytes) -> None:
     assert server.keys == ["night-shift-7", "night-shift-8"]
 
 
+def test_a_key_among_the_headers_is_the_callers_key(server: _Server, content: bytes) -> None:
+    server.script = [(200, {}, content)] * 2
+    own = Client(f"http://127.0.0.1:{server.server_port}", headers={"idempotency-key": "mine"})
+    own.diagnose(rca.read_window(WHOLE))
+    own.diagnose(rca.read_window(WHOLE), idempotency_key="other")
+    assert server.keys == ["mine", "other"]
+
+
 @pytest.mark.parametrize("key", ["", "two words", "\u00e9", "line\nbreak", "k" * 201])
 def test_a_key_that_the_service_would_refuse_is_not_sent(key: str) -> None:
     with pytest.raises(InvalidInput, match="visible ASCII"):

@@ -13,15 +13,6 @@ from postgres_server import SERVER_USER, Server, postgres_binaries
 from rca_api.store.database import Database
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _no_model_store_of_others() -> Iterator[None]:
-    """MLflow leaves its store's address in the environment, and these tests' services would follow it."""
-    with pytest.MonkeyPatch.context() as patch:
-        for name in ("MLFLOW_TRACKING_URI", "MLFLOW_REGISTRY_URI"):
-            patch.delenv(name, raising=False)
-        yield
-
-
 @pytest.fixture(scope="session")
 def postgres() -> Iterator[Server]:
     """A server; skips where PostgreSQL is not installed."""

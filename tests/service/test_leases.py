@@ -79,13 +79,19 @@ def test_a_lease_ends_after_its_length(parcels: Database) -> None:
 
 
 def test_a_lease_further_ahead_than_any_worker_sets_one_is_free(parcels: Database) -> None:
-    claim(parcels, "one", NOON + 2 * LENGTH)
+    claim(parcels, "one", NOON + timedelta(minutes=10))
     assert claim(parcels, "other", NOON) == [1, 2, 3]
+
+
+@pytest.mark.parametrize("ahead", [16 * SECOND, 5 * LENGTH], ids=["clock ahead", "longer leases"])
+def test_a_lease_of_another_clock_or_length_is_valid(parcels: Database, ahead: timedelta) -> None:
+    claim(parcels, "one", NOON + ahead)
+    assert claim(parcels, "other", NOON) == []
 
 
 def test_conditions_of_free_and_leased_rows_exclude_each_other(parcels: Database) -> None:
     claim(parcels, "one", limit=1)
-    for at, leased in ((NOON, [1]), (NOON + LENGTH, []), (NOON - 2 * LENGTH, [])):
+    for at, leased in ((NOON, [1]), (NOON + LENGTH, []), (NOON - timedelta(minutes=10), [])):
         with parcels.reading() as session:
             numbers = select(Parcel.number).order_by(Parcel.number)
             assert session.scalars(numbers.where(LEASES.is_leased(at, LENGTH))).all() == leased

@@ -17,8 +17,9 @@ from sqlalchemy import ColumnElement, Select, and_, not_, or_, select
 from sqlalchemy.orm import DeclarativeBase, InstrumentedAttribute, Session
 
 Row = TypeVar("Row", bound=DeclarativeBase)
-#: No worker sets a lease so many lengths ahead: the clock was put back since it was set.
-_FURTHEST_LENGTHS = 2
+#: A lease further ahead than this, and than two of its lengths, was set before the clock was put back.
+#: Replicas with other lengths, or with clocks seconds apart, stay below it.
+_FURTHEST = timedelta(minutes=10)
 
 
 class Claim(NamedTuple, Generic[Row]):
@@ -152,7 +153,7 @@ class Leases(Generic[Row]):
         self._set(row, None, None)
 
     def _is_valid(self, at: datetime, length: timedelta) -> ColumnElement[bool]:
-        return and_(self._until > at, self._until <= at + _FURTHEST_LENGTHS * length)
+        return and_(self._until > at, self._until <= at + max(2 * length, _FURTHEST))
 
     def _set(self, row: Row, owner: str | None, until: datetime | None) -> None:
         setattr(row, self._owner.key, owner)
