@@ -223,13 +223,12 @@ class Parent:
         """Report that the child is ready, then do the jobs that the parent calls, until the parent ends."""
         self.send({"ready": True})
         while True:
-            message = self.receive()
-            self._answer(lambda message=message: jobs[message["job"]](**message["arguments"]))
+            self._answer(jobs, self.receive())
 
-    def _answer(self, job: Callable[[], Any]) -> None:
-        """Do a job and send its result; also what cannot be encoded becomes a problem."""
+    def _answer(self, jobs: Mapping[str, Callable[..., Any]], message: Message) -> None:
+        """Do the job of a call and send its result; also what cannot be encoded becomes a problem."""
         try:
-            self.send({"result": job()})
+            self.send({"result": jobs[message["job"]](**message["arguments"])})
         except RcaError as error:
             self.send({"problem": {"code": error.code, "detail": error.message, "hint": error.hint}})
         except Exception as error:
