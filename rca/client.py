@@ -102,9 +102,9 @@ class Client:
         self._retries = retries
         key = api_key or os.environ.get("RCA_API_KEY")
         given = dict(headers or {})
-        named = [name for name in given if name.lower() == "idempotency-key"]
+        own_keys = [given.pop(name) for name in list(given) if name.lower() == "idempotency-key"]
         #: The caller's own key for every POST, if the headers hold one.
-        self._idempotency_key = next((given.pop(name) for name in named), None)
+        self._idempotency_key = own_keys[0] if own_keys else None
         self._headers = ({"Authorization": f"Bearer {key}"} if key else {}) | given
 
     def diagnose(

@@ -74,7 +74,7 @@ def test_otherwise_nobody_stands_out(answer: Any) -> None:
 
 
 def test_a_probable_suspect_is_not_overruled_by_who_works() -> None:
-    """Whoever is left may work on: it is not known whether the others wait or are gone."""
+    """Rank 3 may work on: it is unknown whether the other ranks wait or are gone."""
     assert kept(ranks(1, probability=0.6), features(cpu_ratio={3: 4.0})) == [(1,)]
 
 

@@ -7,12 +7,12 @@ Each is the score of the shipped bundle less two standard deviations of a binomi
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
 from strangers import Answer, alarms, diagnosed, is_right
 
+from rca.telemetry.labels import read_collection
 from rca.testbed.pack import unpack
 
 pytestmark = pytest.mark.slow
@@ -25,9 +25,7 @@ N_HEALTHY, N_FAULTY = 37, 59
 def answers(tmp_path_factory: pytest.TempPathFactory) -> list[Answer]:
     folder = tmp_path_factory.mktemp("outsiders") / "windows"
     unpack(PACKED, folder)
-    return diagnosed(
-        folder, [each["id"] for each in json.loads((folder / "manifest.json").read_text())["windows"]]
-    )
+    return diagnosed(folder, [entry.id for entry in read_collection(folder)])
 
 
 @pytest.fixture(scope="module")
